@@ -14,7 +14,7 @@ use crate::runtime::clock::Clock;
 use crate::runtime::directory::{self, Opened};
 use crate::runtime::naming::Naming;
 use crate::runtime::shared::Limits;
-use crate::runtime::{driver, entropy, own_thread};
+use crate::runtime::{entropy, node_thread, own_thread};
 use crate::security::Security;
 use crate::security::auth::{AuthProvider, Schemes};
 use crate::transport::names::{LookUps, OwnName, Resolver};
@@ -392,7 +392,7 @@ impl Builder {
             boot: entropy::number()?,
         };
         let seeds = peers.addresses().filter(|peer| **peer != address).map(str::to_owned).collect();
-        let (shared, thread) = driver::start(driver::Start {
+        let (shared, thread) = node_thread::start(node_thread::Start {
             engine: node.into(),
             store: Some(store),
             directory: Some(directory),
@@ -457,7 +457,7 @@ impl Builder {
             address: String::new(),
             boot: entropy::number()?,
         };
-        let (shared, thread) = driver::start(driver::Start {
+        let (shared, thread) = node_thread::start(node_thread::Start {
             engine: Client::new(id, config, now).into(),
             store: None,
             directory: None,

@@ -13,7 +13,7 @@ use crate::api::session::Session;
 use crate::node::REMOVED;
 use crate::node::client::LEFT;
 use crate::runtime::own_thread;
-use crate::runtime::shared::Shared;
+use crate::runtime::shared::NodeShared;
 use crate::types::error::{Error, Result};
 use crate::types::znode::SessionId;
 
@@ -92,20 +92,20 @@ impl Coordinator {
         Builder::default()
     }
 
-    pub(crate) fn owning(shared: Arc<Shared>, thread: JoinHandle<()>) -> Coordinator {
+    pub(crate) fn owning(shared: Arc<NodeShared>, thread: JoinHandle<()>) -> Coordinator {
         Coordinator::run_by(shared, Runs::Thread(Mutex::new(Some(thread))))
     }
 
     /// A node that runs as long as `cluster` does, and keeps `cluster` running.
     pub(crate) fn of_cluster(
-        shared: Arc<Shared>,
+        shared: Arc<NodeShared>,
         cluster: Arc<dyn Any + Send + Sync>,
     ) -> Coordinator {
         Coordinator::run_by(shared, Runs::Cluster { _running: cluster })
     }
 
     #[cfg(any(test, feature = "simulator"))]
-    pub(crate) fn simulated(shared: Arc<Shared>) -> Coordinator {
+    pub(crate) fn simulated(shared: Arc<NodeShared>) -> Coordinator {
         Coordinator::run_by(shared, Runs::Simulation)
     }
 
@@ -124,12 +124,12 @@ impl Coordinator {
         }
     }
 
-    fn run_by(shared: Arc<Shared>, runs: Runs) -> Coordinator {
+    fn run_by(shared: Arc<NodeShared>, runs: Runs) -> Coordinator {
         let owner = Arc::new(Owner { shared, runs });
         Coordinator { inner: Arc::new(Inner { owner, session: Mutex::new(None) }) }
     }
 
-    pub(crate) fn shared(&self) -> &Arc<Shared> {
+    pub(crate) fn shared(&self) -> &Arc<NodeShared> {
         &self.inner.owner.shared
     }
 
@@ -234,8 +234,8 @@ impl Coordinator {
     ) -> Result<Session> {
         let known = (session, password);
         let (resumed, opened) = Session::resume(&self.inner.owner, known, timeout)?;
-        let settled = self.shared().settle("resume session", &session.to_string(), opened);
-        settled.inspect_err(|_| resumed.abandon())?;
+        let answer = self.shared().wait_for("resume session", &session.to_string(), opened);
+        answer.inspect_err(|_| resumed.abandon())?;
         // The former holder has seen nothing newer than this one now has.
         Ok(resumed)
     }

@@ -221,7 +221,7 @@ impl<'a> Multi<'a> {
         let session = self.session;
         let path = self.ops.first().map_or("/", |op| op.path()).to_owned();
         let pending = self.submit();
-        session.settle("multi", &path, pending)
+        session.wait_for("multi", &path, pending)
     }
 
     /// Does all operations, or none, without blocking.

@@ -6,11 +6,11 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 
 use crate::runtime::own_thread;
-use crate::runtime::shared::Shared;
+use crate::runtime::shared::NodeShared;
 
 /// Keeps a node running: dropping the last one stops the node.
 pub(crate) struct Owner {
-    pub(crate) shared: Arc<Shared>,
+    pub(crate) shared: Arc<NodeShared>,
     pub(crate) runs: Runs,
 }
 

@@ -17,7 +17,7 @@ use crate::node::negotiated;
 use crate::runtime::chroot::Root;
 use crate::runtime::pending::Pending;
 use crate::runtime::session::SessionShared;
-use crate::runtime::shared::{Asker, Shared};
+use crate::runtime::shared::{Asker, NodeShared};
 use crate::runtime::{entropy, expect};
 use crate::types::acl::Id;
 use crate::types::error::{Error, Result};
@@ -35,7 +35,6 @@ use crate::types::znode::{CreateMode, Created, SessionId, Stat, Zxid};
 /// **Blocking calls** wait for their answer, at most for the request timeout. Reads do not wait:
 /// this instance's replica answers them as it is, whether or not there is a quorum. **Calls of
 /// [`Session::nonblocking`]** return at once and take effect in the order in which they are made,
-/// reads included.
 /// reads included.
 ///
 /// ```
@@ -56,7 +55,7 @@ pub struct Session {
 #[derive(Debug)]
 struct Inner {
     session: Arc<SessionShared>,
-    shared: Arc<Shared>,
+    shared: Arc<NodeShared>,
     /// Keeps the node running.
     _owner: Arc<Owner>,
 }
@@ -258,7 +257,7 @@ impl Session {
         NonBlocking::new(self)
     }
 
-    pub(crate) fn shared(&self) -> &Arc<Shared> {
+    pub(crate) fn shared(&self) -> &Arc<NodeShared> {
         &self.inner.shared
     }
 
@@ -268,8 +267,13 @@ impl Session {
     }
 
     /// Waits for an answer, as blocking calls do.
-    pub(crate) fn settle<T>(&self, operation: &str, path: &str, pending: Pending<T>) -> Result<T> {
-        self.inner.shared.settle(operation, path, pending)
+    pub(crate) fn wait_for<T>(
+        &self,
+        operation: &str,
+        path: &str,
+        pending: Pending<T>,
+    ) -> Result<T> {
+        self.inner.shared.wait_for(operation, path, pending)
     }
 
     pub(crate) fn check_alive(&self) -> Result<()> {
@@ -305,31 +309,31 @@ impl Session {
     ///
     /// Source: ZooKeeper, `create`.
     pub fn create(&self, path: &str, data: impl AsRef<[u8]>, mode: CreateMode) -> Result<Created> {
-        self.settle("create", path, self.nonblocking().create(path, data, mode))
+        self.wait_for("create", path, self.nonblocking().create(path, data, mode))
     }
 
     /// Replaces the data of a znode, whatever its version. Blocks and fails as
     /// [`Session::create`], with [`Error::NoNode`] if it is missing.
     pub fn set(&self, path: &str, data: impl AsRef<[u8]>) -> Result<Stat> {
-        self.settle("set", path, self.nonblocking().set(path, data))
+        self.wait_for("set", path, self.nonblocking().set(path, data))
     }
 
     /// Replaces the data of a znode if its version is `version`; otherwise it fails with
     /// [`Error::BadVersion`] and changes nothing.
     pub fn set_if(&self, path: &str, data: impl AsRef<[u8]>, version: u64) -> Result<Stat> {
-        self.settle("set", path, self.nonblocking().set_if(path, data, version))
+        self.wait_for("set", path, self.nonblocking().set_if(path, data, version))
     }
 
     /// Deletes a znode, whatever its version. Blocks and fails as [`Session::create`], with
     /// [`Error::NoNode`] if it is missing and [`Error::NotEmpty`] if it has children.
     pub fn delete(&self, path: &str) -> Result<()> {
-        self.settle("delete", path, self.nonblocking().delete(path))
+        self.wait_for("delete", path, self.nonblocking().delete(path))
     }
 
     /// Deletes a znode if its version is `version`; otherwise it fails with [`Error::BadVersion`]
     /// and changes nothing.
     pub fn delete_if(&self, path: &str, version: u64) -> Result<()> {
-        self.settle("delete", path, self.nonblocking().delete_if(path, version))
+        self.wait_for("delete", path, self.nonblocking().delete_if(path, version))
     }
 
     /// Deletes a znode and everything below it, regardless of versions and owners of ephemerals, in
@@ -350,7 +354,7 @@ impl Session {
     /// # Ok::<(), quorate::Error>(())
     /// ```
     pub fn delete_recursive(&self, path: &str) -> Result<()> {
-        self.settle("delete", path, self.nonblocking().delete_recursive(path))
+        self.wait_for("delete", path, self.nonblocking().delete_recursive(path))
     }
 
     /// The session's ids.
@@ -406,12 +410,12 @@ impl Session {
     ///
     /// Source: Raft thesis, section 6.4.
     pub fn sync(&self) -> Result<Zxid> {
-        self.settle("sync", "/", self.nonblocking().sync())
+        self.wait_for("sync", "/", self.nonblocking().sync())
     }
 
     /// Closes the session and deletes its ephemeral znodes. Blocks as [`Session::create`]. Not an
     /// error if the session is already over for this handle; then nothing is done.
     pub fn close(&self) -> Result<()> {
-        self.settle("close", "/", self.nonblocking().close())
+        self.wait_for("close", "/", self.nonblocking().close())
     }
 }

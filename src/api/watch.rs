@@ -8,7 +8,7 @@ use crossbeam_channel::Receiver;
 use crate::node::io::{ClientRequest, WatchId};
 use crate::runtime::chroot::Root;
 use crate::runtime::own_thread;
-use crate::runtime::shared::Shared;
+use crate::runtime::shared::NodeShared;
 use crate::runtime::watch_sender::WatchSender;
 use crate::sync::gap::{EventReceiver, channel};
 use crate::types::watch::WatchEvent;
@@ -47,7 +47,7 @@ pub struct Watch {
     events: EventReceiver<WatchEvent>,
     /// Set on a client: see [`Watch::deletion`].
     deletion: Option<Arc<AtomicBool>>,
-    shared: Arc<Shared>,
+    shared: Arc<NodeShared>,
 }
 
 impl Watch {
@@ -100,7 +100,7 @@ pub(crate) fn watch(
     id: WatchId,
     path: Arc<str>,
     root: &Root,
-    shared: &Arc<Shared>,
+    shared: &Arc<NodeShared>,
 ) -> (WatchSender, Watch) {
     let (sender, events) = channel(shared.limits.watch_capacity);
     let deletion = (!shared.has_replica).then(Arc::default);

@@ -1,36 +1,38 @@
 //! The replicated state machine: znodes and sessions, changed only by the log.
 //!
-//! [`Machine::apply`] takes one batch after the other and says what came of
-//! each request, what changed in the tree and which sessions came and went.
-//! Readers get a [`Tree`] published after each batch and never meet a writer.
+//! [`Machine::apply`] applies one batch after the other. It returns the result of each request, the
+//! changes of the tree, and which sessions began and ended. After each batch a [`Tree`] is
+//! published to readers, so readers and the writer never wait for each other.
 //!
-//! Determinism. Replicas that applied the same batches are equal, and so have
-//! the same [`Machine::hash`]. Hence nothing below reads a clock (time comes with the
-//! batch), draws a random number, uses a float, or looks at the order of an
-//! unordered map; and nothing refuses a request for a reason that is not in
-//! the state or in the request. `apply` is total: it answers any batch that
-//! decodes and never panics.
+//! Determinism: replicas that applied the same batches are equal, and so have the same
+//! [`Machine::hash`]. Therefore nothing here reads a clock (time comes with the batch), draws a
+//! random number, uses a float, or depends on the order of an unordered map, and a request fails
+//! only for a reason that is in the state or in the request. `apply` is total: it answers any batch
+//! that decodes, and never panics.
 //!
 //! | command | effect, when it succeeds | zxid |
 //! | --- | --- | --- |
-//! | `Open` | a new session; sent again by the same holder: the same answer | one |
-//! | `Resume` | the session has a new holder, whose requests start at 1; sent again: the same answer | one |
+//! | `Open` | a new session; if the same holder sends it again, the same answer | one |
+//! | `Resume` | the session has a new holder, whose requests start at 1; if it is sent again, the same answer | one |
 //! | `Close` | the session's ephemerals are deleted, in the order of their paths, then the session | one |
 //! | `Expire` | as `Close`, if decided in the entry's own term and against the present holder | one |
 //! | `Reap` | one znode is deleted, if it is due by the log's time: a container or one with a time to live | one |
-//! | `Op` create, set, delete, set the ACL | one change of the tree | one |
+//! | `Op` create, set, delete, set the ACL | one znode is created, changed or deleted | one |
+//! | `Op` create or set | as set, if the znode exists; otherwise as create | one |
+//! | `Op` delete tree | the znode and all below it are deleted, each after its children | one for all |
+//! | `Op` take over | the ephemeral of the given session is deleted and created again as the session's own; as create if there is none, as set if it is the session's own already | one for both |
 //! | `RaiseVersion` | the cluster acts by this version, if it is higher | none |
-//! | `Configure` | these are the members, if the ones before are those that it was made from | one |
+//! | `Configure` | the members are replaced, if they have not changed since the request was made | one |
 //! | `Op` check | nothing | none |
-//! | `Authenticate` | the session is known as somebody more, for as long as it has this holder | none |
+//! | `Authenticate` | the session has more ids, for as long as it has this holder | none |
 //! | `Multi` | its operations in order, each seeing those before it, or none of them | one for all; none if nothing changed (no operations, or only checks) |
 //!
-//! A request that fails, and one that is answered from memory, takes no zxid. One of a version
-//! that the cluster does not act by fails, whoever applies it.
+//! A request that fails, and one whose result is already known, takes no zxid. A request of a
+//! version that the cluster does not use fails on every replica.
 //!
-//! Invariants ([`Machine::check_invariants`]): those of `tree` and `sessions`,
-//! and: a session's ephemerals are exactly the znodes that it owns, and each
-//! ephemeral's owner is there.
+//! Invariants ([`Machine::check_invariants`]): those of `tree` and `sessions`. In addition, a
+//! session's list of ephemerals has exactly the znodes that it owns, and the owner of each
+//! ephemeral exists.
 //!
 //! | where | what |
 //! | --- | --- |
@@ -41,10 +43,9 @@
 //! | `snapshot` | the state as chunks, whole or what changed |
 //!
 //! Caveats:
-//! - [`Machine::hash`] covers requests that took no zxid too (what is
-//!   remembered of them, and the time), so two replicas at the same zxid may
-//!   differ in it until they have applied the same entries. [`Tree::hash`] is a
-//!   function of the zxid alone.
+//! - [`Machine::hash`] also covers the results of requests that took no zxid, and the time. So two
+//!   replicas at the same zxid may have different hashes until they have applied the same entries.
+//!   [`Tree::hash`] depends on the zxid alone.
 //! - A sequential create whose name was taken by a plain create fails with
 //!   `NodeExists`, as with ZooKeeper, until the next create moves the number on.
 
@@ -77,25 +78,25 @@ pub(crate) use self::ops::DATA_BYTES_MAX;
 pub(crate) use self::sessions::SessionRecord;
 pub(crate) use self::tree::{Tree, Znode};
 
-/// The state, and what has changed of it since it was last saved.
+/// The state, and its changes since it was last saved.
 #[derive(Debug)]
 pub(crate) struct Machine {
     state: State,
     dirty: Dirty,
 }
 
-/// All of the state at one moment: a cheap clone to encode while the machine goes on.
+/// The whole state at one moment. A clone is cheap, and can be encoded while the machine continues.
 #[derive(Clone, Debug)]
 pub(crate) struct State {
     tree: Tree,
     sessions: Sessions,
     tombstones: Tombstones,
     time: u64,
-    /// What the cluster acts by: see `version`.
+    /// The version that the cluster uses: see `types::version`.
     version: u16,
 }
 
-/// The paths and sessions that changed between two moments, those that are gone included.
+/// The paths and sessions that changed between two moments, including those that no longer exist.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Dirty {
     paths: BTreeSet<String>,
@@ -104,7 +105,7 @@ pub(crate) struct Dirty {
 
 impl Dirty {
     fn add_path(&mut self, path: &str) {
-        // Most writes hit what was written before: then nothing is allocated.
+        // Most writes are to paths that are in the set already: then nothing is allocated.
         if !self.paths.contains(path) {
             self.paths.insert(path.to_owned());
         }
@@ -165,7 +166,7 @@ impl Machine {
         applied
     }
 
-    /// The tree as it is now, for readers to keep.
+    /// The current tree, which readers may keep.
     pub(crate) fn tree(&self) -> Tree {
         self.state.tree.clone()
     }
@@ -175,13 +176,13 @@ impl Machine {
         self.state.zxid()
     }
 
-    /// The log's time, as leaders have stamped it (`node::log_clock`): milliseconds since the Unix
-    /// epoch. It never goes back.
+    /// The log's time, as leaders have stamped it (`node::leader::log_clock`): milliseconds since
+    /// the Unix epoch. It never goes back.
     pub(crate) fn time(&self) -> u64 {
         self.state.time
     }
 
-    /// The version that the cluster acts by.
+    /// The version that the cluster uses.
     pub(crate) fn version(&self) -> u16 {
         self.state.version
     }
@@ -200,7 +201,7 @@ impl Machine {
         self.state.sessions.get(id)
     }
 
-    /// Whether the session may open that was not open yet when its node had seen `base`, and if
+    /// Whether a session may be opened that did not exist when its node had seen `base`, and if
     /// not, why: see [`Command::Open`].
     pub(crate) fn admits(&self, id: SessionId, base: Zxid) -> Result<(), OpError> {
         self.state.tombstones.admit(id, base)
@@ -219,8 +220,8 @@ impl Machine {
         self.state.clone()
     }
 
-    /// What has changed since this was last asked. It grows with the number of different znodes
-    /// written, so it must be asked now and then.
+    /// The changes since the last call. They grow with the number of znodes written, so this must
+    /// be called regularly.
     pub(crate) fn take_dirty(&mut self) -> Dirty {
         if planted(Bug::CheckpointLosesSessions) {
             self.dirty.sessions.clear();
@@ -228,13 +229,13 @@ impl Machine {
         std::mem::take(&mut self.dirty)
     }
 
-    /// Checks all invariants, in a time that grows with the size of the state.
+    /// Checks all invariants. This takes time in proportion to the size of the state.
     pub(crate) fn check_invariants(&self) -> Result<(), String> {
         let State { tree, sessions, .. } = &self.state;
         let ephemerals = tree.check()?;
         sessions.check()?;
-        // Each path that a session lists is its own, and together they are as many as there are:
-        // so they are the same.
+        // Each listed path belongs to its session, and there are as many as there are ephemerals,
+        // so the two sets are equal.
         let mut listed = 0;
         for (id, record) in sessions.iter() {
             listed += record.ephemerals.size();
@@ -380,7 +381,7 @@ impl Machine {
         applied.sessions.push(SessionChange::Held(id));
     }
 
-    /// Ends a session, and its ephemerals with it.
+    /// Ends a session, and deletes its ephemerals.
     fn close(&mut self, id: SessionId, applied: &mut Applied) -> Reply {
         let mut write = Write::new(id, self.next_zxid(), self.state.time, &[]);
         self.state.tombstones.bury(id, write.zxid);
@@ -399,7 +400,7 @@ impl Machine {
         Reply::Done
     }
 
-    /// Deletes a znode that is due, if it still is.
+    /// Deletes a znode, if it is still due.
     fn reap(&mut self, path: &str, applied: &mut Applied) -> Result<Reply, OpError> {
         let znode = self.state.tree.get(path).ok_or(OpError::StaleReap)?;
         let is_due = match znode.due() {
@@ -415,7 +416,7 @@ impl Machine {
         Ok(Reply::Done)
     }
 
-    /// Puts down who the members are, unless that has changed meanwhile.
+    /// Replaces the members, unless they have changed meanwhile.
     fn configure(
         &mut self,
         version: u64,
@@ -429,14 +430,14 @@ impl Machine {
         Ok(Reply::Done)
     }
 
-    /// The members, and how often they have been put down.
+    /// The members, and how often they were replaced.
     pub(crate) fn roster(&self) -> (Roster, u64) {
         self.state.tree.get(CONFIG).map_or_else(Default::default, |znode| {
             (Roster::parse(znode.data()).unwrap_or_default(), znode.fields().version)
         })
     }
 
-    /// Runs the operations of one request: all, or none if one is refused.
+    /// Runs the operations of one request: all of them, or none if one fails.
     fn execute(
         &mut self,
         id: SessionId,
@@ -450,7 +451,7 @@ impl Machine {
         }
         let tree = &mut self.state.tree;
         let reply = match ops {
-            // A refused operation has changed nothing, so a single one needs no way back.
+            // An operation that fails has changed nothing, so a single one needs no rollback.
             [op] if !is_multi => match write.execute(tree, op)? {
                 OpResult::Created(created) => Reply::Created(created),
                 OpResult::Set(stat) | OpResult::AclSet(stat) => Reply::Set(stat),
@@ -483,11 +484,11 @@ impl Machine {
     }
 
     fn next_zxid(&self) -> Zxid {
-        // It wraps only where a snapshot from elsewhere says so.
+        // It wraps only after a snapshot that holds the highest number.
         self.state.tree.zxid().wrapping_add(1)
     }
 
-    /// Takes the zxid of a write that succeeded, and carries over what follows from it.
+    /// Commits a write that succeeded: takes its zxid, and applies its changes to the sessions.
     fn commit(&mut self, write: Write, applied: &mut Applied) {
         self.state.tree.set_zxid(write.zxid);
         for change in &write.ephemerals {

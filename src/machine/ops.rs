@@ -1,9 +1,8 @@
-//! What the operations on znodes do, and in which order they are refused.
+//! The operations on znodes, with ZooKeeper's semantics.
 //!
-//! ZooKeeper's semantics. The errors in the order in
-//! which they are looked for:
+//! The errors of each operation, in the order in which they are checked:
 //!
-//! | operation | refused with |
+//! | operation | errors |
 //! | --- | --- |
 //! | create | `InvalidPath`, `TooLarge`, `InvalidTtl`, `InvalidAcl`, `NoNode` (the parent), `Reserved` (the parent), `NoAuth` (CREATE on the parent), `NodeExists`, `NoChildrenForEphemerals`, `QuotaExceeded` |
 //! | set | `InvalidPath`, `TooLarge`, `Reserved`, `NoNode`, `NoAuth` (WRITE), `QuotaExceeded`, `BadVersion` |
@@ -14,16 +13,14 @@
 //! | take over | `InvalidPath`, `TooLarge`; as set if it is the session's own, as create if it is missing; else `NodeExists` unless it is the other's ephemeral, `NoAuth` (DELETE, then CREATE, on the parent), `QuotaExceeded` |
 //! | check | `InvalidPath`, `NoNode`, `NoAuth` (READ), `NodeExists`, `BadVersion`, `Unmet` |
 //!
-//! `Reserved` stands where ZooKeeper has `NoAuth` for who may only read `/zookeeper/config`, for
-//! the znodes that tell what a quota's path uses, and `BadArguments` for the deletion of what
+//! `Reserved` replaces two errors of ZooKeeper: `NoAuth` for a write to `/zookeeper/config` or to
+//! the znodes with the usage of a quota's path, and `BadArguments` for the deletion of a znode that
 //! always exists.
 //!
-//! The path comes first as it does with ZooKeeper's client, which checks it
-//! before it sends anything.
+//! The path is checked first, as in ZooKeeper's client, which checks it before it sends anything.
 //!
-//! An operation that is refused has changed nothing. What one did to the
-//! ephemerals of sessions is only noted here, for the machine to carry over
-//! once all of the request has succeeded.
+//! An operation that fails changes nothing. Changes to the ephemerals of sessions are only noted
+//! here; the machine applies them once the whole request has succeeded.
 
 use std::sync::Arc;
 
@@ -42,16 +39,16 @@ use crate::types::{acl, path, quota};
 /// `multi` together.
 pub(crate) const DATA_BYTES_MAX: usize = 1 << 20;
 
-/// A write under way: who and when, and what has come of it so far.
+/// A write in progress: whose it is, its time, and its changes so far.
 #[derive(Debug)]
 pub(super) struct Write {
     pub(super) session: SessionId,
     pub(super) zxid: Zxid,
     pub(super) time: u64,
-    /// As whom its session has authenticated.
+    /// The ids of its session.
     pub(super) ids: Arc<Vec<Id>>,
     pub(super) changes: Vec<Change>,
-    /// The znodes that changed in a way that no watch tells of: in their access lists.
+    /// The znodes that changed in a way that no watch reports: their access lists, or their usage.
     pub(super) unwatched: Vec<String>,
     pub(super) ephemerals: Vec<EphemeralChange>,
     /// See [`Op::content_bytes`]: of the whole request, and of its operations so far.
@@ -59,7 +56,7 @@ pub(super) struct Write {
     content_bytes_so_far: u64,
 }
 
-/// An ephemeral that its owner now has (or has no longer).
+/// An ephemeral that its owner has gained or lost.
 #[derive(Debug)]
 pub(super) struct EphemeralChange {
     pub(super) owner: SessionId,
@@ -82,7 +79,7 @@ impl Write {
         }
     }
 
-    /// Does one operation, or nothing if it is refused.
+    /// Runs one operation. If it fails, nothing has changed.
     pub(super) fn execute(&mut self, tree: &mut Tree, op: &Op) -> Result<OpResult, OpError> {
         match op {
             Op::Create { path, data, mode } | Op::CreateWithAcl { path, data, mode, .. } => {
@@ -101,7 +98,8 @@ impl Write {
                 if !mode.is_sequential() {
                     return self.create(tree, path, data, kind, acl);
                 }
-                // The name may be digits only, so that its parent is told before they are there.
+                // The name may consist of digits alone, so the parent is found before they are
+                // known.
                 let parent = match path.rfind('/') {
                     Some(0) | None => "/",
                     Some(slash) => &path[..slash],
@@ -119,7 +117,7 @@ impl Write {
                     number = if is_gone { last } else { number };
                 }
                 let path = format!("{path}{number:010}");
-                // Past ten digits it may have become too long.
+                // With more than ten digits it may be too long.
                 path::validate(&path).map_err(invalid_path)?;
                 self.create(tree, &path, data, kind, acl)
             }
@@ -219,7 +217,7 @@ impl Write {
         }
     }
 
-    /// Puts down who the members are: what no request of a session may do.
+    /// Replaces the members, which no request of a session may do.
     pub(super) fn configure(
         mut self,
         tree: &mut Tree,
@@ -242,7 +240,8 @@ impl Write {
             .map_err(|reason| OpError::InvalidAcl { path: path.to_owned(), reason })
     }
 
-    /// That the session may do this with the znode, if it exists.
+    /// Fails if the session may not do this with the znode. A znode that does not exist permits
+    /// all.
     fn permitted(&self, tree: &Tree, path: &str, wanted: Permissions) -> Result<(), OpError> {
         if tree.is_open() {
             return Ok(());
@@ -256,7 +255,7 @@ impl Write {
         Err(OpError::NoAuth { path: path.to_owned(), permission: wanted })
     }
 
-    /// The same of the parent.
+    /// As [`Write::permitted`], for the parent.
     fn permitted_in_parent(
         &self,
         tree: &Tree,
@@ -269,7 +268,7 @@ impl Write {
         path::parent(path).map_or(Ok(()), |parent| self.permitted(tree, parent, wanted))
     }
 
-    /// Makes the znode the session's own ephemeral, in place of that of another session.
+    /// Replaces the ephemeral of another session by one of this session.
     fn take_over(
         &mut self,
         tree: &mut Tree,
@@ -293,7 +292,7 @@ impl Write {
             }
         }
         self.check_size(op)?;
-        // All that could refuse the second half is looked at before the first.
+        // Everything that could make the create fail is checked before the delete.
         let more = (0, data.len() as i64 - znode.data().len() as i64);
         self.permitted_in_parent(tree, path, Permissions::DELETE)?;
         self.permitted_in_parent(tree, path, Permissions::CREATE)?;
@@ -351,7 +350,7 @@ impl Write {
         Ok(self.insert(tree, path, data, kind, acl))
     }
 
-    /// The create itself, which nothing refuses any more.
+    /// The create itself, which cannot fail.
     fn insert(
         &mut self,
         tree: &mut Tree,
@@ -380,14 +379,14 @@ impl Write {
         if let Some(owner) = znode.fields().owner() {
             self.ephemerals.push(EphemeralChange { owner, path: Arc::from(path), exists: false });
         }
-        // While its access list is there.
+        // Before the delete, which removes its access list.
         self.note(tree, ChangeKind::Deleted, path);
         let less = (-1, -(znode.data().len() as i64));
         tree.delete(path, self.zxid);
         self.count(tree, path, less);
     }
 
-    /// That a write which needs so much more of it does not go beyond a hard limit.
+    /// Fails if a write that needs this much more would exceed a hard limit.
     fn check_quota(&self, tree: &Tree, path: &str, more: (i64, i64)) -> Result<(), OpError> {
         for of in tree.counted_for(path) {
             let exceeded = limits(tree, of).exceeded(usage(tree, of), more);
@@ -401,8 +400,8 @@ impl Write {
         Ok(())
     }
 
-    /// Counts what a write has changed. Who watches is told when that oversteps a soft limit, or
-    /// keeps it again.
+    /// Adds the change of a write to the usage. Watches fire when the usage exceeds a soft limit,
+    /// or no longer does.
     fn count(&mut self, tree: &mut Tree, path: &str, more: (i64, i64)) {
         if planted(Bug::QuotaForgets) && more.0 < 0 {
             return;
@@ -438,7 +437,7 @@ impl Write {
         self.changes.push(Change { zxid, kind, path, position, acl, parent_acl });
     }
 
-    /// The operation that goes over the limit fails, and tells the size of the whole request.
+    /// The operation that exceeds the limit fails; the error has the size of the whole request.
     fn check_size(&mut self, op: &Op) -> Result<(), OpError> {
         self.content_bytes_so_far += op.content_bytes() as u64;
         if self.content_bytes_so_far <= DATA_BYTES_MAX as u64 {
@@ -462,12 +461,12 @@ fn usage(tree: &Tree, of: &str) -> Usage {
     znode.map_or(Usage::default(), |znode| Usage::parse(znode.data()))
 }
 
-/// That the znode exists, and in this version if one is given.
+/// Fails unless the znode exists, with this version if one is given.
 fn check_version(tree: &Tree, path: &str, version: Option<u64>) -> Result<(), OpError> {
     check_number(tree, path, version, |fields| fields.version)
 }
 
-/// The same of any number that counts changes.
+/// As [`check_version`], for any number that counts changes.
 fn check_number(
     tree: &Tree,
     path: &str,
@@ -486,7 +485,7 @@ fn check_number(
     }
 }
 
-/// That the znode is as a multi asks for.
+/// Fails unless the znode meets this condition of a multi.
 fn check(tree: &Tree, path: &str, condition: Condition) -> Result<(), OpError> {
     let znode = tree.get(path);
     let holds = match (condition, znode.map(Znode::fields)) {

@@ -1,20 +1,17 @@
-//! The session table: who holds each session, which of its requests were run,
-//! and which znodes go with it.
+//! The session table: the holder of each session, the requests that were run, and the ephemerals.
 //!
-//! **Exactly once.** The requests of a holder are numbered 1, 2, 3, ... and are
-//! run in that order only. The result of each is kept until the holder says
-//! that it has arrived, so that a request that comes again is answered from
-//! here and not run again. A new holder starts at 1 with nothing remembered.
+//! **Exactly once.** The requests of a holder are numbered 1, 2, 3, ... and are run only in that
+//! order. Each result is kept until the holder acknowledges it, so that a request that arrives
+//! again gets the same result and is not run again. A new holder starts at 1, without results.
 //!
 //! Invariants ([`Sessions::check`], and the machine's for the ephemerals):
-//! - The results kept are those of `last_seq` and of the numbers just below it,
-//!   with no gap.
-//! - `ephemerals` holds exactly the znodes whose owner the session is. It
-//!   follows from the tree, and so it is neither hashed nor in snapshots.
+//! - The results that are kept end with that of `last_seq`, and have no gap.
+//! - `ephemerals` has exactly the znodes that the session owns. It follows from the tree, and so is
+//!   neither hashed nor part of snapshots.
 //! - `hash` is the wrapping sum of the records' hashes.
 //!
-//! Caveat: the results kept for one session are bounded only by how many
-//! requests its node lets wait at a time.
+//! Caveat: the number of results of one session is bounded only by how many requests its node lets
+//! wait at a time.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -29,7 +26,7 @@ use crate::types::acl::{ID_BYTES_MAX, Id, SESSION_IDS_MAX};
 use crate::types::membership::NodeId;
 use crate::types::znode::SessionId;
 
-/// How many earlier holders a session knows, see [`SessionRecord::former`].
+/// How many former holders a session remembers: see [`SessionRecord::former`].
 pub(super) const FORMER_MAX: usize = 8;
 
 /// One session.
@@ -42,19 +39,19 @@ pub(crate) struct SessionRecord {
     pub(crate) holder: u64,
     /// The last request of this holder that was run.
     pub(crate) last_seq: u64,
-    /// The znodes that go with the session, sorted.
+    /// The session's ephemerals, sorted.
     pub(crate) ephemerals: RedBlackTreeSetSync<Arc<str>>,
-    /// The last few holders before this one, oldest first: a resumption of theirs that comes a
-    /// second time, late, must not take the session back from the present holder.
+    /// The last few former holders, oldest first: a late duplicate of their resumption must not
+    /// take the session from the present holder.
     pub(super) former: Vec<u64>,
-    /// As whom its holder has authenticated.
+    /// The ids that its holder has authenticated as.
     pub(crate) ids: Arc<Vec<Id>>,
     results: VecDeque<Remembered>,
     results_hash: u64,
     hash: u64,
 }
 
-/// The result of a request, kept until its holder has it.
+/// The result of a request, kept until the holder acknowledges it.
 #[derive(Clone, Debug)]
 struct Remembered {
     result: Result<Reply, OpError>,
@@ -66,9 +63,9 @@ struct Remembered {
 pub(super) enum Admission {
     /// It is the next one: run it, then [`SessionRecord::remember`] the result.
     Run,
-    /// It was run before, and this came of it.
+    /// It was run before, with this result.
     Known(Result<Reply, OpError>),
-    /// One before it is missing, or its result has arrived long ago.
+    /// An earlier one is missing, or its result was acknowledged long ago.
     OutOfOrder,
 }
 
@@ -94,19 +91,19 @@ impl SessionRecord {
         }
     }
 
-    /// A record as a snapshot has it, to be followed by its results: see [`SessionRecord::restore`].
+    /// A record of a snapshot. Its results follow: see [`SessionRecord::restore`].
     pub(super) fn with_history(mut self, last_seq: u64, former: Vec<u64>) -> SessionRecord {
         self.last_seq = last_seq;
         self.former = former;
         self
     }
 
-    /// Appends the next of the results that end with `last_seq`.
+    /// Appends the next result; the last one is that of `last_seq`.
     pub(super) fn restore(&mut self, seq: u64, result: Result<Reply, OpError>) {
         self.push(seq, result);
     }
 
-    /// Whether this is the session's secret, in a time that tells nothing about where they differ.
+    /// Whether this is the session's secret, in constant time.
     pub(super) fn secret_is(&self, secret: &[u8; 16]) -> bool {
         let mut difference = 0;
         for (ours, theirs) in self.secret.iter().zip(secret) {
@@ -115,12 +112,12 @@ impl SessionRecord {
         std::hint::black_box(difference) == 0
     }
 
-    /// Whether it was this holder's before it was the present one's.
+    /// Whether this is a former holder.
     pub(crate) fn was_held_by(&self, holder: u64) -> bool {
         self.former.contains(&holder)
     }
 
-    /// Hands the session over.
+    /// Gives the session to another holder.
     pub(super) fn hold(&mut self, timeout_ms: u32, owner: NodeId, holder: u64) {
         if self.former.len() == FORMER_MAX {
             self.former.remove(0);
@@ -137,7 +134,7 @@ impl SessionRecord {
         self.results_hash = 0;
     }
 
-    /// Adds to whom its holder is known as.
+    /// Adds ids of its holder.
     pub(super) fn authenticate(&mut self, ids: &[Id]) -> Result<Reply, OpError> {
         let mut all = (*self.ids).clone();
         for id in ids {
@@ -156,8 +153,8 @@ impl SessionRecord {
         Ok(Reply::Ids((*self.ids).clone()))
     }
 
-    /// Takes in a request's number. A request out of order has no effect at all, not even that of
-    /// its `acked`.
+    /// Decides what to do with a request. One that is out of order has no effect, and its `acked`
+    /// has none.
     pub(super) fn admit(&mut self, seq: u64, acked: u64) -> Admission {
         if planted(Bug::OrderIgnored) && seq > self.last_seq.wrapping_add(1) {
             self.last_seq = seq - 1;
@@ -180,9 +177,9 @@ impl SessionRecord {
             .map_or(Admission::OutOfOrder, |kept| Admission::Known(kept.result.clone()))
     }
 
-    /// Keeps the result of the request that was let run.
+    /// Keeps the result of the request that was run.
     pub(super) fn remember(&mut self, result: Result<Reply, OpError>) {
-        // It was just below this number when the request was admitted, so it is not the last one.
+        // It was the number before this request's, so it is not the highest number.
         self.last_seq = self.last_seq.wrapping_add(1);
         self.push(self.last_seq, result);
     }
@@ -193,7 +190,7 @@ impl SessionRecord {
         self.results.push_back(Remembered { result, hash });
     }
 
-    /// The number of the first result that is kept; past `last_seq` if there is none.
+    /// The number of the first result; `last_seq` plus one if there is none.
     pub(super) fn first_kept(&self) -> u64 {
         // There are never more results than numbers up to `last_seq`.
         self.last_seq.wrapping_sub(self.results.len() as u64).wrapping_add(1)
@@ -207,7 +204,7 @@ impl SessionRecord {
         self.results.get(place).map(|kept| &kept.result)
     }
 
-    /// What came of a request that was run, unless its holder is known to have it.
+    /// The result of a request, unless the holder has acknowledged it.
     pub(crate) fn result_of(&self, seq: u64) -> Option<&Result<Reply, OpError>> {
         self.result(usize::try_from(seq.checked_sub(self.first_kept())?).ok()?)
     }
@@ -323,7 +320,7 @@ impl Sessions {
         }
     }
 
-    /// Notes that a znode goes with the session, or does no longer. Whether there is such a session.
+    /// Adds or removes an ephemeral. Returns whether the session exists.
     pub(super) fn set_ephemeral(&mut self, id: SessionId, path: &Arc<str>, exists: bool) -> bool {
         let Some(record) = self.records.get_mut(&id) else {
             return false;
@@ -336,7 +333,7 @@ impl Sessions {
         true
     }
 
-    /// Checks the invariants that concern the sessions alone.
+    /// Checks the invariants of the sessions alone.
     pub(super) fn check(&self) -> Result<(), String> {
         let mut hash = 0u64;
         for (id, record) in self.iter() {

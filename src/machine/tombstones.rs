@@ -1,15 +1,12 @@
-//! Sessions that are over, so that none of them opens again.
+//! Tombstones of closed sessions, which prevent that one of them is opened again.
 //!
-//! A request to open a session may come a second time, late: resent across a
-//! change of leader, or held up on its way. If the session has ended in
-//! between, running it again would run the session's other requests again too.
-//! So the ids of the last sessions that ended are kept. Of those before them
-//! only the last one's zxid is known, and it is enough: a request carries the
-//! zxid that its node had seen when the session was first asked for, which is
-//! smaller than that of the session's end.
+//! A request to open a session may arrive again late: resent after a change of leader, or delayed.
+//! If the session has ended in between and the request were run, the session's other requests would
+//! run again, too. So the ids of the last closed sessions are kept. Of earlier ones only the zxid
+//! of the last end is kept. That is enough: a request carries the zxid that its node had seen when
+//! it first asked for the session, which is smaller than that of the session's end.
 //!
-//! Invariants: every tombstone is newer than `forgotten`; no more than
-//! [`GRAVES_MAX`] of them are kept.
+//! Invariants: every tombstone is newer than `forgotten`, and there are at most [`GRAVES_MAX`].
 
 use rpds::RedBlackTreeMapSync;
 
@@ -18,8 +15,8 @@ use super::tree::hash_words;
 use crate::planted::{Bug, planted};
 use crate::types::znode::{SessionId, Zxid};
 
-/// How many ended sessions are kept by id. A node that lags by more ends of sessions than this
-/// opens one only once it has caught up.
+/// How many closed sessions are kept by id. A node that has missed more ends than this can open a
+/// session only once it has caught up.
 pub(super) const GRAVES_MAX: usize = 10_000;
 
 #[derive(Clone, Debug)]
@@ -48,7 +45,7 @@ impl Tombstones {
         self.by_zxid.size()
     }
 
-    /// The end of the last session whose id is not known any more.
+    /// The zxid of the last end of a session whose id is not kept.
     pub(super) fn forgotten(&self) -> Zxid {
         self.forgotten
     }
@@ -69,7 +66,7 @@ impl Tombstones {
         self.by_zxid.range(range).next().map(|(zxid, id)| (*zxid, *id))
     }
 
-    /// Whether a session may open that was not open yet when its node had seen `base`.
+    /// Whether a session may be opened that did not exist when its node had seen `base`.
     ///
     /// # Errors
     /// [`OpError::SessionExpired`] if it has ended; [`OpError::StaleOpen`] if it may have.
@@ -95,7 +92,7 @@ impl Tombstones {
         }
     }
 
-    /// Adds a tombstone as it was saved.
+    /// Adds a tombstone of a snapshot.
     pub(super) fn put(&mut self, id: SessionId, zxid: Zxid) {
         if let Some(known) = self.get(id) {
             self.remove(known, id);

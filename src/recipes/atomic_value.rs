@@ -18,7 +18,7 @@ use crate::api::session::Session;
 use crate::api::transaction::TRANSACTION_ATTEMPTS_MAX;
 use crate::planted::{Bug, planted};
 use crate::recipes::errors::{inner, is_overtaken};
-use crate::recipes::parents::{Parents, is_missing};
+use crate::recipes::parents::{create_at, is_missing};
 use crate::runtime::entropy;
 use crate::types::error::{Error, Result};
 use crate::types::path;
@@ -96,17 +96,9 @@ impl AtomicValue {
     }
 
     async fn create(&self, data: &[u8]) -> Result<Zxid> {
-        let mut parents = Parents::of(&self.session, path::parent(&self.path).unwrap_or("/"));
-        loop {
-            parents.make().await?;
-            let created =
-                self.session.nonblocking().create(&self.path, data, CreateMode::Persistent);
-            match created.await {
-                Ok(created) => return Ok(created.stat.mzxid),
-                Err(Error::NoNode { .. }) => {}
-                Err(error) => return Err(error),
-            }
-        }
+        let calls = self.session.nonblocking();
+        let create = || calls.create(&self.path, data, CreateMode::Persistent);
+        Ok(create_at(&self.session, &self.path, create).await?.stat.mzxid)
     }
 
     /// Sets the data, whatever it was.

@@ -7,7 +7,7 @@ use std::time::Duration;
 use crate::api::session::Session;
 use crate::planted::{Bug, planted};
 use crate::recipes::blocking;
-use crate::recipes::parents::Parents;
+use crate::recipes::parents::create_at;
 use crate::types::error::{Error, Result};
 use crate::types::path;
 use crate::types::znode::CreateMode;
@@ -80,15 +80,11 @@ impl Barrier {
     /// # Errors
     /// As [`Barrier::set`], but for [`Error::Timeout`].
     pub async fn set_async(&self) -> Result<()> {
-        let mut parents = Parents::of(&self.session, path::parent(&self.path).unwrap_or("/"));
-        loop {
-            parents.make().await?;
-            let calls = self.session.nonblocking();
-            match calls.create(&self.path, b"", CreateMode::Persistent).await {
-                Ok(_) | Err(Error::NodeExists { .. }) => return Ok(()),
-                Err(Error::NoNode { .. }) => {}
-                Err(error) => return Err(error),
-            }
+        let calls = self.session.nonblocking();
+        let create = || calls.create(&self.path, b"", CreateMode::Persistent);
+        match create_at(&self.session, &self.path, create).await {
+            Ok(_) | Err(Error::NodeExists { .. }) => Ok(()),
+            Err(error) => Err(error),
         }
     }
 

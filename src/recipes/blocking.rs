@@ -20,7 +20,7 @@ pub(super) fn forever<T>(session: &Session, future: impl Future<Output = Result<
 /// Waits without a limit for a loss.
 pub(super) fn until_lost(session: &Session, lost: impl Future<Output = LockLost>) -> LockLost {
     // Without a deadline there is always a result, except inside a waker, where nothing may block:
-    // there the caller is told to stop.
+    // there the session counts as lost.
     block_on(lost, &session.shared().clock, None).ok().flatten().unwrap_or(LockLost::SessionOver)
 }
 

@@ -25,7 +25,8 @@ use crate::api::session::Session;
 use crate::api::snapshot::Snapshot;
 use crate::planted::{Bug, planted};
 use crate::recipes::LockContender;
-use crate::recipes::parents::Parents;
+use crate::recipes::errors::children_or_none;
+use crate::recipes::parents::create_below;
 use crate::runtime::entropy;
 use crate::types::error::{Error, Result};
 use crate::types::path;
@@ -88,37 +89,24 @@ impl Contenders {
     /// Adds a contender, at the end. `kind` may continue after the kind itself with data of the
     /// contender, which everybody sees in its name.
     pub(super) async fn join(&self, kind: &str, data: &[u8]) -> Result<Contender> {
-        let mut parents = Parents::of(&self.session, &self.path);
-        loop {
-            parents.make().await?;
+        create_below(&self.session, &self.path, || async {
             let name = path::join(&self.path, &name(kind, entropy::number()?));
             let mode = CreateMode::EphemeralSequential;
             let creating = self.session.nonblocking().create(&name, data, mode);
-            let mut contender = Contender::new(&self.session, creating);
-            match contender.created().await {
-                Ok(()) => return Ok(contender),
-                Err(Error::NoNode { .. }) => {}
-                Err(error) => return Err(error),
-            }
-        }
+            Contender::created_by(&self.session, creating).await
+        })
+        .await
     }
 
     /// All contenders in order, as of the session's earlier calls.
     pub(super) async fn list(&self) -> Result<Vec<ListedContender>> {
-        match self.session.nonblocking().children(&self.path).await {
-            Ok(children) => Ok(self.sorted(children)),
-            Err(Error::NoNode { .. }) => Ok(Vec::new()),
-            Err(error) => Err(error),
-        }
+        let children = self.session.nonblocking().children(&self.path).await;
+        children_or_none(children).map(|children| self.sorted(children))
     }
 
     /// All contenders in order, as this replica has them now.
     pub(super) fn list_now(&self) -> Result<Vec<ListedContender>> {
-        match self.session.children(&self.path) {
-            Ok(children) => Ok(self.sorted(children)),
-            Err(Error::NoNode { .. }) => Ok(Vec::new()),
-            Err(error) => Err(error),
-        }
+        children_or_none(self.session.children(&self.path)).map(|children| self.sorted(children))
     }
 
     /// All contenders in order with their sessions, as this replica has them now.
@@ -132,25 +120,16 @@ impl Contenders {
     }
 
     fn list_with_sessions_in(&self, snapshot: &Snapshot) -> Result<Vec<LockContender>> {
-        let children = match snapshot.children(&self.path) {
-            Ok(children) => children,
-            Err(Error::NoNode { .. }) => return Ok(Vec::new()),
-            Err(error) => return Err(error),
-        };
         let contender = |listed: ListedContender| {
             let session = snapshot.exists(&listed.path)?.and_then(|stat| stat.ephemeral_owner);
             Ok(LockContender { path: listed.path, kind: listed.kind, session })
         };
-        self.sorted(children).into_iter().map(contender).collect()
+        self.list_in(snapshot)?.into_iter().map(contender).collect()
     }
 
     /// All contenders in order, as a snapshot has them.
     pub(super) fn list_in(&self, snapshot: &Snapshot) -> Result<Vec<ListedContender>> {
-        match snapshot.children(&self.path) {
-            Ok(children) => Ok(self.sorted(children)),
-            Err(Error::NoNode { .. }) => Ok(Vec::new()),
-            Err(error) => Err(error),
-        }
+        children_or_none(snapshot.children(&self.path)).map(|children| self.sorted(children))
     }
 
     /// Whether any of the children is a contender.

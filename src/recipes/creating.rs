@@ -1,5 +1,5 @@
-//! Writes in flight that create a znode. Whoever drops one before its answer gives the znode up: it
-//! is deleted as soon as it exists.
+//! Writes in flight that create a znode. Dropping one before its answer gives the znode up: it is
+//! deleted as soon as it exists.
 
 use crate::api::session::Session;
 use crate::machine::command::Reply;
@@ -10,32 +10,31 @@ use crate::runtime::pending::Pending;
 use crate::types::error::{Error, Result};
 use crate::types::znode::{CreateMode, Created, OpResult};
 
-/// The creation of an ephemeral znode.
-pub(super) struct CreatingEphemeral {
+/// A write in flight that creates one znode: a create, or a multi with one.
+pub(super) struct Creating<T> {
     session: Session,
-    pending: Option<Pending<Created>>,
+    /// `None` once the answer has come.
+    pending: Option<Pending<T>>,
 }
 
-impl CreatingEphemeral {
-    pub(super) fn new(session: &Session, path: &str, data: &[u8]) -> CreatingEphemeral {
-        let pending = session.nonblocking().create(path, data, CreateMode::Ephemeral);
-        CreatingEphemeral { session: session.clone(), pending: Some(pending) }
+impl<T> Creating<T> {
+    pub(super) fn new(session: &Session, pending: Pending<T>) -> Creating<T> {
+        Creating { session: session.clone(), pending: Some(pending) }
     }
 
-    /// Waits for the znode.
-    pub(super) async fn created(mut self) -> Result<OwnedEphemeral> {
+    /// Waits for the answer. From then on, the znode is the caller's to delete.
+    pub(super) async fn answer(mut self) -> Result<T> {
         let Some(pending) = &mut self.pending else {
             return Err(Error::Stopped { reason: "it was waited for already".to_owned() });
         };
         // Polled in place, so that a drop in between finds it.
-        let created = pending.await;
+        let answer = pending.await;
         self.pending = None;
-        let Created { path, stat } = created?;
-        Ok(OwnedEphemeral::new(&self.session, &path, stat.czxid))
+        answer
     }
 }
 
-impl Drop for CreatingEphemeral {
+impl<T> Drop for Creating<T> {
     fn drop(&mut self) {
         if let Some(pending) = self.pending.take() {
             discard_when_created(&self.session, pending);
@@ -43,45 +42,32 @@ impl Drop for CreatingEphemeral {
     }
 }
 
-/// A multi that creates one znode.
-pub(super) struct CreatingMulti {
-    session: Session,
-    pending: Option<Pending<Vec<OpResult>>>,
+/// Creates an ephemeral znode.
+pub(super) async fn create_ephemeral(
+    session: &Session,
+    path: &str,
+    data: &[u8],
+) -> Result<OwnedEphemeral> {
+    let pending = session.nonblocking().create(path, data, CreateMode::Ephemeral);
+    let Created { path, stat } = Creating::new(session, pending).answer().await?;
+    Ok(OwnedEphemeral::new(session, &path, stat.czxid))
 }
 
-impl CreatingMulti {
-    pub(super) fn new(session: &Session, pending: Pending<Vec<OpResult>>) -> CreatingMulti {
-        CreatingMulti { session: session.clone(), pending: Some(pending) }
-    }
-
-    /// Waits for the znode.
-    pub(super) async fn created(mut self) -> Result<OwnedEphemeral> {
-        let results = match &mut self.pending {
-            // Polled in place, so that a drop in between finds it.
-            Some(pending) => inner(pending.await),
-            None => Ok(Vec::new()),
-        };
-        self.pending = None;
-        match results?.into_iter().find_map(created) {
-            Some(Created { path, stat }) => {
-                Ok(OwnedEphemeral::new(&self.session, &path, stat.czxid))
-            }
-            // Every caller's multi contains a create.
-            None => Err(Error::Stopped { reason: "nothing was created".to_owned() }),
-        }
-    }
-}
-
-impl Drop for CreatingMulti {
-    fn drop(&mut self) {
-        if let Some(pending) = self.pending.take() {
-            discard_when_created(&self.session, pending);
-        }
+/// Waits for a multi that creates one ephemeral znode.
+pub(super) async fn created_in_multi(
+    session: &Session,
+    pending: Pending<Vec<OpResult>>,
+) -> Result<OwnedEphemeral> {
+    let results = inner(Creating::new(session, pending).answer().await)?;
+    match results.into_iter().find_map(created) {
+        Some(Created { path, stat }) => Ok(OwnedEphemeral::new(session, &path, stat.czxid)),
+        // Every caller's multi contains a create.
+        None => Err(Error::Stopped { reason: "nothing was created".to_owned() }),
     }
 }
 
 /// Deletes the znode that a write in flight creates, as soon as it exists.
-pub(super) fn discard_when_created<T>(session: &Session, pending: Pending<T>) {
+fn discard_when_created<T>(session: &Session, pending: Pending<T>) {
     let discard = session.discarding();
     pending.then(move |answer| {
         let created = match answer {

@@ -11,9 +11,10 @@ use crate::api::snapshot::Snapshot;
 use crate::api::watch::Watch;
 use crate::recipes::blocking;
 use crate::recipes::cache::Cache;
+use crate::recipes::errors::children_or_none;
 use crate::recipes::registry::{Instance, decode, service_path};
 use crate::runtime::entropy;
-use crate::types::error::{Error, Result};
+use crate::types::error::Result;
 use crate::types::path;
 use crate::types::znode::Stat;
 
@@ -54,7 +55,7 @@ impl Discovery {
     /// Discovery in the registry at this path.
     ///
     /// # Errors
-    /// [`Error::InvalidPath`].
+    /// [`Error::InvalidPath`](crate::Error::InvalidPath).
     pub fn new(session: &Session, path: &str) -> Result<Discovery> {
         path::validate(path)?;
         Ok(Discovery { session: session.clone(), path: path.to_owned() })
@@ -64,7 +65,7 @@ impl Discovery {
     /// waits for its member's answer.
     ///
     /// # Errors
-    /// [`Error::NoAuth`]; those of a session that is over.
+    /// [`Error::NoAuth`](crate::Error::NoAuth); those of a session that is over.
     pub fn names(&self) -> Result<Vec<String>> {
         self.names_in(&self.session.snapshot_of(&self.path)?)
     }
@@ -75,10 +76,7 @@ impl Discovery {
     }
 
     fn names_in(&self, snapshot: &Snapshot) -> Result<Vec<String>> {
-        let mut names = match snapshot.children(&self.path) {
-            Err(Error::NoNode { .. }) => return Ok(Vec::new()),
-            other => other?,
-        };
+        let mut names = children_or_none(snapshot.children(&self.path))?;
         // The container of a service whose instances have gone stays for a while.
         names.retain(|name| {
             let stat = snapshot.exists(&path::join(&self.path, name));
@@ -91,8 +89,8 @@ impl Discovery {
     /// waits for its member's answer.
     ///
     /// # Errors
-    /// [`Error::InvalidPath`] if the name is not valid for a znode; [`Error::NoAuth`]; those of a
-    /// session that is over.
+    /// [`Error::InvalidPath`](crate::Error::InvalidPath) if the name is not valid for a znode;
+    /// [`Error::NoAuth`](crate::Error::NoAuth); those of a session that is over.
     pub fn instances(&self, service: &str) -> Result<Vec<Instance>> {
         let path = service_path(&self.path, service)?;
         instances(&self.session.snapshot_of(&path)?, &path)
@@ -124,7 +122,7 @@ impl Discovery {
     /// Chooses among the instances of a service.
     ///
     /// # Errors
-    /// [`Error::InvalidPath`] if the name is not valid for a znode.
+    /// [`Error::InvalidPath`](crate::Error::InvalidPath) if the name is not valid for a znode.
     pub fn chooser(&self, service: &str, strategy: Strategy) -> Result<Chooser> {
         let path = service_path(&self.path, service)?;
         let session = self.session.clone();
@@ -133,10 +131,7 @@ impl Discovery {
 }
 
 fn instances(snapshot: &Snapshot, path: &str) -> Result<Vec<Instance>> {
-    let ids = match snapshot.children(path) {
-        Err(Error::NoNode { .. }) => return Ok(Vec::new()),
-        other => other?,
-    };
+    let ids = children_or_none(snapshot.children(path))?;
     let instance = |id: &String| {
         let (data, _) = snapshot.get(&path::join(path, id)).ok()?;
         decode(&data).ok().filter(|instance| instance.id == *id)
@@ -211,7 +206,8 @@ impl InstancesWatch {
     /// Waits for a changed set, without blocking the thread. Dropping the future loses nothing.
     ///
     /// # Errors
-    /// As [`Discovery::instances`], and [`Error::NoWatch`] if somebody removed its watch.
+    /// As [`Discovery::instances`], and [`Error::NoWatch`](crate::Error::NoWatch) if somebody removed
+    /// its watch.
     pub async fn next(&mut self) -> Result<Vec<Instance>> {
         if let Some(instances) = self.latest().await? {
             return Ok(instances);
@@ -313,7 +309,7 @@ impl Chooser {
     /// Does not block on a member; a client waits for its member's answer.
     ///
     /// # Errors
-    /// As [`Discovery::instances`], and [`Error::System`].
+    /// As [`Discovery::instances`], and [`Error::System`](crate::Error::System).
     pub fn choose(&self) -> Result<Option<Instance>> {
         self.choose_of(instances(&self.session.snapshot_of(&self.path)?, &self.path)?)
     }
@@ -402,6 +398,7 @@ mod tests {
     use super::*;
     use crate::recipes::Registry;
     use crate::testing::Cluster;
+    use crate::types::error::Error;
     use crate::types::znode::CreateMode;
 
     fn chooser(session: &Session, strategy: Strategy) -> Chooser {

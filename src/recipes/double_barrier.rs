@@ -192,16 +192,12 @@ impl Participant {
 
 async fn participants(contenders: &Contenders) -> Result<Vec<Participant>> {
     let snapshot = contenders.session().nonblocking().snapshot_of(contenders.path()).await?;
-    let children = match snapshot.children(contenders.path()) {
-        Ok(children) => children,
-        Err(Error::NoNode { .. }) => return Ok(Vec::new()),
-        Err(error) => return Err(error),
-    };
     let participant = |path: String| {
         let (round, stat) = snapshot.get(&path)?;
         Ok(Participant { path, czxid: stat.czxid, round })
     };
-    contenders.sorted(children).into_iter().map(|contender| participant(contender.path)).collect()
+    let listed = contenders.list_in(&snapshot)?;
+    listed.into_iter().map(|contender| participant(contender.path)).collect()
 }
 
 /// A participant inside a round of a [`DoubleBarrier`]. Dropping it leaves without waiting for the

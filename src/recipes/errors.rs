@@ -13,6 +13,14 @@ pub(super) fn inner(committed: Result<Vec<OpResult>>) -> Result<Vec<OpResult>> {
     })
 }
 
+/// The children that were read; none if there is no such znode.
+pub(super) fn children_or_none(read: Result<Vec<String>>) -> Result<Vec<String>> {
+    match read {
+        Err(Error::NoNode { .. }) => Ok(Vec::new()),
+        other => other,
+    }
+}
+
 /// Whether a write failed because another one came first, so that a new attempt may succeed.
 pub(super) fn is_overtaken(error: &Error) -> bool {
     let others =

@@ -12,9 +12,10 @@ use crate::api::session::Session;
 use crate::api::snapshot::Snapshot;
 use crate::api::watch::Watch;
 use crate::planted::{Bug, planted};
-use crate::recipes::creating::CreatingEphemeral;
+use crate::recipes::creating::create_ephemeral;
+use crate::recipes::errors::children_or_none;
 use crate::recipes::owned_ephemeral::OwnedEphemeral;
-use crate::recipes::parents::Parents;
+use crate::recipes::parents::create_below;
 use crate::recipes::{LockLost, blocking};
 use crate::types::error::{Error, Result};
 use crate::types::path;
@@ -230,21 +231,12 @@ impl Group {
             return Err(Error::InvalidPath { path, reason });
         }
         check_create(&path, data, CreateMode::Ephemeral)?;
-        let mut parents = Parents::of(&self.session, &self.path);
-        loop {
-            parents.make().await?;
-            match CreatingEphemeral::new(&self.session, &path, data).created().await {
-                Ok(ephemeral) => {
-                    let calls = self.session.nonblocking();
-                    // The znode has no children, so the watch fires only when it is deleted.
-                    let (_, watch) = calls.children_and_watch(ephemeral.path()).await?;
-                    ephemeral.watch_by(&watch).await?;
-                    return Ok(Membership { ephemeral, watch });
-                }
-                Err(Error::NoNode { .. }) => {}
-                Err(error) => return Err(error),
-            }
-        }
+        let create = || create_ephemeral(&self.session, &path, data);
+        let ephemeral = create_below(&self.session, &self.path, create).await?;
+        // The znode has no children, so the watch fires only when it is deleted.
+        let (_, watch) = self.session.nonblocking().children_and_watch(ephemeral.path()).await?;
+        ephemeral.watch_by(&watch).await?;
+        Ok(Membership { ephemeral, watch })
     }
 
     /// All members, as this replica has them at one moment. Does not block on a member; a client
@@ -263,11 +255,7 @@ impl Group {
 
     fn members_in(&self, snapshot: &Snapshot) -> Result<Members> {
         let zxid = snapshot.zxid();
-        let names = match snapshot.children(&self.path) {
-            Ok(names) => names,
-            Err(Error::NoNode { .. }) => Vec::new(),
-            Err(error) => return Err(error),
-        };
+        let names = children_or_none(snapshot.children(&self.path))?;
         let member = |name: String| {
             let (data, stat) = snapshot.get(&path::join(&self.path, &name))?;
             let (joined, updated) = (stat.czxid, stat.mzxid);

@@ -22,7 +22,6 @@ use crate::types::error::{Error, Result};
 ///
 /// Handles are clones and share a block. The numbers stay unique whatever happens to the session; a
 /// session that is over gets no new block.
-/// session that is over gets no new block.
 ///
 /// ```
 /// use quorate::{recipes::IdGenerator, testing::Cluster};

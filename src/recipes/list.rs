@@ -8,8 +8,8 @@ use crate::api::session::Session;
 use crate::api::snapshot::Snapshot;
 use crate::planted::{Bug, planted};
 use crate::recipes::blocking;
-use crate::recipes::errors::inner;
-use crate::recipes::parents::Parents;
+use crate::recipes::errors::{children_or_none, inner};
+use crate::recipes::parents::create_below;
 use crate::types::error::{Error, Result};
 use crate::types::path;
 use crate::types::znode::{Condition, CreateMode, Stat, Zxid};
@@ -111,19 +111,10 @@ impl NodeList {
     /// As [`NodeList::push`], without blocking the thread.
     pub async fn push_async(&self, data: impl AsRef<[u8]>) -> Result<ListItem> {
         let (data, path) = (data.as_ref(), path::join(&self.path, PREFIX));
-        let mut parents = Parents::of(&self.session, &self.path);
-        loop {
-            parents.make().await?;
-            let mode = CreateMode::PersistentSequential;
-            match self.session.nonblocking().create(&path, data, mode).await {
-                Ok(created) => {
-                    let (path, stat) = (created.path, created.stat);
-                    return Ok(ListItem { path, data: Arc::from(data), stat });
-                }
-                Err(Error::NoNode { .. }) => {}
-                Err(error) => return Err(error),
-            }
-        }
+        let calls = self.session.nonblocking();
+        let create = || calls.create(&path, data, CreateMode::PersistentSequential);
+        let created = create_below(&self.session, &self.path, create).await?;
+        Ok(ListItem { path: created.path, data: Arc::from(data), stat: created.stat })
     }
 
     /// All items, in order, as this replica has them at one zxid. Does not block on a member; a
@@ -145,11 +136,7 @@ impl NodeList {
     /// # Errors
     /// [`Error::NoAuth`].
     pub fn items_in(&self, snapshot: &Snapshot) -> Result<Vec<ListItem>> {
-        let names = match snapshot.children(&self.path) {
-            Ok(names) => names,
-            Err(Error::NoNode { .. }) => return Ok(Vec::new()),
-            Err(error) => return Err(error),
-        };
+        let names = children_or_none(snapshot.children(&self.path))?;
         let mut names: Vec<&String> = names.iter().filter(|name| number(name).is_some()).collect();
         names.sort_by_key(|name| number(name));
         if planted(Bug::ListUnordered) {

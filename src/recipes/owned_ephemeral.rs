@@ -65,10 +65,8 @@ impl OwnedEphemeral {
         if !self.session.has_replica() {
             return self.deletion.is_deleted().then_some(LockLost::Deleted);
         }
-        let tree = self.session.shared().tree();
-        let path = self.session.root.full(&self.path);
-        let there = tree.get(&path).map(|znode| znode.stat().czxid);
-        (there != Some(self.czxid)).then_some(LockLost::Deleted)
+        let exists = replica_has(&self.session, &self.path, self.czxid);
+        (!exists).then_some(LockLost::Deleted)
     }
 
     /// Watches the znode, without waiting for the session to be alive. From here on, a client's
@@ -86,7 +84,7 @@ impl OwnedEphemeral {
     /// [`Error::NoNode`] if the znode is already gone.
     pub(super) async fn watch(&self) -> Result<Watch> {
         let watch = self.watch_deletion().await?;
-        self.until_alive().await?;
+        until_alive(&self.session).await?;
         Ok(watch)
     }
 
@@ -97,16 +95,7 @@ impl OwnedEphemeral {
             // The watched znode is another one at the same path.
             return Err(Error::NoNode { path: self.path.clone() });
         }
-        self.until_alive().await
-    }
-
-    /// Waits until the session is known to be alive. After a slow opening the session is open before
-    /// that is known, and the znode would look lost although it is not.
-    async fn until_alive(&self) -> Result<()> {
-        while !self.session.is_alive() {
-            self.session.nonblocking().sync().await?;
-        }
-        Ok(())
+        until_alive(&self.session).await
     }
 
     /// Waits for the watch's next event; on a client, for the end of the znode alone, after which
@@ -235,6 +224,21 @@ impl DeletionWatch {
     fn is_deleted(&self) -> bool {
         self.state().deleted.iter().any(|deleted| deleted.load(Ordering::Acquire))
     }
+}
+
+/// Whether this replica has the znode at `path` that the write `czxid` created.
+pub(super) fn replica_has(session: &Session, path: &str, czxid: Zxid) -> bool {
+    let tree = session.shared().tree();
+    tree.get(&session.root.full(path)).is_some_and(|znode| znode.stat().czxid == czxid)
+}
+
+/// Waits until the session is known to be alive. After a slow opening the session is open before
+/// that is known, and its znode would look lost although it is not.
+pub(super) async fn until_alive(session: &Session) -> Result<()> {
+    while !session.is_alive() {
+        session.nonblocking().sync().await?;
+    }
+    Ok(())
 }
 
 /// Waits for a loss, by a watch that fires when the znode is deleted. Takes no event from the watch,

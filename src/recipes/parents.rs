@@ -14,6 +14,35 @@ use crate::types::znode::{CreateMode, Stat};
 
 pub(super) const ROOT: &str = "/";
 
+/// Creates something below `path`, and first whatever is missing of `path` itself. `create` is
+/// called again as long as it fails because the parent is missing.
+///
+/// # Errors
+/// [`Error::NoNode`] of the root if that is missing; those of `create`.
+pub(super) async fn create_below<T, F: Future<Output = Result<T>>>(
+    session: &Session,
+    path: &str,
+    mut create: impl FnMut() -> F,
+) -> Result<T> {
+    let mut parents = Parents::of(session, path);
+    loop {
+        parents.make().await?;
+        match create().await {
+            Err(Error::NoNode { .. }) => {}
+            other => return other,
+        }
+    }
+}
+
+/// As [`create_below`], for what is created at `path` itself.
+pub(super) async fn create_at<T, F: Future<Output = Result<T>>>(
+    session: &Session,
+    path: &str,
+    create: impl FnMut() -> F,
+) -> Result<T> {
+    create_below(session, path::parent(path).unwrap_or(ROOT), create).await
+}
+
 /// A path that must exist before something is created below it.
 pub(super) struct Parents<'a> {
     session: &'a Session,

@@ -15,10 +15,10 @@ use crate::api::watch::Watch;
 use crate::planted::{Bug, planted};
 use crate::recipes::blocking;
 use crate::recipes::codec::{Codec, Postcard};
-use crate::recipes::creating::CreatingMulti;
+use crate::recipes::creating::created_in_multi;
 use crate::recipes::errors::inner;
 use crate::recipes::owned_ephemeral::OwnedEphemeral;
-use crate::recipes::parents::Parents;
+use crate::recipes::parents::create_below;
 use crate::types::error::{Error, Result};
 use crate::types::path;
 use crate::types::watch::{WatchEvent, WatchMode};
@@ -158,23 +158,17 @@ impl Registry {
             false => CreateMode::Ephemeral,
             true => CreateMode::Persistent,
         };
-        let mut parents = Parents::of(&self.session, &parent);
-        loop {
-            parents.make().await?;
+        let create = || {
             let creating = self.session.multi().create(&path, &data, mode).submit();
-            match CreatingMulti::new(&self.session, creating).created().await {
-                Ok(ephemeral) if self.session.has_replica() => {
-                    return Ok(Registration { ephemeral, watch });
-                }
-                // The first watch may have reported the end of a former instance.
-                Ok(ephemeral) => {
-                    let watch = ephemeral.watch_deletion().await?;
-                    return Ok(Registration { ephemeral, watch });
-                }
-                Err(Error::NoNode { .. }) => {}
-                Err(error) => return Err(error),
-            }
-        }
+            created_in_multi(&self.session, creating)
+        };
+        let ephemeral = create_below(&self.session, &parent, create).await?;
+        let watch = match self.session.has_replica() {
+            true => watch,
+            // The first watch may have reported the end of a former instance.
+            false => ephemeral.watch_deletion().await?,
+        };
+        Ok(Registration { ephemeral, watch })
     }
 }
 

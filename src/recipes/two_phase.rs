@@ -28,9 +28,9 @@ use crate::api::snapshot::Snapshot;
 use crate::planted::{Bug, planted};
 use crate::recipes::blocking;
 use crate::recipes::codec::{Codec, Postcard};
-use crate::recipes::creating::CreatingMulti;
+use crate::recipes::creating::created_in_multi;
 use crate::recipes::errors::{inner, is_overtaken};
-use crate::recipes::parents::Parents;
+use crate::recipes::parents::create_at;
 use crate::recipes::participant::Participant;
 use crate::recipes::registry::name_in;
 use crate::types::error::{Error, Result};
@@ -237,19 +237,15 @@ impl TwoPhaseCommit {
             proposal: proposal.to_vec(),
         };
         let (header, site) = (self.encode(&header)?, self.encode(&Site::Invited)?);
-        let mut parents = Parents::of(&self.session, path::parent(&self.path).unwrap_or("/"));
-        loop {
-            parents.make().await?;
+        create_at(&self.session, &self.path, || async {
             let mut multi =
                 self.session.multi().create(&self.path, &header, CreateMode::Persistent);
             for name in participants {
                 multi = multi.create(&name_in(&self.path, name)?, &site, CreateMode::Persistent);
             }
-            match inner(multi.submit().await) {
-                Err(Error::NoNode { .. }) => {}
-                result => return result.map(drop),
-            }
-        }
+            inner(multi.submit().await).map(drop)
+        })
+        .await
     }
 
     pub(super) fn encode<T>(&self, value: &T) -> Result<Vec<u8>>
@@ -451,7 +447,7 @@ impl TwoPhaseCommit {
                     b"",
                     CreateMode::Ephemeral,
                 );
-                match CreatingMulti::new(&self.session, multi.submit()).created().await {
+                match created_in_multi(&self.session, multi.submit()).await {
                     Ok(ephemeral) => alive = Some(ephemeral),
                     Err(error) if is_overtaken(&error) => continue,
                     Err(error) => return Err(error),

@@ -8,7 +8,7 @@ use crate::machine::snapshot::ChunkReader;
 use crate::node::stored::{Boot, EntryKind, Identity};
 use crate::runtime::entropy;
 use crate::storage::{
-    ChunkSink, LogStore, Marks, SledOptions, SledStore, StorageError, copy_store, identity_of,
+    ChunkSink, DiskStore, LogStore, Marks, StorageError, StoreOptions, copy_store, identity_of,
 };
 use crate::types::error::Result;
 use crate::types::version::{VERSION, too_old};
@@ -76,18 +76,18 @@ pub(super) fn read_copy(copy: &Path) -> std::result::Result<Found, StorageError>
     let Some(identity) = identity_of(copy)? else {
         return Err(StorageError::Corrupt { what: "IDENTITY is missing".to_owned() });
     };
-    let options = SledOptions::default();
-    let damage = match SledStore::open(copy, options).and_then(load) {
+    let options = StoreOptions::default();
+    let damage = match DiskStore::open(copy, options).and_then(load) {
         Ok(held) => return Ok(Found { identity, damage: None, whole: Some(held), part: None }),
         Err(StorageError::Corrupt { what }) => what,
         Err(other) => return Err(other),
     };
     // Promises from founding a cluster do not matter for a new one.
-    let whole = SledStore::open_without_promise(copy, options).and_then(load).ok();
+    let whole = DiskStore::open_without_promise(copy, options).and_then(load).ok();
     let part = if whole.is_some() {
         None
     } else {
-        SledStore::salvage(copy, options)
+        DiskStore::salvage(copy, options)
             .and_then(|salvage| {
                 let load = |sink: &mut ChunkSink<'_>| {
                     let corrupt = |what| StorageError::Corrupt { what };
@@ -101,7 +101,7 @@ pub(super) fn read_copy(copy: &Path) -> std::result::Result<Found, StorageError>
     Ok(Found { identity, damage: Some(damage), whole, part })
 }
 
-fn load(mut store: SledStore) -> std::result::Result<Held, StorageError> {
+fn load(mut store: DiskStore) -> std::result::Result<Held, StorageError> {
     read_back(|sink| store.load(sink))
 }
 

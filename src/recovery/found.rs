@@ -10,7 +10,7 @@ use crate::machine::snapshot::ChunkWriter;
 use crate::machine::{Machine, State};
 use crate::node::stored::{HardState, Identity, SnapshotMeta};
 use crate::runtime::entropy;
-use crate::storage::{LogStore, Replacement, SledOptions, SledStore, StorageError, identity_of};
+use crate::storage::{DiskStore, LogStore, Replacement, StorageError, StoreOptions, identity_of};
 use crate::transport::peers::check_address;
 use crate::types::error::{Error, Result};
 use crate::types::membership::{Genesis, Member, node_id};
@@ -87,7 +87,7 @@ impl Plan {
         if let Some(address) = address {
             check_address(address)?;
         }
-        let options = SledOptions::default();
+        let options = StoreOptions::default();
         let mut replacement = Replacement::begin(dir, options).map_err(in_dir)?;
         let copy = Temporary::new()?;
         replacement.copy_to(copy.path()).map_err(in_dir)?;
@@ -138,7 +138,7 @@ pub fn restore(file: impl AsRef<Path>, dir: impl AsRef<Path>, address: &str) -> 
             ),
         });
     }
-    let mut store = SledStore::open(dir, SledOptions::default()).map_err(in_dir)?;
+    let mut store = DiskStore::open(dir, StoreOptions::default()).map_err(in_dir)?;
     let identity = new_identity(drawn()?, address)?;
     let (hard_state, meta, state) = start(&identity, &machine);
     store.found(&identity, hard_state, &meta, &mut ChunkWriter::full(state)).map_err(in_dir)?;

@@ -137,7 +137,6 @@ impl Coordinator {
     /// # Errors
     /// [`Error::FileUnusable`]; [`Error::Stopped`]; [`Error::Timeout`] if the node does not
     /// respond.
-    /// [`Error::FileUnusable`]; [`Error::Stopped`]; [`Error::Timeout`] if the node has no moment.
     ///
     /// ```
     /// # let directory = tempfile::tempdir().unwrap();

@@ -9,9 +9,9 @@
 //! | a damaged one of an instance alone on its list | nothing, and an error |
 //! | a damaged one of a node that never had a cluster | it holds no data: it is set aside |
 //!
-//! Directories are set aside within the data directory, see `storage::anew`. If `IDENTITY` of a
-//! damaged one cannot be read, the instance joins the cluster of its peers, as one with an empty
-//! disk does, but takes no part in founding one.
+//! Directories are set aside within the data directory, see `storage::replacement`. If `IDENTITY`
+//! of a damaged one cannot be read, the instance joins the cluster of its peers, as one with an
+//! empty disk does, but takes no part in founding one.
 
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
@@ -23,7 +23,7 @@ use crate::node::io::Now;
 use crate::node::stored::Identity;
 use crate::node::{Node, NodeConfig};
 use crate::storage::{
-    Begin, LogStore, Provisional, Replacement, SledOptions, SledStore, StorageError,
+    Begin, DiskStore, LogStore, Provisional, Replacement, StorageError, StoreOptions,
 };
 use crate::types::error::{Error, Result};
 use crate::types::membership::node_id;
@@ -97,7 +97,7 @@ pub(crate) fn start(dir: &Path, address: &str, config: &NodeConfig, now: Now) ->
         Failure::Other(error) => error,
     })?;
     if directory.damage().is_none() {
-        let former = SledStore::former(dir).map_err(|error| error.into_error(dir.to_owned()))?;
+        let former = DiskStore::former(dir).map_err(|error| error.into_error(dir.to_owned()))?;
         directory.known().former = former;
     }
     Ok(Opened { store, node, directory })
@@ -138,7 +138,7 @@ impl From<Error> for Failure {
 type Started = std::result::Result<(Box<dyn LogStore>, Node), Failure>;
 
 fn open(dir: &Path, address: &str, config: &NodeConfig, now: Now) -> Started {
-    let mut store = SledStore::open(dir, SledOptions::default())?;
+    let mut store = DiskStore::open(dir, StoreOptions::default())?;
     match store.identity().cloned() {
         Some(identity) if identity.address != address => {
             tracing::info!(from = identity.address, to = address, "this instance has moved");
@@ -168,8 +168,8 @@ fn rejoin(dir: &Path, address: &str, config: &NodeConfig, now: Now) -> Started {
     let (hard_state, meta, state) = nothing();
     let incarnation = entropy::number()?;
     let chunks = &mut ChunkWriter::full(state);
-    let options = SledOptions::default();
-    drop(SledStore::begin_anew(dir, options, incarnation, hard_state, &meta, chunks)?);
+    let options = StoreOptions::default();
+    drop(DiskStore::found_replacement(dir, options, incarnation, hard_state, &meta, chunks)?);
     open(dir, address, config, now)
 }
 
@@ -182,7 +182,7 @@ fn replace(
     now: Now,
 ) -> Started {
     let dir = directory.path();
-    let replacement = Replacement::begin(dir, SledOptions::default())?;
+    let replacement = Replacement::begin(dir, StoreOptions::default())?;
     replacement.check_room()?;
     let mut config = config.clone();
     let identity = match replacement.before() {
@@ -222,7 +222,7 @@ fn replace(
             before = %before.display(),
             "a leader has taken this instance in as a new member: the damaged data was put aside"
         );
-        let former = SledStore::former(shared.path())?;
+        let former = DiskStore::former(shared.path())?;
         *shared.known() = Known { damage: None, former };
         Ok(Box::new(store))
     });
@@ -237,9 +237,9 @@ fn put_aside(
     mut replacement: Replacement,
     dir: &Path,
     identity: &Identity,
-) -> std::result::Result<(SledStore, PathBuf), StorageError> {
+) -> std::result::Result<(DiskStore, PathBuf), StorageError> {
     let (hard_state, meta, state) = nothing();
     replacement.found(identity, hard_state, &meta, &mut ChunkWriter::full(state))?;
     let before = replacement.finish()?;
-    Ok((SledStore::open(dir, SledOptions::default())?, before))
+    Ok((DiskStore::open(dir, StoreOptions::default())?, before))
 }

@@ -1,7 +1,7 @@
 //! A node, and delivering its effects to users' handles.
 //!
 //! This is not a thread: the owner of a [`Host`] passes calls and inputs to it, and steps it.
-//! [`Shared`] is the state that it shares with the handles.
+//! [`NodeShared`] is the state that it shares with the handles.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::Ordering;
@@ -22,7 +22,7 @@ use crate::runtime::clock::Clock;
 use crate::runtime::engine::Engine;
 use crate::runtime::pending::Slot;
 use crate::runtime::session::SessionShared;
-use crate::runtime::shared::{Asker, Call, Limits, Request, Shared};
+use crate::runtime::shared::{Asker, Call, Limits, NodeShared, Request};
 use crate::runtime::timers::Timers;
 use crate::runtime::watch_sender::WatchSender;
 use crate::security::auth::Schemes;
@@ -73,7 +73,7 @@ struct Closing {
 
 pub(crate) struct Host {
     engine: Engine,
-    shared: Arc<Shared>,
+    shared: Arc<NodeShared>,
     calls: Receiver<Call>,
     inputs: Vec<Input>,
     slots: BTreeMap<RequestId, Arc<Slot>>,
@@ -101,9 +101,9 @@ impl Host {
         limits: Limits,
         members: Vec<Member>,
         schemes: Schemes,
-    ) -> (Host, Arc<Shared>) {
+    ) -> (Host, Arc<NodeShared>) {
         let engine = engine.into();
-        let (shared, calls) = Shared::new(&engine, clock, limits, members, schemes);
+        let (shared, calls) = NodeShared::new(&engine, clock, limits, members, schemes);
         let shared = Arc::new(shared);
         let host = Host {
             engine,
@@ -129,7 +129,7 @@ impl Host {
         self.calls.clone()
     }
 
-    pub(crate) fn shared(&self) -> &Shared {
+    pub(crate) fn shared(&self) -> &NodeShared {
         &self.shared
     }
 

@@ -1,17 +1,27 @@
 //! Everything that is not deterministic: threads, clocks, random numbers, and starting a node from
 //! its disk.
+//!
+//! | where | what |
+//! | --- | --- |
+//! | `host` | the owner of a node or client (`engine`): it takes calls, steps, and delivers effects |
+//! | `node_thread` | runs the host on the network's thread, and connects it to the disk |
+//! | `disk` | the threads that write the log and the checkpoints; `watchdog` notices that they hang |
+//! | `shared`, `session` | the state that handles share with the host |
+//! | `pending`, `timers`, `watch_sender`, `availability` | how answers, timers and events reach users |
+//! | `directory`, `naming` | the start of a member: its data directory, and the names of its peers |
+//! | `clock`, `uptime`, `entropy` | the only places that read clocks and random numbers |
 
 pub(crate) mod availability;
 pub(crate) mod chroot;
 pub(crate) mod clock;
 pub(crate) mod directory;
 pub(crate) mod disk;
-pub(crate) mod driver;
 pub(crate) mod engine;
 pub(crate) mod entropy;
 pub(crate) mod expect;
 pub(crate) mod host;
 pub(crate) mod naming;
+pub(crate) mod node_thread;
 pub(crate) mod own_thread;
 pub(crate) mod pending;
 pub(crate) mod session;
@@ -68,7 +78,7 @@ mod tests {
     use crate::node::io::Time;
     use crate::node::stored::{Identity, SnapshotMeta};
     use crate::node::{CONTAINER_PERIOD, LogLimits};
-    use crate::storage::{LogAfter, SledOptions, SledStore};
+    use crate::storage::{DiskStore, LogAfter, StoreOptions};
     use crate::types::membership::{Genesis, Member};
     use crate::types::znode::SessionId;
 
@@ -92,7 +102,7 @@ mod tests {
     #[test]
     fn a_directory_of_a_newer_version_is_refused_and_left_alone() {
         let dir = tempfile::tempdir().unwrap();
-        let open = || SledStore::open(dir.path(), SledOptions::default()).unwrap();
+        let open = || DiskStore::open(dir.path(), StoreOptions::default()).unwrap();
         let now = Now { mono: Time::from_secs(1), wall_ms: 1 };
         let members = vec![Member::new(1, "a:1")];
         let (hard_state, meta, state) = Genesis { cluster: 7, members }.start();

@@ -81,7 +81,7 @@ pub(crate) struct Limits {
 struct Meter(Box<dyn Fn(&mut Metrics) + Send + Sync>);
 
 /// The state that the handles of one node share.
-pub(crate) struct Shared {
+pub(crate) struct NodeShared {
     /// Handles -> node. Unbounded; `waiting` counts the requests in it and behind it.
     calls: Sender<Call>,
     pub(super) waiting: AtomicUsize,
@@ -113,13 +113,13 @@ pub(crate) struct Shared {
     pub(crate) schemes: Schemes,
 }
 
-impl fmt::Debug for Shared {
+impl fmt::Debug for NodeShared {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Shared").field("node", &self.node).finish_non_exhaustive()
+        f.debug_struct("NodeShared").field("node", &self.node).finish_non_exhaustive()
     }
 }
 
-impl Shared {
+impl NodeShared {
     /// The shared state of a new node, and the inbox of its handles.
     pub(super) fn new(
         engine: &Engine,
@@ -127,9 +127,9 @@ impl Shared {
         limits: Limits,
         members: Vec<Member>,
         schemes: Schemes,
-    ) -> (Shared, Receiver<Call>) {
+    ) -> (NodeShared, Receiver<Call>) {
         let (sender, calls) = unbounded();
-        let shared = Shared {
+        let shared = NodeShared {
             calls: sender,
             waiting: AtomicUsize::new(0),
             next_id: AtomicU64::new(1),
@@ -186,7 +186,7 @@ impl Shared {
         self.ask_within(self.limits.pending_requests_max, asker, request, watch, convert)
     }
 
-    /// As [`Shared::ask`], with its own limit: requests that release something are not refused.
+    /// As [`NodeShared::ask`], with its own limit: requests that release something are not refused.
     pub(crate) fn ask_within<T>(
         &self,
         limit: usize,
@@ -309,7 +309,7 @@ impl Shared {
         pending
     }
 
-    /// Tells the node to stop. The channel closes when it has.
+    /// Asks the node to stop. The channel closes when it has.
     pub(crate) fn close(&self) -> Receiver<()> {
         let (closed, closes) = bounded(0);
         if self.clock.is_forked() {
@@ -320,7 +320,7 @@ impl Shared {
     }
 
     /// Waits for an answer as blocking calls do, at most for the request timeout.
-    pub(crate) fn settle<T>(
+    pub(crate) fn wait_for<T>(
         &self,
         operation: &str,
         path: &str,
@@ -376,7 +376,7 @@ impl Shared {
         Availability::of(&self.status().availability, address, || self.waiting_for())
     }
 
-    /// Tells the node to leave the cluster. The channel closes when it has stopped.
+    /// Asks the node to leave the cluster. The channel closes when it has stopped.
     pub(crate) fn leave(&self) {
         if !self.clock.is_forked() {
             self.call(Call::Leave);

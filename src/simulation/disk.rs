@@ -187,9 +187,9 @@ impl LogStore for SimStore {
         self.store.set_identity(identity)
     }
 
-    fn keep_promise(&mut self, promise: &Promise) -> Result<(), StorageError> {
+    fn set_promise(&mut self, promise: &Promise) -> Result<(), StorageError> {
         self.check("the promise")?;
-        self.store.keep_promise(promise)
+        self.store.set_promise(promise)
     }
 
     fn mark_removed(&mut self) -> Result<(), StorageError> {

@@ -1,13 +1,12 @@
-//! The checkpoint on disk: sled databases, of which one counts.
+//! The checkpoint on disk, in sled databases.
 //!
-//! A checkpoint is a full image and the deltas behind it, each a group of
-//! chunks in one database, a *generation*. A full image begins a new generation,
-//! on the side. Nothing here counts by itself: the log names the generation and
-//! the groups, so what was begun and not committed is known for what it is.
+//! A checkpoint is a full image and the deltas after it. Each is a group of chunks in one database,
+//! a *generation*. A full image is written to a new generation beside the current one. The log
+//! names the valid generation and its groups, so chunks that were written and not committed are
+//! recognized and ignored.
 //!
-//! One thread writes chunks, another one commits; what they share is [`Shared`].
-//! A commit takes the lock for a moment only, since all chunks are durable by
-//! then.
+//! One thread writes chunks and another one commits; they share [`SharedCheckpoints`]. A commit
+//! holds the lock only briefly, since all chunks are durable by then.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -17,40 +16,40 @@ use super::generation::{Generation, guarded};
 use super::log_body::CheckpointPart;
 use super::record::{ChunkId, encode, first_chunk_chain};
 use super::rules::refuse;
-use super::sled::SledOptions;
-use super::{CheckpointKind, Checkpointer, StorageError};
+use super::store::StoreOptions;
+use super::{CheckpointKind, Checkpointer, Result, StorageError};
 
-/// How many times longer than what lives in it the database may be.
+/// A database may be this many times as long as its live content.
 const FILE_BYTES_FACTOR: u64 = 4;
-/// The part of a checkpoint that a generation begins with.
+/// The number of the first part in each generation: the full image.
 pub(super) const FIRST_PART: u64 = 1;
 
-/// The databases, and what of them counts.
+/// The generations, and which of their parts are valid.
 #[derive(Debug)]
 pub(super) struct Checkpoints {
     paths: GenerationPaths,
-    options: SledOptions,
+    options: StoreOptions,
     log_id: u64,
-    /// The generation that counts.
+    /// The valid generation.
     generation: Generation,
-    /// What of it counts.
+    /// Its valid parts.
     parts: Vec<CheckpointPart>,
     next_part: u64,
-    /// Parts that were begun and count for nothing.
+    /// Parts that were begun and never committed.
     stale: Vec<u64>,
     pending: Option<Pending>,
 }
 
-/// A checkpoint on its way.
+/// A checkpoint that is being written.
 #[derive(Debug)]
 struct Pending {
-    /// The new generation of a full checkpoint; a delta goes into the one there is.
+    /// The new generation of a full checkpoint. A delta is written to the current one.
     target: Option<Generation>,
     part: CheckpointPart,
     is_finished: bool,
 }
 
-/// What a commit makes count.
+/// A checkpoint that is ready to be committed.
 #[derive(Debug)]
 pub(super) struct Finished {
     pub(super) is_full: bool,
@@ -59,14 +58,14 @@ pub(super) struct Finished {
 }
 
 impl Checkpoints {
-    /// Those of a generation of which these parts count.
+    /// The checkpoints of a generation with these valid parts.
     pub(super) fn new(
         paths: GenerationPaths,
-        options: SledOptions,
+        options: StoreOptions,
         log_id: u64,
         generation: Generation,
         parts: Vec<CheckpointPart>,
-    ) -> Result<Checkpoints, StorageError> {
+    ) -> Result<Checkpoints> {
         let counts = |group: &u64| parts.iter().any(|part| part.id == *group);
         let groups = generation.chunk_groups()?;
         let last = groups.iter().copied().chain(parts.iter().map(|part| part.id)).max();
@@ -86,7 +85,7 @@ impl Checkpoints {
         &self.generation
     }
 
-    fn begin(&mut self, full: bool) -> Result<CheckpointKind, StorageError> {
+    fn begin(&mut self, full: bool) -> Result<CheckpointKind> {
         self.forget();
         for part in std::mem::take(&mut self.stale) {
             self.generation.remove_group(part)?;
@@ -99,13 +98,13 @@ impl Checkpoints {
             self.pending = Some(Pending { target: None, part, is_finished });
             return Ok(CheckpointKind::Delta);
         }
-        let target = Some(self.paths.create(number + 1, &self.options).map_err(uncounted)?);
+        let target = Some(self.paths.create(number + 1, &self.options).map_err(retryable)?);
         let part = empty_part(self.log_id, number + 1, FIRST_PART);
         self.pending = Some(Pending { target, part, is_finished });
         Ok(CheckpointKind::Full)
     }
 
-    /// Forgets the checkpoint that was begun, and gives back its space.
+    /// Drops the checkpoint that was begun, and frees its space.
     fn forget(&mut self) {
         let Some(pending) = self.pending.take() else { return };
         match pending.target {
@@ -116,7 +115,7 @@ impl Checkpoints {
     }
 
     /// Whether a new image costs less than it saves.
-    fn full_is_due(&self) -> Result<bool, StorageError> {
+    fn full_is_due(&self) -> Result<bool> {
         let options = &self.options;
         let base = self.parts.first().map_or(0, |part| part.bytes);
         let all = self.parts.iter().map(|part| part.bytes).sum::<u64>();
@@ -126,23 +125,23 @@ impl Checkpoints {
             || self.generation.file_bytes()? > file_max)
     }
 
-    fn pending(&mut self) -> Result<&mut Pending, StorageError> {
+    fn pending(&mut self) -> Result<&mut Pending> {
         match &mut self.pending {
             Some(pending) => Ok(pending),
             None => refuse("no checkpoint was begun".to_owned()),
         }
     }
 
-    /// Does something with the part that is being written, and the database that it goes to.
+    /// Runs `write` on the part that is being written and its database.
     fn write(
         &mut self,
-        write: impl FnOnce(&mut CheckpointPart, &mut Generation) -> Result<(), StorageError>,
-    ) -> Result<(), StorageError> {
+        write: impl FnOnce(&mut CheckpointPart, &mut Generation) -> Result<()>,
+    ) -> Result<()> {
         let Checkpoints { pending: Some(pending), generation, .. } = self else {
             return refuse("no checkpoint was begun".to_owned());
         };
         let written = match &mut pending.target {
-            Some(target) => write(&mut pending.part, target).map_err(uncounted),
+            Some(target) => write(&mut pending.part, target).map_err(retryable),
             None => write(&mut pending.part, generation),
         };
         if written.is_err() {
@@ -151,18 +150,18 @@ impl Checkpoints {
         written
     }
 
-    fn put_chunk(&mut self, chunk: &[u8]) -> Result<(), StorageError> {
+    fn put_chunk(&mut self, chunk: &[u8]) -> Result<()> {
         self.write(|part, generation| put_chunk(part, generation, chunk))
     }
 
-    fn finish(&mut self) -> Result<(), StorageError> {
+    fn finish(&mut self) -> Result<()> {
         self.write(|_, generation| generation.sync())?;
         self.pending()?.is_finished = true;
         Ok(())
     }
 
-    /// What is to be committed.
-    pub(super) fn finished(&mut self) -> Result<Finished, StorageError> {
+    /// The checkpoint that can be committed now.
+    pub(super) fn finished(&mut self) -> Result<Finished> {
         let (current, parts) = (self.generation.number(), self.parts.clone());
         let pending = self.pending()?;
         if !pending.is_finished {
@@ -180,19 +179,19 @@ impl Checkpoints {
         })
     }
 
-    /// The log names it now. Gives the generation that does not count any more.
+    /// The log names this checkpoint now. Returns the generation that it replaces, if any.
     pub(super) fn committed(&mut self, finished: Finished) -> Option<Generation> {
         self.parts = finished.parts;
         let target = self.pending.take()?.target?;
-        // Its parts are numbered from the first on again.
+        // Parts of a new generation are numbered from the start.
         self.next_part = FIRST_PART + 1;
         self.stale.clear();
         Some(std::mem::replace(&mut self.generation, target))
     }
 }
 
-/// The error of a generation that does not count yet: the one that does is as it was.
-fn uncounted(error: StorageError) -> StorageError {
+/// The error for a failure in a new generation: the valid one is unchanged.
+fn retryable(error: StorageError) -> StorageError {
     match error {
         StorageError::Io { what, reason } => StorageError::Again { what, reason },
         StorageError::NoSpace { what } => {
@@ -207,11 +206,7 @@ fn empty_part(log_id: u64, generation: u64, id: u64) -> CheckpointPart {
     CheckpointPart { id, chunks: 0, bytes: 0, chain }
 }
 
-fn put_chunk(
-    part: &mut CheckpointPart,
-    generation: &mut Generation,
-    chunk: &[u8],
-) -> Result<(), StorageError> {
+fn put_chunk(part: &mut CheckpointPart, generation: &mut Generation, chunk: &[u8]) -> Result<()> {
     let id = ChunkId { group: part.id, number: part.chunks };
     let record = encode(id, part.chain, chunk);
     generation.write(&record)?;
@@ -227,11 +222,11 @@ fn put_chunk(
 /// Writes the first full image of a new generation, durably.
 pub(super) fn write_first(
     paths: &GenerationPaths,
-    options: &SledOptions,
+    options: &StoreOptions,
     log_id: u64,
     number: u64,
     chunks: &mut dyn Iterator<Item = Vec<u8>>,
-) -> Result<(Generation, CheckpointPart), StorageError> {
+) -> Result<(Generation, CheckpointPart)> {
     let mut generation = paths.create(number, options)?;
     let mut part = empty_part(log_id, number, FIRST_PART);
     for chunk in chunks {
@@ -241,34 +236,33 @@ pub(super) fn write_first(
     Ok((generation, part))
 }
 
-/// What the thread of the log and that of the checkpoints share: the latter writes by it.
+/// The checkpoints as the log thread and the checkpoint thread share them.
 #[derive(Clone, Debug)]
-pub(super) struct Shared(Arc<Mutex<Checkpoints>>);
+pub(super) struct SharedCheckpoints(Arc<Mutex<Checkpoints>>);
 
-impl Shared {
-    pub(super) fn new(checkpoints: Checkpoints) -> Shared {
-        Shared(Arc::new(Mutex::new(checkpoints)))
+impl SharedCheckpoints {
+    pub(super) fn new(checkpoints: Checkpoints) -> SharedCheckpoints {
+        SharedCheckpoints(Arc::new(Mutex::new(checkpoints)))
     }
 
     pub(super) fn lock(&self) -> MutexGuard<'_, Checkpoints> {
-        // A panic in the middle of a change leaves a checkpoint that is not finished, which counts
-        // for nothing.
+        // A panic in the middle of a change leaves an unfinished checkpoint, which is never valid.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Checkpointer for Shared {
-    fn begin(&mut self, full: bool) -> Result<CheckpointKind, StorageError> {
+impl Checkpointer for SharedCheckpoints {
+    fn begin(&mut self, full: bool) -> Result<CheckpointKind> {
         let mut checkpoints = self.lock();
         guarded(|| checkpoints.begin(full))
     }
 
-    fn put_chunk(&mut self, chunk: &[u8]) -> Result<(), StorageError> {
+    fn put_chunk(&mut self, chunk: &[u8]) -> Result<()> {
         let mut checkpoints = self.lock();
         guarded(|| checkpoints.put_chunk(chunk))
     }
 
-    fn finish(&mut self) -> Result<(), StorageError> {
+    fn finish(&mut self) -> Result<()> {
         let mut checkpoints = self.lock();
         guarded(|| checkpoints.finish())
     }

@@ -7,7 +7,7 @@ use super::model::{
 };
 use crate::node::stored::{HardState, Identity, LogWrite, SnapshotMeta};
 use crate::storage::{
-    CheckpointKind, LogAfter, LogStore, MemoryDisk, SledOptions, SledStore, StorageError,
+    CheckpointKind, DiskStore, LogAfter, LogStore, MemoryDisk, StorageError, StoreOptions,
 };
 use crate::types::membership::Promise;
 
@@ -19,11 +19,11 @@ fn each(test: impl Fn(&mut Open<'_>)) {
     let disk = MemoryDisk::new();
     test(&mut || Box::new(disk.open()));
     let dir = tempfile::tempdir().unwrap();
-    test(&mut || Box::new(SledStore::open(dir.path(), SledOptions::default()).unwrap()));
+    test(&mut || Box::new(DiskStore::open(dir.path(), StoreOptions::default()).unwrap()));
     // The log goes on in another segment all the time.
     let dir = tempfile::tempdir().unwrap();
-    let options = SledOptions { segment_bytes: 2 << 10, ..SledOptions::default() };
-    test(&mut || Box::new(SledStore::open(dir.path(), options).unwrap()));
+    let options = StoreOptions { segment_bytes: 2 << 10, ..StoreOptions::default() };
+    test(&mut || Box::new(DiskStore::open(dir.path(), options).unwrap()));
 }
 
 fn reopened(open: &mut Open<'_>) -> Model {
@@ -145,12 +145,12 @@ fn store_refuses_to_become_another_nodes() {
             let mut store = open();
             assert!(store.set_identity(&identity()).is_err(), "a blank store");
             drop(store);
-            assert!(open().keep_promise(&promise(1)).is_err(), "a blank store");
+            assert!(open().set_promise(&promise(1)).is_err(), "a blank store");
             let mut store = open();
             let model = found(store.as_mut()).unwrap();
             let error = store.set_identity(&wrong).unwrap_err();
             assert!(matches!(error, StorageError::Io { .. }), "{error}");
-            let error = store.keep_promise(&promise(1)).unwrap_err();
+            let error = store.set_promise(&promise(1)).unwrap_err();
             assert!(matches!(error, StorageError::Poisoned { .. }), "{error}");
             drop(store);
             assert_eq!(reopened(open), model);
@@ -369,8 +369,8 @@ fn memory_store_shuts_out_its_predecessor() {
 #[test]
 fn sled_store_answers_full_when_deltas_outweigh_the_image() {
     let dir = tempfile::tempdir().unwrap();
-    let options = SledOptions { delta_bytes_min: 200_000, ..SledOptions::default() };
-    let mut store = SledStore::open(dir.path(), options).unwrap();
+    let options = StoreOptions { delta_bytes_min: 200_000, ..StoreOptions::default() };
+    let mut store = DiskStore::open(dir.path(), options).unwrap();
     found(&mut store).unwrap();
     let mut kinds = Vec::new();
     for _ in 0..6 {
@@ -387,12 +387,12 @@ fn sled_store_answers_full_when_deltas_outweigh_the_image() {
 #[test]
 fn sled_store_bounds_its_file() {
     let dir = tempfile::tempdir().unwrap();
-    let options = SledOptions {
+    let options = StoreOptions {
         file_bytes_min: 24 << 20,
         delta_bytes_min: 1 << 30,
-        ..SledOptions::default()
+        ..StoreOptions::default()
     };
-    let mut store = SledStore::open(dir.path(), options).unwrap();
+    let mut store = DiskStore::open(dir.path(), options).unwrap();
     let mut model = found(&mut store).unwrap();
     let mut fulls = 0;
     let mut random = Random(5);
@@ -417,7 +417,7 @@ fn sled_store_bounds_its_file() {
         .sum();
     assert!(fulls > 0 || bytes <= 32 << 20, "{bytes} bytes, {fulls} fulls");
     drop(store);
-    let mut store = SledStore::open(dir.path(), options).unwrap();
+    let mut store = DiskStore::open(dir.path(), options).unwrap();
     assert_eq!(Model::of(&mut store).unwrap(), model);
 }
 
@@ -476,7 +476,7 @@ proptest! {
 #[ignore = "measures"]
 fn append_latency() {
     let dir = tempfile::tempdir_in(".").unwrap();
-    let mut store = SledStore::open(dir.path(), SledOptions::default()).unwrap();
+    let mut store = DiskStore::open(dir.path(), StoreOptions::default()).unwrap();
     let mut model = found(&mut store).unwrap();
     let mut times = Vec::new();
     // Beside it, as many bytes at the same place of a file of zeros, as the log's own segments are.

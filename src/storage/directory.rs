@@ -1,4 +1,4 @@
-//! The data directory: who owns it, which generation counts, and what is damaged.
+//! The data directory: whose it is, its lock, its marks, and the data that was in it before.
 //!
 //! | name          | what it is                                                     |
 //! |---------------|----------------------------------------------------------------|
@@ -10,29 +10,29 @@
 //! | `QUARANTINED` | why the directory was found damaged; text                      |
 //! | `REMOVED`     | why the node is no member any more; text                       |
 //! | `VOTER`       | the node has been a voter since the directory was made; text   |
-//! | `again/`       | a data directory that is made to take this one's place         |
-//! | `ANEW`        | a frame: the above is whole, and is taking this one's place    |
-//! | `before-*/`   | what was here before, named by its incarnation                 |
+//! | `anew/`       | a new data directory that will replace this one                |
+//! | `ANEW`        | a frame: `anew/` is complete, and the replacement has begun    |
+//! | `before-*/`   | former data, named by its incarnation                          |
 //! | `*.tmp`       | a file about to be renamed, or left over from a crash          |
 //!
-//! What a frame is, `frame` says. There is always a `PROMISE` beside `IDENTITY`, so
-//! that a lost one is noticed.
+//! `frame` describes frames. There is always a `PROMISE` beside `IDENTITY`, so that its loss is
+//! noticed.
 //!
-//! A directory without `IDENTITY` is blank, and a crash while founding leaves
-//! one: but only if it holds nothing that founding does not make.
+//! A directory without `IDENTITY` is blank, as after a crash while founding. If it holds anything
+//! that founding does not write, it is refused.
 //!
 //! `QUARANTINED` records a failed check and forbids nothing. Every open runs all checks again, and
-//! [`load`](super::LogStore::load) removes the mark when they all pass: what a start rests on is the
-//! checks, which cover the vote and the last acknowledged record (see `witness`).
+//! [`load`](super::LogStore::load) removes the mark when they all pass. The checks cover the vote
+//! and the last acknowledged record (see `witness`), so a start may rely on them.
 //!
 //! # Former data
 //!
-//! A `before-*` directory may be the last copy of its data. The next directory that is put aside
-//! replaces the earlier ones only if it has the mark `VOTER`: this instance has then been a voter in
-//! between, with everything that was acknowledged. One with the mark `REMOVED` is replaced in any
-//! case: its cluster went on without it. So there is one `before-*` in the long run, and one more for
-//! each time that damage was found before this instance could vote again. [`FORMER_MAX`] bounds
-//! their number.
+//! A `before-*` directory may be the last copy of its data. The next replacement removes earlier
+//! ones only if the directory that it moves away has the mark `VOTER`: this instance has then voted
+//! in between, and so had everything that was acknowledged. A directory with the mark `REMOVED` is
+//! removed in any case: its cluster continues without it. So in the long run there is one
+//! `before-*`, and one more for each damage found before this instance could vote again.
+//! [`FORMER_MAX`] bounds their number.
 
 use std::fs::{self, File};
 use std::io::{self, Read, Write};
@@ -51,7 +51,7 @@ use super::record::{corrupt, encode_body};
 use super::rules::{check_successor, drops_former, refuse};
 use super::witness::Witness;
 use crate::node::stored::Identity;
-use crate::storage::{SledOptions, StorageError};
+use crate::storage::{Result, StorageError, StoreOptions};
 use crate::types::membership::Promise;
 
 const LOCK: &str = "LOCK";
@@ -64,14 +64,14 @@ const REMOVED: &str = "REMOVED";
 const VOTER: &str = "VOTER";
 const ANEW_DIRECTORY: &str = "anew";
 const BEFORE: &str = "before-";
-/// No directory of a start is put aside beside so many others that must be kept.
+/// A start replaces no directory if this many former ones have to stay.
 pub(super) const FORMER_MAX: usize = 8;
 const TMP: &str = ".tmp";
 const GENERATION: &str = "gen-";
 const LOG: &str = "log";
-/// A file of the directories that were made before the log had files of its own.
+/// A file in directories of versions whose log was in sled.
 const CURRENT: &str = "CURRENT";
-/// Where file systems put what their repair found; on a volume of its own it is in every root.
+/// The directory for files that a repair of the file system found, in the root of each volume.
 const LOST_AND_FOUND: &str = "lost+found";
 
 /// The generation that founding makes.
@@ -83,16 +83,16 @@ pub(super) const FOUNDING_SEQ: u64 = 1;
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 struct Owner {
     identity: Identity,
-    /// What the chains of the directory's records begin with: the identity as it was first written.
+    /// The identity as it was first written, from which the chains of all records start.
     origin: Vec<u8>,
 }
 
-/// What `ANEW` holds: how far a directory has taken another one's place.
+/// What `ANEW` holds: how far the replacement of a directory has come.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 struct Takeover {
-    /// Where what was here before goes.
+    /// The directory for the old files.
     before: String,
-    /// Whether all of it is there.
+    /// Whether all old files are in it.
     cleared: bool,
 }
 
@@ -106,11 +106,7 @@ impl GenerationPaths {
     }
 
     /// Makes an empty generation.
-    pub(super) fn create(
-        &self,
-        number: u64,
-        options: &SledOptions,
-    ) -> Result<Generation, StorageError> {
+    pub(super) fn create(&self, number: u64, options: &StoreOptions) -> Result<Generation> {
         Generation::create(self.path(number), number, &options.tuning())
     }
 }
@@ -123,13 +119,13 @@ pub(super) struct Directory {
     promise: Promise,
     /// Whether the node is known to have been a voter.
     voter: bool,
-    /// Unlocked when it is closed, after everything else of the store.
+    /// Unlocks the directory when it is closed, after the rest of the store.
     _lock: File,
 }
 
 impl Directory {
-    /// Makes the directory if need be, locks it and reads whose it is.
-    pub(super) fn open(path: &Path) -> Result<Directory, StorageError> {
+    /// Creates the directory if necessary, locks it, and reads its identity.
+    pub(super) fn open(path: &Path) -> Result<Directory> {
         let mut directory = Directory::lock(path)?;
         if let Some(reason) = directory.removed()? {
             return Err(StorageError::Removed { reason });
@@ -147,16 +143,16 @@ impl Directory {
         }
     }
 
-    /// The same of a directory that may be marked as damaged or as that of a removed member, and
-    /// without marking it. Nothing but `IDENTITY` need be sound.
-    pub(super) fn open_marked(path: &Path) -> Result<Directory, StorageError> {
+    /// As [`Directory::open`], for a directory that may have the marks of damage or removal, and
+    /// sets no mark. Only `IDENTITY` has to be sound.
+    pub(super) fn open_marked(path: &Path) -> Result<Directory> {
         let mut directory = Directory::lock(path)?;
         directory.owner = directory.read_frame(&IDENTITY)?;
         Ok(directory)
     }
 
-    /// The same, also if `IDENTITY` cannot be read: then it is not known whose the directory is.
-    pub(super) fn open_any(path: &Path) -> Result<Directory, StorageError> {
+    /// As [`Directory::open_marked`], even if `IDENTITY` cannot be read.
+    pub(super) fn open_any(path: &Path) -> Result<Directory> {
         let mut directory = Directory::lock(path)?;
         match directory.read_frame(&IDENTITY) {
             Ok(owner) => directory.owner = owner,
@@ -166,8 +162,8 @@ impl Directory {
         Ok(directory)
     }
 
-    /// Locks a directory to look at it, and does nothing else to it: nothing is read yet.
-    pub(super) fn look(path: &Path) -> Result<Directory, StorageError> {
+    /// Locks a directory, and reads nothing yet.
+    pub(super) fn look(path: &Path) -> Result<Directory> {
         if !path.join(IDENTITY.name).exists() && !path.join(ANEW.name).exists() {
             return Err(StorageError::Io {
                 what: "looking at the directory".to_owned(),
@@ -180,8 +176,8 @@ impl Directory {
         Ok(Directory { path, owner: None, promise, voter: false, _lock: lock })
     }
 
-    /// Copies the store into a directory that is not there yet, all but its marks. Not durably.
-    pub(super) fn copy_to(&self, to: &Path) -> Result<(), StorageError> {
+    /// Copies the store, without its marks, to a directory that does not exist yet. Not durably.
+    pub(super) fn copy_to(&self, to: &Path) -> Result<()> {
         let io = |error| io_error("copying the store", &error);
         create_directory(to).map_err(io)?;
         for entry in fs::read_dir(&self.path).map_err(io)? {
@@ -199,9 +195,9 @@ impl Directory {
         Ok(())
     }
 
-    fn lock(path: &Path) -> Result<Directory, StorageError> {
+    fn lock(path: &Path) -> Result<Directory> {
         create_directory(path).map_err(|error| io_error("creating the directory", &error))?;
-        // Before the lock file, so that nothing is ever put into a directory of someone else.
+        // Before the lock file, so that nothing is created in a directory of another program.
         if ![IDENTITY, ANEW].iter().any(|frame| path.join(frame.name).exists()) {
             refuse_foreign(path)?;
         }
@@ -221,16 +217,16 @@ impl Directory {
     }
 
     /// Why the node is no member any more, if it is not.
-    pub(super) fn removed(&self) -> Result<Option<String>, StorageError> {
+    pub(super) fn removed(&self) -> Result<Option<String>> {
         self.read_mark(REMOVED)
     }
 
     /// Why the directory was found damaged, if it was.
-    pub(super) fn quarantined(&self) -> Result<Option<String>, StorageError> {
+    pub(super) fn quarantined(&self) -> Result<Option<String>> {
         self.read_mark(QUARANTINED)
     }
 
-    fn read_mark(&self, name: &str) -> Result<Option<String>, StorageError> {
+    fn read_mark(&self, name: &str) -> Result<Option<String>> {
         let mut reason = Vec::new();
         match File::open(self.path.join(name)) {
             Ok(file) => file
@@ -243,7 +239,7 @@ impl Directory {
         Ok(Some(String::from_utf8_lossy(&reason).trim_end().to_owned()))
     }
 
-    fn write_mark(&self, name: &str, reason: &str) -> Result<(), StorageError> {
+    fn write_mark(&self, name: &str, reason: &str) -> Result<()> {
         let failed = |error| io_error(&format!("writing {name}"), &error);
         let names = Names::of(&self.path).map_err(failed)?;
         let mut file = create_file(&self.path.join(name))?;
@@ -254,12 +250,12 @@ impl Directory {
     }
 
     /// Marks the directory as that of a member that was removed, durably.
-    pub(super) fn mark_removed(&self) -> Result<(), StorageError> {
+    pub(super) fn mark_removed(&self) -> Result<()> {
         self.write_mark(REMOVED, "the cluster has removed this member")
     }
 
-    /// Forgets that the directory was found damaged: all checks have passed since. Durable.
-    pub(super) fn clear_quarantined(&self) -> Result<(), StorageError> {
+    /// Removes the mark of damage, durably: all checks have passed since.
+    pub(super) fn clear_quarantined(&self) -> Result<()> {
         match fs::remove_file(self.path.join(QUARANTINED)) {
             Ok(()) => {
                 sync_directory(&self.path).map_err(|error| io_error("removing a mark", &error))
@@ -270,7 +266,7 @@ impl Directory {
     }
 
     /// Notes that the node has been a voter, durably.
-    pub(super) fn mark_voter(&mut self) -> Result<(), StorageError> {
+    pub(super) fn mark_voter(&mut self) -> Result<()> {
         if self.voter {
             return Ok(());
         }
@@ -284,23 +280,24 @@ impl Directory {
         self.voter
     }
 
-    /// The directories with what was here before.
-    pub(super) fn former(&self) -> Result<Vec<PathBuf>, StorageError> {
+    /// The directories with former data.
+    pub(super) fn former(&self) -> Result<Vec<PathBuf>> {
         former_in(&self.path).map_err(|error| io_error("listing the directory", &error))
     }
 
-    /// Where a data directory is made that is to take this one's place; nothing is there.
-    pub(super) fn make_place(&self) -> Result<PathBuf, StorageError> {
+    /// An empty place for a data directory that will replace this one.
+    pub(super) fn make_place(&self) -> Result<PathBuf> {
         let anew = self.path.join(ANEW_DIRECTORY);
         remove_all(&anew).map_err(|error| io_error("clearing anew", &error))?;
         Ok(anew)
     }
 
-    /// Puts the data directory in `again`, which must be whole and closed, into this one's place,
-    /// and what is here aside. A crash leaves the one or the other, to whoever opens it next.
-    pub(super) fn replace(&mut self) -> Result<PathBuf, StorageError> {
+    /// Replaces this data directory by the one in `anew/`, which must be complete and closed, and
+    /// moves the old files to `before-*`. After a crash the next open finds either the old or the
+    /// new one.
+    pub(super) fn replace(&mut self) -> Result<PathBuf> {
         let takeover = Takeover { before: self.aside()?, cleared: false };
-        // From here on it is the new one, however long the moves take.
+        // From here on the new directory is valid, however long the moves take.
         self.write_frame(&ANEW, &takeover)?;
         let before = self.path.join(&takeover.before);
         self.give_place(takeover)?;
@@ -309,8 +306,8 @@ impl Directory {
         Ok(before)
     }
 
-    /// The name that what is here now will have, which no other directory has.
-    fn aside(&self) -> Result<String, StorageError> {
+    /// An unused name for the directory of the present files.
+    fn aside(&self) -> Result<String> {
         let name = match &self.owner {
             Some(owner) => format!("{BEFORE}{:016x}", owner.identity.incarnation),
             None => format!("{BEFORE}unknown"),
@@ -324,7 +321,7 @@ impl Directory {
         }
     }
 
-    fn give_place(&self, mut takeover: Takeover) -> Result<(), StorageError> {
+    fn give_place(&self, mut takeover: Takeover) -> Result<()> {
         let io = |error| io_error("beginning the directory anew", &error);
         let (here, anew) = (&self.path, self.path.join(ANEW_DIRECTORY));
         let before = here.join(&takeover.before);
@@ -352,7 +349,7 @@ impl Directory {
         sync_directory(here).map_err(io)
     }
 
-    fn read_owner(&mut self) -> Result<(), StorageError> {
+    fn read_owner(&mut self) -> Result<()> {
         let promise = self.read_frame(&PROMISE)?;
         let Some(owner) = self.read_frame(&IDENTITY)? else {
             return self.refuse_used(promise.as_ref());
@@ -372,17 +369,17 @@ impl Directory {
         &self.promise
     }
 
-    /// What the chains of the records begin with.
-    pub(super) fn origin(&self) -> Result<&[u8], StorageError> {
+    /// The bytes from which the chains of the records start.
+    pub(super) fn origin(&self) -> Result<&[u8]> {
         self.owner().map(|owner| owner.origin.as_slice())
     }
 
-    /// The same of a directory that this identity is going to take.
+    /// As [`Directory::origin`], for a directory that this identity will own.
     pub(super) fn origin_of(identity: &Identity) -> Vec<u8> {
         encode_body(identity)
     }
 
-    fn owner(&self) -> Result<&Owner, StorageError> {
+    fn owner(&self) -> Result<&Owner> {
         match &self.owner {
             Some(owner) => Ok(owner),
             None => refuse("the store is blank".to_owned()),
@@ -399,8 +396,8 @@ impl Directory {
         self.path.join(LOG)
     }
 
-    /// Makes the directory the one of `identity`, durably: the last step of founding.
-    pub(super) fn take(&mut self, identity: &Identity) -> Result<(), StorageError> {
+    /// Gives the directory to `identity`, durably: the last step of founding.
+    pub(super) fn take(&mut self, identity: &Identity) -> Result<()> {
         let promise = Promise::default();
         self.write_frame(&PROMISE, &promise)?;
         let origin = Directory::origin_of(identity);
@@ -410,7 +407,7 @@ impl Directory {
     }
 
     /// Replaces the identity, durably.
-    pub(super) fn set_identity(&mut self, identity: &Identity) -> Result<(), StorageError> {
+    pub(super) fn set_identity(&mut self, identity: &Identity) -> Result<()> {
         let owner = self.owner()?;
         check_successor(&owner.identity, identity)?;
         let owner = Owner { identity: identity.clone(), origin: owner.origin.clone() };
@@ -418,20 +415,21 @@ impl Directory {
     }
 
     /// Replaces the promise, durably.
-    pub(super) fn keep_promise(&mut self, promise: &Promise) -> Result<(), StorageError> {
+    pub(super) fn set_promise(&mut self, promise: &Promise) -> Result<()> {
         self.owner()?;
         self.write_frame(&PROMISE, promise)?;
         self.promise = promise.clone();
         Ok(())
     }
 
-    fn write_owner(&mut self, owner: Owner) -> Result<(), StorageError> {
+    fn write_owner(&mut self, owner: Owner) -> Result<()> {
         self.write_frame(&IDENTITY, &owner)?;
         self.owner = Some(owner);
         Ok(())
     }
 
-    /// Removes what crashes left: every generation but `keep`, and files that were not renamed.
+    /// Removes the leftovers of crashes: all generations except `keep`, and files that were not
+    /// renamed.
     pub(super) fn remove_leftovers(&self, keep: Option<u64>) -> io::Result<()> {
         for entry in fs::read_dir(&self.path)? {
             let entry = entry?;
@@ -449,22 +447,22 @@ impl Directory {
         Ok(())
     }
 
-    /// Marks the directory as damaged if this error says so, and gives the error back.
+    /// Marks the directory as damaged if this error says so, and returns the error.
     ///
-    /// The damaged files stay where they are. The directory is not renamed out of the way: the
-    /// next start would then found a blank node under the same id, which would have forgotten
-    /// what it has voted and acknowledged. Coming back as a new incarnation, known to the
-    /// others as new, is the membership's business and not the store's.
+    /// The damaged files stay where they are. If the directory were renamed, the next start would
+    /// found a blank node under the same id, and that node would not know what it has voted and
+    /// acknowledged. The membership, and not the store, lets the instance return as a new
+    /// incarnation.
     pub(super) fn quarantine_if_corrupt(&self, error: StorageError) -> StorageError {
         if let StorageError::Corrupt { what } = &error {
-            // Best effort: a disk that takes no marker either is refused for the damage itself.
+            // Best effort: without the mark, the next open finds the same damage.
             let _ = self.write_mark(QUARANTINED, what);
         }
         error
     }
 
-    /// Refuses a directory that has no `IDENTITY` but was in use: it was lost, not never written.
-    fn refuse_used(&self, promise: Option<&Promise>) -> Result<(), StorageError> {
+    /// Fails if a directory without `IDENTITY` was in use: then the file was lost.
+    fn refuse_used(&self, promise: Option<&Promise>) -> Result<()> {
         let used = || corrupt("IDENTITY is missing, and the store was in use".to_owned());
         if promise.is_some_and(|promise| *promise != Promise::default()) {
             return used();
@@ -489,7 +487,7 @@ impl Directory {
         Ok(())
     }
 
-    fn read_frame<T: DeserializeOwned>(&self, file: &Format) -> Result<Option<T>, StorageError> {
+    fn read_frame<T: DeserializeOwned>(&self, file: &Format) -> Result<Option<T>> {
         let name = file.name;
         let mut bytes = Vec::new();
         match File::open(self.path.join(name)) {
@@ -503,8 +501,8 @@ impl Directory {
         file.unseal(&bytes).map(Some)
     }
 
-    /// Replaces a file by a frame, whole or not at all.
-    fn write_frame<T: Serialize>(&self, file: &Format, body: &T) -> Result<(), StorageError> {
+    /// Replaces a file by a frame, atomically.
+    fn write_frame<T: Serialize>(&self, file: &Format, body: &T) -> Result<()> {
         let name = file.name;
         let tmp = self.path.join(format!("{name}{TMP}"));
         let bytes = file.seal(body)?;
@@ -519,8 +517,8 @@ impl Directory {
     }
 }
 
-/// Refuses a directory without `IDENTITY` that holds what founding does not make.
-fn refuse_foreign(path: &Path) -> Result<(), StorageError> {
+/// Fails if a directory without `IDENTITY` holds anything that founding does not write.
+fn refuse_foreign(path: &Path) -> Result<()> {
     let entries = fs::read_dir(path).map_err(|error| io_error("listing the directory", &error))?;
     for entry in entries {
         let entry = entry.map_err(|error| io_error("listing the directory", &error))?;
@@ -542,7 +540,7 @@ fn refuse_foreign(path: &Path) -> Result<(), StorageError> {
     Ok(())
 }
 
-/// The directories in a data directory with what was there before.
+/// The directories with former data in a data directory.
 pub(super) fn former_in(path: &Path) -> io::Result<Vec<PathBuf>> {
     let mut found = Vec::new();
     for entry in fs::read_dir(path)? {
@@ -596,7 +594,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let mut directory = Directory::open(dir.path()).unwrap();
         directory.take(&identity()).unwrap();
-        directory.keep_promise(&promise()).unwrap();
+        directory.set_promise(&promise()).unwrap();
         let mut golden = crate::golden::Golden::new("directory");
         directory
             .write_frame(&ANEW, &Takeover { before: "before-3".to_owned(), cleared: true })
@@ -629,7 +627,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let mut directory = Directory::open(dir.path()).unwrap();
         directory.take(&identity()).unwrap();
-        directory.keep_promise(&promise()).unwrap();
+        directory.set_promise(&promise()).unwrap();
         drop(directory);
         fs::remove_file(dir.path().join(IDENTITY.name)).unwrap();
         let error = Directory::open(dir.path()).unwrap_err();

@@ -1,4 +1,4 @@
-//! Files and directories: how they are made, moved, locked and synced.
+//! Creating, moving, locking and syncing files and directories.
 
 use std::fs::{self, DirBuilder, File, OpenOptions, TryLockError};
 use std::io;
@@ -6,16 +6,16 @@ use std::path::Path;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use super::StorageError;
+use super::{Result, StorageError};
 
-/// How long a lock may outlive its last user: a process that the host starts holds a copy of it
-/// until it runs its own program, and threads of sled hold on to that of the database.
+/// How long a lock may outlive its last user: a child process holds a copy of it until it runs its
+/// own program, and threads of sled hold that of the database.
 pub(super) const LOCK_WAIT: Duration = Duration::from_secs(1);
 pub(super) const LOCK_POLL: Duration = Duration::from_millis(10);
 
-/// Locks a file, which is made if it is not there.
+/// Locks a file, and creates it if it does not exist.
 #[expect(clippy::disallowed_methods, reason = "another process's lock gives no sign")]
-pub(super) fn lock(path: &Path) -> Result<File, StorageError> {
+pub(super) fn lock(path: &Path) -> Result<File> {
     let file = private()
         .create(true)
         .truncate(false)
@@ -36,7 +36,7 @@ pub(super) fn lock(path: &Path) -> Result<File, StorageError> {
     }
 }
 
-/// Moves those entries of a directory that are chosen into another one, durably.
+/// Moves the chosen entries of a directory to another one, durably.
 pub(super) fn move_entries(
     from: &Path,
     to: &Path,
@@ -52,7 +52,7 @@ pub(super) fn move_entries(
     sync_directory(from)
 }
 
-/// Copies a file, or a directory with all that is in it.
+/// Copies a file, or a directory with its content.
 pub(super) fn copy_all(from: &Path, to: &Path) -> io::Result<()> {
     if !from.is_dir() {
         return fs::copy(from, to).map(drop);
@@ -65,7 +65,7 @@ pub(super) fn copy_all(from: &Path, to: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// Removes a directory with all that is in it, if it is there.
+/// Removes a directory with its content, if it exists.
 pub(super) fn remove_all(path: &Path) -> io::Result<()> {
     match fs::remove_dir_all(path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
@@ -82,8 +82,8 @@ fn private() -> OpenOptions {
     options
 }
 
-/// Makes or empties a file that only its owner may read.
-pub(crate) fn create_file(path: &Path) -> Result<File, StorageError> {
+/// Creates or truncates a file that only its owner may read.
+pub(crate) fn create_file(path: &Path) -> Result<File> {
     private()
         .create(true)
         .truncate(true)
@@ -91,7 +91,7 @@ pub(crate) fn create_file(path: &Path) -> Result<File, StorageError> {
         .map_err(|error| io_error(&format!("creating {}", path.display()), &error))
 }
 
-/// Makes a directory that only its owner may enter, and its parents, durably.
+/// Creates a directory that only its owner may enter, and its parents, durably.
 pub(crate) fn create_directory(path: &Path) -> io::Result<()> {
     if path.is_dir() {
         return Ok(());
@@ -117,8 +117,8 @@ pub(crate) fn sync_directory(path: &Path) -> io::Result<()> {
     Names::of(path)?.sync()
 }
 
-/// The names in a directory. Opened before they are changed, so that for want of an open file they
-/// are not changed at all, rather than not durably.
+/// The names in a directory. Opened before they are changed: if no more files can be opened, they
+/// are not changed at all, instead of changed and not durable.
 pub(super) struct Names(#[cfg(unix)] File);
 
 #[cfg(unix)]
@@ -133,7 +133,7 @@ impl Names {
     }
 }
 
-/// Elsewhere than on Unix the file system makes names durable by itself.
+/// On other systems the file system makes names durable by itself.
 #[cfg(not(unix))]
 impl Names {
     pub(super) fn of(_: &Path) -> io::Result<Names> {
@@ -158,8 +158,8 @@ pub(super) fn io_error(what: &str, error: &io::Error) -> StorageError {
     }
 }
 
-/// Whether this process, or the system, has as many open files as it may have. Only a call that
-/// opens a file fails with this, and the file is as it was.
+/// Whether this process, or the system, has reached its limit of open files. Only a call that opens
+/// a file fails like this, and it changes nothing.
 fn has_no_file_to_give(error: &io::Error) -> bool {
     // ENFILE and EMFILE, the same numbers on all Unixes; ERROR_TOO_MANY_OPEN_FILES.
     let codes: &[i32] = if cfg!(unix) { &[23, 24] } else { &[4] };

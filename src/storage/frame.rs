@@ -1,4 +1,4 @@
-//! Small files that are replaced as a whole, and say what they are.
+//! Frames: small files that are replaced as a whole, with a type and a checksum.
 //!
 //! A frame is little endian: 8 bytes of magic, 4 of format, the body in
 //! postcard, 8 of XXH3 of everything before.
@@ -7,9 +7,9 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use xxhash_rust::xxh3::xxh3_64;
 
-use super::StorageError;
 use super::record::{array, encode_body};
 use super::rules::refuse;
+use super::{Result, StorageError};
 
 /// No frame is longer; a longer file is not read into memory.
 pub(super) const FRAME_BYTES_MAX: u64 = 1 << 20;
@@ -23,7 +23,7 @@ pub(super) struct Format {
 }
 
 impl Format {
-    pub(super) fn seal<T: Serialize>(&self, body: &T) -> Result<Vec<u8>, StorageError> {
+    pub(super) fn seal<T: Serialize>(&self, body: &T) -> Result<Vec<u8>> {
         let mut bytes = self.magic.to_vec();
         bytes.extend_from_slice(&self.number.to_le_bytes());
         bytes.extend_from_slice(&encode_body(body));
@@ -35,7 +35,7 @@ impl Format {
         Ok(bytes)
     }
 
-    pub(super) fn unseal<T: DeserializeOwned>(&self, bytes: &[u8]) -> Result<T, StorageError> {
+    pub(super) fn unseal<T: DeserializeOwned>(&self, bytes: &[u8]) -> Result<T> {
         let damaged = || self.damaged();
         let (sealed, checksum) = bytes.split_last_chunk::<8>().ok_or_else(damaged)?;
         if xxh3_64(sealed) != u64::from_le_bytes(*checksum) {

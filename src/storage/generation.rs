@@ -1,16 +1,16 @@
-//! One generation: a sled database that is written durably and opened suspiciously.
+//! One generation: a sled database, written durably and checked when it is opened.
 //!
 //! sled 0.34.7 ends its `flush` in `sync_file_range`, which is no barrier on
 //! Linux, and its only true syncs come from a background thread that swallows
 //! their errors. So that thread is off, and after each flush the database file
-//! is synced through a handle of our own, which also reports any write error
-//! that happened since it was opened.
+//! is synced through a separate handle, which also reports any write error
+//! since it was opened.
 //!
 //! Invariants:
-//! - Less than a segment is written between two syncs, but for a single record
-//!   that is larger: sled reuses segments by what it believes to be durable.
+//! - Less than a segment is written between two syncs, except for a single larger record: sled
+//!   reuses segments that it believes to be durable.
 //! - No value is large enough for a blob, a file that sled never syncs.
-//! - No part of what it holds counts before the log says so, all of it at once.
+//! - Nothing in it is valid before the log says so, for all of it at once.
 
 use std::any::Any;
 use std::fs::{self, File};
@@ -22,18 +22,18 @@ use std::time::Instant;
 
 use sled::{Db, IVec, Mode};
 
-use super::StorageError;
 use super::files::{LOCK_POLL, LOCK_WAIT, create_directory, io_error, sync_directory};
 use super::record::{ChunkId, Encoded, Reader, corrupt};
+use super::{Result, StorageError};
 
 /// Bytes of chunks written between two syncs.
 const UNSYNCED_BYTES_MAX: u64 = 1 << 20;
-/// What sled calls the files and directories of a database.
+/// sled's names for the files and directories of a database.
 const DB: &str = "db";
 const CONF: &str = "conf";
 const BLOBS: &str = "blobs";
 
-/// What of sled can be set.
+/// The settings of sled.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Tuning {
     pub(super) cache_bytes: u64,
@@ -47,28 +47,24 @@ pub(super) struct Generation {
     path: PathBuf,
     /// `None` only while it is being closed.
     db: Option<Db>,
-    /// Our own handle of the database file.
+    /// A second handle of the database file, to sync it.
     file: File,
     unsynced_bytes: u64,
 }
 
-/// What a generation's entries are read as.
-pub(super) type Parts = Box<dyn Iterator<Item = Result<(IVec, IVec), StorageError>>>;
+/// The entries of a generation.
+pub(super) type Parts = Box<dyn Iterator<Item = Result<(IVec, IVec)>>>;
 
 impl Generation {
     /// Makes an empty generation. Nothing names it yet.
-    pub(super) fn create(
-        path: PathBuf,
-        number: u64,
-        tuning: &Tuning,
-    ) -> Result<Generation, StorageError> {
+    pub(super) fn create(path: PathBuf, number: u64, tuning: &Tuning) -> Result<Generation> {
         let io = |error| io_error("creating a generation", &error);
         if path.exists() {
             // Left over from a crash: nothing names it, or it would not be created again.
             fs::remove_dir_all(&path).map_err(io)?;
         }
         create_directory(&path).map_err(io)?;
-        // What is wrong with a new database is not damage to any that was there.
+        // A problem of a new database is not damage to an existing one.
         let db = open_sled(&path, tuning).map_err(|error| match error {
             StorageError::Corrupt { what } => {
                 StorageError::Io { what: "creating a generation".to_owned(), reason: what }
@@ -82,13 +78,9 @@ impl Generation {
     }
 
     /// Opens a generation that was made before.
-    pub(super) fn open(
-        path: PathBuf,
-        number: u64,
-        tuning: &Tuning,
-    ) -> Result<Generation, StorageError> {
+    pub(super) fn open(path: PathBuf, number: u64, tuning: &Tuning) -> Result<Generation> {
         let io = |error| io_error("opening a generation", &error);
-        // sled takes a missing file for a new database.
+        // If a file is missing, sled creates a new database.
         for name in [DB, CONF] {
             if !path.join(name).try_exists().map_err(io)? {
                 return corrupt(format!("generation {number} has no file {name}"));
@@ -108,7 +100,7 @@ impl Generation {
         Ok(generation)
     }
 
-    /// The length of the database file of a generation that is not open; 0 if it cannot be told.
+    /// The length of the database file of a generation that is not open; 0 if that is not known.
     pub(super) fn bytes_in(path: &Path) -> u64 {
         fs::metadata(path.join(DB)).map_or(0, |metadata| metadata.len())
     }
@@ -118,7 +110,7 @@ impl Generation {
     }
 
     /// The length of the database file.
-    pub(super) fn file_bytes(&self) -> Result<u64, StorageError> {
+    pub(super) fn file_bytes(&self) -> Result<u64> {
         match self.file.metadata() {
             Ok(metadata) => Ok(metadata.len()),
             Err(error) => Err(io_error("reading the length of the database", &error)),
@@ -126,7 +118,7 @@ impl Generation {
     }
 
     /// Writes a chunk; durable after the next sync.
-    pub(super) fn write(&mut self, record: &Encoded) -> Result<(), StorageError> {
+    pub(super) fn write(&mut self, record: &Encoded) -> Result<()> {
         for (key, value) in &record.parts {
             let inserted = self.db()?.insert(key, value.as_slice());
             inserted.map_err(|error| sled_error("writing", &error))?;
@@ -137,7 +129,7 @@ impl Generation {
     }
 
     /// Removes all chunks of a part of a checkpoint.
-    pub(super) fn remove_group(&mut self, group: u64) -> Result<(), StorageError> {
+    pub(super) fn remove_group(&mut self, group: u64) -> Result<()> {
         let keys = self.db()?.scan_prefix(ChunkId::group_prefix(group)).keys();
         for key in keys {
             let key = key.map_err(|error| sled_error("reading", &error))?;
@@ -150,7 +142,7 @@ impl Generation {
     }
 
     /// Makes everything written durable.
-    pub(super) fn sync(&mut self) -> Result<(), StorageError> {
+    pub(super) fn sync(&mut self) -> Result<()> {
         let flushed = self.db()?.flush();
         flushed.map_err(|error| sled_error("flushing", &error))?;
         self.file.sync_data().map_err(|error| io_error("syncing the database", &error))?;
@@ -159,7 +151,7 @@ impl Generation {
     }
 
     /// Syncs if so much was written that the next write may go into another segment.
-    pub(super) fn sync_if_due(&mut self) -> Result<(), StorageError> {
+    pub(super) fn sync_if_due(&mut self) -> Result<()> {
         if self.unsynced_bytes >= UNSYNCED_BYTES_MAX {
             self.sync()?;
         }
@@ -167,7 +159,7 @@ impl Generation {
     }
 
     /// The chunks of a part of a checkpoint, in order.
-    pub(super) fn chunks(&self, group: u64) -> Result<Reader<Parts>, StorageError> {
+    pub(super) fn chunks(&self, group: u64) -> Result<Reader<Parts>> {
         let parts = self.db()?.scan_prefix(ChunkId::group_prefix(group));
         Ok(Reader::new(Box::new(
             parts.map(|part| part.map_err(|error| sled_error("reading", &error))),
@@ -175,11 +167,11 @@ impl Generation {
     }
 
     /// The ids of all parts of checkpoints that have chunks.
-    pub(super) fn chunk_groups(&self) -> Result<Vec<u64>, StorageError> {
+    pub(super) fn chunk_groups(&self) -> Result<Vec<u64>> {
         let mut groups = Vec::new();
         let mut from = ChunkId { group: 0, number: 0 }.key(0);
         let end = ChunkId::end();
-        // One look for each group, not for each chunk.
+        // One look-up for each group, not for each chunk.
         while let Some(found) = self.db()?.range(&from[..]..&end[..]).next() {
             let (key, _) = found.map_err(|error| sled_error("reading", &error))?;
             let Some((id, _)) = ChunkId::parse(&key) else {
@@ -194,7 +186,7 @@ impl Generation {
         Ok(groups)
     }
 
-    /// Closes a generation that does not count any more, and gives its directory.
+    /// Closes a generation that is not valid any more, and returns its directory.
     pub(super) fn abandon(mut self) -> PathBuf {
         self.shut();
         std::mem::take(&mut self.path)
@@ -207,11 +199,11 @@ impl Generation {
 
     fn shut(&mut self) {
         let db = self.db.take();
-        // sled's destructors do I/O and may panic: not in a `drop` of ours.
+        // sled's destructors do I/O and may panic, which must not happen in a `drop` here.
         let _ = catch_unwind(AssertUnwindSafe(|| drop(db)));
     }
 
-    fn sync_everything(&mut self) -> Result<(), StorageError> {
+    fn sync_everything(&mut self) -> Result<()> {
         self.sync()?;
         let sync = || -> io::Result<()> {
             self.file.sync_all()?;
@@ -222,7 +214,7 @@ impl Generation {
         sync().map_err(|error| io_error("syncing a generation", &error))
     }
 
-    fn db(&self) -> Result<&Db, StorageError> {
+    fn db(&self) -> Result<&Db> {
         match &self.db {
             Some(db) => Ok(db),
             None => Err(StorageError::Poisoned { reason: "the database is closed".to_owned() }),
@@ -240,7 +232,7 @@ fn open_file(path: &Path) -> io::Result<File> {
     File::options().read(true).write(true).open(path)
 }
 
-/// sled takes a snapshot file that it had not finished for a damaged one, on every later open.
+/// Removes snapshot files that sled had not finished: it would report them as damaged on each open.
 fn remove_torn_snapshots(path: &Path) -> io::Result<()> {
     for entry in fs::read_dir(path)? {
         let entry = entry?;
@@ -254,7 +246,7 @@ fn remove_torn_snapshots(path: &Path) -> io::Result<()> {
 }
 
 #[expect(clippy::disallowed_methods, reason = "another process's lock gives no sign")]
-fn open_sled(path: &Path, tuning: &Tuning) -> Result<Db, StorageError> {
+fn open_sled(path: &Path, tuning: &Tuning) -> Result<Db> {
     let config = sled::Config::new()
         .path(path)
         .mode(Mode::LowSpace)
@@ -270,7 +262,7 @@ fn open_sled(path: &Path, tuning: &Tuning) -> Result<Db, StorageError> {
             Err(panic) => return corrupt(format!("the database: {}", panic_text(&*panic))),
         };
         match &error {
-            // sled's words are all that tells this from another error.
+            // Only sled's text distinguishes this from other errors.
             sled::Error::Io(io) if io.to_string().contains("could not acquire lock") => {
                 if begun.elapsed() >= LOCK_WAIT {
                     return Err(StorageError::InUse);
@@ -282,10 +274,10 @@ fn open_sled(path: &Path, tuning: &Tuning) -> Result<Db, StorageError> {
     }
 }
 
-/// What sled says of its pool of threads once one of them has panicked.
+/// sled's message once a thread of its pool has panicked.
 const POOL_BROKEN: &str = "IO thread unexpectedly panicked";
 
-/// Why sled did not open a database. Most that it finds in damaged files comes as a bug of its own.
+/// Why sled did not open a database. sled reports most damage of files as a bug of its own.
 fn open_error(error: &sled::Error) -> StorageError {
     match error {
         // The pool is shared by all databases of the process: this one may be sound.
@@ -303,7 +295,7 @@ fn open_error(error: &sled::Error) -> StorageError {
 fn sled_error(what: &str, error: &sled::Error) -> StorageError {
     let what = format!("{what} the database");
     match error {
-        // What sled's own checks of its files report comes as one of these kinds.
+        // sled's own checks of its files report these kinds.
         sled::Error::Io(error)
             if matches!(
                 error.kind(),
@@ -327,9 +319,7 @@ fn corrupt_error(what: &str, reason: &str) -> StorageError {
 }
 
 /// Makes a panic an error: sled panics as often as it fails.
-pub(super) fn guarded<T>(
-    call: impl FnOnce() -> Result<T, StorageError>,
-) -> Result<T, StorageError> {
+pub(super) fn guarded<T>(call: impl FnOnce() -> Result<T>) -> Result<T> {
     match catch_unwind(AssertUnwindSafe(call)) {
         Ok(result) => result,
         Err(panic) => Err(StorageError::Io {
@@ -339,7 +329,7 @@ pub(super) fn guarded<T>(
     }
 }
 
-/// What a panic said.
+/// The message of a panic.
 fn panic_text(panic: &(dyn Any + Send)) -> String {
     if let Some(text) = panic.downcast_ref::<&str>() {
         (*text).to_owned()

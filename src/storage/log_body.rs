@@ -1,9 +1,9 @@
-//! What the records of the log say.
+//! The bodies of the log's records.
 //!
 //! | kind | body |
 //! |------|------|
 //! | `W`  | [`LogBody`]: one append |
-//! | `C`  | [`CheckpointBody`]: the checkpoint that counts from here on |
+//! | `C`  | [`CheckpointBody`]: the checkpoint that is valid from here on |
 //! | `E`  | nothing |
 
 use serde::{Deserialize, Serialize};
@@ -18,14 +18,14 @@ pub(super) struct LogBody {
     pub(super) entries: Vec<LogEntry>,
 }
 
-/// The same, to be written.
+/// A borrowed [`LogBody`], for writing.
 #[derive(Debug, Serialize)]
 pub(super) struct LogBodyRef<'a> {
     pub(super) hard_state: HardState,
     pub(super) entries: &'a [LogEntry],
 }
 
-/// A checkpoint that counts.
+/// A valid checkpoint.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct CheckpointBody {
     /// The generation that has its chunks.
@@ -35,7 +35,7 @@ pub(super) struct CheckpointBody {
     pub(super) meta: SnapshotMeta,
     /// The hard state at the commit.
     pub(super) hard_state: HardState,
-    /// Entries below this index do not count any more.
+    /// Entries below this index are dropped.
     pub(super) log_from: u64,
     /// Every record from this sequence number on is kept.
     pub(super) kept_from: u64,

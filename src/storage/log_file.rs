@@ -1,6 +1,7 @@
-//! The log on disk: records one behind the other, in segments that were made ahead.
+//! The log on disk: records in sequence, in segments that were created ahead.
 //!
-//! An append is one write into a file that has its length already, and one wait for the device.
+//! An append is one write into a file that has its full length already, and one wait for the
+//! device.
 //! [`segments`](super::segments) says where the files come from.
 //!
 //! A record begins at a multiple of eight bytes. Little endian:
@@ -17,17 +18,17 @@
 //! | 32 + n | 8     | XXH3 of the log's id, the segment's number, the place in the segment, |
 //! |        |       | and everything before: the chain after this record                  |
 //!
-//! Each record holds the chain before it, so it vouches for all those before it: a record that was
-//! lost, doubled, moved or brought back is found out. The first chain is the log's id.
+//! Each record holds the chain before it, and so depends on all earlier records: one that was lost,
+//! duplicated, moved or restored from an old copy is detected. The first chain is the log's id.
 //!
-//! What makes an end of the log an end, and not damage:
-//! - At most one record is under way, so a crash tears the last one only. A damaged record with a
-//!   sound one anywhere behind it is damage.
-//! - A segment is left only behind an `E` record that is durable, so a log whose last segment is
-//!   missing does not look as if it ended in the one before.
-//! - The [`Witness`] says, after a pause in the writes and when the store is closed, how far the log
-//!   reached. Not covered is damage to the very last records, when it comes together with a crash
-//!   that left no time for that.
+//! How the end of the log is told from damage:
+//! - At most one record is being written, so a crash tears only the last one. If a sound record
+//!   follows a damaged one, that is damage.
+//! - The next segment is used only after a durable `E` record, so a log whose last segment is
+//!   missing does not seem to end in the one before.
+//! - The [`Witness`] says how far the log reached. It is written after a pause in the writes and
+//!   when the store is closed. Not covered: damage to the last records, if a crash came before
+//!   that.
 
 #[cfg(test)]
 mod tests;
@@ -40,26 +41,26 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use xxhash_rust::xxh3::Xxh3;
 
-use super::StorageError;
 use super::files::{create_directory, io_error, sync_directory};
 use super::generation::Generation;
 use super::record::{array, corrupt};
 use super::segments::{
     Files, HEADER_BYTES, Segment, SegmentId, check_header, numbers, path, write_at,
 };
+use super::{Result, StorageError};
 
 const MAGIC: &[u8; 4] = b"qrec";
 const PREFIX_BYTES: usize = 32;
 const CHECKSUM_BYTES: usize = 8;
 const ALIGNMENT: usize = 8;
-/// Room that is left in each segment for the record that ends it.
+/// Space left in each segment for the record that ends it.
 const END_BYTES: usize = PREFIX_BYTES + CHECKSUM_BYTES;
-/// What the buffer for records keeps of its memory.
+/// The buffer for records is shrunk to this size after a larger record.
 const BUFFER_BYTES_MAX: usize = 1 << 20;
 /// The number of the first segment of a log.
 const FIRST_SEGMENT: u64 = 1;
 
-/// What a record is.
+/// The kind of a record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum RecordKind {
     Write,
@@ -88,22 +89,22 @@ impl RecordKind {
 
 /// The last record, and the chain after it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Position {
+pub(super) struct RecordPosition {
     pub(super) seq: u64,
     pub(super) chain: u64,
 }
 
-/// A record as it was read, its checksum and its place in the chain verified.
+/// A record that was read, with its checksum and its place in the chain verified.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct LogRecord<'a> {
     pub(super) kind: RecordKind,
-    pub(super) at: Position,
+    pub(super) at: RecordPosition,
     body: &'a [u8],
 }
 
 impl LogRecord<'_> {
     /// Decodes the body, all of it.
-    pub(super) fn decode<T: DeserializeOwned>(&self) -> Result<T, StorageError> {
+    pub(super) fn decode<T: DeserializeOwned>(&self) -> Result<T> {
         let seq = self.at.seq;
         match postcard::take_from_bytes(self.body) {
             Ok((value, [])) => Ok(value),
@@ -113,28 +114,28 @@ impl LogRecord<'_> {
     }
 }
 
-/// A segment that is kept.
+/// A segment of the log.
 #[derive(Clone, Copy, Debug)]
-struct Kept {
+struct LogSegment {
     number: u64,
     length: u64,
-    /// The sequence number of its first record, or of the one that will be.
+    /// The sequence number of its first record, or of the record that will be the first.
     first_seq: u64,
 }
 
-/// What reading a log has found, and what is needed to go on writing it.
+/// The end of a log that was read, and what is needed to continue it.
 #[derive(Debug)]
 pub(super) struct Scan {
-    kept: VecDeque<Kept>,
-    /// Where the next record goes in the last segment.
+    segments: VecDeque<LogSegment>,
+    /// The place of the next record in the last segment.
     offset: usize,
-    pub(super) last: Position,
+    pub(super) last: RecordPosition,
 }
 
 impl Scan {
     /// The sequence number of the first record.
     pub(super) fn first_seq(&self) -> Option<u64> {
-        self.kept.front().map(|kept| kept.first_seq)
+        self.segments.front().map(|segment| segment.first_seq)
     }
 }
 
@@ -143,39 +144,34 @@ impl Scan {
 pub(super) struct LogFile {
     dir: PathBuf,
     id: u64,
-    kept: VecDeque<Kept>,
-    /// The last of the kept.
+    segments: VecDeque<LogSegment>,
+    /// The last one, which is written to.
     segment: Segment,
     offset: usize,
-    last: Position,
+    last: RecordPosition,
     files: Files,
     /// The record that is written, so that no append allocates.
     buffer: Vec<u8>,
 }
 
 impl LogFile {
-    /// Makes an empty log in a directory that holds none.
-    pub(super) fn create(dir: &Path, id: u64, segment_bytes: u64) -> Result<LogFile, StorageError> {
+    /// Creates an empty log in a directory without one.
+    pub(super) fn create(dir: &Path, id: u64, segment_bytes: u64) -> Result<LogFile> {
         create_directory(dir).map_err(|error| io_error("making the log's directory", &error))?;
         let first = SegmentId { log: id, number: FIRST_SEGMENT };
         let segment = Segment::create(dir, first, segment_bytes)?;
-        let kept = Kept { number: first.number, length: segment_bytes, first_seq: 1 };
+        let only = LogSegment { number: first.number, length: segment_bytes, first_seq: 1 };
         let scan = Scan {
-            kept: VecDeque::from([kept]),
+            segments: VecDeque::from([only]),
             offset: HEADER_BYTES,
-            last: Position { seq: 0, chain: id },
+            last: RecordPosition { seq: 0, chain: id },
         };
         LogFile::of(dir, id, segment_bytes, segment, scan)
     }
 
-    /// Goes on with a log that was read.
-    pub(super) fn resume(
-        dir: &Path,
-        id: u64,
-        segment_bytes: u64,
-        scan: Scan,
-    ) -> Result<LogFile, StorageError> {
-        let (Some(first), Some(last)) = (scan.kept.front(), scan.kept.back()) else {
+    /// Opens a log that was read, to continue it.
+    pub(super) fn resume(dir: &Path, id: u64, segment_bytes: u64, scan: Scan) -> Result<LogFile> {
+        let (Some(first), Some(last)) = (scan.segments.front(), scan.segments.back()) else {
             return corrupt("the log has no segment".to_owned());
         };
         let io = |error| io_error("clearing the log's directory", &error);
@@ -196,15 +192,15 @@ impl LogFile {
         segment_bytes: u64,
         segment: Segment,
         scan: Scan,
-    ) -> Result<LogFile, StorageError> {
+    ) -> Result<LogFile> {
         let mut files = Files::start(dir, segment_bytes)?;
         files.order(SegmentId { log: id, number: segment.number + 1 });
-        let Scan { kept, offset, last } = scan;
+        let Scan { segments, offset, last } = scan;
         let buffer = Vec::new();
-        Ok(LogFile { dir: dir.to_owned(), id, kept, segment, offset, last, files, buffer })
+        Ok(LogFile { dir: dir.to_owned(), id, segments, segment, offset, last, files, buffer })
     }
 
-    pub(super) fn last(&self) -> Position {
+    pub(super) fn last(&self) -> RecordPosition {
         self.last
     }
 
@@ -213,11 +209,7 @@ impl LogFile {
     }
 
     /// Appends a record, durably.
-    pub(super) fn append(
-        &mut self,
-        kind: RecordKind,
-        body: &impl Serialize,
-    ) -> Result<(), StorageError> {
+    pub(super) fn append(&mut self, kind: RecordKind, body: &impl Serialize) -> Result<()> {
         let mut buffer = std::mem::take(&mut self.buffer);
         buffer.clear();
         buffer.resize(PREFIX_BYTES, 0);
@@ -229,14 +221,14 @@ impl LogFile {
         }
         let at = self.seal(kind, &mut buffer);
         let written = self.write(&buffer, at);
-        // One very large write must not keep its memory for good.
+        // A very large record must not hold its memory forever.
         buffer.shrink_to(BUFFER_BYTES_MAX);
         self.buffer = buffer;
         written
     }
 
     /// Completes a record: its prefix, its checksum, and zeros up to the next place for one.
-    fn seal(&self, kind: RecordKind, buffer: &mut Vec<u8>) -> Position {
+    fn seal(&self, kind: RecordKind, buffer: &mut Vec<u8>) -> RecordPosition {
         let length = buffer.len() - PREFIX_BYTES;
         let seq = self.last.seq + 1;
         buffer[..4].copy_from_slice(MAGIC);
@@ -248,11 +240,11 @@ impl LogFile {
         let chain = checksum(segment, self.offset, buffer);
         buffer.extend_from_slice(&chain.to_le_bytes());
         buffer.resize(record_bytes(length), 0);
-        Position { seq, chain }
+        RecordPosition { seq, chain }
     }
 
     /// Writes a sealed record and waits for the device.
-    fn write(&mut self, record: &[u8], at: Position) -> Result<(), StorageError> {
+    fn write(&mut self, record: &[u8], at: RecordPosition) -> Result<()> {
         let io = |error| io_error("appending to the log", &error);
         write_at(&self.segment.file, record, self.offset as u64).map_err(io)?;
         self.segment.file.sync_data().map_err(io)?;
@@ -261,11 +253,11 @@ impl LogFile {
         Ok(())
     }
 
-    /// Ends this segment, durably, and goes on in the next, where at least these bytes fit.
-    fn next_segment(&mut self, bytes: usize) -> Result<(), StorageError> {
+    /// Ends this segment, durably, and opens the next one, with room for at least these bytes.
+    fn next_segment(&mut self, bytes: usize) -> Result<()> {
         let next = SegmentId { log: self.id, number: self.segment.number + 1 };
         let segment = match self.files.take(next, (HEADER_BYTES + bytes + END_BYTES) as u64) {
-            // There is no file to open, for now: the one that is open does it for a while longer.
+            // No more files can be opened for now: make the open one longer.
             Err(StorageError::Again { .. }) => {
                 self.files.order(next);
                 return self.lengthen(bytes);
@@ -275,7 +267,7 @@ impl LogFile {
         let mut end = vec![0; PREFIX_BYTES];
         let at = self.seal(RecordKind::End, &mut end);
         self.write(&end, at)?;
-        self.kept.push_back(Kept {
+        self.segments.push_back(LogSegment {
             number: segment.number,
             length: segment.length,
             first_seq: self.last.seq + 1,
@@ -286,29 +278,29 @@ impl LogFile {
         Ok(())
     }
 
-    /// Makes this segment long enough for a record, and for some more.
-    fn lengthen(&mut self, bytes: usize) -> Result<(), StorageError> {
+    /// Makes this segment long enough for this record and some more.
+    fn lengthen(&mut self, bytes: usize) -> Result<()> {
         let needed = (self.offset + bytes + END_BYTES) as u64;
         let id = SegmentId { log: self.id, number: self.segment.number };
         self.segment.lengthen(id, needed + self.files.length())?;
-        if let Some(last) = self.kept.back_mut() {
+        if let Some(last) = self.segments.back_mut() {
             last.length = self.segment.length;
         }
         Ok(())
     }
 
-    /// Closes a generation that does not count any more, and removes it, on the thread of the files.
+    /// Closes a generation that is not valid any more, and removes it, on the thread of the files.
     pub(super) fn dispose(&self, generation: Generation) {
         self.files.dispose(generation);
     }
 
-    /// Gives up the segments in which no record from this one on is.
+    /// Frees the segments with only records before this one.
     pub(super) fn drop_before(&mut self, seq: u64) {
-        while let (Some(first), Some(second)) = (self.kept.front(), self.kept.get(1))
+        while let (Some(first), Some(second)) = (self.segments.front(), self.segments.get(1))
             && second.first_seq <= seq
         {
             self.files.free(first.number, first.length);
-            self.kept.pop_front();
+            self.segments.pop_front();
         }
     }
 }
@@ -324,15 +316,15 @@ pub(super) fn fuzz(bytes: &[u8]) {
     let _ = reader.any_behind();
 }
 
-/// Reads a log back, and hands each record on.
+/// Reads a log and passes each record to `sink`.
 ///
 /// # Errors
-/// [`StorageError::Corrupt`] if a record is damaged or missing that is not the last.
+/// [`StorageError::Corrupt`] if a record other than the last one is damaged or missing.
 pub(super) fn scan(
     dir: &Path,
     id: u64,
-    mut sink: impl FnMut(&LogRecord<'_>) -> Result<(), StorageError>,
-) -> Result<Scan, StorageError> {
+    mut sink: impl FnMut(&LogRecord<'_>) -> Result<()>,
+) -> Result<Scan> {
     let io = |error| io_error("reading the log", &error);
     let present = match numbers(dir) {
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
@@ -340,16 +332,16 @@ pub(super) fn scan(
         }
         other => other.map_err(io)?,
     };
-    let mut kept = VecDeque::new();
-    let mut last: Option<Position> = None;
-    // The place where the log seems to end, and whether it goes on in the next segment.
+    let mut segments = VecDeque::new();
+    let mut last: Option<RecordPosition> = None;
+    // Where the log seems to end, and whether it continues in the next segment.
     let mut end = (HEADER_BYTES, true);
     for number in contiguous_end(&present) {
         let bytes = fs::read(path(dir, *number)).map_err(io)?;
         let segment = SegmentId { log: id, number: *number };
         let mut reader = SegmentReader { segment, bytes: &bytes, offset: HEADER_BYTES };
         if !end.1 {
-            // The log ended before: this one may be made and not used, but no more than that.
+            // The log has ended before: this segment may exist, but must not have records.
             if check_header(&bytes, segment).is_ok() && reader.any_behind() {
                 return corrupt(format!("the log is damaged before segment {number}"));
             }
@@ -357,27 +349,27 @@ pub(super) fn scan(
         }
         check_header(&bytes, segment)?;
         let first_seq = last.map_or(0, |last| last.seq + 1);
-        kept.push_back(Kept { number: *number, length: bytes.len() as u64, first_seq });
-        let mut goes_on = false;
+        segments.push_back(LogSegment { number: *number, length: bytes.len() as u64, first_seq });
+        let mut continues = false;
         while let Some(record) = reader.next(&mut last)? {
-            if let Some(kept) = kept.back_mut()
-                && kept.first_seq == 0
+            if let Some(newest) = segments.back_mut()
+                && newest.first_seq == 0
             {
-                kept.first_seq = record.at.seq;
+                newest.first_seq = record.at.seq;
             }
             if record.kind == RecordKind::End {
-                goes_on = true;
+                continues = true;
                 break;
             }
             sink(&record)?;
         }
-        if !goes_on && reader.any_behind() {
+        if !continues && reader.any_behind() {
             return corrupt(format!(
                 "record {} of the log is damaged, and there are records behind it",
                 last.map_or(1, |last| last.seq + 1)
             ));
         }
-        end = (reader.offset, goes_on);
+        end = (reader.offset, continues);
     }
     let Some(last) = last else {
         return corrupt("the log is empty".to_owned());
@@ -385,16 +377,16 @@ pub(super) fn scan(
     if end.1 {
         return corrupt("the last segment of the log is missing".to_owned());
     }
-    Ok(Scan { kept, offset: end.0, last })
+    Ok(Scan { segments, offset: end.0, last })
 }
 
-/// Hands on every sound record of a log, damaged or not, and the chain before it: what the records
-/// are together is for the caller to check.
+/// Passes every sound record of a log that may be damaged to `sink`, with the chain before it. The
+/// caller has to check that they follow each other.
 pub(super) fn sound_records(
     dir: &Path,
     id: u64,
     mut sink: impl FnMut(&LogRecord<'_>, u64),
-) -> Result<(), StorageError> {
+) -> Result<()> {
     let io = |error| io_error("reading the log", &error);
     for number in numbers(dir).map_err(io)? {
         let bytes = fs::read(path(dir, number)).map_err(io)?;
@@ -413,7 +405,7 @@ pub(super) fn sound_records(
     Ok(())
 }
 
-/// The numbers that end a list without a gap.
+/// The numbers after the last gap in a list.
 fn contiguous_end(numbers: &[u64]) -> &[u64] {
     let gap = numbers.windows(2).rposition(|pair| pair[1] != pair[0] + 1);
     &numbers[gap.map_or(0, |place| place + 1)..]
@@ -428,13 +420,14 @@ struct SegmentReader<'a> {
 
 impl<'a> SegmentReader<'a> {
     /// The next record, if there is a sound one; `last` is the one before.
-    fn next(&mut self, last: &mut Option<Position>) -> Result<Option<LogRecord<'a>>, StorageError> {
+    fn next(&mut self, last: &mut Option<RecordPosition>) -> Result<Option<LogRecord<'a>>> {
         let Some((record, previous, length)) = self.at(self.offset) else {
             return Ok(None);
         };
-        // What is before the oldest segment is gone, except of the first of all.
+        // Records before the oldest segment are gone, unless it is the first of all.
         let is_first = self.segment.number == FIRST_SEGMENT;
-        let before = last.or(is_first.then_some(Position { seq: 0, chain: self.segment.log }));
+        let before =
+            last.or(is_first.then_some(RecordPosition { seq: 0, chain: self.segment.log }));
         if let Some(before) = before
             && (before.seq.checked_add(1) != Some(record.at.seq) || before.chain != previous)
         {
@@ -446,13 +439,13 @@ impl<'a> SegmentReader<'a> {
         Ok(Some(record))
     }
 
-    /// Whether there is a sound record anywhere behind this place.
+    /// Whether a sound record follows anywhere after this place.
     fn any_behind(&self) -> bool {
         let places = (self.offset..self.bytes.len()).step_by(ALIGNMENT);
         places.into_iter().any(|place| self.at(place).is_some())
     }
 
-    /// The record at a place, the chain before it and the bytes that it takes, if it is sound.
+    /// The record at a place if it is sound, with the chain before it and the bytes that it takes.
     fn at(&self, offset: usize) -> Option<(LogRecord<'a>, u64, usize)> {
         let rest = self.bytes.get(offset..)?;
         let prefix = rest.get(..PREFIX_BYTES)?;
@@ -469,7 +462,7 @@ impl<'a> SegmentReader<'a> {
         if checksum(self.segment, offset, &rest[..end]) != chain {
             return None;
         }
-        let at = Position { seq: field(16)?, chain };
+        let at = RecordPosition { seq: field(16)?, chain };
         let record = LogRecord { kind, at, body: &rest[PREFIX_BYTES..end] };
         Some((record, field(24)?, record_bytes(length)))
     }

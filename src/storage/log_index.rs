@@ -1,9 +1,8 @@
 //! Which records hold which entries of the log.
 //!
-//! A record is one append and replaces the log from its first entry on, so the
-//! log is what is left of each record after those behind it. Records go from
-//! the front only, and only when no entry of theirs is needed: then what is
-//! kept still makes the same log.
+//! A record is one append and replaces the log from its first entry on. So of each record, the
+//! entries count that no later record replaces. Records are dropped from the front only, and only
+//! when none of their entries is needed; the rest is still the same log.
 
 use std::collections::VecDeque;
 
@@ -11,7 +10,7 @@ use std::collections::VecDeque;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Span {
     pub(super) seq: u64,
-    /// The first of its entries, and the index after the last that still counts.
+    /// The index of its first entry, and the index after its last one that was not replaced.
     pub(super) first: u64,
     pub(super) end: u64,
 }
@@ -38,7 +37,7 @@ impl LogIndex {
         self.spans.push_back(span);
     }
 
-    /// The records that can go when entries below `from` do not count any more.
+    /// How many of the oldest records can be dropped when entries below `from` are not needed.
     pub(super) fn droppable(&self, from: u64) -> usize {
         self.spans.iter().take_while(|span| span.first >= span.end || span.end <= from).count()
     }

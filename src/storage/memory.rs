@@ -1,15 +1,16 @@
 //! A store in memory, for clusters that live and die with their process.
 //!
-//! A [`MemoryDisk`] is what stays when a node stops: clones of it are the same
-//! disk, and a node that is started again on it finds what it had stored. Only
-//! the store that was opened last may write, so that a node that was thought
-//! stopped cannot write behind the back of its successor.
+//! A [`MemoryDisk`] outlives its node: clones are the same disk, and a node that is started again
+//! on it finds what it had stored. Only the store that was opened last may write, so that a node
+//! that was believed stopped cannot interfere with its successor.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::rules::{Bounds, check_successor, has_voted, is_voter, refuse};
 use crate::node::stored::{Boot, HardState, Identity, LogEntry, LogWrite, SnapshotMeta};
-use crate::storage::{CheckpointKind, Checkpointer, ChunkSink, LogAfter, LogStore, StorageError};
+use crate::storage::{
+    CheckpointKind, Checkpointer, ChunkSink, LogAfter, LogStore, Result, StorageError,
+};
 use crate::types::membership::Promise;
 
 /// A disk of one node; a clone is the same disk.
@@ -47,7 +48,7 @@ impl MemoryDisk {
         MemoryDisk::default()
     }
 
-    /// Whether what is put aside in favour of another disk makes needless what was put aside before.
+    /// Whether former disks are not needed any more once this one is replaced, too.
     #[cfg(any(test, feature = "simulator"))]
     pub(crate) fn drops_former(&self) -> bool {
         super::rules::drops_former(
@@ -55,7 +56,7 @@ impl MemoryDisk {
         )
     }
 
-    /// Whose it is. To look takes the disk from nobody who has it open.
+    /// The identity on the disk. Reading it shuts out nobody who has the disk open.
     #[cfg(any(test, feature = "simulator"))]
     pub(crate) fn identity(&self) -> Option<Identity> {
         lock(&self.shared).image.as_ref().map(|image| image.identity.clone())
@@ -79,8 +80,8 @@ impl MemoryDisk {
     }
 }
 
-/// No code of ours panics while it holds the lock, and every change to the disk is a single
-/// assignment of a finished value; a lock that is poisoned all the same guards a sound disk.
+/// Every change to the disk is a single assignment of a finished value, so the disk is sound even
+/// if the lock is poisoned.
 fn lock(shared: &Mutex<Disk>) -> MutexGuard<'_, Disk> {
     shared.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -90,7 +91,7 @@ fn lock(shared: &Mutex<Disk>) -> MutexGuard<'_, Disk> {
 pub(crate) struct MemoryStore {
     shared: Arc<Mutex<Disk>>,
     opened: u64,
-    /// Copies, so that they can be lent without the lock.
+    /// A copy, which can be lent without the lock. So is the promise.
     identity: Option<Identity>,
     promise: Promise,
     /// The checkpoint begun and not yet committed.
@@ -105,8 +106,8 @@ impl MemoryStore {
     /// Runs one call on the disk, unless this store has failed or been shut out before.
     fn call<T>(
         &mut self,
-        call: impl FnOnce(&mut MemoryStore, &mut Disk) -> Result<T, StorageError>,
-    ) -> Result<T, StorageError> {
+        call: impl FnOnce(&mut MemoryStore, &mut Disk) -> Result<T>,
+    ) -> Result<T> {
         if let Some(reason) = &self.failed {
             let reason = reason.clone();
             return Err(StorageError::Poisoned { reason });
@@ -126,7 +127,7 @@ impl MemoryStore {
 }
 
 /// The image of a disk that must have been founded.
-fn founded(disk: &mut Disk) -> Result<&mut Image, StorageError> {
+fn founded(disk: &mut Disk) -> Result<&mut Image> {
     match disk.image.as_mut() {
         Some(image) => Ok(image),
         None => refuse("the store is blank".to_owned()),
@@ -142,7 +143,7 @@ impl LogStore for MemoryStore {
         &self.promise
     }
 
-    fn set_identity(&mut self, identity: &Identity) -> Result<(), StorageError> {
+    fn set_identity(&mut self, identity: &Identity) -> Result<()> {
         self.call(|store, disk| {
             let image = founded(disk)?;
             check_successor(&image.identity, identity)?;
@@ -152,7 +153,7 @@ impl LogStore for MemoryStore {
         })
     }
 
-    fn keep_promise(&mut self, promise: &Promise) -> Result<(), StorageError> {
+    fn set_promise(&mut self, promise: &Promise) -> Result<()> {
         self.call(|store, disk| {
             founded(disk)?.promise = promise.clone();
             store.promise = promise.clone();
@@ -160,7 +161,7 @@ impl LogStore for MemoryStore {
         })
     }
 
-    fn mark_removed(&mut self) -> Result<(), StorageError> {
+    fn mark_removed(&mut self) -> Result<()> {
         self.call(|_, disk| {
             founded(disk)?.removed = true;
             Ok(())
@@ -173,7 +174,7 @@ impl LogStore for MemoryStore {
         hard_state: HardState,
         meta: &SnapshotMeta,
         chunks: &mut dyn Iterator<Item = Vec<u8>>,
-    ) -> Result<(), StorageError> {
+    ) -> Result<()> {
         // The iterator is the caller's code: it runs without the lock.
         let chunks: Vec<Vec<u8>> = chunks.collect();
         self.call(|store, disk| {
@@ -198,7 +199,7 @@ impl LogStore for MemoryStore {
         })
     }
 
-    fn load(&mut self, sink: &mut ChunkSink<'_>) -> Result<Boot, StorageError> {
+    fn load(&mut self, sink: &mut ChunkSink<'_>) -> Result<Boot> {
         let image = self.call(|_, disk| {
             let image = founded(disk)?;
             if image.removed {
@@ -223,7 +224,7 @@ impl LogStore for MemoryStore {
         })
     }
 
-    fn append(&mut self, write: &LogWrite) -> Result<(), StorageError> {
+    fn append(&mut self, write: &LogWrite) -> Result<()> {
         self.call(|_, disk| {
             let image = founded(disk)?;
             image.bounds = image.bounds.after_append(write)?;
@@ -240,18 +241,14 @@ impl LogStore for MemoryStore {
         })
     }
 
-    fn checkpointer(&mut self) -> Result<Box<dyn Checkpointer>, StorageError> {
-        self.call(|store, _| -> Result<Box<dyn Checkpointer>, StorageError> {
+    fn checkpointer(&mut self) -> Result<Box<dyn Checkpointer>> {
+        self.call(|store, _| -> Result<Box<dyn Checkpointer>> {
             let (disk, pending) = (Arc::clone(&store.shared), Arc::clone(&store.pending));
             Ok(Box::new(MemoryCheckpointer { disk, pending }))
         })
     }
 
-    fn commit_checkpoint(
-        &mut self,
-        meta: &SnapshotMeta,
-        log: LogAfter,
-    ) -> Result<(), StorageError> {
+    fn commit_checkpoint(&mut self, meta: &SnapshotMeta, log: LogAfter) -> Result<()> {
         self.call(|store, disk| {
             let Some(Begun { kind, chunks, is_finished: true }) = pending(&store.pending).take()
             else {
@@ -286,7 +283,7 @@ struct Begun {
     is_finished: bool,
 }
 
-/// Each change is a single assignment, so a lock that is poisoned guards a sound value.
+/// Each change is a single assignment, so the value is sound even if the lock is poisoned.
 fn pending(pending: &Mutex<Option<Begun>>) -> MutexGuard<'_, Option<Begun>> {
     pending.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -298,7 +295,7 @@ struct MemoryCheckpointer {
 }
 
 impl Checkpointer for MemoryCheckpointer {
-    fn begin(&mut self, full: bool) -> Result<CheckpointKind, StorageError> {
+    fn begin(&mut self, full: bool) -> Result<CheckpointKind> {
         let deltas = founded(&mut lock(&self.disk))?.checkpoints.len();
         let full = full || deltas > DELTAS_MAX;
         let kind = if full { CheckpointKind::Full } else { CheckpointKind::Delta };
@@ -306,7 +303,7 @@ impl Checkpointer for MemoryCheckpointer {
         Ok(kind)
     }
 
-    fn put_chunk(&mut self, chunk: &[u8]) -> Result<(), StorageError> {
+    fn put_chunk(&mut self, chunk: &[u8]) -> Result<()> {
         match &mut *pending(&self.pending) {
             Some(begun) => begun.chunks.push(chunk.to_vec()),
             None => return refuse("a chunk, and no checkpoint was begun".to_owned()),
@@ -314,7 +311,7 @@ impl Checkpointer for MemoryCheckpointer {
         Ok(())
     }
 
-    fn finish(&mut self) -> Result<(), StorageError> {
+    fn finish(&mut self) -> Result<()> {
         match &mut *pending(&self.pending) {
             Some(begun) => begun.is_finished = true,
             None => return refuse("an end, and no checkpoint was begun".to_owned()),

@@ -1,24 +1,26 @@
-//! What a node keeps on disk, and the promises that a store must keep.
+//! The durable state of a node: the contract of a store, and two stores that keep it, on disk
+//! (`store`) and in memory (`memory`).
 //!
-//! A store holds one node's [`Identity`], its [`Promise`] to those that it may
-//! found a cluster with, its Raft log since the last checkpoint with the hard
-//! state, and the checkpoint itself: a full image of the state machine followed
-//! by any number of deltas, each a list of chunks that only the state machine
-//! reads. The store of a node without a cluster has a checkpoint at index 0.
+//! A store holds one node's
+//! - [`Identity`],
+//! - [`Promise`] to the peers that it may found a cluster with,
+//! - checkpoint: a full image of the state machine and any number of deltas, each a list of chunks
+//!   that only the state machine decodes,
+//! - Raft log since the checkpoint, and hard state.
+//!
+//! The store of a node without a cluster has a checkpoint at index 0.
 //!
 //! The contract, which one conformance suite checks for every store:
 //! - When a call returns `Ok`, what it wrote survives a power cut.
-//! - A call is all or nothing: after a crash in the middle of it, the store
-//!   opens as it was before the call or as it would have been after it.
-//! - What is read is what was written. Anything else is
-//!   [`StorageError::Corrupt`], never data and never an empty store.
-//! - After an error the store is poisoned and refuses every further write: a
-//!   failed sync is never tried again on the same data. The exception is
-//!   [`StorageError::Again`], after which the store is as it was before the
-//!   call. If that was one of a checkpoint's, the checkpoint is forgotten.
+//! - A call is atomic: after a crash in the middle of it, the store opens in the state before or
+//!   after the call.
+//! - A read returns what was written, or [`StorageError::Corrupt`]: never other data, and never an
+//!   empty store.
+//! - After an error the store is poisoned and refuses every further write: a failed sync is never
+//!   repeated on the same data. The exception is [`StorageError::Again`]: the store is unchanged.
+//!   If the call belonged to a checkpoint, that checkpoint is dropped.
 //! - One thread calls it.
 
-mod anew;
 mod checkpoint;
 mod directory;
 mod files;
@@ -31,11 +33,12 @@ mod memory;
 mod opening;
 mod provisional;
 mod record;
+mod replacement;
 mod replay;
 mod rules;
 mod salvage;
 mod segments;
-mod sled;
+mod store;
 mod witness;
 
 #[cfg(test)]
@@ -52,11 +55,14 @@ use std::path::PathBuf;
 use crate::node::stored::{Boot, HardState, Identity, LogWrite, SnapshotMeta};
 use crate::types::membership::Promise;
 
-pub(crate) use self::anew::{Marks, Replacement, copy_store, identity_of};
 pub(crate) use self::files::{create_file, sync_directory};
 pub(crate) use self::memory::{MemoryDisk, MemoryStore};
 pub(crate) use self::provisional::{Begin, Provisional};
-pub(crate) use self::sled::{SledOptions, SledStore};
+pub(crate) use self::replacement::{Marks, Replacement, copy_store, identity_of};
+pub(crate) use self::store::{DiskStore, StoreOptions};
+
+/// The result of a store's call.
+pub(crate) type Result<T, E = StorageError> = std::result::Result<T, E>;
 
 /// What a checkpoint's chunks hold.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -67,7 +73,7 @@ pub(crate) enum CheckpointKind {
     Delta,
 }
 
-/// What becomes of the log when a checkpoint is committed.
+/// What the commit of a checkpoint does to the log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum LogAfter {
     /// Entries below this index are dropped.
@@ -76,73 +82,72 @@ pub(crate) enum LogAfter {
     Reset(HardState),
 }
 
-/// Takes the chunks of a checkpoint in the order in which they were put; an error (a chunk that
-/// does not decode) ends the load as corrupt.
+/// Receives the chunks of a checkpoint in the order in which they were put. If it fails (a chunk
+/// does not decode), the load ends as corrupt.
 pub(crate) type ChunkSink<'a> = dyn FnMut(&[u8]) -> Result<(), String> + 'a;
 
+/// The durable state of one node: see the module's documentation.
 pub(crate) trait LogStore: Send {
-    /// Who this store belongs to; `None` if it is blank.
+    /// The node that this store belongs to; `None` if it is blank.
     fn identity(&self) -> Option<&Identity>;
 
-    /// What the node has promised while it had no cluster; the default if nothing, or if the store
-    /// is blank.
+    /// The node's promise from the time when it had no cluster; the default if there is none, or if
+    /// the store is blank.
     fn promise(&self) -> &Promise;
 
-    /// Replaces the identity. A node's id, incarnation and uid never change, and a cluster once set
-    /// does not either. It may be called before the store is loaded, but not on a blank one.
-    fn set_identity(&mut self, identity: &Identity) -> Result<(), StorageError>;
+    /// Replaces the identity. A node's id, incarnation and uid never change, nor does its cluster
+    /// once it is set. May be called before the store is loaded, but not on a blank one.
+    fn set_identity(&mut self, identity: &Identity) -> Result<()>;
 
-    /// Replaces the promise. It may be called before the store is loaded, but not on a blank one.
-    fn keep_promise(&mut self, promise: &Promise) -> Result<(), StorageError>;
+    /// Replaces the promise. May be called before the store is loaded, but not on a blank one.
+    fn set_promise(&mut self, promise: &Promise) -> Result<()>;
 
-    /// Marks the store as that of a member that was removed: it opens and loads never again, and all
-    /// that is left to do with it is to begin it again. Not on a blank one.
-    fn mark_removed(&mut self) -> Result<(), StorageError>;
+    /// Marks the store as that of a removed member. It cannot be opened or loaded again, only
+    /// replaced. Not for a blank store.
+    fn mark_removed(&mut self) -> Result<()>;
 
-    /// Turns a blank store into the store of `identity`, with this as its first, full checkpoint,
-    /// an empty log and `hard_state`.
+    /// Turns a blank store into the store of `identity`, with a full checkpoint of these chunks, an
+    /// empty log and `hard_state`.
     fn found(
         &mut self,
         identity: &Identity,
         hard_state: HardState,
         meta: &SnapshotMeta,
         chunks: &mut dyn Iterator<Item = Vec<u8>>,
-    ) -> Result<(), StorageError>;
+    ) -> Result<()>;
 
-    /// Reads everything back, verified. Called once, on a store that is not blank.
-    fn load(&mut self, sink: &mut ChunkSink<'_>) -> Result<Boot, StorageError>;
+    /// Reads everything back and verifies it. Called once, on a store that is not blank.
+    fn load(&mut self, sink: &mut ChunkSink<'_>) -> Result<Boot>;
 
     /// Makes a write durable.
-    fn append(&mut self, write: &LogWrite) -> Result<(), StorageError>;
+    fn append(&mut self, write: &LogWrite) -> Result<()>;
 
-    /// Called when nothing was written for a while, for what need not be done with each write.
-    fn rest(&mut self) -> Result<(), StorageError> {
+    /// Called when nothing was written for a while, for work that is not due with each write.
+    fn idle(&mut self) -> Result<()> {
         Ok(())
     }
 
-    /// What writes the chunks of checkpoints, while appends go on: for another thread, if that is
-    /// wanted. Of a store that is loaded.
-    fn checkpointer(&mut self) -> Result<Box<dyn Checkpointer>, StorageError>;
+    /// The writer of checkpoints, which may run on another thread beside appends. The store must be
+    /// loaded.
+    fn checkpointer(&mut self) -> Result<Box<dyn Checkpointer>>;
 
-    /// Makes the checkpoint that was finished last count, at once and durably. `Reset` goes with
-    /// `Full` only.
-    fn commit_checkpoint(&mut self, meta: &SnapshotMeta, log: LogAfter)
-    -> Result<(), StorageError>;
+    /// Commits the checkpoint that was finished last, atomically and durably. `Reset` is allowed
+    /// only with a full one.
+    fn commit_checkpoint(&mut self, meta: &SnapshotMeta, log: LogAfter) -> Result<()>;
 }
 
-/// Writes the chunks of one checkpoint after the other. None of them counts before it is committed.
+/// Writes one checkpoint after the other. None is valid before its commit.
 pub(crate) trait Checkpointer: Send {
-    /// Begins a checkpoint and says which kind the store wants: `Full` when `full` was asked for,
-    /// or when so much has gathered that a new image costs less than it saves. A checkpoint that
-    /// was begun before and not committed is forgotten, whoever has begun it, and must not be gone on
-    /// with.
-    fn begin(&mut self, full: bool) -> Result<CheckpointKind, StorageError>;
+    /// Begins a checkpoint and returns the kind that the store wants: `Full` if `full` is set, or
+    /// if a new image costs less than it saves. A checkpoint that was begun before and not
+    /// committed is dropped, and nobody may continue it.
+    fn begin(&mut self, full: bool) -> Result<CheckpointKind>;
 
     /// Adds a chunk, of any size up to a few MiB.
-    fn put_chunk(&mut self, chunk: &[u8]) -> Result<(), StorageError>;
+    fn put_chunk(&mut self, chunk: &[u8]) -> Result<()>;
 
     /// Makes all chunks durable.
-    fn finish(&mut self) -> Result<(), StorageError>;
+    fn finish(&mut self) -> Result<()>;
 }
 
 /// Why a store failed.
@@ -154,8 +159,8 @@ pub(crate) enum StorageError {
     Io { what: String, reason: String },
     #[error("no space left on the disk: {what}")]
     NoSpace { what: String },
-    /// Nothing that counts was changed, and the call may be made again: there was no file to open, or
-    /// a checkpoint could not be written beside what there is.
+    /// Nothing was changed, and the call may be repeated: no more files can be opened, or a new
+    /// checkpoint cannot be written.
     #[error("{what}: {reason}")]
     Again { what: String, reason: String },
     #[error("this member was removed from its cluster: {reason}")]

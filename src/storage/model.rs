@@ -7,7 +7,7 @@ use super::rules::refuse;
 use crate::node::stored::{
     Boot, EntryKind, HardState, Identity, LogEntry, LogWrite, SnapshotMeta, Voting,
 };
-use crate::storage::{CheckpointKind, LogAfter, LogStore, StorageError};
+use crate::storage::{CheckpointKind, LogAfter, LogStore, Result};
 use crate::types::membership::{Ballot, Genesis, Member, Pledge, Promise};
 
 /// One change to a store, as its caller sees it.
@@ -69,7 +69,7 @@ impl Model {
     }
 
     /// Loads a store.
-    pub(super) fn of(store: &mut dyn LogStore) -> Result<Model, StorageError> {
+    pub(super) fn of(store: &mut dyn LogStore) -> Result<Model> {
         let Some(identity) = store.identity().cloned() else {
             return refuse("the store is blank".to_owned());
         };
@@ -131,11 +131,11 @@ impl Model {
 }
 
 /// Does an operation on a store, and says which kind of checkpoint it was.
-pub(super) fn apply(store: &mut dyn LogStore, op: &Op) -> Result<CheckpointKind, StorageError> {
+pub(super) fn apply(store: &mut dyn LogStore, op: &Op) -> Result<CheckpointKind> {
     match op {
         Op::Append(write) => store.append(write).map(|()| CheckpointKind::Delta),
         Op::Identify(identity) => store.set_identity(identity).map(|()| CheckpointKind::Delta),
-        Op::Promise(promise) => store.keep_promise(promise).map(|()| CheckpointKind::Delta),
+        Op::Promise(promise) => store.set_promise(promise).map(|()| CheckpointKind::Delta),
         Op::Abandon { full, chunks } => {
             let mut writer = store.checkpointer()?;
             let kind = writer.begin(*full)?;
@@ -227,7 +227,7 @@ pub(super) fn hard_state(term: u64, vote: u64, commit: u64) -> HardState {
 }
 
 /// Founds a store with the contents that every test begins with.
-pub(super) fn found(store: &mut dyn LogStore) -> Result<Model, StorageError> {
+pub(super) fn found(store: &mut dyn LogStore) -> Result<Model> {
     let chunks = vec![b"genesis".to_vec(), Vec::new(), vec![7; 100_000]];
     let state = hard_state(1, 0, 0);
     store.found(&identity(), state, &meta(0), &mut chunks.clone().into_iter())?;

@@ -1,13 +1,13 @@
 //! Opening a store, for a bounded time.
 //!
-//! A disk may hang, and sled may wait for a thread of its own that has panicked: an open may then
-//! never come back. So it is done on a thread of its own, and given up after a time that no disk
-//! which is good for anything needs.
+//! A disk may hang, or sled may wait for one of its threads that has panicked, and then an open
+//! never returns. So it runs on a separate thread, and the caller gives up after a time that no
+//! working disk needs.
 //!
-//! What was given up cannot be ended. The thread goes on for as long as the disk keeps it, and
-//! with it this process's lock on the directory; if the open comes to an end after all, the store is
-//! closed again and the directory is free. So until then a second try fails, in this process and
-//! in others, with [`StorageError::InUse`]: which is as it should be, since two may not write there.
+//! The thread cannot be stopped. It continues as long as the disk blocks it, and holds this
+//! process's lock on the directory. If the open returns after all, the store is closed again and
+//! the directory is free. Until then a second attempt fails with [`StorageError::InUse`], in this
+//! process and in others, as it must: two may not write there.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -16,15 +16,15 @@ use std::time::Duration;
 
 use crossbeam_channel::{RecvTimeoutError, bounded};
 
-use super::StorageError;
+use super::{Result, StorageError};
 
 /// How long an open may take, however little there is to read.
 pub(super) const PATIENCE: Duration = Duration::from_secs(60);
-/// A database may take as much longer as it would to be read once at this rate.
+/// Larger databases get more time: as much as reading them once at this rate takes.
 const BYTES_PER_SECOND_MIN: u64 = 1 << 20;
-/// How often to look at the time.
+/// How often the waiting thread wakes.
 const LOOK: Duration = Duration::from_secs(1);
-/// How often to say that it takes long.
+/// How often to warn that it takes long.
 const WARN_EVERY: Duration = Duration::from_secs(10);
 
 /// The bytes of the database that is being opened, once they are known.
@@ -41,12 +41,12 @@ impl Size {
     }
 }
 
-/// Opens something of this directory, on a thread of its own.
+/// Runs `open` for this directory on a separate thread, and waits for a limited time.
 pub(super) fn within<T: Send + 'static>(
     patience: Duration,
     dir: &Path,
-    open: impl FnOnce(&Size) -> Result<T, StorageError> + Send + 'static,
-) -> Result<T, StorageError> {
+    open: impl FnOnce(&Size) -> Result<T> + Send + 'static,
+) -> Result<T> {
     let failed = |reason: String| {
         let what = "opening the store".to_owned();
         Err(StorageError::Io { what, reason })
@@ -55,7 +55,7 @@ pub(super) fn within<T: Send + 'static>(
     let (opened, opening) = bounded(1);
     let known = size.clone();
     let thread = std::thread::Builder::new().name("quorate-open".to_owned()).spawn(move || {
-        // Nobody may be waiting any longer: what was opened is then closed here.
+        // If the caller has given up, the store is closed here.
         let _ = opened.send(open(&known));
     });
     if let Err(error) = thread {
@@ -69,7 +69,7 @@ pub(super) fn within<T: Send + 'static>(
             Err(RecvTimeoutError::Disconnected) => return failed("it panicked".to_owned()),
             Err(RecvTimeoutError::Timeout) => {}
         }
-        // Not by a clock: a process that was stopped meanwhile has not waited.
+        // Counted, and not read from a clock: a process that was stopped meanwhile has not waited.
         waited += look;
         let limit = limit(patience, size.bytes());
         if waited >= limit {
@@ -115,7 +115,7 @@ mod tests {
 
         use crate::machine::snapshot::ChunkWriter;
         use crate::node::stored::Identity;
-        use crate::storage::{LogStore, SledOptions, SledStore};
+        use crate::storage::{DiskStore, LogStore, StoreOptions};
 
         let temporary = tempfile::tempdir().unwrap();
         let dir = temporary.path();
@@ -128,7 +128,7 @@ mod tests {
             address: "127.0.0.1:7400".to_owned(),
             uid: 1,
         };
-        let mut store = SledStore::open(dir, SledOptions::default()).unwrap();
+        let mut store = DiskStore::open(dir, StoreOptions::default()).unwrap();
         let (hard_state, meta, state) = founding.start();
         store.found(&identity, hard_state, &meta, &mut ChunkWriter::full(state)).unwrap();
         drop(store);
@@ -138,7 +138,7 @@ mod tests {
         let bytes = fs::read(&file).unwrap();
         fs::remove_file(&file).unwrap();
         assert!(Command::new("mkfifo").arg(&file).status().unwrap().success());
-        let open = |patience| SledStore::open_within(patience, dir, SledOptions::default());
+        let open = |patience| DiskStore::open_within(patience, dir, StoreOptions::default());
         let error = open(Duration::from_millis(100)).unwrap_err();
         let error = error.into_error(dir.to_owned()).to_string();
         assert!(error.contains(&dir.display().to_string()), "{error}");

@@ -1,13 +1,12 @@
 //! The store of an instance whose data directory is damaged, until a leader takes the instance in.
 //!
-//! The instance runs as a new member that has nothing yet. It has nothing to keep either: it makes no
-//! promise, and the first write of a new member is what a leader has sent it. A leader sends that
-//! only after its cluster has committed the new member, so a majority of the voters is alive then,
-//! with everything that was acknowledged. That first write puts the damaged directory aside and
-//! begins a fresh one; before it, nothing on the disk is changed.
+//! The instance runs as a new member without data. It makes no promise, and its first write is what
+//! a leader has sent it. A leader sends that only after its cluster has committed the new member,
+//! so a majority of the voters is alive then, with everything that was acknowledged. This first
+//! write replaces the damaged directory by a new one. Before it, nothing on the disk changes.
 //!
-//! A crash before the first write leaves the damaged directory as it was. The next start draws
-//! another id. The one before has acknowledged nothing, and its cluster replaces it by the later one.
+//! After a crash before the first write, the next start draws another id. The former id has
+//! acknowledged nothing, and the cluster replaces it by the new one.
 
 use super::rules::{check_successor, refuse};
 use crate::machine::snapshot::ChunkWriter;
@@ -15,14 +14,13 @@ use crate::node::bootstrap::genesis::nothing;
 use crate::node::stored::{Boot, HardState, Identity, LogWrite, SnapshotMeta};
 use crate::planted::{Bug, planted};
 use crate::storage::{
-    Checkpointer, ChunkSink, LogAfter, LogStore, MemoryDisk, MemoryStore, StorageError,
+    Checkpointer, ChunkSink, LogAfter, LogStore, MemoryDisk, MemoryStore, Result, StorageError,
 };
 use crate::types::membership::Promise;
 
-/// Puts the damaged directory aside and founds the store of this identity in its place. The store is
-/// loaded, and holds nothing but the identity.
-pub(crate) type Begin =
-    Box<dyn FnOnce(&Identity) -> Result<Box<dyn LogStore>, StorageError> + Send>;
+/// Replaces the damaged directory by a store of this identity. The store is loaded, and has no
+/// other content.
+pub(crate) type Begin = Box<dyn FnOnce(&Identity) -> Result<Box<dyn LogStore>> + Send>;
 
 /// See the module's documentation.
 pub(crate) struct Provisional {
@@ -42,7 +40,7 @@ enum State {
 
 impl Provisional {
     /// A store of this identity with nothing in it. The identity must be one that was never used.
-    pub(crate) fn new(identity: Identity, begin: Begin) -> Result<Provisional, StorageError> {
+    pub(crate) fn new(identity: Identity, begin: Begin) -> Result<Provisional> {
         let mut empty = MemoryDisk::new().open();
         let (hard_state, meta, state) = nothing();
         empty.found(&identity, hard_state, &meta, &mut ChunkWriter::full(state))?;
@@ -53,8 +51,8 @@ impl Provisional {
         Ok(store)
     }
 
-    /// The store on disk, which the first call makes.
-    fn begun(&mut self) -> Result<&mut dyn LogStore, StorageError> {
+    /// The store on disk, which the first call creates.
+    fn begun(&mut self) -> Result<&mut dyn LogStore> {
         if matches!(self.state, State::Waiting { .. }) {
             let failed = State::Failed("the data directory could not be replaced".to_owned());
             if let State::Waiting { begin, .. } = std::mem::replace(&mut self.state, failed) {
@@ -89,7 +87,7 @@ impl LogStore for Provisional {
     }
 
     /// Not durable before the store has begun: a crash until then forgets the identity as a whole.
-    fn set_identity(&mut self, identity: &Identity) -> Result<(), StorageError> {
+    fn set_identity(&mut self, identity: &Identity) -> Result<()> {
         if let State::Waiting { .. } = &self.state {
             check_successor(&self.identity, identity)?;
             self.identity = identity.clone();
@@ -98,19 +96,19 @@ impl LogStore for Provisional {
         self.begun()?.set_identity(identity)
     }
 
-    fn keep_promise(&mut self, promise: &Promise) -> Result<(), StorageError> {
+    fn set_promise(&mut self, promise: &Promise) -> Result<()> {
         match &mut self.state {
-            State::Begun(store) => store.keep_promise(promise),
+            State::Begun(store) => store.set_promise(promise),
             State::Waiting { .. } | State::Failed(_) => {
                 refuse("a promise of an instance whose directory is damaged".to_owned())
             }
         }
     }
 
-    fn mark_removed(&mut self) -> Result<(), StorageError> {
+    fn mark_removed(&mut self) -> Result<()> {
         match &mut self.state {
             State::Begun(store) => store.mark_removed(),
-            // It never was a member, and the directory is not its own yet.
+            // It never was a member, and the directory does not belong to it yet.
             State::Waiting { .. } | State::Failed(_) => Ok(()),
         }
     }
@@ -121,40 +119,36 @@ impl LogStore for Provisional {
         _: HardState,
         _: &SnapshotMeta,
         _: &mut dyn Iterator<Item = Vec<u8>>,
-    ) -> Result<(), StorageError> {
+    ) -> Result<()> {
         refuse("the store is founded already".to_owned())
     }
 
-    fn load(&mut self, sink: &mut ChunkSink<'_>) -> Result<Boot, StorageError> {
+    fn load(&mut self, sink: &mut ChunkSink<'_>) -> Result<Boot> {
         match &mut self.state {
             State::Waiting { empty, .. } => empty.load(sink),
             State::Begun(_) | State::Failed(_) => self.begun()?.load(sink),
         }
     }
 
-    fn append(&mut self, write: &LogWrite) -> Result<(), StorageError> {
+    fn append(&mut self, write: &LogWrite) -> Result<()> {
         if write.entries.is_empty() && write.hard_state.is_none() {
             return Ok(());
         }
         self.begun()?.append(write)
     }
 
-    fn rest(&mut self) -> Result<(), StorageError> {
+    fn idle(&mut self) -> Result<()> {
         match &mut self.state {
-            State::Begun(store) => store.rest(),
+            State::Begun(store) => store.idle(),
             State::Waiting { .. } | State::Failed(_) => Ok(()),
         }
     }
 
-    fn checkpointer(&mut self) -> Result<Box<dyn Checkpointer>, StorageError> {
+    fn checkpointer(&mut self) -> Result<Box<dyn Checkpointer>> {
         self.begun()?.checkpointer()
     }
 
-    fn commit_checkpoint(
-        &mut self,
-        meta: &SnapshotMeta,
-        log: LogAfter,
-    ) -> Result<(), StorageError> {
+    fn commit_checkpoint(&mut self, meta: &SnapshotMeta, log: LogAfter) -> Result<()> {
         self.begun()?.commit_checkpoint(meta, log)
     }
 }
@@ -206,7 +200,7 @@ mod tests {
         store.mark_removed().unwrap();
         store.append(&LogWrite::default()).unwrap();
         let ballot = Ballot { round: 1, proposer: 1 };
-        assert!(store.keep_promise(&Promise { ballot, pledge: None }).is_err());
+        assert!(store.set_promise(&Promise { ballot, pledge: None }).is_err());
         assert!(!begun.load(Ordering::Relaxed));
 
         store.append(&first_write()).unwrap();

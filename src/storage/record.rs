@@ -1,7 +1,7 @@
-//! The chunks of checkpoints as sled keeps them, byte by byte.
+//! The encoding of a checkpoint's chunks as entries of sled.
 //!
-//! A chunk is kept as one or more parts, each a key and a value, small enough
-//! that sled never moves one to a file of its own (it would not sync that file).
+//! A chunk is stored as one or more parts, each a key and a value. They are so small that sled
+//! never moves one to a separate file, which it would not sync.
 //!
 //! Key, 17 bytes, big endian, so that sled's order is the order of writing:
 //!
@@ -22,15 +22,14 @@
 //! | 13     | n     | this part of the body                                    |
 //! | 13 + n | 8     | XXH3 of the key and of everything before                 |
 //!
-//! The chain after a chunk is the XXH3 of its parts' checksums. Each part
-//! holds the chain before it, so a chunk vouches for all those before it, and
-//! one that was lost, doubled, moved or brought back is found out. The log
-//! holds the chain after the last chunk.
+//! The chain after a chunk is the XXH3 of its parts' checksums. Each part holds the chain before
+//! it, so each chunk depends on all earlier ones. A chunk that was lost, duplicated, moved or
+//! restored from an old copy is detected. The log holds the chain after the last chunk.
 
 use serde::Serialize;
 use xxhash_rust::xxh3::{Xxh3, xxh3_64};
 
-use super::StorageError;
+use super::{Result, StorageError};
 
 /// The format of the records that this version writes and the only one that it reads.
 pub(super) const FORMAT: u8 = 1;
@@ -46,10 +45,10 @@ const KEY_BYTES: usize = 17;
 /// A key in sled.
 pub(super) type Key = [u8; KEY_BYTES];
 
-/// What the keys begin with.
+/// The first byte of each key.
 const TAG: u8 = b'C';
 
-/// The name of a chunk.
+/// The identity of a chunk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct ChunkId {
     /// The part of a checkpoint that it belongs to.
@@ -58,14 +57,14 @@ pub(super) struct ChunkId {
 }
 
 impl ChunkId {
-    /// What the keys of all chunks of a group begin with.
+    /// The prefix of the keys of all chunks of a group.
     pub(super) fn group_prefix(group: u64) -> [u8; 9] {
         let mut prefix = [TAG; 9];
         prefix[1..].copy_from_slice(&group.to_be_bytes());
         prefix
     }
 
-    /// What sorts behind the keys of all chunks.
+    /// A key that sorts after those of all chunks.
     pub(super) fn end() -> [u8; 1] {
         [TAG + 1]
     }
@@ -133,7 +132,7 @@ pub(super) fn encode(id: ChunkId, previous: u64, body: &[u8]) -> Encoded {
     Encoded { parts, chain: chain.digest(), bytes }
 }
 
-/// A record as it was read back, its checksums and parts verified, its chain not yet.
+/// A record that was read back: its checksums and parts are verified, its chain is not yet.
 #[derive(Debug)]
 pub(super) struct Record {
     pub(super) id: ChunkId,
@@ -152,7 +151,7 @@ pub(super) struct Reader<I> {
 
 impl<I, K, V> Reader<I>
 where
-    I: Iterator<Item = Result<(K, V), StorageError>>,
+    I: Iterator<Item = Result<(K, V)>>,
     K: AsRef<[u8]>,
     V: AsRef<[u8]>,
 {
@@ -161,7 +160,7 @@ where
     }
 
     /// The next record; after an error the reader must not be asked again.
-    pub(super) fn next(&mut self) -> Result<Option<Record>, StorageError> {
+    pub(super) fn next(&mut self) -> Result<Option<Record>> {
         let Some(first) = self.parts.next() else {
             return Ok(None);
         };
@@ -200,7 +199,7 @@ where
     }
 }
 
-/// Reads arbitrary parts as they are, and arbitrary bodies that are properly sealed.
+/// Reads arbitrary parts, and arbitrary bodies with correct checksums.
 #[cfg(any(test, fuzzing))]
 pub(super) fn fuzz(parts: &[&[u8]]) {
     let stored = parts.chunks(2).map(|part| Ok((part[0], *part.last().unwrap_or(&part[0]))));
@@ -214,7 +213,7 @@ pub(super) fn fuzz(parts: &[&[u8]]) {
     }
 }
 
-fn parse_key(key: &[u8]) -> Result<(ChunkId, u32), StorageError> {
+fn parse_key(key: &[u8]) -> Result<(ChunkId, u32)> {
     match ChunkId::parse(key) {
         Some(parsed) => Ok(parsed),
         None => corrupt(format!("a key that is none of ours: {key:02x?}")),
@@ -229,7 +228,7 @@ struct Opened<'a> {
     checksum: u64,
 }
 
-fn open(id: ChunkId, part: u32, value: &[u8]) -> Result<Opened<'_>, StorageError> {
+fn open(id: ChunkId, part: u32, value: &[u8]) -> Result<Opened<'_>> {
     let short = || StorageError::Corrupt { what: format!("{id}: part {part} is cut short") };
     let (sealed, checksum) = value.split_last_chunk::<CHECKSUM_BYTES>().ok_or_else(short)?;
     let (header, piece) = sealed.split_first_chunk::<HEADER_BYTES>().ok_or_else(short)?;
@@ -237,7 +236,7 @@ fn open(id: ChunkId, part: u32, value: &[u8]) -> Result<Opened<'_>, StorageError
     if seal(&id.key(part), sealed) != checksum {
         return corrupt(format!("{id}: part {part} has a wrong checksum"));
     }
-    // After the checksum: a version that is not ours is then a version, and not damage.
+    // After the checksum, so that another version is reported as that, and not as damage.
     if header[0] != FORMAT {
         return Err(StorageError::Version {
             what: format!("records of format {}, this version reads {FORMAT}", header[0]),
@@ -258,13 +257,13 @@ fn seal(key: &Key, value: &[u8]) -> u64 {
     hash.digest()
 }
 
-/// The id of a log, and the chain that its records begin with, so that a file which strayed in from
-/// another store does not fit. `origin` is the directory's, see there.
+/// The id of a log, from which the chain of its records starts. So a file from another store does
+/// not fit. `origin` is [`Directory::origin`](super::directory::Directory::origin).
 pub(super) fn log_id(origin: &[u8]) -> u64 {
     xxh3_64(origin)
 }
 
-/// The chain that the chunks of a part of a checkpoint begin with.
+/// The chain before the first chunk of a part of a checkpoint.
 pub(super) fn first_chunk_chain(log: u64, generation: u64, part: u64) -> u64 {
     let mut hash = Xxh3::new();
     for field in [log, generation, part] {
@@ -284,8 +283,8 @@ pub(super) fn array<const N: usize>(bytes: &[u8]) -> Option<[u8; N]> {
     bytes.try_into().ok()
 }
 
-/// The error for bytes that are not what was written.
-pub(super) fn corrupt<T>(what: String) -> Result<T, StorageError> {
+/// The error for bytes that differ from what was written.
+pub(super) fn corrupt<T>(what: String) -> Result<T> {
     Err(StorageError::Corrupt { what })
 }
 
@@ -293,7 +292,7 @@ pub(super) fn corrupt<T>(what: String) -> Result<T, StorageError> {
 mod tests {
     use super::*;
 
-    fn read(parts: &[(Key, Vec<u8>)]) -> Result<Option<Record>, StorageError> {
+    fn read(parts: &[(Key, Vec<u8>)]) -> Result<Option<Record>> {
         Reader::new(parts.iter().map(|(k, v)| Ok((k.to_vec(), v.clone())))).next()
     }
 

@@ -1,26 +1,26 @@
-//! Reading a store back, with every record checked against every other.
+//! Reading a store back and verifying it.
 //!
-//! What must hold, or the store is damaged:
-//! - The log has no gap from the record on that its last checkpoint names, reaches to where the
-//!   witness saw it, and agrees with the witness there. ([`log_file`](super::log_file) has checked
-//!   the records themselves.)
-//! - Its entries begin no later than behind the checkpoint, and the hard state's commit index is
-//!   among them.
-//! - The checkpoint's chunks are all there, in their order, in the generation that the log names.
+//! The store is damaged unless all of this holds:
+//! - The log has no gap after the record that its last checkpoint names. It reaches as far as the
+//!   witness says, and agrees with the witness there. ([`log_file`](super::log_file) has checked
+//!   each record.)
+//! - Its entries start no later than right after the checkpoint, and include the hard state's
+//!   commit index.
+//! - The generation that the log names has all chunks of the checkpoint, in order.
 
 use std::path::Path;
 
 use super::generation::Generation;
 use super::log_body::{CheckpointBody, LogBody};
-use super::log_file::{LogRecord, Position, RecordKind, Scan, scan, sound_records};
+use super::log_file::{LogRecord, RecordKind, RecordPosition, Scan, scan, sound_records};
 use super::log_index::{LogIndex, Span};
 use super::record::{corrupt, first_chunk_chain};
 use super::rules::Bounds;
 use super::witness::Testimony;
 use crate::node::stored::{Boot, HardState, LogEntry};
-use crate::storage::{ChunkSink, StorageError};
+use crate::storage::{ChunkSink, Result};
 
-/// What a log holds, verified, and what is needed to go on writing it.
+/// The verified content of a log, and what is needed to continue it.
 #[derive(Debug)]
 pub(super) struct LogReplay {
     pub(super) scan: Scan,
@@ -43,17 +43,13 @@ impl LogReplay {
     }
 }
 
-/// Reads a log back.
-pub(super) fn read_log(
-    dir: &Path,
-    id: u64,
-    witness: &Testimony,
-) -> Result<LogReplay, StorageError> {
+/// Reads and verifies a log.
+pub(super) fn read_log(dir: &Path, id: u64, witness: &Testimony) -> Result<LogReplay> {
     if witness.first_chain != id {
         return corrupt("the witness is of another store".to_owned());
     }
-    let mut writes: Vec<(Position, LogBody)> = Vec::new();
-    let mut checkpoints: Vec<(Position, CheckpointBody)> = Vec::new();
+    let mut writes: Vec<(RecordPosition, LogBody)> = Vec::new();
+    let mut checkpoints: Vec<(RecordPosition, CheckpointBody)> = Vec::new();
     let scanned = scan(dir, id, |record: &LogRecord<'_>| {
         if record.at.seq == witness.seq && record.at.chain != witness.chain {
             return corrupt(format!("log record {} is not the one that was written", witness.seq));
@@ -72,31 +68,31 @@ pub(super) fn read_log(
     if scanned.first_seq().is_none_or(|first| first > kept_from) {
         return corrupt(format!("the log does not reach back to record {kept_from}"));
     }
-    let mut tape = Tape { entries: Vec::new(), index: LogIndex::default() };
+    let mut log = ReadLog { entries: Vec::new(), index: LogIndex::default() };
     let mut hard_state = checkpoint.hard_state;
     let mut checkpoints = checkpoints.into_iter().peekable();
-    // Of older records nothing counts any more.
+    // Older records are not needed any more.
     let writes = writes.into_iter().filter(|(at, _)| at.seq >= kept_from);
     for (at, body) in writes {
         while let Some((_, checkpoint)) = checkpoints.next_if(|(point, _)| point.seq < at.seq) {
-            tape.drop_before(checkpoint.log_from);
+            log.drop_before(checkpoint.log_from);
         }
         hard_state = body.hard_state;
-        tape.append(at.seq, body)?;
+        log.append(at.seq, body)?;
     }
     for (_, checkpoint) in checkpoints {
-        tape.drop_before(checkpoint.log_from);
+        log.drop_before(checkpoint.log_from);
         hard_state = checkpoint.hard_state;
     }
-    let bounds = check_end(&tape.entries, &checkpoint, hard_state, scanned.last.seq, witness)?;
-    let Tape { entries, index } = tape;
+    let bounds = check_end(&log.entries, &checkpoint, hard_state, scanned.last.seq, witness)?;
+    let ReadLog { entries, index } = log;
     Ok(LogReplay { scan: scanned, checkpoint, hard_state, entries, bounds, index })
 }
 
-/// Reads a log back without its witness, as far as its records are as they were written: the last
-/// checkpoint that it names, and what follows that without a gap.
-pub(super) fn salvage_log(dir: &Path, id: u64) -> Result<(CheckpointBody, Boot), StorageError> {
-    let mut checkpoint: Option<(Position, CheckpointBody)> = None;
+/// Reads as much of a log as is undamaged, without its witness: the last checkpoint that it names,
+/// and the entries after it up to the first gap.
+pub(super) fn salvage_log(dir: &Path, id: u64) -> Result<(CheckpointBody, Boot)> {
+    let mut checkpoint: Option<(RecordPosition, CheckpointBody)> = None;
     sound_records(dir, id, |record, _| {
         if record.kind == RecordKind::Checkpoint
             && let Ok(body) = record.decode()
@@ -107,12 +103,12 @@ pub(super) fn salvage_log(dir: &Path, id: u64) -> Result<(CheckpointBody, Boot),
     let Some((named_at, checkpoint)) = checkpoint else {
         return corrupt("the log names no checkpoint".to_owned());
     };
-    let mut tape = Tape { entries: Vec::new(), index: LogIndex::default() };
+    let mut log = ReadLog { entries: Vec::new(), index: LogIndex::default() };
     let mut hard_state = checkpoint.hard_state;
-    let mut last: Option<Position> = None;
-    let mut goes_on = true;
+    let mut last: Option<RecordPosition> = None;
+    let mut continues = true;
     sound_records(dir, id, |record, previous| {
-        if !goes_on || record.at.seq < checkpoint.kept_from {
+        if !continues || record.at.seq < checkpoint.kept_from {
             return;
         }
         let follows = match last {
@@ -120,15 +116,15 @@ pub(super) fn salvage_log(dir: &Path, id: u64) -> Result<(CheckpointBody, Boot),
             Some(last) => last.seq.checked_add(1) == Some(record.at.seq) && last.chain == previous,
         };
         // The first record that is damaged or missing ends the log.
-        goes_on = follows && tape.take(record, &mut hard_state).is_ok();
-        if goes_on {
+        continues = follows && log.take(record, &mut hard_state).is_ok();
+        if continues {
             last = Some(record.at);
         }
     })?;
     if last.is_none_or(|last| last.seq < named_at.seq) {
         hard_state = checkpoint.hard_state;
     }
-    let Tape { mut entries, .. } = tape;
+    let ReadLog { mut entries, .. } = log;
     let index = checkpoint.meta.index;
     if entries.first().is_some_and(|first| first.index > index + 1) {
         entries.clear();
@@ -139,13 +135,13 @@ pub(super) fn salvage_log(dir: &Path, id: u64) -> Result<(CheckpointBody, Boot),
     Ok((checkpoint, boot))
 }
 
-/// Verifies the chunks of a checkpoint and hands them on.
+/// Verifies the chunks of a checkpoint and passes them to `sink`.
 pub(super) fn read_chunks(
     generation: &Generation,
     log: u64,
     checkpoint: &CheckpointBody,
     sink: &mut ChunkSink<'_>,
-) -> Result<(), StorageError> {
+) -> Result<()> {
     for part in &checkpoint.parts {
         let mut chain = first_chunk_chain(log, checkpoint.generation, part.id);
         let mut chunks = generation.chunks(part.id)?;
@@ -168,23 +164,19 @@ pub(super) fn read_chunks(
 }
 
 /// The log as far as it has been read.
-struct Tape {
+struct ReadLog {
     entries: Vec<LogEntry>,
     index: LogIndex,
 }
 
-impl Tape {
+impl ReadLog {
     fn drop_before(&mut self, from: u64) {
         let dropped = self.entries.partition_point(|entry| entry.index < from);
         self.entries.drain(..dropped);
     }
 
-    /// Takes a record, and the hard state after it.
-    fn take(
-        &mut self,
-        record: &LogRecord<'_>,
-        hard_state: &mut HardState,
-    ) -> Result<(), StorageError> {
+    /// Adds a record, and updates the hard state.
+    fn take(&mut self, record: &LogRecord<'_>, hard_state: &mut HardState) -> Result<()> {
         match record.kind {
             RecordKind::Write => {
                 let body: LogBody = record.decode()?;
@@ -201,7 +193,7 @@ impl Tape {
         Ok(())
     }
 
-    fn append(&mut self, seq: u64, body: LogBody) -> Result<(), StorageError> {
+    fn append(&mut self, seq: u64, body: LogBody) -> Result<()> {
         let (mut first, mut end) = (0, 0);
         if let (Some(head), Some(tail)) = (body.entries.first(), body.entries.last()) {
             (first, end) = (head.index, tail.index.saturating_add(1));
@@ -219,14 +211,14 @@ impl Tape {
     }
 }
 
-/// Checks that the log reaches far enough and makes sense.
+/// Checks that the log reaches far enough and is consistent.
 fn check_end(
     entries: &[LogEntry],
     checkpoint: &CheckpointBody,
     hard_state: HardState,
     last_seq: u64,
     witness: &Testimony,
-) -> Result<Bounds, StorageError> {
+) -> Result<Bounds> {
     if last_seq < witness.seq {
         return corrupt(format!(
             "acknowledged data is missing: log record {} was written and {last_seq} is the last \

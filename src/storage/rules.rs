@@ -1,12 +1,11 @@
-//! What a store's caller must keep to, checked before anything is written.
+//! The rules for callers of a store, checked before anything is written.
 //!
-//! A write that breaks these rules would leave a store that its own verified
-//! open refuses. It is better refused while the log on disk is still sound.
-//! The rules are in one place so that every store refuses the same.
+//! After a write that breaks them, the next open would find the store damaged. So such a write
+//! fails while the log on disk is still sound. All stores share these checks.
 
 use crate::node::stored::{HardState, Identity, LogWrite, SnapshotMeta};
 use crate::planted::{Bug, planted};
-use crate::storage::{LogAfter, StorageError};
+use crate::storage::{LogAfter, Result, StorageError};
 
 /// Where the log of a store begins and ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -38,8 +37,8 @@ impl Bounds {
         (self.next - 1).max(self.checkpoint)
     }
 
-    /// The bounds after `write`, or why it must not be made.
-    pub(super) fn after_append(mut self, write: &LogWrite) -> Result<Bounds, StorageError> {
+    /// The bounds after `write`, or why it is refused.
+    pub(super) fn after_append(mut self, write: &LogWrite) -> Result<Bounds> {
         if let Some(first) = write.entries.first() {
             if first.index == 0 || first.index > self.next {
                 return refuse(format!(
@@ -64,13 +63,13 @@ impl Bounds {
         Ok(self)
     }
 
-    /// The bounds after a checkpoint is committed, or why it must not be.
+    /// The bounds after the commit of a checkpoint, or why it is refused.
     pub(super) fn after_checkpoint(
         mut self,
         meta: &SnapshotMeta,
         log: LogAfter,
         full: bool,
-    ) -> Result<Bounds, StorageError> {
+    ) -> Result<Bounds> {
         if meta.index == u64::MAX {
             return refuse("a checkpoint at the last index that there is".to_owned());
         }
@@ -109,7 +108,7 @@ impl Bounds {
     }
 
     /// Raft panics on a commit index past the end of the log, so none is ever stored.
-    pub(super) fn check_commit(&self, hard_state: Option<&HardState>) -> Result<(), StorageError> {
+    pub(super) fn check_commit(&self, hard_state: Option<&HardState>) -> Result<()> {
         match hard_state {
             Some(state) if state.commit > self.last() => refuse(format!(
                 "commit index {} after the last index {}",
@@ -121,8 +120,8 @@ impl Bounds {
     }
 }
 
-/// Whether a directory that is put aside makes the former ones beside it needless: its node has
-/// been a voter since, and so had everything that was acknowledged.
+/// Whether former directories are not needed once this one is moved away, too: its node has been a
+/// voter since then, and so had everything that was acknowledged.
 pub(super) fn drops_former(was_voter: bool) -> bool {
     was_voter || planted(Bug::FormerDataDeleted)
 }
@@ -138,7 +137,7 @@ pub(super) fn has_voted(hard_state: Option<&HardState>) -> bool {
 }
 
 /// Whether one identity may be replaced by the other, or why not.
-pub(super) fn check_successor(old: &Identity, new: &Identity) -> Result<(), StorageError> {
+pub(super) fn check_successor(old: &Identity, new: &Identity) -> Result<()> {
     let who = |identity: &Identity| (identity.node, identity.incarnation, identity.uid);
     if who(old) != who(new) {
         return refuse(format!("an identity of {:?} for one of {:?}", who(new), who(old)));
@@ -149,7 +148,7 @@ pub(super) fn check_successor(old: &Identity, new: &Identity) -> Result<(), Stor
     Ok(())
 }
 
-/// The error for a call that the contract does not allow.
-pub(super) fn refuse<T>(reason: String) -> Result<T, StorageError> {
+/// The error for a call that breaks the contract.
+pub(super) fn refuse<T>(reason: String) -> Result<T> {
     Err(StorageError::Io { what: "a write against the store's contract".to_owned(), reason })
 }

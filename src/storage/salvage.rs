@@ -1,9 +1,9 @@
-//! What can be taken from a damaged store: only for a new cluster, never for a member to go on with.
+//! Reading the undamaged part of a damaged store. It serves to found a new cluster; a member never
+//! continues with it.
 //!
-//! A store whose `PROMISE` is lost may be whole in all that a cluster is founded from. Of one whose log
-//! or witness is damaged, the checkpoint and the log up to the damage are as they were written; what
-//! came after is lost, and nobody can say how much that was. Nothing is taken from a store whose
-//! checkpoint is damaged.
+//! A store whose `PROMISE` is lost may have everything else. If the log or the witness is damaged,
+//! the checkpoint and the log up to the damage can still be read; the rest is lost, and how much
+//! that was is not known. Nothing is read from a store whose checkpoint is damaged.
 
 use std::path::Path;
 
@@ -13,9 +13,9 @@ use super::opening;
 use super::record::log_id;
 use super::replay::{read_chunks, salvage_log};
 use crate::node::stored::Boot;
-use crate::storage::{SledOptions, SledStore, StorageError};
+use crate::storage::{DiskStore, Result, StoreOptions};
 
-/// The part of a damaged store that is as it was written.
+/// The undamaged part of a store.
 #[derive(Debug)]
 pub(crate) struct Salvage {
     pub(crate) boot: Boot,
@@ -23,21 +23,17 @@ pub(crate) struct Salvage {
     pub(crate) chunks: Vec<Vec<u8>>,
 }
 
-impl SledStore {
+impl DiskStore {
     /// Opens a store whose `PROMISE` may be lost or damaged.
-    pub(crate) fn open_without_promise(
-        dir: &Path,
-        options: SledOptions,
-    ) -> Result<SledStore, StorageError> {
+    pub(crate) fn open_without_promise(dir: &Path, options: StoreOptions) -> Result<DiskStore> {
         let path = dir.to_owned();
         opening::within(opening::PATIENCE, dir, move |size| {
-            SledStore::open_directory(Directory::open_marked(&path)?, options, size)
+            DiskStore::open_directory(Directory::open_marked(&path)?, options, size)
         })
     }
 
-    /// Reads as much of a damaged store as is as it was written. Whoever opens it changes it: for
-    /// copies.
-    pub(crate) fn salvage(dir: &Path, options: SledOptions) -> Result<Salvage, StorageError> {
+    /// Reads the undamaged part of a store. Opening changes the directory, so use a copy.
+    pub(crate) fn salvage(dir: &Path, options: StoreOptions) -> Result<Salvage> {
         let path = dir.to_owned();
         opening::within(opening::PATIENCE, dir, move |size| {
             let directory = Directory::open_marked(&path)?;

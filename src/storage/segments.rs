@@ -1,13 +1,13 @@
-//! The files that the log is written to: made ahead of their use, used again, removed elsewhere.
+//! The files of the log: created ahead, reused, and removed on another thread.
 //!
-//! A segment is a file of a fixed length that was written through once, so that an append into it
-//! changes no metadata: it is one write and one wait for the device. What takes a file system long
-//! (making, renaming and removing files) happens on a thread of its own, [`Files`], which no append
-//! waits for unless it fills segments faster than they can be made.
+//! A segment is a file of a fixed length that was filled once, so that an append to it changes no
+//! metadata: it is one write and one wait for the device. Slow calls of the file system (creating,
+//! renaming and removing files) run on a separate thread, [`Files`]. An append waits for it only if
+//! segments fill faster than they can be created.
 //!
-//! Segments are numbered without gaps. One that holds nothing that is needed becomes the next one:
-//! it is renamed, and its header is written again. What is left in it of its former life cannot be
-//! taken for the log, since every checksum covers the segment's number.
+//! Segments are numbered without gaps. A segment that is not needed any more is reused as the next
+//! one: it is renamed, and gets a new header. Its old records cannot be mistaken for new ones,
+//! since every checksum covers the segment's number.
 //!
 //! A segment begins with a header of [`HEADER_BYTES`], little endian; records follow, see
 //! [`log_file`](super::log_file):
@@ -32,31 +32,31 @@ use std::thread::JoinHandle;
 use crossbeam_channel::{Receiver, Sender, TryRecvError, bounded, unbounded};
 use xxhash_rust::xxh3::xxh3_64;
 
-use super::StorageError;
 use super::files::{create_file, io_error, remove_all, sync_directory};
 use super::generation::Generation;
 use super::record::{array, corrupt};
+use super::{Result, StorageError};
 
 const MAGIC: &[u8; 8] = b"qrlogseg";
 pub(super) const FORMAT: u32 = 1;
 /// A sector, so that no record shares one with the header.
 pub(super) const HEADER_BYTES: usize = 512;
 const SEALED_BYTES: usize = 40;
-/// How many segments are kept to be used again, besides the one that is made ahead.
+/// How many unused segments are kept for reuse, besides the one that is created ahead.
 const SPARE_MAX: usize = 4;
-/// How much shorter a large file gets in one step, before it is removed.
+/// By how much a large file is shortened in one step, before it is removed.
 const SHRINK_BYTES: u64 = 4 << 20;
-/// How much is written at once while a segment is made.
+/// The block that a new segment is filled with.
 static ZEROS: [u8; 64 << 10] = [0; 64 << 10];
 
-/// Which segment of which log.
+/// The identity of a segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct SegmentId {
     pub(super) log: u64,
     pub(super) number: u64,
 }
 
-/// Where a segment lives.
+/// The path of a segment.
 pub(super) fn path(dir: &Path, number: u64) -> PathBuf {
     dir.join(format!("{number:012}"))
 }
@@ -78,7 +78,7 @@ pub(super) fn numbers(dir: &Path) -> io::Result<Vec<u64>> {
     Ok(numbers)
 }
 
-/// What a segment begins with.
+/// The header of a segment.
 pub(super) fn header(id: SegmentId, length: u64) -> [u8; HEADER_BYTES] {
     let mut header = [0; HEADER_BYTES];
     header[..8].copy_from_slice(MAGIC);
@@ -92,8 +92,8 @@ pub(super) fn header(id: SegmentId, length: u64) -> [u8; HEADER_BYTES] {
     header
 }
 
-/// Checks that these bytes are a whole segment, begun as this one.
-pub(super) fn check_header(bytes: &[u8], id: SegmentId) -> Result<(), StorageError> {
+/// Checks that these bytes are a complete segment with this identity.
+pub(super) fn check_header(bytes: &[u8], id: SegmentId) -> Result<()> {
     let number = id.number;
     let field = |start: usize| -> Option<u64> {
         bytes.get(start..start + 8).and_then(array).map(u64::from_le_bytes)
@@ -111,7 +111,7 @@ pub(super) fn check_header(bytes: &[u8], id: SegmentId) -> Result<(), StorageErr
     if field(16) != Some(id.log) || field(24) != Some(number) {
         return corrupt(format!("segment {number} of the log is another one"));
     }
-    // A crash may come between the steps that make it longer.
+    // A crash may have come between the steps that make it longer.
     if field(32).is_none_or(|length| length > bytes.len() as u64) {
         return corrupt(format!("segment {number} of the log is cut short"));
     }
@@ -128,14 +128,14 @@ pub(super) struct Segment {
 
 impl Segment {
     /// Opens a segment that was read before.
-    pub(super) fn open(dir: &Path, number: u64, length: u64) -> Result<Segment, StorageError> {
+    pub(super) fn open(dir: &Path, number: u64, length: u64) -> Result<Segment> {
         let file = File::options().read(true).write(true).open(path(dir, number));
         let file = file.map_err(|error| io_error("opening a segment of the log", &error))?;
         Ok(Segment { number, file, length })
     }
 
-    /// Makes a segment, durably.
-    pub(super) fn create(dir: &Path, id: SegmentId, length: u64) -> Result<Segment, StorageError> {
+    /// Creates a segment, durably.
+    pub(super) fn create(dir: &Path, id: SegmentId, length: u64) -> Result<Segment> {
         let mut file = create_file(&path(dir, id.number))?;
         let write = |file: &mut File| -> io::Result<()> {
             file.write_all(&header(id, length))?;
@@ -152,8 +152,8 @@ impl Segment {
         Ok(Segment { number: id.number, file, length })
     }
 
-    /// Makes a segment longer, durably, and only then says so in its header.
-    pub(super) fn lengthen(&mut self, id: SegmentId, length: u64) -> Result<(), StorageError> {
+    /// Makes a segment longer, durably, and then writes the new length to its header.
+    pub(super) fn lengthen(&mut self, id: SegmentId, length: u64) -> Result<()> {
         let io = |error| io_error("lengthening a segment of the log", &error);
         let mut end = self.length;
         while end < length {
@@ -168,12 +168,12 @@ impl Segment {
         Ok(())
     }
 
-    /// Makes a segment of another one that is not needed any more, durably.
-    fn reuse(dir: &Path, old: u64, id: SegmentId, length: u64) -> Result<Segment, StorageError> {
+    /// Turns a segment that is not needed any more into a new one, durably.
+    fn reuse(dir: &Path, old: u64, id: SegmentId, length: u64) -> Result<Segment> {
         let io = |error| io_error("using a segment of the log again", &error);
         let segment = Segment::open(dir, old, length)?;
-        // The name first, durably: under its new name an old header is that of a segment which is
-        // not used yet, and under its old name a new one would look like damage.
+        // The name first, durably: an old header under the new name means that the segment is not
+        // used yet; a new header under the old name would look like damage.
         fs::rename(path(dir, old), path(dir, id.number)).map_err(io)?;
         sync_directory(dir).map_err(io)?;
         write_at(&segment.file, &header(id, length), 0).map_err(io)?;
@@ -196,10 +196,10 @@ pub(super) fn write_at(mut file: &File, bytes: &[u8], offset: u64) -> io::Result
     file.write_all(bytes)
 }
 
-/// What the thread of the files is asked for.
+/// A request to the thread of the files.
 enum Order {
     Make(SegmentId),
-    /// A generation that does not count any more.
+    /// A generation that is not valid any more.
     Dispose(Generation),
     /// The oldest segment is not needed any more.
     Free {
@@ -208,23 +208,23 @@ enum Order {
     },
 }
 
-/// The thread that makes segments and disposes of them.
+/// The thread that creates and removes files.
 #[derive(Debug)]
 pub(super) struct Files {
     dir: PathBuf,
     length: u64,
     orders: Option<Sender<Order>>,
-    made: Receiver<Result<Segment, StorageError>>,
-    /// Whether a segment was ordered and not taken yet.
+    made: Receiver<Result<Segment>>,
+    /// Whether a segment was ordered and was not taken yet.
     ordered: bool,
     thread: Option<JoinHandle<()>>,
 }
 
 impl Files {
     /// Starts the thread, for segments of this length. It ends when this is dropped.
-    pub(super) fn start(dir: &Path, length: u64) -> Result<Files, StorageError> {
+    pub(super) fn start(dir: &Path, length: u64) -> Result<Files> {
         let (orders, queue) = unbounded();
-        // One segment is made ahead.
+        // One segment is created ahead.
         let (done, made) = bounded(1);
         let mut worker = Worker {
             dir: dir.to_owned(),
@@ -242,7 +242,7 @@ impl Files {
         Ok(Files { dir, length, orders, made, ordered: false, thread })
     }
 
-    /// Has the next segment made, for [`Files::take`].
+    /// Orders the next segment, for [`Files::take`].
     pub(super) fn order(&mut self, id: SegmentId) {
         if !self.ordered {
             self.send(Order::Make(id));
@@ -250,19 +250,19 @@ impl Files {
         }
     }
 
-    /// The next segment, of at least this length. Waits for it if it is not made yet.
-    pub(super) fn take(&mut self, id: SegmentId, length: u64) -> Result<Segment, StorageError> {
+    /// The next segment, of at least this length. Waits for it if it is not ready.
+    pub(super) fn take(&mut self, id: SegmentId, length: u64) -> Result<Segment> {
         let ahead = if std::mem::take(&mut self.ordered) { self.made.recv().ok() } else { None };
         match ahead {
             Some(Ok(segment)) if segment.number == id.number && segment.length >= length => {
                 Ok(segment)
             }
-            // What went wrong a while ago may go well now.
+            // It failed on the other thread, and may succeed now.
             _ => Segment::create(&self.dir, id, length.max(self.length)),
         }
     }
 
-    /// How long a segment is, unless a record wants more.
+    /// The usual length of a segment; a larger record gets a longer one.
     pub(super) fn length(&self) -> u64 {
         self.length
     }
@@ -272,14 +272,14 @@ impl Files {
         self.send(Order::Free { number, length });
     }
 
-    /// Closes a generation that does not count any more, and removes it.
+    /// Closes a generation that is not valid any more, and removes it.
     pub(super) fn dispose(&self, generation: Generation) {
         self.send(Order::Dispose(generation));
     }
 
     fn send(&self, order: Order) {
         if let Some(orders) = &self.orders {
-            // A thread that is gone makes nothing ahead any more; `take` does without.
+            // If the thread is gone, `take` creates the segments.
             let _ = orders.send(order);
         }
     }
@@ -288,7 +288,7 @@ impl Files {
 impl Drop for Files {
     fn drop(&mut self) {
         drop(self.orders.take());
-        // It may be waiting for somebody to take what it has made.
+        // The thread may be waiting for its segment to be taken.
         while self.made.recv().is_ok() {}
         if let Some(thread) = self.thread.take() {
             let _ = thread.join();
@@ -304,7 +304,7 @@ struct Worker {
     /// Directories of generations that are being removed.
     disposed: VecDeque<PathBuf>,
     queue: Receiver<Order>,
-    done: Sender<Result<Segment, StorageError>>,
+    done: Sender<Result<Segment>>,
 }
 
 impl Worker {
@@ -331,7 +331,7 @@ impl Worker {
                     Some(old) => Segment::reuse(&self.dir, old, id, self.length),
                     None => Segment::create(&self.dir, id, self.length),
                 };
-                // Nobody takes it any more if the log is being closed.
+                // While the log is closed, nobody takes it.
                 let _ = self.done.send(made);
             }
             Order::Free { number, length } => {
@@ -355,8 +355,8 @@ impl Worker {
         let _ = fs::remove_file(path(&self.dir, number));
     }
 
-    /// Removes a part of what is to be removed. A large file goes in steps: a file system that
-    /// discards the blocks of a removed file has everybody wait for that.
+    /// Removes a file, or a part of a large one: a file system that discards the blocks of a
+    /// removed file blocks everybody meanwhile.
     fn remove_some(&mut self) {
         let Some(directory) = self.disposed.front() else { return };
         let shrink = || -> io::Result<bool> {
@@ -366,7 +366,8 @@ impl Worker {
             file.sync_data()?;
             Ok(length <= SHRINK_BYTES)
         };
-        // What cannot be shrunk is removed as it is; what cannot be removed, the next start removes.
+        // What cannot be shrunk is removed as it is; what cannot be removed, the next start
+        // removes.
         if shrink().unwrap_or(true) {
             let _ = remove_all(directory);
             self.disposed.pop_front();

@@ -1,19 +1,19 @@
-//! How far the log of a generation must reach.
+//! How far the log must reach.
 //!
-//! Damage to sled's files can make it drop the end of what it held without a
-//! word. The witness is a small file beside them that says, synced after every
-//! write, which record was the last. A store whose records end before that has
-//! lost something acknowledged; one whose records end after it was only cut
-//! between the two syncs.
+//! A log whose last records are damaged looks like one that a crash has torn there. The witness is
+//! a small file beside the log that names the last record. It is written and synced after a pause
+//! in the writes, and when the store is closed (see `store`). A log that ends before that record
+//! has lost something acknowledged. A log may end after it: records are written between two
+//! testimonies.
 //!
-//! Two slots of one sector each are written in turn and in place, so a write
-//! that a power cut tears leaves the other. Each slot, little endian:
+//! Two slots of one sector each are written in turn and in place, so a write that a power cut tears
+//! leaves the other one. Each slot, little endian:
 //!
 //! | offset | bytes | meaning                                          |
 //! |--------|-------|--------------------------------------------------|
 //! | 0      | 8     | `qrwitnes`                                       |
 //! | 8      | 4     | format, [`FORMAT`]                               |
-//! | 12     | 8     | the generation's first chain                     |
+//! | 12     | 8     | the log's first chain                            |
 //! | 20     | 8     | sequence number of the last record               |
 //! | 28     | 8     | chain after it                                   |
 //! | 36     | 8     | last index of the log, or of the checkpoint      |
@@ -30,14 +30,14 @@ use xxhash_rust::xxh3::xxh3_64;
 use super::files::{create_file, io_error};
 use super::record::{array, corrupt};
 use crate::node::stored::HardState;
-use crate::storage::StorageError;
+use crate::storage::{Result, StorageError};
 
 const MAGIC: &[u8; 8] = b"qrwitnes";
 const FORMAT: u32 = 1;
 const SLOT_BYTES: usize = 512;
 const SEALED_BYTES: usize = SLOT_BYTES - 8;
 
-/// The end of the log at some moment.
+/// The end of the log at one moment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Testimony {
     pub(super) first_chain: u64,
@@ -54,11 +54,11 @@ pub(super) struct Witness {
 }
 
 impl Witness {
-    /// The name of the file in the directory of its generation.
+    /// The name of the file in the directory of the log.
     pub(super) const FILE: &'static str = "witness";
 
     /// Makes the file and syncs it. Its directory is synced by the caller.
-    pub(super) fn create(path: &Path, first: &Testimony) -> Result<Witness, StorageError> {
+    pub(super) fn create(path: &Path, first: &Testimony) -> Result<Witness> {
         let mut file = create_file(path)?;
         let slot = encode(first);
         // Both slots hold the first testimony: one of them may be torn by the first write.
@@ -69,7 +69,7 @@ impl Witness {
     }
 
     /// Opens the file and reads its last testimony.
-    pub(super) fn open(path: &Path) -> Result<(Witness, Testimony), StorageError> {
+    pub(super) fn open(path: &Path) -> Result<(Witness, Testimony)> {
         let mut file = match File::options().read(true).write(true).open(path) {
             Ok(file) => file,
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
@@ -131,7 +131,7 @@ fn encode(testimony: &Testimony) -> [u8; SLOT_BYTES] {
 }
 
 /// `None` for a slot that is torn.
-fn decode(slot: &[u8]) -> Result<Option<Testimony>, StorageError> {
+fn decode(slot: &[u8]) -> Result<Option<Testimony>> {
     let field = |start: usize| -> u64 {
         slot.get(start..start + 8).and_then(array).map_or(0, u64::from_le_bytes)
     };

@@ -18,7 +18,7 @@ use crate::api::coordinator::Coordinator;
 use crate::api::session::Session;
 use crate::runtime::clock::Clock;
 use crate::runtime::own_thread;
-use crate::runtime::shared::Shared;
+use crate::runtime::shared::NodeShared;
 use crate::security::auth::AuthProvider;
 use crate::types::acl::Id;
 use crate::types::error::Result;
@@ -86,10 +86,10 @@ pub(crate) enum Control {
     Groups(Vec<usize>, Sender<()>),
     Stop(usize, Sender<()>),
     /// With another version, if one is given.
-    Restart(usize, Option<u16>, Sender<Result<Arc<Shared>>>),
+    Restart(usize, Option<u16>, Sender<Result<Arc<NodeShared>>>),
     /// Adds a node.
-    Add(Sender<Arc<Shared>>),
-    AddClient(Sender<Arc<Shared>>),
+    Add(Sender<Arc<NodeShared>>),
+    AddClient(Sender<Arc<NodeShared>>),
     Wipe(usize, Sender<()>),
     Expire(SessionId, Sender<()>),
     Advance(Duration, Sender<()>),

@@ -21,7 +21,7 @@ use crate::runtime::clock::Clock;
 use crate::runtime::disk::perform_now;
 use crate::runtime::engine::Engine;
 use crate::runtime::host::Host;
-use crate::runtime::shared::{Call, Limits, Shared};
+use crate::runtime::shared::{Call, Limits, NodeShared};
 use crate::runtime::{boot, entropy, own_thread};
 use crate::storage::{LogStore, MemoryDisk, MemoryStore, StorageError};
 use crate::types::acl::Id;
@@ -81,7 +81,11 @@ fn disk(member: &Member, start: &(HardState, SnapshotMeta, State)) -> MemoryDisk
 }
 
 impl Nodes {
-    pub(crate) fn new(count: usize, settings: Builder, clock: Clock) -> (Nodes, Vec<Arc<Shared>>) {
+    pub(crate) fn new(
+        count: usize,
+        settings: Builder,
+        clock: Clock,
+    ) -> (Nodes, Vec<Arc<NodeShared>>) {
         let members: Vec<Member> = (1..=count as u64)
             .map(|node| Member::new(node, format!("node-{}", node - 1)))
             .collect();
@@ -99,7 +103,7 @@ impl Nodes {
         (nodes, shared)
     }
 
-    fn start(&mut self, node: usize) -> Result<Arc<Shared>, StorageError> {
+    fn start(&mut self, node: usize) -> Result<Arc<NodeShared>, StorageError> {
         let Some(disk) = &self.slots[node].disk else {
             return Ok(self.start_client(node));
         };
@@ -128,7 +132,7 @@ impl Nodes {
     }
 
     /// Each start of a client is a new client.
-    fn start_client(&mut self, node: usize) -> Arc<Shared> {
+    fn start_client(&mut self, node: usize) -> Arc<NodeShared> {
         self.members[node].node = self.next_id;
         self.next_id += 1;
         let config = ClientConfig {
@@ -147,7 +151,7 @@ impl Nodes {
         node: usize,
         engine: impl Into<Engine>,
         store: Option<MemoryStore>,
-    ) -> Arc<Shared> {
+    ) -> Arc<NodeShared> {
         let limits = Limits {
             pending_requests_max: self.settings.pending_requests_max,
             request_timeout: self.settings.request_timeout,
@@ -228,7 +232,7 @@ impl Nodes {
                 }
                 self.obey(order);
             }
-            self.settle();
+            self.run_until_idle();
         }
     }
 
@@ -255,12 +259,12 @@ impl Nodes {
                         self.meet(node, other);
                     }
                 }
-                self.settle();
+                self.run_until_idle();
                 let _ = done.send(());
             }
             Control::Stop(node, done) => {
                 self.stop(node);
-                self.settle();
+                self.run_until_idle();
                 let _ = done.send(());
             }
             Control::Restart(node, version, done) => {
@@ -293,29 +297,29 @@ impl Nodes {
                 let _ = done.send(());
             }
             Control::Expire(session, done) => {
-                self.settle();
+                self.run_until_idle();
                 for seat in &mut self.slots {
                     if let Some(running) = &mut seat.running {
                         running.host.input(Input::Expire { session });
                     }
                 }
-                self.settle();
+                self.run_until_idle();
                 let _ = done.send(());
             }
             Control::Advance(time, done) => {
-                self.settle();
+                self.run_until_idle();
                 let step = self.settings.heartbeat;
                 let mut left = time;
                 while !left.is_zero() {
                     let by = step.min(left);
                     self.clock.advance(by);
                     left -= by;
-                    self.settle();
+                    self.run_until_idle();
                 }
                 let _ = done.send(());
             }
             Control::Leader(answer) => {
-                self.settle();
+                self.run_until_idle();
                 let _ = answer.send(self.leader());
             }
             Control::End => {}
@@ -334,7 +338,7 @@ impl Nodes {
     }
 
     /// Runs all nodes until nothing is in flight.
-    fn settle(&mut self) {
+    fn run_until_idle(&mut self) {
         loop {
             let mut moved = false;
             for node in 0..self.slots.len() {
@@ -408,7 +412,7 @@ mod tests {
 
     const SECOND: Duration = Duration::from_secs(1);
 
-    fn ask_watch(shared: &Arc<Shared>, session: &Arc<SessionShared>) -> Pending<Watch> {
+    fn ask_watch(shared: &Arc<NodeShared>, session: &Arc<SessionShared>) -> Pending<Watch> {
         let (id, path): (WatchId, _) = (shared.next_watch(), "/a");
         let (sender, watch) = watch(id, path.into(), &Root::default(), shared);
         let session_id = session.id;
@@ -445,22 +449,26 @@ mod tests {
         );
         let mut kept = ask_watch(shared, &session);
         drop(ask_watch(shared, &session));
-        nodes.settle();
+        nodes.run_until_idle();
         drop(ask_watch(shared, &session));
         for _ in 0..100 {
             nodes.clock.advance(SECOND / 10);
-            nodes.settle();
+            nodes.run_until_idle();
         }
         assert_eq!(opened.wait(), Ok(()));
         let watches = || nodes.slots[0].running.as_ref().map(|node| node.host.node().watch_count());
         assert_eq!(watches(), Some(1));
         drop(kept.try_take());
-        nodes.settle();
+        nodes.run_until_idle();
         let watches = nodes.slots[0].running.as_ref().map(|node| node.host.node().watch_count());
         assert_eq!(watches, Some(0));
     }
 
-    fn open(shared: &Arc<Shared>, holder: u64, resumes: bool) -> (Arc<SessionShared>, Pending<()>) {
+    fn open(
+        shared: &Arc<NodeShared>,
+        holder: u64,
+        resumes: bool,
+    ) -> (Arc<SessionShared>, Pending<()>) {
         let (id, secret, timeout) = (SessionId(7), [0; 16], 10 * SECOND);
         let session = Arc::new(SessionShared::new(id, holder, secret, timeout));
         let opened = shared.ask(
@@ -488,7 +496,7 @@ mod tests {
             let (first, opened) = open(&shared[0], 1, false);
             while first.state() != SessionState::Connected {
                 nodes.clock.advance(SECOND / 10);
-                nodes.settle();
+                nodes.run_until_idle();
             }
             opened.wait().unwrap();
             // Its renewal is due.
@@ -500,7 +508,7 @@ mod tests {
             let (here, _resumed) = open(&shared[0], 3, true);
             nodes.step(0);
             assert!(!here.is_alive(&nodes.clock) || here.state() == SessionState::Connected);
-            nodes.settle();
+            nodes.run_until_idle();
             let machine = nodes.slots[0].running.as_ref().unwrap().host.node().machine();
             let holder = machine.session(SessionId(7)).unwrap().holder;
             let (keeper, loser) = if holder == 3 { (&here, &there) } else { (&there, &here) };

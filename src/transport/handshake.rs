@@ -82,13 +82,13 @@ pub(crate) struct Run {
 /// The answer to a hello.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Answer {
-    Welcome(Host),
+    Welcome(Responder),
     Refused(Refusal),
 }
 
 /// The node that has welcomed a connection.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Host {
+pub(crate) struct Responder {
     pub(crate) node: NodeId,
     /// 0 if it has none yet.
     pub(crate) cluster: u64,
@@ -209,9 +209,9 @@ impl Run {
     }
 }
 
-impl Host {
-    pub(crate) fn of(local: &LocalPeer) -> Host {
-        Host { node: local.node, cluster: local.cluster, run: Run::of(local) }
+impl Responder {
+    pub(crate) fn of(local: &LocalPeer) -> Responder {
+        Responder { node: local.node, cluster: local.cluster, run: Run::of(local) }
     }
 }
 
@@ -259,9 +259,9 @@ impl Answer {
     pub(crate) fn encode(&self, version: u16, buffer: Vec<u8>) -> Vec<u8> {
         let mut buffer = front(buffer, version);
         match self {
-            Answer::Welcome(host) => {
+            Answer::Welcome(responder) => {
                 buffer.push(0);
-                buffer = postcard::to_extend(host, buffer)
+                buffer = postcard::to_extend(responder, buffer)
                     .expect("encoding integers and a string to a Vec cannot fail");
             }
             Answer::Refused(refusal) => {
@@ -277,9 +277,10 @@ impl Answer {
         let (version, rest) = split_front(bytes)?;
         let (&code, text) = rest.split_first()?;
         if code == 0 {
-            let (host, rest) = postcard::take_from_bytes::<Host>(text).ok()?;
-            let is_sound = rest.is_empty() && host.run.is_sound() && !host.run.is_client();
-            return is_sound.then_some((version, Answer::Welcome(host)));
+            let (responder, rest) = postcard::take_from_bytes::<Responder>(text).ok()?;
+            let is_sound =
+                rest.is_empty() && responder.run.is_sound() && !responder.run.is_client();
+            return is_sound.then_some((version, Answer::Welcome(responder)));
         }
         // The text goes to logs: the sender must not be able to forge lines there.
         let text = String::from_utf8_lossy(&text[..text.len().min(TEXT_BYTES_MAX)])
@@ -327,16 +328,20 @@ pub(crate) fn check(local: &LocalPeer, hello: &Hello) -> Result<(), Refusal> {
 
 /// Checks that the node of this id has welcomed us, or any suitable one if the id is 0, and returns
 /// which one it is.
-pub(crate) fn check_host(local: &LocalPeer, to: NodeId, host: &Host) -> Result<NodeId, Refusal> {
-    if !fit(host.cluster, local.cluster) {
-        return Err(other_cluster(local.cluster, host.cluster));
+pub(crate) fn check_responder(
+    local: &LocalPeer,
+    to: NodeId,
+    responder: &Responder,
+) -> Result<NodeId, Refusal> {
+    if !fit(responder.cluster, local.cluster) {
+        return Err(other_cluster(local.cluster, responder.cluster));
     }
-    let (code, text) = if to != 0 && host.node != to {
-        (RefusalCode::NotAddressed, format!("node {} has answered, not {to}", host.node))
-    } else if host.node == 0 || host.node == local.node {
-        (RefusalCode::OwnId, format!("a node has answered as {}, which it is not", host.node))
+    let (code, text) = if to != 0 && responder.node != to {
+        (RefusalCode::NotAddressed, format!("node {} has answered, not {to}", responder.node))
+    } else if responder.node == 0 || responder.node == local.node {
+        (RefusalCode::OwnId, format!("a node has answered as {}, which it is not", responder.node))
     } else {
-        return Ok(host.node);
+        return Ok(responder.node);
     };
     Err(Refusal::new(code, text))
 }
@@ -389,7 +394,7 @@ mod tests {
     fn golden_handshake() {
         let mut golden = crate::golden::Golden::new("handshake");
         golden.sample("hello", &hello().encode(Vec::new()));
-        let welcome = Answer::Welcome(Host::of(&local()));
+        let welcome = Answer::Welcome(Responder::of(&local()));
         golden.sample("welcome", &welcome.encode(1, Vec::new()));
         for (name, code, text) in [
             ("refusal", RefusalCode::Cluster, "another cluster"),
@@ -416,7 +421,7 @@ mod tests {
             let answer = Answer::Refused(Refusal::new(code, "nein \u{fc}".to_owned()));
             assert_eq!(Answer::decode(&answer.encode(3, Vec::new())), Some((3, answer)));
         }
-        let welcome = Answer::Welcome(Host::of(&local()));
+        let welcome = Answer::Welcome(Responder::of(&local()));
         assert_eq!(Answer::decode(&welcome.encode(4, Vec::new())), Some((4, welcome)));
     }
 
@@ -449,7 +454,7 @@ mod tests {
         nobody(nowhere);
         fn nobody(run: Run) {
             let address = run.address.clone();
-            let welcome = Answer::Welcome(Host { node: 1, cluster: 0, run });
+            let welcome = Answer::Welcome(Responder { node: 1, cluster: 0, run });
             assert_eq!(Answer::decode(&welcome.encode(3, Vec::new())), None, "{address:?}");
         }
         let bytes = hello().encode(Vec::new());
@@ -483,8 +488,8 @@ mod tests {
     #[test]
     fn host_is_checked_in_every_respect() {
         let code = |to, node, cluster| {
-            let host = Host { node, cluster, ..Host::of(&local()) };
-            check_host(&local(), to, &host).map_err(|refusal| refusal.code)
+            let responder = Responder { node, cluster, ..Responder::of(&local()) };
+            check_responder(&local(), to, &responder).map_err(|refusal| refusal.code)
         };
         for to in [0, 2] {
             assert_eq!(code(to, 2, 77), Ok(2));
@@ -533,7 +538,7 @@ mod tests {
             at in 11..30_usize,
         ) {
             let run = Run { address: "a.b:1".to_owned(), boot };
-            let welcome = Answer::Welcome(Host { node, cluster, run });
+            let welcome = Answer::Welcome(Responder { node, cluster, run });
             let mut bytes = welcome.encode(3, Vec::new());
             prop_assert_eq!(Answer::decode(&bytes), Some((3, welcome)));
             if let Some(byte) = bytes.get_mut(at) {

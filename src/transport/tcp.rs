@@ -56,17 +56,18 @@
 //!   `unlisted_timeout`.
 //!
 //! Not here: the bytes (`frame`, `handshake`, `PeerMessage`), keys (`secure`, `crate::security`),
-//! the loop (`driver`), outgoing connections (`outgoing`, `seeds`, `peer`, `outgoing_connection`,
-//! `queue`), incoming connections (`incoming`, `handshake_queue`, `incoming_connection`,
-//! `client_connection`), and who may make them (`known_peers`).
+//! the loop (`event_loop`), outgoing connections (`outgoing`, `seeds`, `peer`, `look_up`, `reports`,
+//! `outgoing_connection`, `queue`), incoming connections (`incoming`, `handshake_queue`,
+//! `incoming_connection`, `client_connection`), and who may make them (`known_peers`).
 
 mod client_connection;
-mod driver;
+mod event_loop;
 mod failure;
 mod handshake_queue;
 mod incoming;
 mod incoming_connection;
 mod known_peers;
+mod look_up;
 mod outgoing;
 mod outgoing_connection;
 mod peer;
@@ -74,6 +75,7 @@ mod queue;
 mod rate;
 #[cfg(feature = "tls")]
 mod renewal;
+mod reports;
 mod seeds;
 mod stream;
 #[cfg(test)]
@@ -92,7 +94,7 @@ use std::time::Duration;
 use crossbeam_channel::{Receiver, Sender, unbounded};
 use mio::{Poll, Token, Waker};
 
-use self::driver::Driver;
+use self::event_loop::EventLoop;
 use self::peer::Target;
 use super::{LocalPeer, RemotePeer, TransportEvent, TransportOptions};
 use crate::node::message::PeerMessage;
@@ -117,7 +119,7 @@ enum HelperResult {
 
 /// What the network thread shares with other threads, beside the channel.
 #[derive(Debug)]
-struct Shared {
+struct NetworkShared {
     waker: Waker,
     /// The thread will check the channel before it sleeps, so it need not be woken.
     awake: AtomicBool,
@@ -129,7 +131,7 @@ struct Shared {
     turns: AtomicU64,
 }
 
-impl Shared {
+impl NetworkShared {
     /// Makes the network thread check its channels. Call it after the push.
     fn wake(&self) {
         if !self.awake.swap(true, AcqRel)
@@ -200,7 +202,7 @@ pub(crate) trait Network {
 
 /// Wakes the network thread for its handler.
 #[derive(Clone, Debug)]
-pub(crate) struct Wake(Arc<Shared>);
+pub(crate) struct Wake(Arc<NetworkShared>);
 
 impl Wake {
     /// Call it after storing whatever the handler is woken for.
@@ -212,14 +214,14 @@ impl Wake {
 /// Messages between this node and its peers, over TCP.
 pub(crate) struct TcpTransport {
     poll: Poll,
-    shared: Arc<Shared>,
+    shared: Arc<NetworkShared>,
 }
 
 impl TcpTransport {
     /// Creates a transport that is not started.
     pub(crate) fn new() -> io::Result<TcpTransport> {
         let poll = Poll::new()?;
-        let shared = Arc::new(Shared {
+        let shared = Arc::new(NetworkShared {
             waker: Waker::new(poll.registry(), WAKER)?,
             awake: AtomicBool::new(true),
             look_ups: AtomicUsize::new(0),
@@ -274,9 +276,9 @@ impl TcpTransport {
         let listener = listener.map(mio::net::TcpListener::from_std);
         let to_whom = (peers, seeds);
         let results: (Sender<HelperResult>, Receiver<HelperResult>) = (results_tx, results_rx);
-        let driver =
-            Driver::new(poll, listener, local, to_whom, options, shared, results, handler)?;
-        std::thread::Builder::new().name(name.to_owned()).spawn(move || driver.run())
+        let event_loop =
+            EventLoop::new(poll, listener, local, to_whom, options, shared, results, handler)?;
+        std::thread::Builder::new().name(name.to_owned()).spawn(move || event_loop.run())
     }
 }
 

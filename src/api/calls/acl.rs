@@ -25,7 +25,7 @@ impl Session {
         mode: CreateMode,
         acl: &[Acl],
     ) -> Result<Created> {
-        self.settle("create", path, self.nonblocking().create_with_acl(path, data, mode, acl))
+        self.wait_for("create", path, self.nonblocking().create_with_acl(path, data, mode, acl))
     }
 
     /// Replaces the access list of a znode, whatever its aversion. It needs the permission `ADMIN`.
@@ -34,13 +34,13 @@ impl Session {
     ///
     /// Source: ZooKeeper, `setACL`.
     pub fn set_acl(&self, path: &str, acl: &[Acl]) -> Result<Stat> {
-        self.settle("set_acl", path, self.nonblocking().set_acl(path, acl))
+        self.wait_for("set_acl", path, self.nonblocking().set_acl(path, acl))
     }
 
     /// Replaces the access list of a znode if its aversion is `aversion`; otherwise it fails with
     /// [`Error::BadVersion`] and changes nothing.
     pub fn set_acl_if(&self, path: &str, acl: &[Acl], aversion: u64) -> Result<Stat> {
-        self.settle("set_acl", path, self.nonblocking().set_acl_if(path, acl, aversion))
+        self.wait_for("set_acl", path, self.nonblocking().set_acl_if(path, acl, aversion))
     }
 
     /// The access list and the stat of a znode, as this replica has them. It needs `READ` or
@@ -49,7 +49,7 @@ impl Session {
     /// Source: ZooKeeper, `getACL`.
     pub fn acl(&self, path: &str) -> Result<(Vec<Acl>, Stat)> {
         if !self.has_replica() {
-            return self.settle("acl", path, self.nonblocking().acl(path));
+            return self.wait_for("acl", path, self.nonblocking().acl(path));
         }
         self.read(path, Permissions::READ | Permissions::ADMIN, |znode| match znode {
             Some(znode) => {
@@ -79,7 +79,7 @@ impl Session {
     ///
     /// Source: ZooKeeper, `addAuthInfo`.
     pub fn add_auth(&self, scheme: &str, credentials: impl AsRef<[u8]>) -> Result<()> {
-        self.settle("add_auth", "/", self.nonblocking().add_auth(scheme, credentials))
+        self.wait_for("add_auth", "/", self.nonblocking().add_auth(scheme, credentials))
     }
 
     /// The session's ids: those from [`Session::add_auth`], and the address of its instance. Blocks
@@ -87,7 +87,7 @@ impl Session {
     ///
     /// Source: ZooKeeper, `whoAmI`.
     pub fn who_am_i(&self) -> Result<Vec<Id>> {
-        self.settle("who_am_i", "/", self.nonblocking().who_am_i())
+        self.wait_for("who_am_i", "/", self.nonblocking().who_am_i())
     }
 }
 

@@ -13,25 +13,25 @@ impl Session {
     /// data, or the znode's deletion, and is then over. Blocks until the session's earlier calls
     /// have their answers.
     pub fn get_and_watch(&self, path: &str) -> Result<(Arc<[u8]>, Stat, Watch)> {
-        self.settle("get", path, self.nonblocking().get_and_watch(path))
+        self.wait_for("get", path, self.nonblocking().get_and_watch(path))
     }
 
     /// As [`Session::exists`], with a watch as of [`Session::get_and_watch`]. If the znode does not
     /// exist, the watch reports its creation.
     pub fn exists_and_watch(&self, path: &str) -> Result<(Option<Stat>, Watch)> {
-        self.settle("exists", path, self.nonblocking().exists_and_watch(path))
+        self.wait_for("exists", path, self.nonblocking().exists_and_watch(path))
     }
 
     /// As [`Session::children`], and sets a watch. It reports the next child created or deleted, or
     /// the znode's deletion, and is then over.
     pub fn children_and_watch(&self, path: &str) -> Result<(Vec<String>, Watch)> {
-        self.settle("children", path, self.nonblocking().children_and_watch(path))
+        self.wait_for("children", path, self.nonblocking().children_and_watch(path))
     }
 
     /// Watches a path, whether or not there is a znode, until the watch is dropped or removed.
     /// Blocks until the session's earlier calls have their answers.
     pub fn watch(&self, path: &str, mode: WatchMode) -> Result<Watch> {
-        self.settle("watch", path, self.nonblocking().watch(path, mode))
+        self.wait_for("watch", path, self.nonblocking().watch(path, mode))
     }
 
     /// As [`Session::watch`], with events that carry the znode as the write has left it, so that it
@@ -54,7 +54,7 @@ impl Session {
     /// # Ok::<(), quorate::Error>(())
     /// ```
     pub fn watch_with_data(&self, path: &str, mode: WatchMode) -> Result<Watch> {
-        self.settle("watch", path, self.nonblocking().watch_with_data(path, mode))
+        self.wait_for("watch", path, self.nonblocking().watch_with_data(path, mode))
     }
 
     /// As [`Session::watch`], starting in the past: its first events report every change after the
@@ -101,7 +101,7 @@ impl Session {
     /// [`Error::Busy`]: crate::Error::Busy
     /// [`Error::Stopped`]: crate::Error::Stopped
     pub fn watch_from(&self, path: &str, mode: WatchMode, zxid: Zxid) -> Result<Watch> {
-        self.settle("watch", path, self.nonblocking().watch_from(path, mode, zxid))
+        self.wait_for("watch", path, self.nonblocking().watch_from(path, mode, zxid))
     }
 
     /// Removes the session's watches of a type at a path, set through any of its handles. Each gets
@@ -125,6 +125,6 @@ impl Session {
     /// [`Error::Stopped`]: crate::Error::Stopped
     /// [`Error::NoWatch`]: crate::Error::NoWatch
     pub fn remove_watches(&self, path: &str, which: WatcherType) -> Result<()> {
-        self.settle("remove watches", path, self.nonblocking().remove_watches(path, which))
+        self.wait_for("remove watches", path, self.nonblocking().remove_watches(path, which))
     }
 }

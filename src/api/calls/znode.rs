@@ -34,7 +34,7 @@ impl Session {
         data: impl AsRef<[u8]>,
         mode: CreateMode,
     ) -> Result<Created> {
-        self.settle("create_or_set", path, self.nonblocking().create_or_set(path, data, mode))
+        self.wait_for("create_or_set", path, self.nonblocking().create_or_set(path, data, mode))
     }
 
     /// Makes a znode an ephemeral of this session. Creates it if it is missing, and sets its data
@@ -70,7 +70,7 @@ impl Session {
         data: impl AsRef<[u8]>,
         from: SessionId,
     ) -> Result<Created> {
-        self.settle("take_over", path, self.nonblocking().take_over(path, data, from))
+        self.wait_for("take_over", path, self.nonblocking().take_over(path, data, from))
     }
 }
 

@@ -45,7 +45,7 @@ impl Session {
     /// # Ok::<(), quorate::Error>(())
     /// ```
     pub fn detach(&self) -> Result<(SessionId, [u8; 16])> {
-        self.settle("detach", "/", self.nonblocking().who_am_i())?;
+        self.wait_for("detach", "/", self.nonblocking().who_am_i())?;
         match self.let_go() {
             true => Ok((self.id(), self.password())),
             false => {

@@ -43,7 +43,7 @@ impl Session {
         let delete = |request| ClientRequest::Write { request, session, command };
         let shared = &self.inner.shared;
         let pending = shared.ask_within(usize::MAX, self.asker(), delete, None, expect::multi);
-        self.settle("delete", path, pending).map(drop).map_err(|error| match error {
+        self.wait_for("delete", path, pending).map(drop).map_err(|error| match error {
             Error::Multi { error, .. } => self.root.error(*error),
             error => error,
         })

@@ -17,8 +17,8 @@ impl Session {
         for _ in 0..ATTEMPTS_MAX {
             let calls = self.nonblocking();
             let (names, stat) = (calls.children(path), calls.exists(path));
-            let names = self.settle("children", path, names)?;
-            let stat = self.settle("exists", path, stat)?;
+            let names = self.wait_for("children", path, names)?;
+            let stat = self.wait_for("exists", path, stat)?;
             if let Some(stat) = stat
                 && stat.num_children as usize == names.len()
                 && self.exists(path)?.is_some_and(|now| now.pzxid == stat.pzxid)
@@ -35,7 +35,7 @@ impl Session {
         if self.has_replica() {
             return self.snapshot();
         }
-        self.settle("snapshot", path, self.nonblocking().snapshot_of(path))
+        self.wait_for("snapshot", path, self.nonblocking().snapshot_of(path))
     }
 
     /// As [`Session::snapshot_of`], without blocking: immediate on an instance with a replica.
@@ -70,7 +70,7 @@ impl Session {
     /// [`Error::NoNode`]; [`Error::InvalidPath`]; the errors of a session that is over.
     pub fn get(&self, path: &str) -> Result<(Arc<[u8]>, Stat)> {
         if !self.has_replica() {
-            return self.settle("get", path, self.nonblocking().get(path));
+            return self.wait_for("get", path, self.nonblocking().get(path));
         }
         self.read(path, Permissions::READ, |znode| match znode {
             Some(znode) => Ok((Arc::clone(znode.data()), znode.stat())),
@@ -81,7 +81,7 @@ impl Session {
     /// The stat of a znode, `None` if there is none, as this replica has it. Does not block.
     pub fn exists(&self, path: &str) -> Result<Option<Stat>> {
         if !self.has_replica() {
-            return self.settle("exists", path, self.nonblocking().exists(path));
+            return self.wait_for("exists", path, self.nonblocking().exists(path));
         }
         self.read(path, Permissions::READ, |znode| Ok(znode.map(Znode::stat)))
     }
@@ -89,7 +89,7 @@ impl Session {
     /// The names of a znode's children, sorted, as this replica has them. Does not block.
     pub fn children(&self, path: &str) -> Result<Vec<String>> {
         if !self.has_replica() {
-            return self.settle("children", path, self.nonblocking().children(path));
+            return self.wait_for("children", path, self.nonblocking().children(path));
         }
         self.read(path, Permissions::READ, |znode| match znode {
             Some(znode) => Ok(znode.children().map(str::to_owned).collect()),
@@ -158,7 +158,7 @@ impl Session {
     ///
     /// Source: ZooKeeper, `getEphemerals`; its prefix is left to the caller.
     pub fn ephemerals(&self) -> Result<Vec<String>> {
-        self.settle("ephemerals", "/", self.nonblocking().ephemerals())
+        self.wait_for("ephemerals", "/", self.nonblocking().ephemerals())
     }
 
     /// All znodes as this replica has them now: see [`Snapshot`]. Does not block.
@@ -167,7 +167,7 @@ impl Session {
     /// The errors of a session that is over.
     pub fn snapshot(&self) -> Result<Snapshot> {
         if !self.has_replica() {
-            return self.settle("snapshot", "/", self.nonblocking().snapshot());
+            return self.wait_for("snapshot", "/", self.nonblocking().snapshot());
         }
         self.check_alive()?;
         let tree = Arc::clone(&self.inner.shared.tree());

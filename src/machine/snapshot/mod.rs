@@ -1,23 +1,22 @@
-//! The state as chunks: whole, or what changed since it was last saved.
+//! The state as chunks: all of it, or its changes since it was last saved.
 //!
-//! Checkpoints on disk and snapshots for peers have this one form. A chunk is
-//! the format number and then items in postcard, one after the other. A full
-//! image and a delta each begin with [`Item::Begin`] and end with
-//! [`Item::End`]; a reader takes one full image and then any number of deltas,
-//! in the order in which they were made.
+//! Checkpoints on disk and snapshots for peers have the same format. A chunk is the format number
+//! and a sequence of items in postcard. A full image and a delta both begin with [`Item::Begin`]
+//! and end with
+//! [`Item::End`]. A reader takes one full image and then any number of deltas, in the order in
+//! which they were made.
 //!
 //! | image | items |
 //! | --- | --- |
 //! | full | all znodes, each after its parent; the sessions that are gone, as far as they are remembered; all sessions, each followed by its results |
 //! | delta | the znodes that are gone, each before its parent; those written, each after its parent; the sessions that are gone; those that changed |
 //!
-//! Equal states give equal bytes. What follows from the rest is left out (sets
-//! of children, the ephemerals of a session, hashes) and made again.
+//! Equal states give equal bytes. Data that follows from the rest (sets of children, the ephemerals
+//! of a session, hashes) is left out, and computed by the reader.
 //!
-//! A writer holds a clone of the state and a cursor, so that it encodes one
-//! chunk at a time while the machine goes on. A reader believes nothing: any
-//! bytes give an error or a machine that passes all checks, with memory in
-//! proportion to the bytes and no recursion.
+//! A writer holds a clone of the state and a cursor. It encodes one chunk at a time while the
+//! machine continues. A reader checks everything: any bytes give an error or a machine that passes
+//! all checks, with memory in proportion to the bytes and without recursion.
 //!
 //! Caveat: a delta writes a znode's data again when only its children changed.
 
@@ -44,8 +43,8 @@ const FORMAT: u8 = 1;
 /// No chunk is larger, unless a single item is.
 const CHUNK_BYTES: usize = 48 << 10;
 
-/// Small znodes are encoded in runs of about this size. A run has to fit into a chunk with a path
-/// and as much data more.
+/// Small znodes are encoded in runs of about this size. A chunk has room for a run, a path and this
+/// much data.
 const RUN_BYTES: usize = 4 << 10;
 
 /// One item of a chunk. Variants are only ever appended (`version`).
@@ -67,7 +66,7 @@ enum Item<'a> {
         #[serde(with = "LogForm")]
         acl: Option<Vec<Acl>>,
     },
-    /// A session that has ended, and at which zxid, as far as that is remembered.
+    /// A tombstone: a closed session, and the zxid of its end if that is kept.
     SessionGone {
         #[serde(with = "LogForm")]
         id: SessionId,
@@ -82,7 +81,7 @@ enum Item<'a> {
         holder: u64,
         former: Vec<u64>,
         last_seq: u64,
-        /// As whom its holder has authenticated.
+        /// The ids that its holder has authenticated as.
         #[serde(with = "LogForm")]
         ids: Vec<Id>,
         /// How many [`Item::Outcome`]s follow.
@@ -106,7 +105,7 @@ enum Item<'a> {
     },
 }
 
-/// Bytes that are borrowed and not taken apart.
+/// Borrowed bytes, encoded as they are.
 #[derive(Clone, Copy, Debug)]
 struct Raw<'a>(&'a [u8]);
 

@@ -1,4 +1,4 @@
-//! Chunks to a machine, with nothing taken on trust.
+//! Decoding chunks to a machine, with all checks.
 
 use std::sync::Arc;
 
@@ -30,7 +30,7 @@ enum Phase {
     Blank,
     /// In the middle of an image.
     Open,
-    /// A session was read, but not yet all of its results (so many are missing).
+    /// A session was read, and this many of its results are missing.
     Outcomes(SessionId, Box<SessionRecord>, u32),
     /// A whole number of images was read.
     Complete,
@@ -50,13 +50,13 @@ impl ChunkReader {
         }
     }
 
-    /// The cluster's version as of what was read. It is also known of an image that this build
-    /// cannot read to its end, because it comes first.
+    /// The cluster's version in the chunks that were read. It comes first, so it is known even if
+    /// this build cannot decode the rest.
     pub(crate) fn version(&self) -> u16 {
         self.version
     }
 
-    /// Takes the next chunk. After an error, nothing else is taken.
+    /// Decodes the next chunk. After an error, no other one is accepted.
     pub(crate) fn push(&mut self, chunk: &[u8]) -> Result<(), String> {
         let mut rest = match chunk.split_first() {
             Some((&FORMAT, rest)) => rest,
@@ -73,7 +73,7 @@ impl ChunkReader {
         Ok(())
     }
 
-    /// The machine, if it is complete, sound, and the one that is expected.
+    /// The machine, if it is complete, passes all checks, and has this zxid and hash.
     pub(crate) fn finish(mut self, zxid: Zxid, hash: u64) -> Result<Machine, String> {
         match self.phase {
             Phase::Complete => {}
@@ -223,8 +223,8 @@ impl ChunkReader {
     }
 }
 
-/// Decodes a result without ever meeting a multi's error inside another's: each would be one
-/// level of recursion, and bytes could hold a million of them.
+/// Decodes a result, and refuses a multi's error inside another one: each would be one level of
+/// recursion, and the bytes could hold a million.
 pub(super) fn decode_result(
     multi: Option<u32>,
     bytes: &[u8],

@@ -1,4 +1,4 @@
-//! A state to chunks.
+//! Encoding a state as chunks.
 
 use std::collections::BTreeSet;
 use std::ops::Bound::{Excluded, Unbounded};
@@ -11,18 +11,18 @@ use crate::planted::{Bug, planted};
 use crate::types::version::FIRST;
 use crate::types::znode::{SessionId, Zxid};
 
-/// Makes the chunks of a state, one at a time.
+/// Encodes the chunks of a state, one at a time.
 #[derive(Debug)]
 pub(crate) struct ChunkWriter {
     state: State,
     /// `None` for a full image.
     dirty: Option<Dirty>,
     step: Step,
-    /// Items that did not fit into the chunk before.
+    /// Items that did not fit into the last chunk.
     pending: Vec<u8>,
 }
 
-/// What a writer writes next.
+/// The next step of a writer.
 #[derive(Debug)]
 enum Step {
     Begin,
@@ -48,13 +48,13 @@ impl ChunkWriter {
         ChunkWriter { state, dirty: None, step: Step::Begin, pending: Vec::new() }
     }
 
-    /// What of this state changed since the image before it: `dirty` was taken then and now, the
-    /// latter together with the state.
+    /// The changes of this state since the last image. `dirty` has the changes since that image was
+    /// made, and was taken together with the state.
     pub(crate) fn delta(state: State, dirty: Dirty) -> ChunkWriter {
         ChunkWriter { dirty: Some(dirty), ..ChunkWriter::full(state) }
     }
 
-    /// Adds the next items to `pending`, if the step has any, and goes on to the next step.
+    /// Adds the next items to `pending`, if the step has any, and moves to the next step.
     fn advance(&mut self) {
         let tree = &self.state.tree;
         let pending = &mut self.pending;
@@ -208,8 +208,8 @@ fn add_znode(buffer: &mut Vec<u8>, path: &str, znode: &Znode) {
     add(buffer, &Item::Znode { path, data: Raw(znode.data()), fields: *znode.fields(), acl });
 }
 
-/// Adds some of the znodes after the cursor (finding the place in the tree for each of them would
-/// cost more than they do) and gives the last one's path; `None` if there are no more.
+/// Adds a run of znodes after the cursor, since finding the place in the tree for each one would
+/// cost more than encoding it. Returns the last one's path; `None` if there are no more.
 fn add_run(buffer: &mut Vec<u8>, tree: &Tree, cursor: Option<&str>) -> Option<String> {
     let mut last = None;
     let from = tree.iter_from(cursor.unwrap_or("/"));

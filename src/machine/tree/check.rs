@@ -1,4 +1,4 @@
-//! The tree's invariants, looked at one by one.
+//! Checks the tree's invariants.
 
 use std::sync::Arc;
 
@@ -9,7 +9,7 @@ use crate::types::quota::Usage;
 use crate::types::{path, quota};
 
 impl Tree {
-    /// Checks the invariants, the hashes included, and gives the number of ephemerals.
+    /// Checks the invariants, including the hashes, and returns the number of ephemerals.
     pub(in crate::machine) fn check(&self) -> Result<usize, String> {
         if let Some(missing) = RESERVED.iter().find(|path| self.get(path).is_none()) {
             return Err(format!("no znode {missing}"));
@@ -53,8 +53,8 @@ impl Tree {
                 ));
             }
         }
-        // The walk follows the children and finds each of them in the map (or stops short, which
-        // the count tells), so equal numbers mean that map and children hold the same.
+        // The walk looks up each child in the map, and stops at one that is missing. So equal
+        // numbers mean that the map and the sets of children agree.
         if seen != self.len() {
             return Err(format!("{seen} znodes in the tree, but {} in the map", self.len()));
         }

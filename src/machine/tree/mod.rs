@@ -1,30 +1,27 @@
 //! The znodes: an immutable tree that is cheap to clone and to change.
 //!
-//! A [`Tree`] is a persistent map from the full path to the [`Znode`], and each
-//! znode keeps the ordered, persistent set of its children. A clone shares
-//! everything; a write copies only what is shared, on the way to what it
-//! changes (a few small nodes of the map, and of the parent's children when one
-//! is created or deleted), and works in place when nothing is shared. So the
-//! machine publishes a clone after every batch, and readers use it as long as
-//! they like.
+//! A [`Tree`] is a persistent map from full paths to [`Znode`]s. Each znode has an ordered,
+//! persistent set of its children. A clone shares everything. A write copies only the shared nodes
+//! on the way to its change: a few small nodes of the map and, for a create or delete, of the
+//! parent's set. Nodes that are not shared are changed in place. So the machine publishes a clone
+//! after every batch, and readers may keep it for any time.
 //!
-//! Why a map by path and not nodes within nodes: a read is one lookup whatever
-//! the depth, a write costs the same at any depth, and nothing here recurses
-//! along a path, neither lookups nor dropping (paths may be 2,000 deep).
+//! Why a map by path and not nested nodes: a read is one lookup at any depth, a write costs the
+//! same at any depth, and neither lookups nor drops recurse along a path, which may be 2,000 deep.
 //!
 //! Invariants ([`Tree::check`]):
 //! - `/` and the other [`RESERVED`] paths exist; every other znode's parent exists.
-//! - A znode is in its parent's children exactly if it is in the map.
+//! - A znode is in its parent's set exactly if it is in the map.
 //! - An ephemeral has no children.
 //! - `restricted` counts the znodes with an access list.
-//! - `counted` holds exactly the paths whose use a znode tells, and it is right.
-//! - `due` holds exactly the znodes that have a time from which on they may be deleted.
-//! - `hash` is the wrapping sum of the znodes' hashes, so that it is kept by
-//!   adding and subtracting and does not depend on the order of the writes.
-//!   (It finds accidents, not forgeries: xxh3 is no cryptographic hash.)
+//! - `counted` has exactly the paths with a znode for their usage, and the usage is correct.
+//! - `due` has exactly the znodes with a time after which they may be deleted.
+//! - `hash` is the wrapping sum of the znodes' hashes, so it is updated by adding and subtracting,
+//!   and does not depend on the order of the writes. (It detects accidents and no forgeries: xxh3
+//!   is not a cryptographic hash.)
 //!
-//! The map's hash is a fixed function and its order is never looked at: what
-//! has an order here is the children, sorted by the bytes of their names.
+//! The map's hash function is fixed, and nothing depends on the map's order. Children are sorted by
+//! the bytes of their names.
 //!
 //! Not here: what an operation does and when it is refused (`ops`).
 
@@ -53,29 +50,29 @@ pub(crate) const RESERVED: [&str; 4] = ["/", "/zookeeper", CONFIG, "/zookeeper/q
 /// The znode that only the system writes: where ZooKeeper shows the members of the cluster.
 pub(crate) const CONFIG: &str = "/zookeeper/config";
 
-/// The width of the map's nodes: a write copies one node of at most so many
-/// pointers on each level, of which a million znodes make five.
+/// The width of the map's nodes: a write copies one node of at most this many pointers on each
+/// level. A million znodes make five levels.
 const MAP_DEGREE: u8 = 16;
 
-/// What a reader gets of a znode: nothing, if it may not be read.
+/// A znode's data and stat; `None` if the reader may not read it.
 pub(crate) type Content = Option<(Arc<[u8]>, Stat)>;
 
 /// One version of all znodes.
 #[derive(Clone)]
 pub(crate) struct Tree {
     znodes: HashTrieMapSync<Arc<str>, Znode, PathHasher>,
-    /// The znodes that the leader may delete, each with the time from when on (see [`Znode::due`]):
-    /// the containers first. It follows from the znodes, and so is neither hashed nor saved.
+    /// The znodes that the leader may delete, each with its earliest time (see [`Znode::due`]):
+    /// containers first. It follows from the znodes, and so is neither hashed nor saved.
     due: RedBlackTreeSetSync<(u64, Arc<str>)>,
-    /// The paths whose use is counted: those of which there is a znode that tells it.
+    /// The paths whose usage is counted: those with a znode for it.
     counted: RedBlackTreeSetSync<Arc<str>>,
-    /// How many znodes have an access list: mostly none.
+    /// How many znodes have an access list: usually none.
     restricted: usize,
     zxid: Zxid,
     hash: u64,
 }
 
-/// By their hashes: equal ones hold the same, as far as replicas can tell.
+/// Trees with the same hash are equal, as far as replicas can determine.
 impl PartialEq for Tree {
     fn eq(&self, other: &Tree) -> bool {
         (self.zxid, self.hash) == (other.zxid, other.hash)
@@ -94,12 +91,12 @@ impl Tree {
         tree
     }
 
-    /// Who the members of a new cluster are, before any write.
+    /// Sets the members of a new cluster, before any write.
     pub(super) fn set_config(&mut self, text: &[u8]) {
         self.put(Arc::from(CONFIG), text, Fields::default());
     }
 
-    /// No znode at all, not even the root: where reading a snapshot starts from.
+    /// A tree without any znode, even the root: the start of reading a snapshot.
     pub(super) fn empty() -> Tree {
         Tree {
             znodes: HashTrieMapSync::new_with_hasher_and_degree_and_ptr_kind(
@@ -113,8 +110,8 @@ impl Tree {
         }
     }
 
-    /// Some znodes of a tree as it was at this zxid, each behind its parent, to be read alone: without
-    /// what a stat does not tell. Those without content are hidden from everybody.
+    /// Some znodes of the tree at this zxid, each after its parent. Only for reading: they have no
+    /// fields that are not in a stat. Nobody may read those without content.
     pub(crate) fn excerpt(zxid: Zxid, znodes: impl IntoIterator<Item = (String, Content)>) -> Tree {
         let mut tree = Tree::empty();
         for (path, content) in znodes {
@@ -146,7 +143,7 @@ impl Tree {
         tree
     }
 
-    /// The znode at this path; none if there is none, or if it is not a path.
+    /// The znode at this path; `None` if there is none, or if this is not a path.
     pub(crate) fn get(&self, path: &str) -> Option<&Znode> {
         self.znodes.get(path)
     }
@@ -161,7 +158,7 @@ impl Tree {
         self.hash
     }
 
-    /// Whether everybody may do everything with all znodes.
+    /// Whether no znode has an access list, so that everybody may do everything.
     pub(crate) fn is_open(&self) -> bool {
         self.restricted == 0
     }
@@ -171,8 +168,8 @@ impl Tree {
         self.znodes.size()
     }
 
-    /// The znode at `cursor` (if there is one) and all that follow it, a znode before its
-    /// children and siblings by name. From `/` on, that is the whole tree.
+    /// The znode at `cursor`, if there is one, and all after it: each before its children, and
+    /// siblings by name. From `/` on, this is the whole tree.
     pub(crate) fn iter_from<'a>(
         &'a self,
         cursor: &str,
@@ -198,7 +195,7 @@ impl Tree {
         path: &str,
     ) -> impl Iterator<Item = (&'a str, &'a Znode)> + use<'a> {
         let root = path.to_owned();
-        // What comes after is a sibling's subtree, or an uncle's.
+        // The subtree ends where another one begins.
         self.iter_from(path).take_while(move |(at, _)| path::is_below(at, &root))
     }
 
@@ -206,7 +203,7 @@ impl Tree {
         self.zxid = zxid;
     }
 
-    /// Creates a znode under a parent that exists, at a path that is free, and counts it there.
+    /// Creates a znode at a free path below an existing parent, and updates the parent's counters.
     pub(super) fn create(
         &mut self,
         path: &str,
@@ -260,7 +257,8 @@ impl Tree {
         })
     }
 
-    /// Replaces a znode's access list, and counts that; `None` if there is no such znode.
+    /// Replaces a znode's access list and increments its `aversion`; `None` if there is no such
+    /// znode.
     pub(super) fn set_acl(&mut self, path: &str, acl: Option<AccessList>) -> Option<Stat> {
         let acl = acl.map(|acl| self.shared(path, acl));
         self.update(path, |znode| {
@@ -269,13 +267,13 @@ impl Tree {
         })
     }
 
-    /// Gives a znode the access list that a snapshot has for it.
+    /// Sets a znode's access list from a snapshot.
     pub(super) fn put_acl(&mut self, path: &str, acl: AccessList) -> Option<Stat> {
         let acl = self.shared(path, acl);
         self.update(path, |znode| znode.acl = Some(acl))
     }
 
-    /// An access list for a znode, which is most often the parent's: then there is but one.
+    /// Shares an access list with the parent if it is equal, as it most often is.
     fn shared(&self, path: &str, acl: AccessList) -> Arc<AccessList> {
         let parent = path::parent(path).and_then(|parent| self.get(parent)?.acl());
         match parent {
@@ -284,7 +282,7 @@ impl Tree {
         }
     }
 
-    /// Deletes a znode that has no children, and counts it at its parent.
+    /// Deletes a znode without children, and updates the parent's counters.
     pub(super) fn delete(&mut self, path: &str, zxid: Zxid) {
         if !self.remove(path) {
             return;
@@ -297,8 +295,8 @@ impl Tree {
         }
     }
 
-    /// Puts a znode in place as a snapshot has it: nothing but the parent's set of children
-    /// changes beside it, and what was at this path is replaced but for its children.
+    /// Inserts a znode of a snapshot. Beside it, only the parent's set of children changes. A znode
+    /// that was at this path is replaced, and keeps its children.
     pub(super) fn put(&mut self, path: Arc<str>, data: &[u8], fields: Fields) {
         let mut znode = Znode::new(&path, data, fields, None);
         self.hash = self.hash.wrapping_add(znode.hash);
@@ -318,7 +316,7 @@ impl Tree {
         self.change_children(&path, |children| children.insert_mut(Child::new(Arc::clone(&path))));
     }
 
-    /// Takes a znode away, from its parent's set of children too but without counting it there.
+    /// Removes a znode, also from its parent's set, without updating the parent's counters.
     pub(super) fn remove(&mut self, path: &str) -> bool {
         let Some(znode) = self.get(path) else {
             return false;
@@ -334,7 +332,7 @@ impl Tree {
         self.znodes.remove_mut(path)
     }
 
-    /// Changes the set of children that a znode is in, and nothing else of its parent.
+    /// Changes the parent's set of children, and nothing else of the parent.
     fn change_children(
         &mut self,
         path: &str,
@@ -348,7 +346,7 @@ impl Tree {
         self.index(parent, before, after);
     }
 
-    /// Keeps `due` right when a znode's time has changed.
+    /// Updates `due` when a znode's time has changed.
     fn index(&mut self, path: &str, before: Option<u64>, after: Option<u64>) {
         if before == after {
             return;
@@ -361,7 +359,7 @@ impl Tree {
         }
     }
 
-    /// Keeps `counted` right when a znode comes or goes.
+    /// Updates `counted` when a znode is created or deleted.
     fn index_counted(&mut self, path: &str, exists: bool) {
         match quota::of_stats(path) {
             Some(of) if exists => self.counted.insert_mut(Arc::from(of)),
@@ -372,20 +370,20 @@ impl Tree {
         }
     }
 
-    /// The paths for whose use this one counts, from it upwards.
+    /// The counted paths that include this one, from it upwards.
     pub(super) fn counted_for<'a>(&'a self, path: &'a str) -> impl Iterator<Item = &'a str> {
         let counts = !self.counted.is_empty() && quota::is_counted(path);
         let above = std::iter::successors(counts.then_some(path), |path| path::parent(path));
         above.filter(|path| self.counted.contains(*path))
     }
 
-    /// How much is at this path and below it.
+    /// The usage of this path and everything below it.
     pub(super) fn usage(&self, path: &str) -> Usage {
         let below = self.below(path).filter(|(path, _)| quota::is_counted(path));
         below.fold(Usage::default(), |usage, (_, znode)| usage.and((1, znode.data.len() as i64)))
     }
 
-    /// Replaces a znode's data and nothing else, as no write of a user does.
+    /// Replaces a znode's data and nothing of its stat, as no write of a user does.
     pub(super) fn set_quietly(&mut self, path: &str, data: &[u8]) {
         self.update(path, |znode| {
             znode.data = Arc::from(data);
@@ -393,18 +391,18 @@ impl Tree {
         });
     }
 
-    /// The containers that have had children and have none, by path.
+    /// The containers that had children and have none any more, by path.
     pub(crate) fn unused_containers(&self) -> impl Iterator<Item = &str> {
         self.due.iter().take_while(|(at, _)| *at == 0).map(|(_, path)| &**path)
     }
 
-    /// The znodes whose time to live is over at `time`, the longest due first.
+    /// The znodes whose time to live is over at `time`, those overdue longest first.
     pub(crate) fn overdue(&self, time: u64) -> impl Iterator<Item = &str> {
         let due = self.due.range((Bound::Included((1, Arc::from(""))), Bound::Unbounded));
         due.take_while(move |(at, _)| *at <= time).map(|(_, path)| &**path)
     }
 
-    /// Changes a znode in place and keeps the hashes right.
+    /// Changes a znode in place, and updates the hashes.
     fn update(&mut self, path: &str, change: impl FnOnce(&mut Znode)) -> Option<Stat> {
         let znode = self.znodes.get_mut(path)?;
         let (before, due, restricted) = (znode.hash, znode.due(), znode.acl.is_some());
@@ -433,7 +431,7 @@ impl std::fmt::Debug for Tree {
 struct Walk<'a> {
     tree: &'a Tree,
     first: Option<(&'a Arc<str>, &'a Znode)>,
-    /// What is left of the children of each znode on the way down; the deepest is the last.
+    /// The remaining children of each znode on the way down; the deepest is the last.
     rest: Vec<Box<dyn Iterator<Item = &'a Child> + 'a>>,
 }
 
@@ -477,7 +475,7 @@ impl Hasher for PathHash {
         self.0 = self.0.rotate_left(32) ^ xxh3_64(bytes);
     }
 
-    // `str` ends its bytes with a 0xFF, which tells nothing when the key is one `str`.
+    // `str` ends its bytes with a 0xFF, which is useless when the key is one `str`.
     fn write_u8(&mut self, _: u8) {}
 
     fn finish(&self) -> u64 {

@@ -29,7 +29,7 @@ pub(crate) struct Znode {
     pub(super) hash: u64,
 }
 
-/// What is kept of a znode beside its data and its children.
+/// The fields of a znode besides its data and its children.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(in crate::machine) struct Fields {
     pub(in crate::machine) czxid: Zxid,
@@ -45,21 +45,21 @@ pub(in crate::machine) struct Fields {
     pub(in crate::machine) kind: Kind,
 }
 
-/// What ends a znode besides a delete.
+/// When a znode is deleted without a request for it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(in crate::machine) enum Kind {
     #[default]
     Persistent,
-    /// The end of this session.
+    /// When this session ends.
     Ephemeral(#[serde(with = "LogForm")] SessionId),
-    /// That its last child has gone.
+    /// After its last child was deleted.
     Container,
-    /// That it has no children and was not set for so many milliseconds.
+    /// After it had no children and was not set for this many milliseconds.
     Ttl(u64),
 }
 
 impl Fields {
-    /// The session that it goes with.
+    /// The session that owns it, if it is ephemeral.
     pub(in crate::machine) fn owner(&self) -> Option<SessionId> {
         match self.kind {
             Kind::Ephemeral(owner) => Some(owner),
@@ -113,7 +113,7 @@ impl Znode {
         }
     }
 
-    /// Who may do what with it; `None`: everybody everything.
+    /// Its access list; `None` if everybody may do everything.
     pub(crate) fn acl(&self) -> Option<&Arc<AccessList>> {
         self.acl.as_ref()
     }
@@ -149,7 +149,7 @@ impl Znode {
         }
     }
 
-    /// The children are left out: each is a znode of its own, with its path in its hash.
+    /// Without the children: each of them has a hash, which includes its path.
     pub(super) fn compute_hash(&self, path: &str) -> u64 {
         let fields = &self.fields;
         let (kind, of_kind) = match fields.kind {

@@ -9,8 +9,9 @@ use crate::api::multi::Multi;
 use crate::api::session::Session;
 use crate::api::watch::Watch;
 use crate::planted::{Bug, planted};
-use crate::recipes::creating::discard_when_created;
+use crate::recipes::creating::Creating;
 use crate::recipes::errors::inner;
+use crate::recipes::owned_ephemeral::until_alive;
 use crate::runtime::pending::Pending;
 use crate::types::error::{Error, Result};
 use crate::types::znode::{Condition, CreateMode, Created, OpResult, Stat, Zxid};
@@ -18,7 +19,6 @@ use crate::types::znode::{Condition, CreateMode, Created, OpResult, Stat, Zxid};
 /// This session's contender. Dropping it before it holds deletes its znode.
 pub(in crate::recipes) struct Contender {
     session: Session,
-    creating: Option<Pending<Created>>,
     /// Its znode, and the write that created it.
     created: Option<(String, Zxid)>,
     joined_at: u64,
@@ -29,18 +29,21 @@ pub(in crate::recipes) struct Contender {
 }
 
 impl Contender {
-    /// A contender whose create is in flight.
-    pub(super) fn new(session: &Session, creating: Pending<Created>) -> Contender {
-        let (creating, created) = (Some(creating), None);
-        let (joined_at, mark, watch) = (0, None, OnceCell::new());
-        Contender { session: session.clone(), creating, created, joined_at, mark, watch }
+    /// The contender of a create in flight.
+    pub(super) async fn created_by(
+        session: &Session,
+        creating: Pending<Created>,
+    ) -> Result<Contender> {
+        let Created { path, stat } = Creating::new(session, creating).answer().await?;
+        let mut contender = Contender::of(session, path, stat.czxid);
+        contender.joined_at = stat.ctime;
+        Ok(contender)
     }
 
     /// The contender of an existing znode.
     pub(super) fn of(session: &Session, path: String, czxid: Zxid) -> Contender {
-        let (creating, created) = (None, Some((path, czxid)));
-        let (joined_at, mark, watch) = (0, None, OnceCell::new());
-        Contender { session: session.clone(), creating, created, joined_at, mark, watch }
+        let (created, mark, watch) = (Some((path, czxid)), None, OnceCell::new());
+        Contender { session: session.clone(), created, joined_at: 0, mark, watch }
     }
 
     /// Watches its own znode, if not done yet. The znode has no children, so the watch fires only
@@ -50,19 +53,6 @@ impl Contender {
             let (_, watch) = self.session.nonblocking().children_and_watch(self.path()).await?;
             // Nobody else sets it: a contender waits once at a time.
             let _ = self.watch.set(watch);
-        }
-        Ok(())
-    }
-
-    /// Waits for its znode.
-    pub(super) async fn created(&mut self) -> Result<()> {
-        if let Some(creating) = &mut self.creating {
-            // Polled in place, so that a drop in between finds it.
-            let created = creating.await;
-            self.creating = None;
-            let created = created?;
-            self.joined_at = created.stat.ctime;
-            self.created = Some((created.path, created.stat.czxid));
         }
         Ok(())
     }
@@ -149,11 +139,7 @@ impl Contender {
         if there.map(|stat| stat.czxid) != Some(self.czxid()) {
             return Err(Error::NoNode { path });
         }
-        // After a slow opening, a session is open before it is known to be alive. A guard that is
-        // not held yet would look like one that was lost.
-        while !self.session.is_alive() {
-            self.session.nonblocking().sync().await?;
-        }
+        until_alive(&self.session).await?;
         let Some(watch) = self.watch.take() else {
             return Err(Error::NoNode { path });
         };
@@ -176,10 +162,6 @@ impl Drop for Contender {
     fn drop(&mut self) {
         if let Some((path, czxid)) = self.created.take() {
             give_up(&self.session, &path, czxid, self.mark.as_deref());
-        }
-        if let Some(creating) = self.creating.take() {
-            // Its number is not known yet.
-            discard_when_created(&self.session, creating);
         }
     }
 }

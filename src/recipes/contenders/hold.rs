@@ -11,7 +11,7 @@ use crate::api::multi::Fence;
 use crate::api::session::Session;
 use crate::api::watch::Watch;
 use crate::planted::{Bug, planted};
-use crate::recipes::creating::CreatingMulti;
+use crate::recipes::creating::created_in_multi;
 use crate::recipes::{LockLost, blocking, owned_ephemeral};
 use crate::runtime::entropy;
 use crate::types::error::{Error, Result};
@@ -90,10 +90,8 @@ impl Hold {
         if let Some(deletion) = self.watch.deletion() {
             return deletion.load(Ordering::Acquire).then_some(LockLost::Deleted);
         }
-        let tree = self.session.shared().tree();
-        let path = self.session.root.full(&self.path);
-        let ours = tree.get(&path).map(|znode| znode.stat().czxid);
-        (ours != Some(self.czxid)).then_some(LockLost::Deleted)
+        let exists = owned_ephemeral::replica_has(&self.session, &self.path, self.czxid);
+        (!exists).then_some(LockLost::Deleted)
     }
 
     /// The condition that it is still held.
@@ -117,7 +115,7 @@ impl Hold {
         let multi = self.session.multi().require(&self.path, Condition::Czxid(self.czxid));
         let changing = multi.delete(&self.path).create(&path, b"", mode).submit();
         // If this ends early, both znodes are deleted.
-        let created = CreatingMulti::new(&self.session, changing).created().await.map_err(gone)?;
+        let created = created_in_multi(&self.session, changing).await.map_err(gone)?;
         self.released.store(true, Ordering::Release);
         let contender = Contender::of(&self.session, created.path().to_owned(), created.czxid());
         created.forget();

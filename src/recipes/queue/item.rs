@@ -6,47 +6,13 @@ use crossbeam_channel::Receiver;
 
 use super::take::FoundItem;
 use crate::api::multi::Fence;
-use crate::api::session::Session;
 use crate::api::watch::Watch;
-use crate::recipes::creating::discard_when_created;
 use crate::recipes::owned_ephemeral::OwnedEphemeral;
 use crate::recipes::{LockLost, blocking};
 use crate::runtime::pending::Pending;
 use crate::types::error::{Error, Result};
 use crate::types::watch::WatchEvent;
 use crate::types::znode::{Condition, OpResult};
-
-/// A claim in flight. Dropped before its answer, it is given up.
-pub(super) struct Claiming {
-    session: Session,
-    claiming: Option<Pending<Vec<OpResult>>>,
-}
-
-impl Claiming {
-    pub(super) fn new(session: &Session, claiming: Pending<Vec<OpResult>>) -> Claiming {
-        Claiming { session: session.clone(), claiming: Some(claiming) }
-    }
-
-    pub(super) async fn claimed(&mut self) -> Result<Vec<OpResult>> {
-        match &mut self.claiming {
-            Some(claiming) => {
-                // Polled in place, so that a drop in between finds it.
-                let claimed = claiming.await;
-                self.claiming = None;
-                claimed
-            }
-            None => Ok(Vec::new()),
-        }
-    }
-}
-
-impl Drop for Claiming {
-    fn drop(&mut self) {
-        if let Some(claiming) = self.claiming.take() {
-            discard_when_created(&self.session, claiming);
-        }
-    }
-}
 
 /// An item of a [`Queue`](super::Queue) that this consumer has, until it is [`Item::done`],
 /// dropped, or the session is over. In the last two cases the item is in its old place again, for
@@ -153,10 +119,10 @@ impl Item {
     /// # Errors
     /// [`Error::NoNode`] or [`Error::Unmet`] if somebody deleted the item or its claim; the errors
     /// of a session that is over, after which others can take the item again; those of
-    /// [`Session::create`], after which the item is given back. After [`Error::Timeout`] this
-    /// continues, and it is not known whether the item will be taken again.
+    /// [`Session::create`](crate::Session::create), after which the item is given back. After
+    /// [`Error::Timeout`] this continues, and it is not known whether the item will be taken again.
     pub fn done(self) -> Result<()> {
-        let done = self.claim.session().settle("done", &self.item, self.finish());
+        let done = self.claim.session().wait_for("done", &self.item, self.finish());
         self.finished(done)
     }
 

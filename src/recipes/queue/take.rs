@@ -8,13 +8,15 @@ use std::task::Poll;
 use std::time::Duration;
 
 use super::Queue;
-use super::item::{Claiming, Item};
+use super::item::Item;
 use super::name::Name;
 use super::put::InFlight;
 use crate::api::snapshot::Snapshot;
 use crate::api::watch::Watch;
 use crate::planted::{Bug, planted};
 use crate::recipes::contenders::Contender;
+use crate::recipes::creating::Creating;
+use crate::recipes::errors::children_or_none;
 use crate::recipes::owned_ephemeral::OwnedEphemeral;
 use crate::recipes::parents::Parents;
 use crate::types::error::{Error, Result};
@@ -91,7 +93,7 @@ impl TakeMethod for Lease {
             if planted(Bug::QueueItemLost) {
                 multi = multi.delete(&item);
             }
-            let claimed = Claiming::new(&queue.session, multi.submit()).claimed().await;
+            let claimed = Creating::new(&queue.session, multi.submit()).answer().await;
             if matches!(&claimed, Err(Error::Multi { index: 1, error })
                 if matches!(**error, Error::NoNode { .. }))
             {
@@ -178,11 +180,7 @@ impl Queue {
 
     /// All items in order.
     pub(super) fn names(&self, snapshot: &Snapshot) -> Result<Vec<Name>> {
-        let children = match snapshot.children(&self.items) {
-            Ok(children) => children,
-            Err(Error::NoNode { .. }) => return Ok(Vec::new()),
-            Err(error) => return Err(error),
-        };
+        let children = children_or_none(snapshot.children(&self.items))?;
         let mut names: Vec<Name> = children.into_iter().filter_map(Name::parse).collect();
         names.sort_by(Name::order);
         Ok(names)

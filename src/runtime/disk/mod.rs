@@ -179,7 +179,7 @@ impl Writer {
                 Err(RecvTimeoutError::Timeout) => {}
             }
             self.stepper.begin();
-            self.store.rest()?;
+            self.store.idle()?;
             self.stepper.rest();
             self.busy = false;
         }
@@ -212,7 +212,7 @@ impl Writer {
                 number
             }
             DiskOp::Promise { number, promise } => {
-                self.insist(|store, _| store.keep_promise(&promise))?;
+                self.insist(|store, _| store.set_promise(&promise))?;
                 number
             }
             DiskOp::Removed { number } => {
@@ -311,7 +311,7 @@ pub(crate) fn perform_now(store: &mut dyn LogStore, op: DiskOp) -> Result<Input,
             Ok(Input::Written { number })
         }
         DiskOp::Promise { number, promise } => {
-            store.keep_promise(&promise)?;
+            store.set_promise(&promise)?;
             Ok(Input::Written { number })
         }
         DiskOp::Removed { number } => {

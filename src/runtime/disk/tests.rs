@@ -180,9 +180,9 @@ impl LogStore for Troubled<MemoryStore> {
         Ok(Box::new(Troubled { inner, trouble }))
     }
 
-    fn keep_promise(&mut self, promise: &Promise) -> Result<(), StorageError> {
+    fn set_promise(&mut self, promise: &Promise) -> Result<(), StorageError> {
         Trouble::refuses(&mut self.trouble.promises)?;
-        self.inner.keep_promise(promise)
+        self.inner.set_promise(promise)
     }
 
     fn append(&mut self, write: &LogWrite) -> Result<(), StorageError> {

@@ -73,7 +73,7 @@ fn kill_while_founding_leaves_blank_or_founded() {
         }
         // And what is blank can be founded.
         if found == Seen::Blank {
-            let mut store = super::SledStore::open(&path, super::options()).unwrap();
+            let mut store = super::DiskStore::open(&path, super::options()).unwrap();
             super::found(&mut store).unwrap();
             drop(store);
             assert_eq!(open_and_load(&path), Seen::Digest(script.digest(0)));

@@ -23,7 +23,7 @@ use std::thread;
 use std::time::Duration;
 
 use super::model::{Model, Op, Random, apply, draw, found};
-use super::{CheckpointKind, LogStore, SledOptions, SledStore};
+use super::{CheckpointKind, DiskStore, LogStore, StoreOptions};
 
 const ROLE: &str = "QUORATE_CRASH_ROLE";
 const DIR: &str = "QUORATE_CRASH_DIR";
@@ -37,13 +37,13 @@ const CHILD_DEADLINE: Duration = Duration::from_secs(60);
 
 /// The store never chooses a full checkpoint by itself here: the script says what each one is.
 /// Segments are short, so that the log often goes on in another one.
-fn options() -> SledOptions {
-    SledOptions {
+fn options() -> StoreOptions {
+    StoreOptions {
         delta_bytes_min: u64::MAX,
         file_bytes_min: u64::MAX,
         deltas_max: usize::MAX,
         segment_bytes: 32 << 10,
-        ..SledOptions::default()
+        ..StoreOptions::default()
     }
 }
 
@@ -93,7 +93,7 @@ impl Script {
     }
 
     /// Does the next operation to a store and to the model; two, if they are one call.
-    fn perform(&mut self, store: &mut SledStore, mut ack: impl FnMut(u64)) {
+    fn perform(&mut self, store: &mut DiskStore, mut ack: impl FnMut(u64)) {
         let (op, begun) = self.next();
         let (Some(Op::Checkpoint { full, chunks, meta, log, .. }), Op::Append(write)) =
             (&begun, &op)
@@ -161,7 +161,7 @@ enum Seen {
 }
 
 fn open_and_load(dir: &Path) -> Seen {
-    let mut store = match SledStore::open(dir, options()) {
+    let mut store = match DiskStore::open(dir, options()) {
         Ok(store) => store,
         Err(error) => return Seen::Error(error.to_string()),
     };
@@ -267,7 +267,7 @@ fn work(dir: &Path) {
         None => say(&format!("ack {step}")),
     };
     let mut script = Script::new(number(SEED).unwrap());
-    let mut store = SledStore::open(dir, options()).unwrap();
+    let mut store = DiskStore::open(dir, options()).unwrap();
     if let Some(start) = number(START) {
         script.advance_to(start);
         assert_eq!(Model::of(&mut store).unwrap(), script.model);

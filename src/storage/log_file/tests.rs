@@ -5,7 +5,7 @@ const ID: u64 = 77;
 const SEGMENT: u64 = 2048;
 
 /// What a log holds: the sequence numbers and bodies of its writes.
-fn read(dir: &Path) -> Result<(Vec<(u64, String)>, Scan), StorageError> {
+fn read(dir: &Path) -> Result<(Vec<(u64, String)>, Scan)> {
     let mut found = Vec::new();
     let scan = scan(dir, ID, |record| {
         found.push((record.at.seq, record.decode::<String>()?));
@@ -51,7 +51,7 @@ fn golden_log() {
 fn log_goes_on_in_further_segments_and_is_read_back() {
     let dir = tempfile::tempdir().unwrap();
     let mut log = written(dir.path(), 50);
-    assert!(log.kept.len() > 3, "{:?}", log.kept);
+    assert!(log.segments.len() > 3, "{:?}", log.segments);
     for count in 50..60 {
         let last = log.last();
         drop(log);
@@ -85,9 +85,9 @@ fn a_segment_that_cannot_be_left_is_made_longer() {
     let long = "long ".repeat(20_000);
     log.append(RecordKind::Write, &long).unwrap();
     (4..8).for_each(|number| log.append(RecordKind::Write, &body(number)).unwrap());
-    assert_eq!(log.kept.len(), 1);
+    assert_eq!(log.segments.len(), 1);
     (8..60).for_each(|number| log.append(RecordKind::Write, &body(number)).unwrap());
-    assert!(log.kept.len() > 1);
+    assert!(log.segments.len() > 1);
     drop(log);
     let file = path(dir.path(), 1);
     let sound = fs::read(&file).unwrap();
@@ -112,10 +112,10 @@ fn segments_that_are_not_needed_are_used_again() {
         seq = log.last().seq;
         log.drop_before(seq);
     }
-    let kept: Vec<u64> = log.kept.iter().map(|kept| kept.number).collect();
+    let used: Vec<u64> = log.segments.iter().map(|segment| segment.number).collect();
     drop(log);
     let present = numbers(dir.path()).unwrap();
-    assert!(present.len() <= kept.len() + SPARE, "{present:?}, {kept:?}");
+    assert!(present.len() <= used.len() + SPARE, "{present:?}, {used:?}");
     let (found, scan) = read(dir.path()).unwrap();
     assert_eq!(found.last().unwrap().0, seq);
     assert!(scan.first_seq().unwrap() > 900);
@@ -153,12 +153,12 @@ fn a_torn_last_record_is_no_part_of_the_log() {
 fn a_damaged_record_that_is_not_the_last_is_found_out() {
     let dir = tempfile::tempdir().unwrap();
     let log = written(dir.path(), 40);
-    let (segments, end) = (log.kept.clone(), log.offset);
+    let (all, end) = (log.segments.clone(), log.offset);
     drop(log);
-    for kept in &segments {
-        let file = path(dir.path(), kept.number);
+    for segment in &all {
+        let file = path(dir.path(), segment.number);
         let sound = fs::read(&file).unwrap();
-        let last = kept.number == segments.back().unwrap().number;
+        let last = segment.number == all.back().unwrap().number;
         let behind = if last { end - 200 } else { sound.len() };
         for place in (0..behind).step_by(40) {
             let mut damaged = sound.clone();
@@ -166,7 +166,7 @@ fn a_damaged_record_that_is_not_the_last_is_found_out() {
             fs::write(&file, &damaged).unwrap();
             // Zeros, in the header or behind the last record, may change.
             if let Ok((found, _)) = read(dir.path()) {
-                assert_eq!(found.len(), 40, "segment {} at {place}", kept.number);
+                assert_eq!(found.len(), 40, "segment {} at {place}", segment.number);
             }
         }
         fs::write(&file, &sound).unwrap();
@@ -178,10 +178,10 @@ fn a_damaged_record_that_is_not_the_last_is_found_out() {
 fn a_missing_segment_is_found_out() {
     let dir = tempfile::tempdir().unwrap();
     let log = written(dir.path(), 40);
-    let numbers: Vec<u64> = log.kept.iter().map(|kept| kept.number).collect();
+    let used: Vec<u64> = log.segments.iter().map(|segment| segment.number).collect();
     drop(log);
-    let ahead = numbers.last().unwrap() + 1;
-    for number in &numbers {
+    let ahead = used.last().unwrap() + 1;
+    for number in &used {
         let file = path(dir.path(), *number);
         let sound = fs::read(&file).unwrap();
         fs::remove_file(&file).unwrap();
@@ -195,7 +195,7 @@ fn a_missing_segment_is_found_out() {
     let _ = fs::remove_file(path(dir.path(), ahead));
     fs::remove_file(path(dir.path(), ahead - 1)).unwrap();
     assert!(refused(dir.path()).contains("missing"));
-    for number in &numbers {
+    for number in &used {
         let _ = fs::remove_file(path(dir.path(), *number));
     }
     assert!(refused(dir.path()).contains("empty"));

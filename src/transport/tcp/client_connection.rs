@@ -16,7 +16,7 @@ use std::time::Instant;
 use mio::{Interest, Token};
 
 use super::Counters;
-use super::driver::{Context, Timer};
+use super::event_loop::{Context, Timer};
 use super::incoming::Incoming;
 use super::incoming_connection::{Closed, IncomingConnection};
 use super::outgoing_connection::WRITES_PER_TURN;

@@ -16,11 +16,11 @@
 
 use mio::Token;
 
-use super::driver::{Context, Timer};
+use super::event_loop::{Context, Timer};
 use super::incoming::{Incoming, WelcomedPeer};
 use super::incoming_connection::{Closed, ConnectionState, PeerIdentity};
 use crate::transport::TransportEvent;
-use crate::transport::handshake::{self, Answer, Hello, Host, Refusal, RefusalCode};
+use crate::transport::handshake::{self, Answer, Hello, Refusal, RefusalCode, Responder};
 use crate::types::membership::NodeId;
 
 /// A connection that waits for the answer to its hello.
@@ -76,7 +76,7 @@ impl Incoming {
         };
         let node = hello.from;
         context.admit(node);
-        let answer = Answer::Welcome(Host::of(&context.local));
+        let answer = Answer::Welcome(Responder::of(&context.local));
         let identity = PeerIdentity {
             node,
             incarnation: hello.incarnation,

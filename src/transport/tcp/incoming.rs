@@ -18,7 +18,7 @@ use std::time::{Duration, Instant};
 use mio::net::TcpListener;
 use mio::{Interest, Token};
 
-use super::driver::{Context, Timer, Warnings};
+use super::event_loop::{Context, Timer, Warnings};
 use super::handshake_queue::Rival;
 use super::incoming_connection::{Closed, ConnectionState, IncomingConnection, Turn};
 use super::stream::Stream;

@@ -8,7 +8,7 @@ use mio::Token;
 
 use super::Counters;
 use super::client_connection::ClientWriter;
-use super::driver::Context;
+use super::event_loop::Context;
 use super::rate::Rate;
 use super::stream::Stream;
 use crate::node::message::{MESSAGE_BYTES_MAX, PeerMessage};

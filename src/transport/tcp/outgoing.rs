@@ -16,7 +16,7 @@ use mio::Token;
 use mio::event::Event;
 
 use super::Counters;
-use super::driver::{Context, Warnings};
+use super::event_loop::{Context, Warnings};
 use super::failure::Failure;
 use super::incoming::WelcomedPeer;
 use super::peer::{DialledPeer, Target};
@@ -252,8 +252,8 @@ impl Outgoing {
         if unread && !self.unread.contains(&target) {
             self.unread.push(target);
         }
-        if let (Target::Seed(place), Some((host, version))) = (target, found) {
-            self.found(context, place, host, version);
+        if let (Target::Seed(place), Some((responder, version))) = (target, found) {
+            self.found(context, place, responder, version);
         }
     }
 

@@ -10,31 +10,25 @@
 //! messages. A peer is reported unreachable once for each reason in a row, not for each attempt. A
 //! seed's connection that is up is handed to the peer found there (`outgoing`).
 
-mod receive;
-
 use std::net::SocketAddr;
-use std::sync::Arc;
-use std::sync::atomic::Ordering::AcqRel;
 use std::time::{Duration, Instant};
 
 use mio::Token;
 use mio::event::Event;
 
-use super::driver::{Context, Timer};
+use super::event_loop::{Context, Timer};
 use super::failure::{Failure, FailureKind, describe};
-use super::outgoing_connection::{OutgoingConnection, Phase};
+use super::look_up::look_up;
+use super::outgoing_connection::{OutgoingConnection, Phase, Received};
 use super::queue::Rejected;
-use super::{Counters, HelperResult, WAKER};
-use crate::node::message::{MESSAGE_BYTES_MAX, PeerMessage};
+use super::reports::Reports;
+use super::{Counters, WAKER};
+use crate::node::message::PeerMessage;
 use crate::security::Security;
 use crate::transport::TransportEvent;
-use crate::transport::handshake::{HANDSHAKE_BYTES_MAX, Hello, Host, Refusal, RefusalCode};
-use crate::transport::names::{Answer, look_up_apart};
+use crate::transport::handshake::{Hello, Refusal, RefusalCode, Responder};
 use crate::types::membership::NodeId;
 use crate::types::version::OLDEST;
-
-/// The most addresses tried for one name.
-const ADDRESSES_MAX: usize = 8;
 
 /// After a refusal, the next attempt waits this many times the longest pause.
 const REFUSED_PAUSES: u32 = 5;
@@ -42,14 +36,8 @@ const REFUSED_PAUSES: u32 = 5;
 /// A peer's own connection triggers an attempt at most this often.
 const NUDGE_PAUSE: Duration = Duration::from_millis(50);
 
-/// A peer may not have started yet: for this long, no warning is logged about it.
-const STARTS_WITHIN: Duration = Duration::from_secs(10);
-
 /// The most reads from one connection at a time. Only a few bytes come back.
 const READS_MAX: usize = 16;
-
-/// How often a connection in use is pinged.
-const PING_INTERVAL: Duration = Duration::from_secs(1);
 
 /// How often a client pings each member that it has nothing else to send to. That keeps it known
 /// there.
@@ -90,19 +78,11 @@ pub(super) struct DialledPeer {
     /// The version of the next hello, if the peer has just said that ours is too high for it. Not
     /// kept for later attempts: the peer may support another one by then.
     lowered_to: Option<u16>,
-    /// The reason last reported, if the peer has not been reached since.
-    reported: Option<String>,
-    /// Whether that was a warning.
-    is_warned_of: bool,
-    /// Until then it may not have started yet.
-    starts_until: Option<Instant>,
+    reports: Reports,
     /// Another node has answered at its address.
     pub(super) is_elsewhere: bool,
     /// The node just found at a seed's address, and the version that it supports.
-    pub(super) found: Option<(Host, u16)>,
-    /// The answer to the hello, until it is known that the peer has not closed the connection with
-    /// it.
-    greeted: Option<(u16, Host)>,
+    pub(super) found: Option<(Responder, u16)>,
     /// Whether it is listed for a flush.
     pub(super) is_unflushed: bool,
     /// Whether there may be more to read at once.
@@ -114,6 +94,15 @@ enum Link {
     Waiting,
     Resolving,
     Open(Box<OutgoingConnection>),
+}
+
+impl Link {
+    fn connection(&mut self) -> Option<&mut OutgoingConnection> {
+        match self {
+            Link::Open(connection) => Some(connection),
+            Link::Waiting | Link::Resolving => None,
+        }
+    }
 }
 
 impl DialledPeer {
@@ -128,12 +117,9 @@ impl DialledPeer {
             tried_at: now,
             attempt: WAKER,
             lowered_to: None,
-            reported: None,
-            is_warned_of: false,
-            starts_until: Some(now + STARTS_WITHIN),
+            reports: Reports::new(now),
             is_elsewhere: false,
             found: None,
-            greeted: None,
             is_unflushed: false,
             has_unread: false,
         }
@@ -141,8 +127,7 @@ impl DialledPeer {
 
     /// Whether messages are queued for it.
     pub(super) fn is_up(&self) -> bool {
-        matches!(&self.link, Link::Open(connection) if connection.phase != Phase::Connecting
-            && connection.phase != Phase::Greeting)
+        matches!(&self.link, Link::Open(connection) if connection.is_up())
     }
 
     /// Whether no attempt and no connection is in progress.
@@ -246,27 +231,7 @@ impl DialledPeer {
         self.attempt = context.token();
         self.link = Link::Resolving;
         self.arm(context, Some(context.now + context.options.connect_timeout));
-        let (target, attempt) = (self.target, self.attempt);
-        let answer_tx = context.results_tx.clone();
-        let shared = Arc::clone(&context.shared);
-        let done = move |answer: Answer| {
-            shared.look_ups.fetch_sub(1, AcqRel);
-            let addresses = answer.map(|found| found.into_iter().take(ADDRESSES_MAX).collect());
-            if answer_tx.send(HelperResult::Resolved { target, attempt, addresses }).is_ok() {
-                shared.wake();
-            }
-        };
-        let look_ups = &context.shared.look_ups;
-        if look_ups.fetch_add(1, AcqRel) >= context.options.look_ups_max {
-            look_ups.fetch_sub(1, AcqRel);
-            return Err(Failure::passing("too many names are being looked up already"));
-        }
-        if let Err(error) = look_up_apart(&context.options.resolver, self.address.clone(), done) {
-            look_ups.fetch_sub(1, AcqRel);
-            let reason = format!("cannot start a thread to look up names: {error}");
-            return Err(Failure::passing(reason));
-        }
-        Ok(())
+        look_up(context, self.target, self.attempt, &self.address)
     }
 
     /// A look-up has finished.
@@ -329,12 +294,10 @@ impl DialledPeer {
     }
 
     pub(super) fn ready(&mut self, context: &mut Context, event: &Event) -> Result<(), Failure> {
-        let Link::Open(connection) = &mut self.link else {
+        let Some(connection) = self.link.connection().filter(|open| open.token == event.token())
+        else {
             return Ok(());
         };
-        if connection.token != event.token() {
-            return Ok(());
-        }
         if connection.phase == Phase::Connecting {
             match connection.is_connected() {
                 Ok(false) => return Ok(()),
@@ -349,54 +312,106 @@ impl DialledPeer {
         self.flush(context)
     }
 
+    /// Reads the answer to the hello, and the answers to pings. A client also receives the peer's
+    /// messages here; to others the peer may send nothing else.
+    fn read(&mut self, context: &mut Context) -> Result<(), Failure> {
+        for _ in 0..READS_MAX {
+            if !self.take_frames(context)? {
+                return Ok(());
+            }
+            let Some(connection) = self.link.connection() else {
+                return Ok(());
+            };
+            if !connection.read(context)? {
+                if let Some((version, responder)) = connection.greeted.take() {
+                    self.welcome(context, version, Some(responder));
+                }
+                return Ok(());
+            }
+        }
+        if context.is_client() {
+            self.has_unread = true;
+            return Ok(());
+        }
+        Err(Failure::passing("the peer sends what it was not asked for"))
+    }
+
+    /// Takes the frames that have arrived whole. Returns whether there may be more for this peer.
+    fn take_frames(&mut self, context: &mut Context) -> Result<bool, Failure> {
+        while let Some(connection) = self.link.connection() {
+            let Some(received) = connection.receive(context, self.target.id())? else {
+                return Ok(true);
+            };
+            match received {
+                Received::Welcome { version, responder } if context.is_client() => {
+                    self.welcome(context, version, Some(responder));
+                    if self.found.is_some() {
+                        // The following frames are for the peer that was found here.
+                        return Ok(false);
+                    }
+                }
+                Received::Welcome { version, responder } => {
+                    connection.greeted = Some((version, responder));
+                }
+                Received::Refusal { version, refusal } => {
+                    return self.refused(context, version, &refusal).map(|()| false);
+                }
+                Received::Message(message) => {
+                    let counters = &context.shared.counters;
+                    Counters::add(&counters.messages_received, 1);
+                    if message.is_of_cluster() {
+                        Counters::add(&counters.messages_foreign, 1);
+                    } else if let Target::Node(from) = self.target {
+                        context.emit(TransportEvent::Received { from, message });
+                    }
+                }
+                Received::Pong => {}
+            }
+        }
+        Ok(false)
+    }
+
+    /// Reads and writes as much as is ready.
+    pub(super) fn proceed(&mut self, context: &mut Context) -> Result<(), Failure> {
+        if matches!(&self.link, Link::Open(connection) if connection.phase != Phase::Connecting) {
+            self.read(context)?;
+        }
+        self.flush(context)
+    }
+
     fn connect_elsewhere(&mut self, context: &mut Context, reason: &str) -> Result<(), Failure> {
-        let rest = match &mut self.link {
-            Link::Open(connection) => std::mem::take(&mut connection.rest),
-            Link::Waiting | Link::Resolving => Vec::new().into_iter(),
-        };
-        self.connect(context, rest, reason)
+        let rest = self.link.connection().map(|connection| std::mem::take(&mut connection.rest));
+        self.connect(context, rest.unwrap_or_default(), reason)
     }
 
     /// The connection is made: sends the hello.
     fn greet(&mut self, context: &mut Context) -> Result<(), Failure> {
-        let Link::Open(connection) = &mut self.link else {
-            return Ok(());
-        };
-        connection.stream.socket.set_nodelay(true)?;
-        connection.phase = Phase::Greeting;
-        connection.writable = true;
-        let to = self.target.id();
         let version = self.lowered_to.unwrap_or(context.local.version);
-        let hello = Hello::new(&context.local, version, to);
-        connection
-            .queue
-            .push(HANDSHAKE_BYTES_MAX, |buffer| hello.encode(buffer))
-            .map_err(|rejected| Failure::passing(format!("cannot greet: {rejected:?}")))?;
-        self.arm(context, Some(context.now + context.options.handshake_timeout));
+        let to = self.target.id();
+        if let Some(connection) = self.link.connection() {
+            connection.greet(&Hello::new(&context.local, version, to))?;
+            self.arm(context, Some(context.now + context.options.handshake_timeout));
+        }
         Ok(())
     }
 
-    fn welcome(&mut self, context: &mut Context, version: u16, host: Option<Host>) {
+    fn welcome(&mut self, context: &mut Context, version: u16, responder: Option<Responder>) {
         self.arm(context, context.is_client().then(|| context.now + IDLE_PING_INTERVAL));
-        self.reported = None;
-        self.is_warned_of = false;
-        self.starts_until = None;
+        self.reports.reached();
         self.lowered_to = None;
         self.is_elsewhere = false;
         match self.target {
             Target::Node(peer) => {
                 tracing::info!(peer, address = self.address, version, "connected");
-                if let Link::Open(connection) = &mut self.link
-                    && context.is_client()
-                    && connection.queue.push(0, |buffer| buffer).is_ok()
+                if context.is_client()
+                    && let Some(connection) = self.link.connection()
                 {
                     // The peer sends once it knows that its welcome has arrived.
-                    connection.pinged_at = Some(context.now);
-                    connection.ping_due = context.now + PING_INTERVAL;
+                    connection.ping(context.now);
                 }
                 context.emit(TransportEvent::Connected { peer, version });
             }
-            Target::Seed(_) => self.found = host.map(|host| (host, version)),
+            Target::Seed(_) => self.found = responder.map(|responder| (responder, version)),
         }
     }
 
@@ -444,46 +459,21 @@ impl DialledPeer {
         context: &mut Context,
         message: &PeerMessage,
     ) -> Result<(), Option<Rejected>> {
-        let Link::Open(connection) = &mut self.link else {
-            return Err(None);
-        };
-        let Phase::Up { .. } = connection.phase else {
-            return Err(None);
-        };
-        if connection.queue.is_empty() {
-            connection.progress_at = context.now;
+        match self.link.connection() {
+            Some(connection) => connection.send(context, message),
+            None => Err(None),
         }
-        connection.queue.push(MESSAGE_BYTES_MAX, |buffer| message.encode(buffer)).map_err(Some)?;
-        Counters::add(&context.shared.counters.messages_sent, 1);
-        Ok(())
     }
 
     pub(super) fn has_more_to_write(&self) -> bool {
-        match &self.link {
-            Link::Open(connection) => {
-                let waits = !connection.queue.is_empty() || connection.stream.has_pending();
-                connection.writable && waits
-            }
-            Link::Waiting | Link::Resolving => false,
-        }
+        matches!(&self.link, Link::Open(connection) if connection.has_more_to_write())
     }
 
     pub(super) fn flush(&mut self, context: &mut Context) -> Result<(), Failure> {
-        let Link::Open(connection) = &mut self.link else {
+        let Some(connection) = self.link.connection() else {
             return Ok(());
         };
-        let written = connection.write(context)?;
-        if written
-            && connection.queue.is_empty()
-            && connection.pinged_at.is_none()
-            && context.now >= connection.ping_due
-            && matches!(connection.phase, Phase::Up { .. })
-            && connection.queue.push(0, |buffer| buffer).is_ok()
-        {
-            connection.pinged_at = Some(context.now);
-            connection.ping_due = context.now + PING_INTERVAL;
-            connection.write(context)?;
-        }
+        connection.flush(context)?;
         if let Some(at) = connection.dead_at(context)
             && self.timer.is_none_or(|timer| at < timer)
         {
@@ -499,7 +489,7 @@ impl DialledPeer {
             Link::Resolving => {
                 // The look-up continues; a second one would not be faster.
                 let reason = format!("looking up {:?} takes long", self.address);
-                self.report(context, &Failure::passing(reason));
+                self.reports.add(context, self.target, &self.address, &Failure::passing(reason));
                 return Ok(());
             }
             Link::Open(connection) => {
@@ -529,13 +519,8 @@ impl DialledPeer {
 
     /// Pings a member that was not pinged for long, and sets the timer for the next time.
     fn probe(&mut self, context: &mut Context) -> Result<(), Failure> {
-        if let Link::Open(connection) = &mut self.link
-            && connection.pinged_at.is_none()
-            && context.now >= connection.ping_due
-            && connection.queue.push(0, |buffer| buffer).is_ok()
-        {
-            connection.pinged_at = Some(context.now);
-            connection.ping_due = context.now + PING_INTERVAL;
+        if let Some(connection) = self.link.connection() {
+            connection.ping_if_due(context.now);
         }
         self.flush(context)?;
         if self.timer.is_none() {
@@ -574,7 +559,7 @@ impl DialledPeer {
         match failure.kind {
             FailureKind::Itself => tracing::debug!(address = self.address, "is this node itself"),
             FailureKind::Passing | FailureKind::Permanent | FailureKind::Elsewhere => {
-                self.report(context, failure)
+                self.reports.add(context, self.target, &self.address, failure);
             }
         }
         lasted
@@ -583,44 +568,13 @@ impl DialledPeer {
     /// Reports that the peer is given up, unless it is reported as unreachable already.
     pub(super) fn give_up(&mut self, context: &mut Context, reason: &str) {
         self.disconnect(context);
-        if self.reported.is_none() {
-            self.report(context, &Failure::passing(reason));
+        if self.reports.is_empty() {
+            self.reports.add(context, self.target, &self.address, &Failure::passing(reason));
         }
-    }
-
-    fn report(&mut self, context: &mut Context, failure: &Failure) {
-        let permanent = failure.kind != FailureKind::Passing;
-        let starts = self.starts_until.is_some_and(|until| context.now < until);
-        let warns = permanent || !starts;
-        let is_known = self.reported.as_ref() == Some(&failure.reason);
-        if is_known && (self.is_warned_of || !warns) {
-            return;
-        }
-        let reason = failure.reason.clone();
-        let address = self.address.clone();
-        let peer = match self.target {
-            Target::Node(peer) => Some(peer),
-            Target::Seed(_) => None,
-        };
-        if warns {
-            tracing::warn!(peer, address, reason, "unreachable");
-        } else {
-            tracing::info!(peer, address, reason, "not reached yet");
-        }
-        self.is_warned_of = warns;
-        if is_known {
-            return;
-        }
-        self.reported = Some(reason.clone());
-        context.emit(match peer {
-            Some(peer) => TransportEvent::Unreachable { peer, reason, permanent },
-            None => TransportEvent::SeedUnreachable { address, reason, permanent },
-        });
     }
 
     pub(super) fn disconnect(&mut self, context: &mut Context) {
         self.arm(context, None);
-        self.greeted = None;
         if let Link::Open(mut connection) = std::mem::replace(&mut self.link, Link::Waiting) {
             context.dialled.remove(&connection.token);
             // It is closed next, which deregisters it in any case.

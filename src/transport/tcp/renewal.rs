@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::HelperResult;
-use super::driver::{Context, Timer};
+use super::event_loop::{Context, Timer};
 use crate::security::{Loaded, Security};
 
 /// Reads the certificate files again now and then, on a thread of its own, `quorate-pem`: a disk

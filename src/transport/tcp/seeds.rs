@@ -2,10 +2,10 @@
 
 use std::time::Duration;
 
-use super::driver::Context;
+use super::event_loop::Context;
 use super::outgoing::Outgoing;
 use super::peer::{DialledPeer, Target};
-use crate::transport::handshake::Host;
+use crate::transport::handshake::Responder;
 use crate::types::membership::NodeId;
 
 /// An address where a node may be.
@@ -82,15 +82,21 @@ impl Outgoing {
     }
 
     /// At this seed's address a node has welcomed us, and becomes a peer.
-    pub(super) fn found(&mut self, context: &mut Context, place: usize, host: Host, version: u16) {
+    pub(super) fn found(
+        &mut self,
+        context: &mut Context,
+        place: usize,
+        responder: Responder,
+        version: u16,
+    ) {
         let Some(seed) = self.seeds.get_mut(place) else {
             return;
         };
         let Some(connection) = seed.peer.release(context) else {
             return;
         };
-        let node = host.node;
-        let address = host.run.address;
+        let node = responder.node;
+        let address = responder.run.address;
         if self.peers.get(&node).is_some_and(|peer| peer.address != address) {
             self.relocate(context, node, address.clone(), true);
         }

@@ -19,7 +19,9 @@ use crossbeam_channel::{Receiver, Sender, bounded, unbounded};
 use super::*;
 use crate::node::message::MESSAGE_BYTES_MAX;
 use crate::transport::frame::{FrameReader, HEADER_BYTES, append_frame};
-use crate::transport::handshake::{Answer, HANDSHAKE_BYTES_MAX, Hello, Host, RefusalCode, Run};
+use crate::transport::handshake::{
+    Answer, HANDSHAKE_BYTES_MAX, Hello, RefusalCode, Responder, Run,
+};
 use crate::types::version::{INVENTED, OLDEST, VERSION};
 
 /// Far more than anything here takes.
@@ -106,7 +108,7 @@ impl<F: Fn(TransportEvent) -> bool + Send> Handler for Relay<F> {
 /// A transport whose handler does what the test says.
 struct Transport {
     orders: Sender<Order>,
-    shared: Arc<Shared>,
+    shared: Arc<NetworkShared>,
     thread: Option<JoinHandle<()>>,
 }
 
@@ -280,7 +282,7 @@ fn hello(from: NodeId, to: NodeId) -> Hello {
 }
 
 fn welcome(node: NodeId) -> Answer {
-    Answer::Welcome(Host::of(&local(node)))
+    Answer::Welcome(Responder::of(&local(node)))
 }
 
 fn frame(write: impl FnOnce(Vec<u8>) -> Vec<u8>) -> Vec<u8> {
@@ -324,7 +326,7 @@ impl Hand {
     fn host(listener: &TcpListener, local: &LocalPeer) -> (Hand, Hello) {
         let mut hand = Hand::new(listener.accept().unwrap().0);
         let hello = Hello::decode(&hand.frame().expect("a hello"), OLDEST..=VERSION).unwrap();
-        let welcome = Answer::Welcome(Host::of(local));
+        let welcome = Answer::Welcome(Responder::of(local));
         hand.send(&frame(|buffer| welcome.encode(VERSION, buffer)));
         (hand, hello)
     }

@@ -20,7 +20,7 @@ use super::outgoing::Outgoing;
 use super::peer::Target;
 #[cfg(feature = "tls")]
 use super::renewal::Renewal;
-use super::{Handler, HelperResult, LISTENER, Network, Shared, WAKER};
+use super::{Handler, HelperResult, LISTENER, Network, NetworkShared, WAKER};
 use crate::node::message::PeerMessage;
 use crate::transport::secure::Subjects;
 use crate::transport::{LocalPeer, RemotePeer, TransportEvent, TransportOptions};
@@ -40,7 +40,7 @@ pub(super) struct Context {
     pub(super) registry: Registry,
     pub(super) local: LocalPeer,
     pub(super) options: TransportOptions,
-    pub(super) shared: Arc<Shared>,
+    pub(super) shared: Arc<NetworkShared>,
     /// Helper threads send their results here.
     pub(super) results_tx: Sender<HelperResult>,
     pub(super) timers: Timers,
@@ -170,7 +170,7 @@ impl Warnings {
     }
 }
 
-pub(super) struct Driver {
+pub(super) struct EventLoop {
     poll: Poll,
     /// `None` only during its turn, and after its end.
     handler: Option<Box<dyn Handler>>,
@@ -190,7 +190,7 @@ fn clock() -> Instant {
     Instant::now()
 }
 
-impl Driver {
+impl EventLoop {
     #[expect(
         clippy::too_many_arguments,
         reason = "called once; a struct would only repeat the fields"
@@ -201,10 +201,10 @@ impl Driver {
         local: LocalPeer,
         (peers, seeds): (Vec<RemotePeer>, Vec<String>),
         options: TransportOptions,
-        shared: Arc<Shared>,
+        shared: Arc<NetworkShared>,
         (results_tx, results_rx): (Sender<HelperResult>, Receiver<HelperResult>),
         handler: Box<dyn Handler>,
-    ) -> io::Result<Driver> {
+    ) -> io::Result<EventLoop> {
         let mut context = Context {
             registry: poll.registry().try_clone()?,
             local,
@@ -220,7 +220,7 @@ impl Driver {
             events: Vec::new(),
             next_token: WAKER.0,
         };
-        let mut driver = Driver {
+        let mut event_loop = EventLoop {
             poll,
             handler: Some(handler),
             turn_at: context.now,
@@ -231,9 +231,9 @@ impl Driver {
             incoming: Incoming::new(&mut context, socket)?,
             context,
         };
-        driver.set_peers(peers);
-        driver.outgoing.set_seeds(&mut driver.context, seeds);
-        Ok(driver)
+        event_loop.set_peers(peers);
+        event_loop.outgoing.set_seeds(&mut event_loop.context, seeds);
+        Ok(event_loop)
     }
 
     pub(super) fn run(mut self) {
@@ -385,7 +385,7 @@ impl Driver {
     }
 }
 
-impl Network for Driver {
+impl Network for EventLoop {
     fn send(&mut self, messages: Vec<(NodeId, PeerMessage)>) {
         for (node, message) in &messages {
             if !self.incoming.send_to_client(&mut self.context, *node, message) {

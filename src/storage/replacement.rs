@@ -1,8 +1,8 @@
-//! A fresh store in the place of one that is of no use any more.
+//! Replacing a store that cannot be used any more by a new one.
 //!
-//! The fresh one is made on the side and closed, so that it is whole before
-//! anything is moved; then one write says that it counts, and what was there is
-//! put aside. See `directory` for the steps.
+//! The new store is written beside the old one and closed, so that it is complete before anything
+//! is moved. Then one write makes it valid, and the old files are moved to a `before-*` directory.
+//! `directory` describes the steps.
 
 use std::path::{Path, PathBuf};
 
@@ -10,63 +10,63 @@ use super::directory::{Directory, FORMER_MAX, former_in};
 use super::files::io_error;
 use super::rules::refuse;
 use crate::node::stored::{HardState, Identity, SnapshotMeta};
-use crate::storage::{LogStore, SledOptions, SledStore, StorageError};
+use crate::storage::{DiskStore, LogStore, Result, StorageError, StoreOptions};
 
-/// What is said of a directory beside its store.
+/// The marks of a directory.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Marks {
     pub(crate) removed: Option<String>,
     pub(crate) quarantined: Option<String>,
 }
 
-/// Copies the store in `dir` to a directory that is not there yet, without its marks. Nothing in
-/// `dir` changes, but that it is locked meanwhile.
-pub(crate) fn copy_store(dir: &Path, to: &Path) -> Result<Marks, StorageError> {
+/// Copies the store in `dir`, without its marks, to a directory that does not exist yet. `dir` is
+/// locked meanwhile, and nothing in it changes.
+pub(crate) fn copy_store(dir: &Path, to: &Path) -> Result<Marks> {
     let directory = Directory::look(dir)?;
     directory.copy_to(to)?;
     marks(&directory)
 }
 
-fn marks(directory: &Directory) -> Result<Marks, StorageError> {
+fn marks(directory: &Directory) -> Result<Marks> {
     Ok(Marks { removed: directory.removed()?, quarantined: directory.quarantined()? })
 }
 
-/// Whose a directory is, whatever else is wrong with it; `None` if it is blank.
-pub(crate) fn identity_of(dir: &Path) -> Result<Option<Identity>, StorageError> {
+/// The identity in a directory, whatever else is wrong with it; `None` if it is blank.
+pub(crate) fn identity_of(dir: &Path) -> Result<Option<Identity>> {
     Ok(Directory::open_marked(dir)?.identity().cloned())
 }
 
-/// A store that is about to take the place of the one in a directory, which is locked meanwhile.
-/// Dropped before its end, nothing has happened.
+/// A store that will replace the one in a directory. The directory is locked meanwhile. Dropped
+/// before [`Replacement::finish`], it changes nothing.
 #[derive(Debug)]
 pub(crate) struct Replacement {
     before: Option<Identity>,
-    options: SledOptions,
-    /// Closed before the directory that it is in is given up.
-    store: Option<SledStore>,
+    options: StoreOptions,
+    /// Closed before the directory is unlocked.
+    store: Option<DiskStore>,
     directory: Directory,
 }
 
 impl Replacement {
     /// Locks `dir`, whatever is wrong with what is in it.
-    pub(crate) fn begin(dir: &Path, options: SledOptions) -> Result<Replacement, StorageError> {
+    pub(crate) fn begin(dir: &Path, options: StoreOptions) -> Result<Replacement> {
         let directory = Directory::open_any(dir)?;
         let before = directory.identity().cloned();
         Ok(Replacement { before, options, store: None, directory })
     }
 
-    /// Whose the directory was; `None` if that cannot be read.
+    /// The directory's identity; `None` if it cannot be read.
     pub(crate) fn before(&self) -> Option<&Identity> {
         self.before.as_ref()
     }
 
-    /// The directories with what was here before this one.
-    pub(crate) fn former(&self) -> Result<Vec<PathBuf>, StorageError> {
+    /// The directories with former data.
+    pub(crate) fn former(&self) -> Result<Vec<PathBuf>> {
         self.directory.former()
     }
 
-    /// Refuses to put one more directory aside beside too many that must be kept.
-    pub(crate) fn check_room(&self) -> Result<(), StorageError> {
+    /// Fails if too many former directories are there already that must stay.
+    pub(crate) fn check_room(&self) -> Result<()> {
         let former = self.former()?.len();
         if self.directory.was_voter() || former < FORMER_MAX {
             return Ok(());
@@ -82,33 +82,33 @@ impl Replacement {
         })
     }
 
-    /// What is said of it.
-    pub(crate) fn marks(&self) -> Result<Marks, StorageError> {
+    /// The directory's marks.
+    pub(crate) fn marks(&self) -> Result<Marks> {
         marks(&self.directory)
     }
 
-    /// Copies the store that is there to a directory that is not there yet, without its marks.
-    pub(crate) fn copy_to(&self, to: &Path) -> Result<(), StorageError> {
+    /// Copies the store, without its marks, to a directory that does not exist yet.
+    pub(crate) fn copy_to(&self, to: &Path) -> Result<()> {
         self.directory.copy_to(to)
     }
 
-    /// Makes the store to be.
+    /// Writes the new store.
     pub(crate) fn found(
         &mut self,
         identity: &Identity,
         hard_state: HardState,
         meta: &SnapshotMeta,
         chunks: &mut dyn Iterator<Item = Vec<u8>>,
-    ) -> Result<(), StorageError> {
-        let mut store = SledStore::open(&self.directory.make_place()?, self.options)?;
+    ) -> Result<()> {
+        let mut store = DiskStore::open(&self.directory.make_place()?, self.options)?;
         store.found(identity, hard_state, meta, chunks)?;
         self.store = Some(store);
         Ok(())
     }
 
-    /// Puts it in place, durably, and gives the directory in which everything is that was there
-    /// before. See `directory` for what becomes of former ones.
-    pub(crate) fn finish(mut self) -> Result<PathBuf, StorageError> {
+    /// Puts the new store in place, durably. Returns the directory that the old files are in now.
+    /// `directory` says which former directories stay.
+    pub(crate) fn finish(mut self) -> Result<PathBuf> {
         if self.store.take().is_none() {
             return refuse("no store in the place of another one".to_owned());
         }
@@ -119,29 +119,29 @@ impl Replacement {
 impl Drop for Replacement {
     fn drop(&mut self) {
         self.store = None;
-        // What was made and is not wanted goes, or else with the next start.
+        // Removes what was written. If that fails, the next start does it.
         let _ = self.directory.make_place();
     }
 }
 
-impl SledStore {
-    /// The directories in a data directory with what was there before.
-    pub(crate) fn former(dir: &Path) -> Result<Vec<PathBuf>, StorageError> {
+impl DiskStore {
+    /// The directories with former data in a data directory.
+    pub(crate) fn former(dir: &Path) -> Result<Vec<PathBuf>> {
         former_in(dir).map_err(|error| io_error("listing the directory", &error))
     }
 
-    /// Puts the directory of a member that was removed aside, and founds a store under a new id in its
-    /// place. The store is open, not blank, and not loaded then.
+    /// Replaces the store of a removed member, or a damaged one, by an empty one with a new id. The
+    /// result is open and not loaded yet.
     ///
-    /// The cluster, the uid and the address stay what they were.
-    pub(crate) fn begin_anew(
+    /// The cluster, the uid and the address stay the same.
+    pub(crate) fn found_replacement(
         dir: &Path,
-        options: SledOptions,
+        options: StoreOptions,
         incarnation: u64,
         hard_state: HardState,
         meta: &SnapshotMeta,
         chunks: &mut dyn Iterator<Item = Vec<u8>>,
-    ) -> Result<SledStore, StorageError> {
+    ) -> Result<DiskStore> {
         let mut replacement = Replacement::begin(dir, options)?;
         if replacement.marks()? == Marks::default() {
             return refuse("to begin anew, and the directory may be sound".to_owned());
@@ -152,7 +152,7 @@ impl SledStore {
         let identity = before.anew(incarnation);
         replacement.found(&identity, hard_state, meta, chunks)?;
         replacement.finish()?;
-        SledStore::open(dir, options)
+        DiskStore::open(dir, options)
     }
 }
 
@@ -170,14 +170,14 @@ mod tests {
         SnapshotMeta { index: 0, term: 0, zxid: 0, hash: 7, voting: Voting::default() }
     }
 
-    fn open(dir: &Path) -> Result<SledStore, StorageError> {
-        SledStore::open(dir, SledOptions::default())
+    fn open(dir: &Path) -> Result<DiskStore> {
+        DiskStore::open(dir, StoreOptions::default())
     }
 
-    fn begin_anew(dir: &Path, incarnation: u64) -> Result<SledStore, StorageError> {
-        let (options, chunks) = (SledOptions::default(), vec![b"empty".to_vec()]);
+    fn found_replacement(dir: &Path, incarnation: u64) -> Result<DiskStore> {
+        let (options, chunks) = (StoreOptions::default(), vec![b"empty".to_vec()]);
         let (hard_state, mut chunks) = (HardState::default(), chunks.into_iter());
-        SledStore::begin_anew(dir, options, incarnation, hard_state, &nothing(), &mut chunks)
+        DiskStore::found_replacement(dir, options, incarnation, hard_state, &nothing(), &mut chunks)
     }
 
     /// A member with a log and a promise, as it is before it is removed.
@@ -212,7 +212,7 @@ mod tests {
         let work = tempfile::tempdir().unwrap();
         let dir = work.path().join("data");
         let model = member(&dir);
-        let error = begin_anew(&dir, 5).unwrap_err();
+        let error = found_replacement(&dir, 5).unwrap_err();
         assert!(error.to_string().contains("may be sound"), "{error}");
         let mut store = open(&dir).unwrap();
         assert_eq!(Model::of(&mut store).unwrap(), model);
@@ -222,7 +222,7 @@ mod tests {
             let error = open(&dir).unwrap_err();
             assert!(matches!(error, StorageError::Removed { .. }), "{error}");
         }
-        assert_eq!(Model::of(&mut begin_anew(&dir, 5).unwrap()).unwrap(), anew(5));
+        assert_eq!(Model::of(&mut found_replacement(&dir, 5).unwrap()).unwrap(), anew(5));
         let again = anew(5);
         assert_ne!(again.identity.node, identity().node);
         assert_eq!((again.identity.uid, again.identity.cluster), (44, 11));
@@ -236,8 +236,9 @@ mod tests {
 
         open(&dir).unwrap().mark_removed().unwrap();
         let third = identity().anew(6);
-        assert_eq!(begin_anew(&dir, 6).unwrap().identity(), Some(&third));
-        // The first one lacks its mark by now, and the second has never been a voter: both are kept.
+        assert_eq!(found_replacement(&dir, 6).unwrap().identity(), Some(&third));
+        // The first one lacks its mark by now, and the second has never been a voter: both are
+        // kept.
         let first = identity().incarnation;
         assert_eq!(befores(&dir), [5, first].map(|number| format!("before-{number:016x}")));
     }
@@ -250,19 +251,19 @@ mod tests {
         fs::remove_dir_all(dir.join("log")).unwrap();
         fs::write(dir.join("PROMISE"), b"nonsense").unwrap();
         assert!(matches!(open(&dir), Err(StorageError::Corrupt { .. })));
-        assert_eq!(Model::of(&mut begin_anew(&dir, 5).unwrap()).unwrap(), anew(5));
+        assert_eq!(Model::of(&mut found_replacement(&dir, 5).unwrap()).unwrap(), anew(5));
 
         let other = work.path().join("other");
         member(&other);
         fs::write(other.join("IDENTITY"), b"nonsense").unwrap();
         assert!(matches!(open(&other), Err(StorageError::Corrupt { .. })));
-        let error = begin_anew(&other, 5).unwrap_err();
+        let error = found_replacement(&other, 5).unwrap_err();
         assert!(error.to_string().contains("not known whose"), "{error}");
         assert!(befores(&other).is_empty());
     }
 
-    /// Every state that a crash in the middle of the moves can leave, in both of the orders in which
-    /// the entries of a directory may be moved.
+    /// Every state that a crash in the middle of the moves can leave, in both of the orders in
+    /// which the entries of a directory may be moved.
     #[test]
     fn a_crash_while_beginning_anew_leaves_the_one_or_the_other() {
         let work = tempfile::tempdir().unwrap();
@@ -276,7 +277,7 @@ mod tests {
             to
         };
         let make = |dir: &Path| {
-            let mut replacement = Replacement::begin(dir, SledOptions::default()).unwrap();
+            let mut replacement = Replacement::begin(dir, StoreOptions::default()).unwrap();
             let identity = replacement.before().unwrap().anew(5);
             let mut chunks = vec![b"empty".to_vec()].into_iter();
             let hard_state = HardState::default();
@@ -303,7 +304,7 @@ mod tests {
         let dir = copy(&mut number);
         make(&dir);
         assert!(matches!(open(&dir), Err(StorageError::Removed { .. })));
-        assert_eq!(Model::of(&mut begin_anew(&dir, 5).unwrap()).unwrap(), anew(5));
+        assert_eq!(Model::of(&mut found_replacement(&dir, 5).unwrap()).unwrap(), anew(5));
         for reverse in [false, true] {
             for cleared in [false, true] {
                 for moved in 0..20 {

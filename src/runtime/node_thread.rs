@@ -20,7 +20,7 @@ use crate::runtime::engine::Engine;
 use crate::runtime::host::Host;
 use crate::runtime::naming::Naming;
 use crate::runtime::own_thread;
-use crate::runtime::shared::{Call, Limits, Shared};
+use crate::runtime::shared::{Call, Limits, NodeShared};
 use crate::runtime::watchdog::{GAP_MAX, Watchdog};
 use crate::security::Security;
 use crate::security::auth::Schemes;
@@ -67,7 +67,7 @@ pub(crate) struct Start {
 
 /// Starts the threads. Returns the handles' shared state, and the thread that ends when they ask
 /// for it.
-pub(crate) fn start(start: Start) -> Result<(Arc<Shared>, JoinHandle<()>)> {
+pub(crate) fn start(start: Start) -> Result<(Arc<NodeShared>, JoinHandle<()>)> {
     let Start { engine, store, directory, listener, address, local, .. } = start;
     let Start { remote, seeds, naming, clock, members, limits, .. } = start;
     let Start { schemes, security, resolver, .. } = start;
@@ -82,15 +82,15 @@ pub(crate) fn start(start: Start) -> Result<(Arc<Shared>, JoinHandle<()>)> {
     shared.keeps_data_in(directory);
     shared.meter_by(transport.meter());
     shared.wakes_by(transport.wake());
-    let driver = Driver::new(host, clock, store, naming, transport.wake());
-    let driver = Box::new(driver.map_err(system("the disk threads"))?);
+    let node_thread = NodeThread::new(host, clock, store, naming, transport.wake());
+    let node_thread = Box::new(node_thread.map_err(system("the disk threads"))?);
     let thread: JoinHandle<()> = transport
-        .start("quorate-node", listener, local, remote, seeds, options, driver)
+        .start("quorate-node", listener, local, remote, seeds, options, node_thread)
         .map_err(system("the node thread"))?;
     Ok((shared, thread))
 }
 
-struct Driver {
+struct NodeThread {
     host: Host,
     calls: Receiver<Call>,
     written: Receiver<Input>,
@@ -102,7 +102,7 @@ struct Driver {
     resigned: bool,
 }
 
-impl Handler for Driver {
+impl Handler for NodeThread {
     fn take(&mut self, event: TransportEvent) {
         self.take_event(event);
     }
@@ -144,20 +144,20 @@ impl Handler for Driver {
     }
 }
 
-impl Driver {
+impl NodeThread {
     fn new(
         host: Host,
         clock: Clock,
         store: Option<Box<dyn LogStore>>,
         naming: Option<Naming>,
         wake: Wake,
-    ) -> std::io::Result<Driver> {
+    ) -> std::io::Result<NodeThread> {
         // Disk -> node: one for each operation that was submitted.
         let (done, written) = unbounded();
         let start = |store| Disk::start(store, done, move || wake.wake());
         let disk = store.map(start).transpose()?;
         let (calls, watchdogs) = (host.calls(), Default::default());
-        Ok(Driver { host, calls, written, disk, naming, clock, watchdogs, resigned: false })
+        Ok(NodeThread { host, calls, written, disk, naming, clock, watchdogs, resigned: false })
     }
 
     /// Lets the node process its inputs. Returns the pause before its next step; `None` once the
@@ -294,7 +294,7 @@ mod tests {
     use crate::runtime::expect;
     use crate::runtime::host::CLOSE_TIME;
     use crate::runtime::session::SessionShared;
-    use crate::runtime::shared::{Asker, Shared};
+    use crate::runtime::shared::{Asker, NodeShared};
     use crate::security::auth::Schemes;
     use crate::storage::MemoryDisk;
     use crate::types::membership::{Genesis, NodeId};
@@ -302,7 +302,7 @@ mod tests {
     use crate::types::znode::SessionId;
 
     /// A member with a disk of its own. The test runs its turns.
-    fn member(place: usize, founding: &Genesis, clock: &Clock) -> (Driver, Arc<Shared>) {
+    fn member(place: usize, founding: &Genesis, clock: &Clock) -> (NodeThread, Arc<NodeShared>) {
         let node = founding.members[place].node;
         let address = founding.members[place].address.clone();
         let (cluster, incarnation) = (founding.cluster, node);
@@ -336,7 +336,7 @@ mod tests {
         let (host, shared) = Host::new(booted, clock.clone(), limits, members, Schemes::default());
         let wake = TcpTransport::new().unwrap().wake();
         let store: Box<dyn LogStore> = Box::new(store);
-        (Driver::new(host, clock.clone(), Some(store), None, wake).unwrap(), shared)
+        (NodeThread::new(host, clock.clone(), Some(store), None, wake).unwrap(), shared)
     }
 
     /// Collects the messages sent.
@@ -381,7 +381,7 @@ mod tests {
             members[member].0.take(TransportEvent::Connected { peer, version: VERSION });
         }
         // Messages arrive at once.
-        let turn = |members: &mut Vec<(Driver, Arc<Shared>)>| {
+        let turn = |members: &mut Vec<(NodeThread, Arc<NodeShared>)>| {
             clock.advance(Duration::from_millis(1));
             for place in 0..2 {
                 let mut sent = Outbox::default();
@@ -392,7 +392,7 @@ mod tests {
                 }
             }
         };
-        let leads = |(member, _): &(Driver, _)| {
+        let leads = |(member, _): &(NodeThread, _)| {
             let status = member.host.node().status();
             status.is_leader.then_some(status.term)
         };

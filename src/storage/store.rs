@@ -1,23 +1,25 @@
-//! The store on disk: the log in files of its own, checkpoints in sled.
+//! The store on disk: the log in segment files, checkpoints in sled.
 //!
-//! An append is one write and one wait for the device, see `log_file`. The
-//! chunks of checkpoints go into sled, and count once a record of the log names
-//! them. A full checkpoint begins a new generation: a new database, made and
-//! synced on the side, so that the old one counts until the new one is whole.
-//! That also bounds how far sled's file grows over what lives in it.
+//! An append is one write and one wait for the device, see `log_file`. The chunks of checkpoints
+//! are written to sled, and are valid once a record of the log names them. A full checkpoint is
+//! written to a new generation: another database beside the current one, which stays valid until
+//! the new one is complete. This also bounds how much longer sled's file is than its live content.
 //!
-//! `directory` says what the files are, `log_body` and `record` what is in
-//! them, `generation` how sled is written, `witness` and `replay` how they are
-//! checked.
+//! | where | what |
+//! | --- | --- |
+//! | `directory` | the files of the data directory |
+//! | `log_file`, `segments`, `log_body`, `log_index` | the log |
+//! | `checkpoint`, `generation`, `record` | checkpoints in sled |
+//! | `witness`, `replay` | how both are verified when they are read back |
 //!
-//! Caveats: a panic inside sled poisons this store, but sled shares a thread
-//! pool among all databases of a process and may not serve another one after
-//! it. In a process that aborts on panic there is nothing to catch.
+//! Caveats: a panic inside sled poisons this store. But all databases of a process share sled's
+//! thread pool, which may serve no other database after a panic. A process that aborts on panic
+//! catches nothing.
 
 use std::path::Path;
 use std::time::Duration;
 
-use super::checkpoint::{Checkpoints, Finished, Shared, write_first};
+use super::checkpoint::{Checkpoints, Finished, SharedCheckpoints, write_first};
 use super::directory::{Directory, FIRST_GENERATION, FOUNDING_SEQ};
 use super::generation::{Generation, Tuning, guarded};
 use super::log_body::{CheckpointBody, LogBodyRef};
@@ -29,28 +31,28 @@ use super::replay::{LogReplay, read_chunks, read_log};
 use super::rules::{Bounds, has_voted, is_voter, refuse};
 use super::witness::{Testimony, Witness};
 use crate::node::stored::{Boot, HardState, Identity, LogWrite, SnapshotMeta};
-use crate::storage::{Checkpointer, ChunkSink, LogAfter, LogStore, StorageError};
+use crate::storage::{Checkpointer, ChunkSink, LogAfter, LogStore, Result, StorageError};
 use crate::types::membership::Promise;
 
-/// What of the store can be set.
+/// The settings of a store.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct SledOptions {
-    /// What sled may keep in memory. The node keeps the log and the state there itself.
+pub(crate) struct StoreOptions {
+    /// The size of sled's cache. The node itself holds the log and the state in memory.
     pub(crate) cache_bytes: u64,
     /// A checkpoint is full when the deltas take more than the image before them, and than this.
     pub(crate) delta_bytes_min: u64,
-    /// A checkpoint is full when the database is more than four times as long as what lives in
-    /// it, and longer than this.
+    /// A checkpoint is full when the database is more than four times as long as its live content,
+    /// and longer than this.
     pub(crate) file_bytes_min: u64,
     /// A checkpoint is full when it would have more deltas than this.
     pub(crate) deltas_max: usize,
-    /// How long the files of the log are. A longer write gets a file of its own length.
+    /// The length of the log's files. A longer write gets a longer file.
     pub(crate) segment_bytes: u64,
 }
 
-impl Default for SledOptions {
-    fn default() -> SledOptions {
-        SledOptions {
+impl Default for StoreOptions {
+    fn default() -> StoreOptions {
+        StoreOptions {
             cache_bytes: 32 << 20,
             delta_bytes_min: 1 << 20,
             file_bytes_min: 64 << 20,
@@ -60,11 +62,11 @@ impl Default for SledOptions {
     }
 }
 
-impl SledOptions {
+impl StoreOptions {
     pub(super) fn tuning(&self) -> Tuning {
         Tuning {
             cache_bytes: self.cache_bytes,
-            // Not an option: the largest value that makes no blob depends on it.
+            // Fixed, since the largest value that makes no blob depends on it.
             segment_bytes: 8 << 20,
         }
     }
@@ -72,18 +74,18 @@ impl SledOptions {
 
 /// A node's store in a data directory.
 #[derive(Debug)]
-pub(crate) struct SledStore {
-    options: SledOptions,
+pub(crate) struct DiskStore {
+    options: StoreOptions,
     failed: Option<String>,
     state: State,
-    /// Last, so that the lock outlives the databases.
+    /// The last field, so that the lock outlives the databases.
     directory: Directory,
 }
 
 #[derive(Debug)]
 enum State {
     Blank,
-    /// Open, and its chunks not read back yet.
+    /// The log was read, and the chunks were not read yet.
     Opened(Box<Opened>),
     Live(Box<Live>),
 }
@@ -99,68 +101,64 @@ struct Opened {
 /// A store that can be written.
 #[derive(Debug)]
 struct Live {
-    checkpoints: Shared,
+    checkpoints: SharedCheckpoints,
     log: LogFile,
     log_id: u64,
     witness: Witness,
-    /// The last record that the witness has seen.
+    /// The last record in the witness.
     witnessed: u64,
     hard_state: HardState,
     bounds: Bounds,
     index: LogIndex,
 }
 
-/// After so many records the witness is written although there was no pause.
+/// After this many records the witness is written even without a pause.
 const UNWITNESSED_MAX: u64 = 4096;
 
-impl SledStore {
-    /// Opens a data directory; one that does not exist or is empty is made, and is blank.
+impl DiskStore {
+    /// Opens a data directory. If it is empty or does not exist, the store is blank.
     ///
-    /// It is given up when it takes more than a minute, and a second more for each MiB of the
-    /// database. The directory may then be in use for as long as the disk hangs: see [`opening`].
-    pub(crate) fn open(dir: &Path, options: SledOptions) -> Result<SledStore, StorageError> {
-        SledStore::open_within(opening::PATIENCE, dir, options)
+    /// Gives up after a minute, and a second more for each MiB of the database. The directory may
+    /// then stay in use for as long as the disk hangs: see [`opening`].
+    pub(crate) fn open(dir: &Path, options: StoreOptions) -> Result<DiskStore> {
+        DiskStore::open_within(opening::PATIENCE, dir, options)
     }
 
-    /// The same with another time than a minute.
+    /// As [`DiskStore::open`], with another time than a minute.
     pub(super) fn open_within(
         patience: Duration,
         dir: &Path,
-        options: SledOptions,
-    ) -> Result<SledStore, StorageError> {
+        options: StoreOptions,
+    ) -> Result<DiskStore> {
         let path = dir.to_owned();
-        opening::within(patience, dir, move |size| SledStore::open_now(&path, options, size))
+        opening::within(patience, dir, move |size| DiskStore::open_now(&path, options, size))
     }
 
-    fn open_now(
-        dir: &Path,
-        options: SledOptions,
-        size: &opening::Size,
-    ) -> Result<SledStore, StorageError> {
-        SledStore::open_directory(Directory::open(dir)?, options, size)
+    fn open_now(dir: &Path, options: StoreOptions, size: &opening::Size) -> Result<DiskStore> {
+        DiskStore::open_directory(Directory::open(dir)?, options, size)
     }
 
     pub(super) fn open_directory(
         directory: Directory,
-        options: SledOptions,
+        options: StoreOptions,
         size: &opening::Size,
-    ) -> Result<SledStore, StorageError> {
+    ) -> Result<DiskStore> {
         let opened = match directory.identity() {
             None => Ok(State::Blank),
-            Some(_) => SledStore::open_log(&directory, &options, size)
+            Some(_) => DiskStore::open_log(&directory, &options, size)
                 .map(|opened| State::Opened(Box::new(opened))),
         };
         match opened {
-            Ok(state) => Ok(SledStore { options, failed: None, state, directory }),
+            Ok(state) => Ok(DiskStore { options, failed: None, state, directory }),
             Err(error) => Err(directory.quarantine_if_corrupt(error)),
         }
     }
 
     fn open_log(
         directory: &Directory,
-        options: &SledOptions,
+        options: &StoreOptions,
         size: &opening::Size,
-    ) -> Result<Opened, StorageError> {
+    ) -> Result<Opened> {
         let log = directory.log();
         let (witness, last) = Witness::open(&log.join(Witness::FILE))?;
         let replay = read_log(&log, log_id(directory.origin()?), &last)?;
@@ -171,12 +169,9 @@ impl SledStore {
         Ok(Opened { generation, replay, witness })
     }
 
-    /// Runs one call, unless the store has failed before; if this one fails, no other will run, but
-    /// after [`StorageError::Again`].
-    fn call<T>(
-        &mut self,
-        call: impl FnOnce(&mut SledStore) -> Result<T, StorageError>,
-    ) -> Result<T, StorageError> {
+    /// Runs one call, unless the store has failed before. If this one fails, no other will run,
+    /// except after [`StorageError::Again`].
+    fn call<T>(&mut self, call: impl FnOnce(&mut DiskStore) -> Result<T>) -> Result<T> {
         if let Some(reason) = &self.failed {
             let reason = reason.clone();
             return Err(StorageError::Poisoned { reason });
@@ -191,7 +186,7 @@ impl SledStore {
         })
     }
 
-    fn live(&mut self) -> Result<&mut Live, StorageError> {
+    fn live(&mut self) -> Result<&mut Live> {
         match &mut self.state {
             State::Live(live) => Ok(live),
             State::Opened(..) => refuse("the store is not loaded".to_owned()),
@@ -199,15 +194,15 @@ impl SledStore {
         }
     }
 
-    /// Notes in the directory that its node votes, if it does by this checkpoint.
+    /// Marks the directory as that of a voter, if its node votes by this checkpoint.
     fn note_voter(&mut self, meta: &SnapshotMeta) {
         if self.directory.identity().is_some_and(|identity| is_voter(identity, meta)) {
             self.mark_voter();
         }
     }
 
-    /// Best effort: what it is for is durable by then, and as long as the mark is missing, more is
-    /// kept than need be. The next checkpoint tries again.
+    /// Best effort: without the mark, more former data is kept than necessary. The next checkpoint
+    /// tries again.
     fn mark_voter(&mut self) {
         if let Err(error) = self.directory.mark_voter() {
             tracing::warn!(%error, "cannot note that this member votes");
@@ -227,8 +222,8 @@ impl Live {
         }
     }
 
-    /// Has the witness say how far the log reaches.
-    fn testify(&mut self) -> Result<(), StorageError> {
+    /// Writes to the witness how far the log reaches.
+    fn testify(&mut self) -> Result<()> {
         let testimony = self.testimony();
         if testimony.seq == self.witnessed {
             return Ok(());
@@ -239,8 +234,8 @@ impl Live {
         Ok(())
     }
 
-    /// Makes the finished checkpoint count, and drops what it makes needless.
-    fn commit(&mut self, meta: &SnapshotMeta, log: LogAfter) -> Result<(), StorageError> {
+    /// Commits the finished checkpoint, and drops the part of the log that it replaces.
+    fn commit(&mut self, meta: &SnapshotMeta, log: LogAfter) -> Result<()> {
         let shared = self.checkpoints.clone();
         let mut checkpoints = shared.lock();
         let Finished { is_full, generation, parts } = checkpoints.finished()?;
@@ -248,8 +243,7 @@ impl Live {
         let next_seq = self.log.last().seq + 1;
         let (hard_state, log_from, dropped) = match log {
             LogAfter::From(from) => {
-                // Records may still hold entries that an earlier checkpoint dropped: they stay
-                // dropped.
+                // Records may still hold entries that an earlier checkpoint dropped.
                 let from = from.max(self.bounds.first);
                 (self.hard_state, from, self.index.droppable(from))
             }
@@ -271,7 +265,7 @@ impl Live {
     }
 }
 
-impl LogStore for SledStore {
+impl LogStore for DiskStore {
     fn identity(&self) -> Option<&Identity> {
         self.directory.identity()
     }
@@ -280,15 +274,15 @@ impl LogStore for SledStore {
         self.directory.promise()
     }
 
-    fn set_identity(&mut self, identity: &Identity) -> Result<(), StorageError> {
+    fn set_identity(&mut self, identity: &Identity) -> Result<()> {
         self.call(|store| store.directory.set_identity(identity))
     }
 
-    fn keep_promise(&mut self, promise: &Promise) -> Result<(), StorageError> {
-        self.call(|store| store.directory.keep_promise(promise))
+    fn set_promise(&mut self, promise: &Promise) -> Result<()> {
+        self.call(|store| store.directory.set_promise(promise))
     }
 
-    fn mark_removed(&mut self) -> Result<(), StorageError> {
+    fn mark_removed(&mut self) -> Result<()> {
         self.call(|store| {
             store.directory.origin()?;
             store.directory.mark_removed()
@@ -301,7 +295,7 @@ impl LogStore for SledStore {
         hard_state: HardState,
         meta: &SnapshotMeta,
         chunks: &mut dyn Iterator<Item = Vec<u8>>,
-    ) -> Result<(), StorageError> {
+    ) -> Result<()> {
         self.call(|store| {
             if !matches!(store.state, State::Blank) {
                 return refuse("the store is founded already".to_owned());
@@ -335,12 +329,12 @@ impl LogStore for SledStore {
             };
             let witness = Witness::create(&dir.join(Witness::FILE), &testimony)?;
             super::files::sync_directory(&dir).map_err(io)?;
-            // Until here the directory opens as blank, from here on as founded.
+            // Before this the directory opens as blank, afterwards as founded.
             store.directory.take(identity)?;
             let parts = checkpoint.parts;
             let checkpoints = Checkpoints::new(paths, options, log_id, generation, parts)?;
             store.state = State::Live(Box::new(Live {
-                checkpoints: Shared::new(checkpoints),
+                checkpoints: SharedCheckpoints::new(checkpoints),
                 log,
                 log_id,
                 witness,
@@ -354,7 +348,7 @@ impl LogStore for SledStore {
         })
     }
 
-    fn load(&mut self, sink: &mut ChunkSink<'_>) -> Result<Boot, StorageError> {
+    fn load(&mut self, sink: &mut ChunkSink<'_>) -> Result<Boot> {
         self.call(|store| {
             let opened = match std::mem::replace(&mut store.state, State::Blank) {
                 State::Blank => return refuse("the store is blank".to_owned()),
@@ -377,8 +371,8 @@ impl LogStore for SledStore {
             read_chunks(&generation, log_id, &replay.checkpoint, sink)?;
             let boot = replay.boot();
             let LogReplay { scan, checkpoint, hard_state, bounds, index, .. } = replay;
-            // Only now that all of it is known to be sound. Best effort: what stays is removed by
-            // a later open.
+            // Only now, since everything has passed the checks. Best effort: the next open tries
+            // again.
             let _ = store.directory.remove_leftovers(Some(generation.number()));
             let (dir, length) = (store.directory.log(), store.options.segment_bytes);
             let mut log = LogFile::resume(&dir, log_id, length, scan)?;
@@ -387,7 +381,7 @@ impl LogStore for SledStore {
             let parts = checkpoint.parts;
             let checkpoints = Checkpoints::new(paths, options, log_id, generation, parts)?;
             let mut live = Live {
-                checkpoints: Shared::new(checkpoints),
+                checkpoints: SharedCheckpoints::new(checkpoints),
                 log,
                 log_id,
                 witness,
@@ -396,7 +390,7 @@ impl LogStore for SledStore {
                 bounds,
                 index,
             };
-            // A record that the witness has not seen may be acknowledged from now on.
+            // From now on, records that are not in the witness yet may be acknowledged.
             live.testify()?;
             store.state = State::Live(Box::new(live));
             if let Some(reason) = store.directory.quarantined()? {
@@ -412,7 +406,7 @@ impl LogStore for SledStore {
         })
     }
 
-    fn append(&mut self, write: &LogWrite) -> Result<(), StorageError> {
+    fn append(&mut self, write: &LogWrite) -> Result<()> {
         self.call(|store| {
             let live = store.live()?;
             let bounds = live.bounds.after_append(write)?;
@@ -439,21 +433,17 @@ impl LogStore for SledStore {
         })
     }
 
-    fn rest(&mut self) -> Result<(), StorageError> {
+    fn idle(&mut self) -> Result<()> {
         self.call(|store| store.live()?.testify())
     }
 
-    fn checkpointer(&mut self) -> Result<Box<dyn Checkpointer>, StorageError> {
-        self.call(|store| -> Result<Box<dyn Checkpointer>, StorageError> {
+    fn checkpointer(&mut self) -> Result<Box<dyn Checkpointer>> {
+        self.call(|store| -> Result<Box<dyn Checkpointer>> {
             Ok(Box::new(store.live()?.checkpoints.clone()))
         })
     }
 
-    fn commit_checkpoint(
-        &mut self,
-        meta: &SnapshotMeta,
-        log: LogAfter,
-    ) -> Result<(), StorageError> {
+    fn commit_checkpoint(&mut self, meta: &SnapshotMeta, log: LogAfter) -> Result<()> {
         self.call(|store| {
             store.live()?.commit(meta, log)?;
             store.note_voter(meta);
@@ -462,7 +452,7 @@ impl LogStore for SledStore {
     }
 }
 
-impl Drop for SledStore {
+impl Drop for DiskStore {
     fn drop(&mut self) {
         if let (State::Live(live), None) = (&mut self.state, &self.failed) {
             // Best effort, as after a crash.

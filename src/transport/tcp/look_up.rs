@@ -1,0 +1,42 @@
+//! Looking up the name of a peer on a thread of its own.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering::AcqRel;
+
+use mio::Token;
+
+use super::HelperResult;
+use super::event_loop::Context;
+use super::failure::Failure;
+use super::peer::Target;
+use crate::transport::names::{Answer, look_up_apart};
+
+/// The most addresses tried for one name.
+const ADDRESSES_MAX: usize = 8;
+
+/// Starts to look up `address` for this attempt. The result is a [`HelperResult::Resolved`].
+pub(super) fn look_up(
+    context: &Context,
+    target: Target,
+    attempt: Token,
+    address: &str,
+) -> Result<(), Failure> {
+    let answer_tx = context.results_tx.clone();
+    let shared = Arc::clone(&context.shared);
+    let done = move |answer: Answer| {
+        shared.look_ups.fetch_sub(1, AcqRel);
+        let addresses = answer.map(|found| found.into_iter().take(ADDRESSES_MAX).collect());
+        if answer_tx.send(HelperResult::Resolved { target, attempt, addresses }).is_ok() {
+            shared.wake();
+        }
+    };
+    let look_ups = &context.shared.look_ups;
+    if look_ups.fetch_add(1, AcqRel) >= context.options.look_ups_max {
+        look_ups.fetch_sub(1, AcqRel);
+        return Err(Failure::passing("too many names are being looked up already"));
+    }
+    look_up_apart(&context.options.resolver, address.to_owned(), done).map_err(|error| {
+        look_ups.fetch_sub(1, AcqRel);
+        Failure::passing(format!("cannot start a thread to look up names: {error}"))
+    })
+}

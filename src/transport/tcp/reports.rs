@@ -1,0 +1,77 @@
+//! Reports that a peer or a seed cannot be reached: to the log, and to the handler.
+
+use std::time::{Duration, Instant};
+
+use super::event_loop::Context;
+use super::failure::{Failure, FailureKind};
+use super::peer::Target;
+use crate::transport::TransportEvent;
+
+/// A peer may not have started yet: for this long, no warning is logged about it.
+const STARTS_WITHIN: Duration = Duration::from_secs(10);
+
+/// What was reported since the peer was last reached. A reason is reported once, not for each
+/// attempt that fails for it.
+#[derive(Debug)]
+pub(super) struct Reports {
+    /// The reason last reported.
+    reason: Option<String>,
+    /// Whether that was a warning.
+    is_warned_of: bool,
+    /// Until then the peer may not have started yet.
+    starts_until: Option<Instant>,
+}
+
+impl Reports {
+    /// Those of a peer that is dialled from now on.
+    pub(super) fn new(now: Instant) -> Reports {
+        let starts_until = Some(now + STARTS_WITHIN);
+        Reports { reason: None, is_warned_of: false, starts_until }
+    }
+
+    /// Whether nothing was reported since the peer was last reached.
+    pub(super) fn is_empty(&self) -> bool {
+        self.reason.is_none()
+    }
+
+    /// The peer is reached.
+    pub(super) fn reached(&mut self) {
+        *self = Reports { reason: None, is_warned_of: false, starts_until: None };
+    }
+
+    /// Reports why the peer is not reached, unless it is reported already.
+    pub(super) fn add(
+        &mut self,
+        context: &mut Context,
+        target: Target,
+        address: &str,
+        failure: &Failure,
+    ) {
+        let permanent = failure.kind != FailureKind::Passing;
+        let starts = self.starts_until.is_some_and(|until| context.now < until);
+        let warns = permanent || !starts;
+        let is_known = self.reason.as_ref() == Some(&failure.reason);
+        if is_known && (self.is_warned_of || !warns) {
+            return;
+        }
+        let (address, reason) = (address.to_owned(), failure.reason.clone());
+        let peer = match target {
+            Target::Node(peer) => Some(peer),
+            Target::Seed(_) => None,
+        };
+        if warns {
+            tracing::warn!(peer, address, reason, "unreachable");
+        } else {
+            tracing::info!(peer, address, reason, "not reached yet");
+        }
+        self.is_warned_of = warns;
+        if is_known {
+            return;
+        }
+        self.reason = Some(reason.clone());
+        context.emit(match peer {
+            Some(peer) => TransportEvent::Unreachable { peer, reason, permanent },
+            None => TransportEvent::SeedUnreachable { address, reason, permanent },
+        });
+    }
+}

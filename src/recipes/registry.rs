@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::api::session::Session;
 use crate::api::watch::Watch;
-use crate::planted::{Bug, planted};
+use crate::planted::{Bug, unless};
 use crate::recipes::blocking;
 use crate::recipes::codec::{Codec, Postcard};
 use crate::recipes::creating::CreatingMulti;
@@ -143,10 +143,7 @@ impl Registry {
         // Watched first, so that no event is missed.
         let watch = self.session.nonblocking().watch(&path, WatchMode::Persistent).await?;
         let data = encode(&path, instance)?;
-        let mode = match planted(Bug::InstanceStays) {
-            false => CreateMode::Ephemeral,
-            true => CreateMode::Persistent,
-        };
+        let mode = unless(Bug::InstanceStays, CreateMode::Ephemeral, CreateMode::Persistent);
         let mut parents = Parents::of(&self.session, &parent);
         loop {
             parents.make().await?;

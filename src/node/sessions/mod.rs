@@ -36,6 +36,7 @@ use crate::types::acl::{AccessList, Id, Permissions};
 use crate::types::error::Error;
 use crate::types::session::SessionState;
 use crate::types::version::FIRST;
+use crate::types::version::is_above;
 use crate::types::znode::{SessionId, Zxid};
 
 /// How many writes of one session may be under way; the others wait here. It bounds the results
@@ -47,10 +48,7 @@ const WINDOW_BYTES: usize = 16 << 20;
 /// How much of a session's timeout this node trusts: the rest covers clocks that run at
 /// different rates (`1 - 9/10` of the timeout, so rates may differ by 10 %).
 pub(crate) fn trusted(timeout: Duration) -> Duration {
-    if planted(Bug::LeaseTooLong) {
-        return timeout * 2;
-    }
-    timeout / 10 * 9
+    timeout / 10 * if planted(Bug::LeaseTooLong) { 20 } else { 9 }
 }
 
 #[derive(Debug)]
@@ -296,7 +294,7 @@ impl LocalSessions {
             while upto < most {
                 let write = &mut held.writes[(upto - held.applied) as usize];
                 let needs = write.command.version();
-                if needs > gate.version && !planted(Bug::CommandAboveVersion) {
+                if is_above(needs, gate.version) {
                     if needs <= gate.possible {
                         self.held_back.insert(session);
                         break;
@@ -323,9 +321,6 @@ impl LocalSessions {
 
     /// Whatever was sent may be lost: all of it is to be sent again.
     pub(crate) fn send_again(&mut self, now: Time) {
-        if planted(Bug::ResendForgotten) {
-            return;
-        }
         for held in self.sessions.values_mut() {
             (held.moved_at, held.patience) = (now, self.patience);
             held.forget_sent();
@@ -337,9 +332,6 @@ impl LocalSessions {
 
     /// The same for the sessions of which nothing has moved for a while, each time a longer one.
     pub(crate) fn send_stuck_again(&mut self, now: Time) {
-        if planted(Bug::ResendForgotten) {
-            return;
-        }
         for held in self.sessions.values_mut() {
             let waits = held.sent.is_some()
                 && !held.is_over()
@@ -610,10 +602,8 @@ impl LocalSessions {
     /// whose local deadline has passed.
     pub(crate) fn check_deadlines(&mut self, now: Time, effects: &mut Effects) -> Vec<SessionId> {
         let mut lost = Vec::new();
-        if planted(Bug::LossNotTold) {
-            return lost;
-        }
-        for held in self.sessions.values_mut().filter(|held| held.is_open()) {
+        let tells = |held: &&mut LocalSession| held.is_open() && !planted(Bug::LossNotTold);
+        for held in self.sessions.values_mut().filter(tells) {
             if now >= held.lost_at {
                 lost.push(held.id);
             } else if now >= held.heard + held.timeout / 3 {

@@ -27,7 +27,6 @@ use crate::machine::command::{Command, OpError, Outcome, Reply};
 use crate::node::client_message::{FromClient, ToClient};
 use crate::node::io::{Availability, Time, WatchId};
 use crate::node::sessions::queue::Queue;
-use crate::planted::{Bug, planted};
 use crate::types::acl;
 use crate::types::acl::{AccessList, Id, Permissions};
 use crate::types::membership::{Member, NodeId};
@@ -354,9 +353,4 @@ fn may_write(client: NodeId, command: &Command) -> bool {
 /// How long a client may be silent.
 fn silence(tick: Duration) -> Duration {
     tick * SILENCE_TICKS
-}
-
-/// Whether a client's watch is to be set again from where it had come to.
-fn keeps_place() -> bool {
-    !planted(Bug::ClientWatchFromNow)
 }

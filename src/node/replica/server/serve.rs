@@ -12,12 +12,12 @@ use crate::node::query::{Answer, Query};
 use crate::node::replica::Replica;
 use crate::node::replica::server::{
     Asker, BUDGET_BYTES, Beginning, CLIENTS_MAX, PAST_BYTES_MAX, PAST_CHANGES_MAX, ServedClient,
-    TELL_BYTES, keeps_place, may_write, silence,
+    TELL_BYTES, may_write, silence,
 };
 use crate::node::replica::watches::{Fired, Missed};
 use crate::node::sessions::queue::{Answering, Progress, Turn, Viewer};
 use crate::node::{FORWARD_BYTES_MAX, Node, client_message};
-use crate::planted::{Bug, planted};
+use crate::planted::{Bug, planted, unless};
 use crate::types::acl::{AccessList, Permissions};
 use crate::types::error::Error;
 use crate::types::membership::NodeId;
@@ -148,13 +148,7 @@ impl Node {
             | FromClient::Begun => {
                 return Err("it has begun already");
             }
-            FromClient::Write(mut request) => {
-                if planted(Bug::ClientWriteAgain)
-                    && let Some(record) = self.machine.session(request.session)
-                    && (1..=record.last_seq).contains(&request.seq)
-                {
-                    request.seq = record.last_seq + 1;
-                }
+            FromClient::Write(request) => {
                 if !may_write(from, &request.command) {
                     return Err("a request that a client may not make");
                 }
@@ -317,7 +311,7 @@ impl Node {
         let ids = Arc::clone(&of.ids);
         let id = self.number_watch(from, watch, path.len());
         let may_read = |acl: Option<&AccessList>| acl::permits(acl, &ids, Permissions::READ);
-        let up_to = if keeps_place() { up_to } else { self.machine.zxid() };
+        let up_to = unless(Bug::ClientWatchFromNow, up_to, self.machine.zxid());
         let (tree, known) = (self.machine.tree(), self.replica.history.after(up_to).ok());
         let known = known.filter(|changes| past.looks_at(changes.len()));
         let missed = Missed { tree: &tree, from: up_to, existed };

@@ -398,9 +398,10 @@ impl Founding {
             let peer = self.peers.get(&node).filter(|peer| peer.connected)?;
             peer.announcement.as_ref()?.promise.pledge.as_ref()
         };
+        let ignored = planted(Bug::OwnPromiseIgnored);
         let stands = |own: &&Pledge| self.writing.is_none() && own.ballot == self.kept.ballot;
-        let own = self.kept.pledge.as_ref().filter(stands);
-        let others = self.heard().filter(|_| planted(Bug::OwnPromiseIgnored));
+        let own = self.kept.pledge.as_ref().filter(stands).filter(|_| !ignored);
+        let others = self.heard().filter(|_| ignored);
         let others = others.filter_map(|announcement| announcement.promise.pledge.as_ref());
         let is_chosen = |pledge: &&Pledge| {
             let mut members = pledge.genesis.members.iter().map(|member| member.node);

@@ -1,14 +1,16 @@
-//! Bugs that can be planted, to see that the simulator's checks catch them.
+//! Bugs that can be planted, to see that the checks of the simulator and of some tests find them.
 //!
-//! Without the `simulator` feature, `planted` is always false and nothing of
-//! this is left in the program. With it, at most one bug at a time is planted,
-//! for the thread that asks for it.
+//! A bug in product code is one expression at one place, and has no state there. Bugs of what
+//! surrounds a node, such as its disk, its network and the delivery of events, are planted in the
+//! simulator instead (`simulation::surroundings`).
+//!
+//! Without the `simulator` feature, `planted` is always false, and the program contains nothing of
+//! this. With it, at most one bug at a time is planted, for the thread that asks for it.
 
-#[cfg(any(test, feature = "simulator"))]
 use std::cell::Cell;
 
 /// A bug, each of a kind that systems like this one have had.
-#[allow(missing_docs, reason = "each is told by its `story`")]
+#[allow(missing_docs, reason = "`story` describes each")]
 #[cfg_attr(not(any(test, feature = "simulator")), allow(dead_code, unreachable_pub))]
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Bug {
@@ -363,7 +365,7 @@ impl Bug {
             }
             Bug::SeamTwice => "a watch from the past begins with a change that was seen already",
             Bug::WatchBeforeItsZxid => {
-                "a watch from a zxid is set before its replica has come to that"
+                "a watch from a zxid is answered before its replica has come to that"
             }
             Bug::RemovedWatchStays => "a watch that was removed still fires",
             Bug::PositionForgotten => "an event does not say which change of its write it tells of",
@@ -483,7 +485,6 @@ impl Bug {
     }
 }
 
-#[cfg(any(test, feature = "simulator"))]
 thread_local! {
     static PLANTED: Cell<Option<Bug>> = const { Cell::new(None) };
     static COUNT: Cell<u64> = const { Cell::new(0) };
@@ -497,19 +498,13 @@ pub fn plant(bug: Option<Bug>) {
 }
 
 /// Whether this bug is planted.
-#[cfg(any(test, feature = "simulator"))]
-pub(crate) fn planted(bug: Bug) -> bool {
-    PLANTED.get() == Some(bug)
-}
-
-#[cfg(not(any(test, feature = "simulator")))]
 #[inline(always)]
-pub(crate) const fn planted(_bug: Bug) -> bool {
-    false
+pub(crate) fn planted(bug: Bug) -> bool {
+    cfg!(any(test, feature = "simulator")) && PLANTED.get() == Some(bug)
 }
 
-/// Whether this bug is planted and strikes this time: every so many times that it is asked.
-#[cfg(any(test, feature = "simulator"))]
+/// Whether this bug is planted and strikes this time: every so many times that this is called.
+#[inline(always)]
 pub(crate) fn strikes(bug: Bug, every: u64) -> bool {
     planted(bug) && {
         COUNT.set(COUNT.get() + 1);
@@ -517,8 +512,16 @@ pub(crate) fn strikes(bug: Bug, every: u64) -> bool {
     }
 }
 
-#[cfg(not(any(test, feature = "simulator")))]
+/// Does what is wrong if this bug is planted.
 #[inline(always)]
-pub(crate) const fn strikes(_bug: Bug, _every: u64) -> bool {
-    false
+pub(crate) fn if_planted(bug: Bug, wrong: impl FnOnce()) {
+    if planted(bug) {
+        wrong();
+    }
+}
+
+/// What is right, unless this bug is planted: then what is wrong.
+#[inline(always)]
+pub(crate) fn unless<T>(bug: Bug, right: T, wrong: T) -> T {
+    if planted(bug) { wrong } else { right }
 }

@@ -104,26 +104,6 @@ impl Coordinator {
         Coordinator::run_by(shared, Runs::Cluster { _running: cluster })
     }
 
-    #[cfg(any(test, feature = "simulator"))]
-    pub(crate) fn simulated(shared: Arc<NodeShared>) -> Coordinator {
-        Coordinator::run_by(shared, Runs::Simulation)
-    }
-
-    /// Opens or resumes a session, and returns the answer to wait for, without blocking. A session
-    /// resumed without a timeout keeps its own.
-    #[cfg(any(test, feature = "simulator"))]
-    pub(crate) fn begin_session(
-        &self,
-        timeout: Option<Duration>,
-        resume: Option<(SessionId, [u8; 16])>,
-    ) -> Result<(Session, crate::Pending<()>)> {
-        let usual = self.shared().limits.session_timeout;
-        match resume {
-            Some(known) => Session::resume(&self.inner.owner, known, timeout),
-            None => Session::open(&self.inner.owner, timeout.unwrap_or(usual)),
-        }
-    }
-
     fn run_by(shared: Arc<NodeShared>, runs: Runs) -> Coordinator {
         let owner = Arc::new(Owner { shared, runs });
         Coordinator { inner: Arc::new(Inner { owner, session: Mutex::new(None) }) }
@@ -341,6 +321,27 @@ impl Coordinator {
         }
         drop(self.inner.session.lock().unwrap_or_else(PoisonError::into_inner).take());
         self.inner.owner.close();
+    }
+}
+
+#[cfg(any(test, feature = "simulator"))]
+impl Coordinator {
+    pub(crate) fn simulated(shared: Arc<NodeShared>) -> Coordinator {
+        Coordinator::run_by(shared, Runs::Simulation)
+    }
+
+    /// Opens or resumes a session, and returns the answer to wait for, without blocking. A session
+    /// resumed without a timeout keeps its own.
+    pub(crate) fn begin_session(
+        &self,
+        timeout: Option<Duration>,
+        resume: Option<(SessionId, [u8; 16])>,
+    ) -> Result<(Session, crate::Pending<()>)> {
+        let usual = self.shared().limits.session_timeout;
+        match resume {
+            Some(known) => Session::resume(&self.inner.owner, known, timeout),
+            None => Session::open(&self.inner.owner, timeout.unwrap_or(usual)),
+        }
     }
 }
 

@@ -4,7 +4,7 @@ use crate::api::calls::{create_or_set_op, create_with_acl_op, take_over_op};
 use crate::api::nonblocking::{check_create, check_data, create_op, set_op};
 use crate::api::session::Session;
 use crate::machine::command::Op;
-use crate::planted::{Bug, planted};
+use crate::planted::{Bug, unless};
 use crate::runtime::pending::Pending;
 use crate::types::acl::Acl;
 use crate::types::error::{Error, Result};
@@ -260,10 +260,8 @@ pub struct Fence {
 impl Fence {
     /// Requires that the session's znode at this path is the one created by the write `czxid`.
     pub(crate) fn of(session: &Session, path: &str, czxid: Zxid) -> Fence {
-        if planted(Bug::FenceUnchecked) {
-            return Fence { checks: Vec::new() };
-        }
-        Fence { checks: vec![(session.root.full(path).into_owned(), Condition::Czxid(czxid))] }
+        let check = (session.root.full(path).into_owned(), Condition::Czxid(czxid));
+        Fence { checks: unless(Bug::FenceUnchecked, vec![check], Vec::new()) }
     }
 
     /// Requires all of them.

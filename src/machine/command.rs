@@ -15,9 +15,9 @@ use crate::types::acl::{AccessList, Acl, Id, Permissions};
 use crate::types::error::Error;
 use crate::types::log_form::LogForm;
 use crate::types::membership::{NodeId, Seat};
-use crate::types::version::FIRST;
 #[cfg(any(test, feature = "simulator"))]
 use crate::types::version::INVENTED;
+use crate::types::version::{FIRST, is_above};
 use crate::types::znode::{Condition, CreateMode, Created, OpResult, SessionId, Stat, Zxid};
 
 /// The format of [`Batch`].
@@ -134,9 +134,9 @@ impl Command {
             OpError::Unsupported { what, needs, cluster }
         };
         match self {
-            Command::Op(op) => (op.version() > cluster).then(|| refuse(op)),
+            Command::Op(op) => is_above(op.version(), cluster).then(|| refuse(op)),
             Command::Multi(ops) => {
-                let index = ops.iter().position(|op| op.version() > cluster)?;
+                let index = ops.iter().position(|op| is_above(op.version(), cluster))?;
                 let error = Box::new(refuse(&ops[index]));
                 Some(OpError::Multi { index: u32::try_from(index).unwrap_or(u32::MAX), error })
             }

@@ -68,7 +68,7 @@ use self::sessions::{Admission, Sessions};
 use self::tombstones::Tombstones;
 pub(crate) use self::tree::CONFIG;
 use self::tree::hash_words;
-use crate::planted::{Bug, planted, strikes};
+use crate::planted::{Bug, if_planted, planted, strikes};
 use crate::types::membership::{NodeId, Roster, Seat};
 use crate::types::path;
 use crate::types::version::FIRST;
@@ -187,11 +187,6 @@ impl Machine {
         self.state.version
     }
 
-    #[cfg(any(test, feature = "simulator"))]
-    pub(crate) fn forget_results(&mut self) {
-        self.state.sessions.forget_results();
-    }
-
     /// See [`State::hash`].
     pub(crate) fn hash(&self) -> u64 {
         self.state.hash()
@@ -223,9 +218,7 @@ impl Machine {
     /// The changes since the last call. They grow with the number of znodes written, so this must
     /// be called regularly.
     pub(crate) fn take_dirty(&mut self) -> Dirty {
-        if planted(Bug::CheckpointLosesSessions) {
-            self.dirty.sessions.clear();
-        }
+        if_planted(Bug::CheckpointLosesSessions, || self.dirty.sessions.clear());
         std::mem::take(&mut self.dirty)
     }
 
@@ -308,7 +301,7 @@ impl Machine {
             (Admission::Run, command) => {
                 let refused = command.unsupported(self.state.version);
                 let result = match (refused, command) {
-                    (Some(refused), _) if !planted(Bug::CommandAboveVersion) => Err(refused),
+                    (Some(refused), _) => Err(refused),
                     (_, Command::Authenticate { ids }) => self
                         .state
                         .sessions
@@ -386,10 +379,10 @@ impl Machine {
         let mut write = Write::new(id, self.next_zxid(), self.state.time, &[]);
         self.state.tombstones.bury(id, write.zxid);
         let mut holder = 0;
-        let stay = planted(Bug::EphemeralsStay);
+        let staying = usize::from(planted(Bug::EphemeralsStay));
         if let Some(record) = self.state.sessions.get(id) {
             holder = record.holder;
-            for path in record.ephemerals.iter().skip(usize::from(stay)) {
+            for path in record.ephemerals.iter().skip(staying) {
                 write.delete(&mut self.state.tree, path);
             }
         }

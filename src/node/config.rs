@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use crate::node::leader::planner::MembershipPolicy;
+use crate::node::timings::Timings;
 use crate::types::watch::{HISTORY_BYTES, HISTORY_CHANGES};
 
 /// The settings of a node. Times are durations, not ticks.
@@ -29,6 +30,12 @@ pub(crate) struct NodeConfig {
     pub(crate) majority_after: Option<Duration>,
     /// The zone of this instance, so that voters are spread over zones; empty: unknown.
     pub(crate) zone: String,
+}
+
+impl NodeConfig {
+    pub(crate) fn timings(&self) -> Timings {
+        Timings::new(self.heartbeat)
+    }
 }
 
 /// When a checkpoint is due, what of the log is retained behind it for peers that lag a little, and

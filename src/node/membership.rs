@@ -15,9 +15,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
+use super::Node;
 use super::io::{Availability, Time};
 use super::message::PeerMessage;
-use super::{ELECTION_TICKS, Node};
 use crate::node::leader;
 use crate::node::leader::Leading;
 use crate::node::leader::planner::MembershipPolicy;
@@ -29,7 +29,7 @@ pub(crate) const REMOVED: &str = "this instance is not a member of the cluster a
      had been away for long; join again, and it comes back as a new member";
 /// How often a request to join or to leave is sent, and how long it holds without being repeated.
 const REQUEST_PERIOD: Duration = Duration::from_secs(1);
-pub(super) const REQUEST_TIME: Duration = Duration::from_secs(5);
+pub(crate) const REQUEST_TIME: Duration = Duration::from_secs(5);
 
 /// How many messages with entries may be under way to a voter, each of [`MESSAGE_ENTRIES_BYTES`] or
 /// one entry.
@@ -123,17 +123,6 @@ impl Node {
         let members = self.raw.store().conf_state();
         let lists = [&members.voters, &members.learners, &members.voters_outgoing];
         lists.iter().any(|list| list.contains(&node)) || members.learners_next.contains(&node)
-    }
-
-    /// Only planted: some voter in the place of a learner.
-    pub(super) fn stand_in(&self, learner: NodeId) -> NodeId {
-        let members = self.raw.store().conf_state();
-        let voter = members.voters.iter().find(|voter| **voter != self.id);
-        if members.learners.contains(&learner) {
-            voter.copied().unwrap_or(learner)
-        } else {
-            learner
-        }
     }
 
     /// Something came from a peer.
@@ -289,15 +278,15 @@ impl Node {
             && self.now.mono.saturating_sub(self.elections.led_at) >= self.patience()
     }
 
-    /// How long a member may be silent and still count as alive: as long as a leader.
+    /// See [`Timings::patience`](super::timings::Timings::patience).
     pub(super) fn patience(&self) -> Duration {
-        self.config.heartbeat * (2 * ELECTION_TICKS as u32)
+        self.config.timings().patience()
     }
 
     /// Whether a member is connected and has sent something within the last few heartbeats.
     pub(super) fn answers(&self, node: NodeId) -> bool {
         let heard = self.membership.heard.get(&node);
-        let recent = |at: &Time| self.now.mono <= *at + self.config.heartbeat * 3;
+        let recent = |at: &Time| self.now.mono <= *at + self.config.timings().answer();
         self.versions.is_connected(node) && heard.is_some_and(recent)
     }
 

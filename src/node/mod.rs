@@ -39,7 +39,7 @@ pub(crate) mod client_message;
 mod config;
 pub(crate) mod io;
 pub(crate) mod leader;
-mod membership;
+pub(crate) mod membership;
 pub(crate) mod message;
 #[cfg(any(test, feature = "simulator"))]
 mod observe;
@@ -53,6 +53,7 @@ mod status;
 pub(crate) mod stored;
 #[cfg(test)]
 mod tests;
+pub(crate) mod timings;
 mod versions;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -412,10 +413,6 @@ impl Node {
         self.tell_clients();
         self.maybe_checkpoint(applied);
         self.effects.wake_at = self.next_tick.min(self.bootstrap.next_at);
-        #[cfg(any(test, feature = "simulator"))]
-        if crate::planted::planted(crate::planted::Bug::EventLate) {
-            std::mem::swap(&mut self.replica.late_events, &mut self.effects.events);
-        }
     }
 
     /// Stops for good: everything is answered, nothing is promised any more.

@@ -3,6 +3,7 @@
 use raft::{GetEntriesContext, Storage};
 
 use super::Node;
+use crate::node::leader::Leading;
 use crate::node::raft::log::Position;
 use crate::node::stored::{HardState, LogEntry, Voting};
 
@@ -10,6 +11,12 @@ impl Node {
     /// The last entry that was applied.
     pub(crate) fn applied(&self) -> Position {
         self.raw.store().applied()
+    }
+
+    /// The time that this node stamps, if it serves as the leader.
+    pub(crate) fn stamps(&self) -> Option<u64> {
+        let leading = self.leading.as_ref().filter(|leading| leading.serves());
+        leading.filter(|_| self.stopped.is_none()).map(Leading::log_time)
     }
 
     /// Who votes, as far as this replica has applied it.

@@ -2,12 +2,11 @@
 
 use raft::{SnapshotStatus, StateRole};
 
+use super::Node;
 use super::message::{PeerMessage, RaftBody};
-use super::{Node, raft_leads};
 use crate::node::leader::read_index::Asked;
 use crate::node::raft::guard;
 use crate::node::raft::guard::{View, Violation};
-use crate::planted::{Bug, planted};
 use crate::types::membership::NodeId;
 use crate::types::version;
 
@@ -153,12 +152,6 @@ impl Node {
             };
             received = Some((meta.clone(), machine));
         }
-        let acknowledges = matches!(body, RaftBody::AppendResponse { reject: false, .. });
-        let from = if planted(Bug::LearnerCounted) && acknowledges && raft_leads(&self.raw) {
-            self.stand_in(from)
-        } else {
-            from
-        };
         let message = body.to_raft(from, self.id, term);
         if let Err(error) = self.raw.step(message) {
             tracing::debug!(from, %error, "raft did not take a message");

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use raft::{RawNode, eraftpb};
+use raft::{RawNode, ReadOnlyOption, eraftpb};
 
 use super::io::{Effects, Now, Problem};
 use super::membership::{Membership, VOTER_WINDOW};
@@ -23,7 +23,7 @@ use crate::node::sessions::LocalSessions;
 use crate::node::sessions::read_index::ReadIndexRequests;
 use crate::node::stored::{Boot, Identity};
 use crate::node::{Leadership, Node, NodeConfig};
-use crate::planted::{Bug, planted};
+use crate::planted::{Bug, unless};
 use crate::types::membership::{Member, NodeId, Promise};
 use crate::types::metrics::Metrics;
 
@@ -142,6 +142,11 @@ pub(super) fn raft(
         max_inflight_msgs: VOTER_WINDOW,
         check_quorum: true,
         pre_vote: true,
+        read_only_option: unless(
+            Bug::ReadWithoutQuorum,
+            ReadOnlyOption::Safe,
+            ReadOnlyOption::LeaseBased,
+        ),
         max_uncommitted_size: 64 << 20,
         max_committed_size_per_ready: 4 << 20,
         ..raft::Config::default()
@@ -162,12 +167,7 @@ fn boot_log(boot: &Boot, checkpoint: Position) -> Result<MemLog, String> {
     } else {
         return Err(format!("the log begins at {first}, after the checkpoint at {checkpoint:?}"));
     };
-    let mut entries = &boot.entries[skip..];
-    if planted(Bug::LogTailForgotten)
-        && let Some((_, rest)) = entries.split_last()
-    {
-        entries = rest;
-    }
+    let entries = &boot.entries[skip..];
     let mut before = base;
     for entry in entries {
         if entry.index != before.index + 1 || entry.term < before.term {
@@ -180,7 +180,7 @@ fn boot_log(boot: &Boot, checkpoint: Position) -> Result<MemLog, String> {
     }
     let mut hard_state = eraftpb::HardState::default();
     hard_state.term = boot.hard_state.term;
-    hard_state.vote = if planted(Bug::VoteForgotten) { 0 } else { boot.hard_state.vote };
+    hard_state.vote = boot.hard_state.vote;
     hard_state.commit = boot.hard_state.commit.max(checkpoint.index);
     if hard_state.commit > before.index {
         return Err(format!(

@@ -92,10 +92,8 @@ impl Versions {
     }
 
     /// The version that all members support, if each of the others is connected.
-    pub(crate) fn common(&self, mut others: impl Iterator<Item = NodeId>) -> Option<u16> {
-        if planted(Bug::VersionUnheard) {
-            let _ = others.next();
-        }
+    pub(crate) fn common(&self, others: impl Iterator<Item = NodeId>) -> Option<u16> {
+        let mut others = others.skip(usize::from(planted(Bug::VersionUnheard)));
         others.try_fold(self.own, |lowest, peer| match self.told.get(&peer) {
             Some((version, true)) => Some(lowest.min(*version)),
             _ => None,

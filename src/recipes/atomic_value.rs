@@ -16,7 +16,7 @@ use std::time::Duration;
 
 use crate::api::session::Session;
 use crate::api::transaction::TRANSACTION_ATTEMPTS_MAX;
-use crate::planted::{Bug, planted};
+use crate::planted::{Bug, unless};
 use crate::recipes::errors::{inner, is_overtaken};
 use crate::recipes::parents::{create_at, is_missing};
 use crate::runtime::entropy;
@@ -86,10 +86,7 @@ impl AtomicValue {
     }
 
     async fn replace_written(&self, seen: Zxid, data: &[u8]) -> Result<Zxid> {
-        if planted(Bug::UpdateLost) {
-            return Ok(self.session.nonblocking().set(&self.path, data).await?.mzxid);
-        }
-        let seen = Condition::Mzxid(seen);
+        let seen = unless(Bug::UpdateLost, Condition::Mzxid(seen), Condition::Exists);
         let multi = self.session.multi().require(&self.path, seen).set(&self.path, data);
         let results = inner(multi.submit().await)?;
         Ok(results.iter().find_map(written).unwrap_or(0))

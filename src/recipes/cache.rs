@@ -233,9 +233,6 @@ impl Cache {
             }
             changed_paths.everywhere |= event.net;
             if event.kind == EventKind::Deleted {
-                if planted(Bug::CacheMissesRemoval) {
-                    continue;
-                }
                 changed_paths.deleted.insert(event.path.clone(), event.zxid);
             }
             changed_paths.paths.insert(event.path);
@@ -265,7 +262,8 @@ impl Cache {
     }
 
     fn take(&mut self) -> Option<WatchEvent> {
-        self.watch.events().try_recv().ok()
+        let event = self.watch.events().try_recv().ok();
+        event.filter(|it| it.kind != EventKind::Deleted || !planted(Bug::CacheMissesRemoval))
     }
 
     /// Returns the changes since the last call, and advances the view; empty if there are none.

@@ -13,7 +13,7 @@ use crate::recipes::atomic_value::{AtomicValue, Content};
 use crate::recipes::blocking;
 use crate::recipes::codec::{Codec, Postcard};
 use crate::types::error::{Error, Result};
-use crate::types::watch::{EventKind, WatchMode};
+use crate::types::watch::WatchMode;
 use crate::types::znode::Zxid;
 
 /// A value and its version.
@@ -297,30 +297,29 @@ impl<T, C: Codec<T>> ConfigWatch<T, C> {
     /// # Errors
     /// As [`Config::get`], but for [`Error::InvalidData`], which is returned as an update.
     pub fn try_recv(&mut self) -> Result<Option<ConfigUpdate<T>>> {
-        let created = self.drain();
+        self.drain();
         let content = self.config.value.read_now()?;
-        Ok(self.report(content, created))
+        Ok(self.report(content))
     }
 
     /// As [`ConfigWatch::try_recv`], without blocking the thread.
     pub(crate) async fn latest(&mut self) -> Result<Option<ConfigUpdate<T>>> {
-        let created = self.drain();
+        self.drain();
         let content = self.config.value.read_soon().await?;
-        Ok(self.report(content, created))
+        Ok(self.report(content))
     }
 
-    /// Takes all events: what is read after this is not older than they. Returns whether any is a
-    /// creation.
-    fn drain(&self) -> bool {
-        let events = self.watch.events().try_iter();
-        events.fold(false, |created, event| created | (event.kind == EventKind::Created))
+    /// Takes all events: what is read after this is not older than they.
+    fn drain(&self) {
+        self.watch.events().try_iter().for_each(drop);
     }
 
     /// The update, if what was read differs from what was last reported.
-    fn report(&mut self, content: Option<Content>, created: bool) -> Option<ConfigUpdate<T>> {
+    fn report(&mut self, content: Option<Content>) -> Option<ConfigUpdate<T>> {
         let now =
             content.as_ref().map_or(Reported::Missing, |content| Reported::Version(content.zxid));
-        if now == self.reported || (created && planted(Bug::ConfigMissed)) {
+        let missed = self.reported == Reported::Missing && planted(Bug::ConfigMissed);
+        if now == self.reported || missed {
             return None;
         }
         self.reported = now;

@@ -172,7 +172,8 @@ impl Contenders {
         while let Some(before) = self.blocker(contender, &blocked_by).await? {
             // Set now and not when its turn comes, since the former holder may be releasing then.
             contender.watch().await?;
-            if until_deleted(&self.session, &before).await? && planted(Bug::PredecessorMissed) {
+            until_deleted(&self.session, &before).await?;
+            if planted(Bug::PredecessorMissed) {
                 return Ok(());
             }
             // The other may have given up before its turn: look again.
@@ -222,16 +223,15 @@ impl Contenders {
     }
 }
 
-/// Waits until a contender's znode is deleted or this session is over. Returns whether the znode
-/// existed.
-async fn until_deleted(session: &Session, path: &str) -> Result<bool> {
+/// Waits until a contender's znode is deleted or this session is over.
+async fn until_deleted(session: &Session, path: &str) -> Result<()> {
     // Ephemeral znodes have no children, so this watch reports only the deletion.
     match session.nonblocking().children_and_watch(path).await {
         Ok((_, watch)) => {
             watch.next().await;
-            Ok(true)
+            Ok(())
         }
-        Err(Error::NoNode { .. }) => Ok(false),
+        Err(Error::NoNode { .. }) => Ok(()),
         Err(error) => Err(error),
     }
 }

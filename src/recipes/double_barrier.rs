@@ -140,10 +140,7 @@ impl DoubleBarrier {
             if !round.is_empty() {
                 return Ok(Inside { contenders: self.contenders.clone(), contender, round });
             }
-            let enough = match planted(Bug::DoubleBarrierOpensEarly) {
-                true => self.participants.saturating_sub(1),
-                false => self.participants,
-            };
+            let missing = usize::from(planted(Bug::DoubleBarrierOpensEarly));
             // Nothing is set if another znode has taken its place.
             let mut multi =
                 session.multi().require(contender.path(), Condition::Czxid(contender.czxid()));
@@ -151,7 +148,7 @@ impl DoubleBarrier {
                 // A round is on. One of its participants must still exist when this one joins.
                 let multi = multi.require(&inside.path, Condition::Exists);
                 multi.set_if(contender.path(), &inside.round, 0).submit()
-            } else if all.len() >= enough {
+            } else if all.len() + missing >= self.participants {
                 let name = contender.path().rsplit('/').next().unwrap_or_default();
                 for one in &all {
                     // The condition that it exists and still waits.
@@ -274,12 +271,12 @@ impl Inside {
                     contender.forget();
                     return Ok(());
                 }
-                [first, .., last] if first.is(&contender) => {
-                    if planted(Bug::DoubleBarrierLeavesEarly) {
-                        return Ok(());
-                    }
-                    &last.path
+                [first, _, ..]
+                    if first.is(&contender) && planted(Bug::DoubleBarrierLeavesEarly) =>
+                {
+                    return Ok(());
                 }
+                [first, .., last] if first.is(&contender) => &last.path,
                 inside if inside.iter().any(|one| one.is(&contender)) => {
                     contender.delete().await?;
                     continue;

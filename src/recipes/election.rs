@@ -26,10 +26,7 @@ const KIND: &str = "candidate";
 
 /// The candidate that this one waits for: the one before it.
 fn predecessor(at: usize) -> Option<usize> {
-    if planted(Bug::TwoLeaders) && at == 1 {
-        return None;
-    }
-    at.checked_sub(1)
+    at.checked_sub(1).filter(|_| at != 1 || !planted(Bug::TwoLeaders))
 }
 
 /// An election of one leader among the candidates at a path.

@@ -372,10 +372,9 @@ impl MemberChanges {
 
 /// The members, if they differ from those last reported.
 fn report(mut now: Members, reported: &mut Option<Vec<Member>>) -> Option<Members> {
-    if let (true, Some(reported)) = (planted(Bug::GoneMemberShown), &reported) {
-        let gone = reported.iter().find(|member| now.get(&member.name).is_none());
-        now.members.extend(gone.cloned());
-    }
+    let is_gone = |member: &&Member| now.get(&member.name).is_none();
+    let gone = reported.iter().flatten().find(is_gone).cloned();
+    now.members.extend(gone.filter(|_| planted(Bug::GoneMemberShown)));
     if reported.as_ref() == Some(&now.members) {
         return None;
     }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use crate::api::session::Session;
 use crate::api::snapshot::Snapshot;
-use crate::planted::{Bug, planted};
+use crate::planted::{Bug, if_planted};
 use crate::recipes::blocking;
 use crate::recipes::errors::{children_or_none, inner};
 use crate::recipes::parents::create_below;
@@ -139,9 +139,7 @@ impl NodeList {
         let names = children_or_none(snapshot.children(&self.path))?;
         let mut names: Vec<&String> = names.iter().filter(|name| number(name).is_some()).collect();
         names.sort_by_key(|name| number(name));
-        if planted(Bug::ListUnordered) {
-            names.reverse();
-        }
+        if_planted(Bug::ListUnordered, || names.reverse());
         names
             .into_iter()
             .map(|name| {

@@ -3,11 +3,12 @@
 //! Source: Curator, `InterProcessMultiLock`, which takes them in the caller's order and gives each
 //! the whole timeout.
 
+use std::cmp::Ordering;
 use std::time::Duration;
 
 use crate::api::multi::{Fence, Multi};
 use crate::api::session::Session;
-use crate::planted::{Bug, planted};
+use crate::planted::{Bug, unless};
 use crate::recipes::{Lock, LockGuard, blocking};
 use crate::types::error::{Error, Result};
 
@@ -51,11 +52,12 @@ impl MultiLock {
     ) -> Result<MultiLock> {
         let locks = paths.into_iter().map(|path| Lock::new(session, path.as_ref()));
         let mut locks = locks.collect::<Result<Vec<Lock>>>()?;
-        if !planted(Bug::MultiLockUnordered) {
-            // All are below one root, so this is also the order in the whole tree.
-            locks.sort_by(|one, other| one.path().cmp(other.path()));
-            locks.dedup_by(|one, other| one.path() == other.path());
-        }
+        // All are below one root, so this is also the order in the whole tree.
+        let order = |one: &Lock, other: &Lock| one.path().cmp(other.path());
+        locks.sort_by(|one, other| {
+            unless(Bug::MultiLockUnordered, order(one, other), Ordering::Equal)
+        });
+        locks.dedup_by(|one, other| one.path() == other.path());
         if locks.is_empty() {
             let reason = "at least one is needed".to_owned();
             return Err(Error::InvalidSetting { setting: "paths", reason });

@@ -3,7 +3,7 @@
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use crate::planted::{Bug, planted};
+use crate::planted::{Bug, unless};
 use crate::recipes::blocking;
 use crate::recipes::codec::{Codec, Postcard};
 use crate::recipes::errors::{inner, is_overtaken};
@@ -103,14 +103,15 @@ impl Participant {
                 transaction.session.check_alive()?;
                 return Err(Error::NoNode { path: alive_path });
             }
+            let written = unless(Bug::VoteLost, vote, Vote::Yes);
             let mut multi = transaction
                 .session
                 .multi()
                 .require(&self.path, Condition::Mzxid(site.mzxid))
                 .require(&alive_path, Condition::Czxid(czxid))
                 .delete(&alive_path)
-                .set(&self.path, transaction.encode(&Site::Voted(vote))?);
-            let after = if vote == Vote::No && !planted(Bug::VoteLost) {
+                .set(&self.path, transaction.encode(&Site::Voted(written))?);
+            let after = if written == Vote::No {
                 multi = transaction.deciding(multi, &header, Phase::Aborted)?;
                 Phase::Aborted
             } else {

@@ -268,11 +268,8 @@ impl PersistentEphemeral {
             recover(ephemeral.session(), error).await?;
         }
         handle.set_state(ZnodeState::Missing);
-        if !self.again {
+        if !self.again || planted(Bug::EphemeralStaysGone) {
             return Err(Error::NoNode { path: handle.path.to_string() });
-        }
-        if planted(Bug::EphemeralStaysGone) {
-            std::future::pending::<()>().await;
         }
         Ok(())
     }

@@ -19,10 +19,7 @@ const WRITE: &str = "write";
 /// waiting; those before it are its own concern.
 fn blocker_of_reader(listed: &[ListedContender], at: usize) -> Option<usize> {
     let nearest = (0..at).rev().find(|before| listed[*before].kind == WRITE);
-    if planted(Bug::ReaderOvertakes) {
-        return nearest.filter(|writer| *writer == 0);
-    }
-    nearest
+    nearest.filter(|writer| *writer == 0 || !planted(Bug::ReaderOvertakes))
 }
 
 fn blocker_of_writer(_: &[ListedContender], at: usize) -> Option<usize> {

@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::api::session::Session;
 use crate::api::watch::Watch;
-use crate::planted::{Bug, planted};
+use crate::planted::{Bug, unless};
 use crate::recipes::blocking;
 use crate::recipes::codec::{Codec, Postcard};
 use crate::recipes::creating::created_in_multi;
@@ -154,10 +154,7 @@ impl Registry {
         // Watched first, so that no event is missed.
         let watch = self.session.nonblocking().watch(&path, WatchMode::Persistent).await?;
         let data = encode(&path, instance)?;
-        let mode = match planted(Bug::InstanceStays) {
-            false => CreateMode::Ephemeral,
-            true => CreateMode::Persistent,
-        };
+        let mode = unless(Bug::InstanceStays, CreateMode::Ephemeral, CreateMode::Persistent);
         let create = || {
             let creating = self.session.multi().create(&path, &data, mode).submit();
             created_in_multi(&self.session, creating)

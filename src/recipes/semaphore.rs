@@ -22,7 +22,7 @@ pub use self::permits::Permits;
 use crate::api::session::Session;
 use crate::api::snapshot::Snapshot;
 use crate::api::watch::Watch;
-use crate::planted::{Bug, planted};
+use crate::planted::{Bug, planted, unless};
 use crate::recipes::contenders::{Contender, Contenders, ListedContender};
 use crate::recipes::parents::Parents;
 use crate::recipes::{LockContender, blocking, revocation};
@@ -261,11 +261,8 @@ impl Semaphore {
 
     fn contenders_and_permits(&self, snapshot: &Snapshot) -> Result<(Vec<ListedContender>, u32)> {
         let listed = self.contenders.sorted(snapshot.children(self.path())?);
-        let number = if planted(Bug::PermitsOfOld) {
-            Some(self.permits)
-        } else {
-            parsed(&snapshot.get(self.path())?.0)
-        };
+        let number = parsed(&snapshot.get(self.path())?.0);
+        let number = unless(Bug::PermitsOfOld, number, Some(self.permits));
         Ok((listed, number.ok_or_else(|| self.unreadable())?))
     }
 

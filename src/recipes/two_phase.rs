@@ -25,7 +25,6 @@ use serde::{Deserialize, Serialize};
 use crate::api::multi::Multi;
 use crate::api::session::Session;
 use crate::api::snapshot::Snapshot;
-use crate::planted::{Bug, planted};
 use crate::recipes::blocking;
 use crate::recipes::codec::{Codec, Postcard};
 use crate::recipes::creating::created_in_multi;
@@ -369,7 +368,6 @@ impl TwoPhaseCommit {
             let site: Read<Site> = read(snapshot, &path)?;
             match site.value {
                 Site::Voted(Vote::Yes) => votes.push((path, site.mzxid)),
-                Site::Voted(Vote::No) if planted(Bug::VoteLost) => votes.push((path, site.mzxid)),
                 Site::Voted(Vote::No) => return Ok(Tally::Abort),
                 // It has joined and is gone.
                 Site::Joined if snapshot.exists(&alive(&path))?.is_none() => {

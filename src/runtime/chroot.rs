@@ -41,10 +41,8 @@ impl Root {
 
     /// A whole-tree path's form below the root; `None` if it is not below it.
     pub(crate) fn strip<'a>(&self, path: &'a str) -> Option<&'a str> {
-        let Some(root) = &self.0 else { return Some(path) };
-        if planted(Bug::ChrootShown) {
-            return Some(path);
-        }
+        let shown = planted(Bug::ChrootShown);
+        let Some(root) = self.0.as_ref().filter(|_| !shown) else { return Some(path) };
         match path.strip_prefix(&**root)? {
             "" => Some("/"),
             rest => rest.starts_with('/').then_some(rest),

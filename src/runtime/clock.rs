@@ -1,8 +1,8 @@
 //! The clocks: the only place that reads them.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::Thread;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::{self, Duration};
 
 use super::uptime::uptime;
 
@@ -14,28 +14,36 @@ use super::uptime::uptime;
 /// A clock also knows its process: in a fork of that, the node does not run.
 #[derive(Clone, Debug)]
 pub(crate) struct Clock {
-    start: Duration,
+    source: Arc<dyn TimeSource>,
     process: u32,
-    manual: Option<Arc<Manual>>,
-    #[cfg(any(test, feature = "simulator"))]
-    simulated: Option<Arc<dyn Simulated>>,
 }
 
-/// A clock that a simulator controls: it is independent of the machine's time, and nobody can wait
-/// by it.
-#[cfg(any(test, feature = "simulator"))]
-pub(crate) trait Simulated: std::fmt::Debug + Send + Sync {
+/// What a clock reads: see the methods of [`Clock`].
+pub(crate) trait TimeSource: std::fmt::Debug + Send + Sync {
     fn now(&self) -> Duration;
+
     fn wall_ms(&self) -> u64;
+
+    fn advance(&self, _by: Duration) {}
+
+    fn park_until(&self, deadline: Option<Duration>);
+}
+
+/// The machine's clocks.
+#[derive(Debug)]
+struct SystemTime {
+    start: Duration,
+}
+
+/// The machine's clocks, which can be advanced.
+#[derive(Debug)]
+struct TestTime {
+    system: SystemTime,
+    state: Mutex<TestState>,
 }
 
 #[derive(Debug, Default)]
-struct Manual {
-    state: Mutex<ManualState>,
-}
-
-#[derive(Debug, Default)]
-struct ManualState {
+struct TestState {
     ahead: Duration,
     /// Threads that wait for a time: they must check again when the clock is advanced.
     parked: Vec<Thread>,
@@ -46,30 +54,20 @@ const BASE: Duration = Duration::from_secs(3600);
 
 impl Clock {
     pub(crate) fn real() -> Clock {
-        Clock {
-            start: uptime(),
-            process: std::process::id(),
-            manual: None,
-            #[cfg(any(test, feature = "simulator"))]
-            simulated: None,
-        }
+        Clock::new(Arc::new(SystemTime { start: uptime() }))
     }
 
     pub(crate) fn manual() -> Clock {
-        Clock { manual: Some(Arc::default()), ..Clock::real() }
+        let system = SystemTime { start: uptime() };
+        Clock::new(Arc::new(TestTime { system, state: Mutex::default() }))
     }
 
-    #[cfg(any(test, feature = "simulator"))]
-    pub(crate) fn simulated(clock: Arc<dyn Simulated>) -> Clock {
-        Clock { simulated: Some(clock), ..Clock::real() }
+    pub(crate) fn new(source: Arc<dyn TimeSource>) -> Clock {
+        Clock { source, process: std::process::id() }
     }
 
     pub(crate) fn now(&self) -> Duration {
-        #[cfg(any(test, feature = "simulator"))]
-        if let Some(simulated) = &self.simulated {
-            return simulated.now();
-        }
-        BASE + uptime().saturating_sub(self.start) + self.ahead()
+        self.source.now()
     }
 
     /// Whether this process is a fork of the clock's: it has copies of the handles, but not the
@@ -89,53 +87,75 @@ impl Clock {
 
     /// Milliseconds since the Unix epoch.
     pub(crate) fn wall_ms(&self) -> u64 {
-        #[cfg(any(test, feature = "simulator"))]
-        if let Some(simulated) = &self.simulated {
-            return simulated.wall_ms();
-        }
-        #[expect(clippy::disallowed_methods, reason = "this is where the clock is read")]
-        let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-        u64::try_from((since + self.ahead()).as_millis()).unwrap_or(u64::MAX)
-    }
-
-    fn ahead(&self) -> Duration {
-        let Some(manual) = &self.manual else {
-            return Duration::ZERO;
-        };
-        manual.state.lock().unwrap_or_else(PoisonError::into_inner).ahead
+        self.source.wall_ms()
     }
 
     /// Advances a test clock; does nothing to a real one.
     pub(crate) fn advance(&self, by: Duration) {
-        let Some(manual) = &self.manual else { return };
-        let mut state = manual.state.lock().unwrap_or_else(PoisonError::into_inner);
-        state.ahead += by;
-        for thread in &state.parked {
-            thread.unpark();
-        }
+        self.source.advance(by);
     }
 
     /// Parks this thread until it is unparked or the time has come, or spuriously: the caller must
     /// check again. A suspend of the machine counts for the clock but not for this wait, which may
     /// end later by as much.
     pub(crate) fn park_until(&self, deadline: Option<Duration>) {
-        #[cfg(any(test, feature = "simulator"))]
-        assert!(self.simulated.is_none(), "a blocking call in a simulation would block all of it");
+        self.source.park_until(deadline);
+    }
+}
+
+impl TimeSource for SystemTime {
+    fn now(&self) -> Duration {
+        BASE + uptime().saturating_sub(self.start)
+    }
+
+    fn wall_ms(&self) -> u64 {
+        #[expect(clippy::disallowed_methods, reason = "this is where the clock is read")]
+        let now = time::SystemTime::now();
+        let since = now.duration_since(time::UNIX_EPOCH).unwrap_or_default();
+        u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
+    }
+
+    fn park_until(&self, deadline: Option<Duration>) {
+        match deadline {
+            None => std::thread::park(),
+            Some(deadline) => std::thread::park_timeout(deadline.saturating_sub(self.now())),
+        }
+    }
+}
+
+impl TestTime {
+    fn state(&self) -> MutexGuard<'_, TestState> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl TimeSource for TestTime {
+    fn now(&self) -> Duration {
+        self.system.now() + self.state().ahead
+    }
+
+    fn wall_ms(&self) -> u64 {
+        let ahead = u64::try_from(self.state().ahead.as_millis()).unwrap_or(u64::MAX);
+        self.system.wall_ms().saturating_add(ahead)
+    }
+
+    fn advance(&self, by: Duration) {
+        let mut state = self.state();
+        state.ahead += by;
+        for thread in &state.parked {
+            thread.unpark();
+        }
+    }
+
+    fn park_until(&self, deadline: Option<Duration>) {
         let Some(deadline) = deadline else {
             std::thread::park();
             return;
         };
-        let Some(manual) = &self.manual else {
-            std::thread::park_timeout(deadline.saturating_sub(self.now()));
-            return;
-        };
         let this = std::thread::current();
-        {
-            let mut state = manual.state.lock().unwrap_or_else(PoisonError::into_inner);
-            state.parked.push(this.clone());
-        }
+        self.state().parked.push(this.clone());
         std::thread::park_timeout(deadline.saturating_sub(self.now()));
-        let mut state = manual.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut state = self.state();
         if let Some(place) = state.parked.iter().position(|parked| parked.id() == this.id()) {
             state.parked.swap_remove(place);
         }

@@ -138,12 +138,6 @@ impl Host {
         self.engine.node()
     }
 
-    /// The member, in tests without clients.
-    #[cfg(any(test, feature = "simulator"))]
-    pub(crate) fn node(&self) -> &Node {
-        self.engine.node().expect("only members are looked into")
-    }
-
     pub(crate) fn engine(&self) -> &Engine {
         &self.engine
     }
@@ -441,6 +435,27 @@ impl Host {
         let mut status = self.engine.status();
         (status.leader, status.is_leader) = (None, false);
         *self.shared.status.lock().unwrap_or_else(PoisonError::into_inner) = status;
+    }
+}
+
+#[cfg(any(test, feature = "simulator"))]
+impl Host {
+    /// The member, in tests without clients.
+    pub(crate) fn node(&self) -> &Node {
+        self.engine.node().expect("only members are looked into")
+    }
+
+    /// Whether a watch's channel has no room for an event.
+    pub(crate) fn is_full(&mut self, watch: WatchId) -> bool {
+        self.watches.get_mut(&watch).is_some_and(|watch| watch.events.is_full())
+    }
+}
+
+#[cfg(any(test, feature = "simulator"))]
+impl HandleEffects {
+    /// The events for the watches.
+    pub(crate) fn events_mut(&mut self) -> &mut Vec<(WatchId, crate::types::watch::WatchEvent)> {
+        &mut self.effects.events
     }
 }
 

@@ -35,8 +35,8 @@ use crate::types::membership::Member;
 const TAKEN_MAX: usize = 4096;
 /// A write that takes this long makes a leader hand over; a longer one stops the node. Only time in
 /// which this thread was running counts.
-const DISK_SLOW: Duration = Duration::from_secs(10);
-const DISK_DEAD: Duration = Duration::from_secs(60);
+pub(crate) const DISK_SLOW: Duration = Duration::from_secs(10);
+pub(crate) const DISK_DEAD: Duration = Duration::from_secs(60);
 /// A step of a checkpoint that takes this long stops the node, whose log only grows meanwhile. No
 /// write waits for a checkpoint, and sled has one lock for all databases of a process: the hanging
 /// disk may belong to another coordinator.

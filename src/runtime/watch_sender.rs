@@ -3,8 +3,6 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-#[cfg(any(test, feature = "simulator"))]
-use crate::planted::{Bug, planted};
 use crate::runtime::chroot::Root;
 use crate::sync::gap::EventSender;
 use crate::types::watch::{EventKind, WatchEvent};
@@ -15,10 +13,7 @@ pub(crate) struct WatchSender {
     /// In the whole tree.
     path: Arc<str>,
     root: Root,
-    events: EventSender<WatchEvent>,
-    /// A gap that is not sent yet.
-    #[cfg(any(test, feature = "simulator"))]
-    late: Option<Box<WatchEvent>>,
+    pub(super) events: EventSender<WatchEvent>,
     deletion: Option<Arc<AtomicBool>>,
 }
 
@@ -29,14 +24,7 @@ impl WatchSender {
         events: EventSender<WatchEvent>,
         deletion: Option<Arc<AtomicBool>>,
     ) -> WatchSender {
-        WatchSender {
-            path,
-            root,
-            events,
-            #[cfg(any(test, feature = "simulator"))]
-            late: None,
-            deletion,
-        }
+        WatchSender { path, root, events, deletion }
     }
 
     /// Sends an event, before the tree that shows the change is published. Returns whether this is
@@ -65,20 +53,11 @@ impl WatchSender {
             znode: None,
             ..event
         };
-        #[cfg(any(test, feature = "simulator"))]
-        if planted(Bug::GapLate) && (self.late.is_some() || self.events.is_full()) {
-            self.late.get_or_insert_with(|| Box::new(gap(event)));
-            return self.events.touch();
-        }
         self.events.deliver(event, gap)
     }
 
     /// Wakes the task that waits for events, after the tree was published.
     pub(crate) fn wake(&mut self) {
-        #[cfg(any(test, feature = "simulator"))]
-        if let Some(gap) = self.late.take() {
-            self.events.leave_out(*gap);
-        }
         self.events.wake();
     }
 }

@@ -1,12 +1,13 @@
-//! What the world is looked at for: whether it has come to rest, and is as it must be then.
+//! Whether the world has come to rest, and is as it must be then.
 
 use super::checks::agreement::same_state;
 use super::checks::{Violation, require};
 use super::process::Process;
 use super::world::World;
+use crate::node::leader::reaper::PERIOD as REAP_PERIOD;
 
 impl World {
-    /// Whether all that can run do, and are at the same place in the log.
+    /// Whether all processes run and have applied the whole log.
     pub(crate) fn is_settled(&self) -> bool {
         let last = self.kernel.checks.borrow().oracle.last();
         self.processes.iter().all(|process| {
@@ -14,12 +15,12 @@ impl World {
         })
     }
 
-    /// Whether all is settled and no container is left that is not used any more.
+    /// Whether all processes have applied everything and no unused container is left.
     pub(crate) fn is_tidy(&self) -> bool {
         self.is_settled() && self.kernel.checks.borrow().oracle.unused_container().is_none()
     }
 
-    /// Whether there is a leader that all who can run follow.
+    /// Whether all processes follow one leader.
     pub(crate) fn has_leader(&self) -> bool {
         let checks = self.kernel.checks.borrow();
         let members = self.processes.iter();
@@ -42,7 +43,7 @@ impl World {
         self.processes.iter().position(leads)
     }
 
-    /// The last checks: everybody has finished, and the replicas are equal.
+    /// The last checks, when all clients have finished: the replicas are equal.
     pub(crate) fn audit(&self) -> Result<(), Violation> {
         let checks = self.kernel.checks.borrow();
         for process in &self.processes {
@@ -57,9 +58,9 @@ impl World {
         checks.linearizable()?;
         let life = self.leader().and_then(|leader| self.processes[leader].life.as_ref());
         if let Some(time) = life.and_then(|life| life.host.node().stamps()) {
-            // One that is due is looked for every second, or every heartbeat if that is longer.
-            let allowed = 5_000 + 4 * self.kernel.plan.heartbeat.as_millis() as u64;
-            let overdue = checks.oracle.overdue(time, allowed);
+            // The leader looks for such znodes once a period, at one of its ticks.
+            let allowed = REAP_PERIOD * 5 + self.kernel.plan.heartbeat * 4;
+            let overdue = checks.oracle.overdue(time, allowed.as_millis() as u64);
             require(overdue.is_none(), "I31 what is due is deleted", || {
                 format!("{overdue:?} should have gone")
             })?;

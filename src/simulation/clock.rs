@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use crate::runtime::clock::Simulated;
+use crate::runtime::clock::TimeSource;
 
 /// Nanoseconds since the world began.
 pub(crate) type Nanos = u64;
@@ -12,6 +12,11 @@ pub(crate) type Nanos = u64;
 pub(crate) const MICRO: Nanos = 1_000;
 pub(crate) const MILLI: Nanos = 1_000_000;
 pub(crate) const SECOND: Nanos = 1_000_000_000;
+
+/// A time of the engine's.
+pub(crate) fn nanos(time: Duration) -> Nanos {
+    u64::try_from(time.as_nanos()).unwrap_or(Nanos::MAX / 8)
+}
 
 /// What a monotonic clock shows at the start: nobody may take 0 for "before everything".
 const BASE: Nanos = 3600 * SECOND;
@@ -87,7 +92,11 @@ fn shown(state: &State, now: Nanos) -> Nanos {
     state.shown + (passed * u128::from(state.rate_ppm) / 1_000_000) as u64
 }
 
-impl Simulated for NodeClock {
+impl TimeSource for NodeClock {
+    fn park_until(&self, _deadline: Option<Duration>) {
+        panic!("a blocking call in a simulation would block all of it");
+    }
+
     fn now(&self) -> Duration {
         Duration::from_nanos(shown(&self.lock(), self.time.now()))
     }

@@ -1,9 +1,8 @@
-//! Damaged disks: what an instance does with its own, all of them damaged at once, and their repair.
+//! Damaged disks: one at a time, all at once, and their repair.
 //!
-//! An instance whose disk is damaged runs as a new member with a fresh disk. The fresh one takes the
-//! place of the damaged one when a leader has sent the new member something; then the damaged one is
-//! put aside, by the store's own rules. A disk that is repaired before that is started from as if
-//! nothing had been.
+//! An instance whose disk is damaged runs as a new member with a fresh disk. When a leader has sent the
+//! new member something, the fresh disk replaces the damaged one, which is put aside by the store's own
+//! rules. If the damaged disk is repaired before that, the instance starts from it again.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -21,7 +20,7 @@ use crate::types::version::INVENTED;
 const MINUTE: Nanos = 60 * SECOND;
 
 impl World {
-    /// The store that the instance at this place starts from now.
+    /// The store from which the instance at this place starts.
     pub(super) fn open_store(&mut self, place: usize) -> Result<Box<dyn LogStore>, StorageError> {
         let process = &mut self.processes[place];
         let address = process.member.address.clone();
@@ -66,7 +65,7 @@ impl World {
         Ok(Box::new(Provisional::new(identity, begin)?))
     }
 
-    /// The instance is a new member from its next start on, with this disk once it is taken in.
+    /// From its next start on, the instance is a new member. It keeps this disk once it is admitted.
     pub(super) fn join_provisionally(&mut self, place: usize, member: Member, disk: SimDisk) {
         self.put_disk(&member, &disk);
         let process = &mut self.processes[place];
@@ -76,7 +75,7 @@ impl World {
         self.lost_at = self.now();
     }
 
-    /// The store has put the damaged disk aside, if it has.
+    /// Replaces the damaged disk if the store has put it aside.
     pub(super) fn settle_fresh(&mut self, place: usize) {
         let process = &mut self.processes[place];
         let Some(fresh) = process.fresh.take_if(|fresh| fresh.begun.load(Ordering::Relaxed)) else {
@@ -95,7 +94,7 @@ impl World {
         }
     }
 
-    /// The disk at this place is put aside, and by that some of those that were before.
+    /// Puts the disk at this place aside. This may delete disks that were put aside earlier.
     pub(super) fn put_aside(&mut self, place: usize, removed: bool) {
         let process = &mut self.processes[place];
         let node = process.disk.identity().node;
@@ -119,7 +118,7 @@ impl World {
         }
     }
 
-    /// One disk is damaged, if the cluster can do without it.
+    /// Damages one disk, if the cluster can do without it.
     pub(super) fn damage_one(&mut self) {
         if self.kernel.phase.get() != Phase::Chaos {
             return;
@@ -141,7 +140,7 @@ impl World {
         self.start_in(place, time);
     }
 
-    /// All disks are damaged at once, as when a controller fails, and all processes are killed.
+    /// Damages all disks at once, as a failing controller does, and kills all processes.
     pub(super) fn damage_all(&mut self) {
         if self.kernel.phase.get() != Phase::Chaos {
             return;
@@ -165,13 +164,13 @@ impl World {
         self.schedule_in(time, Event::Repair);
     }
 
-    /// Whether every instance comes back when its disk was damaged for a while: it has a cluster, which
-    /// it can join as a new member.
+    /// Whether every instance can come back after its disk was damaged: it belongs to a cluster, which it
+    /// can join as a new member.
     fn is_restorable(&self) -> bool {
         self.processes.iter().all(|process| process.disk.identity().cluster != 0)
     }
 
-    /// What was damaged at once is sound again, if it was not put aside, and its instances restart.
+    /// Repairs the disks that were damaged at once and not put aside, and restarts their instances.
     pub(super) fn repair(&mut self) {
         for place in 0..self.processes.len() {
             let repairable = self.processes[place].disk.condition().damaged
@@ -190,7 +189,7 @@ impl World {
         }
     }
 
-    /// A disk that has just taken the place of a damaged one is damaged too.
+    /// Damages a disk that has just replaced a damaged one.
     pub(super) fn damage_fresh(&mut self, place: usize) {
         let node = self.processes[place].member.node;
         let votes = self.kernel.checks.borrow().membership.may_vote(node);

@@ -1,8 +1,8 @@
-//! A node's disk: what is durable on it, and what goes wrong with it.
+//! A node's disk: what is durable on it, and its faults.
 //!
-//! What a node hands to its disk is durable when its sync is done, which is an
-//! event of its own; until then a crash loses it, keeps it, or keeps a part of
-//! it. The store behind is [`MemoryDisk`], which holds durable data only.
+//! A write is durable when its sync is done, which is an event of its own. Until then, a crash loses
+//! it, keeps it, or keeps a part of it. The store below is [`MemoryDisk`], which holds durable data
+//! only.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -16,14 +16,14 @@ use crate::storage::{
 };
 use crate::types::membership::{Genesis, Member, Promise};
 
-/// A disk, which stays when its node ends; a clone is the same disk.
+/// A disk, which outlives its node. A clone is the same disk.
 #[derive(Clone, Debug)]
 pub(crate) struct SimDisk {
     disk: MemoryDisk,
     shared: Arc<Mutex<Condition>>,
 }
 
-/// What is on the disk, for whoever checks promises, and what is wrong with it.
+/// What is on the disk, for the checks of promises, and which faults it has.
 #[derive(Debug, Default)]
 pub(crate) struct Condition {
     pub(crate) hard_state: HardState,
@@ -32,15 +32,15 @@ pub(crate) struct Condition {
     /// The index of the first entry of `terms`.
     first: u64,
     terms: VecDeque<u64>,
-    /// No write finds room.
+    /// Whether writes fail because it is full.
     pub(crate) full: bool,
-    /// The next sync fails.
+    /// Whether the next sync fails.
     pub(crate) fails: bool,
-    /// The next open fails, for once.
+    /// Whether the next load fails, once.
     pub(crate) unreadable: bool,
-    /// What is on it is damaged, until it is repaired.
+    /// How it is damaged, until it is repaired.
     pub(crate) damaged: Option<&'static str>,
-    /// A start has found that.
+    /// Whether a start has found the damage.
     marked: bool,
 }
 
@@ -59,7 +59,7 @@ impl Condition {
         place.and_then(|place| self.terms.get(place)) == Some(&term)
     }
 
-    /// Whether whoever starts from it knows this entry to be committed.
+    /// Whether a node that starts from it knows that this entry is committed.
     pub(crate) fn knows_committed(&self, index: u64) -> bool {
         index <= self.checkpoint || index <= self.hard_state.commit
     }
@@ -96,14 +96,14 @@ impl Condition {
 }
 
 impl SimDisk {
-    /// A disk with the founding state of a cluster on it.
+    /// A disk that holds the founding state of a cluster.
     pub(crate) fn founded(founding: &Genesis, member: &Member, incarnation: u64) -> SimDisk {
         let (hard_state, meta, state) = founding.start();
         SimDisk::with(founding.cluster, member, incarnation, hard_state, &meta, state)
     }
 
-    /// A disk with nothing on it but whose it is, and which cluster it was of if it was of one
-    /// before it was begun again.
+    /// A disk that holds only an identity, with the cluster to which it belonged before if it was
+    /// begun again.
     pub(crate) fn blank(cluster: u64, member: &Member, incarnation: u64) -> SimDisk {
         let machine = Machine::new();
         let (zxid, hash) = (machine.zxid(), machine.hash());
@@ -129,12 +129,12 @@ impl SimDisk {
         disk
     }
 
-    /// Whether what was put aside before goes when this disk is put aside.
+    /// Whether the disks that were put aside earlier are deleted when this one is put aside.
     pub(crate) fn drops_former(&self) -> bool {
         self.disk.drops_former()
     }
 
-    /// Whose it is, whatever else is wrong with it.
+    /// The identity on it, which no damage affects.
     pub(crate) fn identity(&self) -> Identity {
         self.disk.identity().expect("every disk begins with one")
     }
@@ -184,6 +184,9 @@ impl LogStore for SimStore {
 
     fn set_identity(&mut self, identity: &Identity) -> Result<(), StorageError> {
         self.check("the identity")?;
+        if planted(Bug::ClusterForgotten) {
+            return Ok(());
+        }
         self.store.set_identity(identity)
     }
 
@@ -237,6 +240,7 @@ impl LogStore for SimStore {
             }
             rotten.data = data.into();
         }
+        super::surroundings::forget(&mut boot);
         Ok(boot)
     }
 

@@ -2,14 +2,15 @@
 //! polled on the world's thread in the order in which they were woken.
 
 use std::cell::RefCell;
-use std::cmp::Reverse;
-use std::collections::{BTreeMap, BinaryHeap, VecDeque};
+
+use std::collections::{BTreeMap, VecDeque};
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll, Wake, Waker};
 
 use super::clock::Nanos;
+use super::timeline::Timeline;
 
 /// The tasks that are to be polled. The wakers share it with the engine, which may hold them
 /// anywhere.
@@ -48,33 +49,7 @@ pub(crate) struct Executor {
     tasks: RefCell<BTreeMap<u64, Task>>,
     next: RefCell<u64>,
     woken: Arc<Woken>,
-    timers: RefCell<BinaryHeap<Reverse<Timer>>>,
-}
-
-struct Timer {
-    at: Nanos,
-    sequence: u64,
-    waker: Waker,
-}
-
-impl PartialEq for Timer {
-    fn eq(&self, other: &Timer) -> bool {
-        (self.at, self.sequence) == (other.at, other.sequence)
-    }
-}
-
-impl Eq for Timer {}
-
-impl PartialOrd for Timer {
-    fn partial_cmp(&self, other: &Timer) -> Option<std::cmp::Ordering> {
-        Some(self.cmp(other))
-    }
-}
-
-impl Ord for Timer {
-    fn cmp(&self, other: &Timer) -> std::cmp::Ordering {
-        (self.at, self.sequence).cmp(&(other.at, other.sequence))
-    }
+    timers: RefCell<Timeline<Waker>>,
 }
 
 impl Executor {
@@ -112,28 +87,27 @@ impl Executor {
 
     /// When the next timer is due.
     pub(crate) fn next_timer(&self) -> Option<Nanos> {
-        self.timers.borrow().peek().map(|Reverse(timer)| timer.at)
+        self.timers.borrow().next_at()
     }
 
     /// Wakes whoever waits for a time up to now.
     pub(crate) fn fire(&self, now: Nanos) {
         loop {
             let mut timers = self.timers.borrow_mut();
-            match timers.peek() {
-                Some(Reverse(timer)) if timer.at <= now => {}
-                _ => return,
+            if timers.next_at().is_none_or(|at| at > now) {
+                return;
             }
             let due = timers.pop();
+            // The waker may add a timer.
             drop(timers);
-            if let Some(Reverse(timer)) = due {
-                timer.waker.wake();
+            if let Some(waker) = due {
+                waker.wake();
             }
         }
     }
 
     pub(crate) fn wake_at(&self, at: Nanos, waker: Waker) {
-        let sequence = self.number();
-        self.timers.borrow_mut().push(Reverse(Timer { at, sequence, waker }));
+        self.timers.borrow_mut().add(at, waker);
     }
 
     /// Polls the tasks that were woken, those of paused processes excepted: they stay woken. Gives

@@ -1,4 +1,4 @@
-//! Checks the checks: a bug is planted, and must be found.
+//! Checks the checks: a planted bug must be found.
 
 use std::ops::Range;
 use std::time::Duration;
@@ -11,7 +11,7 @@ use crate::planted::{Bug, plant};
 pub struct Hunt {
     /// The bug.
     pub bug: Bug,
-    /// How many seeds were run, the one that found it included.
+    /// How many seeds were run, including the one that found it.
     pub seeds: u64,
     /// The run that found it, if one did.
     pub found: Option<Report>,
@@ -19,11 +19,11 @@ pub struct Hunt {
 
 /// Plants a bug and runs seeds until a check finds something wrong, in this thread.
 ///
-/// What is found need not be what one would call the bug: that a write is lost may show first as two
-/// replicas that differ.
+/// The check that finds it need not be the one that its name suggests: a lost write may show first as
+/// two replicas that differ.
 pub fn hunt(bug: Bug, seeds: Range<u64>, length: Duration, words: Words) -> Hunt {
     let mut hunt = Hunt { bug, seeds: 0, found: None };
-    // What only an operator can bring about is looked for where there is one.
+    // These show only where an operator restarts the instances.
     let kind = match bug {
         Bug::ReadyBeforePlace | Bug::ClosesWithoutHandover => Kind::Rolled,
         _ => Kind::Usual,

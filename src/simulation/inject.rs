@@ -1,6 +1,6 @@
 //! How the faults that come with time strike, and how all of them end.
 
-use super::clock::{MILLI, Nanos, SECOND};
+use super::clock::{MILLI, Nanos, SECOND, nanos};
 use super::faults::{Fault, TABLE};
 use super::kernel::Phase;
 use super::world::{Event, World};
@@ -12,7 +12,7 @@ impl World {
         for row in &TABLE {
             self.strike_later(row.fault);
         }
-        self.begin_guests_chaos();
+        self.begin_client_chaos();
         if self.operator.is_some() {
             self.schedule_in(SECOND, Event::Roll);
         }
@@ -70,7 +70,7 @@ impl World {
 
     /// Short, long, or longer than a session lives.
     pub(super) fn some_time(&self) -> Nanos {
-        let timeout = self.kernel.plan.session_timeout.as_nanos() as u64;
+        let timeout = nanos(self.kernel.plan.session_timeout);
         let mean = *self.random.pick(&[100 * MILLI, SECOND, timeout / 2, timeout, 2 * timeout]);
         self.random.around(mean)
     }
@@ -238,6 +238,6 @@ impl World {
             }
             self.want_step(place, now);
         }
-        self.end_guests_chaos();
+        self.end_client_chaos();
     }
 }

@@ -16,18 +16,18 @@ use super::trace::{Trace, Words};
 use crate::api::coordinator::Coordinator;
 use crate::types::znode::Zxid;
 
-/// How far the world has got.
+/// The phases of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Phase {
     /// Faults happen.
     Chaos,
-    /// No more faults; what was broken is repaired, and the cluster comes back.
+    /// The faults have ended, and the cluster recovers.
     Recovery,
-    /// It has come back: nothing may go wrong now.
+    /// The cluster has recovered: no operation may fail.
     Calm,
-    /// The clients finish what they are about.
+    /// The clients finish their operations.
     Drain,
-    /// They have finished; the replicas come together.
+    /// The clients have finished, and the replicas become equal.
     Settle,
 }
 
@@ -38,25 +38,25 @@ pub(crate) struct Kernel {
     pub(crate) executor: Executor,
     pub(crate) trace: Trace,
     pub(crate) phase: Cell<Phase>,
-    /// The clients' choices, and those of clients of instances without a replica.
+    /// The choices of the tasks of members, and those of the tasks of clients without a replica.
     pub(crate) random: Random,
-    pub(crate) guest_random: Random,
+    pub(crate) client_instance_random: Random,
     pub(crate) checks: RefCell<Checks>,
-    /// The running nodes.
+    /// The handles of the running instances.
     pub(crate) coordinators: RefCell<Vec<Option<Coordinator>>>,
     violation: RefCell<Option<Violation>>,
     faults: RefCell<[u64; TABLE.len()]>,
     operations: RefCell<BTreeMap<&'static str, u64>>,
     /// What the engine was seen to do.
     events: RefCell<BTreeMap<&'static str, u64>>,
-    /// How many snapshots each place has installed; of one without a replica, how often it has gone
-    /// to a member.
+    /// How many snapshots each member has installed, and how often each client has attached to a
+    /// member.
     pub(crate) installs: RefCell<Vec<u64>>,
-    /// Up to which zxid each instance without a replica has been told everything.
+    /// The zxid up to which each client without a replica has received everything.
     pub(crate) seen: RefCell<Vec<Zxid>>,
-    /// Since which zxid each replica has seen every change by itself.
+    /// The zxid since which each replica has applied every change itself.
     pub(crate) known_from: RefCell<Vec<Zxid>>,
-    /// What clients wait for: what it is, and since when.
+    /// What tasks wait for, and since when.
     waiting: RefCell<BTreeMap<u64, (&'static str, usize, Nanos)>>,
     next_wait: Cell<u64>,
 }
@@ -64,9 +64,9 @@ pub(crate) struct Kernel {
 impl Kernel {
     pub(crate) fn new(plan: Plan, randoms: [Random; 2], words: Words) -> Kernel {
         let time = TrueTime::default();
-        let places = plan.places + plan.guests;
+        let places = plan.places + plan.client_instances;
         let coordinators = RefCell::new(vec![None; places]);
-        let [random, guest_random] = randoms;
+        let [random, client_instance_random] = randoms;
         let checks = RefCell::new(Checks::new(&plan));
         Kernel {
             trace: Trace::new(time.clone(), words),
@@ -86,7 +86,7 @@ impl Kernel {
             plan,
             time,
             random,
-            guest_random,
+            client_instance_random,
         }
     }
 
@@ -94,8 +94,8 @@ impl Kernel {
         self.time.now()
     }
 
-    /// The last zxid whose changes a replica need not know any more: it shows `shown`, and has seen
-    /// all of them by itself since `known_from`.
+    /// The last zxid whose changes a replica may have forgotten, if it shows `shown` and has applied all
+    /// changes itself since `known_from`.
     pub(crate) fn forgotten(&self, known_from: Zxid, shown: Zxid) -> Zxid {
         let checks = self.checks.borrow();
         let count = checks.oracle.first_after(shown);
@@ -109,7 +109,7 @@ impl Kernel {
         self.phase.get() >= Phase::Drain
     }
 
-    /// The first thing that is wrong counts: whatever follows may follow from it.
+    /// Only the first failure counts: later ones may follow from it.
     pub(crate) fn fail(&self, violation: Violation) {
         self.trace.say_fault(format_args!("VIOLATION of {violation}"));
         self.violation.borrow_mut().get_or_insert(violation);
@@ -158,7 +158,7 @@ impl Kernel {
         self.waiting.borrow().values().copied().collect()
     }
 
-    /// Notes that a client waits, until the value is dropped.
+    /// Notes that a task waits, until the returned value is dropped.
     pub(crate) fn wait(self: &Rc<Kernel>, what: &'static str, process: usize) -> Waiting {
         let id = self.next_wait.get();
         self.next_wait.set(id + 1);

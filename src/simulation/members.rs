@@ -1,10 +1,9 @@
-//! Places and who is there: disks that begin blank, are lost and begin again, and instances that
-//! join, leave and move.
+//! Which member is at which place: disks that begin blank, are lost and begin again, and instances
+//! that join, leave and move.
 
 use std::collections::BTreeMap;
-use std::time::Duration;
 
-use super::clock::{Nanos, SECOND};
+use super::clock::{Nanos, SECOND, nanos};
 use super::disk::SimDisk;
 use super::faults::Fault;
 use super::plan::Plan;
@@ -12,17 +11,18 @@ use super::process::{Life, Process};
 use super::random::Random;
 use super::world::{Event, World};
 use crate::node::io::Input;
+use crate::node::membership::REQUEST_TIME;
 use crate::node::stored::Identity;
 use crate::runtime::host::Host;
 use crate::types::membership::{Genesis, Member, NodeId, Roster, Seat, node_id};
 use crate::types::version::INVENTED;
 
-/// The address of a place, as it is on the list.
+/// The address of a place on the list.
 pub(super) fn address(place: usize) -> String {
     format!("node-{place}:1")
 }
 
-/// Somebody who has never been there before.
+/// A new member, with an id that no node has had.
 fn newcomer(random: &Random, plan: &Plan, place: usize) -> (Member, u64) {
     let (uid, incarnation) = (random.next().max(1), random.next());
     let node = node_id(uid, incarnation);
@@ -31,8 +31,8 @@ fn newcomer(random: &Random, plan: &Plan, place: usize) -> (Member, u64) {
     (member, incarnation)
 }
 
-/// Whether no vote could go from one zone to another that has fewer by two or more. Who names no zone
-/// is alone in one.
+/// Whether the votes are spread over the zones: no learner is in a zone that has two or more voters
+/// fewer than another. A member without a zone is alone in one.
 fn is_spread(roster: &Roster, is_there: impl Fn(NodeId) -> bool) -> bool {
     let zone_of = |seat: &Seat| match seat.member.zone.as_str() {
         "" => format!("{:x}", seat.member.node),
@@ -43,15 +43,16 @@ fn is_spread(roster: &Roster, is_there: impl Fn(NodeId) -> bool) -> bool {
         *voters.entry(zone_of(seat)).or_default() += usize::from(seat.votes);
     }
     let most = voters.values().max().copied().unwrap_or(0);
-    // Who is dead and not forgotten yet takes no vote.
+    // A dead learner gets no vote.
     let learners = roster.seats.iter().filter(|seat| !seat.votes && is_there(seat.member.node));
     let fewest = learners.map(|seat| voters[&zone_of(seat)]).min();
     fewest.is_none_or(|fewest| most < fewest + 2)
 }
 
 impl World {
-    /// The list that an instance is given at its start. One that is alone on it is given the others
-    /// too as soon as there are others: from a blank disk it would found a cluster of its own else.
+    /// The list that an instance is given at its start. If it is alone on it, it is also given the
+    /// addresses of the others once there are others. Otherwise it would found a cluster of its own
+    /// from a blank disk.
     pub(super) fn list_for(&self, place: usize) -> Vec<String> {
         let founded = self.kernel.checks.borrow().membership.is_founded();
         if founded && self.list == [address(place)] {
@@ -60,7 +61,7 @@ impl World {
         self.list.clone()
     }
 
-    /// The disks that the founding members begin with.
+    /// The disks of the founding members.
     pub(super) fn first_disks(&mut self) -> Vec<(Member, SimDisk)> {
         let plan = &self.kernel.plan;
         let newcomers: Vec<(Member, u64)> =
@@ -87,14 +88,14 @@ impl World {
         newcomers.into_iter().map(founded).collect()
     }
 
-    /// A disk that nobody has started from yet is at a place from now on.
+    /// Notes a new disk, from which no node has started yet.
     pub(super) fn put_disk(&mut self, member: &Member, disk: &SimDisk) {
         let checked = self.kernel.checks.borrow_mut().membership.new_disk(member.node);
         self.kernel.check(checked);
         self.disks.insert(member.node, disk.clone());
     }
 
-    /// The process at this place, which does not run, starts from another disk the next time.
+    /// Replaces the disk of a process that is down.
     fn replace_disk(&mut self, place: usize, member: Member, disk: SimDisk) {
         self.put_disk(&member, &disk);
         let process = &mut self.processes[place];
@@ -103,8 +104,8 @@ impl World {
         self.lost_at = self.now();
     }
 
-    /// The directory is of no use any more: the same instance begins it again, and is another member
-    /// of the cluster that it was of.
+    /// The data directory is useless: the instance begins a new one, and becomes another member of the
+    /// same cluster.
     pub(super) fn begin_anew(&mut self, place: usize) {
         let old = self.processes[place].disk.identity();
         let Identity { cluster, node, incarnation, address, uid } =
@@ -119,42 +120,43 @@ impl World {
         if cluster != 0 && self.processes[place].disk.condition().damaged.is_some() {
             return self.join_provisionally(place, member, disk);
         }
-        // It was removed, or holds nothing.
+        // The member was removed, or its disk holds nothing.
         self.kernel.count_event("directories begun anew");
         self.put_aside(place, cluster != 0);
         self.replace_disk(place, member, disk);
     }
 
-    /// How long the engine may take to see that somebody is gone, in whatever state it is.
+    /// How long a member may be silent and still count as alive, by the clock of its leader.
     pub(super) fn patience(&self) -> Nanos {
-        2 * self.heartbeats(20) + 15 * SECOND
+        self.kernel.plan.patience()
     }
 
-    pub(super) fn heartbeats(&self, count: u32) -> Nanos {
-        let time = self.kernel.plan.heartbeat * count;
-        u64::try_from(time.as_nanos()).unwrap_or(SECOND)
+    /// How long a leader may take to notice that a member is gone or wants to leave. This includes an
+    /// election, after which requests to join or leave are made again.
+    pub(super) fn noticed_gone(&self) -> Nanos {
+        2 * self.patience() + 3 * nanos(REQUEST_TIME)
     }
 
-    /// Whether what is on this disk may be lost for good: the others can still decide, and know who
-    /// votes, and nobody is on the way out or in who could make that wrong.
+    /// Whether this disk may be lost for good: the other members can still decide and know who votes,
+    /// and no change of the members is under way that could alter that.
     pub(crate) fn may_lose(&self, place: usize) -> bool {
         let now = self.now();
         let node = self.processes[place].member.node;
         let checks = self.kernel.checks.borrow();
         let membership = &checks.membership;
-        if self.lost_at > 0 && now < self.lost_at + self.patience() {
+        if self.lost_at > 0 && now < self.lost_at + self.noticed_gone() {
             return false;
         }
         if self.is_damaged(&self.processes[place]) {
             return false;
         }
         if !membership.is_founded() {
-            // Any of those that have pledged may found at any moment.
+            // Any peer that has pledged may found the cluster at any moment.
             let lost = self.disks.len() - self.processes.len();
             return 2 * (lost + 1) < self.kernel.plan.nodes;
         }
         let leaving = |process: &Process| process.life.as_ref().is_some_and(|life| life.leaving);
-        if !membership.is_quiet(now, self.patience()) || self.processes.iter().any(leaving) {
+        if !membership.is_quiet(now, self.noticed_gone()) || self.processes.iter().any(leaving) {
             return false;
         }
         let kept = |id: &&NodeId| {
@@ -173,7 +175,7 @@ impl World {
         process.disk.condition().damaged.is_some()
     }
 
-    /// A disk decays, which its node finds at its next start.
+    /// Damages a disk, which its node finds at its next start.
     pub(super) fn damage(&mut self, place: usize, how: &'static str) -> Option<String> {
         if !self.may_lose(place) {
             return None;
@@ -186,7 +188,7 @@ impl World {
         Some(format!("node {place}: {how}"))
     }
 
-    /// A disk is replaced by an empty one.
+    /// Replaces a disk by an empty one.
     pub(super) fn wipe(&mut self, place: usize) -> Option<String> {
         if !self.may_lose(place) {
             return None;
@@ -194,13 +196,13 @@ impl World {
         self.crash(place);
         let what = format!("node {place} is {:x} now", self.empty_disk(place));
         let time = self.some_time();
-        // Half of them come back while the leader takes the one that they were for alive.
-        let time = if time.is_multiple_of(2) { time.min(self.heartbeats(2)) } else { time };
+        // Half of them come back while the leader still counts the former member as alive.
+        let time = if time.is_multiple_of(2) { time.min(self.patience() / 10) } else { time };
         self.start_in(place, time);
         Some(what)
     }
 
-    /// The process at this place, which does not run, starts from an empty disk the next time: as whom.
+    /// Gives a process that is down an empty disk. Returns its new id.
     pub(super) fn empty_disk(&mut self, place: usize) -> NodeId {
         let (member, incarnation) = newcomer(&self.identities, &self.kernel.plan, place);
         let member = Member { address: self.processes[place].member.address.clone(), ..member };
@@ -209,7 +211,7 @@ impl World {
         node
     }
 
-    /// A store was refused that is damaged, or a removed member's.
+    /// A store was refused: it is damaged, or its member was removed.
     pub(super) fn given_up(&mut self, place: usize) {
         self.begin_anew(place);
         let time = self.some_time();
@@ -231,7 +233,7 @@ impl World {
 
     pub(super) fn leave(&mut self, place: usize) -> Option<String> {
         let now = self.now();
-        let recent = self.lost_at > 0 && now < self.lost_at + self.patience();
+        let recent = self.lost_at > 0 && now < self.lost_at + self.noticed_gone();
         let node = self.processes[place].member.node;
         if recent || !self.is_member(node) {
             return None;
@@ -242,20 +244,20 @@ impl World {
         Some(format!("node {place}"))
     }
 
-    /// The same a while after another has gone down.
+    /// Makes an instance leave, a while after another one has gone down.
     pub(super) fn leave_while_another_is_down(&mut self, place: usize) -> Option<String> {
         let another = self.random.index(self.processes.len());
         if another == place || !self.is_member(self.processes[place].member.node) {
             return self.leave(place);
         }
-        let time = self.patience();
+        let time = self.noticed_gone();
         self.crash(another);
         self.start_in(another, 2 * time);
         self.schedule_in(time, Event::Leave { place });
         Some(format!("node {place}, in {time} ns, while node {another} is down"))
     }
 
-    /// The instance is started again under another address.
+    /// Restarts an instance under another address.
     pub(super) fn relocate(&mut self, place: usize) -> Option<String> {
         if !self.kernel.checks.borrow().membership.is_founded() {
             return None;
@@ -273,8 +275,8 @@ impl World {
         self.kernel.checks.borrow().membership.is_member(node)
     }
 
-    /// Whether a node may say that it is no member: the cluster has removed it, or it goes before it
-    /// has learned that it was taken in.
+    /// Whether a node may stop because it is no member: the cluster has removed it, or it leaves before
+    /// it has learned that it was admitted.
     pub(super) fn may_be_gone(&self, place: usize) -> bool {
         let process = &self.processes[place];
         let node = process.member.node;
@@ -283,34 +285,36 @@ impl World {
             || self.kernel.checks.borrow().membership.may_be_gone(node)
     }
 
-    /// Where the member or the client of this id runs, or would.
+    /// The place of the member or client with this id.
     pub(super) fn somebody(&self, node: NodeId) -> Option<usize> {
-        self.place_of(node).or_else(|| self.guests.places.get(&node).copied())
+        self.place_of(node).or_else(|| self.clients.places.get(&node).copied())
     }
 
-    /// Where the node of this id runs, or would.
+    /// The place of the member with this id.
     pub(super) fn place_of(&self, node: NodeId) -> Option<usize> {
         self.processes.iter().position(|process| process.member.node == node)
     }
 
-    /// Whether a leader may take this node for alive: it has run not long ago, or what it sent then
-    /// has come late.
+    /// Whether a leader may count this node as alive: it was running a short time ago, or its messages
+    /// arrive late.
     pub(super) fn may_seem_alive(&self, node: NodeId) -> bool {
-        let allowed = self.heartbeats(25) + 10 * SECOND;
+        // The leader's clock may be slow, and a message on its way for seconds.
+        let allowed = self.patience() * 5 / 4 + 10 * SECOND;
         self.down_since.get(&node).is_none_or(|at| at + allowed > self.now())
     }
 
-    /// Whether a leader may take this node's place from it: it wants to go, or was not heard of for
-    /// a while.
+    /// Whether a leader may give this node's place to another: it wants to leave, or was silent for a
+    /// while.
     pub(super) fn may_go(&self, node: NodeId) -> bool {
         let down = self.down_since.get(&node).copied().unwrap_or(self.now());
-        let silent = down + self.heartbeats(10) <= self.now();
+        // The leader's clock may be fast.
+        let silent = down + self.patience() / 2 <= self.now();
         let late = self.late_until.get(&node).copied().unwrap_or(0);
-        let troubled = self.troubled_until.max(late) + self.heartbeats(30) >= down;
+        let troubled = self.troubled_until.max(late) + self.patience() * 3 / 2 >= down;
         silent || troubled || self.leavers.contains(&node) || self.place_of(node).is_some()
     }
 
-    /// Whether all that can run are members, as many vote as should, and the roster says so.
+    /// Whether all processes are members, the right number of them vote, and the roster says so.
     pub(crate) fn is_whole(&self) -> bool {
         let checks = self.kernel.checks.borrow();
         let membership = &checks.membership;
@@ -343,7 +347,7 @@ impl World {
             && self.processes.iter().all(there)
     }
 
-    /// Who is where, who votes and who is put down, for a failure's words.
+    /// Describes places, voters and roster, for the message of a failure.
     pub(crate) fn describe_members(&self) -> String {
         let checks = self.kernel.checks.borrow();
         let places: Vec<String> =
@@ -359,17 +363,16 @@ impl World {
         )
     }
 
-    /// Within what time the members must be as they should, once all is well.
+    /// Within what time the members must be complete after the last fault.
     pub(crate) fn mending(&self) -> Nanos {
         let plan = &self.kernel.plan;
-        let replaced: Duration = plan.policy.replace_after * 2;
-        4 * plan.recovery() + u64::try_from(replaced.as_nanos()).unwrap_or(SECOND)
+        4 * plan.recovery() + nanos(plan.policy.replace_after * 2)
     }
 
-    /// The process notices whether it reaches a peer now, or reaches somebody else there.
+    /// A process notices whether it can reach a peer, or finds another one in its place.
     pub(super) fn notice(&mut self, place: usize, peer: usize) {
-        let (node, version, runs) = match self.guest(peer) {
-            Some(guest) => (guest.node, INVENTED, guest.life.is_some()),
+        let (node, version, runs) = match self.client_at(peer) {
+            Some(client) => (client.node, INVENTED, client.life.is_some()),
             None => {
                 let other = &self.processes[peer];
                 (other.member.node, other.version, other.life.is_some())
@@ -392,10 +395,10 @@ impl World {
         self.look(place);
     }
 
-    /// The host that runs at a place, and whom it is connected with.
+    /// The host that runs at a place, and its connections.
     fn host_at(&mut self, place: usize) -> Option<(&mut Host, &mut BTreeMap<usize, NodeId>)> {
-        if self.kernel.plan.is_guest(place) {
-            let life = self.guest_mut(place).life.as_mut()?;
+        if self.kernel.plan.is_client(place) {
+            let life = self.client_at_mut(place).life.as_mut()?;
             return Some((&mut life.host, &mut life.connected));
         }
         let life = self.processes[place].life.as_mut()?;

@@ -1,55 +1,52 @@
-//! The simulator: a whole cluster in one thread, where one seed decides
-//! everything that is left to chance.
+//! The simulator: a whole cluster in one thread, in which one seed decides every random choice.
 //!
-//! It runs the library's own code, from the handles that users hold down to
-//! what a node hands to its disk and its network; only those two, the clocks
-//! and the operating system's random numbers are replaced. The same seed gives
-//! the same trace, byte for byte, so that a failure found once can be looked at
-//! as often as it takes:
+//! It runs the library's own code, from the handles of users down to what a node hands to its disk
+//! and its network. It replaces only these two, the clocks, and the operating system's random
+//! numbers. The same seed gives the same trace, byte for byte, so that a failure can be replayed:
 //!
 //! ```text
 //! cargo run --release --features simulator --example simulate -- --seed N
 //! ```
 //!
-//! A run has two halves, as TigerBeetle's: first faults of all kinds happen
-//! while clients work, and nothing may ever be wrong; then the faults end, and
-//! the cluster must come back, answer everything and bring its replicas
-//! together within a bounded time.
+//! A run has two halves, as TigerBeetle's has. First, faults of all kinds happen while clients work,
+//! and every check must hold all the time. Then the faults end, and the cluster must recover, answer
+//! everything and make its replicas equal, within a bounded time. These bounds are computed from the
+//! times that the engine itself uses ([`Timings`](crate::node::timings::Timings)).
 //!
 //! | where | what |
 //! | --- | --- |
 //! | `world` | the events, and the nodes as their threads would run them |
 //! | `process`, `disk`, `network`, `clock` | what surrounds a node |
 //! | `traffic`, `sync` | how messages and writes get there |
-//! | `faults`, `inject` | what goes wrong, how often, and how |
-//! | `members` | who is where: instances that join, leave and move, disks that are lost |
-//! | `damages` | damaged disks: what is put aside when, all disks damaged at once, repairs |
-//! | `guests` | instances without a replica |
-//! | `rolls` | an operator who stops and starts the instances in turn |
+//! | `faults`, `inject` | which faults there are, how often they happen, and what they do |
+//! | `members` | which member is at which place: instances that join, leave and move, disks that are lost |
+//! | `damages` | damaged disks: when a disk is put aside, all disks damaged at once, repairs |
+//! | `client_instances` | clients: instances without a replica |
+//! | `rolls` | an operator who restarts the instances in turn |
 //! | `upgrades` | members of several versions |
 //! | `plan` | what a seed draws: sizes, settings, rates |
-//! | `kernel`, `executor`, `client` | the clients' tasks and handles |
+//! | `kernel`, `executor`, `timeline`, `client` | the clients' tasks and handles |
 //! | `workload` | what clients do, one file for each area |
 //! | `oracle` | what the log means, by a plain model |
 //! | `checks` | what must hold, one file for each concern |
-//! | `linearizability` | whether what clients saw has one order, whatever the log says |
-//! | `trace` | the hash of all that happened, and its last part in words |
-//! | `hunt` | bugs planted on purpose, to see that the checks find them |
+//! | `linearizability` | whether the answers to clients have one order; it does not look at the log |
+//! | `trace` | the hash of everything that happened, and the last events in words |
+//! | `hunt` | the search for bugs that are planted to see that the checks find them |
+//! | `surroundings` | the planted bugs of disks, of the network, and of the delivery of events |
 //!
-//! Caveats. The disk below a store is not simulated: stores have their own
-//! crash tests. Peers' connections are not either: messages cross the real
-//! codec, but no socket. Threads are simulated as events, so races within the
-//! runtime's shell are not found here.
+//! Caveats. The disk below a store is not simulated: stores have their own crash tests. Neither are
+//! connections: messages go through the real codec, but not through a socket. Threads are simulated
+//! as events, so the simulator does not find races between threads.
 
 mod audits;
 mod checks;
 mod client;
+mod client_instances;
 mod clock;
 mod damages;
 mod disk;
 mod executor;
 mod faults;
-mod guests;
 mod hunt;
 mod inject;
 mod kernel;
@@ -63,7 +60,9 @@ mod random;
 mod rolls;
 mod seeds;
 mod stops;
+mod surroundings;
 mod sync;
+mod timeline;
 mod totals;
 mod trace;
 mod traffic;
@@ -78,7 +77,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Duration;
 
 use checks::{Violation, require};
-use clock::{Nanos, SECOND};
+use clock::{Nanos, SECOND, nanos};
 use kernel::Phase;
 use world::World;
 
@@ -94,9 +93,9 @@ pub struct Report {
     pub seed: u64,
     /// The hash of everything that happened: the same in every run of the seed.
     pub trace_hash: u64,
-    /// What is wrong, if anything is: the check and what it found.
+    /// The check that failed, if one did, and what it found.
     pub failure: Option<String>,
-    /// Every fault, and the last of everything else, in words; only of a failed run.
+    /// Every fault and the last other events, in words; only of a failed run.
     pub timeline: Vec<String>,
     /// What the run did.
     pub totals: Totals,
@@ -115,7 +114,7 @@ pub enum Kind {
     Rolled,
 }
 
-/// Runs one seed, with faults for so long; a run that fails is made again, for its timeline.
+/// Runs one seed, with faults for this time. A seed that fails is run again, for its timeline.
 pub fn run(seed: u64, length: Duration, kind: Kind) -> Report {
     let report = run_once(seed, length, Words::None, kind);
     if report.failure.is_none() {
@@ -130,7 +129,7 @@ pub fn run(seed: u64, length: Duration, kind: Kind) -> Report {
     Report { failure: Some(failure), ..again }
 }
 
-/// Runs one seed, and puts it into words as far as asked to.
+/// Runs one seed, and keeps as much of it in words as asked for.
 pub fn run_once(seed: u64, length: Duration, words: Words, kind: Kind) -> Report {
     let length = u64::try_from(length.as_nanos()).unwrap_or(u64::MAX / 4);
     let mut world = World::new(seed, length, words, kind);
@@ -171,22 +170,22 @@ pub fn run_once(seed: u64, length: Duration, words: Words, kind: Kind) -> Report
     }
 }
 
-/// How often what is asked for at the end is looked for.
+/// How often [`await_until`] looks.
 const LOOK: Nanos = SECOND / 10;
 
-/// One life of a world, to its end or to the first thing that is wrong.
+/// Runs a world to its end, or to the first check that fails.
 fn live(world: &mut World) {
     let kernel = std::rc::Rc::clone(&world.kernel);
-    // Of the sessions that live longest.
+    // That of the longest sessions.
     let timeout = kernel.plan.session_timeout * 2;
-    let timeout = u64::try_from(timeout.as_nanos()).unwrap_or(SECOND);
+    let timeout = nanos(timeout);
     world.begin_chaos();
     while world.now() < kernel.plan.length && !kernel.has_failed() {
         world.run_until((world.now() + SECOND).min(kernel.plan.length));
     }
     world.end_chaos();
     let recovery = kernel.plan.recovery();
-    // Sessions that were lost meanwhile expire, and whatever is left of them with that.
+    // Sessions that were lost meanwhile expire, and their ephemerals go with them.
     await_until(world, recovery, "I31 the cluster comes back", World::has_leader);
     await_until(world, recovery, "I32 the version is that of all", World::has_its_version);
     let mending = world.mending();
@@ -200,9 +199,9 @@ fn live(world: &mut World) {
     enter(world, Phase::Settle);
     pass(world, 2 * timeout);
     await_until(world, recovery, "I31 replicas come together", World::is_settled);
-    await_until(world, recovery, "I31 clients are told of all", World::guests_know_all);
-    // One container after the other: each may have been the only child of the next.
-    let tidied = recovery + 3 * u64::try_from(kernel.plan.container_period.as_nanos()).unwrap_or(0);
+    await_until(world, recovery, "I31 clients are told of all", World::clients_know_all);
+    // One container after another: each may have been the only child of the next.
+    let tidied = recovery + 3 * nanos(kernel.plan.container_period);
     await_until(world, tidied, "I31 what is not used any more is deleted", World::is_tidy);
     if !kernel.has_failed() {
         let audit = world.audit();
@@ -219,7 +218,7 @@ fn pass(world: &mut World, time: Nanos) {
     world.run_until(world.now() + time);
 }
 
-/// Lets time pass until something is so, which must be within `time`.
+/// Lets time pass until `is_so`, which must be the case within `time`.
 fn await_until(
     world: &mut World,
     time: Nanos,
@@ -233,10 +232,10 @@ fn await_until(
             let mut waits = world.kernel.waits();
             waits.truncate(SHOWN);
             let nodes: Vec<String> = world.processes.iter().map(describe).collect();
-            let (members, guests) = (world.describe_members(), world.describe_guests());
+            let (members, clients) = (world.describe_members(), world.describe_clients());
             let time = time / SECOND;
             format!(
-                "not within {time} s; {waits:?} are waited for; {nodes:?}; {members}; {guests:?}"
+                "not within {time} s; {waits:?} are waited for; {nodes:?}; {members}; {clients:?}"
             )
         });
         world.kernel.check(in_time);

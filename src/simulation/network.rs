@@ -1,10 +1,10 @@
-//! The links between the places: which are cut, and what is under way in them.
+//! The links between the places: which are cut, and when their last message arrives.
 
 use super::clock::Nanos;
 
 #[derive(Clone, Copy, Debug, Default)]
 struct Link {
-    /// By how many partitions it is cut.
+    /// How many partitions cut it.
     cuts: u32,
     /// When the last message sent in order arrives.
     last: Nanos,
@@ -16,8 +16,8 @@ pub(crate) struct Network {
 }
 
 impl Network {
-    /// Among so many members, and between those and so many clients, whose places come behind
-    /// theirs: clients have no links with each other.
+    /// The links among these members, and between them and these clients, whose places come after
+    /// theirs. Clients have no links with each other.
     pub(crate) fn new(members: usize, clients: usize) -> Network {
         let mut links = vec![vec![Link::default(); members + clients]; members];
         links.extend((0..clients).map(|_| vec![Link::default(); members]));
@@ -28,21 +28,21 @@ impl Network {
         self.links[from][to].cuts == 0
     }
 
-    /// Whether it was open before.
+    /// Cuts a link. Returns whether it was open before.
     pub(crate) fn cut(&mut self, from: usize, to: usize) -> bool {
         let link = &mut self.links[from][to];
         link.cuts += 1;
         link.cuts == 1
     }
 
-    /// Whether it is open now.
+    /// Takes away one partition of a link. Returns whether it is open now.
     pub(crate) fn mend(&mut self, from: usize, to: usize) -> bool {
         let link = &mut self.links[from][to];
         link.cuts = link.cuts.saturating_sub(1);
         link.cuts == 0
     }
 
-    /// Mends all links, and says which were cut.
+    /// Mends all links, and returns those that were cut.
     pub(crate) fn mend_all(&mut self) -> Vec<(usize, usize)> {
         let mut mended = Vec::new();
         for (from, links) in self.links.iter_mut().enumerate() {
@@ -55,7 +55,7 @@ impl Network {
         mended
     }
 
-    /// When a message that would arrive at `at` does so behind those before it.
+    /// When a message that would arrive at `at` arrives if it stays behind those before it.
     pub(crate) fn in_order(&mut self, from: usize, to: usize, at: Nanos) -> Nanos {
         let link = &mut self.links[from][to];
         link.last = link.last.max(at);

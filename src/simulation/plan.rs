@@ -1,24 +1,26 @@
-//! What a seed makes of a world: its size, its settings, its faults and its
-//! clients, drawn again for each.
+//! What a seed draws for its world: its size, its settings, its faults and its clients.
 
 use std::time::Duration;
 
-use super::clock::{MICRO, MILLI, Nanos, SECOND};
+use super::clock::{MICRO, MILLI, Nanos, SECOND, nanos};
 use super::faults::{Fault, Rates};
 use super::random::Random;
 use super::workload::steady;
+use crate::node::timings::Timings;
 use crate::node::{LogLimits, MembershipPolicy};
+use crate::runtime::node_thread::DISK_DEAD;
+use crate::runtime::shared::Limits;
 use crate::types::watch::WATCH_CAPACITY;
 
 #[derive(Clone, Debug)]
 pub(crate) struct Plan {
-    /// The members that it is founded with.
+    /// The number of founding members.
     pub(crate) nodes: usize,
-    /// The most places that there are in the end.
+    /// The number of places for members.
     pub(crate) places: usize,
-    /// Whether there is a cluster from the start.
+    /// Whether the cluster exists from the start.
     pub(crate) founded: bool,
-    /// After what time most of the list found a cluster.
+    /// After this time, a majority of the list may found a cluster.
     pub(crate) majority_after: Option<Duration>,
     pub(crate) policy: MembershipPolicy,
     pub(crate) heartbeat: Duration,
@@ -34,11 +36,11 @@ pub(crate) struct Plan {
     /// How long a node takes from an input to its step.
     pub(crate) step_delay: Nanos,
     pub(crate) sync: Nanos,
-    /// A clock's rate lies within so many millionths of true time's, either way.
+    /// How far a clock's rate may differ from that of true time, in millionths.
     pub(crate) drift_ppm: u64,
     /// Clients of each process.
     pub(crate) clients: usize,
-    /// What a client waits between two things that it does.
+    /// How long a client waits between two operations.
     pub(crate) think: Nanos,
     /// How many paths the clients share: the fewer, the more they meet.
     pub(crate) paths: usize,
@@ -50,50 +52,50 @@ pub(crate) struct Plan {
     pub(crate) mixed: bool,
     /// Whether there are queues and barriers.
     pub(crate) queues: bool,
-    /// Whether there are transactions that look at the use of a quota.
+    /// Whether there are transactions that read the usage of a quota.
     pub(crate) usage: bool,
     /// Whether there are sessions that take the znodes of lock holders over.
     pub(crate) takers: bool,
-    /// The zone of each place; empty: it names none.
+    /// The zone of each place; empty: none.
     pub(crate) zones: Vec<&'static str>,
-    /// Places for instances without a replica, behind those of the members.
-    pub(crate) guests: usize,
-    /// What uses such an instance: so many tasks.
-    pub(crate) guest_tasks: usize,
-    /// Whether all disks may be damaged at once, and a disk again before its node votes.
+    /// The number of clients without a replica, whose places come after those of the members.
+    pub(crate) client_instances: usize,
+    /// How many tasks use each of those.
+    pub(crate) client_instance_tasks: usize,
+    /// Whether all disks may be damaged at once, and a new disk before its node votes.
     pub(crate) damages: bool,
     /// Whether sessions are detached, and keep their timeouts when they are resumed.
     pub(crate) detaches: bool,
-    /// Whether it is a fleet: what befalls instances without a replica befalls many at a time.
+    /// Whether it is a fleet: a fault strikes many clients at a time.
     pub(crate) fleet: bool,
-    /// Whether an operator stops and starts the instances, and how.
+    /// Whether an operator restarts the instances, and how.
     pub(crate) rolls: Option<Rolls>,
     /// How many events wait in a watch's channel.
     pub(crate) watch_capacity: usize,
-    /// Whether each member has a consumer of watches that resumes, and is slow now and then: then the
-    /// seed of their choices.
+    /// The seed of the consumers' choices, if each member has a consumer of watches, which resumes and is
+    /// slow now and then.
     pub(crate) consumers: Option<u64>,
 }
 
 impl Rolls {
-    /// Whether all that happens is that instances are closed in good order and started again.
+    /// Whether nothing happens but that instances are closed and started again.
     pub(crate) fn is_planned(self) -> bool {
         self.quiet && !self.wipes && self.kills == 0
     }
 }
 
-/// What an operator does with one instance after the other.
+/// What an operator does with each instance.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Rolls {
     /// It starts again from an empty disk.
     pub(crate) wipes: bool,
-    /// Of a hundred stops, so many are kills. The others are closes.
+    /// How many of a hundred stops are kills. The others are closes.
     pub(crate) kills: u64,
     /// Nothing else goes wrong.
     pub(crate) quiet: bool,
 }
 
-/// Two clocks may differ by a tenth in rate, and locks are still safe.
+/// Locks are safe as long as the rates of two clocks differ by less than a tenth.
 pub(crate) const DRIFT_SAFE_PPM: u64 = 45_000;
 
 impl Plan {
@@ -106,7 +108,7 @@ impl Plan {
         let log = LogLimits {
             checkpoint_entries: if few { random.within(5..300) } else { 20_000 },
             checkpoint_age: Duration::from_secs(random.within(5..600)),
-            // So few that a session often outlives a snapshot's installation.
+            // So few that members are often brought up to date by a snapshot.
             retained_entries: if few {
                 random.within(1..1 << random.within(1..6)) as usize
             } else {
@@ -125,7 +127,7 @@ impl Plan {
             heartbeat,
             tick,
             session_timeout,
-            // Often so short that containers go while clients use them.
+            // Often so short that containers are deleted while clients use them.
             container_period: Duration::from_secs(*random.pick(&[1, 2, 5, 20, 60])),
             log,
             rates: Rates::draw(random),
@@ -148,8 +150,8 @@ impl Plan {
             usage: false,
             takers: false,
             zones: Vec::new(),
-            guests: 0,
-            guest_tasks: 1,
+            client_instances: 0,
+            client_instance_tasks: 1,
             damages: false,
             detaches: false,
             fleet: false,
@@ -163,12 +165,12 @@ impl Plan {
         }
         plan.queues = random.fork(7).percent(30);
         plan.draw_members(&random.fork(8));
-        plan.draw_guests(&random.fork(9));
+        plan.draw_client_instances(&random.fork(9));
         plan.draw_zones(&random.fork(10));
         plan.draw_consumers(&random.fork(260));
         plan.usage = random.fork(280).percent(20);
         plan.takers = random.fork(281).percent(20);
-        // Who wants most of the list to found accepts what that makes of a lost disk.
+        // If a majority may found, a lost disk may make two clusters.
         plan.damages = random.fork(241).percent(20) && plan.majority_after.is_none();
         plan.detaches = random.fork(300).percent(40);
         plan
@@ -182,16 +184,27 @@ impl Plan {
         }
     }
 
-    fn draw_guests(&mut self, random: &Random) {
-        // Each of them is one more to carry messages for.
+    fn draw_client_instances(&mut self, random: &Random) {
+        // Few, since each of them slows the run down.
         if random.percent(60) {
-            self.guests = random.within(1..4) as usize;
-            self.guest_tasks = if self.guests == 1 { 2 } else { 1 };
+            self.client_instances = random.within(1..4) as usize;
+            self.client_instance_tasks = if self.client_instances == 1 { 2 } else { 1 };
         }
     }
 
-    /// Whether a place is that of an instance without a replica.
-    pub(crate) fn is_guest(&self, place: usize) -> bool {
+    /// The limits of each instance.
+    pub(crate) fn limits(&self) -> Limits {
+        Limits {
+            pending_requests_max: self.pending_requests_max,
+            request_timeout: Duration::from_secs(30),
+            session_timeout: self.session_timeout,
+            tick: self.tick,
+            watch_capacity: self.watch_capacity,
+        }
+    }
+
+    /// Whether a place is that of a client without a replica.
+    pub(crate) fn is_client(&self, place: usize) -> bool {
         place >= self.places
     }
 
@@ -230,8 +243,8 @@ impl Plan {
             queues: false,
             usage: false,
             takers: false,
-            guests: 980,
-            guest_tasks: 1,
+            client_instances: 980,
+            client_instance_tasks: 1,
             damages: false,
             detaches: false,
             fleet: true,
@@ -242,8 +255,8 @@ impl Plan {
         }
     }
 
-    /// A world in which an operator stops and starts all instances. No other fault takes a disk, or a
-    /// member for good: those are what a cluster that is rolled with empty disks cannot bear besides.
+    /// A world in which an operator restarts all instances. No other fault takes a disk or removes a
+    /// member: a cluster that is restarted with empty disks cannot survive that as well.
     pub(crate) fn rolled(random: &Random, length: Nanos) -> Plan {
         let mut plan = Plan::draw(&random.fork(200), length);
         let random = random.fork(201);
@@ -267,7 +280,7 @@ impl Plan {
             plan.rates = plan.rates.without(&taken);
         }
         if rolls.is_planned() {
-            // So that what is waited for is the handover, and not the disk or the network.
+            // So that the handover decides how long writes wait, and not the disk or the network.
             plan.latency = random.within(50 * MICRO..2 * MILLI);
             plan.sync = random.within(50 * MICRO..5 * MILLI);
             plan.step_delay = plan.step_delay.min(200 * MICRO);
@@ -285,7 +298,7 @@ impl Plan {
             max_voters: *random.pick(&[3, 5, 5, 7]),
             replace_after: *random.pick(&[time, MembershipPolicy::default().replace_after]),
         };
-        // Whoever wants that accepts that a disk that is lost meanwhile may make two clusters.
+        // Not where disks are lost: that may make two clusters then.
         let losses = [Fault::Wipe, Fault::BitRot, Fault::LostWrites];
         if losses.iter().all(|fault| self.rates.of(*fault) == 0) && random.percent(50) {
             self.majority_after = Some(Duration::from_secs(random.within(0..60)));
@@ -298,22 +311,27 @@ impl Plan {
         self.zones = (0..self.places).map(|_| *random.pick(names)).collect();
     }
 
-    /// Whether clocks differ by so little that `is_held` and `is_alive` are never wrong.
+    /// Whether the clocks' rates are so similar that `is_held` and `is_alive` are never wrong.
     pub(crate) fn clocks_are_fair(&self) -> bool {
         self.drift_ppm <= DRIFT_SAFE_PPM
     }
 
-    /// How long nobody may write while a leader hands over: the heir is brought level, told, elected by
-    /// the others, and has an entry of its own on most disks; each a few messages and syncs, and each
-    /// of those at times many times as long as usual. An election that nobody has begun takes longer.
+    /// How long writes may wait while a leader hands over. The next leader gets the rest of the log, is
+    /// asked to stand, is elected, and commits an entry of its own. Each of these takes a few messages
+    /// and syncs, which now and then take many times as long as usual. An election after a silence
+    /// would take longer.
     pub(crate) fn handover(&self) -> Nanos {
         2 * steady::PAUSE + 30 * (self.latency + self.sync + self.step_delay)
     }
 
-    /// How long a healed cluster may take to answer everything.
+    /// How long a member may be silent and still count as alive: see [`Timings::patience`].
+    pub(crate) fn patience(&self) -> Nanos {
+        nanos(Timings::new(self.heartbeat).patience())
+    }
+
+    /// How long the cluster may take to answer everything after the last fault: some elections, once no
+    /// node waits for a slow disk any more.
     pub(crate) fn recovery(&self) -> Nanos {
-        let heartbeat = self.heartbeat.as_nanos() as u64;
-        // Some elections of 20 heartbeats each, besides what does not depend on that.
-        60 * SECOND + 100 * heartbeat
+        nanos(DISK_DEAD) + 5 * self.patience()
     }
 }

@@ -1,5 +1,4 @@
-//! One place of the cluster: a disk and clocks that stay, and a process that
-//! comes and goes.
+//! One place of the cluster: a disk and clocks, which stay, and a process, which stops and starts.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
@@ -10,6 +9,7 @@ use crossbeam_channel::Receiver;
 use super::clock::{Nanos, NodeClock};
 use super::disk::SimDisk;
 use super::random::Random;
+use super::surroundings::LateEvents;
 use crate::node::io::{DiskOp, Input};
 use crate::node::stored::{HardState, LogWrite};
 use crate::planted::{Bug, planted};
@@ -23,25 +23,25 @@ use crate::types::membership::{Member, NodeId};
 #[derive(Debug)]
 pub(crate) struct Process {
     pub(crate) disk: SimDisk,
-    /// Whom its disk makes it, and where it is reached.
+    /// The member on its disk, with its address.
     pub(crate) member: Member,
     pub(crate) clock: Arc<NodeClock>,
     pub(crate) life: Option<Box<Life>>,
-    /// Counts its starts: what was meant for an earlier life does not reach a later one.
+    /// Counts its starts, so that an event for an earlier one does not reach a later one.
     pub(crate) epoch: u64,
-    /// The disk of the new member that the next start makes, or the present one made, while `disk` is
-    /// damaged. It takes the place of `disk` when a leader has taken the new member in.
+    /// While `disk` is damaged: the disk of the new member that this start has made, or the next one
+    /// will make. It replaces `disk` when a leader has admitted the new member.
     pub(crate) fresh: Option<Fresh>,
-    /// What was put aside and is still there, by the nodes that it was of.
+    /// The disks that were put aside and still exist.
     pub(crate) former: Vec<Former>,
-    /// What it can do, since its last start.
+    /// The version that it supports since its last start.
     pub(crate) version: u16,
     /// When it was last taken back to an older build.
     pub(crate) lowered_at: Option<Nanos>,
     pub(crate) paused_until: Nanos,
     pub(crate) slow_until: Nanos,
     pub(crate) slow_disk_until: Nanos,
-    /// Until when a start that is due is put off.
+    /// Whether a start is scheduled.
     pub(crate) starting: bool,
 }
 
@@ -49,9 +49,9 @@ pub(crate) struct Process {
 #[derive(Debug)]
 pub(crate) struct Fresh {
     pub(crate) disk: SimDisk,
-    /// A start has used it.
+    /// Whether a node has started from it.
     pub(crate) used: bool,
-    /// The store has put the damaged disk aside.
+    /// Whether the store has put the damaged disk aside.
     pub(crate) begun: Arc<AtomicBool>,
 }
 
@@ -65,42 +65,44 @@ impl Fresh {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Former {
     pub(crate) node: NodeId,
-    /// Its member was removed by the cluster.
+    /// Whether the cluster has removed its member.
     pub(crate) removed: bool,
 }
 
 impl Process {
-    /// The disk that the running node writes to.
+    /// The disk to which the running node writes.
     pub(crate) fn written_disk(&self) -> &SimDisk {
         self.fresh.as_ref().map_or(&self.disk, |fresh| &fresh.disk)
     }
 }
 
-/// A process that runs.
+/// A running process.
 pub(crate) struct Life {
     pub(crate) host: Host,
     pub(crate) calls: Receiver<Call>,
     pub(crate) store: Box<dyn LogStore>,
     /// When its next step is due.
     pub(crate) step_at: Nanos,
-    /// What its disk is syncing, and what waits behind that.
+    /// What its disk is syncing, and what waits for the next sync.
     pub(crate) syncing: Vec<DiskOp>,
     pub(crate) waiting: VecDeque<DiskOp>,
     pub(crate) syncing_since: Nanos,
     pub(crate) checkpoint: Option<(u64, DiskOp)>,
     pub(crate) checkpoints: u64,
     pub(crate) resigned: bool,
-    /// It was told to leave.
+    /// Whether it was told to leave.
     pub(crate) leaving: bool,
-    /// Whom it is connected with, by their places.
+    /// Its connections, by the places of the peers.
     pub(crate) connected: BTreeMap<usize, NodeId>,
-    /// The members, as it was last told whom to be connected with.
+    /// The members that it was last told to connect to.
     pub(crate) members: Option<Arc<Vec<Member>>>,
-    /// It has been told to close.
+    /// Whether it was told to close.
     pub(crate) closing: bool,
+    /// See [`surroundings`](super::surroundings).
+    pub(super) late_events: LateEvents,
 }
 
-/// What a disk has begun: a sync, which may come to the disk in part, and a checkpoint.
+/// What a disk has begun: a sync, which a crash may tear, and a checkpoint.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Begun {
     pub(crate) sync: bool,
@@ -132,11 +134,12 @@ impl Life {
             connected: BTreeMap::new(),
             members: None,
             closing: false,
+            late_events: LateEvents::new(),
         }
     }
 
-    /// Takes what waits for the disk as one sync, as the disk's thread does; a checkpoint before it
-    /// begins beside it.
+    /// Begins one sync of everything that waits for the disk, as the disk's thread does. A checkpoint
+    /// before it runs at the same time.
     pub(crate) fn begin_sync(&mut self, now: Nanos) -> Begun {
         debug_assert!(self.syncing.is_empty());
         let mut checkpoint = None;
@@ -157,7 +160,7 @@ impl Life {
         Begun { sync: !self.syncing.is_empty(), tearable: self.is_tearable(), checkpoint }
     }
 
-    /// Whether what is being synced can come to the disk in part.
+    /// Whether a crash can tear the present sync.
     pub(crate) fn is_tearable(&self) -> bool {
         match self.syncing.as_slice() {
             [] => false,
@@ -166,19 +169,20 @@ impl Life {
         }
     }
 
-    /// What was being synced is durable, or has failed.
+    /// Ends the present sync: its writes are durable, or have failed.
     pub(crate) fn end_sync(&mut self) {
         self.syncing_since = Nanos::MAX;
         for op in std::mem::take(&mut self.syncing) {
             if matches!(op, DiskOp::Install { .. }) {
-                // It replaces everything, a checkpoint under way included.
+                // It replaces everything, including a checkpoint under way.
                 self.checkpoint = None;
             }
             self.perform(op);
         }
     }
 
-    pub(crate) fn perform(&mut self, op: DiskOp) {
+    pub(crate) fn perform(&mut self, mut op: DiskOp) {
+        super::surroundings::cut_too_far(&mut op);
         let done = perform_now(&mut *self.store, op);
         self.host.input(
             done.unwrap_or_else(|error| Input::Failed {
@@ -187,9 +191,8 @@ impl Life {
         );
     }
 
-    /// The process is killed. Of what its disk had not synced, all or nothing is there all the
-    /// same, or, if it is `torn`, whatever was written up to some point, the last write perhaps in
-    /// part. Whether that was so.
+    /// Kills the process. Of the writes that were not synced, either all or none survive. If `torn`,
+    /// those up to some point survive, and the next one perhaps in part. Returns whether only some did.
     pub(crate) fn kill(mut self, random: &Random, torn: bool) -> bool {
         let mut ops: Vec<DiskOp> = std::mem::take(&mut self.syncing);
         ops.extend(std::mem::take(&mut self.waiting));
@@ -220,7 +223,7 @@ impl Life {
     }
 }
 
-/// A write as it is when only its first entries came to the disk.
+/// A write of which only the first entries were written.
 fn part_of(mut write: LogWrite, random: &Random) -> Option<LogWrite> {
     if planted(Bug::TornRecordAccepted) {
         let torn = write.entries.last_mut()?;

@@ -1,4 +1,4 @@
-//! The only source of randomness of a world.
+//! The random numbers of a world.
 
 use std::cell::Cell;
 use std::ops::Range;
@@ -14,7 +14,7 @@ impl Random {
         Random { state: Cell::new(seed) }
     }
 
-    /// A generator of its own for one concern, so that a change in one does not move all others.
+    /// A generator for one concern, so that more draws in one do not change all others.
     pub(crate) fn fork(&self, salt: u64) -> Random {
         Random::new(mix(self.next() ^ mix(salt)))
     }
@@ -27,7 +27,7 @@ impl Random {
 
     /// A number below `bound`; 0 if there is none.
     pub(crate) fn below(&self, bound: u64) -> u64 {
-        // The bias of a bound far below 2^64 is of no matter here.
+        // The bias is negligible for bounds far below 2^64.
         ((u128::from(self.next()) * u128::from(bound)) >> 64) as u64
     }
 
@@ -39,7 +39,7 @@ impl Random {
         self.below(len as u64) as usize
     }
 
-    /// True so many times in a million.
+    /// True with a probability of so many millionths.
     pub(crate) fn chance(&self, ppm: u64) -> bool {
         ppm > 0 && self.below(1_000_000) < ppm
     }

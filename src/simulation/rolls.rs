@@ -1,8 +1,8 @@
-//! An operator who stops one instance after the other and starts it again, by readiness alone.
+//! An operator who restarts one instance after another, and looks at nothing but their readiness.
 //!
-//! Each instance in turn is closed or killed, loses its disk in some worlds, is started at the same
-//! address, and the next one goes as soon as `is_ready` says so there. The operator asks nothing else,
-//! as a rolling update of an orchestrator does: the cluster and every acknowledged write must survive.
+//! The operator closes or kills an instance, empties its disk in some worlds, and starts it again at
+//! the same address. As soon as `is_ready` returns true there, the next instance is stopped. So does a
+//! rolling update of an orchestrator. The cluster and every acknowledged write must survive.
 
 use super::checks::Violation;
 use super::clock::{MILLI, Nanos, SECOND};
@@ -14,7 +14,7 @@ use super::world::{Event, World};
 /// How often the operator looks.
 const LOOK: Nanos = 50 * MILLI;
 
-/// What the operator is about.
+/// What the operator waits for.
 #[derive(Debug)]
 pub(crate) struct Operator {
     random: Random,
@@ -25,7 +25,7 @@ pub(crate) struct Operator {
 enum State {
     /// Waits until all instances are ready for the first time.
     Founding,
-    /// All that were touched are ready: the next one goes at this time.
+    /// All instances are ready: the next one is stopped at this time.
     Next { at: Nanos },
     /// Waits for the process of this start to end.
     Closing { place: usize, epoch: u64 },
@@ -40,7 +40,7 @@ impl Operator {
 }
 
 impl World {
-    /// The operator looks what there is to do.
+    /// The operator looks at the instances, and does what is next.
     pub(super) fn roll(&mut self) {
         let (Some(rolls), Phase::Chaos) = (self.kernel.plan.rolls, self.kernel.phase.get()) else {
             return;
@@ -107,8 +107,8 @@ impl World {
         }
     }
 
-    /// Whoever still runs there is killed, and started again soon, from an empty disk if the disks do
-    /// not persist.
+    /// Kills the process at this place if it still runs, and starts it again soon. Where disks do not
+    /// persist, it starts from an empty one.
     fn start_rolled(&mut self, place: usize, random: &Random, rolls: Rolls) -> State {
         if rolls.wipes {
             self.crash(place);

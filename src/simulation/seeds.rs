@@ -1,5 +1,5 @@
-//! Seeds that have found something. What a seed does changes with the simulator,
-//! so these are no tests of the faults they found; they are good places to look.
+//! Seeds that have found something. What a seed does changes with the simulator, so they are not
+//! regression tests of what they found. They are good places to look.
 
 /// Seeds, each with what it once found.
 pub const FOUND: &[(u64, &str)] = &[

@@ -1,4 +1,4 @@
-//! How processes of the world end: killed, closed in good order, or stopped by themselves.
+//! How processes end: they are killed, they are closed, or they stop because of an error.
 
 use super::checks::Violation;
 use super::clock::{MILLI, SECOND};
@@ -7,7 +7,7 @@ use super::world::World;
 use crate::node::REMOVED;
 
 impl World {
-    /// A process is gone at once; what its disk had not synced is partly lost.
+    /// Kills a process. Writes that its disk had not synced are lost, at least in part.
     pub(crate) fn crash(&mut self, place: usize) {
         let Some(life) = self.processes[place].life.take() else {
             return;
@@ -29,7 +29,7 @@ impl World {
                 self.noticed_soon(peer, place, SECOND);
             }
         }
-        self.guests_notice(place, SECOND);
+        self.clients_notice(place, SECOND);
     }
 
     pub(super) fn crash_for_a_while(&mut self, place: usize) {
@@ -44,7 +44,7 @@ impl World {
         coordinators[place].as_ref()?.shared().stopped().map(str::to_owned)
     }
 
-    /// A process that was closed in good order ends, and starts again after a while.
+    /// A process has closed. It starts again after a while.
     pub(super) fn closed(&mut self, place: usize) {
         self.kernel.trace.say_fault(format_args!("node {place}: has closed"));
         self.crash(place);
@@ -52,8 +52,8 @@ impl World {
         self.start_in(place, time);
     }
 
-    /// A node stops by itself when its disk fails or it is too old, and for nothing else that is done
-    /// to it here.
+    /// A node has stopped by itself. It may do so only if its disk has failed, if it is too old, or if
+    /// it is no member any more.
     pub(super) fn node_stopped(&mut self, place: usize, reason: &str) {
         self.kernel.trace.say_fault(format_args!("node {place}: has stopped: {reason}"));
         if reason.starts_with("the cluster acts by version") {

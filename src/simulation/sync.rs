@@ -1,5 +1,7 @@
-//! How the disks of a world take what the nodes hand to them, as the disk's
-//! thread does: all that waits as one sync, and checkpoints beside it.
+//! How disks perform the writes of their nodes, as the disk's thread does: one sync for everything that
+//! waits, and checkpoints at the same time.
+
+use std::time::Duration;
 
 use super::clock::{Nanos, SECOND};
 use super::faults::Fault;
@@ -7,15 +9,11 @@ use super::kernel::Phase;
 use super::process::{Begun, Life};
 use super::world::{Event, World};
 use crate::node::io::{DiskOp, Input};
-
-/// A disk write that takes this long makes a leader hand over; one that takes longer stops the
-/// node: as the node's thread has it.
-const DISK_SLOW: Nanos = 10 * SECOND;
-const DISK_DEAD: Nanos = 60 * SECOND;
+use crate::runtime::node_thread::{DISK_DEAD, DISK_SLOW};
 
 impl World {
     pub(super) fn watch_disk(&self, life: &mut Life) {
-        let busy = self.now().saturating_sub(life.syncing_since);
+        let busy = Duration::from_nanos(self.now().saturating_sub(life.syncing_since));
         if busy > DISK_DEAD {
             let reason = "the disk failed: a write has been under way for too long".to_owned();
             life.host.input(Input::Failed { reason });

@@ -1,5 +1,5 @@
-//! What happened: a hash of all of it, and for a run that is looked at, the
-//! last of it in words.
+//! The trace of a run: a hash of everything that happened and, if somebody will read it, the last
+//! events in words.
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
@@ -15,7 +15,7 @@ use super::clock::{Nanos, TrueTime};
 pub enum Words {
     /// Nothing.
     None,
-    /// Every fault, and the last of everything else.
+    /// Every fault, and the last other events.
     Last,
     /// All of it.
     All,
@@ -29,7 +29,7 @@ const FAULTS_KEPT: usize = 4000;
 pub(crate) struct Trace {
     time: TrueTime,
     hash: Cell<u64>,
-    /// Only a run that is to be read keeps words: they cost more than the run.
+    /// Empty unless the run is to be read: the words take longer than the run.
     lines: Option<RefCell<Lines>>,
 }
 
@@ -57,7 +57,7 @@ impl Trace {
         self.hash.get()
     }
 
-    /// Takes something that happened now into the hash.
+    /// Adds an event to the hash.
     pub(crate) fn note(&self, words: [u64; 3]) {
         let mut bytes = [0; 32];
         bytes[..8].copy_from_slice(&self.time.now().to_le_bytes());
@@ -67,7 +67,7 @@ impl Trace {
         self.hash.set(xxh3_64_with_seed(&bytes, self.hash.get()));
     }
 
-    /// Says it, if anybody will read it.
+    /// Keeps an event in words, if the run is to be read.
     pub(crate) fn say(&self, line: Arguments<'_>) {
         if let Some(lines) = &self.lines {
             let mut lines = lines.borrow_mut();
@@ -80,7 +80,7 @@ impl Trace {
         }
     }
 
-    /// The same for a fault, or whatever else must not be missing from a timeline.
+    /// The same for a fault, or another event that every timeline must show.
     pub(crate) fn say_fault(&self, line: Arguments<'_>) {
         if let Some(lines) = &self.lines {
             let mut lines = lines.borrow_mut();
@@ -93,7 +93,7 @@ impl Trace {
         }
     }
 
-    /// All faults, and the last of everything else, in order.
+    /// All faults and the last other events, in order.
     pub(crate) fn timeline(&self) -> Vec<String> {
         let Some(lines) = &self.lines else {
             return Vec::new();

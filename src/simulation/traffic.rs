@@ -1,4 +1,4 @@
-//! What the nodes of a world send each other, through the real codec.
+//! The messages of a world, which go through the real codec.
 
 use std::fmt;
 
@@ -8,13 +8,14 @@ use super::checks::{Violation, durability, versions};
 use super::clock::SECOND;
 use super::faults::Fault;
 use super::kernel::Phase;
+use super::surroundings;
 use super::world::{Delivery, Event, World};
 use crate::node::io::Input;
 use crate::node::message::PeerMessage;
 use crate::types::membership::NodeId;
 
 impl World {
-    /// What a node of this cluster says to another.
+    /// Sends a message of a node that belongs to this cluster.
     pub(super) fn send(&mut self, from: usize, cluster: u64, to: NodeId, message: &PeerMessage) {
         let nodes = (self.node_at(from).0, to);
         if let Some(process) = self.processes.get(from) {
@@ -63,8 +64,8 @@ impl World {
             } else {
                 at = self.network.in_order(from, to, at);
             }
-            if spike >= self.heartbeats(5) {
-                // All that comes behind it waits too, and who said it looks silent.
+            if spike >= self.patience() / 4 {
+                // Later messages wait behind it, and so the sender seems silent.
                 let until = self.late_until.entry(nodes.0).or_default();
                 *until = at.max(*until);
             }
@@ -76,14 +77,14 @@ impl World {
 
     pub(super) fn deliver(&mut self, delivery: &Delivery) {
         let Delivery { places: (from, to), nodes, cluster, epoch, ref bytes } = *delivery;
-        // A connection ends with either process, and what is under way in it is lost, unless the
-        // network holds it back: then it may reach a later one.
+        // A connection ends with either process, and its messages are lost. Where messages overtake
+        // each other, one may also arrive in a later connection.
         let late = self.kernel.plan.rates.of(Fault::Reorder) > 0;
         let (node, now_epoch, _) = self.node_at(to);
         if !self.network.is_open(from, to) || (now_epoch != epoch && !late) || node != nodes.1 {
             return;
         }
-        let message = match PeerMessage::decode(bytes) {
+        let mut message = match PeerMessage::decode(bytes) {
             Ok(message) => message,
             Err(reason) => {
                 return self.kernel.fail(Violation::new("messages decode", reason));
@@ -91,19 +92,21 @@ impl World {
         };
         self.kernel.trace.note([8, (from * 16 + to) as u64, xxh3_64(bytes)]);
         self.kernel.trace.say(format_args!("from {from} to {to}: {}", Brief(&message)));
-        if self.kernel.plan.is_guest(to) {
-            return self.deliver_to_guest(to, nodes.0, message);
+        if self.kernel.plan.is_client(to) {
+            return self.deliver_to_client(to, nodes.0, message);
         }
         if let Some(life) = &mut self.processes[to].life
             && (!message.is_of_cluster() || life.host.node().cluster() == cluster)
         {
-            life.host.input(Input::Peer { from: nodes.0, message });
+            surroundings::renumber(life.host.node(), &mut message);
+            let from = surroundings::sender(life.host.node(), nodes.0, &message);
+            life.host.input(Input::Peer { from, message });
             self.look(to);
         }
     }
 }
 
-/// A message in a few words, for whoever reads them.
+/// A message in a few words.
 struct Brief<'a>(&'a PeerMessage);
 
 impl fmt::Display for Brief<'_> {

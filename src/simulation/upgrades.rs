@@ -1,4 +1,4 @@
-//! Members of several versions: who is upgraded, taken back, and found too old.
+//! Members of several versions: which are upgraded, taken back to an older build, or too old.
 
 use super::checks::versions;
 use super::kernel::{Kernel, Phase};
@@ -8,7 +8,7 @@ use super::world::World;
 use crate::types::version::{INVENTED, VERSION};
 
 impl World {
-    /// An upgrade, or the way back, perhaps.
+    /// Draws whether the next start is an upgrade, or goes back to an older build.
     pub(super) fn draw_version(kernel: &Kernel, versions: &Random, process: &mut Process) -> u16 {
         if kernel.plan.mixed && process.epoch > 1 {
             if process.version < INVENTED {
@@ -24,7 +24,7 @@ impl World {
         process.version
     }
 
-    /// The node can do less than its cluster, and says so: it is upgraded.
+    /// The node is too old for its cluster, and has stopped: it is upgraded.
     pub(super) fn too_old(&mut self, place: usize) {
         self.kernel.count_event("too old");
         let process = &mut self.processes[place];
@@ -33,7 +33,7 @@ impl World {
         self.kernel.check(checked);
     }
 
-    /// Whether the cluster acts by the version that all its members can do.
+    /// Whether the cluster acts by the highest version that all its members support.
     pub(crate) fn has_its_version(&self) -> bool {
         let lowest = self.processes.iter().map(|process| process.version).min();
         let acts_by = self.kernel.checks.borrow().oracle.version();

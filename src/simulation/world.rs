@@ -1,10 +1,8 @@
 //! The world: a cluster, its network and its clients, moved from event to event.
 
-use std::cmp::Reverse;
-use std::collections::{BTreeMap, BTreeSet, BinaryHeap};
+use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 use std::sync::Arc;
-use std::time::Duration;
 
 use super::Kind;
 use super::checks::Violation;
@@ -12,10 +10,10 @@ use super::checks::agreement::{Before, same_state};
 use super::checks::membership::Known;
 use super::checks::watches::Moved;
 use super::checks::{durability, versions};
+use super::client_instances::ClientInstances;
 use super::clock::{MILLI, Nanos, NodeClock, SECOND};
 use super::disk::SimDisk;
 use super::faults::Fault;
-use super::guests::ClientPlaces;
 use super::kernel::{Kernel, Phase};
 use super::members;
 use super::network::Network;
@@ -23,15 +21,16 @@ use super::plan::Plan;
 use super::process::{Life, Process};
 use super::random::Random;
 use super::rolls::Operator;
+use super::surroundings;
+use super::timeline::Timeline;
 use super::trace::Words;
 use super::workload;
 use crate::api::coordinator::Coordinator;
 use crate::node::NodeConfig;
 use crate::node::io::{DiskOp, Input, Now, Problem};
 use crate::node::message::{PeerMessage, RaftBody};
-use crate::runtime::clock::{Clock, Simulated};
+use crate::runtime::clock::{Clock, TimeSource};
 use crate::runtime::host::Host;
-use crate::runtime::shared::Limits;
 use crate::runtime::{boot, entropy};
 use crate::security::auth::Schemes;
 use crate::storage::StorageError;
@@ -41,21 +40,21 @@ use crate::types::version::{INVENTED, VERSION};
 /// Something that is due.
 #[derive(Debug)]
 pub(crate) enum Event {
-    /// A process looks at what has come in.
+    /// A process takes a step.
     Step { place: usize },
     /// A message arrives.
     Deliver(Delivery),
-    /// A disk has synced what it was given.
+    /// A disk has finished a sync.
     Synced { place: usize, epoch: u64 },
-    /// A process is killed while its disk writes, if it still does.
+    /// A process is killed in the middle of a sync, if that is still under way.
     Tear { place: usize, epoch: u64 },
     /// A disk has written a checkpoint.
     Checkpointed { place: usize, epoch: u64, number: u64 },
-    /// A process notices that it reaches a peer, or does not.
+    /// A process notices whether it can reach a peer.
     Notice { place: usize, peer: usize },
     /// A process starts.
     Start { place: usize },
-    /// Links work again.
+    /// Links are mended.
     Heal { links: Vec<(usize, usize)> },
     /// A disk has room again.
     MakeRoom { place: usize },
@@ -63,92 +62,64 @@ pub(crate) enum Event {
     Leave { place: usize },
     /// A fault strikes.
     Strike { fault: Fault },
-    /// The same, at an instance without a replica.
-    StrikeGuest { fault: Fault },
-    /// The operator looks at what is being rolled.
+    /// A fault strikes a client.
+    StrikeClient { fault: Fault },
+    /// The operator looks at the instances.
     Roll,
-    /// All disks are damaged at once, for a while.
+    /// All disks are damaged at once, until they are repaired.
     DamageAll,
-    /// Those disks are sound again.
+    /// The disks that were damaged at once are repaired.
     Repair,
-    /// A disk is damaged, now and then.
+    /// One disk is damaged.
     DamageOne,
-    /// A disk is damaged whose node has not voted yet.
+    /// A disk is damaged before its node has voted.
     DamageFresh { place: usize },
-    /// A client without a replica is heard by nobody for a while.
+    /// No member receives anything from a client for a while.
     CutOff { place: usize, time: Nanos },
 }
 
-/// A message under way, between two nodes that were of this cluster when it left.
+/// A message under way. Its sender belonged to this cluster when it was sent.
 #[derive(Debug)]
 pub(crate) struct Delivery {
     pub(crate) places: (usize, usize),
     pub(crate) nodes: (NodeId, NodeId),
     pub(crate) cluster: u64,
-    /// Of whom it is sent to.
+    /// How often the receiver had started by then.
     pub(crate) epoch: u64,
     pub(crate) bytes: Vec<u8>,
 }
 
 #[derive(Debug)]
-struct Due {
-    at: Nanos,
-    sequence: u64,
-    event: Event,
-}
-
-impl PartialEq for Due {
-    fn eq(&self, other: &Due) -> bool {
-        (self.at, self.sequence) == (other.at, other.sequence)
-    }
-}
-
-impl Eq for Due {}
-
-impl PartialOrd for Due {
-    fn partial_cmp(&self, other: &Due) -> Option<std::cmp::Ordering> {
-        Some(self.cmp(other))
-    }
-}
-
-impl Ord for Due {
-    fn cmp(&self, other: &Due) -> std::cmp::Ordering {
-        (self.at, self.sequence).cmp(&(other.at, other.sequence))
-    }
-}
-
-#[derive(Debug)]
 pub(crate) struct World {
     pub(crate) kernel: Rc<Kernel>,
-    /// The world's own choices.
+    /// The random source of the world's own choices.
     pub(crate) random: Random,
-    /// Those of who is upgraded when.
+    /// That of upgrades.
     pub(super) versions: Random,
     pub(crate) network: Network,
     pub(crate) processes: Vec<Process>,
-    pub(super) guests: ClientPlaces,
-    /// Whom new disks make who starts from them.
+    pub(super) clients: ClientInstances,
+    /// That of the ids on new disks.
     pub(super) identities: Random,
-    /// The choices of damage to several disks, or to one a second time.
+    /// That of damage to all disks, or to one for the second time.
     pub(super) damages: Random,
-    /// The addresses that all are given.
+    /// The list of addresses that every instance is given.
     pub(super) list: Vec<String>,
-    /// All disks that there ever were, for the checks.
+    /// All disks that ever existed, for the checks.
     pub(super) disks: BTreeMap<NodeId, SimDisk>,
-    /// Since when nodes do not run, of those that have run.
+    /// Since when nodes that have run are down.
     pub(super) down_since: BTreeMap<NodeId, Nanos>,
-    /// Those who were told to leave.
+    /// Nodes that were told to leave.
     pub(super) leavers: BTreeSet<NodeId>,
-    /// Until when a node may not be heard of though it runs.
+    /// Until when a running node may seem to be down.
     pub(super) troubled_until: Nanos,
-    /// Until when what a node says comes late.
+    /// Until when messages of a node arrive late.
     pub(super) late_until: BTreeMap<NodeId, Nanos>,
     /// When a disk was last lost for good; 0: never.
     pub(super) lost_at: Nanos,
-    /// Where instances are rolled.
+    /// The operator, in worlds that have one.
     pub(super) operator: Option<Operator>,
-    due: BinaryHeap<Reverse<Due>>,
-    sequence: u64,
+    due: Timeline<Event>,
     pub(crate) steps: u64,
 }
 
@@ -163,7 +134,7 @@ impl World {
         };
         entropy::simulated::seed(Some(random.fork(2).next()));
         let mut world = World {
-            network: Network::new(plan.places, plan.guests),
+            network: Network::new(plan.places, plan.client_instances),
             list: (0..plan.nodes).map(members::address).collect(),
             identities: random.fork(9),
             processes: Vec::new(),
@@ -174,12 +145,11 @@ impl World {
             late_until: BTreeMap::new(),
             lost_at: 0,
             operator: plan.rolls.map(|_| Operator::new(plans.fork(202))),
-            due: BinaryHeap::new(),
-            sequence: 0,
+            due: Timeline::default(),
             steps: 0,
             random: random.fork(4),
             versions: random.fork(6),
-            guests: ClientPlaces::default(),
+            clients: ClientInstances::default(),
             damages: Random::new(0),
             kernel: Rc::new(Kernel::new(plan, [random.fork(3), random.fork(10)], words)),
         };
@@ -188,7 +158,7 @@ impl World {
             world.add_process(member, disk, if old { VERSION } else { INVENTED });
             world.start_later(place);
         }
-        world.add_guests(random.fork(11));
+        world.add_clients(random.fork(11));
         world.damages = random.fork(240);
         world
     }
@@ -224,23 +194,22 @@ impl World {
     }
 
     pub(crate) fn schedule(&mut self, at: Nanos, event: Event) {
-        self.sequence += 1;
-        self.due.push(Reverse(Due { at, sequence: self.sequence, event }));
+        self.due.add(at, event);
     }
 
     pub(crate) fn schedule_in(&mut self, time: Nanos, event: Event) {
         self.schedule(self.now() + time, event);
     }
 
-    /// Moves the world on until some time, or until something is wrong.
+    /// Runs the world until some time, or until a check fails.
     pub(crate) fn run_until(&mut self, end: Nanos) {
         while !self.kernel.has_failed() && self.advance(end) {}
     }
 
-    /// The next thing that happens; `false` when there is none before `end`, which is then now.
+    /// Runs the next event. Returns `false` if there is none before `end`, and goes on to that time.
     pub(crate) fn advance(&mut self, end: Nanos) -> bool {
         self.run_tasks();
-        let event = self.due.peek().map(|Reverse(due)| due.at);
+        let event = self.due.next_at();
         let timer = self.kernel.executor.next_timer();
         let next = event.into_iter().chain(timer).min().filter(|next| *next <= end);
         let Some(next) = next else {
@@ -250,8 +219,8 @@ impl World {
         self.kernel.time.set(next.max(self.now()));
         if timer == Some(next) {
             self.kernel.executor.fire(next);
-        } else if let Some(Reverse(due)) = self.due.pop() {
-            self.happen(due.event);
+        } else if let Some(event) = self.due.pop() {
+            self.happen(event);
         }
         true
     }
@@ -269,25 +238,25 @@ impl World {
         for place in 0..self.processes.len() {
             self.look(place);
         }
-        // Where there are many of them, nobody has handles of another's.
+        // In a fleet, no task has handles of another instance.
         if kernel.plan.fleet {
             polled.into_iter().flatten().for_each(|place| self.look(place));
         } else {
-            self.guest_places().for_each(|place| self.look(place));
+            self.client_places().for_each(|place| self.look(place));
         }
     }
 
     fn paused_until(&self, place: usize) -> Nanos {
-        match self.guest(place) {
-            Some(guest) => guest.paused_until,
+        match self.client_at(place) {
+            Some(client) => client.paused_until,
             None => self.processes[place].paused_until,
         }
     }
 
-    /// A step is due if the process has something to look at.
+    /// Schedules a step if the process has something to do.
     pub(super) fn look(&mut self, place: usize) {
-        if self.kernel.plan.is_guest(place) {
-            return self.look_at_guest(place);
+        if self.kernel.plan.is_client(place) {
+            return self.look_at_client(place);
         }
         if self.processes[place].life.as_ref().is_some_and(|life| !life.host.is_idle()) {
             let delay = self.step_delay(place);
@@ -313,7 +282,7 @@ impl World {
 
     fn happen(&mut self, event: Event) {
         match event {
-            Event::Step { place } if self.kernel.plan.is_guest(place) => self.guest_due(place),
+            Event::Step { place } if self.kernel.plan.is_client(place) => self.client_due(place),
             Event::Step { place } => {
                 let now = self.now();
                 let process = &self.processes[place];
@@ -352,14 +321,14 @@ impl World {
                 }
             }
             Event::Notice { place, peer } => self.notice(place, peer),
-            Event::Start { place } if self.kernel.plan.is_guest(place) => self.start_guest(place),
+            Event::Start { place } if self.kernel.plan.is_client(place) => self.start_client(place),
             Event::Start { place } => self.start(place),
             Event::Heal { links } => self.heal(&links),
             Event::MakeRoom { place } => self.processes[place].disk.condition().full = false,
             Event::Leave { place } if self.kernel.phase.get() == Phase::Chaos => {
                 drop(self.leave(place));
             }
-            // It would not be whole any more, after it was waited for.
+            // After the faults, the members must stay as they are.
             Event::Leave { .. } => {}
             Event::Strike { fault } => self.strike(fault),
             Event::Roll => self.roll(),
@@ -368,7 +337,7 @@ impl World {
             Event::DamageOne => self.damage_one(),
             Event::DamageFresh { place } => self.damage_fresh(place),
             Event::CutOff { place, time } => self.cut_off(place, time),
-            Event::StrikeGuest { fault } => self.strike_guest(fault),
+            Event::StrikeClient { fault } => self.strike_client(fault),
         }
     }
 
@@ -377,7 +346,7 @@ impl World {
         Input::Unreachable { peer, problem }
     }
 
-    /// The ends of a link notice a change of it, after a while.
+    /// One end of a link notices a change of it within this time.
     pub(crate) fn noticed_soon(&mut self, place: usize, peer: usize, within: Nanos) {
         let delay = self.dice_of(place, peer).below(within);
         self.schedule_in(delay, Event::Notice { place, peer });
@@ -422,19 +391,13 @@ impl World {
             majority_after: plan.majority_after,
             zone: process.member.zone.clone(),
         };
-        let clock = Clock::simulated(Arc::clone(&process.clock) as Arc<dyn Simulated>);
+        let clock = Clock::new(Arc::clone(&process.clock) as Arc<dyn TimeSource>);
         let now = Now { mono: clock.now(), wall_ms: clock.wall_ms() };
         let node = match boot(&mut *store, config, now) {
             Ok(node) => node,
             Err(error) => return self.refused(place, &error),
         };
-        let limits = Limits {
-            pending_requests_max: plan.pending_requests_max,
-            request_timeout: Duration::from_secs(30),
-            session_timeout: plan.session_timeout,
-            tick: plan.tick,
-            watch_capacity: plan.watch_capacity,
-        };
+        let limits = plan.limits();
         self.kernel.count_event("starts");
         self.kernel.known_from.borrow_mut()[place] = node.machine().zxid();
         let members = self.processes.iter().map(|process| process.member.clone()).collect();
@@ -451,7 +414,7 @@ impl World {
         self.kernel.check(checked);
         self.down_since.remove(&self.processes[place].member.node);
         self.processes[place].life = Some(life);
-        // With a planted bug, a start alone puts the damaged disk aside.
+        // Only a planted bug makes a start put the damaged disk aside.
         self.settle_fresh(place);
         self.want_step(place, self.now());
         for peer in 0..self.processes.len() {
@@ -460,7 +423,7 @@ impl World {
                 self.noticed_soon(peer, place, 100 * MILLI);
             }
         }
-        self.guests_notice(place, 100 * MILLI);
+        self.clients_notice(place, 100 * MILLI);
         if !self.kernel.is_stopping() {
             workload::start(&self.kernel, place, &coordinator);
         }
@@ -494,7 +457,7 @@ impl World {
         }
     }
 
-    /// What a step of a node has brought.
+    /// Checks what a step of a node has changed.
     fn observe(
         &self,
         place: usize,
@@ -548,7 +511,8 @@ impl World {
             applied: life.host.node().applied().index,
             zxid: life.host.node().machine().zxid(),
         };
-        let (work, effects) = life.host.step();
+        let (work, mut effects) = life.host.step();
+        surroundings::delay_events(&mut life.host, &mut effects, &mut life.late_events);
         let wake_at = life.host.notify(effects);
         let installed = work.disk.iter().find_map(|op| match op {
             DiskOp::Install { meta, .. } => Some(meta.zxid),
@@ -582,11 +546,12 @@ impl World {
             work.disk.iter().try_for_each(|op| {
                 let membership = &mut checks.membership;
                 versions::proposing(op, leads_in, &self.processes, membership, now)?;
-                // Who was stopped for a while reads what others have said before they went.
-                let stopped = self.processes[place].paused_until + self.patience() > now;
+                // A node that was paused reads messages of nodes that are gone by now.
+                let stopped = self.processes[place].paused_until + self.noticed_gone() > now;
                 let known = Known {
                     now,
-                    level: self.heartbeats(10),
+                    // Its leader's clock may be fast.
+                    level: self.patience() / 2,
                     is_alive: &|node| stopped || self.may_seem_alive(node),
                     may_go: &|node| self.may_go(node),
                 };
@@ -601,7 +566,7 @@ impl World {
         let mut messages = work.messages;
         let mut disk = work.disk;
         if cut_short {
-            // The order of the two is the shell's: either may have come first.
+            // Sends and writes may happen in either order.
             messages.truncate(self.random.index(messages.len() + 1));
             disk.truncate(self.random.index(disk.len() + 1));
         }
@@ -633,7 +598,7 @@ impl World {
         }
     }
 
-    /// Whether a node crashes in a step that sends this: rather when it promises something.
+    /// Whether a node crashes in a step that sends these messages. It is more likely if it votes.
     fn crashes_now(&self, messages: &[(NodeId, PeerMessage)]) -> bool {
         let promises = messages.iter().any(|(_, message)| {
             let PeerMessage::Raft { body, .. } = message else { return false };
@@ -647,7 +612,7 @@ impl World {
 
 impl Drop for World {
     fn drop(&mut self) {
-        for place in 0..self.kernel.plan.places + self.kernel.plan.guests {
+        for place in 0..self.kernel.plan.places + self.kernel.plan.client_instances {
             self.kernel.executor.kill(place);
         }
         self.kernel.coordinators.borrow_mut().clear();

@@ -48,20 +48,6 @@ impl MemoryDisk {
         MemoryDisk::default()
     }
 
-    /// Whether former disks are not needed any more once this one is replaced, too.
-    #[cfg(any(test, feature = "simulator"))]
-    pub(crate) fn drops_former(&self) -> bool {
-        super::rules::drops_former(
-            lock(&self.shared).image.as_ref().is_some_and(|image| image.voter),
-        )
-    }
-
-    /// The identity on the disk. Reading it shuts out nobody who has the disk open.
-    #[cfg(any(test, feature = "simulator"))]
-    pub(crate) fn identity(&self) -> Option<Identity> {
-        lock(&self.shared).image.as_ref().map(|image| image.identity.clone())
-    }
-
     /// Opens the disk, and shuts out every store opened on it before.
     pub(crate) fn open(&self) -> MemoryStore {
         let mut disk = lock(&self.shared);
@@ -77,6 +63,20 @@ impl MemoryDisk {
             pending: Arc::default(),
             failed: None,
         }
+    }
+}
+
+#[cfg(any(test, feature = "simulator"))]
+impl MemoryDisk {
+    /// Whether the directories that were put aside earlier are deleted when this disk is put aside.
+    pub(crate) fn drops_former(&self) -> bool {
+        let disk = lock(&self.shared);
+        super::rules::drops_former(disk.image.as_ref().is_some_and(|image| image.voter))
+    }
+
+    /// The identity on it. This takes the disk from nobody who has it open.
+    pub(crate) fn identity(&self) -> Option<Identity> {
+        lock(&self.shared).image.as_ref().map(|image| image.identity.clone())
     }
 }
 

@@ -45,9 +45,7 @@ impl Provisional {
         let (hard_state, meta, state) = nothing();
         empty.found(&identity, hard_state, &meta, &mut ChunkWriter::full(state))?;
         let mut store = Provisional { identity, state: State::Waiting { empty, begin } };
-        if planted(Bug::PutAsideWithoutLeader) {
-            store.begun()?;
-        }
+        planted(Bug::PutAsideWithoutLeader).then(|| store.begun().map(drop)).transpose()?;
         Ok(store)
     }
 

@@ -34,6 +34,8 @@
 //! operation of its own (`Op::Invented`). With it they upgrade clusters and run members that are too
 //! old. No release has it.
 
+use crate::planted::{Bug, planted};
+
 /// The highest version that this build supports.
 ///
 /// | version | has |
@@ -50,6 +52,11 @@ pub(crate) const OLDEST: u16 = 1;
 /// The version after [`VERSION`], in tests and in the simulator only.
 #[cfg(any(test, feature = "simulator"))]
 pub(crate) const INVENTED: u16 = VERSION + 1;
+
+/// Whether what needs this version is too new for a cluster that acts by `version`.
+pub(crate) fn is_above(needed: u16, version: u16) -> bool {
+    needed > version && !planted(Bug::CommandAboveVersion)
+}
 
 /// Why an instance that supports version `own` at most stops, or does not start.
 pub(crate) fn too_old(cluster: u16, own: u16) -> String {

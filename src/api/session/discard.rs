@@ -5,7 +5,7 @@ use std::sync::Arc;
 use crate::api::session::Session;
 use crate::machine::command::Op;
 use crate::node::io::{ClientRequest, RequestId, Write};
-use crate::planted::{Bug, planted};
+use crate::planted::{Bug, unless};
 use crate::runtime::expect;
 use crate::runtime::shared::Asker;
 use crate::types::error::{Error, Result};
@@ -53,10 +53,7 @@ impl Session {
 /// A write that deletes the znode created by the write `czxid`, and another one with it; it does
 /// nothing if that znode is gone. Paths are in the whole tree.
 fn deletion(path: String, czxid: Zxid, other: Option<String>) -> Write {
-    let own = match planted(Bug::ReleasedByPath) {
-        false => Condition::Czxid(czxid),
-        true => Condition::Exists,
-    };
+    let own = unless(Bug::ReleasedByPath, Condition::Czxid(czxid), Condition::Exists);
     let check = Op::Check { path: path.clone(), condition: own };
     let deletes = [Some(path), other].into_iter().flatten();
     let deletes = deletes.map(|path| Op::Delete { path, version: None });

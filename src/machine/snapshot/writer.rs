@@ -7,7 +7,7 @@ use super::{CHUNK_BYTES, FORMAT, Item, RUN_BYTES, Raw};
 use crate::machine::command::{OpError, Reply};
 use crate::machine::sessions::encode_result;
 use crate::machine::{Dirty, State, Tree, Znode};
-use crate::planted::{Bug, planted};
+use crate::planted::{Bug, planted, unless};
 use crate::types::version::FIRST;
 use crate::types::znode::{SessionId, Zxid};
 
@@ -62,8 +62,7 @@ impl ChunkWriter {
         self.step = match step {
             Step::Begin => {
                 let full = self.dirty.is_none();
-                let lost = planted(Bug::VersionLostAtSnapshot);
-                let version = if lost { FIRST } else { self.state.version };
+                let version = unless(Bug::VersionLostAtSnapshot, self.state.version, FIRST);
                 add(pending, &Item::Begin { full, version });
                 if full { Step::Znodes(None) } else { Step::ZnodesGone(None) }
             }
@@ -129,6 +128,8 @@ impl ChunkWriter {
                 };
                 match next {
                     Some((id, record)) => {
+                        let count = record.result_count();
+                        let first = if planted(Bug::ResultsLostAtSnapshot) { count } else { 0 };
                         let item = Item::Session {
                             id,
                             secret: record.secret,
@@ -138,10 +139,10 @@ impl ChunkWriter {
                             former: record.former.clone(),
                             last_seq: record.last_seq,
                             ids: (*record.ids).clone(),
-                            results: u32::try_from(record.result_count()).unwrap_or(u32::MAX),
+                            results: u32::try_from(count - first).unwrap_or(u32::MAX),
                         };
                         add(pending, &item);
-                        Step::Outcomes(id, 0)
+                        Step::Outcomes(id, first)
                     }
                     None => Step::End,
                 }

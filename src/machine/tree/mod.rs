@@ -249,9 +249,8 @@ impl Tree {
         self.update(path, |znode| {
             znode.data = Arc::from(data);
             znode.data_hash = xxh3_64(data);
-            if !planted(Bug::VersionStands) {
-                znode.fields.version = znode.fields.version.wrapping_add(1);
-            }
+            let more = if planted(Bug::VersionStands) { 0 } else { 1 };
+            znode.fields.version = znode.fields.version.wrapping_add(more);
             znode.fields.mzxid = zxid;
             znode.fields.mtime = time;
         })
@@ -307,12 +306,10 @@ impl Tree {
             self.hash = self.hash.wrapping_sub(hash);
             self.restricted -= usize::from(restricted);
         }
-        let due = znode.due();
+        let due = znode.due().filter(|_| !planted(Bug::DueForgottenAtSnapshot));
         self.znodes.insert_mut(Arc::clone(&path), znode);
         self.index_counted(&path, true);
-        if !planted(Bug::DueForgottenAtSnapshot) {
-            self.index(&path, before, due);
-        }
+        self.index(&path, before, due);
         self.change_children(&path, |children| children.insert_mut(Child::new(Arc::clone(&path))));
     }
 

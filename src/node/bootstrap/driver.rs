@@ -9,7 +9,6 @@ use crate::node::raft::log::Position;
 use crate::node::start::raft;
 use crate::node::stored::{Boot, Identity};
 use crate::node::{Leadership, Node};
-use crate::planted::{Bug, planted};
 use crate::types::membership::{Genesis, NodeId, Promise};
 
 /// What a node is, and how it comes to be part of a cluster.
@@ -137,10 +136,6 @@ impl Node {
     pub(in crate::node) fn belong_to(&mut self, cluster: u64) {
         self.bootstrap.identity.cluster = cluster;
         self.bootstrap.cluster = cluster;
-        if planted(Bug::ClusterForgotten) {
-            self.effects.cluster = Some(cluster);
-            return;
-        }
         let (number, identity) = (self.persistence.next_number(), self.bootstrap.identity.clone());
         self.bootstrap.writing = Some(number);
         self.effects.disk.push(DiskOp::Identify { number, identity });

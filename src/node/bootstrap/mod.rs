@@ -274,9 +274,6 @@ impl Founding {
             self.writes += 1;
             self.writing = Some((self.writes, promise));
             todo.write = self.writing.clone();
-            if planted(Bug::PledgeUnsynced) {
-                self.announce_again();
-            }
         }
         if self.now >= self.announce_at {
             self.announce_again();
@@ -370,9 +367,6 @@ impl Founding {
     /// nobody is left to wait for, and a founding takes the promises of the whole list, which needs
     /// no veto to be safe.
     fn remembered(&self) -> Option<(&str, u64)> {
-        if planted(Bug::VetoForgotten) {
-            return None;
-        }
         let blank = |address: &String| {
             let blank = self
                 .announcements()
@@ -382,7 +376,8 @@ impl Founding {
         };
         let is_whole = !self.vetoes.is_empty() && self.list.iter().all(blank);
         let mut vetoes = self.vetoes.iter().filter(|(address, _)| !(is_whole && blank(address)));
-        vetoes.next().map(|(address, cluster)| (address.as_str(), *cluster))
+        let veto = vetoes.next().filter(|_| !planted(Bug::VetoForgotten));
+        veto.map(|(address, cluster)| (address.as_str(), *cluster))
     }
 
     /// The clusters that peers announce. One announced from an address where there is also a blank node is
@@ -401,22 +396,17 @@ impl Founding {
             let peer = self.peers.get(&node).filter(|peer| peer.connected)?;
             peer.announcement.as_ref()?.promise.pledge.as_ref()
         };
-        if planted(Bug::OwnPromiseIgnored) {
-            let pledges = self
-                .announcements()
-                .filter_map(|announcement| announcement.promise.pledge.as_ref());
-            let mut chosen = pledges.filter(|pledge| {
-                let mut members = pledge.genesis.members.iter().map(|member| member.node);
-                is_member(&pledge.genesis, self.me.node)
-                    && members.all(|node| node == self.me.node || pledge_of(node) == Some(*pledge))
-            });
-            return chosen.next().map(|pledge| &pledge.genesis);
-        }
-        let own = self.durable.pledge.as_ref()?;
-        let stands = self.writing.is_none() && own.ballot == self.durable.ballot;
-        let mut members = own.genesis.members.iter().map(|member| member.node);
-        let all = members.all(|node| node == self.me.node || pledge_of(node) == Some(own));
-        (stands && all && is_member(&own.genesis, self.me.node)).then_some(&own.genesis)
+        let ignored = planted(Bug::OwnPromiseIgnored);
+        let stands = |own: &&Pledge| self.writing.is_none() && own.ballot == self.durable.ballot;
+        let own = self.durable.pledge.as_ref().filter(stands).filter(|_| !ignored);
+        let others = self.announcements().filter(|_| ignored);
+        let others = others.filter_map(|announcement| announcement.promise.pledge.as_ref());
+        let is_chosen = |pledge: &&Pledge| {
+            let mut members = pledge.genesis.members.iter().map(|member| member.node);
+            is_member(&pledge.genesis, self.me.node)
+                && members.all(|node| node == self.me.node || pledge_of(node) == Some(*pledge))
+        };
+        own.into_iter().chain(others).find(is_chosen).map(|pledge| &pledge.genesis)
     }
 
     /// What to promise or pledge next, if anything.
@@ -531,20 +521,13 @@ impl Founding {
                 );
             }
         }
-        let all = self.list.len();
+        let all = if planted(Bug::UnreachedAbsent) { nodes.len() } else { self.list.len() };
         let majority = self.majority_at.is_some_and(|at| self.now >= at);
-        let mut needed = if majority { all / 2 + 1 } else { all };
+        let needed = if majority { all / 2 + 1 } else { all };
         let whole = nodes.len() == all;
-        if planted(Bug::UnreachedAbsent) {
-            needed = nodes.len();
-        }
-        if planted(Bug::VetoIgnored) {
-            needed -= self
-                .announcements()
-                .filter(|announcement| announcement.cluster != 0)
-                .count()
-                .min(needed);
-        }
+        let ignored =
+            self.announcements().filter(|of| of.cluster != 0 && planted(Bug::VetoIgnored)).count();
+        let needed = needed.saturating_sub(ignored);
         Some(Present { nodes, needed, whole })
     }
 }

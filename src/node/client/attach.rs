@@ -6,7 +6,7 @@ use crate::node::client_message::{Claim, FromClient, HeldWatch, UpTo, are_member
 use crate::node::io::{Availability, Holding, Problem};
 use crate::node::replica::server::CLAIMS_BYTES_MAX;
 use crate::node::versions::PATIENCE_TICKS;
-use crate::planted::{Bug, planted};
+use crate::planted::{Bug, if_planted, planted};
 use crate::types::membership;
 use crate::types::membership::{MEMBERS_MAX, NodeId};
 use crate::types::session::SessionState;
@@ -115,10 +115,7 @@ impl Client {
             let new = Member { problem, version: 0, avoided_until: Time::ZERO };
             self.members.entry(*node).or_insert(new);
         }
-        if planted(Bug::ClientKeepsToItsList) {
-            return;
-        }
-        self.effects.members = Some(members);
+        self.effects.members = Some(members).filter(|_| !planted(Bug::ClientKeepsToItsList));
     }
 
     /// Whether the serving member is of this client's cluster, the first that has served it. The client
@@ -309,9 +306,7 @@ impl Client {
         // member sends what has happened in the meantime.
         let begins = updates.iter().any(|update| matches!(update, ToClient::Attached));
         let serves = begins || self.attached.as_ref().is_some_and(|attached| attached.serves);
-        if planted(Bug::ClientSeesOlder) {
-            self.seen = up_to.zxid;
-        } else if serves {
+        if serves {
             self.seen = self.seen.max(up_to.zxid);
         }
         if begins || self.leader != up_to.leader {
@@ -376,9 +371,7 @@ impl Client {
                     let Some(mut read_index) = self.read_index.confirmed(boot, read_index) else {
                         continue;
                     };
-                    if planted(Bug::ClientLeaseFromAnswer) {
-                        read_index.sent = now;
-                    }
+                    if_planted(Bug::ClientLeaseFromAnswer, || read_index.sent = now);
                     for session in &read_index.sessions {
                         if !refused.contains(session) {
                             self.local.renew(*session, read_index.sent, now, &mut self.effects);

@@ -206,25 +206,6 @@ impl Client {
         (attached.id, attached.heard, attached.member)
     }
 
-    /// The one that served it last, perhaps no longer, and the number of the attachment: each is
-    /// another.
-    #[cfg(any(test, feature = "simulator"))]
-    pub(crate) fn served(&self) -> Option<(NodeId, u64)> {
-        self.served
-    }
-
-    /// How often it has gone to a member.
-    #[cfg(any(test, feature = "simulator"))]
-    pub(crate) fn attachments(&self) -> u64 {
-        self.attachments
-    }
-
-    /// The zxid up to which all events have been received.
-    #[cfg(any(test, feature = "simulator"))]
-    pub(crate) fn seen(&self) -> Zxid {
-        self.seen
-    }
-
     /// The version that the cluster acts by, as last reported.
     pub(crate) fn version(&self) -> u16 {
         self.version
@@ -442,5 +423,24 @@ impl Client {
     fn draw(&mut self) -> u64 {
         self.random = self.random.wrapping_add(0x9E37_79B9_7F4A_7C15);
         super::mixed(self.random)
+    }
+}
+
+/// What a simulator looks at.
+#[cfg(any(test, feature = "simulator"))]
+impl Client {
+    /// The member that served it last, perhaps no longer, and the number of that attachment.
+    pub(crate) fn served(&self) -> Option<(NodeId, u64)> {
+        self.served
+    }
+
+    /// How often it has attached to a member.
+    pub(crate) fn attachments(&self) -> u64 {
+        self.attachments
+    }
+
+    /// The zxid up to which all events have been received.
+    pub(crate) fn seen(&self) -> Zxid {
+        self.seen
     }
 }

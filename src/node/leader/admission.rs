@@ -10,6 +10,7 @@ use std::collections::{BTreeMap, VecDeque};
 use crate::machine::Machine;
 use crate::machine::command::{Batch, Command, Op, Request};
 use crate::planted::{Bug, planted};
+use crate::types::version::is_above;
 use crate::types::znode::SessionId;
 
 /// The most requests, and about the most bytes, of one entry.
@@ -63,16 +64,7 @@ impl Admission {
         }
         // Not all members could read it. A node does not ask before its replica has seen the
         // version, so the log has that; should this leader not know yet, it is sent again.
-        if request.command.version() > self.raised_to.max(machine.version())
-            && !planted(Bug::CommandAboveVersion)
-        {
-            return;
-        }
-        // The state machine checks the order too. These bugs are planted there, and the checks below
-        // would keep nearly all such requests from it.
-        if planted(Bug::RunAgain) || planted(Bug::OrderIgnored) || planted(Bug::EndedSessionReopens)
-        {
-            self.queue.push_back(request);
+        if is_above(request.command.version(), self.raised_to.max(machine.version())) {
             return;
         }
         // Sent again in a while.
@@ -94,7 +86,9 @@ impl Admission {
         };
         let late =
             || machine.session(request.session).is_some_and(|it| it.was_held_by(request.holder));
-        if request.seq == next && !late() {
+        let skips = request.seq > next && planted(Bug::OrderIgnored);
+        let repeats = request.seq < next && planted(Bug::RunAgain);
+        if (request.seq == next || skips || repeats) && !late() {
             self.proposed.insert(request.session, (request.holder, request.seq));
             self.bytes += size;
             self.queue.push_back(request);

@@ -92,6 +92,11 @@ impl View {
         node == self.own || self.sights.get(&node).is_some_and(|sight| sight.silent.is_zero())
     }
 
+    /// Whether nobody may take its place.
+    fn keeps_place(&self, node: NodeId) -> bool {
+        self.is_alive(node) && !planted(Bug::LivingReplaced)
+    }
+
     /// Whether something has come from it. A new leader cannot know about the others: they may be
     /// alive, or dead for long.
     fn is_heard(&self, node: NodeId) -> bool {
@@ -116,10 +121,8 @@ impl View {
     }
 
     fn zone(&self, node: NodeId) -> &str {
-        if planted(Bug::ZonesIgnored) {
-            return "";
-        }
-        self.roster.get(node).map_or("", |seat| &seat.member.zone)
+        let seat = self.roster.get(node).filter(|_| !planted(Bug::ZonesIgnored));
+        seat.map_or("", |seat| &seat.member.zone)
     }
 
     /// How many of these voters are in the node's zone; who names none is alone there.
@@ -154,9 +157,6 @@ impl View {
 
     /// Whether what is alive can still decide after this change, and while it is made.
     fn is_safe(&self, change: &VotingChange) -> bool {
-        if planted(Bug::VoterRemovedBelowQuorum) {
-            return true;
-        }
         let mut after = self.voters.clone();
         for (node, part) in &change.steps {
             match part {
@@ -166,7 +166,7 @@ impl View {
         }
         let decides = |voters: &BTreeSet<NodeId>| {
             let alive = voters.iter().filter(|node| self.is_heard(**node)).count();
-            2 * alive > voters.len()
+            2 * alive > voters.len() || planted(Bug::VoterRemovedBelowQuorum)
         };
         !after.is_empty() && decides(&after) && decides(&self.voters)
     }
@@ -228,8 +228,7 @@ fn configure(view: &View) -> Option<Action> {
         if view.roster.get(*node).is_none() && seats.len() < MEMBERS_MAX {
             let old = view.replaces(member);
             // Two of one address or uid: the older one is alive, so that one of them is a copy.
-            let alive = |old: NodeId| view.is_alive(old) && !planted(Bug::LivingReplaced);
-            if old.is_some_and(|old| view.is_member(old) && alive(old)) {
+            if old.is_some_and(|old| view.is_member(old) && view.keeps_place(old)) {
                 continue;
             }
             seats.push(Seat { member: member.clone(), votes: view.voters.contains(node) });
@@ -252,7 +251,7 @@ fn admit(view: &View) -> Option<Action> {
 fn replace(view: &View) -> Option<Action> {
     for old in view.voters.iter().chain(&view.learners).copied() {
         let Some(seat) = view.roster.get(old) else { continue };
-        if view.is_alive(old) && !planted(Bug::LivingReplaced) {
+        if view.keeps_place(old) {
             continue;
         }
         let took = |new: &&Member| {

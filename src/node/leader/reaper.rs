@@ -18,7 +18,7 @@ use crate::planted::{Bug, planted};
 /// How often containers are looked for: ZooKeeper's `znode.container.checkIntervalMs`.
 pub(crate) const CONTAINER_PERIOD: Duration = Duration::from_secs(60);
 /// How often znodes whose time to live is over are.
-const PERIOD: Duration = Duration::from_secs(1);
+pub(crate) const PERIOD: Duration = Duration::from_secs(1);
 /// How many of each kind are asked for at once. Where there are more, they follow a period later:
 /// containers too, as with 10,000 a minute, which is ZooKeeper's limit, a leader could fall behind.
 const AT_ONCE_MAX: usize = 1000;

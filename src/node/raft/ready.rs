@@ -143,10 +143,6 @@ impl Node {
         let position = Position { index: meta.index, term: meta.term };
         let old = self.machine.tree();
         self.machine = machine;
-        #[cfg(any(test, feature = "simulator"))]
-        if planted(Bug::ResultsLostAtSnapshot) {
-            self.machine.forget_results();
-        }
         // The disk gets the whole state; deltas count from here.
         let _ = self.machine.take_dirty();
         self.raw.mut_store().reset(position, raft_meta.get_conf_state().clone());
@@ -292,10 +288,7 @@ impl Node {
             return;
         }
         let (count, bytes) = (limits.retained_entries, limits.retained_bytes);
-        let mut keep_from = self.raw.store().keep_from(applied.index, count, bytes);
-        if planted(Bug::CompactedTooFar) {
-            keep_from = applied.index + 2;
-        }
+        let keep_from = self.raw.store().keep_from(applied.index, count, bytes);
         self.metrics.checkpoints += 1;
         self.persistence.checkpoint_begun(applied, now);
         self.effects.disk.push(DiskOp::Checkpoint {

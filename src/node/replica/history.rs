@@ -9,7 +9,7 @@
 use std::collections::VecDeque;
 
 use crate::machine::command::Change;
-use crate::planted::{Bug, planted, strikes};
+use crate::planted::{Bug, planted, strikes, unless};
 use crate::types::znode::Zxid;
 
 #[derive(Debug)]
@@ -36,10 +36,8 @@ impl History {
 
     /// Takes in what has been applied.
     pub(crate) fn note(&mut self, changes: Vec<Change>) {
-        if !changes.is_empty() && strikes(Bug::HistoryMissesBatch, 7) {
-            return;
-        }
-        for change in changes {
+        let is_missed = !changes.is_empty() && strikes(Bug::HistoryMissesBatch, 7);
+        for change in changes.into_iter().filter(|_| !is_missed) {
             self.bytes += size(&change);
             self.changes.push_back(change);
             // One at a time: it never holds much more than it may, whatever one write has changed.
@@ -53,11 +51,8 @@ impl History {
 
     /// What led to this zxid is not known: the history begins after it.
     pub(crate) fn begin_after(&mut self, zxid: Zxid) {
-        if planted(Bug::HistoryKeptAtSnapshot) {
-            return;
-        }
         self.changes.clear();
-        (self.bytes, self.oldest) = (0, zxid);
+        (self.bytes, self.oldest) = (0, unless(Bug::HistoryKeptAtSnapshot, zxid, self.oldest));
     }
 
     /// All changes after a zxid, oldest first; or if they are not all known any more, the oldest

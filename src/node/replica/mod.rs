@@ -22,9 +22,6 @@ pub(in crate::node) struct Replica {
     /// The zxid of the tree that was published last. Whatever takes a zxid is published, though it
     /// changes no znode that a watch sees: a sync may return that zxid.
     pub(in crate::node) published: Option<Zxid>,
-    #[cfg(any(test, feature = "simulator"))]
-    pub(in crate::node) late_events:
-        Vec<(crate::node::io::WatchId, crate::types::watch::WatchEvent)>,
 }
 
 impl Replica {
@@ -34,8 +31,6 @@ impl Replica {
             history,
             clients: ClientServer::default(),
             published: None,
-            #[cfg(any(test, feature = "simulator"))]
-            late_events: Vec::new(),
         }
     }
 }

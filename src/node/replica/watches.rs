@@ -24,7 +24,7 @@ use crate::node::io::WatchId;
 use crate::node::replica::net_changes::{Net, net_event};
 use crate::node::replica::path_filter::PathFilter;
 pub(crate) use crate::node::replica::watch_kind::WatchKind;
-use crate::planted::{Bug, planted};
+use crate::planted::{Bug, if_planted, planted, unless};
 use crate::types::acl::AccessList;
 use crate::types::path;
 use crate::types::watch::{
@@ -395,12 +395,10 @@ impl WatchTable {
             ChangeKind::Deleted => {
                 let seen = |kind: WatchKind| kind == WatchKind::Children;
                 self.fire_at(path, seen, notification, &may_read, fired);
-                if planted(Bug::EventLostOnDelete) {
-                    return;
-                }
             }
         }
-        if let Some(parent) = path::parent(path) {
+        let lost = change.kind == ChangeKind::Deleted && planted(Bug::EventLostOnDelete);
+        if let Some(parent) = path::parent(path).filter(|_| !lost) {
             let notification = of_parent(change, parent);
             self.fire_at(parent, WatchKind::is_child, notification, &may_read, fired);
         }
@@ -427,9 +425,7 @@ impl WatchTable {
                 if self.watchers.get(&id).is_some_and(may_see) || planted(Bug::EventsUnfiltered) {
                     fired.events.push((id, notification.event()));
                 }
-                if planted(Bug::EventTwice) {
-                    fired.events.push((id, notification.event()));
-                }
+                if_planted(Bug::EventTwice, || fired.events.push((id, notification.event())));
                 if kind.fires_once() && !planted(Bug::OneShotStays) {
                     over.push(id);
                 }
@@ -450,9 +446,6 @@ impl WatchTable {
         may_read: impl Fn(SessionId, Option<&AccessList>) -> bool,
         fired: &mut Fired,
     ) {
-        if planted(Bug::EventsLostAtSnapshot) {
-            return;
-        }
         let mut net = Net::new(old, new);
         for (path, watchers) in &self.by_path {
             for (id, kind) in watchers.iter() {
@@ -467,7 +460,7 @@ impl WatchTable {
                 }
             }
         }
-        let mut events = net.events;
+        let mut events = unless(Bug::EventsLostAtSnapshot, net.events, Vec::new());
         events.sort_by_key(|(_, event)| (event.zxid, event.position));
         let mut once = BTreeSet::new();
         for (id, event) in events {
@@ -509,10 +502,7 @@ fn seen_by<'a>(kind: WatchKind, watched: &'a str, change: &'a Change) -> Option<
 
 /// Where the events of a change stand among those of its write: this one, and the one behind it.
 fn position(change: &Change) -> u32 {
-    if planted(Bug::PositionForgotten) {
-        return 0;
-    }
-    change.position.saturating_mul(2)
+    change.position.saturating_mul(if planted(Bug::PositionForgotten) { 0 } else { 2 })
 }
 
 /// What a change reports of its znode.

@@ -8,6 +8,7 @@ use crate::machine::command::{Command, OpError, Reply};
 use crate::node::io::{Effects, Holding, RequestId, Time};
 use crate::node::query::Answer;
 use crate::node::sessions::queue::{Queue, Viewer};
+use crate::planted::{Bug, planted};
 use crate::types::acl;
 use crate::types::acl::{AccessList, Id, Permissions};
 use crate::types::error::Error;
@@ -161,7 +162,7 @@ impl LocalSession {
 
     /// Nothing of it is known to be on its way to a leader any more.
     pub(super) fn forget_sent(&mut self) {
-        self.sent = None;
+        self.sent = self.sent.filter(|_| planted(Bug::ResendForgotten));
         self.under_way = 0;
     }
 

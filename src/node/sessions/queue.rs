@@ -196,8 +196,7 @@ impl Answering<'_> {
         viewer: Viewer<'_>,
     ) -> Result<(), Error> {
         let (applied, session) = (self.tree.zxid(), viewer.session);
-        let Some(zxid) = from.filter(|zxid| *zxid <= applied || !planted(Bug::WatchBeforeItsZxid))
-        else {
+        let Some(zxid) = from else {
             let (id, path, kind) = new;
             self.watches.add(id, path, kind, session);
             if data {
@@ -235,10 +234,8 @@ impl Answering<'_> {
         let missing = |path: &str| Error::NoNode { path: path.to_owned() };
         Ok(match read {
             Read::Get { path } => {
-                let znode = match planted(Bug::ReadUnchecked) {
-                    true => tree.get(path),
-                    false => readable(path)?,
-                };
+                let znode =
+                    if planted(Bug::ReadUnchecked) { tree.get(path) } else { readable(path)? };
                 let znode = znode.ok_or_else(|| missing(path))?;
                 Answer::Data(znode.data().clone(), znode.stat())
             }

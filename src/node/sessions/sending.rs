@@ -6,7 +6,7 @@ use super::WINDOW_BYTES;
 use crate::machine::command::{Command, Request};
 use crate::node::io::Time;
 use crate::node::versions::Gate;
-use crate::planted::{Bug, planted};
+use crate::types::version::is_above;
 use crate::types::znode::SessionId;
 
 impl LocalSessions {
@@ -72,7 +72,7 @@ impl LocalSessions {
             while upto < most {
                 let write = &mut held.writes[(upto - held.applied) as usize];
                 let needs = write.command.version();
-                if needs > gate.version && !planted(Bug::CommandAboveVersion) {
+                if is_above(needs, gate.version) {
                     if needs <= gate.possible {
                         self.held_back.insert(session);
                         break;
@@ -99,9 +99,6 @@ impl LocalSessions {
 
     /// Whatever was sent may be lost: all of it is to be sent again.
     pub(crate) fn send_again(&mut self, now: Time) {
-        if planted(Bug::ResendForgotten) {
-            return;
-        }
         for held in self.sessions.values_mut() {
             (held.moved_at, held.patience) = (now, self.patience);
             held.forget_sent();
@@ -113,9 +110,6 @@ impl LocalSessions {
 
     /// The same for the sessions of which nothing has moved for a while, each time a longer one.
     pub(crate) fn send_stuck_again(&mut self, now: Time) {
-        if planted(Bug::ResendForgotten) {
-            return;
-        }
         for held in self.sessions.values_mut() {
             let waits = held.sent.is_some()
                 && !held.is_over()

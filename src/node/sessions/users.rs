@@ -6,14 +6,14 @@ use std::time::Duration;
 use crate::machine::command::{
     Applied, Batch, ChangeKind, Command, OpError, Outcome, Reply, Request, SessionChange,
 };
-use crate::node::io::{ClientRequest, Effects, RequestId, Write};
+use crate::node::io::{ClientRequest, Effects};
 use crate::node::leader::admission;
 use crate::node::leader::read_index::Asked;
 use crate::node::message::PeerMessage;
 use crate::node::replica::watches::Fired;
 use crate::node::versions::Gate;
 use crate::node::{FORWARD_BYTES_MAX, Node, READ_INDEX_PERIOD, negotiated, sessions};
-use crate::planted::{Bug, planted, strikes};
+use crate::planted::{Bug, if_planted, planted, strikes};
 use crate::types::acl::AccessList;
 use crate::types::error::Error;
 use crate::types::quota;
@@ -49,9 +49,6 @@ impl Node {
                 if let Some(sync) = self.local.query(request, session, query, zxid, effects) {
                     self.read_index.wait(sync);
                 }
-            }
-            ClientRequest::Abandon { session, .. } if planted(Bug::DetachCloses) => {
-                self.local.write(RequestId(0), session, Write::Close, effects);
             }
             ClientRequest::Abandon { session, state } => {
                 let reason = "its holder let go of the session while the write was under way";
@@ -243,16 +240,13 @@ impl Node {
         }
         self.deliver(fired);
         self.replica.history.note(applied.changes);
-        for outcome in applied.outcomes {
+        for outcome in applied.outcomes.into_iter().filter(|_| !strikes(Bug::OutcomeLost, 97)) {
             let session = outcome.session;
             if outcome.result.is_err() {
                 self.metrics.requests_refused += 1;
                 if let Some(leading) = &mut self.leading {
                     leading.admission.refused(session, outcome.holder, &self.machine);
                 }
-            }
-            if strikes(Bug::OutcomeLost, 97) {
-                continue;
             }
             if matches!(outcome.result, Err(OpError::StaleExpiry)) {
                 if let Some(leading) = &mut self.leading {
@@ -324,9 +318,7 @@ impl Node {
             local.may_read(session, acl) || clients.may_read(session, acl)
         };
         self.replica.watches.add_data(&mut events, || self.machine.tree(), may_read);
-        if planted(Bug::EventsOutOfOrder) {
-            events.reverse();
-        }
+        if_planted(Bug::EventsOutOfOrder, || events.reverse());
         self.effects.events.extend(events);
         self.effects.ended.extend(fired.ended);
     }

@@ -107,11 +107,8 @@ impl Hold {
         let (parent, _) = self.path.rsplit_once('/').ok_or_else(lost)?;
         let (_, number) = self.path.rsplit_once('-').ok_or_else(lost)?;
         let path = format!("{parent}/{}{number}", name(kind, entropy::number()?));
-        let mode = if planted(Bug::DowngradeLetsGo) {
-            CreateMode::EphemeralSequential
-        } else {
-            CreateMode::Ephemeral
-        };
+        let sequential = planted(Bug::DowngradeLetsGo);
+        let mode = if sequential { CreateMode::EphemeralSequential } else { CreateMode::Ephemeral };
         let multi = self.session.multi().require(&self.path, Condition::Czxid(self.czxid));
         let changing = multi.delete(&self.path).create(&path, b"", mode).submit();
         // If this ends early, both znodes are deleted.

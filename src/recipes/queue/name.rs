@@ -7,7 +7,7 @@
 use std::cmp::Ordering;
 use std::fmt::Write;
 
-use crate::planted::{Bug, planted};
+use crate::planted::{Bug, unless};
 
 /// An item's name, parsed.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -92,10 +92,8 @@ impl Name {
 
     /// By priority, then in the order in which they were put.
     pub(super) fn order(&self, other: &Name) -> Ordering {
-        let by_priority = match planted(Bug::QueuePriorityIgnored) {
-            true => Ordering::Equal,
-            false => self.priority.cmp(&other.priority),
-        };
+        let by_priority = self.priority.cmp(&other.priority);
+        let by_priority = unless(Bug::QueuePriorityIgnored, by_priority, Ordering::Equal);
         by_priority.then_with(|| self.number.cmp(&other.number))
     }
 }

@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use super::{NewItem, Queue, name};
-use crate::planted::{Bug, planted};
+use crate::planted::{Bug, unless};
 use crate::recipes::parents::Parents;
 use crate::types::error::{Error, Result};
 use crate::types::path;
@@ -76,10 +76,8 @@ impl Queue {
                 }
                 // Every put with a maximum sets this znode. So among these, only consumers have come in
                 // between, and there is at least as much room as was seen.
-                let seen = match planted(Bug::QueueOverfills) {
-                    true => Condition::Exists,
-                    false => Condition::Mzxid(stat.mzxid),
-                };
+                let seen = Condition::Mzxid(stat.mzxid);
+                let seen = unless(Bug::QueueOverfills, seen, Condition::Exists);
                 multi = multi.require(&self.items, seen).set(&self.items, b"");
             }
             let checks = if self.max.is_some() { 2 } else { 0 };

@@ -13,7 +13,7 @@ use super::name::Name;
 use super::put::InFlight;
 use crate::api::snapshot::Snapshot;
 use crate::api::watch::Watch;
-use crate::planted::{Bug, planted};
+use crate::planted::{Bug, if_planted, planted};
 use crate::recipes::contenders::Contender;
 use crate::recipes::creating::Creating;
 use crate::recipes::errors::children_or_none;
@@ -78,9 +78,7 @@ impl TakeMethod for Lease {
     ) -> Result<Option<Item>> {
         let item = path::join(&queue.items, &found.name.name);
         let mut claim = path::join(&queue.claims, &found.name.name);
-        if planted(Bug::QueueItemTwice) {
-            claim = format!("{claim}-{}", queue.session.id());
-        }
+        if_planted(Bug::QueueItemTwice, || claim = format!("{claim}-{}", queue.session.id()));
         let mut parents = Parents::of(&queue.session, &queue.claims);
         loop {
             parents.make().await?;
@@ -90,9 +88,7 @@ impl TakeMethod for Lease {
             if let Some(contender) = contender {
                 multi = contender.leave_in(multi);
             }
-            if planted(Bug::QueueItemLost) {
-                multi = multi.delete(&item);
-            }
+            multi = if planted(Bug::QueueItemLost) { multi.delete(&item) } else { multi };
             let claimed = Creating::new(&queue.session, multi.submit()).answer().await;
             if matches!(&claimed, Err(Error::Multi { index: 1, error })
                 if matches!(**error, Error::NoNode { .. }))

@@ -1,4 +1,4 @@
-//! One cluster, whoever comes and goes (I25, I26), and who votes in it, read off its log.
+//! There is one cluster, whatever members join and leave (I25, I26). Who votes in it follows from its log.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -14,9 +14,9 @@ use crate::types::membership::NodeId;
 #[derive(Debug, Default)]
 pub(crate) struct Membership {
     cluster: Option<u64>,
-    /// What it was founded with: the hash of the state, and who votes.
+    /// The hash of its founding state, and who voted then.
     genesis: Option<(u64, Voting)>,
-    /// Who votes after the last committed entry, and who did before the last change of that.
+    /// Who votes after the last committed entry, and who voted before the last change.
     voting: Voting,
     before: Voting,
     /// The entry of that change.
@@ -25,16 +25,16 @@ pub(crate) struct Membership {
     proposed: (u64, Nanos),
     /// Since when the members are members, in the world's time.
     since: BTreeMap<NodeId, Nanos>,
-    /// Those who have ever voted.
+    /// Nodes that have ever been voters.
     voted: BTreeSet<NodeId>,
-    /// Those whom a leader has taken out, committed or not.
+    /// Nodes that a leader has proposed to remove, whether that was committed or not.
     gone: BTreeSet<NodeId>,
-    /// Every id that there ever was.
+    /// Every id that any disk has had.
     ids: BTreeSet<NodeId>,
 }
 
 impl Membership {
-    /// A cluster that was there from the start.
+    /// The cluster exists from the start.
     pub(crate) fn begins(&mut self, cluster: u64, hash: u64, voting: Voting) {
         self.cluster = Some(cluster);
         self.genesis = Some((hash, voting.clone()));
@@ -59,7 +59,7 @@ impl Membership {
         [voters, learners, voters_outgoing].iter().any(|list| list.contains(&node))
     }
 
-    /// A damaged disk is put aside for a member that a leader has taken in, and for nobody else.
+    /// I34: a damaged disk is put aside only for a member that a leader has admitted.
     pub(crate) fn putting_aside(&self, new: NodeId) -> Result<(), Violation> {
         require(self.is_member(new), "I34 nothing is put aside without a leader", || {
             format!(
@@ -69,8 +69,8 @@ impl Membership {
         })
     }
 
-    /// What was put aside goes only when its instance has voted again since, as this node, or when
-    /// its cluster had removed the member.
+    /// I34: what was put aside is deleted only when its instance has been a voter again, as the node
+    /// `since`, or when its cluster had removed the member.
     pub(crate) fn deleting(&self, former: NodeId, since: NodeId) -> Result<(), Violation> {
         require(self.voted.contains(&since), "I34 former data is kept", || {
             format!("the data of {former:x} is deleted, and {since:x} has never voted")
@@ -87,25 +87,25 @@ impl Membership {
         self.gone.contains(&node)
     }
 
-    /// Those of whom a majority each decides.
+    /// The sets of nodes of which a majority each must agree.
     pub(crate) fn quorums(&self) -> impl Iterator<Item = &[NodeId]> {
         quorums(&self.voting)
     }
 
-    /// Whether no change is under way, nor was for some time.
+    /// Whether no change is under way, nor was within this time.
     pub(crate) fn is_quiet(&self, now: Nanos, time: Nanos) -> bool {
         let (index, at) = self.proposed;
         self.voting.voters_outgoing.is_empty() && index <= self.changed_at && at + time < now
     }
 
-    /// I26: a disk that begins again is somebody who was never there before.
+    /// I26: a disk that is begun again has an id that no disk has had.
     pub(crate) fn new_disk(&mut self, node: NodeId) -> Result<(), Violation> {
         require(node != 0 && self.ids.insert(node), "I26 an id is of one disk", || {
             format!("a new disk has the id {node:x}, which another one had")
         })
     }
 
-    /// I25: all that is ever founded or joined is one cluster.
+    /// I25: only one cluster is ever founded or joined.
     pub(crate) fn writing(&mut self, op: &DiskOp, oracle: &mut Oracle) -> Result<(), Violation> {
         match op {
             DiskOp::Identify { identity, .. } if identity.cluster != 0 => {
@@ -132,15 +132,15 @@ impl Membership {
         }
     }
 
-    /// I25: the shell is told of no other cluster than the one that there is.
+    /// I25: no node reports another cluster.
     pub(crate) fn told(&self, cluster: Option<u64>) -> Result<(), Violation> {
         require(cluster.is_none() || cluster == self.cluster, "I25 one cluster", || {
             format!("there is {:x?}, and somebody says {cluster:x?}", self.cluster)
         })
     }
 
-    /// I12: what is committed is with a majority of those who vote. A leader counts by the
-    /// configuration that it has applied: while it has not, that before the last change.
+    /// I12: a committed entry is on a majority of the voters. A leader counts by the configuration that
+    /// it has applied, which may be the one before the last change.
     pub(crate) fn decides(&self, mut holds: impl FnMut(NodeId) -> bool) -> bool {
         let mut decide = |voting: &Voting| {
             let mut quorums = quorums(voting).peekable();
@@ -173,7 +173,7 @@ impl Membership {
         Ok(())
     }
 
-    /// I25: a replica has the voters that its log says.
+    /// I25: the voters of a replica are those of its log.
     pub(crate) fn follows(&self, node: &Node) -> Result<(), Violation> {
         let (ours, theirs) = (sorted(&self.voting), sorted(&node.voting()));
         require(ours == theirs, "I25 who votes follows from the log", || {
@@ -181,9 +181,9 @@ impl Membership {
         })
     }
 
-    /// I25: when a leader proposes a change, a majority of those that would vote is alive. (The end
-    /// of a change, which has no steps, lets the former voters go, and asks for nobody who need not
-    /// answer already.)
+    /// I25: when a leader proposes a change, a majority of the voters after it is alive. (The entry that
+    /// ends a change has no steps. It removes the former voters and needs nobody who is not needed
+    /// already.)
     pub(crate) fn proposing(
         &mut self,
         op: &DiskOp,
@@ -242,7 +242,7 @@ impl Membership {
 /// What the world knows of the nodes.
 pub(crate) struct Known<'a> {
     pub(crate) now: Nanos,
-    /// For how long a learner is level with the log before it votes, at the least.
+    /// How long a learner must have been level with the log before it votes, at the least.
     pub(crate) level: Nanos,
     pub(crate) is_alive: &'a dyn Fn(NodeId) -> bool,
     /// Whether its place may be taken.

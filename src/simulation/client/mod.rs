@@ -21,6 +21,7 @@ use crate::api::multi::Multi;
 use crate::api::session::Session;
 use crate::machine::command::Reply;
 use crate::node::query::Answer;
+use crate::planted::{Bug, if_planted, planted};
 use crate::runtime::pending::Pending;
 use crate::runtime::{entropy, expect};
 use crate::types::acl::{Acl, Id};
@@ -54,6 +55,19 @@ impl Client {
     pub(crate) async fn think(&self) {
         let time = self.random.around(self.kernel.plan.think);
         self.kernel.sleep(time.max(MILLI)).await;
+    }
+
+    /// Opens one session after another. In each, it does something again and again until the session is
+    /// over.
+    pub(crate) async fn in_sessions(&self, mut act: impl AsyncFnMut(&Rc<Handle>)) {
+        while !self.kernel.is_stopping() {
+            self.think().await;
+            let Ok((handle, _opened)) = self.open(None) else { return };
+            while !self.kernel.is_stopping() && !handle.is_over() {
+                self.think().await;
+                act(&handle).await;
+            }
+        }
     }
 
     /// Opens or resumes a session; the second value is the answer to that.
@@ -460,7 +474,10 @@ impl Handle {
         let handle = Rc::clone(self);
         Box::pin(async move {
             let _waits = waits;
-            if pending.await.is_ok() && handle.session.let_go() {
+            let is_known = pending.await.is_ok();
+            let closes = planted(Bug::DetachCloses);
+            if_planted(Bug::DetachCloses, || drop(handle.session.nonblocking().close()));
+            if is_known && (closes || handle.session.let_go()) {
                 handle.kernel.checks.borrow_mut().sessions.detached(&handle);
                 handle.kernel.count("detach");
                 handle.note("detach", "", &Ok(()));

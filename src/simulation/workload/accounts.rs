@@ -17,12 +17,9 @@ const ACCOUNTS: u64 = 4;
 const BALANCE: u64 = 100;
 
 pub(crate) async fn run(client: Client) {
-    while !client.kernel.is_stopping() {
-        client.think().await;
-        let Ok((handle, _opened)) = client.open(None) else { return };
-        let session = handle.session();
-        while !client.kernel.is_stopping() && !handle.is_over() {
-            client.think().await;
+    client
+        .in_sessions(async |handle| {
+            let session = handle.session();
             let moved = session
                 .transact_async(|txn| {
                     let account = |number: u64| format!("/account-{number}");
@@ -48,8 +45,8 @@ pub(crate) async fn run(client: Client) {
                 .await;
             client.kernel.count("transact");
             client.kernel.check(is_expected(&moved));
-        }
-    }
+        })
+        .await;
 }
 
 const COUNTED: &str = "/counted";
@@ -59,12 +56,9 @@ const COUNTED_MAX: u64 = 2;
 const BURST: u64 = 4;
 
 pub(crate) async fn run_counted(client: Client) {
-    while !client.kernel.is_stopping() {
-        client.think().await;
-        let Ok((handle, _opened)) = client.open(None) else { return };
-        let session = handle.session();
-        while !client.kernel.is_stopping() && !handle.is_over() {
-            client.think().await;
+    client
+        .in_sessions(async |handle| {
+            let session = handle.session();
             for _ in 0..client.random.within(1..BURST) {
                 let counted = session.transact_async(|txn| count(&client, txn)).await;
                 client.kernel.count("transact by use");
@@ -74,8 +68,8 @@ pub(crate) async fn run_counted(client: Client) {
                     counted => client.kernel.check(is_expected(&counted)),
                 }
             }
-        }
-    }
+        })
+        .await;
 }
 
 /// Makes a znode if there are not enough of them by the quota's use, and deletes one otherwise.

@@ -22,22 +22,16 @@ const GROUP: &str = "/group";
 const GRACE: u64 = 3 * SECOND;
 
 pub(crate) async fn run(client: Client) {
-    let kernel = &client.kernel;
-    while !kernel.is_stopping() {
-        client.think().await;
-        let Ok((handle, _opened)) = client.open(None) else { return };
-        while !kernel.is_stopping() && !handle.is_over() {
-            client.think().await;
-            match client.random.below(7) {
-                0 | 1 => campaign(&client, &handle).await,
-                2 => select(&client, &handle).await,
-                3 => belong(&client, &handle).await,
-                4 => look_at_group(&client, &handle).await,
-                5 => stay(&client, &handle).await,
-                _ => observe(&client, &handle).await,
-            }
-        }
-    }
+    client
+        .in_sessions(async |handle| match client.random.below(7) {
+            0 | 1 => campaign(&client, handle).await,
+            2 => select(&client, handle).await,
+            3 => belong(&client, handle).await,
+            4 => look_at_group(&client, handle).await,
+            5 => stay(&client, handle).await,
+            _ => observe(&client, handle).await,
+        })
+        .await;
 }
 
 fn latch(client: &Client, handle: &Handle) -> Option<LeaderLatch> {

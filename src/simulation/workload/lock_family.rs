@@ -23,41 +23,35 @@ const PERMITS: u32 = 3;
 const LOCK_DELAY: Duration = Duration::from_secs(3);
 
 pub(crate) async fn run(client: Client) {
-    while !client.kernel.is_stopping() {
-        client.think().await;
-        let Ok((handle, _opened)) = client.open(None) else { return };
-        while !client.kernel.is_stopping() && !handle.is_over() {
-            client.think().await;
+    client
+        .in_sessions(async |handle| {
             let done = match client.random.below(8) {
-                0 | 1 => readers_and_writers(&client, &handle).await,
-                2 => permits(&client, &handle).await,
-                3 => several(&client, &handle).await,
-                4 | 5 => fenced(&client, &handle).await,
-                6 => reentrant(&client, &handle).await,
-                _ => delayed(&client, &handle).await,
+                0 | 1 => readers_and_writers(&client, handle).await,
+                2 => permits(&client, handle).await,
+                3 => several(&client, handle).await,
+                4 | 5 => fenced(&client, handle).await,
+                6 => reentrant(&client, handle).await,
+                _ => delayed(&client, handle).await,
             };
             // Whatever befalls any call; the checks are made where something was achieved.
             drop(done);
-        }
-    }
+        })
+        .await;
 }
 
 const TAKEN: &[u8] = b"taken";
 
 /// Some take the znode of a holder over, which must then leave it alone.
 pub(crate) async fn run_taken(client: Client) {
-    while !client.kernel.is_stopping() {
-        client.think().await;
-        let Ok((handle, _opened)) = client.open(None) else { return };
-        while !client.kernel.is_stopping() && !handle.is_over() {
-            client.think().await;
+    client
+        .in_sessions(async |handle| {
             // Whatever befalls any call; the checks are made where something was achieved.
             drop(match client.random.percent(50) {
-                true => hold_until_taken(&client, &handle).await,
-                false => take_over(&client, &handle).await,
+                true => hold_until_taken(&client, handle).await,
+                false => take_over(&client, handle).await,
             });
-        }
-    }
+        })
+        .await;
 }
 
 async fn hold_until_taken(client: &Client, handle: &Rc<Handle>) -> Result<()> {

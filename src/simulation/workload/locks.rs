@@ -16,11 +16,8 @@ pub(crate) async fn run(client: Client) {
         return super::lock_family::run(client).await;
     }
     let kernel = &client.kernel;
-    while !kernel.is_stopping() {
-        client.think().await;
-        let Ok((handle, _opened)) = client.open(None) else { return };
-        while !kernel.is_stopping() && !handle.is_over() {
-            client.think().await;
+    client
+        .in_sessions(async |handle| {
             let path = format!("/locks/{}", client.random.below(LOCKS));
             let Ok(lock) = handle.session().lock(&path) else { return };
             // Some give up after a while; the others must get it in the end.
@@ -32,7 +29,7 @@ pub(crate) async fn run(client: Client) {
             let acquired = first(lock.acquire_async(), kernel.sleep(patience)).await;
             drop(waits);
             kernel.count("lock");
-            let Ok(Ok(guard)) = acquired else { continue };
+            let Ok(Ok(guard)) = acquired else { return };
             let guard = Rc::new(guard);
             let session = handle.session().id();
             let held = guard.is_held();
@@ -56,6 +53,6 @@ pub(crate) async fn run(client: Client) {
                 lost |= !held;
             }
             kernel.trace.say(format_args!("node {}: lets go of {path}", client.place));
-        }
-    }
+        })
+        .await;
 }

@@ -26,8 +26,8 @@ use crate::api::coordinator::Coordinator;
 
 /// Starts the clients of a process that has just started.
 pub(crate) fn start(kernel: &Rc<Kernel>, place: usize, coordinator: &Coordinator) {
-    let (random, tasks) = match kernel.plan.is_guest(place) {
-        true => (&kernel.guest_random, kernel.plan.guest_tasks),
+    let (random, tasks) = match kernel.plan.is_client(place) {
+        true => (&kernel.client_instance_random, kernel.plan.client_instance_tasks),
         false => (&kernel.random, kernel.plan.clients),
     };
     for _ in 0..tasks {
@@ -48,7 +48,7 @@ pub(crate) fn start(kernel: &Rc<Kernel>, place: usize, coordinator: &Coordinator
         }
     }
     if let Some(seed) = kernel.plan.consumers
-        && !kernel.plan.is_guest(place)
+        && !kernel.plan.is_client(place)
     {
         // Choices of its own: the others make theirs as if it were not there.
         let random = Rc::new(Random::new(seed ^ kernel.now()).fork(place as u64));
@@ -56,7 +56,7 @@ pub(crate) fn start(kernel: &Rc<Kernel>, place: usize, coordinator: &Coordinator
         let client = Client { kernel, place, coordinator, random };
         client.kernel.executor.spawn(place, consumers::run(client.clone()));
     }
-    if kernel.plan.rolls.is_some_and(|rolls| rolls.is_planned()) && !kernel.plan.is_guest(place) {
+    if kernel.plan.rolls.is_some_and(|rolls| rolls.is_planned()) && !kernel.plan.is_client(place) {
         kernel.executor.spawn(place, steady::run(new_client(kernel, place, coordinator)));
     }
     if kernel.plan.queues {
@@ -74,8 +74,8 @@ pub(crate) fn start(kernel: &Rc<Kernel>, place: usize, coordinator: &Coordinator
 }
 
 fn new_client(kernel: &Rc<Kernel>, place: usize, coordinator: &Coordinator) -> Client {
-    let is_guest = kernel.plan.is_guest(place);
-    let random = if is_guest { &kernel.guest_random } else { &kernel.random };
+    let is_client = kernel.plan.is_client(place);
+    let random = if is_client { &kernel.client_instance_random } else { &kernel.random };
     Client {
         kernel: Rc::clone(kernel),
         place,

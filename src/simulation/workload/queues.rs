@@ -23,21 +23,18 @@ const LOOK: Nanos = SECOND / 4;
 
 pub(crate) async fn run(client: Client) {
     let kernel = &client.kernel;
-    while !kernel.is_stopping() {
-        client.think().await;
-        let Ok((handle, _opened)) = client.open(None) else { return };
-        while !kernel.is_stopping() && !handle.is_over() {
-            client.think().await;
+    client
+        .in_sessions(async |handle| {
             let done = match client.random.below(10) {
-                0..3 => put(&client, &handle).await,
-                3..6 => take(&client, &handle).await,
-                6 => pop(&client, &handle).await,
-                7..9 => meet(&client, &handle).await,
-                _ => pass(&client, &handle).await,
+                0..3 => put(&client, handle).await,
+                3..6 => take(&client, handle).await,
+                6 => pop(&client, handle).await,
+                7..9 => meet(&client, handle).await,
+                _ => pass(&client, handle).await,
             };
             kernel.check(is_expected(&done));
-        }
-    }
+        })
+        .await;
 }
 
 /// Nothing but what befalls any write.

@@ -13,23 +13,20 @@ use crate::types::znode::{CreateMode, OpResult};
 const REGISTERS: u64 = 3;
 
 pub(crate) async fn run(client: Client) {
-    while !client.kernel.is_stopping() {
-        client.think().await;
-        let Ok((handle, _opened)) = client.open(None) else { return };
-        while !client.kernel.is_stopping() && !handle.is_over() {
-            client.think().await;
+    client
+        .in_sessions(async |handle| {
             let path = some_register(&client);
             match client.random.below(12) {
-                0..2 => create(&client, &handle, &path).await,
-                2..4 => set(&client, &handle, &path, None).await,
-                4 => set(&client, &handle, &path, Some(client.random.below(4))).await,
-                5 => delete(&client, &handle, &path, None).await,
-                6 => delete(&client, &handle, &path, Some(client.random.below(4))).await,
-                7 => set_two(&client, &handle).await,
-                _ => read(&client, &handle, &path).await,
+                0..2 => create(&client, handle, &path).await,
+                2..4 => set(&client, handle, &path, None).await,
+                4 => set(&client, handle, &path, Some(client.random.below(4))).await,
+                5 => delete(&client, handle, &path, None).await,
+                6 => delete(&client, handle, &path, Some(client.random.below(4))).await,
+                7 => set_two(&client, handle).await,
+                _ => read(&client, handle, &path).await,
             }
-        }
-    }
+        })
+        .await;
 }
 
 fn some_register(client: &Client) -> String {

@@ -2,14 +2,14 @@
 
 use std::sync::Arc;
 
-use super::{Beginning, PAST_BYTES_MAX, PAST_CHANGES_MAX, keeps_place};
+use super::{Beginning, PAST_BYTES_MAX, PAST_CHANGES_MAX};
 use crate::machine::Machine;
 use crate::machine::command::Reply;
 use crate::node::client_message::{Claim, FromClient, HeldWatch, ToClient};
 use crate::node::io::{Effects, WatchId};
 use crate::node::replica::Replica;
 use crate::node::replica::watches::{Fired, Missed};
-use crate::planted::{Bug, planted};
+use crate::planted::{Bug, planted, unless};
 use crate::types::acl;
 use crate::types::acl::{AccessList, Permissions};
 use crate::types::membership::NodeId;
@@ -116,7 +116,7 @@ impl Replica {
         let ids = Arc::clone(&of.ids);
         let id = self.number_watch(from, watch, path.len());
         let may_read = |acl: Option<&AccessList>| acl::permits(acl, &ids, Permissions::READ);
-        let up_to = if keeps_place() { up_to } else { machine.zxid() };
+        let up_to = unless(Bug::ClientWatchFromNow, up_to, machine.zxid());
         let (tree, known) = (machine.tree(), self.history.after(up_to).ok());
         let known = known.filter(|changes| past.looks_at(changes.len()));
         let missed = Missed { tree: &tree, from: up_to, existed };

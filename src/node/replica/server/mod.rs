@@ -29,7 +29,6 @@ use crate::machine::command::{Command, OpError, Outcome, Reply};
 use crate::node::client_message::{FromClient, ToClient};
 use crate::node::io::{Availability, Time, WatchId};
 use crate::node::sessions::queue::Queue;
-use crate::planted::{Bug, planted};
 use crate::types::acl;
 use crate::types::acl::{AccessList, Id, Permissions};
 use crate::types::membership::{Member, NodeId};
@@ -364,9 +363,4 @@ fn may_write(client: NodeId, command: &Command) -> bool {
 /// How long a client may be silent before it counts as gone.
 fn silence(tick: Duration) -> Duration {
     tick * SILENCE_TICKS
-}
-
-/// Whether a client's watch continues where it was at the former member.
-fn keeps_place() -> bool {
-    !planted(Bug::ClientWatchFromNow)
 }

@@ -8,7 +8,6 @@ use crate::node::message::PeerMessage;
 use crate::node::replica::server::{Asker, CLIENTS_MAX, ServedClient, may_write};
 use crate::node::sessions::queue::Turn;
 use crate::node::{FORWARD_BYTES_MAX, Node};
-use crate::planted::{Bug, planted};
 use crate::types::membership::NodeId;
 use crate::types::path;
 use crate::types::znode::SessionId;
@@ -122,13 +121,7 @@ impl Node {
             | FromClient::Begun => {
                 return Err("it has begun already");
             }
-            FromClient::Write(mut request) => {
-                if planted(Bug::ClientWriteAgain)
-                    && let Some(record) = self.machine.session(request.session)
-                    && (1..=record.last_seq).contains(&request.seq)
-                {
-                    request.seq = record.last_seq + 1;
-                }
+            FromClient::Write(request) => {
                 if !may_write(from, &request.command) {
                     return Err("a request that a client may not make");
                 }

@@ -6,7 +6,7 @@
 //! of the last end is kept. That is enough: a request carries the zxid that its node had seen when
 //! it first asked for the session, which is smaller than that of the session's end.
 //!
-//! Invariants: every tombstone is newer than `forgotten`, and there are at most [`GRAVES_MAX`].
+//! Invariants: every tombstone is newer than `forgotten`, and there are at most [`TOMBSTONES_MAX`].
 
 use rpds::RedBlackTreeMapSync;
 
@@ -17,7 +17,7 @@ use crate::types::znode::{SessionId, Zxid};
 
 /// How many closed sessions are kept by id. A node that has missed more ends than this can open a
 /// session only once it has caught up.
-pub(super) const GRAVES_MAX: usize = 10_000;
+pub(super) const TOMBSTONES_MAX: usize = 10_000;
 
 #[derive(Clone, Debug)]
 pub(super) struct Tombstones {
@@ -83,7 +83,7 @@ impl Tombstones {
     /// The session ended at this zxid, after all others.
     pub(super) fn bury(&mut self, id: SessionId, zxid: Zxid) {
         self.put(id, zxid);
-        while self.len() > GRAVES_MAX
+        while self.len() > TOMBSTONES_MAX
             && let Some((first, _)) = self.after(None)
         {
             self.forget(first);
@@ -125,12 +125,12 @@ mod tests {
     #[test]
     fn an_ended_session_never_opens_again() {
         let mut tombstones = Tombstones::new();
-        let ended = GRAVES_MAX as u64 + 100;
+        let ended = TOMBSTONES_MAX as u64 + 100;
         for n in 1..=ended {
             assert_eq!(tombstones.admit(SessionId(n), n - 1), Ok(()), "the first time");
             tombstones.bury(SessionId(n), n);
         }
-        assert_eq!((tombstones.len(), tombstones.forgotten()), (GRAVES_MAX, 100));
+        assert_eq!((tombstones.len(), tombstones.forgotten()), (TOMBSTONES_MAX, 100));
         for n in 1..=ended {
             let error = if n <= 100 { OpError::StaleOpen } else { OpError::SessionExpired };
             assert_eq!(tombstones.admit(SessionId(n), n - 1), Err(error), "session {n}");
@@ -141,7 +141,7 @@ mod tests {
     #[test]
     fn the_same_graves_have_the_same_hash_however_they_came() {
         let mut one = Tombstones::new();
-        for n in 1..=GRAVES_MAX as u64 + 5 {
+        for n in 1..=TOMBSTONES_MAX as u64 + 5 {
             one.bury(SessionId(n * 7), n);
         }
         let mut two = Tombstones::new();

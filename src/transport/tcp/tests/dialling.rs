@@ -294,7 +294,8 @@ fn list_of_peers_can_change() {
     one.await_connected(2);
     let mut in_2 = Hand::introduced(address_1, &hello(2, 1));
 
-    // The own address in the list is not a peer's. Who is in it no longer, and connected, is a guest.
+    // The own address in the list is not a peer's. A peer that is connected and not in the list any
+    // more is unlisted.
     let list = vec![remote(1, address_1), remote(3, address_3)];
     one.transport.set_peers(list.clone());
     let mut out_3 = Hand::welcome(&listener_3);

@@ -6,7 +6,7 @@ fn says(local: &LocalPeer, to: NodeId) -> Hello {
     Hello::new(local, VERSION, to)
 }
 
-/// Guests at a time.
+/// Unlisted peers at a time.
 const FEW: usize = 64;
 
 fn brief() -> TransportOptions {
@@ -81,7 +81,7 @@ fn clients_are_few() {
     let mut late = Hand::connect(address);
     late.send(&frame(|buffer| hello(99, 1).encode(buffer)));
     assert_eq!(late.refusal(), RefusalCode::UnknownPeer);
-    // Members and those who are guests already are let in.
+    // Members, and unlisted peers that are connected already, are let in.
     let _member = Hand::introduced(address, &hello(2, 1));
     unlisted[0] = Hand::introduced(address, &hello(100, 1));
     unlisted[0].send(&frame(|buffer| numbered(6).encode(buffer)));
@@ -377,7 +377,7 @@ fn a_client_that_takes_nothing_is_given_up() {
     assert_eq!(one.unreachable(), (9, "its connection has ended".into(), false));
 }
 
-/// Before that was known, it was a guest like others.
+/// Before that was known, it was unlisted like others.
 #[test]
 fn who_has_a_member_s_id_and_is_nowhere_is_sent_nothing_for_it() {
     let (listener_1, address_1) = listen();

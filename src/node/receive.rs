@@ -109,6 +109,12 @@ impl Node {
             self.send_removed(from);
             return Ok(());
         }
+        let brings_entries =
+            matches!(body, RaftBody::Append { entries, .. } if !entries.is_empty());
+        if brings_entries && self.persistence.is_full() {
+            // As if the message were lost: the leader sends the entries again.
+            return Ok(());
+        }
         let raft = &self.raw.raft;
         let view = View {
             id: self.id,

@@ -24,6 +24,11 @@ impl Timings {
         self.heartbeat * (2 * ELECTION_TICKS as u32)
     }
 
+    /// How long a leader may be unable to commit before it makes way, if others could.
+    pub(crate) fn stuck(self) -> Duration {
+        self.patience() * 5
+    }
+
     /// How long ago a member that answers has sent something, at the most.
     pub(crate) fn answer(self) -> Duration {
         self.heartbeat * 3

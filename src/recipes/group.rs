@@ -373,8 +373,8 @@ impl MemberChanges {
 /// The members, if they differ from those last reported.
 fn report(mut now: Members, reported: &mut Option<Vec<Member>>) -> Option<Members> {
     let is_gone = |member: &&Member| now.get(&member.name).is_none();
-    let gone = reported.iter().flatten().find(is_gone).cloned();
-    now.members.extend(gone.filter(|_| planted(Bug::GoneMemberShown)));
+    let gone = reported.iter().flatten().filter(|_| planted(Bug::GoneMemberShown)).find(is_gone);
+    now.members.extend(gone.cloned());
     if reported.as_ref() == Some(&now.members) {
         return None;
     }

@@ -4,7 +4,8 @@
 //! Each recipe is a future over [`Pending`](crate::Pending) answers, watches and the session's
 //! timer ([`NonBlocking::sleep`](crate::NonBlocking::sleep)), so that it needs no runtime and no
 //! thread. The blocking form waits for that future. Recipes do not poll, and wake only those that
-//! can go on. A future that is dropped before it is done gives up its request, in the cluster too.
+//! can go on. A future that waits, in a queue or at a barrier, and is dropped leaves nothing behind in
+//! the cluster. A single change whose future is dropped may or may not happen.
 //!
 //! # How to wait
 //!

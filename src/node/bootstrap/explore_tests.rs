@@ -20,7 +20,7 @@ struct Bounds {
     /// was long ago. (A crash does that to all connections of a node at once.)
     losses: bool,
     /// Whether the disk is done with each write before anything else happens. (Nothing is told or
-    /// decided while it writes, so what that leaves out are crashes at this moment, and words that
+    /// decided while it writes, so what that leaves out are crashes at this moment, and announcements that
     /// come just then.)
     prompt: bool,
     /// Ballots of later rounds are not followed.
@@ -48,7 +48,7 @@ struct Explored {
 
 struct Explorer {
     bounds: Bounds,
-    words: Announcements,
+    announcements: Announcements,
     places: Vec<Place>,
     ids: BTreeMap<String, PlaceId>,
     after: Vec<BTreeMap<Event, Option<PlaceId>>>,
@@ -69,10 +69,10 @@ impl Explorer {
     fn step(&mut self, state: State, at: usize, event: Event) -> Option<State> {
         let known = self.after[state[at] as usize].get(&event).copied();
         let after = known.unwrap_or_else(|| {
-            let mut place = self.places[state[at] as usize].after(event, &mut self.words);
+            let mut place = self.places[state[at] as usize].after(event, &mut self.announcements);
             while self.bounds.prompt
                 && let Some(after) = &place
-                && let Some(written) = after.after(Event::Written, &mut self.words)
+                && let Some(written) = after.after(Event::Written, &mut self.announcements)
             {
                 place = Some(written);
             }
@@ -97,11 +97,13 @@ impl Explorer {
         let places = self.of(state);
         let mut events = vec![Event::Written, Event::Late];
         for (_, peer) in places.iter().enumerate().filter(|(index, _)| *index != at) {
-            events.extend(peer.told.iter().map(|announcement| Event::Hear(*announcement)));
-            // Other words count for nothing before the peer is connected.
-            let vetoes =
-                peer.told.iter().filter(|announcement| self.words.of(**announcement).cluster != 0);
-            events.extend(vetoes.map(|announcement| Event::Overhear(*announcement)));
+            events.extend(peer.sent.iter().map(|announcement| Event::Receive(*announcement)));
+            // Other announcements count for nothing before the peer is connected.
+            let vetoes = peer
+                .sent
+                .iter()
+                .filter(|announcement| self.announcements.of(**announcement).cluster != 0);
+            events.extend(vetoes.map(|announcement| Event::ReceiveUnconnected(*announcement)));
         }
         let alive = |node| places.iter().any(|place| place.disk.id == node);
         let lost = places[at].connections().into_iter();
@@ -124,7 +126,7 @@ impl Explorer {
         let mut result = Err("it goes on for ever".to_owned());
         for _ in 0..60 {
             let before = state;
-            for (at, event) in fair(&self.of(state), &self.words) {
+            for (at, event) in fair(&self.of(state), &self.announcements) {
                 state = self.step(state, at, event).unwrap_or(state);
             }
             if state == before {
@@ -140,13 +142,13 @@ impl Explorer {
     fn explore(bounds: Bounds) -> Result<Explored, String> {
         let mut explorer = Explorer {
             bounds,
-            words: Announcements::default(),
+            announcements: Announcements::default(),
             places: Vec::new(),
             ids: BTreeMap::new(),
             after: Vec::new(),
         };
         let start = [0, 1, 2].map(|index| {
-            let place = Place::new(index, 3, bounds.majority, &mut explorer.words);
+            let place = Place::new(index, 3, bounds.majority, &mut explorer.announcements);
             explorer.id(place)
         });
         let mut explored = Explored::default();
@@ -200,10 +202,10 @@ impl Explorer {
         while at != 0 {
             let (_, before, place, event) = from[at];
             let event = match event {
-                Event::Hear(announcement) | Event::Overhear(announcement) => {
+                Event::Receive(announcement) | Event::ReceiveUnconnected(announcement) => {
                     let how =
-                        if event == Event::Hear(announcement) { "hears" } else { "overhears" };
-                    let announcement = self.words.of(announcement);
+                        if event == Event::Receive(announcement) { "hears" } else { "overhears" };
+                    let announcement = self.announcements.of(announcement);
                     let pledge = announcement.promise.pledge.as_ref();
                     format!(
                         "{how} {}: cluster {:x}, promised {:?}, pledged {:?}",
@@ -373,14 +375,14 @@ fn five_and_seven_peers_found_one_cluster() {
         let mut random = Random(seed);
         let of = if seed % 2 == 0 { 5 } else { 7 };
         let majority = seed % 3 != 0;
-        let mut words = Announcements::default();
+        let mut announcements = Announcements::default();
         let mut places: Vec<Place> =
-            (0..of).map(|index| Place::new(index, of, majority, &mut words)).collect();
+            (0..of).map(|index| Place::new(index, of, majority, &mut announcements)).collect();
         let (mut crashes, mut wipes) = (random.below(6), [0, 0, 1, 2][random.below(4)]);
         for _ in 0..1000 {
             let at = random.below(of);
             let other = (at + 1 + random.below(of - 1)) % of;
-            let told: Vec<u32> = places[other].told.iter().copied().collect();
+            let announced: Vec<u32> = places[other].sent.iter().copied().collect();
             let event = match random.below(40) {
                 0 => Event::Late,
                 1 if crashes > 0 => {
@@ -395,12 +397,12 @@ fn five_and_seven_peers_found_one_cluster() {
                     [] => continue,
                     connections => Event::Lose(connections[random.below(connections.len())]),
                 },
-                4 => Event::Overhear(told[random.below(told.len())]),
+                4 => Event::ReceiveUnconnected(announced[random.below(announced.len())]),
                 5..=12 => Event::Written,
-                13..=16 => Event::Hear(told[random.below(told.len())]),
-                _ => Event::Hear(places[other].tells),
+                13..=16 => Event::Receive(announced[random.below(announced.len())]),
+                _ => Event::Receive(places[other].current),
             };
-            if let Some(after) = places[at].after(event, &mut words) {
+            if let Some(after) = places[at].after(event, &mut announcements) {
                 places[at] = after;
                 let all: Vec<&Place> = places.iter().collect();
                 check(&all).unwrap_or_else(|reason| panic!("seed {seed}: {reason}"));
@@ -413,8 +415,8 @@ fn five_and_seven_peers_found_one_cluster() {
         }
         for _ in 0..60 {
             let all: Vec<&Place> = places.iter().collect();
-            for (at, event) in fair(&all, &words) {
-                if let Some(after) = places[at].after(event, &mut words) {
+            for (at, event) in fair(&all, &announcements) {
+                if let Some(after) = places[at].after(event, &mut announcements) {
                     places[at] = after;
                 }
             }

@@ -1,7 +1,7 @@
 //! What the explorations and the scenarios run formations in: places, each with a disk and a
-//! process, of which every one can hear whatever any other has ever told.
+//! process, each of which may receive whatever any other has ever announced.
 //!
-//! The network is the set of all words that were ever told, by processes and disks that are gone,
+//! The network is the set of all announcements that were ever made, by processes and disks that are gone,
 //! too. Hearing one again, late, in another order or never is loss, duplication, delay, reordering
 //! and a partition, all at once, and so is a name that does not resolve. Losing a connection is an
 //! event of its own, so that what a peer has said can be forgotten, and the peer be heard as it was
@@ -20,10 +20,10 @@ const LISTENER: NodeId = u64::MAX;
 
 pub(super) const MAJORITY_AFTER: Duration = Duration::from_secs(10);
 
-/// A word, by its number in [`Words`].
+/// An announcement, by its number in [`Announcements`].
 pub(super) type AnnouncementId = u32;
 
-/// All words that were ever told in any run.
+/// All announcements that were ever made in any run.
 #[derive(Default)]
 pub(super) struct Announcements {
     all: Vec<Arc<Announcement>>,
@@ -48,10 +48,10 @@ impl Announcements {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(super) enum Event {
     /// A word arrives, over a connection that is made if it is not there.
-    Hear(AnnouncementId),
+    Receive(AnnouncementId),
     /// A word arrives from a peer that cannot be reached (any more): it was sent just before it
     /// died, or the network carries messages one way only.
-    Overhear(AnnouncementId),
+    ReceiveUnconnected(AnnouncementId),
     /// The connection to this peer is lost.
     Lose(NodeId),
     /// The disk finishes what it writes.
@@ -89,10 +89,10 @@ pub(super) struct Place {
     majority: bool,
     pub(super) disk: Disk,
     pub(super) process: Process,
-    /// All words that came from here, by former disks too.
-    pub(super) told: BTreeSet<AnnouncementId>,
-    /// What the process that is there tells.
-    pub(super) tells: AnnouncementId,
+    /// All announcements that came from here, by former disks too.
+    pub(super) sent: BTreeSet<AnnouncementId>,
+    /// What the process that is there announces.
+    pub(super) current: AnnouncementId,
     /// The clusters that any disk of this address was given as a founder.
     pub(super) founded: BTreeSet<u64>,
     pub(super) crashes: u64,
@@ -108,7 +108,12 @@ pub(super) fn address(index: usize) -> String {
 
 impl Place {
     /// One of so many, with an empty disk.
-    pub(super) fn new(index: usize, of: usize, majority: bool, words: &mut Announcements) -> Place {
+    pub(super) fn new(
+        index: usize,
+        of: usize,
+        majority: bool,
+        announcements: &mut Announcements,
+    ) -> Place {
         let disk = Disk { id: 200 + index as NodeId, promise: Promise::default(), cluster: None };
         let mut place = Place {
             index,
@@ -116,15 +121,15 @@ impl Place {
             majority,
             process: Process::Member,
             disk,
-            told: BTreeSet::new(),
-            tells: 0,
+            sent: BTreeSet::new(),
+            current: 0,
             founded: BTreeSet::new(),
             crashes: 0,
             wipes: 0,
             late: false,
             broken: None,
         };
-        place.start(words);
+        place.start(announcements);
         place
     }
 
@@ -140,7 +145,7 @@ impl Place {
         if self.late { MAJORITY_AFTER } else { Duration::ZERO }
     }
 
-    fn start(&mut self, words: &mut Announcements) {
+    fn start(&mut self, announcements: &mut Announcements) {
         let seed = self.index as u64 + 100 * (self.crashes + 10 * self.wipes);
         let mut founding = Founding::new(
             self.member(),
@@ -153,10 +158,10 @@ impl Place {
         );
         founding.connected(LISTENER);
         self.process = Process::Blank(Box::new(founding));
-        self.step(words);
+        self.step(announcements);
     }
 
-    fn step(&mut self, words: &mut Announcements) {
+    fn step(&mut self, announcements: &mut Announcements) {
         let now = self.now();
         let Process::Blank(founding) = &mut self.process else {
             return;
@@ -168,21 +173,22 @@ impl Place {
             *number = 1;
         }
         for (_, announcement) in &todo.messages {
-            self.tells = words.id(announcement);
-            self.told.insert(self.tells);
+            self.current = announcements.id(announcement);
+            self.sent.insert(self.current);
         }
         if let Some(outcome) = todo.outcome {
             if let Outcome::Found(genesis) = &outcome {
-                let told = founding.announcements().map(|announcement| announcement.cluster);
-                let told: BTreeSet<u64> = told.filter(|cluster| *cluster != 0).collect();
-                if !told.is_empty() && !told.contains(&genesis.cluster) {
-                    self.broken = Some(format!("founds {:x} despite {told:x?}", genesis.cluster));
+                let announced = founding.announcements().map(|announcement| announcement.cluster);
+                let announced: BTreeSet<u64> = announced.filter(|cluster| *cluster != 0).collect();
+                if !announced.is_empty() && !announced.contains(&genesis.cluster) {
+                    self.broken =
+                        Some(format!("founds {:x} despite {announced:x?}", genesis.cluster));
                 }
                 let blank =
                     founding.announcements().filter(|announcement| announcement.cluster == 0);
                 let blank: BTreeSet<&str> =
                     blank.map(|announcement| announcement.member.address.as_str()).collect();
-                let mut known = founding.vetoes.values().chain(&told);
+                let mut known = founding.vetoes.values().chain(&announced);
                 // Nobody who has it says so.
                 let other =
                     !founding.vetoes.is_empty() && known.all(|cluster| *cluster != genesis.cluster);
@@ -197,16 +203,16 @@ impl Place {
     }
 
     /// What follows from the event here, or `None` if it cannot happen.
-    pub(super) fn after(&self, event: Event, words: &mut Announcements) -> Option<Place> {
+    pub(super) fn after(&self, event: Event, announcements: &mut Announcements) -> Option<Place> {
         let mut place = self.clone();
         match (event, &mut place.process) {
-            (Event::Hear(id), Process::Blank(founding)) => {
-                let announcement = Arc::clone(words.of(id));
+            (Event::Receive(id), Process::Blank(founding)) => {
+                let announcement = Arc::clone(announcements.of(id));
                 founding.connected(announcement.member.node);
                 founding.take_shared(announcement.member.node, &announcement);
             }
-            (Event::Overhear(id), Process::Blank(founding)) => {
-                let announcement = words.of(id);
+            (Event::ReceiveUnconnected(id), Process::Blank(founding)) => {
+                let announcement = announcements.of(id);
                 let from = announcement.member.node;
                 // The loss of a connection is an event of its own.
                 let connected = founding.peers.get(&from).is_some_and(|peer| peer.connected);
@@ -231,24 +237,24 @@ impl Place {
                 place.process = Process::Member;
                 let (cluster, promise) = (place.cluster(), place.disk.promise.clone());
                 let (member, list) = (place.member(), place.list());
-                place.tells = words.id(&Announcement { member, list, cluster, promise });
-                place.told.insert(place.tells);
+                place.current = announcements.id(&Announcement { member, list, cluster, promise });
+                place.sent.insert(place.current);
             }
             (Event::Crash, Process::Blank(_) | Process::Ending(_)) => {
                 place.crashes += 1;
-                place.start(words);
+                place.start(announcements);
             }
             (Event::Wipe { low }, _) => {
                 place.wipes += 1;
                 let base = if low { 100 } else { 300 };
                 let id = base + place.index as u64 + 10 * place.wipes;
                 place.disk = Disk { id, promise: Promise::default(), cluster: None };
-                place.start(words);
+                place.start(announcements);
             }
             (Event::Late, Process::Blank(_)) if self.majority && !self.late => place.late = true,
             _ => return None,
         }
-        place.step(words);
+        place.step(announcements);
         Some(place)
     }
 
@@ -343,7 +349,7 @@ pub(super) fn check(places: &[&Place]) -> Result<(), String> {
 
 /// The events of a time in which all is well: what is written gets done, connections to what is
 /// gone are noticed, and each node hears what each other one says now. `None` once nothing changes.
-pub(super) fn fair(places: &[&Place], words: &Announcements) -> Vec<(usize, Event)> {
+pub(super) fn fair(places: &[&Place], announcements: &Announcements) -> Vec<(usize, Event)> {
     let mut events = Vec::new();
     let ids: BTreeSet<NodeId> = places.iter().map(|place| place.disk.id).collect();
     for (index, place) in places.iter().enumerate() {
@@ -352,10 +358,10 @@ pub(super) fn fair(places: &[&Place], words: &Announcements) -> Vec<(usize, Even
         }
         events.push((index, Event::Written));
         for (other, peer) in places.iter().enumerate() {
-            let current = words.of(peer.tells).member.node == peer.disk.id;
-            assert!(current, "what is told now is told by who is there now");
+            let current = announcements.of(peer.current).member.node == peer.disk.id;
+            assert!(current, "an announcement is that of the present process");
             if other != index {
-                events.push((index, Event::Hear(peer.tells)));
+                events.push((index, Event::Receive(peer.current)));
             }
         }
     }

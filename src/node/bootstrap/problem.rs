@@ -22,15 +22,16 @@ impl Founding {
         }
         let clusters = self.clusters();
         if clusters.len() > 1 {
-            let told = |cluster: &u64| {
-                let mut words =
+            let announced = |cluster: &u64| {
+                let mut announcements =
                     self.announcements().filter(|announcement| announcement.cluster == *cluster);
-                let by =
-                    words.next().map_or("", |announcement| announcement.member.address.as_str());
+                let by = announcements
+                    .next()
+                    .map_or("", |announcement| announcement.member.address.as_str());
                 format!("{by} belongs to {cluster:016x}")
             };
-            let told: Vec<String> = clusters.iter().map(told).collect();
-            return Some(format!("peers are of different clusters: {}", told.join(", ")));
+            let announced: Vec<String> = clusters.iter().map(announced).collect();
+            return Some(format!("peers are of different clusters: {}", announced.join(", ")));
         }
         if let Some(announcement) = self.other_list() {
             return Some(format!(

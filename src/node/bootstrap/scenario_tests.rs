@@ -4,20 +4,21 @@ use crate::node::bootstrap::model_tests::{Announcements, Event, Place, check, ch
 
 /// Places, of which some can be reached by each other.
 struct World {
-    words: Announcements,
+    announcements: Announcements,
     places: Vec<Place>,
     reached: Vec<usize>,
 }
 
 impl World {
     fn new(of: usize, majority: bool) -> World {
-        let mut words = Announcements::default();
-        let places = (0..of).map(|index| Place::new(index, of, majority, &mut words)).collect();
-        World { words, places, reached: Vec::new() }
+        let mut announcements = Announcements::default();
+        let places =
+            (0..of).map(|index| Place::new(index, of, majority, &mut announcements)).collect();
+        World { announcements, places, reached: Vec::new() }
     }
 
     fn happens(&mut self, at: usize, event: Event) {
-        if let Some(after) = self.places[at].after(event, &mut self.words) {
+        if let Some(after) = self.places[at].after(event, &mut self.announcements) {
             self.places[at] = after;
         }
     }
@@ -26,7 +27,7 @@ impl World {
     fn settle(&mut self) -> &mut World {
         for _ in 0..60 {
             let reached: Vec<&Place> = self.reached.iter().map(|at| &self.places[*at]).collect();
-            for (index, event) in fair(&reached, &self.words) {
+            for (index, event) in fair(&reached, &self.announcements) {
                 self.happens(self.reached[index], event);
             }
             check(&self.places.iter().collect::<Vec<_>>()).unwrap();
@@ -124,9 +125,9 @@ fn a_veto_does_not_outlive_the_disks_of_the_whole_list() {
     let mut world = World::new(3, false);
     world.end();
     let cluster = world.clusters()[0];
-    let last = world.places[0].tells;
+    let last = world.places[0].current;
     world.happens(2, Event::Wipe { low: true });
-    world.happens(2, Event::Overhear(last));
+    world.happens(2, Event::ReceiveUnconnected(last));
     // None of the list can found without it: it may come back.
     world.happens(1, Event::Wipe { low: true });
     world.reach(&[1, 2]);
@@ -145,9 +146,9 @@ fn a_majority_founds_nothing_while_it_knows_of_a_cluster() {
     }
     world.reach(&[0, 1]);
     let cluster = world.clusters()[0];
-    let last = world.places[0].tells;
+    let last = world.places[0].current;
     world.happens(2, Event::Late);
-    world.happens(2, Event::Overhear(last));
+    world.happens(2, Event::ReceiveUnconnected(last));
     world.happens(1, Event::Wipe { low: true });
     world.happens(1, Event::Late);
     world.reach(&[1, 2]);
@@ -172,7 +173,7 @@ fn a_majority_founds_again_once_the_whole_list_is_blank() {
     }
     world.reach(&[0, 1]);
     let cluster = world.clusters()[0];
-    world.happens(2, Event::Overhear(world.places[0].tells));
+    world.happens(2, Event::ReceiveUnconnected(world.places[0].current));
     for at in 0..2 {
         world.happens(at, Event::Wipe { low: true });
         world.happens(at, Event::Late);
@@ -197,7 +198,7 @@ fn all_stop_at_once_and_start_in_every_order() {
             let mut left = stop_after;
             'founding: loop {
                 let all: Vec<&Place> = world.places.iter().collect();
-                let events = fair(&all, &world.words);
+                let events = fair(&all, &world.announcements);
                 for (at, event) in events {
                     if left == 0 {
                         break 'founding;

@@ -31,6 +31,8 @@ pub(in crate::node) struct Observed {
     ends: VecDeque<(Time, u64)>,
     /// Since when a learner is level with the log.
     level_since: BTreeMap<NodeId, Time>,
+    /// What was committed when something was not, and since when nothing more is.
+    stuck: Option<(u64, Time)>,
     /// Up to which entry a member that has not stored all has done so, and since when. One whose
     /// disk hangs sends messages, and stores nothing.
     stored: BTreeMap<NodeId, (u64, Time)>,
@@ -102,6 +104,12 @@ impl Observed {
         }
     }
 
+    /// Notes up to where the log is committed.
+    fn note_committed(&mut self, committed: u64, last: u64, now: Time) {
+        let stuck = self.stuck.filter(|(before, _)| *before == committed);
+        self.stuck = (committed < last).then(|| stuck.unwrap_or((committed, now)));
+    }
+
     /// Whether a change may be proposed as far as the state machine goes: none of this term is
     /// still to be applied.
     fn may_change(&mut self, applied: u64) -> bool {
@@ -121,9 +129,17 @@ impl Node {
         let matched = others.map(|(node, progress)| (*node, progress.matched)).collect();
         let before = now.saturating_sub(self.config.heartbeat * LEVEL_HEARTBEATS);
         leading.members.look(&matched, raft.raft_log.last_index(), now, before);
+        leading.members.note_committed(raft.raft_log.committed, raft.raft_log.last_index(), now);
         self.membership.forget_strangers(|node| matched.contains_key(node));
+        if self.is_in_the_way() {
+            tracing::warn!(node = self.id, "a leader that cannot commit makes way for another");
+            let term = self.raw.raft.term;
+            self.raw.raft.become_follower(term, 0);
+            return;
+        }
 
-        let voting = self.raw.store().conf_state();
+        let Some(leading) = &mut self.leading else { return };
+        let (raft, voting) = (&self.raw.raft, self.raw.store().conf_state());
         let busy = !leading.members.may_change(self.raw.store().applied().index)
             || !voting.voters_outgoing.is_empty()
             || raft.has_pending_conf()
@@ -196,6 +212,28 @@ impl Node {
             reports: reports.map(|(id, (member, _))| (*id, member.clone())).collect(),
             leaving: leading.members.leavers.keys().copied().collect(),
         })
+    }
+
+    /// Whether this leader could commit nothing for long, and other voters may be a majority without it:
+    /// those that have stored more than is committed, and those that it does not reach.
+    ///
+    /// Voters whose disks hang answer heartbeats, so they keep a leader in office. That is right while
+    /// nobody else could lead.
+    fn is_in_the_way(&self) -> bool {
+        let Some(leading) = &self.leading else { return false };
+        let stuck = leading.members.stuck.is_some_and(|(_, since)| {
+            self.now.mono.saturating_sub(since) >= self.config.timings().stuck()
+        });
+        let raft = &self.raw.raft;
+        let has_more =
+            |voter| raft.prs().get(voter).is_some_and(|has| has.matched > raft.raft_log.committed);
+        let could =
+            |voter: &&NodeId| **voter != self.id && (has_more(**voter) || !self.answers(**voter));
+        let voting = self.raw.store().conf_state();
+        let decide = |voters: &[NodeId]| {
+            voters.is_empty() || 2 * voters.iter().filter(could).count() > voters.len()
+        };
+        stuck && decide(&voting.voters) && decide(&voting.voters_outgoing)
     }
 
     /// Sends the members the leader's view of them: every [`HEALTH_PERIOD`], and at once when more

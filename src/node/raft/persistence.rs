@@ -12,6 +12,10 @@ use crate::node::io::Time;
 use crate::node::raft::log::Position;
 use crate::types::membership::NodeId;
 
+/// How many bytes of entries may wait for the disk of a follower. Its answers to heartbeats do not wait,
+/// so the leader goes on sending to one whose disk hangs.
+const BACKLOG_BYTES_MAX: usize = 64 << 20;
+
 /// A ready round of Raft that is not known to be durable yet.
 #[derive(Debug)]
 pub(in crate::node) struct AwaitingPersistence {
@@ -20,6 +24,8 @@ pub(in crate::node) struct AwaitingPersistence {
     pub(in crate::node) disk: Option<u64>,
     /// The index of the snapshot in it.
     pub(in crate::node) snapshot: Option<u64>,
+    /// The bytes of its entries.
+    pub(in crate::node) bytes: usize,
     pub(in crate::node) messages: Vec<eraftpb::Message>,
 }
 
@@ -30,6 +36,8 @@ pub(in crate::node) struct Persistence {
     /// All disk operations up to this one are durable.
     pub(in crate::node) written: u64,
     pub(in crate::node) awaiting: VecDeque<AwaitingPersistence>,
+    /// The bytes of all entries in `awaiting`.
+    pub(in crate::node) backlog_bytes: usize,
     /// The index of a snapshot that the disk is taking. Raft counts it as applied only afterwards,
     /// and must not campaign before: it would look for the entries in between.
     pub(in crate::node) installing: Option<u64>,
@@ -46,11 +54,22 @@ impl Persistence {
             last: 0,
             written: 0,
             awaiting: VecDeque::new(),
+            backlog_bytes: 0,
             installing: None,
             checkpoint,
             checkpoint_at: now,
             checkpointing: None,
         }
+    }
+
+    /// Whether the disk is so far behind that no more entries are taken from a leader for now.
+    pub(in crate::node) fn is_full(&self) -> bool {
+        self.backlog_bytes >= BACKLOG_BYTES_MAX
+    }
+
+    pub(in crate::node) fn wait_for(&mut self, ready: AwaitingPersistence) {
+        self.backlog_bytes += ready.bytes;
+        self.awaiting.push_back(ready);
     }
 
     /// The number of the next disk operation.

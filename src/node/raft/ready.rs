@@ -60,12 +60,10 @@ impl Node {
         let (messages, free) = messages.into_iter().partition(rests_on_disk);
         self.post(free);
         let committed = ready.take_committed_entries();
-        self.persistence.awaiting.push_back(AwaitingPersistence {
-            ready: ready.number(),
-            disk,
-            snapshot,
-            messages,
-        });
+        let bytes = ready.entries().iter().map(|entry| entry.data.len()).sum();
+        let number = ready.number();
+        let ready_round = AwaitingPersistence { ready: number, disk, snapshot, bytes, messages };
+        self.persistence.wait_for(ready_round);
         self.raw.advance_append_async(ready);
         for peer in std::mem::take(&mut self.failed_transfers) {
             self.raw.report_snapshot(peer, SnapshotStatus::Failure);
@@ -85,6 +83,7 @@ impl Node {
             let Some(durable) = self.persistence.awaiting.pop_front() else {
                 return;
             };
+            self.persistence.backlog_bytes -= durable.bytes;
             self.post(durable.messages);
             self.raw.on_persist_ready(durable.ready);
             if let Some(index) = durable.snapshot {

@@ -114,7 +114,7 @@ pub(crate) struct Host {
     pub(crate) disk: Disk,
     inputs: VecDeque<Input>,
     /// Writes that the disk has not done yet, while it is held up.
-    held: VecDeque<DiskOp>,
+    pub(crate) held: VecDeque<DiskOp>,
     pub(crate) disk_stalled: bool,
     /// What its node can do, from its next start on.
     pub(crate) version: u16,

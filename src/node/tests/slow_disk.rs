@@ -3,13 +3,21 @@
 use std::time::Duration;
 
 use crate::machine::command::Op;
-use crate::node::io::Write;
+use crate::node::io::{DiskOp, Write};
 use crate::node::tests::harness::{Cluster, HEARTBEAT};
+use crate::types::membership::NodeId;
 use crate::types::session::SessionState;
 use crate::types::znode::CreateMode;
 
 const TIMEOUT: Duration = Duration::from_secs(10);
 const SECOND: Duration = Duration::from_secs(1);
+
+fn entries_bytes(op: &DiskOp) -> usize {
+    match op {
+        DiskOp::Write { write, .. } => write.entries.iter().map(|entry| entry.data.len()).sum(),
+        _ => 0,
+    }
+}
 
 /// A follower's answers to heartbeats used to wait behind its log writes. With the third member dead,
 /// a disk that was slower than an election took the leader its quorum, and sessions ended.
@@ -37,4 +45,71 @@ fn a_disk_slower_than_elections_unseats_no_leader() {
         assert!(cluster.states.iter().all(|(_, _, state)| *state == SessionState::Connected));
     }
     assert_eq!(cluster.node(leader).status().term, term, "there was no election");
+}
+
+/// A leader that reaches a follower with a hanging disk and one other of five kept its office, since both
+/// answered. The other three could have gone on without it, and followed it for as long as the disk hung.
+#[test]
+fn a_leader_that_cannot_commit_makes_way_for_those_who_can() {
+    let mut cluster = Cluster::new(5);
+    let leader = cluster.elect();
+    let session = cluster.open(leader, 1, TIMEOUT);
+    let others: Vec<NodeId> = (1..=5).filter(|node| *node != leader).collect();
+    for far in &others[2..] {
+        cluster.cut.extend([(leader, *far), (*far, leader)]);
+    }
+    cluster.hosts.get_mut(&others[0]).unwrap().disk_stalled = true;
+    let request = cluster.set(leader, session, "/", "x");
+    let end = cluster.now + 60 * SECOND;
+    while cluster
+        .node(others[1])
+        .machine()
+        .tree()
+        .get("/")
+        .is_none_or(|root| root.data().is_empty())
+    {
+        assert!(cluster.now < end, "{:?}", cluster.node(leader).status());
+        cluster.advance(HEARTBEAT);
+    }
+    assert!(others[1..].contains(&cluster.leader().unwrap()));
+    cluster.answer(request).unwrap();
+}
+
+/// With nobody else who could lead, a leader stays.
+#[test]
+fn a_leader_that_cannot_commit_stays_if_nobody_else_could() {
+    let mut cluster = Cluster::new(3);
+    let leader = cluster.elect();
+    let session = cluster.open(leader, 1, TIMEOUT);
+    for node in (1..=3).filter(|node| *node != leader) {
+        cluster.hosts.get_mut(&node).unwrap().disk_stalled = true;
+    }
+    let (term, _) = (cluster.node(leader).status().term, cluster.set(leader, session, "/", "x"));
+    cluster.advance(60 * SECOND);
+    let status = cluster.node(leader).status();
+    assert_eq!((status.leader, status.term), (Some(leader), term));
+}
+
+/// What a leader sends to a follower with a hanging disk is not kept without a bound.
+#[test]
+fn a_hanging_disk_does_not_fill_the_memory() {
+    let mut cluster = Cluster::new(3);
+    let leader = cluster.elect();
+    let session = cluster.open(leader, 1, TIMEOUT);
+    let slow = cluster.follower();
+    cluster.hosts.get_mut(&slow).unwrap().disk_stalled = true;
+    let data = "x".repeat(1 << 20);
+    for _ in 0..80 {
+        let set = cluster.set(leader, session, "/", &data);
+        cluster.answer(set).unwrap();
+        cluster.advance(HEARTBEAT);
+    }
+    let waiting: usize = cluster.hosts[&slow].held.iter().map(entries_bytes).sum();
+    assert!((64 << 20..68 << 20).contains(&waiting), "{waiting} bytes wait");
+    cluster.hosts.get_mut(&slow).unwrap().disk_stalled = false;
+    cluster.advance(3 * SECOND);
+    let set = cluster.set(leader, session, "/", "y");
+    cluster.answer(set).unwrap();
+    cluster.advance(3 * SECOND);
+    assert_eq!(cluster.data(slow, "/").as_deref(), Some("y"));
 }

@@ -41,7 +41,8 @@ const AGAIN_MAX: usize = 60;
 /// unfinished checkpoint is abandoned.
 #[derive(Debug)]
 pub(crate) struct Disk {
-    /// Node -> disk. Unbounded; what it holds is bounded by Raft's limit for uncommitted entries.
+    /// Node -> disk. Unbounded; what it holds is bounded by Raft's limit for uncommitted
+    /// entries at a leader, and by `BACKLOG_BYTES_MAX` at a follower.
     jobs: Sender<Job>,
     /// Never carries a message: dropped when the threads are to end.
     open: Option<Sender<()>>,

@@ -345,7 +345,7 @@ impl Coordinator {
     }
 }
 
-/// Whether this is how an instance stops that was told to leave.
+/// Whether an instance that was asked to leave has stopped for that reason.
 fn has_left(reason: &str) -> bool {
     [REMOVED, LEFT].contains(&reason)
 }

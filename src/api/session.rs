@@ -27,8 +27,8 @@ use crate::types::znode::{CreateMode, Created, SessionId, Stat, Zxid};
 
 /// A session of this instance with the cluster. Ephemeral znodes, watches and locks belong to it.
 ///
-/// It is opened in the background; calls may be made at once. It lives while the cluster hears from
-/// this instance. After the session's timeout without that, the cluster deletes its ephemeral
+/// It is opened in the background; calls may be made at once. It lives while the cluster receives renewals
+/// from this instance. After the session's timeout without one, the cluster deletes its ephemeral
 /// znodes; this instance counts it as lost a little earlier. [`Session::close`] closes it, and so
 /// does dropping its last handle. Handles are clones; any thread may use them.
 ///

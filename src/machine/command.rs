@@ -79,14 +79,14 @@ pub(crate) const TIMEOUT_KEPT: u32 = 0;
 pub(crate) enum Command {
     /// Opens the session under `Request::session`.
     /// `base` is the last zxid that its node had seen when the session was first asked for: it
-    /// tells a late copy of a session that has ended from a new one.
+    /// distinguishes a late copy of a session that has ended from a new one.
     Open { secret: [u8; 16], timeout_ms: u32, owner: NodeId, base: Zxid },
     /// Hands the session to a new holder, if the secret is right. With [`TIMEOUT_KEPT`] the session
     /// has the timeout that it had.
     Resume { secret: [u8; 16], timeout_ms: u32, owner: NodeId },
     /// Closes the session by its holder's wish.
     Close,
-    /// Closes the session because its node was not heard of in time. It holds
+    /// Closes the session because its node did not renew it in time. It holds
     /// only in the term it was decided in, and only against the holder it was
     /// decided against (`Request::holder`).
     Expire { term: u64 },
@@ -389,7 +389,7 @@ pub(crate) enum OpError {
     OutOfOrder,
     /// The expiry was decided in another term or against another holder.
     StaleExpiry,
-    /// So many sessions have ended since the node's `base` that it cannot be told whether this one
+    /// So many sessions have ended since the node's `base` that nobody knows whether this one
     /// has. Never answered to a user: the node has caught up by the time it sees this.
     StaleOpen,
     /// What a check asked for is not so. A wrong version is a `BadVersion`, a znode that is missing
@@ -499,7 +499,7 @@ pub(crate) struct Outcome {
 }
 
 /// One change of the tree, in the order in which they happened. A change of a
-/// parent's children is not told apart: it follows from `Created` and `Deleted`.
+/// parent's children has no kind of its own: it follows from `Created` and `Deleted`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Change {
     pub(crate) zxid: Zxid,
@@ -507,7 +507,7 @@ pub(crate) struct Change {
     pub(crate) path: String,
     /// Its place among the changes of its write.
     pub(crate) position: u32,
-    /// Who may hear of it: the znode's access list, and its parent's for the change of its children.
+    /// Who may read it: the znode's access list, and its parent's for the change of its children.
     pub(crate) acl: Option<Arc<AccessList>>,
     pub(crate) parent_acl: Option<Arc<AccessList>>,
 }

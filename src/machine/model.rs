@@ -50,7 +50,7 @@ pub(crate) struct Model {
     pub(crate) version: u16,
     /// Quotas are not looked at.
     exempt: bool,
-    /// What has changed since whoever looks last cleared it.
+    /// What has changed since the list was last cleared.
     pub(crate) changes: Vec<Change>,
     pub(crate) session_changes: Vec<SessionChange>,
 }
@@ -152,7 +152,7 @@ impl Model {
         Err(OpError::NoAuth { path: path.to_owned(), permission })
     }
 
-    /// The paths above this one, and itself, whose use is told by a znode of theirs.
+    /// The paths above this one, and itself, whose usage a znode shows.
     fn counted_for(&self, path: &str) -> Vec<String> {
         let mut above = Vec::new();
         let mut at = Some(path);
@@ -167,7 +167,7 @@ impl Model {
         above
     }
 
-    /// The znodes that tell what is used.
+    /// The znodes that show what is used.
     pub(crate) fn telling(&self) -> Vec<String> {
         let below = self.znodes.range("/zookeeper/quota".to_owned()..);
         let paths = below.map(|(path, _)| path).take_while(|path| path.starts_with("/zookeeper/"));
@@ -731,7 +731,7 @@ impl Model {
     }
 }
 
-/// Whether a znode tells the use of the path of a quota.
+/// Whether a znode shows the usage of the path of a quota.
 fn tells_usage(path: &str) -> bool {
     let of = path.strip_prefix("/zookeeper/quota");
     let of = of.and_then(|path| path.strip_suffix("/zookeeper_stats"));

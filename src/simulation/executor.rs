@@ -90,7 +90,7 @@ impl Executor {
         self.timers.borrow().next_at()
     }
 
-    /// Wakes whoever waits for a time up to now.
+    /// Wakes the tasks that wait for a time up to now.
     pub(crate) fn fire(&self, now: Nanos) {
         loop {
             let mut timers = self.timers.borrow_mut();

@@ -16,9 +16,9 @@ pub(crate) enum Fault {
     DelaySpike,
     /// Messages overtake each other.
     Reorder,
-    /// Some nodes are not heard by the others.
+    /// Messages of some nodes to the others are lost.
     PartitionOneWay,
-    /// Some nodes and the others do not hear each other.
+    /// Messages between some nodes and the others are lost, both ways.
     PartitionTwoWay,
     /// A node takes long for everything.
     SlowNode,
@@ -48,7 +48,7 @@ pub(crate) enum Fault {
     BitRot,
     /// A disk has lost what it had synced: its node must refuse to start from it, and begins again.
     LostWrites,
-    /// A disk is replaced by an empty one: whoever starts from it is somebody else.
+    /// A disk is replaced by an empty one. A node that starts from it has a new id.
     Wipe,
     /// An instance is started at a new place, and joins.
     Join,

@@ -38,7 +38,7 @@ impl World {
         }
     }
 
-    /// Where whoever takes itself for the leader is, often; else nowhere.
+    /// The place of an instance that takes itself for the leader, often; else none.
     fn the_leader_perhaps(&self) -> Option<usize> {
         self.leader().filter(|_| self.random.percent(40))
     }
@@ -220,7 +220,7 @@ impl World {
     pub(crate) fn end_chaos(&mut self) {
         self.kernel.phase.set(Phase::Recovery);
         self.kernel.trace.say_fault(format_args!("the faults end"));
-        // Only who was cut off notices: nobody else is told to send anything again.
+        // Only the instance that was cut off notices. Nobody else sends anything again.
         for (from, to) in self.network.mend_all() {
             self.noticed_soon(from, to, SECOND);
         }

@@ -274,7 +274,7 @@ impl Oracle {
                     self.record(parent);
                 }
             }
-            // What quotas tell changes quietly.
+            // The usage that quotas show changes without events.
             for path in self.model.telling() {
                 let last = self.history.get(&path).and_then(|past| past.last()?.1.as_ref());
                 if last.is_none_or(|last| *last.data != self.model.znodes[&path].data[..]) {

@@ -90,13 +90,13 @@ pub(crate) struct Life {
     pub(crate) checkpoint: Option<(u64, DiskOp)>,
     pub(crate) checkpoints: u64,
     pub(crate) resigned: bool,
-    /// Whether it was told to leave.
+    /// Whether it was asked to leave.
     pub(crate) leaving: bool,
     /// Its connections, by the places of the peers.
     pub(crate) connected: BTreeMap<usize, NodeId>,
-    /// The members that it was last told to connect to.
+    /// The members that its node last wanted to be connected to.
     pub(crate) members: Option<Arc<Vec<Member>>>,
-    /// Whether it was told to close.
+    /// Whether it was asked to close.
     pub(crate) closing: bool,
     /// See [`surroundings`](super::surroundings).
     pub(super) late_events: LateEvents,

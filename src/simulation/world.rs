@@ -109,7 +109,7 @@ pub(crate) struct World {
     pub(super) disks: BTreeMap<NodeId, SimDisk>,
     /// Since when nodes that have run are down.
     pub(super) down_since: BTreeMap<NodeId, Nanos>,
-    /// Nodes that were told to leave.
+    /// Nodes that were asked to leave.
     pub(super) leavers: BTreeSet<NodeId>,
     /// Until when a running node may seem to be down.
     pub(super) troubled_until: Nanos,

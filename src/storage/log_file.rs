@@ -21,7 +21,7 @@
 //! Each record holds the chain before it, and so depends on all earlier records: one that was lost,
 //! duplicated, moved or restored from an old copy is detected. The first chain is the log's id.
 //!
-//! How the end of the log is told from damage:
+//! How the end of the log is distinguished from damage:
 //! - At most one record is being written, so a crash tears only the last one. If a sound record
 //!   follows a damaged one, that is damage.
 //! - The next segment is used only after a durable `E` record, so a log whose last segment is

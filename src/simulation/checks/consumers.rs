@@ -47,7 +47,7 @@ impl Consumers {
     }
 
     /// What the consumer of a place has seen. If its replica `has_jumped` by a snapshot meanwhile, only
-    /// the net changes were told.
+    /// the net changes were reported.
     pub(crate) fn looked(
         &mut self,
         oracle: &Oracle,

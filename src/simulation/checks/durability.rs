@@ -56,7 +56,7 @@ pub(crate) fn sending(
     };
     match body {
         RaftBody::AppendResponse { index, reject: false, .. } => {
-            // One to a deposed leader may tell of entries that the next leader has replaced since,
+            // One to a deposed leader may acknowledge entries that the next leader has replaced since,
             // in the same step: that step is durable, and they cannot have been committed.
             let held = *index <= disk.last() || disk.hard_state.term > *term;
             require(held, "I13 no acknowledgement before the sync", || {

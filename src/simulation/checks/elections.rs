@@ -54,7 +54,7 @@ impl Elections {
     }
 }
 
-/// What an observer was told, in its order.
+/// What an observer was shown, in order.
 #[derive(Debug, Default)]
 pub(crate) struct Told {
     last: Option<Option<Zxid>>,

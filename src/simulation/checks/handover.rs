@@ -8,14 +8,14 @@ use crate::simulation::plan::Plan;
 pub(crate) struct Handover {
     /// When a write was last acknowledged, to whomever.
     last: Nanos,
-    /// When an instance was told to close, until a write is acknowledged after that.
+    /// When an instance was asked to close, until a write is acknowledged after that.
     closing: Option<Nanos>,
     /// The instance that was stopped last.
     stopped: Option<usize>,
 }
 
 impl Handover {
-    /// An instance is told to close.
+    /// An instance is asked to close.
     pub(crate) fn closes(&mut self, place: usize, now: Nanos) {
         (self.closing, self.stopped) = (Some(now), Some(place));
     }

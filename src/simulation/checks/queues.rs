@@ -160,7 +160,7 @@ impl Queues {
         })
     }
 
-    /// Whoever waits hears of what there is, where nothing is wrong.
+    /// Consumers that wait learn of the items that there are, while nothing is wrong.
     pub(crate) fn waited_in_vain(&self, since: Nanos) -> Result<(), Violation> {
         let free = self.free.iter().find(|(path, free)| path.starts_with(LEASED) && **free < since);
         require(free.is_none(), "who waits hears of an item", || format!("{free:?} is there"))

@@ -91,7 +91,7 @@ impl Sessions {
         Ok(())
     }
 
-    /// The same at any later moment, until the holder has heard of it.
+    /// The same at any later moment, until the holder has learned of it.
     pub(crate) fn stay_over(&mut self) -> Result<(), Violation> {
         let mut checked = Ok(());
         self.ghosts.retain(|ghost| {

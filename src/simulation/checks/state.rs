@@ -115,7 +115,7 @@ impl Agreement {
     }
 }
 
-/// What a cache has told of: who made each znode, and its data.
+/// What a cache has reported: which write created each znode, and its data.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Mirror(BTreeMap<String, (Zxid, Zxid)>);
 

@@ -1,10 +1,9 @@
-//! Watches tell everything once, in order and in time (W1 to W6, W8).
+//! Watches report everything once, in order and in time (W1 to W6, W8).
 //!
-//! What a watch must tell follows from the oracle's list of changes and from
-//! the zxid at which it was set. That is not known exactly, only between two
-//! bounds and by what the read showed that came with it; so a few places in
-//! the list are candidates, and each event rules some out. A watch that begins after a zxid has one
-//! candidate from the start.
+//! What a watch must report follows from the oracle's list of changes and from the zxid at which the
+//! watch was set. That zxid is known only between two bounds, and by what the read showed that came
+//! with the watch. So a few places in the list are candidates, and each event rules some out. A watch
+//! that begins after a zxid has one candidate from the start.
 
 use std::collections::BTreeMap;
 use std::rc::{Rc, Weak};
@@ -77,7 +76,7 @@ struct Record {
     /// Places in the list of changes from which on the watch may have been set.
     candidates: Vec<usize>,
     fired: bool,
-    /// It fires once, and was to tell of what its session may not hear of.
+    /// It fires once, and has been used up by a change that its session may not read.
     used_up: bool,
     seen: u64,
     /// Its removal has been asked for.
@@ -120,7 +119,7 @@ impl Moved {
     }
 }
 
-/// What a watch tells of a change, if anything.
+/// What a watch reports of a change, if anything.
 pub(super) fn told<'a>(
     kind: Kind,
     watched: &'a str,
@@ -146,13 +145,13 @@ pub(super) fn told<'a>(
     }
 }
 
-/// W7: whether a session of these ids may hear of what it is told of a change.
+/// W7: whether a session of these ids may receive this event of a change.
 pub(super) fn hears(ids: &[Id], change: &Change, told: EventKind) -> bool {
     let acl = if told == EventKind::ChildrenChanged { &change.parent_acl } else { &change.acl };
     acl.as_deref().map(AccessList::entries).is_none_or(|acl| gives(acl, ids, Permissions::READ))
 }
 
-/// W5: where what is told of a change stands among the events of its write.
+/// W5: the place of this event of a change among the events of its write.
 pub(super) fn position(change: &Change, told: EventKind) -> u32 {
     change.position * 2 + u32::from(told == EventKind::ChildrenChanged)
 }
@@ -187,7 +186,7 @@ impl Watches {
         self.add(oracle, watched, candidates, to)
     }
 
-    /// A watch that tells of every change after one zxid, by when its replica shows another.
+    /// Notes a watch that reports every change after `from`. Its replica shows `to`.
     pub(crate) fn set_from(
         &mut self,
         oracle: &Oracle,
@@ -233,7 +232,7 @@ impl Watches {
         self.records.values_mut().filter(move |record| ours(record))
     }
 
-    /// Those of a type at a path may be removed from now on.
+    /// The watches of a type at a path may be removed from now on.
     pub(crate) fn removing(&mut self, handle: &Rc<Handle>, path: &str, which: WatcherType) {
         for record in self.of(handle) {
             let watched = &record.watched;
@@ -241,12 +240,12 @@ impl Watches {
         }
     }
 
-    /// None was removed.
+    /// No watch was removed.
     pub(crate) fn stay(&mut self, handle: &Rc<Handle>) {
         self.of(handle).for_each(|record| record.removing = false);
     }
 
-    /// They were removed, or there were none. Its client does one thing at a time.
+    /// The watches were removed, or there were none. A client does one thing at a time.
     pub(crate) fn removed(
         &mut self,
         oracle: &Oracle,
@@ -272,7 +271,7 @@ impl Watches {
         })
     }
 
-    /// Its client wants no more of it. Says whether it has fired.
+    /// Forgets a watch that its client has dropped. Returns whether it has fired.
     pub(crate) fn forget(&mut self, id: u64) -> bool {
         self.records.remove(&id).is_some_and(|record| record.seen > 0)
     }
@@ -287,7 +286,7 @@ impl Watches {
         self.records.retain(|_, record| record.watched.place != place);
     }
 
-    /// W1: what a replica shows after a step has been told by then.
+    /// W1: the events of all that a replica shows after a step are in their channels.
     pub(crate) fn stepped(&mut self, oracle: &Oracle, moved: Moved) -> Result<(), Violation> {
         let mut events = 0;
         let place = moved.place as u64;
@@ -378,7 +377,7 @@ impl Record {
         };
         self.seen += events;
         let ended = self.watched.handle.upgrade().is_none_or(|handle| handle.is_over());
-        // What the session may not hear of ends a watch that fires once all the same.
+        // A change that the session may not read ends a watch that fires once all the same.
         self.used_up |= closed && kind.fires_once() && self.hidden(oracle, moved);
         if closed && (ended || self.used_up) && net.is_empty() {
             // Perhaps before the snapshot.
@@ -440,7 +439,7 @@ impl Record {
         let Watched { kind, path, data, .. } = &self.watched;
         let from = self.candidates.iter().copied().min().unwrap_or(0);
         let mut missed = oracle.changes()[from..].iter();
-        // Who may hear of it does not matter: that something was missed is all that it says.
+        // Access lists do not matter: a gap says only that something was missed.
         let first_missed = missed
             .find(|change| told(*kind, path, change).is_some())
             .is_some_and(|change| change.zxid == event.zxid);
@@ -527,7 +526,7 @@ impl Record {
         })
     }
 
-    /// The last event of a watch whose removal was asked for, and which has told of all before it.
+    /// The last event of a watch that is to be removed. Everything before has been reported.
     fn check_removed(
         &mut self,
         oracle: &Oracle,
@@ -547,7 +546,7 @@ impl Record {
         Ok(())
     }
 
-    /// After a snapshot: the watch has told of something if, and only if, something is different.
+    /// After a snapshot: the watch has fired if, and only if, something is different.
     fn check_net(
         &mut self,
         oracle: &Oracle,
@@ -598,7 +597,7 @@ impl Record {
     }
 }
 
-/// The next change up to a zxid that the watch tells of, with what it tells.
+/// The next change up to a zxid that the watch reports, and what it reports.
 fn next_told<'a>(
     oracle: &'a Oracle,
     from: usize,

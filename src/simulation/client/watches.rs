@@ -112,7 +112,7 @@ impl Handle {
         Begins::Since(self.shown())
     }
 
-    /// W6: it tells of all after the zxid, or the replica cannot know that any more.
+    /// W6: it reports everything after the zxid, or the replica cannot know that any more.
     pub(crate) async fn watch_from(
         self: &Rc<Self>,
         path: &str,
@@ -230,7 +230,7 @@ pub(crate) struct Watching {
 }
 
 impl Watching {
-    /// Whether it has told of something, if it fires once.
+    /// Whether it has fired, if it fires once.
     pub(crate) fn has_fired(&self) -> bool {
         self.id.is_none_or(|id| self.kernel.checks.borrow().watches.has_fired(id))
     }
@@ -239,7 +239,7 @@ impl Watching {
 impl Drop for Watching {
     fn drop(&mut self) {
         if let Some(id) = self.id
-            // It may be dropped by whoever looks at the checks: then the process is gone anyway.
+            // The checks may drop it last. Then the process is gone anyway.
             && let Ok(mut checks) = self.kernel.checks.try_borrow_mut()
         {
             checks.watches.forget(id);

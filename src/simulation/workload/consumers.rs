@@ -33,7 +33,7 @@ impl Looking {
 
 impl Wake for Looking {
     fn wake(self: Arc<Self>) {
-        // An error tells that the session is over.
+        // An error means that the session is over.
         if let Ok(look) = look(&self.session, &self.events) {
             self.looks().push(look);
         }
@@ -124,7 +124,7 @@ fn listen<'a>(bell: &'a Watch, looking: &Arc<Looking>) -> impl Future + use<'a> 
     bell.events().try_iter().for_each(drop);
     let waker = Waker::from(Arc::clone(looking));
     let mut next = Box::pin(bell.next());
-    // What it tells does not matter, only that it wakes.
+    // Its messages do not matter, only that it wakes.
     let _ = next.as_mut().poll(&mut Context::from_waker(&waker));
     next
 }

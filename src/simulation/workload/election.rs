@@ -18,7 +18,7 @@ use crate::types::znode::{Stat, Zxid};
 
 const PATH: &str = "/election";
 const GROUP: &str = "/group";
-/// By when an observer has been told, when nothing is wrong.
+/// By when an observer has the state, while nothing is wrong.
 const GRACE: u64 = 3 * SECOND;
 
 pub(crate) async fn run(client: Client) {

@@ -81,7 +81,7 @@ async fn live(client: &Client, handle: &Rc<Handle>) -> Result<()> {
             _ => drop(handle.get(LEADER).await?),
         }
     }
-    // What was written until now is told before it is read; both are checked as they come.
+    // Events of what was written come before it is read. Both are checked as they come.
     let (sync, get) = (handle.sync(), handle.get(LEADER));
     sync.await?;
     get.await?;

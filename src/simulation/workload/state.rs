@@ -29,11 +29,11 @@ struct Followed {
     cache: Cache,
     mirror: Mirror,
     updates: ConfigWatch<Vec<u64>>,
-    /// The version of the value that was told last, if there is one.
+    /// The version of the value that was last shown, if there is one.
     value: Option<Zxid>,
     /// Only without a replica.
     instances: Option<InstancesWatch>,
-    /// As they were told last.
+    /// As they were last shown.
     ids: Vec<String>,
 }
 
@@ -54,7 +54,7 @@ pub(crate) async fn run(client: Client) {
         client.think().await;
         let Ok((handle, _opened)) = client.open(None) else { return };
         let Ok(state) = State::new(client.clone(), handle) else { return };
-        // That its session is lost is no wonder here, nor that it is told to wait.
+        // A lost session and `Busy` are expected here.
         match state.live().await {
             Ok(()) => {}
             Err(error) => client.kernel.check(require(is_expected(&error), "no wonder", || {

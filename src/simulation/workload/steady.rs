@@ -35,7 +35,7 @@ fn check(client: &Client, written: &Result<Created, Error>) -> Result<(), Violat
     let mut checks = kernel.checks.borrow_mut();
     match written {
         Ok(_) => checks.handover.acknowledged(kernel.now(), &kernel.plan),
-        // As every client may be told, in worlds where few requests may wait, or at first.
+        // Every client may get this, at first or in worlds where few requests may wait.
         Err(Error::Busy { .. } | Error::Unsupported { .. }) => Ok(()),
         Err(error) => {
             let goes = checks.handover.is_stopped(client.place);

@@ -1,5 +1,5 @@
 //! Watches of every kind, from now and from the past, held for a while and now and then removed.
-//! What they tell is compared event by event as it comes.
+//! Their events are compared one by one as they come.
 
 use std::rc::Rc;
 

@@ -46,7 +46,7 @@ pub(crate) async fn run(client: Client) {
     }
 }
 
-/// A path that clients share, or one that tells what is used of it.
+/// A path that clients share, or the znode that shows its usage.
 fn some_path(client: &Client) -> String {
     let path = shared_path(&client.kernel, &client.random);
     match client.random.percent(20) {

@@ -52,7 +52,7 @@ impl TlsChannel {
                 break;
             }
             let processed = self.connection.process_new_packets();
-            // The other end is told about an error, too.
+            // The other end gets the error, too.
             self.flush(out)?;
             let processed = processed.map_err(|error| fault(describe(&error)))?;
             let ready = processed.plaintext_bytes_to_read();

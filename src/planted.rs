@@ -59,7 +59,7 @@ pub enum Bug {
     ExpiryEarly,
     NewLeaderForgetsSessions,
     LeaseTooLong,
-    LossNotTold,
+    LossUnreported,
     EventLate,
     EventLostOnDelete,
     EventTwice,
@@ -84,7 +84,7 @@ pub enum Bug {
     DowngradeLetsGo,
     SemaphoreOneMore,
     MultiLockUnordered,
-    VersionUnheard,
+    VersionUnknown,
     CommandAboveVersion,
     VersionLostAtSnapshot,
     TwoLeaders,
@@ -97,7 +97,7 @@ pub enum Bug {
     QueueOverfills,
     QueuePriorityIgnored,
     QueueDelayIgnored,
-    QueueReturnUnheard,
+    QueueReturnUnnoticed,
     BarrierOpensEarly,
     DoubleBarrierOpensEarly,
     DoubleBarrierLeavesEarly,
@@ -121,7 +121,7 @@ pub enum Bug {
     VetoIgnored,
     VetoForgotten,
     LostHoldingShared,
-    CloneInLine,
+    CloneQueues,
     PermitsOfOld,
     UsageUnchecked,
     ReleasedByPath,
@@ -138,7 +138,7 @@ pub enum Bug {
     ZonesIgnored,
     ClientWatchFromNow,
     ClientSeesOlder,
-    TellingsLost,
+    ClientLossUnnoticed,
     ClientLeaseFromAnswer,
     ClientKeepsToItsList,
     ClientWriteAgain,
@@ -196,7 +196,7 @@ impl Bug {
         Bug::ExpiryEarly,
         Bug::NewLeaderForgetsSessions,
         Bug::LeaseTooLong,
-        Bug::LossNotTold,
+        Bug::LossUnreported,
         Bug::EventLate,
         Bug::EventLostOnDelete,
         Bug::EventTwice,
@@ -221,7 +221,7 @@ impl Bug {
         Bug::DowngradeLetsGo,
         Bug::SemaphoreOneMore,
         Bug::MultiLockUnordered,
-        Bug::VersionUnheard,
+        Bug::VersionUnknown,
         Bug::CommandAboveVersion,
         Bug::VersionLostAtSnapshot,
         Bug::TwoLeaders,
@@ -234,7 +234,7 @@ impl Bug {
         Bug::QueueOverfills,
         Bug::QueuePriorityIgnored,
         Bug::QueueDelayIgnored,
-        Bug::QueueReturnUnheard,
+        Bug::QueueReturnUnnoticed,
         Bug::BarrierOpensEarly,
         Bug::DoubleBarrierOpensEarly,
         Bug::DoubleBarrierLeavesEarly,
@@ -246,7 +246,7 @@ impl Bug {
         Bug::InstanceStays,
         Bug::VoteLost,
         Bug::LostHoldingShared,
-        Bug::CloneInLine,
+        Bug::CloneQueues,
         Bug::PermitsOfOld,
         Bug::UsageUnchecked,
         Bug::ReleasedByPath,
@@ -277,7 +277,7 @@ impl Bug {
         Bug::ClientReadEarly,
         Bug::ReadyBeforePlace,
         Bug::ClosesWithoutHandover,
-        Bug::TellingsLost,
+        Bug::ClientLossUnnoticed,
     ];
 
     /// Those of how a cluster is founded, which the exploration of that finds. The simulator seldom
@@ -296,7 +296,7 @@ impl Bug {
     pub const OF_CLIENTS: [Bug; 5] = [
         Bug::ClientWatchFromNow,
         Bug::ClientSeesOlder,
-        Bug::TellingsLost,
+        Bug::ClientLossUnnoticed,
         Bug::ClientLeaseFromAnswer,
         Bug::ClientKeepsToItsList,
     ];
@@ -307,11 +307,11 @@ impl Bug {
             Bug::AckBeforeDurable => "votes and acknowledgements leave before their write is done",
             Bug::VoteForgotten => "a restarted node does not know whom it voted for",
             Bug::LogTailForgotten => "a restarted node does not know the last entry of its log",
-            Bug::TornRecordAccepted => "half of a write that a crash cut in two is taken for all",
-            Bug::RotAccepted => "a record with a flipped bit is read as if it were whole",
+            Bug::TornRecordAccepted => "a record that a crash cut in two is accepted",
+            Bug::RotAccepted => "a record with a flipped bit is accepted",
             Bug::CompactedTooFar => "the log is cut beyond its checkpoint",
             Bug::CheckpointLosesSessions => "a checkpoint leaves out the sessions that changed",
-            Bug::SnapshotMislabelled => "a snapshot is said to be of the entry before",
+            Bug::SnapshotMislabelled => "a snapshot is labelled with the entry before its own",
             Bug::ResultsLostAtSnapshot => "a snapshot does not bring the results of requests",
             Bug::EntrySkipped => "an entry is counted as applied and is not",
             Bug::NotDeterministic => "applying depends on more than the entry",
@@ -323,14 +323,14 @@ impl Bug {
             Bug::ReadWithoutQuorum => "a leader confirms reads without asking whether it leads",
             Bug::SyncWithoutCatchingUp => "a sync is answered before the replica has caught up",
             Bug::ReadBeforeOwnWrites => "a read overtakes the writes before it",
-            Bug::EphemeralForgotten => "a session is not told of its first ephemeral",
+            Bug::EphemeralForgotten => "a session forgets its first ephemeral",
             Bug::MultiPartial => "a multi that fails leaves its first operations done",
             Bug::ConditionIgnored => "a multi is done although a znode is not as it asks",
             Bug::AclOfWrongNode => "a delete asks the ACL of the znode and not of its parent",
             Bug::AclLostAtSnapshot => "a snapshot does not bring the ACLs",
-            Bug::IdsStay => "a new holder of a session is known as what the former one was",
+            Bug::IdsStay => "a new holder of a session keeps the ids of the former one",
             Bug::ReadUnchecked => "data is read without a look at its ACL",
-            Bug::EventsUnfiltered => "events tell of znodes that the session may not read",
+            Bug::EventsUnfiltered => "a session gets events of znodes that it may not read",
             Bug::QuotaForgets => "what is deleted still counts for its quota",
             Bug::QuotaIgnored => "a write is done that goes beyond a hard limit",
             Bug::TakenFromAnybody => "an ephemeral is taken over from whoever has it",
@@ -346,18 +346,20 @@ impl Bug {
             }
             Bug::NothingReaped => "no time to live ever ends",
             Bug::ContainersStay => "a container that is not used any more stays",
-            Bug::DueForgottenAtSnapshot => "who starts from a snapshot does not know what is due",
+            Bug::DueForgottenAtSnapshot => {
+                "a node that starts from a snapshot does not know what is due"
+            }
             Bug::DetachCloses => "a session that its holder detaches is closed",
             Bug::SecretIgnored => "a session is resumed with any password",
             Bug::ExpiryEarly => "a session is expired before its time",
             Bug::NewLeaderForgetsSessions => "a new leader does not expire the sessions it finds",
             Bug::LeaseTooLong => "a holder trusts its session for longer than the cluster does",
-            Bug::LossNotTold => "a holder is not told that its session is lost",
-            Bug::EventLate => "an event comes after the data that it tells of",
-            Bug::EventLostOnDelete => "a parent's watchers do not hear of a deleted child",
+            Bug::LossUnreported => "the loss of a session is not reported to its holder",
+            Bug::EventLate => "an event comes after its change can be read",
+            Bug::EventLostOnDelete => "the watches of a parent get no event of a deleted child",
             Bug::EventTwice => "an event is delivered twice",
             Bug::OneShotStays => "a one-shot watch fires again",
-            Bug::EventsLostAtSnapshot => "watches do not hear of what a snapshot brought",
+            Bug::EventsLostAtSnapshot => "watches get no events of what a snapshot has changed",
             Bug::EventsOutOfOrder => "events of one entry come in the wrong order",
             Bug::HistoryMissesBatch => "a watch from the past lacks the changes of one entry",
             Bug::HistoryKeptAtSnapshot => {
@@ -368,7 +370,7 @@ impl Bug {
                 "a watch from a zxid is answered before its replica has come to that"
             }
             Bug::RemovedWatchStays => "a watch that was removed still fires",
-            Bug::PositionForgotten => "an event does not say which change of its write it tells of",
+            Bug::PositionForgotten => "an event does not say which change of its write it is of",
             Bug::GapLate => "a gap is sent after the change that it stands for can be read",
             Bug::LogTimeStands => {
                 "the log's time stands still for as long as the leader's clock was once ahead"
@@ -381,25 +383,23 @@ impl Bug {
             }
             Bug::FenceUnchecked => "a fenced write is done though its lock is lost",
             Bug::LockDelaySkipped => "the next holds a lock at once though its holder was lost",
-            Bug::RevocationLost => "a holder does not hear of a request made before it listened",
+            Bug::RevocationLost => "a holder does not receive a request made before it listened",
             Bug::ReaderOvertakes => "a reader does not wait for a writer that waits itself",
-            Bug::DowngradeLetsGo => "a writer that becomes a reader goes to the end of the line",
+            Bug::DowngradeLetsGo => "a writer that becomes a reader goes to the end of the queue",
             Bug::SemaphoreOneMore => "a semaphore gives one permit more than it has",
             Bug::MultiLockUnordered => {
                 "several locks are taken in the order in which they are named"
             }
-            Bug::VersionUnheard => "the version is raised though one member has not told its own",
+            Bug::VersionUnknown => "the version is raised though that of one member is not known",
             Bug::CommandAboveVersion => "a command is let in and done that not all members know",
             Bug::VersionLostAtSnapshot => {
                 "a snapshot does not say by which version the cluster acts"
             }
             Bug::TwoLeaders => "the second candidate of an election believes that it leads",
             Bug::LeaderChangeMissed => {
-                "an observer of an election is not told of a change of the leader"
+                "an observer of an election is not shown a change of the leader"
             }
-            Bug::SelectorRunsOn => {
-                "what runs while it leads is not stopped when it leads no longer"
-            }
+            Bug::SelectorRunsOn => "a selector's task is not stopped when the leadership is lost",
             Bug::GoneMemberShown => "a watch of a group shows a member that has gone",
             Bug::EphemeralStaysGone => {
                 "a persistent ephemeral that was deleted is not created again"
@@ -408,42 +408,48 @@ impl Bug {
             Bug::QueueItemLost => {
                 "an item leaves its queue when it is taken, and not when it is done"
             }
-            Bug::QueueOverfills => "a full queue is put into by two who saw the last room",
+            Bug::QueueOverfills => "two puts that saw the same last room in a queue both succeed",
             Bug::QueuePriorityIgnored => "items are taken in the order in which they were put",
             Bug::QueueDelayIgnored => "an item is taken before it is due",
-            Bug::QueueReturnUnheard => "who waits does not hear of an item that is given back",
+            Bug::QueueReturnUnnoticed => {
+                "a consumer that waits does not notice an item that is given back"
+            }
             Bug::BarrierOpensEarly => "whatever happens to a barrier opens it",
             Bug::DoubleBarrierOpensEarly => "a double barrier opens with one participant too few",
-            Bug::DoubleBarrierLeavesEarly => "who leaves does not wait for the last of the others",
+            Bug::DoubleBarrierLeavesEarly => {
+                "a participant that leaves does not wait for the last of the others"
+            }
             Bug::UpdateLost => "an update replaces what another wrote meanwhile",
             Bug::IdTwice => "the last number of a block is the first of the next",
-            Bug::ConfigMissed => "a follower is not told of a value that was made anew",
-            Bug::CacheMissesRemoval => "a cache does not hear of what is deleted",
+            Bug::ConfigMissed => {
+                "a follower is not shown a value that was deleted and created again"
+            }
+            Bug::CacheMissesRemoval => "a cache does not notice deletions",
             Bug::ListUnordered => "the items of a list come in another order",
             Bug::InstanceStays => "an instance is shown after its session has ended",
             Bug::ChrootIgnored => "a path below a chroot is taken for one of the whole tree",
-            Bug::ChrootShown => "what a chroot's handle is told has the paths of the whole tree",
+            Bug::ChrootShown => "a chroot's handle gets paths of the whole tree",
             Bug::PageSkips => "a page of children begins behind where the last one ended",
-            Bug::VoteLost => "a transaction is committed though somebody voted against it",
+            Bug::VoteLost => "a transaction is committed though a participant voted against it",
             Bug::LearnerPromotedBehind => "a learner votes before it has caught up",
             Bug::VoterRemovedBelowQuorum => "a change is made after which no majority is alive",
             Bug::JoinsAsVoter => "a new member votes before it has anything of the log",
             Bug::LivingReplaced => "the place of a member that is alive is taken",
             Bug::ClusterForgotten => "a node that has a cluster has none after a restart",
-            Bug::NodeIdTwice => "who begins anew has the id that it had",
+            Bug::NodeIdTwice => "a node with a new directory has its former id",
             Bug::FormerDataDeleted => "the next directory put aside always replaces the one before",
             Bug::PutAsideWithoutLeader => {
                 "a damaged directory is put aside before a leader answers"
             }
             Bug::MarkBelieved => "a directory marked as damaged stays refused when it is sound",
-            Bug::LearnerCounted => "what a learner acknowledges counts as if a voter had",
-            Bug::RemovedUnaware => "who was removed while it was away does not hear of it",
+            Bug::LearnerCounted => "a learner's acknowledgement counts as a voter's",
+            Bug::RemovedUnaware => "a member that was removed while it was away does not learn it",
             Bug::PresumedAlive => {
-                "a new leader counts on voters that it has not heard of, and that may be dead"
+                "a new leader counts on voters that have sent nothing yet and may be dead"
             }
             Bug::ZonesIgnored => "votes are given without a look at the zones",
             Bug::TwoFounders => "each node founds a cluster with those that it sees, unasked",
-            Bug::PledgeUnsynced => "a promise or a pledge is told before it is durable",
+            Bug::PledgeUnsynced => "a promise or a pledge is announced before it is durable",
             Bug::PromiseForgotten => "a restarted node does not know what it has promised",
             Bug::UnreachedAbsent => "a listed peer that is not reached is counted as none",
             Bug::OwnPromiseIgnored => "a genesis is started from though a later one was pledged",
@@ -452,18 +458,18 @@ impl Bug {
                 "a cluster is founded though a peer that is out of reach had one already"
             }
             Bug::LostHoldingShared => {
-                "who acquires a reentrant lock again has a part in a holding that is lost"
+                "a reentrant lock is acquired again through a holding that is lost"
             }
-            Bug::CloneInLine => "a clone of a reentrant lock waits in line behind another",
+            Bug::CloneQueues => "a clone of a reentrant lock queues behind another",
             Bug::ClientWatchFromNow => "a client that moves has its watches set from now on",
             Bug::ClientSeesOlder => "a client that moves is served by a replica that is behind",
             Bug::ClientLeaseFromAnswer => {
                 "a client counts its lease from the answer, not the question"
             }
             Bug::ClientKeepsToItsList => {
-                "a client looks for members only where it was told to when it started"
+                "a client knows only the addresses that it was started with"
             }
-            Bug::TellingsLost => "a client takes no notice of what was lost on its way to it",
+            Bug::ClientLossUnnoticed => "a client does not notice that messages to it were lost",
             Bug::ClientWriteAgain => {
                 "what a client sends again to the next member gets a new number"
             }
@@ -472,15 +478,13 @@ impl Bug {
                 "an instance is ready before it has the vote that it is to take"
             }
             Bug::ReleasedByPath => {
-                "who lets go of a lock deletes its znode, though that is another session's by then"
+                "a release deletes the znode of a lock though another session has taken it over"
             }
             Bug::UsageUnchecked => {
                 "a transaction is committed though the use of a quota that it has read has changed"
             }
             Bug::ClosesWithoutHandover => "a leader that closes goes without handing over",
-            Bug::PermitsOfOld => {
-                "a semaphore's handle keeps to the permits that there were at first"
-            }
+            Bug::PermitsOfOld => "a semaphore's handle keeps to the first number of permits",
         }
     }
 }

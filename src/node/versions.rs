@@ -93,7 +93,7 @@ impl Versions {
 
     /// The version that all members support, if each of the others is connected.
     pub(crate) fn common(&self, others: impl Iterator<Item = NodeId>) -> Option<u16> {
-        let mut others = others.skip(usize::from(planted(Bug::VersionUnheard)));
+        let mut others = others.skip(usize::from(planted(Bug::VersionUnknown)));
         others.try_fold(self.own, |lowest, peer| match self.told.get(&peer) {
             Some((version, true)) => Some(lowest.min(*version)),
             _ => None,

@@ -121,7 +121,7 @@ impl Owner {
         if let Some(guard) = self.held.upgrade().filter(is_ours) {
             return Some(Turn::Held(guard));
         }
-        if self.acquiring && !planted(Bug::CloneInLine) {
+        if self.acquiring && !planted(Bug::CloneQueues) {
             return None;
         }
         self.acquiring = true;

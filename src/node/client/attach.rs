@@ -53,7 +53,7 @@ impl Client {
                 if attached.member != from || attached.id != attachment {
                     return;
                 }
-                if number != attached.heard && !planted(Bug::TellingsLost) {
+                if number != attached.heard && !planted(Bug::ClientLossUnnoticed) {
                     // Some of it was lost on the way: not the member's fault.
                     return self.lose_member(from, Time::ZERO);
                 }

@@ -55,7 +55,7 @@ impl LocalSessions {
     /// whose local deadline has passed.
     pub(crate) fn check_deadlines(&mut self, now: Time, effects: &mut Effects) -> Vec<SessionId> {
         let mut lost = Vec::new();
-        let reports = |held: &&mut LocalSession| held.is_open() && !planted(Bug::LossNotTold);
+        let reports = |held: &&mut LocalSession| held.is_open() && !planted(Bug::LossUnreported);
         for held in self.sessions.values_mut().filter(reports) {
             if now >= held.lost_at {
                 lost.push(held.id);

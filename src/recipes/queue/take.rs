@@ -289,7 +289,7 @@ impl Queue {
     fn gives(&self, event: &WatchEvent) -> bool {
         match event.kind {
             EventKind::Created => path::is_below(&event.path, &self.items),
-            EventKind::Deleted if planted(Bug::QueueReturnUnheard) => false,
+            EventKind::Deleted if planted(Bug::QueueReturnUnnoticed) => false,
             EventKind::Deleted => path::is_below(&event.path, &self.claims),
             EventKind::DataChanged | EventKind::ChildrenChanged => false,
             _ => true,

@@ -188,7 +188,7 @@ impl Node {
     ) -> Result<(), String> {
         let paused = now.mono.saturating_sub(self.now.mono);
         self.now = now;
-        if paused > self.config.heartbeat * ELECTION_TICKS as u32 {
+        if paused > self.config.timings().election() {
             // The process was stopped for a while, and what its sessions' nodes sent meanwhile
             // is still to be read: their silence proves nothing.
             if let Some(leading) = &mut self.leading {
@@ -323,11 +323,11 @@ impl Node {
             self.end_watches(session);
         }
         // Elections take this long, so a request that takes longer may be lost.
-        let election = self.config.heartbeat * (2 * ELECTION_TICKS as u32);
-        self.read_index.restart_older(now.saturating_sub(election));
+        let patience = self.patience();
+        self.read_index.restart_older(now.saturating_sub(patience));
         self.local.send_stuck_again(now);
         if let Some(leading) = &mut self.leading {
-            for peer in leading.outgoing.take_stalled(now.saturating_sub(election * 4)) {
+            for peer in leading.outgoing.take_stalled(now.saturating_sub(patience * 4)) {
                 self.raw.report_snapshot(peer, SnapshotStatus::Failure);
             }
             if leading.serves() {

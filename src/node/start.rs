@@ -82,7 +82,7 @@ impl Node {
             leadership: Leadership { term: raw.raft.term, leader: 0 },
             next_tick: now.mono + config.heartbeat,
             persistence: Persistence::new(checkpoint, now.mono),
-            local: LocalSessions::new(config.heartbeat * ELECTION_TICKS as u32),
+            local: LocalSessions::new(config.timings().election()),
             read_index: ReadIndexRequests::new(config.seed),
             versions: Versions::new(config.version),
             membership: Membership::new(me, config.policy),

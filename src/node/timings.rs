@@ -17,11 +17,17 @@ impl Timings {
         Timings { heartbeat }
     }
 
+    /// The shortest election timeout. A learner that has stored what was the end of the log so long ago
+    /// is level with it: a bound in entries would depend on how fast others write.
+    pub(crate) fn election(self) -> Duration {
+        self.heartbeat * ELECTION_TICKS as u32
+    }
+
     /// How long a member may be silent and still count as alive, and how long a learner must be
     /// level with the log before it votes. A leader may be silent as long: an election begins
     /// after half of this time, and takes the other half at most in the usual case.
     pub(crate) fn patience(self) -> Duration {
-        self.heartbeat * (2 * ELECTION_TICKS as u32)
+        self.election() * 2
     }
 
     /// How long a leader may be unable to commit before it makes way, if others could.

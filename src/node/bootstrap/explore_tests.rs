@@ -203,8 +203,11 @@ impl Explorer {
             let (_, before, place, event) = from[at];
             let event = match event {
                 Event::Receive(announcement) | Event::ReceiveUnconnected(announcement) => {
-                    let how =
-                        if event == Event::Receive(announcement) { "hears" } else { "overhears" };
+                    let how = if event == Event::Receive(announcement) {
+                        "receives"
+                    } else {
+                        "receives unconnected"
+                    };
                     let announcement = self.announcements.of(announcement);
                     let pledge = announcement.promise.pledge.as_ref();
                     format!(

@@ -6,20 +6,17 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 
 use crate::machine::command::{Batch, Command};
+use crate::node::Node;
 use crate::node::io::Time;
 use crate::node::leader::planner::{Action, Sight, View, plan};
 use crate::node::leader::{Leading, own_request};
 use crate::node::membership::REQUEST_TIME;
 use crate::node::message::PeerMessage;
-use crate::node::{ELECTION_TICKS, Node};
 use crate::planted::{Bug, planted};
 use crate::types::membership::{MEMBERS_MAX, Member, NodeId};
 
 /// How often the leader reports the health of the members.
 const HEALTH_PERIOD: Duration = Duration::from_secs(1);
-/// A learner that has stored what was the end of the log so many heartbeats ago is level with it. In
-/// entries such a bound would depend on how fast others write.
-const LEVEL_HEARTBEATS: u32 = ELECTION_TICKS as u32;
 
 /// What a leader has seen of the members since it leads.
 #[derive(Debug, Default)]
@@ -127,7 +124,7 @@ impl Node {
         let (raft, now) = (&self.raw.raft, self.now.mono);
         let others = raft.prs().iter().filter(|(node, _)| **node != self.id);
         let matched = others.map(|(node, progress)| (*node, progress.matched)).collect();
-        let before = now.saturating_sub(self.config.heartbeat * LEVEL_HEARTBEATS);
+        let before = now.saturating_sub(self.config.timings().election());
         leading.members.look(&matched, raft.raft_log.last_index(), now, before);
         leading.members.note_committed(raft.raft_log.committed, raft.raft_log.last_index(), now);
         self.membership.forget_strangers(|node| matched.contains_key(node));

@@ -5,7 +5,7 @@ use std::time::Duration;
 use crate::node::tests::harness::{Cluster, HEARTBEAT};
 use crate::planted::{Bug, plant};
 use crate::types::membership::NodeId;
-use crate::types::znode::CreateMode;
+use crate::types::znode::{CreateMode, SessionId};
 
 const TIMEOUT: Duration = Duration::from_secs(30);
 const SECOND: Duration = Duration::from_secs(1);
@@ -56,11 +56,8 @@ fn a_member_whose_disk_takes_nothing_is_not_fresh() {
     assert!(fresh_at(&cluster) > stalled_at);
 }
 
-/// A learner had to be within 64 entries of the log's end at each look for a second. While others wrote
-/// fast, its disk was always a little further behind. It never got its vote, the dead voter kept it, and
-/// a rolling restart waited for ever.
-#[test]
-fn a_replacement_gets_its_vote_while_others_write_fast() {
+/// A leader with a session, and a replacement that has just come for one of the two others.
+fn with_replacement() -> (Cluster, NodeId, SessionId, NodeId) {
     let mut cluster = Cluster::new(3);
     let leader = cluster.elect();
     let session = cluster.open(leader, 1, TIMEOUT);
@@ -68,6 +65,15 @@ fn a_replacement_gets_its_vote_while_others_write_fast() {
     cluster.kill(place);
     let new = 100 + place;
     cluster.add_at(new, place);
+    (cluster, leader, session, new)
+}
+
+/// A learner had to be within 64 entries of the log's end at each look for a second. While others wrote
+/// fast, its disk was always a little further behind. It never got its vote, the dead voter kept it, and
+/// a rolling restart waited for ever.
+#[test]
+fn a_replacement_gets_its_vote_while_others_write_fast() {
+    let (mut cluster, leader, session, new) = with_replacement();
     let end = cluster.now + 30 * SECOND;
     while !is_ready(&cluster, new) {
         assert!(cluster.now < end, "{new} is not ready: {:?}", cluster.node(new).status());
@@ -87,13 +93,7 @@ fn a_replacement_gets_its_vote_while_others_write_fast() {
 /// A learner that stores nothing of what is written has no vote to give a majority to.
 #[test]
 fn a_replacement_that_falls_behind_gets_no_vote() {
-    let mut cluster = Cluster::new(3);
-    let leader = cluster.elect();
-    let session = cluster.open(leader, 1, TIMEOUT);
-    let place = cluster.follower();
-    cluster.kill(place);
-    let new = 100 + place;
-    cluster.add_at(new, place);
+    let (mut cluster, leader, session, new) = with_replacement();
     while cluster.node(new).status().fresh_at.is_none() {
         cluster.advance(HEARTBEAT);
     }

@@ -70,8 +70,8 @@ pub(crate) enum PeerMessage {
     /// roster says so, and while it knows of no leader.
     Present { member: Member },
     /// A client without a replica to its member. `number` counts its messages of this attachment
-    /// from 0. It has received those of the member below `heard`.
-    FromClient { attachment: u64, number: u64, heard: u64, messages: Vec<FromClient> },
+    /// from 0. It has received those of the member below `received`.
+    FromClient { attachment: u64, number: u64, received: u64, messages: Vec<FromClient> },
     /// A member to its client, numbered in the same way. The updates of one step end with a message
     /// that has `up_to`. Until that one comes, none of them counts.
     ToClient { attachment: u64, number: u64, updates: Vec<ToClient>, up_to: Option<UpTo> },
@@ -490,9 +490,9 @@ mod tests {
         ];
         // A line for each: the lines of what there is stay when a read or an answer is added.
         messages.extend(client_messages(&request).into_iter().map(|message| {
-            let (attachment, number, heard) = (5, 300, 299);
+            let (attachment, number, received) = (5, 300, 299);
             let messages = vec![message];
-            ("from client", PeerMessage::FromClient { attachment, number, heard, messages })
+            ("from client", PeerMessage::FromClient { attachment, number, received, messages })
         }));
         messages.extend(updates().into_iter().map(|update| {
             let (attachment, number, updates) = (5, 300, vec![update]);

@@ -32,8 +32,8 @@ impl Node {
             PeerMessage::ReadIndex { boot, read_index, sessions } => {
                 self.take_read_index(Asked::new(from, None, boot, read_index), sessions);
             }
-            PeerMessage::FromClient { attachment, number, heard, messages } => {
-                self.take_client_messages(from, attachment, number, heard, messages);
+            PeerMessage::FromClient { attachment, number, received, messages } => {
+                self.take_client_messages(from, attachment, number, received, messages);
             }
             PeerMessage::ClientForward { client, requests } => {
                 if let Some(leading) = &mut self.leading {

@@ -31,7 +31,7 @@ pub(super) struct Attachment {
     pub(super) id: u64,
     /// The numbers of the next message to the member, and from it.
     pub(super) said: u64,
-    pub(super) heard: u64,
+    pub(super) received: u64,
     /// The member has replied that it serves.
     pub(super) serves: bool,
     /// The updates of a group that is not whole yet.
@@ -53,11 +53,11 @@ impl Client {
                 if attached.member != from || attached.id != attachment {
                     return;
                 }
-                if number != attached.heard && !planted(Bug::ClientLossUnnoticed) {
+                if number != attached.received && !planted(Bug::ClientLossUnnoticed) {
                     // Some of it was lost on the way: not the member's fault.
                     return self.lose_member(from, Time::ZERO);
                 }
-                attached.heard = number + 1;
+                attached.received = number + 1;
                 // A member that does not serve yet still owes a message: its next one may be lost.
                 attached.asked_at = (!attached.serves).then_some(self.now.mono);
                 let bytes: usize = updates.iter().map(ToClient::size).sum();
@@ -166,7 +166,7 @@ impl Client {
         let over = |since: Option<Time>| since.is_some_and(|since| now >= since + patience);
         let member = attached.member;
         let answers_soon = self.config.heartbeat * FIRST_BEATS;
-        if !attached.serves && attached.heard == 0 && now >= attached.begun_at + answers_soon {
+        if !attached.serves && attached.received == 0 && now >= attached.begun_at + answers_soon {
             // It may not have been able to answer yet, as when it has only just been reached.
             return self.lose_member(member, now + answers_soon);
         }
@@ -210,7 +210,7 @@ impl Client {
             member,
             id: self.attachments,
             said: 0,
-            heard: 0,
+            received: 0,
             serves: false,
             updates: Vec::new(),
             outgoing_bytes: 0,
@@ -270,11 +270,11 @@ impl Client {
             attached.asked_at.get_or_insert(self.now.mono);
         }
         attached.unsaid_bytes = 0;
-        let (attachment, heard, member) = (attached.id, attached.heard, attached.member);
+        let (attachment, received, member) = (attached.id, attached.received, attached.member);
         let mut send = |messages: Vec<FromClient>| {
             let number = attached.said;
             attached.said += 1;
-            let message = PeerMessage::FromClient { attachment, number, heard, messages };
+            let message = PeerMessage::FromClient { attachment, number, received, messages };
             self.effects.messages.push((member, message));
         };
         let (mut part, mut bytes) = (Vec::new(), 0);

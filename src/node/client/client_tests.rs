@@ -28,7 +28,7 @@ fn said(storm: &mut Storm, from: NodeId, number: u64, messages: Vec<FromClient>)
 
 fn say(
     storm: &mut Storm,
-    (from, number, heard): (NodeId, u64, u64),
+    (from, number, received): (NodeId, u64, u64),
     messages: Vec<FromClient>,
 ) -> Vec<String> {
     storm.attachment += u64::from(number == 0);
@@ -36,7 +36,7 @@ fn say(
     storm.cluster.deliver(
         from,
         1,
-        PeerMessage::FromClient { attachment: of, number, heard, messages },
+        PeerMessage::FromClient { attachment: of, number, received, messages },
     );
     storm.cluster.settle();
     let sent = std::mem::take(&mut storm.cluster.elsewhere);
@@ -119,7 +119,7 @@ fn what_a_client_costs_its_member_is_bounded() {
     };
     assert_eq!(reason, "it asks for too much at a time");
     assert!(number as usize * 1000 > QUEUE_BYTES_MAX / 2);
-    // One that does not say that it has heard is told no answers any more, and then let go.
+    // A client that acknowledges nothing gets no answers any more, and is then disconnected.
     assert!(said(&mut storm, client, 0, begin()).is_empty());
     let (secret, timeout_ms, owner, base) = ([0; 16], 20_000, client, 0);
     let command = Command::Open { secret, timeout_ms, owner, base };
@@ -139,7 +139,7 @@ fn what_a_client_costs_its_member_is_bounded() {
         let call = Call { request, session, holder, after: 0 };
         let read = get(call, "/n");
         let (attachment, number, messages) = (storm.attachment, request + 2, vec![read]);
-        let messages = PeerMessage::FromClient { attachment, number, heard: 0, messages };
+        let messages = PeerMessage::FromClient { attachment, number, received: 0, messages };
         storm.cluster.deliver(client, 1, messages);
         storm.cluster.settle();
         for (_, to, message) in std::mem::take(&mut storm.cluster.elsewhere) {
@@ -219,7 +219,7 @@ fn what_a_client_may_hold_is_bounded() {
 }
 
 /// Each of its watches would be told all of what it has missed: more than it may leave unheard, so
-/// that every member in turn let it go before it had heard anything, for as long as they
+/// that every member in turn let it go before it had received anything, for as long as they
 /// remembered.
 #[test]
 fn a_client_that_has_missed_much_is_served() {
@@ -258,8 +258,8 @@ fn a_client_that_has_missed_much_is_served() {
     }));
     messages.push(FromClient::Begun);
     storm.attachment += 1;
-    let (attachment, number, heard) = (storm.attachment, 0, 0);
-    let begin = PeerMessage::FromClient { attachment, number, heard, messages };
+    let (attachment, number, received) = (storm.attachment, 0, 0);
+    let begin = PeerMessage::FromClient { attachment, number, received, messages };
     storm.cluster.deliver(client, 1, begin);
     storm.cluster.settle();
     let (mut events, mut gaps) = (0, 0);
@@ -301,8 +301,8 @@ fn a_session_that_was_overtaken_has_moved() {
         FromClient::Claim(claim),
         FromClient::Begun,
     ];
-    let (attachment, number, heard) = (1, 0, 0);
-    let begin = PeerMessage::FromClient { attachment, number, heard, messages };
+    let (attachment, number, received) = (1, 0, 0);
+    let begin = PeerMessage::FromClient { attachment, number, received, messages };
     storm.cluster.deliver(client, 1, begin);
     storm.cluster.settle();
     let sent = std::mem::take(&mut storm.cluster.elsewhere);
@@ -326,8 +326,8 @@ fn an_attachment_begins_once() {
     let attachment = storm.attachment;
     assert!(said(&mut storm, client, 1, vec![]).is_empty());
     for late in [attachment, attachment - 1] {
-        let (number, heard, messages) = (0, 0, begin());
-        let message = PeerMessage::FromClient { attachment: late, number, heard, messages };
+        let (number, received, messages) = (0, 0, begin());
+        let message = PeerMessage::FromClient { attachment: late, number, received, messages };
         storm.cluster.deliver(client, 1, message);
         storm.cluster.settle();
     }
@@ -380,7 +380,7 @@ fn many_clients_may_ask_for_much_at_once() {
             (0, vec![FromClient::Begin { seen: 0, cluster: 0 }, FromClient::Begun]),
             (1, vec![open]),
         ] {
-            let message = PeerMessage::FromClient { attachment: 9, number, heard: 0, messages };
+            let message = PeerMessage::FromClient { attachment: 9, number, received: 0, messages };
             storm.cluster.deliver(client, 1, message);
         }
     }
@@ -389,7 +389,7 @@ fn many_clients_may_ask_for_much_at_once() {
         let call = Call { request: 1, session: SessionId(client), holder, after: 0 };
         let read = get(call, "/n");
         let messages =
-            PeerMessage::FromClient { attachment: 9, number: 2, heard: 0, messages: vec![read] };
+            PeerMessage::FromClient { attachment: 9, number: 2, received: 0, messages: vec![read] };
         storm.cluster.deliver(client, 1, messages);
     }
     let (mut answered, mut said) = (BTreeSet::new(), 3);
@@ -406,8 +406,8 @@ fn many_clients_may_ask_for_much_at_once() {
             }
         }
         for client in clients.clone() {
-            let (heard, messages) = (u64::MAX, Vec::new());
-            let hears = PeerMessage::FromClient { attachment: 9, number: said, heard, messages };
+            let (received, messages) = (u64::MAX, Vec::new());
+            let hears = PeerMessage::FromClient { attachment: 9, number: said, received, messages };
             storm.cluster.deliver(client, 1, hears);
         }
         said += 1;

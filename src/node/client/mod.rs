@@ -203,7 +203,7 @@ impl Client {
     #[cfg(test)]
     fn hears(&self) -> (u64, u64, NodeId) {
         let attached = self.attached.as_ref().expect("a member serves it");
-        (attached.id, attached.heard, attached.member)
+        (attached.id, attached.received, attached.member)
     }
 
     /// The version that the cluster acts by, as last reported.
@@ -406,11 +406,11 @@ impl Client {
         }
         self.effects.ended.extend(std::mem::take(&mut self.watches).into_keys());
         if let Some(attached) = self.attached.take() {
-            let (attachment, number, heard) = (attached.id, attached.said, attached.heard);
+            let (attachment, number, received) = (attached.id, attached.said, attached.received);
             let end = PeerMessage::FromClient {
                 attachment,
                 number,
-                heard,
+                received,
                 messages: vec![FromClient::End],
             };
             self.effects.messages.push((attached.member, end));

@@ -18,7 +18,7 @@ impl Node {
         from: NodeId,
         attachment: u64,
         number: u64,
-        heard: u64,
+        received: u64,
         messages: Vec<FromClient>,
     ) {
         let now = self.now.mono;
@@ -67,7 +67,7 @@ impl Node {
             // A beginning of many messages is acknowledged as it comes.
             client.greeted |= client.beginning.is_some();
             while let Some((said, bytes)) = client.unacknowledged.front().copied()
-                && said < heard
+                && said < received
             {
                 client.unacknowledged.pop_front();
                 client.unacknowledged_bytes -= bytes;

@@ -164,26 +164,23 @@ impl Coordinator {
     /// ```
     pub fn sessions(&self) -> Vec<SessionInfo> {
         let shared = self.shared();
-        let look = |engine: &Engine| -> Vec<(SessionId, u64, u32, usize)> {
-            let Some(node) = engine.node() else { return Vec::new() };
-            let sessions = node.machine().sessions();
-            let infos = sessions.map(|(id, record)| {
-                (id, record.owner, record.timeout_ms, record.ephemerals.size())
-            });
-            infos.collect()
+        // The node hands out its state, which is immutable, and goes on.
+        let look = |engine: &Engine| engine.node().map(|node| node.machine().state());
+        let Some(state) = shared.look(look).flatten() else {
+            return Vec::new();
         };
-        let sessions = shared.look(look).unwrap_or_default().into_iter();
-        let infos = sessions.map(|(id, owner, timeout_ms, ephemerals)| SessionInfo {
+        let infos = state.sessions().map(|(id, record)| SessionInfo {
             id,
-            owner: shared.address(owner),
-            timeout: Duration::from_millis(u64::from(timeout_ms)),
-            ephemerals,
+            owner: shared.address(record.owner),
+            timeout: Duration::from_millis(u64::from(record.timeout_ms)),
+            ephemerals: record.ephemerals.size(),
         });
         infos.collect()
     }
 
     /// The watches that this instance's sessions have set, by path. Blocks until the node's thread
-    /// answers; empty once the node has stopped.
+    /// answers; empty once the node has stopped. It asks for a few thousand at a time: watches that are
+    /// set or end meanwhile may be in the list or not.
     ///
     /// ```
     /// use quorate::{WatchMode, WatcherType, testing::Cluster};
@@ -196,7 +193,17 @@ impl Coordinator {
     /// # Ok::<(), quorate::Error>(())
     /// ```
     pub fn watches(&self) -> Vec<WatchInfo> {
-        self.shared().look(Engine::watches).unwrap_or_default()
+        let mut watches = Vec::new();
+        let mut after = None;
+        loop {
+            let part = self.shared().look(move |engine| engine.watches_after(after));
+            let part = part.unwrap_or_default();
+            let Some((last, _)) = part.last() else { break };
+            after = Some(*last);
+            watches.extend(part.into_iter().map(|(_, watch)| watch));
+        }
+        watches.sort_by(|one, other| one.path.cmp(&other.path));
+        watches
     }
 
     /// The state of this instance and of its cluster.

@@ -124,6 +124,11 @@ impl State {
             .wrapping_add(self.sessions.hash())
             .wrapping_add(self.tombstones.hash())
     }
+
+    /// All sessions, in the order of their ids.
+    pub(crate) fn sessions(&self) -> impl Iterator<Item = (SessionId, &SessionRecord)> {
+        self.sessions.iter()
+    }
 }
 
 impl Machine {
@@ -204,7 +209,7 @@ impl Machine {
 
     /// All sessions, in the order of their ids.
     pub(crate) fn sessions(&self) -> impl Iterator<Item = (SessionId, &SessionRecord)> {
-        self.state.sessions.iter()
+        self.state.sessions()
     }
 
     pub(crate) fn session_count(&self) -> usize {

@@ -189,7 +189,7 @@ impl SessionRecord {
         self.last_seq.wrapping_sub(self.results.len() as u64).wrapping_add(1)
     }
 
-    pub(super) fn result_count(&self) -> usize {
+    pub(crate) fn result_count(&self) -> usize {
         self.results.len()
     }
 

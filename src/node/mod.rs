@@ -47,6 +47,7 @@ pub(crate) mod query;
 pub(crate) mod raft;
 mod receive;
 pub(crate) mod replica;
+pub(crate) mod session_timers;
 pub(crate) mod sessions;
 mod start;
 mod status;
@@ -324,7 +325,8 @@ impl Node {
         }
         // Elections take this long, so a request that takes longer may be lost.
         let patience = self.patience();
-        self.read_index.restart_older(now.saturating_sub(patience));
+        let unrenewed = self.read_index.restart_older(now.saturating_sub(patience));
+        self.local.renew_again(unrenewed, now);
         self.local.send_stuck_again(now);
         if let Some(leading) = &mut self.leading {
             for peer in leading.outgoing.take_stalled(now.saturating_sub(patience * 4)) {

@@ -5,7 +5,7 @@ use raft::StateRole;
 use crate::machine::Machine;
 use crate::node::Node;
 use crate::node::bootstrap::Founding;
-use crate::node::io::NodeStatus;
+use crate::node::io::{NodeStatus, WatchId};
 use crate::node::stored::Identity;
 use crate::types::membership::{Member, NodeId};
 use crate::types::metrics::Metrics;
@@ -62,9 +62,12 @@ impl Node {
         &self.machine
     }
 
-    /// The watches that its users have set, by their paths.
-    pub(crate) fn watches(&self) -> impl Iterator<Item = WatchInfo> {
-        self.replica.watches.infos()
+    /// The watches that its users have set after this one, by their numbers.
+    pub(crate) fn watches_after(
+        &self,
+        after: Option<WatchId>,
+    ) -> impl Iterator<Item = (WatchId, WatchInfo)> {
+        self.replica.watches.infos_after(after)
     }
 
     /// The term, the leader (0: none known) and whether that is this node.

@@ -3,7 +3,7 @@
 use crate::machine::{Machine, Tree};
 use crate::node::Node;
 use crate::node::client::Client;
-use crate::node::io::{Effects, Input, NodeStatus, Now};
+use crate::node::io::{Effects, Input, NodeStatus, Now, WatchId};
 use crate::types::membership::NodeId;
 use crate::types::watch::WatchInfo;
 
@@ -90,11 +90,13 @@ impl Engine {
         self.node().map_or(0, Node::cluster)
     }
 
-    /// The watches that its users have set, by path.
-    pub(crate) fn watches(&self) -> Vec<WatchInfo> {
+    /// The first of the watches that its users have set after this one, by their numbers: not so many
+    /// that other work of the node's thread would wait for long.
+    pub(crate) fn watches_after(&self, after: Option<WatchId>) -> Vec<(WatchId, WatchInfo)> {
+        const MOST: usize = 4096;
         match self {
-            Engine::Node(node) => node.watches().collect(),
-            Engine::Client(client) => client.watches(),
+            Engine::Node(node) => node.watches_after(after).take(MOST).collect(),
+            Engine::Client(client) => client.watches_after(after).take(MOST).collect(),
         }
     }
 }

@@ -332,7 +332,7 @@ impl Client {
                         }
                     }
                     self.local.send_again(now);
-                    self.read_index.restart();
+                    self.local.renew_again(self.read_index.restart(), now);
                 }
                 ToClient::Held { session, holder, ids } => {
                     if !ids.is_empty() {
@@ -381,7 +381,7 @@ impl Client {
                 }
                 ToClient::Again => {
                     self.local.send_again(now);
-                    self.read_index.restart();
+                    self.local.renew_again(self.read_index.restart(), now);
                 }
                 ToClient::Members { members, availability } => self.learn(members, availability),
                 // It was looked at first.

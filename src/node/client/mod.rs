@@ -26,6 +26,7 @@ mod identity_tests;
 mod storm_tests;
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Bound;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -216,16 +217,16 @@ impl Client {
         if self.member().is_some() { self.leader } else { 0 }
     }
 
-    /// The watches that its users have set.
-    pub(crate) fn watches(&self) -> Vec<WatchInfo> {
-        let info = |of: &Watch| WatchInfo {
-            path: (*of.path).to_owned(),
-            kind: of.kind.of_type(),
-            session: of.session,
-        };
-        let mut infos: Vec<WatchInfo> = self.watches.values().map(info).collect();
-        infos.sort_by(|one, other| one.path.cmp(&other.path));
-        infos
+    /// The watches that its users have set after this one, by their numbers.
+    pub(crate) fn watches_after(
+        &self,
+        after: Option<WatchId>,
+    ) -> impl Iterator<Item = (WatchId, WatchInfo)> {
+        let after = (after.map_or(Bound::Unbounded, Bound::Excluded), Bound::Unbounded);
+        self.watches.range(after).map(|(id, watch)| {
+            let (path, session) = ((*watch.path).to_owned(), watch.session);
+            (*id, WatchInfo { path, kind: watch.kind.of_type(), session })
+        })
     }
 
     pub(crate) fn status(&self) -> NodeStatus {
@@ -352,7 +353,8 @@ impl Client {
             self.local.lose(session, &mut self.effects);
         }
         let election = self.config.heartbeat * (2 * ELECTION_TICKS as u32);
-        self.read_index.restart_older(now.saturating_sub(election));
+        let unrenewed = self.read_index.restart_older(now.saturating_sub(election));
+        self.local.renew_again(unrenewed, now);
         self.local.send_stuck_again(now);
         self.check_member();
     }
@@ -373,9 +375,8 @@ impl Client {
             }
         }
         let now = self.now.mono;
-        let period = self.local.renewal_period(READ_INDEX_PERIOD);
-        if self.read_index.is_due(now, period) {
-            let sessions = self.local.living();
+        if self.read_index.is_due(now, READ_INDEX_PERIOD, self.local.has_renewals(now)) {
+            let sessions = self.local.take_renewals(now, self.read_index.has_waiting());
             let read_index = self.read_index.ask(now, sessions.clone());
             self.messages.push(FromClient::ReadIndex {
                 boot: self.read_index.boot(),

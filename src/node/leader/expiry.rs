@@ -9,23 +9,26 @@
 //! every session its full timeout. Deadlines are rounded up to the next bucket, so no session expires
 //! early.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use crate::node::io::Time;
+use crate::node::session_timers::SessionTimers;
 use crate::types::znode::SessionId;
 
 #[derive(Debug)]
 pub(crate) struct ExpiryTable {
     bucket: Duration,
     deadline_of: BTreeMap<SessionId, Time>,
-    by_deadline: BTreeMap<Time, BTreeSet<SessionId>>,
+    /// When each of them is looked at: not after its deadline. So a renewal, of which there are many,
+    /// only changes the deadline.
+    looks: SessionTimers,
 }
 
 impl ExpiryTable {
     /// `bucket` must not be zero.
     pub(crate) fn new(bucket: Duration) -> ExpiryTable {
-        ExpiryTable { bucket, deadline_of: BTreeMap::new(), by_deadline: BTreeMap::new() }
+        ExpiryTable { bucket, deadline_of: BTreeMap::new(), looks: SessionTimers::default() }
     }
 
     /// The session was renewed at `now`.
@@ -33,39 +36,30 @@ impl ExpiryTable {
         let bucket = self.bucket.as_nanos().max(1);
         let rounded = (now + timeout).as_nanos().div_ceil(bucket) * bucket;
         let deadline = Duration::from_nanos(u64::try_from(rounded).unwrap_or(u64::MAX));
-        match self.deadline_of.get(&session) {
-            Some(current) if *current >= deadline => return,
-            Some(_) => self.forget(session),
-            None => {}
+        let known = self.deadline_of.entry(session).or_default();
+        if *known == Time::ZERO {
+            self.looks.set(session, deadline);
         }
-        self.deadline_of.insert(session, deadline);
-        self.by_deadline.entry(deadline).or_default().insert(session);
+        *known = deadline.max(*known);
     }
 
     /// The session is closed.
     pub(crate) fn forget(&mut self, session: SessionId) {
-        let Some(deadline) = self.deadline_of.remove(&session) else {
-            return;
-        };
-        if let Some(sessions) = self.by_deadline.get_mut(&deadline) {
-            sessions.remove(&session);
-            if sessions.is_empty() {
-                self.by_deadline.remove(&deadline);
-            }
-        }
+        self.deadline_of.remove(&session);
+        self.looks.clear(session);
     }
 
     /// Takes out the sessions whose time is up, in a fixed order.
     pub(crate) fn take_expired(&mut self, now: Time) -> Vec<SessionId> {
         let mut expired = Vec::new();
-        while let Some(entry) = self.by_deadline.first_entry() {
-            if *entry.key() > now {
-                break;
+        for session in self.looks.take_due(now) {
+            match self.deadline_of.get(&session) {
+                Some(deadline) if *deadline > now => self.looks.set(session, *deadline),
+                _ => {
+                    self.deadline_of.remove(&session);
+                    expired.push(session);
+                }
             }
-            expired.extend(entry.remove());
-        }
-        for session in &expired {
-            self.deadline_of.remove(session);
         }
         expired
     }

@@ -16,6 +16,7 @@
 //! that fires once is over all the same.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Bound;
 use std::sync::Arc;
 
 use crate::machine::command::{Change, ChangeKind};
@@ -277,13 +278,15 @@ impl WatchTable {
         }
     }
 
-    /// All of them, by their paths.
-    pub(crate) fn infos(&self) -> impl Iterator<Item = WatchInfo> {
-        let all = self.by_path.values().flat_map(AtPath::iter);
-        all.filter_map(|(id, kind)| {
-            let watcher = self.watchers.get(&id)?;
+    /// Those after this one, by their numbers.
+    pub(crate) fn infos_after(
+        &self,
+        after: Option<WatchId>,
+    ) -> impl Iterator<Item = (WatchId, WatchInfo)> {
+        let after = (after.map_or(Bound::Unbounded, Bound::Excluded), Bound::Unbounded);
+        self.watchers.range(after).map(|(id, watcher)| {
             let (path, session) = ((*watcher.path).to_owned(), watcher.session);
-            Some(WatchInfo { path, kind: kind.of_type(), session })
+            (*id, WatchInfo { path, kind: watcher.kind.of_type(), session })
         })
     }
 

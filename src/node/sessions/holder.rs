@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use crate::machine::command::{Command, OpError, Reply};
 use crate::node::io::{Effects, Holding, RequestId, Time};
+use crate::node::leader::admission;
 use crate::node::query::Answer;
 use crate::node::sessions::queue::{Queue, Viewer};
 use crate::planted::{Bug, planted};
@@ -39,6 +40,8 @@ pub(crate) struct LocalSession {
     /// The last number ever sent to anyone.
     pub(super) ever_sent: u64,
     pub(super) applied: u64,
+    /// The last number whose result a request has acknowledged: the state machine keeps those after it.
+    pub(super) acknowledged: u64,
     /// When its requests last moved, and how long to wait before they are sent again.
     pub(super) moved_at: Time,
     pub(super) patience: Duration,
@@ -122,6 +125,18 @@ impl LocalSession {
             self.state = state;
             effects.sessions.push((self.holding(), state));
         }
+    }
+
+    /// When it is suspended, if no ReadIndex request renews it.
+    pub(super) fn suspended_at(&self) -> Time {
+        (self.heard + self.timeout / 3).min(self.lost_at)
+    }
+
+    /// Gives a write the next number.
+    pub(super) fn push(&mut self, request: RequestId, command: Command) {
+        self.issued += 1;
+        let size = admission::size(&command);
+        self.writes.push_back(PendingWrite { request, command, size, refused: None });
     }
 
     pub(super) fn holding(&self) -> Holding {

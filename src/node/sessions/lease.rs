@@ -4,15 +4,27 @@ use std::time::Duration;
 
 use super::LocalSessions;
 use super::holder::LocalSession;
-use crate::node::io::{Effects, Time};
+use crate::machine::command::Command;
+use crate::node::io::{Effects, RequestId, Time};
 use crate::planted::{Bug, planted};
 use crate::types::session::SessionState;
 use crate::types::znode::SessionId;
+
+/// How many results of a session that has fallen silent the state machine may keep.
+const KEPT_MAX: u64 = 16;
+/// How long before its time a session is renewed with others.
+const RENEWED_AHEAD: Duration = Duration::from_millis(250);
 
 /// How much of a session's timeout this node trusts: the rest covers clocks that run at
 /// different rates (`1 - 9/10` of the timeout, so rates may differ by 10 %).
 pub(super) fn trusted(timeout: Duration) -> Duration {
     timeout / 10 * if planted(Bug::LeaseTooLong) { 20 } else { 9 }
+}
+
+/// How long after a renewal a session is renewed again. It is suspended after a third of its timeout,
+/// so one election does not suspend it.
+fn renewed_after(timeout: Duration) -> Duration {
+    timeout / 6
 }
 
 impl LocalSessions {
@@ -37,31 +49,91 @@ impl LocalSessions {
             (held.valid_until, held.lost_at) = (valid_until, valid_until);
             effects.leases.push((held.holding(), valid_until));
         }
+        // While it is connected its next look is early enough.
+        if held.state != SessionState::Connected {
+            self.deadlines.set(session, held.suspended_at());
+        }
         held.set_state(SessionState::Connected, effects);
     }
 
-    /// How often they are to be renewed: a few times in the shortest of their timeouts.
-    pub(crate) fn renewal_period(&self, most: Duration) -> Duration {
-        let living = self.sessions.values().filter(|held| held.is_open());
-        living.map(|held| held.timeout / 4).fold(most, Duration::min)
+    /// The session is open: it is renewed from now on, and its deadlines count.
+    pub(super) fn begin_lease(&mut self, session: SessionId) {
+        if let Some(held) = self.sessions.get(&session) {
+            self.renewals.set(session, held.heard + renewed_after(held.timeout));
+            self.deadlines.set(session, held.suspended_at());
+        }
     }
 
-    /// The sessions that are to be kept alive.
-    pub(crate) fn living(&self) -> Vec<SessionId> {
-        self.sessions.values().filter(|held| held.is_open()).map(|held| held.id).collect()
+    /// The session is over.
+    pub(super) fn end_lease(&mut self, session: SessionId) {
+        self.renewals.clear(session);
+        self.deadlines.clear(session);
+    }
+
+    /// Whether sessions are to be renewed now.
+    pub(crate) fn has_renewals(&self, now: Time) -> bool {
+        self.renewals.is_due(now)
+    }
+
+    /// The sessions that a ReadIndex request of now renews. One that somebody waits for (`sync`)
+    /// carries only those that have to be renewed now, so that syncs cost the same however many
+    /// sessions there are. The others carry also those whose time comes soon, so that there are few of
+    /// them.
+    pub(crate) fn take_renewals(&mut self, now: Time, sync: bool) -> Vec<SessionId> {
+        let ahead = if sync { Duration::ZERO } else { RENEWED_AHEAD };
+        let due = self.renewals.take_due(now + ahead);
+        for session in &due {
+            if let Some(held) = self.sessions.get(session) {
+                self.renewals.set(*session, now + renewed_after(held.timeout));
+                self.acknowledge(*session);
+            }
+        }
+        due
+    }
+
+    /// These sessions were carried by requests that may be lost: the next one renews them.
+    pub(crate) fn renew_again(&mut self, sessions: Vec<SessionId>, now: Time) {
+        for session in sessions {
+            if self.renewals.has(session) {
+                self.renewals.set(session, now);
+            }
+        }
+    }
+
+    /// The state machine keeps the results of a session until its next write acknowledges them. One
+    /// that has fallen silent after many writes acknowledges them by a write that does nothing.
+    fn acknowledge(&mut self, session: SessionId) {
+        let Some(held) = self.sessions.get_mut(&session) else {
+            return;
+        };
+        let kept = held.applied - held.acknowledged;
+        if kept > KEPT_MAX && held.writes.is_empty() && !held.closing {
+            held.push(RequestId(0), Command::Multi(Vec::new()));
+            self.unsent.insert(session);
+        }
     }
 
     /// Suspends the sessions that were not confirmed for a third of their timeout, and names those
     /// whose local deadline has passed.
     pub(crate) fn check_deadlines(&mut self, now: Time, effects: &mut Effects) -> Vec<SessionId> {
         let mut lost = Vec::new();
-        let reports = |held: &&mut LocalSession| held.is_open() && !planted(Bug::LossUnreported);
-        for held in self.sessions.values_mut().filter(reports) {
+        for session in self.deadlines.take_due(now) {
+            let Some(held) = self.sessions.get_mut(&session) else {
+                continue;
+            };
+            if planted(Bug::LossUnreported) {
+                continue;
+            }
             if now >= held.lost_at {
                 lost.push(held.id);
-            } else if now >= held.heard + held.timeout / 3 {
-                held.set_state(SessionState::Suspended, effects);
+                continue;
             }
+            let mut next = held.suspended_at();
+            if now >= next {
+                held.set_state(SessionState::Suspended, effects);
+                next = held.lost_at;
+            }
+            self.deadlines.set(session, next);
         }
         lost
     }
@@ -73,6 +145,7 @@ impl LocalSessions {
             return;
         };
         held.set_state(SessionState::Expired, effects);
+        self.renewals.clear(session);
         self.lost.insert(session);
         let error = held.over();
         // What was never sent to anyone cannot happen any more.
@@ -105,21 +178,28 @@ mod tests {
     use crate::node::versions::Gate;
     use crate::types::version::FIRST;
 
-    /// It was sent in time and confirmed too late, before the node had looked at its clock again: a
-    /// session that was not surely alive any more, as its user could see, was so again.
-    #[test]
-    fn a_lease_that_has_run_out_is_not_renewed() {
-        const S: Time = Time::from_secs(1);
+    const S: Time = Time::from_secs(1);
+
+    /// One session with a timeout of 10 s, opened at 100 s.
+    fn opened(effects: &mut Effects) -> (LocalSessions, SessionId) {
         let mut sessions = LocalSessions::new(S);
-        let mut effects = Effects::default();
         let (session, holder) = (SessionId(1), 2);
         let command = Command::Open { secret: [0; 16], timeout_ms: 10_000, owner: 1, base: 0 };
-        sessions.open(RequestId(1), session, holder, 10 * S, command, &mut effects);
+        sessions.open(RequestId(1), session, holder, 10 * S, command, effects);
         let gate = Gate { version: FIRST, possible: FIRST };
         assert_eq!(sessions.take_unsent(gate, 100 * S).len(), 1);
         let result = Ok(Reply::Session { timeout_ms: 10_000 });
         let opened = Outcome { session, holder, seq: 0, result };
-        sessions.outcome(&opened, 101 * S, 1, &mut effects);
+        sessions.outcome(&opened, 101 * S, 1, effects);
+        (sessions, session)
+    }
+
+    /// It was sent in time and confirmed too late, before the node had looked at its clock again: a
+    /// session that was not surely alive any more, as its user could see, was so again.
+    #[test]
+    fn a_lease_that_has_run_out_is_not_renewed() {
+        let mut effects = Effects::default();
+        let (mut sessions, session) = opened(&mut effects);
         sessions.renew(session, 105 * S, 106 * S, &mut effects);
         let leases =
             |effects: &Effects| effects.leases.iter().map(|(_, until)| *until).collect::<Vec<_>>();
@@ -127,5 +207,23 @@ mod tests {
         sessions.renew(session, 113 * S, 114 * S, &mut effects);
         assert_eq!(leases(&effects).len(), 2, "too late");
         assert_eq!(sessions.check_deadlines(114 * S, &mut effects), [session]);
+    }
+
+    #[test]
+    fn a_session_is_renewed_in_its_time_and_again_if_that_was_lost() {
+        let (mut sessions, session) = opened(&mut Effects::default());
+        assert!(!sessions.has_renewals(101 * S) && sessions.has_renewals(102 * S));
+        assert_eq!(sessions.take_renewals(101 * S, true), []);
+        assert_eq!(sessions.take_renewals(102 * S, true), [session]);
+        assert_eq!(sessions.take_renewals(102 * S, true), []);
+        sessions.renew_again(vec![session], 102 * S);
+        assert_eq!(sessions.take_renewals(102 * S, true), [session]);
+        let soon = 102 * S + renewed_after(10 * S) - RENEWED_AHEAD;
+        assert_eq!(sessions.take_renewals(soon, true), []);
+        assert_eq!(sessions.take_renewals(soon, false), [session], "with others");
+        sessions.end(session, SessionState::Expired, &mut Effects::default());
+        sessions.renew_again(vec![session], soon);
+        assert!(!sessions.has_renewals(soon + 9 * S));
+        assert_eq!(sessions.check_deadlines(200 * S, &mut Effects::default()), []);
     }
 }

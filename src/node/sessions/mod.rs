@@ -23,15 +23,15 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
-use self::holder::{LocalSession, Opening, PendingWrite};
+use self::holder::{LocalSession, Opening};
 use self::lease::trusted;
 use self::queue::{Queue, Turn};
 use crate::machine::Machine;
 use crate::machine::command::{Command, OpError, Outcome, Reply, TIMEOUT_KEPT};
 use crate::node::io::{Effects, RequestId, Time, Write};
-use crate::node::leader::admission;
 use crate::node::negotiated;
 use crate::node::query::Answer;
+use crate::node::session_timers::SessionTimers;
 use crate::node::sessions::read_index::SyncId;
 use crate::node::versions::Gate;
 use crate::types::acl::{AccessList, Id, Permissions};
@@ -59,6 +59,12 @@ pub(crate) struct LocalSessions {
     held_back: BTreeSet<SessionId>,
     gate: Gate,
     next_sync: SyncId,
+    /// When each open session is renewed.
+    renewals: SessionTimers,
+    /// When it may be suspended or lost: never after that moment.
+    deadlines: SessionTimers,
+    /// Sessions with requests at the leader.
+    asking: BTreeSet<SessionId>,
     /// Sessions whose local deadline has passed and which may owe answers yet.
     lost: BTreeSet<SessionId>,
     /// How many waits there are, of all sessions.
@@ -80,6 +86,9 @@ impl LocalSessions {
             held_back: BTreeSet::new(),
             gate: Gate { version: FIRST, possible: FIRST },
             next_sync: 0,
+            renewals: SessionTimers::default(),
+            deadlines: SessionTimers::default(),
+            asking: BTreeSet::new(),
             lost: BTreeSet::new(),
             waits: 0,
             syncs: BTreeMap::new(),
@@ -127,6 +136,7 @@ impl LocalSessions {
                 under_way: 0,
                 ever_sent: 0,
                 applied: 0,
+                acknowledged: 0,
                 moved_at: Time::ZERO,
                 patience: self.patience,
                 writes: VecDeque::new(),
@@ -199,10 +209,8 @@ impl LocalSessions {
             Write::Authenticate(ids) => Command::Authenticate { ids },
             Write::Close => Command::Close,
         };
-        held.issued += 1;
         held.closing = closes;
-        let size = admission::size(&command);
-        held.writes.push_back(PendingWrite { request, command, size, refused: None });
+        held.push(request, command);
         self.unsent.insert(session);
     }
 
@@ -331,6 +339,7 @@ impl LocalSessions {
                     }
                     effects.leases.push((held.holding(), held.valid_until));
                     held.set_state(SessionState::Connected, effects);
+                    self.begin_lease(session);
                 }
                 effects.replies.push((opening.request, Ok(Answer::Reply(reply.clone()))));
                 self.ready.insert(session);
@@ -373,6 +382,7 @@ impl LocalSessions {
         }
         self.fail_waits(session, effects);
         self.sessions.remove(&session);
+        self.end_lease(session);
     }
 
     /// A snapshot was installed, and the session's open (or resume) is not answered by it.
@@ -409,6 +419,8 @@ impl LocalSessions {
             effects.replies.extend(requests.map(|request| (request, Err(error.clone()))));
         }
         self.waits = 0;
+        (self.renewals, self.deadlines) = (SessionTimers::default(), SessionTimers::default());
+        self.asking.clear();
         self.lost.clear();
         self.unsent.clear();
         self.held_back.clear();

@@ -72,13 +72,17 @@ impl ReadIndexRequests {
         self.boot
     }
 
-    /// Whether a ReadIndex request is to be asked for: for whoever waits for one, and so long after
-    /// the last. That is for the sessions as they are now: one that was just opened may be shorter
-    /// than all others.
-    pub(crate) fn is_due(&self, now: Time, period: Duration) -> bool {
+    /// Whether a ReadIndex request is to be asked for: for whoever waits for one, for sessions that
+    /// are to be renewed (`renews`), and so long after the last.
+    pub(crate) fn is_due(&self, now: Time, period: Duration, renews: bool) -> bool {
         let under_way = self.asked.values().filter(|request| !request.asked_anew).count();
         let is_time = || self.last.is_none_or(|last| now >= last + period);
-        under_way < UNDER_WAY_MAX && (!self.waiting.is_empty() || is_time())
+        under_way < UNDER_WAY_MAX && (renews || self.has_waiting() || is_time())
+    }
+
+    /// Whether somebody waits for the next ReadIndex request.
+    pub(crate) fn has_waiting(&self) -> bool {
+        !self.waiting.is_empty()
     }
 
     /// The number of the next ReadIndex request.
@@ -127,29 +131,32 @@ impl ReadIndexRequests {
         self.fresh_at
     }
 
-    /// The leader changed, or its connection: what was asked may never be answered.
-    pub(crate) fn restart(&mut self) {
-        self.ask_anew(|_| true);
+    /// The leader changed, or its connection: what was asked may never be answered. Returns the
+    /// sessions that may not have been renewed.
+    #[must_use]
+    pub(crate) fn restart(&mut self) -> Vec<SessionId> {
         self.last = None;
+        self.ask_anew(|_| true)
     }
 
     /// Asks again for the ReadIndex requests sent before `before`. A late answer still counts.
-    pub(crate) fn restart_older(&mut self, before: Time) {
-        if self.ask_anew(|request| request.sent < before) {
-            self.last = None;
-        }
+    /// Returns the sessions that may not have been renewed.
+    #[must_use]
+    pub(crate) fn restart_older(&mut self, before: Time) -> Vec<SessionId> {
+        self.ask_anew(|request| request.sent < before)
     }
 
-    fn ask_anew(&mut self, which: impl Fn(&ReadIndexRequest) -> bool) -> bool {
-        let mut any = false;
+    fn ask_anew(&mut self, which: impl Fn(&ReadIndexRequest) -> bool) -> Vec<SessionId> {
+        let mut sessions = Vec::new();
         for request in self.asked.values_mut() {
             if !request.asked_anew && which(request) {
                 request.asked_anew = true;
+                self.last = None;
                 self.waiting.extend(&request.syncs);
-                any = true;
+                sessions.extend(&request.sessions);
             }
         }
-        any
+        sessions
     }
 }
 
@@ -164,27 +171,36 @@ mod tests {
     #[test]
     fn a_round_carries_all_that_wait_and_is_confirmed_once() {
         let mut requests = ReadIndexRequests::new(7);
-        assert!(requests.is_due(Time::ZERO, 4 * S));
+        assert!(requests.is_due(Time::ZERO, 4 * S, false));
         requests.wait(1);
         requests.wait(2);
         let request = requests.ask(S, vec![SessionId(9)]);
-        assert!(!requests.is_due(2 * S, 4 * S));
+        assert!(!requests.is_due(2 * S, 4 * S, false));
         assert!(requests.confirmed(8, request).is_none());
         let confirmed = requests.confirmed(7, request).unwrap();
         assert_eq!(confirmed.syncs, [1, 2]);
         assert_eq!(confirmed.sent, S);
         assert!(requests.confirmed(7, request).is_none());
-        assert!(requests.is_due(5 * S, 4 * S));
+        assert!(requests.is_due(5 * S, 4 * S, false));
     }
 
     /// The next was due a second after the last, whatever came: a session of half a second that was
     /// opened between them was not renewed in time.
     #[test]
-    fn a_shorter_session_makes_the_next_one_due_sooner() {
+    fn a_session_to_be_renewed_makes_the_next_one_due_sooner() {
         let mut requests = ReadIndexRequests::new(7);
         requests.ask(S, vec![]);
-        assert!(!requests.is_due(S + S / 8, S));
-        assert!(requests.is_due(S + S / 8, S / 8));
+        assert!(!requests.is_due(S + S / 8, S, false));
+        assert!(requests.is_due(S + S / 8, S, true));
+    }
+
+    #[test]
+    fn sessions_of_a_request_that_may_be_lost_are_named_once() {
+        let mut requests = ReadIndexRequests::new(7);
+        requests.ask(S, vec![SessionId(9)]);
+        assert_eq!(requests.restart_older(S), []);
+        assert_eq!(requests.restart_older(2 * S), [SessionId(9)]);
+        assert_eq!(requests.restart(), []);
     }
 
     #[test]
@@ -192,10 +208,10 @@ mod tests {
         let mut requests = ReadIndexRequests::new(7);
         requests.wait(1);
         let slow = requests.ask(S, vec![]);
-        requests.restart_older(S);
-        assert!(!requests.is_due(2 * S, 4 * S));
-        requests.restart();
-        assert!(requests.is_due(2 * S, 4 * S));
+        assert_eq!(requests.restart_older(S), []);
+        assert!(!requests.is_due(2 * S, 4 * S, false));
+        assert_eq!(requests.restart(), []);
+        assert!(requests.is_due(2 * S, 4 * S, false));
         let again = requests.ask(2 * S, vec![]);
         assert_ne!(slow, again);
         assert_eq!(requests.confirmed(7, again).unwrap().syncs, [1]);
@@ -211,7 +227,7 @@ mod tests {
         let mut asked = VecDeque::new();
         for sync in 0..1000 {
             requests.wait(sync);
-            if requests.is_due(S, 4 * S) {
+            if requests.is_due(S, 4 * S, false) {
                 asked.push_back(requests.ask(S, vec![]));
             }
             // The leader answers a ReadIndex request for each hundred syncs.
@@ -223,7 +239,7 @@ mod tests {
         }
         while let Some(request) = asked.pop_front() {
             answered.extend(requests.confirmed(7, request).unwrap().syncs);
-            if requests.is_due(S, 4 * S) {
+            if requests.is_due(S, 4 * S, false) {
                 asked.push_back(requests.ask(S, vec![]));
             }
         }
@@ -236,12 +252,12 @@ mod tests {
         requests.wait(1);
         let first = requests.ask(S, vec![]);
         for n in 0..ASKED_MAX as u32 {
-            requests.restart_older(Time::MAX);
-            assert!(requests.is_due(2 * S, 4 * S));
+            assert_eq!(requests.restart_older(Time::MAX), []);
+            assert!(requests.is_due(2 * S, 4 * S, false));
             requests.ask(n * S, vec![]);
         }
         assert!(requests.confirmed(7, first).is_none());
-        requests.restart_older(Time::MAX);
+        assert_eq!(requests.restart_older(Time::MAX), []);
         let last = requests.ask(2 * S, vec![]);
         assert_eq!(requests.confirmed(7, last).unwrap().syncs, [1]);
     }

@@ -57,14 +57,14 @@ impl LocalSessions {
                 acked: held.applied + 1,
                 command: command.clone(),
             };
+            if self.asking.insert(session) || held.sent.is_none() {
+                held.moved_at = now;
+            }
             if let Some(opening) = &held.opening
                 && held.sent.is_none()
             {
                 requests.push(request(0, &opening.command));
                 held.first_sent.get_or_insert(now);
-            }
-            if held.sent.is_none() {
-                held.moved_at = now;
             }
             let from = held.sent.unwrap_or(0).max(held.applied);
             let most = held.issued.min(held.applied + WINDOW).min(held.ceiling.max(from));
@@ -83,6 +83,7 @@ impl LocalSessions {
                     break;
                 }
                 upto += 1;
+                held.acknowledged = held.applied;
                 under_way += write.size;
                 requests.push(request(upto, &write.command));
             }
@@ -110,18 +111,22 @@ impl LocalSessions {
 
     /// The same for the sessions of which nothing has moved for a while, each time a longer one.
     pub(crate) fn send_stuck_again(&mut self, now: Time) {
-        for held in self.sessions.values_mut() {
+        let mut asking = std::mem::take(&mut self.asking);
+        asking.retain(|session| {
+            let Some(held) = self.sessions.get_mut(session) else {
+                return false;
+            };
             let waits = held.sent.is_some()
                 && !held.is_over()
                 && (held.opening.is_some() || !held.writes.is_empty());
-            if !waits {
-                held.moved_at = now;
-            } else if now >= held.moved_at + held.patience {
+            if waits && now >= held.moved_at + held.patience {
                 held.moved_at = now;
                 held.patience = (held.patience * 2).min(self.patience * 8);
                 held.forget_sent();
                 self.unsent.insert(held.id);
             }
-        }
+            waits
+        });
+        self.asking = asking;
     }
 }

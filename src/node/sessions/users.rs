@@ -60,8 +60,9 @@ impl Node {
     }
 
     pub(in crate::node) fn send_again(&mut self) {
-        self.local.send_again(self.now.mono);
-        self.read_index.restart();
+        let now = self.now.mono;
+        self.local.send_again(now);
+        self.local.renew_again(self.read_index.restart(), now);
     }
 
     pub(in crate::node) fn send_requests(&mut self) {
@@ -105,14 +106,14 @@ impl Node {
     pub(in crate::node) fn request_read_index(&mut self) {
         let leader = self.leadership.leader;
         let now = self.now.mono;
-        let period = self.local.renewal_period(READ_INDEX_PERIOD);
+        let renews = self.local.has_renewals(now);
         if leader == 0
-            || !self.read_index.is_due(now, period)
+            || !self.read_index.is_due(now, READ_INDEX_PERIOD, renews)
             || (leader == self.id && !self.serves())
         {
             return;
         }
-        let sessions = self.local.living();
+        let sessions = self.local.take_renewals(now, self.read_index.has_waiting());
         let read_index = self.read_index.ask(now, sessions.clone());
         let boot = self.read_index.boot();
         if leader == self.id {

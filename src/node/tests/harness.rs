@@ -158,6 +158,8 @@ pub(crate) struct Cluster {
     pub(crate) ended: Vec<WatchId>,
     pub(crate) states: Vec<(NodeId, SessionId, SessionState)>,
     pub(crate) leases: BTreeMap<SessionId, Time>,
+    /// The lease that each session was first given.
+    pub(crate) first_leases: BTreeMap<SessionId, Time>,
     pub(crate) stopped: BTreeMap<NodeId, String>,
     /// Of those that are not where they were founded.
     addresses: BTreeMap<NodeId, String>,
@@ -168,6 +170,8 @@ pub(crate) struct Cluster {
     pub(crate) newest: u16,
     /// Requests on their way to a leader.
     pub(crate) forwarded: Vec<PeerMessage>,
+    /// How many renewals of sessions were sent to leaders.
+    pub(crate) renewed: u64,
     /// What was sent to those who are no members: from whom, and to whom.
     pub(crate) elsewhere: Vec<(NodeId, NodeId, PeerMessage)>,
     /// All that was done, for comparing two runs.
@@ -202,11 +206,13 @@ impl Cluster {
             ended: Vec::new(),
             states: Vec::new(),
             leases: BTreeMap::new(),
+            first_leases: BTreeMap::new(),
             stopped: BTreeMap::new(),
             addresses: BTreeMap::new(),
             peers: Vec::new(),
             newest: 0,
             forwarded: Vec::new(),
+            renewed: 0,
             elsewhere: Vec::new(),
             trace: Vec::new(),
         };
@@ -421,6 +427,9 @@ impl Cluster {
             if matches!(message, PeerMessage::Forward { .. }) {
                 self.forwarded.push(message.clone());
             }
+            if let PeerMessage::ReadIndex { sessions, .. } = &message {
+                self.renewed += sessions.len() as u64;
+            }
             let message = PeerMessage::decode(&bytes).unwrap();
             self.newest = self.newest.max(needs(&message));
             if !self.hosts.contains_key(&to) {
@@ -462,7 +471,10 @@ impl Cluster {
         }
         self.events.extend(effects.events);
         self.ended.extend(effects.ended);
-        self.leases.extend(effects.leases.iter().map(|(of, until)| (of.session, *until)));
+        for (of, until) in &effects.leases {
+            self.first_leases.entry(of.session).or_insert(*until);
+            self.leases.insert(of.session, *until);
+        }
         let states = effects.sessions.into_iter();
         self.states.extend(states.map(|(of, state)| (id, of.session, state)));
         self.replies.extend(effects.replies);

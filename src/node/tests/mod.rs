@@ -7,6 +7,8 @@ pub(crate) mod harness;
 #[cfg(test)]
 pub(crate) mod learners;
 #[cfg(test)]
+pub(crate) mod many_sessions;
+#[cfg(test)]
 pub(crate) mod membership;
 #[cfg(test)]
 pub(crate) mod model;

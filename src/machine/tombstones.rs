@@ -17,7 +17,12 @@ use crate::types::znode::{SessionId, Zxid};
 
 /// How many closed sessions are kept by id. A node that has missed more ends than this can open a
 /// session only once it has caught up.
-pub(super) const TOMBSTONES_MAX: usize = 10_000;
+pub(super) const TOMBSTONES_MAX: usize = if cfg!(feature = "simulator") {
+    // So that worlds of the simulator, which are small, get there.
+    8
+} else {
+    10_000
+};
 
 #[derive(Clone, Debug)]
 pub(super) struct Tombstones {

@@ -258,7 +258,9 @@ impl LocalSessions {
             self.unsent.insert(session);
             return;
         }
-        if seq != held.applied + 1 {
+        // While it is not open, a write is refused only because the open before it was, as `StaleOpen`.
+        // Both are sent again.
+        if seq != held.applied + 1 || held.opening.is_some() {
             return;
         }
         let Some(write) = held.writes.pop_front() else {

@@ -130,3 +130,43 @@ impl LocalSessions {
         self.asking = asking;
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::machine::command::{Op, OpError, Outcome, Reply};
+    use crate::node::io::{Effects, RequestId, Write};
+    use crate::types::version::FIRST;
+
+    /// While very many sessions ended, an open came too late for the tombstones, and was asked for again. A
+    /// write that was sent right behind it was answered with `SessionExpired`, and the session lived.
+    #[test]
+    fn a_write_behind_a_stale_open_is_sent_again() {
+        const S: Time = Time::from_secs(1);
+        let (session, holder) = (SessionId(1), 2);
+        let mut sessions = LocalSessions::new(S);
+        let mut effects = Effects::default();
+        let open = Command::Open { secret: [0; 16], timeout_ms: 10_000, owner: 1, base: 0 };
+        sessions.open(RequestId(1), session, holder, 10 * S, open, &mut effects);
+        let op = Op::Delete { path: "/a".to_owned(), version: None };
+        sessions.write(RequestId(2), session, Write::Op(op), &mut effects);
+        let gate = Gate { version: FIRST, possible: FIRST };
+        let outcome = |seq, result| Outcome { session, holder, seq, result };
+        for zxid in [40, 50] {
+            assert_eq!(sessions.take_unsent(gate, S).len(), 2);
+            let refused = [(0, OpError::StaleOpen), (1, OpError::SessionExpired)];
+            for (seq, error) in refused {
+                sessions.outcome(&outcome(seq, Err(error)), S, zxid, &mut effects);
+            }
+            assert!(effects.replies.is_empty(), "{:?}", effects.replies);
+        }
+        let requests = sessions.take_unsent(gate, S);
+        assert!(matches!(requests[0].command, Command::Open { base: 50, .. }));
+        assert_eq!(requests[1].seq, 1);
+        let opened = Ok(Reply::Session { timeout_ms: 10_000 });
+        sessions.outcome(&outcome(0, opened), S, 51, &mut effects);
+        sessions.outcome(&outcome(1, Ok(Reply::Done)), S, 52, &mut effects);
+        assert_eq!(effects.replies.len(), 2);
+        assert!(effects.replies.iter().all(|(_, answer)| answer.is_ok()));
+    }
+}

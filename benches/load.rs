@@ -1,0 +1,207 @@
+//! What many sessions, ephemerals and watches cost three members over TCP with real disks.
+//!
+//! `cargo bench --bench load` prints the processor time of idle members without and with many sessions, the
+//! time of a `sync` beside them, and what other writers notice when a session with many ephemerals ends and
+//! when a change concerns many watches. All members run in this process.
+
+#![allow(clippy::disallowed_methods, reason = "a benchmark looks at the clock")]
+
+use std::net::TcpListener;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Barrier};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use quorate::{Coordinator, CreateMode, Session, WatchMode};
+
+/// How many requests are under way at a time.
+const WINDOW: usize = 1024;
+const OPENERS: usize = 32;
+
+/// How much of each.
+struct Size {
+    sessions: usize,
+    ephemerals: usize,
+    watches: usize,
+    idle: Duration,
+}
+
+fn main() {
+    let full = Size {
+        sessions: 50_000,
+        ephemerals: 100_000,
+        watches: 100_000,
+        idle: Duration::from_secs(10),
+    };
+    let short = Size { sessions: 64, ephemerals: 64, watches: 64, idle: Duration::ZERO };
+    // `cargo test --benches` only sees whether this runs.
+    let size = if std::env::args().any(|arg| arg == "--bench") { full } else { short };
+    let members = Members::start(3);
+    let (leader, follower) = (members.leader(), (members.leader() + 1) % 3);
+    let session = members.all[follower].session();
+    session.create("/set", b"", CreateMode::Persistent).unwrap();
+    idle("three idle members, a session each", size.idle);
+    syncs("sync at a follower, a session each", &session);
+    let held = open(&members, size.sessions);
+    idle(&format!("the same with {} sessions", held.len()), size.idle);
+    syncs("sync at a follower beside them", &session);
+    drop(held);
+    ephemerals(&members, follower, size.ephemerals);
+    watches(&members, leader, follower, size.watches);
+    assert!(members.all[leader].status().is_leader, "nobody else was elected");
+}
+
+struct Members {
+    all: Vec<Coordinator>,
+    _dir: tempfile::TempDir,
+}
+
+impl Members {
+    fn start(count: usize) -> Members {
+        let listeners: Vec<TcpListener> =
+            (0..count).map(|_| TcpListener::bind("127.0.0.1:0").unwrap()).collect();
+        let peers: Vec<String> =
+            listeners.iter().map(|listener| listener.local_addr().unwrap().to_string()).collect();
+        drop(listeners);
+        let dir = tempfile::tempdir().unwrap();
+        let join = |address: &String| {
+            let data = dir.path().join(address.replace(':', "-"));
+            Coordinator::builder().advertise(address).data_dir(data).join(&peers).unwrap()
+        };
+        let all: Vec<Coordinator> = peers.iter().map(join).collect();
+        for member in &all {
+            member.wait_ready(Duration::from_secs(60)).unwrap();
+        }
+        Members { all, _dir: dir }
+    }
+
+    fn leader(&self) -> usize {
+        self.all.iter().position(|member| member.status().is_leader).expect("somebody leads")
+    }
+}
+
+/// The processor time of this process, and how often its threads were switched, as Linux counts them.
+fn usage() -> (Duration, u64) {
+    let (mut ticks, mut switches) = (0, 0);
+    for task in std::fs::read_dir("/proc/self/task").into_iter().flatten().flatten() {
+        let stat = std::fs::read_to_string(task.path().join("stat")).unwrap_or_default();
+        let fields = stat.rsplit_once(')').map_or("", |(_, fields)| fields);
+        let times = fields.split_whitespace().skip(11).take(2);
+        ticks += times.filter_map(|time| time.parse::<u64>().ok()).sum::<u64>();
+        let status = std::fs::read_to_string(task.path().join("status")).unwrap_or_default();
+        let counts = status.lines().filter(|line| line.contains("ctxt_switches"));
+        let numbers = counts.filter_map(|line| line.split_whitespace().last()?.parse::<u64>().ok());
+        switches += numbers.sum::<u64>();
+    }
+    (Duration::from_millis(ticks * 10), switches)
+}
+
+fn idle(name: &str, time: Duration) {
+    // What was just done has to be over: leases, checkpoints, the files of the log.
+    thread::sleep(time / 2);
+    let (busy, switches) = usage();
+    thread::sleep(time);
+    let (busy_after, switches_after) = usage();
+    let share = (busy_after - busy).as_secs_f64() / time.as_secs_f64().max(1e-9);
+    let switches = (switches_after - switches) as f64 / time.as_secs_f64().max(1e-9);
+    println!("{name:52} {:>9.2} % of a core, {switches:.0} switches a second", share * 100.0);
+}
+
+fn report(name: &str, mut each: Vec<Duration>) {
+    each.sort_unstable();
+    let at = |share: f64| each[((each.len() - 1) as f64 * share) as usize];
+    println!("{name:52} p50 {:>9.1?}, p99 {:>9.1?}, worst {:>9.1?}", at(0.5), at(0.99), at(1.0));
+}
+
+fn syncs(name: &str, session: &Session) {
+    let mut each = Vec::new();
+    for _ in 0..2000 {
+        let start = Instant::now();
+        session.sync().unwrap();
+        each.push(start.elapsed());
+    }
+    report(name, each);
+}
+
+/// Opens sessions at all members.
+fn open(members: &Members, count: usize) -> Vec<Session> {
+    thread::scope(|scope| {
+        let openers: Vec<_> = (0..OPENERS)
+            .map(|opener| {
+                let member = &members.all[opener % members.all.len()];
+                let own = count / OPENERS;
+                scope.spawn(move || {
+                    (0..own).map(|_| member.open_session().unwrap()).collect::<Vec<_>>()
+                })
+            })
+            .collect();
+        openers.into_iter().flat_map(|opener| opener.join().unwrap()).collect()
+    })
+}
+
+/// Runs something while a session elsewhere writes, and prints how long its writes took.
+fn beside_writes(name: &str, members: &Members, run: impl FnOnce()) {
+    let other = members.all.last().expect("there are some").open_session().unwrap();
+    let over = Arc::new(AtomicBool::new(false));
+    let (is_over, began) = (Arc::clone(&over), Arc::new(Barrier::new(2)));
+    let begins = Arc::clone(&began);
+    let writer = thread::spawn(move || {
+        let mut each = Vec::new();
+        while each.len() < 100 || !is_over.load(Ordering::Relaxed) {
+            if each.len() == 50 {
+                begins.wait();
+            }
+            let start = Instant::now();
+            other.set("/set", b"data").unwrap();
+            each.push(start.elapsed());
+        }
+        each
+    });
+    began.wait();
+    let start = Instant::now();
+    run();
+    println!("{name:52} {:>9.1?}", start.elapsed());
+    over.store(true, Ordering::Relaxed);
+    report("  the writes of another meanwhile", writer.join().unwrap());
+}
+
+fn ephemerals(members: &Members, at: usize, count: usize) {
+    let session = members.all[at].open_session().unwrap();
+    session.create("/ephemerals", b"", CreateMode::Persistent).unwrap();
+    for from in (0..count).step_by(WINDOW) {
+        let window: Vec<_> = (from..count.min(from + WINDOW))
+            .map(|n| {
+                let path = format!("/ephemerals/{n:07}");
+                session.nonblocking().create(&path, b"", CreateMode::Ephemeral)
+            })
+            .collect();
+        for create in window {
+            create.wait().unwrap();
+        }
+    }
+    let name = format!("the end of a session with {count} ephemerals");
+    beside_writes(&name, members, || session.close().unwrap());
+}
+
+fn watches(members: &Members, leader: usize, at: usize, count: usize) {
+    let session = members.all[at].session();
+    let mut held = Vec::with_capacity(count);
+    for from in (0..count).step_by(WINDOW) {
+        let window: Vec<_> = (from..count.min(from + WINDOW))
+            .map(|_| session.nonblocking().watch("/watched", WatchMode::Persistent))
+            .collect();
+        held.extend(window.into_iter().map(|watch| watch.wait().unwrap()));
+    }
+    let writer = members.all[leader].session();
+    writer.create("/watched", b"", CreateMode::Persistent).unwrap();
+    for watch in &held {
+        watch.recv().unwrap();
+    }
+    let name = format!("a set until the last of {count} watches has its event");
+    beside_writes(&name, members, || {
+        writer.set("/watched", b"data").unwrap();
+        for watch in &held {
+            watch.recv().unwrap();
+        }
+    });
+}

@@ -206,7 +206,7 @@ pub(super) fn add(buffer: &mut Vec<u8>, item: &Item<'_>) {
 fn add_znode(buffer: &mut Vec<u8>, path: &str, znode: &Znode) {
     let acl = znode.acl().filter(|_| !planted(Bug::AclLostAtSnapshot));
     let acl = acl.map(|acl| acl.entries().to_vec());
-    add(buffer, &Item::Znode { path, data: Raw(znode.data()), fields: *znode.fields(), acl });
+    add(buffer, &Item::Znode { path, data: Raw(znode.data()), fields: znode.fields(), acl });
 }
 
 /// Adds a run of znodes after the cursor, since finding the place in the tree for each one would

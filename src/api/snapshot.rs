@@ -82,7 +82,7 @@ impl Snapshot {
     /// the ids that the session had when it was taken. This holds for all reads of a snapshot.
     pub fn get(&self, path: &str) -> Result<(Arc<[u8]>, Stat)> {
         let znode = self.znode(path)?;
-        Ok((Arc::clone(znode.data()), znode.stat()))
+        Ok((znode.shared_data(), znode.stat()))
     }
 
     /// The stat of a znode, `None` if there is none.
@@ -158,7 +158,7 @@ impl Snapshot {
         });
         Ok(below.map(|(at, znode)| {
             // All paths below the root start with it.
-            (self.root.strip(at).unwrap_or(at), &znode.data()[..], znode.stat())
+            (self.root.strip(at).unwrap_or(at), znode.data(), znode.stat())
         }))
     }
 }

@@ -96,19 +96,29 @@ pub(crate) struct State {
     version: u16,
 }
 
-/// The paths and sessions that changed between two moments, including those that no longer exist.
+/// The znodes and sessions that changed between two moments.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Dirty {
-    paths: BTreeSet<String>,
+    /// The znodes that changed and exist.
+    written: BTreeSet<String>,
+    /// The znodes that were deleted, and do not exist any more. Some never did at the first moment.
+    gone: BTreeSet<String>,
+    /// Including those that ended.
     sessions: BTreeSet<SessionId>,
 }
 
 impl Dirty {
-    fn add_path(&mut self, path: &str) {
+    fn written(&mut self, path: &str) {
         // Most writes are to paths that are in the set already: then nothing is allocated.
-        if !self.paths.contains(path) {
-            self.paths.insert(path.to_owned());
+        if !self.written.contains(path) {
+            self.gone.remove(path);
+            self.written.insert(path.to_owned());
         }
+    }
+
+    fn gone(&mut self, path: &str) {
+        self.written.remove(path);
+        self.gone.insert(path.to_owned());
     }
 }
 
@@ -493,15 +503,20 @@ impl Machine {
             let sessions = &mut self.state.sessions;
             sessions.set_ephemeral(change.owner, &change.path, change.exists);
         }
+        // First those whose order among the changes is not known: they all existed, so what is gone
+        // now is among the changes.
         for path in &write.unwatched {
-            self.dirty.add_path(path);
+            self.dirty.written(path);
         }
         for change in &write.changes {
-            self.dirty.add_path(&change.path);
+            match change.kind {
+                ChangeKind::Created | ChangeKind::DataChanged => self.dirty.written(&change.path),
+                ChangeKind::Deleted => self.dirty.gone(&change.path),
+            }
             let parent = path::parent(&change.path);
             if let (ChangeKind::Created | ChangeKind::Deleted, Some(parent)) = (change.kind, parent)
             {
-                self.dirty.add_path(parent);
+                self.dirty.written(parent);
             }
         }
         if applied.changes.is_empty() {

@@ -468,7 +468,7 @@ fn check_number(
     let Some(znode) = tree.get(path) else {
         return Err(no_node(path));
     };
-    let actual = number(znode.fields());
+    let actual = number(&znode.fields());
     match version {
         Some(expected) if expected != actual => {
             Err(OpError::BadVersion { path: path.to_owned(), expected, actual })

@@ -73,7 +73,7 @@ impl Session {
             return self.wait_for("get", path, self.nonblocking().get(path));
         }
         self.read(path, Permissions::READ, |znode| match znode {
-            Some(znode) => Ok((Arc::clone(znode.data()), znode.stat())),
+            Some(znode) => Ok((znode.shared_data(), znode.stat())),
             None => Err(Error::NoNode { path: path.to_owned() }),
         })
     }

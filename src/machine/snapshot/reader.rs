@@ -1,5 +1,6 @@
 //! Decoding chunks to a machine, with all checks.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use super::{FORMAT, Item};
@@ -17,6 +18,8 @@ use crate::types::znode::{SessionId, Zxid};
 #[derive(Debug)]
 pub(crate) struct ChunkReader {
     tree: Tree,
+    /// The owners of the ephemerals, which are read after them.
+    ephemerals: BTreeMap<Arc<str>, SessionId>,
     sessions: Sessions,
     tombstones: Tombstones,
     time: u64,
@@ -42,6 +45,7 @@ impl ChunkReader {
     pub(crate) fn new() -> ChunkReader {
         ChunkReader {
             tree: Tree::empty(),
+            ephemerals: BTreeMap::new(),
             sessions: Sessions::new(),
             tombstones: Tombstones::new(),
             time: 0,
@@ -80,13 +84,13 @@ impl ChunkReader {
             Phase::Blank => return Err("no chunks".to_owned()),
             _ => return Err("the chunks end in the middle of an image".to_owned()),
         }
-        for (path, znode) in self.tree.iter_from("/") {
-            if let Some(owner) = znode.fields().owner()
-                && !self.sessions.set_ephemeral(owner, &Arc::from(path), true)
-            {
+        for (path, owner) in &self.ephemerals {
+            if !self.sessions.set_ephemeral(*owner, path, true) {
                 return Err(format!("{path}: its session {owner} is not there"));
             }
         }
+        self.tree.check_contents()?;
+        self.sessions.check()?;
         let machine = Machine::from_state(State {
             tree: self.tree,
             sessions: self.sessions,
@@ -94,7 +98,6 @@ impl ChunkReader {
             time: self.time,
             version: self.version,
         });
-        machine.check_invariants()?;
         if (machine.zxid(), machine.hash()) != (zxid, hash) {
             return Err(format!(
                 "the state has zxid {} and hash {:016x}, but zxid {zxid} and hash {hash:016x} are \
@@ -203,7 +206,13 @@ impl ChunkReader {
         if path::parent(path).is_some_and(|parent| self.tree.get(parent).is_none()) {
             return Err(format!("{path}: its parent is not there"));
         }
-        self.tree.put(Arc::from(path), data, fields);
+        let owner = fields.owner();
+        let replaced = self.tree.put(path, data, fields);
+        match owner {
+            Some(owner) => drop(self.ephemerals.insert(Arc::from(path), owner)),
+            None if replaced.is_some() => drop(self.ephemerals.remove(path)),
+            None => {}
+        }
         if let Some(acl) = acl {
             self.tree.put_acl(path, AccessList::stored(acl));
         }
@@ -218,7 +227,9 @@ impl ChunkReader {
             return Err(format!("{path}: it is gone, but its children are not"));
         }
         // Created and deleted since the image before, it was never there.
-        self.tree.remove(path);
+        if self.tree.remove(path).is_some() {
+            self.ephemerals.remove(path);
+        }
         Ok(())
     }
 }

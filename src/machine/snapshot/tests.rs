@@ -7,8 +7,10 @@ use super::writer::add;
 use super::*;
 use crate::machine::command::{Batch, Command, Op, OpError, Reply, Request};
 use crate::machine::sessions::encode_result;
+use crate::machine::tree::{CONFIG, Kind};
 use crate::machine::{Machine, SessionRecord};
 use crate::types::acl::Permissions;
+use crate::types::version::FIRST;
 use crate::types::znode::CreateMode;
 
 const ID: SessionId = SessionId(7);
@@ -190,6 +192,61 @@ fn nothing_but_the_whole_image_passes() {
             flipped[place] ^= 1 << bit;
             assert!(read(&[flipped], zxid, hash).is_err(), "{place} {bit}");
         }
+    }
+}
+
+/// A reader checks each znode when it takes it, and walks over none of them again.
+#[test]
+fn znodes_that_do_not_fit_together_are_refused() {
+    let refusal = |znodes: &[(&str, Fields)]| {
+        let mut chunk = vec![FORMAT];
+        add(&mut chunk, &Item::Begin { full: true, version: FIRST });
+        for (path, fields) in znodes {
+            add(&mut chunk, &Item::Znode { path, data: Raw(b""), fields: *fields, acl: None });
+        }
+        let (id, secret, timeout_ms, owner, holder, last_seq) = (ID, [9; 16], 1000, 1, 1, 0);
+        let (former, ids, results) = (Vec::new(), Vec::new(), 0);
+        add(
+            &mut chunk,
+            &Item::Session {
+                id,
+                secret,
+                timeout_ms,
+                owner,
+                holder,
+                former,
+                last_seq,
+                ids,
+                results,
+            },
+        );
+        let znodes = znodes.len() as u64;
+        let (zxid, time, sessions, tombstones, forgotten) = (1, 1, 1, 0, 0);
+        add(&mut chunk, &Item::End { zxid, time, znodes, sessions, tombstones, forgotten });
+        read(&[chunk], 1, 0).unwrap_err()
+    };
+    let plain = Fields::default();
+    let counted = |creates, cversion| Fields { creates, cversion, ..plain };
+    let owned = |id| Fields { kind: Kind::Ephemeral(id), ..plain };
+    let parent = Fields { creates: 1, cversion: 1, ..owned(ID) };
+    let reserved = [("/zookeeper", plain), (CONFIG, plain), ("/zookeeper/quota", plain)];
+    let tree = |root: Fields, more: &[(&'static str, Fields)]| {
+        [&[("/", root)], &reserved[..], more].concat()
+    };
+    for (znodes, reason) in [
+        // What there is, but for the hash that is asked for.
+        (tree(counted(1, 1), &[("/a", plain)]), "the state has zxid 1"),
+        (tree(counted(1, 1), &[]), "counters"),
+        (tree(counted(1, 2), &[("/a", plain)]), "counters"),
+        (tree(counted(1, 1), &[("/a", owned(ID))]), "the state has zxid 1"),
+        (tree(counted(1, 1), &[("/a", owned(SessionId(8)))]), "is not there"),
+        (tree(counted(1, 1), &[("/a", parent), ("/a/b", plain)]), "the kind"),
+        (tree(counted(1, 1), &[("/a", counted(1, 1)), ("/a/b", plain)]), "the state has zxid 1"),
+        (tree(counted(1, 1), &[("/a/b", plain)]), "its parent is not there"),
+        (vec![("/", plain)], "no znode /zookeeper"),
+    ] {
+        let found = refusal(&znodes);
+        assert!(found.contains(reason), "{found}, not {reason}");
     }
 }
 

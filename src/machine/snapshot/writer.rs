@@ -26,8 +26,8 @@ pub(crate) struct ChunkWriter {
 #[derive(Debug)]
 enum Step {
     Begin,
-    /// The znodes that are gone before this path.
-    ZnodesGone(Option<String>),
+    /// The znodes that are gone, as far as they are still in the dirty set.
+    ZnodesGone,
     /// The znodes after this path; in a delta, those still in the dirty set.
     Znodes(Option<String>),
     /// The sessions that are gone after this one.
@@ -64,33 +64,26 @@ impl ChunkWriter {
                 let full = self.dirty.is_none();
                 let version = unless(Bug::VersionLostAtSnapshot, self.state.version, FIRST);
                 add(pending, &Item::Begin { full, version });
-                if full { Step::Znodes(None) } else { Step::ZnodesGone(None) }
+                if full { Step::Znodes(None) } else { Step::ZnodesGone }
             }
-            Step::ZnodesGone(cursor) => {
-                // A path sorts after its prefixes, so backwards means children first.
-                let before = (Unbounded, cursor.as_deref().map_or(Unbounded, Excluded));
-                let paths =
-                    self.dirty.iter().flat_map(|dirty| dirty.paths.range::<str, _>(before).rev());
-                let mut gone = paths.filter(|path| tree.get(path).is_none());
-                match gone.next() {
-                    Some(path) => {
-                        add(pending, &Item::ZnodeGone { path });
-                        Step::ZnodesGone(Some(path.clone()))
-                    }
-                    None => Step::Znodes(None),
+            // A path sorts after its prefixes, so backwards means children first.
+            Step::ZnodesGone => match self.dirty.as_mut().and_then(|dirty| dirty.gone.pop_last()) {
+                Some(path) => {
+                    add(pending, &Item::ZnodeGone { path: &path });
+                    Step::ZnodesGone
                 }
-            }
+                None => Step::Znodes(None),
+            },
             Step::Znodes(cursor) => match &mut self.dirty {
-                Some(dirty) => {
-                    let next = pop_first_where(&mut dirty.paths, |path| tree.get(path).is_some());
-                    match next.and_then(|path| Some((tree.get(&path)?, path))) {
-                        Some((znode, path)) => {
+                Some(dirty) => match dirty.written.pop_first() {
+                    Some(path) => {
+                        if let Some(znode) = tree.get(&path) {
                             add_znode(pending, &path, znode);
-                            Step::Znodes(None)
                         }
-                        None => Step::SessionsGone(None),
+                        Step::Znodes(None)
                     }
-                }
+                    None => Step::SessionsGone(None),
+                },
                 None => match add_run(pending, tree, cursor.as_deref()) {
                     Some(last) => Step::Znodes(Some(last)),
                     None => Step::SessionsGone(None),
@@ -206,7 +199,7 @@ pub(super) fn add(buffer: &mut Vec<u8>, item: &Item<'_>) {
 fn add_znode(buffer: &mut Vec<u8>, path: &str, znode: &Znode) {
     let acl = znode.acl().filter(|_| !planted(Bug::AclLostAtSnapshot));
     let acl = acl.map(|acl| acl.entries().to_vec());
-    add(buffer, &Item::Znode { path, data: Raw(znode.data()), fields: *znode.fields(), acl });
+    add(buffer, &Item::Znode { path, data: Raw(znode.data()), fields: znode.fields(), acl });
 }
 
 /// Adds a run of znodes after the cursor, since finding the place in the tree for each one would

@@ -437,7 +437,7 @@ fn a_multi_that_fails_changes_nothing() {
     assert_eq!(s.machine.zxid(), 5);
     // What is to be saved is the session, which remembers the result.
     let dirty = s.machine.take_dirty();
-    assert_eq!(dirty.paths.len() + dirty.sessions.len(), 1);
+    assert_eq!(dirty.written.len() + dirty.gone.len() + dirty.sessions.len(), 1);
 }
 
 #[test]

@@ -1,18 +1,20 @@
 //! The znodes: an immutable tree that is cheap to clone and to change.
 //!
-//! A [`Tree`] is a persistent map from full paths to [`Znode`]s. Each znode has an ordered,
-//! persistent set of its children. A clone shares everything. A write copies only the shared nodes
-//! on the way to its change: a few small nodes of the map and, for a create or delete, of the
-//! parent's set. Nodes that are not shared are changed in place. So the machine publishes a clone
-//! after every batch, and readers may keep it for any time.
+//! A [`Tree`] is a persistent hash table of [`Znode`]s by their full paths (`trie`). A znode with
+//! children has an ordered, persistent set of their names (`children`). A clone shares everything. A
+//! write copies only the shared nodes on the way to its change: a few small nodes of the table and,
+//! for a create or delete, of the parent's set. Nodes that are not shared are changed in place. So
+//! the machine publishes a clone after every batch, and readers may keep it for any time.
 //!
-//! Why a map by path and not nested nodes: a read is one lookup at any depth, a write costs the
+//! Why a table by path and not nested nodes: a read is one lookup at any depth, a write costs the
 //! same at any depth, and neither lookups nor drops recurse along a path, which may be 2,000 deep.
 //!
 //! Invariants ([`Tree::check`]):
 //! - `/` and the other [`RESERVED`] paths exist; every other znode's parent exists.
-//! - A znode is in its parent's set exactly if it is in the map.
-//! - An ephemeral has no children.
+//! - A name is in its parent's set exactly if the table has its path.
+//! - An ephemeral has no children, and each znode's counters agree with the number of its children.
+//!   `unsound` counts the znodes of which this is not true, so that a tree that was built from a
+//!   snapshot needs no walk to be checked.
 //! - `restricted` counts the znodes with an access list.
 //! - `counted` has exactly the paths with a znode for their usage, and the usage is correct.
 //! - `due` has exactly the znodes with a time after which they may be deleted.
@@ -20,27 +22,29 @@
 //!   and does not depend on the order of the writes. (It detects accidents and no forgeries: xxh3
 //!   is not a cryptographic hash.)
 //!
-//! The map's hash function is fixed, and nothing depends on the map's order. Children are sorted by
+//! The table's hash function is fixed, and nothing depends on the table's order. Children are sorted by
 //! the bytes of their names.
 //!
 //! Not here: what an operation does and when it is refused (`ops`).
 
 mod check;
+mod children;
+mod trie;
 mod znode;
 
-use std::hash::{BuildHasher, Hasher};
 use std::ops::Bound;
 use std::sync::Arc;
 
-use rpds::{HashTrieMapSync, RedBlackTreeSetSync};
-use xxhash_rust::xxh3::xxh3_64;
+use rpds::RedBlackTreeSetSync;
 
 use crate::planted::{Bug, planted};
 use crate::types::acl::AccessList;
 use crate::types::quota::Usage;
-use crate::types::znode::{Stat, Zxid};
+use crate::types::znode::{SessionId, Stat, Zxid};
 use crate::types::{path, quota};
-use znode::Child;
+use children::Children;
+use trie::Trie;
+use znode::Parts;
 pub(crate) use znode::Znode;
 pub(super) use znode::{Fields, Kind, hash_words};
 
@@ -50,17 +54,13 @@ pub(crate) const RESERVED: [&str; 4] = ["/", "/zookeeper", CONFIG, "/zookeeper/q
 /// The znode that only the system writes: where ZooKeeper shows the members of the cluster.
 pub(crate) const CONFIG: &str = "/zookeeper/config";
 
-/// The width of the map's nodes: a write copies one node of at most this many pointers on each
-/// level. A million znodes make five levels.
-const MAP_DEGREE: u8 = 16;
-
 /// A znode's data and stat; `None` if the reader may not read it.
 pub(crate) type Content = Option<(Arc<[u8]>, Stat)>;
 
 /// One version of all znodes.
 #[derive(Clone)]
 pub(crate) struct Tree {
-    znodes: HashTrieMapSync<Arc<str>, Znode, PathHasher>,
+    znodes: Trie<Znode>,
     /// The znodes that the leader may delete, each with its earliest time (see [`Znode::due`]):
     /// containers first. It follows from the znodes, and so is neither hashed nor saved.
     due: RedBlackTreeSetSync<(u64, Arc<str>)>,
@@ -68,6 +68,7 @@ pub(crate) struct Tree {
     counted: RedBlackTreeSetSync<Arc<str>>,
     /// How many znodes have an access list: usually none.
     restricted: usize,
+    unsound: usize,
     zxid: Zxid,
     hash: u64,
 }
@@ -86,25 +87,24 @@ impl Tree {
     pub(super) fn genesis() -> Tree {
         let mut tree = Tree::empty();
         for path in RESERVED {
-            tree.put(Arc::from(path), &[], Fields::default());
+            tree.put(path, &[], Fields::default());
         }
         tree
     }
 
     /// Sets the members of a new cluster, before any write.
     pub(super) fn set_config(&mut self, text: &[u8]) {
-        self.put(Arc::from(CONFIG), text, Fields::default());
+        self.put(CONFIG, text, Fields::default());
     }
 
     /// A tree without any znode, even the root: the start of reading a snapshot.
     pub(super) fn empty() -> Tree {
         Tree {
-            znodes: HashTrieMapSync::new_with_hasher_and_degree_and_ptr_kind(
-                PathHasher, MAP_DEGREE,
-            ),
+            znodes: Trie::new(),
             due: RedBlackTreeSetSync::new_sync(),
             counted: RedBlackTreeSetSync::new_sync(),
             restricted: 0,
+            unsound: 0,
             zxid: 0,
             hash: 0,
         }
@@ -116,7 +116,7 @@ impl Tree {
         let mut tree = Tree::empty();
         for (path, content) in znodes {
             let Some((data, stat)) = content else {
-                tree.put(Arc::from(&*path), &[], Fields::default());
+                tree.put(&path, &[], Fields::default());
                 tree.put_acl(&path, AccessList::stored(Vec::new()));
                 continue;
             };
@@ -137,7 +137,7 @@ impl Tree {
                     (None, None) => Kind::Persistent,
                 },
             };
-            tree.put(path.into(), &data, fields);
+            tree.put(&path, &data, fields);
         }
         tree.set_zxid(zxid);
         tree
@@ -145,7 +145,7 @@ impl Tree {
 
     /// The znode at this path; `None` if there is none, or if this is not a path.
     pub(crate) fn get(&self, path: &str) -> Option<&Znode> {
-        self.znodes.get(path)
+        self.znodes.get(path.as_bytes())
     }
 
     /// The last write that this tree shows.
@@ -165,7 +165,7 @@ impl Tree {
 
     /// How many znodes there are.
     pub(crate) fn len(&self) -> usize {
-        self.znodes.size()
+        self.znodes.len()
     }
 
     /// The znode at `cursor`, if there is one, and all after it: each before its children, and
@@ -175,13 +175,11 @@ impl Tree {
         cursor: &str,
     ) -> impl Iterator<Item = (&'a str, &'a Znode)> + use<'a> {
         let mut walk =
-            Walk { tree: self, first: self.znodes.get_key_value(cursor), rest: Vec::new() };
+            Walk { tree: self, first: self.get(cursor), path: cursor.to_owned(), rest: Vec::new() };
         let mut path = cursor;
         while let Some(parent) = path::parent(path) {
             if let Some(znode) = self.get(parent) {
-                let after = (Bound::Excluded(Child::new(Arc::from(path))), Bound::Unbounded);
-                let siblings = znode.children.range::<Child, _>(after);
-                walk.rest.push(Box::new(siblings));
+                walk.add(parent, znode.children_after(path::name(path)));
             }
             path = parent;
         }
@@ -213,7 +211,6 @@ impl Tree {
         zxid: Zxid,
         time: u64,
     ) -> Stat {
-        let path: Arc<str> = Arc::from(path);
         let fields = Fields {
             czxid: zxid,
             mzxid: zxid,
@@ -223,36 +220,31 @@ impl Tree {
             kind,
             ..Fields::default()
         };
-        let acl = acl.map(|acl| self.shared(&path, acl));
-        self.restricted += usize::from(acl.is_some());
-        let znode = Znode::new(&path, data, fields, acl);
+        let acl = acl.map(|acl| self.shared(path, acl));
+        let znode = Znode::new(path, data, Parts { fields, acl, children: Children::default() });
         let stat = znode.stat();
-        self.hash = self.hash.wrapping_add(znode.hash);
-        let due = znode.due();
-        self.znodes.insert_mut(Arc::clone(&path), znode);
-        self.index(&path, None, due);
-        self.index_counted(&path, true);
-        if let Some(parent) = path::parent(&path) {
-            self.update(parent, |znode| {
-                znode.children.insert_mut(Child::new(Arc::clone(&path)));
-                znode.fields.pzxid = zxid;
-                // Counters wrap, as a snapshot may hold any number.
-                znode.fields.cversion = znode.fields.cversion.wrapping_add(1);
-                znode.fields.creates = znode.fields.creates.wrapping_add(1);
-            });
-        }
+        self.account(path, None, Some(Share::of(&znode)));
+        self.znodes.insert(znode);
+        self.index_counted(path, true);
+        self.change_parent(path, |Parts { fields, children, .. }| {
+            children.insert(path::name(path));
+            fields.pzxid = zxid;
+            // Counters wrap, as a snapshot may hold any number.
+            fields.cversion = fields.cversion.wrapping_add(1);
+            fields.creates = fields.creates.wrapping_add(1);
+        });
         stat
     }
 
     /// Replaces a znode's data; `None` if there is no such znode.
     pub(super) fn set(&mut self, path: &str, data: &[u8], zxid: Zxid, time: u64) -> Option<Stat> {
         self.update(path, |znode| {
-            znode.data = Arc::from(data);
-            znode.data_hash = xxh3_64(data);
-            let more = if planted(Bug::VersionStands) { 0 } else { 1 };
-            znode.fields.version = znode.fields.version.wrapping_add(more);
-            znode.fields.mzxid = zxid;
-            znode.fields.mtime = time;
+            znode.set_data(data, |fields| {
+                let more = if planted(Bug::VersionStands) { 0 } else { 1 };
+                fields.version = fields.version.wrapping_add(more);
+                fields.mzxid = zxid;
+                fields.mtime = time;
+            });
         })
     }
 
@@ -261,15 +253,17 @@ impl Tree {
     pub(super) fn set_acl(&mut self, path: &str, acl: Option<AccessList>) -> Option<Stat> {
         let acl = acl.map(|acl| self.shared(path, acl));
         self.update(path, |znode| {
-            znode.acl = acl;
-            znode.fields.aversion = znode.fields.aversion.wrapping_add(1);
+            znode.change(|parts| {
+                parts.acl = acl;
+                parts.fields.aversion = parts.fields.aversion.wrapping_add(1);
+            });
         })
     }
 
     /// Sets a znode's access list from a snapshot.
     pub(super) fn put_acl(&mut self, path: &str, acl: AccessList) -> Option<Stat> {
         let acl = self.shared(path, acl);
-        self.update(path, |znode| znode.acl = Some(acl))
+        self.update(path, |znode| znode.change(|parts| parts.acl = Some(acl)))
     }
 
     /// Shares an access list with the parent if it is equal, as it most often is.
@@ -283,64 +277,61 @@ impl Tree {
 
     /// Deletes a znode without children, and updates the parent's counters.
     pub(super) fn delete(&mut self, path: &str, zxid: Zxid) {
-        if !self.remove(path) {
-            return;
-        }
-        if let Some(parent) = path::parent(path) {
-            self.update(parent, |znode| {
-                znode.fields.pzxid = zxid;
-                znode.fields.cversion = znode.fields.cversion.wrapping_add(1);
-            });
-        }
+        self.take(path, |fields| {
+            fields.pzxid = zxid;
+            fields.cversion = fields.cversion.wrapping_add(1);
+        });
     }
 
     /// Inserts a znode of a snapshot. Beside it, only the parent's set of children changes. A znode
-    /// that was at this path is replaced, and keeps its children.
-    pub(super) fn put(&mut self, path: Arc<str>, data: &[u8], fields: Fields) {
-        let mut znode = Znode::new(&path, data, fields, None);
-        self.hash = self.hash.wrapping_add(znode.hash);
-        let mut before = None;
-        if let Some(old) = self.get(&path) {
-            (znode.children, before) = (old.children.clone(), old.due());
-            let (hash, restricted) = (old.hash, old.acl.is_some());
-            self.hash = self.hash.wrapping_sub(hash);
-            self.restricted -= usize::from(restricted);
+    /// that was at this path is replaced, and keeps its children; returns the session that owned it.
+    pub(super) fn put(&mut self, path: &str, data: &[u8], fields: Fields) -> Option<SessionId> {
+        let old = self.get(path).cloned();
+        let children = old.as_ref().and_then(|old| old.children_set().cloned()).unwrap_or_default();
+        let znode = Znode::new(path, data, Parts { fields, acl: None, children });
+        let mut after = Share::of(&znode);
+        after.due = after.due.filter(|_| !planted(Bug::DueForgottenAtSnapshot));
+        self.account(path, old.as_ref().map(Share::of), Some(after));
+        self.znodes.insert(znode);
+        if old.is_none() {
+            self.index_counted(path, true);
+            self.change_parent(path, |parts| parts.children.insert(path::name(path)));
         }
-        let due = znode.due().filter(|_| !planted(Bug::DueForgottenAtSnapshot));
-        self.znodes.insert_mut(Arc::clone(&path), znode);
-        self.index_counted(&path, true);
-        self.index(&path, before, due);
-        self.change_children(&path, |children| children.insert_mut(Child::new(Arc::clone(&path))));
+        old?.fields().owner()
     }
 
-    /// Removes a znode, also from its parent's set, without updating the parent's counters.
-    pub(super) fn remove(&mut self, path: &str) -> bool {
-        let Some(znode) = self.get(path) else {
-            return false;
-        };
-        let (hash, due, restricted) = (znode.hash, znode.due(), znode.acl.is_some());
-        self.hash = self.hash.wrapping_sub(hash);
-        self.restricted -= usize::from(restricted);
-        self.index(path, due, None);
+    /// Removes a znode without children, also from its parent's set, and nothing else of the parent.
+    /// Returns the session that owned it.
+    pub(super) fn remove(&mut self, path: &str) -> Option<SessionId> {
+        self.take(path, |_| {})?.fields().owner()
+    }
+
+    fn take(&mut self, path: &str, change_parent: impl FnOnce(&mut Fields)) -> Option<Znode> {
+        let znode = self.znodes.remove(path.as_bytes())?;
+        self.account(path, Some(Share::of(&znode)), None);
         self.index_counted(path, false);
-        self.change_children(path, |children| {
-            children.remove_mut(path::name(path));
+        self.change_parent(path, |Parts { fields, children, .. }| {
+            children.remove(path::name(path));
+            change_parent(fields);
         });
-        self.znodes.remove_mut(path)
+        Some(znode)
     }
 
-    /// Changes the parent's set of children, and nothing else of the parent.
-    fn change_children(
-        &mut self,
-        path: &str,
-        change: impl FnOnce(&mut RedBlackTreeSetSync<Child>),
-    ) {
-        let Some(parent) = path::parent(path) else { return };
-        let Some(znode) = self.znodes.get_mut(parent) else { return };
-        let before = znode.due();
-        change(&mut znode.children);
-        let after = znode.due();
-        self.index(parent, before, after);
+    fn change_parent(&mut self, path: &str, change: impl FnOnce(&mut Parts)) {
+        if let Some(parent) = path::parent(path) {
+            self.update(parent, |znode| znode.change(change));
+        }
+    }
+
+    /// Updates what the tree knows of all znodes when one has changed.
+    fn account(&mut self, path: &str, before: Option<Share>, after: Option<Share>) {
+        let (before, after) = (before.unwrap_or_default(), after.unwrap_or_default());
+        self.hash = self.hash.wrapping_sub(before.hash).wrapping_add(after.hash);
+        self.restricted += usize::from(after.is_restricted);
+        self.restricted -= usize::from(before.is_restricted);
+        self.unsound += usize::from(after.is_unsound);
+        self.unsound -= usize::from(before.is_unsound);
+        self.index(path, before.due, after.due);
     }
 
     /// Updates `due` when a znode's time has changed.
@@ -377,15 +368,12 @@ impl Tree {
     /// The usage of this path and everything below it.
     pub(super) fn usage(&self, path: &str) -> Usage {
         let below = self.below(path).filter(|(path, _)| quota::is_counted(path));
-        below.fold(Usage::default(), |usage, (_, znode)| usage.and((1, znode.data.len() as i64)))
+        below.fold(Usage::default(), |usage, (_, znode)| usage.and((1, znode.data().len() as i64)))
     }
 
     /// Replaces a znode's data and nothing of its stat, as no write of a user does.
     pub(super) fn set_quietly(&mut self, path: &str, data: &[u8]) {
-        self.update(path, |znode| {
-            znode.data = Arc::from(data);
-            znode.data_hash = xxh3_64(data);
-        });
+        self.update(path, |znode| znode.set_data(data, |_| {}));
     }
 
     /// The containers that had children and have none any more, by path.
@@ -399,18 +387,35 @@ impl Tree {
         due.take_while(move |(at, _)| *at <= time).map(|(_, path)| &**path)
     }
 
-    /// Changes a znode in place, and updates the hashes.
+    /// Changes a znode, and what follows from it.
     fn update(&mut self, path: &str, change: impl FnOnce(&mut Znode)) -> Option<Stat> {
-        let znode = self.znodes.get_mut(path)?;
-        let (before, due, restricted) = (znode.hash, znode.due(), znode.acl.is_some());
-        change(znode);
-        self.restricted -= usize::from(restricted);
-        self.restricted += usize::from(znode.acl.is_some());
-        znode.hash = znode.compute_hash(path);
-        self.hash = self.hash.wrapping_sub(before).wrapping_add(znode.hash);
-        let (stat, due_now) = (znode.stat(), znode.due());
-        self.index(path, due, due_now);
+        let (before, after, stat) = self.znodes.update(path.as_bytes(), |znode| {
+            let before = Share::of(znode);
+            change(znode);
+            (before, Share::of(znode), znode.stat())
+        })?;
+        self.account(path, Some(before), Some(after));
         Some(stat)
+    }
+}
+
+/// What one znode adds to what the tree knows of all.
+#[derive(Default)]
+struct Share {
+    hash: u64,
+    due: Option<u64>,
+    is_restricted: bool,
+    is_unsound: bool,
+}
+
+impl Share {
+    fn of(znode: &Znode) -> Share {
+        Share {
+            hash: znode.hash(),
+            due: znode.due(),
+            is_restricted: znode.acl().is_some(),
+            is_unsound: !znode.is_sound(),
+        }
     }
 }
 
@@ -427,56 +432,44 @@ impl std::fmt::Debug for Tree {
 /// See [`Tree::iter_from`].
 struct Walk<'a> {
     tree: &'a Tree,
-    first: Option<(&'a Arc<str>, &'a Znode)>,
-    /// The remaining children of each znode on the way down; the deepest is the last.
-    rest: Vec<Box<dyn Iterator<Item = &'a Child> + 'a>>,
+    first: Option<&'a Znode>,
+    /// The last path, which begins with that of each znode in `rest`.
+    path: String,
+    /// The znodes on the way down, each with the length of its path and its remaining children.
+    rest: Vec<(usize, Box<dyn Iterator<Item = &'a str> + 'a>)>,
+}
+
+impl<'a> Walk<'a> {
+    fn add(&mut self, path: &str, children: impl Iterator<Item = &'a str> + 'a) {
+        // The names after the root begin where its path does.
+        let length = if path == "/" { 0 } else { path.len() };
+        self.rest.push((length, Box::new(children)));
+    }
 }
 
 impl<'a> Iterator for Walk<'a> {
     type Item = (&'a str, &'a Znode);
 
     fn next(&mut self) -> Option<(&'a str, &'a Znode)> {
-        let (path, znode) = match self.first.take() {
+        let znode = match self.first.take() {
             Some(first) => first,
             None => loop {
-                match self.rest.last_mut()?.next() {
-                    // Each child is in the map.
-                    Some(child) => break (&child.path, self.tree.get(&child.path)?),
-                    None => self.rest.pop(),
-                };
+                let (length, children) = self.rest.last_mut()?;
+                if let Some(name) = children.next() {
+                    self.path.truncate(*length);
+                    self.path.push('/');
+                    self.path.push_str(name);
+                    // Each child is in the table.
+                    break self.tree.get(&self.path)?;
+                }
+                self.rest.pop();
             },
         };
+        let path = znode.path();
         if znode.has_children() {
-            self.rest.push(Box::new(znode.children.iter()));
+            self.add(path, znode.children());
         }
         Some((path, znode))
-    }
-}
-
-/// xxh3 of the path, with no seed: the same everywhere and always.
-#[derive(Clone, Copy, Default)]
-struct PathHasher;
-
-impl BuildHasher for PathHasher {
-    type Hasher = PathHash;
-
-    fn build_hasher(&self) -> PathHash {
-        PathHash(0)
-    }
-}
-
-struct PathHash(u64);
-
-impl Hasher for PathHash {
-    fn write(&mut self, bytes: &[u8]) {
-        self.0 = self.0.rotate_left(32) ^ xxh3_64(bytes);
-    }
-
-    // `str` ends its bytes with a 0xFF, which is useless when the key is one `str`.
-    fn write_u8(&mut self, _: u8) {}
-
-    fn finish(&self) -> u64 {
-        self.0
     }
 }
 

@@ -71,13 +71,39 @@ fn a_clone_does_not_see_later_writes() {
 }
 
 #[test]
+fn data_of_any_length_comes_back() {
+    let mut tree = tree_of(&["/a", "/a/b"]);
+    for length in [0, 1, 511, 512, 513, 100_000, 2] {
+        let data = vec![length as u8; length];
+        let stat = tree.set("/a", &data, 2, 2).unwrap();
+        assert_eq!(stat.data_length as usize, length);
+        tree.create("/a/c", b"", Kind::Persistent, None, 3, 3);
+        tree.delete("/a/c", 4);
+        tree.check().unwrap();
+        let znode = tree.get("/a").unwrap();
+        assert_eq!((znode.data(), &*znode.shared_data()), (&data[..], &data[..]));
+        assert_eq!(znode.children().collect::<Vec<_>>(), ["b"]);
+    }
+}
+
+/// A parent may have a megabyte of data and many children: each of them changes the parent.
+#[test]
+fn a_change_beside_long_data_does_not_copy_it() {
+    let mut tree = tree_of(&["/a"]);
+    tree.set("/a", &[7; 1000], 2, 2).unwrap();
+    let before = tree.get("/a").unwrap().shared_data();
+    tree.create("/a/b", b"", Kind::Persistent, None, 3, 3);
+    assert!(Arc::ptr_eq(&before, &tree.get("/a").unwrap().shared_data()));
+}
+
+#[test]
 fn the_hash_returns_when_the_contents_do() {
     let mut tree = tree_of(&["/a"]);
     let hash = tree.hash();
-    let fields = *tree.get("/a").unwrap().fields();
+    let fields = tree.get("/a").unwrap().fields();
     tree.set("/a", b"x", 2, 2).unwrap();
     assert_ne!(tree.hash(), hash);
-    tree.put(Arc::from("/a"), b"", fields);
+    tree.put("/a", b"", fields);
     assert_eq!(tree.hash(), hash);
 }
 

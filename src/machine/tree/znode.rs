@@ -1,32 +1,53 @@
 //! One znode: its data, its stat, its access list and its children's names.
 
-use std::borrow::Borrow;
-use std::cmp::Ordering;
-use std::ops::Bound;
 use std::sync::Arc;
 use std::time::Duration;
 
-use rpds::RedBlackTreeSetSync;
 use serde::{Deserialize, Serialize};
+use triomphe::ThinArc;
 use xxhash_rust::xxh3::xxh3_64;
 
+use super::children::Children;
+use super::trie::Entry;
 use crate::planted::{Bug, planted};
 use crate::types::acl::AccessList;
 use crate::types::log_form::LogForm;
-use crate::types::path;
 use crate::types::znode::{SessionId, Stat, Zxid};
 
-/// One znode.
+/// Longer data has an allocation of its own, so that a change beside it does not copy it, nor does
+/// a read.
+const INLINE_MAX: usize = 512;
+
+/// One znode, in one allocation: what most znodes have, the path, and the data unless it is long.
+/// A clone is the same znode.
 #[derive(Clone, Debug)]
-pub(crate) struct Znode {
-    pub(super) data: Arc<[u8]>,
-    pub(super) data_hash: u64,
-    pub(super) children: RedBlackTreeSetSync<Child>,
-    pub(super) fields: Fields,
+pub(crate) struct Znode(ThinArc<Head, u8>);
+
+#[derive(Clone, Debug)]
+struct Head {
+    czxid: Zxid,
+    mzxid: Zxid,
+    ctime: u64,
+    mtime: u64,
+    version: u64,
+    /// See [`Znode::compute_hash`].
+    hash: u64,
+    path_bytes: u32,
+    more: Option<Box<More>>,
+}
+
+/// What few znodes have.
+#[derive(Clone, Debug)]
+struct More {
+    pzxid: Zxid,
+    cversion: u64,
+    aversion: u64,
+    creates: u64,
+    kind: Kind,
     /// `None`: everybody may do everything.
-    pub(super) acl: Option<Arc<AccessList>>,
-    /// Of path, fields, data and access list.
-    pub(super) hash: u64,
+    acl: Option<Arc<AccessList>>,
+    children: Children,
+    long: Option<Long>,
 }
 
 /// The fields of a znode besides its data and its children.
@@ -68,31 +89,107 @@ impl Fields {
     }
 }
 
-impl Znode {
-    pub(super) fn new(
-        path: &str,
-        data: &[u8],
-        fields: Fields,
-        acl: Option<Arc<AccessList>>,
-    ) -> Znode {
-        let mut znode = Znode {
-            data: Arc::from(data),
-            data_hash: xxh3_64(data),
-            children: RedBlackTreeSetSync::new_sync(),
-            fields,
-            acl,
-            hash: 0,
-        };
-        znode.hash = znode.compute_hash(path);
-        znode
+/// A znode taken apart, but for its path and data.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Parts {
+    pub(super) fields: Fields,
+    pub(super) acl: Option<Arc<AccessList>>,
+    pub(super) children: Children,
+}
+
+/// Data that is not in the znode's own allocation, and its hash.
+type Long = (Arc<[u8]>, u64);
+
+impl Entry for Znode {
+    fn key(&self) -> &[u8] {
+        self.path_and_data().0
     }
 
-    pub(crate) fn data(&self) -> &Arc<[u8]> {
-        &self.data
+    fn count(&self) -> usize {
+        ThinArc::strong_count(&self.0)
+    }
+}
+
+impl Znode {
+    pub(super) fn new(path: &str, data: &[u8], parts: Parts) -> Znode {
+        Znode::of(path.as_bytes(), data, long(data), parts)
+    }
+
+    /// Replaces the data.
+    pub(super) fn set_data(&mut self, data: &[u8], change: impl FnOnce(&mut Fields)) {
+        let mut parts = self.take_parts();
+        change(&mut parts.fields);
+        *self = Znode::of(self.key(), data, long(data), parts);
+    }
+
+    /// Changes everything but the path and the data.
+    pub(super) fn change(&mut self, change: impl FnOnce(&mut Parts)) {
+        let mut parts = self.take_parts();
+        change(&mut parts);
+        let long = self.head().more.as_ref().and_then(|more| more.long.clone());
+        *self = Znode::of(self.key(), self.data(), long, parts);
+    }
+
+    fn of(path: &[u8], data: &[u8], long: Option<Long>, parts: Parts) -> Znode {
+        let data_hash = long.as_ref().map_or_else(|| xxh3_64(data), |(_, hash)| *hash);
+        let Parts { fields, acl, children } = parts;
+        let hash = compute_hash(path, data_hash, &fields, acl.as_deref());
+        let Fields { czxid, mzxid, pzxid, ctime, mtime, version, .. } = fields;
+        let Fields { cversion, aversion, creates, kind, .. } = fields;
+        let is_plain = pzxid == czxid
+            && (cversion, aversion, creates, kind) == (0, 0, 0, Kind::Persistent)
+            && (acl.is_none(), children.len(), long.is_none()) == (true, 0, true);
+        let inline = if long.is_none() { data } else { &[] };
+        let more = More { pzxid, cversion, aversion, creates, kind, acl, children, long };
+        let more = (!is_plain).then(|| Box::new(more));
+        // Paths have at most `PATH_BYTES_MAX` bytes.
+        let path_bytes = path.len() as u32;
+        let head = Head { czxid, mzxid, ctime, mtime, version, hash, path_bytes, more };
+        Znode(ThinArc::from_header_and_slice(head, &[path, inline].concat()))
+    }
+
+    /// The parts, to make another znode of them and of the path and data that this one keeps.
+    fn take_parts(&mut self) -> Parts {
+        let (fields, acl) = (self.fields(), self.acl().cloned());
+        // Taken from a znode that nobody else has, the children can be changed in place.
+        let own = self.0.with_arc_mut(|znode| {
+            let more = triomphe::Arc::get_mut(znode)?.header_mut().more.as_mut()?;
+            Some(std::mem::take(&mut more.children))
+        });
+        let children = own.or_else(|| Some(self.children_set()?.clone())).unwrap_or_default();
+        Parts { fields, acl, children }
+    }
+
+    fn head(&self) -> &Head {
+        &self.0.header.header
+    }
+
+    fn path_and_data(&self) -> (&[u8], &[u8]) {
+        self.0.slice.split_at(self.head().path_bytes as usize)
+    }
+
+    pub(super) fn path(&self) -> &str {
+        // It was made of a `str`.
+        str::from_utf8(self.key()).unwrap_or_default()
+    }
+
+    pub(crate) fn data(&self) -> &[u8] {
+        match self.head().more.as_deref() {
+            Some(More { long: Some((data, _)), .. }) => data,
+            _ => self.path_and_data().1,
+        }
+    }
+
+    /// The data, to keep: a copy, if it is short.
+    pub(crate) fn shared_data(&self) -> Arc<[u8]> {
+        match self.head().more.as_deref() {
+            Some(More { long: Some((data, _)), .. }) => Arc::clone(data),
+            _ => Arc::from(self.path_and_data().1),
+        }
     }
 
     pub(crate) fn stat(&self) -> Stat {
-        let fields = &self.fields;
+        let fields = self.fields();
         Stat {
             czxid: fields.czxid,
             mzxid: fields.mzxid,
@@ -108,74 +205,122 @@ impl Znode {
                 Kind::Ttl(ms) => Some(Duration::from_millis(ms)),
                 _ => None,
             },
-            data_length: u32::try_from(self.data.len()).unwrap_or(u32::MAX),
-            num_children: u32::try_from(self.children.size()).unwrap_or(u32::MAX),
+            data_length: u32::try_from(self.data().len()).unwrap_or(u32::MAX),
+            num_children: u32::try_from(self.child_count()).unwrap_or(u32::MAX),
         }
     }
 
     /// Its access list; `None` if everybody may do everything.
     pub(crate) fn acl(&self) -> Option<&Arc<AccessList>> {
-        self.acl.as_ref()
+        self.head().more.as_ref()?.acl.as_ref()
     }
 
     /// The names of the children, sorted by their bytes.
     pub(crate) fn children(&self) -> impl Iterator<Item = &str> {
-        self.children.iter().map(Child::name)
+        self.children_set().into_iter().flat_map(Children::iter)
     }
 
     /// The names of the children that come after this one.
-    pub(crate) fn children_after(&self, name: &str) -> impl Iterator<Item = &str> {
-        let after = (Bound::Excluded(name), Bound::Unbounded);
-        self.children.range::<str, _>(after).map(Child::name)
+    pub(crate) fn children_after<'a>(
+        &'a self,
+        name: &str,
+    ) -> impl Iterator<Item = &'a str> + use<'a> {
+        self.children_set().map(|children| children.after(name)).into_iter().flatten()
     }
 
     pub(crate) fn has_children(&self) -> bool {
-        !self.children.is_empty()
+        self.child_count() > 0
     }
 
-    pub(in crate::machine) fn fields(&self) -> &Fields {
-        &self.fields
+    pub(super) fn child_count(&self) -> usize {
+        self.children_set().map_or(0, Children::len)
+    }
+
+    pub(super) fn children_set(&self) -> Option<&Children> {
+        Some(&self.head().more.as_ref()?.children)
+    }
+
+    pub(in crate::machine) fn fields(&self) -> Fields {
+        let Head { czxid, mzxid, ctime, mtime, version, .. } = *self.head();
+        let plain =
+            Fields { czxid, mzxid, pzxid: czxid, ctime, mtime, version, ..Fields::default() };
+        match self.head().more.as_deref() {
+            None => plain,
+            Some(&More { pzxid, cversion, aversion, creates, kind, .. }) => {
+                Fields { pzxid, cversion, aversion, creates, kind, ..plain }
+            }
+        }
     }
 
     /// From when on the leader may delete it: at once, for a container.
     pub(in crate::machine) fn due(&self) -> Option<u64> {
-        let fields = &self.fields;
-        let touched = if planted(Bug::TtlIgnoresTouch) { fields.ctime } else { fields.mtime };
-        match fields.kind {
+        let More { kind, creates, .. } = **self.head().more.as_ref()?;
+        let touched = match planted(Bug::TtlIgnoresTouch) {
+            true => self.head().ctime,
+            false => self.head().mtime,
+        };
+        match kind {
             Kind::Persistent | Kind::Ephemeral(_) => None,
             _ if self.has_children() => None,
-            Kind::Container => (fields.creates > 0).then_some(0),
+            Kind::Container => (creates > 0).then_some(0),
             Kind::Ttl(ms) => Some(touched.saturating_add(ms)),
         }
     }
 
-    /// Without the children: each of them has a hash, which includes its path.
-    pub(super) fn compute_hash(&self, path: &str) -> u64 {
-        let fields = &self.fields;
-        let (kind, of_kind) = match fields.kind {
-            Kind::Persistent => (0, 0),
-            Kind::Ephemeral(owner) => (1, owner.number()),
-            Kind::Container => (2, 0),
-            Kind::Ttl(ms) => (3, ms),
-        };
-        let words = [
-            xxh3_64(path.as_bytes()),
-            self.data_hash,
-            fields.czxid,
-            fields.mzxid,
-            fields.pzxid,
-            fields.ctime,
-            fields.mtime,
-            fields.version,
-            fields.cversion,
-            fields.aversion,
-            fields.creates,
-            kind,
-            of_kind,
-        ];
-        let hash = hash_words(&words);
-        self.acl.as_ref().map_or(hash, |acl| hash_words(&[hash, acl.hash()]))
+    /// The hash of path, fields, data and access list. The children are not in it: each of them has
+    /// a hash, which includes its path.
+    pub(super) fn hash(&self) -> u64 {
+        self.head().hash
     }
+
+    pub(super) fn compute_hash(&self) -> u64 {
+        let acl = self.acl().map(|acl| &**acl);
+        compute_hash(self.key(), xxh3_64(self.data()), &self.fields(), acl)
+    }
+
+    /// Whether its kind and its counters agree with its children.
+    pub(super) fn is_sound(&self) -> bool {
+        let Some(more) = &self.head().more else { return true };
+        // The children that the tree starts with were never counted.
+        let genesis = match self.path() {
+            "/" => 1,
+            "/zookeeper" => 2,
+            _ => 0,
+        };
+        let children = self.child_count().saturating_sub(genesis) as u64;
+        let is_counted = more.cversion.wrapping_add(children) == more.creates.wrapping_mul(2);
+        is_counted && !(self.fields().owner().is_some() && self.has_children())
+    }
+}
+
+fn long(data: &[u8]) -> Option<Long> {
+    (data.len() > INLINE_MAX).then(|| (Arc::from(data), xxh3_64(data)))
+}
+
+fn compute_hash(path: &[u8], data_hash: u64, fields: &Fields, acl: Option<&AccessList>) -> u64 {
+    let (kind, of_kind) = match fields.kind {
+        Kind::Persistent => (0, 0),
+        Kind::Ephemeral(owner) => (1, owner.number()),
+        Kind::Container => (2, 0),
+        Kind::Ttl(ms) => (3, ms),
+    };
+    let words = [
+        xxh3_64(path),
+        data_hash,
+        fields.czxid,
+        fields.mzxid,
+        fields.pzxid,
+        fields.ctime,
+        fields.mtime,
+        fields.version,
+        fields.cversion,
+        fields.aversion,
+        fields.creates,
+        kind,
+        of_kind,
+    ];
+    let hash = hash_words(&words);
+    acl.map_or(hash, |acl| hash_words(&[hash, acl.hash()]))
 }
 
 /// The hash of some numbers, the same on every machine.
@@ -185,53 +330,4 @@ pub(in crate::machine) fn hash_words<const N: usize>(words: &[u64; N]) -> u64 {
         *bytes = word.to_le_bytes();
     }
     xxh3_64(bytes.as_flattened())
-}
-
-/// A child in its parent's set: ordered by its name, but kept as its full path, which is shared
-/// with the map.
-#[derive(Clone, Debug)]
-pub(super) struct Child {
-    pub(super) path: Arc<str>,
-    name_start: u32,
-}
-
-impl Child {
-    pub(super) fn new(path: Arc<str>) -> Child {
-        let name_bytes = path::name(&path).len();
-        Child {
-            // Paths have at most `PATH_BYTES_MAX` bytes.
-            name_start: (path.len() - name_bytes) as u32,
-            path,
-        }
-    }
-
-    fn name(&self) -> &str {
-        &self.path[self.name_start as usize..]
-    }
-}
-
-impl Borrow<str> for Child {
-    fn borrow(&self) -> &str {
-        self.name()
-    }
-}
-
-impl PartialEq for Child {
-    fn eq(&self, other: &Child) -> bool {
-        self.name() == other.name()
-    }
-}
-
-impl Eq for Child {}
-
-impl PartialOrd for Child {
-    fn partial_cmp(&self, other: &Child) -> Option<Ordering> {
-        Some(self.cmp(other))
-    }
-}
-
-impl Ord for Child {
-    fn cmp(&self, other: &Child) -> Ordering {
-        self.name().cmp(other.name())
-    }
 }

@@ -322,8 +322,7 @@ impl WatchTable {
             };
             let znode = tree.get(&event.path).filter(reads);
             event.znode = znode.map(|znode| {
-                let data = znode.data();
-                let data = (data.len() <= EVENT_DATA_MAX).then(|| Arc::clone(data));
+                let data = (znode.data().len() <= EVENT_DATA_MAX).then(|| znode.shared_data());
                 Box::new(EventZnode { data, stat: znode.stat() })
             });
         }

@@ -237,7 +237,7 @@ impl Answering<'_> {
                 let znode =
                     if planted(Bug::ReadUnchecked) { tree.get(path) } else { readable(path)? };
                 let znode = znode.ok_or_else(|| missing(path))?;
-                Answer::Data(znode.data().clone(), znode.stat())
+                Answer::Data(znode.shared_data(), znode.stat())
             }
             Read::Exists { path } => Answer::Exists(readable(path)?.map(Znode::stat)),
             Read::Children { path } => {
@@ -402,7 +402,7 @@ fn read_below(tree: &Tree, path: &str, held: Viewer<'_>) -> Result<Answer, Error
             return Err(Error::TooLarge { path: path.to_owned(), size, limit });
         }
         let readable = held.may(znode.acl().map(|acl| &**acl), Permissions::READ);
-        let content = || ZnodeContent { data: Arc::clone(znode.data()), stat: znode.stat() };
+        let content = || ZnodeContent { data: znode.shared_data(), stat: znode.stat() };
         znodes.push(ZnodeRead { path: at.to_owned(), content: readable.then(content) });
     }
     Ok(Answer::Below(tree.zxid(), znodes))

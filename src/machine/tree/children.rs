@@ -1,0 +1,214 @@
+//! The names of a znode's children, in order.
+
+use std::borrow::Borrow;
+use std::cmp::Ordering;
+use std::ops::Bound::{Excluded, Included, Unbounded};
+use std::sync::Arc;
+
+use rpds::RedBlackTreeSetSync;
+
+/// A page that would be longer is divided, unless it is a single name.
+const PAGE_BYTES: usize = 512;
+
+/// A persistent, ordered set of names. Many names share one allocation, a page, so a name takes
+/// little more than its own bytes.
+#[derive(Clone, Debug)]
+pub(super) struct Children {
+    pages: RedBlackTreeSetSync<Page>,
+    len: usize,
+}
+
+/// Some names that follow each other, with slashes between them, which no name has. Pages are
+/// ordered by their first names.
+#[derive(Clone, Debug)]
+struct Page(Arc<str>);
+
+impl Default for Children {
+    fn default() -> Children {
+        Children { pages: RedBlackTreeSetSync::new_sync(), len: 0 }
+    }
+}
+
+impl Children {
+    pub(super) fn len(&self) -> usize {
+        self.len
+    }
+
+    pub(super) fn iter(&self) -> impl Iterator<Item = &str> {
+        self.pages.iter().flat_map(Page::names)
+    }
+
+    /// The names after this one, which need not be there.
+    pub(super) fn after<'a>(&'a self, name: &str) -> impl Iterator<Item = &'a str> + use<'a> {
+        let page = self.page_for(name);
+        let (first, from) = page.map_or(("", ""), |page| (page.first(), page.divide(name).1));
+        let after = if first_of(from) == name { without_first(from) } else { from };
+        let names = after.split('/').filter(|name| !name.is_empty());
+        let pages = self.pages.range::<str, _>((Excluded(first), Unbounded));
+        names.chain(pages.flat_map(Page::names))
+    }
+
+    /// Does nothing if the name is there.
+    pub(super) fn insert(&mut self, name: &str) {
+        let Some(page) = self.page_for(name).cloned() else {
+            self.pages.insert_mut(Page(Arc::from(name)));
+            self.len += 1;
+            return;
+        };
+        let (before, from) = page.divide(name);
+        if first_of(from) == name {
+            return;
+        }
+        self.len += 1;
+        if before.is_empty() {
+            self.pages.remove_mut(page.first());
+        }
+        if page.0.len() + 1 + name.len() <= PAGE_BYTES {
+            self.pages.insert_mut(Page::of([before, name, from]));
+        } else if from.is_empty() {
+            // As with growing names: the page before it stays full.
+            self.pages.insert_mut(Page::of([name]));
+        } else {
+            self.pages.insert_mut(Page::of([before, name]));
+            self.pages.insert_mut(Page::of([from]));
+        }
+    }
+
+    /// Does nothing if the name is not there.
+    pub(super) fn remove(&mut self, name: &str) {
+        let Some(page) = self.page_for(name).cloned() else { return };
+        let (before, from) = page.divide(name);
+        if first_of(from) != name {
+            return;
+        }
+        self.len -= 1;
+        let after = without_first(from);
+        if before.is_empty() {
+            self.pages.remove_mut(page.first());
+        }
+        if !(before.is_empty() && after.is_empty()) {
+            self.pages.insert_mut(Page::of([before, after]));
+        }
+    }
+
+    /// The page that has the name, if any has it: the last that does not begin after it, or the
+    /// first.
+    fn page_for(&self, name: &str) -> Option<&Page> {
+        let before = self.pages.range::<str, _>((Unbounded, Included(name))).next_back();
+        before.or_else(|| self.pages.first())
+    }
+}
+
+impl Page {
+    fn of<const N: usize>(parts: [&str; N]) -> Page {
+        let parts: Vec<&str> = parts.into_iter().filter(|part| !part.is_empty()).collect();
+        Page(Arc::from(parts.join("/")))
+    }
+
+    fn names(&self) -> impl Iterator<Item = &str> {
+        self.0.split('/')
+    }
+
+    fn first(&self) -> &str {
+        first_of(&self.0)
+    }
+
+    /// The names before this one, and the others.
+    fn divide(&self, name: &str) -> (&str, &str) {
+        let before = self.names().take_while(|known| *known < name);
+        match before.map(|known| known.len() + 1).sum::<usize>() {
+            0 => ("", &self.0),
+            end => (&self.0[..end - 1], self.0.get(end..).unwrap_or_default()),
+        }
+    }
+}
+
+fn first_of(names: &str) -> &str {
+    names.split('/').next().unwrap_or_default()
+}
+
+fn without_first(names: &str) -> &str {
+    names.split_once('/').map_or("", |(_, rest)| rest)
+}
+
+impl Borrow<str> for Page {
+    fn borrow(&self) -> &str {
+        self.first()
+    }
+}
+
+impl PartialEq for Page {
+    fn eq(&self, other: &Page) -> bool {
+        self.first() == other.first()
+    }
+}
+
+impl Eq for Page {}
+
+impl PartialOrd for Page {
+    fn partial_cmp(&self, other: &Page) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl Ord for Page {
+    fn cmp(&self, other: &Page) -> Ordering {
+        self.first().cmp(other.first())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn name() -> impl Strategy<Value = String> {
+        prop_oneof![
+            (0..1000u32).prop_map(|n| format!("item-{n:010}")),
+            "[a-c]{1,3}",
+            "[ !é.-]{1,2}",
+            (100..700usize).prop_map(|len| "x".repeat(len)),
+        ]
+    }
+
+    proptest! {
+        #[test]
+        fn behaves_as_a_set(
+            steps in prop::collection::vec((prop::bool::weighted(0.7), name()), 0..400),
+            after in name(),
+        ) {
+            let (mut children, mut set) = (Children::default(), BTreeSet::new());
+            let mut before = None;
+            for (place, (inserts, name)) in steps.into_iter().enumerate() {
+                if place == 200 {
+                    before = Some((children.clone(), set.clone()));
+                }
+                if inserts {
+                    children.insert(&name);
+                    set.insert(name);
+                } else {
+                    children.remove(&name);
+                    set.remove(&name);
+                }
+            }
+            for (children, set) in [(children, set)].into_iter().chain(before) {
+                prop_assert_eq!(children.len(), set.len());
+                prop_assert!(children.iter().eq(set.iter()));
+                let late = set.iter().filter(|name| **name > after);
+                prop_assert!(children.after(&after).eq(late));
+            }
+        }
+    }
+
+    #[test]
+    fn growing_names_fill_their_pages() {
+        let mut children = Children::default();
+        for n in 0..10_000 {
+            children.insert(&format!("{n:09}"));
+        }
+        assert!(children.pages.size() < 10_000 * 10 / PAGE_BYTES + 10);
+    }
+}

@@ -1,0 +1,386 @@
+//! A persistent hash table: a trie over the bits of a key's hash, with small buckets at its ends.
+//!
+//! A clone shares everything. A change copies the nodes on its way that are shared, and changes the
+//! others in place.
+//!
+//! In a large tree, what costs is not instructions but memory that no cache holds. So a look-up of
+//! one key among a million reads two such places: its bucket, which has one byte of each hash
+//! beside the pointers, and the entry itself, which is one allocation. And before a node is copied,
+//! the counters of all that it points to are read (`read_counters`): the processor reads many at a
+//! time, but increments one after the other.
+//!
+//! Invariants:
+//! - An entry is in the bucket that the bits of its hash lead to, from the lowest ones up.
+//! - A bucket has 1 to [`BUCKET_MAX`] entries; more only where all bits of the hash are used.
+//! - Not all children of an inner node are empty.
+
+use std::hint::black_box;
+use std::iter;
+
+use triomphe::{Arc, ThinArc};
+use xxhash_rust::xxh3::xxh3_64;
+
+/// An entry, which is a pointer to what has the key.
+pub(super) trait Entry: Clone {
+    fn key(&self) -> &[u8];
+
+    /// How many clones there are.
+    fn count(&self) -> usize;
+}
+
+/// The bits of the hash that each level uses.
+const BITS: u32 = 4;
+const WIDTH: usize = 1 << BITS;
+/// Where no bits are left.
+const DEPTH_MAX: u32 = u64::BITS / BITS;
+/// A bucket with more entries becomes an inner node with [`WIDTH`] buckets.
+const BUCKET_MAX: usize = 32;
+
+#[derive(Clone)]
+pub(super) struct Trie<T> {
+    root: Node<T>,
+    len: usize,
+}
+
+#[derive(Clone)]
+enum Node<T> {
+    Empty,
+    Bucket(Bucket<T>),
+    Inner(Arc<[Node<T>; WIDTH]>),
+}
+
+/// Some entries, in no particular order. Their tags come first, so that a look-up reads no entry
+/// but the one that it looks for.
+#[derive(Clone)]
+struct Bucket<T>(ThinArc<Tags, Option<T>>);
+
+type Tags = [u8; BUCKET_MAX];
+
+/// The hash of a key: the same everywhere and always.
+fn hash(key: &[u8]) -> u64 {
+    xxh3_64(key)
+}
+
+/// The bits that are used last to find a bucket.
+fn tag(hash: u64) -> u8 {
+    hash.to_be_bytes()[0]
+}
+
+/// The child in an inner node at this depth that the hash leads to.
+fn branch(hash: u64, depth: u32) -> usize {
+    (hash >> (depth * BITS)) as usize % WIDTH
+}
+
+impl<T: Entry> Trie<T> {
+    pub(super) fn new() -> Trie<T> {
+        Trie { root: Node::Empty, len: 0 }
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.len
+    }
+
+    pub(super) fn get(&self, key: &[u8]) -> Option<&T> {
+        let hash = hash(key);
+        let (mut node, mut depth) = (&self.root, 0);
+        loop {
+            match node {
+                Node::Empty => return None,
+                Node::Bucket(bucket) => {
+                    return bucket.entries().get(bucket.find(hash, key)?)?.as_ref();
+                }
+                Node::Inner(children) => node = &children[branch(hash, depth)],
+            }
+            depth += 1;
+        }
+    }
+
+    /// Returns the entry that had the key before.
+    pub(super) fn insert(&mut self, entry: T) -> Option<T> {
+        let hash = hash(entry.key());
+        let (mut node, mut depth) = (&mut self.root, 0);
+        let before = loop {
+            match node {
+                Node::Empty => {
+                    let tags = [tag(hash); BUCKET_MAX];
+                    *node = Node::Bucket(Bucket::new(tags, vec![Some(entry)]));
+                    break None;
+                }
+                Node::Bucket(bucket) => {
+                    if let Some(place) = bucket.find(hash, entry.key()) {
+                        break bucket.change(|entries| entries.get_mut(place)?.replace(entry));
+                    }
+                    let (mut tags, mut entries) = bucket.take();
+                    if let Some(free) = tags.get_mut(entries.len()) {
+                        *free = tag(hash);
+                    }
+                    entries.push(Some(entry));
+                    *node = match entries.len() > BUCKET_MAX && depth < DEPTH_MAX {
+                        true => Node::split(entries, depth),
+                        false => Node::Bucket(Bucket::new(tags, entries)),
+                    };
+                    break None;
+                }
+                Node::Inner(children) => node = &mut own(children)[branch(hash, depth)],
+            }
+            depth += 1;
+        };
+        self.len += usize::from(before.is_none());
+        before
+    }
+
+    /// Changes an entry, but not its key; `None` if there is no such entry.
+    pub(super) fn update<R>(&mut self, key: &[u8], change: impl FnOnce(&mut T) -> R) -> Option<R> {
+        let hash = hash(key);
+        let (mut node, mut depth) = (&mut self.root, 0);
+        loop {
+            match node {
+                Node::Empty => return None,
+                Node::Bucket(bucket) => {
+                    let place = bucket.find(hash, key)?;
+                    return bucket.change(|entries| entries.get_mut(place)?.as_mut().map(change));
+                }
+                Node::Inner(children) => node = &mut own(children)[branch(hash, depth)],
+            }
+            depth += 1;
+        }
+    }
+
+    pub(super) fn remove(&mut self, key: &[u8]) -> Option<T> {
+        // Nothing is copied for a key that is not there.
+        self.get(key)?;
+        let removed = self.root.remove(hash(key), key, 0);
+        self.len -= usize::from(removed.is_some());
+        removed
+    }
+}
+
+impl<T: Entry> Node<T> {
+    /// The entries of a full bucket, in buckets at the next depth.
+    fn split(entries: Vec<Option<T>>, depth: u32) -> Node<T> {
+        let mut parts: [(Vec<u8>, Vec<Option<T>>); WIDTH] = Default::default();
+        for entry in entries.into_iter().flatten() {
+            let hash = hash(entry.key());
+            let (tags, entries) = &mut parts[branch(hash, depth)];
+            tags.push(tag(hash));
+            entries.push(Some(entry));
+        }
+        Node::Inner(Arc::new(parts.map(|(tags, entries)| {
+            if entries.is_empty() {
+                return Node::Empty;
+            }
+            // These bits may be the same for all.
+            if entries.len() > BUCKET_MAX && depth + 1 < DEPTH_MAX {
+                return Node::split(entries, depth + 1);
+            }
+            let mut all_tags = [0; BUCKET_MAX];
+            all_tags.iter_mut().zip(tags).for_each(|(place, tag)| *place = tag);
+            Node::Bucket(Bucket::new(all_tags, entries))
+        })))
+    }
+
+    fn remove(&mut self, hash: u64, key: &[u8], depth: u32) -> Option<T> {
+        let (removed, is_empty) = match self {
+            Node::Empty => return None,
+            Node::Bucket(bucket) => {
+                let place = bucket.find(hash, key)?;
+                let (mut tags, mut entries) = bucket.take();
+                let last = tags.get(entries.len() - 1).copied().unwrap_or(tag(hash));
+                if let Some(tag) = tags.get_mut(place) {
+                    *tag = last;
+                }
+                let removed = entries.swap_remove(place);
+                let is_empty = entries.is_empty();
+                *bucket = Bucket::new(tags, entries);
+                (removed, is_empty)
+            }
+            Node::Inner(children) => {
+                let children = own(children);
+                let removed = children[branch(hash, depth)].remove(hash, key, depth + 1);
+                (removed, children.iter().all(|child| matches!(child, Node::Empty)))
+            }
+        };
+        if is_empty {
+            *self = Node::Empty;
+        }
+        removed
+    }
+
+    fn count(&self) -> usize {
+        match self {
+            Node::Empty => 0,
+            Node::Bucket(bucket) => ThinArc::strong_count(&bucket.0),
+            Node::Inner(children) => Arc::strong_count(children),
+        }
+    }
+}
+
+impl<T: Entry> Bucket<T> {
+    fn new(tags: Tags, entries: Vec<Option<T>>) -> Bucket<T> {
+        Bucket(ThinArc::from_header_and_iter(tags, entries.into_iter()))
+    }
+
+    /// None of them is `None`, but while the bucket is replaced.
+    fn entries(&self) -> &[Option<T>] {
+        &self.0.slice
+    }
+
+    fn find(&self, hash: u64, key: &[u8]) -> Option<usize> {
+        let tags = self.0.header.header.iter().copied();
+        // Beyond the tags there are only entries with equal hashes.
+        let tags = tags.chain(iter::repeat(tag(hash)));
+        let has_key = |entry: &Option<T>| entry.as_ref().is_some_and(|entry| entry.key() == key);
+        let mut tagged = tags.zip(self.entries());
+        tagged.position(|(of_entry, entry)| of_entry == tag(hash) && has_key(entry))
+    }
+
+    /// The tags and entries, to make another bucket of them.
+    fn take(&mut self) -> (Tags, Vec<Option<T>>) {
+        let own = self.0.with_arc_mut(|bucket| {
+            let bucket = Arc::get_mut(bucket)?;
+            Some(bucket.slice_mut().iter_mut().map(Option::take).collect())
+        });
+        let entries = own.unwrap_or_else(|| {
+            read_counters(self.entries().iter().flatten().map(Entry::count));
+            self.entries().to_vec()
+        });
+        (self.0.header.header, entries)
+    }
+
+    /// Changes the entries in place, in a copy if the bucket is shared.
+    fn change<R>(&mut self, change: impl FnOnce(&mut [Option<T>]) -> Option<R>) -> Option<R> {
+        if ThinArc::strong_count(&self.0) > 1 {
+            read_counters(self.entries().iter().flatten().map(Entry::count));
+            let copies = self.entries().iter().cloned();
+            self.0 = ThinArc::from_header_and_iter(self.0.header.header, copies);
+        }
+        // Nobody else has it now.
+        self.0.with_arc_mut(|bucket| change(Arc::get_mut(bucket)?.slice_mut()))
+    }
+}
+
+/// The children, to change them; a copy of them if they are shared.
+fn own<T: Entry>(children: &mut Arc<[Node<T>; WIDTH]>) -> &mut [Node<T>; WIDTH] {
+    if !children.is_unique() {
+        read_counters(children.iter().map(Node::count));
+    }
+    Arc::make_mut(children)
+}
+
+fn read_counters(counts: impl Iterator<Item = usize>) {
+    black_box(counts.fold(0, usize::wrapping_add));
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use proptest::prelude::*;
+
+    use super::*;
+
+    /// A key and a value.
+    type Pair = Arc<(Vec<u8>, u32)>;
+
+    impl Entry for Pair {
+        fn key(&self) -> &[u8] {
+            &self.0
+        }
+
+        fn count(&self) -> usize {
+            Arc::strong_count(self)
+        }
+    }
+
+    fn all(trie: &Trie<Pair>) -> BTreeMap<Vec<u8>, u32> {
+        fn collect(node: &Node<Pair>, all: &mut BTreeMap<Vec<u8>, u32>) {
+            match node {
+                Node::Empty => {}
+                Node::Bucket(bucket) => {
+                    assert!(!bucket.entries().is_empty());
+                    let pairs = bucket.entries().iter().map(|pair| pair.as_ref().unwrap());
+                    all.extend(pairs.map(|pair| (**pair).clone()));
+                }
+                Node::Inner(children) => {
+                    assert!(children.iter().any(|child| !matches!(child, Node::Empty)));
+                    children.iter().for_each(|child| collect(child, all));
+                }
+            }
+        }
+        let mut all = BTreeMap::new();
+        collect(&trie.root, &mut all);
+        assert_eq!(all.len(), trie.len());
+        all
+    }
+
+    #[derive(Clone, Debug)]
+    enum Step {
+        Insert(u16),
+        Update(u16),
+        Remove(u16),
+        RemoveAllBelow(u16),
+        Clone,
+    }
+
+    fn step() -> impl Strategy<Value = Step> {
+        prop_oneof![
+            8 => any::<u16>().prop_map(Step::Insert),
+            2 => any::<u16>().prop_map(Step::Update),
+            4 => any::<u16>().prop_map(Step::Remove),
+            1 => any::<u16>().prop_map(Step::RemoveAllBelow),
+            1 => Just(Step::Clone),
+        ]
+    }
+
+    proptest! {
+        #[test]
+        fn behaves_as_a_map(steps in prop::collection::vec(step(), 0..2000), keys in 1..2000u16) {
+            let key = |n: u16| (n % keys).to_le_bytes().to_vec();
+            let (mut trie, mut map) = (Trie::new(), BTreeMap::new());
+            let mut clones = Vec::new();
+            for (value, step) in (0..).zip(steps) {
+                match step {
+                    Step::Insert(n) => {
+                        let before = trie.insert(Arc::new((key(n), value)));
+                        prop_assert_eq!(before.map(|pair| pair.1), map.insert(key(n), value));
+                    }
+                    Step::Update(n) => {
+                        let old = trie.update(&key(n), |pair| Arc::make_mut(pair).1 += 7);
+                        let expected = map.get_mut(&key(n)).map(|known| *known += 7);
+                        prop_assert_eq!(old, expected);
+                    }
+                    Step::Remove(n) => {
+                        let removed = trie.remove(&key(n)).map(|pair| pair.1);
+                        prop_assert_eq!(removed, map.remove(&key(n)));
+                    }
+                    Step::RemoveAllBelow(n) => {
+                        for n in 0..n % keys {
+                            let removed = trie.remove(&key(n)).map(|pair| pair.1);
+                            prop_assert_eq!(removed, map.remove(&key(n)));
+                        }
+                    }
+                    Step::Clone => clones.push((trie.clone(), map.clone())),
+                }
+                prop_assert_eq!(trie.len(), map.len());
+            }
+            for n in 0..keys {
+                let found = trie.get(&key(n)).map(|pair| &pair.1);
+                prop_assert_eq!(found, map.get(&key(n)));
+            }
+            prop_assert_eq!(all(&trie), map);
+            for (trie, map) in clones {
+                prop_assert_eq!(all(&trie), map);
+            }
+        }
+    }
+
+    #[test]
+    fn a_bucket_holds_any_number_of_equal_hashes() {
+        // Keys with equal hashes are not known, so the bucket is made as they would make it.
+        let pairs = (0..100u8).map(|n| Some(Arc::new((vec![n], 0))));
+        let bucket: Bucket<Pair> = Bucket::new([tag(hash(&[70])); BUCKET_MAX], pairs.collect());
+        assert_eq!(bucket.find(hash(&[70]), &[70]), Some(70));
+        assert_eq!(bucket.find(hash(&[70]), &[5]), Some(5));
+        assert_eq!(bucket.find(hash(&[70]), &[200]), None);
+    }
+}

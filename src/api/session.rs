@@ -337,8 +337,9 @@ impl Session {
     }
 
     /// Deletes a znode and everything below it, regardless of versions and owners of ephemerals, in
-    /// one write with one zxid. Watches report each znode, children before their parents. All
-    /// replicas are busy with it for a time that grows with the number of znodes. Blocks and fails
+    /// one write with one zxid. Watches report each znode, children before their parents. Each replica does it
+    /// in parts and answers heartbeats between them; writes that come behind it wait for a time that grows
+    /// with the number of znodes. Blocks and fails
     /// as [`Session::create`], with [`Error::NoNode`] if the znode is missing.
     ///
     /// (ZooKeeper's `deleteall` reads and deletes one by one.)

@@ -38,6 +38,7 @@
 //! | --- | --- |
 //! | `command` | requests and replies, and how they are encoded |
 //! | `ops` | what each operation does, and the order of its errors |
+//! | `prepare` | requests that delete very many znodes, done in parts |
 //! | `tree` | the persistent tree |
 //! | `sessions` | holders, exactly-once, ephemerals |
 //! | `snapshot` | the state as chunks, whole or what changed |
@@ -51,6 +52,7 @@
 
 pub(crate) mod command;
 mod ops;
+mod prepare;
 mod sessions;
 pub(crate) mod snapshot;
 mod tombstones;
@@ -64,6 +66,7 @@ use self::command::{
     TIMEOUT_KEPT,
 };
 use self::ops::Write;
+use self::prepare::Prepared;
 use self::sessions::{Admission, Sessions};
 use self::tombstones::Tombstones;
 pub(crate) use self::tree::CONFIG;
@@ -83,6 +86,7 @@ pub(crate) use self::tree::{Tree, Znode};
 pub(crate) struct Machine {
     state: State,
     dirty: Dirty,
+    prepared: Option<Box<Prepared>>,
 }
 
 /// The whole state at one moment. A clone is cheap, and can be encoded while the machine continues.
@@ -160,7 +164,7 @@ impl Machine {
     }
 
     pub(crate) fn from_state(state: State) -> Machine {
-        Machine { state, dirty: Dirty::default() }
+        Machine { state, dirty: Dirty::default(), prepared: None }
     }
 
     /// Applies the batch of an entry of this term.
@@ -281,7 +285,7 @@ impl Machine {
                 if *decided != term || request.holder != record.holder {
                     return Err(OpError::StaleExpiry);
                 }
-                return Ok(self.close(id, applied));
+                return Ok(self.close(request, applied));
             }
             Command::Reap { path } => return self.reap(path, applied),
             Command::RaiseVersion { version } => {
@@ -312,7 +316,7 @@ impl Machine {
                 self.execute(id, ops, false, applied)
             }
             (Admission::Known(result), _) => result,
-            (Admission::Run, Command::Close) => Ok(self.close(id, applied)),
+            (Admission::Run, Command::Close) => Ok(self.close(request, applied)),
             (Admission::Run, command) => {
                 let refused = command.unsupported(self.state.version);
                 let result = match (refused, command) {
@@ -322,9 +326,16 @@ impl Machine {
                         .sessions
                         .update(id, |record| record.authenticate(ids))
                         .unwrap_or(Err(OpError::SessionExpired)),
-                    (_, command) => {
-                        self.execute(id, ops, matches!(command, Command::Multi(_)), applied)
-                    }
+                    (_, command) => match self.take_prepared(request) {
+                        Some((tree, write)) => {
+                            self.state.tree = tree;
+                            self.commit(write, applied);
+                            Ok(Reply::Done)
+                        }
+                        None => {
+                            self.execute(id, ops, matches!(command, Command::Multi(_)), applied)
+                        }
+                    },
                 };
                 self.state.sessions.update(id, |record| record.remember(result.clone()));
                 result
@@ -390,15 +401,21 @@ impl Machine {
     }
 
     /// Ends a session, and deletes its ephemerals.
-    fn close(&mut self, id: SessionId, applied: &mut Applied) -> Reply {
+    fn close(&mut self, request: &Request, applied: &mut Applied) -> Reply {
+        let id = request.session;
         let mut write = Write::new(id, self.next_zxid(), self.state.time, &[]);
         self.state.tombstones.bury(id, write.zxid);
         let mut holder = 0;
         let staying = usize::from(planted(Bug::EphemeralsStay));
+        let prepared = self.take_prepared(request);
         if let Some(record) = self.state.sessions.get(id) {
             holder = record.holder;
-            for path in record.ephemerals.iter().skip(staying) {
-                write.delete(&mut self.state.tree, path);
+            if let Some((tree, prepared)) = prepared {
+                (self.state.tree, write) = (tree, prepared);
+            } else {
+                for path in record.ephemerals.iter().skip(staying) {
+                    write.delete(&mut self.state.tree, path);
+                }
             }
         }
         self.state.sessions.remove(id);

@@ -154,19 +154,10 @@ impl Write {
                 Ok(OpResult::Deleted)
             }
             Op::DeleteTree { path } => {
-                path::validate(path).map_err(invalid_path)?;
-                if RESERVED.contains(&path.as_str()) {
-                    return Err(OpError::Reserved { path: path.clone() });
-                }
-                self.permitted_in_parent(tree, path, Permissions::DELETE)?;
-                if tree.get(path).is_none() {
-                    return Err(no_node(path));
-                }
+                self.check_tree(tree, path)?;
                 let mut below: Vec<String> = Vec::new();
                 for (path, znode) in tree.below(path) {
-                    if znode.has_children() {
-                        self.permitted(tree, path, Permissions::DELETE)?;
-                    }
+                    self.check_below(tree, path, znode)?;
                     below.push(path.to_owned());
                 }
                 // Each after its children.
@@ -250,6 +241,32 @@ impl Write {
             return Ok(());
         }
         Err(OpError::NoAuth { path: path.to_owned(), permission: wanted })
+    }
+
+    /// Whether there is a tree at this path that may be deleted, but for what is below it.
+    pub(super) fn check_tree(&self, tree: &Tree, path: &str) -> Result<(), OpError> {
+        path::validate(path).map_err(invalid_path)?;
+        if RESERVED.contains(&path) {
+            return Err(reserved(path));
+        }
+        self.permitted_in_parent(tree, path, Permissions::DELETE)?;
+        if tree.get(path).is_none() {
+            return Err(no_node(path));
+        }
+        Ok(())
+    }
+
+    /// Whether this znode's children may be deleted with it.
+    pub(super) fn check_below(
+        &self,
+        tree: &Tree,
+        path: &str,
+        znode: &Znode,
+    ) -> Result<(), OpError> {
+        if !znode.has_children() {
+            return Ok(());
+        }
+        self.permitted(tree, path, Permissions::DELETE)
     }
 
     /// As [`Write::permitted`], for the parent.

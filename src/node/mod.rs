@@ -57,6 +57,7 @@ mod tests;
 pub(crate) mod timings;
 mod versions;
 
+use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Duration;
 
@@ -84,6 +85,7 @@ pub(crate) use self::start::Origin;
 use self::stored::{HardState, SnapshotMeta};
 use self::versions::Versions;
 use crate::machine::Machine;
+use crate::machine::command::Batch;
 use crate::types::error::Error;
 use crate::types::membership::NodeId;
 use crate::types::metrics::Metrics;
@@ -125,6 +127,10 @@ pub(crate) struct Node {
     leading: Option<Leading>,
     replica: Replica,
 
+    /// What raft-rs has handed out and is not applied yet.
+    unapplied: VecDeque<eraftpb::Entry>,
+    /// The entry that is being prepared: see [`Machine::prepare`].
+    preparing: Option<(u64, Batch)>,
     incoming: Incoming,
     /// A state put together from a leader's chunks, until Raft takes its snapshot (or not).
     staged: Option<(SnapshotMeta, Machine)>,
@@ -345,6 +351,9 @@ impl Node {
 
     /// Runs Raft until it wants nothing more.
     fn drive(&mut self) -> Result<(), String> {
+        if self.preparing.is_some() {
+            self.go_on_applying()?;
+        }
         loop {
             self.observe_leader();
             if self.leadership.leader == self.id {
@@ -414,7 +423,10 @@ impl Node {
         }
         self.tell_clients();
         self.maybe_checkpoint(applied);
-        self.effects.wake_at = self.next_tick.min(self.bootstrap.next_at);
+        self.effects.wake_at = match self.preparing {
+            Some(_) => self.now.mono,
+            None => self.next_tick.min(self.bootstrap.next_at),
+        };
     }
 
     /// Stops for good: everything is answered, nothing is promised any more.

@@ -1,6 +1,7 @@
 //! How a node starts from what its disk holds.
 
 use std::collections::BTreeSet;
+use std::collections::VecDeque;
 
 use raft::{RawNode, ReadOnlyOption, eraftpb};
 
@@ -89,6 +90,8 @@ impl Node {
             quorum_loss: QuorumLoss::default(),
             bootstrap: Bootstrap::new(identity, founding),
             leading: None,
+            unapplied: VecDeque::new(),
+            preparing: None,
             incoming: Incoming::default(),
             staged: None,
             failed_transfers: Vec::new(),

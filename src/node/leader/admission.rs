@@ -95,17 +95,21 @@ impl Admission {
         }
     }
 
-    /// The next batch to propose, stamped with `time`.
-    pub(crate) fn next_batch(&mut self, time: u64) -> Option<Batch> {
+    /// The next batch to propose, stamped with `time`. A request that may delete very many znodes is
+    /// alone in its batch, so that replicas can prepare it.
+    pub(crate) fn next_batch(&mut self, time: u64, machine: &Machine) -> Option<Batch> {
         let mut bytes = 0;
         let mut count = 0;
         for request in self.queue.iter().take(BATCH_REQUESTS_MAX) {
-            bytes += size(&request.command);
-            if count > 0 && bytes > BATCH_BYTES_MAX {
-                bytes -= size(&request.command);
+            let (more, is_large) = (size(&request.command), machine.is_large(request));
+            if count > 0 && (bytes + more > BATCH_BYTES_MAX || is_large) {
                 break;
             }
+            bytes += more;
             count += 1;
+            if is_large {
+                break;
+            }
         }
         self.bytes = self.bytes.saturating_sub(bytes);
         (count > 0).then(|| Batch { time, requests: self.queue.drain(..count).collect() })
@@ -183,7 +187,7 @@ mod tests {
 
         fn admits(&mut self, request: Request) -> bool {
             self.admission.admit(request, &self.machine);
-            let batch = self.admission.next_batch(1);
+            let batch = self.admission.next_batch(1, &self.machine);
             let admitted = batch.is_some();
             self.log.extend(batch.into_iter().flat_map(|batch| batch.requests));
             admitted

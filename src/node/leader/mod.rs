@@ -304,7 +304,7 @@ impl Node {
         let Some(leading) = serving(&mut self.leading) else {
             return;
         };
-        while let Some(batch) = leading.admission.next_batch(leading.log_time()) {
+        while let Some(batch) = leading.admission.next_batch(leading.log_time(), &self.machine) {
             // Refused while too much is uncommitted, or while leadership is handed over.
             if self.raw.propose(Vec::new(), batch.encode()).is_err() {
                 return leading.admission.put_back(batch);

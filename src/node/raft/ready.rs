@@ -142,6 +142,8 @@ impl Node {
         let position = Position { index: meta.index, term: meta.term };
         let old = self.machine.tree();
         self.machine = machine;
+        self.unapplied.clear();
+        self.preparing = None;
         // The disk gets the whole state; deltas count from here.
         let _ = self.machine.take_dirty();
         self.raw.mut_store().reset(position, raft_meta.get_conf_state().clone());
@@ -170,33 +172,46 @@ impl Node {
     /// Applies what raft-rs hands out, which is on this member's own disk, and then whatever else
     /// is committed, up to the next change of the voters.
     pub(in crate::node) fn apply(&mut self, handed_out: Vec<eraftpb::Entry>) -> Result<(), String> {
-        let last = handed_out.last().map(|entry| entry.index);
-        for entry in handed_out {
-            if entry.index > self.raw.store().applied().index {
-                self.apply_entry(&entry)?;
+        self.unapplied.extend(handed_out);
+        self.go_on_applying()
+    }
+
+    /// Applies what is committed, as far as one step should. An entry that deletes very many znodes is
+    /// prepared over several steps.
+    pub(in crate::node) fn go_on_applying(&mut self) -> Result<(), String> {
+        let mut last = None;
+        while let Some(entry) = self.unapplied.pop_front() {
+            if entry.index > self.raw.store().applied().index && !self.apply_entry(&entry)? {
+                self.unapplied.push_front(entry);
+                break;
             }
+            last = Some(entry.index);
         }
         if let Some(last) = last {
             self.raw.advance_apply_to(last);
         }
-        if self.persistence.installing.is_none() {
+        if self.persistence.installing.is_none() && self.unapplied.is_empty() {
             for entry in self.raw.store().to_apply(self.raw.raft.raft_log.committed) {
-                self.apply_entry(&entry)?;
+                if !self.apply_entry(&entry)? {
+                    break;
+                }
             }
         }
         self.local.applied();
         Ok(())
     }
 
-    fn apply_entry(&mut self, entry: &eraftpb::Entry) -> Result<(), String> {
+    /// Returns whether the entry is applied. If not, it is to be applied again by the next step.
+    fn apply_entry(&mut self, entry: &eraftpb::Entry) -> Result<bool, String> {
         let of_voters = changes_voting(entry);
         if of_voters {
             self.apply_voting(entry)?;
         }
         // A new leader's first entry is empty.
         else if !entry.data.is_empty() {
-            let proposed = self.leading.as_mut().and_then(|leading| leading.proposed.take(entry));
-            let batch = match proposed {
+            let preparing = self.preparing.take().filter(|(index, _)| *index == entry.index);
+            let proposed = || self.leading.as_mut()?.proposed.take(entry);
+            let batch = match preparing.map(|(_, batch)| batch).or_else(proposed) {
                 Some(batch) => batch,
                 None => Batch::decode(&entry.data).map_err(|reason| {
                     format!("entry {} is not readable by this version: {reason}", entry.index)
@@ -204,6 +219,10 @@ impl Node {
             };
             if batch.version() > self.config.version {
                 return Err(version::too_old(batch.version(), self.config.version));
+            }
+            if !self.machine.prepare(&batch) {
+                self.preparing = Some((entry.index, batch));
+                return Ok(false);
             }
             if !strikes(Bug::EntrySkipped, 97) {
                 self.apply_batch(entry.term, batch);
@@ -217,7 +236,7 @@ impl Node {
         if entry.index.is_multiple_of(divergence::EVERY) {
             self.share_hash(entry.index)?;
         }
-        Ok(())
+        Ok(true)
     }
 
     /// From this entry on, others vote.

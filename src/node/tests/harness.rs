@@ -116,6 +116,9 @@ pub(crate) struct Host {
     /// Writes that the disk has not done yet, while it is held up.
     pub(crate) held: VecDeque<DiskOp>,
     pub(crate) disk_stalled: bool,
+    /// Its node wants to be called again at once, and how often it did.
+    goes_on: bool,
+    pub(crate) went_on: u64,
     /// What its node can do, from its next start on.
     pub(crate) version: u16,
 }
@@ -128,6 +131,8 @@ impl Host {
             inputs: VecDeque::new(),
             held: VecDeque::new(),
             disk_stalled: false,
+            goes_on: false,
+            went_on: 0,
             version,
         }
     }
@@ -404,7 +409,7 @@ impl Cluster {
             host.inputs.clear();
             return false;
         };
-        if host.inputs.is_empty() {
+        if host.inputs.is_empty() && !host.goes_on {
             return false;
         }
         let inputs: Vec<Input> = host.inputs.drain(..).collect();
@@ -414,6 +419,9 @@ impl Cluster {
     }
 
     fn perform(&mut self, id: NodeId, effects: Effects) {
+        let (now, host) = (self.now, self.hosts.get_mut(&id).unwrap());
+        host.goes_on = effects.wake_at <= now;
+        host.went_on += u64::from(host.goes_on);
         if let Some(reason) = effects.stopped {
             self.stopped.insert(id, reason);
         }

@@ -2,12 +2,13 @@
 
 use std::time::Duration;
 
-use crate::node::io::ClientRequest;
+use crate::machine::command::Op;
+use crate::node::io::{ClientRequest, Write};
 use crate::node::query::{Answer, Query};
 use crate::node::tests::harness::{Cluster, HEARTBEAT};
 use crate::types::membership::NodeId;
 use crate::types::session::SessionState;
-use crate::types::znode::SessionId;
+use crate::types::znode::{CreateMode, SessionId};
 
 const TIMEOUT: Duration = Duration::from_secs(6);
 const SESSIONS: u64 = 200;
@@ -84,5 +85,40 @@ fn a_session_that_falls_silent_leaves_no_results() {
         }
         assert_eq!(cluster.node(leader).status().zxid, zxid, "nothing was written");
     }
+    cluster.check_equal();
+}
+
+/// All members applied it in one piece: a session with 100,000 ephemerals kept them from answering
+/// heartbeats for a second, and the leader lost its leadership.
+#[test]
+fn the_end_of_a_session_with_many_ephemerals_takes_several_steps() {
+    const EPHEMERALS: usize = 2500;
+    let mut cluster = Cluster::new(3);
+    let leader = cluster.elect();
+    let node = cluster.follower();
+    let session = cluster.open(node, 1, TIMEOUT);
+    let other = cluster.open(leader, 2, TIMEOUT);
+    let creates: Vec<_> = (0..EPHEMERALS)
+        .map(|n| {
+            let (path, mode) = (format!("/e{n}"), CreateMode::Ephemeral);
+            let op = Op::Create { path, data: "d".into(), mode };
+            cluster.write(node, session, Write::Op(op))
+        })
+        .collect();
+    for create in creates {
+        cluster.answer(create).unwrap();
+    }
+    let before: Vec<u64> = cluster.hosts.values().map(|host| host.went_on).collect();
+    let close = cluster.write(node, session, Write::Close);
+    // What is written meanwhile comes behind it.
+    let set = cluster.set(leader, other, "/", "behind");
+    cluster.answer(close).unwrap();
+    cluster.answer(set).unwrap();
+    cluster.advance(HEARTBEAT);
+    for (host, before) in cluster.hosts.values().zip(before) {
+        assert!(host.went_on > before + 1, "{} steps", host.went_on - before);
+    }
+    assert!((1..=3).all(|node| cluster.data(node, "/").as_deref() == Some("behind")));
+    assert!((1..=3).all(|node| cluster.node(node).machine().tree().len() < 10));
     cluster.check_equal();
 }

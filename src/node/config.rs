@@ -46,7 +46,7 @@ impl NodeConfig {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct LogLimits {
     pub(crate) checkpoint_entries: u64,
-    pub(crate) checkpoint_bytes: usize,
+    pub(crate) checkpoint_bytes: u64,
     pub(crate) checkpoint_age: Duration,
     pub(crate) retained_entries: usize,
     pub(crate) retained_bytes: usize,

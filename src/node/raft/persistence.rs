@@ -44,6 +44,8 @@ pub(in crate::node) struct Persistence {
     /// The last checkpoint that was asked for or came as a snapshot, and when.
     pub(in crate::node) checkpoint: Position,
     checkpoint_at: Time,
+    /// The bytes of the entries that were applied since.
+    applied_bytes: u64,
     /// The index of the one that is being written.
     checkpointing: Option<u64>,
 }
@@ -58,6 +60,7 @@ impl Persistence {
             installing: None,
             checkpoint,
             checkpoint_at: now,
+            applied_bytes: 0,
             checkpointing: None,
         }
     }
@@ -82,17 +85,21 @@ impl Persistence {
     pub(in crate::node) fn replaced(&mut self, at: Position, now: Time) {
         self.checkpoint = at;
         self.checkpoint_at = now;
+        self.applied_bytes = 0;
         self.checkpointing = None;
     }
 
-    /// Whether a checkpoint is due for node `id`, with the log applied up to this and `bytes` of
-    /// entries in memory.
+    /// An entry with this many bytes of data was applied.
+    pub(in crate::node) fn applied(&mut self, bytes: usize) {
+        self.applied_bytes += bytes as u64;
+    }
+
+    /// Whether a checkpoint is due for node `id`, with the log applied up to this.
     pub(in crate::node) fn is_checkpoint_due(
         &self,
         id: NodeId,
         limits: &LogLimits,
         applied: Position,
-        bytes: usize,
         now: Time,
     ) -> bool {
         let entries = applied.index - self.checkpoint.index;
@@ -102,14 +109,14 @@ impl Persistence {
         let old = now >= self.checkpoint_at + age;
         let due = entries >= of(limits.checkpoint_entries)
             || (entries > 0 && old)
-            || (entries >= of(limits.retained_entries as u64 / 10)
-                && bytes as u64 > of(limits.checkpoint_bytes as u64));
+            || self.applied_bytes >= of(limits.checkpoint_bytes);
         due && self.checkpointing.is_none()
     }
 
     pub(in crate::node) fn checkpoint_begun(&mut self, at: Position, now: Time) {
         self.checkpoint = at;
         self.checkpoint_at = now;
+        self.applied_bytes = 0;
         self.checkpointing = Some(at.index);
     }
 

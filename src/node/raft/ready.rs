@@ -211,6 +211,7 @@ impl Node {
         }
         let position = Position { index: entry.index, term: entry.term };
         self.raw.mut_store().set_applied(position);
+        self.persistence.applied(entry.data.len());
         if of_voters && !self.bootstrap.joins && !self.is_member(self.id) {
             return Err(REMOVED.to_owned());
         }
@@ -282,8 +283,8 @@ impl Node {
     }
 
     pub(in crate::node) fn maybe_checkpoint(&mut self, applied: Position) {
-        let (limits, bytes, now) = (self.config.log, self.raw.store().bytes(), self.now.mono);
-        if !self.persistence.is_checkpoint_due(self.id, &limits, applied, bytes, now) {
+        let (limits, now) = (self.config.log, self.now.mono);
+        if !self.persistence.is_checkpoint_due(self.id, &limits, applied, now) {
             return;
         }
         let (count, bytes) = (limits.retained_entries, limits.retained_bytes);

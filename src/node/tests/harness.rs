@@ -146,6 +146,8 @@ pub(crate) struct Crash {
 #[derive(Debug)]
 pub(crate) struct Cluster {
     pub(crate) crash: Option<Crash>,
+    /// Of members that start from now on.
+    pub(crate) log: LogLimits,
     pub(crate) hosts: BTreeMap<NodeId, Host>,
     pub(crate) now: Time,
     wall_ms: u64,
@@ -185,12 +187,22 @@ impl Cluster {
 
     /// One whose members can do this version.
     pub(crate) fn of_version(nodes: u64, version: u16) -> Cluster {
+        Cluster::founded(nodes, version, LogLimits::default())
+    }
+
+    /// One whose members keep this much of the log.
+    pub(crate) fn with_log(nodes: u64, log: LogLimits) -> Cluster {
+        Cluster::founded(nodes, VERSION, log)
+    }
+
+    fn founded(nodes: u64, version: u16, log: LogLimits) -> Cluster {
         let members = (1..=nodes).map(member).collect();
         let (hard_state, meta, state) = Genesis { cluster: 1, members }.start();
         let chunks = ChunkWriter::full(state).collect();
         let disk = Disk::new(hard_state, meta, chunks);
         let mut cluster = Cluster {
             crash: None,
+            log,
             hosts: (1..=nodes).map(|id| (id, Host::new(disk.clone(), version))).collect(),
             now: Duration::from_secs(100),
             wall_ms: 1_000_000,
@@ -279,7 +291,7 @@ impl Cluster {
             container_period: CONTAINER_PERIOD,
             version: host.version,
             seed,
-            log: LogLimits::default(),
+            log: self.log,
             policy: crate::node::MembershipPolicy::default(),
             peers: self.peers.clone(),
             majority_after: None,

@@ -220,6 +220,7 @@ impl<'a> World<'a> {
                     self.durable = (*hard_state, meta.index);
                 }
                 DiskOp::Checkpoint { .. }
+                | DiskOp::Read { .. }
                 | DiskOp::Identify { .. }
                 | DiskOp::Promise { .. }
                 | DiskOp::Removed { .. } => {}
@@ -539,7 +540,14 @@ impl<'a> World<'a> {
 fn start(disk: &MemoryDisk, now: Now, seed: u64) -> (MemoryStore, Node) {
     let mut store = disk.open();
     // Few entries make a checkpoint, and few are kept behind it.
-    let log = LogLimits { checkpoint_entries: 8, retained_entries: 4, ..LogLimits::default() };
+    let log = LogLimits {
+        checkpoint_entries: 8,
+        memory_bytes: 200,
+        retained_bytes_min: 400,
+        retained_bytes_max: 400,
+        catch_up_bytes: 800,
+        ..LogLimits::default()
+    };
     let (tick, container_period) = (Time::from_secs(2), Time::from_secs(5));
     let version = u16::from(VERSIONS) - 1;
     let (policy, zone) = (crate::node::MembershipPolicy::default(), String::new());

@@ -98,7 +98,9 @@ pub fn node(bytes: &[u8]) {
             | crate::node::io::DiskOp::Identify { number, .. }
             | crate::node::io::DiskOp::Promise { number, .. }
             | crate::node::io::DiskOp::Removed { number } => Some(*number),
-            crate::node::io::DiskOp::Checkpoint { .. } => None,
+            crate::node::io::DiskOp::Checkpoint { .. } | crate::node::io::DiskOp::Read { .. } => {
+                None
+            }
         }));
         if let Some(reason) = effects.stopped {
             assert!(!reason.contains("broken invariant"), "{reason}");
@@ -117,7 +119,7 @@ fn fresh_node() -> Node {
         voting: Voting { voters: vec![1, 2, 3], ..Voting::default() },
     };
     let hard_state = HardState { term: 1, vote: 0, commit: 1 };
-    let boot = Boot { hard_state, checkpoint, entries: Vec::new() };
+    let boot = Boot::without_log(hard_state, checkpoint);
     let (heartbeat, tick) = (Time::from_millis(50), Time::from_secs(2));
     let (container_period, log) = (CONTAINER_PERIOD, LogLimits::default());
     let version = VERSION;

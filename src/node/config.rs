@@ -38,18 +38,25 @@ impl NodeConfig {
     }
 }
 
-/// When a checkpoint is due, what of the log is retained behind it for peers that lag a little, and
-/// how many changes are retained for watches that begin in the past.
+/// When a checkpoint is due, what of the log is retained for peers that lag, and how many changes are
+/// retained for watches that begin in the past.
 ///
 /// A checkpoint is due after so many entries, after so many bytes of entries, or after some time
 /// with any entry at all. Each member draws its own share of these limits, around the whole.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct LogLimits {
     pub(crate) checkpoint_entries: u64,
-    pub(crate) checkpoint_bytes: usize,
+    pub(crate) checkpoint_bytes: u64,
     pub(crate) checkpoint_age: Duration,
-    pub(crate) retained_entries: usize,
-    pub(crate) retained_bytes: usize,
+    /// The log's newest entries stay in memory up to this many bytes. What is not durable or not applied
+    /// stays in any case.
+    pub(crate) memory_bytes: u64,
+    /// Behind a checkpoint, the disk retains as many bytes of the log as the state takes, within these
+    /// bounds: to send more of it would cost more than to send the state.
+    pub(crate) retained_bytes_min: u64,
+    pub(crate) retained_bytes_max: u64,
+    /// A leader's disk retains this many bytes for peers that are being brought up to date.
+    pub(crate) catch_up_bytes: u64,
     pub(crate) history_changes: usize,
     pub(crate) history_bytes: usize,
 }
@@ -60,8 +67,10 @@ impl Default for LogLimits {
             checkpoint_entries: 20_000,
             checkpoint_bytes: 16 << 20,
             checkpoint_age: Duration::from_secs(600),
-            retained_entries: 5_000,
-            retained_bytes: 4 << 20,
+            memory_bytes: 16 << 20,
+            retained_bytes_min: 64 << 20,
+            retained_bytes_max: 1 << 30,
+            catch_up_bytes: 2 << 30,
             history_changes: HISTORY_CHANGES,
             history_bytes: HISTORY_BYTES,
         }

@@ -9,7 +9,7 @@ use crate::machine::command::Op;
 use crate::machine::{Dirty, State, Tree};
 use crate::node::message::PeerMessage;
 use crate::node::query::{Answer, Query};
-use crate::node::stored::{HardState, Identity, LogWrite, SnapshotMeta};
+use crate::node::stored::{HardState, Identity, LogEntry, LogWrite, SnapshotMeta};
 use crate::types::acl::Id;
 use crate::types::error::Error;
 use crate::types::membership::{Member, NodeId, Promise};
@@ -88,8 +88,11 @@ pub(crate) enum Input {
     Client(ClientRequest),
     /// Every [`DiskOp`] up to this number that has one is durable.
     Written { number: u64 },
-    /// The checkpoint at this index is durable.
-    CheckpointDone { index: u64 },
+    /// The checkpoint at this index is durable, and takes so many bytes.
+    CheckpointDone { index: u64, bytes: u64 },
+    /// Entries from this index on, for [`DiskOp::Read`]. None if the disk does not have the first, or
+    /// cannot read it now.
+    Read { from: u64, entries: Vec<LogEntry> },
     /// The disk or something else that the node cannot do without has failed.
     Failed { reason: String },
     /// The session is to be expired now, as if its time were up. Only a leader acts on it.
@@ -197,6 +200,9 @@ pub(crate) enum DiskOp {
     /// the log below `keep_from`. Writes that come after it need not wait for it. Answered by
     /// [`Input::CheckpointDone`].
     Checkpoint { meta: SnapshotMeta, state: State, dirty: Dirty, keep_from: u64 },
+    /// Reads entries from this index on that were written before, as many as take so many bytes, or one.
+    /// What comes after it need not wait. Answered by [`Input::Read`].
+    Read { from: u64, bytes: u64 },
     /// Replaces the node's identity, in which only the cluster (from none) and the address may
     /// change. Answered by [`Input::Written`].
     Identify { number: u64, identity: Identity },

@@ -8,17 +8,17 @@
 //!
 //! | part | what it does |
 //! | --- | --- |
-//! | [`raft`] | drives raft-rs: the log in memory, ready rounds, elections, persistence, snapshots |
+//! | [`raft`] | drives raft-rs: the log, ready rounds, elections, persistence, snapshots |
 //! | [`leader`] | what one term of leadership needs: admission, expiry, reaping, membership changes |
 //! | [`sessions`] | the sessions of this node's own users: numbering, resending, leases, reads in turn |
 //! | [`replica`] | what the replica offers: watches, their history, service to clients |
 //! | [`client`] | an instance without a replica |
 //! | [`bootstrap`] | how the instances of one list found one cluster |
 //!
-//! A step does things in this order: it takes the inputs, passes a tick if one is due, goes on with the
-//! bootstrap, and then drives Raft until Raft wants nothing more. Driving sends requests to the leader,
-//! proposes batches if this node leads, and applies what is committed. At the end it answers what waits,
-//! publishes the tree, and starts a checkpoint if one is due.
+//! A step does things in this order: it starts a checkpoint if one is due, takes the inputs, passes a tick
+//! if one is due, goes on with the bootstrap, and then drives Raft until Raft wants nothing more. Driving
+//! sends requests to the leader, proposes batches if this node leads, and applies what is committed. At the
+//! end it answers what waits, publishes the tree, and has the disk read what peers lack of the log.
 //!
 //! A write takes this way. Its session numbers it. It goes to the leader, here or by a `Forward`
 //! message. The leader admits it once and proposes it in a batch. Raft replicates the entry while the
@@ -39,6 +39,7 @@ pub(crate) mod client_message;
 mod config;
 pub(crate) mod io;
 pub(crate) mod leader;
+pub(crate) mod log_outline;
 pub(crate) mod membership;
 pub(crate) mod message;
 #[cfg(any(test, feature = "simulator"))]
@@ -77,12 +78,12 @@ use self::raft::elections::{ELECTION_TICKS, Elections};
 use self::raft::log::MemLog;
 use self::raft::persistence::Persistence;
 use self::raft::quorum_loss::QuorumLoss;
-use self::raft::snapshot_transfer::Incoming;
+use self::raft::snapshot_transfer::{Incoming, Received};
 use self::replica::Replica;
 use self::sessions::read_index::ReadIndexRequests;
 use self::sessions::{LocalSessions, users};
 pub(crate) use self::start::Origin;
-use self::stored::{HardState, SnapshotMeta};
+use self::stored::HardState;
 use self::versions::Versions;
 use crate::machine::Machine;
 use crate::machine::command::Batch;
@@ -133,7 +134,7 @@ pub(crate) struct Node {
     preparing: Option<(u64, Batch)>,
     incoming: Incoming,
     /// A state put together from a leader's chunks, until Raft takes its snapshot (or not).
-    staged: Option<(SnapshotMeta, Machine)>,
+    staged: Option<Received>,
     /// Transfers that failed and are still to be reported to raft-rs.
     failed_transfers: Vec<NodeId>,
     hashes: Hashes,
@@ -205,6 +206,7 @@ impl Node {
         if let Some(leading) = &mut self.leading {
             leading.advance(now);
         }
+        self.tidy_log();
         for input in inputs {
             self.take(input)?;
         }
@@ -276,17 +278,10 @@ impl Node {
                 self.settle();
                 self.promises_written();
             }
-            Input::CheckpointDone { index } => {
-                if self.persistence.checkpoint_done(index) {
-                    let keep_from = self.raw.store().keep_from(
-                        self.persistence.checkpoint.index,
-                        self.config.log.retained_entries,
-                        self.config.log.retained_bytes,
-                    );
-                    let handed_out = self.raw.raft.raft_log.applied;
-                    self.raw.mut_store().compact(keep_from, handed_out);
-                }
+            Input::CheckpointDone { index, bytes } => {
+                self.persistence.checkpoint_done(index, bytes);
             }
+            Input::Read { from, entries } => self.take_read(from, &entries),
             Input::Failed { reason } => return Err(reason),
             Input::Expire { session } => {
                 if let Some(leading) = leader::serving(&mut self.leading) {
@@ -408,7 +403,6 @@ impl Node {
 
     /// The last things of a step.
     fn finish(&mut self) {
-        let applied = self.raw.store().applied();
         // raft-rs hands out what is on this disk. A member whose disk takes nothing applies the log
         // all the same. It must not count as fresh, since the cluster cannot rely on its disk.
         self.read_index.applied(self.raw.raft.raft_log.applied);
@@ -422,7 +416,7 @@ impl Node {
             self.hand_members();
         }
         self.tell_clients();
-        self.maybe_checkpoint(applied);
+        self.read_log();
         self.effects.wake_at = match self.preparing {
             Some(_) => self.now.mono,
             None => self.next_tick.min(self.bootstrap.next_at),

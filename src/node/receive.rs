@@ -151,12 +151,12 @@ impl Node {
         }
         let mut received = None;
         if let RaftBody::Snapshot { transfer, chunks, meta } = body {
-            let Some(machine) = self.incoming.finish(from, *transfer, *chunks, meta) else {
+            received = self.incoming.finish(from, *transfer, *chunks, meta);
+            if received.is_none() {
                 let abort = PeerMessage::SnapshotAbort { transfer: *transfer };
                 self.effects.messages.push((from, abort));
                 return Ok(());
-            };
-            received = Some((meta.clone(), machine));
+            }
         }
         let message = body.to_raft(from, self.id, term);
         if let Err(error) = self.raw.step(message) {
@@ -165,12 +165,13 @@ impl Node {
         if leads && from == self.raw.raft.leader_id {
             self.elections.led_at = self.now.mono;
         }
-        if let Some((meta, machine)) = received {
+        if let Some(received) = received {
             // Raft may have refused it, and may have another one that it has taken already.
             let taken = self.raw.raft.raft_log.unstable.snapshot.as_ref();
             let taken = taken.map(raft::eraftpb::Snapshot::get_metadata);
+            let meta = &received.meta;
             if taken.is_some_and(|taken| taken.index == meta.index && taken.term == meta.term) {
-                self.staged = Some((meta, machine));
+                self.staged = Some(received);
             }
         }
         // What follows in the same step may be meant for the leader that this has become.

@@ -82,7 +82,7 @@ impl Node {
             elections: Elections::new(config.seed, id, now.mono),
             leadership: Leadership { term: raw.raft.term, leader: 0 },
             next_tick: now.mono + config.heartbeat,
-            persistence: Persistence::new(checkpoint, now.mono),
+            persistence: Persistence::new(checkpoint, boot.checkpoint_bytes, now.mono),
             local: LocalSessions::new(config.timings().election()),
             read_index: ReadIndexRequests::new(config.seed),
             versions: Versions::new(config.version),
@@ -160,19 +160,22 @@ pub(super) fn raft(
 
 /// The log that the disk held, checked so that raft-rs can start from it.
 fn boot_log(boot: &Boot, checkpoint: Position) -> Result<MemLog, String> {
-    // Entries behind the checkpoint were kept for laggards. The first of them then only says its
-    // term, since that of the one before it is not known.
-    let first = boot.entries.first().map_or(checkpoint.index + 1, |entry| entry.index);
-    let (base, skip) = if first == checkpoint.index + 1 {
-        (checkpoint, 0)
-    } else if first <= checkpoint.index {
-        (Position { index: first, term: boot.entries[0].term }, 1)
-    } else {
-        return Err(format!("the log begins at {first}, after the checkpoint at {checkpoint:?}"));
-    };
-    let entries = &boot.entries[skip..];
-    let mut before = base;
-    for entry in entries {
+    let mut outline = boot.outline.clone();
+    let mut base = checkpoint;
+    // The first entry that was kept for laggards only says its term, since that of the one before it is
+    // not known.
+    if let (Some(first), Some(last)) = (outline.first(), outline.last()) {
+        if last != (checkpoint.index, checkpoint.term) || !outline.is_in_order() {
+            return Err(format!(
+                "the log {outline:?} does not lead to the checkpoint {checkpoint:?}"
+            ));
+        }
+        let term = outline.term_at(first).unwrap_or(checkpoint.term);
+        base = Position { index: first, term };
+        outline.drop_before(first + 1);
+    }
+    let mut before = checkpoint;
+    for entry in &boot.entries {
         if entry.index != before.index + 1 || entry.term < before.term {
             return Err(format!("entry {} does not follow {before:?}", entry.index));
         }
@@ -191,7 +194,7 @@ fn boot_log(boot: &Boot, checkpoint: Position) -> Result<MemLog, String> {
             hard_state.commit, before.index
         ));
     }
-    let entries = entries.iter().map(eraftpb::Entry::from);
+    let entries = boot.entries.iter().map(eraftpb::Entry::from);
     let conf_state = eraftpb::ConfState::from(&boot.checkpoint.voting);
-    Ok(MemLog::new(base, entries, hard_state, conf_state, checkpoint))
+    Ok(MemLog::new(base, outline, entries, hard_state, conf_state, checkpoint))
 }

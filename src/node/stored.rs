@@ -4,6 +4,7 @@
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 
+use crate::node::log_outline::LogOutline;
 use crate::types::membership::{NodeId, node_id};
 use crate::types::znode::Zxid;
 
@@ -44,8 +45,20 @@ pub(crate) struct Boot {
     pub(crate) hard_state: HardState,
     /// The checkpoint that the chunks made.
     pub(crate) checkpoint: SnapshotMeta,
-    /// Contiguous, from an index not after the checkpoint's plus one.
+    /// How many bytes its chunks take.
+    pub(crate) checkpoint_bytes: u64,
+    /// The entries up to the checkpoint that the store still has. The last of them is the checkpoint's.
+    pub(crate) outline: LogOutline,
+    /// The entries after the checkpoint.
     pub(crate) entries: Vec<LogEntry>,
+}
+
+impl Boot {
+    /// What a new store holds.
+    pub(crate) fn without_log(hard_state: HardState, checkpoint: SnapshotMeta) -> Boot {
+        let (outline, entries) = (LogOutline::default(), Vec::new());
+        Boot { hard_state, checkpoint, checkpoint_bytes: 0, outline, entries }
+    }
 }
 
 /// One entry of the log, on the wire and on disk.

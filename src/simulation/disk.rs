@@ -12,7 +12,7 @@ use crate::machine::{Machine, State};
 use crate::node::stored::{Boot, HardState, Identity, LogWrite, SnapshotMeta, Voting};
 use crate::planted::{Bug, planted};
 use crate::storage::{
-    Checkpointer, ChunkSink, LogAfter, LogStore, MemoryDisk, MemoryStore, StorageError,
+    Checkpointer, ChunkSink, LogAfter, LogStore, MemoryDisk, MemoryStore, ReadDone, StorageError,
 };
 use crate::types::membership::{Genesis, Member, Promise};
 
@@ -244,6 +244,10 @@ impl LogStore for SimStore {
         Ok(boot)
     }
 
+    fn read(&mut self, from: u64, bytes: u64, done: ReadDone) -> Result<(), StorageError> {
+        self.store.read(from, bytes, done)
+    }
+
     fn append(&mut self, write: &LogWrite) -> Result<(), StorageError> {
         self.check("the log")?;
         self.store.append(write)?;
@@ -259,10 +263,10 @@ impl LogStore for SimStore {
         &mut self,
         meta: &SnapshotMeta,
         log: LogAfter,
-    ) -> Result<(), StorageError> {
+    ) -> Result<u64, StorageError> {
         self.check("a checkpoint")?;
-        self.store.commit_checkpoint(meta, log)?;
+        let bytes = self.store.commit_checkpoint(meta, log)?;
         self.condition().checkpoint(meta, log);
-        Ok(())
+        Ok(bytes)
     }
 }

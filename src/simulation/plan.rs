@@ -105,15 +105,15 @@ impl Plan {
         let tick = heartbeat * *random.pick(&[2, 4, 8]);
         let session_timeout = heartbeat * random.within(15..60) as u32;
         let few = random.percent(60);
+        let retained = if few { 150 * random.within(1..1 << random.within(1..6)) } else { 1 << 20 };
         let log = LogLimits {
             checkpoint_entries: if few { random.within(5..300) } else { 20_000 },
             checkpoint_age: Duration::from_secs(random.within(5..600)),
             // So few that members are often brought up to date by a snapshot.
-            retained_entries: if few {
-                random.within(1..1 << random.within(1..6)) as usize
-            } else {
-                5_000
-            },
+            retained_bytes_min: retained,
+            retained_bytes_max: retained,
+            catch_up_bytes: retained * random.within(1..100),
+            memory_bytes: if few { random.below(4_000) } else { 16 << 20 },
             ..LogLimits::default()
         };
         let drift_ppm = *random.pick(&[0, 0, 1_000, DRIFT_SAFE_PPM, DRIFT_SAFE_PPM, 150_000]);
@@ -211,6 +211,7 @@ impl Plan {
     /// A fleet of a thousand: five of its members vote, fifteen do not, and the others are clients.
     pub(crate) fn fleet(random: &Random, length: Nanos) -> Plan {
         let heartbeat = Duration::from_millis(500);
+        let retained = 150 * random.within(100..1_000);
         Plan {
             nodes: 20,
             places: 20,
@@ -224,7 +225,8 @@ impl Plan {
             log: LogLimits {
                 // So few that some learners are brought up to date by a snapshot.
                 checkpoint_entries: 2_000,
-                retained_entries: random.within(100..1_000) as usize,
+                retained_bytes_min: retained,
+                retained_bytes_max: retained,
                 history_changes: random.within(500..5_000) as usize,
                 ..LogLimits::default()
             },

@@ -498,7 +498,7 @@ fn append_latency() {
         let begun = std::time::Instant::now();
         store.append(&write).unwrap();
         times.push(begun.elapsed());
-        model.boot.checkpoint.index = first + 99;
+        model.checkpoint.index = first + 99;
     }
     times.sort();
     bare_times.sort();

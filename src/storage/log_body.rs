@@ -10,6 +10,11 @@ use serde::{Deserialize, Serialize};
 
 use crate::node::stored::{HardState, LogEntry, SnapshotMeta};
 
+/// How many bytes an entry takes, about.
+pub(super) fn size(entry: &LogEntry) -> u64 {
+    entry.data.len() as u64 + 64
+}
+
 /// One append.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct LogBody {
@@ -39,6 +44,13 @@ pub(super) struct CheckpointBody {
     pub(super) log_from: u64,
     /// Every record from this sequence number on is kept.
     pub(super) kept_from: u64,
+}
+
+impl CheckpointBody {
+    /// How many bytes its chunks take.
+    pub(super) fn bytes(&self) -> u64 {
+        self.parts.iter().map(|part| part.bytes).sum()
+    }
 }
 
 /// The full image or a delta.

@@ -43,11 +43,14 @@ use xxhash_rust::xxh3::Xxh3;
 
 use super::files::{create_directory, io_error, sync_directory};
 use super::generation::Generation;
+use super::log_body::{LogBody, size};
+use super::log_index::{Place, Span};
 use super::record::{array, corrupt};
 use super::segments::{
-    Files, HEADER_BYTES, Segment, SegmentId, check_header, numbers, path, write_at,
+    Files, HEADER_BYTES, Segment, SegmentId, check_header, numbers, path, read_at, write_at,
 };
-use super::{Result, StorageError};
+use super::{ReadDone, Result, StorageError};
+use crate::node::stored::LogEntry;
 
 const MAGIC: &[u8; 4] = b"qrec";
 const PREFIX_BYTES: usize = 32;
@@ -99,6 +102,7 @@ pub(super) struct RecordPosition {
 pub(super) struct LogRecord<'a> {
     pub(super) kind: RecordKind,
     pub(super) at: RecordPosition,
+    pub(super) place: Place,
     body: &'a [u8],
 }
 
@@ -208,8 +212,8 @@ impl LogFile {
         &self.dir
     }
 
-    /// Appends a record, durably.
-    pub(super) fn append(&mut self, kind: RecordKind, body: &impl Serialize) -> Result<()> {
+    /// Appends a record, durably. Returns where it is.
+    pub(super) fn append(&mut self, kind: RecordKind, body: &impl Serialize) -> Result<Place> {
         let mut buffer = std::mem::take(&mut self.buffer);
         buffer.clear();
         buffer.resize(PREFIX_BYTES, 0);
@@ -220,11 +224,13 @@ impl LogFile {
             self.next_segment(bytes)?;
         }
         let at = self.seal(kind, &mut buffer);
+        let (segment, offset) = (self.segment.number, self.offset as u64);
+        let place = Place { segment, offset, bytes: buffer.len() as u64 };
         let written = self.write(&buffer, at);
         // A very large record must not hold its memory forever.
         buffer.shrink_to(BUFFER_BYTES_MAX);
         self.buffer = buffer;
-        written
+        written.map(|()| place)
     }
 
     /// Completes a record: its prefix, its checksum, and zeros up to the next place for one.
@@ -294,6 +300,11 @@ impl LogFile {
         self.files.dispose(generation);
     }
 
+    /// Reads entries on the thread of the files, where no append waits for it.
+    pub(super) fn read(&self, read: LogRead, done: ReadDone) {
+        self.files.read(self.id, read, done);
+    }
+
     /// Frees the segments with only records before this one.
     pub(super) fn drop_before(&mut self, seq: u64) {
         while let (Some(first), Some(second)) = (self.segments.front(), self.segments.get(1))
@@ -310,7 +321,7 @@ impl LogFile {
 pub(super) fn fuzz(bytes: &[u8]) {
     let segment = SegmentId { log: 1, number: FIRST_SEGMENT };
     let _ = check_header(bytes, segment);
-    let mut reader = SegmentReader { segment, bytes, offset: 0 };
+    let mut reader = SegmentReader { segment, start: 0, bytes, offset: 0 };
     let mut last = None;
     while let Ok(Some(_)) = reader.next(&mut last) {}
     let _ = reader.any_behind();
@@ -339,7 +350,7 @@ pub(super) fn scan(
     for number in contiguous_end(&present) {
         let bytes = fs::read(path(dir, *number)).map_err(io)?;
         let segment = SegmentId { log: id, number: *number };
-        let mut reader = SegmentReader { segment, bytes: &bytes, offset: HEADER_BYTES };
+        let mut reader = SegmentReader { segment, start: 0, bytes: &bytes, offset: HEADER_BYTES };
         if !end.1 {
             // The log has ended before: this segment may exist, but must not have records.
             if check_header(&bytes, segment).is_ok() && reader.any_behind() {
@@ -391,7 +402,7 @@ pub(super) fn sound_records(
     for number in numbers(dir).map_err(io)? {
         let bytes = fs::read(path(dir, number)).map_err(io)?;
         let segment = SegmentId { log: id, number };
-        let mut reader = SegmentReader { segment, bytes: &bytes, offset: HEADER_BYTES };
+        let mut reader = SegmentReader { segment, start: 0, bytes: &bytes, offset: HEADER_BYTES };
         while reader.offset < bytes.len() {
             match reader.at(reader.offset) {
                 Some((record, previous, length)) => {
@@ -405,6 +416,56 @@ pub(super) fn sound_records(
     Ok(())
 }
 
+/// Entries to read.
+#[derive(Debug)]
+pub(super) struct LogRead {
+    /// The records that have them, in order.
+    pub(super) spans: Vec<Span>,
+    /// The index of the first one.
+    pub(super) from: u64,
+    /// How many bytes to read, but one entry at least.
+    pub(super) bytes: u64,
+}
+
+/// Reads entries back, and verifies their records.
+pub(super) fn read_entries(dir: &Path, id: u64, read: &LogRead) -> Result<Vec<LogEntry>> {
+    let mut entries: Vec<LogEntry> = Vec::new();
+    let mut left = read.bytes;
+    for span in &read.spans {
+        let Place { segment: number, offset, bytes } = span.place;
+        let segment = Segment::open(dir, number, 0)?;
+        let mut records = vec![0; bytes as usize];
+        read_at(&segment.file, &mut records, offset)
+            .map_err(|error| io_error("reading the log", &error))?;
+        let segment = SegmentId { log: id, number };
+        let mut reader =
+            SegmentReader { segment, start: offset as usize, bytes: &records, offset: 0 };
+        let mut seq = span.seq;
+        while reader.offset < records.len() {
+            let sound = reader.at(reader.offset).filter(|(record, ..)| record.at.seq == seq);
+            let Some((record, _, length)) = sound else {
+                return corrupt(format!("log record {seq}, which was read before"));
+            };
+            reader.offset += length;
+            seq += 1;
+            let body: LogBody = record.decode()?;
+            for entry in body.entries {
+                let next = entries.last().map_or(read.from, |last| last.index + 1);
+                if entry.index < next || entry.index >= span.end {
+                    continue;
+                }
+                let bytes = size(&entry);
+                if entry.index > next || (bytes > left && !entries.is_empty()) {
+                    return Ok(entries);
+                }
+                left = left.saturating_sub(bytes);
+                entries.push(entry);
+            }
+        }
+    }
+    Ok(entries)
+}
+
 /// The numbers after the last gap in a list.
 fn contiguous_end(numbers: &[u64]) -> &[u64] {
     let gap = numbers.windows(2).rposition(|pair| pair[1] != pair[0] + 1);
@@ -414,6 +475,8 @@ fn contiguous_end(numbers: &[u64]) -> &[u64] {
 /// Reads the records of one segment.
 struct SegmentReader<'a> {
     segment: SegmentId,
+    /// The place of the first byte in the segment.
+    start: usize,
     bytes: &'a [u8],
     offset: usize,
 }
@@ -459,12 +522,16 @@ impl<'a> SegmentReader<'a> {
         let end = PREFIX_BYTES.checked_add(length)?;
         let stored = rest.get(end..end.checked_add(CHECKSUM_BYTES)?)?;
         let chain = u64::from_le_bytes(array(stored)?);
-        if checksum(self.segment, offset, &rest[..end]) != chain {
+        let place = self.start + offset;
+        if checksum(self.segment, place, &rest[..end]) != chain {
             return None;
         }
         let at = RecordPosition { seq: field(16)?, chain };
-        let record = LogRecord { kind, at, body: &rest[PREFIX_BYTES..end] };
-        Some((record, field(24)?, record_bytes(length)))
+        let bytes = record_bytes(length);
+        let (segment, offset) = (self.segment.number, place as u64);
+        let place = Place { segment, offset, bytes: bytes as u64 };
+        let record = LogRecord { kind, at, place, body: &rest[PREFIX_BYTES..end] };
+        Some((record, field(24)?, bytes))
     }
 }
 

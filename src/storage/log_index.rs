@@ -1,18 +1,52 @@
-//! Which records hold which entries of the log.
+//! Which records hold which entries of the log, and where they are.
 //!
 //! A record is one append and replaces the log from its first entry on. So of each record, the
-//! entries count that no later record replaces. Records are dropped from the front only, and only
-//! when none of their entries is needed; the rest is still the same log.
+//! entries count that no later record replaces. Records that follow each other are taken together, up to
+//! some bytes. They are dropped from the front only, and only when none of their entries is needed; the
+//! rest is still the same log.
 
 use std::collections::VecDeque;
 
-/// One log record.
+/// Where records are: some bytes of a segment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Place {
+    pub(super) segment: u64,
+    pub(super) offset: u64,
+    pub(super) bytes: u64,
+}
+
+/// Consecutive records, or one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Span {
+    /// The sequence number of the first.
     pub(super) seq: u64,
-    /// The index of its first entry, and the index after its last one that was not replaced.
+    /// The index of the first entry, and the index after the last one that was not replaced.
     pub(super) first: u64,
     pub(super) end: u64,
+    pub(super) place: Place,
+}
+
+/// A span is continued up to this many bytes.
+const SPAN_BYTES: u64 = 64 << 10;
+
+impl Span {
+    pub(super) fn is_empty(&self) -> bool {
+        self.first >= self.end
+    }
+
+    /// Makes a later span part of this one if it continues it. Returns whether it is.
+    fn take(&mut self, later: &Span) -> bool {
+        let Place { segment, offset, bytes } = self.place;
+        let place = later.place;
+        let adjoins = segment == place.segment && offset + bytes == place.offset;
+        let follows = later.is_empty() || (!self.is_empty() && self.end == later.first);
+        if !adjoins || !follows || bytes >= SPAN_BYTES {
+            return false;
+        }
+        self.place.bytes += place.bytes;
+        self.end = self.end.max(later.end);
+        true
+    }
 }
 
 /// The records, oldest first.
@@ -24,9 +58,12 @@ pub(super) struct LogIndex {
 impl LogIndex {
     /// Adds the newest record; one without entries has `first == end`.
     pub(super) fn push(&mut self, span: Span) {
-        if span.first < span.end {
+        if self.spans.back_mut().is_some_and(|last| last.take(&span)) {
+            return;
+        }
+        if !span.is_empty() {
             for older in self.spans.iter_mut().rev() {
-                if older.first < older.end {
+                if !older.is_empty() {
                     if older.end <= span.first {
                         break;
                     }
@@ -37,17 +74,25 @@ impl LogIndex {
         self.spans.push_back(span);
     }
 
-    /// How many of the oldest records can be dropped when entries below `from` are not needed.
-    pub(super) fn droppable(&self, from: u64) -> usize {
-        self.spans.iter().take_while(|span| span.first >= span.end || span.end <= from).count()
+    /// The records with the entries from this index on.
+    pub(super) fn from(&self, index: u64) -> impl Iterator<Item = &Span> {
+        // A span that is trimmed to nothing has an end, too, which is not after the next span's.
+        let start = self.spans.iter().position(|span| !span.is_empty() && span.end > index);
+        let spans = self.spans.range(start.unwrap_or(self.spans.len())..);
+        spans.filter(|span| !span.is_empty())
     }
 
-    /// Forgets that many of the oldest records.
+    /// How many of the oldest spans can be dropped when entries below `from` are not needed.
+    pub(super) fn droppable(&self, from: u64) -> usize {
+        self.spans.iter().take_while(|span| span.is_empty() || span.end <= from).count()
+    }
+
+    /// Forgets that many of the oldest spans.
     pub(super) fn drop_oldest(&mut self, count: usize) {
         self.spans.drain(..count);
     }
 
-    /// All records, oldest first.
+    /// All spans, oldest first.
     pub(super) fn spans(&self) -> impl Iterator<Item = &Span> {
         self.spans.iter()
     }
@@ -60,7 +105,9 @@ mod tests {
     fn index(ranges: &[(u64, u64)]) -> LogIndex {
         let mut index = LogIndex::default();
         for (seq, &(first, end)) in ranges.iter().enumerate() {
-            index.push(Span { seq: seq as u64, first, end });
+            // Each in a segment of its own.
+            let place = Place { segment: seq as u64, offset: 512, bytes: 80 };
+            index.push(Span { seq: seq as u64, first, end, place });
         }
         index
     }
@@ -75,5 +122,26 @@ mod tests {
         // The middle one was overwritten whole, and one holds a hard state only.
         assert_eq!(index(&[(1, 11), (8, 9), (0, 0), (3, 5)]).droppable(3), 3);
         assert_eq!(index(&[(1, 11), (8, 9), (0, 0), (3, 5)]).droppable(2), 0);
+    }
+    #[test]
+    fn log_index_takes_records_together_that_continue_each_other() {
+        let mut index = LogIndex::default();
+        let mut push = |seq: u64, first, end| {
+            let place = Place { segment: 1, offset: seq * 80, bytes: 80 };
+            index.push(Span { seq, first, end, place });
+        };
+        push(1, 1, 3);
+        push(2, 3, 5);
+        push(3, 0, 0);
+        push(4, 5, 6);
+        // This one replaces an entry, and after it a record is missing.
+        push(5, 4, 6);
+        push(7, 6, 9);
+        let spans: Vec<_> = index.spans().map(|span| (span.seq, span.first, span.end)).collect();
+        assert_eq!(spans, [(1, 1, 4), (5, 4, 6), (7, 6, 9)]);
+        assert_eq!(index.spans().next().map(|span| span.place.bytes), Some(4 * 80));
+        let from = |at| index.from(at).map(|span| span.seq).collect::<Vec<_>>();
+        assert_eq!((from(3), from(4), from(8)), (vec![1, 5, 7], vec![5, 7], vec![7]));
+        assert!(from(9).is_empty());
     }
 }

@@ -6,10 +6,12 @@
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use super::log_body::size;
 use super::rules::{Bounds, check_successor, has_voted, is_voter, refuse};
+use crate::node::log_outline::LogOutline;
 use crate::node::stored::{Boot, HardState, Identity, LogEntry, LogWrite, SnapshotMeta};
 use crate::storage::{
-    CheckpointKind, Checkpointer, ChunkSink, LogAfter, LogStore, Result, StorageError,
+    CheckpointKind, Checkpointer, ChunkSink, LogAfter, LogStore, ReadDone, Result, StorageError,
 };
 use crate::types::membership::Promise;
 
@@ -217,11 +219,28 @@ impl LogStore for MemoryStore {
                 });
             }
         }
-        Ok(Boot {
-            hard_state: image.hard_state,
-            checkpoint: image.checkpoint,
-            entries: image.entries,
-        })
+        let Image { hard_state, checkpoint, entries, .. } = image;
+        let (earlier, entries): (Vec<LogEntry>, _) =
+            entries.into_iter().partition(|entry| entry.index <= checkpoint.index);
+        let mut outline = LogOutline::default();
+        earlier.iter().for_each(|entry| outline.push(entry.index, entry.term, size(entry)));
+        let checkpoint_bytes = bytes_of(&image.checkpoints);
+        Ok(Boot { hard_state, checkpoint, checkpoint_bytes, outline, entries })
+    }
+
+    fn read(&mut self, from: u64, bytes: u64, done: ReadDone) -> Result<()> {
+        let entries = self.call(|_, disk| {
+            let entries = &founded(disk)?.entries;
+            let start = entries.partition_point(|entry| entry.index < from);
+            let mut read = 0;
+            let within = entries[start..].iter().enumerate().take_while(|(place, entry)| {
+                read += size(entry);
+                entry.index == from + *place as u64 && (*place == 0 || read <= bytes)
+            });
+            Ok(within.map(|(_, entry)| entry.clone()).collect())
+        })?;
+        done(Ok(entries));
+        Ok(())
     }
 
     fn append(&mut self, write: &LogWrite) -> Result<()> {
@@ -248,7 +267,7 @@ impl LogStore for MemoryStore {
         })
     }
 
-    fn commit_checkpoint(&mut self, meta: &SnapshotMeta, log: LogAfter) -> Result<()> {
+    fn commit_checkpoint(&mut self, meta: &SnapshotMeta, log: LogAfter) -> Result<u64> {
         self.call(|store, disk| {
             let Some(Begun { kind, chunks, is_finished: true }) = pending(&store.pending).take()
             else {
@@ -270,9 +289,13 @@ impl LogStore for MemoryStore {
                     image.hard_state = hard_state;
                 }
             }
-            Ok(())
+            Ok(bytes_of(&image.checkpoints))
         })
     }
+}
+
+fn bytes_of(checkpoints: &[Vec<Vec<u8>>]) -> u64 {
+    checkpoints.iter().flatten().map(|chunk| chunk.len() as u64).sum()
 }
 
 /// The checkpoint that was begun last.

@@ -52,7 +52,7 @@ mod model;
 
 use std::path::PathBuf;
 
-use crate::node::stored::{Boot, HardState, Identity, LogWrite, SnapshotMeta};
+use crate::node::stored::{Boot, HardState, Identity, LogEntry, LogWrite, SnapshotMeta};
 use crate::types::membership::Promise;
 
 pub(crate) use self::files::{create_file, sync_directory};
@@ -85,6 +85,9 @@ pub(crate) enum LogAfter {
 /// Receives the chunks of a checkpoint in the order in which they were put. If it fails (a chunk
 /// does not decode), the load ends as corrupt.
 pub(crate) type ChunkSink<'a> = dyn FnMut(&[u8]) -> Result<(), String> + 'a;
+
+/// Receives what [`LogStore::read`] has read.
+pub(crate) type ReadDone = Box<dyn FnOnce(Result<Vec<LogEntry>>) + Send>;
 
 /// The durable state of one node: see the module's documentation.
 pub(crate) trait LogStore: Send {
@@ -122,6 +125,10 @@ pub(crate) trait LogStore: Send {
     /// Makes a write durable.
     fn append(&mut self, write: &LogWrite) -> Result<()>;
 
+    /// Reads entries from index `from` on, as many as take so many bytes, or one. `done` gets them,
+    /// perhaps on another thread, and none if the log does not have the first.
+    fn read(&mut self, from: u64, bytes: u64, done: ReadDone) -> Result<()>;
+
     /// Called when nothing was written for a while, for work that is not due with each write.
     fn idle(&mut self) -> Result<()> {
         Ok(())
@@ -132,8 +139,8 @@ pub(crate) trait LogStore: Send {
     fn checkpointer(&mut self) -> Result<Box<dyn Checkpointer>>;
 
     /// Commits the checkpoint that was finished last, atomically and durably. `Reset` is allowed
-    /// only with a full one.
-    fn commit_checkpoint(&mut self, meta: &SnapshotMeta, log: LogAfter) -> Result<()>;
+    /// only with a full one. Returns how many bytes its chunks take, with those that it continues.
+    fn commit_checkpoint(&mut self, meta: &SnapshotMeta, log: LogAfter) -> Result<u64>;
 }
 
 /// Writes one checkpoint after the other. None is valid before its commit.

@@ -36,14 +36,17 @@ pub(super) enum Op {
 pub(super) struct Model {
     pub(super) identity: Identity,
     pub(super) promise: Promise,
-    pub(super) boot: Boot,
+    pub(super) hard_state: HardState,
+    pub(super) checkpoint: SnapshotMeta,
+    /// All that the store keeps, with those before the checkpoint.
+    pub(super) entries: Vec<LogEntry>,
     pub(super) chunks: Vec<Vec<u8>>,
 }
 
 /// Short: every piece of data by its length and hash.
 impl std::fmt::Debug for Model {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let Boot { hard_state, checkpoint, entries } = &self.boot;
+        let Model { hard_state, checkpoint, entries, .. } = self;
         write!(f, "{:?} {:?} ", self.identity, self.promise)?;
         write!(f, "{hard_state:?} checkpoint {checkpoint:?} entries")?;
         for entry in entries {
@@ -63,7 +66,9 @@ impl Model {
         Model {
             identity: identity(),
             promise: Promise::default(),
-            boot: Boot { hard_state, checkpoint: meta.clone(), entries: Vec::new() },
+            hard_state,
+            checkpoint: meta.clone(),
+            entries: Vec::new(),
             chunks: chunks.to_vec(),
         }
     }
@@ -79,12 +84,25 @@ impl Model {
             chunks.push(chunk.to_vec());
             Ok(())
         })?;
-        Ok(Model { identity, promise, boot, chunks })
+        let Boot { hard_state, checkpoint, checkpoint_bytes, outline, entries: after } = boot;
+        let bytes: u64 = chunks.iter().map(|chunk| chunk.len() as u64).sum();
+        assert!(checkpoint_bytes >= bytes, "{checkpoint_bytes} for {bytes}");
+        let mut entries = Vec::new();
+        if let (Some(first), Some((last, _))) = (outline.first(), outline.last()) {
+            let terms = |entries: &[LogEntry]| {
+                entries.iter().all(|entry| outline.term_at(entry.index) == Some(entry.term))
+            };
+            entries = read_from(store, first)?;
+            entries.retain(|entry| entry.index <= last);
+            assert!(terms(&entries), "{outline:?} {entries:?}");
+        }
+        entries.extend(after);
+        Ok(Model { identity, promise, hard_state, checkpoint, entries, chunks })
     }
 
     pub(super) fn last(&self) -> u64 {
-        let last = self.boot.entries.last().map_or(0, |entry| entry.index);
-        last.max(self.boot.checkpoint.index)
+        let last = self.entries.last().map_or(0, |entry| entry.index);
+        last.max(self.checkpoint.index)
     }
 
     /// Something to compare the contents by.
@@ -94,11 +112,11 @@ impl Model {
 
     pub(super) fn append(&mut self, write: &LogWrite) {
         if let Some(first) = write.entries.first() {
-            self.boot.entries.retain(|entry| entry.index < first.index);
-            self.boot.entries.extend(write.entries.iter().cloned());
+            self.entries.retain(|entry| entry.index < first.index);
+            self.entries.extend(write.entries.iter().cloned());
         }
         if let Some(hard_state) = write.hard_state {
-            self.boot.hard_state = hard_state;
+            self.hard_state = hard_state;
         }
     }
 
@@ -117,16 +135,30 @@ impl Model {
                     self.chunks.clear();
                 }
                 self.chunks.extend(chunks.iter().cloned());
-                self.boot.checkpoint = meta.clone();
+                self.checkpoint = meta.clone();
                 match log {
-                    LogAfter::From(from) => self.boot.entries.retain(|entry| entry.index >= *from),
+                    LogAfter::From(from) => self.entries.retain(|entry| entry.index >= *from),
                     LogAfter::Reset(hard_state) => {
-                        self.boot.entries.clear();
-                        self.boot.hard_state = *hard_state;
+                        self.entries.clear();
+                        self.hard_state = *hard_state;
                     }
                 }
             }
         }
+    }
+}
+
+/// All entries from an index on, read piece by piece.
+fn read_from(store: &mut dyn LogStore, mut from: u64) -> Result<Vec<LogEntry>> {
+    let mut entries = Vec::new();
+    loop {
+        let (done, read) = crossbeam_channel::bounded(1);
+        store.read(from, 100, Box::new(move |read| done.send(read).unwrap()))?;
+        let read = read.recv().unwrap()?;
+        let Some(last) = read.last() else { return Ok(entries) };
+        assert_eq!(read[0].index, from);
+        from = last.index + 1;
+        entries.extend(read);
     }
 }
 
@@ -260,7 +292,7 @@ pub(super) fn draw(random: &mut Random, model: &Model, checkpoint_percent: u64) 
         0 => Op::Abandon { full, chunks },
         1 | 2 => {
             let index = model.last() + random.below(20);
-            let term = model.boot.hard_state.term;
+            let term = model.hard_state.term;
             Op::Checkpoint {
                 full: true,
                 chunks,
@@ -274,7 +306,7 @@ pub(super) fn draw(random: &mut Random, model: &Model, checkpoint_percent: u64) 
             // What comes between must not take away what the checkpoint covers.
             let first = between.as_ref().and_then(|write| write.entries.first());
             let last = first.map_or(model.last(), |entry| entry.index - 1);
-            let covered = model.boot.checkpoint.index;
+            let covered = model.checkpoint.index;
             let index = covered + random.below(last.saturating_sub(covered) + 1);
             Op::Checkpoint {
                 full,
@@ -290,10 +322,10 @@ pub(super) fn draw(random: &mut Random, model: &Model, checkpoint_percent: u64) 
 fn draw_write(random: &mut Random, model: &Model) -> LogWrite {
     let last = model.last();
     // Raft never overwrites what is applied.
-    let overwritable = last - model.boot.checkpoint.index;
+    let overwritable = last - model.checkpoint.index;
     let overwritten = if random.chance(20) { random.below(overwritable + 1) } else { 0 };
     let first = last + 1 - overwritten;
-    let term = model.boot.hard_state.term + u64::from(overwritten > 0);
+    let term = model.hard_state.term + u64::from(overwritten > 0);
     let count = random.below(6);
     let entries: Vec<LogEntry> = (first..first + count)
         .map(|index| {
@@ -304,9 +336,9 @@ fn draw_write(random: &mut Random, model: &Model) -> LogWrite {
         .collect();
     let end = entries.last().map_or(last, |entry| entry.index);
     // An overwrite may leave the commit index after the end: then it comes with a hard state.
-    let commit_is_out = model.boot.hard_state.commit > end;
+    let commit_is_out = model.hard_state.commit > end;
     let hard_state = (commit_is_out || random.chance(40)).then(|| {
-        let commit = model.boot.checkpoint.index.min(end);
+        let commit = model.checkpoint.index.min(end);
         hard_state(term, random.below(4), commit + random.below(end - commit + 1))
     });
     LogWrite { hard_state, entries }

@@ -14,7 +14,8 @@ use crate::node::bootstrap::genesis::nothing;
 use crate::node::stored::{Boot, HardState, Identity, LogWrite, SnapshotMeta};
 use crate::planted::{Bug, planted};
 use crate::storage::{
-    Checkpointer, ChunkSink, LogAfter, LogStore, MemoryDisk, MemoryStore, Result, StorageError,
+    Checkpointer, ChunkSink, LogAfter, LogStore, MemoryDisk, MemoryStore, ReadDone, Result,
+    StorageError,
 };
 use crate::types::membership::Promise;
 
@@ -128,6 +129,10 @@ impl LogStore for Provisional {
         }
     }
 
+    fn read(&mut self, from: u64, bytes: u64, done: ReadDone) -> Result<()> {
+        self.begun()?.read(from, bytes, done)
+    }
+
     fn append(&mut self, write: &LogWrite) -> Result<()> {
         if write.entries.is_empty() && write.hard_state.is_none() {
             return Ok(());
@@ -146,7 +151,7 @@ impl LogStore for Provisional {
         self.begun()?.checkpointer()
     }
 
-    fn commit_checkpoint(&mut self, meta: &SnapshotMeta, log: LogAfter) -> Result<()> {
+    fn commit_checkpoint(&mut self, meta: &SnapshotMeta, log: LogAfter) -> Result<u64> {
         self.begun()?.commit_checkpoint(meta, log)
     }
 }

@@ -11,12 +11,13 @@
 use std::path::Path;
 
 use super::generation::Generation;
-use super::log_body::{CheckpointBody, LogBody};
+use super::log_body::{CheckpointBody, LogBody, size};
 use super::log_file::{LogRecord, RecordKind, RecordPosition, Scan, scan, sound_records};
-use super::log_index::{LogIndex, Span};
+use super::log_index::{LogIndex, Place, Span};
 use super::record::{corrupt, first_chunk_chain};
 use super::rules::Bounds;
 use super::witness::Testimony;
+use crate::node::log_outline::LogOutline;
 use crate::node::stored::{Boot, HardState, LogEntry};
 use crate::storage::{ChunkSink, Result};
 
@@ -27,7 +28,9 @@ pub(super) struct LogReplay {
     /// The last checkpoint.
     pub(super) checkpoint: CheckpointBody,
     pub(super) hard_state: HardState,
-    pub(super) entries: Vec<LogEntry>,
+    /// The entries up to the checkpoint, and those after it.
+    outline: LogOutline,
+    entries: Vec<LogEntry>,
     pub(super) bounds: Bounds,
     pub(super) index: LogIndex,
 }
@@ -38,6 +41,8 @@ impl LogReplay {
         Boot {
             hard_state: self.hard_state,
             checkpoint: self.checkpoint.meta.clone(),
+            checkpoint_bytes: self.checkpoint.bytes(),
+            outline: std::mem::take(&mut self.outline),
             entries: std::mem::take(&mut self.entries),
         }
     }
@@ -48,45 +53,33 @@ pub(super) fn read_log(dir: &Path, id: u64, witness: &Testimony) -> Result<LogRe
     if witness.first_chain != id {
         return corrupt("the witness is of another store".to_owned());
     }
-    let mut writes: Vec<(RecordPosition, LogBody)> = Vec::new();
-    let mut checkpoints: Vec<(RecordPosition, CheckpointBody)> = Vec::new();
+    // Twice, so that only the entries after the last checkpoint are in memory at the same time.
+    let mut checkpoint: Option<CheckpointBody> = None;
     let scanned = scan(dir, id, |record: &LogRecord<'_>| {
         if record.at.seq == witness.seq && record.at.chain != witness.chain {
             return corrupt(format!("log record {} is not the one that was written", witness.seq));
         }
-        match record.kind {
-            RecordKind::Write => writes.push((record.at, record.decode()?)),
-            RecordKind::Checkpoint => checkpoints.push((record.at, record.decode()?)),
-            RecordKind::End => {}
+        if record.kind == RecordKind::Checkpoint {
+            checkpoint = Some(record.decode()?);
         }
         Ok(())
     })?;
-    let Some((_, checkpoint)) = checkpoints.last().cloned() else {
+    let Some(checkpoint) = checkpoint else {
         return corrupt("the log names no checkpoint".to_owned());
     };
     let kept_from = checkpoint.kept_from;
     if scanned.first_seq().is_none_or(|first| first > kept_from) {
         return corrupt(format!("the log does not reach back to record {kept_from}"));
     }
-    let mut log = ReadLog { entries: Vec::new(), index: LogIndex::default() };
+    let mut log = ReadLog::new(checkpoint.meta.index);
     let mut hard_state = checkpoint.hard_state;
-    let mut checkpoints = checkpoints.into_iter().peekable();
-    // Older records are not needed any more.
-    let writes = writes.into_iter().filter(|(at, _)| at.seq >= kept_from);
-    for (at, body) in writes {
-        while let Some((_, checkpoint)) = checkpoints.next_if(|(point, _)| point.seq < at.seq) {
-            log.drop_before(checkpoint.log_from);
-        }
-        hard_state = body.hard_state;
-        log.append(at.seq, body)?;
-    }
-    for (_, checkpoint) in checkpoints {
-        log.drop_before(checkpoint.log_from);
-        hard_state = checkpoint.hard_state;
-    }
-    let bounds = check_end(&log.entries, &checkpoint, hard_state, scanned.last.seq, witness)?;
-    let ReadLog { entries, index } = log;
-    Ok(LogReplay { scan: scanned, checkpoint, hard_state, entries, bounds, index })
+    scan(dir, id, |record: &LogRecord<'_>| {
+        // Older records are not needed any more.
+        if record.at.seq >= kept_from { log.take(record, &mut hard_state) } else { Ok(()) }
+    })?;
+    let ReadLog { outline, entries, index, .. } = log;
+    let bounds = check_end(&outline, &entries, &checkpoint, hard_state, scanned.last.seq, witness)?;
+    Ok(LogReplay { scan: scanned, checkpoint, hard_state, outline, entries, bounds, index })
 }
 
 /// Reads as much of a log as is undamaged, without its witness: the last checkpoint that it names,
@@ -103,7 +96,7 @@ pub(super) fn salvage_log(dir: &Path, id: u64) -> Result<(CheckpointBody, Boot)>
     let Some((named_at, checkpoint)) = checkpoint else {
         return corrupt("the log names no checkpoint".to_owned());
     };
-    let mut log = ReadLog { entries: Vec::new(), index: LogIndex::default() };
+    let mut log = ReadLog::new(checkpoint.meta.index);
     let mut hard_state = checkpoint.hard_state;
     let mut last: Option<RecordPosition> = None;
     let mut continues = true;
@@ -124,14 +117,15 @@ pub(super) fn salvage_log(dir: &Path, id: u64) -> Result<(CheckpointBody, Boot)>
     if last.is_none_or(|last| last.seq < named_at.seq) {
         hard_state = checkpoint.hard_state;
     }
-    let ReadLog { mut entries, .. } = log;
+    let ReadLog { outline, mut entries, .. } = log;
     let index = checkpoint.meta.index;
     if entries.first().is_some_and(|first| first.index > index + 1) {
         entries.clear();
     }
     let end = entries.last().map_or(0, |last| last.index).max(index);
     hard_state.commit = hard_state.commit.min(end);
-    let boot = Boot { hard_state, checkpoint: checkpoint.meta.clone(), entries };
+    let (meta, checkpoint_bytes) = (checkpoint.meta.clone(), checkpoint.bytes());
+    let boot = Boot { hard_state, checkpoint: meta, checkpoint_bytes, outline, entries };
     Ok((checkpoint, boot))
 }
 
@@ -165,12 +159,28 @@ pub(super) fn read_chunks(
 
 /// The log as far as it has been read.
 struct ReadLog {
+    /// The index of the last checkpoint in the whole log.
+    checkpoint: u64,
+    /// The entries up to that, and those after it.
+    outline: LogOutline,
     entries: Vec<LogEntry>,
     index: LogIndex,
 }
 
 impl ReadLog {
+    fn new(checkpoint: u64) -> ReadLog {
+        let (outline, entries, index) = Default::default();
+        ReadLog { checkpoint, outline, entries, index }
+    }
+
+    /// The index after the last entry.
+    fn next(&self) -> Option<u64> {
+        let last = self.entries.last().map(|entry| entry.index);
+        last.or(self.outline.last().map(|(index, _)| index)).map(|last| last + 1)
+    }
+
     fn drop_before(&mut self, from: u64) {
+        self.outline.drop_before(from);
         let dropped = self.entries.partition_point(|entry| entry.index < from);
         self.entries.drain(..dropped);
     }
@@ -181,7 +191,7 @@ impl ReadLog {
             RecordKind::Write => {
                 let body: LogBody = record.decode()?;
                 *hard_state = body.hard_state;
-                self.append(record.at.seq, body)?;
+                self.append(record.at.seq, record.place, body)?;
             }
             RecordKind::Checkpoint => {
                 let body: CheckpointBody = record.decode()?;
@@ -193,26 +203,34 @@ impl ReadLog {
         Ok(())
     }
 
-    fn append(&mut self, seq: u64, body: LogBody) -> Result<()> {
+    fn append(&mut self, seq: u64, place: Place, body: LogBody) -> Result<()> {
         let (mut first, mut end) = (0, 0);
         if let (Some(head), Some(tail)) = (body.entries.first(), body.entries.last()) {
             (first, end) = (head.index, tail.index.saturating_add(1));
-            let next = self.entries.last().map_or(first, |entry| entry.index + 1);
+            let next = self.next().unwrap_or(first);
             let contiguous = body.entries.windows(2).all(|pair| pair[1].index == pair[0].index + 1);
             if first > next || first == 0 || end == u64::MAX || !contiguous {
                 return corrupt(format!("log record {seq}: a gap before entry {first}"));
             }
             let kept = self.entries.partition_point(|entry| entry.index < first);
             self.entries.truncate(kept);
-            self.entries.extend(body.entries);
+            self.outline.drop_from(first);
+            for entry in body.entries {
+                if entry.index <= self.checkpoint {
+                    self.outline.push(entry.index, entry.term, size(&entry));
+                } else {
+                    self.entries.push(entry);
+                }
+            }
         }
-        self.index.push(Span { seq, first, end });
+        self.index.push(Span { seq, first, end, place });
         Ok(())
     }
 }
 
 /// Checks that the log reaches far enough and is consistent.
 fn check_end(
+    outline: &LogOutline,
     entries: &[LogEntry],
     checkpoint: &CheckpointBody,
     hard_state: HardState,
@@ -228,15 +246,17 @@ fn check_end(
     }
     let index = checkpoint.meta.index;
     let mut bounds = Bounds::empty(index);
-    if let (Some(first), Some(last)) = (entries.first(), entries.last()) {
-        bounds.first = first.index;
-        bounds.next = last.index + 1;
-        if first.index > index + 1 {
-            return corrupt(format!(
-                "a gap between the checkpoint at {index} and entry {}",
-                first.index
-            ));
+    if let Some(first) = outline.first().or(entries.first().map(|entry| entry.index)) {
+        bounds.first = first;
+        if first > index + 1 {
+            return corrupt(format!("a gap between the checkpoint at {index} and entry {first}"));
         }
+    }
+    if let Some((last, _)) = outline.last() {
+        bounds.next = last + 1;
+    }
+    if let Some(last) = entries.last() {
+        bounds.next = last.index + 1;
     }
     if hard_state.commit > bounds.last() {
         return corrupt(format!(

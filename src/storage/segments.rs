@@ -1,4 +1,4 @@
-//! The files of the log: created ahead, reused, and removed on another thread.
+//! The files of the log: created ahead, read, reused, and removed on another thread.
 //!
 //! A segment is a file of a fixed length that was filled once, so that an append to it changes no
 //! metadata: it is one write and one wait for the device. Slow calls of the file system (creating,
@@ -34,8 +34,9 @@ use xxhash_rust::xxh3::xxh3_64;
 
 use super::files::{create_file, io_error, remove_all, sync_directory};
 use super::generation::Generation;
+use super::log_file::{LogRead, read_entries};
 use super::record::{array, corrupt};
-use super::{Result, StorageError};
+use super::{ReadDone, Result, StorageError};
 
 const MAGIC: &[u8; 8] = b"qrlogseg";
 pub(super) const FORMAT: u32 = 1;
@@ -196,9 +197,25 @@ pub(super) fn write_at(mut file: &File, bytes: &[u8], offset: u64) -> io::Result
     file.write_all(bytes)
 }
 
+/// Reads from a place of a file.
+#[cfg(unix)]
+pub(super) fn read_at(file: &File, bytes: &mut [u8], offset: u64) -> io::Result<()> {
+    std::os::unix::fs::FileExt::read_exact_at(file, bytes, offset)
+}
+
+/// Reads from a place of a file.
+#[cfg(not(unix))]
+pub(super) fn read_at(mut file: &File, bytes: &mut [u8], offset: u64) -> io::Result<()> {
+    use std::io::{Read, Seek, SeekFrom};
+    file.seek(SeekFrom::Start(offset))?;
+    file.read_exact(bytes)
+}
+
 /// A request to the thread of the files.
 enum Order {
     Make(SegmentId),
+    /// Entries of this log. A segment that has them is freed by a later order, if at all.
+    Read(u64, LogRead, ReadDone),
     /// A generation that is not valid any more.
     Dispose(Generation),
     /// The oldest segment is not needed any more.
@@ -265,6 +282,11 @@ impl Files {
     /// The usual length of a segment; a larger record gets a longer one.
     pub(super) fn length(&self) -> u64 {
         self.length
+    }
+
+    /// Reads entries back.
+    pub(super) fn read(&self, log: u64, read: LogRead, done: ReadDone) {
+        self.send(Order::Read(log, read, done));
     }
 
     /// Gives up the oldest segment.
@@ -334,6 +356,7 @@ impl Worker {
                 // While the log is closed, nobody takes it.
                 let _ = self.done.send(made);
             }
+            Order::Read(log, read, done) => done(read_entries(&self.dir, log, &read)),
             Order::Free { number, length } => {
                 if length == self.length {
                     self.spare.push_back(number);

@@ -23,7 +23,7 @@ use super::checkpoint::{Checkpoints, Finished, SharedCheckpoints, write_first};
 use super::directory::{Directory, FIRST_GENERATION, FOUNDING_SEQ};
 use super::generation::{Generation, Tuning, guarded};
 use super::log_body::{CheckpointBody, LogBodyRef};
-use super::log_file::{LogFile, RecordKind};
+use super::log_file::{LogFile, LogRead, RecordKind};
 use super::log_index::{LogIndex, Span};
 use super::opening;
 use super::record::log_id;
@@ -31,7 +31,7 @@ use super::replay::{LogReplay, read_chunks, read_log};
 use super::rules::{Bounds, has_voted, is_voter, refuse};
 use super::witness::{Testimony, Witness};
 use crate::node::stored::{Boot, HardState, Identity, LogWrite, SnapshotMeta};
-use crate::storage::{Checkpointer, ChunkSink, LogAfter, LogStore, Result, StorageError};
+use crate::storage::{Checkpointer, ChunkSink, LogAfter, LogStore, ReadDone, Result, StorageError};
 use crate::types::membership::Promise;
 
 /// The settings of a store.
@@ -234,8 +234,9 @@ impl Live {
         Ok(())
     }
 
-    /// Commits the finished checkpoint, and drops the part of the log that it replaces.
-    fn commit(&mut self, meta: &SnapshotMeta, log: LogAfter) -> Result<()> {
+    /// Commits the finished checkpoint, and drops the part of the log that it replaces. Returns how many
+    /// bytes the checkpoint takes.
+    fn commit(&mut self, meta: &SnapshotMeta, log: LogAfter) -> Result<u64> {
         let shared = self.checkpoints.clone();
         let mut checkpoints = shared.lock();
         let Finished { is_full, generation, parts } = checkpoints.finished()?;
@@ -253,6 +254,7 @@ impl Live {
         let meta = meta.clone();
         let body = CheckpointBody { generation, parts, meta, hard_state, log_from, kept_from };
         self.log.append(RecordKind::Checkpoint, &body)?;
+        let bytes = body.bytes();
         self.index.drop_oldest(dropped);
         self.log.drop_before(kept_from);
         self.hard_state = hard_state;
@@ -261,7 +263,7 @@ impl Live {
         if let Some(old) = checkpoints.committed(finished) {
             self.log.dispose(old);
         }
-        Ok(())
+        Ok(bytes)
     }
 }
 
@@ -415,12 +417,12 @@ impl LogStore for DiskStore {
             }
             let hard_state = write.hard_state.unwrap_or(live.hard_state);
             let body = LogBodyRef { hard_state, entries: &write.entries };
-            live.log.append(RecordKind::Write, &body)?;
+            let place = live.log.append(RecordKind::Write, &body)?;
             let (first, end) = match (write.entries.first(), write.entries.last()) {
                 (Some(first), Some(last)) => (first.index, last.index + 1),
                 _ => (0, 0),
             };
-            live.index.push(Span { seq: live.log.last().seq, first, end });
+            live.index.push(Span { seq: live.log.last().seq, first, end, place });
             live.hard_state = hard_state;
             live.bounds = bounds;
             if live.log.last().seq >= live.witnessed + UNWITNESSED_MAX {
@@ -429,6 +431,25 @@ impl LogStore for DiskStore {
             if has_voted(write.hard_state.as_ref()) {
                 store.mark_voter();
             }
+            Ok(())
+        })
+    }
+
+    fn read(&mut self, from: u64, bytes: u64, done: ReadDone) -> Result<()> {
+        self.call(|store| {
+            let live = store.live()?;
+            let mut read = LogRead { spans: Vec::new(), from, bytes };
+            let mut left = bytes;
+            if (live.bounds.first..live.bounds.next).contains(&from) {
+                for span in live.index.from(from) {
+                    read.spans.push(*span);
+                    left = left.saturating_sub(span.place.bytes);
+                    if left == 0 {
+                        break;
+                    }
+                }
+            }
+            live.log.read(read, done);
             Ok(())
         })
     }
@@ -443,11 +464,11 @@ impl LogStore for DiskStore {
         })
     }
 
-    fn commit_checkpoint(&mut self, meta: &SnapshotMeta, log: LogAfter) -> Result<()> {
+    fn commit_checkpoint(&mut self, meta: &SnapshotMeta, log: LogAfter) -> Result<u64> {
         self.call(|store| {
-            store.live()?.commit(meta, log)?;
+            let bytes = store.live()?.commit(meta, log)?;
             store.note_voter(meta);
-            Ok(())
+            Ok(bytes)
         })
     }
 }

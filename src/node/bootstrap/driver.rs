@@ -111,14 +111,14 @@ impl Node {
         self.bootstrap.founding = None;
         let (hard_state, meta, state) = genesis.start();
         let checkpoint = Position { index: meta.index, term: meta.term };
-        let boot = Boot { hard_state, checkpoint: meta.clone(), entries: Vec::new() };
+        let boot = Boot::without_log(hard_state, meta.clone());
         self.raw = raft(self.id, &boot, checkpoint)?;
         self.machine = Machine::from_state(state.clone());
         // The node had nothing to say before, in Raft's terms.
         self.persistence.awaiting.clear();
         self.leadership = Leadership { term: self.raw.raft.term, leader: 0 };
         self.leading = None;
-        self.persistence.replaced(checkpoint, self.now.mono);
+        self.persistence.replaced(checkpoint, 0, self.now.mono);
         self.replica.history.begin_after(self.machine.zxid());
         self.replica.published = None;
         // If it stops between the two, its pledge says which cluster the state is of.

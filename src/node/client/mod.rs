@@ -308,6 +308,7 @@ impl Client {
             // It has no disk, leads nothing and is no member.
             Input::Written { .. }
             | Input::CheckpointDone { .. }
+            | Input::Read { .. }
             | Input::Expire { .. }
             | Input::Resign
             | Input::Hindered(_) => {}

@@ -66,6 +66,8 @@ pub(in crate::node) struct Leading {
     /// Since when leadership is being handed to the present heir.
     heir_since: Time,
     pub(in crate::node) outgoing: Outgoing,
+    /// Where reads of the log begin that the disk has not answered yet.
+    pub(in crate::node) reads: BTreeSet<u64>,
     /// What came before it served.
     early: Early,
 }
@@ -97,6 +99,7 @@ impl Leading {
             members: Observed::default(),
             heir_since: Time::ZERO,
             outgoing: Outgoing::new(term),
+            reads: BTreeSet::new(),
             early: Early::default(),
         }
     }

@@ -1,15 +1,20 @@
-//! The Raft log since the last checkpoint, in memory: what raft-rs reads.
+//! The Raft log as raft-rs reads it: its end in memory, and the outline of what only the disk has.
 //!
-//! The disk holds the same entries, but is read only at start-up. An entry is put here before the
-//! disk has it. What depends on its durability waits in [`persistence`](super::persistence).
+//! An entry is put here before the disk has it. What depends on its durability waits in
+//! [`persistence`](super::persistence). Once it is applied and durable, it may leave the memory. What a
+//! peer needs of those entries is read from the disk: see [`log_reads`](super::log_reads).
 //!
-//! Invariants: entries are contiguous from `base.index + 1`. `base` is an entry (or the checkpoint)
-//! whose term is known though its data is gone.
+//! Invariants: the log is contiguous from `base.index + 1`, the outline first and then the entries in
+//! memory. `base` is an entry (or the checkpoint) whose term is known though its data is gone. Entries that
+//! are in the outline are committed, so they are never replaced.
 
+use std::cell::Cell;
 use std::collections::VecDeque;
 
 use raft::eraftpb::{ConfState, Entry, EntryType, HardState, Snapshot};
 use raft::{GetEntriesContext, RaftState, Storage, StorageError};
+
+use crate::node::log_outline::LogOutline;
 
 /// An entry's place in the log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -23,39 +28,86 @@ pub(crate) fn changes_voting(entry: &Entry) -> bool {
     entry.get_entry_type() != EntryType::EntryNormal
 }
 
+/// What an entry takes besides its data, about: in memory, in a message and on disk.
+const ENTRY_BYTES: u64 = 64;
+
+pub(crate) fn size(entry: &Entry) -> u64 {
+    (entry.data.len() + entry.context.len()) as u64 + ENTRY_BYTES
+}
+
 #[derive(Debug)]
 pub(crate) struct MemLog {
     base: Position,
+    /// The entries after `base` that only the disk has.
+    outline: LogOutline,
     entries: VecDeque<Entry>,
-    /// The bytes of data in `entries`.
-    bytes: usize,
+    /// The bytes of `entries`.
+    bytes: u64,
     hard_state: HardState,
     conf_state: ConfState,
     /// Where the state machine stands: what a snapshot made now stands for.
     applied: Position,
+    /// Entries of the outline that were read from the disk, while they are handed to raft-rs.
+    read: Vec<Entry>,
+    /// Whether raft-rs was refused entries because only the disk has them.
+    wants_disk: Cell<bool>,
 }
 
 impl MemLog {
     pub(crate) fn new(
         base: Position,
+        outline: LogOutline,
         entries: impl IntoIterator<Item = Entry>,
         hard_state: HardState,
         conf_state: ConfState,
         applied: Position,
     ) -> MemLog {
         let entries: VecDeque<Entry> = entries.into_iter().collect();
-        let bytes = entries.iter().map(|entry| entry.data.len()).sum();
-        MemLog { base, entries, bytes, hard_state, conf_state, applied }
+        let bytes = entries.iter().map(size).sum();
+        let (read, wants_disk) = (Vec::new(), Cell::new(false));
+        let log = MemLog {
+            base,
+            outline,
+            entries,
+            bytes,
+            hard_state,
+            conf_state,
+            applied,
+            read,
+            wants_disk,
+        };
+        debug_assert!(log.is_contiguous());
+        log
+    }
+
+    fn is_contiguous(&self) -> bool {
+        let starts = self.outline.first().is_none_or(|first| first == self.base.index + 1);
+        let follows =
+            self.entries.front().is_none_or(|first| first.index == self.disk_only().index + 1);
+        starts && follows
+    }
+
+    /// The last entry that is not in memory.
+    fn disk_only(&self) -> Position {
+        self.outline.last().map_or(self.base, |(index, term)| Position { index, term })
     }
 
     pub(crate) fn last(&self) -> Position {
-        self.entries
-            .back()
-            .map_or(self.base, |last| Position { index: last.index, term: last.term })
+        self.entries.back().map_or_else(
+            || self.disk_only(),
+            |last| Position { index: last.index, term: last.term },
+        )
     }
 
-    pub(crate) fn bytes(&self) -> usize {
+    /// The bytes of the entries in memory.
+    #[cfg(test)]
+    pub(crate) fn bytes(&self) -> u64 {
         self.bytes
+    }
+
+    /// The entries that only the disk has.
+    pub(crate) fn outline(&self) -> &LogOutline {
+        &self.outline
     }
 
     /// The term of the entry at `index`, if the log knows it.
@@ -63,25 +115,27 @@ impl MemLog {
         if index == self.base.index {
             return Some(self.base.term);
         }
-        let offset = index.checked_sub(self.base.index + 1)?;
-        self.entries.get(usize::try_from(offset).ok()?).map(|entry| entry.term)
+        match index.checked_sub(self.disk_only().index + 1) {
+            Some(place) => self.entries.get(usize::try_from(place).ok()?).map(|entry| entry.term),
+            None => self.outline.term_at(index),
+        }
     }
 
     /// Appends entries, replacing everything from the first one's index on.
     pub(crate) fn append(&mut self, entries: &[Entry]) {
         let Some(first) = entries.first() else { return };
         assert!(
-            first.index > self.base.index && first.index <= self.last().index + 1,
+            first.index > self.disk_only().index && first.index <= self.last().index + 1,
             "entry {} does not follow a log of {}..={}",
             first.index,
-            self.base.index + 1,
+            self.disk_only().index + 1,
             self.last().index
         );
         while self.last().index >= first.index {
             let dropped = self.entries.pop_back();
-            self.bytes -= dropped.map_or(0, |entry| entry.data.len());
+            self.bytes -= dropped.as_ref().map_or(0, size);
         }
-        self.bytes += entries.iter().map(|entry| entry.data.len()).sum::<usize>();
+        self.bytes += entries.iter().map(size).sum::<u64>();
         self.entries.extend(entries.iter().cloned());
     }
 
@@ -107,6 +161,7 @@ impl MemLog {
 
     /// Forgets all entries: the state at `base` came from a leader.
     pub(crate) fn reset(&mut self, base: Position, conf_state: ConfState) {
+        self.outline.clear();
         self.entries.clear();
         self.bytes = 0;
         self.base = base;
@@ -116,13 +171,16 @@ impl MemLog {
     }
 
     /// The first index to keep so that entries up to `upto` go but for the newest ones among them,
-    /// at most `count` and `bytes` of data: a peer that lags by less needs no snapshot.
-    pub(crate) fn keep_from(&self, upto: u64, count: usize, bytes: usize) -> u64 {
+    /// about so many bytes at most: a peer that lags by less needs no snapshot.
+    pub(crate) fn keep_from(&self, upto: u64, bytes: u64) -> u64 {
+        if self.bytes <= bytes && self.disk_only().index <= upto {
+            let newest = self.outline.newest(bytes - self.bytes);
+            return newest.max(self.base.index + 1).min(upto + 1);
+        }
         let mut keep_from = upto + 1;
         let mut kept = 0;
-        let below = usize::try_from(upto.saturating_sub(self.base.index)).unwrap_or(usize::MAX);
-        for entry in self.entries.iter().take(below).rev().take(count) {
-            kept += entry.data.len();
+        for entry in self.entries.iter().rev().skip_while(|entry| entry.index > upto) {
+            kept += size(entry);
             if kept > bytes {
                 break;
             }
@@ -137,23 +195,58 @@ impl MemLog {
     /// raft-rs hands out what this member's own disk has. What a majority has is committed whether
     /// or not this disk is part of it, and the state machine need not wait.
     pub(crate) fn to_apply(&self, committed: u64) -> Vec<Entry> {
-        let from = self.applied.index.saturating_sub(self.base.index);
+        let from = self.applied.index.saturating_sub(self.disk_only().index);
         let count = committed.saturating_sub(self.applied.index);
         let entries = self.entries.iter().skip(from as usize).take(count as usize);
         entries.take_while(|entry| !changes_voting(entry)).cloned().collect()
     }
 
-    /// Drops the entries below `index`; those after `handed_out`, which raft-rs has still to hand
-    /// out, stay.
+    /// Drops the entries below `index`, which the disk may forget; those after `handed_out`, which
+    /// raft-rs has still to hand out, stay.
     pub(crate) fn compact(&mut self, index: u64, handed_out: u64) {
-        while let Some(first) = self.entries.front() {
-            if first.index >= index || first.index > handed_out {
-                break;
-            }
-            self.base = Position { index: first.index, term: first.term };
-            self.bytes -= first.data.len();
+        let before = index.min(handed_out + 1).saturating_sub(1);
+        let Some(term) = self.term_at(before).filter(|_| before > self.base.index) else { return };
+        self.base = Position { index: before, term };
+        self.outline.drop_before(before + 1);
+        while let Some(first) = self.entries.front()
+            && first.index <= before
+        {
+            self.bytes -= size(first);
             self.entries.pop_front();
         }
+    }
+
+    /// Takes the oldest entries out of memory as long as they take more than `bytes`. Those after
+    /// `handed_out` stay: the disk may not have them yet, and raft-rs has still to hand them out.
+    pub(crate) fn trim(&mut self, bytes: u64, handed_out: u64) {
+        while self.bytes > bytes
+            && let Some(first) = self.entries.front()
+            && first.index <= handed_out
+        {
+            let taken = size(first);
+            self.outline.push(first.index, first.term, taken);
+            self.bytes -= taken;
+            self.entries.pop_front();
+        }
+    }
+
+    /// Whether raft-rs was refused entries since the last call because only the disk has them.
+    pub(crate) fn take_wants_disk(&self) -> bool {
+        self.wants_disk.take()
+    }
+
+    /// raft-rs is to look again, and is refused again if it wants more.
+    pub(crate) fn want_disk(&self) {
+        self.wants_disk.set(true);
+    }
+
+    /// Hands entries that were read from the disk to raft-rs, until the next call. Whether they are the
+    /// log's.
+    pub(crate) fn lend(&mut self, entries: Vec<Entry>) -> bool {
+        let ours =
+            entries.iter().all(|entry| self.outline.term_at(entry.index) == Some(entry.term));
+        self.read = if ours { entries } else { Vec::new() };
+        ours
     }
 }
 
@@ -167,7 +260,7 @@ impl Storage for MemLog {
         low: u64,
         high: u64,
         max_size: impl Into<Option<u64>>,
-        _context: GetEntriesContext,
+        context: GetEntriesContext,
     ) -> raft::Result<Vec<Entry>> {
         if low <= self.base.index {
             return Err(StorageError::Compacted.into());
@@ -175,17 +268,21 @@ impl Storage for MemLog {
         if high > self.last().index + 1 {
             return Err(StorageError::Unavailable.into());
         }
-        /// What an entry takes in a message besides its data, at most.
-        const OVERHEAD: u64 = 32;
         let max_size = max_size.into().unwrap_or(u64::MAX);
-        let mut size = 0;
-        let start = (low - self.base.index - 1) as usize;
-        let entries = self.entries.range(start..start + (high - low) as usize);
-        let within = entries.enumerate().take_while(|(place, entry)| {
-            size += entry.data.len() as u64 + OVERHEAD;
-            *place == 0 || size <= max_size
-        });
-        Ok(within.map(|(_, entry)| entry.clone()).collect())
+        let count = usize::try_from(high - low).unwrap_or(usize::MAX);
+        let in_memory = self.disk_only().index + 1;
+        if let Some(start) = low.checked_sub(in_memory) {
+            return Ok(within(self.entries.iter().skip(start as usize).take(count), max_size));
+        }
+        let read = self.read.iter().skip_while(|entry| entry.index < low).take(count);
+        if self.read.first().is_some_and(|first| first.index <= low)
+            && read.clone().next().is_some()
+        {
+            return Ok(within(read, max_size));
+        }
+        debug_assert!(context.can_async(), "{low} is handed out, and only peers lag behind that");
+        self.wants_disk.set(true);
+        Err(StorageError::LogTemporarilyUnavailable.into())
     }
 
     fn term(&self, index: u64) -> raft::Result<u64> {
@@ -218,6 +315,16 @@ impl Storage for MemLog {
     }
 }
 
+/// As many of these entries as take so many bytes, but one at least.
+fn within<'a>(entries: impl Iterator<Item = &'a Entry>, max_size: u64) -> Vec<Entry> {
+    let mut bytes = 0;
+    let within = entries.enumerate().take_while(|(place, entry)| {
+        bytes += size(entry);
+        *place == 0 || bytes <= max_size
+    });
+    within.map(|(_, entry)| entry.clone()).collect()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -229,7 +336,8 @@ mod tests {
     fn log(base: u64, upto: u64) -> MemLog {
         let position = Position { index: base, term: 1 };
         let entries = (base + 1..=upto).map(|index| entry(index, 1, 10));
-        MemLog::new(position, entries, HardState::default(), ConfState::default(), position)
+        let (hard_state, voting) = (HardState::default(), ConfState::default());
+        MemLog::new(position, LogOutline::default(), entries, hard_state, voting, position)
     }
 
     fn context() -> GetEntriesContext {
@@ -244,7 +352,7 @@ mod tests {
         assert_eq!(log.term_at(7), Some(1));
         assert_eq!(log.term_at(8), Some(2));
         assert_eq!(log.term_at(10), None);
-        assert_eq!(log.bytes(), 22);
+        assert_eq!(log.bytes(), 22 + 4 * ENTRY_BYTES);
     }
 
     #[test]
@@ -252,7 +360,7 @@ mod tests {
         let log = log(0, 5);
         assert_eq!(log.entries(1, 6, None, context()).unwrap().len(), 5);
         assert_eq!(log.entries(1, 6, Some(0), context()).unwrap().len(), 1);
-        assert_eq!(log.entries(2, 6, Some(84), context()).unwrap().len(), 2);
+        assert_eq!(log.entries(2, 6, Some(2 * (10 + ENTRY_BYTES)), context()).unwrap().len(), 2);
         assert!(log.entries(0, 3, None, context()).is_err());
         assert!(log.entries(1, 7, None, context()).is_err());
     }
@@ -261,14 +369,41 @@ mod tests {
     fn compaction_keeps_what_is_not_handed_out_and_what_laggards_need() {
         let mut log = log(0, 10);
         log.set_applied(Position { index: 6, term: 1 });
-        assert_eq!(log.keep_from(6, 2, 1000), 5);
-        assert_eq!(log.keep_from(6, 100, 25), 5);
-        assert_eq!(log.keep_from(6, 0, 0), 7);
+        assert_eq!(log.keep_from(6, 2 * (10 + ENTRY_BYTES)), 5);
+        assert_eq!(log.keep_from(6, 0), 7);
+        assert_eq!(log.keep_from(6, 100_000), 1);
         log.compact(9, 6);
         assert_eq!(log.first_index().unwrap(), 7);
         assert_eq!(log.term(6).unwrap(), 1);
         assert!(log.term(5).is_err());
-        assert_eq!(log.bytes(), 40);
+        assert_eq!(log.bytes(), 4 * (10 + ENTRY_BYTES));
+    }
+
+    #[test]
+    fn entries_out_of_memory_are_wanted_from_the_disk() {
+        let mut log = log(0, 10);
+        let all = log.entries(1, 11, None, context()).unwrap();
+        log.set_applied(Position { index: 6, term: 1 });
+        log.trim(0, 6);
+        assert_eq!(log.bytes(), 4 * (10 + ENTRY_BYTES));
+        assert_eq!((log.first_index().unwrap(), log.last().index), (1, 10));
+        assert_eq!(log.term(3).unwrap(), 1);
+        assert_eq!(log.entries(7, 11, None, context()).unwrap(), all[6..]);
+        assert!(!log.take_wants_disk());
+        let wanted = log.entries(3, 11, None, GetEntriesContext::empty(true));
+        assert_eq!(wanted, Err(StorageError::LogTemporarilyUnavailable.into()));
+        assert!(log.take_wants_disk() && !log.take_wants_disk());
+        assert!(log.lend(all[2..5].to_vec()));
+        assert_eq!(log.entries(3, 11, None, GetEntriesContext::empty(true)).unwrap(), all[2..5]);
+        assert_eq!(log.entries(4, 11, Some(0), context()).unwrap(), all[3..4]);
+        assert!(log.entries(6, 11, None, GetEntriesContext::empty(true)).is_err());
+        assert!(!log.lend(vec![entry(3, 2, 10)]), "of another term");
+        // A whole run is kept or goes.
+        assert_eq!((log.keep_from(6, 100_000), log.keep_from(6, 5 * (10 + ENTRY_BYTES))), (1, 7));
+        log.compact(4, 6);
+        assert_eq!((log.first_index().unwrap(), log.term(3).unwrap()), (4, 1));
+        log.compact(100, 8);
+        assert_eq!((log.first_index().unwrap(), log.bytes()), (9, 2 * (10 + ENTRY_BYTES)));
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! Raft, as this node runs it: the log in memory, the ready rounds of raft-rs, elections,
+//! Raft, as this node runs it: the log, the ready rounds of raft-rs, elections,
 //! persistence, and the check that stands between raft-rs and the network.
 
 pub(crate) mod configuration;
@@ -7,6 +7,7 @@ pub(in crate::node) mod elections;
 pub(crate) mod guard;
 pub(crate) mod leader_loss;
 pub(crate) mod log;
+mod log_reads;
 pub(crate) mod logger;
 pub(in crate::node) mod persistence;
 pub(crate) mod quorum_loss;

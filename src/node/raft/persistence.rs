@@ -44,12 +44,16 @@ pub(in crate::node) struct Persistence {
     /// The last checkpoint that was asked for or came as a snapshot, and when.
     pub(in crate::node) checkpoint: Position,
     checkpoint_at: Time,
+    /// The bytes of the entries that were applied since.
+    applied_bytes: u64,
     /// The index of the one that is being written.
     checkpointing: Option<u64>,
+    /// How many bytes a state takes, by the last one that was written or received.
+    state_bytes: u64,
 }
 
 impl Persistence {
-    pub(in crate::node) fn new(checkpoint: Position, now: Time) -> Persistence {
+    pub(in crate::node) fn new(checkpoint: Position, state_bytes: u64, now: Time) -> Persistence {
         Persistence {
             last: 0,
             written: 0,
@@ -58,7 +62,9 @@ impl Persistence {
             installing: None,
             checkpoint,
             checkpoint_at: now,
+            applied_bytes: 0,
             checkpointing: None,
+            state_bytes,
         }
     }
 
@@ -78,21 +84,26 @@ impl Persistence {
         self.last
     }
 
-    /// All that the disk has is replaced by a state at this index.
-    pub(in crate::node) fn replaced(&mut self, at: Position, now: Time) {
+    /// All that the disk has is replaced by a state of so many bytes at this index.
+    pub(in crate::node) fn replaced(&mut self, at: Position, bytes: u64, now: Time) {
+        self.state_bytes = bytes;
         self.checkpoint = at;
         self.checkpoint_at = now;
+        self.applied_bytes = 0;
         self.checkpointing = None;
     }
 
-    /// Whether a checkpoint is due for node `id`, with the log applied up to this and `bytes` of
-    /// entries in memory.
+    /// An entry of this many bytes was applied.
+    pub(in crate::node) fn applied(&mut self, bytes: u64) {
+        self.applied_bytes += bytes;
+    }
+
+    /// Whether a checkpoint is due for node `id`, with the log applied up to this.
     pub(in crate::node) fn is_checkpoint_due(
         &self,
         id: NodeId,
         limits: &LogLimits,
         applied: Position,
-        bytes: usize,
         now: Time,
     ) -> bool {
         let entries = applied.index - self.checkpoint.index;
@@ -102,20 +113,27 @@ impl Persistence {
         let old = now >= self.checkpoint_at + age;
         let due = entries >= of(limits.checkpoint_entries)
             || (entries > 0 && old)
-            || (entries >= of(limits.retained_entries as u64 / 10)
-                && bytes as u64 > of(limits.checkpoint_bytes as u64));
+            || self.applied_bytes >= of(limits.checkpoint_bytes);
         due && self.checkpointing.is_none()
     }
 
     pub(in crate::node) fn checkpoint_begun(&mut self, at: Position, now: Time) {
         self.checkpoint = at;
         self.checkpoint_at = now;
+        self.applied_bytes = 0;
         self.checkpointing = Some(at.index);
     }
 
-    /// The checkpoint at this index is durable. Whether it is the one that was waited for.
-    pub(in crate::node) fn checkpoint_done(&mut self, index: u64) -> bool {
-        self.checkpointing.take_if(|writing| *writing == index).is_some()
+    /// The checkpoint at this index is durable, and takes so many bytes.
+    pub(in crate::node) fn checkpoint_done(&mut self, index: u64, bytes: u64) {
+        if self.checkpointing.take_if(|writing| *writing == index).is_some() {
+            self.state_bytes = bytes;
+        }
+    }
+
+    /// How many bytes of the log are retained behind a checkpoint.
+    pub(in crate::node) fn retained_bytes(&self, limits: &LogLimits) -> u64 {
+        self.state_bytes.min(limits.retained_bytes_max).max(limits.retained_bytes_min)
     }
 }
 

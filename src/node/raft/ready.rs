@@ -4,8 +4,8 @@
 //! The documentation of `RawNode` has the contract. This uses the asynchronous form, in which the
 //! node does not wait for the disk.
 
-use raft::SnapshotStatus;
 use raft::eraftpb::{self, MessageType};
+use raft::{ProgressState, SnapshotStatus};
 
 use crate::machine::Machine;
 use crate::machine::command::Batch;
@@ -15,9 +15,9 @@ use crate::node::message::{PeerMessage, RaftBody};
 use crate::node::raft::configuration::{Part, VotingChange};
 use crate::node::raft::divergence;
 use crate::node::raft::divergence::Verdict;
-use crate::node::raft::log::{MemLog, Position, changes_voting};
+use crate::node::raft::log::{MemLog, Position, changes_voting, size};
 use crate::node::raft::persistence::AwaitingPersistence;
-use crate::node::raft::snapshot_transfer::Outgoing;
+use crate::node::raft::snapshot_transfer::{Outgoing, Received};
 use crate::node::replica::watches::Fired;
 use crate::node::stored::{LogEntry, LogWrite, SnapshotMeta, Voting};
 use crate::node::{Node, hard_state, own_hard_state, raft_leads};
@@ -130,11 +130,10 @@ impl Node {
     /// Raft has taken the snapshot that was staged: it replaces everything.
     pub(in crate::node) fn install(&mut self, ready: &raft::Ready) -> Result<u64, String> {
         let raft_meta = ready.snapshot().get_metadata();
-        let staged = self
-            .staged
-            .take()
-            .filter(|(meta, _)| meta.index == raft_meta.index && meta.term == raft_meta.term);
-        let Some((meta, machine)) = staged else {
+        let staged = self.staged.take().filter(|Received { meta, .. }| {
+            meta.index == raft_meta.index && meta.term == raft_meta.term
+        });
+        let Some(Received { meta, machine, bytes }) = staged else {
             return Err("Raft restored a snapshot that was not received".to_owned());
         };
         tracing::info!(index = meta.index, zxid = meta.zxid, "installing a snapshot");
@@ -147,7 +146,7 @@ impl Node {
         // The disk gets the whole state; deltas count from here.
         let _ = self.machine.take_dirty();
         self.raw.mut_store().reset(position, raft_meta.get_conf_state().clone());
-        self.persistence.replaced(position, self.now.mono);
+        self.persistence.replaced(position, bytes, self.now.mono);
         // They have it all from another member, or from this one once they begin again.
         let reason = "the member was brought up to date by a snapshot";
         self.replica.let_all_go(reason, &mut self.effects);
@@ -230,6 +229,7 @@ impl Node {
         }
         let position = Position { index: entry.index, term: entry.term };
         self.raw.mut_store().set_applied(position);
+        self.persistence.applied(size(entry));
         if of_voters && !self.bootstrap.joins && !self.is_member(self.id) {
             return Err(REMOVED.to_owned());
         }
@@ -300,13 +300,24 @@ impl Node {
         }
     }
 
-    pub(in crate::node) fn maybe_checkpoint(&mut self, applied: Position) {
-        let (limits, bytes, now) = (self.config.log, self.raw.store().bytes(), self.now.mono);
-        if !self.persistence.is_checkpoint_due(self.id, &limits, applied, bytes, now) {
+    /// Starts a checkpoint if one is due, and takes out of memory what need not be there. What the last
+    /// step has applied was in memory until now.
+    pub(in crate::node) fn tidy_log(&mut self) {
+        let applied = self.raw.store().applied();
+        self.maybe_checkpoint(applied);
+        let handed_out = self.raw.raft.raft_log.applied.min(applied.index);
+        self.raw.mut_store().trim(self.config.log.memory_bytes, handed_out);
+    }
+
+    fn maybe_checkpoint(&mut self, applied: Position) {
+        let (limits, now) = (self.config.log, self.now.mono);
+        if !self.persistence.is_checkpoint_due(self.id, &limits, applied, now) {
             return;
         }
-        let (count, bytes) = (limits.retained_entries, limits.retained_bytes);
-        let keep_from = self.raw.store().keep_from(applied.index, count, bytes);
+        let keep_from = self.keep_from(applied);
+        // From now on no peer is sent what the disk is about to drop.
+        let handed_out = self.raw.raft.raft_log.applied;
+        self.raw.mut_store().compact(keep_from, handed_out);
         self.metrics.checkpoints += 1;
         self.persistence.checkpoint_begun(applied, now);
         self.effects.disk.push(DiskOp::Checkpoint {
@@ -315,6 +326,34 @@ impl Node {
             dirty: self.machine.take_dirty(),
             keep_from,
         });
+    }
+
+    /// Where the log on disk begins after a checkpoint of what is applied.
+    ///
+    /// A state of a few gigabytes takes minutes to send. While it is under way, and while its receiver
+    /// goes through what was written meanwhile, the log is kept, or the receiver would need another state
+    /// at the end, and never be level as long as others write. The same holds for what a peer reads of
+    /// the log. A peer that falls behind by more than the bound does begin anew.
+    fn keep_from(&self, applied: Position) -> u64 {
+        let (log, limits) = (self.raw.store(), &self.config.log);
+        let retained = self.persistence.retained_bytes(limits);
+        let keep_from = log.keep_from(applied.index, retained);
+        if !raft_leads(&self.raw) {
+            return keep_from;
+        }
+        let bound = log.keep_from(applied.index, limits.catch_up_bytes.max(retained));
+        let since = self.now.mono.saturating_sub(self.patience());
+        let alive = |peer: &NodeId| self.membership.heard(*peer).is_some_and(|at| at >= since);
+        let needed = self.others().filter(alive).filter_map(|peer| {
+            let progress = self.raw.raft.prs().get(peer)?;
+            Some(match progress.state {
+                ProgressState::Snapshot => progress.pending_snapshot + 1,
+                // It has all of a state, and its disk may still be taking that.
+                ProgressState::Probe => progress.next_idx,
+                ProgressState::Replicate => progress.matched + 1,
+            })
+        });
+        needed.filter(|index| *index >= bound).fold(keep_from, u64::min)
     }
 }
 

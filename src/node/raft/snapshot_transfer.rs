@@ -165,6 +165,17 @@ struct Receiving {
     transfer: u64,
     next: u32,
     reader: ChunkReader,
+    /// The bytes of the chunks.
+    bytes: u64,
+}
+
+/// A state put together from a leader's chunks.
+#[derive(Debug)]
+pub(crate) struct Received {
+    pub(crate) meta: SnapshotMeta,
+    pub(crate) machine: Machine,
+    /// The bytes of its chunks.
+    pub(crate) bytes: u64,
 }
 
 impl Incoming {
@@ -180,7 +191,7 @@ impl Incoming {
     ) -> Result<PeerMessage, u16> {
         if number == 0 {
             let reader = ChunkReader::new();
-            self.receiving = Some(Receiving { from, transfer, next: 0, reader });
+            self.receiving = Some(Receiving { from, transfer, next: 0, reader, bytes: 0 });
         }
         let expected = self.receiving.as_mut().filter(|receiving| {
             receiving.from == from && receiving.transfer == transfer && receiving.next == number
@@ -197,6 +208,7 @@ impl Incoming {
             }
             Ok(()) => {
                 receiving.next += 1;
+                receiving.bytes += bytes.len() as u64;
                 Ok(PeerMessage::SnapshotAck { transfer, next: receiving.next })
             }
             Err(reason) => {
@@ -214,12 +226,12 @@ impl Incoming {
         transfer: u64,
         chunks: u32,
         meta: &SnapshotMeta,
-    ) -> Option<Machine> {
+    ) -> Option<Received> {
         let ours = self.receiving.take_if(|receiving| {
             receiving.from == from && receiving.transfer == transfer && receiving.next == chunks
         })?;
         match ours.reader.finish(meta.zxid, meta.hash) {
-            Ok(machine) => Some(machine),
+            Ok(machine) => Some(Received { meta: meta.clone(), machine, bytes: ours.bytes }),
             Err(reason) => {
                 tracing::warn!(from, index = meta.index, reason, "a snapshot does not add up");
                 None

@@ -10,6 +10,7 @@ use crate::node::bootstrap::genesis::nothing;
 use crate::node::io::{
     ClientRequest, DiskOp, Effects, Input, Now, RequestId, Time, WatchId, Write,
 };
+use crate::node::log_outline::LogOutline;
 use crate::node::message::{PeerMessage, RaftBody};
 use crate::node::query::{Answer, Query, Read};
 use crate::node::stored::{Boot, EntryKind, HardState, Identity, LogEntry, SnapshotMeta};
@@ -43,6 +44,15 @@ impl Disk {
         Disk { hard_state, entries, meta, chunks, identity: None, promise, removed: false }
     }
 
+    /// The bytes of the entries on it.
+    pub(crate) fn log_bytes(&self) -> usize {
+        self.entries.iter().map(|entry| entry.data.len()).sum()
+    }
+
+    fn bytes(&self) -> u64 {
+        self.chunks.iter().map(|chunk| chunk.len() as u64).sum()
+    }
+
     fn write(&mut self, op: DiskOp) -> Input {
         match op {
             DiskOp::Write { number, write } => {
@@ -61,6 +71,18 @@ impl Disk {
                 self.entries.clear();
                 Input::Written { number }
             }
+            DiskOp::Read { from, bytes } => {
+                let mut left = bytes as usize;
+                let from_there = self.entries.iter().skip_while(|entry| entry.index < from);
+                let within = from_there.take_while(|entry| {
+                    let goes = left > 0;
+                    left = left.saturating_sub(entry.data.len());
+                    goes
+                });
+                let entries: Vec<LogEntry> = within.cloned().collect();
+                assert!(entries.first().is_none_or(|first| first.index == from));
+                Input::Read { from, entries }
+            }
             DiskOp::Identify { number, identity } => {
                 self.identity = Some(identity);
                 Input::Written { number }
@@ -77,7 +99,7 @@ impl Disk {
                 self.chunks.extend(ChunkWriter::delta(state, dirty));
                 self.entries.retain(|entry| entry.index >= keep_from);
                 self.meta = meta;
-                Input::CheckpointDone { index: self.meta.index }
+                Input::CheckpointDone { index: self.meta.index, bytes: self.bytes() }
             }
         }
     }
@@ -151,6 +173,8 @@ pub(crate) struct Crash {
 #[derive(Debug)]
 pub(crate) struct Cluster {
     pub(crate) crash: Option<Crash>,
+    /// Of members that start from now on.
+    pub(crate) log: LogLimits,
     pub(crate) hosts: BTreeMap<NodeId, Host>,
     pub(crate) now: Time,
     wall_ms: u64,
@@ -194,12 +218,30 @@ impl Cluster {
 
     /// One whose members can do this version.
     pub(crate) fn of_version(nodes: u64, version: u16) -> Cluster {
+        // So little is kept that a member which has missed 4 MiB needs a snapshot.
+        let kept = 4 << 20;
+        let log = LogLimits {
+            retained_bytes_min: kept,
+            retained_bytes_max: kept,
+            catch_up_bytes: kept,
+            ..LogLimits::default()
+        };
+        Cluster::founded(nodes, version, log)
+    }
+
+    /// One whose members keep this much of the log.
+    pub(crate) fn with_log(nodes: u64, log: LogLimits) -> Cluster {
+        Cluster::founded(nodes, VERSION, log)
+    }
+
+    fn founded(nodes: u64, version: u16, log: LogLimits) -> Cluster {
         let members = (1..=nodes).map(member).collect();
         let (hard_state, meta, state) = Genesis { cluster: 1, members }.start();
         let chunks = ChunkWriter::full(state).collect();
         let disk = Disk::new(hard_state, meta, chunks);
         let mut cluster = Cluster {
             crash: None,
+            log,
             hosts: (1..=nodes).map(|id| (id, Host::new(disk.clone(), version))).collect(),
             now: Duration::from_secs(100),
             wall_ms: 1_000_000,
@@ -279,18 +321,24 @@ impl Cluster {
         }
         let disk = &host.disk;
         let machine = reader.finish(disk.meta.zxid, disk.meta.hash).unwrap();
-        let boot = Boot {
+        let mut boot = Boot {
             hard_state: disk.hard_state,
             checkpoint: disk.meta.clone(),
+            checkpoint_bytes: disk.bytes(),
+            outline: LogOutline::default(),
             entries: disk.entries.clone(),
         };
+        let index = disk.meta.index;
+        for entry in boot.entries.extract_if(.., |entry| entry.index <= index) {
+            boot.outline.push(entry.index, entry.term, entry.data.len() as u64);
+        }
         let config = NodeConfig {
             heartbeat: HEARTBEAT,
             tick: TICK,
             container_period: CONTAINER_PERIOD,
             version: host.version,
             seed,
-            log: LogLimits::default(),
+            log: self.log,
             policy: crate::node::MembershipPolicy::default(),
             peers: self.peers.clone(),
             majority_after: None,

@@ -1,6 +1,8 @@
 //! What a cluster of nodes does together.
 
 #[cfg(test)]
+pub(crate) mod catch_up;
+#[cfg(test)]
 pub(crate) mod crash;
 #[cfg(test)]
 pub(crate) mod harness;

@@ -13,6 +13,7 @@ mod state_thread;
 #[cfg(test)]
 mod tests;
 
+use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -21,7 +22,7 @@ use crossbeam_channel::{Receiver, RecvTimeoutError, Sender, bounded, unbounded};
 use crate::machine::State;
 use crate::machine::snapshot::ChunkWriter;
 use crate::node::io::{DiskOp, Input};
-use crate::node::stored::{HardState, LogWrite, SnapshotMeta};
+use crate::node::stored::{HardState, LogEntry, LogWrite, SnapshotMeta};
 use crate::runtime::watchdog::{Stepper, Steps};
 use crate::storage::{LogAfter, LogStore, StorageError};
 
@@ -68,9 +69,9 @@ impl Disk {
     pub(crate) fn start(
         store: Box<dyn LogStore>,
         done: Sender<Input>,
-        wake: impl Fn() + Send + 'static,
+        wake: impl Fn() + Send + Sync + 'static,
     ) -> std::io::Result<Disk> {
-        let wake = Box::new(wake);
+        let wake = Arc::new(wake);
         let (jobs, queue) = unbounded();
         let (log_steps, checkpoint_steps) = (Steps::default(), Steps::default());
         let finished = jobs.clone();
@@ -126,7 +127,7 @@ struct Writer {
     /// Closed when the thread is to end.
     closing: Receiver<()>,
     done: Sender<Input>,
-    wake: Box<dyn Fn() + Send>,
+    wake: Arc<dyn Fn() + Send + Sync>,
     stepper: Stepper,
     /// Ended before the store is closed, since an order holds part of the store.
     state: StateThread,
@@ -199,6 +200,10 @@ impl Writer {
                 self.state.order(Order { number, state, dirty, checkpointer });
                 return Ok(None);
             }
+            DiskOp::Read { from, bytes } => {
+                self.read(from, bytes)?;
+                return Ok(None);
+            }
             DiskOp::Install { number, hard_state, meta, state } => {
                 // It replaces everything, including a checkpoint in progress.
                 self.checkpoint = None;
@@ -260,6 +265,8 @@ impl Writer {
                     number = later;
                     merge(&mut write, more);
                 }
+                // It reads what was written earlier.
+                Job::Op(DiskOp::Read { from, bytes }) => self.read(from, bytes)?,
                 other => {
                     next = Some(other);
                     break;
@@ -272,6 +279,17 @@ impl Writer {
         Ok(next)
     }
 
+    /// Has entries read, on a thread that no write waits for.
+    fn read(&mut self, from: u64, bytes: u64) -> Result<(), StorageError> {
+        let (done, wake) = (self.done.clone(), Arc::clone(&self.wake));
+        let notify = move |read| {
+            if done.send(entries_read(from, read)).is_ok() {
+                wake();
+            }
+        };
+        self.store.read(from, bytes, Box::new(notify))
+    }
+
     /// Commits the checkpoint that is durable now, if it is still wanted.
     fn commit(
         &mut self,
@@ -282,8 +300,8 @@ impl Writer {
         if let Some(Checkpoint { meta, keep_from, .. }) = wanted {
             result?;
             self.stepper.begin();
-            self.store.commit_checkpoint(&meta, LogAfter::From(keep_from))?;
-            self.notify(Input::CheckpointDone { index: meta.index });
+            let bytes = self.store.commit_checkpoint(&meta, LogAfter::From(keep_from))?;
+            self.notify(Input::CheckpointDone { index: meta.index, bytes });
         }
         Ok(())
     }
@@ -319,13 +337,35 @@ pub(crate) fn perform_now(store: &mut dyn LogStore, op: DiskOp) -> Result<Input,
             store.mark_removed()?;
             Ok(Input::Written { number })
         }
+        DiskOp::Read { from, bytes } => {
+            let (done, read) = bounded(1);
+            let send = move |entries| {
+                // The receiver below is there.
+                let _ = done.send(entries);
+            };
+            store.read(from, bytes, Box::new(send))?;
+            Ok(read.recv().map_or_else(
+                |_| entries_read(from, Ok(Vec::new())),
+                |read| entries_read(from, read),
+            ))
+        }
         DiskOp::Checkpoint { meta, state, dirty, keep_from } => {
             let checkpointer = store.checkpointer()?;
             let mut order = Order { number: 1, state, dirty, checkpointer };
             write_checkpoint(&mut order, || true)?;
-            store.commit_checkpoint(&meta, LogAfter::From(keep_from))?;
-            Ok(Input::CheckpointDone { index: meta.index })
+            let bytes = store.commit_checkpoint(&meta, LogAfter::From(keep_from))?;
+            Ok(Input::CheckpointDone { index: meta.index, bytes })
         }
+    }
+}
+
+/// What the node is told of a read. One that cannot be done for now is as one that found nothing: it is
+/// asked for again.
+fn entries_read(from: u64, read: Result<Vec<LogEntry>, StorageError>) -> Input {
+    match read {
+        Ok(entries) => Input::Read { from, entries },
+        Err(StorageError::Again { .. }) => Input::Read { from, entries: Vec::new() },
+        Err(error) => Input::Failed { reason: format!("the disk failed: {error}") },
     }
 }
 
@@ -347,7 +387,7 @@ fn install(
     step();
     writer.finish()?;
     step();
-    store.commit_checkpoint(meta, LogAfter::Reset(hard_state))
+    store.commit_checkpoint(meta, LogAfter::Reset(hard_state)).map(|_| ())
 }
 
 /// The approximate size of a write in bytes.

@@ -6,7 +6,7 @@ use super::*;
 use crate::machine::command::{Batch, Command, Op, Request};
 use crate::machine::{Dirty, Machine};
 use crate::node::stored::{Boot, EntryKind, Identity, LogEntry};
-use crate::storage::{CheckpointKind, Checkpointer, ChunkSink, MemoryDisk, MemoryStore};
+use crate::storage::{CheckpointKind, Checkpointer, ChunkSink, MemoryDisk, MemoryStore, ReadDone};
 use crate::types::membership::{Ballot, Promise};
 use crate::types::znode::CreateMode;
 
@@ -193,7 +193,7 @@ impl LogStore for Troubled<MemoryStore> {
         &mut self,
         meta: &SnapshotMeta,
         log: LogAfter,
-    ) -> Result<(), StorageError> {
+    ) -> Result<u64, StorageError> {
         self.inner.commit_checkpoint(meta, log)
     }
 
@@ -221,6 +221,10 @@ impl LogStore for Troubled<MemoryStore> {
         chunks: &mut dyn Iterator<Item = Vec<u8>>,
     ) -> Result<(), StorageError> {
         self.inner.found(identity, hard_state, meta, chunks)
+    }
+
+    fn read(&mut self, from: u64, bytes: u64, done: ReadDone) -> Result<(), StorageError> {
+        self.inner.read(from, bytes, done)
     }
 
     fn load(&mut self, sink: &mut ChunkSink<'_>) -> Result<Boot, StorageError> {
@@ -267,7 +271,7 @@ fn a_write_does_not_wait_for_a_checkpoint() {
         assert!(matches!(inputs.recv().unwrap(), Input::Written { number: n } if n == number));
     }
     drop(go_on);
-    assert!(matches!(inputs.recv().unwrap(), Input::CheckpointDone { index: 2 }));
+    assert!(matches!(inputs.recv().unwrap(), Input::CheckpointDone { index: 2, .. }));
     drop(thread);
     let boot = disk.open().load(&mut |_| Ok(())).unwrap();
     assert_eq!((boot.checkpoint.index, boot.entries[0].index), (2, 3));
@@ -333,7 +337,7 @@ fn what_has_changed_nothing_is_tried_again() {
     let inputs: Vec<Input> = (0..4).map(|_| written.recv().unwrap()).collect();
     let numbers = inputs.iter().filter_map(|input| match input {
         Input::Written { number } => Some(*number),
-        Input::CheckpointDone { index: 3 } => None,
+        Input::CheckpointDone { index: 3, .. } => None,
         other => panic!("{other:?}"),
     });
     assert_eq!(numbers.collect::<Vec<_>>(), [1, 2, 3]);

@@ -21,7 +21,9 @@ fn body(number: usize) -> String {
 /// A log with so many records.
 fn written(dir: &Path, count: usize) -> LogFile {
     let mut log = LogFile::create(dir, ID, SEGMENT).unwrap();
-    (0..count).for_each(|number| log.append(RecordKind::Write, &body(number)).unwrap());
+    (0..count).for_each(|number| {
+        log.append(RecordKind::Write, &body(number)).unwrap();
+    });
     log
 }
 
@@ -84,9 +86,13 @@ fn a_segment_that_cannot_be_left_is_made_longer() {
     log.lengthen(100_000).unwrap();
     let long = "long ".repeat(20_000);
     log.append(RecordKind::Write, &long).unwrap();
-    (4..8).for_each(|number| log.append(RecordKind::Write, &body(number)).unwrap());
+    (4..8).for_each(|number| {
+        log.append(RecordKind::Write, &body(number)).unwrap();
+    });
     assert_eq!(log.segments.len(), 1);
-    (8..60).for_each(|number| log.append(RecordKind::Write, &body(number)).unwrap());
+    (8..60).for_each(|number| {
+        log.append(RecordKind::Write, &body(number)).unwrap();
+    });
     assert!(log.segments.len() > 1);
     drop(log);
     let file = path(dir.path(), 1);

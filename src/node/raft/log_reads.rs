@@ -1,0 +1,76 @@
+//! What peers need of the log and only the disk has.
+//!
+//! raft-rs is refused such entries for now (`LogTemporarilyUnavailable`), and the node has the disk read
+//! them. When they are there, raft-rs sends them. A peer that was away for long is brought up to date like
+//! this, in pieces of a message each, as long as the disk has the log back to where the peer is.
+
+use raft::ProgressState;
+use raft::eraftpb::Entry;
+
+use crate::node::Node;
+use crate::node::io::DiskOp;
+use crate::node::start::MESSAGE_ENTRIES_BYTES;
+use crate::node::stored::LogEntry;
+
+/// How many reads may be under way, for all peers together.
+const READS_MAX: usize = 8;
+
+/// For a peer that has not acknowledged this many bytes yet, nothing more is read.
+const UNACKNOWLEDGED_BYTES_MAX: u64 = 4 * MESSAGE_ENTRIES_BYTES;
+
+impl Node {
+    /// Has the disk read what peers want next, voters first.
+    pub(in crate::node) fn read_log(&mut self) {
+        if !self.raw.store().take_wants_disk() {
+            return;
+        }
+        let peers: Vec<_> = self.others().collect();
+        let Some(leading) = &mut self.leading else { return };
+        let outline = self.raw.store().outline();
+        for peer in peers {
+            let Some(progress) = self.raw.raft.prs().get(peer) else { continue };
+            let from = progress.next_idx;
+            if progress.is_paused() || !outline.contains(from) {
+                continue;
+            }
+            let unacknowledged = outline.bytes_between(progress.matched + 1, from);
+            if progress.state == ProgressState::Replicate
+                && unacknowledged >= UNACKNOWLEDGED_BYTES_MAX
+            {
+                // raft-rs tries again when the peer acknowledges something.
+                continue;
+            }
+            if leading.reads.len() >= READS_MAX {
+                return self.raw.store().want_disk();
+            }
+            if leading.reads.insert(from) {
+                self.effects.disk.push(DiskOp::Read { from, bytes: MESSAGE_ENTRIES_BYTES });
+            }
+        }
+    }
+
+    /// The disk has read entries from this index on; none if it does not have them any more.
+    pub(in crate::node) fn take_read(&mut self, from: u64, entries: &[LogEntry]) {
+        if !self.leading.as_mut().is_some_and(|leading| leading.reads.remove(&from)) {
+            return;
+        }
+        // What is in memory, too, raft-rs takes from there.
+        let outline = self.raw.store().outline();
+        let entries = entries.iter().take_while(|entry| outline.contains(entry.index));
+        let entries: Vec<Entry> = entries.map(Entry::from).collect();
+        let Some(last) = entries.last().map(|entry| entry.index) else { return };
+        if !self.raw.mut_store().lend(entries) {
+            tracing::warn!(from, "the disk has other entries than this log");
+            return;
+        }
+        for peer in self.others().collect::<Vec<_>>() {
+            let progress = self.raw.raft.prs().get(peer);
+            if progress.is_some_and(|progress| (from..=last).contains(&progress.next_idx)) {
+                self.raw.raft.send_append(peer);
+            }
+        }
+        self.raw.mut_store().lend(Vec::new());
+        // There may be more that these peers want.
+        self.raw.store().want_disk();
+    }
+}

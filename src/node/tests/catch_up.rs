@@ -1,0 +1,114 @@
+//! Members that were away, and come back while others write without a pause.
+
+use std::time::Duration;
+
+use crate::node::LogLimits;
+use crate::node::tests::harness::{Cluster, HEARTBEAT};
+use crate::types::membership::NodeId;
+use crate::types::znode::SessionId;
+
+const TIMEOUT: Duration = Duration::from_secs(10);
+
+/// Writes this many values of 64 KiB.
+fn write(cluster: &mut Cluster, leader: NodeId, session: SessionId, count: usize) {
+    let data = "x".repeat(64 << 10);
+    for _ in 0..count {
+        let set = cluster.set(leader, session, "/", &data);
+        cluster.answer(set).unwrap();
+    }
+    cluster.advance(HEARTBEAT);
+}
+
+/// A checkpoint by bytes used to need 500 entries as well: one znode that was set to 1 MB again and again
+/// filled the memory and the disk of every member with a gigabyte of log.
+#[test]
+fn large_values_make_a_checkpoint_due() {
+    let mut cluster = Cluster::new(1);
+    let leader = cluster.elect();
+    let session = cluster.open(leader, 1, TIMEOUT);
+    let limit = LogLimits::default().checkpoint_bytes as usize;
+    // Each member waits for its own share of the limit, five quarters at most.
+    write(&mut cluster, leader, session, limit / (64 << 10) * 5 / 4 + 1);
+    assert_eq!(cluster.node(leader).metrics().checkpoints, 1);
+}
+
+/// A cluster that makes a checkpoint every so often, and keeps nothing in memory.
+fn cluster(limits: LogLimits) -> (Cluster, NodeId, SessionId, NodeId) {
+    let limits = LogLimits { checkpoint_entries: 16, memory_bytes: 0, ..limits };
+    let mut cluster = Cluster::with_log(3, limits);
+    let leader = cluster.elect();
+    let session = cluster.open(leader, 1, TIMEOUT);
+    let follower = cluster.follower();
+    cluster.kill(follower);
+    // Until it counts as gone, and no log is kept for it.
+    cluster.advance(HEARTBEAT * 100);
+    write(&mut cluster, leader, session, 100);
+    (cluster, leader, session, follower)
+}
+
+fn sent_snapshots(cluster: &Cluster, leader: NodeId) -> u64 {
+    cluster.node(leader).metrics().snapshots_sent
+}
+
+/// Holds up the disk of a member that takes a snapshot, while others write 200 values. Then it goes on, and
+/// is level.
+fn write_during_a_transfer(limits: LogLimits) -> (Cluster, NodeId, SessionId) {
+    let (mut cluster, leader, session, follower) = cluster(limits);
+    cluster.hosts.get_mut(&follower).unwrap().disk_stalled = true;
+    cluster.start(follower);
+    cluster.advance(HEARTBEAT * 10);
+    assert_eq!(cluster.node(follower).metrics().snapshots_installed, 1);
+    let before = cluster.node(leader).metrics().checkpoints;
+    write(&mut cluster, leader, session, 200);
+    assert!(cluster.node(leader).metrics().checkpoints > before + 5);
+    cluster.hosts.get_mut(&follower).unwrap().disk_stalled = false;
+    cluster.advance(HEARTBEAT * 40);
+    cluster.check_equal();
+    (cluster, leader, session)
+}
+
+/// Nothing held the log back for a transfer. It was cut behind the state that was on its way, so that its
+/// receiver needed another one at the end, and was never level as long as others wrote.
+#[test]
+fn the_log_behind_a_snapshot_is_kept_until_its_receiver_is_level() {
+    let limits = LogLimits { retained_bytes_min: 0, retained_bytes_max: 0, ..LogLimits::default() };
+    let (mut cluster, leader, session) = write_during_a_transfer(limits);
+    assert_eq!(sent_snapshots(&cluster, leader), 1);
+    // What nobody needs any more goes with the next checkpoint.
+    write(&mut cluster, leader, session, 40);
+    let log = cluster.hosts[&leader].disk.log_bytes();
+    assert!(log < 40 * (64 << 10), "{log} bytes of log");
+}
+
+#[test]
+fn the_log_is_kept_for_a_transfer_up_to_a_bound() {
+    let limits = LogLimits {
+        retained_bytes_min: 0,
+        retained_bytes_max: 0,
+        catch_up_bytes: 2 << 20,
+        ..LogLimits::default()
+    };
+    let (cluster, leader, _) = write_during_a_transfer(limits);
+    assert!(sent_snapshots(&cluster, leader) > 1, "it begins anew");
+}
+
+/// A member that had missed 5,000 entries was sent the whole state. Only the memory had the log.
+#[test]
+fn a_member_that_was_away_is_sent_the_log_from_the_disk() {
+    let (mut cluster, leader, session, follower) = cluster(LogLimits::default());
+    cluster.start(follower);
+    cluster.advance(HEARTBEAT * 20);
+    cluster.check_equal();
+    assert_eq!(sent_snapshots(&cluster, leader), 0);
+    // A new leader has the same log.
+    cluster.kill(follower);
+    write(&mut cluster, leader, session, 20);
+    cluster.kill(leader);
+    cluster.start(follower);
+    let next = cluster.elect();
+    cluster.start(leader);
+    let session = cluster.open(next, 2, TIMEOUT);
+    write(&mut cluster, next, session, 1);
+    cluster.check_equal();
+    assert_eq!(sent_snapshots(&cluster, next), 0);
+}

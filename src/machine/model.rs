@@ -5,12 +5,13 @@
 #[cfg(test)]
 mod tests;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
 use super::DATA_BYTES_MAX;
 use super::command::{Change, ChangeKind, Command, Op, OpError, Reply, Request, SessionChange};
+use crate::machine::tombstones::TOMBSTONES_MAX;
 use crate::types::acl::{AccessList, Acl, Id, Permissions};
 use crate::types::membership::Roster;
 use crate::types::path;
@@ -43,7 +44,8 @@ pub(crate) struct ModelSession {
 pub(crate) struct Model {
     pub(crate) znodes: BTreeMap<String, ModelZnode>,
     pub(crate) sessions: BTreeMap<SessionId, ModelSession>,
-    ended: BTreeSet<SessionId>,
+    /// The sessions that have ended, and when: in that order.
+    ended: Vec<(u64, SessionId)>,
     pub(crate) zxid: u64,
     pub(crate) time: u64,
     /// What the cluster acts by.
@@ -67,7 +69,7 @@ impl Model {
         Model {
             znodes: reserved.map(|path| (path.to_owned(), ModelZnode::default())).into(),
             sessions: BTreeMap::new(),
-            ended: BTreeSet::new(),
+            ended: Vec::new(),
             zxid: 0,
             time: 0,
             version: 1,
@@ -284,8 +286,7 @@ impl Model {
     pub(crate) fn apply(&mut self, term: u64, request: &Request) -> Result<Reply, OpError> {
         let id = request.session;
         match &request.command {
-            Command::Open { .. } if self.ended.contains(&id) => Err(OpError::SessionExpired),
-            Command::Open { secret, timeout_ms, .. } => match self.sessions.get(&id) {
+            Command::Open { secret, timeout_ms, base, .. } => match self.sessions.get(&id) {
                 Some(known)
                     if known.secret == *secret && known.holders.last() == Some(&request.holder) =>
                 {
@@ -293,6 +294,14 @@ impl Model {
                 }
                 Some(_) => Err(OpError::WrongSecret),
                 None => {
+                    let kept = self.ended.len().saturating_sub(TOMBSTONES_MAX);
+                    let (forgotten, kept) = self.ended.split_at(kept);
+                    if kept.iter().any(|(_, ended)| *ended == id) {
+                        return Err(OpError::SessionExpired);
+                    }
+                    if forgotten.last().is_some_and(|(zxid, _)| base < zxid) {
+                        return Err(OpError::StaleOpen);
+                    }
                     let session = ModelSession {
                         secret: *secret,
                         timeout_ms: *timeout_ms,
@@ -428,7 +437,7 @@ impl Model {
             self.delete(self.zxid, &path);
         }
         let holder = self.sessions.remove(&id).and_then(|session| session.holders.last().copied());
-        self.ended.insert(id);
+        self.ended.push((self.zxid, id));
         self.session_changes.push(SessionChange::Gone(id, holder.unwrap_or(0)));
         Reply::Done
     }

@@ -53,7 +53,7 @@ pub(crate) struct StoreOptions {
 impl Default for StoreOptions {
     fn default() -> StoreOptions {
         StoreOptions {
-            cache_bytes: 32 << 20,
+            cache_bytes: 4 << 20,
             delta_bytes_min: 1 << 20,
             file_bytes_min: 64 << 20,
             deltas_max: 256,

@@ -114,7 +114,13 @@ impl Nodes {
             container_period: CONTAINER_PERIOD,
             version: self.slots[node].version,
             seed: entropy::number().unwrap_or(node as u64),
-            log: LogLimits::default(),
+            // The log is in memory, too.
+            log: LogLimits {
+                retained_bytes_min: 4 << 20,
+                retained_bytes_max: 4 << 20,
+                catch_up_bytes: 64 << 20,
+                ..LogLimits::default()
+            },
             policy: self.settings.policy,
             peers: Vec::new(),
             majority_after: None,

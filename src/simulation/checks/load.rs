@@ -106,7 +106,8 @@ impl Load {
         if committed > self.committed.0 || now <= self.election_until {
             self.committed = (committed, now);
         }
-        let paused = waits.map_or(0, |since| now - since.max(self.committed.1));
+        let from = self.committed.1.max(self.slow_since);
+        let paused = waits.map_or(0, |since| now - since.max(from));
         require(paused <= kept, "U1 a majority commits", || {
             format!("nothing was committed for {paused} ns, of {kept} ns at most")
         })?;

@@ -62,6 +62,11 @@ simulate:
 rolled:
     .ci/run rolled
 
+# Simulates clusters under load.
+[group('ci')]
+loaded:
+    .ci/run loaded
+
 # Simulates a thousand instances.
 [group('ci')]
 fleet:

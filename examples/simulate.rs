@@ -7,11 +7,13 @@
 //! --seeds FROM..TO  these seeds
 //! --random COUNT    so many fresh seeds
 //! --found           the seeds that have found something before
-//! --minutes M       how long faults happen in each world (10; of a fleet, 1)
+//! --minutes M       how long faults happen in each world (10; of a fleet or under load, 1)
 //! --fleet           worlds of 1,000 instances: 5 voters, 15 learners and 980 clients without a
 //!                   replica, which are cut off, crash and lose their members many at a time
 //! --rolled          worlds in which an operator stops and starts the members in turn, by their
 //!                   readiness alone, in most of them with empty disks
+//! --loaded          worlds whose clients write without a pause while disks are slow and members away;
+//!                   steps, messages and writes take time by what they carry
 //! --jobs J          worker threads, each with a world of its own (1)
 //! --trace           all that happens in words, of seeds that do not fail too;
 //!                   with --planted, how it came to what was found
@@ -29,7 +31,11 @@ use quorate::simulation::{FOUND, Kind, Report, Totals, Words, hunt, run, run_onc
 
 /// How long faults happen, unless told otherwise.
 const MINUTES: u64 = 10;
-const FLEET_MINUTES: u64 = 1;
+const MINUTES_OF_LARGE: u64 = 1;
+
+/// The kinds of worlds besides the usual one, and their options.
+const KINDS: [(Kind, &str); 3] =
+    [(Kind::Fleet, "--fleet"), (Kind::Rolled, "--rolled"), (Kind::Loaded, "--loaded")];
 
 #[derive(Default)]
 struct Options {
@@ -52,8 +58,9 @@ fn parse() -> Result<Options, String> {
             options.trace = true;
             continue;
         }
-        if option == "--fleet" || option == "--rolled" {
-            options.kind = if option == "--fleet" { Kind::Fleet } else { Kind::Rolled };
+        let kind = KINDS.iter().find(|(_, name)| *name == option);
+        if let Some((kind, _)) = kind {
+            options.kind = *kind;
             continue;
         }
         if option == "--found" {
@@ -89,7 +96,10 @@ fn parse() -> Result<Options, String> {
             _ => return Err(format!("unknown option {option}")),
         }
     }
-    let usual = if options.kind == Kind::Fleet { FLEET_MINUTES } else { MINUTES };
+    let usual = match options.kind {
+        Kind::Fleet | Kind::Loaded => MINUTES_OF_LARGE,
+        Kind::Usual | Kind::Rolled => MINUTES,
+    };
     options.length = Duration::from_secs(60 * minutes.unwrap_or(usual));
     if options.seeds.is_empty() && options.planted.is_none() {
         let which =
@@ -108,11 +118,10 @@ fn show(report: &Report, options: &Options) {
         println!(
             "replay: cargo run --release --features simulator --example simulate -- {}--minutes {} \
              --seed {}",
-            match options.kind {
-                Kind::Usual => "",
-                Kind::Fleet => "--fleet ",
-                Kind::Rolled => "--rolled ",
-            },
+            KINDS
+                .iter()
+                .find(|(kind, _)| *kind == options.kind)
+                .map_or(String::new(), |(_, name)| format!("{name} ")),
             options.length.as_secs() / 60,
             report.seed
         );

@@ -145,12 +145,14 @@ pub enum Bug {
     ClientReadEarly,
     ReadyBeforePlace,
     ClosesWithoutHandover,
+    AnswersAwaitDisk,
+    LevelByEntries,
 }
 
 #[cfg(any(test, feature = "simulator"))]
 impl Bug {
     /// All that the simulator finds.
-    pub const ALL: [Bug; 127] = [
+    pub const ALL: [Bug; 129] = [
         Bug::AckBeforeDurable,
         Bug::VoteForgotten,
         Bug::LogTailForgotten,
@@ -277,6 +279,8 @@ impl Bug {
         Bug::ClientReadEarly,
         Bug::ReadyBeforePlace,
         Bug::ClosesWithoutHandover,
+        Bug::AnswersAwaitDisk,
+        Bug::LevelByEntries,
         Bug::ClientLossUnnoticed,
     ];
 
@@ -484,6 +488,8 @@ impl Bug {
                 "a transaction is committed though the use of a quota that it has read has changed"
             }
             Bug::ClosesWithoutHandover => "a leader that closes goes without handing over",
+            Bug::AnswersAwaitDisk => "an answer to a heartbeat leaves after the writes before it",
+            Bug::LevelByEntries => "a learner is level only if it has the last entry at each look",
             Bug::PermitsOfOld => "a semaphore's handle keeps to the first number of permits",
         }
     }

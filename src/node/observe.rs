@@ -29,6 +29,11 @@ impl Node {
         (super::hard_state(&self.raw), self.raw.raft.raft_log.last_index())
     }
 
+    /// The bytes of the entries in memory.
+    pub(crate) fn log_bytes(&self) -> usize {
+        self.raw.store().bytes()
+    }
+
     /// The applied entries after the one at `after`, as far as they are in memory still.
     pub(crate) fn applied_after(&self, after: u64) -> Vec<LogEntry> {
         let log = self.raw.store();

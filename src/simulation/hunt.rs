@@ -6,6 +6,9 @@ use std::time::Duration;
 use super::{Kind, Report, Words, run_once};
 use crate::planted::{Bug, plant};
 
+/// How long a world under load lasts.
+const LOADED: Duration = Duration::from_secs(60);
+
 /// How the hunt for a planted bug went.
 #[derive(Clone, Debug)]
 pub struct Hunt {
@@ -23,11 +26,13 @@ pub struct Hunt {
 /// two replicas that differ.
 pub fn hunt(bug: Bug, seeds: Range<u64>, length: Duration, words: Words) -> Hunt {
     let mut hunt = Hunt { bug, seeds: 0, found: None };
-    // These show only where an operator restarts the instances.
+    // These show only where an operator restarts the instances, or under load.
     let kind = match bug {
         Bug::ReadyBeforePlace | Bug::ClosesWithoutHandover => Kind::Rolled,
+        Bug::AnswersAwaitDisk | Bug::LevelByEntries => Kind::Loaded,
         _ => Kind::Usual,
     };
+    let length = if kind == Kind::Loaded { length.min(LOADED) } else { length };
     for seed in seeds {
         plant(Some(bug));
         let report = run_once(seed, length, words, kind);

@@ -16,6 +16,9 @@ impl World {
         if self.operator.is_some() {
             self.schedule_in(SECOND, Event::Roll);
         }
+        if self.episodes.is_some() {
+            self.schedule_in(SECOND, Event::Episode);
+        }
         self.begin_damages();
     }
 

@@ -158,6 +158,13 @@ impl Kernel {
         self.waiting.borrow().values().copied().collect()
     }
 
+    /// Since when something is waited for at one of these places, if anything is.
+    pub(crate) fn waits_since(&self, what: &str, is_at: impl Fn(usize) -> bool) -> Option<Nanos> {
+        let waiting = self.waiting.borrow();
+        let mut these = waiting.values().filter(|(name, place, _)| *name == what && is_at(*place));
+        these.next().map(|(_, _, since)| *since)
+    }
+
     /// Notes that a task waits, until the returned value is dropped.
     pub(crate) fn wait(self: &Rc<Kernel>, what: &'static str, process: usize) -> Waiting {
         let id = self.next_wait.get();

@@ -23,6 +23,8 @@
 //! | `damages` | damaged disks: when a disk is put aside, all disks damaged at once, repairs |
 //! | `client_instances` | clients: instances without a replica |
 //! | `rolls` | an operator who restarts the instances in turn |
+//! | `load`, `episodes` | writers that never pause, and what goes wrong meanwhile |
+//! | `costs` | how long a step, a message and a write take |
 //! | `upgrades` | members of several versions |
 //! | `plan` | what a seed draws: sizes, settings, rates |
 //! | `kernel`, `executor`, `timeline`, `client` | the clients' tasks and handles |
@@ -43,14 +45,17 @@ mod checks;
 mod client;
 mod client_instances;
 mod clock;
+mod costs;
 mod damages;
 mod disk;
+mod episodes;
 mod executor;
 mod faults;
 mod hunt;
 mod inject;
 mod kernel;
 pub mod linearizability;
+mod load;
 mod members;
 mod network;
 mod oracle;
@@ -112,6 +117,8 @@ pub enum Kind {
     /// A few members that an operator stops and starts in turn, by their readiness alone, in most
     /// worlds with empty disks.
     Rolled,
+    /// A few members whose clients write without a pause, while disks are slow and members away.
+    Loaded,
 }
 
 /// Runs one seed, with faults for this time. A seed that fails is run again, for its timeline.

@@ -8,6 +8,8 @@ struct Link {
     cuts: u32,
     /// When the last message sent in order arrives.
     last: Nanos,
+    /// Until when it carries what was sent so far.
+    busy_until: Nanos,
 }
 
 #[derive(Debug)]
@@ -53,6 +55,13 @@ impl Network {
             }
         }
         mended
+    }
+
+    /// When a message that is sent at `at` has left, if that takes this time.
+    pub(crate) fn carry(&mut self, from: usize, to: usize, at: Nanos, time: Nanos) -> Nanos {
+        let link = &mut self.links[from][to];
+        link.busy_until = link.busy_until.max(at) + time;
+        link.busy_until
     }
 
     /// When a message that would arrive at `at` arrives if it stays behind those before it.

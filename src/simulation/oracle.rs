@@ -73,6 +73,8 @@ struct Entry {
     /// The state's hash and zxid after it.
     hash: u64,
     zxid: Zxid,
+    /// The requests and the bytes of all entries up to it.
+    work: (u64, u64),
 }
 
 /// How a session ended.
@@ -96,6 +98,8 @@ pub(crate) struct Oracle {
     /// Each path's past, oldest first.
     history: BTreeMap<String, Vec<(Zxid, Option<Known>)>>,
     ended: Vec<End>,
+    /// Whether the past of znodes is kept, for the checks of reads.
+    keeps_past: bool,
 }
 
 /// Where the state has the members.
@@ -105,7 +109,7 @@ const CONFIG: &str = "/zookeeper/config";
 const FOUNDING: u64 = 1;
 
 impl Oracle {
-    pub(crate) fn new() -> Oracle {
+    pub(crate) fn new(keeps_past: bool) -> Oracle {
         let mut oracle = Oracle {
             model: Model::new(),
             machine: Machine::new(),
@@ -114,6 +118,7 @@ impl Oracle {
             changes: Vec::new(),
             history: BTreeMap::new(),
             ended: Vec::new(),
+            keeps_past,
         };
         let paths: Vec<String> = oracle.model.znodes.keys().cloned().collect();
         for path in paths {
@@ -158,6 +163,17 @@ impl Oracle {
         let place = index.checked_sub(FOUNDING + 1)?;
         let entry = self.entries.get(usize::try_from(place).ok()?)?;
         Some((entry.hash, entry.zxid))
+    }
+
+    /// The requests and the bytes of the committed entries after `after`, up to another.
+    pub(crate) fn work(&self, after: u64, upto: u64) -> (u64, u64) {
+        let upto_there = |index: u64| {
+            let place =
+                index.checked_sub(FOUNDING + 1).and_then(|place| usize::try_from(place).ok());
+            place.and_then(|place| self.entries.get(place)).map_or((0, 0), |entry| entry.work)
+        };
+        let (from, to) = (upto_there(after), upto_there(upto));
+        (to.0.saturating_sub(from.0), to.1.saturating_sub(from.1))
     }
 
     pub(crate) fn outcome(&self, session: SessionId, holder: u64, seq: u64) -> Option<&Outcome> {
@@ -217,6 +233,9 @@ impl Oracle {
     }
 
     fn record(&mut self, path: &str) {
+        if !self.keeps_past && path != CONFIG {
+            return;
+        }
         let known = self.model.znodes.contains_key(path).then(|| Known {
             data: self.model.znodes[path].data.as_slice().into(),
             stat: self.model.stat(path),
@@ -233,14 +252,18 @@ impl Oracle {
 
     /// Takes the next committed entry.
     pub(crate) fn take(&mut self, entry: &LogEntry) -> Result<(), Violation> {
+        let mut requests = 0;
         if entry.kind == EntryKind::Normal && !entry.data.is_empty() {
             let batch = Batch::decode(&entry.data)
                 .map_err(|reason| Violation::new("I28 entries decode", reason))?;
+            requests = batch.requests.len() as u64;
             self.take_batch(entry, &batch)?;
         }
         let digest = digest(entry);
         let (hash, zxid) = (self.machine.hash(), self.machine.zxid());
-        self.entries.push(Entry { term: entry.term, digest, hash, zxid });
+        let before = self.entries.last().map_or((0, 0), |last| last.work);
+        let work = (before.0 + requests, before.1 + entry.data.len() as u64);
+        self.entries.push(Entry { term: entry.term, digest, hash, zxid, work });
         Ok(())
     }
 

@@ -3,7 +3,9 @@
 use std::time::Duration;
 
 use super::clock::{MICRO, MILLI, Nanos, SECOND, nanos};
+use super::costs::Costs;
 use super::faults::{Fault, Rates};
+use super::load::Load;
 use super::random::Random;
 use super::workload::steady;
 use crate::node::timings::Timings;
@@ -75,6 +77,10 @@ pub(crate) struct Plan {
     /// The seed of the consumers' choices, if each member has a consumer of watches, which resumes and is
     /// slow now and then.
     pub(crate) consumers: Option<u64>,
+    /// What takes how long, if that is charged.
+    pub(crate) costs: Option<Costs>,
+    /// What clients do in a world under load.
+    pub(crate) load: Option<Load>,
 }
 
 impl Rolls {
@@ -158,6 +164,8 @@ impl Plan {
             rolls: None,
             watch_capacity: WATCH_CAPACITY,
             consumers: None,
+            costs: None,
+            load: None,
         };
         if random.percent(50) {
             // So few that clients often ask for what is forgotten.
@@ -201,6 +209,11 @@ impl Plan {
             tick: self.tick,
             watch_capacity: self.watch_capacity,
         }
+    }
+
+    /// How long a disk writes this, besides its latency.
+    pub(crate) fn on_disk(&self, bytes: u64) -> Nanos {
+        self.costs.map_or(0, |costs| costs.on_disk(bytes))
     }
 
     /// Whether a place is that of a client without a replica.
@@ -253,6 +266,8 @@ impl Plan {
             rolls: None,
             watch_capacity: WATCH_CAPACITY,
             consumers: None,
+            costs: None,
+            load: None,
             zones: (0..20).map(|place| ["east", "west", "north"][place % 3]).collect(),
         }
     }

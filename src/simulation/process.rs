@@ -7,13 +7,14 @@ use std::sync::atomic::AtomicBool;
 use crossbeam_channel::Receiver;
 
 use super::clock::{Nanos, NodeClock};
+use super::costs::INPUT;
 use super::disk::SimDisk;
 use super::random::Random;
 use super::surroundings::LateEvents;
 use crate::node::io::{DiskOp, Input};
 use crate::node::stored::{HardState, LogWrite};
 use crate::planted::{Bug, planted};
-use crate::runtime::disk::perform_now;
+use crate::runtime::disk::{WRITE_BYTES_MAX, perform_now};
 use crate::runtime::host::Host;
 use crate::runtime::shared::Call;
 use crate::storage::LogStore;
@@ -41,6 +42,10 @@ pub(crate) struct Process {
     pub(crate) paused_until: Nanos,
     pub(crate) slow_until: Nanos,
     pub(crate) slow_disk_until: Nanos,
+    /// By how much each sync takes longer until then; 0: by something like a second.
+    pub(crate) slow_disk_by: Nanos,
+    /// Until when its node's thread is busy with the last step.
+    pub(crate) busy_until: Nanos,
     /// Whether a start is scheduled.
     pub(crate) starting: bool,
 }
@@ -83,12 +88,19 @@ pub(crate) struct Life {
     pub(crate) store: Box<dyn LogStore>,
     /// When its next step is due.
     pub(crate) step_at: Nanos,
+    /// How long that step takes for what waits to be taken in: see [`costs`](super::costs).
+    pub(crate) owed: Nanos,
     /// What its disk is syncing, and what waits for the next sync.
     pub(crate) syncing: Vec<DiskOp>,
     pub(crate) waiting: VecDeque<DiskOp>,
     pub(crate) syncing_since: Nanos,
     pub(crate) checkpoint: Option<(u64, DiskOp)>,
     pub(crate) checkpoints: u64,
+    /// The bytes of the entries written since the last checkpoint began, which are about what the next
+    /// one takes.
+    pub(crate) uncheckpointed: u64,
+    /// The bytes of the state that is being received.
+    pub(crate) received: u64,
     pub(crate) resigned: bool,
     /// Whether it was asked to leave.
     pub(crate) leaving: bool,
@@ -106,8 +118,11 @@ pub(crate) struct Life {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Begun {
     pub(crate) sync: bool,
+    /// What is written before it.
+    pub(crate) bytes: u64,
     pub(crate) tearable: bool,
-    pub(crate) checkpoint: Option<u64>,
+    /// Its number, and about how many bytes it writes.
+    pub(crate) checkpoint: Option<(u64, u64)>,
 }
 
 impl std::fmt::Debug for Life {
@@ -124,11 +139,14 @@ impl Life {
             calls,
             store,
             step_at: Nanos::MAX,
+            owed: 0,
             syncing: Vec::new(),
             waiting: VecDeque::new(),
             syncing_since: Nanos::MAX,
             checkpoint: None,
             checkpoints: 0,
+            uncheckpointed: 0,
+            received: 0,
             resigned: false,
             leaving: false,
             connected: BTreeMap::new(),
@@ -142,22 +160,37 @@ impl Life {
     /// before it runs at the same time.
     pub(crate) fn begin_sync(&mut self, now: Nanos) -> Begun {
         debug_assert!(self.syncing.is_empty());
-        let mut checkpoint = None;
+        let (mut checkpoint, mut bytes) = (None, 0);
         while let Some(op) = self.waiting.pop_front() {
             if matches!(op, DiskOp::Checkpoint { .. }) {
                 self.checkpoints += 1;
                 self.checkpoint = Some((self.checkpoints, op));
-                checkpoint = Some(self.checkpoints);
+                checkpoint = Some((self.checkpoints, std::mem::take(&mut self.uncheckpointed)));
                 continue;
             }
             let is_write = matches!(op, DiskOp::Write { .. });
+            bytes += self.bytes_of(&op);
             self.syncing.push(op);
-            if !is_write || !matches!(self.waiting.front(), Some(DiskOp::Write { .. })) {
+            let more = matches!(self.waiting.front(), Some(DiskOp::Write { .. }));
+            if !is_write || !more || bytes >= WRITE_BYTES_MAX as u64 {
                 break;
             }
         }
         self.syncing_since = if self.syncing.is_empty() { Nanos::MAX } else { now };
-        Begun { sync: !self.syncing.is_empty(), tearable: self.is_tearable(), checkpoint }
+        Begun { sync: !self.syncing.is_empty(), bytes, tearable: self.is_tearable(), checkpoint }
+    }
+
+    /// How many bytes an operation writes, about.
+    fn bytes_of(&mut self, op: &DiskOp) -> u64 {
+        match op {
+            DiskOp::Write { write, .. } => {
+                let bytes = write.entries.iter().map(|entry| entry.data.len() as u64).sum();
+                self.uncheckpointed += bytes;
+                bytes
+            }
+            DiskOp::Install { .. } => std::mem::take(&mut self.received),
+            _ => 0,
+        }
     }
 
     /// Whether a crash can tear the present sync.
@@ -183,6 +216,7 @@ impl Life {
 
     pub(crate) fn perform(&mut self, mut op: DiskOp) {
         super::surroundings::cut_too_far(&mut op);
+        self.owed += INPUT;
         let done = perform_now(&mut *self.store, op);
         self.host.input(
             done.unwrap_or_else(|error| Input::Failed {

@@ -24,6 +24,7 @@ impl World {
         self.settle_fresh(place);
         let process = &mut self.processes[place];
         (process.paused_until, process.slow_until) = (0, 0);
+        process.busy_until = 0;
         for peer in 0..self.processes.len() {
             if peer != place && self.processes[peer].life.is_some() {
                 self.noticed_soon(peer, place, SECOND);

@@ -1,12 +1,12 @@
-//! How disks perform the writes of their nodes, as the disk's thread does: one sync for everything that
-//! waits, and checkpoints at the same time.
+//! How disks perform the writes of their nodes, as the disk's thread does: one sync for all writes that
+//! wait, up to some size, and checkpoints at the same time.
 
 use std::time::Duration;
 
 use super::clock::{Nanos, SECOND};
 use super::faults::Fault;
 use super::kernel::Phase;
-use super::process::{Begun, Life};
+use super::process::{Begun, Life, Process};
 use super::world::{Event, World};
 use crate::node::io::{DiskOp, Input};
 use crate::runtime::node_thread::{DISK_DEAD, DISK_SLOW};
@@ -29,38 +29,42 @@ impl World {
     pub(super) fn submit(&mut self, place: usize, life: &mut Life, op: DiskOp) {
         life.waiting.push_back(op);
         if life.syncing.is_empty() {
-            let begun = life.begin_sync(self.now());
-            self.sync_begun(place, begun);
+            let at = self.now().max(self.processes[place].busy_until);
+            let begun = life.begin_sync(at);
+            self.sync_begun(place, begun, at);
         }
     }
 
-    fn sync_begun(&mut self, place: usize, begun: Begun) {
+    fn sync_begun(&mut self, place: usize, begun: Begun, at: Nanos) {
         let epoch = self.processes[place].epoch;
-        if let Some(number) = begun.checkpoint {
-            let time = self.sync_time(place) * 4;
-            self.schedule_in(time, Event::Checkpointed { place, epoch, number });
+        if let Some((number, bytes)) = begun.checkpoint {
+            let time = self.sync_time(place) * 4 + self.kernel.plan.on_disk(bytes);
+            self.schedule(at + time, Event::Checkpointed { place, epoch, number });
         }
         if !begun.sync {
             return;
         }
-        let time = self.sync_time(place);
-        self.schedule_in(time, Event::Synced { place, epoch });
+        let time = self.sync_time(place) + self.kernel.plan.on_disk(begun.bytes);
+        self.schedule(at + time, Event::Synced { place, epoch });
         let chaos = self.kernel.phase.get() == Phase::Chaos;
         if begun.tearable
             && chaos
             && self.random.chance(self.kernel.plan.rates.of(Fault::TornWrite))
         {
             let amid = self.random.below(time);
-            self.schedule_in(amid, Event::Tear { place, epoch });
+            self.schedule(at + amid, Event::Tear { place, epoch });
         }
     }
 
     pub(super) fn sync_time(&self, place: usize) -> Nanos {
         let time = self.random.around(self.kernel.plan.sync).max(1);
-        if self.processes[place].slow_disk_until > self.now() {
-            time + self.random.around(SECOND) + if self.random.percent(2) { 20 * SECOND } else { 0 }
-        } else {
+        let Process { slow_disk_until, slow_disk_by, .. } = self.processes[place];
+        if slow_disk_until <= self.now() {
             time
+        } else if slow_disk_by > 0 {
+            time + slow_disk_by
+        } else {
+            time + self.random.around(SECOND) + if self.random.percent(2) { 20 * SECOND } else { 0 }
         }
     }
 
@@ -82,7 +86,7 @@ impl World {
         process.disk.condition().fails = false;
         let begun = life.begin_sync(now);
         self.settle_fresh(place);
-        self.sync_begun(place, begun);
+        self.sync_begun(place, begun, now);
         self.look(place);
     }
 }

@@ -36,6 +36,16 @@ fn short_seeds_of_rolled_clusters_find_nothing() {
     }
 }
 
+/// Under load a second is as long as a minute elsewhere.
+#[test]
+fn short_seeds_under_load_find_nothing() {
+    for seed in 1..=3 {
+        let report = run(seed, MINUTE / 4, Kind::Loaded);
+        assert_eq!(report.failure, None, "seed {seed}:\n{}", report.timeline.join("\n"));
+        assert!(report.totals.operations["set"] > 500, "seed {seed} did next to nothing");
+    }
+}
+
 #[test]
 fn short_seeds_find_nothing() {
     for seed in 1..=6 {

@@ -6,6 +6,7 @@ use xxhash_rust::xxh3::xxh3_64;
 
 use super::checks::{Violation, durability, versions};
 use super::clock::SECOND;
+use super::costs;
 use super::faults::Fault;
 use super::kernel::Phase;
 use super::surroundings;
@@ -54,11 +55,20 @@ impl World {
         let spike = if strikes(Fault::DelaySpike) { dice.around(SECOND) } else { 0 };
         let overtakes = strikes(Fault::Reorder);
         let bytes = message.encode(Vec::with_capacity(64));
+        let costs = self.kernel.plan.costs;
+        if costs.is_some() {
+            self.charge(from, costs::message(message, bytes.len()));
+        }
+        let leaves = self.processes.get(from).map_or(0, |process| process.busy_until);
+        let leaves = self.now().max(leaves);
         for _ in 0..copies {
+            let sent = costs.map_or(leaves, |costs| {
+                self.network.carry(from, to, leaves, costs.on_link(bytes.len()))
+            });
             let dice = self.dice_of(from, to);
             let half = self.kernel.plan.latency / 2;
             let latency = half + dice.around(half);
-            let mut at = self.now() + latency + spike;
+            let mut at = sent + latency + spike;
             if overtakes {
                 at += dice.around(self.kernel.plan.latency * 10);
             } else {
@@ -100,6 +110,10 @@ impl World {
         {
             surroundings::renumber(life.host.node(), &mut message);
             let from = surroundings::sender(life.host.node(), nodes.0, &message);
+            life.owed += costs::message(&message, bytes.len());
+            if let PeerMessage::SnapshotChunk { number, bytes, .. } = &message {
+                life.received = if *number == 0 { 0 } else { life.received } + bytes.len() as u64;
+            }
             life.host.input(Input::Peer { from, message });
             self.look(to);
         }

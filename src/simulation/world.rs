@@ -12,7 +12,9 @@ use super::checks::watches::Moved;
 use super::checks::{durability, versions};
 use super::client_instances::ClientInstances;
 use super::clock::{MILLI, Nanos, NodeClock, SECOND};
+use super::costs::{self, Applied};
 use super::disk::SimDisk;
+use super::episodes::Episodes;
 use super::faults::Fault;
 use super::kernel::{Kernel, Phase};
 use super::members;
@@ -26,9 +28,9 @@ use super::timeline::Timeline;
 use super::trace::Words;
 use super::workload;
 use crate::api::coordinator::Coordinator;
-use crate::node::NodeConfig;
 use crate::node::io::{DiskOp, Input, Now, Problem};
 use crate::node::message::{PeerMessage, RaftBody};
+use crate::node::{Node, NodeConfig};
 use crate::runtime::clock::{Clock, TimeSource};
 use crate::runtime::host::Host;
 use crate::runtime::{boot, entropy};
@@ -66,6 +68,8 @@ pub(crate) enum Event {
     StrikeClient { fault: Fault },
     /// The operator looks at the instances.
     Roll,
+    /// What goes wrong under load goes on, or is over.
+    Episode,
     /// All disks are damaged at once, until they are repaired.
     DamageAll,
     /// The disks that were damaged at once are repaired.
@@ -117,6 +121,8 @@ pub(crate) struct World {
     pub(super) late_until: BTreeMap<NodeId, Nanos>,
     /// When a disk was last lost for good; 0: never.
     pub(super) lost_at: Nanos,
+    /// What goes wrong under load, in worlds that have it.
+    pub(super) episodes: Option<Episodes>,
     /// The operator, in worlds that have one.
     pub(super) operator: Option<Operator>,
     due: Timeline<Event>,
@@ -131,6 +137,7 @@ impl World {
             Kind::Usual => Plan::draw(&plans, length),
             Kind::Fleet => Plan::fleet(&plans, length),
             Kind::Rolled => Plan::rolled(&plans, length),
+            Kind::Loaded => Plan::loaded(&plans, length),
         };
         entropy::simulated::seed(Some(random.fork(2).next()));
         let mut world = World {
@@ -144,6 +151,7 @@ impl World {
             troubled_until: 0,
             late_until: BTreeMap::new(),
             lost_at: 0,
+            episodes: plan.load.as_ref().map(|_| Episodes::new(plans.fork(203))),
             operator: plan.rolls.map(|_| Operator::new(plans.fork(202))),
             due: Timeline::default(),
             steps: 0,
@@ -178,6 +186,8 @@ impl World {
             paused_until: 0,
             slow_until: 0,
             slow_disk_until: 0,
+            slow_disk_by: 0,
+            busy_until: 0,
             starting: false,
             fresh: None,
             former: Vec::new(),
@@ -271,7 +281,8 @@ impl World {
     }
 
     pub(crate) fn want_step(&mut self, place: usize, at: Nanos) {
-        let at = at.max(self.processes[place].paused_until);
+        let process = &self.processes[place];
+        let at = at.max(process.paused_until).max(process.busy_until);
         if let Some(life) = &mut self.processes[place].life
             && at < life.step_at
         {
@@ -332,6 +343,7 @@ impl World {
             Event::Leave { .. } => {}
             Event::Strike { fault } => self.strike(fault),
             Event::Roll => self.roll(),
+            Event::Episode => self.episode(),
             Event::DamageAll => self.damage_all(),
             Event::Repair => self.repair(),
             Event::DamageOne => self.damage_one(),
@@ -476,6 +488,10 @@ impl World {
         for end in oracle.take_ended() {
             let how = if end.by_expiry { "sessions expired" } else { "sessions closed" };
             self.kernel.count_event(how);
+            if let Some(load) = &self.kernel.plan.load {
+                let held_at = checks.sessions.place_of(end.session, end.holder);
+                checks.load.ended(load, &end, held_at, self.now())?;
+            }
             checks.sessions.ended(end, self.kernel.phase.get())?;
         }
         let (mono, leads) = (self.processes[place].clock.now(), node.leadership().0);
@@ -500,6 +516,7 @@ impl World {
         };
         life.step_at = Nanos::MAX;
         while let Ok(call) = life.calls.try_recv() {
+            life.owed += costs::INPUT;
             if !life.host.call(call) {
                 life.closing = true;
                 self.processes[place].life = Some(life);
@@ -560,6 +577,11 @@ impl World {
             })
         });
         self.kernel.check(checked);
+        let owed = std::mem::take(&mut life.owed);
+        if self.kernel.plan.costs.is_some() {
+            let applied = self.applied(before.applied, installed.is_some(), life.host.node());
+            self.charge(place, owed + costs::apply(applied));
+        }
 
         let cut_short = (!work.disk.is_empty() || !work.messages.is_empty())
             && self.crashes_now(&work.messages);
@@ -576,6 +598,11 @@ impl World {
         }
         for op in disk {
             self.submit(place, &mut life, op);
+        }
+        if let Some(load) = &self.kernel.plan.load {
+            let busy = self.processes[place].busy_until.saturating_sub(now);
+            let checked = self.kernel.checks.borrow_mut().load.stepped(load, place, busy);
+            self.kernel.check(checked);
         }
         let wake_at = self.processes[place].clock.when(wake_at);
         let (closed, idle) = (life.host.is_closed(), life.host.is_idle());
@@ -595,6 +622,24 @@ impl World {
         self.want_step(place, wake_at.max(now + 1));
         if !idle {
             self.look(place);
+        }
+    }
+
+    /// What a step has applied, of a node that had applied this much before.
+    fn applied(&self, before: u64, installed: bool, node: &Node) -> Applied {
+        if installed {
+            return Applied { znodes: node.machine().tree().len() as u64, ..Applied::default() };
+        }
+        let (requests, bytes) =
+            self.kernel.checks.borrow().oracle.work(before, node.applied().index);
+        Applied { requests, bytes, znodes: 0 }
+    }
+
+    /// The node's thread at a place is busy for so long, after what it does already.
+    pub(super) fn charge(&mut self, place: usize, time: Nanos) {
+        let now = self.now();
+        if let Some(process) = self.processes.get_mut(place) {
+            process.busy_until = process.busy_until.max(now) + time;
         }
     }
 

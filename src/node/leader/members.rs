@@ -77,7 +77,8 @@ impl Observed {
         while self.ends.get(1).is_some_and(|(at, _)| *at <= before) {
             self.ends.pop_front();
         }
-        let level = self.ends.front().map_or(last, |(_, end)| *end);
+        let ended = if planted(Bug::LevelByEntries) { self.ends.back() } else { self.ends.front() };
+        let level = ended.map_or(last, |(_, end)| *end);
         self.reports.retain(|_, (_, until)| now < *until);
         self.leavers.retain(|_, until| now < *until);
         self.listening.retain(|node, _| matched.contains_key(node));

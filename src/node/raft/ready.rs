@@ -365,7 +365,9 @@ impl Node {
 /// commits do rest on disks, of a majority each, which any other majority meets.
 fn rests_on_disk(message: &eraftpb::Message) -> bool {
     match message.get_msg_type() {
-        MessageType::MsgHeartbeatResponse | MessageType::MsgRequestPreVoteResponse => false,
+        MessageType::MsgHeartbeatResponse | MessageType::MsgRequestPreVoteResponse => {
+            planted(Bug::AnswersAwaitDisk)
+        }
         MessageType::MsgAppendResponse | MessageType::MsgRequestVoteResponse => !message.reject,
         _ => true,
     }

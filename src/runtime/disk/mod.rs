@@ -29,7 +29,7 @@ use crate::storage::{LogAfter, LogStore, StorageError};
 use state_thread::{Order, StateThread, write_checkpoint};
 
 /// Writes are joined up to this size, and a larger one is split.
-const WRITE_BYTES_MAX: usize = 1 << 20;
+pub(crate) const WRITE_BYTES_MAX: usize = 1 << 20;
 
 /// How long there must be nothing to write before the store does its deferred work.
 const REST_AFTER: Duration = Duration::from_millis(5);

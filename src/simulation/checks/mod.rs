@@ -10,6 +10,7 @@ pub(crate) mod consumers;
 pub(crate) mod durability;
 pub(crate) mod elections;
 pub(crate) mod handover;
+pub(crate) mod load;
 pub(crate) mod locks;
 pub(crate) mod log_time;
 pub(crate) mod membership;
@@ -69,6 +70,7 @@ pub(crate) struct Checks {
     pub(crate) consumers: consumers::Consumers,
     pub(crate) elections: elections::Elections,
     pub(crate) handover: handover::Handover,
+    pub(crate) load: load::Load,
     pub(crate) locks: locks::Locks,
     pub(crate) log_time: log_time::LogTime,
     pub(crate) membership: membership::Membership,
@@ -83,13 +85,14 @@ pub(crate) struct Checks {
 impl Checks {
     pub(crate) fn new(plan: &Plan) -> Checks {
         Checks {
-            oracle: Oracle::new(),
+            oracle: Oracle::new(plan.load.is_none()),
             agreement: agreement::Agreement::default(),
             history: History::default(),
             moments: 0,
             consumers: consumers::Consumers::default(),
             elections: elections::Elections::new(plan.clocks_are_fair()),
             handover: handover::Handover::default(),
+            load: load::Load::new(plan.places),
             locks: locks::Locks::new(plan.clocks_are_fair()),
             log_time: log_time::LogTime::default(),
             membership: membership::Membership::default(),

@@ -60,6 +60,13 @@ impl Sessions {
         live.get(place).map(|handle| handle.session().id())
     }
 
+    /// Where a session's holder is.
+    pub(crate) fn place_of(&self, session: SessionId, holder: u64) -> Option<usize> {
+        let held =
+            |handle: &Rc<Handle>| (handle.session().id(), handle.holder()) == (session, holder);
+        self.live().find(held).map(|handle| handle.place())
+    }
+
     /// I19, I22: at the moment when a session's end is first applied anywhere, its holder does not
     /// take it for alive any more; and where nothing is wrong, no session expires.
     pub(crate) fn ended(&mut self, end: End, phase: Phase) -> Result<(), Violation> {

@@ -148,6 +148,10 @@ impl Handle {
         &self.session
     }
 
+    pub(crate) fn place(&self) -> usize {
+        self.place
+    }
+
     pub(crate) fn holder(&self) -> u64 {
         self.holder
     }

@@ -15,6 +15,7 @@ mod sessions;
 mod state;
 pub(crate) mod steady;
 mod watches;
+mod writers;
 mod znodes;
 
 use std::rc::Rc;
@@ -26,6 +27,9 @@ use crate::api::coordinator::Coordinator;
 
 /// Starts the clients of a process that has just started.
 pub(crate) fn start(kernel: &Rc<Kernel>, place: usize, coordinator: &Coordinator) {
+    if let Some(load) = &kernel.plan.load {
+        return writers::start(&new_client(kernel, place, coordinator), load);
+    }
     let (random, tasks) = match kernel.plan.is_client(place) {
         true => (&kernel.client_instance_random, kernel.plan.client_instance_tasks),
         false => (&kernel.random, kernel.plan.clients),

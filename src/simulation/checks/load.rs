@@ -1,0 +1,190 @@
+//! What must hold while the load and the faults last, and not only afterwards (U1 to U6).
+
+use std::collections::{BTreeSet, VecDeque};
+
+use super::{Violation, require};
+use crate::simulation::clock::Nanos;
+use crate::simulation::load;
+use crate::simulation::oracle::End;
+
+#[derive(Debug)]
+pub(crate) struct Load {
+    /// The members that have created their first znodes.
+    filled: BTreeSet<usize>,
+    /// Since when each member runs, reaches all others and is level with them; `None`: it is away.
+    connected: Vec<Option<Nanos>>,
+    /// The last index committed, and since when.
+    committed: (u64, Nanos),
+    /// The last index committed at the latest looks, for as long as a member may lag.
+    looks: VecDeque<(Nanos, u64)>,
+    /// The highest term.
+    term: u64,
+    /// Until when there may be an election.
+    election_until: Nanos,
+    /// How long a sync takes on the disks that a majority needs, besides the usual.
+    slow_by: Nanos,
+    /// Since when it is so.
+    slow_since: Nanos,
+}
+
+/// What the world looks like.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Look {
+    pub(crate) now: Nanos,
+    pub(crate) committed: u64,
+    pub(crate) term: u64,
+    /// Since when a write waits at a member that is not away.
+    pub(crate) waits: Option<Nanos>,
+}
+
+impl Load {
+    pub(crate) fn new(places: usize) -> Load {
+        Load {
+            filled: BTreeSet::new(),
+            connected: vec![Some(0); places],
+            committed: (0, 0),
+            looks: VecDeque::new(),
+            term: 0,
+            election_until: Nanos::MAX,
+            slow_by: 0,
+            slow_since: 0,
+        }
+    }
+
+    /// A member has created its first znodes.
+    pub(crate) fn filled(&mut self, place: usize) {
+        self.filled.insert(place);
+    }
+
+    pub(crate) fn are_filled(&self, members: usize) -> bool {
+        self.filled.len() == members
+    }
+
+    /// From now on, all of it must hold.
+    pub(crate) fn begin(&mut self, look: Look) {
+        self.election_until = look.now;
+        self.term = look.term;
+        self.committed = (look.committed, look.now);
+    }
+
+    /// The leader is lost, or may be: there may be an election until then.
+    pub(crate) fn election_until(&mut self, until: Nanos) {
+        self.election_until = self.election_until.max(until);
+    }
+
+    /// Every commit waits for a disk that takes so long; 0: no longer.
+    pub(crate) fn slow_by(&mut self, time: Nanos, now: Nanos) {
+        (self.slow_by, self.slow_since) = (time, now);
+    }
+
+    pub(crate) fn is_connected(&self, place: usize) -> bool {
+        self.connected[place].is_some()
+    }
+
+    pub(crate) fn is_away(&mut self, place: usize) {
+        self.connected[place] = None;
+    }
+
+    pub(crate) fn is_back(&mut self, place: usize, now: Nanos) {
+        self.connected[place].get_or_insert(now);
+    }
+
+    /// How long nothing may be committed.
+    fn pause_max(&self, bounds: load::Bounds) -> Nanos {
+        // The entries under way, those that have waited behind them, and the same at the leader.
+        bounds.commit + 4 * self.slow_by
+    }
+
+    /// U1: a majority commits. U2: no leader is unseated.
+    pub(crate) fn look(&mut self, load: &load::Load, look: Look) -> Result<(), Violation> {
+        let Look { now, committed, term, waits } = look;
+        let kept = self.pause_max(load.bounds);
+        self.looks.push_back((now, committed));
+        while self.looks.front().is_some_and(|(at, _)| at + kept < now) {
+            self.looks.pop_front();
+        }
+        if committed > self.committed.0 || now <= self.election_until {
+            self.committed = (committed, now);
+        }
+        let from = self.committed.1.max(self.slow_since);
+        let paused = waits.map_or(0, |since| now - since.max(from));
+        require(paused <= kept, "U1 a majority commits", || {
+            format!("nothing was committed for {paused} ns, of {kept} ns at most")
+        })?;
+        let grown = term > self.term && now > self.election_until;
+        self.term = self.term.max(term);
+        require(!grown, "U2 a slow disk unseats no leader", || {
+            format!("the term is {term}, and the leader could have stayed")
+        })
+    }
+
+    /// What a member must have applied to be level with the others: the log's end, an election ago.
+    pub(crate) fn level_at(&self, now: Nanos, bounds: load::Bounds) -> u64 {
+        let before = now.saturating_sub(bounds.commit);
+        let older = self.looks.iter().take_while(|(at, _)| *at <= before);
+        older.last().or(self.looks.front()).map_or(0, |(_, committed)| *committed)
+    }
+
+    /// U1, for one request that was answered, of a member.
+    pub(crate) fn answered(
+        &self,
+        load: &load::Load,
+        place: usize,
+        asked: Nanos,
+        now: Nanos,
+    ) -> Result<(), Violation> {
+        let Some(since) = self.connected[place] else { return Ok(()) };
+        // Whoever is level may lag by as much as this.
+        let since = since + load.bounds.commit;
+        let from = asked.max(self.election_until).max(self.slow_since).max(since);
+        let (took, most) = (now.saturating_sub(from), self.pause_max(load.bounds));
+        require(took <= most, "U1 requests are answered in time", || {
+            format!("one of node {place} took {took} ns, of {most} ns at most")
+        })
+    }
+
+    /// U3: a session expires only if its holder could not renew it.
+    pub(crate) fn ended(
+        &self,
+        load: &load::Load,
+        end: &End,
+        held_at: Option<usize>,
+        now: Nanos,
+    ) -> Result<(), Violation> {
+        let Some(place) = held_at.filter(|_| end.by_expiry) else { return Ok(()) };
+        let since = self.connected[place];
+        let could =
+            since.is_some_and(|since| since.max(self.election_until) + load.bounds.session < now);
+        require(!could, "U3 no session ends for another's disk", || {
+            format!("session {} expired, and node {place} reached all others", end.session)
+        })
+    }
+
+    /// U6: the log is bounded, in memory.
+    pub(crate) fn log(
+        &self,
+        load: &load::Load,
+        place: usize,
+        bytes: u64,
+        slow_by: Nanos,
+    ) -> Result<(), Violation> {
+        // A checkpoint takes a few syncs, and the next one waits for it.
+        let most = load.bounds.log_bytes + load.bytes_in(12 * slow_by);
+        require(bytes <= most, "U6 the log is bounded", || {
+            format!("node {place} has {bytes} bytes in memory, of {most} at most")
+        })
+    }
+
+    /// U4: no step takes long.
+    pub(crate) fn stepped(
+        &self,
+        load: &load::Load,
+        place: usize,
+        busy: Nanos,
+    ) -> Result<(), Violation> {
+        let most = load.bounds.step;
+        require(busy <= most, "U4 no step takes long", || {
+            format!("one of node {place} took {busy} ns, of {most} ns at most")
+        })
+    }
+}

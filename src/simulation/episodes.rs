@@ -1,0 +1,265 @@
+//! What goes wrong under load, one thing after another: disks are slow, members are away. While it lasts,
+//! the others must go on, and after it, whoever was behind must catch up though the writers do not pause.
+
+use super::checks::load::Look;
+use super::checks::require;
+use super::clock::{MILLI, Nanos, SECOND, nanos};
+use super::kernel::Phase;
+use super::load::{Load, Trouble, slowness};
+use super::random::Random;
+use super::world::{Event, World};
+
+/// How often it is looked at what has become of it.
+const LOOK: Nanos = 20 * MILLI;
+
+/// What goes wrong under load.
+#[derive(Debug)]
+pub(crate) struct Episodes {
+    random: Random,
+    state: State,
+}
+
+#[derive(Debug)]
+enum State {
+    /// The members create their first znodes.
+    Filling,
+    /// Nothing is wrong until then.
+    Quiet { until: Nanos },
+    /// Something is wrong until then.
+    Wrong { trouble: Trouble, since: Nanos, until: Nanos, apart: Apart },
+    /// These members, which were affected, catch up. They must be level by then.
+    CatchingUp { places: Vec<usize>, since: Nanos, until: Nanos },
+}
+
+/// Who is affected.
+#[derive(Debug, Default)]
+struct Apart {
+    /// Members that are down, or cut off.
+    away: Vec<usize>,
+    /// Members whose disk is slow.
+    slow: Vec<usize>,
+    links: Vec<(usize, usize)>,
+}
+
+impl Episodes {
+    pub(crate) fn new(random: Random) -> Episodes {
+        Episodes { random, state: State::Filling }
+    }
+}
+
+impl World {
+    pub(super) fn episode(&mut self) {
+        let (Some(load), Phase::Chaos) = (self.kernel.plan.load.clone(), self.kernel.phase.get())
+        else {
+            return;
+        };
+        let Some(mut episodes) = self.episodes.take() else { return };
+        // Members that are away for long are no reason for anything here.
+        self.troubled_until = self.now();
+        if !matches!(episodes.state, State::Filling) {
+            self.look_at_load(&load);
+        }
+        episodes.state = self.next_episode(&load, &episodes.random, episodes.state);
+        self.episodes = Some(episodes);
+        self.schedule_in(LOOK, Event::Episode);
+    }
+
+    fn next_episode(&mut self, load: &Load, random: &Random, state: State) -> State {
+        let now = self.now();
+        match state {
+            State::Filling => {
+                let filled = self.kernel.checks.borrow().load.are_filled(self.processes.len());
+                if !filled || !self.has_leader() {
+                    return State::Filling;
+                }
+                let look = self.load_now();
+                self.kernel.checks.borrow_mut().load.begin(look);
+                self.kernel.trace.say_fault(format_args!("the load begins"));
+                State::Quiet { until: now + load.bounds.election }
+            }
+            State::Quiet { until } if until <= now => self.begin_episode(load, random),
+            State::Wrong { trouble, since, until, apart } if until <= now => {
+                self.end_episode(load, trouble, since, apart)
+            }
+            State::CatchingUp { places, since, until } => {
+                let level = self.kernel.checks.borrow().load.level_at(now, load.bounds);
+                let behind: Vec<usize> =
+                    places.into_iter().filter(|place| !self.is_level(*place, level)).collect();
+                if behind.is_empty() && self.is_whole() {
+                    self.kernel.count_event("members level again under load");
+                    let mut checks = self.kernel.checks.borrow_mut();
+                    checks.load.slow_by(0, now);
+                    for place in 0..self.processes.len() {
+                        checks.load.is_back(place, now);
+                    }
+                    drop(checks);
+                    let quiet = random.below(3 * SECOND);
+                    return State::Quiet { until: now + quiet };
+                }
+                let checked = require(now <= until, "U5 who lags catches up", || {
+                    let (took, allowed) = (now - since, until - since);
+                    format!(
+                        "nodes {behind:?} are not level with {level} after {took} ns, of {allowed} ns at most; {}",
+                        self.describe_members()
+                    )
+                });
+                self.kernel.check(checked);
+                State::CatchingUp { places: behind, since, until }
+            }
+            state => state,
+        }
+    }
+
+    /// Whether a member has applied the log up to here, and has it on its disk.
+    fn is_level(&self, place: usize, index: u64) -> bool {
+        let process = &self.processes[place];
+        let applied = process.life.as_ref().map_or(0, |life| life.host.node().applied().index);
+        applied >= index && process.written_disk().condition().last() >= index
+    }
+
+    fn load_now(&self) -> Look {
+        let term = |process: &super::process::Process| {
+            process.life.as_ref().map_or(0, |life| life.host.node().leadership().0)
+        };
+        let term = self.processes.iter().map(term).max().unwrap_or(0);
+        let checks = self.kernel.checks.borrow();
+        let waits = self.kernel.waits_since("set", |place| checks.load.is_connected(place));
+        Look { now: self.now(), committed: checks.oracle.last(), term, waits }
+    }
+
+    fn look_at_load(&mut self, load: &Load) {
+        let look = self.load_now();
+        let mut checks = self.kernel.checks.borrow_mut();
+        let mut checked = checks.load.look(load, look);
+        for (place, process) in self.processes.iter().enumerate() {
+            let Some(life) = &process.life else { continue };
+            let memory = life.host.node().log_bytes() as u64;
+            // As long as a checkpoint that began on a slow disk takes.
+            let slow = process.slow_disk_until + 12 * process.slow_disk_by > look.now;
+            let slow = if slow { process.slow_disk_by } else { 0 };
+            checked = checked.and_then(|()| checks.load.log(load, place, memory, slow));
+        }
+        drop(checks);
+        self.kernel.check(checked);
+    }
+
+    /// Some places, the leader's often among them.
+    fn some_of(&self, random: &Random, count: usize, with_leader: bool) -> Vec<usize> {
+        let leader = self.leader();
+        let mut places: Vec<usize> = (0..self.processes.len()).collect();
+        if !with_leader {
+            places.retain(|place| Some(*place) != leader);
+        }
+        let mut some = Vec::new();
+        if let Some(leader) = leader.filter(|_| with_leader && random.percent(40)) {
+            places.retain(|place| *place != leader);
+            some.push(leader);
+        }
+        while some.len() < count && !places.is_empty() {
+            some.push(places.swap_remove(random.index(places.len())));
+        }
+        some
+    }
+
+    fn begin_episode(&mut self, load: &Load, random: &Random) -> State {
+        let (now, minority) = (self.now(), (self.processes.len() - 1) / 2);
+        let trouble = *random.pick(&load.troubles);
+        let slow_by = slowness(random, trouble, self.kernel.plan.heartbeat);
+        let election = nanos(self.kernel.plan.heartbeat * 10);
+        let time = *random.pick(&[election / 2, 3 * election, 10 * election, 10 * SECOND]);
+        let mut apart = Apart::default();
+        match trouble {
+            Trouble::SlowDisks => apart.slow = self.some_of(random, minority, true),
+            Trouble::AllSlow => apart.slow = (0..self.processes.len()).collect(),
+            Trouble::SlowMajority => {
+                apart.away = self.some_of(random, minority, false);
+                let others = (0..self.processes.len()).filter(|place| !apart.away.contains(place));
+                apart.slow = vec![*random.pick(&others.collect::<Vec<usize>>())];
+            }
+            Trouble::Crash | Trouble::CutOff | Trouble::Wipe => {
+                apart.away = self.some_of(random, 1, true);
+            }
+        }
+        if trouble == Trouble::Wipe && !self.may_lose(apart.away[0]) {
+            return State::Quiet { until: now + SECOND };
+        }
+        let time = match trouble {
+            Trouble::AllSlow => slow_by,
+            Trouble::SlowDisks | Trouble::SlowMajority => time.max(3 * slow_by),
+            _ => time,
+        };
+        let leader = self.leader();
+        for place in &apart.away {
+            let mut checks = self.kernel.checks.borrow_mut();
+            checks.load.is_away(*place);
+            // A member in the place of a lost one changes who votes, and then who leads perhaps.
+            if Some(*place) == leader || trouble == Trouble::Wipe {
+                checks.load.election_until(now + load.bounds.election);
+            }
+        }
+        if matches!(trouble, Trouble::AllSlow | Trouble::SlowMajority) {
+            self.kernel.checks.borrow_mut().load.slow_by(slow_by, now);
+        }
+        for place in &apart.slow {
+            let process = &mut self.processes[*place];
+            (process.slow_disk_until, process.slow_disk_by) = (now + time, slow_by);
+        }
+        for place in &apart.away {
+            if trouble == Trouble::CutOff {
+                apart.links.extend(self.cut_from_all(*place));
+            } else {
+                self.crash(*place);
+            }
+        }
+        if trouble == Trouble::Wipe {
+            self.empty_disk(apart.away[0]);
+        }
+        self.kernel.trace.say_fault(format_args!(
+            "{trouble:?} for {time} ns: nodes {:?} are away, and the disks of {:?} slow by {slow_by} ns",
+            apart.away, apart.slow
+        ));
+        self.kernel.count_event(match trouble {
+            Trouble::SlowDisks => "disks slow under load",
+            Trouble::AllSlow => "all disks slow under load",
+            Trouble::SlowMajority => "a majority slow under load",
+            Trouble::Crash => "members down under load",
+            Trouble::CutOff => "members cut off under load",
+            Trouble::Wipe => "members wiped under load",
+        });
+        State::Wrong { trouble, since: now, until: now + time, apart }
+    }
+
+    fn cut_from_all(&mut self, place: usize) -> Vec<(usize, usize)> {
+        let others = (0..self.processes.len()).filter(|other| *other != place);
+        let links: Vec<_> = others.flat_map(|other| [(place, other), (other, place)]).collect();
+        for (from, to) in &links {
+            if self.network.cut(*from, *to) {
+                self.noticed_soon(*from, *to, SECOND);
+            }
+        }
+        links
+    }
+
+    fn end_episode(&mut self, load: &Load, trouble: Trouble, since: Nanos, apart: Apart) -> State {
+        let now = self.now();
+        let Apart { away, slow, links } = apart;
+        self.heal(&links);
+        for place in &away {
+            if trouble != Trouble::CutOff {
+                self.start_in(*place, 1);
+            }
+            if trouble == Trouble::Wipe {
+                let mut checks = self.kernel.checks.borrow_mut();
+                checks.load.election_until(now + load.level(&self.kernel.plan, now - since));
+            }
+        }
+        let slow_by = slow.iter().map(|place| self.processes[*place].slow_disk_by).max();
+        let slow_by = slow_by.unwrap_or(0);
+        let mut places = away;
+        places.extend(slow);
+        self.kernel.trace.say_fault(format_args!("{trouble:?} is over; {places:?} catch up"));
+        // The last slow sync is still under way.
+        let allowed = load.level(&self.kernel.plan, now - since) + 2 * slow_by;
+        State::CatchingUp { places, since: now, until: now + allowed }
+    }
+}

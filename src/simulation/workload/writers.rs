@@ -1,0 +1,152 @@
+//! What clients do in a world under load: they fill the tree, and then write without a pause, each with
+//! many requests under way. Others only have a session, or watches.
+
+use std::rc::Rc;
+
+use crate::simulation::client::{Client, Handle};
+use crate::simulation::clock::{MILLI, Nanos, SECOND};
+use crate::simulation::kernel::Phase;
+use crate::simulation::load::Load;
+use crate::types::error::Error;
+use crate::types::watch::WatchMode;
+use crate::types::znode::CreateMode;
+
+/// How many znodes are in one directory, and are created at a time.
+const DIRECTORY: usize = 50;
+
+/// Starts the clients of a member.
+pub(crate) fn start(client: &Client, load: &Load) {
+    let kernel = &client.kernel;
+    let (each, filled) = (client.clone(), load.clone());
+    kernel.executor.spawn(client.place, async move {
+        fill(&each, &filled).await;
+        for _ in 0..filled.writers {
+            each.kernel.executor.spawn(each.place, write(each.clone(), filled.clone()));
+        }
+        for _ in 0..filled.idle_sessions {
+            each.kernel.executor.spawn(each.place, idle(each.clone()));
+        }
+        if filled.watches > 0 {
+            each.kernel.executor.spawn(each.place, watch(each.clone(), filled));
+        }
+    });
+}
+
+fn directory(place: usize, number: usize) -> String {
+    format!("/load-{place}-{}", number / DIRECTORY)
+}
+
+fn path(client: &Client, load: &Load) -> String {
+    let (place, number) =
+        (client.random.index(client.kernel.plan.nodes), client.random.index(load.znodes));
+    format!("{}/{number}", directory(place, number))
+}
+
+/// Creates the first znodes, unless an earlier start of this member has.
+async fn fill(client: &Client, load: &Load) {
+    let kernel = &client.kernel;
+    let Ok((handle, opened)) = client.open(None) else { return };
+    drop(opened.await);
+    let data = vec![7; load.znode_bytes];
+    let mut number = 0;
+    while number < load.znodes && kernel.phase.get() == Phase::Chaos && !handle.is_over() {
+        let directory = directory(client.place, number);
+        let numbers = number..(number + DIRECTORY).min(load.znodes);
+        // Not as a multi: for that the model would be copied.
+        let mut creates = vec![handle.create(&directory, b"", CreateMode::Persistent)];
+        creates.extend(numbers.clone().map(|number| {
+            handle.create(&format!("{directory}/{number}"), &data, CreateMode::Persistent)
+        }));
+        let mut are_there = true;
+        for created in creates {
+            are_there &= matches!(created.await, Ok(_) | Err(Error::NodeExists { .. }));
+        }
+        if are_there {
+            number = numbers.end;
+        } else {
+            kernel.sleep(100 * MILLI).await;
+        }
+    }
+    if number >= load.znodes {
+        kernel.checks.borrow_mut().load.filled(client.place);
+    }
+    handle.close().await;
+}
+
+/// One who writes, in a new session whenever the last one is over.
+async fn write(client: Client, load: Load) {
+    let kernel = &client.kernel;
+    while kernel.phase.get() == Phase::Chaos {
+        let Ok((handle, opened)) = client.open(None) else { return };
+        if opened.await.is_err() {
+            kernel.sleep(100 * MILLI).await;
+            continue;
+        }
+        for _ in 0..load.window {
+            let request = requests(client.clone(), Rc::clone(&handle), load.clone());
+            kernel.executor.spawn(client.place, request);
+        }
+        while kernel.phase.get() == Phase::Chaos && !handle.is_over() {
+            kernel.sleep(SECOND).await;
+        }
+    }
+}
+
+/// One request of a session after another.
+async fn requests(client: Client, handle: Rc<Handle>, load: Load) {
+    let kernel = &client.kernel;
+    // They do not all begin at once.
+    kernel.sleep(client.random.below(load.pause.max(1))).await;
+    while kernel.phase.get() == Phase::Chaos && !handle.is_over() {
+        let path = path(&client, &load);
+        let asked = kernel.now();
+        let failed = if client.random.percent(5) {
+            handle.sync().await.is_err()
+        } else {
+            let data = vec![7; client.random.index(load.value_bytes + 1)];
+            handle.set(&path, &data, None).await.is_err()
+        };
+        let now = kernel.now();
+        if !failed {
+            let checked = kernel.checks.borrow().load.answered(&load, client.place, asked, now);
+            kernel.check(checked);
+        }
+        let pause: Nanos = client.random.around(load.pause);
+        kernel.sleep(if failed { pause.max(10 * MILLI) } else { pause }).await;
+    }
+}
+
+/// One who only has a session.
+async fn idle(client: Client) {
+    let kernel = &client.kernel;
+    while kernel.phase.get() == Phase::Chaos {
+        let Ok((handle, opened)) = client.open(None) else { return };
+        if opened.await.is_err() {
+            kernel.sleep(SECOND).await;
+        }
+        while kernel.phase.get() == Phase::Chaos && !handle.is_over() {
+            kernel.sleep(SECOND).await;
+        }
+    }
+}
+
+/// One who watches, and reads what comes now and then.
+async fn watch(client: Client, load: Load) {
+    let kernel = &client.kernel;
+    let Ok((handle, opened)) = client.open(None) else { return };
+    drop(opened.await);
+    let mut watches = Vec::new();
+    for _ in 0..load.watches {
+        let path = path(&client, &load);
+        let watch = handle.session().nonblocking().watch(&path, WatchMode::Persistent).await;
+        watches.extend(watch);
+    }
+    while kernel.phase.get() == Phase::Chaos && !handle.is_over() {
+        kernel.sleep(SECOND).await;
+        for watch in &watches {
+            while watch.events().try_recv().is_ok() {
+                kernel.count("watch events under load");
+            }
+        }
+    }
+}

@@ -30,7 +30,7 @@ impl Node {
     }
 
     /// The bytes of the entries in memory.
-    pub(crate) fn log_bytes(&self) -> usize {
+    pub(crate) fn log_bytes(&self) -> u64 {
         self.raw.store().bytes()
     }
 

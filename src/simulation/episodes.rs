@@ -133,7 +133,7 @@ impl World {
         let mut checked = checks.load.look(load, look);
         for (place, process) in self.processes.iter().enumerate() {
             let Some(life) = &process.life else { continue };
-            let memory = life.host.node().log_bytes() as u64;
+            let memory = life.host.node().log_bytes();
             // As long as a checkpoint that began on a slow disk takes.
             let slow = process.slow_disk_until + 12 * process.slow_disk_by > look.now;
             let slow = if slow { process.slow_disk_by } else { 0 };

@@ -40,11 +40,6 @@ const ALL: [Trouble; 6] = [SlowDisks, AllSlow, SlowMajority, Crash, CutOff, Wipe
 /// thread: seeds 5 and 6 find steps of 60 to 100 ms, for 30,000 znodes.
 const STATES_ARE_LARGE: bool = false;
 
-/// Whether there are values of up to 1 MB. Checkpoints must be due by bytes alone first: seed 14 finds
-/// 23 MB of the log in memory, where a checkpoint is due after 1 MB. With smaller values, the bound
-/// takes this into account until then (without that, seeds 4, 31, 48 and 56 find it).
-const VALUES_ARE_LARGE: bool = false;
-
 /// What the clients of a world under load do, and what goes wrong meanwhile.
 #[derive(Clone, Debug)]
 pub(crate) struct Load {
@@ -77,7 +72,7 @@ pub(crate) struct Bounds {
     pub(crate) election: Nanos,
     /// How long a step may keep a node's thread busy.
     pub(crate) step: Nanos,
-    /// How many bytes of the log a member has in memory, and on its disk, at the most.
+    /// How many bytes of the log a member has in memory, at the most.
     pub(crate) log_bytes: u64,
     /// How long sessions live.
     pub(crate) session: Nanos,
@@ -97,7 +92,9 @@ impl Plan {
             checkpoint_entries: random.within(200..4_000),
             checkpoint_bytes: *random.pick(&[1, 4, 16]) << 20,
             checkpoint_age: Duration::from_secs(random.within(5..600)),
-            retained_entries: random.within(100..2_000) as usize,
+            memory_bytes: *random.pick(&[1, 4, 16]) << 20,
+            // Little enough that some members need the state.
+            retained_bytes_min: random.within(100..10_000) << 10,
             ..LogLimits::default()
         };
         let latency = random.within(50 * MICRO..MILLI);
@@ -154,10 +151,7 @@ impl Load {
         log: &LogLimits,
     ) -> Load {
         let (writers, mut window) = (random.within(1..4) as usize, *random.pick(&[1, 4, 16, 64]));
-        let mut value_bytes = *random.pick(&[100, 100, 100, 1_000, 10_000, 1_000_000]);
-        if value_bytes == 1_000_000 && !VALUES_ARE_LARGE {
-            value_bytes = 10_000;
-        }
+        let value_bytes = *random.pick(&[100, 100, 100, 1_000, 10_000, 1_000_000]);
         let (mut znodes, mut znode_bytes) =
             *random.pick(&[(10, 100), (10, 100), (500, 100), (10_000, 300), (500, 10_000)]);
         if znodes * znode_bytes > 1_000_000 && !STATES_ARE_LARGE {
@@ -177,11 +171,6 @@ impl Load {
         }
         let (timings, value) = (Timings::new(heartbeat), value_bytes as u64);
         let election = nanos(timings.election());
-        let mut kept = (log.checkpoint_bytes * 5 / 4 + log.retained_bytes) as u64;
-        if !VALUES_ARE_LARGE {
-            // A checkpoint by bytes waits for so many entries.
-            kept += log.retained_entries as u64 / 8 * (48 << 10);
-        }
         Load {
             writers,
             window,
@@ -197,8 +186,8 @@ impl Load {
                 commit: election,
                 election: nanos(timings.patience()) * 3,
                 step: nanos(heartbeat),
-                // What is under way, and what comes while a checkpoint is written.
-                log_bytes: kept + 2 * slots * value + rate * value,
+                // And what is under way.
+                log_bytes: log.memory_bytes + 2 * slots * value + rate * value,
                 session: nanos(session_timeout),
             },
         }

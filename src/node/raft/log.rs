@@ -100,7 +100,7 @@ impl MemLog {
     }
 
     /// The bytes of the entries in memory.
-    #[cfg(test)]
+    #[cfg(any(test, feature = "simulator"))]
     pub(crate) fn bytes(&self) -> u64 {
         self.bytes
     }

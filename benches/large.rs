@@ -1,9 +1,8 @@
 //! What a large tree costs: memory, reads, writes, checkpoints and a restart.
 //!
 //! `cargo bench --bench large` fills one member with a million znodes of 100 B, with a real disk,
-//! and prints each figure beside those of a tree of a thousand znodes, and of 100,000 children of one
-//! parent. `cargo bench --bench large -- 200000`
-//! takes another number of znodes.
+//! and prints each figure beside those of a tree of a thousand znodes, and of 100,000 children of
+//! one parent. `cargo bench --bench large -- 200000` takes another number of znodes.
 
 #![allow(clippy::disallowed_methods, reason = "a benchmark looks at the clock")]
 

@@ -271,7 +271,7 @@ proptest! {
             prop_assert_eq!(published.len(), model.znodes.len());
             for (path, expected) in &model.znodes {
                 let znode = published.get(path).unwrap();
-                prop_assert_eq!(&znode.data()[..], &expected.data[..]);
+                prop_assert_eq!(znode.data(), &expected.data[..]);
                 prop_assert_eq!(znode.stat(), model.stat(path));
                 let acl = znode.acl().map(|acl| acl.entries());
                 prop_assert_eq!(acl, expected.acl.as_deref());

@@ -115,8 +115,21 @@ impl Page {
 
     /// The names before this one, and the others.
     fn divide(&self, name: &str) -> (&str, &str) {
-        let before = self.names().take_while(|known| *known < name);
-        match before.map(|known| known.len() + 1).sum::<usize>() {
+        let bytes = self.0.as_bytes();
+        // The names that begin before `low` are smaller, and those from `high` on are not.
+        let (mut low, mut high) = (0, bytes.len());
+        while low < high {
+            let middle = low.midpoint(high);
+            let slash = bytes[low..middle].iter().rposition(|byte| *byte == b'/');
+            let start = slash.map_or(low, |slash| low + slash + 1);
+            let known = bytes[start..].split(|byte| *byte == b'/').next().unwrap_or_default();
+            if known < name.as_bytes() {
+                low = start + known.len() + 1;
+            } else {
+                high = start;
+            }
+        }
+        match low {
             0 => ("", &self.0),
             end => (&self.0[..end - 1], self.0.get(end..).unwrap_or_default()),
         }

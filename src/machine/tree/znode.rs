@@ -145,7 +145,16 @@ impl Znode {
         // Paths have at most `PATH_BYTES_MAX` bytes.
         let path_bytes = path.len() as u32;
         let head = Head { czxid, mzxid, ctime, mtime, version, hash, path_bytes, more };
-        Znode(ThinArc::from_header_and_slice(head, &[path, inline].concat()))
+        // Most are short: they are put together without one more allocation.
+        let mut buffer = [0; 256];
+        Znode(match buffer.get_mut(..path.len() + inline.len()) {
+            Some(both) => {
+                both[..path.len()].copy_from_slice(path);
+                both[path.len()..].copy_from_slice(inline);
+                ThinArc::from_header_and_slice(head, both)
+            }
+            None => ThinArc::from_header_and_slice(head, &[path, inline].concat()),
+        })
     }
 
     /// The parts, to make another znode of them and of the path and data that this one keeps.

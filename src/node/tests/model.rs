@@ -497,7 +497,7 @@ impl World {
             let Some(znode) = tree.get(path) else {
                 return Err(TestCaseError::fail(format!("there is no {path}")));
             };
-            prop_assert_eq!(&znode.data()[..], &expected.data[..]);
+            prop_assert_eq!(znode.data(), &expected.data[..]);
             prop_assert_eq!(znode.stat(), self.model.stat(path));
             let children: Vec<&str> = znode.children().collect();
             prop_assert_eq!(children, self.model.children(path));

@@ -23,8 +23,9 @@ pub(super) fn trusted(timeout: Duration) -> Duration {
 
 /// How long after a renewal a session is renewed again. It is suspended after a third of its timeout,
 /// so one election does not suspend it.
-fn renewed_after(timeout: Duration) -> Duration {
-    timeout / 6
+pub(super) fn renewed_after(timeout: Duration) -> Duration {
+    // One that is resumed has a timeout that is not known yet.
+    if timeout.is_zero() { Duration::from_secs(1) } else { timeout / 6 }
 }
 
 impl LocalSessions {
@@ -207,6 +208,22 @@ mod tests {
         sessions.renew(session, 113 * S, 114 * S, &mut effects);
         assert_eq!(leases(&effects).len(), 2, "too late");
         assert_eq!(sessions.check_deadlines(114 * S, &mut effects), [session]);
+    }
+
+    /// Its leader counted from when it was open, and its node renewed it only from when its own replica,
+    /// which lagged, had seen that.
+    #[test]
+    fn a_session_that_may_be_open_is_renewed() {
+        let mut sessions = LocalSessions::new(S);
+        let command = Command::Open { secret: [0; 16], timeout_ms: 6_000, owner: 1, base: 0 };
+        sessions.open(RequestId(1), SessionId(1), 2, 6 * S, command, &mut Effects::default());
+        assert!(!sessions.has_renewals(100 * S), "it was not sent");
+        let gate = Gate { version: FIRST, possible: FIRST };
+        assert_eq!(sessions.take_unsent(gate, 100 * S).len(), 1);
+        assert!(!sessions.has_renewals(100 * S));
+        for after in 1..20 {
+            assert_eq!(sessions.take_renewals((100 + after) * S, true), [SessionId(1)]);
+        }
     }
 
     #[test]

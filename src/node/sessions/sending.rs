@@ -3,6 +3,7 @@
 use super::LocalSessions;
 use super::WINDOW;
 use super::WINDOW_BYTES;
+use super::lease::renewed_after;
 use crate::machine::command::{Command, Request};
 use crate::node::io::Time;
 use crate::node::versions::Gate;
@@ -65,6 +66,9 @@ impl LocalSessions {
             {
                 requests.push(request(0, &opening.command));
                 held.first_sent.get_or_insert(now);
+                // The leader may count from now on, also while this node lags too far behind to see that
+                // it is open.
+                self.renewals.set(session, now + renewed_after(held.timeout));
             }
             let from = held.sent.unwrap_or(0).max(held.applied);
             let most = held.issued.min(held.applied + WINDOW).min(held.ceiling.max(from));

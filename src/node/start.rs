@@ -91,6 +91,7 @@ impl Node {
             leading: None,
             incoming: Incoming::default(),
             staged: None,
+            replaced: None,
             failed_transfers: Vec::new(),
             hashes: Hashes::default(),
             unreachable: unreachable.collect(),

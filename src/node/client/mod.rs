@@ -308,6 +308,7 @@ impl Client {
             Input::Written { .. }
             | Input::CheckpointDone { .. }
             | Input::Read { .. }
+            | Input::Built { .. }
             | Input::Expire { .. }
             | Input::Resign
             | Input::Hindered(_) => {}

@@ -221,6 +221,8 @@ impl<'a> World<'a> {
                 }
                 DiskOp::Checkpoint { .. }
                 | DiskOp::Read { .. }
+                | DiskOp::Build { .. }
+                | DiskOp::Drop { .. }
                 | DiskOp::Identify { .. }
                 | DiskOp::Promise { .. }
                 | DiskOp::Removed { .. } => {}

@@ -98,9 +98,10 @@ pub fn node(bytes: &[u8]) {
             | crate::node::io::DiskOp::Identify { number, .. }
             | crate::node::io::DiskOp::Promise { number, .. }
             | crate::node::io::DiskOp::Removed { number } => Some(*number),
-            crate::node::io::DiskOp::Checkpoint { .. } | crate::node::io::DiskOp::Read { .. } => {
-                None
-            }
+            crate::node::io::DiskOp::Checkpoint { .. }
+            | crate::node::io::DiskOp::Read { .. }
+            | crate::node::io::DiskOp::Build { .. }
+            | crate::node::io::DiskOp::Drop { .. } => None,
         }));
         if let Some(reason) = effects.stopped {
             assert!(!reason.contains("broken invariant"), "{reason}");

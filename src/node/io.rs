@@ -6,7 +6,8 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use crate::machine::command::Op;
-use crate::machine::{Dirty, State, Tree};
+use crate::machine::snapshot::ChunkReader;
+use crate::machine::{Dirty, Machine, State, Tree};
 use crate::node::message::PeerMessage;
 use crate::node::query::{Answer, Query};
 use crate::node::stored::{HardState, Identity, LogEntry, LogWrite, SnapshotMeta};
@@ -93,6 +94,8 @@ pub(crate) enum Input {
     /// Entries from this index on, for [`DiskOp::Read`]. None if the disk does not have the first, or
     /// cannot read it now.
     Read { from: u64, entries: Vec<LogEntry> },
+    /// The state that the chunks of this transfer make, for [`DiskOp::Build`], or why they make none.
+    Built { transfer: u64, machine: Result<Box<Machine>, String> },
     /// The disk or something else that the node cannot do without has failed.
     Failed { reason: String },
     /// The session is to be expired now, as if its time were up. Only a leader acts on it.
@@ -203,6 +206,11 @@ pub(crate) enum DiskOp {
     /// Reads entries from this index on that were written before, as many as take so many bytes, or one.
     /// What comes after it need not wait. Answered by [`Input::Read`].
     Read { from: u64, bytes: u64 },
+    /// Completes and checks the state that a leader's chunks make, which takes as long as it is large.
+    /// What comes after it need not wait. Answered by [`Input::Built`].
+    Build { transfer: u64, reader: Box<ChunkReader>, zxid: Zxid, hash: u64 },
+    /// Drops a state that a leader's has replaced, which takes as long. Not answered.
+    Drop { state: State },
     /// Replaces the node's identity, in which only the cluster (from none) and the address may
     /// change. Answered by [`Input::Written`].
     Identify { number: u64, identity: Identity },

@@ -85,8 +85,8 @@ use self::sessions::{LocalSessions, users};
 pub(crate) use self::start::Origin;
 use self::stored::HardState;
 use self::versions::Versions;
-use crate::machine::Machine;
 use crate::machine::command::Batch;
+use crate::machine::{Machine, State};
 use crate::types::error::Error;
 use crate::types::membership::NodeId;
 use crate::types::metrics::Metrics;
@@ -135,6 +135,8 @@ pub(crate) struct Node {
     incoming: Incoming,
     /// A state put together from a leader's chunks, until Raft takes its snapshot (or not).
     staged: Option<Received>,
+    /// The state that a leader's has replaced, until nothing published shows it any more.
+    replaced: Option<State>,
     /// Transfers that failed and are still to be reported to raft-rs.
     failed_transfers: Vec<NodeId>,
     hashes: Hashes,
@@ -282,6 +284,7 @@ impl Node {
                 self.persistence.checkpoint_done(index, bytes);
             }
             Input::Read { from, entries } => self.take_read(from, &entries),
+            Input::Built { transfer, machine } => self.take_built(transfer, machine)?,
             Input::Failed { reason } => return Err(reason),
             Input::Expire { session } => {
                 if let Some(leading) = leader::serving(&mut self.leading) {

@@ -4,9 +4,11 @@ use raft::{SnapshotStatus, StateRole};
 
 use super::Node;
 use super::message::{PeerMessage, RaftBody};
+use crate::machine::Machine;
 use crate::node::leader::read_index::Asked;
 use crate::node::raft::guard;
 use crate::node::raft::guard::{View, Violation};
+use crate::node::raft::snapshot_transfer::Received;
 use crate::types::membership::NodeId;
 use crate::types::version;
 
@@ -21,7 +23,10 @@ impl Node {
             return Ok(());
         }
         match message {
-            PeerMessage::Raft { term, body } => self.take_raft(from, term, &body)?,
+            PeerMessage::Raft { term, body: body @ RaftBody::Snapshot { .. } } => {
+                self.take_snapshot(from, term, &body);
+            }
+            PeerMessage::Raft { term, body } => self.take_raft(from, term, &body, None)?,
             PeerMessage::Forward { requests } => {
                 if let Some(leading) = &mut self.leading {
                     for request in requests {
@@ -98,7 +103,42 @@ impl Node {
         Ok(())
     }
 
-    fn take_raft(&mut self, from: NodeId, term: u64, body: &RaftBody) -> Result<(), String> {
+    /// All chunks of a snapshot are there.
+    fn take_snapshot(&mut self, from: NodeId, term: u64, body: &RaftBody) {
+        match (self.incoming.build(from, term, body), body) {
+            (Some(build), _) => self.effects.disk.push(build),
+            (None, RaftBody::Snapshot { transfer, .. }) => {
+                let abort = PeerMessage::SnapshotAbort { transfer: *transfer };
+                self.effects.messages.push((from, abort));
+            }
+            (None, _) => {}
+        }
+    }
+
+    /// The state of a snapshot is built: Raft has its turn.
+    pub(super) fn take_built(
+        &mut self,
+        transfer: u64,
+        machine: Result<Box<Machine>, String>,
+    ) -> Result<(), String> {
+        let Some((building, received)) = self.incoming.built(transfer, machine) else {
+            return Ok(());
+        };
+        if received.is_none() {
+            self.effects.messages.push((building.from, PeerMessage::SnapshotAbort { transfer }));
+            return Ok(());
+        }
+        self.take_raft(building.from, building.term, &building.body, received)
+    }
+
+    /// Steps raft-rs with a message; one of a snapshot comes with the state that was received.
+    fn take_raft(
+        &mut self,
+        from: NodeId,
+        term: u64,
+        body: &RaftBody,
+        received: Option<Received>,
+    ) -> Result<(), String> {
         // What a leader of a later term has to say counts, known or not.
         let leads = matches!(
             body,
@@ -111,7 +151,8 @@ impl Node {
         }
         let brings_entries =
             matches!(body, RaftBody::Append { entries, .. } if !entries.is_empty());
-        if brings_entries && self.persistence.is_full() {
+        let is_early = matches!(body, RaftBody::Append { .. }) && self.incoming.is_building(from);
+        if (brings_entries && self.persistence.is_full()) || is_early {
             // As if the message were lost: the leader sends the entries again.
             return Ok(());
         }
@@ -148,15 +189,6 @@ impl Node {
         }
         if self.persistence.installing.is_some() && *body == RaftBody::TimeoutNow {
             return Ok(());
-        }
-        let mut received = None;
-        if let RaftBody::Snapshot { transfer, chunks, meta } = body {
-            received = self.incoming.finish(from, *transfer, *chunks, meta);
-            if received.is_none() {
-                let abort = PeerMessage::SnapshotAbort { transfer: *transfer };
-                self.effects.messages.push((from, abort));
-                return Ok(());
-            }
         }
         let message = body.to_raft(from, self.id, term);
         if let Err(error) = self.raw.step(message) {

@@ -94,6 +94,7 @@ impl Node {
             preparing: None,
             incoming: Incoming::default(),
             staged: None,
+            replaced: None,
             failed_transfers: Vec::new(),
             hashes: Hashes::default(),
             unreachable: unreachable.collect(),

@@ -196,7 +196,7 @@ impl Life {
     /// Whether a crash can tear the present sync.
     pub(crate) fn is_tearable(&self) -> bool {
         match self.syncing.as_slice() {
-            [] | [DiskOp::Read { .. }] => false,
+            [] | [DiskOp::Read { .. } | DiskOp::Build { .. } | DiskOp::Drop { .. }] => false,
             [DiskOp::Write { write, .. }] => write.entries.len() > 1 || !self.waiting.is_empty(),
             _ => true,
         }

@@ -309,6 +309,7 @@ impl Client {
             Input::Written { .. }
             | Input::CheckpointDone { .. }
             | Input::Read { .. }
+            | Input::Built { .. }
             | Input::Expire { .. }
             | Input::Resign
             | Input::Hindered(_) => {}

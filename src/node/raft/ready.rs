@@ -140,6 +140,8 @@ impl Node {
         self.metrics.snapshots_installed += 1;
         let position = Position { index: meta.index, term: meta.term };
         let old = self.machine.tree();
+        // The host has published it. Whoever lets go of it last takes long for that.
+        self.replaced = Some(self.machine.state());
         self.machine = machine;
         self.unapplied.clear();
         self.preparing = None;
@@ -303,6 +305,9 @@ impl Node {
     /// Starts a checkpoint if one is due, and takes out of memory what need not be there. What the last
     /// step has applied was in memory until now.
     pub(in crate::node) fn tidy_log(&mut self) {
+        if let Some(state) = self.replaced.take() {
+            self.effects.disk.push(DiskOp::Drop { state });
+        }
         let applied = self.raw.store().applied();
         self.maybe_checkpoint(applied);
         let handed_out = self.raw.raft.raft_log.applied.min(applied.index);

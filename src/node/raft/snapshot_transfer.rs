@@ -1,8 +1,9 @@
 //! Bringing a lagging peer up to date: the state itself, in chunks.
 //!
 //! Raft decides that a peer needs a snapshot. It travels as [`PeerMessage::SnapshotChunk`]s, a few at
-//! a time, and ends with Raft's own snapshot message. The receiver steps that message only after it
-//! has put the state together and checked its hash. Neither side holds more than a few encoded
+//! a time, and ends with Raft's own snapshot message. The receiver steps that message only after the
+//! state is put together and its hash checked, which is done elsewhere, since it takes as long as the state
+//! is large. Neither side holds more than a few encoded
 //! chunks, and writes go on in the meantime because the state is immutable.
 
 use std::collections::BTreeMap;
@@ -11,7 +12,7 @@ use bytes::Bytes;
 
 use crate::machine::snapshot::{ChunkReader, ChunkWriter};
 use crate::machine::{Machine, State};
-use crate::node::io::Time;
+use crate::node::io::{DiskOp, Time};
 use crate::node::message::{PeerMessage, RaftBody};
 use crate::node::raft::numbers_of;
 use crate::node::stored::SnapshotMeta;
@@ -157,6 +158,19 @@ impl Sending {
 #[derive(Debug, Default)]
 pub(crate) struct Incoming {
     receiving: Option<Receiving>,
+    building: Option<Building>,
+}
+
+/// A state whose chunks are all there, while it is completed and checked elsewhere.
+#[derive(Debug)]
+pub(crate) struct Building {
+    pub(crate) from: NodeId,
+    /// Raft's own message, which is stepped with the state.
+    pub(crate) term: u64,
+    pub(crate) body: RaftBody,
+    transfer: u64,
+    meta: SnapshotMeta,
+    bytes: u64,
 }
 
 #[derive(Debug)]
@@ -191,6 +205,7 @@ impl Incoming {
     ) -> Result<PeerMessage, u16> {
         if number == 0 {
             let reader = ChunkReader::new();
+            self.building = None;
             self.receiving = Some(Receiving { from, transfer, next: 0, reader, bytes: 0 });
         }
         let expected = self.receiving.as_mut().filter(|receiving| {
@@ -219,28 +234,49 @@ impl Incoming {
         }
     }
 
-    /// Returns the state that the chunks make. The sender reports that it has sent all of them.
-    pub(crate) fn finish(
-        &mut self,
-        from: NodeId,
-        transfer: u64,
-        chunks: u32,
-        meta: &SnapshotMeta,
-    ) -> Option<Received> {
+    /// The sender reports that it has sent all chunks: the state is to be built of them.
+    pub(crate) fn build(&mut self, from: NodeId, term: u64, body: &RaftBody) -> Option<DiskOp> {
+        let RaftBody::Snapshot { transfer, chunks, meta } = body else { return None };
         let ours = self.receiving.take_if(|receiving| {
-            receiving.from == from && receiving.transfer == transfer && receiving.next == chunks
+            let is_whole = receiving.transfer == *transfer && receiving.next == *chunks;
+            receiving.from == from && is_whole
         })?;
-        match ours.reader.finish(meta.zxid, meta.hash) {
-            Ok(machine) => Some(Received { meta: meta.clone(), machine, bytes: ours.bytes }),
+        let (body, transfer, meta) = (body.clone(), *transfer, meta.clone());
+        let (zxid, hash) = (meta.zxid, meta.hash);
+        self.building = Some(Building { from, term, body, transfer, meta, bytes: ours.bytes });
+        Some(DiskOp::Build { transfer, reader: Box::new(ours.reader), zxid, hash })
+    }
+
+    /// Whether a state from this peer is being built. Raft does not know of the snapshot yet, and would
+    /// refuse the log behind it.
+    pub(crate) fn is_building(&self, from: NodeId) -> bool {
+        self.building.as_ref().is_some_and(|building| building.from == from)
+    }
+
+    /// The state was built, or cannot be. Returns Raft's message for it, unless nobody wants it any more.
+    pub(crate) fn built(
+        &mut self,
+        transfer: u64,
+        machine: Result<Box<Machine>, String>,
+    ) -> Option<(Building, Option<Received>)> {
+        let ours = self.building.take_if(|building| building.transfer == transfer)?;
+        let received = match machine {
+            Ok(machine) => {
+                let (meta, machine) = (ours.meta.clone(), *machine);
+                Some(Received { meta, machine, bytes: ours.bytes })
+            }
             Err(reason) => {
-                tracing::warn!(from, index = meta.index, reason, "a snapshot does not add up");
+                let (from, index) = (ours.from, ours.meta.index);
+                tracing::warn!(from, index, reason, "a snapshot does not add up");
                 None
             }
-        }
+        };
+        Some((ours, received))
     }
 
     pub(crate) fn abort(&mut self, from: NodeId, transfer: u64) {
         self.receiving
             .take_if(|receiving| receiving.from == from && receiving.transfer == transfer);
+        self.building.take_if(|building| building.from == from && building.transfer == transfer);
     }
 }

@@ -112,3 +112,24 @@ fn a_member_that_was_away_is_sent_the_log_from_the_disk() {
     cluster.check_equal();
     assert_eq!(sent_snapshots(&cluster, next), 0);
 }
+
+/// The node itself used to complete and check a state that it had received, which takes seconds for a million
+/// znodes. It answered no heartbeat meanwhile.
+#[test]
+fn a_node_answers_heartbeats_while_a_state_is_built() {
+    let limits = LogLimits { retained_bytes_min: 0, retained_bytes_max: 0, ..LogLimits::default() };
+    let (mut cluster, leader, session, follower) = cluster(limits);
+    cluster.hosts.get_mut(&follower).unwrap().builds_stalled = true;
+    cluster.start(follower);
+    cluster.advance(HEARTBEAT * 10);
+    // With the third member gone, the leader and all writes need this one's answers.
+    let third = (1..=3).find(|node| ![leader, follower].contains(node)).unwrap();
+    cluster.kill(third);
+    cluster.advance(HEARTBEAT * 100);
+    assert_eq!(cluster.leader(), Some(leader));
+    assert_eq!(cluster.node(follower).metrics().snapshots_installed, 0);
+    cluster.hosts.get_mut(&follower).unwrap().builds_stalled = false;
+    write(&mut cluster, leader, session, 1);
+    cluster.check_equal();
+    assert_eq!(sent_snapshots(&cluster, leader), 1);
+}

@@ -71,6 +71,11 @@ impl Disk {
                 self.entries.clear();
                 Input::Written { number }
             }
+            DiskOp::Build { transfer, reader, zxid, hash } => {
+                Input::Built { transfer, machine: reader.finish(zxid, hash).map(Box::new) }
+            }
+            // Nothing comes of it, as of a disk that has written nothing new.
+            DiskOp::Drop { .. } => Input::Written { number: 0 },
             DiskOp::Read { from, bytes } => {
                 let mut left = bytes as usize;
                 let from_there = self.entries.iter().skip_while(|entry| entry.index < from);
@@ -141,6 +146,9 @@ pub(crate) struct Host {
     /// Its node wants to be called again at once, and how often it did.
     goes_on: bool,
     pub(crate) went_on: u64,
+    /// States that are to be built, and whether that takes long.
+    builds: VecDeque<DiskOp>,
+    pub(crate) builds_stalled: bool,
     /// What its node can do, from its next start on.
     pub(crate) version: u16,
 }
@@ -155,6 +163,8 @@ impl Host {
             disk_stalled: false,
             goes_on: false,
             went_on: 0,
+            builds: VecDeque::new(),
+            builds_stalled: false,
             version,
         }
     }
@@ -356,6 +366,7 @@ impl Cluster {
         host.node = Some(Node::new(config, origin, boot, machine, now).unwrap());
         host.inputs.clear();
         host.held.clear();
+        host.builds.clear();
         for peer in self.hosts.keys().copied().filter(|peer| *peer != id).collect::<Vec<_>>() {
             let version = self.hosts[&id].version;
             let other = self.hosts.get_mut(&peer).unwrap();
@@ -388,6 +399,7 @@ impl Cluster {
         host.node = None;
         host.inputs.clear();
         host.held.clear();
+        host.builds.clear();
     }
 
     pub(crate) fn fail_disk(&mut self, id: NodeId) {
@@ -449,6 +461,12 @@ impl Cluster {
         let host = self.hosts.get_mut(&id).unwrap();
         if !host.disk_stalled {
             while let Some(op) = host.held.pop_front() {
+                let done = host.disk.write(op);
+                host.inputs.push_back(done);
+            }
+        }
+        if !host.builds_stalled {
+            while let Some(op) = host.builds.pop_front() {
                 let done = host.disk.write(op);
                 host.inputs.push_back(done);
             }
@@ -518,7 +536,14 @@ impl Cluster {
             }
             crash.step -= 1;
         }
-        host.held.extend(effects.disk);
+        for op in effects.disk {
+            // No disk has to do with it.
+            if matches!(op, DiskOp::Build { .. }) {
+                host.builds.push_back(op);
+            } else {
+                host.held.push_back(op);
+            }
+        }
         if !host.disk_stalled && !host.held.is_empty() {
             while let Some(op) = host.held.pop_front() {
                 let done = host.disk.write(op);

@@ -186,8 +186,8 @@ fn a_refused_snapshot_does_not_replace_one_that_was_taken() {
         }
         let body = RaftBody::Snapshot { transfer, chunks, meta };
         cluster.deliver(leader, laggard, PeerMessage::Raft { term, body });
+        cluster.settle();
     }
-    cluster.settle();
     assert_eq!(cluster.stopped.get(&laggard), None);
     let node = cluster.node(laggard);
     assert_eq!((node.raw.store().applied().index, node.status().hash), (taken, hash));

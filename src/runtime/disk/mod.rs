@@ -1,7 +1,7 @@
 //! The disk's threads, which alone use the store.
 //!
 //! `quorate-disk` takes all writes that have gathered and makes them durable together (group
-//! commit). `quorate-state` writes the chunks of checkpoints meanwhile, so that no write waits for
+//! commit). `quorate-state` builds states that a leader sends, drops those that they replace, and writes the chunks of checkpoints meanwhile, so that no write waits for
 //! them; when they are durable, `quorate-disk` commits the checkpoint by one more write.
 //!
 //! An operation that fails without having changed anything ([`StorageError::Again`]) is tried
@@ -20,11 +20,12 @@ use std::time::Duration;
 use crossbeam_channel::{Receiver, RecvTimeoutError, Sender, bounded, unbounded};
 
 use crate::machine::State;
-use crate::machine::snapshot::ChunkWriter;
+use crate::machine::snapshot::{ChunkReader, ChunkWriter};
 use crate::node::io::{DiskOp, Input};
 use crate::node::stored::{HardState, LogEntry, LogWrite, SnapshotMeta};
 use crate::runtime::watchdog::{Stepper, Steps};
 use crate::storage::{LogAfter, LogStore, StorageError};
+use crate::types::znode::Zxid;
 
 use state_thread::{Order, StateThread, write_checkpoint};
 
@@ -204,6 +205,19 @@ impl Writer {
                 self.read(from, bytes)?;
                 return Ok(None);
             }
+            DiskOp::Build { transfer, reader, zxid, hash } => {
+                let (done, wake) = (self.done.clone(), Arc::clone(&self.wake));
+                self.state.work(Box::new(move || {
+                    if done.send(built(transfer, *reader, zxid, hash)).is_ok() {
+                        wake();
+                    }
+                }));
+                return Ok(None);
+            }
+            DiskOp::Drop { state } => {
+                self.state.work(Box::new(move || drop(state)));
+                return Ok(None);
+            }
             DiskOp::Install { number, hard_state, meta, state } => {
                 // It replaces everything, including a checkpoint in progress.
                 self.checkpoint = None;
@@ -337,6 +351,9 @@ pub(crate) fn perform_now(store: &mut dyn LogStore, op: DiskOp) -> Result<Input,
             store.mark_removed()?;
             Ok(Input::Written { number })
         }
+        DiskOp::Build { transfer, reader, zxid, hash } => Ok(built(transfer, *reader, zxid, hash)),
+        // Nothing comes of it, as of a write that was done before.
+        DiskOp::Drop { .. } => Ok(Input::Written { number: 0 }),
         DiskOp::Read { from, bytes } => {
             let (done, read) = bounded(1);
             let send = move |entries| {
@@ -357,6 +374,10 @@ pub(crate) fn perform_now(store: &mut dyn LogStore, op: DiskOp) -> Result<Input,
             Ok(Input::CheckpointDone { index: meta.index, bytes })
         }
     }
+}
+
+fn built(transfer: u64, reader: ChunkReader, zxid: Zxid, hash: u64) -> Input {
+    Input::Built { transfer, machine: reader.finish(zxid, hash).map(Box::new) }
 }
 
 /// What the node is told of a read. One that cannot be done for now is as one that found nothing: it is

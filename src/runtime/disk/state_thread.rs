@@ -1,11 +1,12 @@
-//! The thread that writes checkpoints beside the log's writes.
+//! The thread that works on whole states beside the log's writes: it writes checkpoints, builds states that
+//! a leader sends, and drops those that they replace.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use crossbeam_channel::{RecvTimeoutError, Sender, bounded, unbounded};
+use crossbeam_channel::{RecvTimeoutError, Sender, TryRecvError, bounded, unbounded};
 
 use crate::machine::snapshot::ChunkWriter;
 use crate::machine::{Dirty, State};
@@ -26,10 +27,19 @@ pub(super) struct Order {
     pub(super) checkpointer: Box<dyn Checkpointer>,
 }
 
+/// Work on a state.
+enum Job {
+    Checkpoint(Box<Order>),
+    Other(Work),
+}
+
+/// What is done when its turn comes.
+pub(super) type Work = Box<dyn FnOnce() + Send>;
+
 /// The owner's end of the thread `quorate-state`. Dropping it ends the thread; a checkpoint in
 /// progress is abandoned.
 pub(super) struct StateThread {
-    orders: Option<Sender<Order>>,
+    jobs: Option<Sender<Job>>,
     control: Arc<Control>,
     /// Never carries a message: dropped when the thread is to end.
     open: Option<Sender<()>>,
@@ -52,12 +62,22 @@ impl StateThread {
         mut stepper: Stepper,
         done: impl Fn(u64, Result<(), StorageError>) + Send + 'static,
     ) -> std::io::Result<StateThread> {
-        let (orders, queue) = unbounded::<Order>();
+        let (jobs, queue) = unbounded::<Job>();
         let (open, closing) = bounded::<()>(0);
         let control = Arc::new(Control::default());
         let shared = Arc::clone(&control);
         let run = move || {
-            while let Ok(mut order) = queue.recv() {
+            while let Ok(job) = queue.recv() {
+                let mut order = match job {
+                    Job::Checkpoint(order) => *order,
+                    Job::Other(work) => {
+                        // At the end nobody waits for it.
+                        if closing.try_recv() == Err(TryRecvError::Empty) {
+                            work();
+                        }
+                        continue;
+                    }
+                };
                 loop {
                     let written = shared.write(&mut order, &mut stepper);
                     stepper.rest();
@@ -78,15 +98,24 @@ impl StateThread {
             }
         };
         let thread = std::thread::Builder::new().name("quorate-state".to_owned()).spawn(run)?;
-        Ok(StateThread { orders: Some(orders), control, open: Some(open), thread: Some(thread) })
+        Ok(StateThread { jobs: Some(jobs), control, open: Some(open), thread: Some(thread) })
     }
 
     /// Orders a checkpoint. An earlier one must be done or cancelled.
     pub(super) fn order(&self, order: Order) {
         self.control.wanted.store(order.number, Ordering::Relaxed);
-        if let Some(orders) = &self.orders {
+        self.send(Job::Checkpoint(Box::new(order)));
+    }
+
+    /// Does something that takes as long as a state is large, after the orders before it.
+    pub(super) fn work(&self, work: Work) {
+        self.send(Job::Other(work));
+    }
+
+    fn send(&self, job: Job) {
+        if let Some(jobs) = &self.jobs {
             // The thread ends with this value, and not before.
-            let _ = orders.send(order);
+            let _ = jobs.send(job);
         }
     }
 
@@ -101,7 +130,7 @@ impl StateThread {
 impl Drop for StateThread {
     fn drop(&mut self) {
         self.control.wanted.store(0, Ordering::Relaxed);
-        drop((self.orders.take(), self.open.take()));
+        drop((self.jobs.take(), self.open.take()));
         if let Some(thread) = self.thread.take() {
             let _ = thread.join();
         }

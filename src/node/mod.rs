@@ -132,6 +132,9 @@ pub(crate) struct Node {
     unapplied: VecDeque<eraftpb::Entry>,
     /// The entry that is being prepared: see [`Machine::prepare`].
     preparing: Option<(u64, Batch)>,
+    /// How many requests this step has applied, and whether it has left some to the next.
+    applied_now: usize,
+    applies_on: bool,
     incoming: Incoming,
     /// A state put together from a leader's chunks, until Raft takes its snapshot (or not).
     staged: Option<Received>,
@@ -197,7 +200,7 @@ impl Node {
         inputs: &mut dyn Iterator<Item = Input>,
     ) -> Result<(), String> {
         let paused = now.mono.saturating_sub(self.now.mono);
-        self.now = now;
+        (self.now, self.applied_now) = (now, 0);
         if paused > self.config.timings().election() {
             // The process was stopped for a while, and what its sessions' nodes sent meanwhile
             // is still to be read: their silence proves nothing.
@@ -349,7 +352,7 @@ impl Node {
 
     /// Runs Raft until it wants nothing more.
     fn drive(&mut self) -> Result<(), String> {
-        if self.preparing.is_some() {
+        if self.applies_on {
             self.go_on_applying()?;
         }
         loop {
@@ -420,9 +423,9 @@ impl Node {
         }
         self.tell_clients();
         self.read_log();
-        self.effects.wake_at = match self.preparing {
-            Some(_) => self.now.mono,
-            None => self.next_tick.min(self.bootstrap.next_at),
+        self.effects.wake_at = match self.applies_on {
+            true => self.now.mono,
+            false => self.next_tick.min(self.bootstrap.next_at),
         };
     }
 

@@ -92,6 +92,8 @@ impl Node {
             leading: None,
             unapplied: VecDeque::new(),
             preparing: None,
+            applied_now: 0,
+            applies_on: false,
             incoming: Incoming::default(),
             staged: None,
             replaced: None,

@@ -18,8 +18,6 @@ const REQUEST: Nanos = 3 * MICRO;
 const BYTE: Nanos = 1;
 /// To look up one session among the others, and to note something of it.
 const SESSION: Nanos = 200;
-/// To decode one znode, to put it into a tree, and to check that tree.
-const ZNODE: Nanos = 2 * MICRO;
 
 /// The machines of a world, and the links between them.
 #[derive(Clone, Copy, Debug)]
@@ -35,8 +33,6 @@ pub(crate) struct Costs {
 pub(super) struct Applied {
     pub(super) requests: u64,
     pub(super) bytes: u64,
-    /// The znodes of a state that it has installed.
-    pub(super) znodes: u64,
 }
 
 /// How long the node's thread is busy with a message: to send it, or to take it in.
@@ -52,7 +48,7 @@ pub(super) fn message(message: &PeerMessage, bytes: usize) -> Nanos {
 
 /// How long the node's thread is busy with applying.
 pub(super) fn apply(applied: Applied) -> Nanos {
-    REQUEST * applied.requests + BYTE * applied.bytes + ZNODE * applied.znodes
+    REQUEST * applied.requests + BYTE * applied.bytes
 }
 
 impl Costs {

@@ -35,11 +35,6 @@ use Trouble::{AllSlow, Crash, CutOff, SlowDisks, SlowMajority, Wipe};
 
 const ALL: [Trouble; 6] = [SlowDisks, AllSlow, SlowMajority, Crash, CutOff, Wipe];
 
-/// Whether there are states that take longer to be sent than the log is kept, and longer to be installed
-/// than a step may take. The log must be kept for a transfer first, and states be built off the node's
-/// thread: seeds 5 and 6 find steps of 60 to 100 ms, for 30,000 znodes.
-const STATES_ARE_LARGE: bool = false;
-
 /// What the clients of a world under load do, and what goes wrong meanwhile.
 #[derive(Clone, Debug)]
 pub(crate) struct Load {
@@ -152,11 +147,8 @@ impl Load {
     ) -> Load {
         let (writers, mut window) = (random.within(1..4) as usize, *random.pick(&[1, 4, 16, 64]));
         let value_bytes = *random.pick(&[100, 100, 100, 1_000, 10_000, 1_000_000]);
-        let (mut znodes, mut znode_bytes) =
+        let (znodes, znode_bytes) =
             *random.pick(&[(10, 100), (10, 100), (500, 100), (10_000, 300), (500, 10_000)]);
-        if znodes * znode_bytes > 1_000_000 && !STATES_ARE_LARGE {
-            (znodes, znode_bytes) = (500, 100);
-        }
         // More than this would be too much for those who must catch up besides.
         let spare = costs.link.min(costs.disk) / 4;
         let rate = random.within(100..600).min(spare / (value_bytes as u64 / 2 + 200)).max(1);
@@ -186,8 +178,8 @@ impl Load {
                 commit: election,
                 election: nanos(timings.patience()) * 3,
                 step: nanos(heartbeat),
-                // And what is under way.
-                log_bytes: log.memory_bytes + 2 * slots * value + rate * value,
+                // And what is under way, also to one that catches up.
+                log_bytes: log.memory_bytes + (8 << 20) + 2 * slots * value + rate * value,
                 session: nanos(session_timeout),
             },
         }

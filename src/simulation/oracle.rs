@@ -5,7 +5,7 @@
 //! A second, real state machine that applies entry by entry gives the hash that
 //! each replica must have at each index.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use xxhash_rust::xxh3::xxh3_64;
@@ -92,7 +92,10 @@ pub(crate) struct Oracle {
     machine: Machine,
     /// The entries after the first, which stands for the founding.
     entries: Vec<Entry>,
+    /// By the numbers that the users' own requests have.
     outcomes: BTreeMap<(SessionId, u64, u64), Outcome>,
+    /// The numbers of the requests that nobody has asked for: they acknowledge results.
+    own: BTreeSet<(SessionId, u64, u64)>,
     /// All changes of the tree, in order.
     changes: Vec<Change>,
     /// Each path's past, oldest first.
@@ -115,6 +118,7 @@ impl Oracle {
             machine: Machine::new(),
             entries: Vec::new(),
             outcomes: BTreeMap::new(),
+            own: BTreeSet::new(),
             changes: Vec::new(),
             history: BTreeMap::new(),
             ended: Vec::new(),
@@ -311,13 +315,27 @@ impl Oracle {
                 let (session, holder) = (request.session, request.holder);
                 self.ended.push(End { session, holder, by_expiry });
             }
-            if !matches!(result, Err(OpError::OutOfOrder)) && !by_expiry {
-                let key = (request.session, request.holder, request.seq);
+            let key = (request.session, request.holder, request.seq);
+            let acknowledges =
+                matches!(&request.command, Command::Authenticate { ids } if ids.is_empty());
+            if acknowledges {
+                self.own.insert(key);
+            } else if !matches!(result, Err(OpError::OutOfOrder)) && !by_expiry {
+                let (session, holder, seq) = key;
+                let own = self.own.range((session, holder, 0)..key).count() as u64;
+                let key = (session, holder, seq - own);
                 let (index, zxid) = (entry.index, self.model.zxid);
                 let closes = matches!(request.command, Command::Close);
                 let version = self.model.version;
                 let outcome = Outcome { index, zxid, result, closes, changes, version };
-                self.outcomes.entry(key).or_insert(outcome);
+                let is_open = |outcome: &Outcome| outcome.result != Err(OpError::SessionExpired);
+                match self.outcomes.get(&key) {
+                    // Sent behind an open that was stale, it is sent again behind the next.
+                    Some(known) if is_open(known) => {}
+                    _ => {
+                        self.outcomes.insert(key, outcome);
+                    }
+                }
             }
         }
         let same = applied.changes == self.model.changes

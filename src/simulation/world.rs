@@ -627,12 +627,13 @@ impl World {
 
     /// What a step has applied, of a node that had applied this much before.
     fn applied(&self, before: u64, installed: bool, node: &Node) -> Applied {
+        // What a state stands for was not applied here, and another thread has built the state.
         if installed {
-            return Applied { znodes: node.machine().tree().len() as u64, ..Applied::default() };
+            return Applied::default();
         }
         let (requests, bytes) =
             self.kernel.checks.borrow().oracle.work(before, node.applied().index);
-        Applied { requests, bytes, znodes: 0 }
+        Applied { requests, bytes }
     }
 
     /// The node's thread at a place is busy for so long, after what it does already.

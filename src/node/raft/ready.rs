@@ -26,6 +26,12 @@ use crate::types::acl::AccessList;
 use crate::types::membership::NodeId;
 use crate::types::version;
 
+/// How many requests a step applies, about: a few milliseconds' work. A member that was away has many to
+/// apply, and answers heartbeats meanwhile.
+const APPLIED_MAX: usize = 4096;
+/// What counts as one more request.
+const REQUEST_BYTES: usize = 4096;
+
 impl Node {
     /// One ready round of Raft: raft-rs's contract is `RawNode`'s documentation.
     pub(in crate::node) fn ready(&mut self) -> Result<(), String> {
@@ -144,7 +150,7 @@ impl Node {
         self.replaced = Some(self.machine.state());
         self.machine = machine;
         self.unapplied.clear();
-        self.preparing = None;
+        (self.preparing, self.applies_on) = (None, false);
         // The disk gets the whole state; deltas count from here.
         let _ = self.machine.take_dirty();
         self.raw.mut_store().reset(position, raft_meta.get_conf_state().clone());
@@ -177,13 +183,15 @@ impl Node {
         self.go_on_applying()
     }
 
-    /// Applies what is committed, as far as one step should. An entry that deletes very many znodes is
-    /// prepared over several steps.
+    /// Applies what is committed, as far as one step should: not more than so many requests, of an entry
+    /// that deletes very many znodes a part.
     pub(in crate::node) fn go_on_applying(&mut self) -> Result<(), String> {
+        self.applies_on = false;
         let mut last = None;
         while let Some(entry) = self.unapplied.pop_front() {
             if entry.index > self.raw.store().applied().index && !self.apply_entry(&entry)? {
                 self.unapplied.push_front(entry);
+                self.applies_on = true;
                 break;
             }
             last = Some(entry.index);
@@ -191,9 +199,10 @@ impl Node {
         if let Some(last) = last {
             self.raw.advance_apply_to(last);
         }
-        if self.persistence.installing.is_none() && self.unapplied.is_empty() {
+        if self.persistence.installing.is_none() && !self.applies_on {
             for entry in self.raw.store().to_apply(self.raw.raft.raft_log.committed) {
                 if !self.apply_entry(&entry)? {
+                    self.applies_on = true;
                     break;
                 }
             }
@@ -204,6 +213,9 @@ impl Node {
 
     /// Returns whether the entry is applied. If not, it is to be applied again by the next step.
     fn apply_entry(&mut self, entry: &eraftpb::Entry) -> Result<bool, String> {
+        if self.applied_now >= APPLIED_MAX {
+            return Ok(false);
+        }
         let of_voters = changes_voting(entry);
         if of_voters {
             self.apply_voting(entry)?;
@@ -225,6 +237,7 @@ impl Node {
                 self.preparing = Some((entry.index, batch));
                 return Ok(false);
             }
+            self.applied_now += batch.requests.len() + entry.data.len() / REQUEST_BYTES;
             if !strikes(Bug::EntrySkipped, 97) {
                 self.apply_batch(entry.term, batch);
             }

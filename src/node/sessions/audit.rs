@@ -40,6 +40,8 @@ pub(super) fn note(
         Command::Open { .. } => line(session, &users, "open", "", &result),
         Command::Resume { .. } => line(session, &users, "resume", "", &result),
         Command::Close => line(session, &users, "close", "", &result),
+        // That acknowledges results, and nobody has asked for it.
+        Command::Authenticate { ids } if ids.is_empty() => {}
         Command::Authenticate { .. } => line(session, &users, "add_auth", "", &result),
         // No session asks for these.
         Command::Expire { .. }

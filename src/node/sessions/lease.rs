@@ -102,14 +102,14 @@ impl LocalSessions {
     }
 
     /// The state machine keeps the results of a session until its next write acknowledges them. One
-    /// that has fallen silent after many writes acknowledges them by a write that does nothing.
+    /// that has fallen silent after many writes acknowledges them by adding no ids to its own.
     fn acknowledge(&mut self, session: SessionId) {
         let Some(held) = self.sessions.get_mut(&session) else {
             return;
         };
         let kept = held.applied - held.acknowledged;
         if kept > KEPT_MAX && held.writes.is_empty() && !held.closing {
-            held.push(RequestId(0), Command::Multi(Vec::new()));
+            held.push(RequestId(0), Command::Authenticate { ids: Vec::new() });
             self.unsent.insert(session);
         }
     }

@@ -164,9 +164,7 @@ impl World {
     fn begin_episode(&mut self, load: &Load, random: &Random) -> State {
         let (now, minority) = (self.now(), (self.processes.len() - 1) / 2);
         let trouble = *random.pick(&load.troubles);
-        // A leader proposes nothing more while 64 MiB wait for its own disk.
-        let most = (16 << 20) * SECOND / load.bytes_in(SECOND).max(1);
-        let slow_by = slowness(random, trouble, self.kernel.plan.heartbeat).min(most);
+        let slow_by = slowness(random, trouble, self.kernel.plan.heartbeat);
         let election = nanos(self.kernel.plan.heartbeat * 10);
         let time = *random.pick(&[election / 2, 3 * election, 10 * election, 10 * SECOND]);
         let mut apart = Apart::default();

@@ -161,6 +161,14 @@ impl Load {
         if troubles.is_empty() {
             troubles.push(*random.pick(&ALL));
         }
+        if value_bytes == 1_000_000 {
+            // A leader proposes nothing more, and a follower takes nothing more, while 64 MiB wait for
+            // its disk.
+            troubles
+                .iter_mut()
+                .filter(|trouble| **trouble == SlowDisks)
+                .for_each(|it| *it = CutOff);
+        }
         let (timings, value) = (Timings::new(heartbeat), value_bytes as u64);
         let election = nanos(timings.election());
         Load {
@@ -178,8 +186,9 @@ impl Load {
                 commit: election,
                 election: nanos(timings.patience()) * 3,
                 step: nanos(heartbeat),
-                // And what is under way, also to one that catches up.
-                log_bytes: log.memory_bytes + (8 << 20) + 2 * slots * value + rate * value,
+                // And what is under way, also to one that catches up: a follower takes up to 64 MiB that its
+                // disk does not have yet.
+                log_bytes: log.memory_bytes + (24 << 20) + 2 * slots * value + rate * value,
                 session: nanos(session_timeout),
             },
         }
@@ -197,7 +206,7 @@ impl Load {
         let log = self.bytes_in(away);
         // It is noticed, gets the state, then the log that was written meanwhile, and takes all of
         // it in while more is written. A new member votes once it has been level for a while.
-        2 * SECOND + 2 * self.bounds.election + 4 * costs.transfer(state + log)
+        2 * SECOND + 2 * self.bounds.election + 6 * costs.transfer(state + log)
     }
 }
 

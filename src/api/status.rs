@@ -8,7 +8,7 @@ use crossbeam_channel::Receiver;
 
 use crate::api::coordinator::Coordinator;
 use crate::runtime::directory::DataDirectory;
-use crate::runtime::engine::Engine;
+use crate::runtime::engine::{Engine, WATCHES_LISTED};
 use crate::types::availability::Availability;
 use crate::types::metrics::Metrics;
 use crate::types::watch::WatchInfo;
@@ -198,9 +198,13 @@ impl Coordinator {
         loop {
             let part = self.shared().look(move |engine| engine.watches_after(after));
             let part = part.unwrap_or_default();
-            let Some((last, _)) = part.last() else { break };
-            after = Some(*last);
+            after = part.last().map(|(last, _)| *last);
+            // Others may be set all the while, so an empty part might never come.
+            let is_last = part.len() < WATCHES_LISTED;
             watches.extend(part.into_iter().map(|(_, watch)| watch));
+            if is_last {
+                break;
+            }
         }
         watches.sort_by(|one, other| one.path.cmp(&other.path));
         watches

@@ -182,6 +182,8 @@ impl Machine {
                 result,
             });
         }
+        // Of a request that was refused.
+        self.prepared = None;
         applied
     }
 
@@ -327,11 +329,12 @@ impl Machine {
                         .update(id, |record| record.authenticate(ids))
                         .unwrap_or(Err(OpError::SessionExpired)),
                     (_, command) => match self.take_prepared(request) {
-                        Some((tree, write)) => {
+                        Some(Ok((tree, write))) => {
                             self.state.tree = tree;
                             self.commit(write, applied);
                             Ok(Reply::Done)
                         }
+                        Some(Err(refused)) => Err(refused),
                         None => {
                             self.execute(id, ops, matches!(command, Command::Multi(_)), applied)
                         }
@@ -410,7 +413,7 @@ impl Machine {
         let prepared = self.take_prepared(request);
         if let Some(record) = self.state.sessions.get(id) {
             holder = record.holder;
-            if let Some((tree, prepared)) = prepared {
+            if let Some(Ok((tree, prepared))) = prepared {
                 (self.state.tree, write) = (tree, prepared);
             } else {
                 for path in record.ephemerals.iter().skip(staying) {

@@ -11,7 +11,7 @@ use std::ops::Bound;
 use std::sync::Arc;
 
 use crate::machine::Machine;
-use crate::machine::command::{Batch, Command, Op, Request};
+use crate::machine::command::{Batch, Command, Op, OpError, Request};
 use crate::machine::ops::Write;
 use crate::machine::tree::Tree;
 use crate::types::path;
@@ -43,8 +43,8 @@ enum Rest {
     Ephemerals(Option<Arc<str>>),
     /// The znodes below this one, and itself: each before its children. They are listed first.
     Tree { root: String, paths: Vec<String>, is_listed: bool },
-    /// The request may not delete all of them. It finds that out by itself.
-    Refused,
+    /// The request may not delete all of them.
+    Refused(OpError),
 }
 
 impl Machine {
@@ -89,13 +89,13 @@ impl Machine {
         if !self.is_large(request) {
             return None;
         }
+        let record = self.session(request.session)?;
+        if record.holder != request.holder {
+            return None;
+        }
         let mut write = Write::new(request.session, self.next_zxid(), time, &[]);
         let rest = match &request.command {
             Command::Op(Op::DeleteTree { path }) => {
-                let record = self.session(request.session)?;
-                if record.holder != request.holder {
-                    return None;
-                }
                 write.ids = Arc::clone(&record.ids);
                 write.check_tree(&self.state.tree, path).ok()?;
                 Rest::Tree { root: path.clone(), paths: Vec::new(), is_listed: false }
@@ -107,11 +107,17 @@ impl Machine {
     }
 
     /// The tree and the write as they are after the request's deletions, if all of them were prepared.
-    pub(super) fn take_prepared(&mut self, request: &Request) -> Option<(Tree, Write)> {
+    /// Or why the request is refused.
+    pub(super) fn take_prepared(
+        &mut self,
+        request: &Request,
+    ) -> Option<Result<(Tree, Write), OpError>> {
         let prepared = self.prepared.take()?;
-        let is_it = prepared.is_for(request, self.zxid(), self.state.time)
-            && !matches!(prepared.rest, Rest::Refused);
-        (is_it && prepared.is_done(self)).then_some((prepared.tree, prepared.write))
+        let is_it = prepared.is_for(request, self.zxid(), self.state.time);
+        (is_it && prepared.is_done(self)).then_some(match prepared.rest {
+            Rest::Refused(error) => Err(error),
+            _ => Ok((prepared.tree, prepared.write)),
+        })
     }
 }
 
@@ -124,7 +130,7 @@ impl Prepared {
         match &self.rest {
             Rest::Ephemerals(_) => self.ephemerals(machine).next().is_none(),
             Rest::Tree { paths, is_listed, .. } => *is_listed && paths.is_empty(),
-            Rest::Refused => true,
+            Rest::Refused(_) => true,
         }
     }
 
@@ -155,8 +161,8 @@ impl Prepared {
                 let tree = &machine.state.tree;
                 let below = tree.iter_from(&cursor).skip(before.min(1)).take(PART);
                 for (path, znode) in below.take_while(|(path, _)| path::is_below(path, root)) {
-                    if self.write.check_below(tree, path, znode).is_err() {
-                        self.rest = Rest::Refused;
+                    if let Err(error) = self.write.check_below(tree, path, znode) {
+                        self.rest = Rest::Refused(error);
                         return PART;
                     }
                     paths.push(path.to_owned());
@@ -171,7 +177,7 @@ impl Prepared {
                 }
                 PART
             }
-            Rest::Refused => PART,
+            Rest::Refused(_) => PART,
         }
     }
 }

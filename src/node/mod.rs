@@ -352,7 +352,8 @@ impl Node {
 
     /// Runs Raft until it wants nothing more.
     fn drive(&mut self) -> Result<(), String> {
-        if self.applies_on {
+        // What raft-rs has ready goes first: a snapshot in it is of the state as it is now.
+        if self.applies_on && !self.raw.has_ready() {
             self.go_on_applying()?;
         }
         loop {

@@ -152,7 +152,8 @@ impl Node {
         let brings_entries =
             matches!(body, RaftBody::Append { entries, .. } if !entries.is_empty());
         let is_early = matches!(body, RaftBody::Append { .. }) && self.incoming.is_building(from);
-        if (brings_entries && self.persistence.is_full()) || is_early {
+        let is_full = self.persistence.is_full() || self.applies_too_late();
+        if (brings_entries && is_full) || is_early {
             // As if the message were lost: the leader sends the entries again.
             return Ok(());
         }

@@ -7,6 +7,10 @@ use crate::node::io::{Effects, Input, NodeStatus, Now, WatchId};
 use crate::types::membership::NodeId;
 use crate::types::watch::WatchInfo;
 
+/// How many watches are listed at once: not so many that other work of the node's thread would wait for
+/// long.
+pub(crate) const WATCHES_LISTED: usize = 4096;
+
 /// Both take the same inputs and have the same effects.
 #[derive(Debug)]
 pub(crate) enum Engine {
@@ -90,13 +94,12 @@ impl Engine {
         self.node().map_or(0, Node::cluster)
     }
 
-    /// The first of the watches that its users have set after this one, by their numbers: not so many
-    /// that other work of the node's thread would wait for long.
+    /// The first [`WATCHES_LISTED`] of the watches that its users have set after this one, by their
+    /// numbers.
     pub(crate) fn watches_after(&self, after: Option<WatchId>) -> Vec<(WatchId, WatchInfo)> {
-        const MOST: usize = 4096;
         match self {
-            Engine::Node(node) => node.watches_after(after).take(MOST).collect(),
-            Engine::Client(client) => client.watches_after(after).take(MOST).collect(),
+            Engine::Node(node) => node.watches_after(after).take(WATCHES_LISTED).collect(),
+            Engine::Client(client) => client.watches_after(after).take(WATCHES_LISTED).collect(),
         }
     }
 }

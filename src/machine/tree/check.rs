@@ -14,7 +14,8 @@ impl Tree {
         }
         if self.unsound > 0 {
             let unsound = self.iter_from("/").find(|(_, znode)| !znode.is_sound());
-            return Err(format!("the counters or the kind are not as the children: {unsound:?}"));
+            let path = unsound.map_or("", |(path, _)| path);
+            return Err(format!("the counters or the kind are not as the children of {path}"));
         }
         for of in &self.counted {
             let stats = self.get(&Quota::stats_path(of));

@@ -18,7 +18,7 @@ pub(crate) mod proposed;
 pub(crate) mod read_index;
 pub(crate) mod reaper;
 
-use std::collections::{BTreeSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 
 use raft::StateRole;
@@ -68,6 +68,9 @@ pub(in crate::node) struct Leading {
     pub(in crate::node) outgoing: Outgoing,
     /// Where reads of the log begin that the disk has not answered yet.
     pub(in crate::node) reads: BTreeSet<u64>,
+    /// Peers for which nothing is read, since they have not acknowledged what was sent: what they have
+    /// stored, and since when that has not changed.
+    pub(in crate::node) unacknowledged: BTreeMap<NodeId, (u64, Time)>,
     /// What came before it served.
     early: Early,
 }
@@ -100,6 +103,7 @@ impl Leading {
             heir_since: Time::ZERO,
             outgoing: Outgoing::new(term),
             reads: BTreeSet::new(),
+            unacknowledged: BTreeMap::new(),
             early: Early::default(),
         }
     }
@@ -304,6 +308,9 @@ impl Node {
     }
 
     pub(super) fn propose(&mut self) {
+        if self.applies_too_late() {
+            return;
+        }
         let Some(leading) = serving(&mut self.leading) else {
             return;
         };

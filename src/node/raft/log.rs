@@ -100,7 +100,6 @@ impl MemLog {
     }
 
     /// The bytes of the entries in memory.
-    #[cfg(any(test, feature = "simulator"))]
     pub(crate) fn bytes(&self) -> u64 {
         self.bytes
     }

@@ -24,8 +24,10 @@ impl Node {
         if !self.raw.store().take_wants_disk() {
             return;
         }
+        let (now, patience) = (self.now.mono, self.config.timings().election());
         let peers: Vec<_> = self.others().collect();
         let Some(leading) = &mut self.leading else { return };
+        let mut lost = Vec::new();
         let outline = self.raw.store().outline();
         for peer in peers {
             let Some(progress) = self.raw.raft.prs().get(peer) else { continue };
@@ -37,15 +39,28 @@ impl Node {
             if progress.state == ProgressState::Replicate
                 && unacknowledged >= UNACKNOWLEDGED_BYTES_MAX
             {
-                // raft-rs tries again when the peer acknowledges something.
+                // raft-rs tries again when the peer acknowledges something. What was sent may be lost: then
+                // it never does, and all of it has to be sent again.
+                let since = leading.unacknowledged.entry(peer).or_insert((progress.matched, now));
+                if since.0 != progress.matched {
+                    *since = (progress.matched, now);
+                } else if now >= since.1 + patience {
+                    lost.push(peer);
+                }
                 continue;
             }
+            leading.unacknowledged.remove(&peer);
             if leading.reads.len() >= READS_MAX {
-                return self.raw.store().want_disk();
+                self.raw.store().want_disk();
+                break;
             }
             if leading.reads.insert(from) {
                 self.effects.disk.push(DiskOp::Read { from, bytes: MESSAGE_ENTRIES_BYTES });
             }
+        }
+        for peer in lost {
+            leading.unacknowledged.remove(&peer);
+            self.raw.report_unreachable(peer);
         }
     }
 

@@ -12,9 +12,9 @@ use crate::node::io::Time;
 use crate::node::raft::log::Position;
 use crate::types::membership::NodeId;
 
-/// How many bytes of entries may wait for the disk of a follower. Its answers to heartbeats do not wait,
+/// How many bytes of entries may wait for the disk of a follower, or to be applied. Its answers to heartbeats do not wait,
 /// so the leader goes on sending to one whose disk hangs.
-const BACKLOG_BYTES_MAX: usize = 64 << 20;
+pub(in crate::node) const BACKLOG_BYTES_MAX: usize = 64 << 20;
 
 /// A ready round of Raft that is not known to be durable yet.
 #[derive(Debug)]
@@ -48,6 +48,8 @@ pub(in crate::node) struct Persistence {
     applied_bytes: u64,
     /// The index of the one that is being written.
     checkpointing: Option<u64>,
+    /// From where on the last checkpoint lets the disk keep the log.
+    pub(in crate::node) keeps_from: u64,
     /// How many bytes a state takes, by the last one that was written or received.
     state_bytes: u64,
 }
@@ -64,6 +66,7 @@ impl Persistence {
             checkpoint_at: now,
             applied_bytes: 0,
             checkpointing: None,
+            keeps_from: 0,
             state_bytes,
         }
     }
@@ -91,6 +94,7 @@ impl Persistence {
         self.checkpoint_at = now;
         self.applied_bytes = 0;
         self.checkpointing = None;
+        self.keeps_from = 0;
     }
 
     /// An entry of this many bytes was applied.

@@ -16,7 +16,7 @@ use crate::node::raft::configuration::{Part, VotingChange};
 use crate::node::raft::divergence;
 use crate::node::raft::divergence::Verdict;
 use crate::node::raft::log::{MemLog, Position, changes_voting, size};
-use crate::node::raft::persistence::AwaitingPersistence;
+use crate::node::raft::persistence::{AwaitingPersistence, BACKLOG_BYTES_MAX};
 use crate::node::raft::snapshot_transfer::{Outgoing, Received};
 use crate::node::replica::watches::Fired;
 use crate::node::stored::{LogEntry, LogWrite, SnapshotMeta, Voting};
@@ -211,6 +211,12 @@ impl Node {
         Ok(())
     }
 
+    /// Whether so much waits to be applied that nothing more should come for now.
+    pub(in crate::node) fn applies_too_late(&self) -> bool {
+        let most = self.config.log.memory_bytes + BACKLOG_BYTES_MAX as u64;
+        self.applies_on && self.raw.store().bytes() > most
+    }
+
     /// Returns whether the entry is applied. If not, it is to be applied again by the next step.
     fn apply_entry(&mut self, entry: &eraftpb::Entry) -> Result<bool, String> {
         if self.applied_now >= APPLIED_MAX {
@@ -324,6 +330,9 @@ impl Node {
         let applied = self.raw.store().applied();
         self.maybe_checkpoint(applied);
         let handed_out = self.raw.raft.raft_log.applied.min(applied.index);
+        // With a slow disk, some of what the checkpoint cuts is handed out only later.
+        let keeps_from = self.persistence.keeps_from;
+        self.raw.mut_store().compact(keeps_from, handed_out);
         self.raw.mut_store().trim(self.config.log.memory_bytes, handed_out);
     }
 
@@ -338,6 +347,7 @@ impl Node {
         self.raw.mut_store().compact(keep_from, handed_out);
         self.metrics.checkpoints += 1;
         self.persistence.checkpoint_begun(applied, now);
+        self.persistence.keeps_from = keep_from;
         self.effects.disk.push(DiskOp::Checkpoint {
             meta: meta(&self.machine, self.raw.store(), applied),
             state: self.machine.state(),

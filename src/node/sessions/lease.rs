@@ -222,6 +222,8 @@ mod tests {
         assert_eq!(sessions.take_unsent(gate, 100 * S).len(), 1);
         assert!(!sessions.has_renewals(100 * S));
         for after in 1..20 {
+            sessions.send_again((100 + after) * S - S / 2);
+            assert_eq!(sessions.take_unsent(gate, (100 + after) * S - S / 2).len(), 1);
             assert_eq!(sessions.take_renewals((100 + after) * S, true), [SessionId(1)]);
         }
     }

@@ -68,7 +68,9 @@ impl LocalSessions {
                 held.first_sent.get_or_insert(now);
                 // The leader may count from now on, also while this node lags too far behind to see that
                 // it is open.
-                self.renewals.set(session, now + renewed_after(held.timeout));
+                if !self.renewals.has(session) {
+                    self.renewals.set(session, now + renewed_after(held.timeout));
+                }
             }
             let from = held.sent.unwrap_or(0).max(held.applied);
             let most = held.issued.min(held.applied + WINDOW).min(held.ceiling.max(from));

@@ -11,6 +11,7 @@ use super::plan::Plan;
 use super::random::Random;
 use crate::node::timings::Timings;
 use crate::node::{LogLimits, MembershipPolicy};
+use crate::runtime::disk::WRITE_BYTES_MAX;
 use crate::types::watch::WATCH_CAPACITY;
 
 /// Something that goes wrong for a while.
@@ -63,6 +64,8 @@ pub(crate) struct Load {
 pub(crate) struct Bounds {
     /// How long nothing is committed, at the most, while a majority has good disks and connections.
     pub(crate) commit: Nanos,
+    /// For how many syncs of a slow disk a request may wait, where every commit needs that disk.
+    pub(crate) syncs: u64,
     /// How long until that holds again after a leader was lost.
     pub(crate) election: Nanos,
     /// How long a step may keep a node's thread busy.
@@ -184,6 +187,9 @@ impl Load {
             troubles,
             bounds: Bounds {
                 commit: election,
+                // The entries under way, those that have waited behind them, and the same at the leader;
+                // and a sync for each MiB of all.
+                syncs: 4 + slots * value / WRITE_BYTES_MAX as u64,
                 election: nanos(timings.patience()) * 3,
                 step: nanos(heartbeat),
                 // And what is under way, also to one that catches up: a follower takes up to 64 MiB that its

@@ -91,8 +91,7 @@ impl Load {
 
     /// How long nothing may be committed.
     fn pause_max(&self, bounds: load::Bounds) -> Nanos {
-        // The entries under way, those that have waited behind them, and the same at the leader.
-        bounds.commit + 4 * self.slow_by
+        bounds.commit + bounds.syncs * self.slow_by
     }
 
     /// U1: a majority commits. U2: no leader is unseated.

@@ -102,7 +102,8 @@ impl LocalSessions {
     }
 
     /// The state machine keeps the results of a session until its next write acknowledges them. One
-    /// that has fallen silent after many writes acknowledges them by adding no ids to its own.
+    /// that has fallen silent after many writes acknowledges them by an `Authenticate` without ids, which
+    /// changes nothing.
     fn acknowledge(&mut self, session: SessionId) {
         let Some(held) = self.sessions.get_mut(&session) else {
             return;

@@ -36,10 +36,10 @@ impl ExpiryTable {
         let bucket = self.bucket.as_nanos().max(1);
         let rounded = (now + timeout).as_nanos().div_ceil(bucket) * bucket;
         let deadline = Duration::from_nanos(u64::try_from(rounded).unwrap_or(u64::MAX));
-        let known = self.deadline_of.entry(session).or_default();
-        if *known == Time::ZERO {
+        if !self.looks.has(session) {
             self.looks.set(session, deadline);
         }
+        let known = self.deadline_of.entry(session).or_default();
         *known = deadline.max(*known);
     }
 

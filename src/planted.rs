@@ -147,12 +147,14 @@ pub enum Bug {
     ClosesWithoutHandover,
     AnswersAwaitDisk,
     LevelByEntries,
+    ProbesUnbounded,
+    SlowLeaderStays,
 }
 
 #[cfg(any(test, feature = "simulator"))]
 impl Bug {
     /// All that the simulator finds.
-    pub const ALL: [Bug; 129] = [
+    pub const ALL: [Bug; 131] = [
         Bug::AckBeforeDurable,
         Bug::VoteForgotten,
         Bug::LogTailForgotten,
@@ -281,6 +283,8 @@ impl Bug {
         Bug::ClosesWithoutHandover,
         Bug::AnswersAwaitDisk,
         Bug::LevelByEntries,
+        Bug::ProbesUnbounded,
+        Bug::SlowLeaderStays,
         Bug::ClientLossUnnoticed,
     ];
 
@@ -490,6 +494,8 @@ impl Bug {
             Bug::ClosesWithoutHandover => "a leader that closes goes without handing over",
             Bug::AnswersAwaitDisk => "an answer to a heartbeat leaves after the writes before it",
             Bug::LevelByEntries => "a learner is level only if it has the last entry at each look",
+            Bug::ProbesUnbounded => "a peer with a slow disk is sent a MiB again and again",
+            Bug::SlowLeaderStays => "a leader leads on though its own disk is slow",
             Bug::PermitsOfOld => "a semaphore's handle keeps to the first number of permits",
         }
     }

@@ -270,10 +270,11 @@ impl Node {
                 }
                 self.replica.drop_client(peer);
                 self.raw.report_unreachable(peer);
-                if let Some(leading) = &mut self.leading
-                    && leading.outgoing.abort(peer, None)
-                {
-                    self.raw.report_snapshot(peer, SnapshotStatus::Failure);
+                if let Some(leading) = &mut self.leading {
+                    leading.probes.lost(peer);
+                    if leading.outgoing.abort(peer, None) {
+                        self.raw.report_snapshot(peer, SnapshotStatus::Failure);
+                    }
                 }
                 self.connection_lost(peer)?;
             }

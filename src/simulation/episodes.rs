@@ -89,6 +89,7 @@ impl World {
                     self.kernel.count_event("members level again under load");
                     let mut checks = self.kernel.checks.borrow_mut();
                     checks.load.slow_by(0, now);
+                    checks.load.leader_is_slow(Vec::new());
                     for place in 0..self.processes.len() {
                         checks.load.is_back(place, now);
                     }
@@ -123,7 +124,7 @@ impl World {
         };
         let term = self.processes.iter().map(term).max().unwrap_or(0);
         let checks = self.kernel.checks.borrow();
-        let waits = self.kernel.waits_since("set", |place| checks.load.is_connected(place));
+        let waits = self.kernel.waits_since("set", |place| checks.load.is_served(place));
         Look { now: self.now(), committed: checks.oracle.last(), term, waits }
     }
 
@@ -200,6 +201,10 @@ impl World {
         if matches!(trouble, Trouble::AllSlow | Trouble::SlowMajority) {
             self.kernel.checks.borrow_mut().load.slow_by(slow_by, now);
         }
+        let leads = leader.is_some_and(|leader| apart.slow.contains(&leader));
+        if trouble == Trouble::SlowDisks && leads {
+            self.kernel.checks.borrow_mut().load.leader_is_slow(apart.slow.clone());
+        }
         for place in &apart.slow {
             let process = &mut self.processes[*place];
             (process.slow_disk_until, process.slow_disk_by) = (now + time, slow_by);
@@ -255,6 +260,11 @@ impl World {
         }
         let slow_by = slow.iter().map(|place| self.processes[*place].slow_disk_by).max();
         let slow_by = slow_by.unwrap_or(0);
+        if trouble == Trouble::SlowDisks && slow_by >= 2 * load.bounds.patience {
+            let still_leads = self.leader().is_some_and(|leader| slow.contains(&leader));
+            let checked = self.kernel.checks.borrow().load.handed_over(still_leads);
+            self.kernel.check(checked);
+        }
         let mut places = away;
         places.extend(slow);
         self.kernel.trace.say_fault(format_args!("{trouble:?} is over; {places:?} catch up"));

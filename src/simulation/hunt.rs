@@ -29,7 +29,10 @@ pub fn hunt(bug: Bug, seeds: Range<u64>, length: Duration, words: Words) -> Hunt
     // These show only where an operator restarts the instances, or under load.
     let kind = match bug {
         Bug::ReadyBeforePlace | Bug::ClosesWithoutHandover => Kind::Rolled,
-        Bug::AnswersAwaitDisk | Bug::LevelByEntries => Kind::Loaded,
+        Bug::AnswersAwaitDisk
+        | Bug::LevelByEntries
+        | Bug::ProbesUnbounded
+        | Bug::SlowLeaderStays => Kind::Loaded,
         _ => Kind::Usual,
     };
     let length = if kind == Kind::Loaded { length.min(LOADED) } else { length };

@@ -66,6 +66,8 @@ pub(crate) struct Bounds {
     pub(crate) commit: Nanos,
     /// For how many syncs of a slow disk a request may wait, where every commit needs that disk.
     pub(crate) syncs: u64,
+    /// How long a leader leads on with a disk that is slower than those of the others.
+    pub(crate) patience: Nanos,
     /// How long until that holds again after a leader was lost.
     pub(crate) election: Nanos,
     /// How long a step may keep a node's thread busy.
@@ -164,14 +166,6 @@ impl Load {
         if troubles.is_empty() {
             troubles.push(*random.pick(&ALL));
         }
-        if value_bytes == 1_000_000 {
-            // A leader proposes nothing more, and a follower takes nothing more, while 64 MiB wait for
-            // its disk.
-            troubles
-                .iter_mut()
-                .filter(|trouble| **trouble == SlowDisks)
-                .for_each(|it| *it = CutOff);
-        }
         let (timings, value) = (Timings::new(heartbeat), value_bytes as u64);
         let election = nanos(timings.election());
         Load {
@@ -190,6 +184,7 @@ impl Load {
                 // The entries under way, those that have waited behind them, and the same at the leader;
                 // and a sync for each MiB of all.
                 syncs: 4 + slots * value / WRITE_BYTES_MAX as u64,
+                patience: nanos(timings.patience()),
                 election: nanos(timings.patience()) * 3,
                 step: nanos(heartbeat),
                 // And what is under way, also to one that catches up: a follower takes up to 64 MiB that its

@@ -12,6 +12,7 @@ use crate::node::leader::planner::{Action, Sight, View, plan};
 use crate::node::leader::{Leading, own_request};
 use crate::node::membership::REQUEST_TIME;
 use crate::node::message::PeerMessage;
+use crate::node::raft::persistence::BACKLOG_BYTES_MAX;
 use crate::planted::{Bug, planted};
 use crate::types::membership::{MEMBERS_MAX, Member, NodeId};
 
@@ -30,6 +31,8 @@ pub(in crate::node) struct Observed {
     level_since: BTreeMap<NodeId, Time>,
     /// What was committed when something was not, and since when nothing more is.
     stuck: Option<(u64, Time)>,
+    /// An entry that was committed before this member's own disk had it, and since when.
+    own_disk: Option<(u64, Time)>,
     /// Up to which entry a member that has not stored all has done so, and since when. One whose
     /// disk hangs sends messages, and stores nothing.
     stored: BTreeMap<NodeId, (u64, Time)>,
@@ -69,6 +72,12 @@ impl Observed {
         self.leavers.remove(&gone);
     }
 
+    /// Where the log ended an election time ago.
+    fn level(&self) -> Option<u64> {
+        let ended = if planted(Bug::LevelByEntries) { self.ends.back() } else { self.ends.front() };
+        ended.map(|(_, end)| *end)
+    }
+
     /// Notes who is there and who is level with the log, which ends with the entry `last` and ended
     /// with an earlier one at the moment `before`. `matched` has the other members, and up to where
     /// each has stored the log.
@@ -77,8 +86,7 @@ impl Observed {
         while self.ends.get(1).is_some_and(|(at, _)| *at <= before) {
             self.ends.pop_front();
         }
-        let ended = if planted(Bug::LevelByEntries) { self.ends.back() } else { self.ends.front() };
-        let level = ended.map_or(last, |(_, end)| *end);
+        let level = self.level().unwrap_or(last);
         self.reports.retain(|_, (_, until)| now < *until);
         self.leavers.retain(|_, until| now < *until);
         self.listening.retain(|node, _| matched.contains_key(node));
@@ -108,6 +116,12 @@ impl Observed {
         self.stuck = (committed < last).then(|| stuck.unwrap_or((committed, now)));
     }
 
+    /// Notes up to where this member's own disk has the log.
+    fn note_own_disk(&mut self, stored: u64, committed: u64, now: Time) {
+        let waits = self.own_disk.filter(|(entry, _)| *entry > stored);
+        self.own_disk = (committed > stored).then(|| waits.unwrap_or((committed, now)));
+    }
+
     /// Whether a change may be proposed as far as the state machine goes: none of this term is
     /// still to be applied.
     fn may_change(&mut self, applied: u64) -> bool {
@@ -127,13 +141,19 @@ impl Node {
         let matched = others.map(|(node, progress)| (*node, progress.matched)).collect();
         let before = now.saturating_sub(self.config.timings().election());
         leading.members.look(&matched, raft.raft_log.last_index(), now, before);
-        leading.members.note_committed(raft.raft_log.committed, raft.raft_log.last_index(), now);
+        let log = &raft.raft_log;
+        leading.members.note_committed(log.committed, log.last_index(), now);
+        leading.members.note_own_disk(log.persisted, log.committed, now);
         self.membership.forget_strangers(|node| matched.contains_key(node));
         if self.is_in_the_way() {
             tracing::warn!(node = self.id, "a leader that cannot commit makes way for another");
             let term = self.raw.raft.term;
             self.raw.raft.become_follower(term, 0);
             return;
+        }
+        if self.has_the_slow_disk() {
+            tracing::warn!(node = self.id, "a leader with a slow disk hands over to another");
+            self.resign();
         }
 
         let Some(leading) = &mut self.leading else { return };
@@ -225,13 +245,37 @@ impl Node {
         let raft = &self.raw.raft;
         let has_more =
             |voter| raft.prs().get(voter).is_some_and(|has| has.matched > raft.raft_log.committed);
-        let could =
-            |voter: &&NodeId| **voter != self.id && (has_more(**voter) || !self.answers(**voter));
+        stuck && self.others_decide(|voter| has_more(voter) || !self.answers(voter))
+    }
+
+    /// Whether the other voters of which this holds are a majority.
+    fn others_decide(&self, holds: impl Fn(NodeId) -> bool) -> bool {
         let voting = self.raw.store().conf_state();
         let decide = |voters: &[NodeId]| {
-            voters.is_empty() || 2 * voters.iter().filter(could).count() > voters.len()
+            let of = voters.iter().filter(|voter| **voter != self.id && holds(**voter));
+            voters.is_empty() || 2 * of.count() > voters.len()
         };
-        stuck && decide(&voting.voters) && decide(&voting.voters_outgoing)
+        decide(&voting.voters) && decide(&voting.voters_outgoing)
+    }
+
+    /// Whether this leader's own disk is far behind those of the others, so that one of them should lead.
+    ///
+    /// Nobody waits for that disk at first: the others are a majority. But a leader proposes nothing more
+    /// once too much waits for its own disk.
+    fn has_the_slow_disk(&self) -> bool {
+        let Some(leading) = &self.leading else { return false };
+        let patience = self.patience();
+        let late = |(_, since): (u64, Time)| self.now.mono.saturating_sub(since) > patience;
+        let seen = &leading.members;
+        let behind = seen.own_disk.is_some_and(late)
+            || (seen.own_disk.is_some() && self.persistence.backlog_bytes > BACKLOG_BYTES_MAX / 2);
+        // If the disk of another is as slow and is needed, an election would only cost time.
+        let is_level = |voter| {
+            let progress = self.raw.raft.prs().get(voter).zip(seen.level());
+            self.answers(voter)
+                && progress.is_some_and(|(progress, level)| progress.matched >= level)
+        };
+        behind && self.others_decide(is_level) && !planted(Bug::SlowLeaderStays)
     }
 
     /// Sends the members the leader's view of them: every [`HEALTH_PERIOD`], and at once when more

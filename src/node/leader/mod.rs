@@ -35,6 +35,7 @@ use crate::node::leader::proposed::Proposed;
 use crate::node::leader::read_index::{Asked, Confirmations};
 use crate::node::leader::reaper::Reaper;
 use crate::node::message::PeerMessage;
+use crate::node::raft::probes::Probes;
 use crate::node::raft::snapshot_transfer::Outgoing;
 use crate::planted::{Bug, planted};
 use crate::types::membership::NodeId;
@@ -66,6 +67,7 @@ pub(in crate::node) struct Leading {
     /// Since when leadership is being handed to the present heir.
     heir_since: Time,
     pub(in crate::node) outgoing: Outgoing,
+    pub(in crate::node) probes: Probes,
     /// Where reads of the log begin that the disk has not answered yet.
     pub(in crate::node) reads: BTreeSet<u64>,
     /// Peers for which nothing is read, since they have not acknowledged what was sent: what they have
@@ -102,6 +104,7 @@ impl Leading {
             members: Observed::default(),
             heir_since: Time::ZERO,
             outgoing: Outgoing::new(term),
+            probes: Probes::default(),
             reads: BTreeSet::new(),
             unacknowledged: BTreeMap::new(),
             early: Early::default(),

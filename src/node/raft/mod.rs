@@ -10,6 +10,7 @@ pub(crate) mod log;
 mod log_reads;
 pub(crate) mod logger;
 pub(in crate::node) mod persistence;
+pub(in crate::node) mod probes;
 pub(crate) mod quorum_loss;
 pub(crate) mod ready;
 pub(crate) mod snapshot_transfer;

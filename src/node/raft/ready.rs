@@ -104,7 +104,9 @@ impl Node {
         for message in messages {
             if message.get_msg_type() == MessageType::MsgSnapshot {
                 self.post_snapshot(&message);
-            } else if let Some(body) = RaftBody::from_raft(&message) {
+            } else if let Some(mut body) = RaftBody::from_raft(&message)
+                && self.is_to_send(message.to, &mut body)
+            {
                 let term = message.term;
                 self.effects.messages.push((message.to, PeerMessage::Raft { term, body }));
             }

@@ -75,6 +75,58 @@ fn a_leader_that_cannot_commit_makes_way_for_those_who_can() {
     cluster.answer(request).unwrap();
 }
 
+/// It led on until its disk had not answered for ten seconds, and proposed nothing more from when 64 MiB
+/// waited for it.
+#[test]
+fn a_leader_with_a_slow_disk_hands_over() {
+    for (bytes, most) in [(1, 3 * SECOND), (1 << 20, 2 * SECOND)] {
+        let mut cluster = Cluster::new(3);
+        let leader = cluster.elect();
+        let session = cluster.open(leader, 1, TIMEOUT);
+        cluster.hosts.get_mut(&leader).unwrap().disk_stalled = true;
+        let since = cluster.now;
+        let value = "x".repeat(bytes);
+        while cluster.leader() == Some(leader) {
+            assert!(cluster.now < since + most, "{:?}", cluster.node(leader).status());
+            for _ in 0..4 {
+                cluster.set(leader, session, "/", &value);
+            }
+            cluster.advance(HEARTBEAT);
+        }
+        // The new leader sends it more once its disk has what it was sent first.
+        let set = cluster.set(leader, session, "/", "last");
+        cluster.advance(2 * SECOND);
+        cluster.hosts.get_mut(&leader).unwrap().disk_stalled = false;
+        cluster.answer(set).unwrap();
+        assert!(cluster.states.iter().all(|(_, _, state)| *state == SessionState::Connected));
+        cluster.advance(SECOND);
+        cluster.check_equal();
+    }
+}
+
+/// If all disks are as slow, an election would only cost time.
+#[test]
+fn a_leader_stays_while_all_disks_are_slow() {
+    let mut cluster = Cluster::new(3);
+    let leader = cluster.elect();
+    let session = cluster.open(leader, 1, TIMEOUT);
+    let term = cluster.node(leader).status().term;
+    for _ in 0..20 {
+        for id in (1..=3).filter(|id| *id != leader).chain([leader]) {
+            cluster.set(leader, session, "/", "x");
+            for (of, host) in &mut cluster.hosts {
+                host.disk_stalled = *of != id;
+            }
+            cluster.settle();
+            for host in cluster.hosts.values_mut() {
+                host.disk_stalled = true;
+            }
+            cluster.advance(SECOND);
+        }
+    }
+    assert_eq!(cluster.node(leader).status().term, term);
+}
+
 /// With nobody else who could lead, a leader stays.
 #[test]
 fn a_leader_that_cannot_commit_stays_if_nobody_else_could() {

@@ -21,6 +21,10 @@ pub(crate) struct Load {
     term: u64,
     /// Until when there may be an election.
     election_until: Nanos,
+    /// The members with slow disks, if the leader is one of them and a majority is not.
+    slow: Vec<usize>,
+    /// Whether that leader has handed over.
+    handed_over: bool,
     /// How long a sync takes on the disks that a majority needs, besides the usual.
     slow_by: Nanos,
     /// Since when it is so.
@@ -46,6 +50,8 @@ impl Load {
             looks: VecDeque::new(),
             term: 0,
             election_until: Nanos::MAX,
+            slow: Vec::new(),
+            handed_over: false,
             slow_by: 0,
             slow_since: 0,
         }
@@ -72,13 +78,28 @@ impl Load {
         self.election_until = self.election_until.max(until);
     }
 
+    /// These members have slow disks from now on, the leader among them, and a majority has not. None: no
+    /// longer.
+    pub(crate) fn leader_is_slow(&mut self, slow: Vec<usize>) {
+        (self.slow, self.handed_over) = (slow, false);
+    }
+
+    /// U2, for the leader whose own disk was slow for long enough.
+    pub(crate) fn handed_over(&self, still_leads: bool) -> Result<(), Violation> {
+        require(!still_leads, "U2 a leader with a slow disk hands over", || {
+            "it leads still, and other members have better disks".to_owned()
+        })
+    }
+
     /// Every commit waits for a disk that takes so long; 0: no longer.
     pub(crate) fn slow_by(&mut self, time: Nanos, now: Nanos) {
         (self.slow_by, self.slow_since) = (time, now);
     }
 
-    pub(crate) fn is_connected(&self, place: usize) -> bool {
-        self.connected[place].is_some()
+    /// Whether a member's requests are answered in time: it is there, and its disk need not take first what
+    /// a new leader has sent it.
+    pub(crate) fn is_served(&self, place: usize) -> bool {
+        self.connected[place].is_some() && !(self.handed_over && self.slow.contains(&place))
     }
 
     pub(crate) fn is_away(&mut self, place: usize) {
@@ -111,8 +132,10 @@ impl Load {
             format!("nothing was committed for {paused} ns, of {kept} ns at most")
         })?;
         let grown = term > self.term && now > self.election_until;
+        let hands_over = !self.slow.is_empty() && !self.handed_over && term == self.term + 1;
+        self.handed_over |= term > self.term && hands_over;
         self.term = self.term.max(term);
-        require(!grown, "U2 a slow disk unseats no leader", || {
+        require(!grown || hands_over, "U2 a slow disk unseats no leader", || {
             format!("the term is {term}, and the leader could have stayed")
         })
     }
@@ -132,7 +155,9 @@ impl Load {
         asked: Nanos,
         now: Nanos,
     ) -> Result<(), Violation> {
-        let Some(since) = self.connected[place] else { return Ok(()) };
+        let Some(since) = self.connected[place].filter(|_| self.is_served(place)) else {
+            return Ok(());
+        };
         // Whoever is level may lag by as much as this.
         let since = since + load.bounds.commit;
         let from = asked.max(self.election_until).max(self.slow_since).max(since);

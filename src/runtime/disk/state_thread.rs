@@ -4,7 +4,7 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use crossbeam_channel::{RecvTimeoutError, Sender, TryRecvError, bounded, unbounded};
 
@@ -67,33 +67,39 @@ impl StateThread {
         let control = Arc::new(Control::default());
         let shared = Arc::clone(&control);
         let run = move || {
-            while let Ok(job) = queue.recv() {
+            // A checkpoint that has failed without changing anything, and when it is tried again.
+            let mut failed: Option<(Order, Instant)> = None;
+            loop {
+                let job = match &failed {
+                    Some((_, again_at)) => queue.recv_deadline(*again_at),
+                    None => queue.recv().map_err(|_| RecvTimeoutError::Disconnected),
+                };
                 let mut order = match job {
-                    Job::Checkpoint(order) => *order,
-                    Job::Other(work) => {
+                    Ok(Job::Checkpoint(order)) => *order,
+                    Ok(Job::Other(work)) => {
                         // At the end nobody waits for it.
                         if closing.try_recv() == Err(TryRecvError::Empty) {
                             work();
                         }
                         continue;
                     }
+                    Err(RecvTimeoutError::Disconnected) => return,
+                    Err(RecvTimeoutError::Timeout) => match failed.take() {
+                        Some((order, _)) => order,
+                        None => continue,
+                    },
                 };
-                loop {
-                    let written = shared.write(&mut order, &mut stepper);
-                    stepper.rest();
-                    match written {
-                        Ok(true) => done(order.number, Ok(())),
-                        Ok(false) => {}
-                        Err(error @ StorageError::Again { .. }) => {
-                            tracing::warn!(%error, "cannot write a checkpoint; trying again");
-                            match closing.recv_timeout(AGAIN_PAUSE) {
-                                Err(RecvTimeoutError::Timeout) => continue,
-                                _ => return,
-                            }
-                        }
-                        Err(error) => done(order.number, Err(error)),
+                failed = None;
+                let written = shared.write(&mut order, &mut stepper);
+                stepper.rest();
+                match written {
+                    Ok(true) => done(order.number, Ok(())),
+                    Ok(false) => {}
+                    Err(error @ StorageError::Again { .. }) => {
+                        tracing::warn!(%error, "cannot write a checkpoint; trying again");
+                        failed = Some((order, Instant::now() + AGAIN_PAUSE));
                     }
-                    break;
+                    Err(error) => done(order.number, Err(error)),
                 }
             }
         };
@@ -107,7 +113,8 @@ impl StateThread {
         self.send(Job::Checkpoint(Box::new(order)));
     }
 
-    /// Does something that takes as long as a state is large, after the orders before it.
+    /// Does something that takes as long as a state is large, after what was ordered before, but for a
+    /// checkpoint that is to be tried again.
     pub(super) fn work(&self, work: Work) {
         self.send(Job::Other(work));
     }

@@ -349,6 +349,26 @@ fn what_has_changed_nothing_is_tried_again() {
     assert_eq!((boot.checkpoint.index, boot.entries.last().unwrap().index), (3, 5));
 }
 
+/// It waited behind a checkpoint that was tried again for as long as the disk was full.
+#[test]
+fn a_received_state_is_built_while_no_checkpoint_can_be_written() {
+    let (_, store) = founded();
+    let store = reluctant(store, usize::MAX, 0, 0);
+    let (done, inputs) = unbounded();
+    let thread = Disk::start(store, done, || {}).unwrap();
+    let mut machine = Machine::new();
+    let (meta, state, dirty) = (meta(&machine, 1), machine.state(), machine.take_dirty());
+    thread.submit(DiskOp::Checkpoint { meta, state, dirty, keep_from: 2 });
+    let mut reader = ChunkReader::new();
+    for chunk in ChunkWriter::full(machine.state()) {
+        reader.push(&chunk).unwrap();
+    }
+    let (zxid, hash) = (machine.zxid(), machine.hash());
+    thread.submit(DiskOp::Build { transfer: 7, reader: Box::new(reader), zxid, hash });
+    assert!(matches!(inputs.recv().unwrap(), Input::Built { transfer: 7, machine: Ok(_) }));
+    drop(thread);
+}
+
 /// Closing a node does not wait until there are file descriptors again.
 #[test]
 fn a_call_that_is_tried_again_does_not_keep_the_thread() {

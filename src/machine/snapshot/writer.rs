@@ -50,7 +50,10 @@ impl ChunkWriter {
 
     /// The changes of this state since the last image. `dirty` has the changes since that image was
     /// made, and was taken together with the state.
-    pub(crate) fn delta(state: State, dirty: Dirty) -> ChunkWriter {
+    pub(crate) fn delta(state: State, mut dirty: Dirty) -> ChunkWriter {
+        // The first comes last, to be taken first.
+        dirty.written.sort_unstable_by(|one, other| other.cmp(one));
+        dirty.written.dedup();
         ChunkWriter { dirty: Some(dirty), ..ChunkWriter::full(state) }
     }
 
@@ -75,7 +78,7 @@ impl ChunkWriter {
                 None => Step::Znodes(None),
             },
             Step::Znodes(cursor) => match &mut self.dirty {
-                Some(dirty) => match dirty.written.pop_first() {
+                Some(dirty) => match dirty.written.pop() {
                     Some(path) => {
                         if let Some(znode) = tree.get(&path) {
                             add_znode(pending, &path, znode);

@@ -317,6 +317,12 @@ impl Tree {
         Some(znode)
     }
 
+    /// Leaves a mark on a znode that was changed. Returns whether it may not have had it before; `None`
+    /// if there is no such znode.
+    pub(super) fn mark(&mut self, path: &str, mark: u32) -> Option<bool> {
+        self.znodes.update(path.as_bytes(), |znode| znode.mark(mark))
+    }
+
     fn change_parent(&mut self, path: &str, change: impl FnOnce(&mut Parts)) {
         if let Some(parent) = path::parent(path) {
             self.update(parent, |znode| znode.change(change));

@@ -106,9 +106,9 @@ pub(crate) struct State {
 /// The znodes and sessions that changed between two moments.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Dirty {
-    /// The znodes that changed, in no order. Some of them do not exist any more; few are here twice. A
-    /// znode's mark says that it is here, so that a write searches nothing.
-    written: Vec<Box<str>>,
+    /// The hashes of the paths of the znodes that changed, in no order. Some of them do not exist any
+    /// more; few are here twice. A znode's mark says that it is here, so that a write searches nothing.
+    written: Vec<u64>,
     /// The znodes that were deleted, and do not exist any more. Some never did at the first moment.
     gone: BTreeSet<String>,
     /// Including those that ended.
@@ -509,7 +509,7 @@ impl Machine {
         match tree.mark(path, *era) {
             Some(is_first) => {
                 if is_first {
-                    self.dirty.written.push(Box::from(path));
+                    self.dirty.written.push(Tree::path_hash(path));
                 }
                 if is_new {
                     self.dirty.gone.remove(path);
@@ -539,8 +539,9 @@ impl Machine {
         for change in &write.changes {
             let is_new = change.kind == ChangeKind::Created;
             self.note(&change.path, is_new);
-            if is_new || change.kind == ChangeKind::Deleted {
-                path::parent(&change.path).map(|parent| self.note(parent, false));
+            let is_child = is_new || change.kind == ChangeKind::Deleted;
+            if let Some(parent) = path::parent(&change.path).filter(|_| is_child) {
+                self.note(parent, false);
             }
         }
         if applied.changes.is_empty() {

@@ -192,7 +192,7 @@ impl Znode {
         self.0.slice.split_at(self.head().path_bytes as usize)
     }
 
-    pub(super) fn path(&self) -> &str {
+    pub(in crate::machine) fn path(&self) -> &str {
         // It was made of a `str`.
         str::from_utf8(self.key()).unwrap_or_default()
     }

@@ -98,32 +98,21 @@ pub(crate) struct State {
     time: u64,
     /// The version that the cluster uses: see `types::version`.
     version: u16,
+    /// How often the changes were taken: what a znode has as its mark once its path is among those that
+    /// will be taken next. It differs between replicas, and is neither hashed nor saved.
+    era: u32,
 }
 
 /// The znodes and sessions that changed between two moments.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Dirty {
-    /// The znodes that changed and exist.
-    written: BTreeSet<String>,
+    /// The hashes of the paths of the znodes that changed, in no order. Some of them do not exist any
+    /// more; few are here twice. A znode's mark says that it is here, so that a write searches nothing.
+    written: Vec<u64>,
     /// The znodes that were deleted, and do not exist any more. Some never did at the first moment.
     gone: BTreeSet<String>,
     /// Including those that ended.
     sessions: BTreeSet<SessionId>,
-}
-
-impl Dirty {
-    fn written(&mut self, path: &str) {
-        // Most writes are to paths that are in the set already: then nothing is allocated.
-        if !self.written.contains(path) {
-            self.gone.remove(path);
-            self.written.insert(path.to_owned());
-        }
-    }
-
-    fn gone(&mut self, path: &str) {
-        self.written.remove(path);
-        self.gone.insert(path.to_owned());
-    }
 }
 
 impl State {
@@ -154,6 +143,7 @@ impl Machine {
             tombstones: Tombstones::new(),
             time: 0,
             version: FIRST,
+            era: 0,
         })
     }
 
@@ -163,7 +153,8 @@ impl Machine {
         Machine::from_state(state)
     }
 
-    pub(crate) fn from_state(state: State) -> Machine {
+    pub(crate) fn from_state(mut state: State) -> Machine {
+        state.era += 1;
         Machine { state, dirty: Dirty::default(), prepared: None }
     }
 
@@ -240,6 +231,7 @@ impl Machine {
     /// be called regularly.
     pub(crate) fn take_dirty(&mut self) -> Dirty {
         if_planted(Bug::CheckpointLosesSessions, || self.dirty.sessions.clear());
+        self.state.era += 1;
         std::mem::take(&mut self.dirty)
     }
 
@@ -511,6 +503,24 @@ impl Machine {
         Ok(reply)
     }
 
+    /// Notes that a znode was created, changed or deleted, as it is now.
+    fn note(&mut self, path: &str, is_new: bool) {
+        let State { tree, era, .. } = &mut self.state;
+        match tree.mark(path, *era) {
+            Some(is_first) => {
+                if is_first {
+                    self.dirty.written.push(Tree::path_hash(path));
+                }
+                if is_new {
+                    self.dirty.gone.remove(path);
+                }
+            }
+            None => {
+                self.dirty.gone.insert(path.to_owned());
+            }
+        }
+    }
+
     fn next_zxid(&self) -> Zxid {
         // It wraps only after a snapshot that holds the highest number.
         self.state.tree.zxid().wrapping_add(1)
@@ -523,20 +533,15 @@ impl Machine {
             let sessions = &mut self.state.sessions;
             sessions.set_ephemeral(change.owner, &change.path, change.exists);
         }
-        // First those whose order among the changes is not known: they all existed, so what is gone
-        // now is among the changes.
         for path in &write.unwatched {
-            self.dirty.written(path);
+            self.note(path, false);
         }
         for change in &write.changes {
-            match change.kind {
-                ChangeKind::Created | ChangeKind::DataChanged => self.dirty.written(&change.path),
-                ChangeKind::Deleted => self.dirty.gone(&change.path),
-            }
-            let parent = path::parent(&change.path);
-            if let (ChangeKind::Created | ChangeKind::Deleted, Some(parent)) = (change.kind, parent)
-            {
-                self.dirty.written(parent);
+            let is_new = change.kind == ChangeKind::Created;
+            self.note(&change.path, is_new);
+            let is_child = is_new || change.kind == ChangeKind::Deleted;
+            if let Some(parent) = path::parent(&change.path).filter(|_| is_child) {
+                self.note(parent, false);
             }
         }
         if applied.changes.is_empty() {

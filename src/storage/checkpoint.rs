@@ -81,8 +81,8 @@ impl Checkpoints {
         })
     }
 
-    pub(super) fn generation(&self) -> &Generation {
-        &self.generation
+    pub(super) fn generation(&mut self) -> &mut Generation {
+        &mut self.generation
     }
 
     fn begin(&mut self, full: bool) -> Result<CheckpointKind> {

@@ -28,6 +28,8 @@ use super::{Result, StorageError};
 
 /// Bytes of chunks written between two syncs.
 const UNSYNCED_BYTES_MAX: u64 = 1 << 20;
+/// Bytes of chunks written or read before the database is opened anew.
+pub(super) const CACHED_BYTES_MAX: u64 = 16 << 20;
 /// sled's names for the files and directories of a database.
 const DB: &str = "db";
 const CONF: &str = "conf";
@@ -45,11 +47,14 @@ pub(super) struct Tuning {
 pub(super) struct Generation {
     number: u64,
     path: PathBuf,
+    tuning: Tuning,
     /// `None` only while it is being closed.
     db: Option<Db>,
     /// A second handle of the database file, to sync it.
     file: File,
     unsynced_bytes: u64,
+    /// What was written since the database was opened.
+    cached_bytes: u64,
 }
 
 /// The entries of a generation.
@@ -72,7 +77,7 @@ impl Generation {
             other => other,
         })?;
         let file = open_file(&path.join(DB)).map_err(io)?;
-        let mut generation = Generation { number, path, db: Some(db), file, unsynced_bytes: 0 };
+        let mut generation = Generation::of(number, path, *tuning, db, file);
         generation.sync_everything()?;
         Ok(generation)
     }
@@ -90,7 +95,7 @@ impl Generation {
         // Before sled opens the file, so that write errors of its recovery are ours to see.
         let file = open_file(&path.join(DB)).map_err(io)?;
         let db = open_sled(&path, tuning)?;
-        let mut generation = Generation { number, path, db: Some(db), file, unsynced_bytes: 0 };
+        let mut generation = Generation::of(number, path, *tuning, db, file);
         let mut blobs = fs::read_dir(generation.path.join(BLOBS)).map_err(io)?;
         if blobs.next().is_some() {
             return corrupt("there is a blob file, and none is ever made".to_owned());
@@ -98,6 +103,24 @@ impl Generation {
         // sled's recovery writes too.
         generation.sync_everything()?;
         Ok(generation)
+    }
+
+    fn of(number: u64, path: PathBuf, tuning: Tuning, db: Db, file: File) -> Generation {
+        let (unsynced_bytes, cached_bytes) = (0, 0);
+        Generation { number, path, tuning, db: Some(db), file, unsynced_bytes, cached_bytes }
+    }
+
+    /// Opens the database anew, to free memory.
+    ///
+    /// sled keeps what was written or read for far longer than the size of its cache says: each of the
+    /// 256 parts of the cache lets go of pages only at every 64th access, and never of its last one. A
+    /// page of ours has up to a megabyte, so a checkpoint would stay in memory as a whole.
+    pub(super) fn reopen(&mut self) -> Result<()> {
+        self.shut();
+        self.db = Some(open_sled(&self.path, &self.tuning)?);
+        self.cached_bytes = 0;
+        // sled's recovery writes too.
+        self.sync_everything()
     }
 
     /// The length of the database file of a generation that is not open; 0 if that is not known.
@@ -122,8 +145,14 @@ impl Generation {
         for (key, value) in &record.parts {
             let inserted = self.db()?.insert(key, value.as_slice());
             inserted.map_err(|error| sled_error("writing", &error))?;
-            self.unsynced_bytes += (key.len() + value.len()) as u64;
+            let bytes = (key.len() + value.len()) as u64;
+            self.unsynced_bytes += bytes;
+            self.cached_bytes += bytes;
             self.sync_if_due()?;
+        }
+        if self.cached_bytes >= CACHED_BYTES_MAX {
+            self.sync()?;
+            self.reopen()?;
         }
         Ok(())
     }
@@ -158,12 +187,17 @@ impl Generation {
         Ok(())
     }
 
-    /// The chunks of a part of a checkpoint, in order.
-    pub(super) fn chunks(&self, group: u64) -> Result<Reader<Parts>> {
-        let parts = self.db()?.scan_prefix(ChunkId::group_prefix(group));
-        Ok(Reader::new(Box::new(
-            parts.map(|part| part.map_err(|error| sled_error("reading", &error))),
-        )))
+    /// The chunks of a part of a checkpoint, in order: all, or those from this one on.
+    pub(super) fn chunks(&self, group: u64, from: Option<u32>) -> Result<Reader<Parts>> {
+        let prefix = ChunkId::group_prefix(group);
+        let first =
+            from.map_or(prefix.to_vec(), |number| ChunkId { group, number }.key(0).to_vec());
+        let parts = self.db()?.range(first..);
+        let parts = parts.map(|part| part.map_err(|error| sled_error("reading", &error)));
+        let is_in = move |part: &Result<(IVec, IVec)>| {
+            part.as_ref().map_or(true, |(key, _)| key.starts_with(&prefix))
+        };
+        Ok(Reader::new(Box::new(parts.take_while(is_in))))
     }
 
     /// The ids of all parts of checkpoints that have chunks.

@@ -10,7 +10,7 @@
 
 use std::path::Path;
 
-use super::generation::Generation;
+use super::generation::{CACHED_BYTES_MAX, Generation};
 use super::log_body::{CheckpointBody, LogBody, size};
 use super::log_file::{LogRecord, RecordKind, RecordPosition, Scan, scan, sound_records};
 use super::log_index::{LogIndex, Place, Span};
@@ -131,14 +131,15 @@ pub(super) fn salvage_log(dir: &Path, id: u64) -> Result<(CheckpointBody, Boot)>
 
 /// Verifies the chunks of a checkpoint and passes them to `sink`.
 pub(super) fn read_chunks(
-    generation: &Generation,
+    generation: &mut Generation,
     log: u64,
     checkpoint: &CheckpointBody,
     sink: &mut ChunkSink<'_>,
 ) -> Result<()> {
+    let mut cached_bytes = 0;
     for part in &checkpoint.parts {
         let mut chain = first_chunk_chain(log, checkpoint.generation, part.id);
-        let mut chunks = generation.chunks(part.id)?;
+        let mut chunks = generation.chunks(part.id, None)?;
         let mut count = 0;
         while let Some(record) = chunks.next()? {
             if record.id.number != count || record.previous != chain || count == part.chunks {
@@ -148,6 +149,14 @@ pub(super) fn read_chunks(
             count += 1;
             if let Err(reason) = sink(&record.body) {
                 return corrupt(format!("{}: {reason}", record.id));
+            }
+            cached_bytes += record.body.len() as u64;
+            if cached_bytes >= CACHED_BYTES_MAX {
+                cached_bytes = 0;
+                // It is not closed as long as it is read.
+                drop(chunks);
+                generation.reopen()?;
+                chunks = generation.chunks(part.id, Some(count))?;
             }
         }
         if count != part.chunks || chain != part.chain {

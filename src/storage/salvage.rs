@@ -41,9 +41,9 @@ impl DiskStore {
             let (checkpoint, boot) = salvage_log(&directory.log(), log_id)?;
             let path = directory.generations().path(checkpoint.generation);
             size.set(Generation::bytes_in(&path));
-            let generation = Generation::open(path, checkpoint.generation, &options.tuning())?;
+            let mut generation = Generation::open(path, checkpoint.generation, &options.tuning())?;
             let mut chunks = Vec::new();
-            read_chunks(&generation, log_id, &checkpoint, &mut |chunk| {
+            read_chunks(&mut generation, log_id, &checkpoint, &mut |chunk| {
                 chunks.push(chunk.to_vec());
                 Ok(())
             })?;

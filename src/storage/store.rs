@@ -358,7 +358,7 @@ impl LogStore for DiskStore {
                     // As the next start would read it.
                     let replayed = read_log(live.log.dir(), live.log_id, &live.testimony());
                     let boot = replayed.and_then(|mut replay| {
-                        let checkpoints = live.checkpoints.lock();
+                        let mut checkpoints = live.checkpoints.lock();
                         let generation = checkpoints.generation();
                         read_chunks(generation, live.log_id, &replay.checkpoint, sink)?;
                         Ok(replay.boot())
@@ -368,9 +368,9 @@ impl LogStore for DiskStore {
                 }
                 State::Opened(opened) => *opened,
             };
-            let Opened { generation, mut replay, witness } = opened;
+            let Opened { mut generation, mut replay, witness } = opened;
             let log_id = log_id(store.directory.origin()?);
-            read_chunks(&generation, log_id, &replay.checkpoint, sink)?;
+            read_chunks(&mut generation, log_id, &replay.checkpoint, sink)?;
             let boot = replay.boot();
             let LogReplay { scan, checkpoint, hard_state, bounds, index, .. } = replay;
             // Only now, since everything has passed the checks. Best effort: the next open tries

@@ -97,6 +97,7 @@ impl ChunkReader {
             tombstones: self.tombstones,
             time: self.time,
             version: self.version,
+            era: 0,
         });
         if (machine.zxid(), machine.hash()) != (zxid, hash) {
             return Err(format!(

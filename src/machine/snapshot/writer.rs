@@ -17,6 +17,8 @@ pub(crate) struct ChunkWriter {
     state: State,
     /// `None` for a full image.
     dirty: Option<Dirty>,
+    /// The znodes of a delta that are still to be written, the first one last.
+    written: Vec<Znode>,
     step: Step,
     /// Items that did not fit into the last chunk.
     pending: Vec<u8>,
@@ -28,7 +30,7 @@ enum Step {
     Begin,
     /// The znodes that are gone, as far as they are still in the dirty set.
     ZnodesGone,
-    /// The znodes after this path; in a delta, those still in the dirty set.
+    /// The znodes after this path; in a delta, those still in `written`.
     Znodes(Option<String>),
     /// The sessions that are gone after this one.
     SessionsGone(Option<SessionId>),
@@ -45,13 +47,19 @@ enum Step {
 impl ChunkWriter {
     /// The whole state.
     pub(crate) fn full(state: State) -> ChunkWriter {
-        ChunkWriter { state, dirty: None, step: Step::Begin, pending: Vec::new() }
+        let (written, step, pending) = (Vec::new(), Step::Begin, Vec::new());
+        ChunkWriter { state, dirty: None, written, step, pending }
     }
 
     /// The changes of this state since the last image. `dirty` has the changes since that image was
     /// made, and was taken together with the state.
-    pub(crate) fn delta(state: State, dirty: Dirty) -> ChunkWriter {
-        ChunkWriter { dirty: Some(dirty), ..ChunkWriter::full(state) }
+    pub(crate) fn delta(state: State, mut dirty: Dirty) -> ChunkWriter {
+        let hashes = std::mem::take(&mut dirty.written);
+        let written = hashes.iter().flat_map(|hash| state.tree.with_path_hash(*hash));
+        let mut written: Vec<Znode> = written.cloned().collect();
+        written.sort_unstable_by(|one, other| other.path().cmp(one.path()));
+        written.dedup_by(|one, other| one.path() == other.path());
+        ChunkWriter { dirty: Some(dirty), written, ..ChunkWriter::full(state) }
     }
 
     /// Adds the next items to `pending`, if the step has any, and moves to the next step.
@@ -74,12 +82,10 @@ impl ChunkWriter {
                 }
                 None => Step::Znodes(None),
             },
-            Step::Znodes(cursor) => match &mut self.dirty {
-                Some(dirty) => match dirty.written.pop_first() {
-                    Some(path) => {
-                        if let Some(znode) = tree.get(&path) {
-                            add_znode(pending, &path, znode);
-                        }
+            Step::Znodes(cursor) => match &self.dirty {
+                Some(_) => match self.written.pop() {
+                    Some(znode) => {
+                        add_znode(pending, znode.path(), &znode);
                         Step::Znodes(None)
                     }
                     None => Step::SessionsGone(None),

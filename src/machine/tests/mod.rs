@@ -441,6 +441,29 @@ fn a_multi_that_fails_changes_nothing() {
 }
 
 #[test]
+fn a_znode_is_listed_once_between_two_checkpoints() {
+    let mut s = Script::new();
+    s.make("/a", Persistent);
+    s.make("/a/b", Persistent);
+    for checkpoint in 0..4 {
+        if checkpoint % 2 == 0 {
+            s.machine.take_dirty();
+        } else {
+            // Its znodes have marks, and nothing is listed.
+            s.machine = Machine::from_state(s.machine.state());
+        }
+        for _ in 0..5 {
+            s.op(set("/a/b", b"x", None)).unwrap();
+            s.make("/a/c", Persistent);
+            s.op(delete("/a/c", None)).unwrap();
+        }
+        // Each time it is made, /a/c is another znode.
+        assert_eq!(s.machine.dirty.written.len(), 2 + 5, "after {checkpoint} times");
+        assert_eq!(s.machine.dirty.gone.len(), 1);
+    }
+}
+
+#[test]
 fn the_data_of_a_multi_is_limited_as_a_whole() {
     let mut s = Script::new();
     s.make("/a", Persistent);

@@ -317,6 +317,22 @@ impl Tree {
         Some(znode)
     }
 
+    /// Leaves a mark on a znode that was changed. Returns whether it may not have had it before; `None`
+    /// if there is no such znode.
+    pub(super) fn mark(&mut self, path: &str, mark: u32) -> Option<bool> {
+        self.znodes.update(path.as_bytes(), |znode| znode.mark(mark))
+    }
+
+    pub(super) fn path_hash(path: &str) -> u64 {
+        trie::hash(path.as_bytes())
+    }
+
+    /// The znodes whose paths have this hash: one, or none if it does not exist any more, and more only
+    /// by accident.
+    pub(super) fn with_path_hash(&self, hash: u64) -> impl Iterator<Item = &Znode> {
+        self.znodes.with_hash(hash)
+    }
+
     fn change_parent(&mut self, path: &str, change: impl FnOnce(&mut Parts)) {
         if let Some(parent) = path::parent(path) {
             self.update(parent, |znode| znode.change(change));

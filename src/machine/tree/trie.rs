@@ -57,7 +57,7 @@ struct Bucket<T>(ThinArc<Tags, Option<T>>);
 type Tags = [u8; BUCKET_MAX];
 
 /// The hash of a key: the same everywhere and always.
-fn hash(key: &[u8]) -> u64 {
+pub(super) fn hash(key: &[u8]) -> u64 {
     xxh3_64(key)
 }
 
@@ -93,6 +93,20 @@ impl<T: Entry> Trie<T> {
             }
             depth += 1;
         }
+    }
+
+    /// The entries whose keys have this hash.
+    pub(super) fn with_hash(&self, of: u64) -> impl Iterator<Item = &T> {
+        let (mut node, mut depth) = (&self.root, 0);
+        let entries = loop {
+            match node {
+                Node::Empty => break None,
+                Node::Bucket(bucket) => break Some(bucket.tagged(of)),
+                Node::Inner(children) => node = &children[branch(of, depth)],
+            }
+            depth += 1;
+        };
+        entries.into_iter().flatten().filter(move |entry| hash(entry.key()) == of)
     }
 
     /// Returns the entry that had the key before.
@@ -226,12 +240,23 @@ impl<T: Entry> Bucket<T> {
     }
 
     fn find(&self, hash: u64, key: &[u8]) -> Option<usize> {
-        let tags = self.0.header.header.iter().copied();
-        // Beyond the tags there are only entries with equal hashes.
-        let tags = tags.chain(iter::repeat(tag(hash)));
         let has_key = |entry: &Option<T>| entry.as_ref().is_some_and(|entry| entry.key() == key);
-        let mut tagged = tags.zip(self.entries());
+        let mut tagged = self.tags(hash).zip(self.entries());
         tagged.position(|(of_entry, entry)| of_entry == tag(hash) && has_key(entry))
+    }
+
+    /// The entries whose keys may have this hash.
+    fn tagged(&self, hash: u64) -> impl Iterator<Item = &T> {
+        let tagged = self.tags(hash).zip(self.entries());
+        tagged
+            .filter(move |(of_entry, _)| *of_entry == tag(hash))
+            .filter_map(|(_, entry)| entry.as_ref())
+    }
+
+    /// The tags of the entries, to look for this hash: beyond those that are stored, all entries have
+    /// the same one.
+    fn tags(&self, hash: u64) -> impl Iterator<Item = u8> {
+        self.0.header.header.iter().copied().chain(iter::repeat(tag(hash)))
     }
 
     /// The tags and entries, to make another bucket of them.

@@ -33,6 +33,8 @@ struct Head {
     /// See [`Znode::compute_hash`].
     hash: u64,
     path_bytes: u32,
+    /// See [`Tree::mark`](super::Tree::mark).
+    mark: u32,
     more: Option<Box<More>>,
 }
 
@@ -112,14 +114,14 @@ impl Entry for Znode {
 
 impl Znode {
     pub(super) fn new(path: &str, data: &[u8], parts: Parts) -> Znode {
-        Znode::of(path.as_bytes(), data, long(data), parts)
+        Znode::of(path.as_bytes(), data, long(data), parts, 0)
     }
 
     /// Replaces the data.
     pub(super) fn set_data(&mut self, data: &[u8], change: impl FnOnce(&mut Fields)) {
         let mut parts = self.take_parts();
         change(&mut parts.fields);
-        *self = Znode::of(self.key(), data, long(data), parts);
+        *self = Znode::of(self.key(), data, long(data), parts, self.head().mark);
     }
 
     /// Changes everything but the path and the data.
@@ -127,10 +129,23 @@ impl Znode {
         let mut parts = self.take_parts();
         change(&mut parts);
         let long = self.head().more.as_ref().and_then(|more| more.long.clone());
-        *self = Znode::of(self.key(), self.data(), long, parts);
+        *self = Znode::of(self.key(), self.data(), long, parts, self.head().mark);
     }
 
-    fn of(path: &[u8], data: &[u8], long: Option<Long>, parts: Parts) -> Znode {
+    /// Sets the mark; returns `false` if it had this one already. A znode that is shared stays as it is.
+    pub(super) fn mark(&mut self, mark: u32) -> bool {
+        if self.head().mark == mark {
+            return false;
+        }
+        self.0.with_arc_mut(|znode| {
+            if let Some(znode) = triomphe::Arc::get_mut(znode) {
+                znode.header_mut().mark = mark;
+            }
+        });
+        true
+    }
+
+    fn of(path: &[u8], data: &[u8], long: Option<Long>, parts: Parts, mark: u32) -> Znode {
         let data_hash = long.as_ref().map_or_else(|| xxh3_64(data), |(_, hash)| *hash);
         let Parts { fields, acl, children } = parts;
         let hash = compute_hash(path, data_hash, &fields, acl.as_deref());
@@ -144,7 +159,7 @@ impl Znode {
         let more = (!is_plain).then(|| Box::new(more));
         // Paths have at most `PATH_BYTES_MAX` bytes.
         let path_bytes = path.len() as u32;
-        let head = Head { czxid, mzxid, ctime, mtime, version, hash, path_bytes, more };
+        let head = Head { czxid, mzxid, ctime, mtime, version, hash, path_bytes, mark, more };
         // Most are short: they are put together without one more allocation.
         let mut buffer = [0; 256];
         Znode(match buffer.get_mut(..path.len() + inline.len()) {
@@ -177,7 +192,7 @@ impl Znode {
         self.0.slice.split_at(self.head().path_bytes as usize)
     }
 
-    pub(super) fn path(&self) -> &str {
+    pub(in crate::machine) fn path(&self) -> &str {
         // It was made of a `str`.
         str::from_utf8(self.key()).unwrap_or_default()
     }

@@ -4,9 +4,9 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use crossbeam_channel::{RecvTimeoutError, Sender, TryRecvError, bounded, unbounded};
+use crossbeam_channel::{Sender, TryRecvError, after, bounded, never, select, unbounded};
 
 use crate::machine::snapshot::ChunkWriter;
 use crate::machine::{Dirty, State};
@@ -68,28 +68,28 @@ impl StateThread {
         let shared = Arc::clone(&control);
         let run = move || {
             // A checkpoint that has failed without changing anything, and when it is tried again.
-            let mut failed: Option<(Order, Instant)> = None;
+            let mut failed: Option<Order> = None;
+            let mut again = never();
             loop {
-                let job = match &failed {
-                    Some((_, again_at)) => queue.recv_deadline(*again_at),
-                    None => queue.recv().map_err(|_| RecvTimeoutError::Disconnected),
+                let job = select! {
+                    recv(queue) -> job => match job {
+                        Ok(job) => Some(job),
+                        Err(_) => return,
+                    },
+                    recv(again) -> _ => failed.take().map(|order| Job::Checkpoint(Box::new(order))),
                 };
                 let mut order = match job {
-                    Ok(Job::Checkpoint(order)) => *order,
-                    Ok(Job::Other(work)) => {
+                    Some(Job::Checkpoint(order)) => *order,
+                    Some(Job::Other(work)) => {
                         // At the end nobody waits for it.
                         if closing.try_recv() == Err(TryRecvError::Empty) {
                             work();
                         }
                         continue;
                     }
-                    Err(RecvTimeoutError::Disconnected) => return,
-                    Err(RecvTimeoutError::Timeout) => match failed.take() {
-                        Some((order, _)) => order,
-                        None => continue,
-                    },
+                    None => continue,
                 };
-                failed = None;
+                (failed, again) = (None, never());
                 let written = shared.write(&mut order, &mut stepper);
                 stepper.rest();
                 match written {
@@ -97,7 +97,7 @@ impl StateThread {
                     Ok(false) => {}
                     Err(error @ StorageError::Again { .. }) => {
                         tracing::warn!(%error, "cannot write a checkpoint; trying again");
-                        failed = Some((order, Instant::now() + AGAIN_PAUSE));
+                        (failed, again) = (Some(order), after(AGAIN_PAUSE));
                     }
                     Err(error) => done(order.number, Err(error)),
                 }

@@ -54,6 +54,8 @@ pub(crate) enum Event {
     Checkpointed { place: usize, epoch: u64, number: u64 },
     /// A process notices whether it can reach a peer.
     Notice { place: usize, peer: usize },
+    /// A client looks for a member at an address of its list.
+    Seek { place: usize, member: usize },
     /// A process starts.
     Start { place: usize },
     /// Links are mended.
@@ -332,6 +334,7 @@ impl World {
                 }
             }
             Event::Notice { place, peer } => self.notice(place, peer),
+            Event::Seek { place, member } => self.seek(place, member),
             Event::Start { place } if self.kernel.plan.is_client(place) => self.start_client(place),
             Event::Start { place } => self.start(place),
             Event::Heal { links } => self.heal(&links),

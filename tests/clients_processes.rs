@@ -106,6 +106,61 @@ fn a_member_serves_hundreds_of_clients() {
     }
 }
 
+/// Over real sockets: learners serve all clients, the leader and the other voters none, all see a change,
+/// and the clients of a learner that goes are served by another.
+#[test]
+fn hundreds_of_clients_are_served_by_learners() {
+    const CLIENTS: usize = 200;
+    let dirs = tempfile::tempdir().unwrap();
+    let peers = addresses(5);
+    let start = |address: &String| node(address).max_voters(3).data_dir(dirs.path().join(address));
+    let mut members: Vec<Coordinator> =
+        peers.iter().map(|address| start(address).join(&peers).unwrap()).collect();
+    members.iter().for_each(|member| member.wait_ready(PATIENCE).unwrap());
+    members[0].session().create("/news", b"", CreateMode::Persistent).unwrap();
+    let votes = |member: &Coordinator| {
+        member.status().members.iter().any(|other| other.is_self && other.votes)
+    };
+    let decided = || members.iter().filter(|member| votes(member)).count() == 3;
+    until(&members[0], "three members vote", |_| decided());
+    let client = || Coordinator::builder().client().session_timeout(PATIENCE);
+    let clients: Vec<_> = (0..CLIENTS).map(|_| client().join(&peers[..2]).unwrap()).collect();
+    let sessions: Vec<_> = clients.iter().map(Coordinator::session).collect();
+    let watches: Vec<_> = sessions
+        .iter()
+        .map(|session| session.watch("/news", WatchMode::Persistent).unwrap())
+        .collect();
+    let served = |members: &[Coordinator]| -> (usize, usize) {
+        let of = |voters: bool| {
+            let these = members.iter().filter(|member| votes(member) == voters);
+            these.map(|member| member.metrics().clients as usize).sum()
+        };
+        (of(true), of(false))
+    };
+    until(&members[0], "learners serve all", |_| served(&members) == (0, CLIENTS));
+    let tell = |member: &Coordinator| {
+        member.session().set("/news", b"new").unwrap();
+        for watch in &watches {
+            let event = watch.events().recv_timeout(PATIENCE).unwrap();
+            assert_eq!(event.kind, EventKind::DataChanged);
+        }
+    };
+    tell(&members[0]);
+    // Each is connected with both, and with nobody else.
+    let has_spare = |client: &Coordinator| {
+        client.status().members.iter().all(|member| member.version.is_some() != member.votes)
+    };
+    for client in &clients {
+        until(client, "the other learner is its spare", |_| has_spare(client));
+    }
+    let learner = members.iter().position(|member| !votes(member)).unwrap();
+    members.remove(learner).close();
+    until(&members[0], "the other learner serves all", |_| served(&members) == (0, CLIENTS));
+    tell(&members[0]);
+    assert!(sessions.iter().all(Session::is_alive), "a session is lost");
+    assert_eq!(served(&members), (0, CLIENTS));
+}
+
 /// Measures what docs/clients.md says, by (with and without the first):
 /// QUORATE_TEST_SECRET=a-long-secret-of-the-fleet cargo test --release --test clients_processes -- \
 ///     --ignored --nocapture what_a_client_costs_its_member

@@ -99,7 +99,8 @@ impl ClientLife {
 }
 
 impl World {
-    pub(super) fn add_clients(&mut self, random: Random) {
+    /// Each client starts within ten seconds after `from`.
+    pub(super) fn add_clients(&mut self, random: Random, from: Nanos) {
         let plan = &self.kernel.plan;
         let (first, count) = (plan.places, plan.client_instances);
         self.clients.random = random;
@@ -116,7 +117,7 @@ impl World {
                 slow_until: 0,
                 starting: true,
             });
-            let at = self.clients.random.below(10 * SECOND);
+            let at = from + self.clients.random.below(10 * SECOND);
             self.schedule(at, Event::Start { place });
         }
     }
@@ -205,13 +206,14 @@ impl World {
         }
     }
 
-    /// It is the turn of this member's address.
+    /// A client dials a member, if it wants to and is not connected with it already.
     pub(super) fn seek(&mut self, place: usize, member: usize) {
-        let Some(life) = self.client_at(place).and_then(|client| client.life.as_ref()) else {
-            return;
-        };
-        if life.dial.seeks && !life.connected.contains_key(&member) {
-            self.noticed_soon(place, member, MILLI);
+        let node = self.processes[member].member.node;
+        let life = self.client_at(place).and_then(|client| client.life.as_ref());
+        if life
+            .is_some_and(|life| life.dial.wants(node) && life.connected.get(&member) != Some(&node))
+        {
+            self.notice(place, member);
             self.noticed_soon(member, place, MILLI);
         }
     }
@@ -228,13 +230,25 @@ impl World {
                 }
                 self.noticed_soon(member, place, 100 * MILLI);
             } else if dial.names(node) && !former.names(node) {
-                self.noticed_soon(place, member, 10 * MILLI);
-                self.noticed_soon(member, place, 10 * MILLI);
+                let at = self.now() + self.clients.random.below(10 * MILLI);
+                self.schedule(at, Event::Seek { place, member });
             }
         }
         if dial.seeks && !former.seeks {
             self.seek_members(place);
         }
+    }
+
+    /// A client that has a member is connected with that one and a spare.
+    fn check_connections(&self, place: usize) {
+        let Some(life) = self.client_at(place).and_then(|client| client.life.as_ref()) else {
+            return;
+        };
+        let seeks = life.dial.seeks || life.client().member().is_none();
+        let few = seeks || life.connected.len() <= 2;
+        self.kernel.check(require(few, "K4 a client has a member and a spare", || {
+            format!("client {place} is connected with {:?}", life.connected)
+        }));
     }
 
     /// Whether one of these is a client that does not want to be connected with the other.
@@ -369,6 +383,7 @@ impl World {
         if let Some(dial) = work.dial {
             self.dial(place, dial);
         }
+        self.check_connections(place);
         if cut_short {
             self.kernel.count_fault(Fault::CrashInStep);
             return self.crash_client_for_a_while(place);
@@ -589,6 +604,12 @@ impl World {
             }
             _ => None,
         }
+    }
+
+    /// How many members the client at this place is connected with.
+    pub(super) fn connections_of(&self, place: usize) -> usize {
+        let life = self.client_at(place).and_then(|client| client.life.as_ref());
+        life.map_or(0, |life| life.connected.len())
     }
 
     /// The place of the member that serves the client at this one.

@@ -131,6 +131,7 @@ impl Client {
         }
         self.roster = members.iter().map(|member| (member.node, member.clone())).collect();
         self.availability = availability;
+        self.choice.is_due = true;
         let roster = &self.roster;
         self.members.retain(|peer, of| of.is_up || roster.contains_key(peer));
         for node in roster.keys() {
@@ -178,6 +179,7 @@ impl Client {
     }
 
     fn forget_member(&mut self) {
+        self.choice.is_due = true;
         self.attached = None;
         self.messages.clear();
         self.claimed.clear();

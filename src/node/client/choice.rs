@@ -31,7 +31,7 @@ use crate::types::membership::NodeId;
 /// How many members a client is connected with once it knows the members.
 const CONNECTED_MAX: usize = 2;
 /// Within what time a client that is served replaces its spare.
-const SPARE_WITHIN: Duration = Duration::from_secs(30);
+const SPARE_WITHIN: Duration = Duration::from_secs(10);
 /// When a client goes to its best member, if another one serves it.
 const HOME_AFTER: Duration = Duration::from_secs(30);
 const HOME_WITHIN: Duration = Duration::from_secs(300);
@@ -82,6 +82,8 @@ impl Member {
 pub(super) struct Choice {
     /// As the transport was last told.
     dial: Dial,
+    /// Something has changed since the last choice.
+    pub(super) is_due: bool,
     failures: u64,
     failed_at: Time,
     unserved_since: Option<Time>,
@@ -108,6 +110,7 @@ impl Client {
 
     pub(super) fn note_leader(&mut self, leader: NodeId) {
         if leader != 0 {
+            self.choice.is_due |= leader != self.choice.leader;
             self.choice.leader = leader;
         }
     }
@@ -116,6 +119,7 @@ impl Client {
     pub(super) fn note_failure(&mut self, member: NodeId, avoided_until: Time) {
         self.choice.failures += 1;
         self.choice.failed_at = self.now.mono;
+        self.choice.is_due = true;
         let failures = self.choice.failures;
         if let Some(member) = self.members.get_mut(&member) {
             member.failure = failures;
@@ -167,7 +171,8 @@ impl Client {
 
     /// Decides whom to be connected with, and goes to a better member when it is time to.
     pub(super) fn choose(&mut self) {
-        if self.roster.is_empty() || planted(Bug::ClientKeepsToItsList) {
+        let is_due = std::mem::take(&mut self.choice.is_due);
+        if !is_due || self.roster.is_empty() || planted(Bug::ClientKeepsToItsList) {
             return;
         }
         let now = self.now.mono;

@@ -20,6 +20,8 @@ mod attach;
 mod calls;
 mod choice;
 #[cfg(test)]
+mod choice_tests;
+#[cfg(test)]
 mod client_tests;
 #[cfg(test)]
 mod identity_tests;
@@ -314,6 +316,7 @@ impl Client {
                     let member = self.members.entry(peer).or_default();
                     (member.is_up, member.problem, member.version) = (true, None, version);
                     member.avoided_until = Time::ZERO;
+                    self.choice.is_due = true;
                 }
             }
             Input::Unreachable { peer, problem } => {
@@ -376,6 +379,7 @@ impl Client {
         self.local.renew_again(unrenewed, now);
         self.local.send_stuck_again(now);
         self.check_member();
+        self.choice.is_due = true;
     }
 
     /// Gathers what is sent to the member now.

@@ -207,6 +207,10 @@ impl ClientServer {
         begun.map(|(id, _)| *id).collect()
     }
 
+    pub(in crate::node) fn count(&self) -> usize {
+        self.clients.len()
+    }
+
     pub(in crate::node) fn has(&self, node: NodeId) -> bool {
         self.clients.contains_key(&node)
     }

@@ -23,7 +23,7 @@ use crate::types::znode::CreateMode;
 /// What all clients watch.
 const WATCHED: &str = "/watched";
 /// When the first clients start. It has been decided by then who votes.
-pub(super) const CLIENTS_FROM: Nanos = 30 * SECOND;
+pub(super) const CLIENTS_FROM: Nanos = 60 * SECOND;
 /// Within what time all clients have received a change.
 const TOLD_WITHIN: Nanos = 2 * SECOND;
 /// Within what time the clients of a member that has died are served again. A connection that ends is

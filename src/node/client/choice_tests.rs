@@ -218,8 +218,8 @@ fn every_member_is_tried_before_one_is_tried_again() {
     for id in 100..120 {
         let mut seat = Seat::new(id, LEARNERS, 1);
         seat.wait(MINUTE);
-        let last = VOTERS.chain(LEARNERS).filter(|node| !seat.dialled().contains(node)).last();
-        let last = last.unwrap();
+        let mut others = VOTERS.chain(LEARNERS).filter(|node| !seat.dialled().contains(node));
+        let last = others.next_back().unwrap();
         for node in VOTERS.chain(LEARNERS).filter(|node| *node != last) {
             seat.dead.push(node);
         }

@@ -10,6 +10,8 @@
 //! --minutes M       how long faults happen in each world (10; of a fleet or under load, 1)
 //! --fleet           worlds of 1,000 instances: 5 voters, 15 learners and 980 clients without a
 //!                   replica, which are cut off, crash and lose their members many at a time
+//! --clients N       with --fleet: N clients that watch one znode; counts what a change costs the leader,
+//!                   and how soon all are served again after the death of a member
 //! --rolled          worlds in which an operator stops and starts the members in turn, by their
 //!                   readiness alone, in most of them with empty disks
 //! --loaded          worlds whose clients write without a pause while disks are slow and members away;
@@ -51,7 +53,7 @@ struct Options {
 
 fn parse() -> Result<Options, String> {
     let mut options = Options { jobs: 1, ..Options::default() };
-    let mut minutes = None;
+    let (mut minutes, mut clients) = (None, None);
     let mut arguments = std::env::args().skip(1);
     while let Some(option) = arguments.next() {
         if option == "--trace" {
@@ -85,6 +87,10 @@ fn parse() -> Result<Options, String> {
                     options.seeds.push(u64::from_le_bytes(bytes));
                 }
             }
+            "--clients" => {
+                clients =
+                    Some(usize::try_from(number(&value)?).map_err(|error| error.to_string())?);
+            }
             "--minutes" => minutes = Some(number(&value)?),
             "--planted" => options.planted = Some(number(&value)?),
             "--bug" => {
@@ -96,8 +102,14 @@ fn parse() -> Result<Options, String> {
             _ => return Err(format!("unknown option {option}")),
         }
     }
+    if let Some(clients) = clients {
+        if options.kind != Kind::Fleet {
+            return Err("--clients is for --fleet".to_owned());
+        }
+        options.kind = Kind::FanOut(clients);
+    }
     let usual = match options.kind {
-        Kind::Fleet | Kind::Loaded => MINUTES_OF_LARGE,
+        Kind::Fleet | Kind::FanOut(_) | Kind::Loaded => MINUTES_OF_LARGE,
         Kind::Usual | Kind::Rolled => MINUTES,
     };
     options.length = Duration::from_secs(60 * minutes.unwrap_or(usual));
@@ -109,6 +121,15 @@ fn parse() -> Result<Options, String> {
     Ok(options)
 }
 
+/// The options of this kind of world.
+fn words_of(kind: Kind) -> String {
+    if let Kind::FanOut(clients) = kind {
+        return format!("--fleet --clients {clients} ");
+    }
+    let name = KINDS.iter().find(|(known, _)| *known == kind);
+    name.map_or(String::new(), |(_, name)| format!("{name} "))
+}
+
 fn show(report: &Report, options: &Options) {
     for line in &report.timeline {
         println!("| {line}");
@@ -118,10 +139,7 @@ fn show(report: &Report, options: &Options) {
         println!(
             "replay: cargo run --release --features simulator --example simulate -- {}--minutes {} \
              --seed {}",
-            KINDS
-                .iter()
-                .find(|(kind, _)| *kind == options.kind)
-                .map_or(String::new(), |(_, name)| format!("{name} ")),
+            words_of(options.kind),
             options.length.as_secs() / 60,
             report.seed
         );

@@ -18,8 +18,9 @@ const WRITES: usize = 200;
 /// The name of a process in place of an address, if it is one of many clients.
 const FLEET: &str = "fleet-";
 const FLEETS: usize = 5;
-/// The clients of each.
+/// The clients of each, unless this in the environment says otherwise.
 const EACH: usize = 50;
+const EACH_IS: &str = "QUORATE_TEST_EACH";
 
 /// If this is in the environment, all nodes of `what_a_client_costs_its_member` have this secret.
 const SECRET: &str = "QUORATE_TEST_SECRET";
@@ -29,6 +30,10 @@ fn security() -> Security {
         Ok(secret) => Secret::new(&secret).unwrap().into(),
         Err(_) => Security::default(),
     }
+}
+
+fn each() -> usize {
+    std::env::var(EACH_IS).map_or(EACH, |each| each.parse().unwrap())
 }
 
 /// In a process of its own: a member, or many clients, until its input ends.
@@ -49,10 +54,11 @@ fn worker() {
     }
 }
 
+#[allow(clippy::disallowed_methods, reason = "a thread of a test")]
 fn fleet(peers: &[String], name: &str) {
     let client = || Coordinator::builder().client().security(security());
     let join = || client().session_timeout(PATIENCE).join(peers);
-    let clients: Vec<_> = (0..EACH).map(|_| join().unwrap()).collect();
+    let clients: Vec<_> = (0..each()).map(|_| join().unwrap()).collect();
     let path = |place: usize| format!("/fleet/{name}-{place}");
     let sessions: Vec<_> = clients.iter().map(Coordinator::session).collect();
     let all = || sessions.iter().map(Session::nonblocking).enumerate();
@@ -61,7 +67,17 @@ fn fleet(peers: &[String], name: &str) {
     for made in made {
         wait(made);
     }
+    let watches: Vec<_> =
+        sessions.iter().map(|one| one.watch("/fleet", WatchMode::Persistent).unwrap()).collect();
     println!("@ready");
+    std::thread::spawn(move || {
+        // Others come and go below it meanwhile.
+        let is_change = |event: quorate::WatchEvent| event.kind == EventKind::DataChanged;
+        let saw = |watch: &quorate::Watch| watch.events().iter().any(is_change);
+        while watches.iter().all(saw) {
+            println!("@seen");
+        }
+    });
     for line in std::io::stdin().lock().lines().map_while(Result::ok) {
         let set: Vec<_> = all().map(|(place, one)| one.set(&path(place), line.as_str())).collect();
         for set in set {
@@ -106,11 +122,67 @@ fn a_member_serves_hundreds_of_clients() {
     }
 }
 
-/// Measures what docs/clients.md says, by (with and without the first):
-/// QUORATE_TEST_SECRET=a-long-secret-of-the-fleet cargo test --release --test clients_processes -- \
+/// Over real sockets: learners serve all clients, the leader and the other voters none, all see a change,
+/// and the clients of a learner that goes are served by another.
+#[test]
+fn hundreds_of_clients_are_served_by_learners() {
+    const CLIENTS: usize = 200;
+    let dirs = tempfile::tempdir().unwrap();
+    let peers = addresses(5);
+    let start = |address: &String| node(address).max_voters(3).data_dir(dirs.path().join(address));
+    let mut members: Vec<Coordinator> =
+        peers.iter().map(|address| start(address).join(&peers).unwrap()).collect();
+    members.iter().for_each(|member| member.wait_ready(PATIENCE).unwrap());
+    members[0].session().create("/news", b"", CreateMode::Persistent).unwrap();
+    let votes = |member: &Coordinator| {
+        member.status().members.iter().any(|other| other.is_self && other.votes)
+    };
+    let decided = || members.iter().filter(|member| votes(member)).count() == 3;
+    until(&members[0], "three members vote", |_| decided());
+    let client = || Coordinator::builder().client().session_timeout(PATIENCE);
+    let clients: Vec<_> = (0..CLIENTS).map(|_| client().join(&peers[..2]).unwrap()).collect();
+    let sessions: Vec<_> = clients.iter().map(Coordinator::session).collect();
+    let watches: Vec<_> = sessions
+        .iter()
+        .map(|session| session.watch("/news", WatchMode::Persistent).unwrap())
+        .collect();
+    let served = |members: &[Coordinator]| -> (usize, usize) {
+        let of = |voters: bool| {
+            let these = members.iter().filter(|member| votes(member) == voters);
+            these.map(|member| member.metrics().clients as usize).sum()
+        };
+        (of(true), of(false))
+    };
+    until(&members[0], "learners serve all", |_| served(&members) == (0, CLIENTS));
+    let tell = |member: &Coordinator| {
+        member.session().set("/news", b"new").unwrap();
+        for watch in &watches {
+            let event = watch.events().recv_timeout(PATIENCE).unwrap();
+            assert_eq!(event.kind, EventKind::DataChanged);
+        }
+    };
+    tell(&members[0]);
+    // Each is connected with both, and with nobody else.
+    let has_spare = |client: &Coordinator| {
+        client.status().members.iter().all(|member| member.version.is_some() != member.votes)
+    };
+    for client in &clients {
+        until(client, "the other learner is its spare", |_| has_spare(client));
+    }
+    let learner = members.iter().position(|member| !votes(member)).unwrap();
+    members.remove(learner).close();
+    until(&members[0], "the other learner serves all", |_| served(&members) == (0, CLIENTS));
+    tell(&members[0]);
+    assert!(sessions.iter().all(Session::is_alive), "a session is lost");
+    assert_eq!(served(&members), (0, CLIENTS));
+}
+
+/// Measures what docs/clients.md says, by (with and without the second):
+/// QUORATE_TEST_EACH=500 QUORATE_TEST_SECRET=a-long-secret-of-the-fleet cargo test --release --test clients_processes -- \
 ///     --ignored --nocapture what_a_client_costs_its_member
 #[test]
 #[ignore = "measures memory as Linux tells it, for the documentation"]
+#[allow(clippy::disallowed_methods, reason = "it measures")]
 fn what_a_client_costs_its_member() {
     const FLEETS: usize = 6;
     const KIB_MAX: u64 = 64;
@@ -133,7 +205,12 @@ fn what_a_client_costs_its_member() {
     }
     fleets.iter().for_each(|fleet| drop(fleet.wait("all again")));
     let (written, most) = member.memory_kib();
-    let all = (FLEETS * EACH) as u64;
+    let all = (FLEETS * each()) as u64;
+    // One change that all receive. They have watched it since they were there.
+    let begun = std::time::Instant::now();
+    client.session().set("/fleet", b"change").unwrap();
+    fleets.iter().for_each(|fleet| drop(fleet.wait("seen")));
+    println!("all {all} have seen a change after {:?}", begun.elapsed());
     for (when, kib) in [("connected", connected), ("written", written), ("most", most)] {
         let grown = kib.saturating_sub(before);
         let each = grown as f64 / all as f64;

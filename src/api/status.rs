@@ -92,9 +92,10 @@ pub struct MemberStatus {
     /// Whether it is this instance.
     pub is_self: bool,
     /// The highest version that it supports, as it reported when last connected to this instance;
-    /// `None` if it never was.
+    /// `None` if it never was. A client knows that of the members that it is connected with.
     pub version: Option<u16>,
-    /// Why it cannot be reached, if it cannot.
+    /// Why it cannot be reached, if it cannot. A client is connected with two members; of the others
+    /// it knows which voters the leader misses.
     pub unreachable: Option<String>,
 }
 

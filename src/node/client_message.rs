@@ -180,6 +180,16 @@ pub(crate) enum ToClient {
     },
 }
 
+/// The members of a cluster, which a client is told that one of them has no room for.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Elsewhere {
+    pub(crate) cluster: u64,
+    pub(crate) members: Vec<Member>,
+    pub(crate) availability: Availability,
+    /// 0: none known.
+    pub(crate) leader: NodeId,
+}
+
 /// The parts of an answer that came before it.
 #[derive(Debug, Default)]
 pub(crate) struct Pieces {

@@ -184,12 +184,39 @@ pub(crate) struct Effects {
     pub(crate) replies: Vec<(RequestId, Result<Answer, Error>)>,
     /// The node has stopped for good. Every request has been answered, every session ended.
     pub(crate) stopped: Option<String>,
-    /// The members of the cluster, when they have changed: whom to be connected with.
+    /// The members of the cluster, when they have changed. A member is to be connected with all of
+    /// them.
     pub(crate) members: Option<Vec<Member>>,
+    /// Whom a client is to be connected with, when that has changed.
+    pub(crate) dial: Option<Dial>,
     /// The cluster that the node belongs to, once it is on its disk.
     pub(crate) cluster: Option<u64>,
     /// When the node wants its next step, at the latest, if nothing comes in before.
     pub(crate) wake_at: Time,
+}
+
+/// Whom a client is to be connected with.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Dial {
+    pub(crate) members: Vec<Member>,
+    /// Whether it looks for members at the addresses of its list, too.
+    pub(crate) seeks: bool,
+}
+
+impl Dial {
+    /// As a client starts: it has its list alone.
+    pub(crate) fn seeking() -> Dial {
+        Dial { members: Vec::new(), seeks: true }
+    }
+
+    pub(crate) fn names(&self, node: NodeId) -> bool {
+        self.members.iter().any(|member| member.node == node)
+    }
+
+    /// Whether a connection with this node, if one is found, is wanted.
+    pub(crate) fn wants(&self, node: NodeId) -> bool {
+        self.seeks || self.names(node)
+    }
 }
 
 /// Work for the disk.

@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::machine::command::Request;
 use crate::node::bootstrap::message::Announcement;
-use crate::node::client_message::{FromClient, ToClient, UpTo};
+use crate::node::client_message::{Elsewhere, FromClient, ToClient, UpTo};
 use crate::node::stored::{EntryKind, LogEntry, SnapshotMeta, Voting};
 use crate::types::log_form::LogForm;
 use crate::types::membership::{Member, NodeId};
@@ -75,8 +75,9 @@ pub(crate) enum PeerMessage {
     /// A member to its client, numbered in the same way. The updates of one step end with a message
     /// that has `up_to`. Until that one comes, none of them counts.
     ToClient { attachment: u64, number: u64, updates: Vec<ToClient>, up_to: Option<UpTo> },
-    /// A member to a client that it does not serve, or no longer.
-    LetGo { attachment: u64, reason: String },
+    /// A member to a client that it does not serve, or no longer. A member that has no room for it
+    /// names the others.
+    LetGo { attachment: u64, reason: String, elsewhere: Option<Box<Elsewhere>> },
     /// Writes of a member's client, for the leader.
     ClientForward { client: NodeId, requests: Vec<Request> },
     /// As `ReadIndex`, on behalf of a member's client.
@@ -387,6 +388,17 @@ mod tests {
         let announcement = Announcement { member, list, cluster: 0, promise: Promise::default() };
         let request = Request { session, holder: 42, seq: 9, acked: 8, command: Command::Close };
         let requests = vec![request.clone()];
+        let elsewhere = Box::new(Elsewhere {
+            cluster: 7,
+            members: vec![Member::new(300, "here:7400")],
+            availability: Availability { learners: vec![300], ..Availability::default() },
+            leader: 301,
+        });
+        let let_go = |elsewhere| PeerMessage::LetGo {
+            attachment: 5,
+            reason: "reason".to_owned(),
+            elsewhere,
+        };
         let mut messages = vec![
             (
                 "append",
@@ -462,7 +474,8 @@ mod tests {
             ("health", PeerMessage::Health { silent: vec![300], placed: vec![301] }),
             ("announce", PeerMessage::Announce { announcement }),
             ("present", PeerMessage::Present { member: Member::new(300, "here:7400") }),
-            ("let go", PeerMessage::LetGo { attachment: 5, reason: "reason".to_owned() }),
+            ("let go", let_go(None)),
+            ("let go elsewhere", let_go(Some(elsewhere))),
             ("client forward", PeerMessage::ClientForward { client: 300, requests }),
             (
                 "client read index",

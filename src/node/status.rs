@@ -18,6 +18,7 @@ impl Node {
             watches: self.replica.watches.len() as u64,
             znodes: self.machine.tree().len() as u64,
             sessions: self.machine.session_count() as u64,
+            clients: self.replica.clients.count() as u64,
             zxid: self.machine.zxid(),
             ..self.metrics.clone()
         }

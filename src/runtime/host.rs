@@ -13,7 +13,7 @@ use crossbeam_channel::{Receiver, Sender};
 use crate::machine::command::Reply;
 use crate::node::Node;
 use crate::node::io::{
-    ClientRequest, DiskOp, Effects, Holding, Input, Now, RequestId, Time, WatchId, Write,
+    ClientRequest, Dial, DiskOp, Effects, Holding, Input, Now, RequestId, Time, WatchId, Write,
 };
 use crate::node::message::PeerMessage;
 use crate::node::query::Answer;
@@ -44,8 +44,10 @@ pub(super) const STAY_TIME: Duration = Duration::from_secs(10);
 pub(crate) struct Work {
     pub(crate) messages: Vec<(NodeId, PeerMessage)>,
     pub(crate) disk: Vec<DiskOp>,
-    /// The members to be connected with, if they have changed.
+    /// The members of the cluster, if they have changed. A member is connected with all of them.
     pub(crate) members: Option<Arc<Vec<Member>>>,
+    /// Whom a client is to be connected with, if that has changed.
+    pub(crate) dial: Option<Dial>,
     /// The cluster that the node belongs to, once that is decided.
     pub(crate) cluster: Option<u64>,
 }
@@ -286,6 +288,7 @@ impl Host {
             messages: std::mem::take(&mut effects.messages),
             disk: std::mem::take(&mut effects.disk),
             members: members.clone(),
+            dial: effects.dial.take(),
             cluster: effects.cluster,
         };
         (work, HandleEffects { effects, members, now: now.mono })

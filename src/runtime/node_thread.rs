@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use crossbeam_channel::{Receiver, unbounded};
 
-use crate::node::io::{Input, Problem};
+use crate::node::io::{Dial, Input, Problem};
 use crate::runtime::clock::Clock;
 use crate::runtime::directory::DataDirectory;
 use crate::runtime::disk::Disk;
@@ -29,7 +29,7 @@ use crate::transport::names::Resolver;
 use crate::transport::tcp::{Handler, Network, TcpTransport, Wake};
 use crate::transport::{LocalPeer, RemotePeer, TransportEvent, TransportOptions};
 use crate::types::error::{Error, Result};
-use crate::types::membership::Member;
+use crate::types::membership::{Member, NodeId};
 
 /// How many inputs of each kind are taken before a step.
 const TAKEN_MAX: usize = 4096;
@@ -168,13 +168,13 @@ impl NodeThread {
         if let Some(cluster) = work.cluster {
             network.set_cluster(cluster);
         }
-        if let Some(members) = work.members {
-            let own = self.host.engine().id();
-            let others = members
-                .iter()
-                .filter(|member| !member.address.is_empty() && member.node != own)
-                .map(|member| RemotePeer { node: member.node, address: member.address.clone() });
-            network.set_peers(others.collect());
+        if let Some(Dial { members, seeks }) = work.dial {
+            network.set_peers(remote(&members, None));
+            network.set_seeking(seeks);
+        } else if let Some(members) = work.members
+            && let Some(node) = self.host.member()
+        {
+            network.set_peers(remote(&members, Some(node.id())));
         }
         if !work.messages.is_empty() {
             network.send(work.messages);
@@ -256,6 +256,12 @@ impl NodeThread {
     }
 }
 
+/// The members with an address, except for one.
+fn remote(members: &[Member], own: Option<NodeId>) -> Vec<RemotePeer> {
+    let others = members.iter().filter(|of| !of.address.is_empty() && Some(of.node) != own);
+    others.map(|of| RemotePeer { node: of.node, address: of.address.clone() }).collect()
+}
+
 /// Whether a disk is fast enough for its node.
 #[derive(Debug, PartialEq, Eq)]
 enum DiskHealth {
@@ -297,7 +303,7 @@ mod tests {
     use crate::runtime::shared::{Asker, NodeShared};
     use crate::security::auth::Schemes;
     use crate::storage::MemoryDisk;
-    use crate::types::membership::{Genesis, NodeId};
+    use crate::types::membership::Genesis;
     use crate::types::version::VERSION;
     use crate::types::znode::SessionId;
 
@@ -349,6 +355,8 @@ mod tests {
         }
 
         fn set_peers(&mut self, _: Vec<RemotePeer>) {}
+
+        fn set_seeking(&mut self, _: bool) {}
 
         fn set_cluster(&mut self, _: u64) {}
     }

@@ -21,7 +21,7 @@ use super::world::{Event, World};
 use crate::api::coordinator::Coordinator;
 use crate::node::client::{Client, ClientConfig};
 use crate::node::client_message::FromClient;
-use crate::node::io::{Input, Now};
+use crate::node::io::{Dial, Input, Now};
 use crate::node::message::PeerMessage;
 use crate::runtime::clock::{Clock, TimeSource};
 use crate::runtime::host::Host;
@@ -41,6 +41,9 @@ const FAULTS: [Fault; 7] = [
     Fault::Pause,
     Fault::ClockDrift,
 ];
+
+/// How long it waits for the member at one address before it tries the next.
+const SEED_PAUSE: Nanos = 250 * MILLI;
 
 /// All places for clients.
 #[derive(Debug)]
@@ -77,6 +80,8 @@ pub(crate) struct ClientLife {
     step_at: Nanos,
     /// The members that it is connected with, by their places.
     pub(super) connected: BTreeMap<usize, NodeId>,
+    /// Whom it is to be connected with.
+    dial: Dial,
     /// The number of the attachment in which it was served last.
     attachment: u64,
 }
@@ -94,7 +99,8 @@ impl ClientLife {
 }
 
 impl World {
-    pub(super) fn add_clients(&mut self, random: Random) {
+    /// Each client starts within ten seconds after `from`.
+    pub(super) fn add_clients(&mut self, random: Random, from: Nanos) {
         let plan = &self.kernel.plan;
         let (first, count) = (plan.places, plan.client_instances);
         self.clients.random = random;
@@ -111,7 +117,7 @@ impl World {
                 slow_until: 0,
                 starting: true,
             });
-            let at = self.clients.random.below(10 * SECOND);
+            let at = from + self.clients.random.below(10 * SECOND);
             self.schedule(at, Event::Start { place });
         }
     }
@@ -179,18 +185,78 @@ impl World {
         self.kernel.trace.say_fault(format_args!("client {place}: starts"));
         let calls = host.calls();
         let connected = BTreeMap::new();
-        let life = ClientLife { host, calls, step_at: Nanos::MAX, connected, attachment: 0 };
+        let (step_at, dial) = (Nanos::MAX, Dial::seeking());
+        let life = ClientLife { host, calls, step_at, connected, dial, attachment: 0 };
         self.client_at_mut(place).life = Some(Box::new(life));
         self.want_client_step(place, self.now());
-        for member in 0..self.processes.len() {
-            if self.processes[member].life.is_some() {
-                self.noticed_soon(place, member, 100 * MILLI);
-                self.noticed_soon(member, place, 100 * MILLI);
-            }
-        }
+        self.seek_members(place);
         if !self.kernel.is_stopping() {
             workload::start(&self.kernel, place, &coordinator);
         }
+    }
+
+    /// A client looks for members at the addresses of its list, one after the other.
+    fn seek_members(&mut self, place: usize) {
+        let members = self.processes.len();
+        let first = self.clients.random.index(members);
+        for turn in 0..members {
+            let member = (first + turn) % members;
+            let at = self.now() + turn as u64 * SEED_PAUSE + self.clients.random.below(100 * MILLI);
+            self.schedule(at, Event::Seek { place, member });
+        }
+    }
+
+    /// A client dials a member, if it wants to and is not connected with it already.
+    pub(super) fn seek(&mut self, place: usize, member: usize) {
+        let node = self.processes[member].member.node;
+        let life = self.client_at(place).and_then(|client| client.life.as_ref());
+        if life
+            .is_some_and(|life| life.dial.wants(node) && life.connected.get(&member) != Some(&node))
+        {
+            self.notice(place, member);
+            self.noticed_soon(member, place, MILLI);
+        }
+    }
+
+    /// The client at a place is to be connected with others.
+    fn dial(&mut self, place: usize, dial: Dial) {
+        let Some(life) = self.client_at_mut(place).life.as_mut() else { return };
+        let former = std::mem::replace(&mut life.dial, dial.clone());
+        for member in 0..self.processes.len() {
+            let node = self.processes[member].member.node;
+            if former.wants(node) && !dial.wants(node) {
+                if let Some(life) = &mut self.client_at_mut(place).life {
+                    life.connected.remove(&member);
+                }
+                self.noticed_soon(member, place, 100 * MILLI);
+            } else if dial.names(node) && !former.names(node) {
+                let at = self.now() + self.clients.random.below(10 * MILLI);
+                self.schedule(at, Event::Seek { place, member });
+            }
+        }
+        if dial.seeks && !former.seeks {
+            self.seek_members(place);
+        }
+    }
+
+    /// A client that has a member is connected with that one and a spare.
+    fn check_connections(&self, place: usize) {
+        let Some(life) = self.client_at(place).and_then(|client| client.life.as_ref()) else {
+            return;
+        };
+        let seeks = life.dial.seeks || life.client().member().is_none();
+        let few = seeks || life.connected.len() <= 2;
+        self.kernel.check(require(few, "K4 a client has a member and a spare", || {
+            format!("client {place} is connected with {:?}", life.connected)
+        }));
+    }
+
+    /// Whether one of these is a client that does not want to be connected with the other.
+    pub(super) fn is_shunned(&self, one: usize, other: usize) -> bool {
+        let (client, member) =
+            if self.kernel.plan.is_client(one) { (one, other) } else { (other, one) };
+        let life = self.client_at(client).and_then(|client| client.life.as_ref());
+        life.is_some_and(|life| !life.dial.wants(self.processes[member].member.node))
     }
 
     /// A member has started, or is gone.
@@ -314,6 +380,10 @@ impl World {
         let client = self.client_at_mut(place);
         let wake_at = client.clock.when(wake_at);
         client.life = Some(life);
+        if let Some(dial) = work.dial {
+            self.dial(place, dial);
+        }
+        self.check_connections(place);
         if cut_short {
             self.kernel.count_fault(Fault::CrashInStep);
             return self.crash_client_for_a_while(place);
@@ -534,6 +604,12 @@ impl World {
             }
             _ => None,
         }
+    }
+
+    /// How many members the client at this place is connected with.
+    pub(super) fn connections_of(&self, place: usize) -> usize {
+        let life = self.client_at(place).and_then(|client| client.life.as_ref());
+        life.map_or(0, |life| life.connected.len())
     }
 
     /// The place of the member that serves the client at this one.

@@ -138,7 +138,11 @@ impl Kernel {
     }
 
     pub(crate) fn count_event(&self, event: &'static str) {
-        *self.events.borrow_mut().entry(event).or_default() += 1;
+        self.count_events(event, 1);
+    }
+
+    pub(crate) fn count_events(&self, event: &'static str, count: u64) {
+        *self.events.borrow_mut().entry(event).or_default() += count;
     }
 
     pub(crate) fn event_counts(&self) -> BTreeMap<&'static str, u64> {

@@ -378,12 +378,16 @@ impl World {
                 (other.member.node, other.version, other.life.is_some())
             }
         };
-        let reaches = self.network.is_open(place, peer) && runs;
+        let is_shunned = self.is_shunned(place, peer);
+        let reaches = self.network.is_open(place, peer) && runs && !is_shunned;
         let Some((host, connected)) = self.host_at(place) else {
             return;
         };
         let before = connected.get(&peer).copied();
         let lost = before.unwrap_or(node);
+        if is_shunned && before.is_none() {
+            return;
+        }
         if !reaches || lost != node {
             connected.remove(&peer);
             host.input(World::unreachable(lost));

@@ -50,6 +50,7 @@ mod damages;
 mod disk;
 mod episodes;
 mod executor;
+mod fan_out;
 mod faults;
 mod hunt;
 mod inject;
@@ -114,6 +115,9 @@ pub enum Kind {
     Usual,
     /// A thousand instances: 5 that vote, 15 learners and 980 clients.
     Fleet,
+    /// So many clients that all watch one znode, of 5 members that vote and 15 learners: who serves them
+    /// is checked, and what a change costs the leader.
+    FanOut(usize),
     /// A few members that an operator stops and starts in turn, by their readiness alone, in most
     /// worlds with empty disks.
     Rolled,
@@ -143,7 +147,10 @@ pub fn run_once(seed: u64, length: Duration, words: Words, kind: Kind) -> Report
     if words != Words::None {
         world.kernel.trace.say_fault(format_args!("{:?}", world.kernel.plan));
     }
-    let lived = catch_unwind(AssertUnwindSafe(|| live(&mut world)));
+    let lived = catch_unwind(AssertUnwindSafe(|| match kind {
+        Kind::FanOut(_) => fan_out::live(&mut world),
+        Kind::Usual | Kind::Fleet | Kind::Rolled | Kind::Loaded => live(&mut world),
+    }));
     if let Err(panic) = lived {
         let what = panic
             .downcast_ref::<String>()

@@ -55,6 +55,9 @@ impl World {
         let spike = if strikes(Fault::DelaySpike) { dice.around(SECOND) } else { 0 };
         let overtakes = strikes(Fault::Reorder);
         let bytes = message.encode(Vec::with_capacity(64));
+        if let Some(sent) = self.sent.get_mut(from) {
+            sent.note(self.kernel.plan.is_client(to), message, bytes.len());
+        }
         let costs = self.kernel.plan.costs;
         if costs.is_some() {
             self.charge(from, costs::message(message, bytes.len()));

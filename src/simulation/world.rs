@@ -15,6 +15,8 @@ use super::clock::{MILLI, Nanos, NodeClock, SECOND};
 use super::costs::{self, Applied};
 use super::disk::SimDisk;
 use super::episodes::Episodes;
+use super::fan_out;
+use super::fan_out::Sent;
 use super::faults::Fault;
 use super::kernel::{Kernel, Phase};
 use super::members;
@@ -54,6 +56,8 @@ pub(crate) enum Event {
     Checkpointed { place: usize, epoch: u64, number: u64 },
     /// A process notices whether it can reach a peer.
     Notice { place: usize, peer: usize },
+    /// A client dials a member.
+    Seek { place: usize, member: usize },
     /// A process starts.
     Start { place: usize },
     /// Links are mended.
@@ -125,6 +129,8 @@ pub(crate) struct World {
     pub(super) episodes: Option<Episodes>,
     /// The operator, in worlds that have one.
     pub(super) operator: Option<Operator>,
+    /// What each member has sent.
+    pub(super) sent: Vec<Sent>,
     due: Timeline<Event>,
     pub(crate) steps: u64,
 }
@@ -136,6 +142,7 @@ impl World {
         let plan = match kind {
             Kind::Usual => Plan::draw(&plans, length),
             Kind::Fleet => Plan::fleet(&plans, length),
+            Kind::FanOut(clients) => fan_out::plan(&plans, clients),
             Kind::Rolled => Plan::rolled(&plans, length),
             Kind::Loaded => Plan::loaded(&plans, length),
         };
@@ -153,6 +160,7 @@ impl World {
             lost_at: 0,
             episodes: plan.load.as_ref().map(|_| Episodes::new(plans.fork(203))),
             operator: plan.rolls.map(|_| Operator::new(plans.fork(202))),
+            sent: vec![Sent::default(); plan.places],
             due: Timeline::default(),
             steps: 0,
             random: random.fork(4),
@@ -166,7 +174,8 @@ impl World {
             world.add_process(member, disk, if old { VERSION } else { INVENTED });
             world.start_later(place);
         }
-        world.add_clients(random.fork(11));
+        let from = if matches!(kind, Kind::FanOut(_)) { fan_out::CLIENTS_FROM } else { 0 };
+        world.add_clients(random.fork(11), from);
         world.damages = random.fork(240);
         world
     }
@@ -332,6 +341,7 @@ impl World {
                 }
             }
             Event::Notice { place, peer } => self.notice(place, peer),
+            Event::Seek { place, member } => self.seek(place, member),
             Event::Start { place } if self.kernel.plan.is_client(place) => self.start_client(place),
             Event::Start { place } => self.start(place),
             Event::Heal { links } => self.heal(&links),

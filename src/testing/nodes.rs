@@ -14,7 +14,7 @@ use crate::machine::State;
 use crate::machine::snapshot::ChunkWriter;
 use crate::node::bootstrap::genesis::nothing;
 use crate::node::client::{Client, ClientConfig};
-use crate::node::io::{Input, Now, Problem, Time};
+use crate::node::io::{Dial, Input, Now, Problem, Time};
 use crate::node::stored::{HardState, Identity, SnapshotMeta};
 use crate::node::{CONTAINER_PERIOD, LogLimits, NodeConfig};
 use crate::runtime::clock::Clock;
@@ -55,6 +55,8 @@ struct Running {
     store: Option<MemoryStore>,
     calls: Receiver<Call>,
     wake_at: Time,
+    /// Whom a client is to be connected with; a member, with all.
+    dial: Dial,
 }
 
 /// The id of a node's sessions in scheme `ip`.
@@ -176,7 +178,8 @@ impl Nodes {
         shared.reached_at(self.members[node].address.clone());
         shared.cluster.store(CLUSTER, Ordering::Relaxed);
         let calls = host.calls();
-        self.slots[node].running = Some(Running { host, store, calls, wake_at: Time::ZERO });
+        self.slots[node].running =
+            Some(Running { host, store, calls, wake_at: Time::ZERO, dial: Dial::seeking() });
         for other in 0..self.slots.len() {
             self.meet(node, other);
             self.meet(other, node);
@@ -205,13 +208,19 @@ impl Nodes {
         self.slots[one].group == self.slots[other].group && self.slots[other].running.is_some()
     }
 
+    /// Whether this is a client, and does not want to be connected with the other one.
+    fn shuns(&self, node: usize, other: usize) -> bool {
+        let running = self.slots[node].running.as_ref();
+        running.is_some_and(|running| !running.dial.wants(self.members[other].node))
+    }
+
     /// Reports to a node whether it reaches another one.
     fn meet(&mut self, node: usize, other: usize) {
         let is_client = |place: usize| self.slots[place].disk.is_none();
-        if node == other || (is_client(node) && is_client(other)) {
+        if node == other || (is_client(node) && is_client(other)) || self.shuns(node, other) {
             return;
         }
-        let reaches = self.reaches(node, other);
+        let reaches = self.reaches(node, other) && !self.shuns(other, node);
         let (peer, version) = (self.members[other].node, self.slots[other].version);
         let Some(running) = &mut self.slots[node].running else {
             return;
@@ -381,6 +390,16 @@ impl Nodes {
             }));
         }
         let cluster = running.host.engine().cluster();
+        if let Some(dial) = work.dial {
+            let former = std::mem::replace(&mut running.dial, dial);
+            for other in 0..self.slots.len() {
+                let id = self.members[other].node;
+                if former.wants(id) == self.shuns(node, other) {
+                    self.meet(node, other);
+                    self.meet(other, node);
+                }
+            }
+        }
         for (to, message) in work.messages {
             let other = self.members.iter().position(|member| member.node == to);
             let Some(other) = other.filter(|other| self.reaches(node, *other)) else {

@@ -105,7 +105,8 @@ impl Default for TransportOptions {
             #[cfg(feature = "tls")]
             reload_interval: Duration::from_secs(10),
             queue_bytes_max: 64 << 20,
-            unlisted_max: CLIENTS_MAX + OTHERS_MAX,
+            // As many clients as it serves, and as many whose spare it is.
+            unlisted_max: 2 * CLIENTS_MAX + OTHERS_MAX,
             handshakes_max: 256,
             handshakes_per_address_max: 64,
             received_per_second_max: 256 << 20,

@@ -194,6 +194,10 @@ pub(crate) trait Network {
     /// node.
     fn set_peers(&mut self, peers: Vec<RemotePeer>);
 
+    /// Whether nodes are looked for at the addresses of seeds, as at the start. If not, peers that
+    /// were found there and are no members are disconnected.
+    fn set_seeking(&mut self, seeks: bool);
+
     /// Sets this node's cluster, which it had none of. Peers learn of it over new connections, and
     /// those of other clusters are disconnected. A client stays connected to the members of its own
     /// cluster, which need not know.

@@ -62,6 +62,8 @@ pub struct Metrics {
     pub znodes: u64,
     /// Current sessions of the cluster.
     pub sessions: u64,
+    /// The clients that it serves now: instances without a replica.
+    pub clients: u64,
     /// Writes that its replica has applied: the number of the last one.
     pub zxid: u64,
     /// Messages sent to peers. This and the following are 0 in an in-memory cluster.
@@ -133,6 +135,7 @@ impl fmt::Display for Metrics {
             ("watches", self.watches),
             ("znodes", self.znodes),
             ("sessions", self.sessions),
+            ("clients", self.clients),
             ("zxid", self.zxid),
         ];
         for (name, value) in gauges {

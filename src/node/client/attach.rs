@@ -1,8 +1,8 @@
 //! Which member serves a client, and what the client does with the messages of that member.
 
-use super::{Client, Member, PeerMessage, Time, ToClient};
+use super::{Client, PeerMessage, Time, ToClient};
 use crate::machine::command::Outcome;
-use crate::node::client_message::{Claim, FromClient, HeldWatch, UpTo, are_members};
+use crate::node::client_message::{Claim, Elsewhere, FromClient, HeldWatch, UpTo, are_members};
 use crate::node::io::{Availability, Holding, Problem};
 use crate::node::replica::server::CLAIMS_BYTES_MAX;
 use crate::node::versions::PATIENCE_TICKS;
@@ -45,6 +45,13 @@ pub(super) struct Attachment {
     leaderless_since: Option<Time>,
 }
 
+impl Attachment {
+    /// The member knows no leader.
+    pub(super) fn is_leaderless(&self) -> bool {
+        self.leaderless_since.is_some()
+    }
+}
+
 impl Client {
     pub(super) fn take_message(&mut self, from: NodeId, message: PeerMessage) {
         match message {
@@ -73,10 +80,13 @@ impl Client {
                     self.take_updates(updates, up_to);
                 }
             }
-            PeerMessage::LetGo { attachment, reason } => {
+            PeerMessage::LetGo { attachment, reason, elsewhere } => {
                 let ours = |of: &super::Attachment| of.member == from && of.id == attachment;
                 if self.attached.as_ref().is_some_and(ours) {
                     tracing::debug!(client = self.id, member = from, reason, "let go");
+                    if let Some(elsewhere) = elsewhere {
+                        self.look_elsewhere(from, *elsewhere);
+                    }
                     self.lose_member(from, self.avoided_until());
                 }
             }
@@ -85,19 +95,32 @@ impl Client {
         }
     }
 
+    /// A member serves as many clients as it can, and names the others.
+    fn look_elsewhere(&mut self, from: NodeId, elsewhere: Elsewhere) {
+        let Elsewhere { cluster, members, availability, leader } = elsewhere;
+        if self.cluster == 0 || self.cluster == cluster {
+            self.note_leader(leader);
+            self.learn(members, availability);
+            self.note_full(from);
+        }
+    }
+
     /// A peer cannot be reached. One that is not a member is forgotten.
     pub(super) fn missed(&mut self, peer: NodeId, problem: Problem) {
-        let is_member = self.roster.contains(&peer);
+        if !self.wants(peer) {
+            return;
+        }
+        let is_member = self.roster.contains_key(&peer);
         if !is_member && (!self.roster.is_empty() || self.members.len() >= MEMBERS_MAX) {
             self.members.remove(&peer);
             return;
         }
-        let new = Member { problem: None, version: 0, avoided_until: Time::ZERO };
-        self.members.entry(peer).or_insert(new).problem = Some(problem);
+        let member = self.members.entry(peer).or_default();
+        (member.is_up, member.problem) = (false, Some(problem));
+        self.note_unreached(peer);
     }
 
-    /// Takes in the members that the serving member reports. The client dials them from now on, beside
-    /// the addresses that it was given.
+    /// Takes in the members that a member reports.
     fn learn(&mut self, members: Vec<membership::Member>, availability: Availability) {
         if !are_members(&members, &availability) {
             tracing::warn!(client = self.id, "a member reports an impossible list of members");
@@ -106,16 +129,15 @@ impl Client {
             }
             return;
         }
-        self.roster = members.iter().map(|member| member.node).collect();
+        self.roster = members.iter().map(|member| (member.node, member.clone())).collect();
         self.availability = availability;
+        self.choice.is_due = true;
         let roster = &self.roster;
-        self.members.retain(|peer, of| of.problem.is_none() || roster.contains(peer));
-        for node in roster {
-            let problem = Some(Problem::not_yet());
-            let new = Member { problem, version: 0, avoided_until: Time::ZERO };
-            self.members.entry(*node).or_insert(new);
+        self.members.retain(|peer, of| of.is_up || roster.contains_key(peer));
+        for node in roster.keys() {
+            self.members.entry(*node).or_default();
         }
-        self.effects.members = Some(members).filter(|_| !planted(Bug::ClientKeepsToItsList));
+        self.effects.members = Some(members);
     }
 
     /// Whether the serving member is of this client's cluster, the first that has served it. The client
@@ -149,13 +171,28 @@ impl Client {
     pub(super) fn lose_member(&mut self, member: NodeId, avoided_until: Time) {
         if self.attached.as_ref().is_some_and(|attached| attached.member == member) {
             tracing::debug!(client = self.id, member, "lost its member");
-            self.attached = None;
-            self.messages.clear();
-            self.claimed.clear();
+            self.forget_member();
         }
-        if let Some(member) = self.members.get_mut(&member) {
-            member.avoided_until = member.avoided_until.max(avoided_until);
+        if avoided_until > Time::ZERO {
+            self.note_failure(member, avoided_until);
         }
+    }
+
+    fn forget_member(&mut self) {
+        self.choice.is_due = true;
+        self.attached = None;
+        self.messages.clear();
+        self.claimed.clear();
+    }
+
+    /// Leaves its member of its own accord, which need not wait until the client is silent.
+    pub(super) fn part(&mut self) {
+        let Some(attached) = &self.attached else { return };
+        let (attachment, number, received) = (attached.id, attached.said, attached.received);
+        let messages = vec![FromClient::End];
+        let end = PeerMessage::FromClient { attachment, number, received, messages };
+        self.effects.messages.push((attached.member, end));
+        self.forget_member();
     }
 
     /// Leaves a member that sends nothing, or that knows no leader.
@@ -178,31 +215,25 @@ impl Client {
     /// Whether another member could be asked.
     fn others(&self, member: NodeId) -> bool {
         let now = self.now.mono;
-        self.members
-            .iter()
-            .any(|(id, of)| *id != member && of.problem.is_none() && of.avoided_until <= now)
+        self.members.iter().any(|(id, of)| *id != member && of.may_serve(now))
     }
 
-    /// Asks a member to serve, if none does: any of those that are there.
+    /// Asks a member to serve, if none does: the best of those that are there.
     pub(super) fn attach(&mut self) {
         if self.attached.is_some() {
             return;
         }
         let now = self.now.mono;
-        let there = self
-            .members
-            .iter()
-            .filter(|(_, member)| member.problem.is_none() && member.avoided_until <= now);
-        let mut there: Vec<NodeId> = there.map(|(id, _)| *id).collect();
-        if there.iter().any(|id| self.roster.contains(id)) {
-            // Another instance at an address of the list may not be a member any more, or not yet.
-            there.retain(|id| self.roster.contains(id));
+        let there = self.members.iter().filter(|(_, member)| member.may_serve(now));
+        let there = there.map(|(id, _)| *id);
+        // Another instance at an address of the list may not be a member any more, or not yet.
+        if let Some(best) = there.min_by_key(|id| (!self.roster.contains_key(id), self.rank(*id))) {
+            self.attach_to(best);
         }
-        if there.is_empty() {
-            return;
-        }
-        let place = usize::try_from(self.draw() % there.len() as u64).unwrap_or(0);
-        let member = there[place];
+    }
+
+    pub(super) fn attach_to(&mut self, member: NodeId) {
+        let now = self.now.mono;
         // A later attachment has a greater number, also after a restart of this client, so that no
         // member has to remember the former process.
         self.attachments += 1;
@@ -313,6 +344,7 @@ impl Client {
             self.settled_at = now + self.config.tick * PATIENCE_TICKS;
         }
         (self.version, self.leader) = (self.version.max(up_to.version), up_to.leader);
+        self.note_leader(up_to.leader);
         if let Some(attached) = &mut self.attached {
             if up_to.leader == 0 {
                 attached.leaderless_since.get_or_insert(now);

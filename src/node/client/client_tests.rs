@@ -42,7 +42,7 @@ fn say(
     let sent = std::mem::take(&mut storm.cluster.elsewhere);
     let ours = sent.into_iter().filter(|(_, to, _)| *to == from);
     ours.filter_map(|(_, _, message)| match message {
-        PeerMessage::LetGo { attachment, reason } if attachment == of => Some(reason),
+        PeerMessage::LetGo { attachment, reason, .. } if attachment == of => Some(reason),
         _ => None,
     })
     .collect()

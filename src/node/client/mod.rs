@@ -18,6 +18,9 @@
 
 mod attach;
 mod calls;
+mod choice;
+#[cfg(test)]
+mod choice_tests;
 #[cfg(test)]
 mod client_tests;
 #[cfg(test)]
@@ -44,6 +47,7 @@ use crate::node::sessions;
 use crate::node::sessions::LocalSessions;
 use crate::node::sessions::read_index::ReadIndexRequests;
 use crate::types::error::Error;
+use crate::types::membership;
 use crate::types::membership::NodeId;
 use crate::types::session::SessionState;
 use crate::types::version::FIRST;
@@ -51,6 +55,7 @@ use crate::types::watch::WatchInfo;
 use crate::types::znode::{SessionId, Zxid};
 use attach::Attachment;
 use calls::Outstanding;
+use choice::{Choice, Member};
 
 /// Why a client stops after it was asked to leave.
 pub(crate) const LEFT: &str = "it has left";
@@ -82,15 +87,6 @@ struct Watch {
     data: bool,
 }
 
-/// A member that the client knows.
-#[derive(Debug)]
-struct Member {
-    problem: Option<Problem>,
-    version: u16,
-    /// Until when it is not asked to serve, since it did not serve when it was asked.
-    avoided_until: Time,
-}
-
 pub(crate) struct Client {
     id: NodeId,
     config: ClientConfig,
@@ -102,7 +98,8 @@ pub(crate) struct Client {
     /// The members of the cluster, and other instances that are connected.
     members: BTreeMap<NodeId, Member>,
     /// The members of the cluster, as a serving member last reported them; none before.
-    roster: BTreeSet<NodeId>,
+    roster: BTreeMap<NodeId, membership::Member>,
+    choice: Choice,
     /// Whether they can decide, by the same report.
     availability: Availability,
     attached: Option<Attachment>,
@@ -161,7 +158,8 @@ impl Client {
             random: config.seed,
             cluster: 0,
             members: BTreeMap::new(),
-            roster: BTreeSet::new(),
+            roster: BTreeMap::new(),
+            choice: Choice::new(),
             availability: Availability::default(),
             attached: None,
             attachments: 0,
@@ -235,16 +233,33 @@ impl Client {
             leader: (leader != 0 && self.stopped.is_none()).then_some(leader),
             zxid: self.seen,
             fresh_at: self.fresh_at,
-            peers: self.members.iter().map(|(id, of)| (*id, of.problem.clone())).collect(),
+            peers: self.problems(),
             version: self.version,
             own_version: self.config.version,
-            versions: self.members.iter().map(|(id, of)| (*id, of.version)).collect(),
+            versions: self.linked().map(|(id, of)| (*id, of.version)).collect(),
             availability: self.availability(leader != 0),
             forming: self.missing(),
             // It takes nobody's place.
             is_placed: true,
             ..NodeStatus::default()
         }
+    }
+
+    /// What it knows of members: of those that it deals with itself, and of those that the leader
+    /// misses.
+    fn problems(&self) -> Vec<(NodeId, Option<Problem>)> {
+        let own = self.linked().map(|(id, of)| (*id, of.problem.clone()));
+        let mut all: BTreeMap<NodeId, Option<Problem>> = own.collect();
+        for node in &self.availability.silent {
+            let reason = "the leader does not hear from it".to_owned();
+            all.entry(*node).or_insert(Some(Problem { reason, refused: false }));
+        }
+        all.into_iter().collect()
+    }
+
+    /// The members that it is connected with, or has tried to reach.
+    fn linked(&self) -> impl Iterator<Item = (&NodeId, &Member)> {
+        self.members.iter().filter(|(_, of)| of.is_up || of.problem.is_some())
     }
 
     /// Whether the cluster can decide, by its member's last report; not while it has no member.
@@ -280,6 +295,7 @@ impl Client {
             self.next_tick = now.mono + self.config.heartbeat;
             self.pulse();
         }
+        self.choose();
         self.attach();
         self.send();
         self.end_sessions();
@@ -296,8 +312,12 @@ impl Client {
             Input::Connected { peer, version } => {
                 // A connection made again may have lost what the former one carried.
                 self.lose_member(peer, Time::ZERO);
-                let avoided_until = Time::ZERO;
-                self.members.insert(peer, Member { problem: None, version, avoided_until });
+                if self.wants(peer) {
+                    let member = self.members.entry(peer).or_default();
+                    (member.is_up, member.problem, member.version) = (true, None, version);
+                    member.avoided_until = Time::ZERO;
+                    self.choice.is_due = true;
+                }
             }
             Input::Unreachable { peer, problem } => {
                 self.lose_member(peer, Time::ZERO);
@@ -359,6 +379,7 @@ impl Client {
         self.local.renew_again(unrenewed, now);
         self.local.send_stuck_again(now);
         self.check_member();
+        self.choice.is_due = true;
     }
 
     /// Gathers what is sent to the member now.
@@ -408,16 +429,7 @@ impl Client {
             self.effects.replies.push((call.request, Err(error.clone())));
         }
         self.effects.ended.extend(std::mem::take(&mut self.watches).into_keys());
-        if let Some(attached) = self.attached.take() {
-            let (attachment, number, received) = (attached.id, attached.said, attached.received);
-            let end = PeerMessage::FromClient {
-                attachment,
-                number,
-                received,
-                messages: vec![FromClient::End],
-            };
-            self.effects.messages.push((attached.member, end));
-        }
+        self.part();
         self.effects.stopped = Some(reason.clone());
         self.stopped = Some(reason);
     }

@@ -77,7 +77,7 @@ pub(crate) fn start(kernel: &Rc<Kernel>, place: usize, coordinator: &Coordinator
     }
 }
 
-fn new_client(kernel: &Rc<Kernel>, place: usize, coordinator: &Coordinator) -> Client {
+pub(crate) fn new_client(kernel: &Rc<Kernel>, place: usize, coordinator: &Coordinator) -> Client {
     let is_client = kernel.plan.is_client(place);
     let random = if is_client { &kernel.client_instance_random } else { &kernel.random };
     Client {

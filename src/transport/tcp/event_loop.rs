@@ -416,6 +416,10 @@ impl Network for EventLoop {
         self.outgoing.set_peers(&mut self.context, peers);
     }
 
+    fn set_seeking(&mut self, seeks: bool) {
+        self.outgoing.set_seeking(&mut self.context, seeks);
+    }
+
     fn set_cluster(&mut self, cluster: u64) {
         if self.context.local.cluster == cluster {
             return;

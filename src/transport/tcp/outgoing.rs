@@ -30,6 +30,8 @@ use crate::types::membership::NodeId;
 pub(super) struct Outgoing {
     pub(super) peers: BTreeMap<NodeId, DialledPeer>,
     pub(super) seeds: Vec<Seed>,
+    /// Whether seeds are dialled.
+    pub(super) seeks: bool,
     /// Peers that may have bytes to write and room for them.
     unflushed: Vec<Target>,
     /// Peers that may have more to read at once.
@@ -141,7 +143,7 @@ impl Outgoing {
     }
 
     /// `lasted` says whether it had been a peer for long.
-    fn remove(&mut self, context: &mut Context, node: NodeId, lasted: bool) {
+    pub(super) fn remove(&mut self, context: &mut Context, node: NodeId, lasted: bool) {
         if let Some(mut peer) = self.peers.remove(&node) {
             peer.disconnect(context);
             context.subjects.forget(node);

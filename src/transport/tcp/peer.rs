@@ -205,6 +205,11 @@ impl DialledPeer {
         self.arm(context, Some(context.now + pause));
     }
 
+    /// Dials after this pause.
+    pub(super) fn dial_in(&mut self, context: &mut Context, pause: Duration) {
+        self.arm(context, Some(context.now + pause));
+    }
+
     /// The pause before the next attempt.
     fn pause(&mut self, context: &Context) -> Duration {
         let doubled = 1_u32 << self.failures.min(20);

@@ -8,6 +8,9 @@ use super::peer::{DialledPeer, Target};
 use crate::transport::handshake::Responder;
 use crate::types::membership::NodeId;
 
+/// How long a client waits for the node at one address before it dials the next (RFC 8305, section 5).
+const SEED_PAUSE: Duration = Duration::from_millis(250);
+
 /// An address where a node may be.
 #[derive(Debug)]
 pub(super) struct Seed {
@@ -22,7 +25,43 @@ impl Outgoing {
             let place = self.seeds.len();
             let peer = DialledPeer::new(Target::Seed(place), address, context.now);
             self.seeds.push(Seed { peer, rests_for: None });
-            if !self.may_rest(place) {
+        }
+        self.set_seeking(context, true);
+    }
+
+    /// Dials the seeds, or lets them rest and leaves the peers that were found there and are not
+    /// listed.
+    pub(super) fn set_seeking(&mut self, context: &mut Context, seeks: bool) {
+        if std::mem::replace(&mut self.seeks, seeks) == seeks {
+            return;
+        }
+        if seeks {
+            return self.dial_seeds(context);
+        }
+        for seed in &mut self.seeds {
+            seed.peer.disconnect(context);
+        }
+        let found = self.peers.iter().filter(|(_, peer)| peer.listed.is_none());
+        for node in found.map(|(node, _)| *node).collect::<Vec<_>>() {
+            self.remove(context, node, true);
+        }
+    }
+
+    /// A member needs all nodes that it can find, and dials all seeds at once. A client needs one, and
+    /// dials one seed after the other until it is told to stop. Clients that are given the same list do
+    /// not begin with the same address.
+    fn dial_seeds(&mut self, context: &mut Context) {
+        let (count, is_client) = (self.seeds.len(), context.is_client());
+        let first = if is_client { context.local.node as usize } else { 0 };
+        for turn in 0..count {
+            let place = first.wrapping_add(turn) % count;
+            if self.may_rest(place) {
+                continue;
+            }
+            if is_client && turn > 0 {
+                let pause = SEED_PAUSE * u32::try_from(turn).unwrap_or(u32::MAX);
+                self.seeds[place].peer.dial_in(context, pause);
+            } else {
                 self.with(context, Target::Seed(place), DialledPeer::redial);
             }
         }
@@ -61,7 +100,9 @@ impl Outgoing {
         for seed in &mut self.seeds {
             if seed.rests_for == Some(node) {
                 seed.rests_for = None;
-                seed.peer.resume(context, lasted, Duration::ZERO);
+                if self.seeks {
+                    seed.peer.resume(context, lasted, Duration::ZERO);
+                }
             }
         }
     }
@@ -76,7 +117,9 @@ impl Outgoing {
         for seed in &mut self.seeds {
             if seed.rests_for == Some(node) && seed.peer.address != peer.address {
                 seed.rests_for = None;
-                seed.peer.resume(context, true, at_least);
+                if self.seeks {
+                    seed.peer.resume(context, true, at_least);
+                }
             }
         }
     }

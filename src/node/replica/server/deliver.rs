@@ -204,7 +204,8 @@ impl Replica {
     ) {
         self.drop_client(client);
         let reason = reason.to_owned();
-        effects.messages.push((client, PeerMessage::LetGo { attachment, reason }));
+        let message = PeerMessage::LetGo { attachment, reason, elsewhere: None };
+        effects.messages.push((client, message));
     }
 
     pub(in crate::node) fn let_all_go(&mut self, reason: &str, effects: &mut Effects) {

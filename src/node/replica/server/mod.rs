@@ -35,7 +35,7 @@ use crate::types::membership::{Member, NodeId};
 use crate::types::znode::{SessionId, Zxid};
 
 /// How many clients a member serves.
-pub(crate) const CLIENTS_MAX: usize = 1024;
+pub(crate) const CLIENTS_MAX: usize = 4096;
 /// What the requests of one client that wait at its member may take. A client keeps to half of it.
 pub(crate) const QUEUE_BYTES_MAX: usize = 4 << 20;
 /// What a client may hold when it begins: watches, mostly.
@@ -205,6 +205,10 @@ impl ClientServer {
     fn beginning(&self) -> Vec<NodeId> {
         let begun = self.clients.iter().filter(|(_, client)| client.beginning.is_some());
         begun.map(|(id, _)| *id).collect()
+    }
+
+    pub(in crate::node) fn count(&self) -> usize {
+        self.clients.len()
     }
 
     pub(in crate::node) fn has(&self, node: NodeId) -> bool {

@@ -1,7 +1,7 @@
 //! What a member does for its clients.
 
 use crate::machine::command::Request;
-use crate::node::client_message::{FromClient, ToClient, UpTo};
+use crate::node::client_message::{Elsewhere, FromClient, ToClient, UpTo};
 use crate::node::leader::admission;
 use crate::node::leader::read_index::Asked;
 use crate::node::message::PeerMessage;
@@ -43,7 +43,7 @@ impl Node {
                 return self.let_go(from, attachment, "it is a member");
             }
             if self.replica.clients.clients.len() >= CLIENTS_MAX {
-                return self.let_go(from, attachment, "it serves too many already");
+                return self.send_elsewhere(from, attachment);
             }
             self.replica.clients.clients.insert(from, ServedClient::new(attachment, seen, now));
         } else {
@@ -258,6 +258,20 @@ impl Node {
         let leader = self.leadership.leader;
         let up_to = UpTo { zxid: self.machine.zxid(), version: self.machine.version(), leader };
         self.replica.send_updates(up_to, &mut self.effects);
+    }
+
+    /// Tells a client that there is no room for it, and who the other members are.
+    fn send_elsewhere(&mut self, client: NodeId, attachment: u64) {
+        let elsewhere = Elsewhere {
+            cluster: self.cluster(),
+            members: self.membership.members().to_vec(),
+            availability: self.availability(),
+            leader: self.leadership.leader,
+        };
+        let reason = "it serves too many already".to_owned();
+        let elsewhere = Some(Box::new(elsewhere));
+        let message = PeerMessage::LetGo { attachment, reason, elsewhere };
+        self.effects.messages.push((client, message));
     }
 
     fn let_go(&mut self, client: NodeId, attachment: u64, reason: &str) {

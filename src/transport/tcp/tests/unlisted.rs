@@ -259,7 +259,7 @@ fn client(node: NodeId, seeds: &[String], options: &TransportOptions) -> Node {
 
 /// What may be said to a client; of this length, about.
 fn told(number: u64, bytes: usize) -> PeerMessage {
-    PeerMessage::LetGo { attachment: number, reason: "x".repeat(bytes) }
+    PeerMessage::LetGo { attachment: number, reason: "x".repeat(bytes), elsewhere: None }
 }
 
 /// A client is told what it should be, whatever keys the two have.

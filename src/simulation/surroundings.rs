@@ -7,10 +7,11 @@ use crate::node::client_message::FromClient;
 use crate::node::io::{DiskOp, WatchId};
 use crate::node::message::{PeerMessage, RaftBody};
 use crate::node::stored::Boot;
-use crate::planted::{Bug, if_planted, planted};
+use crate::planted::{Bug, if_planted, planted, strikes};
 use crate::runtime::host::{HandleEffects, Host};
+use crate::simulation::clock::{Nanos, SECOND};
 use crate::types::membership::NodeId;
-use crate::types::watch::WatchEvent;
+use crate::types::watch::{EventKind, WatchEvent};
 
 /// Events that a planted bug delivers a step late.
 pub(super) type LateEvents = Vec<(WatchId, WatchEvent)>;
@@ -19,6 +20,7 @@ pub(super) type LateEvents = Vec<(WatchId, WatchEvent)>;
 /// those that find no room in their channels.
 pub(super) fn delay_events(host: &mut Host, of_step: &mut HandleEffects, late: &mut LateEvents) {
     let events = of_step.events_mut();
+    assert!(!strikes(Bug::StepPanics, 10_000), "planted");
     if_planted(Bug::EventLate, || std::mem::swap(late, events));
     if planted(Bug::GapLate) {
         let (full, mut in_time): (LateEvents, LateEvents) =
@@ -27,6 +29,21 @@ pub(super) fn delay_events(host: &mut Host, of_step: &mut HandleEffects, late: &
         events.append(&mut in_time);
         *late = full;
     }
+}
+
+/// Says of some events that they stand for others.
+pub(super) fn misreport(of_step: &mut HandleEffects) {
+    for (_, event) in of_step.events_mut() {
+        if strikes(Bug::GapForNothing, 50) {
+            event.kind = EventKind::Gap;
+        }
+        event.net |= strikes(Bug::NetForNothing, 50);
+    }
+}
+
+/// For how long a node computes besides what a message takes.
+pub(super) fn dawdling() -> Nanos {
+    if strikes(Bug::StepDawdles, 5_000) { SECOND } else { 0 }
 }
 
 /// What a disk forgets between two starts.
@@ -69,4 +86,16 @@ pub(super) fn renumber(node: &Node, message: &mut PeerMessage) {
             request.seq = record.last_seq + 1;
         }
     }
+}
+
+/// A refusal of a vote, which a candidate counts as a vote for it.
+pub(super) fn count_refusal(message: &mut PeerMessage) {
+    if let PeerMessage::Raft { body: RaftBody::VoteResponse { reject, .. }, .. } = message {
+        if_planted(Bug::RefusalCounted, || *reject = false);
+    }
+}
+
+/// What of a message arrives.
+pub(super) fn arriving(bytes: &[u8]) -> &[u8] {
+    &bytes[..bytes.len() - usize::from(strikes(Bug::MessageCut, 500))]
 }

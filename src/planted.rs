@@ -123,7 +123,7 @@ bugs! {
     ContainersStay: "a container that is not used any more stays";
         ["I31 what is not used any more is deleted"],
     DueForgottenAtSnapshot: "a node that starts from a snapshot does not know what is due";
-        ["I14 what was written opens"],
+        ["I31 what is not used any more is deleted"],
     SecretIgnored: "a session is resumed with any password";
         ["I20 a session needs its password"],
     DetachCloses: "a session that its holder detaches is closed";
@@ -161,7 +161,7 @@ bugs! {
     SeamTwice: "a watch from the past begins with a change that was seen already";
         ["W2 W3 the event that is due"],
     WatchBeforeItsZxid: "a watch from a zxid is answered before its replica has come to that";
-        ["W6 only what nobody has is future", "W6 what was shown is not future"],
+        ["W6 only what nobody has is future"],
     RemovedWatchStays: "a watch that was removed still fires";
         ["W3 a watch that was removed is over", "W3 nothing after the last"],
     LockEarly: "the second in the queue takes the lock too";
@@ -328,14 +328,18 @@ bugs! {
         ["I22 clones share a holding"],
     LostAtOnce: "a guard says from the start that it is lost";
         ["I22 held", "I22 the last one releases"],
-    DecidedTwice: "a transaction that is decided is decided again";
+    OutcomeMistold: "a participant is told that a transaction was aborted, whatever was decided";
         ["transactions have one outcome"],
     ValueMisnumbered: "a follower is shown a value with the version of another";
         ["versions grow"],
-    InstancesMissed: "a set of as many instances as before is not shown";
+    InstancesMissed: "some changes of a service's instances are not shown";
         ["who follows a service is told of all"],
-    RefusalCounted: "a candidate counts a refusal as a vote for it";
-        ["I11 one leader a term", "I11 log matching"],
+    PreCandidateLeads: "a node that asks whether it would be elected believes that it leads";
+        ["I11 one leader a term"],
+    EntryAltered: "a follower gets another entry than its leader has sent";
+        ["I11 log matching"],
+    LastIsFuture: "a watch from the last zxid is refused as one of the future";
+        ["W6 only what nobody has is future", "W6 what was shown is not future"],
     MessageCut: "a message arrives without its last byte";
         ["messages decode"],
     AnswerMixed: "a write that is done is answered as if it were not";
@@ -355,7 +359,7 @@ bugs! {
     GapForNothing: "a gap comes in the place of an event that was not left out";
         ["W6 gaps"],
     NetForNothing: "an event says that it stands for what a snapshot has changed";
-        ["W6 net changes come with a snapshot", "W6 net changes after a move"],
+        ["W6 net changes come with a snapshot"],
     LeaderToldAgain: "an observer of an election is shown a leader whom it was shown before";
         ["elections: told once"],
     LastForLeader: "an observer takes the last candidate for the leader";

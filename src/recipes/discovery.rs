@@ -9,7 +9,7 @@ use std::time::Duration;
 use crate::api::session::Session;
 use crate::api::snapshot::Snapshot;
 use crate::api::watch::Watch;
-use crate::planted::{Bug, planted};
+use crate::planted::{Bug, strikes};
 use crate::recipes::blocking;
 use crate::recipes::cache::Cache;
 use crate::recipes::errors::children_or_none;
@@ -186,9 +186,7 @@ impl InstancesWatch {
     /// The view's set, if it differs from the one returned last.
     fn report(&mut self) -> Result<Option<Vec<Instance>>> {
         let now = instances(self.cache.view(), self.cache.path())?;
-        let same_number = |before: &Vec<Instance>| before.len() == now.len();
-        let missed = self.reported.as_ref().is_some_and(same_number);
-        if self.reported.as_ref() == Some(&now) || (missed && planted(Bug::InstancesMissed)) {
+        if self.reported.as_ref() == Some(&now) || strikes(Bug::InstancesMissed, 3) {
             return Ok(None);
         }
         self.reported = Some(now.clone());

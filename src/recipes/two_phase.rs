@@ -25,7 +25,6 @@ use serde::{Deserialize, Serialize};
 use crate::api::multi::Multi;
 use crate::api::session::Session;
 use crate::api::snapshot::Snapshot;
-use crate::planted::{Bug, unless};
 use crate::recipes::blocking;
 use crate::recipes::codec::{Codec, Postcard};
 use crate::recipes::creating::created_in_multi;
@@ -358,8 +357,7 @@ impl TwoPhaseCommit {
         phase: Phase,
     ) -> Result<Multi<'a>> {
         let decided = self.encode(&Header { phase, ..header.value.clone() })?;
-        let seen = unless(Bug::DecidedTwice, Condition::Mzxid(header.mzxid), Condition::Exists);
-        Ok(multi.require(&self.path, seen).set(&self.path, decided))
+        Ok(multi.require(&self.path, Condition::Mzxid(header.mzxid)).set(&self.path, decided))
     }
 
     fn tally(&self, snapshot: &Snapshot, header: &Header) -> Result<Tally> {

@@ -2,6 +2,8 @@
 //! stands in for the disk, the network and the thread that delivers events, so that the product
 //! code has no trace of them.
 
+use bytes::Bytes;
+
 use crate::node::Node;
 use crate::node::client_message::FromClient;
 use crate::node::io::{DiskOp, WatchId};
@@ -88,10 +90,12 @@ pub(super) fn renumber(node: &Node, message: &mut PeerMessage) {
     }
 }
 
-/// A refusal of a vote, which a candidate counts as a vote for it.
-pub(super) fn count_refusal(message: &mut PeerMessage) {
-    if let PeerMessage::Raft { body: RaftBody::VoteResponse { reject, .. }, .. } = message {
-        if_planted(Bug::RefusalCounted, || *reject = false);
+/// Empties an entry on its way to a follower.
+pub(super) fn alter(message: &mut PeerMessage) {
+    if let PeerMessage::Raft { body: RaftBody::Append { entries, .. }, .. } = message {
+        for entry in entries.iter_mut().filter(|_| strikes(Bug::EntryAltered, 500)) {
+            entry.data = Bytes::default();
+        }
     }
 }
 

@@ -23,7 +23,7 @@ fn the_same_seed_gives_the_same_trace() {
 /// All of them are hunted by the example, which is not built for debugging: see `.ci/run`.
 #[test]
 fn a_planted_bug_is_found() {
-    let hunt = hunt(Bug::EventTwice, 0..20, MINUTE, Words::None);
+    let hunt = hunt(Bug::OneShotStays, 0..20, MINUTE, Words::None);
     assert_eq!(hunt.missed, [""; 0]);
     assert_eq!(run(hunt.found[0].seed, MINUTE, Kind::Usual).failure, None, "it is gone again");
 }

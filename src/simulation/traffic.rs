@@ -108,7 +108,7 @@ impl World {
         if let Some(life) = &mut self.processes[to].life
             && (!message.is_of_cluster() || life.host.node().cluster() == cluster)
         {
-            surroundings::count_refusal(&mut message);
+            surroundings::alter(&mut message);
             surroundings::renumber(life.host.node(), &mut message);
             let from = surroundings::sender(life.host.node(), nodes.0, &message);
             life.owed += costs::message(&message, bytes.len()) + surroundings::dawdling();

@@ -300,7 +300,6 @@ bugs! {
         [
             "U1 requests are answered in time",
             "U2 a slow disk unseats no leader",
-            "U3 no session ends for another's disk",
         ],
     LevelByEntries: "a learner is level only if it has the last entry at each look";
         ["U5 who lags catches up"],
@@ -339,7 +338,7 @@ bugs! {
     EntryAltered: "a follower gets another entry than its leader has sent";
         ["I11 log matching"],
     LastIsFuture: "a watch from the last zxid is refused as one of the future";
-        ["W6 only what nobody has is future", "W6 what was shown is not future"],
+        ["W6 only what nobody has is future"],
     MessageCut: "a message arrives without its last byte";
         ["messages decode"],
     AnswerMixed: "a write that is done is answered as if it were not";
@@ -376,8 +375,6 @@ bugs! {
         ["no wonder", "recipes fail as writes do"],
     LeaderAwaitsDisk: "a leader sends entries after its own disk has them";
         ["U1 a majority commits"],
-    LearnerStays: "no learner becomes a voter";
-        ["M2 whoever is replaced becomes ready"],
     StepDawdles: "a step of a node takes a second";
         ["U4 no step takes long"],
     PledgeUnsynced: "a promise or a pledge is announced before it is durable";

@@ -143,7 +143,6 @@ impl View {
             (caught_up || planted(Bug::LearnerPromotedBehind))
                 && self.is_alive(*node)
                 && !self.leaving.contains(node)
-                && !planted(Bug::LearnerStays)
         };
         let mut candidates: Vec<NodeId> = self.learners.iter().copied().filter(could).collect();
         candidates.sort_by_key(|node| (self.crowd(&voters, *node), *node));

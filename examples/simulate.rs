@@ -179,7 +179,7 @@ fn hunt_all(options: &Options, seeds: u64) -> bool {
                     }
                     for check in &hunt.missed {
                         println!(
-                            "{name:26} NOT FOUND by {check:?} in {} worlds ({} failed otherwise): {}",
+                            "{name:26} NOT FOUND by {check:?} in {} worlds ({:?} instead): {}",
                             hunt.worlds,
                             hunt.others,
                             bug.story()

@@ -19,17 +19,21 @@
 //! --jobs J          worker threads, each with a world of its own (1)
 //! --trace           all that happens in words, of seeds that do not fail too;
 //!                   with --planted, how it came to what was found
-//! --planted COUNT   plants each of the known bugs, and expects to find it in so many seeds
+//! --planted COUNT   plants each of the known bugs, and expects a check that it names to find it in so many
+//!                   seeds
+//! --each            with --planted, expects that of each check that it names
 //! --bug NAME        only this one of them
+//! --checks          which bugs each check must find, and which checks have none
 //! ```
 
+use std::collections::BTreeMap;
 use std::process::ExitCode;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use quorate::planted::Bug;
-use quorate::simulation::{FOUND, Kind, Report, Totals, Words, hunt, run, run_once};
+use quorate::simulation::{FOUND, Kind, Report, Totals, UNTRIPPED, Words, hunt, run, run_once};
 
 /// How long faults happen, unless told otherwise.
 const MINUTES: u64 = 10;
@@ -46,8 +50,12 @@ struct Options {
     length: Duration,
     jobs: usize,
     trace: bool,
+    /// Whether only to show what the bugs are for.
+    checks: bool,
     /// How many seeds a planted bug may take to be found.
     planted: Option<u64>,
+    /// Whether each of its checks must find it.
+    each: bool,
     bugs: Vec<Bug>,
 }
 
@@ -58,6 +66,14 @@ fn parse() -> Result<Options, String> {
     while let Some(option) = arguments.next() {
         if option == "--trace" {
             options.trace = true;
+            continue;
+        }
+        if option == "--each" {
+            options.each = true;
+            continue;
+        }
+        if option == "--checks" {
+            options.checks = true;
             continue;
         }
         let kind = KINDS.iter().find(|(_, name)| *name == option);
@@ -96,6 +112,9 @@ fn parse() -> Result<Options, String> {
             "--bug" => {
                 let named = |bug: &&Bug| format!("{bug:?}") == value;
                 let bug = Bug::ALL.iter().find(named).ok_or_else(|| format!("no bug {value:?}"))?;
+                if bug.checks().is_empty() {
+                    return Err(format!("a test finds {value}, and no check here"));
+                }
                 options.bugs.push(*bug);
             }
             "--jobs" => options.jobs = usize::try_from(number(&value)?).unwrap_or(1).max(1),
@@ -113,7 +132,7 @@ fn parse() -> Result<Options, String> {
         Kind::Usual | Kind::Rolled => MINUTES,
     };
     options.length = Duration::from_secs(60 * minutes.unwrap_or(usual));
-    if options.seeds.is_empty() && options.planted.is_none() {
+    if options.seeds.is_empty() && options.planted.is_none() && !options.checks {
         let which =
             "which seeds? --seed N, --seeds FROM..TO, --random COUNT, --found or --planted COUNT";
         return Err(which.to_owned());
@@ -146,37 +165,59 @@ fn show(report: &Report, options: &Options) {
     }
 }
 
-/// Hunts every planted bug; whether all were found.
+/// Each check, and the bugs that it must find.
+fn show_checks() {
+    let mut bugs: BTreeMap<&str, Vec<String>> = BTreeMap::new();
+    for bug in Bug::ALL {
+        bug.checks()
+            .iter()
+            .for_each(|check| bugs.entry(check).or_default().push(format!("{bug:?}")));
+    }
+    for (check, why) in UNTRIPPED {
+        bugs.entry(check).or_default().push(format!("no bug: {why}"));
+    }
+    for (check, bugs) in bugs {
+        println!("{check:45} {}", bugs.join(", "));
+    }
+}
+
+/// Hunts every planted bug; whether its checks have found it.
 fn hunt_all(options: &Options, seeds: u64) -> bool {
-    let bugs = if options.bugs.is_empty() { &Bug::ALL } else { options.bugs.as_slice() };
+    let hunted: Vec<Bug> = match options.bugs.is_empty() {
+        true => Bug::ALL.iter().copied().filter(|bug| !bug.checks().is_empty()).collect(),
+        false => options.bugs.clone(),
+    };
     let next = AtomicUsize::new(0);
-    let missed = Mutex::new(Vec::new());
+    let missed = AtomicUsize::new(0);
     std::thread::scope(|scope| {
         for _ in 0..options.jobs {
             scope.spawn(|| {
-                while let Some(bug) = bugs.get(next.fetch_add(1, Ordering::Relaxed)) {
+                while let Some(bug) = hunted.get(next.fetch_add(1, Ordering::Relaxed)) {
                     let words = if options.trace { Words::Last } else { Words::None };
-                    let hunt = hunt(*bug, 0..seeds, options.length, words);
-                    let (name, story) = (format!("{bug:?}"), bug.story());
-                    match hunt.found.as_ref().and_then(|report| report.failure.as_ref()) {
-                        Some(failure) => {
-                            let timeline = hunt.found.iter().flat_map(|report| &report.timeline);
-                            timeline.for_each(|line| println!("| {line}"));
-                            let failure: String = failure.chars().take(90).collect();
-                            println!("{name:26} found by seed {:2}: {failure}", hunt.seeds - 1);
-                        }
-                        None => {
-                            println!("{name:26} NOT FOUND in {} seeds: {story}", hunt.seeds);
-                            missed.lock().expect("no worker panics with it").push(*bug);
-                        }
+                    let hunt = hunt(*bug, 0..seeds, options.length, words, options.each);
+                    let name = format!("{bug:?}");
+                    for report in &hunt.found {
+                        report.timeline.iter().for_each(|line| println!("| {line}"));
+                        let failure = report.failure.iter().flat_map(|failure| failure.chars());
+                        let failure: String = failure.take(90).collect();
+                        println!("{name:26} found by seed {:2}: {failure}", report.seed);
                     }
+                    for check in &hunt.missed {
+                        println!(
+                            "{name:26} NOT FOUND by {check:?} in {} worlds ({:?} instead): {}",
+                            hunt.worlds,
+                            hunt.others,
+                            bug.story()
+                        );
+                    }
+                    missed.fetch_add(usize::from(!hunt.missed.is_empty()), Ordering::Relaxed);
                 }
             });
         }
     });
-    let missed = missed.into_inner().expect("no worker panics with it");
-    println!("{} of {} planted bugs found", bugs.len() - missed.len(), bugs.len());
-    missed.is_empty()
+    let missed = missed.into_inner();
+    println!("{} of {} planted bugs found", hunted.len() - missed, hunted.len());
+    missed == 0
 }
 
 #[expect(clippy::disallowed_methods, reason = "it says how fast it is")]
@@ -194,6 +235,9 @@ fn main() -> ExitCode {
     };
     // A panic in a world is reported with its seed.
     std::panic::set_hook(Box::new(|_| {}));
+    if options.checks {
+        show_checks();
+    }
     if let Some(seeds) = options.planted
         && !hunt_all(&options, seeds)
     {

@@ -11,6 +11,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 
+use crate::planted::{Bug, planted};
 use crate::types::acl::{AccessList, Acl, Id, Permissions};
 use crate::types::error::Error;
 use crate::types::log_form::LogForm;
@@ -480,6 +481,7 @@ impl OpError {
             OpError::SessionMoved => Error::SessionMoved { session },
             OpError::WrongSecret => Error::WrongPassword { session },
             OpError::Unsupported { what, needs, cluster } => {
+                let cluster = cluster - u16::from(planted(Bug::VersionMistold));
                 Error::Unsupported { what, needs, cluster }
             }
             OpError::Multi { index, error } => {

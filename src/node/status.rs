@@ -7,6 +7,7 @@ use crate::node::Node;
 use crate::node::bootstrap::Founding;
 use crate::node::io::{NodeStatus, WatchId};
 use crate::node::stored::Identity;
+use crate::planted::{Bug, planted};
 use crate::types::membership::{Member, NodeId};
 use crate::types::metrics::Metrics;
 use crate::types::watch::WatchInfo;
@@ -74,7 +75,8 @@ impl Node {
     /// The term, the leader (0: none known) and whether that is this node.
     pub(crate) fn leadership(&self) -> (u64, NodeId, bool) {
         let raft = &self.raw.raft;
-        (raft.term, raft.leader_id, raft.state == StateRole::Leader)
+        let wrong = planted(Bug::PreCandidateLeads) && raft.state == StateRole::PreCandidate;
+        (raft.term, raft.leader_id, raft.state == StateRole::Leader || wrong)
     }
 
     pub(crate) fn status(&self) -> NodeStatus {

@@ -95,7 +95,7 @@ impl Versions {
     pub(crate) fn common(&self, others: impl Iterator<Item = NodeId>) -> Option<u16> {
         let mut others = others.skip(usize::from(planted(Bug::VersionUnknown)));
         others.try_fold(self.own, |lowest, peer| match self.told.get(&peer) {
-            Some((version, true)) => Some(lowest.min(*version)),
+            Some((version, true)) if !planted(Bug::VersionStays) => Some(lowest.min(*version)),
             _ => None,
         })
     }

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use crate::api::session::Session;
 use crate::api::watch::Watch;
-use crate::planted::{Bug, planted};
+use crate::planted::{Bug, planted, strikes};
 use crate::recipes::atomic_value::{AtomicValue, Content};
 use crate::recipes::blocking;
 use crate::recipes::codec::{Codec, Postcard};
@@ -326,7 +326,10 @@ impl<T, C: Codec<T>> ConfigWatch<T, C> {
         Some(match content {
             None => ConfigUpdate::Missing,
             Some(content) => match C::decode(&content.data) {
-                Ok(value) => ConfigUpdate::Value(Versioned { value, version: content.zxid }),
+                Ok(value) => {
+                    let version = if strikes(Bug::ValueMisnumbered, 3) { 1 } else { content.zxid };
+                    ConfigUpdate::Value(Versioned { value, version })
+                }
                 Err(reason) => ConfigUpdate::Invalid { version: content.zxid, reason },
             },
         })

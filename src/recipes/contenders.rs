@@ -216,7 +216,7 @@ impl Contenders {
             if self.session.has_replica() { self.list_now()? } else { self.list().await? };
         let path = contender.path();
         match listed.iter().position(|contender| contender.path == path) {
-            Some(1) if planted(Bug::LockEarly) => Ok(None),
+            Some(1) if planted(Bug::LockEarly) || planted(Bug::CloneHoldsApart) => Ok(None),
             Some(at) => Ok(blocked_by(&listed, at).map(|before| listed[before].path.clone())),
             None => Err(Error::NoNode { path: path.to_owned() }),
         }

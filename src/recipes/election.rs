@@ -14,7 +14,7 @@ use crate::api::nonblocking::check_data;
 use crate::api::session::Session;
 use crate::api::snapshot::Snapshot;
 use crate::api::watch::Watch;
-use crate::planted::{Bug, planted, strikes};
+use crate::planted::{Bug, planted, strikes, unless};
 use crate::recipes::contenders::{Contenders, Hold, ListedContender};
 use crate::recipes::{LockLost, blocking};
 use crate::types::error::{Error, Result};
@@ -190,7 +190,8 @@ impl LeaderLatch {
     }
 
     fn leader_in(&self, snapshot: &Snapshot) -> Result<Option<Candidate>> {
-        match self.contenders.list_in(snapshot)?.first() {
+        let listed = self.contenders.list_in(snapshot)?;
+        match unless(Bug::LastForLeader, listed.first(), listed.last()) {
             Some(first) => candidate(snapshot, first).map(Some),
             None => Ok(None),
         }
@@ -309,7 +310,10 @@ impl LeaderChanges {
     fn is_news(&mut self, leader: Option<&Candidate>) -> bool {
         let token = leader.map(|leader| leader.token);
         let before = self.reported.replace(token);
-        before.is_none_or(|reported| reported != token && !strikes(Bug::LeaderChangeMissed, 3))
+        before.is_none_or(|reported| {
+            let again = strikes(Bug::LeaderToldAgain, 3);
+            (reported != token || again) && !strikes(Bug::LeaderChangeMissed, 3)
+        })
     }
 
     /// A watch whose channel gets a message when the leader may have changed, for `select!` beside

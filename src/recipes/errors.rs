@@ -1,5 +1,6 @@
 //! What the error of a recipe's write means to the recipe.
 
+use crate::planted::{Bug, planted};
 use crate::recipes::parents::ROOT;
 use crate::types::error::{Error, Result};
 use crate::types::znode::OpResult;
@@ -25,7 +26,7 @@ pub(super) fn children_or_none(read: Result<Vec<String>>) -> Result<Vec<String>>
 pub(super) fn is_overtaken(error: &Error) -> bool {
     let others =
         matches!(error, Error::Unmet { .. } | Error::NoNode { .. } | Error::NodeExists { .. });
-    others && !is_root_missing(error)
+    others && !is_root_missing(error) && !planted(Bug::OvertakenShown)
 }
 
 /// Whether the root of the session's chroot is missing, so that no new attempt can help.

@@ -11,7 +11,7 @@ use crate::api::nonblocking::{check_create, check_data};
 use crate::api::session::Session;
 use crate::api::snapshot::Snapshot;
 use crate::api::watch::Watch;
-use crate::planted::{Bug, planted};
+use crate::planted::{Bug, planted, strikes, unless};
 use crate::recipes::creating::create_ephemeral;
 use crate::recipes::errors::children_or_none;
 use crate::recipes::owned_ephemeral::OwnedEphemeral;
@@ -375,7 +375,7 @@ fn report(mut now: Members, reported: &mut Option<Vec<Member>>) -> Option<Member
     let is_gone = |member: &&Member| now.get(&member.name).is_none();
     let gone = reported.iter().flatten().filter(|_| planted(Bug::GoneMemberShown)).find(is_gone);
     now.members.extend(gone.cloned());
-    if reported.as_ref() == Some(&now.members) {
+    if reported.as_ref() == Some(&now.members) && !strikes(Bug::MembersToldAgain, 3) {
         return None;
     }
     *reported = Some(now.members.clone());
@@ -417,7 +417,7 @@ impl Membership {
 
     /// The write by which it joined.
     pub fn joined(&self) -> Zxid {
-        self.ephemeral.czxid()
+        self.ephemeral.czxid() + u64::from(planted(Bug::JoinMisnumbered))
     }
 
     /// Whether it is a member at this moment: its session is certainly alive, and this replica
@@ -457,7 +457,8 @@ impl Membership {
     /// # Errors
     /// As [`Membership::update`], but for [`Error::Timeout`].
     pub async fn update_async(&self, data: impl AsRef<[u8]>) -> Result<()> {
-        check_data(self.ephemeral.path(), data.as_ref().len())?;
+        let bytes = unless(Bug::UpdateRefused, data.as_ref().len(), usize::MAX);
+        check_data(self.ephemeral.path(), bytes)?;
         self.ephemeral.set(data.as_ref()).await.map(drop)
     }
 

@@ -166,7 +166,7 @@ impl Participant {
             let header: Header = Postcard::decode(&data)
                 .map_err(|reason| Error::InvalidData { path: path.clone(), reason })?;
             if header.phase != Phase::Voting {
-                return Ok(header.phase);
+                return Ok(unless(Bug::OutcomeMistold, header.phase, Phase::Aborted));
             }
             // The znode has changed, or this session is over: look again.
             watch.next().await;

@@ -268,6 +268,9 @@ impl PersistentEphemeral {
             recover(ephemeral.session(), error).await?;
         }
         handle.set_state(ZnodeState::Missing);
+        if planted(Bug::EphemeralAsleep) {
+            std::future::pending::<()>().await;
+        }
         if !self.again || planted(Bug::EphemeralStaysGone) {
             return Err(Error::NoNode { path: handle.path.to_string() });
         }

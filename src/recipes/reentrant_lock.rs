@@ -10,7 +10,7 @@ use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use crate::api::session::Session;
-use crate::planted::{Bug, planted};
+use crate::planted::{Bug, if_planted, planted};
 use crate::recipes::{Lock, LockGuard, blocking};
 use crate::types::error::Result;
 
@@ -102,6 +102,7 @@ impl<'a> Waiting<'a> {
             owner.next
         });
         owner.waiting.insert(id, context.waker().clone());
+        if_planted(Bug::WaitSpins, || context.waker().wake_by_ref());
         Poll::Pending
     }
 }
@@ -121,7 +122,7 @@ impl Owner {
         if let Some(guard) = self.held.upgrade().filter(is_ours) {
             return Some(Turn::Held(guard));
         }
-        if self.acquiring && !planted(Bug::CloneQueues) {
+        if self.acquiring && !planted(Bug::CloneQueues) && !planted(Bug::CloneHoldsApart) {
             return None;
         }
         self.acquiring = true;

@@ -16,6 +16,7 @@ use super::clock::{MILLI, Nanos, NodeClock, SECOND, nanos};
 use super::faults::{Fault, TABLE};
 use super::kernel::Phase;
 use super::random::Random;
+use super::surroundings;
 use super::workload;
 use super::world::{Event, World};
 use crate::api::coordinator::Coordinator;
@@ -328,7 +329,8 @@ impl World {
             }
         }
         let before = life.client().seen();
-        let (work, effects) = life.host.step();
+        let (work, mut effects) = life.host.step();
+        surroundings::misreport(&mut effects);
         let wake_at = life.host.notify(effects);
         let (seen, served) = (life.client().seen(), life.client().served());
         self.kernel.seen.borrow_mut()[place] = seen;

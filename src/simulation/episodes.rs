@@ -202,7 +202,8 @@ impl World {
             self.kernel.checks.borrow_mut().load.slow_by(slow_by, now);
         }
         let leads = leader.is_some_and(|leader| apart.slow.contains(&leader));
-        if trouble == Trouble::SlowDisks && leads {
+        // A faster one does not keep it from leading.
+        if trouble == Trouble::SlowDisks && leads && slow_by > load.bounds.patience / 2 {
             self.kernel.checks.borrow_mut().load.leader_is_slow(apart.slow.clone());
         }
         for place in &apart.slow {

@@ -44,6 +44,8 @@ pub(crate) struct Kernel {
     pub(crate) checks: RefCell<Checks>,
     /// The handles of the running instances.
     pub(crate) coordinators: RefCell<Vec<Option<Coordinator>>>,
+    /// The only check that counts; `None`: all of them do.
+    pub(crate) only: Cell<Option<&'static str>>,
     violation: RefCell<Option<Violation>>,
     faults: RefCell<[u64; TABLE.len()]>,
     operations: RefCell<BTreeMap<&'static str, u64>>,
@@ -77,6 +79,7 @@ impl Kernel {
             known_from: RefCell::new(vec![0; plan.places]),
             coordinators,
             checks,
+            only: Cell::new(None),
             violation: RefCell::new(None),
             faults: RefCell::new([0; TABLE.len()]),
             operations: RefCell::default(),
@@ -111,6 +114,9 @@ impl Kernel {
 
     /// Only the first failure counts: later ones may follow from it.
     pub(crate) fn fail(&self, violation: Violation) {
+        if self.only.get().is_some_and(|only| only != violation.check) {
+            return;
+        }
         self.trace.say_fault(format_args!("VIOLATION of {violation}"));
         self.violation.borrow_mut().get_or_insert(violation);
     }

@@ -82,12 +82,12 @@ mod tests;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Duration;
 
-use checks::{Violation, require};
+use checks::Violation;
 use clock::{Nanos, SECOND, nanos};
 use kernel::Phase;
 use world::World;
 
-pub use hunt::{Hunt, hunt};
+pub use hunt::{Hunt, UNTRIPPED, hunt};
 pub use seeds::FOUND;
 pub use totals::Totals;
 pub use trace::Words;
@@ -99,7 +99,9 @@ pub struct Report {
     pub seed: u64,
     /// The hash of everything that happened: the same in every run of the seed.
     pub trace_hash: u64,
-    /// The check that failed, if one did, and what it found.
+    /// The check that failed, if one did.
+    pub check: Option<&'static str>,
+    /// Its name, and what it found.
     pub failure: Option<String>,
     /// Every fault and the last other events, in words; only of a failed run.
     pub timeline: Vec<String>,
@@ -142,8 +144,20 @@ pub fn run(seed: u64, length: Duration, kind: Kind) -> Report {
 
 /// Runs one seed, and keeps as much of it in words as asked for.
 pub fn run_once(seed: u64, length: Duration, words: Words, kind: Kind) -> Report {
+    run_with(seed, length, words, kind, None)
+}
+
+/// The same, with all checks or with one of them alone.
+fn run_with(
+    seed: u64,
+    length: Duration,
+    words: Words,
+    kind: Kind,
+    only: Option<&'static str>,
+) -> Report {
     let length = u64::try_from(length.as_nanos()).unwrap_or(u64::MAX / 4);
     let mut world = World::new(seed, length, words, kind);
+    world.kernel.only.set(only);
     if words != Words::None {
         world.kernel.trace.say_fault(format_args!("{:?}", world.kernel.plan));
     }
@@ -175,10 +189,12 @@ pub fn run_once(seed: u64, length: Duration, words: Words, kind: Kind) -> Report
         steps: world.steps,
     };
     drop(checks);
+    let violation = kernel.take_violation();
     Report {
         seed,
         trace_hash: kernel.trace.hash(),
-        failure: kernel.take_violation().map(|violation| violation.to_string()),
+        check: violation.as_ref().map(|violation| violation.check),
+        failure: violation.map(|violation| violation.to_string()),
         timeline: kernel.trace.timeline(),
         totals,
     }
@@ -241,7 +257,11 @@ fn await_until(
 ) {
     let until = world.now() + time;
     while !world.kernel.has_failed() && !is_so(world) {
-        let in_time = require(world.now() < until, check, || {
+        if world.now() < until {
+            world.run_until(world.now() + LOOK);
+            continue;
+        }
+        let what = {
             const SHOWN: usize = 40;
             let mut waits = world.kernel.waits();
             waits.truncate(SHOWN);
@@ -251,9 +271,9 @@ fn await_until(
             format!(
                 "not within {time} s; {waits:?} are waited for; {nodes:?}; {members}; {clients:?}"
             )
-        });
-        world.kernel.check(in_time);
-        world.run_until(world.now() + LOOK);
+        };
+        world.kernel.fail(Violation::new(check, what));
+        return;
     }
 }
 

@@ -2,15 +2,18 @@
 //! stands in for the disk, the network and the thread that delivers events, so that the product
 //! code has no trace of them.
 
+use bytes::Bytes;
+
 use crate::node::Node;
 use crate::node::client_message::FromClient;
 use crate::node::io::{DiskOp, WatchId};
 use crate::node::message::{PeerMessage, RaftBody};
 use crate::node::stored::Boot;
-use crate::planted::{Bug, if_planted, planted};
+use crate::planted::{Bug, if_planted, planted, strikes};
 use crate::runtime::host::{HandleEffects, Host};
+use crate::simulation::clock::{Nanos, SECOND};
 use crate::types::membership::NodeId;
-use crate::types::watch::WatchEvent;
+use crate::types::watch::{EventKind, WatchEvent};
 
 /// Events that a planted bug delivers a step late.
 pub(super) type LateEvents = Vec<(WatchId, WatchEvent)>;
@@ -19,6 +22,7 @@ pub(super) type LateEvents = Vec<(WatchId, WatchEvent)>;
 /// those that find no room in their channels.
 pub(super) fn delay_events(host: &mut Host, of_step: &mut HandleEffects, late: &mut LateEvents) {
     let events = of_step.events_mut();
+    assert!(!strikes(Bug::StepPanics, 10_000), "planted");
     if_planted(Bug::EventLate, || std::mem::swap(late, events));
     if planted(Bug::GapLate) {
         let (full, mut in_time): (LateEvents, LateEvents) =
@@ -27,6 +31,21 @@ pub(super) fn delay_events(host: &mut Host, of_step: &mut HandleEffects, late: &
         events.append(&mut in_time);
         *late = full;
     }
+}
+
+/// Says of some events that they stand for others.
+pub(super) fn misreport(of_step: &mut HandleEffects) {
+    for (_, event) in of_step.events_mut() {
+        if strikes(Bug::GapForNothing, 50) {
+            event.kind = EventKind::Gap;
+        }
+        event.net |= strikes(Bug::NetForNothing, 50);
+    }
+}
+
+/// For how long a node computes besides what a message takes.
+pub(super) fn dawdling() -> Nanos {
+    if strikes(Bug::StepDawdles, 5_000) { SECOND } else { 0 }
 }
 
 /// What a disk forgets between two starts.
@@ -69,4 +88,18 @@ pub(super) fn renumber(node: &Node, message: &mut PeerMessage) {
             request.seq = record.last_seq + 1;
         }
     }
+}
+
+/// Empties an entry on its way to a follower.
+pub(super) fn alter(message: &mut PeerMessage) {
+    if let PeerMessage::Raft { body: RaftBody::Append { entries, .. }, .. } = message {
+        for entry in entries.iter_mut().filter(|_| strikes(Bug::EntryAltered, 500)) {
+            entry.data = Bytes::default();
+        }
+    }
+}
+
+/// What of a message arrives.
+pub(super) fn arriving(bytes: &[u8]) -> &[u8] {
+    &bytes[..bytes.len() - usize::from(strikes(Bug::MessageCut, 500))]
 }

@@ -1,5 +1,7 @@
 //! A few short seeds with every `cargo test`; the example runs as many as wanted.
 
+use std::collections::BTreeSet;
+use std::path::Path;
 use std::time::Duration;
 
 use super::*;
@@ -21,10 +23,63 @@ fn the_same_seed_gives_the_same_trace() {
 /// All of them are hunted by the example, which is not built for debugging: see `.ci/run`.
 #[test]
 fn a_planted_bug_is_found() {
-    let hunt = hunt(Bug::EventTwice, 0..20, MINUTE, Words::None);
-    let failure = hunt.found.and_then(|report| report.failure).unwrap();
-    assert!(failure.starts_with("W"), "{failure}");
-    assert_eq!(run(hunt.seeds - 1, MINUTE, Kind::Usual).failure, None, "it is gone again");
+    let hunt = hunt(Bug::OneShotStays, 0..20, MINUTE, Words::None, true);
+    assert_eq!(hunt.missed, [""; 0]);
+    assert_eq!(run(hunt.found[0].seed, MINUTE, Kind::Usual).failure, None, "it is gone again");
+}
+
+/// The names of all checks: what follows the condition of a `require`, and the like.
+fn checks_in(source: &str) -> Vec<String> {
+    let mut found = Vec::new();
+    for (call, first) in [("require(", false), ("Violation::new(", true), ("await_until(", false)] {
+        for (_, after) in source.match_indices(call).map(|(at, _)| source.split_at(at + call.len()))
+        {
+            let mut pieces = after.split('"');
+            let mut before = pieces.next().unwrap_or_default();
+            while let (Some(text), Some(next)) = (pieces.next(), pieces.next()) {
+                let (begins, follows) =
+                    (before.trim().is_empty(), before.trim_end().ends_with(','));
+                if begins || follows {
+                    found.push(text.to_owned());
+                }
+                if first || begins || follows {
+                    break;
+                }
+                before = next;
+            }
+        }
+    }
+    found
+}
+
+/// A check that no bug trips may look at nothing at all.
+#[test]
+fn a_bug_is_planted_for_each_check() {
+    fn walk(folder: &Path, found: &mut BTreeSet<String>) {
+        for entry in std::fs::read_dir(folder).unwrap() {
+            let path = entry.unwrap().path();
+            match path.extension() {
+                _ if path.is_dir() => walk(&path, found),
+                Some(rs) if rs == "rs" && !path.ends_with("tests.rs") => {
+                    found.extend(checks_in(&std::fs::read_to_string(&path).unwrap()));
+                }
+                _ => {}
+            }
+        }
+    }
+    let mut checks = BTreeSet::new();
+    walk(&Path::new(env!("CARGO_MANIFEST_DIR")).join("src/simulation"), &mut checks);
+    assert!(checks.contains("I23 one holder at a time") && checks.len() > 100, "{checks:?}");
+    let named = Bug::ALL.iter().flat_map(|bug| bug.checks()).copied();
+    let named: BTreeSet<String> = named.map(str::to_owned).collect();
+    let untripped: BTreeSet<String> = UNTRIPPED.map(|(check, _)| check.to_owned()).into();
+    let both: Vec<_> = named.intersection(&untripped).collect();
+    assert!(both.is_empty(), "{both:?} have a bug, and are said to have none");
+    let expected: BTreeSet<String> = named.union(&untripped).cloned().collect();
+    let unknown: Vec<_> = expected.difference(&checks).collect();
+    assert!(unknown.is_empty(), "there are no checks {unknown:?}");
+    let blind: Vec<_> = checks.difference(&expected).collect();
+    assert!(blind.is_empty(), "no bug is planted for {blind:?}");
 }
 
 /// Instances are rolled by their readiness alone, in most worlds with empty disks.

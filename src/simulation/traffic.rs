@@ -97,7 +97,7 @@ impl World {
         if !self.network.is_open(from, to) || (now_epoch != epoch && !late) || node != nodes.1 {
             return;
         }
-        let mut message = match PeerMessage::decode(bytes) {
+        let mut message = match PeerMessage::decode(surroundings::arriving(bytes)) {
             Ok(message) => message,
             Err(reason) => {
                 return self.kernel.fail(Violation::new("messages decode", reason));
@@ -111,9 +111,10 @@ impl World {
         if let Some(life) = &mut self.processes[to].life
             && (!message.is_of_cluster() || life.host.node().cluster() == cluster)
         {
+            surroundings::alter(&mut message);
             surroundings::renumber(life.host.node(), &mut message);
             let from = surroundings::sender(life.host.node(), nodes.0, &message);
-            life.owed += costs::message(&message, bytes.len());
+            life.owed += costs::message(&message, bytes.len()) + surroundings::dawdling();
             if let PeerMessage::SnapshotChunk { number, bytes, .. } = &message {
                 life.received = if *number == 0 { 0 } else { life.received } + bytes.len() as u64;
             }

@@ -539,6 +539,7 @@ impl World {
             zxid: life.host.node().machine().zxid(),
         };
         let (work, mut effects) = life.host.step();
+        surroundings::misreport(&mut effects);
         surroundings::delay_events(&mut life.host, &mut effects, &mut life.late_events);
         let wake_at = life.host.notify(effects);
         let installed = work.disk.iter().find_map(|op| match op {

@@ -25,7 +25,7 @@ use std::time::Duration;
 use super::Client;
 use crate::node::io::{Dial, Problem, Time};
 use crate::node::mixed;
-use crate::planted::{Bug, planted};
+use crate::planted::{Bug, planted, unless};
 use crate::types::membership::NodeId;
 
 /// How many members a client is connected with once it knows the members.
@@ -154,7 +154,8 @@ impl Client {
 
     pub(super) fn rank(&self, node: NodeId) -> Rank {
         let failure = self.members.get(&node).map_or(0, |member| member.failure);
-        (failure, self.role(node), mixed(mixed(self.id) ^ node), node)
+        let role = unless(Bug::ClientsAnywhere, self.role(node), Role::Voter);
+        (failure, role, mixed(mixed(self.id) ^ node), node)
     }
 
     /// The members that it could dial, the best first.
@@ -184,6 +185,7 @@ impl Client {
         }
         let is_calm = self.attached.as_ref().is_some_and(|of| of.serves && !of.is_leaderless());
         let wanted = match attached.filter(|_| is_calm) {
+            _ if planted(Bug::ClientDialsAll) => ranked.clone(),
             Some(member) => self.keep_or_improve(member, &ranked),
             None => self.find(attached, &ranked),
         };

@@ -21,7 +21,7 @@
 use std::time::Duration;
 
 use crate::node::io::{Now, Time};
-use crate::planted::{Bug, planted};
+use crate::planted::{Bug, planted, unless};
 
 /// The log's time passes by a tenth faster or slower, to come to the wall clock.
 const LEAN: u32 = 10;
@@ -37,6 +37,7 @@ pub(crate) struct LogClock {
 impl LogClock {
     /// The clock of a node that begins to lead, when the log's time is this.
     pub(crate) fn begin(now: Now, log_ms: u64) -> LogClock {
+        let log_ms = unless(Bug::LogTimeBack, log_ms, 0);
         LogClock { at: now.mono, time: Duration::from_millis(now.wall_ms.max(log_ms)) }
     }
 

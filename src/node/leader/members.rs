@@ -152,8 +152,11 @@ impl Node {
             return;
         }
         if self.has_the_slow_disk() {
-            tracing::warn!(node = self.id, "a leader with a slow disk hands over to another");
+            let first = self.raw.raft.lead_transferee.is_none();
             self.resign();
+            if first && self.raw.raft.lead_transferee.is_some() {
+                tracing::warn!(node = self.id, "a leader with a slow disk hands over to another");
+            }
         }
 
         let Some(leading) = &mut self.leading else { return };
@@ -267,8 +270,9 @@ impl Node {
         let patience = self.patience();
         let late = |(_, since): (u64, Time)| self.now.mono.saturating_sub(since) > patience;
         let seen = &leading.members;
-        let behind = seen.own_disk.is_some_and(late)
-            || (seen.own_disk.is_some() && self.persistence.backlog_bytes > BACKLOG_BYTES_MAX / 2);
+        let (log, outline) = (&self.raw.raft.raft_log, self.raw.store().outline());
+        let lacks = outline.bytes_between(log.persisted + 1, log.committed + 1);
+        let behind = seen.own_disk.is_some_and(late) || lacks > BACKLOG_BYTES_MAX as u64 / 2;
         // If the disk of another is as slow and is needed, an election would only cost time.
         let is_level = |voter| {
             let progress = self.raw.raft.prs().get(voter).zip(seen.level());

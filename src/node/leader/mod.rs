@@ -179,7 +179,7 @@ impl Leading {
             match machine.session(session) {
                 Some(record) if record.owner == owner && !self.expiring.contains(&session) => {
                     let timeout = Duration::from_millis(u64::from(record.timeout_ms));
-                    let timeout = timeout / if planted(Bug::ExpiryEarly) { 2 } else { 1 };
+                    let timeout = timeout / if planted(Bug::ExpiryEarly) { 8 } else { 1 };
                     self.expiry.touch(session, timeout, now);
                 }
                 _ => asked.refused.push(session),

@@ -12,7 +12,8 @@ use crate::node::io::Time;
 use crate::node::raft::log::Position;
 use crate::types::membership::NodeId;
 
-/// How many bytes of entries may wait for the disk of a follower, or to be applied. Its answers to heartbeats do not wait,
+/// How many bytes of entries may wait for the disk of a follower, or to be applied. A leader whose disk lacks half
+/// of it, though a majority has it, hands over. Its answers to heartbeats do not wait,
 /// so the leader goes on sending to one whose disk hangs.
 pub(in crate::node) const BACKLOG_BYTES_MAX: usize = 64 << 20;
 

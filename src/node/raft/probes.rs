@@ -3,7 +3,7 @@
 //! raft-rs sends such a peer an append, and sends it again after each answer to a heartbeat until it is
 //! acknowledged, with more entries each time. If the peer's disk is slow, that is a MiB many times a second:
 //! it fills the link, and what the peer's sessions wait for comes late. So the first append is small here, and
-//! one that cannot be small is not sent again at once.
+//! one that cannot be small is sent again after an election timeout only.
 
 use std::collections::BTreeMap;
 
@@ -29,8 +29,8 @@ impl Probes {
         self.0.remove(&peer);
     }
 
-    /// Cuts an append that begins behind `index`. Returns whether it is to be sent, if the same large one was
-    /// last sent before the moment `again`.
+    /// Cuts an append that begins behind `index`. Returns `false` for a large one that was sent since the
+    /// moment `again`.
     fn cut(
         &mut self,
         peer: NodeId,

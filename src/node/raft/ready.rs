@@ -21,7 +21,7 @@ use crate::node::raft::snapshot_transfer::{Outgoing, Received};
 use crate::node::replica::watches::Fired;
 use crate::node::stored::{LogEntry, LogWrite, SnapshotMeta, Voting};
 use crate::node::{Node, hard_state, own_hard_state, raft_leads};
-use crate::planted::{Bug, planted, strikes};
+use crate::planted::{Bug, if_planted, planted, strikes, unless};
 use crate::types::acl::AccessList;
 use crate::types::membership::NodeId;
 use crate::types::version;
@@ -36,7 +36,9 @@ impl Node {
     /// One ready round of Raft: raft-rs's contract is `RawNode`'s documentation.
     pub(in crate::node) fn ready(&mut self) -> Result<(), String> {
         let mut ready = self.raw.ready();
-        self.post(ready.take_messages());
+        let waits = |_: &eraftpb::Message| planted(Bug::LeaderAwaitsDisk);
+        let (late, early) = ready.take_messages().into_iter().partition::<Vec<_>, _>(waits);
+        self.post(early);
         for read in ready.take_read_states() {
             self.reads_confirmed(&read.request_ctx, read.index);
         }
@@ -63,7 +65,8 @@ impl Node {
             self.effects.disk.push(DiskOp::Write { number, write });
         }
         let messages = ready.take_persisted_messages();
-        let (messages, free) = messages.into_iter().partition(rests_on_disk);
+        let (mut messages, free) = messages.into_iter().partition::<Vec<_>, _>(rests_on_disk);
+        messages.extend(late);
         self.post(free);
         let committed = ready.take_committed_entries();
         let bytes = ready.entries().iter().map(|entry| entry.data.len()).sum();
@@ -128,6 +131,7 @@ impl Node {
         };
         let mut meta = meta(&self.machine, self.raw.store(), applied);
         meta.index -= u64::from(planted(Bug::SnapshotMislabelled));
+        meta.index += u64::from(planted(Bug::SnapshotAhead));
         let (term, state) = (message.term, self.machine.state());
         tracing::info!(to = message.to, index = meta.index, "sending a snapshot");
         self.metrics.snapshots_sent += 1;
@@ -335,7 +339,8 @@ impl Node {
         // With a slow disk, some of what the checkpoint cuts is handed out only later.
         let keeps_from = self.persistence.keeps_from;
         self.raw.mut_store().compact(keeps_from, handed_out);
-        self.raw.mut_store().trim(self.config.log.memory_bytes, handed_out);
+        let memory_bytes = unless(Bug::LogUntrimmed, self.config.log.memory_bytes, u64::MAX);
+        self.raw.mut_store().trim(memory_bytes, handed_out);
     }
 
     fn maybe_checkpoint(&mut self, applied: Position) {
@@ -383,7 +388,8 @@ impl Node {
                 ProgressState::Replicate => progress.matched + 1,
             })
         });
-        needed.filter(|index| *index >= bound).fold(keep_from, u64::min)
+        let kept = needed.filter(|index| *index >= bound).fold(keep_from, u64::min);
+        unless(Bug::CutUnderTransfer, kept, log.keep_from(applied.index, 0))
     }
 }
 
@@ -405,11 +411,13 @@ fn rests_on_disk(message: &eraftpb::Message) -> bool {
 
 /// What a snapshot or a checkpoint of the state as it is now stands for.
 pub(in crate::node) fn meta(machine: &Machine, log: &MemLog, at: Position) -> SnapshotMeta {
+    let mut voting = Voting::from(log.conf_state());
+    if_planted(Bug::LearnersForgotten, || voting.learners.clear());
     SnapshotMeta {
         index: at.index,
         term: at.term,
         zxid: machine.zxid(),
         hash: machine.hash(),
-        voting: Voting::from(log.conf_state()),
+        voting,
     }
 }

@@ -37,11 +37,12 @@ impl History {
     /// Takes in what has been applied.
     pub(crate) fn note(&mut self, changes: Vec<Change>) {
         let is_missed = !changes.is_empty() && strikes(Bug::HistoryMissesBatch, 7);
+        let changes_max = unless(Bug::HistoryShort, self.changes_max, self.changes_max / 2);
         for change in changes.into_iter().filter(|_| !is_missed) {
             self.bytes += size(&change);
             self.changes.push_back(change);
             // One at a time: it never holds much more than it may, whatever one write has changed.
-            while self.changes.len() > self.changes_max || self.bytes > self.bytes_max {
+            while self.changes.len() > changes_max || self.bytes > self.bytes_max {
                 let Some(first) = self.changes.pop_front() else { break };
                 self.bytes -= size(&first);
                 self.oldest = first.zxid;

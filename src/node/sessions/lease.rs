@@ -6,7 +6,7 @@ use super::LocalSessions;
 use super::holder::LocalSession;
 use crate::machine::command::Command;
 use crate::node::io::{Effects, RequestId, Time};
-use crate::planted::{Bug, planted};
+use crate::planted::{Bug, planted, unless};
 use crate::types::session::SessionState;
 use crate::types::znode::SessionId;
 
@@ -153,6 +153,7 @@ impl LocalSessions {
         // What was never sent to anyone cannot happen any more.
         let keep = usize::try_from(held.ever_sent.saturating_sub(held.applied));
         let keep = keep.unwrap_or(usize::MAX).min(held.writes.len());
+        let keep = unless(Bug::SentRefused, keep, 0);
         for write in held.writes.drain(keep..) {
             effects.replies.push((write.request, Err(error.clone())));
         }

@@ -41,6 +41,9 @@ impl Node {
             ClientRequest::Introduce { session, ids } => {
                 self.local.introduce(session, ids, effects);
             }
+            ClientRequest::Write { request, .. } if strikes(Bug::RefusedUnasked, 97) => {
+                effects.replies.push((request, Err(Error::NoNode { path: String::new() })));
+            }
             ClientRequest::Write { request, session, command } => {
                 self.local.write(request, session, command, effects);
             }

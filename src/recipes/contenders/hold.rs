@@ -10,7 +10,7 @@ use super::name;
 use crate::api::multi::Fence;
 use crate::api::session::Session;
 use crate::api::watch::Watch;
-use crate::planted::{Bug, planted};
+use crate::planted::{Bug, planted, strikes};
 use crate::recipes::creating::created_in_multi;
 use crate::recipes::{LockLost, blocking, owned_ephemeral};
 use crate::runtime::entropy;
@@ -59,7 +59,8 @@ impl Hold {
     /// Whether it is certainly held at this moment. Once false, it stays false.
     pub(in crate::recipes) fn is_held(&self) -> bool {
         let released = self.released.load(Ordering::Acquire);
-        !released && self.session.is_alive() && self.loss().is_none()
+        let wrong = planted(Bug::LostAtOnce) || strikes(Bug::HeldAgain, 5);
+        !released && self.session.is_alive() && self.loss().is_none() && !wrong
     }
 
     /// A channel that shows the loss, by a message or its end.

@@ -113,8 +113,8 @@ impl StateThread {
         self.send(Job::Checkpoint(Box::new(order)));
     }
 
-    /// Does something that takes as long as a state is large, after what was ordered before, but for a
-    /// checkpoint that is to be tried again.
+    /// Does something that takes as long as a state is large, after what was ordered before. It does not wait
+    /// for a checkpoint that is tried again later.
     pub(super) fn work(&self, work: Work) {
         self.send(Job::Other(work));
     }

@@ -365,7 +365,8 @@ fn a_received_state_is_built_while_no_checkpoint_can_be_written() {
     }
     let (zxid, hash) = (machine.zxid(), machine.hash());
     thread.submit(DiskOp::Build { transfer: 7, reader: Box::new(reader), zxid, hash });
-    assert!(matches!(inputs.recv().unwrap(), Input::Built { transfer: 7, machine: Ok(_) }));
+    let built = inputs.recv_timeout(Duration::from_secs(60)).unwrap();
+    assert!(matches!(built, Input::Built { transfer: 7, machine: Ok(_) }));
     drop(thread);
 }
 

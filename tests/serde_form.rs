@@ -236,14 +236,14 @@ fn an_instance_and_its_cluster() {
     for name in &names {
         let text = match name.as_str() {
             "changes_below" => "quorate_changes_total{below=\"/a\"} 1\n".to_owned(),
-            "watches" | "znodes" | "sessions" | "zxid" => {
+            "watches" | "clients" | "znodes" | "sessions" | "zxid" => {
                 format!("quorate_{name} {}\n", form[name.as_str()])
             }
             _ => format!("quorate_{name}_total {}\n", form[name.as_str()]),
         };
         assert!(metrics.to_string().contains(&text), "{text}");
     }
-    assert_eq!(names.len(), 23);
+    assert_eq!(names.len(), 24);
 }
 
 #[test]

@@ -12,9 +12,9 @@ use crate::node::io::Time;
 use crate::node::raft::log::Position;
 use crate::types::membership::NodeId;
 
-/// How many bytes of entries may wait for the disk of a follower, or to be applied. A leader whose disk lacks half
-/// of it, though a majority has it, hands over. Its answers to heartbeats do not wait,
-/// so the leader goes on sending to one whose disk hangs.
+/// How many bytes of entries may wait for the disk of a follower, or to be applied. Its answers to heartbeats do
+/// not wait, so the leader goes on sending to one whose disk hangs. A leader whose own disk lacks half of this, of
+/// what is committed, hands over.
 pub(in crate::node) const BACKLOG_BYTES_MAX: usize = 64 << 20;
 
 /// A ready round of Raft that is not known to be durable yet.

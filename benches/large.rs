@@ -1,14 +1,22 @@
-//! What a large tree costs: memory, reads, writes, checkpoints and a restart.
+//! What a large tree costs: memory, reads, writes, checkpoints, a restart, and a member with an empty disk.
 //!
 //! `cargo bench --bench large` fills one member with a million znodes of 100 B, with a real disk,
 //! and prints each figure beside those of a tree of a thousand znodes, and of 100,000 children of
-//! one parent. `cargo bench --bench large -- 200000` takes another number of znodes.
+//! one parent. Then it compares the writes below a parent with a thousand and with 100,000 children, and of
+//! 100,000 znodes below a thousand parents. At last a follower of three with a million znodes begins with
+//! an empty disk, while three threads write at the others.
+//!
+//! `cargo bench --bench large -- 200000` takes another number of znodes; `-- spread`, `-- wide`, `-- parents`
+//! and `-- rejoin` do a part alone.
 
 #![allow(clippy::disallowed_methods, reason = "a benchmark looks at the clock")]
 
 use std::collections::VecDeque;
 use std::net::TcpListener;
+use std::path::Path;
 use std::process::Command;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::thread;
 use std::time::{Duration, Instant};
 
 use quorate::{Coordinator, CreateMode, Pending, Session};
@@ -25,10 +33,13 @@ fn main() {
     if let Ok(case) = std::env::var(CASE) {
         let words: Vec<&str> = case.split(' ').collect();
         let (count, seconds) = (words[1].parse().unwrap(), words[3].parse().unwrap());
-        let case = Case { wide: words[0] == "wide", count, time: Duration::from_secs(seconds) };
+        let wide = ["wide", "parents"].contains(&words[0]);
+        let case = Case { wide, count, time: Duration::from_secs(seconds) };
         return match words[4] {
             "fill" => case.fill(words[2]),
-            _ => case.restart(words[2]),
+            "restart" => case.restart(words[2]),
+            "parents" => case.parents(words[2]),
+            _ => case.rejoin(words[2]),
         };
     }
     let arguments: Vec<String> = std::env::args().collect();
@@ -36,14 +47,25 @@ fn main() {
     let short = !arguments.iter().any(|argument| argument == "--bench");
     let asked = arguments.iter().find_map(|argument| argument.parse().ok());
     let (large, wide, seconds) = match short {
-        true => (2 * SMALL, SMALL, 0),
+        true => (2 * SMALL, 2 * SMALL, 0),
         false => (asked.unwrap_or(1_000_000), WIDE, 10),
     };
-    for (form, count) in [("spread", SMALL), ("wide", wide), ("spread", large)] {
+    let named = |form: &str| arguments.iter().any(|argument| argument == form);
+    let is_asked = |form| {
+        named(form) || !["spread", "wide", "parents", "rejoin"].iter().any(|form| named(form))
+    };
+    let cases: [(&str, usize, &[&str]); 5] = [
+        ("spread", SMALL, &["fill", "restart"]),
+        ("wide", wide, &["fill", "restart"]),
+        ("spread", large, &["fill", "restart"]),
+        ("parents", wide, &["parents"]),
+        ("rejoin", large, &["rejoin"]),
+    ];
+    for (form, count, steps) in cases.into_iter().filter(|(form, ..)| is_asked(*form)) {
         let dir = tempfile::tempdir().unwrap();
         println!("{count} znodes, {form}:");
         // Processes of their own, so that no memory of one is left for the next.
-        for step in ["fill", "restart"] {
+        for step in steps {
             let case = format!("{form} {count} {} {seconds} {step}", dir.path().display());
             let run = Command::new(std::env::current_exe().unwrap()).env(CASE, case).status();
             assert!(run.unwrap().success());
@@ -63,13 +85,28 @@ impl Case {
         if self.wide { format!("/d/{n:09}") } else { format!("/d/{:03}/{n:09}", n % 1000) }
     }
 
-    fn fill(&self, dir: &str) {
-        let coordinator = join(dir);
-        let session = coordinator.session();
+    /// Random ones.
+    fn paths(&self) -> Vec<String> {
+        let mut random = Random(1);
+        (0..self.count.min(200_000)).map(|_| self.path(random.below(self.count))).collect()
+    }
+
+    fn create_parents(&self, session: &Session) {
         let parents = (0..1000).map(|n| format!("/d/{n:03}"));
+        let parents = if self.wide { Vec::new() } else { parents.collect() };
         for parent in ["/d".to_owned()].into_iter().chain(parents) {
             session.create(&parent, b"", CreateMode::Persistent).unwrap();
         }
+    }
+
+    fn fill(&self, dir: &str) {
+        let coordinator = join(Path::new(dir));
+        let session = coordinator.session();
+        println!(
+            "  {:>9.1} MiB of memory of a process with an empty member",
+            mebibytes(resident())
+        );
+        self.create_parents(&session);
         let (before, start) = (resident(), Instant::now());
         fill(&session, self.count, &|n| self.path(n));
         let rate = self.count as f64 / start.elapsed().as_secs_f64();
@@ -77,17 +114,16 @@ impl Case {
         println!("  {bytes:>9} B of memory for each");
         println!("  {rate:>9.0} creates a second, 1,000 to a request");
 
-        let mut random = Random(1);
-        let some = self.count.min(200_000);
-        let paths: Vec<String> = (0..some).map(|_| self.path(random.below(self.count))).collect();
-        let start = Instant::now();
-        for path in &paths {
-            std::hint::black_box(session.get(path).unwrap());
-        }
-        println!(
-            "  {:>9.0} ns for a read, random",
-            start.elapsed().as_nanos() as f64 / some as f64
-        );
+        let paths = self.paths();
+        let reads = Spread::of(|| {
+            let rounds = 200_000_usize.div_ceil(paths.len());
+            let start = Instant::now();
+            for path in (0..rounds).flat_map(|_| &paths) {
+                std::hint::black_box(session.get(path).unwrap());
+            }
+            start.elapsed().as_nanos() as f64 / (rounds * paths.len()) as f64
+        });
+        println!("  {reads} ns for a read, random");
         println!(
             "  {:>9.0} sets a second, pipelined, random",
             pipelined(&session, &paths, self.time)
@@ -104,24 +140,183 @@ impl Case {
 
     fn restart(&self, dir: &str) {
         let (before, start) = (resident(), Instant::now());
-        let coordinator = join(dir);
+        let coordinator = join(Path::new(dir));
         coordinator.session().get(&self.path(0)).unwrap();
         println!("  {:>9.2} s from a restart to the first read", start.elapsed().as_secs_f64());
         let bytes = resident().saturating_sub(before) / self.count;
         println!("  {bytes:>9} B of memory for each, then");
         coordinator.close();
     }
+
+    /// Members on their own, which write in turn: with few children of one parent, with many, and with as
+    /// many znodes below a thousand parents.
+    fn parents(&self, dir: &str) {
+        let small = Case { count: SMALL, ..*self };
+        let spread = Case { wide: false, ..*self };
+        let cases = [("below one", &small), ("below one", self), ("below 1,000 parents", &spread)];
+        let members = cases.map(|(name, case)| {
+            let dir = Path::new(dir).join(format!("{name} {}", case.count));
+            std::fs::create_dir(&dir).unwrap();
+            let coordinator = join(&dir);
+            let session = coordinator.session();
+            case.create_parents(&session);
+            fill(&session, case.count, &|n| case.path(n));
+            (coordinator, session, case, case.paths())
+        });
+        let time = self.time / 5;
+        type Rate<'a> = &'a dyn Fn(&Session, &Case, &[String]) -> f64;
+        let kinds: [(&str, Rate<'_>); 2] = [
+            ("sets", &|session, _, paths| pipelined(session, paths, time)),
+            ("creates", &|session, case, _| case.creates(session, time)),
+        ];
+        for (kind, rate) in kinds {
+            let mut rates = [Vec::new(), Vec::new(), Vec::new()];
+            for _ in 0..5 {
+                for ((_, session, case, paths), rates) in members.iter().zip(&mut rates) {
+                    rates.push(rate(session, case, paths));
+                }
+            }
+            for ((name, case), each) in cases.into_iter().zip(&rates) {
+                let ratios = each.iter().zip(&rates[0]).map(|(rate, first)| rate / first);
+                let (rates, ratios) = (Spread(each.clone()), Spread(ratios.collect()));
+                println!(
+                    "  {rates} {kind} a second, pipelined, of {} {name}: {ratios:.2}",
+                    case.count
+                );
+            }
+        }
+        for (coordinator, session, ..) in members {
+            drop(session);
+            coordinator.close();
+        }
+    }
+
+    /// How many a second, 1,000 at a time, which are deleted then.
+    fn creates(&self, session: &Session, time: Duration) -> f64 {
+        let calls = session.nonblocking();
+        let (mut spent, mut done) = (Duration::ZERO, 0);
+        while done < WINDOW || spent < time {
+            let start = Instant::now();
+            let new = (self.count..self.count + WINDOW).map(|n| self.path(n));
+            let creates: Vec<_> =
+                new.map(|path| calls.create(&path, DATA, CreateMode::Persistent)).collect();
+            for create in creates {
+                create.wait().unwrap();
+            }
+            (spent, done) = (spent + start.elapsed(), done + WINDOW);
+            let new = (self.count..self.count + WINDOW).map(|n| self.path(n));
+            let multi = new.fold(session.multi(), |multi, path| multi.delete(&path));
+            multi.commit().unwrap();
+        }
+        done as f64 / spent.as_secs_f64()
+    }
+
+    /// A follower of three comes back with an empty disk, while three threads write at the others.
+    fn rejoin(&self, dir: &str) {
+        let peers = addresses(3);
+        // An empty disk is another directory: to delete the old one would keep the disk busy.
+        let start = |place: usize, disk: usize| {
+            let data = Path::new(dir).join(format!("{place}-{disk}"));
+            Coordinator::builder().advertise(&peers[place]).data_dir(data).join(&peers).unwrap()
+        };
+        let mut members: Vec<Coordinator> = (0..3).map(|place| start(place, 0)).collect();
+        for member in &members {
+            member.wait_ready(Duration::from_secs(60)).unwrap();
+        }
+        let session = members[0].session();
+        self.create_parents(&session);
+        fill(&session, self.count, &|n| self.path(n));
+        let paths = self.paths();
+        for window in [1, WINDOW] {
+            let leader = members.iter().position(|member| member.status().is_leader).unwrap();
+            let (other, away) = ((leader + 1) % 3, (leader + 2) % 3);
+            let term = members[leader].status().term;
+            let (writes, is_over) = (AtomicU64::new(0), AtomicBool::new(false));
+            thread::scope(|scope| {
+                for (writer, at) in [leader, other, leader].into_iter().enumerate() {
+                    let session = members[at].open_session().unwrap();
+                    let own = paths.iter().cycle().skip(writer * paths.len() / 3);
+                    let (writes, is_over) = (&writes, &is_over);
+                    scope.spawn(move || {
+                        let mut under_way = VecDeque::new();
+                        for path in own.take_while(|_| !is_over.load(Ordering::Relaxed)) {
+                            under_way.push_back(session.nonblocking().set(path, DATA));
+                            if under_way.len() == window {
+                                under_way.pop_front().unwrap().wait().unwrap();
+                                writes.fetch_add(1, Ordering::Relaxed);
+                            }
+                        }
+                        for set in under_way {
+                            set.wait().unwrap();
+                        }
+                    });
+                }
+                let rate = |run: &mut dyn FnMut()| {
+                    let (before, start) = (writes.load(Ordering::Relaxed), Instant::now());
+                    run();
+                    let done = writes.load(Ordering::Relaxed) - before;
+                    (done as f64 / start.elapsed().as_secs_f64(), start.elapsed().as_secs_f64())
+                };
+                let (before, _) = rate(&mut || thread::sleep(self.time));
+                members[away].close();
+                let fresh = start(away, window);
+                let (meanwhile, level) = rate(&mut || loop {
+                    let zxid = members[leader].status().zxid;
+                    thread::sleep(Duration::from_millis(10));
+                    if fresh.status().zxid >= zxid {
+                        break;
+                    }
+                });
+                let (_, placed) = rate(&mut || fresh.wait_ready(Duration::from_secs(60)).unwrap());
+                let (after, _) = rate(&mut || thread::sleep(self.time));
+                println!("  {level:>9.1} s until an empty member is level, 3 writers of {window}");
+                println!("  {:>9.1} s until it votes", level + placed);
+                println!(
+                    "  {meanwhile:>9.0} sets a second meanwhile, {before:.0} before, {after:.0} after"
+                );
+                is_over.store(true, Ordering::Relaxed);
+                let status = members[leader].status();
+                assert!(status.is_leader && status.term == term, "nobody else was elected");
+                members[away] = fresh;
+            });
+        }
+        drop(session);
+        members.iter().for_each(Coordinator::close);
+    }
 }
 
-fn join(dir: &str) -> Coordinator {
+/// The median of some figures, and the least and the greatest.
+struct Spread(Vec<f64>);
+
+impl Spread {
+    fn of(figure: impl FnMut() -> f64) -> Spread {
+        Spread(std::iter::repeat_with(figure).take(5).collect())
+    }
+}
+
+impl std::fmt::Display for Spread {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let mut sorted = self.0.clone();
+        sorted.sort_unstable_by(f64::total_cmp);
+        let (least, greatest) = (sorted[0], sorted[sorted.len() - 1]);
+        let digits = f.precision().unwrap_or(0);
+        let median = sorted[sorted.len() / 2];
+        write!(f, "{median:>9.digits$} [{least:.digits$}..{greatest:.digits$}]")
+    }
+}
+
+fn addresses(count: usize) -> Vec<String> {
+    let listeners: Vec<TcpListener> =
+        (0..count).map(|_| TcpListener::bind("127.0.0.1:0").unwrap()).collect();
+    listeners.iter().map(|listener| listener.local_addr().unwrap().to_string()).collect()
+}
+
+fn join(dir: &Path) -> Coordinator {
     // The port must be the same after a restart, as it is the member's address.
-    let file = std::path::Path::new(dir).join("address");
-    let address = std::fs::read_to_string(&file).unwrap_or_else(|_| {
-        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        listener.local_addr().unwrap().to_string()
-    });
+    let file = dir.join("address");
+    let address = std::fs::read_to_string(&file).unwrap_or_else(|_| addresses(1).remove(0));
     std::fs::write(file, &address).unwrap();
-    let data = std::path::Path::new(dir).join("data");
+    let data = dir.join("data");
     let builder = Coordinator::builder().advertise(&address).data_dir(data);
     let coordinator = builder.join([address.as_str()]).unwrap();
     coordinator.wait_ready(Duration::from_secs(60)).unwrap();
@@ -181,6 +376,10 @@ impl Random {
         self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
         (self.0 >> 33) as usize % end
     }
+}
+
+fn mebibytes(bytes: usize) -> f64 {
+    bytes as f64 / f64::from(1 << 20)
 }
 
 /// The bytes of memory that this process has.

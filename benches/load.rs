@@ -1,22 +1,29 @@
-//! What many sessions, ephemerals and watches cost three members over TCP with real disks.
+//! What many sessions, ephemerals and watches, and a slow disk, cost three members over TCP with real disks.
 //!
 //! `cargo bench --bench load` prints the processor time of idle members without and with many sessions, the
 //! time of a `sync` beside them, and what other writers notice when a session with many ephemerals ends and
 //! when a change concerns many watches. All members run in this process.
+//!
+//! Then it slows down the disk of a follower, by 400 ms for each sync, which takes Linux and a C compiler.
+//! `cargo bench --bench load -- slow-disk` does that alone.
 
 #![allow(clippy::disallowed_methods, reason = "a benchmark looks at the clock")]
 
 use std::net::TcpListener;
+use std::path::Path;
+use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Barrier};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use quorate::{Coordinator, CreateMode, Session, WatchMode};
+use quorate::{Coordinator, CreateMode, Session, SessionState, WatchMode};
 
 /// How many requests are under way at a time.
 const WINDOW: usize = 1024;
 const OPENERS: usize = 32;
+/// A link to the directory whose disk is slow: see `slow_disk.c`.
+const SLOW: &str = "QUORATE_BENCH_SLOW";
 
 /// How much of each.
 struct Size {
@@ -36,6 +43,16 @@ fn main() {
     let short = Size { sessions: 64, ephemerals: 64, watches: 64, idle: Duration::ZERO };
     // `cargo test --benches` only sees whether this runs.
     let size = if std::env::args().any(|arg| arg == "--bench") { full } else { short };
+    if let Some(link) = std::env::var_os(SLOW) {
+        return slow_disk(Path::new(&link), size.idle);
+    }
+    if !std::env::args().any(|arg| arg == "slow-disk") {
+        many(&size);
+    }
+    with_slow_disk();
+}
+
+fn many(size: &Size) {
     let members = Members::start(3);
     let (leader, follower) = (members.leader(), (members.leader() + 1) % 3);
     let session = members.all[follower].session();
@@ -53,7 +70,7 @@ fn main() {
 
 struct Members {
     all: Vec<Coordinator>,
-    _dir: tempfile::TempDir,
+    dir: tempfile::TempDir,
 }
 
 impl Members {
@@ -65,14 +82,14 @@ impl Members {
         drop(listeners);
         let dir = tempfile::tempdir().unwrap();
         let join = |address: &String| {
-            let data = dir.path().join(address.replace(':', "-"));
+            let data = dir.path().join(data_dir(address));
             Coordinator::builder().advertise(address).data_dir(data).join(&peers).unwrap()
         };
         let all: Vec<Coordinator> = peers.iter().map(join).collect();
         for member in &all {
             member.wait_ready(Duration::from_secs(60)).unwrap();
         }
-        Members { all, _dir: dir }
+        Members { all, dir }
     }
 
     fn leader(&self) -> usize {
@@ -80,20 +97,23 @@ impl Members {
     }
 }
 
+fn data_dir(address: &str) -> String {
+    address.replace(':', "-")
+}
+
 /// The processor time of this process, and how often its threads were switched, as Linux counts them.
 fn usage() -> (Duration, u64) {
-    let (mut ticks, mut switches) = (0, 0);
+    let (mut nanos, mut switches) = (0, 0);
     for task in std::fs::read_dir("/proc/self/task").into_iter().flatten().flatten() {
-        let stat = std::fs::read_to_string(task.path().join("stat")).unwrap_or_default();
-        let fields = stat.rsplit_once(')').map_or("", |(_, fields)| fields);
-        let times = fields.split_whitespace().skip(11).take(2);
-        ticks += times.filter_map(|time| time.parse::<u64>().ok()).sum::<u64>();
+        // Its first field is the time on a processor.
+        let times = std::fs::read_to_string(task.path().join("schedstat")).unwrap_or_default();
+        nanos += times.split_whitespace().next().and_then(|time| time.parse().ok()).unwrap_or(0);
         let status = std::fs::read_to_string(task.path().join("status")).unwrap_or_default();
         let counts = status.lines().filter(|line| line.contains("ctxt_switches"));
         let numbers = counts.filter_map(|line| line.split_whitespace().last()?.parse::<u64>().ok());
         switches += numbers.sum::<u64>();
     }
-    (Duration::from_millis(ticks * 10), switches)
+    (Duration::from_nanos(nanos), switches)
 }
 
 fn idle(name: &str, time: Duration) {
@@ -104,7 +124,19 @@ fn idle(name: &str, time: Duration) {
     let (busy_after, switches_after) = usage();
     let share = (busy_after - busy).as_secs_f64() / time.as_secs_f64().max(1e-9);
     let switches = (switches_after - switches) as f64 / time.as_secs_f64().max(1e-9);
-    println!("{name:52} {:>9.2} % of a core, {switches:.0} switches a second", share * 100.0);
+    let memory = resident() as f64 / f64::from(1 << 20);
+    println!(
+        "{name:52} {:>9.2} % of a core, {switches:.0} switches a second, {memory:.1} MiB",
+        share * 100.0
+    );
+}
+
+/// The bytes of memory that this process has.
+fn resident() -> usize {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
+    let kib = line.and_then(|rest| rest.split_whitespace().next()?.parse::<usize>().ok());
+    kib.unwrap_or(0) * 1024
 }
 
 fn report(name: &str, mut each: Vec<Duration>) {
@@ -197,11 +229,75 @@ fn watches(members: &Members, leader: usize, at: usize, count: usize) {
     for watch in &held {
         watch.recv().unwrap();
     }
+    let term = members.all[leader].status().term;
     let name = format!("a set until the last of {count} watches has its event");
-    beside_writes(&name, members, || {
-        writer.set("/watched", b"data").unwrap();
-        for watch in &held {
-            watch.recv().unwrap();
-        }
-    });
+    for _ in 0..5 {
+        beside_writes(&name, members, || {
+            writer.set("/watched", b"data").unwrap();
+            for watch in &held {
+                watch.recv().unwrap();
+            }
+        });
+    }
+    assert_eq!(members.all[leader].status().term, term, "there was no election");
+}
+
+/// Runs `slow_disk` in a process in which it can slow a disk down.
+fn with_slow_disk() {
+    let dir = tempfile::tempdir().unwrap();
+    let (source, library) = (dir.path().join("slow_disk.c"), dir.path().join("slow_disk.so"));
+    std::fs::write(&source, include_str!("slow_disk.c")).unwrap();
+    let compiled =
+        Command::new("cc").args(["-shared", "-fPIC", "-o"]).arg(&library).arg(&source).status();
+    if !cfg!(target_os = "linux") || !compiled.is_ok_and(|status| status.success()) {
+        return println!("no disk is slowed down: that takes Linux and a C compiler");
+    }
+    let mut run = Command::new(std::env::current_exe().unwrap());
+    run.args(std::env::args().skip(1)).env("LD_PRELOAD", library);
+    assert!(run.env(SLOW, dir.path().join("slow")).status().unwrap().success());
+}
+
+/// What a follower whose disk takes 400 ms for each sync costs the others, and then with the third closed.
+#[cfg(unix)]
+fn slow_disk(link: &Path, time: Duration) {
+    let members = Members::start(3);
+    let leader = members.leader();
+    let (slow, third) = (&members.all[(leader + 1) % 3], &members.all[(leader + 2) % 3]);
+    let leader = &members.all[leader];
+    let held: Vec<Session> =
+        [leader, slow].iter().map(|member| member.open_session().unwrap()).collect();
+    let session = leader.session();
+    session.create("/set", b"", CreateMode::Persistent).unwrap();
+    let term = leader.status().term;
+    sets("set at the leader, three disks", &session, time);
+    let directory =
+        members.dir.path().canonicalize().unwrap().join(data_dir(&slow.status().address));
+    std::os::unix::fs::symlink(&directory, link).unwrap();
+    sets("the same, a follower's disk takes 400 ms", &session, 2 * time);
+    std::fs::remove_file(link).unwrap();
+    sets("the same, three disks again", &session, time);
+    third.close();
+    sets("the same, the third member closed", &session, time);
+    std::os::unix::fs::symlink(&directory, link).unwrap();
+    sets("the same, and the other's disk takes 400 ms", &session, 3 * time);
+    std::fs::remove_file(link).unwrap();
+    let lost = held.iter().filter(|session| session.state() != SessionState::Connected).count();
+    println!(
+        "{:52} {:>9} elections, {lost} sessions lost",
+        "meanwhile",
+        leader.status().term - term
+    );
+}
+
+#[cfg(not(unix))]
+fn slow_disk(_link: &Path, _time: Duration) {}
+
+fn sets(name: &str, session: &Session, time: Duration) {
+    let (start, mut each) = (Instant::now(), Vec::new());
+    while each.is_empty() || start.elapsed() < time {
+        let before = Instant::now();
+        session.set("/set", b"data").unwrap();
+        each.push(before.elapsed());
+    }
+    report(name, each);
 }

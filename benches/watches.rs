@@ -1,7 +1,8 @@
 //! What a million watches cost: memory, and nothing for the writes that they do not concern.
 //!
 //! `cargo bench --bench watches` sets them on paths of their own, on one node of a cluster in memory,
-//! and prints the bytes that each takes and how long a write elsewhere takes without and with them.
+//! and prints the bytes that each takes and how long a write elsewhere takes with them. Another node has none:
+//! the two write in turn.
 
 #![allow(clippy::disallowed_methods, reason = "a benchmark looks at the clock")]
 
@@ -12,6 +13,7 @@ use quorate::{CreateMode, Pending, Session, Watch, WatchMode};
 
 const WATCHES: usize = 1_000_000;
 const WRITES: usize = 200_000;
+const ROUNDS: usize = 9;
 /// How many requests are under way at a time.
 const WINDOW: usize = 1024;
 
@@ -19,27 +21,30 @@ fn main() {
     // `cargo test --benches` only sees whether this runs.
     let short = !std::env::args().any(|arg| arg == "--bench");
     let (watches, writes) = if short { (1000, 1000) } else { (WATCHES, WRITES) };
-    let cluster = Cluster::new(1);
-    let session = cluster.node(0).session();
-    session.create("/a", b"", CreateMode::Persistent).unwrap();
-    session.create("/a/b", b"", CreateMode::Persistent).unwrap();
-    // So that what fills up anyway is full.
-    write(&session, writes);
-    println!("{:44} {:>10}", "", "a write");
-    report("without watches", &session, writes);
+    let clusters = [Cluster::new(1), Cluster::new(1)];
+    let [without, with] = clusters.each_ref().map(|cluster| {
+        let session = cluster.node(0).session();
+        session.create("/a", b"", CreateMode::Persistent).unwrap();
+        session.create("/a/b", b"", CreateMode::Persistent).unwrap();
+        // So that what fills up anyway is full.
+        write(&session, writes);
+        session
+    });
+    println!("{:44} {:>30} {:>30} {:>24}", "a write", "without", "with", "with / without");
+    compare("without any", &without, &with, writes);
     let before = resident();
     for (name, set) in KINDS {
-        let held = set_all(&session, watches, set);
-        report(&format!("with {watches} {name} watches"), &session, writes);
+        let held = set_all(&with, watches, set);
+        compare(&format!("with {watches} {name} watches"), &without, &with, writes);
         // Only the first takes its memory from the system.
         if name == KINDS[0].0 {
             let bytes = resident().saturating_sub(before) / watches;
             println!("{:44} {bytes:>10}", "bytes of each, its handle and path included");
         }
         drop(held);
-        session.sync().unwrap();
+        with.sync().unwrap();
     }
-    report("without them again", &session, writes);
+    compare("without any again", &without, &with, writes);
 }
 
 type Set = fn(&Session, &str) -> Pending<Watch>;
@@ -73,14 +78,28 @@ fn write(session: &Session, count: usize) {
     }
 }
 
-fn report(name: &str, session: &Session, writes: usize) {
-    // The best of a few: others use this machine too.
-    let time = (0..5).map(|_| {
+/// Prints the times of both in nanoseconds, and their ratio in each round.
+fn compare(name: &str, without: &Session, with: &Session, writes: usize) {
+    let time = |session: &Session| {
         let start = Instant::now();
         write(session, writes);
-        start.elapsed() / writes as u32
-    });
-    println!("{name:44} {:>10.2?}", time.min().unwrap());
+        start.elapsed().as_nanos() as f64 / writes as f64
+    };
+    let rounds: Vec<(f64, f64)> = (0..ROUNDS).map(|_| (time(without), time(with))).collect();
+    let [one, other] = [
+        rounds.iter().map(|round| round.0).collect(),
+        rounds.iter().map(|round| round.1).collect(),
+    ]
+    .map(|times| spread(times, 0));
+    let ratio = spread(rounds.iter().map(|(without, with)| with / without).collect(), 2);
+    println!("{name:44} {one:>30} {other:>30} {ratio:>24}");
+}
+
+/// The median, the least and the greatest.
+fn spread(mut each: Vec<f64>, digits: usize) -> String {
+    each.sort_unstable_by(f64::total_cmp);
+    let (least, greatest) = (each[0], each[each.len() - 1]);
+    format!("{:.digits$} [{least:.digits$}..{greatest:.digits$}]", each[each.len() / 2])
 }
 
 /// The memory of this process, where the system says so.

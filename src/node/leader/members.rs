@@ -135,7 +135,6 @@ impl Node {
     pub(in crate::node) fn keep_members(&mut self) {
         let patience = self.patience();
         let Some(leading) = &mut self.leading else { return };
-        let Some(serves_since) = leading.serves_since else { return };
         let (raft, now) = (&self.raw.raft, self.now.mono);
         let others = raft.prs().iter().filter(|(node, _)| **node != self.id);
         let matched = others.map(|(node, progress)| (*node, progress.matched)).collect();
@@ -145,6 +144,7 @@ impl Node {
         leading.members.note_committed(log.committed, log.last_index(), now);
         leading.members.note_own_disk(log.persisted, log.committed, now);
         self.membership.forget_strangers(|node| matched.contains_key(node));
+        // Also before it serves, which it does as soon as its own disk has the first entry of its term.
         if self.is_in_the_way() {
             tracing::warn!(node = self.id, "a leader that cannot commit makes way for another");
             let term = self.raw.raft.term;
@@ -160,6 +160,7 @@ impl Node {
         }
 
         let Some(leading) = &mut self.leading else { return };
+        let Some(serves_since) = leading.serves_since else { return };
         let (raft, voting) = (&self.raw.raft, self.raw.store().conf_state());
         let busy = !leading.members.may_change(self.raw.store().applied().index)
             || !voting.voters_outgoing.is_empty()

@@ -9,6 +9,7 @@ use raft::eraftpb::Entry;
 
 use crate::node::Node;
 use crate::node::io::DiskOp;
+use crate::node::raft::probes;
 use crate::node::start::MESSAGE_ENTRIES_BYTES;
 use crate::node::stored::LogEntry;
 
@@ -55,7 +56,11 @@ impl Node {
                 break;
             }
             if leading.reads.insert(from) {
-                self.effects.disk.push(DiskOp::Read { from, bytes: MESSAGE_ENTRIES_BYTES });
+                let bytes = match progress.state {
+                    ProgressState::Replicate => MESSAGE_ENTRIES_BYTES,
+                    _ => probes::BYTES_MAX as u64,
+                };
+                self.effects.disk.push(DiskOp::Read { from, bytes });
             }
         }
         for peer in lost {

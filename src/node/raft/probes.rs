@@ -17,7 +17,7 @@ use crate::planted::{Bug, planted};
 use crate::types::membership::NodeId;
 
 /// How many bytes of entries go to such a peer, if not a single entry is larger.
-const BYTES_MAX: usize = 64 << 10;
+pub(in crate::node) const BYTES_MAX: usize = 64 << 10;
 
 /// The last large append to each such peer: where it began, and when it was sent.
 #[derive(Debug, Default)]

@@ -155,6 +155,7 @@ impl Node {
         // The host has published it. Whoever lets go of it last takes long for that.
         self.replaced = Some(self.machine.state());
         self.machine = machine;
+        self.effects.zxid = self.machine.zxid();
         self.unapplied.clear();
         (self.preparing, self.applies_on) = (None, false);
         // The disk gets the whole state; deltas count from here.

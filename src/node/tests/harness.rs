@@ -143,6 +143,8 @@ pub(crate) struct Host {
     /// Writes that the disk has not done yet, while it is held up.
     pub(crate) held: VecDeque<DiskOp>,
     pub(crate) disk_stalled: bool,
+    /// Its disk stalls at the next entries that it is to write.
+    pub(crate) stalls_at_entries: bool,
     /// Its node wants to be called again at once, and how often it did.
     goes_on: bool,
     pub(crate) went_on: u64,
@@ -161,6 +163,7 @@ impl Host {
             inputs: VecDeque::new(),
             held: VecDeque::new(),
             disk_stalled: false,
+            stalls_at_entries: false,
             goes_on: false,
             went_on: 0,
             builds: VecDeque::new(),
@@ -541,6 +544,9 @@ impl Cluster {
             if matches!(op, DiskOp::Build { .. }) {
                 host.builds.push_back(op);
             } else {
+                let entries =
+                    matches!(&op, DiskOp::Write { write, .. } if !write.entries.is_empty());
+                host.disk_stalled |= host.stalls_at_entries && entries;
                 host.held.push_back(op);
             }
         }
@@ -558,7 +564,8 @@ impl Cluster {
         }
         let states = effects.sessions.into_iter();
         self.states.extend(states.map(|(of, state)| (id, of.session, state)));
-        self.replies.extend(effects.replies);
+        let replies = effects.replies.into_iter();
+        self.replies.extend(replies.map(|answered| (answered.request, answered.answer)));
     }
 
     /// Moves the clock on, heartbeat by heartbeat.

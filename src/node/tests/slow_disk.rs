@@ -104,6 +104,33 @@ fn a_leader_with_a_slow_disk_hands_over() {
     }
 }
 
+/// It did not look at its own disk before it served, and it serves only once that disk has its first entry.
+#[test]
+fn a_new_leader_whose_disk_hangs_at_once_hands_over() {
+    let mut cluster = Cluster::new(3);
+    let leader = cluster.elect();
+    let session = cluster.open(leader, 1, TIMEOUT);
+    let heirs: Vec<NodeId> = (1..=3).filter(|node| *node != leader).collect();
+    for heir in &heirs {
+        cluster.hosts.get_mut(heir).unwrap().stalls_at_entries = true;
+    }
+    cluster.resign(leader);
+    cluster.settle();
+    let second = cluster.leader().unwrap();
+    assert!(cluster.hosts[&second].disk_stalled && second != leader);
+    for heir in heirs.into_iter().filter(|heir| *heir != second) {
+        let heir = cluster.hosts.get_mut(&heir).unwrap();
+        (heir.stalls_at_entries, heir.disk_stalled) = (false, false);
+    }
+    let (set, since) = (cluster.set(leader, session, "/", "x"), cluster.now);
+    while cluster.leader().is_none_or(|leads| leads == second) {
+        assert!(cluster.now < since + 3 * SECOND, "{:?}", cluster.node(second).status());
+        cluster.advance(HEARTBEAT);
+    }
+    cluster.advance(SECOND);
+    cluster.answer(set).unwrap();
+}
+
 /// If all disks are as slow, an election would only cost time.
 #[test]
 fn a_leader_stays_while_all_disks_are_slow() {

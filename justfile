@@ -42,6 +42,11 @@ test:
 fuzz:
     .ci/run fuzz
 
+# Runs the tests of ZooKeeper's wire protocol, which only the feature `gateway` builds.
+[group('ci')]
+gateway:
+    .ci/run gateway
+
 # Checks what threads share in every order of their turns, and that planted faults are found.
 [group('ci')]
 loom:

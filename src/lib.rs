@@ -59,6 +59,7 @@
 //! | --- | --- | --- |
 //! | `tls` | yes | mutual TLS between members: [`Security`] |
 //! | `serde` | no | serde's `Serialize` and `Deserialize` for public values, in the form of `docs/serde.md` |
+//! | `gateway` | no | [`Gateway`]: a port for ZooKeeper's own clients, in its wire protocol |
 //! | `cli` | no | the program `quorate`, for backups and recovery |
 //!
 //! The feature `simulator` is for quorate's own tests.
@@ -69,6 +70,8 @@ mod api;
 #[cfg(any(test, fuzzing))]
 #[allow(missing_docs, reason = "for the fuzz targets only")]
 pub mod fuzzing;
+#[cfg(feature = "gateway")]
+mod gateway;
 #[cfg(test)]
 mod golden;
 mod machine;
@@ -101,6 +104,8 @@ pub use api::snapshot::Snapshot;
 pub use api::status::{MemberStatus, SessionInfo, Status};
 pub use api::transaction::{Committed, TRANSACTION_ATTEMPTS_MAX, Transaction};
 pub use api::watch::Watch;
+#[cfg(feature = "gateway")]
+pub use gateway::{Gateway, GatewayBuilder};
 pub use recipes::{Lock, LockGuard, LockLost};
 pub use runtime::pending::Pending;
 #[cfg(feature = "tls")]
@@ -124,6 +129,7 @@ pub use types::znode::{Condition, CreateMode, Created, OpResult, SessionId, Stat
 #[doc = include_str!("../README.md")]
 #[doc = include_str!("../docs/acls.md")]
 #[doc = include_str!("../docs/clients.md")]
+#[cfg_attr(feature = "gateway", doc = include_str!("../docs/gateway.md"))]
 #[doc = include_str!("../docs/quotas.md")]
 #[doc = include_str!("../docs/membership.md")]
 #[doc = include_str!("../docs/security.md")]

@@ -168,9 +168,10 @@ def modules_of(folder):
 
 # x, y, width, height of each folder.
 PLACES = {
-    "recipes": (30, 26, 330, 98),
-    "recovery": (380, 26, 210, 98),
-    "testing": (610, 26, 220, 98),
+    "recipes": (30, 26, 310, 98),
+    "recovery": (360, 26, 170, 98),
+    "testing": (550, 26, 140, 98),
+    "gateway": (710, 26, 120, 98),
     "api": (30, 156, 800, 66),
     "runtime": (30, 256, 800, 66),
     "storage": (30, 356, 280, 98),

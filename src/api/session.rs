@@ -12,7 +12,7 @@ use crossbeam_channel::Receiver;
 use crate::api::multi::Multi;
 use crate::api::nonblocking::NonBlocking;
 use crate::api::owner::Owner;
-use crate::node::io::{ClientRequest, RequestId, Write};
+use crate::node::io::{ClientRequest, RequestId};
 use crate::node::negotiated;
 use crate::runtime::chroot::Root;
 use crate::runtime::pending::Pending;
@@ -70,10 +70,7 @@ impl Drop for Inner {
         }
         if !self.session.state().is_final() {
             self.session.set_state(SessionState::Closed);
-            // The answer is not needed.
-            let (request, session, command) = (RequestId(0), self.session.id, Write::Close);
-            let close = ClientRequest::Write { request, session, command };
-            self.shared.send(Some(Asker::Holder(Arc::clone(&self.session))), close);
+            self.shared.close_session(&self.session);
         }
     }
 }
@@ -373,8 +370,7 @@ impl Session {
                 return;
             }
             session.fail_auth(error.clone());
-            let (request, session, command) = (RequestId(0), session.id, Write::Close);
-            shared.send(Some(self.asker()), ClientRequest::Write { request, session, command });
+            shared.close_session(session);
         })
     }
 

@@ -226,6 +226,12 @@ fn introduce(
     true
 }
 
+/// What a client of ZooKeeper sends, in one piece and byte by byte.
+#[cfg(feature = "gateway")]
+pub fn zookeeper_requests(bytes: &[u8]) {
+    crate::gateway::fuzz(bytes);
+}
+
 /// What is read back from disk.
 pub fn records(bytes: &[u8]) {
     let parts: Vec<&[u8]> = parts(bytes).collect();

@@ -18,7 +18,7 @@ use crate::types::error::Error;
 use crate::types::log_form::LogForm;
 use crate::types::membership::{MEMBERS_MAX, Member, NodeId};
 use crate::types::watch::{EventKind, EventZnode, WatchEvent};
-use crate::types::znode::{SessionId, Stat, Zxid};
+use crate::types::znode::{OpResult, SessionId, Stat, Zxid};
 
 /// A message of a client to its member.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -248,11 +248,41 @@ impl EventOf {
     }
 }
 
+impl ToClient {
+    /// The last write that it certainly shows.
+    pub(crate) fn shows(&self) -> Zxid {
+        let stat = |stat: &Stat| stat.mzxid.max(stat.pzxid);
+        let result = |result: &OpResult| match result {
+            OpResult::Created(created) => created.stat.czxid,
+            OpResult::Set(of) | OpResult::AclSet(of) => stat(of),
+            OpResult::Deleted | OpResult::Checked => 0,
+        };
+        match self {
+            ToClient::Event { event, .. } => event.zxid,
+            ToClient::Outcome { result: Ok(reply), .. } => match reply {
+                Reply::Created(created) => created.stat.czxid,
+                Reply::Set(of) => stat(of),
+                Reply::Multi(results) => results.iter().map(result).max().unwrap_or(0),
+                _ => 0,
+            },
+            ToClient::Answer { answer: Ok(answer), .. } => match answer {
+                Answer::Data(_, of)
+                | Answer::Exists(Some(of))
+                | Answer::Children(_, Some(of))
+                | Answer::Acl(_, of) => stat(of),
+                Answer::Synced(zxid) | Answer::Below(zxid, _) => *zxid,
+                _ => 0,
+            },
+            _ => 0,
+        }
+    }
+}
+
 /// An answer as messages: in pieces, if it has many children or znodes.
 pub(crate) fn answer(request: u64, answer: Result<Answer, Error>) -> Vec<ToClient> {
     let mut updates = Vec::new();
     let answer = match answer {
-        Ok(Answer::Children(names)) => {
+        Ok(Answer::Children(names, stat)) => {
             let (mut part, mut bytes) = (Vec::new(), 0);
             for name in names {
                 bytes += name.len() + 8;
@@ -262,7 +292,7 @@ pub(crate) fn answer(request: u64, answer: Result<Answer, Error>) -> Vec<ToClien
                     bytes = 0;
                 }
             }
-            Ok(Answer::Children(part))
+            Ok(Answer::Children(part, stat))
         }
         Ok(Answer::Below(zxid, all)) => {
             let (mut part, mut bytes) = (Vec::new(), 0);
@@ -287,9 +317,9 @@ impl Pieces {
     /// The whole answer: these, and then its last piece.
     pub(crate) fn complete(mut self, answer: Answer) -> Answer {
         match answer {
-            Answer::Children(rest) => {
+            Answer::Children(rest, stat) => {
                 self.names.extend(rest);
-                Answer::Children(self.names)
+                Answer::Children(self.names, stat)
             }
             Answer::Below(zxid, rest) => {
                 self.znodes.extend(rest);
@@ -332,7 +362,7 @@ impl ToClient {
                 ToClient::Znodes { znodes, .. } => znodes.iter().map(ZnodeRead::size).sum(),
                 ToClient::Answer { answer: Ok(answer), .. } => match answer {
                     Answer::Data(data, _) => data.len() + FIXED,
-                    Answer::Children(of) => names(of),
+                    Answer::Children(of, _) => names(of),
                     Answer::Below(_, znodes) => znodes.iter().map(ZnodeRead::size).sum(),
                     Answer::Acl(acl, _) => acl.len() * FIXED,
                     _ => FIXED,

@@ -181,7 +181,9 @@ pub(crate) struct Effects {
     /// The ids that this node's sessions have from now on, before the replies that show them.
     pub(crate) ids: Vec<(Holding, Vec<Id>)>,
     /// Answers to requests.
-    pub(crate) replies: Vec<(RequestId, Result<Answer, Error>)>,
+    pub(crate) replies: Vec<Answered>,
+    /// The last write in the state by which what follows is answered.
+    pub(crate) zxid: Zxid,
     /// The node has stopped for good. Every request has been answered, every session ended.
     pub(crate) stopped: Option<String>,
     /// The members of the cluster, when they have changed. A member is to be connected with all of
@@ -193,6 +195,22 @@ pub(crate) struct Effects {
     pub(crate) cluster: Option<u64>,
     /// When the node wants its next step, at the latest, if nothing comes in before.
     pub(crate) wake_at: Time,
+}
+
+/// An answer to a request.
+#[derive(Clone, Debug)]
+pub(crate) struct Answered {
+    pub(crate) request: RequestId,
+    /// Events of writes up to this one come before the answer, later ones behind it.
+    pub(crate) zxid: Zxid,
+    pub(crate) answer: Result<Answer, Error>,
+}
+
+impl Effects {
+    /// Answers a request by the state as it is now.
+    pub(crate) fn reply(&mut self, request: RequestId, answer: Result<Answer, Error>) {
+        self.replies.push(Answered { request, zxid: self.zxid, answer });
+    }
 }
 
 /// Whom a client is to be connected with.

@@ -611,7 +611,7 @@ mod tests {
             Ok(Answer::Reply(Reply::Done)),
             Ok(Answer::Data(b"data"[..].into(), Stat::default())),
             Ok(Answer::Exists(None)),
-            Ok(Answer::Children(vec!["a".to_owned()])),
+            Ok(Answer::Children(vec!["a".to_owned()], None)),
             Ok(Answer::Acl(Acl::open(), Stat::default())),
             Ok(Answer::Ids(ids)),
             Ok(Answer::Watching),

@@ -201,6 +201,7 @@ impl Node {
     ) -> Result<(), String> {
         let paused = now.mono.saturating_sub(self.now.mono);
         (self.now, self.applied_now) = (now, 0);
+        self.effects.zxid = self.machine.zxid();
         if paused > self.config.timings().election() {
             // The process was stopped for a while, and what its sessions' nodes sent meanwhile
             // is still to be read: their silence proves nothing.

@@ -78,7 +78,8 @@ pub(crate) enum Answer {
     Reply(Reply),
     Data(#[serde(with = "shared_bytes")] Arc<[u8]>, #[serde(with = "LogForm")] Stat),
     Exists(#[serde(with = "LogForm")] Option<Stat>),
-    Children(Vec<String>),
+    /// With the stat of the parent, unless they are the session's ephemerals.
+    Children(Vec<String>, #[serde(with = "LogForm")] Option<Stat>),
     /// An access list as the session may see it.
     Acl(#[serde(with = "LogForm")] Vec<Acl>, #[serde(with = "LogForm")] Stat),
     Ids(#[serde(with = "LogForm")] Vec<Id>),

@@ -59,7 +59,7 @@ pub(crate) fn exists(answer: Answer) -> Result<Option<Stat>> {
 
 pub(crate) fn children(answer: Answer) -> Result<Vec<String>> {
     match answer {
-        Answer::Children(children) => Ok(children),
+        Answer::Children(children, _) => Ok(children),
         other => unexpected(&other),
     }
 }

@@ -13,18 +13,18 @@ use crossbeam_channel::{Receiver, Sender};
 use crate::machine::command::Reply;
 use crate::node::Node;
 use crate::node::io::{
-    ClientRequest, Dial, DiskOp, Effects, Holding, Input, Now, RequestId, Time, WatchId, Write,
+    Answered, ClientRequest, Dial, DiskOp, Effects, Holding, Input, Now, RequestId, Time, WatchId,
+    Write,
 };
 use crate::node::message::PeerMessage;
 use crate::node::query::Answer;
 use crate::planted::{Bug, planted};
 use crate::runtime::clock::Clock;
 use crate::runtime::engine::Engine;
-use crate::runtime::pending::Slot;
+use crate::runtime::mailbox::{AnswerSink, Outgoing, WatchSink};
 use crate::runtime::session::SessionShared;
 use crate::runtime::shared::{Asker, Call, Limits, NodeShared, Request};
 use crate::runtime::timers::Timers;
-use crate::runtime::watch_sender::WatchSender;
 use crate::security::auth::Schemes;
 use crate::types::error::{Error, Result};
 use crate::types::membership::{Member, NodeId};
@@ -78,8 +78,10 @@ pub(crate) struct Host {
     shared: Arc<NodeShared>,
     calls: Receiver<Call>,
     inputs: Vec<Input>,
-    slots: BTreeMap<RequestId, Arc<Slot>>,
-    watches: BTreeMap<WatchId, Box<WatchSender>>,
+    answers: BTreeMap<RequestId, AnswerSink>,
+    watches: BTreeMap<WatchId, WatchSink>,
+    /// For mailboxes, when the step is over.
+    outgoing: Outgoing,
     /// Requests in flight that set a watch.
     watching: BTreeMap<RequestId, WatchId>,
     /// With their holders: see [`Holding`].
@@ -112,8 +114,9 @@ impl Host {
             shared: Arc::clone(&shared),
             calls,
             inputs: Vec::new(),
-            slots: BTreeMap::new(),
+            answers: BTreeMap::new(),
             watches: BTreeMap::new(),
+            outgoing: Outgoing::default(),
             watching: BTreeMap::new(),
             sessions: BTreeMap::new(),
             timers: Timers::new(),
@@ -181,6 +184,16 @@ impl Host {
                 self.closers.push(closed);
                 // Sessions closed in the log release their locks now, and not after their timeout.
                 for (session, (_, shared)) in &self.sessions {
+                    let held = shared.upgrade();
+                    if held.as_ref().is_some_and(|held| held.recipient.get().is_some()) {
+                        // A client of a gateway goes on at another instance.
+                        if held.is_some_and(|held| held.detach()) {
+                            let (session, state) = (*session, SessionState::Detached);
+                            let abandon = ClientRequest::Abandon { session, state };
+                            self.inputs.push(Input::Client(abandon));
+                        }
+                        continue;
+                    }
                     if shared.upgrade().is_some_and(|shared| !shared.give_up()) {
                         // Detached: the handle that did so is about to notify this host.
                         continue;
@@ -215,17 +228,19 @@ impl Host {
         };
         if let Err(error) = admitted {
             let closes = matches!(request, ClientRequest::Write { command: Write::Close, .. });
-            if let Some((_, slot)) = call.slot.take() {
+            if let Some((request, sink)) = call.sink.take() {
                 self.shared.waiting.fetch_sub(1, Ordering::Relaxed);
-                slot.complete(if closes { Ok(Answer::Reply(Reply::Done)) } else { Err(error) });
+                let answer = if closes { Ok(Answer::Reply(Reply::Done)) } else { Err(error) };
+                let zxid = self.shared.tree().zxid();
+                sink.complete(Answered { request, zxid, answer }, &mut self.outgoing);
             }
             return;
         }
-        if let (Some((request, _)), Some(watch)) = (&call.slot, &call.watch) {
+        if let (Some((request, _)), Some(watch)) = (&call.sink, &call.watch) {
             self.watching.insert(*request, watch.0);
         }
-        if let Some((id, slot)) = call.slot.take() {
-            self.slots.insert(id, slot);
+        if let Some((id, sink)) = call.sink.take() {
+            self.answers.insert(id, sink);
         }
         if let Some((id, sender)) = call.watch.take() {
             self.watches.insert(id, sender);
@@ -261,6 +276,7 @@ impl Host {
                 return Err(Error::WrongPassword { session: id });
             }
             former.set_state(SessionState::Moved);
+            former.report(SessionState::Moved, &mut self.outgoing);
         }
         self.sessions.insert(id, (session.holder, Arc::downgrade(session)));
         Ok(())
@@ -303,7 +319,7 @@ impl Host {
         }
         for (id, event) in effects.events {
             if let Some(watch) = self.watches.get_mut(&id)
-                && watch.deliver(event)
+                && watch.deliver(id, event, &mut self.outgoing)
             {
                 to_wake.push(id);
             }
@@ -334,6 +350,7 @@ impl Host {
             };
             if let Some(session) = session.upgrade() {
                 self.readers_behind |= session.set_state(state);
+                session.report(state, &mut self.outgoing);
             }
             if state.is_final() {
                 self.sessions.remove(&of.session);
@@ -348,18 +365,23 @@ impl Host {
                 session.ids.store(Arc::new(ids));
             }
         }
-        for (request, answer) in effects.replies {
-            if let Some(watch) = self.watching.remove(&request)
-                && !self.watches.contains_key(&watch)
-            {
-                // It was dropped before it was set.
-                self.inputs.push(Input::Client(ClientRequest::Unwatch { watch }));
+        for answered in effects.replies {
+            let request = answered.request;
+            if let Some(watch) = self.watching.remove(&request) {
+                if answered.answer.is_err() {
+                    // It was not set.
+                    self.watches.remove(&watch);
+                } else if !self.watches.contains_key(&watch) {
+                    // It was dropped before it was set.
+                    self.inputs.push(Input::Client(ClientRequest::Unwatch { watch }));
+                }
             }
-            if let Some(slot) = self.slots.remove(&request) {
+            if let Some(sink) = self.answers.remove(&request) {
                 self.shared.waiting.fetch_sub(1, Ordering::Relaxed);
-                slot.complete(answer);
+                sink.complete(answered, &mut self.outgoing);
             }
         }
+        self.outgoing.send(effects.zxid);
         if let Some(members) = members {
             self.shared.members.store(members);
         }
@@ -422,10 +444,12 @@ impl Host {
         for (_, (_, session)) in std::mem::take(&mut self.sessions) {
             if let Some(session) = session.upgrade() {
                 session.set_state(SessionState::Expired);
+                session.report(SessionState::Expired, &mut self.outgoing);
             }
         }
-        for (_, slot) in std::mem::take(&mut self.slots) {
-            slot.complete(Err(error.clone()));
+        self.outgoing.send(0);
+        for (_, sink) in std::mem::take(&mut self.answers) {
+            sink.fail(error.clone());
         }
         self.timers.clear();
         self.shared.availability.end();
@@ -450,7 +474,10 @@ impl Host {
 
     /// Whether a watch's channel has no room for an event.
     pub(crate) fn is_full(&mut self, watch: WatchId) -> bool {
-        self.watches.get_mut(&watch).is_some_and(|watch| watch.events.is_full())
+        match self.watches.get_mut(&watch) {
+            Some(WatchSink::Channel(sender)) => sender.events.is_full(),
+            _ => false,
+        }
     }
 }
 

@@ -20,6 +20,8 @@ pub(crate) mod engine;
 pub(crate) mod entropy;
 pub(crate) mod expect;
 pub(crate) mod host;
+#[cfg_attr(not(feature = "gateway"), allow(dead_code, reason = "only gateways have mailboxes"))]
+pub(crate) mod mailbox;
 pub(crate) mod naming;
 pub(crate) mod node_thread;
 pub(crate) mod own_thread;

@@ -11,6 +11,7 @@ use once_cell::sync::OnceCell;
 
 use crate::node::io::Time;
 use crate::runtime::clock::Clock;
+use crate::runtime::mailbox::{Delivery, Outgoing, Recipient};
 use crate::sync::states::States;
 use crate::types::acl::Id;
 use crate::types::error::Error;
@@ -37,6 +38,8 @@ pub(crate) struct SessionShared {
     pub(crate) ids: ArcSwap<Vec<Id>>,
     /// Why its authentication failed, if it did.
     auth_failure: OnceCell<Error>,
+    /// The connection that it is of, if it is one of a gateway's.
+    pub(crate) recipient: OnceCell<Recipient>,
 }
 
 impl fmt::Debug for SessionShared {
@@ -64,6 +67,7 @@ impl SessionShared {
             given_up: AtomicBool::new(false),
             ids: ArcSwap::default(),
             auth_failure: OnceCell::new(),
+            recipient: OnceCell::new(),
         }
     }
 
@@ -79,6 +83,13 @@ impl SessionShared {
     /// `catch_up` now and then.
     pub(crate) fn set_state(&self, state: SessionState) -> bool {
         self.lock().set(state)
+    }
+
+    /// Reports the state to the connection that the session is of.
+    pub(crate) fn report(&self, state: SessionState, outgoing: &mut Outgoing) {
+        if let Some(recipient) = self.recipient.get() {
+            outgoing.add(recipient, Delivery::State(state));
+        }
     }
 
     /// Sends the current state to readers that missed it. Returns whether some still have.

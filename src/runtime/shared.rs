@@ -13,12 +13,13 @@ use once_cell::sync::OnceCell;
 
 use crate::machine::Tree;
 use crate::node::Node;
-use crate::node::io::{ClientRequest, NodeStatus, RequestId, WatchId};
+use crate::node::io::{ClientRequest, NodeStatus, RequestId, WatchId, Write};
 use crate::node::query::{Answer, Query, Read};
 use crate::runtime::availability::Readers;
 use crate::runtime::clock::Clock;
 use crate::runtime::directory::DataDirectory;
 use crate::runtime::engine::Engine;
+use crate::runtime::mailbox::{AnswerSink, Recipient, WatchSink};
 use crate::runtime::pending::{Pending, Slot};
 use crate::runtime::session::SessionShared;
 use crate::runtime::timers::Timer;
@@ -59,10 +60,10 @@ pub(crate) enum Asker {
 
 pub(crate) struct Request {
     pub(super) request: Option<ClientRequest>,
-    /// The slot of the answer, if anybody waits for it.
-    pub(super) slot: Option<(RequestId, Arc<Slot>)>,
+    /// Where the answer goes, if anybody waits for it.
+    pub(super) sink: Option<(RequestId, AnswerSink)>,
     /// The watch that the request sets.
-    pub(super) watch: Option<(WatchId, Box<WatchSender>)>,
+    pub(super) watch: Option<(WatchId, WatchSink)>,
     pub(super) asker: Option<Asker>,
 }
 
@@ -206,11 +207,10 @@ impl NodeShared {
         let id = RequestId(self.next_id.fetch_add(1, Ordering::Relaxed));
         let slot = Arc::new(Slot::default());
         let pending = Pending::new(Arc::clone(&slot), self.clock.clone(), convert);
-        let slot = Some((id, slot));
         let request = Request {
             request: Some(request(id)),
-            slot,
-            watch: watch.map(|(id, sender)| (id, Box::new(sender))),
+            sink: Some((id, AnswerSink::Slot(slot))),
+            watch: watch.map(|(id, sender)| (id, WatchSink::Channel(Box::new(sender)))),
             asker: Some(asker),
         };
         // If the host is gone, the dropped request answers itself.
@@ -218,12 +218,40 @@ impl NodeShared {
         pending
     }
 
+    /// Sends a request of a gateway's connection, which bounds how many it has.
+    #[cfg_attr(not(feature = "gateway"), allow(dead_code, reason = "the gateway's"))]
+    pub(crate) fn ask_at(
+        &self,
+        (to, number): (Recipient, u64),
+        asker: Asker,
+        request: impl FnOnce(RequestId) -> ClientRequest,
+        watch: Option<WatchId>,
+    ) {
+        let watch = watch.map(|watch| (watch, WatchSink::Mailbox(to.clone())));
+        let sink = AnswerSink::Mailbox { to, number };
+        if let Some(reason) = self.stopped() {
+            return sink.fail(Error::Stopped { reason: reason.to_owned() });
+        }
+        self.waiting.fetch_add(1, Ordering::Relaxed);
+        let id = RequestId(self.next_id.fetch_add(1, Ordering::Relaxed));
+        let (request, asker) = (Some(request(id)), Some(asker));
+        self.call(Call::Request(Request { request, sink: Some((id, sink)), watch, asker }));
+    }
+
+    /// Closes a session without waiting for the answer. Its holder is not to use it any more.
+    pub(crate) fn close_session(&self, session: &Arc<SessionShared>) {
+        session.give_up();
+        let (request, id, command) = (RequestId(0), session.id, Write::Close);
+        let close = ClientRequest::Write { request, session: id, command };
+        self.send(Some(Asker::Holder(Arc::clone(session))), close);
+    }
+
     /// Sends a request without waiting for the answer.
     pub(crate) fn send(&self, asker: Option<Asker>, request: ClientRequest) {
         if self.clock.is_forked() {
             return;
         }
-        let request = Request { request: Some(request), slot: None, watch: None, asker };
+        let request = Request { request: Some(request), sink: None, watch: None, asker };
         // A node that is gone need not get it.
         self.call(Call::Request(request));
     }
@@ -503,8 +531,8 @@ impl NodeShared {
 impl Drop for Request {
     fn drop(&mut self) {
         // The request was never taken: its inbox was dropped with the host.
-        if let Some((_, slot)) = self.slot.take() {
-            slot.complete(Err(Error::Stopped { reason: "it was closed".to_owned() }));
+        if let Some((_, sink)) = self.sink.take() {
+            sink.fail(Error::Stopped { reason: "it was closed".to_owned() });
         }
     }
 }

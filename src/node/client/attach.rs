@@ -353,6 +353,8 @@ impl Client {
             }
         }
         for update in updates {
+            // What is answered now is answered by a state that has this.
+            self.effects.zxid = self.effects.zxid.max(update.shows());
             match update {
                 ToClient::Attached => {
                     if let Some(attached) = &mut self.attached {

@@ -35,7 +35,7 @@ impl Client {
         };
         if matches!(query, Query::Read { read: Read::Tree, .. }) {
             let error = Error::NeedsReplica { operation: "a snapshot".to_owned() };
-            return self.effects.replies.push((id, Err(error)));
+            return self.effects.reply(id, Err(error));
         }
         self.next_call += 1;
         let call = Call { request: self.next_call, session, holder, after };
@@ -55,7 +55,7 @@ impl Client {
         });
         let ask = FromClient::Query { call, query, read_index };
         if watch.is_some() && !self.has_room_for_watch(ask.size()) {
-            return self.effects.replies.push((id, Err(Error::Busy { limit: WATCHES_MAX })));
+            return self.effects.reply(id, Err(Error::Busy { limit: WATCHES_MAX }));
         }
         if let Some((_, watch)) = &watch {
             self.asked_watches += 1;
@@ -136,7 +136,7 @@ impl Client {
             self.add_watch(id, watch);
         }
         let answer = answer.map(|answer| pieces.complete(answer)).map_err(Refusal::into_error);
-        self.effects.replies.push((request, answer));
+        self.effects.reply(request, answer);
     }
 
     fn add_watch(&mut self, id: WatchId, watch: Watch) {
@@ -192,7 +192,7 @@ impl Client {
         let calls: Vec<u64> = calls.map(|(number, _)| *number).collect();
         for number in calls {
             if let Some(call) = self.end_call(number) {
-                self.effects.replies.push((call.request, Err(error.clone())));
+                self.effects.reply(call.request, Err(error.clone()));
             }
         }
         let watches = self.watches.iter().filter(|(_, watch)| ours(watch.session, watch.holder));

@@ -9,7 +9,7 @@ use bytes::Bytes;
 use super::storm_tests::{FIRST_CLIENT, Storm};
 use crate::machine::command::{Command, Op, Request};
 use crate::node::client_message::{Call, Claim, FromClient, HeldWatch, ToClient};
-use crate::node::io::{ClientRequest, Input, RequestId, WatchId, Write};
+use crate::node::io::{Answered, ClientRequest, Input, RequestId, WatchId, Write};
 use crate::node::message::PeerMessage;
 use crate::node::query::{Query, Read};
 use crate::node::replica::server::{CLAIMS_BYTES_MAX, QUEUE_BYTES_MAX, WATCHES_MAX};
@@ -351,8 +351,7 @@ fn a_client_asks_for_no_more_watches_than_it_may_hold() {
         let now = storm.cluster.clock();
         let seat = storm.seats.get_mut(&FIRST_CLIENT).unwrap();
         let effects = seat.client.step(now, requests);
-        let is_busy =
-            |(_, answer): &&(_, Result<_, Error>)| matches!(answer, Err(Error::Busy { .. }));
+        let is_busy = |answered: &&Answered| matches!(answered.answer, Err(Error::Busy { .. }));
         let busy = effects.replies.iter().filter(is_busy).count();
         let fits = WATCHES_MAX.min(CLAIMS_BYTES_MAX / 2 / path.len());
         let taken = WATCHES_MAX + 10 - busy;

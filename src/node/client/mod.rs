@@ -279,6 +279,7 @@ impl Client {
     /// Takes in what has happened by `now`, in order, and says what to do.
     pub(crate) fn step(&mut self, now: Now, inputs: impl IntoIterator<Item = Input>) -> Effects {
         self.now = now;
+        self.effects.zxid = self.seen;
         for input in inputs {
             if let Some(reason) = self.stopped.clone() {
                 if let Input::Client(request) = input {
@@ -428,7 +429,7 @@ impl Client {
         let error = Error::Stopped { reason: reason.clone() };
         self.local.stop(&error, &mut self.effects);
         for (_, call) in std::mem::take(&mut self.calls) {
-            self.effects.replies.push((call.request, Err(error.clone())));
+            self.effects.reply(call.request, Err(error.clone()));
         }
         self.effects.ended.extend(std::mem::take(&mut self.watches).into_keys());
         self.part();

@@ -10,7 +10,7 @@ use super::{Client, ClientConfig};
 use crate::machine::command::{Op, Reply};
 use crate::node::client_message::{ToClient, UpTo};
 use crate::node::io::{
-    ClientRequest, Dial, Effects, Input, Problem, RequestId, Time, WatchId, Write,
+    Answered, ClientRequest, Dial, Effects, Input, Problem, RequestId, Time, WatchId, Write,
 };
 use crate::node::message::PeerMessage;
 use crate::node::query::{Answer, Query, Read};
@@ -235,7 +235,7 @@ impl Storm {
         for (_, state) in effects.sessions {
             seat.state = state;
         }
-        for (request, answer) in effects.replies {
+        for Answered { request, answer, .. } in effects.replies {
             let zxid = match (seat.asked.remove(&request), answer) {
                 (Some(Asked::Set), Ok(Answer::Reply(Reply::Set(stat)))) => {
                     assert!(seat.written.last() < Some(&stat.mzxid), "out of order");

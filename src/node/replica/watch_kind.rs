@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::types::watch::{EventKind, WatcherType};
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub(crate) enum WatchKind {
     /// Of get and exists.
     Data,
@@ -15,7 +15,7 @@ pub(crate) enum WatchKind {
 }
 
 impl WatchKind {
-    pub(in crate::node) fn fires_once(self) -> bool {
+    pub(crate) fn fires_once(self) -> bool {
         matches!(self, WatchKind::Data | WatchKind::Children)
     }
 
@@ -27,7 +27,7 @@ impl WatchKind {
         matches!(self, WatchKind::Children | WatchKind::Persistent)
     }
 
-    pub(in crate::node) fn is(self, which: WatcherType) -> bool {
+    pub(crate) fn is(self, which: WatcherType) -> bool {
         match which {
             WatcherType::Any => true,
             which => self.of_type() == which,

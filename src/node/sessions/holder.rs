@@ -171,7 +171,7 @@ impl LocalSession {
                 Command::Close => Ok(Answer::Reply(Reply::Done)),
                 _ => Err(error.clone()),
             };
-            effects.replies.push((write.request, answer));
+            effects.reply(write.request, answer);
         }
     }
 

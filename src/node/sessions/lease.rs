@@ -155,7 +155,7 @@ impl LocalSessions {
         let keep = keep.unwrap_or(usize::MAX).min(held.writes.len());
         let keep = unless(Bug::SentRefused, keep, 0);
         for write in held.writes.drain(keep..) {
-            effects.replies.push((write.request, Err(error.clone())));
+            effects.reply(write.request, Err(error.clone()));
         }
         self.fail_waits(session, effects);
     }

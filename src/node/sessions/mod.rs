@@ -164,7 +164,7 @@ impl LocalSessions {
             Some(held) if held.closing => Error::SessionClosed { session },
             Some(held) => return Some(held),
         };
-        effects.replies.push((request, Err(error)));
+        effects.reply(request, Err(error));
         None
     }
 
@@ -189,7 +189,7 @@ impl LocalSessions {
     ) {
         let closes = matches!(write, Write::Close);
         if closes && self.sessions.get(&session).is_none_or(LocalSession::is_over) {
-            effects.replies.push((request, Ok(Answer::Reply(Reply::Done))));
+            effects.reply(request, Ok(Answer::Reply(Reply::Done)));
             return;
         }
         if let Some(held) = self.sessions.get_mut(&session)
@@ -289,7 +289,7 @@ impl LocalSessions {
             Err(OpError::SessionExpired) if closed => Ok(Answer::Reply(Reply::Done)),
             Err(error) => Err(error.clone().into_error(session)),
         };
-        effects.replies.push((write.request, answer));
+        effects.reply(write.request, answer);
         self.ready.insert(session);
         if held.has_unsent() {
             self.unsent.insert(session);
@@ -345,7 +345,7 @@ impl LocalSessions {
                     held.set_state(SessionState::Connected, effects);
                     self.begin_lease(session);
                 }
-                effects.replies.push((opening.request, Ok(Answer::Reply(reply.clone()))));
+                effects.reply(opening.request, Ok(Answer::Reply(reply.clone())));
                 self.ready.insert(session);
             }
             Err(error) => {
@@ -355,7 +355,7 @@ impl LocalSessions {
                     held.answer_unknown(reason, effects);
                 }
                 let error = error.clone().into_error(session);
-                effects.replies.push((opening.request, Err(error)));
+                effects.reply(opening.request, Err(error));
                 self.end(session, SessionState::Expired, effects);
             }
         }
@@ -375,14 +375,14 @@ impl LocalSessions {
         held.set_state(state, effects);
         let error = held.over();
         if let Some(opening) = held.opening.take() {
-            effects.replies.push((opening.request, Err(error.clone())));
+            effects.reply(opening.request, Err(error.clone()));
         }
         for write in held.writes.drain(..) {
             let answer = match write.command {
                 Command::Close => Ok(Answer::Reply(Reply::Done)),
                 _ => Err(error.clone()),
             };
-            effects.replies.push((write.request, answer));
+            effects.reply(write.request, answer);
         }
         self.fail_waits(session, effects);
         self.sessions.remove(&session);
@@ -420,7 +420,7 @@ impl LocalSessions {
                 .map(|opening| opening.request)
                 .chain(held.writes.into_iter().map(|write| write.request))
                 .chain(held.waits.askers().copied());
-            effects.replies.extend(requests.map(|request| (request, Err(error.clone()))));
+            requests.for_each(|request| effects.reply(request, Err(error.clone())));
         }
         self.waits = 0;
         (self.renewals, self.deadlines) = (SessionTimers::default(), SessionTimers::default());

@@ -245,7 +245,8 @@ impl Answering<'_> {
             Read::Exists { path } => Answer::Exists(readable(path)?.map(Znode::stat)),
             Read::Children { path } => {
                 let znode = readable(path)?.ok_or_else(|| missing(path))?;
-                Answer::Children(znode.children().map(str::to_owned).collect())
+                let names = znode.children().map(str::to_owned).collect();
+                Answer::Children(names, Some(znode.stat()))
             }
             Read::Acl { path } => {
                 let znode = permitted(path, Permissions::READ | Permissions::ADMIN)?;
@@ -258,7 +259,7 @@ impl Answering<'_> {
                 let paths = self.machine.session(session).map(|record| record.ephemerals.iter());
                 let paths = paths.into_iter().flatten().map(|path| (**path).to_owned());
                 let forgotten = usize::from(planted(Bug::EphemeralForgotten));
-                Answer::Children(paths.skip(forgotten).collect())
+                Answer::Children(paths.skip(forgotten).collect(), None)
             }
             Read::Tree => Answer::Tree(tree.clone()),
             Read::Below { path } => read_below(tree, path, viewer)?,
@@ -313,7 +314,7 @@ impl LocalSessions {
                 Turn::Close => Ok(Answer::Reply(Reply::Done)),
                 Turn::Query(_) => Err(error.clone()),
             };
-            effects.replies.push((request, answer));
+            effects.reply(request, answer);
         }
     }
 
@@ -370,7 +371,7 @@ impl LocalSessions {
                     Turn::Close => Ok(Answer::Reply(Reply::Done)),
                     Turn::Query(query) => answering.answer(query, held.viewer()),
                 };
-                effects.replies.push((request, answer));
+                effects.reply(request, answer);
             }
             if held.waits.is_catching_up() {
                 self.catching_up.insert(session);

@@ -173,6 +173,6 @@ mod tests {
         sessions.outcome(&outcome(0, opened), S, 51, &mut effects);
         sessions.outcome(&outcome(1, Ok(Reply::Done)), S, 52, &mut effects);
         assert_eq!(effects.replies.len(), 2);
-        assert!(effects.replies.iter().all(|(_, answer)| answer.is_ok()));
+        assert!(effects.replies.iter().all(|answered| answered.answer.is_ok()));
     }
 }

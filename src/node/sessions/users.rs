@@ -42,7 +42,7 @@ impl Node {
                 self.local.introduce(session, ids, effects);
             }
             ClientRequest::Write { request, .. } if strikes(Bug::RefusedUnasked, 97) => {
-                effects.replies.push((request, Err(Error::NoNode { path: String::new() })));
+                effects.reply(request, Err(Error::NoNode { path: String::new() }));
             }
             ClientRequest::Write { request, session, command } => {
                 self.local.write(request, session, command, effects);
@@ -219,6 +219,7 @@ impl Node {
     }
 
     pub(in crate::node) fn take_applied(&mut self, applied: Applied) {
+        self.effects.zxid = self.machine.zxid();
         let mut fired = Fired::default();
         for change in &applied.changes {
             let count = match change.kind {
@@ -340,5 +341,5 @@ pub(in crate::node) fn refuse(effects: &mut Effects, request: ClientRequest, rea
         | ClientRequest::Unwatch { .. } => return,
     };
     let error = Error::Stopped { reason: reason.to_owned() };
-    effects.replies.push((request, Err(error)));
+    effects.reply(request, Err(error));
 }

@@ -259,7 +259,7 @@ impl From<Answer> for Seen {
             Answer::Reply(reply) => Seen::Reply(reply),
             Answer::Data(data, stat) => Seen::Data(data.to_vec(), stat),
             Answer::Exists(stat) => Seen::Exists(stat),
-            Answer::Children(children) => Seen::Children(children),
+            Answer::Children(children, _) => Seen::Children(children),
             Answer::Watching => Seen::Watching,
             other => unreachable!("nobody asks for {other:?}"),
         }

@@ -1,6 +1,9 @@
-//! What is left of a cluster, from a shell: see `quorate::recovery`.
+//! What is left of a cluster, from a shell (see `quorate::recovery`), and a member as a process of its own.
 //!
 //! Exits with 0 when all went well, 1 when something did not, 2 when it was called wrongly.
+
+#[cfg(feature = "gateway")]
+mod serve;
 
 use std::fmt::Display;
 use std::io::{self, Write};
@@ -10,7 +13,8 @@ use std::process::ExitCode;
 use clap::{Parser, Subcommand};
 use quorate::recovery;
 
-/// Looks at data directories and backups of quorate, and founds new clusters from them.
+/// Looks at data directories and backups of quorate, founds new clusters from them, and serves ZooKeeper's
+/// clients.
 #[derive(Debug, Parser)]
 #[command(name = "quorate", version)]
 struct Arguments {
@@ -20,6 +24,9 @@ struct Arguments {
 
 #[derive(Debug, Subcommand)]
 enum Command {
+    /// Runs a member that serves ZooKeeper's clients, until SIGTERM or SIGINT.
+    #[cfg(feature = "gateway")]
+    Serve(serve::Arguments),
     /// Tells what data directories of stopped instances hold, and changes nothing.
     Inspect {
         /// The directories.
@@ -64,6 +71,8 @@ enum Command {
 
 fn main() -> ExitCode {
     let well = match Arguments::parse().command {
+        #[cfg(feature = "gateway")]
+        Command::Serve(arguments) => tell(serve::run(arguments)),
         Command::Inspect { dirs } => {
             // Each is told of, whatever is wrong with another.
             dirs.iter().filter(|dir| !tell(recovery::inspect(dir))).count() == 0

@@ -1,0 +1,455 @@
+//! One client: what it waits for, its watches, and the order of what it is sent.
+//!
+//! Replies are sent in the order of the requests. An event is sent before every reply that may show its
+//! change, and behind every reply that does not: both come with a zxid.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::BytesMut;
+
+use super::authentication::Authenticator;
+use super::convert;
+use super::counts::{Counts, LastReply};
+use super::requests::RestoredWatch;
+use super::watches::Watches;
+use super::wire::codes::{ErrorCode, KeeperState, OpCode, ReservedXid};
+use super::wire::handshake::ConnectRequest;
+use super::wire::jute::Jute;
+use super::wire::response::{ReplyHeader, WatcherEvent, append_reply};
+use crate::node::io::{ClientRequest, RequestId, WatchId};
+use crate::node::query::{Answer, Query, Read};
+use crate::runtime::mailbox::{Delivery, Recipient};
+use crate::runtime::session::SessionShared;
+use crate::runtime::shared::{Asker, NodeShared};
+use crate::types::error::{Error, Result};
+use crate::types::session::SessionState;
+use crate::types::watch::{EventKind, WatchEvent};
+use crate::types::znode::Zxid;
+
+/// For so many requests a client may wait; before it asks for more it gets answers.
+const WAITING_MAX: usize = 128;
+/// The same for the bytes of answers that wait for their turn.
+const WAITING_BYTES: usize = 4 << 20;
+/// With so many bytes that a client does not read, nothing more is written for it.
+const UNREAD_BYTES: usize = 1 << 20;
+/// With so many events that wait it is disconnected: they come without requests.
+const EVENTS_MAX: usize = 100_000;
+
+/// An answer to a part of a request, with the state that it is of.
+pub(super) type Part = (Zxid, Result<Answer>);
+
+/// A request that waits for its answers, or for its turn to be replied to.
+#[derive(Debug)]
+pub(super) struct Waiting {
+    pub(super) xid: i32,
+    op: i32,
+    arrived: Duration,
+    pub(super) what: ReplyKind,
+    pub(super) parts: Vec<Option<Part>>,
+    missing: usize,
+    /// About how many bytes the answers take.
+    bytes: usize,
+}
+
+/// The kind of reply that a request gets.
+#[derive(Debug)]
+pub(super) enum ReplyKind {
+    Connect(ConnectRequest),
+    /// A header alone.
+    Code(ErrorCode),
+    /// The same, and the connection is closed.
+    Last(ErrorCode),
+    /// As ZooKeeper's without SASL.
+    Sasl,
+    Done,
+    Close,
+    Auth,
+    Created {
+        with_stat: bool,
+    },
+    Stat,
+    Exists {
+        watch: Option<WatchId>,
+    },
+    Data {
+        watch: Option<WatchId>,
+    },
+    Children {
+        watch: Option<WatchId>,
+        with_stat: bool,
+    },
+    Acl,
+    Path(Option<String>),
+    Multi {
+        /// The types of the results.
+        kinds: Vec<OpCode>,
+        /// The operation that the node is not asked for, and why it fails.
+        refused: Option<(usize, ErrorCode)>,
+    },
+    /// With the reads that are still to be asked for, one at a time; `None`: of no znode.
+    MultiRead(VecDeque<Option<Read>>),
+    SetWatches {
+        from: Zxid,
+        restored: Vec<RestoredWatch>,
+    },
+    AddWatch {
+        watch: Option<WatchId>,
+    },
+    Ephemerals {
+        prefix: String,
+    },
+    Count {
+        path: String,
+    },
+    WhoAmI,
+}
+
+#[derive(Debug)]
+pub(super) struct Connection {
+    pub(super) recipient: Recipient,
+    pub(super) shared: Arc<NodeShared>,
+    pub(super) from: IpAddr,
+    /// Since the handshake.
+    pub(super) session: Option<Arc<SessionShared>>,
+    pub(super) resumed: bool,
+    waiting: VecDeque<Waiting>,
+    waiting_bytes: usize,
+    /// How many requests have been replied to.
+    replied: u64,
+    /// For each answer that is to come: to which request, and to which part of it.
+    asked: BTreeMap<u64, (u64, usize)>,
+    next_number: u64,
+    events: VecDeque<(WatchId, WatchEvent)>,
+    pub(super) watches: Watches,
+    /// The last write that this client may have seen.
+    pub(super) zxid: Zxid,
+    pub(super) out: BytesMut,
+    pub(super) packet_bytes_max: usize,
+    /// When something last came from the client.
+    pub(super) heard: Duration,
+    authenticator: Authenticator,
+    /// Credentials are being checked, for the request with this xid. Those behind it may need its ids.
+    authenticating: Option<(i32, Arc<()>)>,
+    /// What is asked for by the request that was taken last.
+    pub(super) op: i32,
+    /// What the server has not taken yet.
+    pub(super) counts: Counts,
+    /// No more requests are taken, and it ends when everything is sent.
+    pub(super) closes: bool,
+    /// It ends now.
+    pub(super) broken: bool,
+}
+
+impl Connection {
+    pub(super) fn new(
+        recipient: Recipient,
+        shared: Arc<NodeShared>,
+        from: IpAddr,
+        packet_bytes_max: usize,
+        authenticator: Authenticator,
+        now: Duration,
+    ) -> Connection {
+        Connection {
+            recipient,
+            shared,
+            from,
+            session: None,
+            resumed: false,
+            waiting: VecDeque::new(),
+            waiting_bytes: 0,
+            replied: 0,
+            asked: BTreeMap::new(),
+            next_number: 0,
+            events: VecDeque::new(),
+            watches: Watches::default(),
+            zxid: 0,
+            out: BytesMut::new(),
+            packet_bytes_max,
+            heard: now,
+            authenticator,
+            authenticating: None,
+            op: OpCode::CreateSession.into(),
+            counts: Counts::default(),
+            closes: false,
+            broken: false,
+        }
+    }
+
+    /// Whether it may ask for more.
+    pub(super) fn takes_requests(&self) -> bool {
+        !self.closes
+            && !self.broken
+            && self.authenticating.is_none()
+            && self.waiting.len() < WAITING_MAX
+            && self.waiting_bytes < WAITING_BYTES
+            && !self.reads_on()
+            && self.out.len() < UNREAD_BYTES
+    }
+
+    pub(super) fn waiting(&self) -> usize {
+        self.waiting.len()
+    }
+
+    /// Whether it has had its last reply.
+    pub(super) fn is_over(&self) -> bool {
+        self.broken || (self.closes && self.waiting.is_empty() && self.out.is_empty())
+    }
+
+    /// Queues a request whose reply has so many parts.
+    pub(super) fn expect(&mut self, xid: i32, what: ReplyKind, parts: usize) {
+        let none = std::iter::repeat_with(|| None).take(parts);
+        let (op, arrived, all) = (self.op, self.heard, none.collect());
+        self.waiting.push_back(Waiting {
+            xid,
+            op,
+            arrived,
+            what,
+            parts: all,
+            missing: parts,
+            bytes: 0,
+        });
+    }
+
+    /// Asks the node for a part of the request queued last.
+    pub(super) fn ask(
+        &mut self,
+        part: usize,
+        request: impl FnOnce(RequestId) -> ClientRequest,
+        watch: Option<WatchId>,
+    ) {
+        let last = self.replied + self.waiting.len() as u64 - 1;
+        self.ask_for((last, part), request, watch);
+    }
+
+    fn ask_for(
+        &mut self,
+        place: (u64, usize),
+        request: impl FnOnce(RequestId) -> ClientRequest,
+        watch: Option<WatchId>,
+    ) {
+        let Some(session) = self.session.as_ref() else { return };
+        self.next_number += 1;
+        self.asked.insert(self.next_number, place);
+        let opens =
+            matches!(self.waiting.back(), Some(of) if matches!(of.what, ReplyKind::Connect(_)));
+        // Its first part opens the session; what else it asks is asked by the holder.
+        let asker = match opens && place.1 == 0 {
+            true => Asker::Opener(Arc::clone(session)),
+            false => Asker::Holder(Arc::clone(session)),
+        };
+        let to = (self.recipient.clone(), self.next_number);
+        self.shared.ask_at(to, asker, request, watch);
+    }
+
+    /// Has credentials checked.
+    pub(super) fn check_credentials(&mut self, xid: i32, scheme: String, credentials: &[u8]) {
+        let asker = Arc::new(());
+        self.broken |=
+            !self.authenticator.check(self.recipient.clone(), &asker, scheme, credentials);
+        self.authenticating = Some((xid, asker));
+    }
+
+    /// Answers a part of the request queued last without the node.
+    pub(super) fn answer_now(&mut self, part: usize, answer: Result<Answer>) {
+        let zxid = self.zxid;
+        if let Some(last) = self.waiting.back_mut() {
+            last.parts[part] = Some((zxid, answer));
+            last.missing -= 1;
+        }
+    }
+
+    /// Whether a multiRead is under way. What comes behind it waits: none of its reads may show it.
+    fn reads_on(&self) -> bool {
+        let last = self.waiting.back();
+        last.is_some_and(|last| last.missing > 0 && matches!(last.what, ReplyKind::MultiRead(_)))
+    }
+
+    /// Asks for the next read of a multiRead, which is the last request that was queued.
+    pub(super) fn read_on(&mut self) {
+        while let Some(last) = self.waiting.back_mut()
+            && let ReplyKind::MultiRead(reads) = &mut last.what
+            && let Some(read) = reads.pop_front()
+            && !self.broken
+        {
+            let part = last.parts.len() - last.missing;
+            match read {
+                Some(read) => return self.ask_query(part, Query::Read { read, watch: None }),
+                None => self.answer_now(part, Err(Error::NoNode { path: String::new() })),
+            }
+        }
+    }
+
+    /// Something has arrived from the node.
+    pub(super) fn take(&mut self, delivery: Delivery) {
+        match delivery {
+            Delivery::Answer { number, zxid, answer } => {
+                let Some((request, part)) = self.asked.remove(&number) else { return };
+                let place = (request - self.replied) as usize;
+                let Some(waiting) = self.waiting.get_mut(place) else { return };
+                let bytes = size(&answer);
+                self.waiting_bytes += bytes;
+                waiting.bytes += bytes;
+                waiting.parts[part] = Some((zxid, answer));
+                waiting.missing -= 1;
+                if matches!(waiting.what, ReplyKind::MultiRead(_)) {
+                    // It could not be sent.
+                    self.broken |= waiting.bytes > self.packet_bytes_max.saturating_mul(2);
+                    self.read_on();
+                }
+            }
+            Delivery::Event { watch, event } => self.events.push_back((watch, event)),
+            Delivery::Authenticated(ids) => {
+                if let Some((xid, _)) = self.authenticating.take() {
+                    self.authenticated(xid, ids);
+                }
+            }
+            // A session that is over says nothing more; what was answered is still sent.
+            Delivery::State(state) => {
+                self.closes |= state.is_final() && state != SessionState::Closed;
+            }
+        }
+    }
+
+    /// Writes all replies and events whose turn has come. Called when everything that a step of the node
+    /// has brought is taken; `zxid` is the last write that the node has then.
+    pub(super) fn flush(&mut self, zxid: Zxid) {
+        while let Some(at) = self.next_reply_at() {
+            self.send_events(at);
+            if !self.has_room() {
+                return;
+            }
+            let Some(waiting) = self.waiting.pop_front() else { break };
+            self.zxid = self.zxid.max(at);
+            self.replied += 1;
+            let Waiting { xid, op, arrived, bytes, .. } = waiting;
+            self.waiting_bytes -= bytes;
+            self.reply(waiting);
+            let now = self.shared.clock.now();
+            let latency = now.saturating_sub(arrived);
+            self.counts.replied(LastReply { op, xid, zxid: self.zxid, at: now, latency });
+        }
+        // Whatever is answered later is answered by a state that has all of these.
+        self.send_events(Zxid::MAX);
+        if self.waiting.is_empty() && self.events.is_empty() {
+            self.zxid = self.zxid.max(zxid);
+        }
+        self.broken |= self.events.len() > EVENTS_MAX;
+    }
+
+    /// The state by which the first request is replied to, if all its answers are there.
+    fn next_reply_at(&self) -> Option<Zxid> {
+        let first = self.waiting.front().filter(|first| first.missing == 0)?;
+        let zxids = first.parts.iter().flatten().map(|(zxid, _)| *zxid);
+        Some(zxids.max().unwrap_or(self.zxid))
+    }
+
+    fn has_room(&self) -> bool {
+        !self.broken && self.out.len() < UNREAD_BYTES
+    }
+
+    /// Whether there is more to write than what is written.
+    pub(super) fn holds_back(&self) -> bool {
+        self.next_reply_at().is_some() || !self.events.is_empty()
+    }
+
+    fn send_events(&mut self, up_to: Zxid) {
+        while self.has_room()
+            && let Some((_, event)) = self.events.front()
+            && event.zxid <= up_to
+            && let Some((watch, event)) = self.events.pop_front()
+        {
+            if event.kind == EventKind::Gap {
+                // The client missed more events than are kept: setWatches takes the watch from now on.
+                if self.watches.forget_unset(watch) {
+                    continue;
+                }
+                // It reconnects, sets its watches again, and receives the events that it missed.
+                self.broken = true;
+                return;
+            }
+            self.zxid = self.zxid.max(event.zxid);
+            if let Some(kind) = self.watches.fire(watch, &event) {
+                self.send_event(kind.into(), event.path, convert::zxid(event.zxid));
+            }
+        }
+    }
+
+    pub(super) fn send_event(&mut self, kind: i32, path: String, zxid: i64) {
+        let header = ReplyHeader::of_event(zxid);
+        let state = KeeperState::SyncConnected.into();
+        self.send(&header, &WatcherEvent { kind, state, path });
+    }
+
+    /// Writes a reply, or closes the connection if it would be too long.
+    pub(super) fn send(&mut self, header: &ReplyHeader, body: &impl Jute) {
+        self.counts.sent += 1;
+        // A znode of the largest size can be read: its stat comes on top.
+        let limit = self.packet_bytes_max.saturating_add(1 << 10);
+        self.broken |= append_reply(&mut self.out, limit, header, body).is_err();
+    }
+
+    pub(super) fn header(&self, xid: i32, code: ErrorCode) -> ReplyHeader {
+        ReplyHeader { xid, zxid: convert::zxid(self.zxid), err: code.into() }
+    }
+
+    pub(super) fn ping(&mut self) {
+        self.expect(ReservedXid::Ping.into(), ReplyKind::Done, 0);
+    }
+
+    pub(super) fn unwatch(&mut self, watch: WatchId) {
+        self.watches.forget(watch);
+        self.shared.send(None, ClientRequest::Unwatch { watch });
+    }
+
+    /// Whether nothing has come from the client for the whole timeout of its session.
+    pub(super) fn is_silent(&self, now: Duration, handshake: Duration) -> bool {
+        let timeout = self.session.as_ref().map_or(handshake, |session| session.timeout());
+        now.saturating_sub(self.heard) > timeout
+    }
+
+    /// Ends the session, since its client is silent.
+    pub(super) fn expire(&mut self) {
+        self.broken = true;
+        if let Some(session) = self.session.take() {
+            self.shared.close_session(&session);
+        }
+    }
+
+    /// The socket is gone: the session is left for the client to take up again, here or elsewhere.
+    pub(super) fn leave(&mut self) {
+        let Some(session) = self.session.take() else { return };
+        if self.shared.detach(&session) {
+            return;
+        }
+        // If it is not this connection's any more, nobody minds.
+        if self.resumed || session.state().is_final() {
+            let (id, state) = (session.id, SessionState::Detached);
+            let abandon = ClientRequest::Abandon { session: id, state };
+            self.shared.send(Some(Asker::Holder(session)), abandon);
+        } else {
+            // The client has not learnt of it.
+            self.shared.close_session(&session);
+        }
+    }
+}
+
+/// Whatever becomes of the thread: nobody keeps the session alive any more.
+impl Drop for Connection {
+    fn drop(&mut self) {
+        self.leave();
+    }
+}
+
+/// About how many bytes an answer takes while it waits for its turn.
+fn size(answer: &Result<Answer>) -> usize {
+    const SMALL: usize = 64;
+    match answer {
+        Ok(Answer::Data(data, _)) => SMALL + data.len(),
+        Ok(Answer::Children(names, _)) => names.iter().map(|name| SMALL + name.len()).sum(),
+        Ok(Answer::Below(_, znodes)) => znodes.iter().map(|znode| znode.size()).sum(),
+        _ => SMALL,
+    }
+}

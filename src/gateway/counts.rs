@@ -1,0 +1,71 @@
+//! What is counted for the four-letter words.
+
+use std::time::Duration;
+
+use crate::types::znode::Zxid;
+
+/// The packets of one connection, or of all: what has happened since something began, or was reset.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Counts {
+    pub(super) received: u64,
+    pub(super) sent: u64,
+    /// Of replies: from the arrival of the request until the reply is written.
+    latency: Option<Latency>,
+    pub(super) last: Option<LastReply>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Latency {
+    count: u64,
+    total: Duration,
+    least: Duration,
+    most: Duration,
+}
+
+/// The reply that was sent last.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct LastReply {
+    /// As the client sent it.
+    pub(super) op: i32,
+    pub(super) xid: i32,
+    pub(super) zxid: Zxid,
+    pub(super) at: Duration,
+    pub(super) latency: Duration,
+}
+
+impl Counts {
+    pub(super) fn replied(&mut self, reply: LastReply) {
+        let (total, least, most) = (reply.latency, reply.latency, reply.latency);
+        self.add_latency(Latency { count: 1, total, least, most });
+        self.last = Some(reply);
+    }
+
+    /// Adds what was counted later.
+    pub(super) fn add(&mut self, later: &Counts) {
+        self.received += later.received;
+        self.sent += later.sent;
+        if let Some(latency) = later.latency {
+            self.add_latency(latency);
+        }
+        self.last = later.last.or(self.last);
+    }
+
+    fn add_latency(&mut self, other: Latency) {
+        let sum = self.latency.map_or(other, |own| Latency {
+            count: own.count + other.count,
+            total: own.total + other.total,
+            least: own.least.min(other.least),
+            most: own.most.max(other.most),
+        });
+        self.latency = Some(sum);
+    }
+
+    /// The least, the mean and the most, in milliseconds; 0 if there was no reply.
+    pub(super) fn latency_ms(&self) -> (u128, f64, u128) {
+        self.latency.map_or((0, 0.0, 0), |latency| {
+            let mean = latency.total.as_secs_f64() * 1000.0 / latency.count as f64;
+            let mean = (mean * 10_000.0).round() / 10_000.0;
+            (latency.least.as_millis(), mean, latency.most.as_millis())
+        })
+    }
+}

@@ -1,0 +1,181 @@
+//! How ZooKeeper's own clients reach an instance: a port that speaks their protocol.
+//!
+//! ```text
+//! socket -> server -> connection -> requests -> node        (in order, many at once)
+//! node -> mailbox -> server -> connection: replies + events -> socket
+//! ```
+//!
+//! - [`wire`] is the protocol: bytes to requests, replies to bytes. It knows no session and no socket.
+//! - [`server`] is the thread with the sockets.
+//! - [`connection`] is one client: what it waits for, its watches, and the order of what it is sent.
+//! - [`requests`] turns its requests into those of a session, and [`replies`] the answers into replies.
+//! - [`convert`] has the values that differ: errors, stats, access lists.
+//! - [`words`] answers the four-letter words, from the figures of [`counts`].
+//!
+//! A client's session is one of the cluster's, held by this instance for as long as the client is connected.
+//! Nothing here decides anything about znodes: the node answers, in the order of the requests.
+
+mod authentication;
+mod connection;
+mod convert;
+mod counts;
+mod replies;
+mod requests;
+mod server;
+#[cfg(test)]
+mod tests;
+mod watches;
+mod wire;
+mod words;
+
+#[cfg(any(test, fuzzing))]
+pub(crate) use wire::fuzz;
+
+use std::io;
+use std::net::{SocketAddr, ToSocketAddrs};
+use std::sync::Arc;
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use self::server::{Server, Stop};
+use crate::Coordinator;
+use crate::types::error::{Error, Result};
+
+/// A port of this instance for ZooKeeper's own clients: `zkCli`, kazoo, Curator and the others.
+///
+/// The clients have sessions of the cluster. They see the same znodes as the sessions of the application, and
+/// can take the same locks. A client that loses this instance goes on at another one with its session, its
+/// ephemeral znodes and its watches. Dropping the gateway ends the connections, not the sessions.
+///
+/// Whoever reaches the port can open sessions: keep it on the loopback interface or in a network that you
+/// trust, and protect znodes by ACLs. What differs from a ZooKeeper server: `docs/gateway.md`.
+///
+/// ```
+/// use quorate::{Gateway, testing::Cluster};
+///
+/// let cluster = Cluster::new(3);
+/// let gateway = Gateway::serve(&cluster.node(0), "127.0.0.1:0")?;
+/// println!("zkCli -server {}", gateway.address());
+/// # Ok::<(), quorate::Error>(())
+/// ```
+#[derive(Debug)]
+pub struct Gateway {
+    address: SocketAddr,
+    stop: Arc<Stop>,
+    thread: Option<JoinHandle<()>>,
+}
+
+/// The settings of a gateway: see [`Gateway::builder`].
+///
+/// ```
+/// use quorate::{Gateway, testing::Cluster};
+///
+/// let cluster = Cluster::new(1);
+/// let builder = Gateway::builder().connections_max(100).packet_bytes_max(4 << 20);
+/// let gateway = builder.serve(&cluster.node(0), "127.0.0.1:0")?;
+/// # Ok::<(), quorate::Error>(())
+/// ```
+#[derive(Clone, Debug)]
+pub struct GatewayBuilder {
+    connections_max: usize,
+    connections_per_address_max: usize,
+    packet_bytes_max: usize,
+    words: Vec<[u8; 4]>,
+}
+
+impl Gateway {
+    /// Serves ZooKeeper's clients at an address; port 0 takes a free one. Returns as soon as clients can
+    /// connect. They get a session once the cluster has a leader.
+    ///
+    /// # Errors
+    /// [`Error::System`] if the address cannot be listened on.
+    pub fn serve(coordinator: &Coordinator, address: impl ToSocketAddrs) -> Result<Gateway> {
+        Gateway::builder().serve(coordinator, address)
+    }
+
+    /// Sets what differs from the defaults, before the gateway is opened.
+    pub fn builder() -> GatewayBuilder {
+        GatewayBuilder {
+            connections_max: 10_000,
+            connections_per_address_max: 0,
+            packet_bytes_max: wire::frame::JUTE_MAXBUFFER,
+            words: words::named(words::HARMLESS),
+        }
+    }
+
+    /// The address that it listens on.
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+}
+
+impl GatewayBuilder {
+    /// How many clients are connected at once, at most: 10,000 by default. Further ones are disconnected at
+    /// once, and try another instance.
+    #[must_use]
+    pub fn connections_max(mut self, most: usize) -> GatewayBuilder {
+        self.connections_max = most;
+        self
+    }
+
+    /// The same for each address that clients come from; 0, the default, is no limit. (ZooKeeper's
+    /// `maxClientCnxns` is 60.)
+    #[must_use]
+    pub fn connections_per_address_max(mut self, most: usize) -> GatewayBuilder {
+        self.connections_per_address_max = most;
+        self
+    }
+
+    /// The longest packet in bytes, in both directions: 1,048,575 by default, as ZooKeeper's
+    /// `jute.maxbuffer`. A client that sends a longer one is disconnected.
+    #[must_use]
+    pub fn packet_bytes_max(mut self, most: usize) -> GatewayBuilder {
+        self.packet_bytes_max = most;
+        self
+    }
+
+    /// Which four-letter words are answered; `*` is all that are known. By default: `ruok`, `isro`, `srvr`,
+    /// `stat`, `mntr`, `envi`, `conf`, `dirs` and `wchs`. Further ones are `cons` and `dump`, which name the
+    /// sessions, `wchc` and `wchp`, which name what they watch, and `crst` and `srst`, which set counters back.
+    ///
+    /// Anybody who reaches the port can ask. `mntr` and `dump` look at every znode.
+    #[must_use]
+    pub fn four_letter_words(mut self, words: &[impl AsRef<str>]) -> GatewayBuilder {
+        self.words = words::named(words);
+        self
+    }
+
+    /// As [`Gateway::serve`], with these settings.
+    ///
+    /// # Errors
+    /// [`Error::System`] if the address cannot be listened on.
+    pub fn serve(self, coordinator: &Coordinator, address: impl ToSocketAddrs) -> Result<Gateway> {
+        let refused = |what: &'static str| {
+            move |error: io::Error| Error::System { what, reason: error.to_string() }
+        };
+        let mut addresses = address.to_socket_addrs().map_err(refused("the gateway's address"))?;
+        let none = || io::Error::new(io::ErrorKind::NotFound, "the name has no address");
+        let address =
+            addresses.next().ok_or_else(none).map_err(refused("the gateway's address"))?;
+        let shared = Arc::clone(coordinator.shared());
+        let server = Server::bind(shared, address, self).map_err(refused("the gateway's port"))?;
+        let (address, stop) = (server.address(), server.stop());
+        let thread = std::thread::Builder::new().name("quorate-gateway".to_owned());
+        let thread = thread.spawn(|| server.run()).map_err(refused("the gateway's thread"))?;
+        Ok(Gateway { address, stop, thread: Some(thread) })
+    }
+}
+
+impl Drop for Gateway {
+    fn drop(&mut self) {
+        self.stop.ask();
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+/// The thread looks up at least this often.
+const PAUSE: Duration = Duration::from_millis(100);
+/// How often connections are looked at for silence.
+const SWEEP: Duration = Duration::from_millis(500);

@@ -1,0 +1,362 @@
+//! What the node answers, as replies.
+
+use bytes::Bytes;
+
+use super::connection::{Connection, Part, ReplyKind, Waiting};
+use super::convert::{self, code};
+use super::requests::{OneShot, RestoredWatch};
+use super::wire::codes::{ErrorCode, EventType, OpCode};
+use super::wire::frame::append_frame;
+use super::wire::handshake::{ConnectRequest, ConnectResponse};
+use super::wire::jute::{Credential, Jute};
+use super::wire::response::{
+    AclReply, Children2Reply, ChildrenReply, ClientInfo, CountReply, Create2Reply, DataReply,
+    ErrorReply, MultiReply, MultiResult, PathReply, SaslReply, StatReply, WhoAmIReply,
+};
+use crate::machine::command::Reply;
+use crate::node::io::WatchId;
+use crate::node::query::Answer;
+use crate::types::error::Error;
+use crate::types::znode::{OpResult, Stat, Zxid};
+
+/// As ZooKeeper's for an operation behind the one that failed.
+const BEHIND_THE_FAILED: ErrorCode = ErrorCode::RuntimeInconsistency;
+
+impl Connection {
+    /// Replies to a request whose answers are all there.
+    pub(super) fn reply(&mut self, waiting: Waiting) {
+        let Waiting { xid, what, parts, .. } = waiting;
+        let mut parts = parts.into_iter().flatten();
+        let what = match what {
+            ReplyKind::Connect(request) => {
+                return self.connected(&request, parts.next(), parts.next());
+            }
+            ReplyKind::Code(code) => return self.fail(xid, code),
+            ReplyKind::Last(code) => {
+                self.closes = true;
+                let mut header = self.header(xid, code);
+                header.zxid = if code == ErrorCode::Unimplemented { -1 } else { 0 };
+                return self.send(&header, &());
+            }
+            ReplyKind::Sasl => {
+                let header = super::wire::response::ReplyHeader { xid, zxid: 0, err: 0 };
+                return self.send(&header, &SaslReply { token: Credential(None) });
+            }
+            ReplyKind::Done => {
+                // Of several parts, as of a request for more than one watch, each may fail.
+                let failed = parts.find_map(|(_, answer)| answer.err());
+                return match failed {
+                    Some(error) => self.refuse(xid, &error),
+                    None => self.succeed(xid, &()),
+                };
+            }
+            ReplyKind::MultiRead(_) => return self.multi_read(xid, parts),
+            ReplyKind::Count { path } => return self.count(xid, &path, parts),
+            ReplyKind::SetWatches { from, restored } => {
+                return self.watches_set(xid, from, restored, parts.collect());
+            }
+            what => what,
+        };
+        let Some((_, answer)) = parts.next() else {
+            // Nothing had to be asked: only a path that means nothing was to be watched.
+            return match what {
+                ReplyKind::AddWatch { .. } => self.succeed(xid, &ErrorReply { err: 0 }),
+                _ => self.fail(xid, ErrorCode::SystemError),
+            };
+        };
+        match answer {
+            Ok(answer) => self.answered(xid, what, answer),
+            Err(error) => self.failed(xid, what, &error),
+        }
+    }
+
+    fn answered(&mut self, xid: i32, what: ReplyKind, answer: Answer) {
+        match (what, answer) {
+            (ReplyKind::Created { with_stat: false }, Answer::Reply(Reply::Created(created))) => {
+                self.succeed(xid, &PathReply { path: Some(created.path) });
+            }
+            (ReplyKind::Created { with_stat: true }, Answer::Reply(Reply::Created(created))) => {
+                let stat = convert::stat(&created.stat);
+                self.succeed(xid, &Create2Reply { path: created.path, stat });
+            }
+            (ReplyKind::Stat, Answer::Reply(Reply::Set(stat))) => self.stat(xid, &stat),
+            (ReplyKind::Exists { watch }, Answer::Exists(stat)) => {
+                self.watch_set(watch);
+                match stat {
+                    Some(stat) => self.stat(xid, &stat),
+                    None => self.fail(xid, ErrorCode::NoNode),
+                }
+            }
+            (ReplyKind::Data { watch }, Answer::Data(data, stat)) => {
+                self.watch_set(watch);
+                let data = Some(Bytes::copy_from_slice(&data));
+                self.succeed(xid, &DataReply { data, stat: convert::stat(&stat) });
+            }
+            (ReplyKind::Acl, Answer::Acl(acl, stat)) => {
+                let acl = acl.into_iter().map(convert::acl).collect();
+                self.succeed(xid, &AclReply { acl, stat: convert::stat(&stat) });
+            }
+            (ReplyKind::Path(path), Answer::Synced(_)) => self.succeed(xid, &PathReply { path }),
+            (ReplyKind::Children { watch, with_stat: false }, Answer::Children(children, _)) => {
+                self.watch_set(watch);
+                self.succeed(xid, &ChildrenReply { children });
+            }
+            (
+                ReplyKind::Children { watch, with_stat: true },
+                Answer::Children(children, Some(stat)),
+            ) => {
+                self.watch_set(watch);
+                let stat = convert::stat(&stat);
+                self.succeed(xid, &Children2Reply { children, stat });
+            }
+            (ReplyKind::Multi { kinds, .. }, Answer::Reply(Reply::Multi(results))) => {
+                let results = kinds.into_iter().zip(results);
+                let results = results.map(|(kind, result)| multi_result(kind, result)).collect();
+                self.succeed(xid, &MultiReply { results });
+            }
+            (ReplyKind::AddWatch { watch }, Answer::Watching) => {
+                self.watch_set(watch);
+                self.succeed(xid, &ErrorReply { err: 0 });
+            }
+            (ReplyKind::Ephemerals { prefix }, Answer::Children(mut paths, _)) => {
+                paths.retain(|path| path.starts_with(&prefix));
+                self.succeed(xid, &ChildrenReply { children: paths });
+            }
+            (ReplyKind::WhoAmI, Answer::Ids(ids)) => {
+                let info = |id: crate::types::acl::Id| {
+                    let user = match id.scheme.as_str() {
+                        "digest" => id.id.split(':').next().unwrap_or_default().to_owned(),
+                        _ => id.id,
+                    };
+                    ClientInfo { scheme: id.scheme, user }
+                };
+                self.succeed(xid, &WhoAmIReply { clients: ids.into_iter().map(info).collect() });
+            }
+            (ReplyKind::Auth, _) => {
+                let mut header = self.header(xid, ErrorCode::Ok);
+                header.zxid = 0;
+                self.send(&header, &());
+            }
+            (ReplyKind::Close, _) => {
+                self.session = None;
+                self.closes = true;
+                self.succeed(xid, &());
+            }
+            // The node answers each request in kind.
+            _ => self.broken = true,
+        }
+    }
+
+    fn failed(&mut self, xid: i32, what: ReplyKind, error: &Error) {
+        if let ReplyKind::Exists { watch: Some(watch) }
+        | ReplyKind::Data { watch: Some(watch) }
+        | ReplyKind::Children { watch: Some(watch), .. }
+        | ReplyKind::AddWatch { watch: Some(watch) } = &what
+        {
+            self.watches.forget(*watch);
+        }
+        match (what, error) {
+            (ReplyKind::Multi { kinds, refused }, Error::Multi { index, error }) => {
+                let code = match refused {
+                    Some((place, code)) if place == *index => Some(code),
+                    _ => code(error),
+                };
+                let Some(code) = code else { return self.broken = true };
+                let of = |place: usize| match place.cmp(index) {
+                    std::cmp::Ordering::Less => ErrorCode::Ok,
+                    std::cmp::Ordering::Equal => code,
+                    std::cmp::Ordering::Greater => BEHIND_THE_FAILED,
+                };
+                let results = (0..kinds.len()).map(|place| MultiResult::Error(of(place).into()));
+                self.succeed(xid, &MultiReply { results: results.collect() });
+            }
+            (ReplyKind::Auth, _) => {
+                self.closes = true;
+                let mut header = self.header(xid, ErrorCode::AuthFailed);
+                header.zxid = 0;
+                self.send(&header, &());
+            }
+            _ => self.refuse(xid, error),
+        }
+    }
+
+    fn connected(&mut self, request: &ConnectRequest, opened: Option<Part>, synced: Option<Part>) {
+        let Some(session) = &self.session else { return self.broken = true };
+        match opened {
+            Some((_, Ok(Answer::Reply(Reply::Session { timeout_ms })))) => {
+                session.set_timeout(std::time::Duration::from_millis(u64::from(timeout_ms)));
+                // It has seen a write that this instance has not: it is better off elsewhere.
+                let seen = u64::try_from(request.last_zxid_seen).unwrap_or(0);
+                if synced.is_some_and(|(zxid, synced)| synced.is_err() || zxid < seen) {
+                    return self.broken = true;
+                }
+                let (id, secret) = (session.id.0.cast_signed(), session.secret);
+                let timeout = i32::try_from(timeout_ms).unwrap_or(i32::MAX);
+                let secret = Bytes::copy_from_slice(&secret);
+                self.respond(&ConnectResponse::accepted(request, timeout, id, secret));
+            }
+            Some((_, Err(Error::SessionExpired { .. } | Error::WrongPassword { .. }))) => {
+                self.session = None;
+                self.closes = true;
+                self.respond(&ConnectResponse::refused(request));
+            }
+            _ => self.broken = true,
+        }
+    }
+
+    fn respond(&mut self, response: &ConnectResponse) {
+        self.counts.sent += 1;
+        self.broken |= append_frame(&mut self.out, 1 << 10, |to| response.write(to)).is_err();
+    }
+
+    fn multi_read(&mut self, xid: i32, parts: impl Iterator<Item = Part>) {
+        let mut results = Vec::new();
+        for (_, answer) in parts {
+            results.push(match answer {
+                Ok(Answer::Children(children, _)) => {
+                    MultiResult::GetChildren(ChildrenReply { children })
+                }
+                Ok(Answer::Data(data, stat)) => {
+                    let data = Some(Bytes::copy_from_slice(&data));
+                    MultiResult::GetData(DataReply { data, stat: convert::stat(&stat) })
+                }
+                Ok(_) => return self.broken = true,
+                Err(error) => match code(&error) {
+                    Some(code) => MultiResult::Error(code.into()),
+                    None => return self.broken = true,
+                },
+            });
+        }
+        self.succeed(xid, &MultiReply { results });
+    }
+
+    fn count(&mut self, xid: i32, path: &str, parts: impl Iterator<Item = Part>) {
+        let mut count = None;
+        for (_, answer) in parts {
+            count = match answer {
+                Ok(Answer::Exists(None)) => return self.fail(xid, ErrorCode::NoNode),
+                Ok(Answer::Tree(tree)) => Some(tree.below(path).count()),
+                Ok(Answer::Below(_, znodes)) => Some(znodes.len()),
+                Ok(_) => count,
+                Err(error) => return self.refuse(xid, &error),
+            };
+        }
+        // Without itself.
+        let count = count.map_or(0, |count| count.saturating_sub(1));
+        self.succeed(xid, &CountReply { count: i32::try_from(count).unwrap_or(i32::MAX) });
+    }
+
+    /// Sends the events that restored watches missed since the zxid that the client had seen.
+    fn watches_set(
+        &mut self,
+        xid: i32,
+        from: Zxid,
+        restored: Vec<RestoredWatch>,
+        parts: Vec<Part>,
+    ) {
+        let mut parts = parts.into_iter().map(|(_, answer)| answer);
+        for restore in restored {
+            match restore {
+                RestoredWatch::Invalid { path } => self.send_missed(EventType::NodeDeleted, path),
+                RestoredWatch::OneShot { list, path, watch } => {
+                    let missed = match (list, parts.next()) {
+                        (OneShot::Data, Some(Ok(Answer::Exists(None))))
+                        | (OneShot::Child, Some(Err(Error::NoNode { .. }))) => {
+                            Some(EventType::NodeDeleted)
+                        }
+                        (OneShot::Data, Some(Ok(Answer::Exists(Some(stat)))))
+                            if stat.mzxid > from =>
+                        {
+                            Some(EventType::NodeDataChanged)
+                        }
+                        (OneShot::Exist, Some(Ok(Answer::Exists(Some(_))))) => {
+                            Some(EventType::NodeCreated)
+                        }
+                        (OneShot::Child, Some(Ok(Answer::Children(_, Some(stat)))))
+                            if stat.pzxid > from =>
+                        {
+                            Some(EventType::NodeChildrenChanged)
+                        }
+                        (_, Some(Ok(_))) => None,
+                        // It may not be read any more: no event shows anything of it.
+                        (_, Some(Err(Error::NoAuth { .. }))) => {
+                            self.watches.forget(watch);
+                            continue;
+                        }
+                        _ => return self.broken = true,
+                    };
+                    match missed {
+                        None => self.watch_set(Some(watch)),
+                        Some(kind) if self.watches.is_known(watch) => {
+                            self.unwatch(watch);
+                            self.send_missed(kind, path);
+                        }
+                        // Its own event was sent already.
+                        Some(_) => {}
+                    }
+                }
+                RestoredWatch::Persistent { watch, again } => {
+                    let (first, second) = (parts.next(), parts.next());
+                    let (set, other) =
+                        if matches!(first, Some(Ok(_))) && self.watches.is_known(watch) {
+                            (watch, again)
+                        } else if matches!(second, Some(Ok(_))) {
+                            (again, watch)
+                        } else {
+                            return self.broken = true;
+                        };
+                    self.unwatch(other);
+                    self.watch_set(Some(set));
+                }
+            }
+        }
+        self.succeed(xid, &());
+    }
+
+    /// It may stand for several changes: ZooKeeper sends no zxid with it.
+    fn send_missed(&mut self, kind: EventType, path: String) {
+        self.send_event(kind.into(), path, -1);
+    }
+
+    fn watch_set(&mut self, watch: Option<WatchId>) {
+        if let Some(former) = watch.and_then(|watch| self.watches.note_set(watch)) {
+            self.unwatch(former);
+        }
+    }
+
+    fn stat(&mut self, xid: i32, stat: &Stat) {
+        self.succeed(xid, &StatReply { stat: convert::stat(stat) });
+    }
+
+    fn succeed(&mut self, xid: i32, body: &impl Jute) {
+        let header = self.header(xid, ErrorCode::Ok);
+        self.send(&header, body);
+    }
+
+    fn refuse(&mut self, xid: i32, error: &Error) {
+        match code(error) {
+            Some(code) => self.fail(xid, code),
+            None => self.broken = true,
+        }
+    }
+
+    fn fail(&mut self, xid: i32, code: ErrorCode) {
+        let header = self.header(xid, code);
+        self.send(&header, &());
+    }
+}
+
+fn multi_result(kind: OpCode, result: OpResult) -> MultiResult {
+    match result {
+        OpResult::Created(created) if kind == OpCode::Create2 => {
+            let stat = convert::stat(&created.stat);
+            MultiResult::Create2(Create2Reply { path: created.path, stat })
+        }
+        OpResult::Created(created) => MultiResult::Create(PathReply { path: Some(created.path) }),
+        OpResult::Set(stat) | OpResult::AclSet(stat) => {
+            MultiResult::SetData(StatReply { stat: convert::stat(&stat) })
+        }
+        OpResult::Deleted => MultiResult::Delete,
+        OpResult::Checked => MultiResult::Check,
+    }
+}

@@ -1,0 +1,560 @@
+//! A client's requests, as those of its session.
+//!
+//! What ZooKeeper refuses before it looks at its tree is refused here; everything else is the node's to decide.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+
+use super::connection::{Connection, ReplyKind};
+use super::convert::{acl_asked, container_mode, expected, is_open, mode, ttl_mode};
+use super::wire::codes::{
+    AddWatchMode, CreateFlags, ErrorCode, OpCode, WatcherType as WireWatcherType,
+};
+use super::wire::handshake::{ConnectRequest, PASSWORD_BYTES};
+use super::wire::jute::{Credential, Jute};
+use super::wire::request::{self, Decoded, MultiOp, Request, decode};
+use crate::machine::command::Op;
+use crate::node::io::{ClientRequest, RequestId, WatchId, Write};
+use crate::node::negotiated;
+use crate::node::query::{Query, Read};
+use crate::runtime::entropy;
+use crate::runtime::session::SessionShared;
+use crate::runtime::shared::Asker;
+use crate::types::acl::{Acl, Id};
+use crate::types::error::{Error, Result};
+use crate::types::path;
+use crate::types::watch::WatcherType;
+use crate::types::znode::{Condition, CreateMode, SessionId, Zxid};
+
+/// A watch that a client had before it reconnected, and how to find out what it missed.
+#[derive(Debug)]
+pub(super) enum RestoredWatch {
+    /// No znode can have this path.
+    Invalid {
+        path: String,
+    },
+    OneShot {
+        list: OneShot,
+        path: String,
+        watch: WatchId,
+    },
+    /// A persistent one: from where the client was, or else, if that is too long ago, from now on.
+    Persistent {
+        watch: WatchId,
+        again: WatchId,
+    },
+}
+
+/// The lists of one-shot watches that a client sends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum OneShot {
+    /// Of znodes that were there.
+    Data,
+    /// Of znodes that were missing.
+    Exist,
+    Child,
+}
+
+impl Connection {
+    /// Takes the first packet. Returns `false` if it cannot be read.
+    pub(super) fn handshake(&mut self, mut frame: Bytes) -> Result<bool> {
+        let Ok(request) = ConnectRequest::read(&mut frame) else { return Ok(false) };
+        let timeout = u64::try_from(request.timeout).unwrap_or(0);
+        let timeout = negotiated(Duration::from_millis(timeout), self.shared.limits.tick);
+        let holder = entropy::number()?;
+        self.resumed = request.session_id != 0;
+        let (id, secret) = if self.resumed {
+            let Credential(password) = &request.password;
+            let password: Option<[u8; PASSWORD_BYTES]> =
+                password.as_deref().and_then(|password| password.try_into().ok());
+            // One of another length is nobody's.
+            let Some(secret) = password else { return self.unknown_session(request) };
+            (SessionId(request.session_id.cast_unsigned()), secret)
+        } else {
+            (new_session()?, entropy::bytes()?)
+        };
+        let session = Arc::new(SessionShared::new(id, holder, secret, timeout));
+        let _ = session.recipient.set(self.recipient.clone());
+        self.session = Some(Arc::clone(&session));
+        let newer = u64::try_from(request.last_zxid_seen).is_ok_and(|seen| {
+            let has = self.shared.tree().zxid();
+            seen > has
+        });
+        let resumed = self.resumed;
+        self.expect(0, ReplyKind::Connect(request), 1 + usize::from(newer));
+        let open = |request| match resumed {
+            true => {
+                let timeout = Some(timeout);
+                ClientRequest::Resume { request, session: id, holder, secret, timeout }
+            }
+            false => ClientRequest::Open { request, session: id, holder, secret, timeout },
+        };
+        self.ask(0, open, None);
+        if newer {
+            self.ask_query(1, Query::Sync);
+        }
+        let ids = vec![Id::new("ip", self.from.to_string())];
+        session.ids.store(Arc::new(ids.clone()));
+        let introduce = ClientRequest::Introduce { session: id, ids };
+        self.shared.send(Some(Asker::Holder(session)), introduce);
+        Ok(true)
+    }
+
+    fn unknown_session(&mut self, request: ConnectRequest) -> Result<bool> {
+        let (id, timeout) = (new_session()?, Duration::from_secs(1));
+        // Nobody ever opens it.
+        self.session = Some(Arc::new(SessionShared::new(id, 0, [0; PASSWORD_BYTES], timeout)));
+        self.expect(0, ReplyKind::Connect(request), 1);
+        let refused = Err(Error::WrongPassword { session: id });
+        self.answer_now(0, refused);
+        Ok(true)
+    }
+
+    /// Takes a packet behind the first. Returns `false` if it cannot be answered.
+    pub(super) fn request(&mut self, frame: Bytes) -> bool {
+        let Ok((header, decoded)) = decode(frame) else { return false };
+        let xid = header.xid;
+        self.op = header.op;
+        let request = match decoded {
+            Decoded::Unreadable(OpCode::Auth | OpCode::Sasl) => return false,
+            Decoded::Request(Request::Sasl(request::Sasl { token: Credential(None) })) => {
+                return false;
+            }
+            Decoded::Request(request) => request,
+            Decoded::Unreadable(OpCode::CloseSession) => Request::CloseSession,
+            Decoded::Unreadable(_) => {
+                self.expect(xid, ReplyKind::Code(ErrorCode::MarshallingError), 0);
+                return true;
+            }
+            Decoded::UnknownOp => {
+                self.expect(xid, ReplyKind::Last(ErrorCode::Unimplemented), 0);
+                self.closes = true;
+                return true;
+            }
+        };
+        if let Err(code) = self.dispatch(xid, request) {
+            self.expect(xid, ReplyKind::Code(code), 0);
+        }
+        true
+    }
+
+    fn dispatch(&mut self, xid: i32, request: Request) -> Result<(), ErrorCode> {
+        match request {
+            Request::Ping => self.ping(),
+            Request::Create(body) => self.create(xid, false, body, mode)?,
+            Request::Create2(body) => self.create(xid, true, body, mode)?,
+            Request::CreateContainer(body) => self.create(xid, true, body, container_mode)?,
+            Request::CreateTtl(body) => {
+                let request::CreateTtl { path, data, acl, flags, ttl } = body;
+                let body = request::Create { path, data, acl, flags };
+                self.create(xid, true, body, |flags| ttl_mode(flags, ttl))?;
+            }
+            Request::Delete(body) => {
+                let op = Self::delete_op(body)?;
+                self.write(xid, ReplyKind::Done, Write::Op(op));
+            }
+            Request::SetData(body) => {
+                let op = Self::set_op(body)?;
+                self.write(xid, ReplyKind::Stat, Write::Op(op));
+            }
+            Request::SetAcl(body) => {
+                let path = body.path.ok_or(ErrorCode::BadArguments)?;
+                let path = written(path)?;
+                let acl = acl_asked(body.acl)?;
+                self.check_acl(&path, &acl)?;
+                let op = Op::SetAcl { path, acl, version: expected(body.version) };
+                self.write(xid, ReplyKind::Stat, Write::Op(op));
+            }
+            Request::Exists(body) => {
+                if body.path.as_ref().is_some_and(|path| path.contains('\0')) {
+                    return Err(ErrorCode::BadArguments);
+                }
+                let path = read_path(body.path)?;
+                let read = Read::Exists { path };
+                let watch = body.watch.then(|| self.shared.next_watch());
+                self.read(xid, ReplyKind::Exists { watch }, read, watch);
+            }
+            Request::GetData(body) => {
+                let path = read_path(body.path)?;
+                let read = Read::Get { path };
+                let watch = body.watch.then(|| self.shared.next_watch());
+                self.read(xid, ReplyKind::Data { watch }, read, watch);
+            }
+            Request::GetChildren(body) => self.children(xid, body, false)?,
+            Request::GetChildren2(body) => self.children(xid, body, true)?,
+            Request::GetAcl(body) => {
+                let path = read_path(body.path)?;
+                self.read(xid, ReplyKind::Acl, Read::Acl { path }, None);
+            }
+            // Nobody waits for an answer to it outside of a multi.
+            Request::Check(_) | Request::Reconfig(_) => return Err(ErrorCode::Unimplemented),
+            Request::Sync(body) => {
+                self.expect(xid, ReplyKind::Path(body.path), 1);
+                self.ask_query(0, Query::Sync);
+            }
+            Request::Multi(multi) => self.multi(xid, multi.ops)?,
+            Request::MultiRead(multi) => self.read_several(xid, multi.ops)?,
+            Request::Auth(body) => self.authenticate(xid, body),
+            Request::Sasl(_) => self.expect(xid, ReplyKind::Sasl, 0),
+            Request::SetWatches(body) => {
+                let request::SetWatches { relative_zxid, data, exist, child } = body;
+                let lists = [data, exist, child, Vec::new(), Vec::new()];
+                self.set_watches(xid, relative_zxid, lists);
+            }
+            Request::SetWatches2(body) => {
+                let lists =
+                    [body.data, body.exist, body.child, body.persistent, body.persistent_recursive];
+                self.set_watches(xid, body.relative_zxid, lists);
+            }
+            Request::AddWatch(body) => self.add_watch(xid, body)?,
+            Request::CheckWatches(body) => {
+                let which = watcher_type(body.kind)?;
+                let path = body.path.ok_or(ErrorCode::MarshallingError)?;
+                let has = self.watches.has(&path, which);
+                let code = if has { ErrorCode::Ok } else { ErrorCode::NoWatcher };
+                self.expect(xid, ReplyKind::Code(code), 0);
+            }
+            Request::RemoveWatches(body) => {
+                let which = watcher_type(body.kind)?;
+                let path = body.path.filter(|path| path::validate(path).is_ok());
+                let path = path.ok_or(ErrorCode::NoWatcher)?;
+                self.expect(xid, ReplyKind::Done, 1);
+                self.ask_query(0, Query::RemoveWatches { path, which });
+            }
+            Request::GetEphemerals(body) => {
+                let prefix = body.path.filter(|path| path != "/").unwrap_or_default();
+                self.read(xid, ReplyKind::Ephemerals { prefix }, Read::Ephemerals, None);
+            }
+            Request::GetAllChildrenNumber(body) => {
+                let path = read_path(body.path)?;
+                let what = ReplyKind::Count { path: path.to_string() };
+                let read = match self.shared.has_replica {
+                    true => Read::Tree,
+                    false => Read::Below { path: Arc::clone(&path) },
+                };
+                self.expect(xid, what, 2);
+                // Whether it may be read.
+                self.ask_query(0, Query::Read { read: Read::Exists { path }, watch: None });
+                self.ask_query(1, Query::Read { read, watch: None });
+            }
+            Request::WhoAmI => self.read(xid, ReplyKind::WhoAmI, Read::Ids, None),
+            Request::CloseSession => {
+                self.write(xid, ReplyKind::Close, Write::Close);
+                self.closes = true;
+            }
+            // The servers' own.
+            Request::CreateSession | Request::DeleteContainer(_) => {
+                self.expect(xid, ReplyKind::Last(ErrorCode::Unimplemented), 0);
+                self.closes = true;
+            }
+        }
+        Ok(())
+    }
+
+    fn create(
+        &mut self,
+        xid: i32,
+        with_stat: bool,
+        body: request::Create,
+        mode: impl FnOnce(i32) -> Result<CreateMode, ErrorCode>,
+    ) -> Result<(), ErrorCode> {
+        let op = self.create_op(body, mode)?;
+        self.write(xid, ReplyKind::Created { with_stat }, Write::Op(op));
+        Ok(())
+    }
+
+    fn create_op(
+        &self,
+        body: request::Create,
+        mode: impl FnOnce(i32) -> Result<CreateMode, ErrorCode>,
+    ) -> Result<Op, ErrorCode> {
+        let path = body.path.ok_or(ErrorCode::MarshallingError)?;
+        let mode = mode(body.flags)?;
+        if has_no_parent(&path) {
+            return Err(ErrorCode::BadArguments);
+        }
+        let acl = acl_asked(body.acl)?;
+        self.check_acl(&path, &acl)?;
+        let valid = match mode.is_sequential() {
+            true => path::validate_sequential(&path),
+            false => path::validate(&path),
+        };
+        if valid.is_err() {
+            return Err(self.invalid(&path));
+        }
+        let data = body.data.unwrap_or_default();
+        Ok(match is_open(&acl) {
+            true => Op::Create { path, data, mode },
+            false => Op::CreateWithAcl { path, data, mode, acl },
+        })
+    }
+
+    fn delete_op(body: request::Delete) -> Result<Op, ErrorCode> {
+        let path = body.path.ok_or(ErrorCode::MarshallingError)?;
+        match path::validate(&path) {
+            Ok(()) => Ok(Op::Delete { path, version: expected(body.version) }),
+            Err(_) if has_no_parent(&path) => Err(ErrorCode::BadArguments),
+            Err(_) => Err(ErrorCode::NoNode),
+        }
+    }
+
+    fn set_op(body: request::SetData) -> Result<Op, ErrorCode> {
+        let path = body.path.ok_or(ErrorCode::BadArguments)?;
+        let data = body.data.unwrap_or_default();
+        Ok(Op::Set { path: written(path)?, data, version: expected(body.version) })
+    }
+
+    /// Why a create at an invalid path is refused: ZooKeeper looks for the parent first.
+    fn invalid(&self, path: &str) -> ErrorCode {
+        let parent = path.rfind('/').map(|slash| &path[..slash.max(1)]);
+        match parent {
+            Some(parent) if self.shared.has_replica && self.shared.tree().get(parent).is_none() => {
+                ErrorCode::NoNode
+            }
+            _ => ErrorCode::BadArguments,
+        }
+    }
+
+    fn check_acl(&self, path: &str, acl: &[Acl]) -> Result<(), ErrorCode> {
+        let too_many = acl.len() > crate::types::acl::ACL_ENTRIES_MAX;
+        let unknown = self.shared.schemes.check(path, acl).is_err();
+        let invalid = acl.iter().any(|entry| entry.id.check().is_err());
+        if too_many || unknown || invalid { Err(ErrorCode::InvalidAcl) } else { Ok(()) }
+    }
+
+    fn children(&mut self, xid: i32, body: request::Read, stat: bool) -> Result<(), ErrorCode> {
+        let path = read_path(body.path)?;
+        let read = Read::Children { path };
+        let watch = body.watch.then(|| self.shared.next_watch());
+        self.read(xid, ReplyKind::Children { watch, with_stat: stat }, read, watch);
+        Ok(())
+    }
+
+    fn multi(&mut self, xid: i32, ops: Vec<MultiOp>) -> Result<(), ErrorCode> {
+        let kinds = ops.iter().map(MultiOp::result).collect();
+        let mut all = Vec::with_capacity(ops.len());
+        let mut refused = None;
+        for (place, op) in ops.into_iter().enumerate() {
+            match self.multi_op(op) {
+                Err(ErrorCode::MarshallingError) => return Err(ErrorCode::MarshallingError),
+                _ if refused.is_some() => {}
+                Ok(op) => all.push(op),
+                Err(code) => {
+                    // Those before it may fail, too, and then that is what counts. What stands for it fails.
+                    let condition = Condition::Version(u64::MAX);
+                    all.push(Op::Check { path: "/".to_owned(), condition });
+                    refused = Some((place, code));
+                }
+            }
+        }
+        self.write(xid, ReplyKind::Multi { kinds, refused }, Write::Multi(all));
+        Ok(())
+    }
+
+    fn multi_op(&self, op: MultiOp) -> Result<Op, ErrorCode> {
+        // In a multi the flags decide, and not the op.
+        let by_flags = |flags| match flags == i32::from(CreateFlags::Container) {
+            true => Ok(CreateMode::Container),
+            false => mode(flags),
+        };
+        Ok(match op {
+            MultiOp::Create(body) | MultiOp::Create2(body) => self.create_op(body, by_flags)?,
+            MultiOp::CreateContainer(body) => self.create_op(body, container_mode)?,
+            MultiOp::CreateTtl(body) => {
+                let request::CreateTtl { path, data, acl, flags, ttl } = body;
+                let body = request::Create { path, data, acl, flags };
+                match CreateFlags::try_from(flags).is_ok_and(CreateFlags::has_ttl) {
+                    true => self.create_op(body, |flags| ttl_mode(flags, ttl))?,
+                    false => self.create_op(body, by_flags)?,
+                }
+            }
+            MultiOp::Delete(body) => Self::delete_op(body)?,
+            MultiOp::SetData(body) if body.path.is_none() => {
+                return Err(ErrorCode::MarshallingError);
+            }
+            MultiOp::SetData(body) => Self::set_op(body)?,
+            MultiOp::Check(body) => {
+                let path = body.path.ok_or(ErrorCode::MarshallingError)?;
+                let condition = match expected(body.version) {
+                    Some(version) => Condition::Version(version),
+                    None => Condition::Exists,
+                };
+                Op::Check { path: written(path)?, condition }
+            }
+            MultiOp::GetChildren(_) | MultiOp::GetData(_) => {
+                return Err(ErrorCode::MarshallingError);
+            }
+        })
+    }
+
+    fn read_several(&mut self, xid: i32, ops: Vec<MultiOp>) -> Result<(), ErrorCode> {
+        if ops.iter().any(|op| !op.is_read() || op.has_no_path()) {
+            return Err(ErrorCode::MarshallingError);
+        }
+        let read = |op| {
+            let (path, children) = match op {
+                MultiOp::GetChildren(body) => (body.path, true),
+                MultiOp::GetData(body) => (body.path, false),
+                _ => (None, false),
+            };
+            let path = read_path(path).ok()?;
+            Some(if children { Read::Children { path } } else { Read::Get { path } })
+        };
+        let (count, reads) = (ops.len(), ops.into_iter().map(read).collect());
+        self.expect(xid, ReplyKind::MultiRead(reads), count);
+        self.read_on();
+        Ok(())
+    }
+
+    fn authenticate(&mut self, xid: i32, body: request::Auth) {
+        let Credential(credentials) = body.auth;
+        let scheme = body.scheme.unwrap_or_default();
+        match scheme.as_str() {
+            "ip" => self.authenticated(xid, Ok(vec![Id::new("ip", self.from.to_string())])),
+            // An x509 id comes from a certificate, not from a request.
+            "x509" | "world" | "auth" | "super" | "" => {
+                let reason = "clients of a gateway cannot ask for it".to_owned();
+                self.authenticated(xid, Err(Error::AuthFailed { scheme, reason }));
+            }
+            _ => self.check_credentials(xid, scheme, &credentials.unwrap_or_default()),
+        }
+    }
+
+    /// Credentials were checked.
+    pub(super) fn authenticated(&mut self, xid: i32, ids: Result<Vec<Id>>) {
+        match ids {
+            Ok(ids) => self.write(xid, ReplyKind::Auth, Write::Authenticate(ids)),
+            Err(error) => {
+                tracing::info!(from = %self.from, %error, "a client of the gateway failed to authenticate");
+                self.expect(xid, ReplyKind::Last(ErrorCode::AuthFailed), 0);
+                self.closes = true;
+            }
+        }
+    }
+
+    fn add_watch(&mut self, xid: i32, body: request::AddWatch) -> Result<(), ErrorCode> {
+        let recursive = match AddWatchMode::try_from(body.mode) {
+            Ok(AddWatchMode::Persistent) => false,
+            Ok(AddWatchMode::PersistentRecursive) => true,
+            Err(_) => return Err(ErrorCode::MarshallingError),
+        };
+        // On what can be no znode's path a watch is of no use, and no error.
+        let Some(path) = body.path.filter(|path| path::validate(path).is_ok()) else {
+            self.expect(xid, ReplyKind::AddWatch { watch: None }, 0);
+            return Ok(());
+        };
+        let path: Arc<str> = path.into();
+        let watch = self.shared.next_watch();
+        self.expect(xid, ReplyKind::AddWatch { watch: Some(watch) }, 1);
+        let query = Query::Watch { watch, path, recursive, from: None, data: false };
+        self.ask_query(0, query);
+        Ok(())
+    }
+
+    fn set_watches(&mut self, xid: i32, from: i64, lists: [Vec<Option<String>>; 5]) {
+        let from: Zxid = u64::try_from(from).unwrap_or(0);
+        let [data, exist, child, persistent, recursive] = lists;
+        let (mut restored, mut queries) = (Vec::new(), Vec::new());
+        let valid = |path: &String| path::validate(path).is_ok();
+        let named = |list: Vec<Option<String>>| list.into_iter().map(Option::unwrap_or_default);
+        let lists = [(data, OneShot::Data), (exist, OneShot::Exist), (child, OneShot::Child)];
+        for (paths, list) in lists {
+            for path in named(paths) {
+                if valid(&path) {
+                    let (of, watch) = (path.as_str().into(), self.shared.next_watch());
+                    let read = match list {
+                        OneShot::Data | OneShot::Exist => Read::Exists { path: of },
+                        OneShot::Child => Read::Children { path: of },
+                    };
+                    queries.push(Query::Read { read, watch: Some(watch) });
+                    restored.push(RestoredWatch::OneShot { list, path, watch });
+                } else if list != OneShot::Exist {
+                    restored.push(RestoredWatch::Invalid { path });
+                }
+            }
+        }
+        for (list, recursive) in [(persistent, false), (recursive, true)] {
+            for path in named(list).filter(valid) {
+                let path: Arc<str> = path.into();
+                let (watch, again) = (self.shared.next_watch(), self.shared.next_watch());
+                for (watch, from) in [(watch, Some(from)), (again, None)] {
+                    let path = Arc::clone(&path);
+                    queries.push(Query::Watch { watch, path, recursive, from, data: false });
+                }
+                restored.push(RestoredWatch::Persistent { watch, again });
+            }
+        }
+        self.expect(xid, ReplyKind::SetWatches { from, restored }, queries.len());
+        for (place, query) in queries.into_iter().enumerate() {
+            self.ask_query(place, query);
+        }
+    }
+
+    fn write(&mut self, xid: i32, what: ReplyKind, command: Write) {
+        let Some(session) = self.session.as_ref().map(|session| session.id) else { return };
+        self.expect(xid, what, 1);
+        self.ask(0, |request: RequestId| ClientRequest::Write { request, session, command }, None);
+    }
+
+    fn read(&mut self, xid: i32, what: ReplyKind, read: Read, watch: Option<WatchId>) {
+        self.expect(xid, what, 1);
+        self.ask_query(0, Query::Read { read, watch });
+    }
+
+    pub(super) fn ask_query(&mut self, part: usize, query: Query) {
+        let Some(session) = self.session.as_ref().map(|session| session.id) else { return };
+        let watch = query.watch().map(|(watch, path, kind)| {
+            self.watches.ask(watch, Arc::clone(path), kind);
+            watch
+        });
+        self.ask(part, |request| ClientRequest::Query { request, session, query }, watch);
+    }
+}
+
+fn new_session() -> Result<SessionId> {
+    loop {
+        let id = entropy::number()?;
+        // 0 stands for a new session, and tools print negative ones badly.
+        if id << 1 != 0 {
+            return Ok(SessionId(id & (u64::MAX >> 1)));
+        }
+    }
+}
+
+/// The path of a write that is not a create.
+fn written(path: String) -> Result<String, ErrorCode> {
+    match path::validate(&path) {
+        Ok(()) => Ok(path),
+        Err(_) => Err(ErrorCode::BadArguments),
+    }
+}
+
+/// What ZooKeeper looks at before all else.
+fn has_no_parent(path: &str) -> bool {
+    !path.contains('/') || path.contains('\0')
+}
+
+/// The path of a read: no path is the root, and what no znode can have is no znode.
+fn read_path(path: Option<String>) -> Result<Arc<str>, ErrorCode> {
+    let path = path.ok_or(ErrorCode::MarshallingError)?;
+    if path.is_empty() {
+        return Ok("/".into());
+    }
+    match path::validate(&path) {
+        Ok(()) => Ok(path.into()),
+        Err(_) => Err(ErrorCode::NoNode),
+    }
+}
+
+fn watcher_type(kind: i32) -> Result<WatcherType, ErrorCode> {
+    Ok(match WireWatcherType::try_from(kind) {
+        Ok(WireWatcherType::Children) => WatcherType::Children,
+        Ok(WireWatcherType::Data) => WatcherType::Data,
+        Ok(WireWatcherType::Any) => WatcherType::Any,
+        Ok(WireWatcherType::Persistent) => WatcherType::Persistent,
+        Ok(WireWatcherType::PersistentRecursive) => WatcherType::PersistentRecursive,
+        Err(_) => return Err(ErrorCode::MarshallingError),
+    })
+}

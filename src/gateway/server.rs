@@ -1,0 +1,417 @@
+//! The thread with the sockets of a gateway.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::io::{self, Read, Write};
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use bytes::{Buf, BytesMut};
+use mio::net::{TcpListener, TcpStream};
+use mio::{Events, Interest, Poll, Token, Waker};
+
+use super::authentication::Authenticator;
+use super::connection::Connection;
+use super::counts::Counts;
+use super::wire::frame::{FrameDecoder, Incoming};
+use super::words::{self, ClientSeen, Seen};
+use super::{GatewayBuilder, PAUSE, SWEEP};
+use crate::runtime::mailbox::{Mailbox, Recipient};
+use crate::runtime::shared::NodeShared;
+use crate::types::znode::Zxid;
+
+const LISTENER: Token = Token(0);
+const WAKER: Token = Token(1);
+/// Connections are numbered from here on.
+const FIRST: u64 = 2;
+/// The longest first packet.
+const HANDSHAKE_BYTES: usize = 1 << 10;
+/// One client is read and written so often before it is another one's turn.
+const ROUNDS_MAX: usize = 16;
+/// How many bytes are read at once.
+const READ_BYTES: usize = 64 << 10;
+/// A larger buffer is given back when it is empty.
+const KEPT_BYTES: usize = 4 << 10;
+/// How long a client may take for its first packet.
+const HANDSHAKE: Duration = Duration::from_secs(10);
+
+/// Ends the thread.
+#[derive(Debug)]
+pub(super) struct Stop {
+    asked: AtomicBool,
+    waker: Arc<Waker>,
+}
+
+impl Stop {
+    pub(super) fn ask(&self) {
+        self.asked.store(true, Ordering::Release);
+        // Without it the thread looks at its next sweep.
+        let _ = self.waker.wake();
+    }
+}
+
+pub(super) struct Server {
+    poll: Poll,
+    listener: TcpListener,
+    address: SocketAddr,
+    stop: Arc<Stop>,
+    shared: Arc<NodeShared>,
+    settings: GatewayBuilder,
+    mailbox: Arc<Mailbox>,
+    clients: BTreeMap<u64, Client>,
+    next: u64,
+    from: BTreeMap<IpAddr, usize>,
+    /// The connections that something has happened to.
+    touched: BTreeSet<u64>,
+    zxid: Zxid,
+    /// What is read goes through here: thousands of idle clients need no buffers of their own.
+    scratch: Vec<u8>,
+    authenticator: Authenticator,
+    counts: Counts,
+    since: Duration,
+}
+
+struct Client {
+    stream: TcpStream,
+    address: SocketAddr,
+    since: Duration,
+    counts: Counts,
+    decoder: FrameDecoder,
+    connection: Connection,
+    /// It may have more to read.
+    readable: bool,
+    greeted: bool,
+}
+
+impl Server {
+    pub(super) fn bind(
+        shared: Arc<NodeShared>,
+        address: SocketAddr,
+        settings: GatewayBuilder,
+    ) -> io::Result<Server> {
+        let poll = Poll::new()?;
+        let authenticator = Authenticator::start(Arc::clone(&shared))?;
+        let mut listener = TcpListener::bind(address)?;
+        poll.registry().register(&mut listener, LISTENER, Interest::READABLE)?;
+        let waker = Arc::new(Waker::new(poll.registry(), WAKER)?);
+        let wakes = Arc::clone(&waker);
+        let mailbox = Arc::new(Mailbox::new(move || drop(wakes.wake())));
+        let since = shared.clock.now();
+        Ok(Server {
+            poll,
+            address: listener.local_addr()?,
+            listener,
+            stop: Arc::new(Stop { asked: AtomicBool::new(false), waker }),
+            zxid: shared.tree().zxid(),
+            shared,
+            settings,
+            mailbox,
+            clients: BTreeMap::new(),
+            next: FIRST,
+            from: BTreeMap::new(),
+            touched: BTreeSet::new(),
+            scratch: vec![0; READ_BYTES],
+            authenticator,
+            counts: Counts::default(),
+            since,
+        })
+    }
+
+    pub(super) fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    pub(super) fn stop(&self) -> Arc<Stop> {
+        Arc::clone(&self.stop)
+    }
+
+    /// Runs until the gateway is dropped or the node stops.
+    pub(super) fn run(mut self) {
+        let mut events = Events::with_capacity(1024);
+        let mut swept = self.shared.clock.now();
+        let mut looked = swept;
+        while !self.stop.asked.load(Ordering::Acquire) && self.shared.stopped().is_none() {
+            let pause = if self.touched.is_empty() { PAUSE } else { Duration::ZERO };
+            if let Err(error) = self.poll.poll(&mut events, Some(pause))
+                && error.kind() != io::ErrorKind::Interrupted
+            {
+                tracing::error!(%error, "the gateway stops: its sockets cannot be waited for");
+                break;
+            }
+            for event in &events {
+                match event.token() {
+                    LISTENER => self.accept(),
+                    WAKER => {}
+                    Token(number) => {
+                        let number = number as u64;
+                        if let Some(client) = self.clients.get_mut(&number) {
+                            client.readable |= event.is_readable() || event.is_read_closed();
+                            let both = event.is_read_closed() && event.is_write_closed();
+                            client.connection.broken |= event.is_error() || both;
+                            self.touched.insert(number);
+                        }
+                    }
+                }
+            }
+            let arrived = self.mailbox.take();
+            self.zxid = self.zxid.max(arrived.zxid);
+            for (number, delivery) in arrived.deliveries {
+                if let Some(client) = self.clients.get_mut(&number) {
+                    client.connection.take(delivery);
+                    self.touched.insert(number);
+                }
+            }
+            let now = self.shared.clock.now();
+            if now.saturating_sub(looked) > SWEEP {
+                // This thread was away: what clients have sent meanwhile is still to be read, and their
+                // silence proves nothing.
+                self.clients.values_mut().for_each(|client| client.connection.heard = now);
+            }
+            looked = now;
+            for number in std::mem::take(&mut self.touched) {
+                self.serve(number, now);
+            }
+            if now.saturating_sub(swept) >= SWEEP && self.touched.is_empty() {
+                swept = now;
+                self.sweep(now);
+            }
+        }
+        for number in self.clients.keys().copied().collect::<Vec<_>>() {
+            self.drop_client(number);
+        }
+    }
+
+    fn accept(&mut self) {
+        loop {
+            let (mut stream, from) = match self.listener.accept() {
+                Ok(accepted) => accepted,
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+                Err(error) => {
+                    // What waits is accepted at a later sweep.
+                    tracing::warn!(%error, "the gateway cannot accept a connection");
+                    return;
+                }
+            };
+            let ip = from.ip();
+            let of_address = self.from.get(&ip).copied().unwrap_or(0);
+            let most = match self.settings.connections_per_address_max {
+                0 => usize::MAX,
+                most => most,
+            };
+            if self.clients.len() >= self.settings.connections_max || of_address >= most {
+                tracing::debug!(%from, "the gateway has no room for another client");
+                continue;
+            }
+            let number = self.next;
+            self.next += 1;
+            let interest = Interest::READABLE | Interest::WRITABLE;
+            let token = Token(number as usize);
+            let _ = stream.set_nodelay(true);
+            if self.poll.registry().register(&mut stream, token, interest).is_err() {
+                continue;
+            }
+            *self.from.entry(ip).or_default() += 1;
+            let recipient = Recipient { mailbox: Arc::clone(&self.mailbox), connection: number };
+            let (shared, most) = (Arc::clone(&self.shared), self.settings.packet_bytes_max);
+            let now = self.shared.clock.now();
+            let client = Client {
+                stream,
+                address: from,
+                since: now,
+                counts: Counts::default(),
+                decoder: FrameDecoder::new(most.min(HANDSHAKE_BYTES), words::KNOWN),
+                connection: Connection::new(
+                    recipient,
+                    shared,
+                    ip,
+                    most,
+                    self.authenticator.clone(),
+                    now,
+                ),
+                readable: true,
+                greeted: false,
+            };
+            self.clients.insert(number, client);
+            self.touched.insert(number);
+        }
+    }
+
+    /// Reads, asks, replies and writes, as far as all that goes.
+    fn serve(&mut self, number: u64, now: Duration) {
+        let Some(client) = self.clients.get_mut(&number) else { return };
+        let mut word = None;
+        let mut rounds = 0;
+        loop {
+            let was_full = !client.connection.takes_requests();
+            let mut more = match client.take_packets(now, &mut self.scratch, &mut word) {
+                Ok(more) => more,
+                Err(reason) => {
+                    tracing::debug!(from = %client.connection.from, reason, "a client is disconnected");
+                    client.connection.broken = true;
+                    false
+                }
+            };
+            client.connection.flush(self.zxid);
+            if client.write().is_err() {
+                client.connection.broken = true;
+            }
+            more |= was_full && client.connection.takes_requests();
+            let held_back = client.connection.holds_back() && client.connection.out.is_empty();
+            if client.connection.broken || !(more || held_back) {
+                break;
+            }
+            rounds += 1;
+            if rounds == ROUNDS_MAX {
+                self.touched.insert(number);
+                break;
+            }
+        }
+        let fresh = std::mem::take(&mut client.connection.counts);
+        client.counts.add(&fresh);
+        self.counts.add(&fresh);
+        if let Some(word) = word {
+            let answer = self.answer(word);
+            if let Some(client) = self.clients.get_mut(&number) {
+                client.connection.out.extend_from_slice(answer.as_bytes());
+                client.connection.closes = true;
+                let _ = client.write();
+            }
+        }
+        if self.clients.get(&number).is_some_and(|client| client.connection.is_over()) {
+            self.drop_client(number);
+        }
+    }
+
+    fn answer(&mut self, word: [u8; 4]) -> String {
+        if !self.settings.words.contains(&word) {
+            let word = String::from_utf8_lossy(&word);
+            return format!("{word} is not executed because it is not in the whitelist.\n");
+        }
+        match &word {
+            b"crst" => self.clients.values_mut().for_each(|of| of.counts = Counts::default()),
+            b"srst" => self.counts = Counts::default(),
+            _ => {}
+        }
+        let clients = self.clients.values().map(|client| ClientSeen {
+            address: client.address,
+            connection: &client.connection,
+            counts: &client.counts,
+            since: client.since,
+        });
+        let seen = Seen {
+            shared: &self.shared,
+            address: self.address,
+            settings: &self.settings,
+            clients: clients.collect(),
+            counts: &self.counts,
+            uptime: self.shared.clock.now().saturating_sub(self.since),
+        };
+        words::answer(word, &seen)
+    }
+
+    /// Ends the sessions of clients that are silent.
+    fn sweep(&mut self, now: Duration) {
+        self.accept();
+        let silent = |(number, client): (&u64, &Client)| {
+            client.connection.is_silent(now, HANDSHAKE).then_some(*number)
+        };
+        for number in self.clients.iter().filter_map(silent).collect::<Vec<_>>() {
+            if let Some(client) = self.clients.get_mut(&number) {
+                // Whether a client is silent that is not read from, nobody knows: its session is left to it.
+                if client.connection.takes_requests() && !client.readable {
+                    tracing::info!(from = %client.connection.from, "a client of the gateway is silent");
+                    client.connection.expire();
+                }
+            }
+            self.drop_client(number);
+        }
+        for number in std::mem::take(&mut self.touched) {
+            self.serve(number, now);
+        }
+    }
+
+    fn drop_client(&mut self, number: u64) {
+        let Some(mut client) = self.clients.remove(&number) else { return };
+        let _ = self.poll.registry().deregister(&mut client.stream);
+        client.connection.leave();
+        if let Some(count) = self.from.get_mut(&client.connection.from) {
+            *count -= 1;
+            if *count == 0 {
+                self.from.remove(&client.connection.from);
+            }
+        }
+    }
+}
+
+impl Client {
+    /// Takes the packets that are there, as far as the connection takes requests. Returns whether there may
+    /// be more to do.
+    fn take_packets(
+        &mut self,
+        now: Duration,
+        scratch: &mut [u8],
+        word: &mut Option<[u8; 4]>,
+    ) -> Result<bool, &'static str> {
+        let mut more = false;
+        while self.connection.takes_requests() {
+            match self.decoder.next_frame() {
+                Ok(Some(Incoming::Word(asked))) => {
+                    *word = Some(asked);
+                    return Ok(false);
+                }
+                Ok(Some(Incoming::Frame(frame))) => {
+                    more = true;
+                    self.connection.counts.received += 1;
+                    self.connection.heard = now;
+                    let taken = if self.greeted {
+                        self.connection.request(frame)
+                    } else {
+                        self.greeted = true;
+                        self.decoder.set_limit(self.connection.packet_bytes_max);
+                        self.connection.handshake(frame).map_err(|_| "no random numbers")?
+                    };
+                    if !taken {
+                        return Err("a packet that cannot be read");
+                    }
+                }
+                Ok(None) => break,
+                Err(_) => return Err("a length that is out of range"),
+            }
+        }
+        if !self.readable || !self.connection.takes_requests() {
+            return Ok(more);
+        }
+        match self.stream.read(scratch) {
+            Ok(0) => Err("its end of the connection is closed"),
+            Ok(read) => {
+                self.decoder.buffer().extend_from_slice(&scratch[..read]);
+                Ok(true)
+            }
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                self.readable = false;
+                Ok(more)
+            }
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => Ok(true),
+            Err(_) => Err("the connection is broken"),
+        }
+    }
+
+    fn write(&mut self) -> io::Result<()> {
+        let out = &mut self.connection.out;
+        while !out.is_empty() {
+            match self.stream.write(out) {
+                Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
+                Ok(written) => out.advance(written),
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(()),
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(error),
+            }
+        }
+        if out.capacity() > KEPT_BYTES {
+            *out = BytesMut::new();
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,102 @@
+//! Frames: a length of four bytes, then as many bytes.
+//!
+//! The first four bytes of a connection may be a four-letter word instead: as a length it would be far above any
+//! limit. Later on a connection there are no words.
+
+use bytes::{Buf, BufMut, Bytes, BytesMut};
+
+/// The longest frame unless configured otherwise (`jute.maxbuffer`); it is accepted itself.
+pub(crate) const JUTE_MAXBUFFER: usize = 0xf_ffff;
+
+/// A length that is negative or above the limit. Where the next frame starts is not known: the
+/// connection is of no use any more.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("a frame of {0} bytes")]
+pub(crate) struct BadLength(i32);
+
+/// A body that its receiver would refuse.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("a frame of {bytes} bytes, where at most {limit} are accepted")]
+pub(crate) struct TooLong {
+    pub(crate) bytes: usize,
+    pub(crate) limit: usize,
+}
+
+/// What a connection brings.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Incoming {
+    /// One of the words that the decoder was given. It is answered and the connection closed.
+    Word([u8; 4]),
+    /// The body of a frame: a part of the buffer, not a copy.
+    Frame(Bytes),
+}
+
+/// Splits what arrives into frames.
+#[derive(Debug)]
+pub(crate) struct FrameDecoder {
+    buffer: BytesMut,
+    limit: usize,
+    words: &'static [[u8; 4]],
+    /// Whether no length has been seen yet.
+    at_start: bool,
+}
+
+impl FrameDecoder {
+    /// For a new connection; `words` are the four-letter words that are answered.
+    pub(crate) fn new(limit: usize, words: &'static [[u8; 4]]) -> Self {
+        FrameDecoder { buffer: BytesMut::new(), limit, words, at_start: true }
+    }
+
+    /// Accepts longer or only shorter frames from the next one on.
+    pub(crate) fn set_limit(&mut self, limit: usize) {
+        self.limit = limit;
+    }
+
+    /// Where to append what arrives. It holds less than one frame beyond the last piece if all frames are
+    /// taken after each.
+    pub(crate) fn buffer(&mut self) -> &mut BytesMut {
+        &mut self.buffer
+    }
+
+    /// The next frame or word, if all of it has arrived. After an error, the same error again.
+    pub(crate) fn next_frame(&mut self) -> Result<Option<Incoming>, BadLength> {
+        let Some(&first) = self.buffer.first_chunk::<4>() else {
+            return Ok(None);
+        };
+        if std::mem::take(&mut self.at_start) && self.words.contains(&first) {
+            // A line's end may follow, which means nothing.
+            self.buffer.clear();
+            return Ok(Some(Incoming::Word(first)));
+        }
+        let declared = i32::from_be_bytes(first);
+        let length = usize::try_from(declared).ok().filter(|length| *length <= self.limit);
+        let length = length.ok_or(BadLength(declared))?;
+        if self.buffer.len() - first.len() < length {
+            return Ok(None);
+        }
+        self.buffer.advance(first.len());
+        Ok(Some(Incoming::Frame(self.buffer.split_to(length).freeze())))
+    }
+}
+
+/// Appends one frame, whose body `write` appends; if the body is above the limit, nothing.
+pub(crate) fn append_frame(
+    to: &mut BytesMut,
+    limit: usize,
+    write: impl FnOnce(&mut BytesMut),
+) -> Result<(), TooLong> {
+    let start = to.len();
+    to.put_i32(0);
+    write(to);
+    let bytes = to.len() - start - 4;
+    match i32::try_from(bytes) {
+        Ok(length) if bytes <= limit => {
+            to[start..start + 4].copy_from_slice(&length.to_be_bytes());
+            Ok(())
+        }
+        _ => {
+            to.truncate(start);
+            Err(TooLong { bytes, limit })
+        }
+    }
+}

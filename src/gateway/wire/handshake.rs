@@ -1,0 +1,78 @@
+//! The first frame in each direction.
+//!
+//! Neither has a header. Clients before ZooKeeper 3.4 leave out the last byte, and are answered without it;
+//! whatever follows that byte is ignored.
+
+use bytes::{Buf, Bytes, BytesMut};
+
+use super::jute::{Credential, Jute, Unreadable, records};
+
+/// How long the password of a session is.
+pub(crate) const PASSWORD_BYTES: usize = 16;
+
+/// The byte that may be missing.
+impl Jute for Option<bool> {
+    const LEAST: usize = 0;
+
+    fn read(from: &mut Bytes) -> Result<Self, Unreadable> {
+        if from.has_remaining() { bool::read(from).map(Some) } else { Ok(None) }
+    }
+
+    fn write(&self, to: &mut BytesMut) {
+        if let Some(present) = self {
+            present.write(to);
+        }
+    }
+}
+
+records! {
+    /// What a client says first. If it cannot be read, the connection is closed without an answer.
+    ConnectRequest {
+        /// Ignored: there is only one version.
+        protocol_version: i32,
+        last_zxid_seen: i64,
+        /// In milliseconds, for the server to clamp.
+        timeout: i32,
+        /// 0 for a new session: the password means nothing then.
+        session_id: i64,
+        password: Credential,
+        /// Whether a server that takes no writes will do, if the client knows of such.
+        read_only: Option<bool>,
+    }
+
+    /// The server's answer.
+    ConnectResponse {
+        protocol_version: i32,
+        /// As negotiated; 0 if the session is gone.
+        timeout: i32,
+        session_id: i64,
+        password: Credential,
+        /// Whether the server takes no writes; there only if the request had the byte.
+        read_only: Option<bool>,
+    }
+}
+
+impl ConnectResponse {
+    /// The session is the client's; the server takes writes.
+    pub(crate) fn accepted(
+        request: &ConnectRequest,
+        timeout: i32,
+        session_id: i64,
+        password: Bytes,
+    ) -> Self {
+        ConnectResponse {
+            protocol_version: 0,
+            timeout,
+            session_id,
+            password: Credential(Some(password)),
+            read_only: request.read_only.map(|_| false),
+        }
+    }
+
+    /// The session that the request names is gone, or was never the client's. The connection is closed
+    /// behind it.
+    pub(crate) fn refused(request: &ConnectRequest) -> Self {
+        let no_password = Bytes::from_static(&[0; PASSWORD_BYTES]);
+        ConnectResponse::accepted(request, 0, 0, no_password)
+    }
+}

@@ -1,0 +1,61 @@
+//! The wire protocol of ZooKeeper 3.9, as bytes: no sockets, no clock, no sessions.
+//!
+//! ```text
+//! connection: [four-letter word] | frame(ConnectRequest) frame(RequestHeader, body)...
+//! answers:    frame(ConnectResponse) frame(ReplyHeader, body)...
+//! frame:      length, i32 BE | that many bytes
+//! ```
+//!
+//! - `jute`: the forms of numbers, strings, buffers and lists, and records made of them.
+//! - `codes`: the protocol's numbers.
+//! - `frame`: where frames begin and end.
+//! - `handshake`, `request`, `response`: the records.
+//!
+//! Every record can be read and written, since both ends are ours: the server that answers ZooKeeper's
+//! clients, and the client that reads a ZooKeeper cluster.
+//!
+//! Invariants: nothing that is read panics. Reading takes at most a small multiple of the memory that the
+//! bytes take. What was read, written and read again is the same. Fields are kept as they came: a null path, flags
+//! that mean nothing and a negative version are for the server to judge, in the order in which ZooKeeper
+//! does.
+//!
+//! Sources: `zookeeper.jute` and the classes `MultiOperationRecord`, `MultiResponse` and
+//! `NIOServerCnxn` of ZooKeeper, and its server's behaviour byte by byte.
+
+pub(crate) mod codes;
+pub(crate) mod frame;
+pub(crate) mod handshake;
+pub(crate) mod jute;
+pub(crate) mod request;
+pub(crate) mod response;
+#[cfg(test)]
+mod tests;
+
+/// For the fuzz target: a connection's bytes, in one piece; then the same as one request.
+#[cfg(any(test, fuzzing))]
+pub(crate) fn fuzz(bytes: &[u8]) {
+    use bytes::{Bytes, BytesMut};
+
+    use self::frame::{FrameDecoder, Incoming, JUTE_MAXBUFFER};
+    use self::jute::Jute;
+
+    const WORDS: &[[u8; 4]] = &[*b"ruok", *b"srvr"];
+    let mut decoder = FrameDecoder::new(JUTE_MAXBUFFER, WORDS);
+    decoder.buffer().extend_from_slice(bytes);
+    while let Ok(Some(incoming)) = decoder.next_frame() {
+        if let Incoming::Frame(frame) = incoming {
+            let _ = handshake::ConnectRequest::read(&mut frame.clone());
+            request_is_stable(frame);
+        }
+    }
+    request_is_stable(Bytes::copy_from_slice(bytes));
+
+    fn request_is_stable(frame: Bytes) {
+        if let Ok((header, request::Decoded::Request(request))) = request::decode(frame) {
+            let mut again = BytesMut::new();
+            request.encode(header.xid, &mut again);
+            let same = request::decode(again.freeze());
+            assert_eq!(same, Ok((header, request::Decoded::Request(request))));
+        }
+    }
+}

@@ -1,0 +1,347 @@
+//! Requests: a header, then the body that the op of the header asks for.
+//!
+//! Bytes behind a body are ignored.
+
+use bytes::{Bytes, BytesMut};
+
+use super::codes::{CreateFlags, OpCode};
+use super::jute::{Credential, Jute, Unreadable, records};
+
+records! {
+    /// Before each request.
+    RequestHeader {
+        /// Comes back in the reply; any number.
+        xid: i32,
+        /// An [`OpCode`], if it is known.
+        op: i32,
+    }
+
+    /// An entry of an ACL.
+    Acl {
+        perms: i32,
+        scheme: Option<String>,
+        id: Option<String>,
+    }
+
+    Create {
+        path: Option<String>,
+        data: Option<Bytes>,
+        acl: Option<Vec<Acl>>,
+        flags: i32,
+    }
+
+    CreateTtl {
+        path: Option<String>,
+        data: Option<Bytes>,
+        acl: Option<Vec<Acl>>,
+        flags: i32,
+        /// In milliseconds.
+        ttl: i64,
+    }
+
+    Delete {
+        path: Option<String>,
+        version: i32,
+    }
+
+    SetData {
+        path: Option<String>,
+        data: Option<Bytes>,
+        version: i32,
+    }
+
+    SetAcl {
+        path: Option<String>,
+        acl: Option<Vec<Acl>>,
+        version: i32,
+    }
+
+    Check {
+        path: Option<String>,
+        version: i32,
+    }
+
+    /// A path alone.
+    PathOnly {
+        path: Option<String>,
+    }
+
+    /// A read that can leave a watch.
+    Read {
+        path: Option<String>,
+        watch: bool,
+    }
+
+    /// The watches of a client that has connected anew. A list must not be null, a path may be.
+    SetWatches {
+        /// What the client has seen.
+        relative_zxid: i64,
+        data: Vec<Option<String>>,
+        exist: Vec<Option<String>>,
+        child: Vec<Option<String>>,
+    }
+
+    SetWatches2 {
+        relative_zxid: i64,
+        data: Vec<Option<String>>,
+        exist: Vec<Option<String>>,
+        child: Vec<Option<String>>,
+        persistent: Vec<Option<String>>,
+        persistent_recursive: Vec<Option<String>>,
+    }
+
+    AddWatch {
+        path: Option<String>,
+        /// An `AddWatchMode`.
+        mode: i32,
+    }
+
+    /// The watches of a client on a path.
+    WatchesOf {
+        path: Option<String>,
+        /// A `WatcherType`.
+        kind: i32,
+    }
+
+    Auth {
+        /// Ignored.
+        kind: i32,
+        scheme: Option<String>,
+        auth: Credential,
+    }
+
+    Sasl {
+        token: Credential,
+    }
+
+    Reconfig {
+        joining: Option<String>,
+        leaving: Option<String>,
+        members: Option<String>,
+        config_id: i64,
+    }
+
+    /// Before each operation of a multi, each result, and at the end.
+    MultiHeader {
+        kind: i32,
+        done: bool,
+        err: i32,
+    }
+}
+
+impl MultiHeader {
+    /// Ends a multi and its reply.
+    pub(crate) const END: MultiHeader = MultiHeader { kind: -1, done: true, err: -1 };
+}
+
+/// Declares an enum of bodies by the ops that they belong to.
+macro_rules! by_op {
+    (
+        $(#[$meta:meta])*
+        $name:ident { $($(#[$of:meta])* $op:ident($body:ty),)* } bare { $($(#[$bare_of:meta])* $bare:ident,)* }
+    ) => {
+        $(#[$meta])*
+        #[derive(Clone, Debug, PartialEq, Eq)]
+        pub(crate) enum $name {
+            $($(#[$of])* $op($body),)*
+            $($(#[$bare_of])* $bare,)*
+        }
+
+        impl $name {
+            /// The op that asks for it.
+            #[allow(dead_code, reason = "requests are written in tests alone")]
+            pub(crate) fn op(&self) -> OpCode {
+                match self {
+                    $($name::$op(_) => OpCode::$op,)*
+                    $($name::$bare => OpCode::$bare,)*
+                }
+            }
+
+            /// Reads the body of an op; there is none for ops that are not listed.
+            #[allow(unreachable_patterns, reason = "where all ops are listed")]
+            fn read(op: OpCode, from: &mut Bytes) -> Result<Self, Unreadable> {
+                match op {
+                    $(OpCode::$op => Jute::read(from).map($name::$op),)*
+                    $(OpCode::$bare => Ok($name::$bare),)*
+                    _ => Err(Unreadable),
+                }
+            }
+
+            #[allow(dead_code, reason = "requests are written in tests alone")]
+            fn write(&self, to: &mut BytesMut) {
+                match self {
+                    $($name::$op(body) => body.write(to),)*
+                    $($name::$bare => {})*
+                }
+            }
+        }
+    };
+}
+
+by_op! {
+    /// What a client asks for.
+    Request {
+        Create(Create),
+        Create2(Create),
+        CreateContainer(Create),
+        CreateTtl(CreateTtl),
+        Delete(Delete),
+        /// Meant for the servers among themselves.
+        DeleteContainer(PathOnly),
+        Exists(Read),
+        GetData(Read),
+        GetChildren(Read),
+        GetChildren2(Read),
+        SetData(SetData),
+        GetAcl(PathOnly),
+        SetAcl(SetAcl),
+        /// Has no meaning outside of a multi.
+        Check(Check),
+        Sync(PathOnly),
+        Multi(Multi),
+        MultiRead(Multi),
+        Auth(Auth),
+        Sasl(Sasl),
+        SetWatches(SetWatches),
+        SetWatches2(SetWatches2),
+        AddWatch(AddWatch),
+        CheckWatches(WatchesOf),
+        RemoveWatches(WatchesOf),
+        GetEphemerals(PathOnly),
+        GetAllChildrenNumber(PathOnly),
+        Reconfig(Reconfig),
+    } bare {
+        Ping,
+        WhoAmI,
+        /// Meant for the servers among themselves.
+        CreateSession,
+        CloseSession,
+    }
+}
+
+by_op! {
+    /// One operation of a multi.
+    MultiOp {
+        Create(Create),
+        Create2(Create),
+        CreateContainer(Create),
+        CreateTtl(CreateTtl),
+        Delete(Delete),
+        SetData(SetData),
+        Check(Check),
+        /// The watch flag means nothing here.
+        GetChildren(Read),
+        GetData(Read),
+    } bare {}
+}
+
+impl MultiOp {
+    /// Whether it is for a multiRead.
+    pub(crate) fn is_read(&self) -> bool {
+        matches!(self, MultiOp::GetChildren(_) | MultiOp::GetData(_))
+    }
+
+    /// Whether it reads what is nothing's path.
+    pub(crate) fn has_no_path(&self) -> bool {
+        matches!(self, MultiOp::GetChildren(body) | MultiOp::GetData(body) if body.path.is_none())
+    }
+
+    /// The type of its result if it succeeds: the flags of a create count, and its op only if they leave it
+    /// open.
+    pub(crate) fn result(&self) -> OpCode {
+        match self {
+            MultiOp::Create(body) if body.flags == i32::from(CreateFlags::Container) => {
+                OpCode::Create2
+            }
+            MultiOp::CreateContainer(_) => OpCode::Create2,
+            MultiOp::CreateTtl(body) => match CreateFlags::try_from(body.flags) {
+                Ok(flags) if flags == CreateFlags::Container || flags.has_ttl() => OpCode::Create2,
+                _ => OpCode::Create,
+            },
+            other => other.op(),
+        }
+    }
+
+    /// Whether a server goes on behind it: its reading of a create ends at flags that it does not know or
+    /// that ask for a time to live, since there is none, and at a null ACL.
+    fn is_readable(&self) -> bool {
+        match self {
+            MultiOp::Create(body) | MultiOp::Create2(body) | MultiOp::CreateContainer(body) => {
+                let flags = CreateFlags::try_from(body.flags);
+                body.acl.is_some() && flags.is_ok_and(|flags| !flags.has_ttl())
+            }
+            _ => true,
+        }
+    }
+}
+
+/// The operations of a multi or a multiRead.
+///
+/// A list of reads and writes together cannot be read. Either alone can, in either request.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Multi {
+    pub(crate) ops: Vec<MultiOp>,
+}
+
+impl Jute for Multi {
+    const LEAST: usize = MultiHeader::LEAST;
+
+    fn read(from: &mut Bytes) -> Result<Self, Unreadable> {
+        let mut ops: Vec<MultiOp> = Vec::new();
+        loop {
+            let header = MultiHeader::read(from)?;
+            if header.done {
+                return Ok(Multi { ops });
+            }
+            let op = OpCode::try_from(header.kind).map_err(|_| Unreadable)?;
+            let op = MultiOp::read(op, from)?;
+            let is_mixed = ops.first().is_some_and(|first| first.is_read() != op.is_read());
+            if is_mixed || !op.is_readable() {
+                return Err(Unreadable);
+            }
+            ops.push(op);
+        }
+    }
+
+    fn write(&self, to: &mut BytesMut) {
+        for op in &self.ops {
+            MultiHeader { kind: op.op().into(), done: false, err: -1 }.write(to);
+            op.write(to);
+        }
+        MultiHeader::END.write(to);
+    }
+}
+
+/// What came behind a header.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Decoded {
+    /// A whole body.
+    Request(Request),
+    /// A body that cannot be read: answered MarshallingError, and the connection goes on; only for auth and
+    /// sasl is it closed without an answer.
+    Unreadable(OpCode),
+    /// An op that no server knows: answered Unimplemented, and the connection is closed.
+    UnknownOp,
+}
+
+/// Takes a frame apart. Without a whole header it cannot be answered: the connection is closed.
+pub(crate) fn decode(mut frame: Bytes) -> Result<(RequestHeader, Decoded), Unreadable> {
+    let header = RequestHeader::read(&mut frame)?;
+    let decoded = match OpCode::try_from(header.op) {
+        Err(_) => Decoded::UnknownOp,
+        Ok(op) => match Request::read(op, &mut frame) {
+            Ok(request) => Decoded::Request(request),
+            Err(Unreadable) => Decoded::Unreadable(op),
+        },
+    };
+    Ok((header, decoded))
+}
+
+#[cfg(any(test, fuzzing))]
+impl Request {
+    /// Appends the body of a frame.
+    pub(crate) fn encode(&self, xid: i32, to: &mut BytesMut) {
+        RequestHeader { xid, op: self.op().into() }.write(to);
+        self.write(to);
+    }
+}

@@ -1,0 +1,374 @@
+//! The four-letter words, in ZooKeeper's formats: existing monitors parse them.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::{Display, Write};
+use std::fs;
+use std::net::SocketAddr;
+use std::path::Path;
+use std::time::Duration;
+
+use super::GatewayBuilder;
+use super::connection::Connection;
+use super::counts::Counts;
+use super::wire::codes::OpCode;
+use crate::runtime::shared::NodeShared;
+use crate::types::znode::{SessionId, Zxid};
+
+pub(super) const KNOWN: &[[u8; 4]] = &[
+    *b"ruok", *b"isro", *b"srvr", *b"stat", *b"mntr", *b"envi", *b"conf", *b"dirs", *b"wchs",
+    *b"wchc", *b"wchp", *b"cons", *b"dump", *b"crst", *b"srst",
+];
+
+/// Those that are answered by default: not those that name sessions or what they watch, nor those that change
+/// something.
+pub(super) const HARMLESS: &[&str] =
+    &["ruok", "isro", "srvr", "stat", "mntr", "envi", "conf", "dirs", "wchs"];
+
+/// Those of a list; "*" is all.
+pub(super) fn named(list: &[impl AsRef<str>]) -> Vec<[u8; 4]> {
+    let is_named = |word: &&[u8; 4]| {
+        list.iter().any(|name| ["*".as_bytes(), *word].contains(&name.as_ref().trim().as_bytes()))
+    };
+    KNOWN.iter().filter(is_named).copied().collect()
+}
+
+/// The version of ZooKeeper whose behaviour this is. Clients read what a server can do from it.
+const VERSION: &str = concat!("3.9.4-quorate-", env!("CARGO_PKG_VERSION"));
+
+/// What the answers are made of.
+pub(super) struct Seen<'a> {
+    pub(super) shared: &'a NodeShared,
+    pub(super) address: SocketAddr,
+    pub(super) settings: &'a GatewayBuilder,
+    pub(super) clients: Vec<ClientSeen<'a>>,
+    pub(super) counts: &'a Counts,
+    /// How long it has served.
+    pub(super) uptime: Duration,
+}
+
+pub(super) struct ClientSeen<'a> {
+    pub(super) address: SocketAddr,
+    pub(super) connection: &'a Connection,
+    pub(super) counts: &'a Counts,
+    /// When it connected.
+    pub(super) since: Duration,
+}
+
+impl Seen<'_> {
+    fn state(&self) -> &'static str {
+        let status = self.shared.status();
+        match (status.is_leader, status.leader) {
+            (true, _) => "leader",
+            (false, Some(_)) if self.shared.has_replica => "follower",
+            (false, Some(_)) => "observer",
+            (false, None) => "looking",
+        }
+    }
+
+    /// The last write here, and how many znodes there are. The status may be a little older.
+    fn contents(&self) -> (Zxid, usize) {
+        let (tree, status) = (self.shared.tree(), self.shared.status());
+        match self.shared.has_replica {
+            true => (tree.zxid(), tree.len()),
+            false => (status.zxid, status.znodes),
+        }
+    }
+
+    fn waiting(&self) -> usize {
+        self.clients.iter().map(|client| client.connection.waiting()).sum()
+    }
+
+    /// The ephemeral znodes, by session.
+    fn ephemerals(&self) -> BTreeMap<SessionId, Vec<String>> {
+        let tree = self.shared.tree();
+        let mut all: BTreeMap<SessionId, Vec<String>> = BTreeMap::new();
+        for (path, znode) in tree.iter_from("/") {
+            if let Some(owner) = znode.stat().ephemeral_owner {
+                all.entry(owner).or_default().push(path.to_owned());
+            }
+        }
+        all
+    }
+
+    /// When something happened, in milliseconds since 1970.
+    fn wall_ms(&self, at: Duration) -> u128 {
+        let clock = &self.shared.clock;
+        u128::from(clock.wall_ms()).saturating_sub(clock.now().saturating_sub(at).as_millis())
+    }
+}
+
+impl ClientSeen<'_> {
+    fn session(&self) -> u64 {
+        self.connection.session.as_ref().map_or(0, |session| session.id.0)
+    }
+}
+
+/// Writing to a string cannot fail.
+pub(super) fn answer(word: [u8; 4], seen: &Seen<'_>) -> String {
+    let mut text = String::new();
+    match &word {
+        b"ruok" => text.push_str("imok"),
+        b"isro" => text.push_str("rw"),
+        b"srvr" => server(&mut text, seen, false),
+        b"stat" => server(&mut text, seen, true),
+        b"mntr" => monitor(&mut text, seen),
+        b"envi" => {
+            let _ = writeln!(text, "Environment:\nzookeeper.version={VERSION}");
+            let _ = writeln!(text, "os.name={}", std::env::consts::OS);
+            let _ = writeln!(text, "os.arch={}", std::env::consts::ARCH);
+        }
+        b"conf" => configuration(&mut text, seen),
+        b"dirs" => {
+            let (data, log) = sizes(seen);
+            let _ = writeln!(text, "datadir_size: {data}\nlogdir_size: {log}");
+        }
+        b"wchs" => watch_summary(&mut text, seen),
+        b"wchc" => {
+            let of = |client: &ClientSeen<'_>| {
+                let paths = client.connection.watches.paths().map(str::to_owned);
+                (format!("{:#x}", client.session()), paths.collect::<Vec<_>>())
+            };
+            let by_session: BTreeMap<_, _> = seen.clients.iter().map(of).collect();
+            groups(&mut text, by_session);
+        }
+        b"wchp" => {
+            let mut by_path: BTreeMap<String, Vec<String>> = BTreeMap::new();
+            for client in &seen.clients {
+                for path in client.connection.watches.paths() {
+                    let session = format!("{:#x}", client.session());
+                    by_path.entry(path.to_owned()).or_default().push(session);
+                }
+            }
+            groups(&mut text, by_path);
+        }
+        b"cons" => {
+            for client in &seen.clients {
+                connection(&mut text, seen, client, true);
+            }
+            text.push('\n');
+        }
+        b"dump" => dump(&mut text, seen),
+        b"crst" => text.push_str("Connection stats reset.\n"),
+        b"srst" => text.push_str("Server stats reset.\n"),
+        _ => {}
+    }
+    text
+}
+
+fn configuration(text: &mut String, seen: &Seen<'_>) {
+    let limits = seen.shared.limits;
+    let tick = limits.tick.as_millis();
+    let _ = writeln!(text, "clientPort={}", seen.address.port());
+    let _ = writeln!(text, "secureClientPort=-1");
+    if let Some(directory) = seen.shared.directory() {
+        let (data, log) = sizes(seen);
+        let path = directory.path();
+        let _ = writeln!(text, "dataDir={}\ndataDirSize={data}", path.display());
+        let _ = writeln!(text, "dataLogDir={}\ndataLogSize={log}", path.join(LOG).display());
+    }
+    let _ = writeln!(text, "tickTime={tick}");
+    let _ = writeln!(text, "maxClientCnxns={}", seen.settings.connections_per_address_max);
+    let _ = writeln!(text, "minSessionTimeout={}", tick * 2);
+    let _ = writeln!(text, "maxSessionTimeout={}", tick * 20);
+    let _ = writeln!(text, "clientPortListenBacklog=-1");
+    let _ = writeln!(text, "serverId={}", seen.shared.node);
+}
+
+fn server(text: &mut String, seen: &Seen<'_>, with_clients: bool) {
+    let (zxid, znodes) = seen.contents();
+    let _ = writeln!(text, "Zookeeper version: {VERSION}, built on -");
+    if with_clients {
+        let _ = writeln!(text, "Clients:");
+        for client in &seen.clients {
+            connection(text, seen, client, false);
+        }
+        text.push('\n');
+    }
+    let (least, mean, most) = seen.counts.latency_ms();
+    let _ = writeln!(text, "Latency min/avg/max: {least}/{mean:?}/{most}");
+    let _ = writeln!(text, "Received: {}", seen.counts.received);
+    let _ = writeln!(text, "Sent: {}", seen.counts.sent);
+    let _ = writeln!(text, "Connections: {}", seen.clients.len());
+    let _ = writeln!(text, "Outstanding: {}", seen.waiting());
+    let _ = writeln!(text, "Zxid: {zxid:#x}");
+    let _ = writeln!(text, "Mode: {}", seen.state());
+    let _ = writeln!(text, "Node count: {znodes}");
+}
+
+fn connection(text: &mut String, seen: &Seen<'_>, client: &ClientSeen<'_>, in_full: bool) {
+    let ClientSeen { address, connection, counts, since } = client;
+    let session = connection.session.as_ref();
+    let _ = write!(
+        text,
+        " /{address}[{}](queued={},recved={},sent={}",
+        u8::from(session.is_some()),
+        connection.waiting(),
+        counts.received,
+        counts.sent
+    );
+    if let (true, Some(session)) = (in_full, session) {
+        let _ = write!(
+            text,
+            ",sid={:#x},lop={},est={},to={}",
+            session.id.0,
+            counts.last.map_or("NA", |last| short_name(last.op)),
+            seen.wall_ms(*since),
+            session.timeout().as_millis()
+        );
+        if let Some(last) = counts.last {
+            let (least, mean, most) = counts.latency_ms();
+            let _ = write!(
+                text,
+                ",lcxid={:#x},lzxid={:#x},lresp={},llat={},minlat={least},avglat={},maxlat={most}",
+                last.xid,
+                last.zxid,
+                last.at.as_millis(),
+                last.latency.as_millis(),
+                mean as u64
+            );
+        }
+    }
+    text.push_str(")\n");
+}
+
+/// As ZooKeeper abbreviates them.
+fn short_name(op: i32) -> &'static str {
+    let Ok(op) = OpCode::try_from(op) else { return "NA" };
+    match op {
+        OpCode::Ping => "PING",
+        OpCode::CreateSession => "SESS",
+        OpCode::Multi => "MULT",
+        OpCode::MultiRead => "MLTR",
+        OpCode::Create | OpCode::Create2 | OpCode::CreateContainer | OpCode::CreateTtl => "CREA",
+        OpCode::Delete => "DELE",
+        OpCode::SetData => "SETD",
+        OpCode::SetAcl => "SETA",
+        OpCode::CloseSession => "CLOS",
+        OpCode::Sync => "SYNC",
+        OpCode::Exists => "EXIS",
+        OpCode::GetData => "GETD",
+        OpCode::SetWatches => "SETW",
+        OpCode::SetWatches2 => "STW2",
+        OpCode::AddWatch => "ADDW",
+        OpCode::GetAcl => "GETA",
+        OpCode::GetChildren | OpCode::GetChildren2 => "GETC",
+        OpCode::CheckWatches => "CHKW",
+        OpCode::RemoveWatches => "REMW",
+        OpCode::WhoAmI => "HOMI",
+        OpCode::GetEphemerals => "GETE",
+        _ => "NA",
+    }
+}
+
+fn monitor(text: &mut String, seen: &Seen<'_>) {
+    let status = seen.shared.status();
+    let mut line = |name: &str, value: &dyn Display| {
+        let _ = writeln!(text, "zk_{name}\t{value}");
+    };
+    line("version", &format_args!("{VERSION}, built on -"));
+    line("server_state", &seen.state());
+    let (least, mean, most) = seen.counts.latency_ms();
+    line("min_latency", &least);
+    line("avg_latency", &format_args!("{mean:?}"));
+    line("max_latency", &most);
+    line("packets_received", &seen.counts.received);
+    line("packets_sent", &seen.counts.sent);
+    line("num_alive_connections", &seen.clients.len());
+    line("outstanding_requests", &seen.waiting());
+    line("uptime", &seen.uptime.as_millis());
+    line("znode_count", &seen.contents().1);
+    line("global_sessions", &status.sessions);
+    let watches = seen.clients.iter().map(|client| client.connection.watches.len());
+    line("watch_count", &watches.sum::<usize>());
+    if seen.shared.has_replica {
+        let (mut ephemerals, mut bytes) = (0_u64, 0);
+        for (path, znode) in seen.shared.tree().iter_from("/") {
+            ephemerals += u64::from(znode.stat().ephemeral_owner.is_some());
+            bytes += path.len() + znode.data().len();
+        }
+        line("ephemerals_count", &ephemerals);
+        line("approximate_data_size", &bytes);
+    }
+    if let Some((open, most)) = file_descriptors() {
+        line("open_file_descriptor_count", &open);
+        line("max_file_descriptor_count", &most);
+    }
+    if status.is_leader {
+        let synced = status.peers.iter().filter(|(_, problem)| problem.is_none()).count();
+        line("followers", &status.peers.len());
+        line("learners", &status.peers.len());
+        line("synced_followers", &synced);
+    }
+}
+
+/// How many files the process has open, and may have: known on Linux only.
+fn file_descriptors() -> Option<(usize, String)> {
+    let open = fs::read_dir("/proc/self/fd").ok()?.count();
+    let limits = fs::read_to_string("/proc/self/limits").ok()?;
+    let most = limits.lines().find_map(|line| line.strip_prefix("Max open files"))?;
+    Some((open, most.split_whitespace().next()?.to_owned()))
+}
+
+/// The log's folder in the data directory.
+const LOG: &str = "log";
+
+/// The bytes of the data directory without the log, and those of the log.
+fn sizes(seen: &Seen<'_>) -> (u64, u64) {
+    let Some(directory) = seen.shared.directory() else { return (0, 0) };
+    let (all, log) = (size(directory.path()), size(&directory.path().join(LOG)));
+    (all.saturating_sub(log), log)
+}
+
+/// Files that go meanwhile count for nothing.
+fn size(directory: &Path) -> u64 {
+    let Ok(entries) = fs::read_dir(directory) else { return 0 };
+    let of = |entry: fs::DirEntry| match entry.metadata() {
+        Ok(metadata) if metadata.is_dir() => size(&entry.path()),
+        Ok(metadata) => metadata.len(),
+        Err(_) => 0,
+    };
+    entries.flatten().map(of).sum()
+}
+
+fn watch_summary(text: &mut String, seen: &Seen<'_>) {
+    let watches = || seen.clients.iter().map(|client| &client.connection.watches);
+    let watching = watches().filter(|watches| watches.paths().next().is_some()).count();
+    let paths: BTreeSet<&str> = watches().flat_map(|watches| watches.paths()).collect();
+    let all: usize = watches().map(|watches| watches.len()).sum();
+    let _ = writeln!(text, "{watching} connections watching {} paths", paths.len());
+    let _ = writeln!(text, "Total watches:{all}");
+}
+
+fn groups(text: &mut String, groups: BTreeMap<String, Vec<String>>) {
+    for (of, members) in groups.into_iter().filter(|(_, members)| !members.is_empty()) {
+        let _ = writeln!(text, "{of}");
+        for member in members {
+            let _ = writeln!(text, "\t{member}");
+        }
+    }
+    text.push('\n');
+}
+
+/// The sessions are those of the connections here, as in a ZooKeeper follower's answer.
+fn dump(text: &mut String, seen: &Seen<'_>) {
+    let sessions = || seen.clients.iter().filter_map(|client| client.connection.session.as_ref());
+    let _ = writeln!(text, "SessionTracker dump:\nGlobal Sessions({}):", sessions().count());
+    for session in sessions() {
+        let _ = writeln!(text, "{:#x}\t{}ms", session.id.0, session.timeout().as_millis());
+    }
+    let ephemerals = seen.ephemerals();
+    let _ =
+        writeln!(text, "ephemeral nodes dump:\nSessions with Ephemerals ({}):", ephemerals.len());
+    for (session, paths) in ephemerals {
+        let _ = writeln!(text, "{:#x}:", session.0);
+        for path in paths {
+            let _ = writeln!(text, "\t{path}");
+        }
+    }
+    let count = seen.clients.len();
+    let _ = writeln!(text, "Connections dump:\nConnections Sets ({count})/({count}):");
+    for client in &seen.clients {
+        let (address, session) = (client.address, client.session());
+        let _ = writeln!(text, "\tip: /{address} sessionId: {session:#x}");
+    }
+}

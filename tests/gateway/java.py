@@ -1,0 +1,73 @@
+"""Programs that use ZooKeeper's Java client, spoken to by lines."""
+
+import queue
+import subprocess
+import threading
+
+from cluster import PATIENCE
+
+JARS = "/usr/share/java/"
+CLASSPATH = [JARS + "zookeeper.jar", JARS + "slf4j-nop.jar"]
+
+
+class Program:
+    def __init__(self, main, *arguments, classpath=(), options=()):
+        command = ["java", "-Xmx128m", "-XX:TieredStopAtLevel=1", *options,
+                   "-cp", ":".join([*CLASSPATH, *classpath]), main, *arguments]
+        self.process = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        self.lines = queue.SimpleQueue()
+        threading.Thread(target=self.read, daemon=True).start()
+
+    def read(self):
+        for line in self.process.stdout:
+            self.lines.put(line.rstrip("\n"))
+        self.lines.put(None)
+
+    def write(self, *lines):
+        self.process.stdin.write("".join(line + "\n" for line in lines))
+        self.process.stdin.flush()
+
+    def line(self):
+        """The next line; none at the end."""
+        try:
+            return self.lines.get(timeout=PATIENCE)
+        except queue.Empty:
+            raise AssertionError(f"no line from the program within {PATIENCE} s") from None
+
+    def end(self):
+        self.process.kill()
+        self.process.wait()
+        self.process.stdin.close()
+        self.process.stdout.close()
+
+
+class Client(Program):
+    """A Java program with clients by name, which answers each line by one with "=" and tells of events by others."""
+
+    def __init__(self, main, **options):
+        super().__init__(main, **options)
+        self.all = []
+        self.told = []
+
+    def run(self, command):
+        """What a command is answered."""
+        self.write(command)
+        return self.next(lambda line: line.startswith("= "))[2:]
+
+    def wait_for(self, *expected):
+        """Waits for all of these lines, in whatever order they come."""
+        for line in expected:
+            self.next(lambda told: told == line)
+
+    def next(self, wanted):
+        """The first line of a kind, among those that were not asked for yet."""
+        for place, line in enumerate(self.told):
+            if wanted(line):
+                return self.told.pop(place)
+        while (line := self.line()) is not None:
+            self.all.append(line)
+            if wanted(line):
+                return line
+            self.told.append(line)
+        raise AssertionError(f"the program has ended: {self.told}")

@@ -1,0 +1,181 @@
+"""ZooKeeper's Java client against three members as processes, one of which is killed."""
+
+import subprocess
+import tempfile
+import unittest
+
+from cluster import Cluster
+from java import CLASSPATH, Client
+
+
+class Java(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        cls.cluster = cls.enterClassContext(Cluster())
+        cls.classes = cls.enterClassContext(tempfile.TemporaryDirectory(prefix="quorate-gateway-"))
+        subprocess.run(["javac", "-cp", ":".join(CLASSPATH), "-d", cls.classes, "Client.java"], check=True)
+
+    def setUp(self):
+        self.java = Client("Client", classpath=[self.classes])
+        self.addCleanup(self.java.end)
+
+    def open(self, name, hosts=None):
+        self.assertEqual(self.java.run(f"{name} open {hosts or self.cluster.hosts} 30000"), "opened")
+        self.java.wait_for(f"~ {name} SyncConnected")
+
+    def says(self, command, answer):
+        self.assertEqual(self.java.run(command), answer, command)
+
+    def host(self, member):
+        return f"127.0.0.1:{self.cluster.ports[member]}"
+
+    def test_multi(self):
+        self.open("a")
+        self.says("a multi create:/m:1 set:/m:2 check:/m:1 create:/m/x:- delete:/m/x",
+                  "[created /m, set 1, CheckResult, created /m/x, DeleteResult]")
+        self.says("a multi create:/m/y:- check:/m:7 create:/m/z:-",
+                  "BADVERSION [OK, BADVERSION, RUNTIMEINCONSISTENCY]")
+        self.says("a multi create:/m/y:- create:/m/y:- delete:/m",
+                  "NODEEXISTS [OK, NODEEXISTS, RUNTIMEINCONSISTENCY]")
+        self.says("a exists /m/y", "false")
+
+    def test_access_lists(self):
+        self.open("a")
+        self.open("b")
+        self.says("a auth alice:secret", "done")
+        self.says("a create /mine s PERSISTENT acl", "/mine 0 false")
+        self.says("b get /mine", "NOAUTH")
+        self.says("b auth alice:secret", "done")
+        self.says("b get /mine", "s")
+
+    def test_watches(self):
+        for name in "abc":
+            self.open(name)
+        self.says("a create /w 1 PERSISTENT", "/w 0 false")
+        self.says("a data /w", "1")
+        self.says("a children /w", "[]")
+        self.says("a exists /w/x", "false")
+        self.says("a persistent /w", "done")
+        # A client of its own: this version's client tells recursive watches of what its others watch.
+        self.says("c recursive /w", "done")
+        self.says("b create /w/x - PERSISTENT", "/w/x 0 false")
+        self.says("b set /w 2", "1")
+        self.says("b set /w/x 3", "1")
+        self.says("b delete /w/x", "done")
+        self.java.wait_for(
+            "! a children NodeChildrenChanged /w", "! a exists NodeCreated /w/x", "! a data NodeDataChanged /w",
+            "! a persistent NodeChildrenChanged /w", "! a persistent NodeDataChanged /w",
+            "! a persistent NodeChildrenChanged /w",
+            "! c recursive NodeCreated /w/x", "! c recursive NodeDataChanged /w",
+            "! c recursive NodeDataChanged /w/x", "! c recursive NodeDeleted /w/x")
+        for name in "ac":
+            self.says(f"{name} get /w", "2")
+        self.assertEqual([line for line in self.java.told if line.startswith("!")], [])
+
+    def test_locks(self):
+        for name in "abc":
+            self.open(name)
+        self.says("a create /locks - PERSISTENT", "/locks 0 false")
+        nodes = [f"/locks/lock-{number:010}" for number in range(3)]
+        for name, node in zip("abc", nodes):
+            self.says(f"{name} lock /locks", "done")
+            self.java.wait_for(f"* {name} waits {node}")
+        self.java.wait_for(f"* a holds {nodes[0]}")
+        self.says(f"a delete {nodes[0]}", "done")
+        self.java.wait_for(f"* b holds {nodes[1]}")
+        # A session that ends gives up its lock.
+        self.says("b close", "closed")
+        self.java.wait_for(f"* c holds {nodes[2]}")
+
+    def prepare(self, root):
+        """A watch of each kind by the client a, and a lock that it holds."""
+        self.says(f"a create {root} - PERSISTENT", f"{root} 0 false")
+        for name in ("data", "children", "persistent", "recursive", "quiet", "gone", "lock"):
+            self.says(f"a create {root}/{name} 0 PERSISTENT", f"{root}/{name} 0 false")
+        self.says(f"a data {root}/data", "0")
+        self.says(f"a data {root}/gone", "0")
+        self.says(f"a data {root}/quiet", "0")
+        self.says(f"a children {root}/children", "[]")
+        self.says(f"a exists {root}/new", "false")
+        self.says(f"a persistent {root}/persistent", "done")
+        self.says(f"a recursive {root}/recursive", "done")
+        self.says(f"a lock {root}/lock", "done")
+        self.java.wait_for(f"* a holds {root}/lock/lock-0000000000")
+
+    def change(self, root):
+        """Changes to all that is watched, by the client b."""
+        for number in range(1, 3):
+            self.says(f"b set {root}/data {number}", f"{number}")
+        self.says(f"b delete {root}/gone", "done")
+        self.says(f"b create {root}/children/x - PERSISTENT", f"{root}/children/x 0 false")
+        self.says(f"b create {root}/new - PERSISTENT", f"{root}/new 0 false")
+        for number in range(1, 4):
+            self.says(f"b set {root}/persistent {number}", f"{number}")
+        self.says(f"b create {root}/persistent/x - PERSISTENT", f"{root}/persistent/x 0 false")
+        self.says(f"b create {root}/recursive/x - PERSISTENT", f"{root}/recursive/x 0 false")
+        self.says(f"b set {root}/recursive/x 1", "1")
+        self.says(f"b delete {root}/recursive/x", "done")
+
+    def check_events(self, root):
+        """The client a is told of all changes, once."""
+        self.java.wait_for(f"! a data NodeDataChanged {root}/data", f"! a data NodeDeleted {root}/gone",
+                           f"! a children NodeChildrenChanged {root}/children", f"! a exists NodeCreated {root}/new",
+                           *[f"! a persistent NodeDataChanged {root}/persistent"] * 3,
+                           f"! a persistent NodeChildrenChanged {root}/persistent",
+                           f"! a recursive NodeCreated {root}/recursive/x",
+                           f"! a recursive NodeDataChanged {root}/recursive/x",
+                           f"! a recursive NodeDeleted {root}/recursive/x")
+        recursive = [line.split()[3] for line in self.java.all if line.startswith("! a recursive ") and root in line]
+        self.assertEqual(recursive, ["NodeCreated", "NodeDataChanged", "NodeDeleted"])
+        # All watches go on, and the one whose znode did not change has waited.
+        for name in ("quiet", "persistent", "recursive"):
+            self.java.run(f"b set {root}/{name} again")
+        self.java.wait_for(f"! a data NodeDataChanged {root}/quiet",
+                           f"! a persistent NodeDataChanged {root}/persistent",
+                           f"! a recursive NodeDataChanged {root}/recursive")
+        self.assertEqual([line for line in self.java.told if line.startswith("!")], [])
+
+    def check_lock(self, root, session):
+        self.says("a session", session)
+        self.says(f"b owner {root}/lock/lock-0000000000", session)
+        self.says("b lock " + root + "/lock", "done")
+        self.java.wait_for(f"* b waits {root}/lock/lock-0000000001")
+        self.says(f"a delete {root}/lock/lock-0000000000", "done")
+        self.java.wait_for(f"* b holds {root}/lock/lock-0000000001")
+
+    def test_the_only_member_that_a_client_knows_is_killed(self):
+        self.open("a", self.host(0))
+        self.open("b", f"{self.host(1)},{self.host(2)}")
+        session = self.java.run("a session")
+        self.prepare("/only")
+        self.cluster.kill(0)
+        try:
+            self.java.wait_for("~ a Disconnected")
+            self.change("/only")
+        finally:
+            self.cluster.start(0)
+        self.java.wait_for("~ a SyncConnected")
+        self.check_events("/only")
+        self.check_lock("/only", session)
+
+    def test_a_client_goes_on_at_another_member(self):
+        self.open("a")
+        session, port = self.java.run("a session"), int(self.java.run("a port"))
+        killed = self.cluster.ports.index(port)
+        self.open("b", ",".join(self.host(member) for member in range(3) if member != killed))
+        self.prepare("/moved")
+        self.cluster.kill(killed)
+        try:
+            # Some of the changes come before it is back, and some behind: it is told of all of them.
+            self.java.wait_for("~ a Disconnected")
+            self.change("/moved")
+            self.java.wait_for("~ a SyncConnected")
+            self.assertNotEqual(int(self.java.run("a port")), port)
+            self.check_events("/moved")
+            self.check_lock("/moved", session)
+        finally:
+            self.cluster.start(killed)
+
+
+if __name__ == "__main__":
+    unittest.main()

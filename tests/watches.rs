@@ -274,6 +274,8 @@ fn a_node_that_was_cut_off_for_long_gets_the_net_changes() {
     reader.sync().unwrap();
     let watch = reader.watch("/", WatchMode::PersistentRecursive).unwrap();
     cluster.isolate(cut);
+    // Until then the log is retained for it.
+    cluster.advance(Duration::from_secs(10));
     let big = vec![7; 100_000];
     let sets: Vec<_> = (0..600).map(|_| writer.nonblocking().set("/a", &big)).collect();
     let last = sets.into_iter().last().unwrap().wait().unwrap();

@@ -3,8 +3,6 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use bytes::Bytes;
-
 use crate::api::session::Session;
 use crate::api::snapshot::Snapshot;
 use crate::api::watch::{Watch, watch};
@@ -120,7 +118,7 @@ impl<'a> NonBlocking<'a> {
     #[cfg(any(test, feature = "simulator"))]
     pub(crate) fn invented(&self, path: &str, data: &[u8]) -> Pending<Stat> {
         let checked = self.validate(path).and_then(|()| check_data(path, data.len()));
-        let op = || Op::Invented { path: path.to_owned(), data: Bytes::copy_from_slice(data) };
+        let op = || Op::Invented { path: path.to_owned(), data: data.into() };
         self.write(checked, op, expect::set)
     }
 
@@ -371,11 +369,11 @@ impl<'a> NonBlocking<'a> {
 }
 
 pub(crate) fn create_op(path: &str, data: &[u8], mode: CreateMode) -> Op {
-    Op::Create { path: path.to_owned(), data: Bytes::copy_from_slice(data), mode }
+    Op::Create { path: path.to_owned(), data: data.into(), mode }
 }
 
 pub(crate) fn set_op(path: &str, data: &[u8], version: Option<u64>) -> Op {
-    Op::Set { path: path.to_owned(), data: Bytes::copy_from_slice(data), version }
+    Op::Set { path: path.to_owned(), data: data.into(), version }
 }
 
 pub(crate) fn check_create(path: &str, data: &[u8], mode: CreateMode) -> Result<()> {

@@ -303,13 +303,23 @@ impl<'a> World<'a> {
         ];
         let data = Bytes::from(vec![1; usize::from(self.choices.byte())]);
         match self.choices.below(7) {
-            0 | 1 => Op::Create { path, data, mode: modes[usize::from(self.choices.below(5))] },
-            2 => Op::Set { path, data, version: None },
+            0 | 1 => Op::Create {
+                path,
+                data: data.into(),
+                mode: modes[usize::from(self.choices.below(5))],
+            },
+            2 => Op::Set { path, data: data.into(), version: None },
             3 if self.choices.below(4) == 0 => Op::DeleteTree { path },
             3 => Op::Delete { path, version: None },
             4 => Op::SetAcl { path, acl: self.acl(), version: None },
-            5 if self.choices.below(2) == 0 => Op::TakeOver { path, data, from: self.session() },
-            5 => Op::CreateOrSet { path, data, mode: modes[usize::from(self.choices.below(5))] },
+            5 if self.choices.below(2) == 0 => {
+                Op::TakeOver { path, data: data.into(), from: self.session() }
+            }
+            5 => Op::CreateOrSet {
+                path,
+                data: data.into(),
+                mode: modes[usize::from(self.choices.below(5))],
+            },
             _ => Op::Check { path, condition: crate::types::znode::Condition::Exists },
         }
     }

@@ -447,7 +447,7 @@ impl Drop for Connection {
 fn size(answer: &Result<Answer>) -> usize {
     const SMALL: usize = 64;
     match answer {
-        Ok(Answer::Data(data, _)) => SMALL + data.len(),
+        Ok(Answer::Data { data, .. }) => SMALL + data.len(),
         Ok(Answer::Children(names, _)) => names.iter().map(|name| SMALL + name.len()).sum(),
         Ok(Answer::Below(_, znodes)) => znodes.iter().map(|znode| znode.size()).sum(),
         _ => SMALL,

@@ -87,9 +87,9 @@ impl Connection {
                     None => self.fail(xid, ErrorCode::NoNode),
                 }
             }
-            (ReplyKind::Data { watch }, Answer::Data(data, stat)) => {
+            (ReplyKind::Data { watch }, Answer::Data { data, stat, is_null }) => {
                 self.watch_set(watch);
-                let data = Some(Bytes::copy_from_slice(&data));
+                let data = (!is_null).then(|| Bytes::copy_from_slice(&data));
                 self.succeed(xid, &DataReply { data, stat: convert::stat(&stat) });
             }
             (ReplyKind::Acl, Answer::Acl(acl, stat)) => {
@@ -216,8 +216,8 @@ impl Connection {
                 Ok(Answer::Children(children, _)) => {
                     MultiResult::GetChildren(ChildrenReply { children })
                 }
-                Ok(Answer::Data(data, stat)) => {
-                    let data = Some(Bytes::copy_from_slice(&data));
+                Ok(Answer::Data { data, stat, is_null }) => {
+                    let data = (!is_null).then(|| Bytes::copy_from_slice(&data));
                     MultiResult::GetData(DataReply { data, stat: convert::stat(&stat) })
                 }
                 Ok(_) => return self.broken = true,

@@ -284,7 +284,7 @@ impl Connection {
         if valid.is_err() {
             return Err(self.invalid(&path));
         }
-        let data = body.data.unwrap_or_default();
+        let data = body.data.into();
         Ok(match is_open(&acl) {
             true => Op::Create { path, data, mode },
             false => Op::CreateWithAcl { path, data, mode, acl },
@@ -302,7 +302,7 @@ impl Connection {
 
     fn set_op(body: request::SetData) -> Result<Op, ErrorCode> {
         let path = body.path.ok_or(ErrorCode::BadArguments)?;
-        let data = body.data.unwrap_or_default();
+        let data = body.data.into();
         Ok(Op::Set { path: written(path)?, data, version: expected(body.version) })
     }
 

@@ -338,7 +338,7 @@ fn what_is_wrong_is_answered_as_zookeeper_does() {
     assert!(client.ask(&root).body::<CountReply>().count > 0);
     // An op that nobody knows ends the connection, and so do lengths that are out of range.
     client.send(&Request::DeleteContainer(PathOnly { path: Some("/m".into()) }));
-    assert_eq!(client.receive().header.err, ErrorCode::Unimplemented.into());
+    assert_eq!(client.receive().header.err, i32::from(ErrorCode::Unimplemented));
     assert!(client.read().is_none());
     for length in [-1, 1_048_576_i32] {
         let mut client = Client::open(&gateway);

@@ -8,9 +8,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 
+use crate::machine::data::Data;
 use crate::planted::{Bug, planted};
 use crate::types::acl::{AccessList, Acl, Id, Permissions};
 use crate::types::error::Error;
@@ -157,13 +157,13 @@ impl Command {
 pub(crate) enum Op {
     Create {
         path: String,
-        data: Bytes,
+        data: Data,
         #[serde(with = "LogForm")]
         mode: CreateMode,
     },
     Set {
         path: String,
-        data: Bytes,
+        data: Data,
         version: Option<u64>,
     },
     Delete {
@@ -181,7 +181,7 @@ pub(crate) enum Op {
     },
     CreateWithAcl {
         path: String,
-        data: Bytes,
+        data: Data,
         #[serde(with = "LogForm")]
         mode: CreateMode,
         #[serde(with = "LogForm")]
@@ -196,7 +196,7 @@ pub(crate) enum Op {
     /// A set if the znode is there, else a create. Of a sequential mode, always a create.
     CreateOrSet {
         path: String,
-        data: Bytes,
+        data: Data,
         #[serde(with = "LogForm")]
         mode: CreateMode,
     },
@@ -204,7 +204,7 @@ pub(crate) enum Op {
     /// there.
     TakeOver {
         path: String,
-        data: Bytes,
+        data: Data,
         #[serde(with = "LogForm")]
         from: SessionId,
     },
@@ -212,7 +212,7 @@ pub(crate) enum Op {
     #[cfg(any(test, feature = "simulator"))]
     Invented {
         path: String,
-        data: Bytes,
+        data: Data,
     },
 }
 

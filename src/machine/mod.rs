@@ -51,6 +51,7 @@
 //!   `NodeExists`, as with ZooKeeper, until the next create moves the number on.
 
 pub(crate) mod command;
+pub(crate) mod data;
 mod ops;
 mod prepare;
 mod sessions;

@@ -11,6 +11,7 @@ use std::time::Duration;
 
 use super::DATA_BYTES_MAX;
 use super::command::{Change, ChangeKind, Command, Op, OpError, Reply, Request, SessionChange};
+use crate::machine::data::Data;
 use crate::machine::tombstones::TOMBSTONES_MAX;
 use crate::types::acl::{AccessList, Acl, Id, Permissions};
 use crate::types::membership::Roster;
@@ -21,7 +22,7 @@ use crate::types::znode::{Condition, CreateMode, Created, OpResult, SessionId, S
 
 #[derive(Clone, Debug, Default)]
 pub(crate) struct ModelZnode {
-    pub(crate) data: Vec<u8>,
+    pub(crate) data: Data,
     /// Of the stat only what is not counted: zxids, times, version and owner.
     pub(crate) stat: Stat,
     creates: u64,
@@ -61,7 +62,7 @@ impl Model {
     /// As it is in a new cluster that has members in its state.
     pub(crate) fn founded(&mut self, config: &[u8]) {
         let znode = self.znodes.get_mut("/zookeeper/config").expect("it is always there");
-        znode.data = config.to_vec();
+        znode.data = config.into();
     }
 
     pub(crate) fn new() -> Model {
@@ -237,7 +238,7 @@ impl Model {
             let (count_before, bytes_before) =
                 before.strip_prefix("count=").and_then(|rest| rest.split_once(",bytes=")).unwrap();
             let before = (count_before.parse().unwrap(), bytes_before.parse().unwrap());
-            znode.data = format!("count={count},bytes={bytes}").into_bytes();
+            znode.data = format!("count={count},bytes={bytes}").into();
             if over(before) != over((count, bytes)) {
                 znode.stat.version += 1;
                 znode.stat.mzxid = zxid;
@@ -358,7 +359,7 @@ impl Model {
                 self.check(path, Some(*version))?;
                 self.zxid += 1;
                 let znode = self.znodes.get_mut(path).expect("it is always there");
-                znode.data = Roster::new(seats.clone()).text(self.zxid).into_bytes();
+                znode.data = Roster::new(seats.clone()).text(self.zxid).into();
                 znode.stat.version += 1;
                 znode.stat.mzxid = self.zxid;
                 znode.stat.mtime = self.time;
@@ -588,9 +589,9 @@ impl Model {
                 let data = if tells_usage(&path) {
                     let of = path.len() - "/zookeeper_stats".len();
                     let (count, bytes) = self.usage(&path["/zookeeper/quota".len()..of]);
-                    format!("count={count},bytes={bytes}").into_bytes()
+                    format!("count={count},bytes={bytes}").into()
                 } else {
-                    data.to_vec()
+                    data.clone()
                 };
                 let parent = self.znodes.get_mut(&parent).expect("it was there just now");
                 parent.creates += 1;
@@ -645,7 +646,7 @@ impl Model {
                 }
                 self.check(&path, *version)?;
                 let znode = self.znodes.get_mut(&path).expect("it was there just now");
-                znode.data = data.to_vec();
+                znode.data = data.clone();
                 znode.stat.version += 1;
                 znode.stat.mzxid = zxid;
                 znode.stat.mtime = self.time;

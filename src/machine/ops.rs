@@ -24,9 +24,8 @@
 
 use std::sync::Arc;
 
-use bytes::Bytes;
-
 use super::command::{Change, ChangeKind, Op, OpError};
+use super::data::Data;
 use super::tree::{CONFIG, Fields, Kind, RESERVED, Tree, Znode};
 use crate::planted::{Bug, if_planted, planted, unless};
 use crate::types::acl::{AccessList, Acl, Id, Permissions};
@@ -214,7 +213,7 @@ impl Write {
     ) -> Result<Write, OpError> {
         check_version(tree, CONFIG, Some(version))?;
         let before = tree.get(CONFIG).map_or(0, |znode| znode.data().len());
-        if tree.set(CONFIG, text, self.zxid, self.time).is_none() {
+        if tree.set(CONFIG, &Data::from(text), self.zxid, self.time).is_none() {
             return Err(no_node(CONFIG));
         }
         self.note(tree, ChangeKind::DataChanged, CONFIG);
@@ -285,7 +284,7 @@ impl Write {
         &mut self,
         tree: &mut Tree,
         op: &Op,
-        (path, data, from): (&str, &Bytes, SessionId),
+        (path, data, from): (&str, &Data, SessionId),
     ) -> Result<OpResult, OpError> {
         path::validate(path).map_err(invalid_path)?;
         let Some(znode) = tree.get(path) else {
@@ -335,7 +334,7 @@ impl Write {
         &mut self,
         tree: &mut Tree,
         path: &str,
-        data: &[u8],
+        data: &Data,
         kind: Kind,
         acl: Option<AccessList>,
     ) -> Result<OpResult, OpError> {
@@ -367,13 +366,14 @@ impl Write {
         &mut self,
         tree: &mut Tree,
         path: &str,
-        data: &[u8],
+        data: &Data,
         kind: Kind,
         acl: Option<AccessList>,
     ) -> OpResult {
         let more = (1, data.len() as i64);
-        let usage = quota::of_stats(path).map(|of| tree.usage(of).to_string());
-        let data = usage.as_ref().map_or(data, |usage| usage.as_bytes());
+        let usage =
+            quota::of_stats(path).map(|of| Data::from(tree.usage(of).to_string().as_bytes()));
+        let data = usage.as_ref().unwrap_or(data);
         let stat = tree.create(path, data, kind, acl, self.zxid, self.time);
         if let Kind::Ephemeral(owner) = kind {
             self.ephemerals.push(EphemeralChange { owner, path: Arc::from(path), exists: true });
@@ -430,7 +430,7 @@ impl Write {
             tree.set_quietly(&stats, data.as_bytes());
             self.unwatched.push(stats);
         } else {
-            tree.set(&stats, data.as_bytes(), self.zxid, self.time);
+            tree.set(&stats, &data.as_bytes().into(), self.zxid, self.time);
             self.note(tree, ChangeKind::DataChanged, &stats);
         }
     }

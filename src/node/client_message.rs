@@ -266,7 +266,7 @@ impl ToClient {
                 _ => 0,
             },
             ToClient::Answer { answer: Ok(answer), .. } => match answer {
-                Answer::Data(_, of)
+                Answer::Data { stat: of, .. }
                 | Answer::Exists(Some(of))
                 | Answer::Children(_, Some(of))
                 | Answer::Acl(_, of) => stat(of),
@@ -361,7 +361,7 @@ impl ToClient {
                 ToClient::Names { names: of, .. } => names(of),
                 ToClient::Znodes { znodes, .. } => znodes.iter().map(ZnodeRead::size).sum(),
                 ToClient::Answer { answer: Ok(answer), .. } => match answer {
-                    Answer::Data(data, _) => data.len() + FIXED,
+                    Answer::Data { data, .. } => data.len() + FIXED,
                     Answer::Children(of, _) => names(of),
                     Answer::Below(_, znodes) => znodes.iter().map(ZnodeRead::size).sum(),
                     Answer::Acl(acl, _) => acl.len() * FIXED,

@@ -609,7 +609,7 @@ mod tests {
         ];
         let answers = [
             Ok(Answer::Reply(Reply::Done)),
-            Ok(Answer::Data(b"data"[..].into(), Stat::default())),
+            Ok(Answer::Data { data: b"data"[..].into(), stat: Stat::default(), is_null: false }),
             Ok(Answer::Exists(None)),
             Ok(Answer::Children(vec!["a".to_owned()], None)),
             Ok(Answer::Acl(Acl::open(), Stat::default())),

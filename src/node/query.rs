@@ -76,7 +76,13 @@ pub(crate) enum Read {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum Answer {
     Reply(Reply),
-    Data(#[serde(with = "shared_bytes")] Arc<[u8]>, #[serde(with = "LogForm")] Stat),
+    Data {
+        #[serde(with = "shared_bytes")]
+        data: Arc<[u8]>,
+        #[serde(with = "LogForm")]
+        stat: Stat,
+        is_null: bool,
+    },
     Exists(#[serde(with = "LogForm")] Option<Stat>),
     /// With the stat of the parent, unless they are the session's ephemerals.
     Children(Vec<String>, #[serde(with = "LogForm")] Option<Stat>),

@@ -45,7 +45,7 @@ pub(crate) fn multi(answer: Answer) -> Result<Vec<OpResult>> {
 
 pub(crate) fn data(answer: Answer) -> Result<(Arc<[u8]>, Stat)> {
     match answer {
-        Answer::Data(data, stat) => Ok((data, stat)),
+        Answer::Data { data, stat, .. } => Ok((data, stat)),
         other => unexpected(&other),
     }
 }

@@ -241,7 +241,7 @@ impl Oracle {
             return;
         }
         let known = self.model.znodes.contains_key(path).then(|| Known {
-            data: self.model.znodes[path].data.as_slice().into(),
+            data: self.model.znodes[path].data[..].into(),
             stat: self.model.stat(path),
             children: self.model.children(path),
             acl: self.model.znodes[path].acl.clone(),

@@ -1,7 +1,5 @@
 //! A session's calls about access lists: its ids, and permissions.
 
-use bytes::Bytes;
-
 use crate::api::nonblocking::{NonBlocking, check_create, check_data};
 use crate::api::session::Session;
 use crate::machine::CONFIG;
@@ -162,6 +160,6 @@ impl NonBlocking<'_> {
 }
 
 pub(crate) fn create_with_acl_op(path: &str, data: &[u8], mode: CreateMode, acl: &[Acl]) -> Op {
-    let (path, data) = (path.to_owned(), Bytes::copy_from_slice(data));
+    let (path, data) = (path.to_owned(), data.into());
     Op::CreateWithAcl { path, data, mode, acl: acl.to_vec() }
 }

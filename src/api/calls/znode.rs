@@ -1,7 +1,5 @@
 //! A session's calls that do in one write what takes several writes in ZooKeeper.
 
-use bytes::Bytes;
-
 use crate::api::nonblocking::{NonBlocking, check_create, check_data};
 use crate::api::session::Session;
 use crate::machine::command::{Op, Reply};
@@ -113,9 +111,9 @@ impl NonBlocking<'_> {
 }
 
 pub(crate) fn create_or_set_op(path: &str, data: &[u8], mode: CreateMode) -> Op {
-    Op::CreateOrSet { path: path.to_owned(), data: Bytes::copy_from_slice(data), mode }
+    Op::CreateOrSet { path: path.to_owned(), data: data.into(), mode }
 }
 
 pub(crate) fn take_over_op(path: &str, data: &[u8], from: SessionId) -> Op {
-    Op::TakeOver { path: path.to_owned(), data: Bytes::copy_from_slice(data), from }
+    Op::TakeOver { path: path.to_owned(), data: data.into(), from }
 }

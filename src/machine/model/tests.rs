@@ -4,13 +4,13 @@
 //! stats and all children must agree; replicas that saw the same batches, or
 //! were restored from chunks half-way, must agree in every hash.
 
-use bytes::Bytes;
 use proptest::collection::vec;
 use proptest::prelude::*;
 
 use super::*;
 use crate::machine::Machine;
 use crate::machine::command::{Batch, Outcome};
+use crate::machine::data::Data;
 use crate::machine::snapshot::{ChunkReader, ChunkWriter};
 
 /// A request before it is known what its session's next number is.
@@ -83,10 +83,11 @@ fn limits() -> impl Strategy<Value = String> {
     ]
 }
 
-fn data() -> impl Strategy<Value = Bytes> {
+fn data() -> impl Strategy<Value = Data> {
     prop_oneof![
-        30 => vec(any::<u8>(), 0..4).prop_map(Bytes::from),
-        3 => limits().prop_map(Bytes::from),
+        30 => vec(any::<u8>(), 0..4).prop_map(Data::from),
+        3 => Just(None).prop_map(Data::from),
+        3 => limits().prop_map(Data::from),
         1 => (DATA_BYTES_MAX - 2..DATA_BYTES_MAX + 2).prop_map(|size| vec![7; size].into()),
     ]
 }
@@ -272,6 +273,7 @@ proptest! {
             for (path, expected) in &model.znodes {
                 let znode = published.get(path).unwrap();
                 prop_assert_eq!(znode.data(), &expected.data[..]);
+                prop_assert_eq!(znode.is_null(), expected.data.is_null());
                 prop_assert_eq!(znode.stat(), model.stat(path));
                 let acl = znode.acl().map(|acl| acl.entries());
                 prop_assert_eq!(acl, expected.acl.as_deref());

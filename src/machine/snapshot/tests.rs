@@ -1,7 +1,5 @@
 //! Chunks that come back whole, and chunks that must not.
 
-use bytes::Bytes;
-
 use super::reader::decode_result;
 use super::writer::add;
 use super::*;
@@ -30,7 +28,7 @@ fn create(path: &str, data: Vec<u8>, mode: CreateMode) -> Command {
 }
 
 fn create_op(path: &str, data: Vec<u8>, mode: CreateMode) -> Op {
-    Op::Create { path: path.to_owned(), data: Bytes::from(data), mode }
+    Op::Create { path: path.to_owned(), data: data.into(), mode }
 }
 
 fn delete(path: &str) -> Command {

@@ -7,8 +7,6 @@ mod versions;
 
 use std::time::Duration;
 
-use bytes::Bytes;
-
 use super::command::{
     Applied, Batch, ChangeKind, Command, Op, OpError, Reply, Request, SessionChange,
 };
@@ -112,11 +110,11 @@ fn resume(secret: [u8; 16]) -> Command {
 }
 
 fn create(path: &str, mode: CreateMode) -> Op {
-    Op::Create { path: path.to_owned(), data: Bytes::new(), mode }
+    Op::Create { path: path.to_owned(), data: "".into(), mode }
 }
 
 fn set(path: &str, data: &'static [u8], version: Option<u64>) -> Op {
-    Op::Set { path: path.to_owned(), data: Bytes::from_static(data), version }
+    Op::Set { path: path.to_owned(), data: data.into(), version }
 }
 
 fn delete(path: &str, version: Option<u64>) -> Op {

@@ -31,10 +31,11 @@ impl Tree {
     pub(in crate::machine) fn check(&self) -> Result<usize, String> {
         self.check_contents()?;
         let (mut seen, mut ephemerals, mut due, mut hash) = (0, 0, 0, 0u64);
-        let (mut restricted, mut counted, mut unsound) = (0, 0, 0);
+        let (mut restricted, mut counted, mut unsound, mut bytes) = (0, 0, 0, 0);
         for (path, znode) in self.iter_from("/") {
             seen += 1;
             ephemerals += usize::from(znode.fields().owner().is_some());
+            bytes += (path.len() + znode.data().len()) as u64;
             restricted += usize::from(znode.acl().is_some());
             if let Some(at) = znode.due() {
                 due += 1;
@@ -69,6 +70,9 @@ impl Tree {
         if restricted != self.restricted {
             let known = self.restricted;
             return Err(format!("{restricted} access lists, but {known} are known"));
+        }
+        if bytes != self.bytes {
+            return Err(format!("{bytes} bytes, but {} are known", self.bytes));
         }
         if unsound != self.unsound {
             return Err(format!("{unsound} znodes are not sound, but {} are known", self.unsound));

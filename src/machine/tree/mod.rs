@@ -15,7 +15,7 @@
 //! - An ephemeral has no children, and each znode's counters agree with the number of its children.
 //!   `unsound` counts the znodes of which this is not true, so that a tree that was built from a
 //!   snapshot needs no walk to be checked.
-//! - `restricted` counts the znodes with an access list.
+//! - `restricted` counts the znodes with an access list, and `bytes` those of all paths and data.
 //! - `counted` has exactly the paths with a znode for their usage, and the usage is correct.
 //! - `due` has exactly the znodes with a time after which they may be deleted.
 //! - `hash` is the wrapping sum of the znodes' hashes, so it is updated by adding and subtracting,
@@ -37,6 +37,7 @@ use std::sync::Arc;
 
 use rpds::RedBlackTreeSetSync;
 
+use crate::machine::data::Data;
 use crate::planted::{Bug, planted};
 use crate::types::acl::AccessList;
 use crate::types::quota::Usage;
@@ -68,6 +69,7 @@ pub(crate) struct Tree {
     counted: RedBlackTreeSetSync<Arc<str>>,
     /// How many znodes have an access list: usually none.
     restricted: usize,
+    bytes: u64,
     unsound: usize,
     zxid: Zxid,
     hash: u64,
@@ -104,6 +106,7 @@ impl Tree {
             due: RedBlackTreeSetSync::new_sync(),
             counted: RedBlackTreeSetSync::new_sync(),
             restricted: 0,
+            bytes: 0,
             unsound: 0,
             zxid: 0,
             hash: 0,
@@ -136,6 +139,7 @@ impl Tree {
                     (None, None) if stat.is_container => Kind::Container,
                     (None, None) => Kind::Persistent,
                 },
+                is_null: false,
             };
             tree.put(&path, &data, fields);
         }
@@ -161,6 +165,11 @@ impl Tree {
     /// Whether no znode has an access list, so that everybody may do everything.
     pub(crate) fn is_open(&self) -> bool {
         self.restricted == 0
+    }
+
+    /// The bytes of all paths and of all data.
+    pub(crate) fn bytes(&self) -> u64 {
+        self.bytes
     }
 
     /// How many znodes there are.
@@ -205,7 +214,7 @@ impl Tree {
     pub(super) fn create(
         &mut self,
         path: &str,
-        data: &[u8],
+        data: &Data,
         kind: Kind,
         acl: Option<AccessList>,
         zxid: Zxid,
@@ -218,6 +227,7 @@ impl Tree {
             ctime: time,
             mtime: time,
             kind,
+            is_null: data.is_null(),
             ..Fields::default()
         };
         let acl = acl.map(|acl| self.shared(path, acl));
@@ -237,13 +247,14 @@ impl Tree {
     }
 
     /// Replaces a znode's data; `None` if there is no such znode.
-    pub(super) fn set(&mut self, path: &str, data: &[u8], zxid: Zxid, time: u64) -> Option<Stat> {
+    pub(super) fn set(&mut self, path: &str, data: &Data, zxid: Zxid, time: u64) -> Option<Stat> {
         self.update(path, |znode| {
             znode.set_data(data, |fields| {
                 let more = if planted(Bug::VersionStands) { 0 } else { 1 };
                 fields.version = fields.version.wrapping_add(more);
                 fields.mzxid = zxid;
                 fields.mtime = time;
+                fields.is_null = data.is_null();
             });
         })
     }
@@ -345,6 +356,7 @@ impl Tree {
         self.hash = self.hash.wrapping_sub(before.hash).wrapping_add(after.hash);
         self.restricted += usize::from(after.is_restricted);
         self.restricted -= usize::from(before.is_restricted);
+        self.bytes = self.bytes.wrapping_sub(before.bytes).wrapping_add(after.bytes);
         self.unsound += usize::from(after.is_unsound);
         self.unsound -= usize::from(before.is_unsound);
         self.index(path, before.due, after.due);
@@ -389,7 +401,7 @@ impl Tree {
 
     /// Replaces a znode's data and nothing of its stat, as no write of a user does.
     pub(super) fn set_quietly(&mut self, path: &str, data: &[u8]) {
-        self.update(path, |znode| znode.set_data(data, |_| {}));
+        self.update(path, |znode| znode.set_data(data, |fields| fields.is_null = false));
     }
 
     /// The containers that had children and have none any more, by path.
@@ -421,6 +433,7 @@ struct Share {
     hash: u64,
     due: Option<u64>,
     is_restricted: bool,
+    bytes: u64,
     is_unsound: bool,
 }
 
@@ -430,6 +443,7 @@ impl Share {
             hash: znode.hash(),
             due: znode.due(),
             is_restricted: znode.acl().is_some(),
+            bytes: (znode.path().len() + znode.data().len()) as u64,
             is_unsound: !znode.is_sound(),
         }
     }

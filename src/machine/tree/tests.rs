@@ -10,7 +10,7 @@ fn paths(tree: &Tree, cursor: &str) -> Vec<String> {
 fn tree_of(paths: &[&str]) -> Tree {
     let mut tree = Tree::genesis();
     for path in paths {
-        tree.create(path, b"", Kind::Persistent, None, 1, 1);
+        tree.create(path, &b""[..].into(), Kind::Persistent, None, 1, 1);
     }
     tree.check().unwrap();
     tree
@@ -59,9 +59,9 @@ fn iterates_depth_first_with_siblings_by_name() {
 fn a_clone_does_not_see_later_writes() {
     let mut tree = tree_of(&["/a", "/a/b"]);
     let before = tree.clone();
-    tree.set("/a", b"new", 2, 2).unwrap();
+    tree.set("/a", &b"new"[..].into(), 2, 2).unwrap();
     tree.delete("/a/b", 3);
-    tree.create("/a/c", b"", Kind::Persistent, None, 4, 4);
+    tree.create("/a/c", &b""[..].into(), Kind::Persistent, None, 4, 4);
     assert_eq!(before.get("/a").unwrap().data()[..], b""[..]);
     assert_eq!(before.get("/a").unwrap().children().collect::<Vec<_>>(), ["b"]);
     assert_eq!(tree.get("/a").unwrap().children().collect::<Vec<_>>(), ["c"]);
@@ -75,9 +75,9 @@ fn data_of_any_length_comes_back() {
     let mut tree = tree_of(&["/a", "/a/b"]);
     for length in [0, 1, 511, 512, 513, 100_000, 2] {
         let data = vec![length as u8; length];
-        let stat = tree.set("/a", &data, 2, 2).unwrap();
+        let stat = tree.set("/a", &data[..].into(), 2, 2).unwrap();
         assert_eq!(stat.data_length as usize, length);
-        tree.create("/a/c", b"", Kind::Persistent, None, 3, 3);
+        tree.create("/a/c", &b""[..].into(), Kind::Persistent, None, 3, 3);
         tree.delete("/a/c", 4);
         tree.check().unwrap();
         let znode = tree.get("/a").unwrap();
@@ -90,9 +90,9 @@ fn data_of_any_length_comes_back() {
 #[test]
 fn a_change_beside_long_data_does_not_copy_it() {
     let mut tree = tree_of(&["/a"]);
-    tree.set("/a", &[7; 1000], 2, 2).unwrap();
+    tree.set("/a", &[7; 1000][..].into(), 2, 2).unwrap();
     let before = tree.get("/a").unwrap().shared_data();
-    tree.create("/a/b", b"", Kind::Persistent, None, 3, 3);
+    tree.create("/a/b", &b""[..].into(), Kind::Persistent, None, 3, 3);
     assert!(Arc::ptr_eq(&before, &tree.get("/a").unwrap().shared_data()));
 }
 
@@ -101,7 +101,7 @@ fn the_hash_returns_when_the_contents_do() {
     let mut tree = tree_of(&["/a"]);
     let hash = tree.hash();
     let fields = tree.get("/a").unwrap().fields();
-    tree.set("/a", b"x", 2, 2).unwrap();
+    tree.set("/a", &b"x"[..].into(), 2, 2).unwrap();
     assert_ne!(tree.hash(), hash);
     tree.put("/a", b"", fields);
     assert_eq!(tree.hash(), hash);
@@ -115,11 +115,11 @@ fn the_deepest_tree_overflows_no_stack() {
         let mut path = String::new();
         while path.len() + 2 <= PATH_BYTES_MAX {
             path.push_str("/x");
-            tree.create(&path, b"d", Kind::Persistent, None, 1, 1);
+            tree.create(&path, &b"d"[..].into(), Kind::Persistent, None, 1, 1);
         }
         assert_eq!(tree.len(), 4 + PATH_BYTES_MAX / 2);
         let old = tree.clone();
-        tree.set(&path, b"e", 2, 2).unwrap();
+        tree.set(&path, &b"e"[..].into(), 2, 2).unwrap();
         tree.check().unwrap();
         drop(old);
         assert_eq!(paths(&tree, "/x").len(), PATH_BYTES_MAX / 2 + 3);

@@ -46,6 +46,7 @@ struct More {
     aversion: u64,
     creates: u64,
     kind: Kind,
+    is_null: bool,
     /// `None`: everybody may do everything.
     acl: Option<Arc<AccessList>>,
     children: Children,
@@ -66,6 +67,8 @@ pub(in crate::machine) struct Fields {
     /// How many children were ever created: the next sequence number.
     pub(in crate::machine) creates: u64,
     pub(in crate::machine) kind: Kind,
+    /// Whether the data, which is empty, is null.
+    pub(in crate::machine) is_null: bool,
 }
 
 /// When a znode is deleted without a request for it.
@@ -150,12 +153,13 @@ impl Znode {
         let Parts { fields, acl, children } = parts;
         let hash = compute_hash(path, data_hash, &fields, acl.as_deref());
         let Fields { czxid, mzxid, pzxid, ctime, mtime, version, .. } = fields;
-        let Fields { cversion, aversion, creates, kind, .. } = fields;
+        let Fields { cversion, aversion, creates, kind, is_null, .. } = fields;
         let is_plain = pzxid == czxid
             && (cversion, aversion, creates, kind) == (0, 0, 0, Kind::Persistent)
+            && !is_null
             && (acl.is_none(), children.len(), long.is_none()) == (true, 0, true);
         let inline = if long.is_none() { data } else { &[] };
-        let more = More { pzxid, cversion, aversion, creates, kind, acl, children, long };
+        let more = More { pzxid, cversion, aversion, creates, kind, is_null, acl, children, long };
         let more = (!is_plain).then(|| Box::new(more));
         // Paths have at most `PATH_BYTES_MAX` bytes.
         let path_bytes = path.len() as u32;
@@ -202,6 +206,11 @@ impl Znode {
             Some(More { long: Some((data, _)), .. }) => data,
             _ => self.path_and_data().1,
         }
+    }
+
+    /// Whether the data is null, as ZooKeeper's own clients may write it.
+    pub(crate) fn is_null(&self) -> bool {
+        self.head().more.as_ref().is_some_and(|more| more.is_null)
     }
 
     /// The data, to keep: a copy, if it is short.
@@ -270,8 +279,8 @@ impl Znode {
             Fields { czxid, mzxid, pzxid: czxid, ctime, mtime, version, ..Fields::default() };
         match self.head().more.as_deref() {
             None => plain,
-            Some(&More { pzxid, cversion, aversion, creates, kind, .. }) => {
-                Fields { pzxid, cversion, aversion, creates, kind, ..plain }
+            Some(&More { pzxid, cversion, aversion, creates, kind, is_null, .. }) => {
+                Fields { pzxid, cversion, aversion, creates, kind, is_null, ..plain }
             }
         }
     }
@@ -302,7 +311,7 @@ impl Znode {
         compute_hash(self.key(), xxh3_64(self.data()), &self.fields(), acl)
     }
 
-    /// Whether its kind and its counters agree with its children.
+    /// Whether its kind and its counters agree with its children, and null data is empty.
     pub(super) fn is_sound(&self) -> bool {
         let Some(more) = &self.head().more else { return true };
         // The children that the tree starts with were never counted.
@@ -313,7 +322,8 @@ impl Znode {
         };
         let children = self.child_count().saturating_sub(genesis) as u64;
         let is_counted = more.cversion.wrapping_add(children) == more.creates.wrapping_mul(2);
-        is_counted && !(self.fields().owner().is_some() && self.has_children())
+        let is_empty = self.data().is_empty() || !more.is_null;
+        is_counted && is_empty && !(self.fields().owner().is_some() && self.has_children())
     }
 }
 
@@ -340,7 +350,7 @@ fn compute_hash(path: &[u8], data_hash: u64, fields: &Fields, acl: Option<&Acces
         fields.cversion,
         fields.aversion,
         fields.creates,
-        kind,
+        kind + 4 * u64::from(fields.is_null),
         of_kind,
     ];
     let hash = hash_words(&words);

@@ -136,7 +136,7 @@ impl Storm {
         }
         let request = storm.number();
         let op =
-            Op::Create { path: "/n".to_owned(), data: Bytes::new(), mode: CreateMode::Persistent };
+            Op::Create { path: "/n".to_owned(), data: "".into(), mode: CreateMode::Persistent };
         let command = Write::Op(op);
         let session = SessionId(FIRST_CLIENT);
         storm.ask(FIRST_CLIENT, ClientRequest::Write { request, session, command });
@@ -242,7 +242,7 @@ impl Storm {
                     seat.written.push(stat.mzxid);
                     stat.mzxid
                 }
-                (Some(Asked::Get), Ok(Answer::Data(_, stat))) => {
+                (Some(Asked::Get), Ok(Answer::Data { stat, .. })) => {
                     let up_to = seat.up_to.last().copied().unwrap_or(seat.first);
                     assert!(up_to >= stat.mzxid, "it is read before its event");
                     seat.reads_at.push(stat.mzxid);
@@ -308,7 +308,8 @@ impl Storm {
                 let request = self.number();
                 self.seats.get_mut(&id).unwrap().asked.insert(request, Asked::Set);
                 let data = Bytes::from(request.0.to_string());
-                let command = Write::Op(Op::Set { path: "/n".to_owned(), data, version: None });
+                let command =
+                    Write::Op(Op::Set { path: "/n".to_owned(), data: data.into(), version: None });
                 self.ask(id, ClientRequest::Write { request, session, command });
             }
             6..=8 => {
@@ -430,7 +431,8 @@ fn replaced(seed: u64) {
             let (request, session) = (storm.number(), SessionId(id));
             storm.seats.get_mut(&id).unwrap().asked.insert(request, Asked::Set);
             let data = Bytes::from(request.0.to_string());
-            let command = Write::Op(Op::Set { path: "/n".to_owned(), data, version: None });
+            let command =
+                Write::Op(Op::Set { path: "/n".to_owned(), data: data.into(), version: None });
             storm.ask(id, ClientRequest::Write { request, session, command });
         }
         storm.advance(Duration::from_secs(5));

@@ -240,7 +240,11 @@ impl Answering<'_> {
                 let znode =
                     if planted(Bug::ReadUnchecked) { tree.get(path) } else { readable(path)? };
                 let znode = znode.ok_or_else(|| missing(path))?;
-                Answer::Data(znode.shared_data(), znode.stat())
+                Answer::Data {
+                    data: znode.shared_data(),
+                    stat: znode.stat(),
+                    is_null: znode.is_null(),
+                }
             }
             Read::Exists { path } => Answer::Exists(readable(path)?.map(Znode::stat)),
             Read::Children { path } => {

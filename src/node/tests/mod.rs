@@ -211,7 +211,7 @@ fn a_sync_sees_all_completed_writes() {
         let read = cluster.read(reader, session, "/a");
         assert!(matches!(cluster.answer(sync), Ok(Answer::Synced(_))));
         match cluster.answer(read).unwrap() {
-            Answer::Data(data, _) => assert_eq!(&data[..], n.to_string().as_bytes()),
+            Answer::Data { data, .. } => assert_eq!(&data[..], n.to_string().as_bytes()),
             other => panic!("{other:?}"),
         }
     }

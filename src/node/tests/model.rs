@@ -20,6 +20,7 @@ use proptest::test_runner::{
 
 use crate::machine::DATA_BYTES_MAX;
 use crate::machine::command::{Change, ChangeKind, Command, Op, Reply, Request};
+use crate::machine::data::Data;
 use crate::machine::model::Model;
 use crate::node::io::{ClientRequest, RequestId, WatchId, Write};
 use crate::node::query::{Answer, Query, Read};
@@ -164,9 +165,9 @@ fn written_path() -> impl Strategy<Value = String> {
     prop_oneof![40 => path(), 2 => prop::sample::select(bad.map(str::to_owned).to_vec())]
 }
 
-fn data() -> impl Strategy<Value = Bytes> {
+fn data() -> impl Strategy<Value = Data> {
     prop_oneof![
-        100 => vec(any::<u8>(), 0..4).prop_map(Bytes::from),
+        100 => vec(any::<u8>(), 0..4).prop_map(Data::from),
         1 => Just(vec![7; DATA_BYTES_MAX + 1].into()),
     ]
 }
@@ -234,7 +235,7 @@ fn step() -> impl Strategy<Value = Step> {
 fn steps() -> impl Strategy<Value = Vec<Step>> {
     let create = |path: &str| {
         let (data, mode) = (Bytes::new(), CreateMode::Persistent);
-        Call::Op(Op::Create { path: path.to_owned(), data, mode })
+        Call::Op(Op::Create { path: path.to_owned(), data: data.into(), mode })
     };
     let first = Step::Calls(0, ["/a", "/b", "/a/x"].map(create).to_vec(), false);
     (prop::bool::weighted(0.9), vec(step(), 1..40)).prop_map(move |(with, steps)| {
@@ -257,7 +258,7 @@ impl From<Answer> for Seen {
     fn from(answer: Answer) -> Seen {
         match answer {
             Answer::Reply(reply) => Seen::Reply(reply),
-            Answer::Data(data, stat) => Seen::Data(data.to_vec(), stat),
+            Answer::Data { data, stat, .. } => Seen::Data(data.to_vec(), stat),
             Answer::Exists(stat) => Seen::Exists(stat),
             Answer::Children(children, _) => Seen::Children(children),
             Answer::Watching => Seen::Watching,
@@ -370,7 +371,7 @@ impl World {
         let seen = match (seen, call) {
             (Some(seen), _) => seen,
             (None, Call::Get(..)) => {
-                Seen::Data(znode.ok_or_else(missing)?.data.clone(), model.stat(path))
+                Seen::Data(znode.ok_or_else(missing)?.data.to_vec(), model.stat(path))
             }
             (None, Call::Exists(..)) => Seen::Exists(znode.map(|_| model.stat(path))),
             _ => Seen::Children(znode.map(|_| model.children(path)).ok_or_else(missing)?),

@@ -93,7 +93,7 @@ fn what_is_asked_for_before_all_have_been_heard_of_waits() {
             panic!("neither was refused");
         };
         assert!(first.version < second.version, "the one was asked for before the other");
-        assert!(matches!(read, Ok(Answer::Data(data, _)) if data[..] == *b"x"));
+        assert!(matches!(read, Ok(Answer::Data { data, .. }) if data[..] == *b"x"));
     }
 }
 

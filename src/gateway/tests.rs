@@ -20,6 +20,9 @@ use super::{Gateway, SWEEP};
 use crate::testing::Cluster;
 use crate::types::znode::CreateMode;
 
+mod conversations;
+mod model;
+
 /// Longer than anything takes.
 const PATIENCE: Duration = Duration::from_secs(60);
 

@@ -497,6 +497,8 @@ pub(crate) struct Outcome {
     pub(crate) session: SessionId,
     pub(crate) holder: u64,
     pub(crate) seq: u64,
+    /// The last write when it was done: itself, if it changed anything.
+    pub(crate) zxid: Zxid,
     pub(crate) result: Result<Reply, OpError>,
 }
 

@@ -171,6 +171,7 @@ impl Machine {
                 session: request.session,
                 holder: request.holder,
                 seq: request.seq,
+                zxid: self.state.zxid(),
                 result,
             });
         }

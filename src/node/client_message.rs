@@ -122,6 +122,8 @@ pub(crate) enum ToClient {
         session: SessionId,
         holder: u64,
         seq: u64,
+        /// The last write when it was done.
+        zxid: Zxid,
         result: Result<Reply, OpError>,
     },
     /// The session is over for this holder. `known`: the outcomes of its writes were sent before.

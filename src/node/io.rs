@@ -209,7 +209,17 @@ pub(crate) struct Answered {
 impl Effects {
     /// Answers a request by the state as it is now.
     pub(crate) fn reply(&mut self, request: RequestId, answer: Result<Answer, Error>) {
-        self.replies.push(Answered { request, zxid: self.zxid, answer });
+        self.reply_at(self.zxid, request, answer);
+    }
+
+    /// Answers a request by an earlier state.
+    pub(crate) fn reply_at(
+        &mut self,
+        zxid: Zxid,
+        request: RequestId,
+        answer: Result<Answer, Error>,
+    ) {
+        self.replies.push(Answered { request, zxid, answer });
     }
 }
 

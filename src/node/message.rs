@@ -581,7 +581,7 @@ mod tests {
         let mut updates = vec![
             ToClient::Attached,
             ToClient::Held { session, holder, ids: ids.clone() },
-            ToClient::Outcome { session, holder, seq: 9, result: Ok(Reply::Done) },
+            ToClient::Outcome { session, holder, seq: 9, zxid: 12, result: Ok(Reply::Done) },
             ToClient::Ended { session, holder, moved: true, known: true },
             ToClient::Unseen { session, holder },
             ToClient::Event { watch, event: EventOf::of(event) },

@@ -251,11 +251,13 @@ proptest! {
             let mut outcomes = Vec::new();
             for draft in drafts {
                 let request = finished(draft, &model);
+                let result = model.apply(1, &request);
                 outcomes.push(Outcome {
                     session: request.session,
                     holder: request.holder,
                     seq: request.seq,
-                    result: model.apply(1, &request),
+                    zxid: model.zxid,
+                    result,
                 });
                 batch.requests.push(request);
             }

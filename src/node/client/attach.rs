@@ -373,8 +373,8 @@ impl Client {
                         self.effects.ids.push((Holding { session, holder }, ids));
                     }
                 }
-                ToClient::Outcome { session, holder, seq, result } => {
-                    let outcome = Outcome { session, holder, seq, result };
+                ToClient::Outcome { session, holder, seq, zxid, result } => {
+                    let outcome = Outcome { session, holder, seq, zxid, result };
                     self.local.outcome(&outcome, now, self.seen, &mut self.effects);
                 }
                 ToClient::Ended { session, holder, moved, known } => {

@@ -192,7 +192,7 @@ mod tests {
         let gate = Gate { version: FIRST, possible: FIRST };
         assert_eq!(sessions.take_unsent(gate, 100 * S).len(), 1);
         let result = Ok(Reply::Session { timeout_ms: 10_000 });
-        let opened = Outcome { session, holder, seq: 0, result };
+        let opened = Outcome { session, holder, seq: 0, zxid: 1, result };
         sessions.outcome(&opened, 101 * S, 1, effects);
         (sessions, session)
     }

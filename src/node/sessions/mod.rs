@@ -244,7 +244,7 @@ impl LocalSessions {
         zxid: Zxid,
         effects: &mut Effects,
     ) {
-        let Outcome { session, holder, seq, ref result } = *outcome;
+        let Outcome { session, holder, seq, zxid: done_at, ref result } = *outcome;
         let Some(held) = self.sessions.get_mut(&session) else {
             return;
         };
@@ -289,7 +289,7 @@ impl LocalSessions {
             Err(OpError::SessionExpired) if closed => Ok(Answer::Reply(Reply::Done)),
             Err(error) => Err(error.clone().into_error(session)),
         };
-        effects.reply(write.request, answer);
+        effects.reply_at(done_at, write.request, answer);
         self.ready.insert(session);
         if held.has_unsent() {
             self.unsent.insert(session);

@@ -157,7 +157,7 @@ mod tests {
         let op = Op::Delete { path: "/a".to_owned(), version: None };
         sessions.write(RequestId(2), session, Write::Op(op), &mut effects);
         let gate = Gate { version: FIRST, possible: FIRST };
-        let outcome = |seq, result| Outcome { session, holder, seq, result };
+        let outcome = |seq, result| Outcome { session, holder, seq, zxid: 0, result };
         for zxid in [40, 50] {
             assert_eq!(sessions.take_unsent(gate, S).len(), 2);
             let refused = [(0, OpError::StaleOpen), (1, OpError::SessionExpired)];

@@ -164,7 +164,7 @@ impl Node {
                 Some(record) if record.holder == holder => {
                     let (now, zxid) = (self.now.mono, self.machine.zxid());
                     let opened = Ok(Reply::Session { timeout_ms: record.timeout_ms });
-                    let outcome = |seq, result| Outcome { session, holder, seq, result };
+                    let outcome = |seq, result| Outcome { session, holder, seq, zxid, result };
                     self.local.outcome(&outcome(0, opened), now, zxid, &mut self.effects);
                     let Some(held) = self.local.get(session) else {
                         continue;

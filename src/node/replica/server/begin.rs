@@ -81,7 +81,9 @@ impl Replica {
                 held.opened = true;
                 held.ids = Arc::clone(&record.ids);
                 updates.push(ToClient::Held { session, holder, ids: (*record.ids).clone() });
-                let outcome = |seq, result| ToClient::Outcome { session, holder, seq, result };
+                let zxid = machine.zxid();
+                let outcome =
+                    |seq, result| ToClient::Outcome { session, holder, seq, zxid, result };
                 updates.push(outcome(0, Ok(Reply::Session { timeout_ms: record.timeout_ms })));
                 for seq in applied + 1..=record.last_seq {
                     if let Some(result) = record.result_of(seq) {

@@ -266,7 +266,7 @@ impl ClientServer {
 
     /// Passes the outcome of a request on, if it is a client's.
     pub(in crate::node) fn outcome(&mut self, outcome: Outcome) {
-        let Outcome { session, holder, seq, result } = outcome;
+        let Outcome { session, holder, seq, zxid, result } = outcome;
         let Some(held) = self.sessions.get_mut(&(session, holder)) else {
             return;
         };
@@ -279,7 +279,7 @@ impl ClientServer {
         let refused = seq == 0 && matches!(&result, Err(error) if *error != OpError::StaleOpen);
         let client = held.client;
         if let Some(client) = self.clients.get_mut(&client) {
-            client.send(ToClient::Outcome { session, holder, seq, result });
+            client.send(ToClient::Outcome { session, holder, seq, zxid, result });
         }
         if refused {
             self.forget(session, holder);

@@ -26,7 +26,7 @@ use crate::runtime::session::SessionShared;
 use crate::runtime::shared::{Asker, NodeShared};
 use crate::types::error::{Error, Result};
 use crate::types::session::SessionState;
-use crate::types::watch::{EventKind, WatchEvent};
+use crate::types::watch::{EventKind, WatchEvent, WatcherType};
 use crate::types::znode::Zxid;
 
 /// For so many requests a client may wait; before it asks for more it gets answers.
@@ -97,6 +97,10 @@ pub(super) enum ReplyKind {
     },
     AddWatch {
         watch: Option<WatchId>,
+    },
+    CheckWatches {
+        path: String,
+        which: WatcherType,
     },
     Ephemerals {
         prefix: String,

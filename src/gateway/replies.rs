@@ -50,6 +50,12 @@ impl Connection {
                     None => self.succeed(xid, &()),
                 };
             }
+            ReplyKind::CheckWatches { path, which } => {
+                return match self.watches.has(&path, which) {
+                    true => self.succeed(xid, &()),
+                    false => self.fail(xid, ErrorCode::NoWatcher),
+                };
+            }
             ReplyKind::MultiRead(_) => return self.multi_read(xid, parts),
             ReplyKind::Count { path } => return self.count(xid, &path, parts),
             ReplyKind::SetWatches { from, restored } => {

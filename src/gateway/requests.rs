@@ -212,9 +212,7 @@ impl Connection {
             Request::CheckWatches(body) => {
                 let which = watcher_type(body.kind)?;
                 let path = body.path.ok_or(ErrorCode::MarshallingError)?;
-                let has = self.watches.has(&path, which);
-                let code = if has { ErrorCode::Ok } else { ErrorCode::NoWatcher };
-                self.expect(xid, ReplyKind::Code(code), 0);
+                self.expect(xid, ReplyKind::CheckWatches { path, which }, 0);
             }
             Request::RemoveWatches(body) => {
                 let which = watcher_type(body.kind)?;

@@ -109,6 +109,11 @@ fn holders(listed: &[ListedContender], permits: u32) -> usize {
     listed.iter().take_while(fits).count()
 }
 
+/// How many hold, by the total that the semaphore's data states.
+pub(super) fn holders_of(listed: &[ListedContender], data: &[u8]) -> usize {
+    parsed(data).map_or(0, |permits| holders(listed, permits))
+}
+
 fn parsed(data: &[u8]) -> Option<u32> {
     std::str::from_utf8(data).ok()?.parse().ok().filter(|permits| *permits > 0)
 }

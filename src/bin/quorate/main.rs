@@ -1,7 +1,9 @@
 //! What is left of a cluster, from a shell (see `quorate::recovery`), and a member as a process of its own.
 //!
-//! Exits with 0 when all went well, 1 when something did not, 2 when it was called wrongly.
+//! Exits with 0 when all went well, 1 when something did not, 2 when it was called wrongly, 3 when there is no
+//! such znode, 4 when the cluster cannot be reached or has no quorum.
 
+mod live;
 #[cfg(feature = "gateway")]
 mod serve;
 
@@ -11,10 +13,10 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
-use quorate::recovery;
+use quorate::{Error, recovery};
 
-/// Looks at data directories and backups of quorate, founds new clusters from them, and serves ZooKeeper's
-/// clients.
+/// Looks into running clusters of quorate, reads and writes their znodes, looks at data directories and
+/// backups, founds new clusters from them, and serves ZooKeeper's clients.
 #[derive(Debug, Parser)]
 #[command(name = "quorate", version)]
 struct Arguments {
@@ -24,6 +26,8 @@ struct Arguments {
 
 #[derive(Debug, Subcommand)]
 enum Command {
+    #[command(flatten)]
+    Live(live::Command),
     /// Runs a member that serves ZooKeeper's clients, until SIGTERM or SIGINT.
     #[cfg(feature = "gateway")]
     Serve(serve::Arguments),
@@ -71,6 +75,7 @@ enum Command {
 
 fn main() -> ExitCode {
     let well = match Arguments::parse().command {
+        Command::Live(command) => return live(command),
         #[cfg(feature = "gateway")]
         Command::Serve(arguments) => tell(serve::run(arguments)),
         Command::Inspect { dirs } => {
@@ -88,6 +93,30 @@ fn main() -> ExitCode {
         Command::Restore { file, dir, address } => tell(recovery::restore(file, dir, &address)),
     };
     if well { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
+/// How the program ends.
+#[derive(Clone, Copy, Debug)]
+enum Exit {
+    Well = 0,
+    Failed = 1,
+    NoNode = 3,
+    Unavailable = 4,
+}
+
+fn live(command: live::Command) -> ExitCode {
+    let exit = live::run(command).unwrap_or_else(|error| {
+        eprintln!("error: {error}");
+        match error {
+            Error::NoNode { .. } => Exit::NoNode,
+            Error::Timeout { .. }
+            | Error::PeerRefused { .. }
+            | Error::SessionExpired { .. }
+            | Error::OutcomeUnknown { .. } => Exit::Unavailable,
+            _ => Exit::Failed,
+        }
+    });
+    ExitCode::from(exit as u8)
 }
 
 fn recover(plan: quorate::Result<recovery::Plan>, yes: bool, address: Option<&str>) -> bool {

@@ -1,0 +1,213 @@
+//! Commands on a running cluster, over an instance without a replica.
+
+mod cluster;
+mod watching;
+mod znodes;
+
+use std::io::{self, Read, Write};
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::{Args, Subcommand};
+use quorate::{Coordinator, Error, Result, Secret, Session, Tls};
+use serde_json::Value;
+
+use crate::Exit;
+
+/// How to reach the cluster.
+#[derive(Debug, Args)]
+#[command(next_help_heading = "The cluster")]
+pub(crate) struct Cluster {
+    /// Some of its members: host:port, separated by commas.
+    #[arg(long, env = "QUORATE_PEERS", value_delimiter = ',', required = true)]
+    peers: Vec<String>,
+    /// A file with the secret that the members share.
+    #[arg(long, env = "QUORATE_SECRET_FILE", conflicts_with = "tls_cert")]
+    secret_file: Option<PathBuf>,
+    /// The certificates of the cluster's authority (PEM), if its members use TLS.
+    #[arg(long, env = "QUORATE_TLS_CA", requires = "tls_cert")]
+    tls_ca: Option<PathBuf>,
+    /// A certificate that it has signed (PEM).
+    #[arg(long, env = "QUORATE_TLS_CERT", requires_all = ["tls_ca", "tls_key"])]
+    tls_cert: Option<PathBuf>,
+    /// The certificate's key (PEM).
+    #[arg(long, env = "QUORATE_TLS_KEY", requires = "tls_cert")]
+    tls_key: Option<PathBuf>,
+    /// Who to be for access lists, for example digest:user:password. May be given more than once.
+    #[arg(long, env = "QUORATE_AUTH", hide_env_values = true, value_name = "SCHEME:CREDENTIALS")]
+    auth: Vec<String>,
+    /// For how many seconds to wait for the cluster, and then for each answer.
+    #[arg(long, default_value_t = 10)]
+    timeout: u64,
+    /// Prints JSON.
+    #[arg(long)]
+    json: bool,
+}
+
+/// A command with what it needs to reach the cluster.
+#[derive(Debug, Args)]
+pub(crate) struct On<T: Args> {
+    #[command(flatten)]
+    what: T,
+    #[command(flatten)]
+    cluster: Cluster,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    /// Shows whether there is a quorum, who leads, and how many failures the cluster tolerates.
+    Status(On<Nothing>),
+    /// Lists the members: who leads, who votes, and who cannot be reached.
+    Members(On<Nothing>),
+    /// Lists the locks, elections, semaphores, barriers and queues that somebody holds or waits for.
+    Locks(On<cluster::Locks>),
+    /// Lists the children of a znode.
+    Ls(On<znodes::Ls>),
+    /// Draws a znode and all below it.
+    Tree(On<znodes::Tree>),
+    /// Prints a znode's data.
+    Get(On<znodes::Get>),
+    /// Shows a znode's stat.
+    Stat(On<znodes::Stat>),
+    /// Replaces a znode's data.
+    Set(On<znodes::Set>),
+    /// Creates a znode, and prints its path.
+    Create(On<znodes::Create>),
+    /// Deletes a znode.
+    Rm(On<znodes::Rm>),
+    /// Prints the changes of a znode as they happen, until it is interrupted.
+    Watch(On<watching::Watch>),
+    /// Shows a znode's access list, or replaces it.
+    Acl(On<znodes::AclOf>),
+    /// Shows a quota and what is used of it, or sets it.
+    Quota(On<znodes::QuotaOf>),
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Nothing {}
+
+/// What a command has found.
+struct Shown {
+    /// Ends with a line break, unless it is a znode's data.
+    text: Vec<u8>,
+    json: Value,
+    exit: Exit,
+}
+
+impl Shown {
+    fn new(text: impl Into<Vec<u8>>, json: Value) -> Shown {
+        Shown { text: text.into(), json, exit: Exit::Well }
+    }
+}
+
+impl Cluster {
+    /// An instance without a replica, which may not be connected yet.
+    fn coordinator(&self) -> Result<Coordinator> {
+        let mut builder =
+            Coordinator::builder().client().request_timeout(Duration::from_secs(self.timeout));
+        if let Some(file) = &self.secret_file {
+            let secret = std::fs::read_to_string(file).map_err(|error| Error::InvalidSetting {
+                setting: "the file of the secret",
+                reason: format!("it cannot be read ({}): {error}", file.display()),
+            })?;
+            builder = builder.security(Secret::new(secret.trim())?);
+        } else if let Some(secret) = std::env::var_os("QUORATE_SECRET") {
+            builder = builder.security(Secret::new(secret.to_string_lossy().trim())?);
+        }
+        if let (Some(ca), Some(cert), Some(key)) = (&self.tls_ca, &self.tls_cert, &self.tls_key) {
+            builder = builder.security(Tls::from_pem_files(ca, cert, key)?);
+        }
+        builder.join(&self.peers)
+    }
+
+    fn wait(&self) -> Duration {
+        Duration::from_secs(self.timeout)
+    }
+
+    /// A session that has seen every write completed before now.
+    fn session(&self, coordinator: &Coordinator) -> Result<Session> {
+        coordinator.wait_ready(self.wait())?;
+        let session = coordinator.session();
+        for auth in &self.auth {
+            let invalid = || Error::InvalidSetting {
+                setting: "--auth",
+                reason: "it takes a scheme, a colon, and credentials".to_owned(),
+            };
+            let (scheme, credentials) = auth.split_once(':').ok_or_else(invalid)?;
+            session.add_auth(scheme, credentials)?;
+        }
+        session.sync()?;
+        Ok(session)
+    }
+
+    /// Runs a command in a session, and prints what it has found.
+    fn run(&self, command: impl FnOnce(&Session) -> Result<Shown>) -> Result<Exit> {
+        let coordinator = self.coordinator()?;
+        let shown = command(&self.session(&coordinator)?)?;
+        self.print(shown)
+    }
+
+    fn print(&self, shown: Shown) -> Result<Exit> {
+        let text = match self.json {
+            true => format!("{:#}\n", shown.json).into_bytes(),
+            false => shown.text,
+        };
+        print(&text)?;
+        Ok(shown.exit)
+    }
+}
+
+fn print(text: &[u8]) -> Result<()> {
+    let mut out = io::stdout().lock();
+    match out.write_all(text).and_then(|()| out.flush()) {
+        // Whoever reads it has seen enough, as `head` has.
+        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
+        printed => printed.map_err(system("writing to the standard output")),
+    }
+}
+
+fn system(what: &'static str) -> impl FnOnce(io::Error) -> Error {
+    move |error| Error::System { what, reason: error.to_string() }
+}
+
+/// Data from the command line; `-` is the standard input.
+fn data(argument: &str) -> Result<Vec<u8>> {
+    if argument != "-" {
+        return Ok(argument.as_bytes().to_vec());
+    }
+    let mut data = Vec::new();
+    io::stdin().read_to_end(&mut data).map_err(system("reading from the standard input"))?;
+    Ok(data)
+}
+
+/// As JSON; all types of the library have a form.
+fn json(value: impl serde::Serialize) -> Value {
+    serde_json::to_value(value).unwrap_or_default()
+}
+
+/// Data as text if it is text, and else in base64.
+fn json_data(data: &[u8]) -> Value {
+    match std::str::from_utf8(data) {
+        Ok(text) => serde_json::json!({ "text": text }),
+        Err(_) => serde_json::json!({ "bytes": data }),
+    }
+}
+
+/// Runs a command on a running cluster.
+pub(crate) fn run(command: Command) -> Result<Exit> {
+    match command {
+        Command::Status(On { cluster, .. }) => cluster::status(&cluster),
+        Command::Members(On { cluster, .. }) => cluster::members(&cluster),
+        Command::Locks(On { what, cluster }) => cluster.run(|session| what.run(session)),
+        Command::Ls(On { what, cluster }) => cluster.run(|session| what.run(session)),
+        Command::Tree(On { what, cluster }) => cluster.run(|session| what.run(session)),
+        Command::Get(On { what, cluster }) => cluster.run(|session| what.run(session)),
+        Command::Stat(On { what, cluster }) => cluster.run(|session| what.run(session)),
+        Command::Set(On { what, cluster }) => cluster.run(|session| what.run(session)),
+        Command::Create(On { what, cluster }) => cluster.run(|session| what.run(session)),
+        Command::Rm(On { what, cluster }) => cluster.run(|session| what.run(session)),
+        Command::Watch(On { what, cluster }) => what.run(&cluster),
+        Command::Acl(On { what, cluster }) => cluster.run(|session| what.run(session)),
+        Command::Quota(On { what, cluster }) => cluster.run(|session| what.run(session)),
+    }
+}

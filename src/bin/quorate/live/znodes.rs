@@ -1,0 +1,353 @@
+//! Reading and writing znodes.
+
+use std::collections::BTreeMap;
+use std::fmt::Write;
+use std::time::Duration;
+
+use clap::Args;
+use quorate::{Acl, CreateMode, Error, Id, Permissions, Quota, Result, Session};
+use serde_json::{Value, json};
+
+use super::{Shown, data, json, json_data};
+
+/// So many reads are under way at once.
+const READS_MAX: usize = 256;
+
+/// What to list.
+#[derive(Debug, Args)]
+pub(crate) struct Ls {
+    /// The znode.
+    #[arg(default_value = "/")]
+    path: String,
+    /// Lists the znode and all below it, by their paths.
+    #[arg(short = 'R', long)]
+    recursive: bool,
+}
+
+/// What to draw.
+#[derive(Debug, Args)]
+pub(crate) struct Tree {
+    /// The znode.
+    #[arg(default_value = "/")]
+    path: String,
+}
+
+/// What to read.
+#[derive(Debug, Args)]
+pub(crate) struct Get {
+    /// The znode.
+    path: String,
+}
+
+/// What to look at.
+#[derive(Debug, Args)]
+pub(crate) struct Stat {
+    /// The znode.
+    path: String,
+}
+
+/// What to write.
+#[derive(Debug, Args)]
+pub(crate) struct Set {
+    /// The znode.
+    path: String,
+    /// Its new data; - is the standard input.
+    data: String,
+    /// Only if it has this version.
+    #[arg(long)]
+    version: Option<u64>,
+}
+
+/// What to create.
+#[derive(Debug, Args)]
+pub(crate) struct Create {
+    /// The znode.
+    path: String,
+    /// Its data; - is the standard input.
+    #[arg(default_value = "")]
+    data: String,
+    /// Appends a number to the path that no sibling has had before.
+    #[arg(long, conflicts_with_all = ["container", "ttl"])]
+    sequential: bool,
+    /// It is deleted when its last child is.
+    #[arg(long, conflicts_with = "ttl")]
+    container: bool,
+    /// It is deleted when it has had no child and no write for so many seconds.
+    #[arg(long)]
+    ttl: Option<u64>,
+    /// Creates its parents, too, as containers.
+    #[arg(short, long)]
+    parents: bool,
+}
+
+/// What to delete.
+#[derive(Debug, Args)]
+pub(crate) struct Rm {
+    /// The znode.
+    path: String,
+    /// Deletes all below it, too, in one write.
+    #[arg(short, long, conflicts_with = "version")]
+    recursive: bool,
+    /// Only if it has this version.
+    #[arg(long)]
+    version: Option<u64>,
+}
+
+/// The access list to show or to replace.
+#[derive(Debug, Args)]
+pub(crate) struct AclOf {
+    /// The znode.
+    path: String,
+    /// The new list, for example cdrwa=digest:user:hash,r=world:anyone.
+    #[arg(long, value_delimiter = ',', value_name = "PERMISSIONS=SCHEME:ID")]
+    set: Vec<String>,
+}
+
+/// The quota to show or to set.
+#[derive(Debug, Args)]
+pub(crate) struct QuotaOf {
+    /// The znode: the quota counts it and all below it.
+    path: String,
+    /// So many znodes; more are logged.
+    #[arg(long)]
+    znodes: Option<u64>,
+    /// So many bytes of data; more are logged.
+    #[arg(long)]
+    bytes: Option<u64>,
+    /// So many znodes; a write that needs more is refused.
+    #[arg(long)]
+    znodes_hard: Option<u64>,
+    /// So many bytes of data; a write that needs more is refused.
+    #[arg(long)]
+    bytes_hard: Option<u64>,
+    /// Removes the quota.
+    #[arg(long, conflicts_with_all = ["znodes", "bytes", "znodes_hard", "bytes_hard"])]
+    remove: bool,
+}
+
+/// A znode and all below it, parents first; what goes meanwhile, or may not be read, is left out.
+fn walk(session: &Session, path: &str) -> Result<BTreeMap<Vec<String>, quorate::Stat>> {
+    if session.exists(path)?.is_none() {
+        return Err(Error::NoNode { path: path.to_owned() });
+    }
+    let key = |path: &str| -> Vec<String> {
+        path.split('/').filter(|name| !name.is_empty()).map(str::to_owned).collect()
+    };
+    let (mut found, mut level) = (BTreeMap::new(), vec![path.to_owned()]);
+    let calls = session.nonblocking();
+    while !level.is_empty() {
+        let mut next = Vec::new();
+        for part in level.chunks(READS_MAX) {
+            let reads = part.iter().map(|path| (calls.exists(path), calls.children(path)));
+            for (path, (stat, children)) in part.iter().zip(reads.collect::<Vec<_>>()) {
+                match (stat.wait(), children.wait()) {
+                    (Ok(Some(stat)), Ok(children)) => {
+                        let above = if path == "/" { "" } else { path };
+                        next.extend(children.iter().map(|name| format!("{above}/{name}")));
+                        found.insert(key(path), stat);
+                    }
+                    (Ok(None), _)
+                    | (_, Err(Error::NoNode { .. }))
+                    | (Err(Error::NoAuth { .. }), _)
+                    | (_, Err(Error::NoAuth { .. })) => {}
+                    (Err(error), _) | (_, Err(error)) => return Err(error),
+                }
+            }
+        }
+        level = next;
+    }
+    Ok(found)
+}
+
+impl Ls {
+    pub(super) fn run(&self, session: &Session) -> Result<Shown> {
+        let names: Vec<String> = match self.recursive {
+            true => walk(session, &self.path)?
+                .into_keys()
+                .map(|names| format!("/{}", names.join("/")))
+                .collect(),
+            false => session.children(&self.path)?,
+        };
+        let text = names.iter().map(|name| format!("{name}\n")).collect::<String>();
+        Ok(Shown::new(text, json(&names)))
+    }
+}
+
+/// What a listing says of a znode behind its name.
+fn note(stat: &quorate::Stat) -> String {
+    let mut note = format!("{} B", stat.data_length);
+    if let Some(owner) = stat.ephemeral_owner {
+        let _ = write!(note, ", ephemeral of {owner}");
+    }
+    if stat.is_container {
+        note.push_str(", container");
+    }
+    if let Some(ttl) = stat.ttl {
+        let _ = write!(note, ", lives {ttl:?}");
+    }
+    note
+}
+
+impl Tree {
+    pub(super) fn run(&self, session: &Session) -> Result<Shown> {
+        let found = walk(session, &self.path)?;
+        let paths: Vec<&Vec<String>> = found.keys().collect();
+        let mut text = String::new();
+        // Whether a znode is the last child of its parent, for each level on the way to it.
+        let mut last = Vec::new();
+        let top = paths.first().map_or(0, |first| first.len());
+        for (place, (path, stat)) in found.iter().enumerate() {
+            let depth = path.len() - top;
+            let Some(name) = path.last().filter(|_| depth > 0) else {
+                let _ = writeln!(text, "{}  ({})", self.path, note(stat));
+                continue;
+            };
+            let parent = &path[..path.len() - 1];
+            let siblings = paths[place + 1..].iter().take_while(|next| next.starts_with(parent));
+            let is_last = !siblings.into_iter().any(|next| next.len() == path.len());
+            last.truncate(depth - 1);
+            for is_last in &last {
+                text.push_str(if *is_last { "    " } else { "│   " });
+            }
+            last.push(is_last);
+            let branch = if is_last { "└── " } else { "├── " };
+            let _ = writeln!(text, "{branch}{name}  ({})", note(stat));
+        }
+        let of = |(names, stat): (&Vec<String>, &quorate::Stat)| json!({ "path": format!("/{}", names.join("/")), "stat": json(stat) });
+        Ok(Shown::new(text, found.iter().map(of).collect()))
+    }
+}
+
+impl Get {
+    pub(super) fn run(&self, session: &Session) -> Result<Shown> {
+        let (data, stat) = session.get(&self.path)?;
+        let json = json!({ "path": self.path, "data": json_data(&data), "stat": json(&stat) });
+        Ok(Shown::new(data.to_vec(), json))
+    }
+}
+
+/// A stat as lines; an object of JSON has the same names.
+fn lines(value: &Value) -> String {
+    let mut text = String::new();
+    for (name, value) in value.as_object().into_iter().flatten() {
+        let value = value.as_str().map_or_else(|| value.to_string(), str::to_owned);
+        let _ = writeln!(text, "{name:<16} {value}");
+    }
+    text
+}
+
+impl Stat {
+    pub(super) fn run(&self, session: &Session) -> Result<Shown> {
+        let stat = session.exists(&self.path)?;
+        let stat = stat.ok_or_else(|| Error::NoNode { path: self.path.clone() })?;
+        let json = json(&stat);
+        Ok(Shown::new(lines(&json), json))
+    }
+}
+
+impl Set {
+    pub(super) fn run(&self, session: &Session) -> Result<Shown> {
+        let data = data(&self.data)?;
+        let stat = match self.version {
+            Some(version) => session.set_if(&self.path, data, version)?,
+            None => session.set(&self.path, data)?,
+        };
+        Ok(Shown::new(format!("version {}\n", stat.version), json(&stat)))
+    }
+}
+
+impl Create {
+    pub(super) fn run(&self, session: &Session) -> Result<Shown> {
+        let mode = match (self.container, self.ttl) {
+            (true, _) => CreateMode::Container,
+            (_, Some(seconds)) if self.sequential => {
+                CreateMode::PersistentSequentialWithTtl(Duration::from_secs(seconds))
+            }
+            (_, Some(seconds)) => CreateMode::PersistentWithTtl(Duration::from_secs(seconds)),
+            _ if self.sequential => CreateMode::PersistentSequential,
+            _ => CreateMode::Persistent,
+        };
+        if self.parents {
+            let ends = self.path.match_indices('/').map(|(at, _)| at).filter(|at| *at > 0);
+            for end in ends {
+                match session.create(&self.path[..end], b"", CreateMode::Container) {
+                    Err(Error::NodeExists { .. }) => {}
+                    created => drop(created?),
+                }
+            }
+        }
+        let created = session.create(&self.path, data(&self.data)?, mode)?;
+        Ok(Shown::new(format!("{}\n", created.path), json(&created)))
+    }
+}
+
+impl Rm {
+    pub(super) fn run(&self, session: &Session) -> Result<Shown> {
+        match (self.recursive, self.version) {
+            (true, _) => session.delete_recursive(&self.path)?,
+            (_, Some(version)) => session.delete_if(&self.path, version)?,
+            _ => session.delete(&self.path)?,
+        }
+        Ok(Shown::new("", json!({ "deleted": self.path })))
+    }
+}
+
+/// One entry of an access list, as it is displayed.
+fn entry(text: &str) -> Result<Acl> {
+    let invalid = || Error::InvalidSetting {
+        setting: "the access list",
+        reason: format!("{text}: an entry is permissions, =, a scheme, a colon and an id"),
+    };
+    let (letters, id) = text.split_once('=').ok_or_else(invalid)?;
+    let (scheme, id) = id.split_once(':').ok_or_else(invalid)?;
+    let bit = |letter: char| match letter {
+        'r' => Some(Permissions::READ),
+        'w' => Some(Permissions::WRITE),
+        'c' => Some(Permissions::CREATE),
+        'd' => Some(Permissions::DELETE),
+        'a' => Some(Permissions::ADMIN),
+        _ => None,
+    };
+    let bits = letters.chars().map(|letter| bit(letter).map(Permissions::bits));
+    let bits = bits.collect::<Option<Vec<u8>>>().ok_or_else(invalid)?;
+    let all = bits.into_iter().fold(0, |all, bit| all | bit);
+    let permissions = Permissions::from_bits(all).ok_or_else(invalid)?;
+    Ok(Acl::new(permissions, Id::new(scheme, id)))
+}
+
+impl AclOf {
+    pub(super) fn run(&self, session: &Session) -> Result<Shown> {
+        if !self.set.is_empty() {
+            let acl = self.set.iter().map(|text| entry(text)).collect::<Result<Vec<_>>>()?;
+            session.set_acl(&self.path, &acl)?;
+        }
+        let (acl, _) = session.nonblocking().acl(&self.path).wait()?;
+        let line = |acl: &Acl| format!("{}={}\n", acl.permissions, acl.id);
+        Ok(Shown::new(acl.iter().map(line).collect::<String>(), json(&acl)))
+    }
+}
+
+impl QuotaOf {
+    pub(super) fn run(&self, session: &Session) -> Result<Shown> {
+        let limits = [self.znodes, self.bytes, self.znodes_hard, self.bytes_hard];
+        if self.remove {
+            session.delete_quota(&self.path)?;
+        } else if limits.iter().any(Option::is_some) {
+            let set = |quota, limit: Option<u64>, with: fn(Quota, u64) -> Quota| match limit {
+                Some(limit) => with(quota, limit),
+                None => quota,
+            };
+            let quota = set(Quota::new(), self.znodes, Quota::znodes);
+            let quota = set(quota, self.bytes, Quota::bytes);
+            let quota = set(quota, self.znodes_hard, Quota::znodes_hard);
+            let quota = set(quota, self.bytes_hard, Quota::bytes_hard);
+            session.set_quota(&self.path, &quota)?;
+        }
+        session.sync()?;
+        let Some((quota, usage)) = session.quota(&self.path)? else {
+            return Ok(Shown::new("no quota\n", Value::Null));
+        };
+        let json = json!({ "quota": json(quota), "usage": json(usage) });
+        Ok(Shown::new(format!("limits {quota}\nused   {usage}\n"), json))
+    }
+}

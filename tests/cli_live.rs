@@ -1,0 +1,182 @@
+//! The program `quorate` on a running cluster.
+
+#[path = "common/addresses.rs"]
+mod addresses;
+
+use std::io::{BufRead, BufReader, Write};
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use quorate::Coordinator;
+use serde_json::Value;
+
+struct Cluster {
+    peers: String,
+    members: Vec<Coordinator>,
+    _data: tempfile::TempDir,
+}
+
+impl Cluster {
+    fn new(count: usize) -> Cluster {
+        let addresses: Vec<_> = (0..count).map(|_| addresses::address()).collect();
+        let data = tempfile::tempdir().unwrap();
+        let start = |address: &String| {
+            let dir = data.path().join(address.replace(':', "_"));
+            Coordinator::builder().advertise(address).data_dir(dir).join(&addresses).unwrap()
+        };
+        let members: Vec<_> = addresses.iter().map(start).collect();
+        for member in &members {
+            member.wait_ready(Duration::from_secs(60)).unwrap();
+        }
+        Cluster { peers: addresses.join(","), members, _data: data }
+    }
+
+    fn command(&self, arguments: &[&str]) -> Command {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_quorate"));
+        command.args(arguments).env("QUORATE_PEERS", &self.peers);
+        command
+    }
+
+    /// The exit code, and what was printed.
+    fn run(&self, arguments: &[&str]) -> (i32, String, String) {
+        let output = self.command(arguments).output().unwrap();
+        let text = |bytes: Vec<u8>| String::from_utf8(bytes).unwrap();
+        (output.status.code().unwrap(), text(output.stdout), text(output.stderr))
+    }
+
+    fn well(&self, arguments: &[&str]) -> String {
+        let (code, text, error) = self.run(arguments);
+        assert_eq!((code, error.as_str()), (0, ""), "{arguments:?}: {text}");
+        text
+    }
+
+    fn json(&self, arguments: &[&str]) -> Value {
+        serde_json::from_str(&self.well(&[arguments, &["--json"]].concat())).unwrap()
+    }
+}
+
+#[test]
+fn znodes_are_read_and_written() {
+    let cluster = Cluster::new(1);
+    assert_eq!(cluster.well(&["create", "-p", "/app/config/limit", "20"]), "/app/config/limit\n");
+    assert_eq!(cluster.well(&["create", "/app/jobs-", "--sequential"]), "/app/jobs-0000000001\n");
+    assert_eq!(cluster.well(&["create", "/app/config/x", "--ttl", "3600"]), "/app/config/x\n");
+    assert_eq!(cluster.well(&["get", "/app/config/limit"]), "20", "no more than the data");
+    assert_eq!(cluster.well(&["set", "/app/config/limit", "30", "--version", "0"]), "version 1\n");
+    let (code, _, error) = cluster.run(&["set", "/app/config/limit", "40", "--version", "0"]);
+    assert!(code == 1 && error.contains("/app/config/limit"), "{code} {error}");
+    assert_eq!(cluster.well(&["ls", "/app"]), "config\njobs-0000000001\n");
+    assert_eq!(
+        cluster.well(&["ls", "-R", "/app"]),
+        "/app\n/app/config\n/app/config/limit\n/app/config/x\n/app/jobs-0000000001\n"
+    );
+    let tree = cluster.well(&["tree", "/app"]);
+    let lines: Vec<_> = tree.lines().collect();
+    assert_eq!(
+        lines[..3],
+        ["/app  (0 B, container)", "├── config  (0 B, container)", "│   ├── limit  (2 B)",]
+    );
+    assert_eq!(lines[4], "└── jobs-0000000001  (0 B)");
+    assert!(lines[3].starts_with("│   └── x  (0 B, lives "), "{tree}");
+
+    let stat = cluster.json(&["stat", "/app/config/limit"]);
+    assert_eq!((&stat["version"], &stat["data_length"]), (&1.into(), &2.into()));
+    assert!(cluster.well(&["stat", "/app"]).contains("num_children     2\n"));
+    let read = cluster.json(&["get", "/app/config/limit"]);
+    assert_eq!((&read["data"]["text"], &read["stat"]), (&"30".into(), &stat));
+    let mut set = cluster.command(&["set", "/app/config/limit", "-"]);
+    let mut set = set.stdin(Stdio::piped()).stdout(Stdio::null()).spawn().unwrap();
+    set.stdin.take().unwrap().write_all(b"\xff\0").unwrap();
+    assert!(set.wait().unwrap().success());
+    assert_eq!(cluster.json(&["get", "/app/config/limit"])["data"]["bytes"], Value::from(vec![255, 0]));
+
+    assert_eq!(cluster.well(&["acl", "/app"]), "cdrwa=world:anyone\n");
+    let acl = ["acl", "/app/config/x", "--set", "r=world:anyone,cdrwa=ip:127.0.0.1"];
+    assert_eq!(cluster.well(&acl), "r=world:anyone\ncdrwa=ip:127.0.0.1\n");
+    assert_eq!(cluster.well(&["quota", "/app"]), "no quota\n");
+    let quota = cluster.json(&["quota", "/app", "--znodes-hard", "5"]);
+    assert_eq!(quota["quota"]["znodes_hard"], 5);
+    assert_eq!(cluster.run(&["create", "/app/more"]).0, 1, "the quota is reached");
+    assert_eq!(cluster.well(&["quota", "/app", "--remove"]), "no quota\n");
+
+    assert_eq!(cluster.run(&["rm", "/app"]).0, 1, "it has children");
+    assert_eq!(cluster.well(&["rm", "-r", "/app"]), "");
+    for gone in [["get", "/app"], ["stat", "/app"], ["ls", "/app"], ["tree", "/app"]] {
+        let (code, text, error) = cluster.run(&gone);
+        assert_eq!((code, text.as_str()), (3, ""), "{error}");
+    }
+    assert_eq!(cluster.run(&["create", "/a", "--container", "--ttl", "1"]).0, 2);
+}
+
+#[test]
+fn an_operator_sees_who_leads_who_lags_and_who_holds() {
+    let mut cluster = Cluster::new(3);
+    let status = cluster.json(&["status"]);
+    assert_eq!(status["availability"]["healthy"]["spare"], 1);
+    let leader = status["leader"].as_str().unwrap().to_owned();
+    let text = cluster.well(&["status"]);
+    assert!(text.contains(&leader) && text.contains("members      3 (3 vote, 0"), "{text}");
+    let members = cluster.well(&["members"]);
+    let leads = members.lines().find(|line| line.starts_with(&leader)).unwrap();
+    assert!(leads.split_whitespace().eq([leader.as_str(), "leader", "ok"]), "{members}");
+
+    let sessions: Vec<_> = (0..2).map(|at| cluster.members[at].open_session().unwrap()).collect();
+    let guard = sessions[0].lock("/jobs/nightly").unwrap().acquire().unwrap();
+    let lock = sessions[1].lock("/jobs/nightly").unwrap();
+    std::thread::scope(|scope| {
+        let waiter = scope.spawn(|| lock.acquire().unwrap().release());
+        // It waits once its znode is there.
+        while cluster.json(&["locks"])[0]["waiters"].as_array().unwrap().is_empty() {}
+        let locks = cluster.well(&["locks", "/jobs"]);
+        let lines: Vec<_> = locks.lines().collect();
+        assert_eq!(lines[0], "/jobs/nightly (lock)");
+        assert!(lines[1].starts_with(&format!("  holds  {}", sessions[0].id())), "{locks}");
+        assert!(lines[2].starts_with(&format!("  waits  {}", sessions[1].id())), "{locks}");
+        guard.release().unwrap();
+        waiter.join().unwrap().unwrap();
+    });
+    assert!(cluster.well(&["locks"]).starts_with("nobody holds"));
+
+    // One is gone: the others say so. Then there is no quorum.
+    let at = cluster.members.iter().position(|member| member.address() != leader).unwrap();
+    let gone = cluster.members.remove(at);
+    let address = gone.address();
+    gone.close();
+    while cluster.json(&["status"])["availability"]["at_risk"].is_null() {}
+    let members = cluster.well(&["members"]);
+    let line = members.lines().find(|line| line.starts_with(&address)).unwrap();
+    assert!(line.contains("unreachable"), "{members}");
+    cluster.members.remove(0).close();
+    let (code, text, _) = cluster.run(&["status", "--timeout", "2"]);
+    assert_eq!(code, 4, "{text}");
+    assert!(text.contains("problem "), "{text}");
+    let (code, text, error) = cluster.run(&["get", "/", "--timeout", "1"]);
+    assert_eq!((code, text.as_str()), (4, ""), "{error}");
+}
+
+#[test]
+fn changes_are_printed_as_they_happen() {
+    let cluster = Cluster::new(1);
+    let session = cluster.members[0].session();
+    let mut command = cluster.command(&["watch", "-R", "/w", "--json", "--count", "3"]);
+    let mut watching = command.stdout(Stdio::piped()).spawn().unwrap();
+    let mut lines = BufReader::new(watching.stdout.take().unwrap()).lines();
+    // The first is seen once the watch is set.
+    let mode = quorate::CreateMode::PersistentSequential;
+    let first = std::thread::scope(|scope| {
+        let first = scope.spawn(|| lines.next().unwrap().unwrap());
+        session.create("/w", b"", quorate::CreateMode::Persistent).unwrap();
+        while !first.is_finished() {
+            session.create("/w/n", b"", mode).unwrap();
+        }
+        first.join().unwrap()
+    });
+    let first: Value = serde_json::from_str(&first).unwrap();
+    assert_eq!(first["kind"], "created");
+    session.delete_recursive("/w").unwrap();
+    for line in lines {
+        let event: Value = serde_json::from_str(&line.unwrap()).unwrap();
+        assert!(event["path"].as_str().unwrap().starts_with("/w"), "{event}");
+    }
+    assert!(watching.wait().unwrap().success());
+}

@@ -1,7 +1,10 @@
-//! What is left of a cluster, from a shell (see `quorate::recovery`), and a member as a process of its own.
+//! What is left of a cluster, from a shell (see `quorate::recovery`), a member as a process of its own, and the
+//! way out of a ZooKeeper.
 //!
 //! Exits with 0 when all went well, 1 when something did not, 2 when it was called wrongly.
 
+#[cfg(feature = "gateway")]
+mod import;
 #[cfg(feature = "gateway")]
 mod serve;
 
@@ -13,8 +16,8 @@ use std::process::ExitCode;
 use clap::{Parser, Subcommand};
 use quorate::recovery;
 
-/// Looks at data directories and backups of quorate, founds new clusters from them, and serves ZooKeeper's
-/// clients.
+/// Looks at data directories and backups of quorate, founds new clusters from them, serves ZooKeeper's
+/// clients, and copies out of ZooKeeper.
 #[derive(Debug, Parser)]
 #[command(name = "quorate", version)]
 struct Arguments {
@@ -27,6 +30,9 @@ enum Command {
     /// Runs a member that serves ZooKeeper's clients, until SIGTERM or SIGINT.
     #[cfg(feature = "gateway")]
     Serve(serve::Arguments),
+    /// Copies a tree out of a running ZooKeeper into a cluster; run again, it copies what is missing.
+    #[cfg(feature = "gateway")]
+    Import(import::Arguments),
     /// Tells what data directories of stopped instances hold, and changes nothing.
     Inspect {
         /// The directories.
@@ -73,6 +79,8 @@ fn main() -> ExitCode {
     let well = match Arguments::parse().command {
         #[cfg(feature = "gateway")]
         Command::Serve(arguments) => tell(serve::run(arguments)),
+        #[cfg(feature = "gateway")]
+        Command::Import(arguments) => import::run(&arguments),
         Command::Inspect { dirs } => {
             // Each is told of, whatever is wrong with another.
             dirs.iter().filter(|dir| !tell(recovery::inspect(dir))).count() == 0

@@ -59,7 +59,7 @@
 //! | --- | --- | --- |
 //! | `tls` | yes | mutual TLS between members: [`Security`] |
 //! | `serde` | no | serde's `Serialize` and `Deserialize` for public values, in the form of `docs/serde.md` |
-//! | `gateway` | no | [`Gateway`]: a port for ZooKeeper's own clients, in its wire protocol |
+//! | `gateway` | no | [`Gateway`]: a port for ZooKeeper's own clients, in its wire protocol; [`import`]: a ZooKeeper's tree is copied |
 //! | `cli` | no | the program `quorate`, for backups and recovery |
 //!
 //! The feature `simulator` is for quorate's own tests.
@@ -105,7 +105,7 @@ pub use api::status::{MemberStatus, SessionInfo, Status};
 pub use api::transaction::{Committed, TRANSACTION_ATTEMPTS_MAX, Transaction};
 pub use api::watch::Watch;
 #[cfg(feature = "gateway")]
-pub use gateway::{Gateway, GatewayBuilder};
+pub use gateway::{Gateway, GatewayBuilder, import};
 pub use recipes::{Lock, LockGuard, LockLost};
 pub use runtime::pending::Pending;
 #[cfg(feature = "tls")]

@@ -11,6 +11,7 @@
 //! - [`requests`] turns its requests into those of a session, and [`replies`] the answers into replies.
 //! - [`convert`] has the values that differ: errors, stats, access lists.
 //! - [`words`] answers the four-letter words, from the figures of [`counts`].
+//! - [`import`] is a client itself: it copies a tree out of a ZooKeeper.
 //!
 //! A client's session is one of the cluster's, held by this instance for as long as the client is connected.
 //! Nothing here decides anything about znodes: the node answers, in the order of the requests.
@@ -19,6 +20,7 @@ mod authentication;
 mod connection;
 mod convert;
 mod counts;
+pub mod import;
 mod replies;
 mod requests;
 mod server;

@@ -164,3 +164,61 @@ def standalone():
         finally:
             process.kill()
             process.wait()
+
+
+class Ensemble:
+    """Servers of ZooKeeper's with one tree. A new leader writes a snapshot before it serves."""
+
+    def __init__(self, servers=3):
+        self.folder = tempfile.TemporaryDirectory(prefix="zookeeper-")
+        ports = free_ports(3 * servers)
+        self.ports = ports[:servers]
+        self.processes = [None] * servers
+        peers = zip(ports[servers:2 * servers], ports[2 * servers:])
+        self.peers = "".join(f"server.{number}=127.0.0.1:{quorum}:{election}\n"
+                             for number, (quorum, election) in enumerate(peers, 1))
+
+    def __enter__(self):
+        for server in range(len(self.ports)):
+            self.start(server)
+        for server in range(len(self.ports)):
+            wait_until(f"server {server} serves", lambda: self.mode(server))
+        return self
+
+    def __exit__(self, *_):
+        for process in self.processes:
+            process.kill()
+            process.wait()
+        self.folder.cleanup()
+
+    def start(self, server):
+        folder = pathlib.Path(self.folder.name) / str(server)
+        (folder / "data").mkdir(parents=True, exist_ok=True)
+        (folder / "data/myid").write_text(str(server + 1))
+        (folder / "zoo.cfg").write_text(
+            f"tickTime=500\ninitLimit=40\nsyncLimit=20\ndataDir={folder}/data\nclientPort={self.ports[server]}\n"
+            "clientPortAddress=127.0.0.1\nadmin.enableServer=false\nextendedTypesEnabled=true\n"
+            f"maxClientCnxns=0\n4lw.commands.whitelist=*\n{self.peers}")
+        options = ["-Dzookeeper.forceSync=no", f"-Dzookeeper.DigestAuthenticationProvider.superDigest={SUPER}",
+                   "-Dznode.container.checkIntervalMs=86400000", "-Xmx256m"]
+        with open(folder / "log", "ab") as log:
+            self.processes[server] = subprocess.Popen(
+                ["java", *options, "-cp", str(JAR), "org.apache.zookeeper.server.quorum.QuorumPeerMain",
+                 str(folder / "zoo.cfg")], stdout=log, stderr=log)
+
+    def kill(self, server):
+        self.processes[server].kill()
+        self.processes[server].wait()
+
+    def mode(self, server):
+        """`leader` or `follower`; empty as long as it does not serve."""
+        lines = word(self.ports[server], "srvr").splitlines()
+        return next((line[6:] for line in lines if line.startswith("Mode: ")), "")
+
+    def leader(self):
+        return next((server for server in range(len(self.ports)) if self.mode(server) == "leader"), None)
+
+    def snapshot(self, server):
+        """The newest snapshot of a server."""
+        files = pathlib.Path(self.folder.name).glob(f"{server}/data/version-2/snapshot.*")
+        return max(files, key=lambda file: int(file.suffix[1:], 16))

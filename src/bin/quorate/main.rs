@@ -1,9 +1,12 @@
-//! What is left of a cluster, from a shell (see `quorate::recovery`), and a member as a process of its own.
+//! Running clusters and what is left of one (see `quorate::recovery`), from a shell; a member as a process of
+//! its own; and the way out of a ZooKeeper.
 //!
 //! Exits with 0 when all went well, 1 when something did not, 2 when it was called wrongly, 3 when there is no
 //! such znode, 4 when the cluster cannot be reached or has no quorum.
 
 mod live;
+#[cfg(feature = "gateway")]
+mod import;
 #[cfg(feature = "gateway")]
 mod serve;
 
@@ -16,7 +19,7 @@ use clap::{Parser, Subcommand};
 use quorate::{Error, recovery};
 
 /// Looks into running clusters of quorate, reads and writes their znodes, looks at data directories and
-/// backups, founds new clusters from them, and serves ZooKeeper's clients.
+/// backups, founds new clusters from them, serves ZooKeeper's clients, and copies out of ZooKeeper.
 #[derive(Debug, Parser)]
 #[command(name = "quorate", version)]
 struct Arguments {
@@ -31,6 +34,9 @@ enum Command {
     /// Runs a member that serves ZooKeeper's clients, until SIGTERM or SIGINT.
     #[cfg(feature = "gateway")]
     Serve(serve::Arguments),
+    /// Copies a tree out of a running ZooKeeper into a cluster; run again, it copies what is missing.
+    #[cfg(feature = "gateway")]
+    Import(import::Arguments),
     /// Tells what data directories of stopped instances hold, and changes nothing.
     Inspect {
         /// The directories.
@@ -78,6 +84,8 @@ fn main() -> ExitCode {
         Command::Live(command) => return live(command),
         #[cfg(feature = "gateway")]
         Command::Serve(arguments) => tell(serve::run(arguments)),
+        #[cfg(feature = "gateway")]
+        Command::Import(arguments) => import::run(&arguments),
         Command::Inspect { dirs } => {
             // Each is told of, whatever is wrong with another.
             dirs.iter().filter(|dir| !tell(recovery::inspect(dir))).count() == 0

@@ -149,7 +149,6 @@ macro_rules! by_op {
 
         impl $name {
             /// The op that asks for it.
-            #[allow(dead_code, reason = "requests are written in tests alone")]
             pub(crate) fn op(&self) -> OpCode {
                 match self {
                     $($name::$op(_) => OpCode::$op,)*
@@ -167,7 +166,6 @@ macro_rules! by_op {
                 }
             }
 
-            #[allow(dead_code, reason = "requests are written in tests alone")]
             fn write(&self, to: &mut BytesMut) {
                 match self {
                     $($name::$op(body) => body.write(to),)*
@@ -337,7 +335,6 @@ pub(crate) fn decode(mut frame: Bytes) -> Result<(RequestHeader, Decoded), Unrea
     Ok((header, decoded))
 }
 
-#[cfg(any(test, fuzzing))]
 impl Request {
     /// Appends the body of a frame.
     pub(crate) fn encode(&self, xid: i32, to: &mut BytesMut) {

@@ -365,6 +365,7 @@ impl Client {
                             self.served = Some((attached.member, attached.id));
                         }
                     }
+                    self.local.rest_on(self.seen);
                     self.local.send_again(now);
                     self.local.renew_again(self.read_index.restart(), now);
                 }

@@ -316,6 +316,37 @@ fn a_session_that_was_overtaken_has_moved() {
     assert_eq!(ended, [ToClient::Ended { session, holder: former, moved: true, known: false }]);
 }
 
+/// A session gets ids without a zxid. A client that went to another member right after that met a replica that
+/// had everything by its zxid, but not the ids, and its reads were refused.
+#[test]
+fn a_replica_without_a_sessions_answered_writes_does_not_serve_it_yet() {
+    let mut storm = Storm::new(8);
+    let (client, timeout) = (500, Duration::from_secs(40));
+    let session = storm.cluster.open(1, 78, timeout);
+    storm.cluster.settle();
+    let seen = storm.cluster.node(1).machine.zxid();
+    let holder = 78_000;
+    let begin = |attachment, applied| {
+        let claim = Claim { session, holder, applied, opened: true, base: None };
+        let begin = FromClient::Begin { seen, cluster: 0 };
+        let messages = vec![begin, FromClient::Claim(claim), FromClient::Begun];
+        PeerMessage::FromClient { attachment, number: 0, received: 0, messages }
+    };
+    let mut is_attached = |message| {
+        storm.cluster.deliver(client, 1, message);
+        storm.cluster.settle();
+        let sent = std::mem::take(&mut storm.cluster.elsewhere);
+        sent.into_iter().any(|(_, to, message)| match message {
+            PeerMessage::ToClient { updates, .. } => {
+                to == client && updates.contains(&ToClient::Attached)
+            }
+            _ => false,
+        })
+    };
+    assert!(!is_attached(begin(1, 1)));
+    assert!(is_attached(begin(2, 0)));
+}
+
 /// A message that comes twice begins nothing: what was told in between would be told to nobody.
 #[test]
 fn an_attachment_begins_once() {

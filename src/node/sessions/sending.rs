@@ -8,7 +8,7 @@ use crate::machine::command::{Command, Request};
 use crate::node::io::Time;
 use crate::node::versions::Gate;
 use crate::types::version::is_above;
-use crate::types::znode::SessionId;
+use crate::types::znode::{SessionId, Zxid};
 
 impl LocalSessions {
     /// Holds back the session's writes after this one, until [`Self::lift_ceilings`].
@@ -115,6 +115,20 @@ impl LocalSessions {
         }
     }
 
+    /// Lets the opens that were never sent rest on this zxid, at which none of these sessions existed.
+    ///
+    /// A client that has only just started knows no zxid. An open that rests on none is refused once the cluster
+    /// has forgotten a session, and asked for again; in between, another member would take the session for ended.
+    pub(crate) fn rest_on(&mut self, zxid: Zxid) {
+        for held in self.sessions.values_mut().filter(|held| !held.was_sent()) {
+            if let Some(opening) = &mut held.opening
+                && let Command::Open { base, .. } = &mut opening.command
+            {
+                *base = zxid.max(*base);
+            }
+        }
+    }
+
     /// The same for the sessions of which nothing has moved for a while, each time a longer one.
     pub(crate) fn send_stuck_again(&mut self, now: Time) {
         let mut asking = std::mem::take(&mut self.asking);
@@ -143,6 +157,25 @@ mod tests {
     use crate::machine::command::{Op, OpError, Outcome, Reply};
     use crate::node::io::{Effects, RequestId, Write};
     use crate::types::version::FIRST;
+
+    /// A client opened its first session before it knew any zxid, and went to another member while the open was
+    /// under way. That member had forgotten a session since zxid 0, and took this one for ended.
+    #[test]
+    fn an_open_that_waited_for_a_member_rests_on_what_that_member_has() {
+        const S: Time = Time::from_secs(1);
+        let (session, holder) = (SessionId(1), 2);
+        let mut sessions = LocalSessions::new(S);
+        let open = Command::Open { secret: [0; 16], timeout_ms: 10_000, owner: 1, base: 0 };
+        sessions.open(RequestId(1), session, holder, 10 * S, open, &mut Effects::default());
+        let base = |sessions: &LocalSessions| sessions.get(session).and_then(|held| held.base());
+        sessions.rest_on(40);
+        sessions.rest_on(30);
+        assert_eq!(base(&sessions), Some(40));
+        let gate = Gate { version: FIRST, possible: FIRST };
+        assert!(matches!(sessions.take_unsent(gate, S)[0].command, Command::Open { base: 40, .. }));
+        sessions.rest_on(50);
+        assert_eq!(base(&sessions), Some(40), "it may have been opened since");
+    }
 
     /// While very many sessions ended, an open came too late for the tombstones, and was asked for again. A
     /// write that was sent right behind it was answered with `SessionExpired`, and the session lived.

@@ -30,6 +30,14 @@ impl Past {
     }
 }
 
+/// Whether this replica has all writes of a claimed session that were answered. Its zxid alone does not say so,
+/// since a session gets ids without one.
+fn has_answered(machine: &Machine, claim: &FromClient) -> bool {
+    let FromClient::Claim(claim) = claim else { return true };
+    let record = machine.session(claim.session).filter(|record| record.holder == claim.holder);
+    record.is_none_or(|record| record.last_seq >= claim.applied)
+}
+
 impl Replica {
     /// Attaches a client that has begun, as soon as this replica has all that the client has seen.
     pub(super) fn begin_client(
@@ -45,7 +53,8 @@ impl Replica {
         };
         let ready = |beginning: &mut Beginning| {
             let caught_up = beginning.seen <= zxid || planted(Bug::ClientSeesOlder);
-            beginning.complete && caught_up
+            let mut claims = beginning.claims.iter();
+            beginning.complete && caught_up && claims.all(|claim| has_answered(machine, claim))
         };
         let Some(beginning) = client.beginning.take_if(ready) else {
             return;

@@ -1,0 +1,265 @@
+//! `quorate import`: copies a tree out of a running ZooKeeper into a cluster.
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+use std::io::{self, IsTerminal, Write};
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::Args;
+use quorate::import::{Counts, Difference, Event, Import};
+use quorate::{Builder, Coordinator, Error, Id, Secret, Session};
+use tracing_subscriber::EnvFilter;
+
+/// How long the cluster may take to serve this process.
+const PATIENCE: Duration = Duration::from_secs(60);
+/// How often progress is shown where there is no terminal.
+const LINE_EVERY: u64 = 10_000;
+
+/// Exits with 0 if the cluster has everything that the source has (with --dry-run: if both could be read), with 1
+/// if not, or if something failed, and with 2 if it was called wrongly.
+#[derive(Debug, Args)]
+pub(crate) struct Arguments {
+    /// The servers of the ZooKeeper: host:port, separated by commas.
+    #[arg(long, value_delimiter = ',', required = true)]
+    from: Vec<String>,
+    /// The znode to copy, with everything below it.
+    #[arg(long, default_value = "/")]
+    root: String,
+    /// Where it goes; by default to the same path.
+    #[arg(long)]
+    to: Option<String>,
+    /// Some members of the cluster: host:port, separated by commas.
+    #[arg(long, env = "QUORATE_PEERS", value_delimiter = ',', required = true)]
+    peers: Vec<String>,
+    /// A file with the secret that the members share. Without it they must all be on this host.
+    #[arg(long, env = "QUORATE_SECRET_FILE")]
+    secret_file: Option<PathBuf>,
+    /// Who reads the ZooKeeper, for example digest:super:password. The user needs READ and ADMIN everywhere.
+    #[arg(
+        long,
+        env = "QUORATE_IMPORT_AUTH",
+        hide_env_values = true,
+        value_name = "SCHEME:CREDENTIALS"
+    )]
+    auth: Vec<String>,
+    /// A snapshot file of a ZooKeeper server, which tells containers and times to live. Its clients cannot see
+    /// them: without it all znodes become persistent.
+    #[arg(long, value_name = "FILE")]
+    snapshot: Option<PathBuf>,
+    /// Gives znodes that exist with other data or another access list those of the source.
+    #[arg(long)]
+    overwrite: bool,
+    /// Deletes what the source does not have, below the root.
+    #[arg(long)]
+    delete: bool,
+    /// Shows the differences, and writes nothing.
+    #[arg(long)]
+    dry_run: bool,
+    /// Shows the differences, writes nothing, and exits with 1 if there are any.
+    #[arg(long, conflicts_with = "dry_run")]
+    verify: bool,
+    /// Writes a JSON object on each line of the standard output.
+    #[arg(long)]
+    json: bool,
+}
+
+/// Whether all went well. Logs go to the standard error, as RUST_LOG says.
+pub(crate) fn run(arguments: &Arguments) -> bool {
+    let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new("warn"));
+    tracing_subscriber::fmt().with_env_filter(filter).with_writer(io::stderr).init();
+    let outcome = join(arguments).and_then(|(coordinator, session)| {
+        let outcome = copy(arguments, &session);
+        coordinator.close();
+        outcome
+    });
+    outcome.unwrap_or_else(|error| {
+        eprintln!("error: {error}");
+        false
+    })
+}
+
+/// A client of the cluster that may do everything: it has the secret, so the members trust it anyway.
+fn join(arguments: &Arguments) -> Result<(Coordinator, Session), String> {
+    let text = |error: Error| error.to_string();
+    let mut password = [0; 16];
+    getrandom::fill(&mut password).map_err(|error| format!("no random bytes: {error}"))?;
+    let password = password.iter().fold(String::new(), |mut text, byte| {
+        // Writing to a `String` does not fail.
+        let _ = write!(text, "{byte:02x}");
+        text
+    });
+    let user = "quorate-import";
+    let mut builder: Builder =
+        Coordinator::builder().client().super_user(Id::digest(user, &password));
+    if let Some(file) = &arguments.secret_file {
+        let secret = std::fs::read_to_string(file)
+            .map_err(|error| format!("cannot read {}: {error}", file.display()))?;
+        builder = builder.security(Secret::new(secret.trim()).map_err(text)?);
+    }
+    let coordinator = builder.join(&arguments.peers).map_err(text)?;
+    coordinator.wait_ready(PATIENCE).map_err(text)?;
+    let session = coordinator.open_session().map_err(text)?;
+    session.add_auth("digest", format!("{user}:{password}")).map_err(text)?;
+    Ok((coordinator, session))
+}
+
+fn copy(arguments: &Arguments, session: &Session) -> Result<bool, String> {
+    let mut import = Import::from(&arguments.from)
+        .root(&arguments.root)
+        .overwrite(arguments.overwrite)
+        .delete(arguments.delete);
+    if let Some(to) = &arguments.to {
+        import = import.to(to);
+    }
+    if let Some(snapshot) = &arguments.snapshot {
+        import = import.kinds(snapshot);
+    }
+    for auth in &arguments.auth {
+        let (scheme, credentials) =
+            auth.split_once(':').ok_or("--auth needs scheme:credentials")?;
+        import = import.auth(scheme, credentials);
+    }
+    let mut output = Output::new(arguments.json);
+    let writes = !arguments.dry_run && !arguments.verify;
+    let outcome = match writes {
+        true => import.copy(session, |event| output.show(event)),
+        false => import.compare(session, |event| output.show(event)),
+    };
+    output.end_progress();
+    let counts = outcome.map_err(|error| error.to_string())?;
+    output.summary(&counts);
+    output.written.map_err(|error| format!("cannot write to the standard output: {error}"))?;
+    Ok(counts.is_equal() || arguments.dry_run)
+}
+
+/// Results on the standard output, progress on the standard error.
+struct Output {
+    json: bool,
+    terminal: bool,
+    /// How many znodes were read when progress was shown last.
+    shown: u64,
+    differences: BTreeMap<Difference, u64>,
+    written: io::Result<()>,
+}
+
+impl Output {
+    fn new(json: bool) -> Output {
+        let terminal = io::stderr().is_terminal();
+        Output { json, terminal, shown: 0, differences: BTreeMap::new(), written: Ok(()) }
+    }
+
+    fn show(&mut self, event: Event<'_>) {
+        match event {
+            Event::Connected { server } => self.note(&format!("reads from {server}")),
+            Event::Progress(counts) if self.terminal => {
+                eprint!("\r{} znodes read, {} created ", counts.read, counts.created);
+                self.shown = counts.read;
+            }
+            Event::Progress(counts) if counts.read - self.shown >= LINE_EVERY => {
+                eprintln!("{} znodes read, {} created", counts.read, counts.created);
+                self.shown = counts.read;
+            }
+            Event::Difference { path, difference } => {
+                *self.differences.entry(difference).or_default() += 1;
+                self.end_progress();
+                match self.json {
+                    true => self.line(&format!(
+                        "{{\"path\":{},\"difference\":\"{}\"}}",
+                        quoted(path),
+                        word(difference)
+                    )),
+                    false => self.line(&format!("{path} {difference}")),
+                }
+            }
+            _ => {}
+        }
+    }
+
+    fn note(&mut self, text: &str) {
+        self.end_progress();
+        eprintln!("{text}");
+    }
+
+    /// Ends the line that progress has overwritten so far.
+    fn end_progress(&mut self) {
+        if self.terminal && std::mem::take(&mut self.shown) > 0 {
+            eprintln!();
+        }
+    }
+
+    fn line(&mut self, text: &str) {
+        if self.written.is_ok() {
+            self.written = writeln!(io::stdout(), "{text}");
+        }
+    }
+
+    fn summary(&mut self, counts: &Counts) {
+        let numbers = [
+            ("read", counts.read),
+            ("created", counts.created),
+            ("overwritten", counts.overwritten),
+            ("same", counts.same),
+            ("deleted", counts.deleted),
+            ("counters", counts.counters),
+            ("ephemerals", counts.ephemerals),
+            ("gone", counts.gone),
+            ("reconnects", counts.reconnects),
+            ("differing", counts.differing),
+        ];
+        let differences = std::mem::take(&mut self.differences);
+        let named = differences.iter().map(|(difference, count)| (word(*difference), *count));
+        if self.json {
+            let field = |(name, count): (&str, u64)| format!("\"{name}\":{count}");
+            let numbers: Vec<String> = numbers.into_iter().map(field).collect();
+            let named: Vec<String> = named.map(field).collect();
+            let (numbers, named) = (numbers.join(","), named.join(","));
+            return self.line(&format!("{{{numbers},\"differences\":{{{named}}}}}"));
+        }
+        self.line(&format!(
+            "{} znodes read: {} created, {} overwritten, {} the same; {} deleted; {} counts of children raised; \
+             {} ephemerals left out; {} gone meanwhile",
+            counts.read, counts.created, counts.overwritten, counts.same, counts.deleted, counts.counters,
+            counts.ephemerals, counts.gone
+        ));
+        let named: Vec<String> = named.map(|(name, count)| format!("{count} {name}")).collect();
+        match named.is_empty() {
+            true => self.line("no difference is left"),
+            false => self.line(&format!(
+                "{} differences are left: {}",
+                counts.differing,
+                named.join(", ")
+            )),
+        }
+    }
+}
+
+/// A name for programs.
+fn word(difference: Difference) -> &'static str {
+    match difference {
+        Difference::Missing => "missing",
+        Difference::Data => "data",
+        Difference::Acl => "acl",
+        Difference::Kind => "kind",
+        Difference::Extra => "extra",
+        Difference::Counter => "counter",
+        _ => "other",
+    }
+}
+
+/// A string of JSON.
+fn quoted(text: &str) -> String {
+    let mut quoted = String::from("\"");
+    for character in text.chars() {
+        match character {
+            '"' | '\\' => quoted.extend(['\\', character]),
+            control if control.is_control() => {
+                // Writing to a `String` does not fail.
+                let _ = write!(quoted, "\\u{:04x}", u32::from(control));
+            }
+            other => quoted.push(other),
+        }
+    }
+    quoted.push('"');
+    quoted
+}

@@ -1,0 +1,370 @@
+//! Moving a tree out of a running ZooKeeper: [`Import`] copies it into a cluster, through ZooKeeper's protocol.
+//!
+//! It also copies from other servers of that protocol, for example from a [`Gateway`](crate::Gateway). The
+//! program `quorate import` does this from a shell. See "Moving from ZooKeeper" in `docs/gateway.md`.
+//!
+//! ```text
+//! source:  three reads for each znode, many at once  --> walk --> target: what is there, then multis
+//! ```
+//!
+//! - `source` is the connection with ZooKeeper, which moves to the next server when one is lost.
+//! - `walk` goes through the tree, parents before children, and decides what to write.
+//! - `target` reads and writes the session's cluster.
+//! - `kinds` reads from a snapshot of ZooKeeper what its protocol does not show.
+
+mod kinds;
+mod source;
+mod target;
+#[cfg(test)]
+mod tests;
+mod walk;
+
+use std::path::PathBuf;
+
+use bytes::Bytes;
+
+use self::walk::Walk;
+use crate::api::session::Session;
+use crate::types::path;
+
+/// Copies a tree from the servers of a ZooKeeper into the cluster of a session.
+///
+/// **What is copied**: the data and the access list of each znode that is not ephemeral, and the count behind
+/// the numbers of sequential children, so that later names do not collide. Versions, zxids and times begin
+/// anew. Null data becomes empty data. Ephemeral znodes belong to sessions of ZooKeeper and are left out.
+///
+/// **Running it again** goes on where the last run ended, however that ended: it reads both sides, and writes
+/// only what is missing. What exists with other data or another access list is left as it is, unless
+/// [`Import::overwrite`] is set; what the source does not have is left unless [`Import::delete`] is set.
+///
+/// **The copy is not of one point in time** if the source changes meanwhile: each znode is as it was at some
+/// moment of the run. Stop the writers, run it once more with both settings, and [`Import::compare`].
+///
+/// **Rights**: the source must show every access list in full, so [`Import::auth`] needs somebody who has READ
+/// and ADMIN everywhere, or ZooKeeper's super user. The session must be allowed to write; with access lists
+/// that exclude it from what it has created, it must be a [super user](crate::Builder::super_user).
+///
+/// ```
+/// use quorate::import::Import;
+/// use quorate::{CreateMode, Gateway, testing::Cluster};
+///
+/// // In place of a ZooKeeper: another cluster, with a port for its protocol.
+/// let old = Cluster::new(1);
+/// old.node(0).session().create("/app", b"1", CreateMode::Persistent)?;
+/// let port = Gateway::serve(&old.node(0), "127.0.0.1:0")?;
+///
+/// let session = Cluster::new(1).node(0).session();
+/// let import = Import::from([port.address().to_string()]).root("/app");
+/// let counts = import.copy(&session, |event| println!("{event:?}")).unwrap();
+/// assert_eq!((counts.created, counts.differing), (1, 0));
+/// assert_eq!(&session.get("/app")?.0[..], b"1");
+/// assert!(import.compare(&session, |_| ()).unwrap().is_equal());
+/// # Ok::<(), quorate::Error>(())
+/// ```
+#[derive(Clone, Debug)]
+#[must_use = "nothing is copied before `copy`"]
+pub struct Import {
+    servers: Vec<String>,
+    root: String,
+    to: Option<String>,
+    auth: Vec<Credentials>,
+    overwrite: bool,
+    delete: bool,
+    kinds: Option<PathBuf>,
+}
+
+/// `Debug` does not show them.
+#[derive(Clone)]
+struct Credentials {
+    scheme: String,
+    bytes: Bytes,
+}
+
+impl std::fmt::Debug for Credentials {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Credentials").field("scheme", &self.scheme).finish_non_exhaustive()
+    }
+}
+
+/// What an [`Import`] has done so far, in znodes.
+///
+/// ```
+/// let nothing = quorate::import::Counts::default();
+/// assert!(nothing.is_equal());
+/// ```
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Counts {
+    /// Read from the source, ephemerals not counted.
+    pub read: u64,
+    /// Created.
+    pub created: u64,
+    /// Given the source's data or access list: see [`Import::overwrite`].
+    pub overwritten: u64,
+    /// Equal before.
+    pub same: u64,
+    /// Deleted, each with all below it: see [`Import::delete`].
+    pub deleted: u64,
+    /// Parents whose count of children was raised, for the names of later sequential children.
+    pub counters: u64,
+    /// Ephemeral znodes of the source, which are left out.
+    pub ephemerals: u64,
+    /// Deleted in the source while it was read.
+    pub gone: u64,
+    /// Differences that are left: see [`Event::Difference`].
+    pub differing: u64,
+    /// How often another server of the source took over.
+    pub reconnects: u64,
+}
+
+impl Counts {
+    /// Whether no difference is left.
+    pub fn is_equal(&self) -> bool {
+        self.differing == 0
+    }
+}
+
+/// What happens during an [`Import`].
+///
+/// ```
+/// use quorate::import::Event;
+///
+/// let show = |event: Event<'_>| match event {
+///     Event::Difference { path, difference } => eprintln!("{path}: {difference}"),
+///     Event::Progress(counts) => eprintln!("{} znodes", counts.read),
+///     _ => (),
+/// };
+/// # show(Event::Progress(&quorate::import::Counts::default()));
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Event<'a> {
+    /// This server of the source serves from now on.
+    Connected {
+        /// Its address, as it was given.
+        server: &'a str,
+    },
+    /// Some more znodes were looked at. What was created may still be under way.
+    Progress(&'a Counts),
+    /// The two sides differ, and this run leaves it so.
+    Difference {
+        /// The path in the target.
+        path: &'a str,
+        /// How they differ.
+        difference: Difference,
+    },
+}
+
+/// How a znode differs between the two sides.
+///
+/// ```
+/// println!("/app/config: {}", quorate::import::Difference::Data);
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[non_exhaustive]
+pub enum Difference {
+    /// It is missing in the target. Found by [`Import::compare`] alone.
+    Missing,
+    /// It has other data.
+    Data,
+    /// It has another access list.
+    Acl,
+    /// It is ephemeral in the target, or one is a container or has a time to live and the other is not so.
+    /// Never changed: delete it in the target, and copy again.
+    Kind,
+    /// The source does not have it.
+    Extra,
+    /// The next sequential child could get a name that was used in the source.
+    Counter,
+}
+
+impl std::fmt::Display for Difference {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Difference::Missing => "is missing",
+            Difference::Data => "has other data",
+            Difference::Acl => "has another access list",
+            Difference::Kind => "is of another kind",
+            Difference::Extra => "is not in the source",
+            Difference::Counter => "has a lower count of children",
+        })
+    }
+}
+
+/// Why an [`Import`] ended early. What it has written until then stays; running it again goes on from there.
+///
+/// ```
+/// use quorate::import::{Import, ImportError};
+///
+/// let session = quorate::testing::Cluster::new(1).node(0).session();
+/// let servers: [&str; 0] = [];
+/// let failed = Import::from(servers).copy(&session, |_| ());
+/// assert!(matches!(failed, Err(ImportError::Unreachable { .. })));
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum ImportError {
+    /// No server answered, in ten rounds over all of them.
+    #[error("no server of the source answers: {reason}; check the addresses, and run it again")]
+    Unreachable {
+        /// What went wrong last, and with which server.
+        reason: String,
+    },
+    /// A server rejected the credentials.
+    #[error("{server} rejects the credentials of scheme {scheme:?}")]
+    AuthFailed {
+        /// The server.
+        server: String,
+        /// The scheme.
+        scheme: String,
+    },
+    /// The source does not have the root.
+    #[error("the source has no znode {path}")]
+    NoRoot {
+        /// The root.
+        path: String,
+    },
+    /// The source does not show a znode.
+    #[error(
+        "the source does not show {path} ({reason}); authenticate as somebody who has READ and ADMIN, or as \
+         its super user"
+    )]
+    Refused {
+        /// The path in the source.
+        path: String,
+        /// The error's name in ZooKeeper.
+        reason: String,
+    },
+    /// The source hides the hash of a password in an access list.
+    #[error(
+        "the source hides a part of the access list of {path} ({id}); authenticate as somebody who has ADMIN, \
+         or as its super user"
+    )]
+    HiddenId {
+        /// The path in the source.
+        path: String,
+        /// The id, as it is shown.
+        id: String,
+    },
+    /// A snapshot of ZooKeeper that cannot be read: see [`Import::kinds`].
+    #[error("{file} is not a snapshot of ZooKeeper that can be read: {reason}")]
+    Snapshot {
+        /// The file.
+        file: PathBuf,
+        /// What is wrong with it.
+        reason: String,
+    },
+    /// The target refused a read or a write. Its path is the target's.
+    #[error(transparent)]
+    Target(#[from] crate::Error),
+}
+
+impl Import {
+    /// The servers to read from: `host:port` each; without a port, 2181. They are tried in this order.
+    pub fn from<S: Into<String>>(servers: impl IntoIterator<Item = S>) -> Import {
+        Import {
+            servers: servers.into_iter().map(Into::into).collect(),
+            root: "/".to_owned(),
+            to: None,
+            auth: Vec::new(),
+            overwrite: false,
+            delete: false,
+            kinds: None,
+        }
+    }
+
+    /// Copies this znode of the source and all below it; by default everything but `/zookeeper`.
+    pub fn root(mut self, path: impl Into<String>) -> Import {
+        self.root = path.into();
+        self
+    }
+
+    /// The path that the root gets in the target; by default the same. Missing parents are created, without
+    /// data and open to everybody. Nothing becomes `/zookeeper`.
+    pub fn to(mut self, path: impl Into<String>) -> Import {
+        self.to = Some(path.into());
+        self
+    }
+
+    /// Authenticates with the source, as ZooKeeper's `addAuthInfo`. May be called more than once.
+    pub fn auth(mut self, scheme: impl Into<String>, credentials: impl AsRef<[u8]>) -> Import {
+        let bytes = Bytes::copy_from_slice(credentials.as_ref());
+        self.auth.push(Credentials { scheme: scheme.into(), bytes });
+        self
+    }
+
+    /// Gives znodes that exist in the target with other data or another access list those of the source. By
+    /// default they are left as they are, and counted in [`Counts::differing`].
+    pub fn overwrite(mut self, overwrite: bool) -> Import {
+        self.overwrite = overwrite;
+        self
+    }
+
+    /// Deletes what is below the root in the target and not in the source, with everything below it, except
+    /// ephemeral children of a znode that both have. By default nothing is deleted.
+    pub fn delete(mut self, delete: bool) -> Import {
+        self.delete = delete;
+        self
+    }
+
+    /// Takes from this file which znodes are containers or have a time to live, and for how long.
+    ///
+    /// ZooKeeper does not show this to its clients, so that without the file all znodes become persistent. The
+    /// file is a snapshot from the data directory of a server (`version-2/snapshot.*`, not compressed), of any
+    /// age: a znode is recognised by its path and its czxid, and those that were created later become persistent.
+    pub fn kinds(mut self, snapshot: impl Into<PathBuf>) -> Import {
+        self.kinds = Some(snapshot.into());
+        self
+    }
+
+    /// Copies, and calls `watch` with what happens. Blocks until all is done: each server of the source and
+    /// the target has bounded times to answer, the whole has not.
+    ///
+    /// # Errors
+    /// See [`ImportError`].
+    pub fn copy(
+        &self,
+        session: &Session,
+        watch: impl FnMut(Event<'_>),
+    ) -> Result<Counts, ImportError> {
+        self.run(session, true, watch)
+    }
+
+    /// Reads both sides and writes nothing. Every difference goes to `watch`, also what the source does not
+    /// have. [`Counts::created`] and the like stay 0.
+    ///
+    /// # Errors
+    /// See [`ImportError`].
+    pub fn compare(
+        &self,
+        session: &Session,
+        watch: impl FnMut(Event<'_>),
+    ) -> Result<Counts, ImportError> {
+        self.run(session, false, watch)
+    }
+
+    fn run(
+        &self,
+        session: &Session,
+        writes: bool,
+        mut watch: impl FnMut(Event<'_>),
+    ) -> Result<Counts, ImportError> {
+        path::validate(&self.root)?;
+        path::validate(self.target_root())?;
+        Walk::new(self, session, writes, &mut watch)?.run()
+    }
+
+    fn target_root(&self) -> &str {
+        self.to.as_deref().unwrap_or(&self.root)
+    }
+
+    /// Where a znode of the source goes.
+    fn target_of(&self, path: &str) -> String {
+        let below = path.strip_prefix(self.root.trim_end_matches('/')).unwrap_or(path);
+        let to = self.target_root().trim_end_matches('/');
+        match below.trim_end_matches('/') {
+            "" if to.is_empty() => "/".to_owned(),
+            below => format!("{to}{below}"),
+        }
+    }
+}

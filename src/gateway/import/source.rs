@@ -1,0 +1,261 @@
+//! The connection with the source: requests in order, many under way, at one server after the other.
+//!
+//! All requests are reads, so those that a lost server has not answered are asked again at the next one. Each
+//! connection has a session of its own; the zxid that the last one has shown goes along, so that a server that
+//! is behind refuses it, and the tree never goes back.
+
+use std::io::{self, Read, Write};
+use std::net::{TcpStream, ToSocketAddrs};
+use std::time::Duration;
+
+use bytes::{Bytes, BytesMut};
+
+use super::{Credentials, ImportError};
+use crate::gateway::wire::codes::ReservedXid;
+use crate::gateway::wire::frame::{FrameDecoder, Incoming, append_frame};
+use crate::gateway::wire::handshake::{ConnectRequest, ConnectResponse, PASSWORD_BYTES};
+use crate::gateway::wire::jute::{Credential, Jute, Unreadable};
+use crate::gateway::wire::request::{Auth, Request};
+use crate::gateway::wire::response::ReplyHeader;
+
+const DEFAULT_PORT: &str = "2181";
+/// How long a server may take to accept a connection.
+const CONNECT: Duration = Duration::from_secs(5);
+/// How long a server may take to go on with an answer.
+const ANSWER: Duration = Duration::from_secs(20);
+/// What is asked of the server for the session.
+const SESSION_TIMEOUT_MS: i32 = 30_000;
+/// How often all servers are tried for one set of requests, with a pause before each round but the first.
+const ROUNDS: usize = 10;
+const PAUSE: Duration = Duration::from_secs(1);
+/// Requests are written up to this, and then their replies are read. So much fits into any socket's buffers,
+/// so that neither side waits for the other to read.
+const WINDOW_BYTES: usize = 16 << 10;
+/// A list of many children may be long.
+const REPLY_BYTES_MAX: usize = 256 << 20;
+
+/// An answer: the code of an error and, without one, a body.
+#[derive(Debug)]
+pub(super) struct Reply {
+    pub(super) error: i32,
+    pub(super) body: Bytes,
+}
+
+#[derive(Debug)]
+pub(super) struct Source {
+    servers: Vec<String>,
+    auth: Vec<Credentials>,
+    /// The server of the connection, or the one to try next.
+    current: usize,
+    connection: Option<Connection>,
+    /// The newest state of the tree that was seen.
+    zxid: i64,
+    /// How many connections there have been.
+    connections: u64,
+}
+
+#[derive(Debug)]
+struct Connection {
+    stream: TcpStream,
+    decoder: FrameDecoder,
+    last_xid: i32,
+}
+
+impl Source {
+    pub(super) fn new(servers: &[String], auth: &[Credentials]) -> Source {
+        Source {
+            servers: servers.to_vec(),
+            auth: auth.to_vec(),
+            current: 0,
+            connection: None,
+            zxid: 0,
+            connections: 0,
+        }
+    }
+
+    /// The server of the connection, and how many connections there have been.
+    pub(super) fn server(&self) -> (&str, u64) {
+        (self.servers.get(self.current).map_or("", String::as_str), self.connections)
+    }
+
+    /// The answers, in the order of the requests.
+    pub(super) fn ask(&mut self, requests: &[Request]) -> Result<Vec<Reply>, ImportError> {
+        let mut reason = "there is no address".to_owned();
+        for round in 0..ROUNDS {
+            if round > 0 {
+                // Servers that elect a leader are back soon.
+                let _ = crossbeam_channel::never::<()>().recv_timeout(PAUSE);
+            }
+            for _ in 0..self.servers.len() {
+                match self.try_ask(requests) {
+                    Ok(replies) => return Ok(replies),
+                    Err(Failure::Final(error)) => return Err(error),
+                    Err(Failure::Lost(error)) => {
+                        reason = format!("{}: {error}", self.servers[self.current]);
+                        tracing::debug!(reason, "a server of the source is lost");
+                        self.connection = None;
+                        self.current = (self.current + 1) % self.servers.len();
+                    }
+                }
+            }
+        }
+        Err(ImportError::Unreachable { reason })
+    }
+
+    fn try_ask(&mut self, requests: &[Request]) -> Result<Vec<Reply>, Failure> {
+        if self.connection.is_none() {
+            self.connection = Some(self.connect()?);
+            self.connections += 1;
+        }
+        let connection = self.connection.as_mut().ok_or_else(broken)?;
+        let mut replies = Vec::with_capacity(requests.len());
+        while replies.len() < requests.len() {
+            let mut window = BytesMut::new();
+            let mut xids = Vec::new();
+            for request in &requests[replies.len()..] {
+                connection.last_xid = connection.last_xid.wrapping_add(1) & i32::MAX;
+                xids.push(connection.last_xid);
+                append(&mut window, request, connection.last_xid)?;
+                if window.len() >= WINDOW_BYTES {
+                    break;
+                }
+            }
+            connection.stream.write_all(&window)?;
+            for xid in xids {
+                let (header, body) = connection.reply()?;
+                if header.xid != xid {
+                    return Err(broken().into());
+                }
+                self.zxid = self.zxid.max(header.zxid);
+                replies.push(Reply { error: header.err, body });
+            }
+        }
+        Ok(replies)
+    }
+
+    fn connect(&self) -> Result<Connection, Failure> {
+        let server = &self.servers[self.current];
+        let mut connection = Connection::open(server)?;
+        let hello = ConnectRequest {
+            protocol_version: 0,
+            last_zxid_seen: self.zxid,
+            timeout: SESSION_TIMEOUT_MS,
+            session_id: 0,
+            password: Credential(Some(Bytes::from_static(&[0; PASSWORD_BYTES]))),
+            read_only: Some(false),
+        };
+        let mut packet = BytesMut::new();
+        append_frame(&mut packet, usize::MAX, |to| hello.write(to)).map_err(io::Error::other)?;
+        connection.stream.write_all(&packet)?;
+        let answer = ConnectResponse::read(&mut connection.frame()?)?;
+        if answer.timeout <= 0 {
+            return Err(io::Error::other("it grants no session").into());
+        }
+        for Credentials { scheme, bytes } in &self.auth {
+            let auth = Credential(Some(bytes.clone()));
+            let request = Request::Auth(Auth { kind: 0, scheme: Some(scheme.clone()), auth });
+            packet.clear();
+            append(&mut packet, &request, ReservedXid::Auth.into())?;
+            connection.stream.write_all(&packet)?;
+            let (header, _) = connection.reply()?;
+            if header.err != 0 {
+                let (server, scheme) = (server.clone(), scheme.clone());
+                return Err(Failure::Final(ImportError::AuthFailed { server, scheme }));
+            }
+        }
+        Ok(connection)
+    }
+}
+
+impl Drop for Source {
+    fn drop(&mut self) {
+        // So that the session does not last until its timeout. Nothing depends on it.
+        if let Some(connection) = &mut self.connection {
+            let mut packet = BytesMut::new();
+            if append(&mut packet, &Request::CloseSession, connection.last_xid).is_ok() {
+                let _ = connection.stream.write_all(&packet);
+            }
+        }
+    }
+}
+
+impl Connection {
+    fn open(server: &str) -> io::Result<Connection> {
+        let has_port = server.rsplit_once(':').is_some_and(|(host, port)| {
+            port.parse::<u16>().is_ok() && (!host.contains(':') || host.ends_with(']'))
+        });
+        let addresses = match has_port {
+            true => server.to_socket_addrs()?,
+            false => format!("{server}:{DEFAULT_PORT}").to_socket_addrs()?,
+        };
+        let mut failure = io::Error::new(io::ErrorKind::NotFound, "the name has no address");
+        for address in addresses {
+            match TcpStream::connect_timeout(&address, CONNECT) {
+                Ok(stream) => {
+                    stream.set_nodelay(true)?;
+                    stream.set_read_timeout(Some(ANSWER))?;
+                    stream.set_write_timeout(Some(ANSWER))?;
+                    let decoder = FrameDecoder::new(REPLY_BYTES_MAX, &[]);
+                    return Ok(Connection { stream, decoder, last_xid: 0 });
+                }
+                Err(error) => failure = error,
+            }
+        }
+        Err(failure)
+    }
+
+    fn frame(&mut self) -> io::Result<Bytes> {
+        let mut piece = [0; 64 << 10];
+        loop {
+            match self.decoder.next_frame().map_err(io::Error::other)? {
+                Some(Incoming::Frame(frame)) => return Ok(frame),
+                Some(Incoming::Word(_)) => return Err(broken()),
+                None => {}
+            }
+            match self.stream.read(&mut piece) {
+                Ok(0) => {
+                    let reason = "it has closed the connection";
+                    return Err(io::Error::new(io::ErrorKind::UnexpectedEof, reason));
+                }
+                Ok(length) => self.decoder.buffer().extend_from_slice(&piece[..length]),
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                    return Err(io::Error::new(io::ErrorKind::TimedOut, "it does not answer"));
+                }
+                Err(error) => return Err(error),
+            }
+        }
+    }
+
+    fn reply(&mut self) -> Result<(ReplyHeader, Bytes), Failure> {
+        let mut frame = self.frame()?;
+        let header = ReplyHeader::read(&mut frame)?;
+        Ok((header, frame))
+    }
+}
+
+fn append(to: &mut BytesMut, request: &Request, xid: i32) -> io::Result<()> {
+    append_frame(to, usize::MAX, |to| request.encode(xid, to)).map_err(io::Error::other)
+}
+
+fn broken() -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, "it does not keep to ZooKeeper's protocol")
+}
+
+enum Failure {
+    /// Another server may do better.
+    Lost(io::Error),
+    Final(ImportError),
+}
+
+impl From<io::Error> for Failure {
+    fn from(error: io::Error) -> Failure {
+        Failure::Lost(error)
+    }
+}
+
+impl From<Unreadable> for Failure {
+    fn from(_: Unreadable) -> Failure {
+        Failure::Lost(broken())
+    }
+}

@@ -1,0 +1,188 @@
+//! The session's cluster: what is there, and what is written, several multis at a time.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use crate::api::multi::Multi;
+use crate::api::session::Session;
+use crate::runtime::pending::Pending;
+use crate::types::acl::Acl;
+use crate::types::error::{Error, Result};
+use crate::types::path;
+use crate::types::znode::{CreateMode, OpResult, Stat};
+
+/// How many operations, and bytes of data and paths, one multi has at most. A larger znode goes alone.
+const MULTI_OPS: usize = 128;
+const MULTI_BYTES: usize = 256 << 10;
+/// How many multis are under way at most.
+const MULTIS: usize = 8;
+/// How many children one multi creates and deletes to raise a count.
+const COUNTS_PER_MULTI: u64 = 500;
+/// The child that is created and deleted for that.
+const COUNTED: &str = "quorate-import-counter";
+
+/// A znode as it is in the target.
+#[derive(Debug)]
+pub(super) struct Present {
+    pub(super) data: Arc<[u8]>,
+    pub(super) stat: Stat,
+    pub(super) acl: Vec<Acl>,
+    /// Empty unless they were asked for.
+    pub(super) children: Vec<String>,
+}
+
+/// A [`Present`] under way.
+#[derive(Debug)]
+pub(super) struct Asked {
+    data: Pending<(Arc<[u8]>, Stat)>,
+    acl: Pending<(Vec<Acl>, Stat)>,
+    children: Option<Pending<Vec<String>>>,
+}
+
+#[derive(Debug)]
+pub(super) struct Target<'a> {
+    session: &'a Session,
+    gathered: Vec<(String, Write)>,
+    gathered_bytes: usize,
+    /// In order, with the first path of each.
+    pending: VecDeque<(String, Pending<Vec<OpResult>>)>,
+}
+
+#[derive(Debug)]
+pub(super) enum Write {
+    Create { data: Arc<[u8]>, mode: CreateMode, acl: Vec<Acl> },
+    Set { data: Arc<[u8]>, version: u64 },
+    SetAcl { acl: Vec<Acl>, aversion: u64 },
+    DeleteTree,
+}
+
+impl<'a> Target<'a> {
+    pub(super) fn new(session: &'a Session) -> Target<'a> {
+        let pending = VecDeque::new();
+        Target { session, gathered: Vec::new(), gathered_bytes: 0, pending }
+    }
+
+    /// Begins to read a znode.
+    pub(super) fn ask(&self, path: &str, with_children: bool) -> Asked {
+        let calls = self.session.nonblocking();
+        Asked {
+            data: calls.get(path),
+            acl: calls.acl(path),
+            children: with_children.then(|| calls.children(path)),
+        }
+    }
+
+    /// What was read, unless there is none.
+    pub(super) fn answer(&self, path: &str, asked: Asked) -> Result<Option<Present>> {
+        let read = || {
+            let (data, stat) = self.session.wait_for("get", path, asked.data)?;
+            let (acl, _) = self.session.wait_for("acl", path, asked.acl)?;
+            let children = match asked.children {
+                Some(children) => self.session.wait_for("children", path, children)?,
+                None => Vec::new(),
+            };
+            Ok(Present { data, stat, acl, children })
+        };
+        match read() {
+            Ok(present) => Ok(Some(present)),
+            Err(Error::NoNode { .. }) => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    pub(super) fn stat(&self, path: &str) -> Result<Option<Stat>> {
+        self.session.wait_for("exists", path, self.session.nonblocking().exists(path))
+    }
+
+    /// Creates what is missing above a path.
+    pub(super) fn create_parents(&self, path: &str) -> Result<()> {
+        let Some(parent) = path::parent(path).filter(|parent| *parent != "/") else {
+            return Ok(());
+        };
+        if self.stat(parent)?.is_some() {
+            return Ok(());
+        }
+        self.create_parents(parent)?;
+        match self.session.create(parent, b"", CreateMode::Persistent) {
+            Ok(_) | Err(Error::NodeExists { .. }) => Ok(()),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Adds a write, behind all earlier ones. The error may be that of an earlier one.
+    pub(super) fn write(&mut self, path: String, write: Write) -> Result<()> {
+        let bytes = path.len() + 32 + write.bytes();
+        if self.gathered.len() >= MULTI_OPS || self.gathered_bytes + bytes > MULTI_BYTES {
+            self.submit()?;
+        }
+        self.gathered_bytes += bytes;
+        self.gathered.push((path, write));
+        Ok(())
+    }
+
+    /// Begins to write what was gathered.
+    pub(super) fn submit(&mut self) -> Result<()> {
+        self.gathered_bytes = 0;
+        let gathered = std::mem::take(&mut self.gathered);
+        let Some((first, _)) = gathered.first() else { return Ok(()) };
+        let first = first.clone();
+        let multi =
+            gathered.into_iter().fold(self.session.multi(), |multi, (path, write)| match write {
+                Write::Create { data, mode, acl } => multi.create_with_acl(&path, data, mode, &acl),
+                Write::Set { data, version } => multi.set_if(&path, data, version),
+                Write::SetAcl { acl, aversion } => multi.set_acl_if(&path, &acl, aversion),
+                Write::DeleteTree => multi.delete_recursive(&path),
+            });
+        self.begin(first, multi)
+    }
+
+    fn begin(&mut self, path: String, multi: Multi<'_>) -> Result<()> {
+        self.pending.push_back((path, multi.submit()));
+        self.wait_down_to(MULTIS)
+    }
+
+    /// Waits until all is written.
+    pub(super) fn finish(&mut self) -> Result<()> {
+        self.submit()?;
+        self.wait_down_to(0)
+    }
+
+    fn wait_down_to(&mut self, most: usize) -> Result<()> {
+        while self.pending.len() > most
+            && let Some((path, pending)) = self.pending.pop_front()
+        {
+            self.session.wait_for("multi", &path, pending).map_err(|error| match error {
+                Error::Multi { error, .. } => *error,
+                error => error,
+            })?;
+        }
+        Ok(())
+    }
+
+    /// Makes the count of children that a znode ever had so much larger.
+    pub(super) fn raise_count(&mut self, path: &str, by: u64) -> Result<()> {
+        let child = path::join(path, COUNTED);
+        let mut left = by;
+        while left > 0 {
+            let now = left.min(COUNTS_PER_MULTI);
+            let multi = (0..now).fold(self.session.multi(), |multi, _| {
+                multi.create(&child, b"", CreateMode::Persistent).delete(&child)
+            });
+            self.begin(path.to_owned(), multi)?;
+            left -= now;
+        }
+        Ok(())
+    }
+}
+
+impl Write {
+    fn bytes(&self) -> usize {
+        let of = |acl: &[Acl]| acl.iter().map(Acl::bytes).sum::<usize>();
+        match self {
+            Write::Create { data, acl, .. } => data.len() + of(acl),
+            Write::Set { data, .. } => data.len(),
+            Write::SetAcl { acl, .. } => of(acl),
+            Write::DeleteTree => 0,
+        }
+    }
+}

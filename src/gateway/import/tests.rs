@@ -1,0 +1,202 @@
+//! From one cluster in memory, through its gateway, into another.
+
+use super::{Counts, Difference, Event, Import, ImportError};
+use crate::gateway::Gateway;
+use crate::testing::Cluster;
+use crate::{Acl, CreateMode, Id, Permissions, Session};
+
+const PERSISTENT: CreateMode = CreateMode::Persistent;
+
+struct Both {
+    _cluster: Cluster,
+    _gateway: Gateway,
+    port: String,
+    source: Session,
+    target: Session,
+}
+
+impl Both {
+    fn new() -> Both {
+        let cluster = Cluster::builder().super_user(Id::digest("root", "r")).start(1);
+        let gateway = Gateway::serve(&cluster.node(0), "127.0.0.1:0").unwrap();
+        let port = gateway.address().to_string();
+        let source = cluster.node(0).session();
+        let other = Cluster::builder().super_user(Id::digest("root", "r")).start(1);
+        let target = other.node(0).session();
+        target.add_auth("digest", "root:r").unwrap();
+        Both { _cluster: cluster, _gateway: gateway, port, source, target }
+    }
+
+    fn import(&self) -> Import {
+        // The first server is nobody's.
+        Import::from(["127.0.0.1:1", &self.port]).root("/app").auth("digest", "root:r")
+    }
+
+    fn copy(&self, import: &Import) -> Counts {
+        import.copy(&self.target, |_| ()).unwrap()
+    }
+
+    fn differences(&self, import: &Import) -> Vec<(String, Difference)> {
+        let mut all = Vec::new();
+        let counts = import.compare(&self.target, |event| {
+            if let Event::Difference { path, difference } = event {
+                all.push((path.to_owned(), difference));
+            }
+        });
+        assert_eq!(counts.unwrap().differing, all.len() as u64);
+        all.sort();
+        all
+    }
+}
+
+fn difference(path: &str, difference: Difference) -> (String, Difference) {
+    (path.to_owned(), difference)
+}
+
+#[test]
+fn a_copy_is_equal_and_the_second_one_does_nothing() {
+    let both = Both::new();
+    both.source.create("/app", b"1", PERSISTENT).unwrap();
+    for number in 0..300 {
+        let path = format!("/app/{number}");
+        both.source.create(&path, number.to_string(), PERSISTENT).unwrap();
+    }
+    both.source.create("/app/7/e", b"", CreateMode::Ephemeral).unwrap();
+    both.source.create("/apple", b"", PERSISTENT).unwrap();
+    let import = both.import();
+    let counts = both.copy(&import);
+    assert_eq!((counts.read, counts.created, counts.ephemerals), (301, 301, 1));
+    assert_eq!(both.target.all_children_number("/app").unwrap(), 300);
+    assert_eq!(&both.target.get("/app/299").unwrap().0[..], b"299");
+    assert_eq!(both.target.exists("/apple").unwrap(), None);
+    assert_eq!(both.differences(&import), []);
+    let again = both.copy(&import);
+    assert_eq!((again.same, again.created, again.overwritten), (301, 0, 0));
+    assert_eq!(both.target.get("/app").unwrap().1.version, 0);
+}
+
+#[test]
+fn access_lists_come_along_also_those_that_shut_out_everybody_else() {
+    let both = Both::new();
+    let alice = Acl::new(Permissions::READ | Permissions::WRITE, Id::digest("alice", "a"));
+    let acl = [alice, Acl::new(Permissions::READ, Id::new("ip", "10.0.0.0/8"))];
+    both.source.create_with_acl("/app", b"", PERSISTENT, &Acl::open()).unwrap();
+    both.source.create("/app/a", b"", PERSISTENT).unwrap();
+    both.source.create("/app/a/b", b"", PERSISTENT).unwrap();
+    both.source.set_acl("/app/a", &acl).unwrap();
+    both.copy(&both.import());
+    assert_eq!(both.target.acl("/app/a").unwrap().0, acl);
+    assert_eq!(both.target.acl("/app/a/b").unwrap().0, Acl::open());
+    // Without ADMIN the hash is hidden, and without READ everything is.
+    let as_alice = Import::from([&both.port]).root("/app").auth("digest", "alice:a");
+    let failed = as_alice.copy(&both.target, |_| ()).unwrap_err();
+    assert_eq!(
+        failed,
+        ImportError::HiddenId { path: "/app/a".to_owned(), id: "digest:alice:x".to_owned() }
+    );
+    let failed = Import::from([&both.port]).root("/app").copy(&both.target, |_| ()).unwrap_err();
+    let refused = ImportError::Refused { path: "/app/a".to_owned(), reason: "NoAuth".to_owned() };
+    assert_eq!(failed, refused);
+}
+
+#[test]
+fn what_differs_is_left_reported_and_changed_on_demand() {
+    let both = Both::new();
+    for path in ["/app", "/app/data", "/app/acl", "/app/new", "/app/eph", "/app/same"] {
+        both.source.create(path, b"theirs", PERSISTENT).unwrap();
+    }
+    both.source.set_acl("/app/acl", &Acl::read_only()).unwrap();
+    for path in ["/app", "/app/acl", "/app/same", "/app/extra", "/app/extra/below"] {
+        both.target.create(path, b"theirs", PERSISTENT).unwrap();
+    }
+    both.target.create("/app/data", b"ours", PERSISTENT).unwrap();
+    both.target.create("/app/eph", b"theirs", CreateMode::Ephemeral).unwrap();
+    both.target.create("/app/mine", b"", CreateMode::Ephemeral).unwrap();
+    let import = both.import();
+    let left = [
+        difference("/app/acl", Difference::Acl),
+        difference("/app/data", Difference::Data),
+        difference("/app/eph", Difference::Kind),
+        difference("/app/extra", Difference::Extra),
+    ];
+    let mut all = left.to_vec();
+    all.push(difference("/app/new", Difference::Missing));
+    assert_eq!(both.differences(&import), all);
+    assert_eq!(both.target.exists("/app/new").unwrap(), None, "comparing writes nothing");
+    let counts = both.copy(&import);
+    assert_eq!((counts.created, counts.same, counts.differing, counts.deleted), (1, 2, 3, 0));
+    assert_eq!(both.differences(&import), left);
+    let counts = both.copy(&import.clone().overwrite(true).delete(true));
+    assert_eq!((counts.overwritten, counts.deleted, counts.differing), (2, 1, 1));
+    assert_eq!(both.differences(&import), [difference("/app/eph", Difference::Kind)]);
+    assert_eq!(&both.target.get("/app/data").unwrap().0[..], b"theirs");
+    assert!(both.target.exists("/app/mine").unwrap().is_some());
+}
+
+#[test]
+fn later_sequential_names_go_on_behind_those_of_the_source() {
+    let both = Both::new();
+    both.source.create("/app", b"", PERSISTENT).unwrap();
+    let mut last = String::new();
+    for _ in 0..1200 {
+        let created = both.source.create("/app/n-", b"", CreateMode::PersistentSequential);
+        let path = created.unwrap().path;
+        if !last.is_empty() {
+            both.source.delete(&last).unwrap();
+        }
+        last = path;
+    }
+    assert_eq!(last, "/app/n-0000001199");
+    let import = both.import().to("/there/app");
+    assert_eq!(both.copy(&import).counters, 1);
+    assert_eq!(both.differences(&import), []);
+    assert_eq!(both.target.children("/there/app").unwrap(), ["n-0000001199"]);
+    let next = both.target.create("/there/app/n-", b"", CreateMode::PersistentSequential).unwrap();
+    assert_eq!(next.path, "/there/app/n-0000001200");
+    assert_eq!(both.copy(&import).counters, 0);
+    both.source.create("/app/n-", b"", CreateMode::PersistentSequential).unwrap();
+    both.source.create("/app/n-", b"", CreateMode::PersistentSequential).unwrap();
+    let expected = [
+        difference("/there/app", Difference::Counter),
+        difference("/there/app/n-0000001200", Difference::Data),
+    ];
+    both.target.set("/there/app/n-0000001200", b"ours").unwrap();
+    let found = both.differences(&import);
+    assert!(expected.iter().all(|difference| found.contains(difference)), "{found:?}");
+}
+
+#[test]
+fn everything_is_everything_but_the_trees_own() {
+    let both = Both::new();
+    both.source.create("/a", b"1", PERSISTENT).unwrap();
+    both.source.create("/zookeeper/quota/a", b"", PERSISTENT).unwrap();
+    both.source.create("/a/zookeeper", b"2", PERSISTENT).unwrap();
+    let import = both.import().root("/");
+    assert_eq!(both.copy(&import).created, 2);
+    assert_eq!(both.differences(&import), []);
+    assert_eq!(both.target.exists("/zookeeper/quota/a").unwrap(), None);
+    // Into another place, and back out of it.
+    assert_eq!(both.copy(&both.import().root("/").to("/old")).created, 3);
+    assert_eq!(&both.target.get("/old/a/zookeeper").unwrap().0[..], b"2");
+    assert_eq!(both.copy(&both.import().root("/a").to("/")).created, 0);
+}
+
+#[test]
+fn what_cannot_be_is_an_error() {
+    let both = Both::new();
+    let fails = |import: Import| import.copy(&both.target, |_| ()).unwrap_err();
+    assert_eq!(fails(both.import()), ImportError::NoRoot { path: "/app".to_owned() });
+    assert!(matches!(fails(both.import().root("app")), ImportError::Target(_)));
+    both.source.create("/app", b"", PERSISTENT).unwrap();
+    assert!(matches!(fails(both.import().kinds("/none")), ImportError::Snapshot { .. }));
+    let wrong = fails(both.import().auth("token", "t"));
+    assert!(matches!(wrong, ImportError::AuthFailed { scheme, .. } if scheme == "token"));
+    assert!(!format!("{:?}", both.import()).contains("root:r"));
+    // Whoever may not write is told so.
+    let stranger = Cluster::new(1).node(0).session();
+    stranger.create_with_acl("/app", b"", PERSISTENT, &Acl::read_only()).unwrap();
+    both.source.create("/app/new", b"", PERSISTENT).unwrap();
+    both.source.set_acl("/app", &Acl::read_only()).unwrap();
+    let failed = both.import().copy(&stranger, |_| ()).unwrap_err();
+    assert!(matches!(failed, ImportError::Target(crate::Error::NoAuth { .. })), "{failed}");
+}

@@ -1,0 +1,348 @@
+//! The way through the tree: parents before children, the source and the target at the same time.
+//!
+//! While the target answers what it has of one set of znodes, the source is asked for the next set. Each
+//! set's writes go behind those of the sets before it, so a parent is always there before its children. What
+//! is still to be read is a stack, so it holds the children of the znodes on the way, not a whole level.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use super::kinds::{self, Kinds};
+use super::source::{Reply, Source};
+use super::target::{Asked, Present, Target, Write};
+use super::{Counts, Difference, Event, Import, ImportError};
+use crate::api::session::Session;
+use crate::gateway::convert;
+use crate::gateway::wire::codes::ErrorCode;
+use crate::gateway::wire::jute::Jute;
+use crate::gateway::wire::request::{PathOnly, Read, Request};
+use crate::gateway::wire::response::{self, AclReply, ChildrenReply, DataReply};
+use crate::types::acl::Acl;
+use crate::types::path;
+use crate::types::znode::{CreateMode, Stat};
+
+/// How many znodes are in a set.
+const SET: usize = 128;
+/// The requests for each znode.
+const READS: usize = 3;
+/// What is every tree's own.
+const RESERVED: &str = "zookeeper";
+/// How many digits end the name of a sequential child.
+const DIGITS: usize = 10;
+/// By how much a count of children is raised at most: it takes a create and a delete for each.
+const RAISED_MAX: u64 = 1_000_000;
+
+/// A znode as it is in the source.
+#[derive(Debug)]
+struct Wanted {
+    /// In the target.
+    path: String,
+    data: Arc<[u8]>,
+    acl: Vec<Acl>,
+    /// Without a number to be appended.
+    mode: CreateMode,
+    /// In the source, ephemerals included.
+    children: Vec<String>,
+    /// How many children it has ever had.
+    count: u64,
+}
+
+pub(super) struct Walk<'a> {
+    import: &'a Import,
+    writes: bool,
+    watch: &'a mut dyn FnMut(Event<'_>),
+    source: Source,
+    target: Target<'a>,
+    kinds: Kinds,
+    counts: Counts,
+    /// Source paths that are still to be read.
+    stack: Vec<String>,
+    /// Parents of sequential children, with the count that each needs.
+    counters: Vec<(String, u64)>,
+}
+
+impl<'a> Walk<'a> {
+    pub(super) fn new(
+        import: &'a Import,
+        session: &'a Session,
+        writes: bool,
+        watch: &'a mut dyn FnMut(Event<'_>),
+    ) -> Result<Walk<'a>, ImportError> {
+        let kinds = match &import.kinds {
+            None => Kinds::new(),
+            Some(file) => kinds::read(file, &import.root).map_err(|error| {
+                ImportError::Snapshot { file: file.clone(), reason: error.to_string() }
+            })?,
+        };
+        let source = Source::new(&import.servers, &import.auth);
+        let target = Target::new(session);
+        let stack = vec![import.root.clone()];
+        let (counts, counters) = (Counts::default(), Vec::new());
+        Ok(Walk { import, writes, watch, source, target, kinds, counts, stack, counters })
+    }
+
+    pub(super) fn run(mut self) -> Result<Counts, ImportError> {
+        let mut under_way: Vec<(Wanted, Asked)> = Vec::new();
+        let mut is_first = true;
+        while !self.stack.is_empty() || !under_way.is_empty() {
+            let rest = self.stack.len().saturating_sub(SET);
+            let paths = self.stack.split_off(rest);
+            let found = self.read(&paths)?;
+            if std::mem::take(&mut is_first) {
+                if found.is_empty() && self.counts.ephemerals == 0 {
+                    return Err(ImportError::NoRoot { path: self.import.root.clone() });
+                }
+                if self.writes {
+                    self.target.create_parents(self.import.target_root())?;
+                }
+            }
+            let with_children = !self.writes || self.import.delete;
+            let ask = |wanted: Wanted| {
+                let asked = self.target.ask(&wanted.path, with_children);
+                (wanted, asked)
+            };
+            let asked = found.into_iter().map(ask).collect();
+            for (wanted, asked) in std::mem::replace(&mut under_way, asked) {
+                let present = self.target.answer(&wanted.path, asked)?;
+                self.settle(wanted, present)?;
+            }
+            self.target.submit()?;
+            (self.watch)(Event::Progress(&self.counts));
+        }
+        self.target.finish()?;
+        self.settle_counters()?;
+        (self.watch)(Event::Progress(&self.counts));
+        Ok(self.counts)
+    }
+
+    /// Reads these paths from the source, and puts their children on the stack.
+    fn read(&mut self, paths: &[String]) -> Result<Vec<Wanted>, ImportError> {
+        let requests: Vec<Request> = paths
+            .iter()
+            .flat_map(|path| {
+                let path = || Some(path.clone());
+                let read = || Read { path: path(), watch: false };
+                let reads: [_; READS] = [
+                    Request::GetData(read()),
+                    Request::GetAcl(PathOnly { path: path() }),
+                    Request::GetChildren(read()),
+                ];
+                reads
+            })
+            .collect();
+        if requests.is_empty() {
+            return Ok(Vec::new());
+        }
+        let (_, connections) = self.source.server();
+        let replies = self.source.ask(&requests)?;
+        let (server, now) = self.source.server();
+        if now > connections {
+            self.counts.reconnects = now - 1;
+            (self.watch)(Event::Connected { server });
+        }
+        let mut found = Vec::with_capacity(paths.len());
+        let mut replies = replies.into_iter();
+        for path in paths {
+            let (Some(data), Some(acl), Some(children)) =
+                (replies.next(), replies.next(), replies.next())
+            else {
+                return Err(refused(path, "fewer answers than requests"));
+            };
+            if let Some(wanted) = self.found(path, data, acl, children)? {
+                self.push_children(path, &wanted);
+                found.push(wanted);
+            }
+        }
+        Ok(found)
+    }
+
+    /// What was read of one znode, unless it is left out.
+    fn found(
+        &mut self,
+        path: &str,
+        data: Reply,
+        acl: Reply,
+        children: Reply,
+    ) -> Result<Option<Wanted>, ImportError> {
+        let (Some(data), Some(acl), Some(children)) = (
+            body::<DataReply>(path, data)?,
+            body::<AclReply>(path, acl)?,
+            body::<ChildrenReply>(path, children)?,
+        ) else {
+            self.counts.gone += 1;
+            return Ok(None);
+        };
+        let stat = data.stat;
+        if stat.ephemeral_owner != 0 {
+            self.counts.ephemerals += 1;
+            return Ok(None);
+        }
+        self.counts.read += 1;
+        let kind = self.kinds.get(path).filter(|(czxid, _)| *czxid == stat.czxid);
+        Ok(Some(Wanted {
+            path: self.import.target_of(path),
+            data: data.data.as_deref().unwrap_or_default().into(),
+            acl: access_list(path, acl)?,
+            mode: kind.map_or(CreateMode::Persistent, |(_, mode)| *mode),
+            children: children.children,
+            count: children_ever(&stat),
+        }))
+    }
+
+    fn push_children(&mut self, path: &str, wanted: &Wanted) {
+        // In reverse, so that they are taken in order.
+        for name in wanted.children.iter().rev() {
+            let is_reserved = name == RESERVED && (path == "/" || wanted.path == "/");
+            if !is_reserved {
+                self.stack.push(path::join(path, name));
+            }
+        }
+    }
+
+    /// Writes what is missing of a znode, or reports it.
+    fn settle(&mut self, wanted: Wanted, present: Option<Present>) -> Result<(), ImportError> {
+        if wanted.children.iter().any(|name| is_sequential(name)) {
+            self.counters.push((wanted.path.clone(), wanted.count));
+        }
+        let Some(present) = present else {
+            if !self.writes {
+                self.differ(&wanted.path, Difference::Missing);
+                return Ok(());
+            }
+            self.counts.created += 1;
+            let Wanted { path, data, mode, acl, .. } = wanted;
+            return Ok(self.target.write(path, Write::Create { data, mode, acl })?);
+        };
+        self.settle_extra(&wanted, &present)?;
+        if !self.is_of_kind(&wanted, &present.stat) {
+            self.differ(&wanted.path, Difference::Kind);
+            return Ok(());
+        }
+        let Stat { version, aversion, .. } = present.stat;
+        let (data, acl) = (present.data != wanted.data, present.acl != wanted.acl);
+        if !data && !acl {
+            self.counts.same += 1;
+        } else if self.writes && self.import.overwrite {
+            self.counts.overwritten += 1;
+            let Wanted { path, .. } = wanted;
+            if data {
+                let set = Write::Set { data: wanted.data, version };
+                self.target.write(path.clone(), set)?;
+            }
+            if acl {
+                self.target.write(path, Write::SetAcl { acl: wanted.acl, aversion })?;
+            }
+        } else {
+            if data {
+                self.differ(&wanted.path, Difference::Data);
+            }
+            if acl {
+                self.differ(&wanted.path, Difference::Acl);
+            }
+        }
+        Ok(())
+    }
+
+    /// Deletes what only the target has, or reports it.
+    fn settle_extra(&mut self, wanted: &Wanted, present: &Present) -> Result<(), ImportError> {
+        let theirs: BTreeSet<&str> = wanted.children.iter().map(String::as_str).collect();
+        for name in &present.children {
+            let is_reserved = wanted.path == "/" && name == RESERVED;
+            if is_reserved || theirs.contains(name.as_str()) {
+                continue;
+            }
+            let path = path::join(&wanted.path, name);
+            // What belongs to a session is its own affair.
+            if self.target.stat(&path)?.is_none_or(|stat| stat.ephemeral_owner.is_some()) {
+                continue;
+            }
+            if self.writes {
+                self.counts.deleted += 1;
+                self.target.write(path, Write::DeleteTree)?;
+            } else {
+                self.differ(&path, Difference::Extra);
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether a znode of the target lives as long as it should. Without a file of kinds, all that are not
+    /// ephemeral do.
+    fn is_of_kind(&self, wanted: &Wanted, stat: &Stat) -> bool {
+        let is_container = wanted.mode == CreateMode::Container;
+        stat.ephemeral_owner.is_none()
+            && (self.import.kinds.is_none()
+                || (stat.is_container == is_container && stat.ttl == wanted.mode.ttl()))
+    }
+
+    /// Raises the counts of children, or reports those that are too low.
+    fn settle_counters(&mut self) -> Result<(), ImportError> {
+        for (path, wanted) in std::mem::take(&mut self.counters) {
+            let Some(stat) = self.target.stat(&path)? else { continue };
+            let count = u64::midpoint(stat.cversion, stat.num_children.into());
+            // Without children, a container would be deleted for having had one.
+            if count >= wanted || (stat.is_container && stat.num_children == 0) {
+                continue;
+            }
+            if self.writes && wanted - count <= RAISED_MAX {
+                self.counts.counters += 1;
+                self.target.raise_count(&path, wanted - count)?;
+            } else {
+                self.differ(&path, Difference::Counter);
+            }
+        }
+        Ok(self.target.finish()?)
+    }
+
+    fn differ(&mut self, path: &str, difference: Difference) {
+        self.counts.differing += 1;
+        (self.watch)(Event::Difference { path, difference });
+    }
+}
+
+fn refused(path: &str, reason: impl Into<String>) -> ImportError {
+    ImportError::Refused { path: path.to_owned(), reason: reason.into() }
+}
+
+/// The body of a reply; `None` if there is no such znode any more.
+fn body<T: Jute>(path: &str, mut reply: Reply) -> Result<Option<T>, ImportError> {
+    match ErrorCode::try_from(reply.error) {
+        Ok(ErrorCode::Ok) => {
+            T::read(&mut reply.body).map(Some).map_err(|error| refused(path, error.to_string()))
+        }
+        Ok(ErrorCode::NoNode) => Ok(None),
+        Ok(code) => Err(refused(path, format!("{code:?}"))),
+        Err(code) => Err(refused(path, format!("error {code}"))),
+    }
+}
+
+/// The access list in the form in which the target stores it.
+fn access_list(path: &str, reply: AclReply) -> Result<Vec<Acl>, ImportError> {
+    if reply.acl.is_empty() {
+        return Ok(Acl::open());
+    }
+    let entries = convert::acl_asked(Some(reply.acl));
+    let entries = entries.map_err(|code| refused(path, format!("{code:?} of its access list")))?;
+    let mut kept: Vec<Acl> = Vec::with_capacity(entries.len());
+    for entry in entries {
+        // What stands for the hash. A hash has 28 characters.
+        if entry.id.scheme == "digest" && entry.id.id.ends_with(":x") {
+            return Err(ImportError::HiddenId { path: path.to_owned(), id: entry.id.to_string() });
+        }
+        if !kept.contains(&entry) {
+            kept.push(entry);
+        }
+    }
+    Ok(kept)
+}
+
+/// How many children a znode has ever had. Its cversion counts creates and deletes, in 32 bits that may have
+/// wrapped; the creates alone need 31.
+fn children_ever(stat: &response::Stat) -> u64 {
+    u64::from(stat.cversion.wrapping_add(stat.num_children).cast_unsigned() / 2)
+}
+
+fn is_sequential(name: &str) -> bool {
+    let digits = name.bytes().rev().take_while(u8::is_ascii_digit).count();
+    digits >= DIGITS
+}

@@ -8,7 +8,9 @@
 //! - [`wire`] is the protocol: bytes to requests, replies to bytes. It knows no session and no socket.
 //! - [`server`] is the thread with the sockets.
 //! - [`connection`] is one client: what it waits for, its watches, and the order of what it is sent.
-//! - [`requests`] turns its requests into those of a session, and [`replies`] the answers into replies.
+//! - [`greeting`] is its first packet, which opens its session.
+//! - [`requests`] and [`multi`] turn its requests into those of a session, and [`replies`] the answers into
+//!   replies.
 //! - [`convert`] has the values that differ: errors, stats, access lists.
 //! - [`words`] answers the four-letter words, from the figures of [`counts`].
 //!
@@ -19,6 +21,8 @@ mod authentication;
 mod connection;
 mod convert;
 mod counts;
+mod greeting;
+mod multi;
 mod replies;
 mod requests;
 mod server;

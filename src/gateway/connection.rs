@@ -24,6 +24,7 @@ use crate::node::query::{Answer, Query, Read};
 use crate::runtime::mailbox::{Delivery, Recipient};
 use crate::runtime::session::SessionShared;
 use crate::runtime::shared::{Asker, NodeShared};
+use crate::types::acl::Id;
 use crate::types::error::{Error, Result};
 use crate::types::session::SessionState;
 use crate::types::watch::{EventKind, WatchEvent};
@@ -112,6 +113,8 @@ pub(super) struct Connection {
     pub(super) recipient: Recipient,
     pub(super) shared: Arc<NodeShared>,
     pub(super) from: IpAddr,
+    /// Who it is by its certificate.
+    pub(super) certified: Option<Id>,
     /// Since the handshake.
     pub(super) session: Option<Arc<SessionShared>>,
     pub(super) resumed: bool,
@@ -156,6 +159,7 @@ impl Connection {
             recipient,
             shared,
             from,
+            certified: None,
             session: None,
             resumed: false,
             waiting: VecDeque::new(),

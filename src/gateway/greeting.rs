@@ -56,11 +56,18 @@ impl Connection {
         if newer {
             self.ask_query(1, Query::Sync);
         }
-        let ids = vec![Id::new("ip", self.from.to_string())];
+        let ids = self.first_ids();
         session.ids.store(Arc::new(ids.clone()));
         let introduce = ClientRequest::Introduce { session: id, ids };
         self.shared.send(Some(Asker::Holder(session)), introduce);
         Ok(true)
+    }
+
+    /// The ids that the session has from the start.
+    fn first_ids(&self) -> Vec<Id> {
+        let mut ids = vec![Id::new("ip", self.from.to_string())];
+        ids.extend(self.certified.clone());
+        self.shared.schemes.with_super(ids)
     }
 
     fn unknown_session(&mut self, request: ConnectRequest) -> Result<bool> {

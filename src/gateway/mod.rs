@@ -6,7 +6,7 @@
 //! ```
 //!
 //! - [`wire`] is the protocol: bytes to requests, replies to bytes. It knows no session and no socket.
-//! - [`server`] is the thread with the sockets.
+//! - [`server`] is the thread with the sockets, [`stream`] one of these, and [`tls`] has the certificates.
 //! - [`connection`] is one client: what it waits for, its watches, and the order of what it is sent.
 //! - [`greeting`] is its first packet, which opens its session.
 //! - [`requests`] and [`multi`] turn its requests into those of a session, and [`replies`] the answers into
@@ -26,8 +26,11 @@ mod multi;
 mod replies;
 mod requests;
 mod server;
+mod stream;
 #[cfg(test)]
 mod tests;
+#[cfg(feature = "tls")]
+mod tls;
 mod watches;
 mod wire;
 mod words;
@@ -42,6 +45,8 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use self::server::{Server, Stop};
+#[cfg(feature = "tls")]
+pub use self::tls::{ClientCertificates, GatewayTls};
 use crate::Coordinator;
 use crate::types::error::{Error, Result};
 
@@ -51,8 +56,8 @@ use crate::types::error::{Error, Result};
 /// can take the same locks. A client that loses this instance goes on at another one with its session, its
 /// ephemeral znodes and its watches. Dropping the gateway ends the connections, not the sessions.
 ///
-/// Whoever reaches the port can open sessions: keep it on the loopback interface or in a network that you
-/// trust, and protect znodes by ACLs. What differs from a ZooKeeper server: `docs/gateway.md`.
+/// Without [certificates](GatewayBuilder::tls), whoever reaches the port can open sessions: keep it on the
+/// loopback interface or in a network that you trust, and protect znodes by ACLs. What differs from a ZooKeeper server: `docs/gateway.md`.
 ///
 /// ```
 /// use quorate::{Gateway, testing::Cluster};
@@ -85,6 +90,8 @@ pub struct GatewayBuilder {
     connections_per_address_max: usize,
     packet_bytes_max: usize,
     words: Vec<[u8; 4]>,
+    #[cfg(feature = "tls")]
+    tls: Option<GatewayTls>,
 }
 
 impl Gateway {
@@ -104,6 +111,8 @@ impl Gateway {
             connections_per_address_max: 0,
             packet_bytes_max: wire::frame::JUTE_MAXBUFFER,
             words: words::named(words::HARMLESS),
+            #[cfg(feature = "tls")]
+            tls: None,
         }
     }
 
@@ -114,6 +123,13 @@ impl Gateway {
 }
 
 impl GatewayBuilder {
+    fn is_secure(&self) -> bool {
+        #[cfg(feature = "tls")]
+        return self.tls.is_some();
+        #[cfg(not(feature = "tls"))]
+        false
+    }
+
     /// How many clients are connected at once, at most: 10,000 by default. Further ones are disconnected at
     /// once, and try another instance.
     #[must_use]
@@ -146,6 +162,15 @@ impl GatewayBuilder {
     #[must_use]
     pub fn four_letter_words(mut self, words: &[impl AsRef<str>]) -> GatewayBuilder {
         self.words = words::named(words);
+        self
+    }
+
+    /// Clients connect over TLS, and no others: see [`GatewayTls`]. For clients without TLS, open another gateway
+    /// at another port. A client has ten seconds for its handshake.
+    #[cfg(feature = "tls")]
+    #[must_use]
+    pub fn tls(mut self, tls: GatewayTls) -> GatewayBuilder {
+        self.tls = Some(tls);
         self
     }
 

@@ -273,10 +273,15 @@ impl Connection {
     fn authenticate(&mut self, xid: i32, body: request::Auth) {
         let Credential(credentials) = body.auth;
         let scheme = body.scheme.unwrap_or_default();
-        match scheme.as_str() {
-            "ip" => self.authenticated(xid, Ok(vec![Id::new("ip", self.from.to_string())])),
+        match (scheme.as_str(), self.certified.clone()) {
+            // It has this id already.
+            ("x509", Some(id)) => {
+                let ids = self.shared.schemes.with_super(vec![id]);
+                self.authenticated(xid, Ok(ids));
+            }
+            ("ip", _) => self.authenticated(xid, Ok(vec![Id::new("ip", self.from.to_string())])),
             // An x509 id comes from a certificate, not from a request.
-            "x509" | "world" | "auth" | "super" | "" => {
+            ("x509" | "world" | "auth" | "super" | "", _) => {
                 let reason = "clients of a gateway cannot ask for it".to_owned();
                 self.authenticated(xid, Err(Error::AuthFailed { scheme, reason }));
             }

@@ -158,8 +158,9 @@ pub(super) fn answer(word: [u8; 4], seen: &Seen<'_>) -> String {
 fn configuration(text: &mut String, seen: &Seen<'_>) {
     let limits = seen.shared.limits;
     let tick = limits.tick.as_millis();
-    let _ = writeln!(text, "clientPort={}", seen.address.port());
-    let _ = writeln!(text, "secureClientPort=-1");
+    let port = i32::from(seen.address.port());
+    let (plain, secure) = if seen.settings.is_secure() { (-1, port) } else { (port, -1) };
+    let _ = writeln!(text, "clientPort={plain}\nsecureClientPort={secure}");
     if let Some(directory) = seen.shared.directory() {
         let (data, log) = sizes(seen);
         let path = directory.path();

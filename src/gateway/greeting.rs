@@ -19,11 +19,15 @@ use crate::types::error::{Error, Result};
 use crate::types::znode::SessionId;
 
 impl Connection {
-    /// Takes the first packet. Returns `false` if it cannot be read.
-    pub(super) fn handshake(&mut self, mut frame: Bytes) -> Result<bool> {
+    /// Takes the first packet. Returns `false` if it cannot be read. With `read_only`, there is no quorum, and
+    /// the replica is all that there is.
+    pub(super) fn handshake(&mut self, mut frame: Bytes, read_only: bool) -> Result<bool> {
         let Ok(request) = ConnectRequest::read(&mut frame) else { return Ok(false) };
         let timeout = u64::try_from(request.timeout).unwrap_or(0);
         let timeout = negotiated(Duration::from_millis(timeout), self.shared.limits.tick);
+        if read_only {
+            return Ok(self.greet_read_only(request, timeout));
+        }
         let holder = entropy::number()?;
         self.resumed = request.session_id != 0;
         let (id, secret) = if self.resumed {
@@ -64,7 +68,7 @@ impl Connection {
     }
 
     /// The ids that the session has from the start.
-    fn first_ids(&self) -> Vec<Id> {
+    pub(super) fn first_ids(&self) -> Vec<Id> {
         let mut ids = vec![Id::new("ip", self.from.to_string())];
         ids.extend(self.certified.clone());
         self.shared.schemes.with_super(ids)

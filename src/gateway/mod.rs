@@ -11,6 +11,7 @@
 //! - [`greeting`] is its first packet, which opens its session.
 //! - [`requests`] and [`multi`] turn its requests into those of a session, and [`replies`] the answers into
 //!   replies.
+//! - [`read_only`] stands in for the node while there is no quorum.
 //! - [`convert`] has the values that differ: errors, stats, access lists.
 //! - [`words`] answers the four-letter words, from the figures of [`counts`].
 //!
@@ -23,6 +24,7 @@ mod convert;
 mod counts;
 mod greeting;
 mod multi;
+mod read_only;
 mod replies;
 mod requests;
 mod server;
@@ -90,6 +92,7 @@ pub struct GatewayBuilder {
     connections_per_address_max: usize,
     packet_bytes_max: usize,
     words: Vec<[u8; 4]>,
+    read_only: bool,
     #[cfg(feature = "tls")]
     tls: Option<GatewayTls>,
 }
@@ -111,6 +114,7 @@ impl Gateway {
             connections_per_address_max: 0,
             packet_bytes_max: wire::frame::JUTE_MAXBUFFER,
             words: words::named(words::HARMLESS),
+            read_only: false,
             #[cfg(feature = "tls")]
             tls: None,
         }
@@ -162,6 +166,21 @@ impl GatewayBuilder {
     #[must_use]
     pub fn four_letter_words(mut self, words: &[impl AsRef<str>]) -> GatewayBuilder {
         self.words = words::named(words);
+        self
+    }
+
+    /// Whether clients that allow it are served reads while this instance has no quorum: not by default. They read
+    /// what its replica has, which may be old, under a session that is not the cluster's; writes fail with
+    /// `NotReadOnly`. When there has been no quorum for a [tick](crate::Builder::tick), all clients are
+    /// disconnected, and those that do not allow it are refused. When there is one again, all are disconnected
+    /// once more, so that they connect with their sessions.
+    ///
+    /// Without a replica, as on a [client](crate::Builder::client), it has no effect.
+    ///
+    /// Source: ZooKeeper, `readonlymode.enabled`.
+    #[must_use]
+    pub fn read_only_mode(mut self, enabled: bool) -> GatewayBuilder {
+        self.read_only = enabled;
         self
     }
 

@@ -55,6 +55,12 @@ impl Connection {
         let Ok((header, decoded)) = decode(frame) else { return false };
         let xid = header.xid;
         self.op = header.op;
+        if self.reads_alone.is_some()
+            && OpCode::try_from(header.op).is_ok_and(|op| self.may_not(op))
+        {
+            self.expect(xid, ReplyKind::Code(ErrorCode::NotReadOnly), 0);
+            return true;
+        }
         let request = match decoded {
             Decoded::Unreadable(OpCode::Auth | OpCode::Sasl) => return false,
             Decoded::Request(Request::Sasl(request::Sasl { token: Credential(None) })) => {
@@ -362,6 +368,9 @@ impl Connection {
     pub(super) fn write(&mut self, xid: i32, what: ReplyKind, command: Write) {
         let Some(session) = self.session.as_ref().map(|session| session.id) else { return };
         self.expect(xid, what, 1);
+        if self.reads_alone.is_some() {
+            return self.write_nothing(command);
+        }
         self.ask(0, |request: RequestId| ClientRequest::Write { request, session, command }, None);
     }
 
@@ -376,6 +385,9 @@ impl Connection {
             self.watches.ask(watch, Arc::clone(path), kind);
             watch
         });
+        if let Some(tree) = self.reads_alone.clone() {
+            return self.read_here(part, &query, &tree);
+        }
         self.ask(part, |request| ClientRequest::Query { request, session, query }, watch);
     }
 }

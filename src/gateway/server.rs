@@ -14,6 +14,7 @@ use mio::{Events, Interest, Poll, Token, Waker};
 use super::authentication::Authenticator;
 use super::connection::Connection;
 use super::counts::Counts;
+use super::read_only::Quorum;
 use super::stream::Stream;
 #[cfg(feature = "tls")]
 use super::tls::Renewal;
@@ -71,6 +72,7 @@ pub(super) struct Server {
     authenticator: Authenticator,
     counts: Counts,
     since: Duration,
+    quorum: Quorum,
     #[cfg(feature = "tls")]
     renewal: Renewal,
 }
@@ -118,6 +120,7 @@ impl Server {
             authenticator,
             counts: Counts::default(),
             since,
+            quorum: Quorum::default(),
             #[cfg(feature = "tls")]
             renewal: Renewal::new(since),
         })
@@ -265,7 +268,9 @@ impl Server {
         let mut rounds = 0;
         loop {
             let was_full = !client.connection.takes_requests();
-            let mut more = match client.take_packets(now, &mut self.scratch, &mut word) {
+            let read_only = self.quorum.is_missed();
+            let taken = client.take_packets(now, &mut self.scratch, &mut word, read_only);
+            let mut more = match taken {
                 Ok(more) => more,
                 Err(reason) => {
                     tracing::debug!(from = %client.connection.from, %reason, "a client is disconnected");
@@ -327,6 +332,7 @@ impl Server {
             clients: clients.collect(),
             counts: &self.counts,
             uptime: self.shared.clock.now().saturating_sub(self.since),
+            read_only: self.quorum.is_missed(),
         };
         words::answer(word, &seen)
     }
@@ -334,6 +340,14 @@ impl Server {
     /// Ends the sessions of clients that are silent.
     fn sweep(&mut self, now: Duration) {
         self.accept();
+        if self.settings.read_only && self.quorum.look(&self.shared, now) {
+            // Either they have sessions and cannot be served, or they have none and could have: they connect
+            // again, here or elsewhere.
+            for (number, client) in self.clients.iter_mut().filter(|(_, client)| client.greeted) {
+                client.connection.broken = true;
+                self.touched.insert(*number);
+            }
+        }
         #[cfg(feature = "tls")]
         if let Some(tls) = &self.settings.tls {
             self.renewal.renew(tls, now);
@@ -378,6 +392,7 @@ impl Client {
         now: Duration,
         scratch: &mut [u8],
         word: &mut Option<[u8; 4]>,
+        read_only: bool,
     ) -> Result<bool, Cow<'static, str>> {
         let mut more = false;
         while self.connection.takes_requests() {
@@ -396,10 +411,11 @@ impl Client {
                         self.greeted = true;
                         self.decoder.set_limit(self.connection.packet_bytes_max);
                         self.connection.certified = self.stream.certified();
-                        self.connection.handshake(frame).map_err(|_| "no random numbers")?
+                        let greeted = self.connection.handshake(frame, read_only);
+                        greeted.map_err(|_| "no random numbers")?
                     };
                     if !taken {
-                        return Err("a packet that cannot be read".into());
+                        return Err("a packet that cannot be answered".into());
                     }
                 }
                 Ok(None) => break,

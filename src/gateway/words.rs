@@ -44,6 +44,8 @@ pub(super) struct Seen<'a> {
     pub(super) counts: &'a Counts,
     /// How long it has served.
     pub(super) uptime: Duration,
+    /// Whether clients are served reads alone now.
+    pub(super) read_only: bool,
 }
 
 pub(super) struct ClientSeen<'a> {
@@ -58,6 +60,7 @@ impl Seen<'_> {
     fn state(&self) -> &'static str {
         let status = self.shared.status();
         match (status.is_leader, status.leader) {
+            _ if self.read_only => "read-only",
             (true, _) => "leader",
             (false, Some(_)) if self.shared.has_replica => "follower",
             (false, Some(_)) => "observer",
@@ -108,7 +111,7 @@ pub(super) fn answer(word: [u8; 4], seen: &Seen<'_>) -> String {
     let mut text = String::new();
     match &word {
         b"ruok" => text.push_str("imok"),
-        b"isro" => text.push_str("rw"),
+        b"isro" => text.push_str(if seen.read_only { "ro" } else { "rw" }),
         b"srvr" => server(&mut text, seen, false),
         b"stat" => server(&mut text, seen, true),
         b"mntr" => monitor(&mut text, seen),

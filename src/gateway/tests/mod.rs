@@ -1,5 +1,6 @@
 //! A raw client, packet by packet, against a gateway of a cluster in memory.
 
+mod read_only;
 mod requests;
 mod sessions;
 #[cfg(feature = "tls")]

@@ -114,6 +114,8 @@ pub(super) struct Connection {
     pub(super) recipient: Recipient,
     pub(super) shared: Arc<NodeShared>,
     pub(super) from: IpAddr,
+    /// Whether it may do everything, whoever it is.
+    pub(super) skips_acl: bool,
     /// Who it is by its certificate.
     pub(super) certified: Option<Id>,
     /// Since the handshake.
@@ -163,6 +165,7 @@ impl Connection {
             recipient,
             shared,
             from,
+            skips_acl: false,
             certified: None,
             session: None,
             resumed: false,

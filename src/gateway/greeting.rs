@@ -9,7 +9,6 @@ use super::connection::{Connection, ReplyKind};
 use super::wire::handshake::{ConnectRequest, PASSWORD_BYTES};
 use super::wire::jute::{Credential, Jute};
 use crate::node::io::ClientRequest;
-use crate::node::negotiated;
 use crate::node::query::Query;
 use crate::runtime::entropy;
 use crate::runtime::session::SessionShared;
@@ -24,7 +23,7 @@ impl Connection {
     pub(super) fn handshake(&mut self, mut frame: Bytes, read_only: bool) -> Result<bool> {
         let Ok(request) = ConnectRequest::read(&mut frame) else { return Ok(false) };
         let timeout = u64::try_from(request.timeout).unwrap_or(0);
-        let timeout = negotiated(Duration::from_millis(timeout), self.shared.limits.tick);
+        let timeout = self.shared.limits.timeouts.negotiated(Duration::from_millis(timeout));
         if read_only {
             return Ok(self.greet_read_only(request, timeout));
         }
@@ -71,7 +70,11 @@ impl Connection {
     pub(super) fn first_ids(&self) -> Vec<Id> {
         let mut ids = vec![Id::new("ip", self.from.to_string())];
         ids.extend(self.certified.clone());
-        self.shared.schemes.with_super(ids)
+        let mut ids = self.shared.schemes.with_super(ids);
+        if self.skips_acl && !ids.contains(&Id::superuser()) {
+            ids.push(Id::superuser());
+        }
+        ids
     }
 
     fn unknown_session(&mut self, request: ConnectRequest) -> Result<bool> {

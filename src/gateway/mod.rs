@@ -93,6 +93,7 @@ pub struct GatewayBuilder {
     packet_bytes_max: usize,
     words: Vec<[u8; 4]>,
     read_only: bool,
+    skips_acl: bool,
     #[cfg(feature = "tls")]
     tls: Option<GatewayTls>,
 }
@@ -115,6 +116,7 @@ impl Gateway {
             packet_bytes_max: wire::frame::JUTE_MAXBUFFER,
             words: words::named(words::HARMLESS),
             read_only: false,
+            skips_acl: false,
             #[cfg(feature = "tls")]
             tls: None,
         }
@@ -166,6 +168,16 @@ impl GatewayBuilder {
     #[must_use]
     pub fn four_letter_words(mut self, words: &[impl AsRef<str>]) -> GatewayBuilder {
         self.words = words::named(words);
+        self
+    }
+
+    /// Whether all clients may do everything, regardless of ACLs, as a
+    /// [super user](crate::Builder::super_user) does: not by default. Only for a port that nobody else reaches.
+    ///
+    /// Source: ZooKeeper, `skipACL`.
+    #[must_use]
+    pub fn skip_acl(mut self, skips: bool) -> GatewayBuilder {
+        self.skips_acl = skips;
         self
     }
 

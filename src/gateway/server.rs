@@ -231,20 +231,16 @@ impl Server {
             let recipient = Recipient { mailbox: Arc::clone(&self.mailbox), connection: number };
             let (shared, most) = (Arc::clone(&self.shared), self.settings.packet_bytes_max);
             let now = self.shared.clock.now();
+            let authenticator = self.authenticator.clone();
+            let mut connection = Connection::new(recipient, shared, ip, most, authenticator, now);
+            connection.skips_acl = self.settings.skips_acl;
             let client = Client {
                 stream,
                 address: from,
                 since: now,
                 counts: Counts::default(),
                 decoder: FrameDecoder::new(most.min(HANDSHAKE_BYTES), words::KNOWN),
-                connection: Connection::new(
-                    recipient,
-                    shared,
-                    ip,
-                    most,
-                    self.authenticator.clone(),
-                    now,
-                ),
+                connection,
                 readable: true,
                 greeted: false,
             };

@@ -172,8 +172,8 @@ fn configuration(text: &mut String, seen: &Seen<'_>) {
     }
     let _ = writeln!(text, "tickTime={tick}");
     let _ = writeln!(text, "maxClientCnxns={}", seen.settings.connections_per_address_max);
-    let _ = writeln!(text, "minSessionTimeout={}", tick * 2);
-    let _ = writeln!(text, "maxSessionTimeout={}", tick * 20);
+    let _ = writeln!(text, "minSessionTimeout={}", limits.timeouts.least.as_millis());
+    let _ = writeln!(text, "maxSessionTimeout={}", limits.timeouts.most.as_millis());
     let _ = writeln!(text, "clientPortListenBacklog=-1");
     let _ = writeln!(text, "serverId={}", seen.shared.node);
 }

@@ -5,11 +5,14 @@
 #[cfg(feature = "gateway")]
 mod serve;
 
+use std::ffi::OsString;
 use std::fmt::Display;
 use std::io::{self, Write};
 use std::path::PathBuf;
 use std::process::ExitCode;
 
+#[cfg(feature = "gateway")]
+use clap::{CommandFactory, error::ErrorKind};
 use clap::{Parser, Subcommand};
 use quorate::recovery;
 
@@ -26,7 +29,7 @@ struct Arguments {
 enum Command {
     /// Runs a member that serves ZooKeeper's clients, until SIGTERM or SIGINT.
     #[cfg(feature = "gateway")]
-    Serve(serve::Arguments),
+    Serve(Box<serve::Arguments>),
     /// Tells what data directories of stopped instances hold, and changes nothing.
     Inspect {
         /// The directories.
@@ -70,9 +73,9 @@ enum Command {
 }
 
 fn main() -> ExitCode {
-    let well = match Arguments::parse().command {
+    let well = match arguments().command {
         #[cfg(feature = "gateway")]
-        Command::Serve(arguments) => tell(serve::run(arguments)),
+        Command::Serve(arguments) => tell(serve::run(*arguments)),
         Command::Inspect { dirs } => {
             // Each is told of, whatever is wrong with another.
             dirs.iter().filter(|dir| !tell(recovery::inspect(dir))).count() == 0
@@ -88,6 +91,19 @@ fn main() -> ExitCode {
         Command::Restore { file, dir, address } => tell(recovery::restore(file, dir, &address)),
     };
     if well { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
+/// The command line, with the settings of the file that it names.
+fn arguments() -> Arguments {
+    let all = std::env::args_os().collect();
+    #[cfg(feature = "gateway")]
+    let all = {
+        let mut command = Arguments::command();
+        let serve = command.find_subcommand("serve").cloned();
+        let all = serve.map_or(Ok(Vec::clone(&all)), |serve| serve::file::with_file(all, &serve));
+        all.unwrap_or_else(|reason| command.error(ErrorKind::InvalidValue, reason).exit())
+    };
+    Arguments::parse_from::<Vec<OsString>, _>(all)
 }
 
 fn recover(plan: quorate::Result<recovery::Plan>, yes: bool, address: Option<&str>) -> bool {

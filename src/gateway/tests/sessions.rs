@@ -188,3 +188,36 @@ fn an_instance_without_a_replica_serves_too() {
     let resumed = Client::dial(&gateway).greet(seen, opened.session_id, password);
     assert_eq!(resumed.session_id, opened.session_id);
 }
+
+/// S39: a client gets the timeout that it asks for, within the bounds.
+#[test]
+fn timeouts_lie_within_the_bounds() {
+    let bounds = (Duration::from_secs(15), Duration::from_secs(120));
+    let cluster = Cluster::builder().session_timeout_bounds(bounds.0, bounds.1).start(1);
+    let gateway = Gateway::serve(&cluster.node(0), "127.0.0.1:0").unwrap();
+    let opened = Client::dial(&gateway).greet(0, 0, Bytes::new());
+    assert_eq!(opened.timeout, 15_000);
+    let timeout = |asked| cluster.node(0).open_session_with(asked).unwrap().timeout();
+    assert_eq!(timeout(Duration::from_secs(60)), Duration::from_secs(60));
+    assert_eq!(timeout(Duration::from_secs(600)), bounds.1);
+    let (cluster, _gateway) = one();
+    let opened = cluster.node(0).open_session_with(bounds.1).unwrap();
+    assert_eq!(opened.timeout(), Duration::from_secs(40), "20 ticks");
+}
+
+#[test]
+fn clients_may_do_everything_where_access_lists_are_skipped() {
+    let cluster = Cluster::new(1);
+    let session = cluster.node(0).session();
+    session.add_auth("digest", "alice:hers").unwrap();
+    let hers = crate::Acl::creator_all();
+    session.create_with_acl("/hers", b"", CreateMode::Persistent, &hers).unwrap();
+    let serve = |skips| {
+        let builder = Gateway::builder().skip_acl(skips);
+        builder.serve(&cluster.node(0), "127.0.0.1:0").unwrap()
+    };
+    let (strict, open) = (serve(false), serve(true));
+    assert_eq!(Client::open(&strict).code(&set("/hers", b"1")), ErrorCode::NoAuth);
+    assert_eq!(Client::open(&open).code(&set("/hers", b"1")), ErrorCode::Ok);
+    assert_eq!(Client::open(&open).code(&create("/hers/own", b"")), ErrorCode::Ok);
+}

@@ -104,6 +104,8 @@ pub use api::snapshot::Snapshot;
 pub use api::status::{MemberStatus, SessionInfo, Status};
 pub use api::transaction::{Committed, TRANSACTION_ATTEMPTS_MAX, Transaction};
 pub use api::watch::Watch;
+#[cfg(all(feature = "gateway", feature = "tls"))]
+pub use gateway::{ClientCertificates, GatewayTls};
 #[cfg(feature = "gateway")]
 pub use gateway::{Gateway, GatewayBuilder, import};
 pub use recipes::{Lock, LockGuard, LockLost};

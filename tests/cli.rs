@@ -108,3 +108,26 @@ fn a_wrong_call_is_told_from_an_error() {
     assert_eq!(code, 0);
     assert!(told.contains("inspect") && told.contains("recover"), "{told}");
 }
+
+#[cfg(feature = "gateway")]
+#[test]
+fn settings_in_a_file_that_are_wrong_are_named_with_their_line() {
+    let work = tempfile::tempdir().unwrap();
+    let file = work.path().join("quorate.conf");
+    fs::write(&file, "# One member.\npeers = 127.0.0.1:1\ntickTime = soon\n").unwrap();
+    let path = file.to_str().unwrap();
+    let (code, _, error) = quorate(&["serve", "--config", path]);
+    assert_eq!(code, 2, "{error}");
+    assert!(error.contains(&format!("{path}:3: tickTime: invalid value 'soon'")), "{error}");
+    let (code, _, error) = quorate(&["serve", "--config", "none.conf"]);
+    assert_eq!(code, 2, "{error}");
+    assert!(error.contains("cannot read the settings in none.conf"), "{error}");
+    // What only shows when all settings are known.
+    fs::write(&file, "peers = 127.0.0.1:1\nmaxSessionTimeout = 1\n").unwrap();
+    let data = work.path().join("data");
+    let given = ["serve", "--config", path, "--data-dir", data.to_str().unwrap()];
+    let (code, _, error) = quorate(&given);
+    assert_eq!(code, 1, "{error}");
+    assert!(error.contains("session_timeout_bounds"), "{error}");
+    assert!(!data.exists());
+}

@@ -88,7 +88,10 @@ fn znodes_are_read_and_written() {
     let mut set = set.stdin(Stdio::piped()).stdout(Stdio::null()).spawn().unwrap();
     set.stdin.take().unwrap().write_all(b"\xff\0").unwrap();
     assert!(set.wait().unwrap().success());
-    assert_eq!(cluster.json(&["get", "/app/config/limit"])["data"]["bytes"], Value::from(vec![255, 0]));
+    assert_eq!(
+        cluster.json(&["get", "/app/config/limit"])["data"]["bytes"],
+        Value::from(vec![255, 0])
+    );
 
     assert_eq!(cluster.well(&["acl", "/app"]), "cdrwa=world:anyone\n");
     let acl = ["acl", "/app/config/x", "--set", "r=world:anyone,cdrwa=ip:127.0.0.1"];

@@ -9,7 +9,7 @@ use crossbeam_channel::Receiver;
 use crate::api::coordinator::Coordinator;
 use crate::node::client::{Client, ClientConfig};
 use crate::node::io::Now;
-use crate::node::{CONTAINER_PERIOD, LogLimits, MembershipPolicy, NodeConfig};
+use crate::node::{CONTAINER_PERIOD, LogLimits, MembershipPolicy, NodeConfig, TimeoutBounds};
 use crate::runtime::clock::Clock;
 use crate::runtime::directory::{self, Opened};
 use crate::runtime::naming::Naming;
@@ -55,6 +55,8 @@ pub struct Builder {
     pub(crate) session_timeout: Duration,
     pub(crate) request_timeout: Duration,
     pub(crate) tick: Duration,
+    timeouts: Option<TimeoutBounds>,
+    pub(crate) container_period: Duration,
     pub(crate) heartbeat: Duration,
     pub(crate) pending_requests_max: usize,
     pub(crate) schemes: Schemes,
@@ -78,6 +80,8 @@ impl Default for Builder {
             session_timeout: Duration::from_secs(10),
             request_timeout: Duration::from_secs(30),
             tick: Duration::from_secs(2),
+            timeouts: None,
+            container_period: CONTAINER_PERIOD,
             heartbeat: Duration::from_millis(50),
             pending_requests_max: 65_536,
             schemes: Schemes::default(),
@@ -156,8 +160,8 @@ impl Builder {
         self
     }
 
-    /// How long a session outlives its process: 10 seconds by default, and always between 2 and 20
-    /// ticks. A session whose node cannot reach the quorum counts as lost after nine tenths of
+    /// How long a session outlives its process: 10 seconds by default, within the
+    /// [bounds](Builder::session_timeout_bounds). A session whose node cannot reach the quorum counts as lost after nine tenths of
     /// this, before the cluster gives its locks to another.
     #[must_use]
     pub fn session_timeout(mut self, timeout: Duration) -> Builder {
@@ -172,7 +176,40 @@ impl Builder {
         self
     }
 
-    /// ZooKeeper's tick, which only limits session timeouts (2 to 20 ticks): 2 seconds by default.
+    /// The shortest and the longest timeout of a session that this instance opens or takes up: 2 and 20
+    /// [ticks](Builder::tick) by default. One that asks for less or more gets these. The shortest must be at least
+    /// 4 heartbeats, and the longest at most 20 hours.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    ///
+    /// let builder = quorate::Coordinator::builder()
+    ///     .session_timeout_bounds(Duration::from_secs(1), Duration::from_secs(120));
+    /// ```
+    ///
+    /// Source: ZooKeeper, `minSessionTimeout` and `maxSessionTimeout`.
+    #[must_use]
+    pub fn session_timeout_bounds(mut self, least: Duration, most: Duration) -> Builder {
+        self.timeouts = Some(TimeoutBounds { least, most });
+        self
+    }
+
+    pub(crate) fn timeouts(&self) -> TimeoutBounds {
+        self.timeouts.unwrap_or(TimeoutBounds::of(self.tick))
+    }
+
+    /// How often this instance, while it leads, looks for [containers](crate::CreateMode::Container) that are
+    /// empty, and deletes them: every minute by default.
+    ///
+    /// Source: ZooKeeper, `znode.container.checkIntervalMs`.
+    #[must_use]
+    pub fn container_check_interval(mut self, interval: Duration) -> Builder {
+        self.container_period = interval;
+        self
+    }
+
+    /// ZooKeeper's tick, which limits session timeouts (2 to 20 ticks, unless they
+    /// [are set](Builder::session_timeout_bounds)): 2 seconds by default.
     #[must_use]
     pub fn tick(mut self, tick: Duration) -> Builder {
         self.tick = tick;
@@ -287,6 +324,17 @@ impl Builder {
         if self.tick < self.heartbeat * 2 || self.tick > Duration::from_secs(3600) {
             return invalid("tick", "it must be at least 2 heartbeats and at most an hour");
         }
+        let TimeoutBounds { least, most } = self.timeouts();
+        let setting = "session_timeout_bounds";
+        if least < self.heartbeat * 4 || most < least {
+            return invalid(setting, "the least is at least 4 heartbeats and at most the most");
+        }
+        if most > Duration::from_secs(20 * 3600) {
+            return invalid(setting, "the most is at most 20 hours");
+        }
+        if self.container_period < self.heartbeat {
+            return invalid("container_check_interval", "it must be at least a heartbeat");
+        }
         if self.session_timeout.is_zero() {
             return invalid("session_timeout", "it must not be zero");
         }
@@ -355,7 +403,8 @@ impl Builder {
         let config = NodeConfig {
             heartbeat: self.heartbeat,
             tick: self.tick,
-            container_period: CONTAINER_PERIOD,
+            timeouts: self.timeouts(),
+            container_period: self.container_period,
             version: self.version,
             seed: entropy::number()?,
             log: LogLimits::default(),
@@ -418,6 +467,7 @@ impl Builder {
             request_timeout: self.request_timeout,
             session_timeout: self.session_timeout,
             tick: self.tick,
+            timeouts: self.timeouts(),
             watch_capacity: crate::WATCH_CAPACITY,
         }
     }
@@ -442,6 +492,7 @@ impl Builder {
         let config = ClientConfig {
             heartbeat: self.heartbeat,
             tick: self.tick,
+            timeouts: self.timeouts(),
             version: self.version,
             seed: entropy::number()?,
         };

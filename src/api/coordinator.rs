@@ -142,7 +142,7 @@ impl Coordinator {
         self.open_session_with(self.shared().limits.session_timeout)
     }
 
-    /// Opens another session with its own timeout, which is limited to between 2 and 20 ticks. Does
+    /// Opens another session with its own timeout, within the [bounds](crate::Builder::session_timeout_bounds). Does
     /// not block.
     ///
     /// # Errors
@@ -177,7 +177,8 @@ impl Coordinator {
         self.resume_as(session, password, None)
     }
 
-    /// As [`Coordinator::resume`], with a new timeout, which is limited to between 2 and 20 ticks.
+    /// As [`Coordinator::resume`], with a new timeout, within the
+    /// [bounds](crate::Builder::session_timeout_bounds).
     /// The session keeps it from then on, also when it is resumed again. A shorter one does not end
     /// the session sooner than its former holder was promised.
     ///

@@ -13,7 +13,6 @@ use crate::api::multi::Multi;
 use crate::api::nonblocking::NonBlocking;
 use crate::api::owner::Owner;
 use crate::node::io::{ClientRequest, RequestId};
-use crate::node::negotiated;
 use crate::runtime::chroot::Root;
 use crate::runtime::pending::Pending;
 use crate::runtime::session::SessionShared;
@@ -80,7 +79,7 @@ impl Session {
     pub(crate) fn open(owner: &Arc<Owner>, timeout: Duration) -> Result<(Session, Pending<()>)> {
         let holder = entropy::number()?;
         let (id, secret) = (SessionId(entropy::number()?), entropy::bytes()?);
-        let timeout = negotiated(timeout, owner.shared.limits.tick);
+        let timeout = owner.shared.limits.timeouts.negotiated(timeout);
         let session = SessionShared::new(id, holder, secret, timeout);
         Session::hold(owner, session, |request, known| {
             let &SessionShared { id: session, holder, secret, .. } = known;
@@ -95,7 +94,7 @@ impl Session {
         (id, secret): (SessionId, [u8; 16]),
         timeout: Option<Duration>,
     ) -> Result<(Session, Pending<()>)> {
-        let timeout = timeout.map(|timeout| negotiated(timeout, owner.shared.limits.tick));
+        let timeout = timeout.map(|timeout| owner.shared.limits.timeouts.negotiated(timeout));
         let holder = entropy::number()?;
         let session = SessionShared::new(id, holder, secret, timeout.unwrap_or_default());
         Session::hold(owner, session, |request, known| {
@@ -189,7 +188,8 @@ impl Session {
         self.inner.session.secret
     }
 
-    /// The session's timeout: the one requested, limited to between 2 and 20 ticks.
+    /// The session's timeout: the one requested, within the
+    /// [bounds](crate::Builder::session_timeout_bounds).
     pub fn timeout(&self) -> Duration {
         self.inner.session.timeout()
     }

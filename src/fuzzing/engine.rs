@@ -15,6 +15,7 @@ use bytes::Bytes;
 use crate::machine::State;
 use crate::machine::command::{Batch, Command, Op, Request};
 use crate::machine::snapshot::ChunkWriter;
+use crate::node::TimeoutBounds;
 use crate::node::io::{
     ClientRequest, DiskOp, Effects, Input, Now, Problem, RequestId, Time, WatchId, Write,
 };
@@ -566,6 +567,7 @@ fn start(disk: &MemoryDisk, now: Now, seed: u64) -> (MemoryStore, Node) {
     let config = NodeConfig {
         heartbeat: HEARTBEAT,
         tick,
+        timeouts: TimeoutBounds::of(tick),
         container_period,
         version,
         seed,

@@ -12,7 +12,7 @@ use crate::machine::snapshot::{ChunkReader, ChunkWriter};
 use crate::node::io::{Input, Now, Time};
 use crate::node::message::{MESSAGE_BYTES_MAX, PeerMessage};
 use crate::node::stored::{Boot, HardState, SnapshotMeta, Voting};
-use crate::node::{CONTAINER_PERIOD, LogLimits, Node, NodeConfig};
+use crate::node::{CONTAINER_PERIOD, LogLimits, Node, NodeConfig, TimeoutBounds};
 use crate::transport::frame::FrameReader;
 use crate::transport::handshake::{Answer, HANDSHAKE_BYTES_MAX, Hello};
 use crate::types::path;
@@ -129,6 +129,7 @@ fn fresh_node() -> Node {
     let config = NodeConfig {
         heartbeat,
         tick,
+        timeouts: TimeoutBounds::of(tick),
         container_period,
         version,
         seed: 1,

@@ -19,11 +19,13 @@ use super::wire::codes::{ErrorCode, KeeperState, OpCode, ReservedXid};
 use super::wire::handshake::ConnectRequest;
 use super::wire::jute::Jute;
 use super::wire::response::{ReplyHeader, WatcherEvent, append_reply};
+use crate::machine::Tree;
 use crate::node::io::{ClientRequest, RequestId, WatchId};
 use crate::node::query::{Answer, Query, Read};
 use crate::runtime::mailbox::{Delivery, Recipient};
 use crate::runtime::session::SessionShared;
 use crate::runtime::shared::{Asker, NodeShared};
+use crate::types::acl::Id;
 use crate::types::error::{Error, Result};
 use crate::types::session::SessionState;
 use crate::types::watch::{EventKind, WatchEvent, WatcherType};
@@ -116,9 +118,16 @@ pub(super) struct Connection {
     pub(super) recipient: Recipient,
     pub(super) shared: Arc<NodeShared>,
     pub(super) from: IpAddr,
+    /// Whether it may do everything, whoever it is.
+    pub(super) skips_acl: bool,
+    /// Who it is by its certificate.
+    pub(super) certified: Option<Id>,
     /// Since the handshake.
     pub(super) session: Option<Arc<SessionShared>>,
     pub(super) resumed: bool,
+    /// The znodes that it reads, without a quorum, when its session is not one of the cluster's: see
+    /// `read_only`.
+    pub(super) reads_alone: Option<Arc<Tree>>,
     waiting: VecDeque<Waiting>,
     waiting_bytes: usize,
     /// How many requests have been replied to.
@@ -160,8 +169,11 @@ impl Connection {
             recipient,
             shared,
             from,
+            skips_acl: false,
+            certified: None,
             session: None,
             resumed: false,
+            reads_alone: None,
             waiting: VecDeque::new(),
             waiting_bytes: 0,
             replied: 0,
@@ -280,7 +292,12 @@ impl Connection {
         {
             let part = last.parts.len() - last.missing;
             match read {
-                Some(read) => return self.ask_query(part, Query::Read { read, watch: None }),
+                Some(read) => {
+                    self.ask_query(part, Query::Read { read, watch: None });
+                    if self.reads_alone.is_none() {
+                        return;
+                    }
+                }
                 None => self.answer_now(part, Err(Error::NoNode { path: String::new() })),
             }
         }
@@ -337,7 +354,7 @@ impl Connection {
         }
         // Whatever is answered later is answered by a state that has all of these.
         self.send_events(Zxid::MAX);
-        if self.waiting.is_empty() && self.events.is_empty() {
+        if self.waiting.is_empty() && self.events.is_empty() && self.reads_alone.is_none() {
             self.zxid = self.zxid.max(zxid);
         }
         self.broken |= self.events.len() > EVENTS_MAX;
@@ -405,7 +422,9 @@ impl Connection {
 
     pub(super) fn unwatch(&mut self, watch: WatchId) {
         self.watches.forget(watch);
-        self.shared.send(None, ClientRequest::Unwatch { watch });
+        if self.reads_alone.is_none() {
+            self.shared.send(None, ClientRequest::Unwatch { watch });
+        }
     }
 
     /// Whether nothing has come from the client for the whole timeout of its session.
@@ -417,7 +436,9 @@ impl Connection {
     /// Ends the session, since its client is silent.
     pub(super) fn expire(&mut self) {
         self.broken = true;
-        if let Some(session) = self.session.take() {
+        if let Some(session) = self.session.take()
+            && self.reads_alone.is_none()
+        {
             self.shared.close_session(&session);
         }
     }
@@ -425,7 +446,7 @@ impl Connection {
     /// The socket is gone: the session is left for the client to take up again, here or elsewhere.
     pub(super) fn leave(&mut self) {
         let Some(session) = self.session.take() else { return };
-        if self.shared.detach(&session) {
+        if self.reads_alone.is_some() || self.shared.detach(&session) {
             return;
         }
         // If it is not this connection's any more, nobody minds.

@@ -6,9 +6,12 @@
 //! ```
 //!
 //! - [`wire`] is the protocol: bytes to requests, replies to bytes. It knows no session and no socket.
-//! - [`server`] is the thread with the sockets.
+//! - [`server`] is the thread with the sockets, [`stream`] one of these, and [`tls`] has the certificates.
 //! - [`connection`] is one client: what it waits for, its watches, and the order of what it is sent.
-//! - [`requests`] turns its requests into those of a session, and [`replies`] the answers into replies.
+//! - [`greeting`] is its first packet, which opens its session.
+//! - [`requests`] and [`multi`] turn its requests into those of a session, and [`replies`] the answers into
+//!   replies.
+//! - [`read_only`] stands in for the node while there is no quorum.
 //! - [`convert`] has the values that differ: errors, stats, access lists.
 //! - [`words`] answers the four-letter words, from the figures of [`counts`].
 //! - [`import`] is a client itself: it copies a tree out of a ZooKeeper.
@@ -20,12 +23,18 @@ mod authentication;
 mod connection;
 mod convert;
 mod counts;
+mod greeting;
 pub mod import;
+mod multi;
+mod read_only;
 mod replies;
 mod requests;
 mod server;
+mod stream;
 #[cfg(test)]
 mod tests;
+#[cfg(feature = "tls")]
+mod tls;
 mod watches;
 mod wire;
 mod words;
@@ -40,6 +49,8 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use self::server::{Server, Stop};
+#[cfg(feature = "tls")]
+pub use self::tls::{ClientCertificates, GatewayTls};
 use crate::Coordinator;
 use crate::types::error::{Error, Result};
 
@@ -49,8 +60,8 @@ use crate::types::error::{Error, Result};
 /// can take the same locks. A client that loses this instance goes on at another one with its session, its
 /// ephemeral znodes and its watches. Dropping the gateway ends the connections, not the sessions.
 ///
-/// Whoever reaches the port can open sessions: keep it on the loopback interface or in a network that you
-/// trust, and protect znodes by ACLs. What differs from a ZooKeeper server: `docs/gateway.md`.
+/// Without [certificates](GatewayBuilder::tls), whoever reaches the port can open sessions: keep it on the
+/// loopback interface or in a network that you trust, and protect znodes by ACLs. What differs from a ZooKeeper server: `docs/gateway.md`.
 ///
 /// ```
 /// use quorate::{Gateway, testing::Cluster};
@@ -83,6 +94,10 @@ pub struct GatewayBuilder {
     connections_per_address_max: usize,
     packet_bytes_max: usize,
     words: Vec<[u8; 4]>,
+    read_only: bool,
+    skips_acl: bool,
+    #[cfg(feature = "tls")]
+    tls: Option<GatewayTls>,
 }
 
 impl Gateway {
@@ -102,6 +117,10 @@ impl Gateway {
             connections_per_address_max: 0,
             packet_bytes_max: wire::frame::JUTE_MAXBUFFER,
             words: words::named(words::HARMLESS),
+            read_only: false,
+            skips_acl: false,
+            #[cfg(feature = "tls")]
+            tls: None,
         }
     }
 
@@ -112,6 +131,13 @@ impl Gateway {
 }
 
 impl GatewayBuilder {
+    fn is_secure(&self) -> bool {
+        #[cfg(feature = "tls")]
+        return self.tls.is_some();
+        #[cfg(not(feature = "tls"))]
+        false
+    }
+
     /// How many clients are connected at once, at most: 10,000 by default. Further ones are disconnected at
     /// once, and try another instance.
     #[must_use]
@@ -144,6 +170,40 @@ impl GatewayBuilder {
     #[must_use]
     pub fn four_letter_words(mut self, words: &[impl AsRef<str>]) -> GatewayBuilder {
         self.words = words::named(words);
+        self
+    }
+
+    /// Whether all clients may do everything, regardless of ACLs, as a
+    /// [super user](crate::Builder::super_user) does: not by default. Only for a port that nobody else reaches.
+    ///
+    /// Source: ZooKeeper, `skipACL`.
+    #[must_use]
+    pub fn skip_acl(mut self, skips: bool) -> GatewayBuilder {
+        self.skips_acl = skips;
+        self
+    }
+
+    /// Whether clients that allow it are served reads while this instance has no quorum: not by default. They read
+    /// what its replica has, which may be old, under a session that is not the cluster's; writes fail with
+    /// `NotReadOnly`. When there has been no quorum for a [tick](crate::Builder::tick), all clients are
+    /// disconnected, and those that do not allow it are refused. When there is one again, all are disconnected
+    /// once more, so that they connect with their sessions.
+    ///
+    /// Without a replica, as on a [client](crate::Builder::client), it has no effect.
+    ///
+    /// Source: ZooKeeper, `readonlymode.enabled`.
+    #[must_use]
+    pub fn read_only_mode(mut self, enabled: bool) -> GatewayBuilder {
+        self.read_only = enabled;
+        self
+    }
+
+    /// Clients connect over TLS, and no others: see [`GatewayTls`]. For clients without TLS, open another gateway
+    /// at another port. A client has ten seconds for its handshake.
+    #[cfg(feature = "tls")]
+    #[must_use]
+    pub fn tls(mut self, tls: GatewayTls) -> GatewayBuilder {
+        self.tls = Some(tls);
         self
     }
 

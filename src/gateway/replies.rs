@@ -199,7 +199,8 @@ impl Connection {
                 let (id, secret) = (session.id.0.cast_signed(), session.secret);
                 let timeout = i32::try_from(timeout_ms).unwrap_or(i32::MAX);
                 let secret = Bytes::copy_from_slice(&secret);
-                self.respond(&ConnectResponse::accepted(request, timeout, id, secret));
+                let read_only = self.reads_alone.is_some();
+                self.respond(&ConnectResponse::accepted(request, timeout, id, secret, read_only));
             }
             Some((_, Err(Error::SessionExpired { .. } | Error::WrongPassword { .. }))) => {
                 self.session = None;

@@ -3,30 +3,22 @@
 //! What ZooKeeper refuses before it looks at its tree is refused here; everything else is the node's to decide.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use bytes::Bytes;
 
 use super::connection::{Connection, ReplyKind};
 use super::convert::{acl_asked, container_mode, expected, is_open, mode, ttl_mode};
-use super::wire::codes::{
-    AddWatchMode, CreateFlags, ErrorCode, OpCode, WatcherType as WireWatcherType,
-};
-use super::wire::handshake::{ConnectRequest, PASSWORD_BYTES};
-use super::wire::jute::{Credential, Jute};
-use super::wire::request::{self, Decoded, MultiOp, Request, decode};
+use super::wire::codes::{AddWatchMode, ErrorCode, OpCode, WatcherType as WireWatcherType};
+use super::wire::jute::Credential;
+use super::wire::request::{self, Decoded, Request, decode};
 use crate::machine::command::Op;
 use crate::node::io::{ClientRequest, RequestId, WatchId, Write};
-use crate::node::negotiated;
 use crate::node::query::{Query, Read};
-use crate::runtime::entropy;
-use crate::runtime::session::SessionShared;
-use crate::runtime::shared::Asker;
 use crate::types::acl::{Acl, Id};
 use crate::types::error::{Error, Result};
 use crate::types::path;
 use crate::types::watch::WatcherType;
-use crate::types::znode::{Condition, CreateMode, SessionId, Zxid};
+use crate::types::znode::{CreateMode, Zxid};
 
 /// A watch that a client had before it reconnected, and how to find out what it missed.
 #[derive(Debug)]
@@ -58,65 +50,17 @@ pub(super) enum OneShot {
 }
 
 impl Connection {
-    /// Takes the first packet. Returns `false` if it cannot be read.
-    pub(super) fn handshake(&mut self, mut frame: Bytes) -> Result<bool> {
-        let Ok(request) = ConnectRequest::read(&mut frame) else { return Ok(false) };
-        let timeout = u64::try_from(request.timeout).unwrap_or(0);
-        let timeout = negotiated(Duration::from_millis(timeout), self.shared.limits.tick);
-        let holder = entropy::number()?;
-        self.resumed = request.session_id != 0;
-        let (id, secret) = if self.resumed {
-            let Credential(password) = &request.password;
-            let password: Option<[u8; PASSWORD_BYTES]> =
-                password.as_deref().and_then(|password| password.try_into().ok());
-            // One of another length is nobody's.
-            let Some(secret) = password else { return self.unknown_session(request) };
-            (SessionId(request.session_id.cast_unsigned()), secret)
-        } else {
-            (new_session()?, entropy::bytes()?)
-        };
-        let session = Arc::new(SessionShared::new(id, holder, secret, timeout));
-        let _ = session.recipient.set(self.recipient.clone());
-        self.session = Some(Arc::clone(&session));
-        let newer = u64::try_from(request.last_zxid_seen).is_ok_and(|seen| {
-            let has = self.shared.tree().zxid();
-            seen > has
-        });
-        let resumed = self.resumed;
-        self.expect(0, ReplyKind::Connect(request), 1 + usize::from(newer));
-        let open = |request| match resumed {
-            true => {
-                let timeout = Some(timeout);
-                ClientRequest::Resume { request, session: id, holder, secret, timeout }
-            }
-            false => ClientRequest::Open { request, session: id, holder, secret, timeout },
-        };
-        self.ask(0, open, None);
-        if newer {
-            self.ask_query(1, Query::Sync);
-        }
-        let ids = vec![Id::new("ip", self.from.to_string())];
-        session.ids.store(Arc::new(ids.clone()));
-        let introduce = ClientRequest::Introduce { session: id, ids };
-        self.shared.send(Some(Asker::Holder(session)), introduce);
-        Ok(true)
-    }
-
-    fn unknown_session(&mut self, request: ConnectRequest) -> Result<bool> {
-        let (id, timeout) = (new_session()?, Duration::from_secs(1));
-        // Nobody ever opens it.
-        self.session = Some(Arc::new(SessionShared::new(id, 0, [0; PASSWORD_BYTES], timeout)));
-        self.expect(0, ReplyKind::Connect(request), 1);
-        let refused = Err(Error::WrongPassword { session: id });
-        self.answer_now(0, refused);
-        Ok(true)
-    }
-
     /// Takes a packet behind the first. Returns `false` if it cannot be answered.
     pub(super) fn request(&mut self, frame: Bytes) -> bool {
         let Ok((header, decoded)) = decode(frame) else { return false };
         let xid = header.xid;
         self.op = header.op;
+        if self.reads_alone.is_some()
+            && OpCode::try_from(header.op).is_ok_and(|op| self.may_not(op))
+        {
+            self.expect(xid, ReplyKind::Code(ErrorCode::NotReadOnly), 0);
+            return true;
+        }
         let request = match decoded {
             Decoded::Unreadable(OpCode::Auth | OpCode::Sasl) => return false,
             Decoded::Request(Request::Sasl(request::Sasl { token: Credential(None) })) => {
@@ -263,7 +207,7 @@ impl Connection {
         Ok(())
     }
 
-    fn create_op(
+    pub(super) fn create_op(
         &self,
         body: request::Create,
         mode: impl FnOnce(i32) -> Result<CreateMode, ErrorCode>,
@@ -289,7 +233,7 @@ impl Connection {
         })
     }
 
-    fn delete_op(body: request::Delete) -> Result<Op, ErrorCode> {
+    pub(super) fn delete_op(body: request::Delete) -> Result<Op, ErrorCode> {
         let path = body.path.ok_or(ErrorCode::MarshallingError)?;
         match path::validate(&path) {
             Ok(()) => Ok(Op::Delete { path, version: expected(body.version) }),
@@ -298,7 +242,7 @@ impl Connection {
         }
     }
 
-    fn set_op(body: request::SetData) -> Result<Op, ErrorCode> {
+    pub(super) fn set_op(body: request::SetData) -> Result<Op, ErrorCode> {
         let path = body.path.ok_or(ErrorCode::BadArguments)?;
         let data = body.data.into();
         Ok(Op::Set { path: written(path)?, data, version: expected(body.version) })
@@ -330,89 +274,18 @@ impl Connection {
         Ok(())
     }
 
-    fn multi(&mut self, xid: i32, ops: Vec<MultiOp>) -> Result<(), ErrorCode> {
-        let kinds = ops.iter().map(MultiOp::result).collect();
-        let mut all = Vec::with_capacity(ops.len());
-        let mut refused = None;
-        for (place, op) in ops.into_iter().enumerate() {
-            match self.multi_op(op) {
-                Err(ErrorCode::MarshallingError) => return Err(ErrorCode::MarshallingError),
-                _ if refused.is_some() => {}
-                Ok(op) => all.push(op),
-                Err(code) => {
-                    // Those before it may fail, too, and then that is what counts. What stands for it fails.
-                    let condition = Condition::Version(u64::MAX);
-                    all.push(Op::Check { path: "/".to_owned(), condition });
-                    refused = Some((place, code));
-                }
-            }
-        }
-        self.write(xid, ReplyKind::Multi { kinds, refused }, Write::Multi(all));
-        Ok(())
-    }
-
-    fn multi_op(&self, op: MultiOp) -> Result<Op, ErrorCode> {
-        // In a multi the flags decide, and not the op.
-        let by_flags = |flags| match flags == i32::from(CreateFlags::Container) {
-            true => Ok(CreateMode::Container),
-            false => mode(flags),
-        };
-        Ok(match op {
-            MultiOp::Create(body) | MultiOp::Create2(body) => self.create_op(body, by_flags)?,
-            MultiOp::CreateContainer(body) => self.create_op(body, container_mode)?,
-            MultiOp::CreateTtl(body) => {
-                let request::CreateTtl { path, data, acl, flags, ttl } = body;
-                let body = request::Create { path, data, acl, flags };
-                match CreateFlags::try_from(flags).is_ok_and(CreateFlags::has_ttl) {
-                    true => self.create_op(body, |flags| ttl_mode(flags, ttl))?,
-                    false => self.create_op(body, by_flags)?,
-                }
-            }
-            MultiOp::Delete(body) => Self::delete_op(body)?,
-            MultiOp::SetData(body) if body.path.is_none() => {
-                return Err(ErrorCode::MarshallingError);
-            }
-            MultiOp::SetData(body) => Self::set_op(body)?,
-            MultiOp::Check(body) => {
-                let path = body.path.ok_or(ErrorCode::MarshallingError)?;
-                let condition = match expected(body.version) {
-                    Some(version) => Condition::Version(version),
-                    None => Condition::Exists,
-                };
-                Op::Check { path: written(path)?, condition }
-            }
-            MultiOp::GetChildren(_) | MultiOp::GetData(_) => {
-                return Err(ErrorCode::MarshallingError);
-            }
-        })
-    }
-
-    fn read_several(&mut self, xid: i32, ops: Vec<MultiOp>) -> Result<(), ErrorCode> {
-        if ops.iter().any(|op| !op.is_read() || op.has_no_path()) {
-            return Err(ErrorCode::MarshallingError);
-        }
-        let read = |op| {
-            let (path, children) = match op {
-                MultiOp::GetChildren(body) => (body.path, true),
-                MultiOp::GetData(body) => (body.path, false),
-                _ => (None, false),
-            };
-            let path = read_path(path).ok()?;
-            Some(if children { Read::Children { path } } else { Read::Get { path } })
-        };
-        let (count, reads) = (ops.len(), ops.into_iter().map(read).collect());
-        self.expect(xid, ReplyKind::MultiRead(reads), count);
-        self.read_on();
-        Ok(())
-    }
-
     fn authenticate(&mut self, xid: i32, body: request::Auth) {
         let Credential(credentials) = body.auth;
         let scheme = body.scheme.unwrap_or_default();
-        match scheme.as_str() {
-            "ip" => self.authenticated(xid, Ok(vec![Id::new("ip", self.from.to_string())])),
+        match (scheme.as_str(), self.certified.clone()) {
+            // It has this id already.
+            ("x509", Some(id)) => {
+                let ids = self.shared.schemes.with_super(vec![id]);
+                self.authenticated(xid, Ok(ids));
+            }
+            ("ip", _) => self.authenticated(xid, Ok(vec![Id::new("ip", self.from.to_string())])),
             // An x509 id comes from a certificate, not from a request.
-            "x509" | "world" | "auth" | "super" | "" => {
+            ("x509" | "world" | "auth" | "super" | "", _) => {
                 let reason = "clients of a gateway cannot ask for it".to_owned();
                 self.authenticated(xid, Err(Error::AuthFailed { scheme, reason }));
             }
@@ -490,9 +363,12 @@ impl Connection {
         }
     }
 
-    fn write(&mut self, xid: i32, what: ReplyKind, command: Write) {
+    pub(super) fn write(&mut self, xid: i32, what: ReplyKind, command: Write) {
         let Some(session) = self.session.as_ref().map(|session| session.id) else { return };
         self.expect(xid, what, 1);
+        if self.reads_alone.is_some() {
+            return self.write_nothing(command);
+        }
         self.ask(0, |request: RequestId| ClientRequest::Write { request, session, command }, None);
     }
 
@@ -507,22 +383,15 @@ impl Connection {
             self.watches.ask(watch, Arc::clone(path), kind);
             watch
         });
+        if let Some(tree) = self.reads_alone.clone() {
+            return self.read_here(part, &query, &tree);
+        }
         self.ask(part, |request| ClientRequest::Query { request, session, query }, watch);
     }
 }
 
-fn new_session() -> Result<SessionId> {
-    loop {
-        let id = entropy::number()?;
-        // 0 stands for a new session, and tools print negative ones badly.
-        if id << 1 != 0 {
-            return Ok(SessionId(id & (u64::MAX >> 1)));
-        }
-    }
-}
-
 /// The path of a write that is not a create.
-fn written(path: String) -> Result<String, ErrorCode> {
+pub(super) fn written(path: String) -> Result<String, ErrorCode> {
     match path::validate(&path) {
         Ok(()) => Ok(path),
         Err(_) => Err(ErrorCode::BadArguments),
@@ -535,7 +404,7 @@ fn has_no_parent(path: &str) -> bool {
 }
 
 /// The path of a read: no path is the root, and what no znode can have is no znode.
-fn read_path(path: Option<String>) -> Result<Arc<str>, ErrorCode> {
+pub(super) fn read_path(path: Option<String>) -> Result<Arc<str>, ErrorCode> {
     let path = path.ok_or(ErrorCode::MarshallingError)?;
     if path.is_empty() {
         return Ok("/".into());

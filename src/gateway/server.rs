@@ -1,19 +1,23 @@
 //! The thread with the sockets of a gateway.
 
+use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
-use std::io::{self, Read, Write};
+use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use bytes::{Buf, BytesMut};
 use mio::net::{TcpListener, TcpStream};
 use mio::{Events, Interest, Poll, Token, Waker};
 
 use super::authentication::Authenticator;
 use super::connection::Connection;
 use super::counts::Counts;
+use super::read_only::Quorum;
+use super::stream::Stream;
+#[cfg(feature = "tls")]
+use super::tls::Renewal;
 use super::wire::frame::{FrameDecoder, Incoming};
 use super::words::{self, ClientSeen, Seen};
 use super::{GatewayBuilder, PAUSE, SWEEP};
@@ -31,9 +35,7 @@ const HANDSHAKE_BYTES: usize = 1 << 10;
 const ROUNDS_MAX: usize = 16;
 /// How many bytes are read at once.
 const READ_BYTES: usize = 64 << 10;
-/// A larger buffer is given back when it is empty.
-const KEPT_BYTES: usize = 4 << 10;
-/// How long a client may take for its first packet.
+/// How long a client may take for its first packet, with a handshake of TLS.
 const HANDSHAKE: Duration = Duration::from_secs(10);
 
 /// Ends the thread.
@@ -70,10 +72,13 @@ pub(super) struct Server {
     authenticator: Authenticator,
     counts: Counts,
     since: Duration,
+    quorum: Quorum,
+    #[cfg(feature = "tls")]
+    renewal: Renewal,
 }
 
 struct Client {
-    stream: TcpStream,
+    stream: Stream,
     address: SocketAddr,
     since: Duration,
     counts: Counts,
@@ -115,6 +120,9 @@ impl Server {
             authenticator,
             counts: Counts::default(),
             since,
+            quorum: Quorum::default(),
+            #[cfg(feature = "tls")]
+            renewal: Renewal::new(since),
         })
     }
 
@@ -212,30 +220,41 @@ impl Server {
             if self.poll.registry().register(&mut stream, token, interest).is_err() {
                 continue;
             }
+            let stream = match self.open(stream) {
+                Ok(stream) => stream,
+                Err(error) => {
+                    tracing::error!(%error, "the gateway cannot begin a connection");
+                    continue;
+                }
+            };
             *self.from.entry(ip).or_default() += 1;
             let recipient = Recipient { mailbox: Arc::clone(&self.mailbox), connection: number };
             let (shared, most) = (Arc::clone(&self.shared), self.settings.packet_bytes_max);
             let now = self.shared.clock.now();
+            let authenticator = self.authenticator.clone();
+            let mut connection = Connection::new(recipient, shared, ip, most, authenticator, now);
+            connection.skips_acl = self.settings.skips_acl;
             let client = Client {
                 stream,
                 address: from,
                 since: now,
                 counts: Counts::default(),
                 decoder: FrameDecoder::new(most.min(HANDSHAKE_BYTES), words::KNOWN),
-                connection: Connection::new(
-                    recipient,
-                    shared,
-                    ip,
-                    most,
-                    self.authenticator.clone(),
-                    now,
-                ),
+                connection,
                 readable: true,
                 greeted: false,
             };
             self.clients.insert(number, client);
             self.touched.insert(number);
         }
+    }
+
+    fn open(&self, socket: TcpStream) -> io::Result<Stream> {
+        #[cfg(feature = "tls")]
+        if let Some(tls) = &self.settings.tls {
+            return Stream::secured(socket, tls);
+        }
+        Ok(Stream::plain(socket))
     }
 
     /// Reads, asks, replies and writes, as far as all that goes.
@@ -245,16 +264,18 @@ impl Server {
         let mut rounds = 0;
         loop {
             let was_full = !client.connection.takes_requests();
-            let mut more = match client.take_packets(now, &mut self.scratch, &mut word) {
+            let read_only = self.quorum.is_missed();
+            let taken = client.take_packets(now, &mut self.scratch, &mut word, read_only);
+            let mut more = match taken {
                 Ok(more) => more,
                 Err(reason) => {
-                    tracing::debug!(from = %client.connection.from, reason, "a client is disconnected");
+                    tracing::debug!(from = %client.connection.from, %reason, "a client is disconnected");
                     client.connection.broken = true;
                     false
                 }
             };
             client.connection.flush(self.zxid);
-            if client.write().is_err() {
+            if client.stream.write(&mut client.connection.out).is_err() {
                 client.connection.broken = true;
             }
             more |= was_full && client.connection.takes_requests();
@@ -276,10 +297,10 @@ impl Server {
             if let Some(client) = self.clients.get_mut(&number) {
                 client.connection.out.extend_from_slice(answer.as_bytes());
                 client.connection.closes = true;
-                let _ = client.write();
+                let _ = client.stream.write(&mut client.connection.out);
             }
         }
-        if self.clients.get(&number).is_some_and(|client| client.connection.is_over()) {
+        if self.clients.get(&number).is_some_and(Client::is_over) {
             self.drop_client(number);
         }
     }
@@ -307,6 +328,7 @@ impl Server {
             clients: clients.collect(),
             counts: &self.counts,
             uptime: self.shared.clock.now().saturating_sub(self.since),
+            read_only: self.quorum.is_missed(),
         };
         words::answer(word, &seen)
     }
@@ -314,6 +336,18 @@ impl Server {
     /// Ends the sessions of clients that are silent.
     fn sweep(&mut self, now: Duration) {
         self.accept();
+        if self.settings.read_only && self.quorum.look(&self.shared, now) {
+            // Either they have sessions and cannot be served, or they have none and could have: they connect
+            // again, here or elsewhere.
+            for (number, client) in self.clients.iter_mut().filter(|(_, client)| client.greeted) {
+                client.connection.broken = true;
+                self.touched.insert(*number);
+            }
+        }
+        #[cfg(feature = "tls")]
+        if let Some(tls) = &self.settings.tls {
+            self.renewal.renew(tls, now);
+        }
         let silent = |(number, client): (&u64, &Client)| {
             client.connection.is_silent(now, HANDSHAKE).then_some(*number)
         };
@@ -334,7 +368,8 @@ impl Server {
 
     fn drop_client(&mut self, number: u64) {
         let Some(mut client) = self.clients.remove(&number) else { return };
-        let _ = self.poll.registry().deregister(&mut client.stream);
+        client.stream.close();
+        let _ = self.poll.registry().deregister(client.stream.socket());
         client.connection.leave();
         if let Some(count) = self.from.get_mut(&client.connection.from) {
             *count -= 1;
@@ -353,7 +388,8 @@ impl Client {
         now: Duration,
         scratch: &mut [u8],
         word: &mut Option<[u8; 4]>,
-    ) -> Result<bool, &'static str> {
+        read_only: bool,
+    ) -> Result<bool, Cow<'static, str>> {
         let mut more = false;
         while self.connection.takes_requests() {
             match self.decoder.next_frame() {
@@ -370,48 +406,35 @@ impl Client {
                     } else {
                         self.greeted = true;
                         self.decoder.set_limit(self.connection.packet_bytes_max);
-                        self.connection.handshake(frame).map_err(|_| "no random numbers")?
+                        self.connection.certified = self.stream.certified();
+                        let greeted = self.connection.handshake(frame, read_only);
+                        greeted.map_err(|_| "no random numbers")?
                     };
                     if !taken {
-                        return Err("a packet that cannot be read");
+                        return Err("a packet that cannot be answered".into());
                     }
                 }
                 Ok(None) => break,
-                Err(_) => return Err("a length that is out of range"),
+                Err(_) => return Err("a length that is out of range".into()),
             }
         }
         if !self.readable || !self.connection.takes_requests() {
             return Ok(more);
         }
-        match self.stream.read(scratch) {
-            Ok(0) => Err("its end of the connection is closed"),
-            Ok(read) => {
-                self.decoder.buffer().extend_from_slice(&scratch[..read]);
-                Ok(true)
-            }
+        match self.stream.read(scratch, self.decoder.buffer()) {
+            Ok(0) => Err("its end of the connection is closed".into()),
+            Ok(_) => Ok(true),
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
                 self.readable = false;
                 Ok(more)
             }
             Err(error) if error.kind() == io::ErrorKind::Interrupted => Ok(true),
-            Err(_) => Err("the connection is broken"),
+            Err(error) => Err(format!("the connection is broken: {error}").into()),
         }
     }
 
-    fn write(&mut self) -> io::Result<()> {
-        let out = &mut self.connection.out;
-        while !out.is_empty() {
-            match self.stream.write(out) {
-                Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
-                Ok(written) => out.advance(written),
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(()),
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Err(error) => return Err(error),
-            }
-        }
-        if out.capacity() > KEPT_BYTES {
-            *out = BytesMut::new();
-        }
-        Ok(())
+    /// Whether it has had its last reply.
+    fn is_over(&self) -> bool {
+        self.connection.is_over() && (self.connection.broken || !self.stream.is_behind())
     }
 }

@@ -103,10 +103,21 @@ impl Watches {
 
     /// Whether there are watches of a type at a path.
     pub(super) fn has(&self, path: &str, which: WatcherType) -> bool {
+        self.at(path, which).next().is_some()
+    }
+
+    /// Forgets the watches of a type at a path. Returns whether there were any.
+    pub(super) fn remove(&mut self, path: &str, which: WatcherType) -> bool {
+        let watches: Vec<WatchId> = self.at(path, which).collect();
+        watches.iter().for_each(|watch| self.forget(*watch));
+        !watches.is_empty()
+    }
+
+    fn at(&self, path: &str, which: WatcherType) -> impl Iterator<Item = WatchId> {
         use WatchKind::{Children, Data, Persistent, Recursive};
-        let kinds =
-            [Data, Children, Persistent, Recursive].into_iter().filter(|kind| kind.is(which));
+        let kinds = [Data, Children, Persistent, Recursive].into_iter();
         let path: Arc<str> = path.into();
-        kinds.into_iter().any(|kind| self.set.contains_key(&(Arc::clone(&path), kind)))
+        let keys = kinds.filter(move |kind| kind.is(which)).map(move |kind| (path.clone(), kind));
+        keys.filter_map(|key| self.set.get(&key).copied())
     }
 }

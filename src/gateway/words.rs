@@ -44,6 +44,8 @@ pub(super) struct Seen<'a> {
     pub(super) counts: &'a Counts,
     /// How long it has served.
     pub(super) uptime: Duration,
+    /// Whether clients are served reads alone now.
+    pub(super) read_only: bool,
 }
 
 pub(super) struct ClientSeen<'a> {
@@ -58,6 +60,7 @@ impl Seen<'_> {
     fn state(&self) -> &'static str {
         let status = self.shared.status();
         match (status.is_leader, status.leader) {
+            _ if self.read_only => "read-only",
             (true, _) => "leader",
             (false, Some(_)) if self.shared.has_replica => "follower",
             (false, Some(_)) => "observer",
@@ -108,7 +111,7 @@ pub(super) fn answer(word: [u8; 4], seen: &Seen<'_>) -> String {
     let mut text = String::new();
     match &word {
         b"ruok" => text.push_str("imok"),
-        b"isro" => text.push_str("rw"),
+        b"isro" => text.push_str(if seen.read_only { "ro" } else { "rw" }),
         b"srvr" => server(&mut text, seen, false),
         b"stat" => server(&mut text, seen, true),
         b"mntr" => monitor(&mut text, seen),
@@ -158,8 +161,9 @@ pub(super) fn answer(word: [u8; 4], seen: &Seen<'_>) -> String {
 fn configuration(text: &mut String, seen: &Seen<'_>) {
     let limits = seen.shared.limits;
     let tick = limits.tick.as_millis();
-    let _ = writeln!(text, "clientPort={}", seen.address.port());
-    let _ = writeln!(text, "secureClientPort=-1");
+    let port = i32::from(seen.address.port());
+    let (plain, secure) = if seen.settings.is_secure() { (-1, port) } else { (port, -1) };
+    let _ = writeln!(text, "clientPort={plain}\nsecureClientPort={secure}");
     if let Some(directory) = seen.shared.directory() {
         let (data, log) = sizes(seen);
         let path = directory.path();
@@ -168,8 +172,8 @@ fn configuration(text: &mut String, seen: &Seen<'_>) {
     }
     let _ = writeln!(text, "tickTime={tick}");
     let _ = writeln!(text, "maxClientCnxns={}", seen.settings.connections_per_address_max);
-    let _ = writeln!(text, "minSessionTimeout={}", tick * 2);
-    let _ = writeln!(text, "maxSessionTimeout={}", tick * 20);
+    let _ = writeln!(text, "minSessionTimeout={}", limits.timeouts.least.as_millis());
+    let _ = writeln!(text, "maxSessionTimeout={}", limits.timeouts.most.as_millis());
     let _ = writeln!(text, "clientPortListenBacklog=-1");
     let _ = writeln!(text, "serverId={}", seen.shared.node);
 }

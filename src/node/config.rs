@@ -11,8 +11,10 @@ use crate::types::watch::{HISTORY_BYTES, HISTORY_CHANGES};
 pub(crate) struct NodeConfig {
     /// The period of a leader's heartbeats, and the unit of election timeouts.
     pub(crate) heartbeat: Duration,
-    /// ZooKeeper's tick: session timeouts lie between 2 and 20 of them.
+    /// ZooKeeper's tick.
     pub(crate) tick: Duration,
+    /// Between which the timeouts of sessions lie that begin here.
+    pub(crate) timeouts: TimeoutBounds,
     /// How often a leader looks for containers that are not used any more.
     pub(crate) container_period: Duration,
     /// The highest version that this node supports: [`VERSION`](crate::types::version::VERSION),
@@ -35,6 +37,25 @@ pub(crate) struct NodeConfig {
 impl NodeConfig {
     pub(crate) fn timings(&self) -> Timings {
         Timings::new(self.heartbeat)
+    }
+}
+
+/// The shortest and the longest timeout of a session.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct TimeoutBounds {
+    pub(crate) least: Duration,
+    pub(crate) most: Duration,
+}
+
+impl TimeoutBounds {
+    /// ZooKeeper's, unless they are set: 2 and 20 ticks.
+    pub(crate) fn of(tick: Duration) -> TimeoutBounds {
+        TimeoutBounds { least: tick.saturating_mul(2), most: tick.saturating_mul(20) }
+    }
+
+    /// What a session gets that asks for this timeout.
+    pub(crate) fn negotiated(self, timeout: Duration) -> Duration {
+        timeout.clamp(self.least, self.most)
     }
 }
 

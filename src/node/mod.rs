@@ -66,7 +66,7 @@ use ::raft::eraftpb::{self};
 use ::raft::{RawNode, SnapshotStatus, StateRole};
 
 use self::bootstrap::driver::Bootstrap;
-pub(crate) use self::config::{LogLimits, NodeConfig};
+pub(crate) use self::config::{LogLimits, NodeConfig, TimeoutBounds};
 use self::io::{DiskOp, Effects, Input, Now, Problem, Time};
 use self::leader::Leading;
 pub(crate) use self::leader::planner::MembershipPolicy;
@@ -468,11 +468,6 @@ fn mixed(state: u64) -> u64 {
 
 fn raft_leads(raw: &RawNode<MemLog>) -> bool {
     raw.raft.state == StateRole::Leader
-}
-
-/// A session timeout as ZooKeeper negotiates it: between 2 and 20 ticks.
-pub(crate) fn negotiated(timeout: Duration, tick: Duration) -> Duration {
-    timeout.clamp(tick * 2, tick * 20)
 }
 
 fn hard_state(raw: &RawNode<MemLog>) -> HardState {

@@ -79,7 +79,7 @@ mod tests {
     use crate::machine::snapshot::ChunkWriter;
     use crate::node::io::Time;
     use crate::node::stored::{Identity, SnapshotMeta};
-    use crate::node::{CONTAINER_PERIOD, LogLimits};
+    use crate::node::{CONTAINER_PERIOD, LogLimits, TimeoutBounds};
     use crate::storage::{DiskStore, LogAfter, StoreOptions};
     use crate::types::membership::{Genesis, Member};
     use crate::types::znode::SessionId;
@@ -88,6 +88,7 @@ mod tests {
         NodeConfig {
             heartbeat: Time::from_millis(50),
             tick: Time::from_secs(2),
+            timeouts: TimeoutBounds::of(Time::from_secs(2)),
             container_period: CONTAINER_PERIOD,
             version,
             seed: 1,

@@ -320,6 +320,7 @@ mod tests {
         let config = NodeConfig {
             heartbeat: builder.heartbeat,
             tick: builder.tick,
+            timeouts: builder.timeouts(),
             container_period: CONTAINER_PERIOD,
             version: VERSION,
             seed: node,
@@ -336,6 +337,7 @@ mod tests {
             request_timeout: builder.request_timeout,
             session_timeout: builder.session_timeout,
             tick: builder.tick,
+            timeouts: builder.timeouts(),
             watch_capacity: crate::WATCH_CAPACITY,
         };
         let members = founding.members.clone();

@@ -13,6 +13,7 @@ use once_cell::sync::OnceCell;
 
 use crate::machine::Tree;
 use crate::node::Node;
+use crate::node::TimeoutBounds;
 use crate::node::io::{ClientRequest, NodeStatus, RequestId, WatchId, Write};
 use crate::node::query::{Answer, Query, Read};
 use crate::runtime::availability::Readers;
@@ -74,6 +75,8 @@ pub(crate) struct Limits {
     pub(crate) request_timeout: Duration,
     pub(crate) session_timeout: Duration,
     pub(crate) tick: Duration,
+    /// Between which the timeouts of sessions lie that begin here.
+    pub(crate) timeouts: TimeoutBounds,
     /// How many events wait in a watch's channel: [`WATCH_CAPACITY`](crate::WATCH_CAPACITY), or
     /// fewer in the simulator.
     pub(crate) watch_capacity: usize,

@@ -138,10 +138,15 @@ impl Schemes {
 
     /// Sets the ids of every session of this instance. Call it after the super users are set.
     pub(crate) fn set_own(&mut self, ids: impl IntoIterator<Item = Id>) {
-        self.own = ids.into_iter().collect();
-        if self.own.iter().any(|id| self.super_users.contains(id)) {
-            self.own.push(Id::superuser());
+        self.own = self.with_super(ids.into_iter().collect());
+    }
+
+    /// These ids of a session, with the super user's if one of them is a super user.
+    pub(crate) fn with_super(&self, mut ids: Vec<Id>) -> Vec<Id> {
+        if ids.iter().any(|id| self.super_users.contains(id)) {
+            ids.push(Id::superuser());
         }
+        ids
     }
 
     pub(crate) fn own(&self) -> &[Id] {
@@ -166,7 +171,7 @@ impl Schemes {
     /// The ids for these credentials.
     pub(crate) fn authenticate(&self, scheme: &str, credentials: &[u8]) -> Result<Vec<Id>> {
         let failed = |reason| Error::AuthFailed { scheme: scheme.to_owned(), reason };
-        let mut ids = match scheme {
+        let ids = match scheme {
             "digest" => vec![digest(user(credentials).map_err(failed)?.0, credentials)],
             "argon2" => {
                 let (user, password) = user(credentials).map_err(failed)?;
@@ -195,10 +200,7 @@ impl Schemes {
         if let Some(reason) = ids.iter().find_map(|id| id.check().err()) {
             return Err(failed(reason));
         }
-        if ids.iter().any(|id| self.super_users.contains(id)) {
-            ids.push(Id::superuser());
-        }
-        Ok(ids)
+        Ok(self.with_super(ids))
     }
 
     fn own_of(&self, scheme: &str) -> impl Iterator<Item = Id> {

@@ -4,6 +4,8 @@
 
 pub(crate) mod auth;
 #[cfg(feature = "tls")]
+pub(crate) mod pem;
+#[cfg(feature = "tls")]
 mod tls;
 #[cfg(feature = "tls")]
 pub(crate) mod x509;

@@ -7,21 +7,17 @@ use std::sync::Arc;
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use rustls::client::{Resumption, verify_server_cert_signed_by_trust_anchor};
 use rustls::crypto::{CryptoProvider, WebPkiSupportedAlgorithms, ring};
-use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
 use rustls::server::{NoServerSessionStorage, ParsedCertificate, WebPkiClientVerifier};
 use rustls::version::TLS13;
 use rustls::{ClientConfig, DigitallySignedStruct, RootCertStore, ServerConfig, SignatureScheme};
 
-use super::x509;
+use super::{pem, x509};
 use crate::types::error::{Error, Result};
 
 /// Names the protocol inside TLS, so that a connection meant for another service with the same
 /// authority is not accepted.
 const PROTOCOL: &[u8] = b"quorate";
-
-/// The maximum size of a file with certificates or a key.
-const PEM_BYTES_MAX: u64 = 1 << 20;
 
 /// The certificates of this member and of the cluster's authority, for
 /// [`Security::Tls`](crate::Security::Tls).
@@ -139,16 +135,7 @@ fn invalid(reason: String) -> Error {
 }
 
 fn read(files: &[PathBuf; 3]) -> std::result::Result<[Vec<u8>; 3], String> {
-    let read = |file: &PathBuf| {
-        let unreadable =
-            |reason: &dyn fmt::Display| format!("cannot read {}: {reason}", file.display());
-        let bytes = std::fs::metadata(file).map_err(|error| unreadable(&error))?.len();
-        if bytes > PEM_BYTES_MAX {
-            return Err(unreadable(&"it is longer than any certificate"));
-        }
-        std::fs::read(file).map_err(|error| unreadable(&error))
-    };
-    Ok([read(&files[0])?, read(&files[1])?, read(&files[2])?])
+    Ok([pem::read(&files[0])?, pem::read(&files[1])?, pem::read(&files[2])?])
 }
 
 /// The content of the files, and the configuration made from it.
@@ -177,25 +164,9 @@ impl Loaded {
     /// With a time, also checks whether others will accept the certificate then.
     fn new(pem: [Vec<u8>; 3], now: Option<UnixTime>) -> std::result::Result<Loaded, String> {
         let provider = Arc::new(ring::default_provider());
-        let certificates = |pem: &[u8], what: &str| {
-            let list: std::result::Result<Vec<CertificateDer<'static>>, _> =
-                CertificateDer::pem_slice_iter(pem).collect();
-            match list {
-                Ok(list) if list.is_empty() => Err(format!("no certificate in that of {what}")),
-                Ok(list) => Ok(list),
-                Err(error) => Err(format!("the certificate of {what}: {error}")),
-            }
-        };
-        let mut roots = RootCertStore::empty();
-        for authority in certificates(&pem[0], "the authority")? {
-            roots
-                .add(authority)
-                .map_err(|error| format!("the certificate of the authority: {error}"))?;
-        }
-        let roots = Arc::new(roots);
-        let chain = certificates(&pem[1], "this member")?;
-        let key = PrivateKeyDer::from_pem_slice(&pem[2])
-            .map_err(|error| format!("the key of this member: {error}"))?;
+        let roots = pem::roots(&pem[0], "the authority")?;
+        let chain = pem::certificates(&pem[1], "this member")?;
+        let key = pem::key(&pem[2], "this member")?;
         let subject = chain.first().and_then(|own| x509::subject(own));
         let subject = subject.ok_or("the certificate of this member has no subject")?;
         if let Some(now) = now {

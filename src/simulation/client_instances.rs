@@ -20,6 +20,7 @@ use super::surroundings;
 use super::workload;
 use super::world::{Event, World};
 use crate::api::coordinator::Coordinator;
+use crate::node::TimeoutBounds;
 use crate::node::client::{Client, ClientConfig};
 use crate::node::client_message::FromClient;
 use crate::node::io::{Dial, Input, Now};
@@ -172,8 +173,13 @@ impl World {
         let plan = &self.kernel.plan;
         let clock = Clock::new(clock);
         let now = Now { mono: clock.now(), wall_ms: clock.wall_ms() };
-        let config =
-            ClientConfig { heartbeat: plan.heartbeat, tick: plan.tick, version: INVENTED, seed };
+        let config = ClientConfig {
+            heartbeat: plan.heartbeat,
+            tick: plan.tick,
+            timeouts: TimeoutBounds::of(plan.tick),
+            version: INVENTED,
+            seed,
+        };
         let limits = plan.limits();
         let members = self.processes.iter().map(|process| process.member.clone()).collect();
         let client = Client::new(node, config, now);

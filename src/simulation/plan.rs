@@ -8,6 +8,7 @@ use super::faults::{Fault, Rates};
 use super::load::Load;
 use super::random::Random;
 use super::workload::steady;
+use crate::node::TimeoutBounds;
 use crate::node::timings::Timings;
 use crate::node::{LogLimits, MembershipPolicy};
 use crate::runtime::node_thread::DISK_DEAD;
@@ -207,6 +208,7 @@ impl Plan {
             request_timeout: Duration::from_secs(30),
             session_timeout: self.session_timeout,
             tick: self.tick,
+            timeouts: TimeoutBounds::of(self.tick),
             watch_capacity: self.watch_capacity,
         }
     }

@@ -30,6 +30,7 @@ use super::timeline::Timeline;
 use super::trace::Words;
 use super::workload;
 use crate::api::coordinator::Coordinator;
+use crate::node::TimeoutBounds;
 use crate::node::io::{DiskOp, Input, Now, Problem};
 use crate::node::message::{PeerMessage, RaftBody};
 use crate::node::{Node, NodeConfig};
@@ -404,6 +405,7 @@ impl World {
         let config = NodeConfig {
             heartbeat: plan.heartbeat,
             tick: plan.tick,
+            timeouts: TimeoutBounds::of(plan.tick),
             container_period: plan.container_period,
             version,
             seed: self.random.next(),

@@ -134,6 +134,13 @@ impl ClusterBuilder {
         self
     }
 
+    /// See [`Builder::session_timeout_bounds`].
+    #[must_use]
+    pub fn session_timeout_bounds(mut self, least: Duration, most: Duration) -> ClusterBuilder {
+        self.settings = self.settings.session_timeout_bounds(least, most);
+        self
+    }
+
     /// See [`Builder::pending_requests_max`].
     #[must_use]
     pub fn pending_requests_max(mut self, requests: usize) -> ClusterBuilder {

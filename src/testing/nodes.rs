@@ -16,7 +16,7 @@ use crate::node::bootstrap::genesis::nothing;
 use crate::node::client::{Client, ClientConfig};
 use crate::node::io::{Dial, Input, Now, Problem, Time};
 use crate::node::stored::{HardState, Identity, SnapshotMeta};
-use crate::node::{CONTAINER_PERIOD, LogLimits, NodeConfig};
+use crate::node::{LogLimits, NodeConfig};
 use crate::runtime::clock::Clock;
 use crate::runtime::disk::perform_now;
 use crate::runtime::engine::Engine;
@@ -113,7 +113,8 @@ impl Nodes {
         let config = NodeConfig {
             heartbeat: self.settings.heartbeat,
             tick: self.settings.tick,
-            container_period: CONTAINER_PERIOD,
+            timeouts: self.settings.timeouts(),
+            container_period: self.settings.container_period,
             version: self.slots[node].version,
             seed: entropy::number().unwrap_or(node as u64),
             // The log is in memory, too.
@@ -146,6 +147,7 @@ impl Nodes {
         let config = ClientConfig {
             heartbeat: self.settings.heartbeat,
             tick: self.settings.tick,
+            timeouts: self.settings.timeouts(),
             version: self.slots[node].version,
             seed: entropy::number().unwrap_or(node as u64),
         };
@@ -165,6 +167,7 @@ impl Nodes {
             request_timeout: self.settings.request_timeout,
             session_timeout: self.settings.session_timeout,
             tick: self.settings.tick,
+            timeouts: self.settings.timeouts(),
             watch_capacity: crate::WATCH_CAPACITY,
         };
         let mut schemes = self.settings.schemes.clone();

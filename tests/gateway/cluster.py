@@ -44,8 +44,9 @@ def wait_until(what, condition):
 
 
 class Cluster:
-    def __init__(self, members=3, options=()):
-        self.options = list(options)
+    def __init__(self, members=3, options=(), options_of=None):
+        """With the options of all members, or a list of those of each."""
+        self.options = options_of or [options] * members
         self.folder = tempfile.TemporaryDirectory(prefix="quorate-gateway-")
         ports = free_ports(2 * members)
         self.peers = [f"127.0.0.1:{port}" for port in ports[:members]]
@@ -53,9 +54,13 @@ class Cluster:
         self.processes = [None] * members
 
     def __enter__(self):
-        for member in range(len(self.peers)):
-            self.start(member)
-        self.wait_for_leader()
+        try:
+            for member in range(len(self.peers)):
+                self.start(member)
+            self.wait_for_leader()
+        except BaseException:
+            self.__exit__()
+            raise
         return self
 
     def __exit__(self, *_):
@@ -73,7 +78,7 @@ class Cluster:
         log = open(pathlib.Path(self.folder.name) / f"log{member}", "ab")
         command = [PROGRAM, "serve", "--peers", ",".join(self.peers), "--listen", self.peers[member],
                    "--data-dir", f"{self.folder.name}/{member}",
-                   "--zookeeper", f"127.0.0.1:{self.ports[member]}", *self.options]
+                   "--zookeeper", f"127.0.0.1:{self.ports[member]}", *self.options[member]]
         self.processes[member] = subprocess.Popen(command, stderr=log, stdout=log)
         log.close()
         wait_until(f"member {member} listens", lambda: word(self.ports[member], "ruok") == "imok")

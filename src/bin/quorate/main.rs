@@ -4,17 +4,20 @@
 //! Exits with 0 when all went well, 1 when something did not, 2 when it was called wrongly, 3 when there is no
 //! such znode, 4 when the cluster cannot be reached or has no quorum.
 
-mod live;
 #[cfg(feature = "gateway")]
 mod import;
+mod live;
 #[cfg(feature = "gateway")]
 mod serve;
 
+use std::ffi::OsString;
 use std::fmt::Display;
 use std::io::{self, Write};
 use std::path::PathBuf;
 use std::process::ExitCode;
 
+#[cfg(feature = "gateway")]
+use clap::{CommandFactory, error::ErrorKind};
 use clap::{Parser, Subcommand};
 use quorate::{Error, recovery};
 
@@ -33,7 +36,7 @@ enum Command {
     Live(live::Command),
     /// Runs a member that serves ZooKeeper's clients, until SIGTERM or SIGINT.
     #[cfg(feature = "gateway")]
-    Serve(serve::Arguments),
+    Serve(Box<serve::Arguments>),
     /// Copies a tree out of a running ZooKeeper into a cluster; run again, it copies what is missing.
     #[cfg(feature = "gateway")]
     Import(import::Arguments),
@@ -80,10 +83,10 @@ enum Command {
 }
 
 fn main() -> ExitCode {
-    let well = match Arguments::parse().command {
+    let well = match arguments().command {
         Command::Live(command) => return live(command),
         #[cfg(feature = "gateway")]
-        Command::Serve(arguments) => tell(serve::run(arguments)),
+        Command::Serve(arguments) => tell(serve::run(*arguments)),
         #[cfg(feature = "gateway")]
         Command::Import(arguments) => import::run(&arguments),
         Command::Inspect { dirs } => {
@@ -125,6 +128,19 @@ fn live(command: live::Command) -> ExitCode {
         }
     });
     ExitCode::from(exit as u8)
+}
+
+/// The command line, with the settings of the file that it names.
+fn arguments() -> Arguments {
+    let all = std::env::args_os().collect();
+    #[cfg(feature = "gateway")]
+    let all = {
+        let mut command = Arguments::command();
+        let serve = command.find_subcommand("serve").cloned();
+        let all = serve.map_or(Ok(Vec::clone(&all)), |serve| serve::file::with_file(all, &serve));
+        all.unwrap_or_else(|reason| command.error(ErrorKind::InvalidValue, reason).exit())
+    };
+    Arguments::parse_from::<Vec<OsString>, _>(all)
 }
 
 fn recover(plan: quorate::Result<recovery::Plan>, yes: bool, address: Option<&str>) -> bool {

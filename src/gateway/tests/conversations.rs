@@ -9,17 +9,17 @@ use proptest::prelude::*;
 use proptest::sample::select;
 
 use super::model::{Model, NOTHING, Said};
-use super::{
-    ChildrenReply, Client, CountReply, Credential, DataReply, Gateway, MultiReply, MultiResult,
-    Packet, PathReply, StatReply, one, read,
-};
+use super::{Client, Gateway, Packet, one, read};
 use crate::gateway::wire::codes::{AddWatchMode, CreateFlags, ErrorCode};
-use crate::gateway::wire::jute::Jute;
+use crate::gateway::wire::jute::{Credential, Jute};
 use crate::gateway::wire::request::{
     self, AddWatch, Check, Create, Delete, Multi, MultiOp, PathOnly, Request, SetData, SetWatches2,
     WatchesOf,
 };
-use crate::gateway::wire::response::{Children2Reply, Create2Reply, ErrorReply, Stat};
+use crate::gateway::wire::response::{
+    Children2Reply, ChildrenReply, CountReply, Create2Reply, DataReply, ErrorReply, MultiReply,
+    MultiResult, PathReply, Stat, StatReply,
+};
 
 const CLIENTS: usize = 3;
 

@@ -5,10 +5,12 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use bytes::Bytes;
 
-use super::{ChildrenReply, CountReply, DataReply, MultiReply, MultiResult, PathReply, StatReply};
 use crate::gateway::wire::codes::{AddWatchMode, CreateFlags, ErrorCode, EventType};
 use crate::gateway::wire::request::{Create, Delete, MultiOp, Request, SetData, WatchesOf};
-use crate::gateway::wire::response::{Children2Reply, Create2Reply, ErrorReply, Stat};
+use crate::gateway::wire::response::{
+    Children2Reply, ChildrenReply, CountReply, Create2Reply, DataReply, ErrorReply, MultiReply,
+    MultiResult, PathReply, Stat, StatReply,
+};
 
 pub(super) type Event = (EventType, String);
 

@@ -53,19 +53,20 @@ records! {
 }
 
 impl ConnectResponse {
-    /// The session is the client's; the server takes writes.
+    /// The session is the client's.
     pub(crate) fn accepted(
         request: &ConnectRequest,
         timeout: i32,
         session_id: i64,
         password: Bytes,
+        read_only: bool,
     ) -> Self {
         ConnectResponse {
             protocol_version: 0,
             timeout,
             session_id,
             password: Credential(Some(password)),
-            read_only: request.read_only.map(|_| false),
+            read_only: request.read_only.map(|_| read_only),
         }
     }
 
@@ -73,6 +74,6 @@ impl ConnectResponse {
     /// behind it.
     pub(crate) fn refused(request: &ConnectRequest) -> Self {
         let no_password = Bytes::from_static(&[0; PASSWORD_BYTES]);
-        ConnectResponse::accepted(request, 0, 0, no_password)
+        ConnectResponse::accepted(request, 0, 0, no_password, false)
     }
 }

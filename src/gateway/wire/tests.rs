@@ -125,7 +125,7 @@ fn a_new_session_as_the_java_client_asks_for_it() {
         request.clone(),
     );
     let password = Bytes::from_static(b"0123456789abcdef");
-    let response = ConnectResponse::accepted(&request, 4000, 0x0100_000b, password);
+    let response = ConnectResponse::accepted(&request, 4000, 0x0100_000b, password, false);
     record_is("00000000 00000fa0 000000000100000b 00000010 '0123456789abcdef' 00", response);
 }
 

@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use super::{Client, ClientConfig};
+use crate::node::TimeoutBounds;
 use crate::node::client_message::{Elsewhere, FromClient, ToClient, UpTo};
 use crate::node::io::{Availability, Dial, Effects, Input, Now, Problem, Time};
 use crate::node::message::PeerMessage;
@@ -43,7 +44,13 @@ impl Seat {
 
     fn unserved(id: NodeId, learners: impl IntoIterator<Item = NodeId>) -> Seat {
         let now = Now { mono: Time::ZERO, wall_ms: 0 };
-        let config = ClientConfig { heartbeat: HEARTBEAT, tick: TICK, version: VERSION, seed: id };
+        let config = ClientConfig {
+            heartbeat: HEARTBEAT,
+            tick: TICK,
+            timeouts: TimeoutBounds::of(TICK),
+            version: VERSION,
+            seed: id,
+        };
         let client = Client::new(id, config, now);
         let (dial, up) = (Dial::seeking(), BTreeSet::new());
         let learners = learners.into_iter().collect();

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use super::{Client, ClientConfig};
 use crate::machine::command::Reply;
+use crate::node::TimeoutBounds;
 use crate::node::client_message::{FromClient, ToClient, UpTo};
 use crate::node::io::{ClientRequest, Effects, Input, Now, RequestId, Time};
 use crate::node::message::PeerMessage;
@@ -23,7 +24,13 @@ struct Seat {
 impl Seat {
     fn new() -> Seat {
         let now = Now { mono: Time::ZERO, wall_ms: 0 };
-        let config = ClientConfig { heartbeat: HEARTBEAT, tick: TICK, version: VERSION, seed: 1 };
+        let config = ClientConfig {
+            heartbeat: HEARTBEAT,
+            tick: TICK,
+            timeouts: TimeoutBounds::of(TICK),
+            version: VERSION,
+            seed: 1,
+        };
         Seat { client: Client::new(100, config, now), now }
     }
 

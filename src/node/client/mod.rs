@@ -38,9 +38,9 @@ use super::io::{
     Availability, ClientRequest, Effects, Input, NodeStatus, Now, Problem, Time, WatchId,
 };
 use super::message::PeerMessage;
-use super::negotiated;
 use super::versions::Gate;
 use crate::machine::command::Command;
+use crate::node::TimeoutBounds;
 use crate::node::client_message::{FromClient, ToClient};
 use crate::node::replica::watch_kind::WatchKind;
 use crate::node::sessions;
@@ -69,8 +69,10 @@ const READ_INDEX_PERIOD: Duration = Duration::from_secs(2);
 pub(crate) struct ClientConfig {
     /// The tick, and the unit of its patience.
     pub(crate) heartbeat: Duration,
-    /// The tick of the members: session timeouts lie between 2 and 20 ticks.
+    /// The tick of the members.
     pub(crate) tick: Duration,
+    /// Between which the timeouts of sessions lie that begin here.
+    pub(crate) timeouts: TimeoutBounds,
     /// The highest version that it supports.
     pub(crate) version: u16,
     /// A random number for each start.
@@ -344,14 +346,14 @@ impl Client {
         let effects = &mut self.effects;
         match request {
             ClientRequest::Open { request, session, holder, secret, timeout } => {
-                let timeout = negotiated(timeout, self.config.tick);
+                let timeout = self.config.timeouts.negotiated(timeout);
                 let timeout_ms = sessions::milliseconds(timeout);
                 let command = Command::Open { secret, timeout_ms, owner: self.id, base: self.seen };
                 self.local.open(request, session, holder, timeout, command, effects);
             }
             ClientRequest::Resume { request, session, holder, secret, timeout } => {
                 self.end_calls(session, None, SessionState::Moved);
-                let (timeout, timeout_ms) = sessions::resumed_with(timeout, self.config.tick);
+                let (timeout, timeout_ms) = sessions::resumed_with(timeout, self.config.timeouts);
                 let command = Command::Resume { secret, timeout_ms, owner: self.id };
                 let effects = &mut self.effects;
                 self.local.open(request, session, holder, timeout, command, effects);

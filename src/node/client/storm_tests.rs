@@ -104,7 +104,13 @@ impl Storm {
         };
         for id in FIRST_CLIENT..FIRST_CLIENT + CLIENTS {
             let (heartbeat, tick) = (HEARTBEAT, TICK);
-            let config = ClientConfig { heartbeat, tick, version: VERSION, seed: seed ^ id };
+            let config = ClientConfig {
+                heartbeat,
+                tick,
+                timeouts: crate::node::TimeoutBounds::of(tick),
+                version: VERSION,
+                seed: seed ^ id,
+            };
             let client = Client::new(id, config, storm.cluster.clock());
             let seat = Seat {
                 client,

@@ -28,8 +28,8 @@ use self::lease::trusted;
 use self::queue::{Queue, Turn};
 use crate::machine::Machine;
 use crate::machine::command::{Command, OpError, Outcome, Reply, TIMEOUT_KEPT};
+use crate::node::TimeoutBounds;
 use crate::node::io::{Effects, RequestId, Time, Write};
-use crate::node::negotiated;
 use crate::node::query::Answer;
 use crate::node::session_timers::SessionTimers;
 use crate::node::sessions::read_index::SyncId;
@@ -444,10 +444,10 @@ impl LocalSessions {
 
 /// The timeout of a session that is resumed, and as the command has it. One that keeps its own has
 /// none here until that is known.
-pub(crate) fn resumed_with(timeout: Option<Duration>, tick: Duration) -> (Duration, u32) {
+pub(crate) fn resumed_with(timeout: Option<Duration>, bounds: TimeoutBounds) -> (Duration, u32) {
     match timeout {
         Some(timeout) => {
-            let timeout = negotiated(timeout, tick);
+            let timeout = bounds.negotiated(timeout);
             (timeout, milliseconds(timeout))
         }
         None => (Duration::ZERO, TIMEOUT_KEPT),

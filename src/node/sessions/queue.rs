@@ -163,7 +163,10 @@ impl Answering<'_> {
         let session = viewer.session;
         match &query {
             Query::Read { read, .. } => {
-                let answer = self.answer_read(read, viewer)?;
+                let record = || self.machine.session(session);
+                let ephemerals = || record().map(|record| record.ephemerals.iter());
+                let paths = || ephemerals().into_iter().flatten().map(|path| (**path).to_owned());
+                let answer = answer_read(self.tree, read, viewer, || paths().collect())?;
                 if let Some((id, path, kind)) = query.watch() {
                     self.watches.add(id, Arc::clone(path), kind, session);
                 }
@@ -219,55 +222,6 @@ impl Answering<'_> {
             }
             Err(oldest) => Err(Error::TooOld { path: path(), zxid, oldest }),
         }
-    }
-
-    fn answer_read(&self, read: &Read, viewer: Viewer<'_>) -> Result<Answer, Error> {
-        let (tree, session) = (self.tree, viewer.session);
-        // What the session may not read is refused; what is missing is `None`.
-        let permitted = |path: &str, wanted: Permissions| {
-            let znode = tree.get(path);
-            let acl = znode.and_then(|znode| Some(&**znode.acl()?));
-            if viewer.may(acl, wanted) {
-                Ok(znode)
-            } else {
-                Err(Error::NoAuth { path: path.to_owned(), permission: wanted })
-            }
-        };
-        let readable = |path: &str| permitted(path, Permissions::READ);
-        let missing = |path: &str| Error::NoNode { path: path.to_owned() };
-        Ok(match read {
-            Read::Get { path } => {
-                let znode =
-                    if planted(Bug::ReadUnchecked) { tree.get(path) } else { readable(path)? };
-                let znode = znode.ok_or_else(|| missing(path))?;
-                Answer::Data {
-                    data: znode.shared_data(),
-                    stat: znode.stat(),
-                    is_null: znode.is_null(),
-                }
-            }
-            Read::Exists { path } => Answer::Exists(readable(path)?.map(Znode::stat)),
-            Read::Children { path } => {
-                let znode = readable(path)?.ok_or_else(|| missing(path))?;
-                let names = znode.children().map(str::to_owned).collect();
-                Answer::Children(names, Some(znode.stat()))
-            }
-            Read::Acl { path } => {
-                let znode = permitted(path, Permissions::READ | Permissions::ADMIN)?;
-                let znode = znode.ok_or_else(|| missing(path))?;
-                let acl = znode.acl().map(|acl| &**acl);
-                Answer::Acl(acl::shown(acl, &**path == CONFIG, viewer.ids), znode.stat())
-            }
-            Read::Ids => Answer::Ids((**viewer.ids).clone()),
-            Read::Ephemerals => {
-                let paths = self.machine.session(session).map(|record| record.ephemerals.iter());
-                let paths = paths.into_iter().flatten().map(|path| (**path).to_owned());
-                let forgotten = usize::from(planted(Bug::EphemeralForgotten));
-                Answer::Children(paths.skip(forgotten).collect(), None)
-            }
-            Read::Tree => Answer::Tree(tree.clone()),
-            Read::Below { path } => read_below(tree, path, viewer)?,
-        })
     }
 }
 
@@ -398,6 +352,53 @@ impl Viewer<'_> {
     pub(crate) fn may(self, acl: Option<&AccessList>, wanted: Permissions) -> bool {
         acl::permits(acl, self.ids, wanted)
     }
+}
+
+/// What this viewer reads of a tree; `ephemerals` are those of its session.
+pub(crate) fn answer_read(
+    tree: &Tree,
+    read: &Read,
+    viewer: Viewer<'_>,
+    ephemerals: impl FnOnce() -> Vec<String>,
+) -> Result<Answer, Error> {
+    // What the session may not read is refused; what is missing is `None`.
+    let permitted = |path: &str, wanted: Permissions| {
+        let znode = tree.get(path);
+        let acl = znode.and_then(|znode| Some(&**znode.acl()?));
+        if viewer.may(acl, wanted) {
+            Ok(znode)
+        } else {
+            Err(Error::NoAuth { path: path.to_owned(), permission: wanted })
+        }
+    };
+    let readable = |path: &str| permitted(path, Permissions::READ);
+    let missing = |path: &str| Error::NoNode { path: path.to_owned() };
+    Ok(match read {
+        Read::Get { path } => {
+            let znode = if planted(Bug::ReadUnchecked) { tree.get(path) } else { readable(path)? };
+            let znode = znode.ok_or_else(|| missing(path))?;
+            Answer::Data { data: znode.shared_data(), stat: znode.stat(), is_null: znode.is_null() }
+        }
+        Read::Exists { path } => Answer::Exists(readable(path)?.map(Znode::stat)),
+        Read::Children { path } => {
+            let znode = readable(path)?.ok_or_else(|| missing(path))?;
+            let names = znode.children().map(str::to_owned).collect();
+            Answer::Children(names, Some(znode.stat()))
+        }
+        Read::Acl { path } => {
+            let znode = permitted(path, Permissions::READ | Permissions::ADMIN)?;
+            let znode = znode.ok_or_else(|| missing(path))?;
+            let acl = znode.acl().map(|acl| &**acl);
+            Answer::Acl(acl::shown(acl, &**path == CONFIG, viewer.ids), znode.stat())
+        }
+        Read::Ids => Answer::Ids((**viewer.ids).clone()),
+        Read::Ephemerals => {
+            let forgotten = usize::from(planted(Bug::EphemeralForgotten));
+            Answer::Children(ephemerals().into_iter().skip(forgotten).collect(), None)
+        }
+        Read::Tree => Answer::Tree(tree.clone()),
+        Read::Below { path } => read_below(tree, path, viewer)?,
+    })
 }
 
 /// A znode and all below it, with the content of what may be read.

@@ -12,7 +12,7 @@ use crate::node::leader::read_index::Asked;
 use crate::node::message::PeerMessage;
 use crate::node::replica::watches::Fired;
 use crate::node::versions::Gate;
-use crate::node::{FORWARD_BYTES_MAX, Node, READ_INDEX_PERIOD, negotiated, sessions};
+use crate::node::{FORWARD_BYTES_MAX, Node, READ_INDEX_PERIOD, sessions};
 use crate::planted::{Bug, if_planted, planted, strikes};
 use crate::types::acl::AccessList;
 use crate::types::error::Error;
@@ -26,14 +26,14 @@ impl Node {
         let effects = &mut self.effects;
         match request {
             ClientRequest::Open { request, session, holder, secret, timeout } => {
-                let timeout = negotiated(timeout, self.config.tick);
+                let timeout = self.config.timeouts.negotiated(timeout);
                 let timeout_ms = sessions::milliseconds(timeout);
                 let (owner, base) = (self.id, self.machine.zxid());
                 let command = Command::Open { secret, timeout_ms, owner, base };
                 self.local.open(request, session, holder, timeout, command, effects);
             }
             ClientRequest::Resume { request, session, holder, secret, timeout } => {
-                let (timeout, timeout_ms) = sessions::resumed_with(timeout, self.config.tick);
+                let (timeout, timeout_ms) = sessions::resumed_with(timeout, self.config.timeouts);
                 let command = Command::Resume { secret, timeout_ms, owner: self.id };
                 effects.ended.extend(self.replica.watches.end_session(session));
                 self.local.open(request, session, holder, timeout, command, effects);

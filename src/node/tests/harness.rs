@@ -14,7 +14,7 @@ use crate::node::log_outline::LogOutline;
 use crate::node::message::{PeerMessage, RaftBody};
 use crate::node::query::{Answer, Query, Read};
 use crate::node::stored::{Boot, EntryKind, HardState, Identity, LogEntry, SnapshotMeta};
-use crate::node::{CONTAINER_PERIOD, LogLimits, Node, NodeConfig, Origin};
+use crate::node::{CONTAINER_PERIOD, LogLimits, Node, NodeConfig, Origin, TimeoutBounds};
 use crate::types::error::Error;
 use crate::types::membership::{Genesis, Member, NodeId, Promise};
 use crate::types::session::SessionState;
@@ -348,6 +348,7 @@ impl Cluster {
         let config = NodeConfig {
             heartbeat: HEARTBEAT,
             tick: TICK,
+            timeouts: TimeoutBounds::of(TICK),
             container_period: CONTAINER_PERIOD,
             version: host.version,
             seed,

@@ -17,7 +17,7 @@
 mod secret;
 mod subjects;
 #[cfg(feature = "tls")]
-mod tls;
+pub(crate) mod tls;
 
 use std::io;
 

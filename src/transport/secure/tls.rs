@@ -1,10 +1,11 @@
-//! A connection between two nodes with certificates of the same authority.
+//! TLS on a connection: between two nodes with certificates of the same authority, or from a client of a
+//! gateway.
 
 use std::io::{Read, Write};
 use std::sync::Arc;
 
 use rustls::pki_types::ServerName;
-use rustls::{ClientConnection, Connection, ServerConnection};
+use rustls::{ClientConnection, Connection, ServerConfig, ServerConnection};
 
 use super::{Fault, Side};
 use crate::security::{Keys, describe, x509};
@@ -13,8 +14,9 @@ use crate::security::{Keys, describe, x509};
 const PLAIN_BYTES_MAX: usize = 64 << 10;
 
 #[derive(Debug)]
-pub(super) struct TlsChannel {
+pub(crate) struct TlsChannel {
     connection: Connection,
+    closed: bool,
 }
 
 fn fault(error: impl std::fmt::Display) -> Fault {
@@ -30,17 +32,20 @@ impl TlsChannel {
                 let client = ClientConnection::new(Arc::clone(&keys.client), name);
                 Connection::Client(client.map_err(fault)?)
             }
-            Side::Listens => {
-                let server = ServerConnection::new(Arc::clone(&keys.server));
-                Connection::Server(server.map_err(fault)?)
-            }
+            Side::Listens => return TlsChannel::listen(Arc::clone(&keys.server)),
         };
-        let mut channel = TlsChannel { connection };
+        let mut channel = TlsChannel { connection, closed: false };
         channel.flush(out)?;
         Ok(channel)
     }
 
-    pub(super) fn receive(
+    /// The end that is connected to: it says nothing before the other one.
+    pub(crate) fn listen(config: Arc<ServerConfig>) -> Result<TlsChannel, Fault> {
+        let server = ServerConnection::new(config).map_err(fault)?;
+        Ok(TlsChannel { connection: Connection::Server(server), closed: false })
+    }
+
+    pub(crate) fn receive(
         &mut self,
         mut bytes: &[u8],
         plain: &mut Vec<u8>,
@@ -55,6 +60,7 @@ impl TlsChannel {
             // The other end gets the error, too.
             self.flush(out)?;
             let processed = processed.map_err(|error| fault(describe(&error)))?;
+            self.closed |= processed.peer_has_closed();
             let ready = processed.plaintext_bytes_to_read();
             let start = plain.len();
             plain.resize(start + ready, 0);
@@ -63,7 +69,7 @@ impl TlsChannel {
         Ok(())
     }
 
-    pub(super) fn send(&mut self, plain: &[u8], out: &mut Vec<u8>) -> Result<usize, Fault> {
+    pub(crate) fn send(&mut self, plain: &[u8], out: &mut Vec<u8>) -> Result<usize, Fault> {
         let part = &plain[..plain.len().min(PLAIN_BYTES_MAX)];
         let taken = self.connection.writer().write(part).map_err(fault)?;
         self.flush(out)?;
@@ -73,8 +79,22 @@ impl TlsChannel {
         Ok(taken)
     }
 
-    pub(super) fn subject(&self) -> Option<String> {
+    pub(crate) fn subject(&self) -> Option<String> {
         x509::subject(self.connection.peer_certificates()?.first()?)
+    }
+
+    /// Whether the other end has said that it sends no more.
+    #[cfg_attr(not(feature = "gateway"), allow(dead_code, reason = "the gateway's"))]
+    pub(crate) fn is_closed(&self) -> bool {
+        self.closed
+    }
+
+    /// Says that nothing more will be sent.
+    #[cfg_attr(not(feature = "gateway"), allow(dead_code, reason = "the gateway's"))]
+    pub(crate) fn close(&mut self, out: &mut Vec<u8>) {
+        self.connection.send_close_notify();
+        // A connection that ends without it ends all the same.
+        let _ = self.flush(out);
     }
 
     fn flush(&mut self, out: &mut Vec<u8>) -> Result<(), Fault> {

@@ -1,0 +1,162 @@
+//! `quorate serve`: a member with a gateway, and nothing else.
+
+pub(crate) mod file;
+#[cfg(feature = "tls")]
+mod tls;
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::builder::BoolishValueParser;
+use clap::{ArgAction, Args};
+use quorate::{Builder, Coordinator, Error, Gateway, GatewayBuilder, Id, Secret};
+use signal_hook::consts::{SIGINT, SIGTERM};
+use signal_hook::iterator::Signals;
+use tracing_subscriber::EnvFilter;
+
+/// Where clients connect, unless it is said.
+const ZOOKEEPER: &str = "127.0.0.1:2181";
+
+/// The names of ZooKeeper's settings are taken, too. No setting requires another one here: those of a file are
+/// looked at one by one.
+#[derive(Debug, Args)]
+pub(crate) struct Arguments {
+    /// A file with settings, which hold unless they are given here: a line `name = value` for each.
+    #[arg(long, env = "QUORATE_CONFIG")]
+    config: Option<PathBuf>,
+    /// All members that found the cluster: host:port, separated by commas. The same list everywhere.
+    #[arg(long, env = "QUORATE_PEERS", value_delimiter = ',', required = true)]
+    peers: Vec<String>,
+    /// Which of the peers this one is, if their names do not tell: host:port.
+    #[arg(long)]
+    listen: Option<String>,
+    /// Where this member keeps its data.
+    #[arg(long, alias = "dataDir")]
+    data_dir: PathBuf,
+    /// A file with the secret that the members share. Without it, or certificates, they must all be on this host.
+    #[arg(long, env = "QUORATE_SECRET_FILE")]
+    secret_file: Option<PathBuf>,
+    /// In milliseconds.
+    #[arg(long, alias = "tickTime", default_value_t = 2000)]
+    tick_time: u64,
+    /// In milliseconds: 2 ticks, unless it is set.
+    #[arg(long, alias = "minSessionTimeout")]
+    min_session_timeout: Option<u64>,
+    /// In milliseconds: 20 ticks, unless it is set.
+    #[arg(long, alias = "maxSessionTimeout")]
+    max_session_timeout: Option<u64>,
+    /// How often empty containers are looked for, in milliseconds.
+    #[arg(long, alias = "znode.container.checkIntervalMs", default_value_t = 60_000)]
+    container_check_interval: u64,
+    /// Who may do everything: user:hash, as ZooKeeper's superDigest.
+    #[arg(long, alias = "superDigest")]
+    super_digest: Option<String>,
+    /// Where ZooKeeper's clients connect without TLS: host:port. 127.0.0.1:2181, unless they connect with TLS.
+    #[arg(long)]
+    zookeeper: Option<String>,
+    /// How many clients may come from one address; 0: any number.
+    #[arg(long, alias = "maxClientCnxns", default_value_t = 60)]
+    max_client_cnxns: usize,
+    /// How many clients there may be in all.
+    #[arg(long, alias = "maxCnxns", default_value_t = 10_000)]
+    max_cnxns: usize,
+    /// The longest packet in bytes.
+    #[arg(long, alias = "jute.maxbuffer", default_value_t = 0xf_ffff)]
+    jute_maxbuffer: usize,
+    /// Which four-letter words are answered: * for all, "" for none. Without it those that name no sessions.
+    #[arg(
+        long = "4lw-commands-whitelist",
+        alias = "4lw.commands.whitelist",
+        value_delimiter = ','
+    )]
+    four_letter_words: Option<Vec<String>>,
+    /// Whether clients that allow it are served reads while there is no quorum.
+    #[arg(long, alias = "readonlymode.enabled", action = ArgAction::Set, num_args = 0..=1)]
+    #[arg(default_value = "no", default_missing_value = "yes", value_parser = BoolishValueParser::new())]
+    read_only_mode: bool,
+    /// Whether all clients may do everything, whatever access lists say.
+    #[arg(long, alias = "skipACL", action = ArgAction::Set, num_args = 0..=1)]
+    #[arg(default_value = "no", default_missing_value = "yes", value_parser = BoolishValueParser::new())]
+    skip_acl: bool,
+    #[cfg(feature = "tls")]
+    #[command(flatten)]
+    tls: tls::Certificates,
+}
+
+/// Serves until it is told to stop. Logs go to the standard error, as RUST_LOG says.
+pub(crate) fn run(arguments: Arguments) -> quorate::Result<&'static str> {
+    let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new("info"));
+    tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).init();
+    let mut signals = Signals::new([SIGINT, SIGTERM]).map_err(system("signals"))?;
+
+    let gateways = arguments.gateways()?;
+    let peers = arguments.peers.iter().map(|peer| peer.trim());
+    let coordinator = arguments.member()?.join(peers)?;
+    let serve = |(address, gateway): (&str, GatewayBuilder)| gateway.serve(&coordinator, address);
+    let gateways: Vec<Gateway> = gateways.into_iter().map(serve).collect::<quorate::Result<_>>()?;
+    for gateway in &gateways {
+        tracing::info!(address = %gateway.address(), "ZooKeeper's clients are served");
+    }
+    let signal = signals.forever().next();
+    tracing::info!(?signal, "stopping");
+    drop(gateways);
+    coordinator.close();
+    Ok("stopped")
+}
+
+fn system(what: &'static str) -> impl Fn(std::io::Error) -> Error {
+    move |error| Error::System { what, reason: error.to_string() }
+}
+
+impl Arguments {
+    /// The member.
+    fn member(&self) -> quorate::Result<Builder> {
+        let tick = Duration::from_millis(self.tick_time);
+        let timeout = |set: Option<u64>, ticks| set.map_or(tick * ticks, Duration::from_millis);
+        let mut builder: Builder = Coordinator::builder()
+            .data_dir(&self.data_dir)
+            .tick(tick)
+            .session_timeout_bounds(
+                timeout(self.min_session_timeout, 2),
+                timeout(self.max_session_timeout, 20),
+            )
+            .container_check_interval(Duration::from_millis(self.container_check_interval));
+        if let Some(address) = &self.listen {
+            builder = builder.listen(address);
+        }
+        if let Some(digest) = &self.super_digest {
+            builder = builder.super_user(Id::new("digest", digest));
+        }
+        if let Some(file) = &self.secret_file {
+            let secret = std::fs::read_to_string(file).map_err(system("the file of the secret"))?;
+            builder = builder.security(Secret::new(secret.trim())?);
+        }
+        #[cfg(feature = "tls")]
+        {
+            builder = self.tls.member(builder, self.secret_file.is_some())?;
+        }
+        Ok(builder)
+    }
+
+    /// The gateways, with their addresses.
+    fn gateways(&self) -> quorate::Result<Vec<(&str, GatewayBuilder)>> {
+        let mut gateway = Gateway::builder()
+            .connections_max(self.max_cnxns)
+            .connections_per_address_max(self.max_client_cnxns)
+            .packet_bytes_max(self.jute_maxbuffer)
+            .read_only_mode(self.read_only_mode)
+            .skip_acl(self.skip_acl);
+        if let Some(words) = &self.four_letter_words {
+            gateway = gateway.four_letter_words(words);
+        }
+        let mut gateways = Vec::new();
+        #[cfg(feature = "tls")]
+        gateways.extend(self.tls.gateway(&gateway)?);
+        if let Some(address) = &self.zookeeper {
+            gateways.push((address, gateway));
+        } else if gateways.is_empty() {
+            gateways.push((ZOOKEEPER, gateway));
+        }
+        Ok(gateways)
+    }
+}

@@ -1,0 +1,111 @@
+//! The certificates of `quorate serve`.
+
+use std::path::PathBuf;
+
+use clap::{Args, ValueEnum};
+use quorate::{Builder, ClientCertificates, Error, GatewayBuilder, GatewayTls, Id, Tls};
+
+#[derive(Debug, Args)]
+pub(super) struct Certificates {
+    /// PEM file: the authority of the members' certificates.
+    #[arg(long)]
+    members_tls_authority: Option<PathBuf>,
+    /// PEM file: this member's certificate, for the other members.
+    #[arg(long)]
+    members_tls_certificate: Option<PathBuf>,
+    /// PEM file: its key.
+    #[arg(long)]
+    members_tls_key: Option<PathBuf>,
+    /// Where ZooKeeper's clients connect with TLS: host:port.
+    #[arg(long)]
+    zookeeper_tls: Option<String>,
+    /// PEM file: this member's certificate, for clients.
+    #[arg(long)]
+    zookeeper_tls_certificate: Option<PathBuf>,
+    /// PEM file: its key.
+    #[arg(long)]
+    zookeeper_tls_key: Option<PathBuf>,
+    /// PEM file: the authority of the clients' certificates.
+    #[arg(long)]
+    zookeeper_tls_authority: Option<PathBuf>,
+    /// Whether clients need a certificate, as ZooKeeper's ssl.clientAuth.
+    #[arg(long, alias = "ssl.clientAuth", value_enum, default_value_t = ClientAuth::Need)]
+    zookeeper_tls_client_auth: ClientAuth,
+    /// Who may do everything: the subject of a client's certificate, such as CN=root,O=Example.
+    #[arg(long, alias = "X509AuthenticationProvider.superUser")]
+    x509_super_user: Option<String>,
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum ClientAuth {
+    Need,
+    Want,
+    None,
+}
+
+fn invalid(setting: &'static str, reason: &str) -> Error {
+    Error::InvalidSetting { setting, reason: reason.to_owned() }
+}
+
+impl Certificates {
+    pub(super) fn member(
+        &self,
+        mut builder: Builder,
+        has_secret: bool,
+    ) -> quorate::Result<Builder> {
+        if let Some(subject) = &self.x509_super_user {
+            builder = builder.super_user(Id::new("x509", subject));
+        }
+        let files =
+            [&self.members_tls_authority, &self.members_tls_certificate, &self.members_tls_key];
+        match files {
+            [None, None, None] => Ok(builder),
+            _ if has_secret => {
+                let reason = "the members have a secret or certificates: leave out one of them";
+                Err(invalid("secret-file", reason))
+            }
+            [Some(authority), Some(certificate), Some(key)] => {
+                Ok(builder.security(Tls::from_pem_files(authority, certificate, key)?))
+            }
+            _ => {
+                let reason =
+                    "members-tls-authority, -certificate and -key belong together: set all three";
+                Err(invalid("members-tls", reason))
+            }
+        }
+    }
+
+    /// The gateway for clients with TLS, and its address, if there is to be one.
+    pub(super) fn gateway(
+        &self,
+        gateway: &GatewayBuilder,
+    ) -> quorate::Result<Option<(&str, GatewayBuilder)>> {
+        let files = (&self.zookeeper_tls_certificate, &self.zookeeper_tls_key);
+        let Some(address) = &self.zookeeper_tls else {
+            return match (files, &self.zookeeper_tls_authority) {
+                ((None, None), None) => Ok(None),
+                _ => Err(invalid("zookeeper-tls", "it is missing: say where clients connect")),
+            };
+        };
+        let (Some(certificate), Some(key)) = files else {
+            let reason = "it needs zookeeper-tls-certificate and zookeeper-tls-key";
+            return Err(invalid("zookeeper-tls", reason));
+        };
+        let tls = GatewayTls::from_pem_files(certificate, key)?;
+        let which = match self.zookeeper_tls_client_auth {
+            ClientAuth::Need => Some(ClientCertificates::Required),
+            ClientAuth::Want => Some(ClientCertificates::Optional),
+            ClientAuth::None => None,
+        };
+        let tls = match (which, &self.zookeeper_tls_authority) {
+            (Some(which), Some(authority)) => tls.client_certificates(which, authority)?,
+            (Some(_), None) => {
+                let reason = "clients need a certificate, so it is needed to verify them; or set \
+                              zookeeper-tls-client-auth to none";
+                return Err(invalid("zookeeper-tls-authority", reason));
+            }
+            (None, _) => tls,
+        };
+        Ok(Some((address, gateway.clone().tls(tls))))
+    }
+}

@@ -1,0 +1,99 @@
+//! A client's first packet: it opens a session or takes one up again.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+
+use super::connection::{Connection, ReplyKind};
+use super::wire::handshake::{ConnectRequest, PASSWORD_BYTES};
+use super::wire::jute::{Credential, Jute};
+use crate::node::io::ClientRequest;
+use crate::node::query::Query;
+use crate::runtime::entropy;
+use crate::runtime::session::SessionShared;
+use crate::runtime::shared::Asker;
+use crate::types::acl::Id;
+use crate::types::error::{Error, Result};
+use crate::types::znode::SessionId;
+
+impl Connection {
+    /// Takes the first packet. Returns `false` if it cannot be read. With `read_only`, there is no quorum, and
+    /// the replica is all that there is.
+    pub(super) fn handshake(&mut self, mut frame: Bytes, read_only: bool) -> Result<bool> {
+        let Ok(request) = ConnectRequest::read(&mut frame) else { return Ok(false) };
+        let timeout = u64::try_from(request.timeout).unwrap_or(0);
+        let timeout = self.shared.limits.timeouts.negotiated(Duration::from_millis(timeout));
+        if read_only {
+            return Ok(self.greet_read_only(request, timeout));
+        }
+        let holder = entropy::number()?;
+        self.resumed = request.session_id != 0;
+        let (id, secret) = if self.resumed {
+            let Credential(password) = &request.password;
+            let password: Option<[u8; PASSWORD_BYTES]> =
+                password.as_deref().and_then(|password| password.try_into().ok());
+            // One of another length is nobody's.
+            let Some(secret) = password else { return self.unknown_session(request) };
+            (SessionId(request.session_id.cast_unsigned()), secret)
+        } else {
+            (new_session()?, entropy::bytes()?)
+        };
+        let session = Arc::new(SessionShared::new(id, holder, secret, timeout));
+        let _ = session.recipient.set(self.recipient.clone());
+        self.session = Some(Arc::clone(&session));
+        let newer = u64::try_from(request.last_zxid_seen).is_ok_and(|seen| {
+            let has = self.shared.tree().zxid();
+            seen > has
+        });
+        let resumed = self.resumed;
+        self.expect(0, ReplyKind::Connect(request), 1 + usize::from(newer));
+        let open = |request| match resumed {
+            true => {
+                let timeout = Some(timeout);
+                ClientRequest::Resume { request, session: id, holder, secret, timeout }
+            }
+            false => ClientRequest::Open { request, session: id, holder, secret, timeout },
+        };
+        self.ask(0, open, None);
+        if newer {
+            self.ask_query(1, Query::Sync);
+        }
+        let ids = self.first_ids();
+        session.ids.store(Arc::new(ids.clone()));
+        let introduce = ClientRequest::Introduce { session: id, ids };
+        self.shared.send(Some(Asker::Holder(session)), introduce);
+        Ok(true)
+    }
+
+    /// The ids that the session has from the start.
+    pub(super) fn first_ids(&self) -> Vec<Id> {
+        let mut ids = vec![Id::new("ip", self.from.to_string())];
+        ids.extend(self.certified.clone());
+        let mut ids = self.shared.schemes.with_super(ids);
+        if self.skips_acl && !ids.contains(&Id::superuser()) {
+            ids.push(Id::superuser());
+        }
+        ids
+    }
+
+    fn unknown_session(&mut self, request: ConnectRequest) -> Result<bool> {
+        let (id, timeout) = (new_session()?, Duration::from_secs(1));
+        // Nobody ever opens it.
+        self.session = Some(Arc::new(SessionShared::new(id, 0, [0; PASSWORD_BYTES], timeout)));
+        self.expect(0, ReplyKind::Connect(request), 1);
+        let refused = Err(Error::WrongPassword { session: id });
+        self.answer_now(0, refused);
+        Ok(true)
+    }
+}
+
+fn new_session() -> Result<SessionId> {
+    loop {
+        let id = entropy::number()?;
+        // 0 stands for a new session, and tools print negative ones badly.
+        if id << 1 != 0 {
+            return Ok(SessionId(id & (u64::MAX >> 1)));
+        }
+    }
+}

@@ -1,0 +1,89 @@
+//! A client's requests of several operations.
+
+use super::connection::{Connection, ReplyKind};
+use super::convert::{container_mode, expected, mode, ttl_mode};
+use super::requests::{read_path, written};
+use super::wire::codes::{CreateFlags, ErrorCode};
+use super::wire::request::{self, MultiOp};
+use crate::machine::command::Op;
+use crate::node::io::Write;
+use crate::node::query::Read;
+use crate::types::znode::{Condition, CreateMode};
+
+impl Connection {
+    pub(super) fn multi(&mut self, xid: i32, ops: Vec<MultiOp>) -> Result<(), ErrorCode> {
+        let kinds = ops.iter().map(MultiOp::result).collect();
+        let mut all = Vec::with_capacity(ops.len());
+        let mut refused = None;
+        for (place, op) in ops.into_iter().enumerate() {
+            match self.multi_op(op) {
+                Err(ErrorCode::MarshallingError) => return Err(ErrorCode::MarshallingError),
+                _ if refused.is_some() => {}
+                Ok(op) => all.push(op),
+                Err(code) => {
+                    // Those before it may fail, too, and then that is what counts. What stands for it fails.
+                    let condition = Condition::Version(u64::MAX);
+                    all.push(Op::Check { path: "/".to_owned(), condition });
+                    refused = Some((place, code));
+                }
+            }
+        }
+        self.write(xid, ReplyKind::Multi { kinds, refused }, Write::Multi(all));
+        Ok(())
+    }
+
+    fn multi_op(&self, op: MultiOp) -> Result<Op, ErrorCode> {
+        // In a multi the flags decide, and not the op.
+        let by_flags = |flags| match flags == i32::from(CreateFlags::Container) {
+            true => Ok(CreateMode::Container),
+            false => mode(flags),
+        };
+        Ok(match op {
+            MultiOp::Create(body) | MultiOp::Create2(body) => self.create_op(body, by_flags)?,
+            MultiOp::CreateContainer(body) => self.create_op(body, container_mode)?,
+            MultiOp::CreateTtl(body) => {
+                let request::CreateTtl { path, data, acl, flags, ttl } = body;
+                let body = request::Create { path, data, acl, flags };
+                match CreateFlags::try_from(flags).is_ok_and(CreateFlags::has_ttl) {
+                    true => self.create_op(body, |flags| ttl_mode(flags, ttl))?,
+                    false => self.create_op(body, by_flags)?,
+                }
+            }
+            MultiOp::Delete(body) => Self::delete_op(body)?,
+            MultiOp::SetData(body) if body.path.is_none() => {
+                return Err(ErrorCode::MarshallingError);
+            }
+            MultiOp::SetData(body) => Self::set_op(body)?,
+            MultiOp::Check(body) => {
+                let path = body.path.ok_or(ErrorCode::MarshallingError)?;
+                let condition = match expected(body.version) {
+                    Some(version) => Condition::Version(version),
+                    None => Condition::Exists,
+                };
+                Op::Check { path: written(path)?, condition }
+            }
+            MultiOp::GetChildren(_) | MultiOp::GetData(_) => {
+                return Err(ErrorCode::MarshallingError);
+            }
+        })
+    }
+
+    pub(super) fn read_several(&mut self, xid: i32, ops: Vec<MultiOp>) -> Result<(), ErrorCode> {
+        if ops.iter().any(|op| !op.is_read() || op.has_no_path()) {
+            return Err(ErrorCode::MarshallingError);
+        }
+        let read = |op| {
+            let (path, children) = match op {
+                MultiOp::GetChildren(body) => (body.path, true),
+                MultiOp::GetData(body) => (body.path, false),
+                _ => (None, false),
+            };
+            let path = read_path(path).ok()?;
+            Some(if children { Read::Children { path } } else { Read::Get { path } })
+        };
+        let (count, reads) = (ops.len(), ops.into_iter().map(read).collect());
+        self.expect(xid, ReplyKind::MultiRead(reads), count);
+        self.read_on();
+        Ok(())
+    }
+}

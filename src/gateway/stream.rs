@@ -1,0 +1,154 @@
+//! The bytes of a connection: plain, or in TLS.
+
+use std::io::{self, Read, Write};
+
+use bytes::{Buf, BytesMut};
+use mio::net::TcpStream;
+
+#[cfg(feature = "tls")]
+use super::tls::GatewayTls;
+#[cfg(feature = "tls")]
+use crate::transport::secure::tls::TlsChannel;
+use crate::types::acl::Id;
+
+/// A larger buffer is given back when it is empty.
+const KEPT_BYTES: usize = 4 << 10;
+
+pub(super) struct Stream {
+    socket: TcpStream,
+    #[cfg(feature = "tls")]
+    tls: Option<Box<TlsChannel>>,
+    /// What is encrypted and not written yet.
+    sealed: Vec<u8>,
+}
+
+impl Stream {
+    pub(super) fn plain(socket: TcpStream) -> Stream {
+        Stream {
+            socket,
+            #[cfg(feature = "tls")]
+            tls: None,
+            sealed: Vec::new(),
+        }
+    }
+
+    #[cfg(feature = "tls")]
+    pub(super) fn secured(socket: TcpStream, tls: &GatewayTls) -> io::Result<Stream> {
+        let channel = TlsChannel::listen(tls.config())?;
+        Ok(Stream { socket, tls: Some(Box::new(channel)), sealed: Vec::new() })
+    }
+
+    pub(super) fn socket(&mut self) -> &mut TcpStream {
+        &mut self.socket
+    }
+
+    /// Who the client is by its certificate, once it has sent anything.
+    pub(super) fn certified(&self) -> Option<Id> {
+        #[cfg(feature = "tls")]
+        if let Some(subject) = self.tls.as_ref().and_then(|channel| channel.subject()) {
+            let id = Id::new("x509", subject);
+            match id.check() {
+                Ok(()) => return Some(id),
+                Err(reason) => tracing::warn!(reason, "a client's certificate gives it no id"),
+            }
+        }
+        None
+    }
+
+    /// Reads once, through `scratch`, and appends what the client has sent to `to`, which may be nothing yet.
+    /// Returns 0 at the end.
+    pub(super) fn read(&mut self, scratch: &mut [u8], to: &mut BytesMut) -> io::Result<usize> {
+        #[cfg(feature = "tls")]
+        if self.tls.as_ref().is_some_and(|channel| channel.is_closed()) {
+            return Ok(0);
+        }
+        let read = self.socket.read(scratch)?;
+        #[cfg(feature = "tls")]
+        if let Some(channel) = &mut self.tls {
+            let mut plain = Vec::new();
+            let received = channel.receive(&scratch[..read], &mut plain, &mut self.sealed);
+            if let Err(fault) = received {
+                // The client gets the reason as an alert, if there is room for it.
+                let _ = self.flush();
+                return Err(fault.into());
+            }
+            to.extend_from_slice(&plain);
+            return Ok(read);
+        }
+        to.extend_from_slice(&scratch[..read]);
+        Ok(read)
+    }
+
+    /// Writes as much as the socket takes. What is not taken stays in `out`, or here.
+    pub(super) fn write(&mut self, out: &mut BytesMut) -> io::Result<()> {
+        #[cfg(feature = "tls")]
+        while self.tls.is_some() {
+            self.flush()?;
+            if out.is_empty() || !self.sealed.is_empty() {
+                return Ok(());
+            }
+            if let Some(channel) = &mut self.tls {
+                let taken = channel.send(out, &mut self.sealed)?;
+                out.advance(taken);
+            }
+            give_back(out);
+        }
+        while !out.is_empty() {
+            match write_some(&mut self.socket, out)? {
+                Some(written) => out.advance(written),
+                None => return Ok(()),
+            }
+        }
+        give_back(out);
+        Ok(())
+    }
+
+    /// Whether something encrypted waits for the socket.
+    pub(super) fn is_behind(&self) -> bool {
+        !self.sealed.is_empty()
+    }
+
+    /// Says that it ends, as far as there is room for it.
+    pub(super) fn close(&mut self) {
+        #[cfg(feature = "tls")]
+        if let Some(channel) = &mut self.tls {
+            channel.close(&mut self.sealed);
+            let _ = self.flush();
+        }
+    }
+
+    #[cfg(feature = "tls")]
+    fn flush(&mut self) -> io::Result<()> {
+        let mut from = 0;
+        while from < self.sealed.len() {
+            match write_some(&mut self.socket, &self.sealed[from..])? {
+                Some(written) => from += written,
+                None => break,
+            }
+        }
+        self.sealed.drain(..from);
+        if self.sealed.is_empty() && self.sealed.capacity() > KEPT_BYTES {
+            self.sealed = Vec::new();
+        }
+        Ok(())
+    }
+}
+
+fn give_back(out: &mut BytesMut) {
+    if out.is_empty() && out.capacity() > KEPT_BYTES {
+        *out = BytesMut::new();
+    }
+}
+
+/// `None`: the socket takes nothing now.
+fn write_some(socket: &mut TcpStream, bytes: &[u8]) -> io::Result<Option<usize>> {
+    loop {
+        match socket.write(bytes) {
+            Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
+            Ok(written) => return Ok(Some(written)),
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(None),
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+    }
+}

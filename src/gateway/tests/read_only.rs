@@ -1,0 +1,213 @@
+//! Clients of an instance that has no quorum.
+
+use super::*;
+use crate::gateway::SWEEP;
+use crate::gateway::wire::request::{Auth, MultiOp, PathOnly, SetWatches2};
+use crate::gateway::wire::response::{
+    ChildrenReply, CountReply, DataReply, MultiReply, MultiResult, WhoAmIReply,
+};
+use crate::types::acl::Acl as Entry;
+use crate::types::znode::CreateMode;
+
+fn word(gateway: &Gateway, word: &str) -> String {
+    let mut stream = dial(gateway);
+    stream.write_all(word.as_bytes()).unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).unwrap();
+    answer
+}
+
+/// Turns the clock until the gateway of a node says this of itself.
+fn wait_until(cluster: &Cluster, gateway: &Gateway, mode: &str) {
+    let is = |_| {
+        cluster.advance(SWEEP * 3 / 5);
+        word(gateway, "isro") == mode
+    };
+    assert!((0..1000).any(is), "it is never {mode}");
+}
+
+fn serve(cluster: &Cluster, node: usize) -> Gateway {
+    let builder = Gateway::builder().read_only_mode(true);
+    builder.serve(&cluster.node(node), "127.0.0.1:0").unwrap()
+}
+
+fn read_only(gateway: &Gateway, seen: i64, session: i64, password: Bytes) -> Option<Client> {
+    let mut client = Client::dial(gateway);
+    let response = client.hello(seen, session, password.clone(), true)?;
+    assert_eq!((response.read_only, response.session_id), (Some(true), session));
+    assert!(response.timeout > 0);
+    let Credential(answered) = response.password;
+    assert_eq!(answered, Some(if session == 0 { Bytes::from_static(&[0; 16]) } else { password }));
+    Some(client)
+}
+
+#[test]
+fn reads_are_served_without_a_quorum_and_sessions_go_on_with_one() {
+    let cluster = Cluster::new(3);
+    let gateway = serve(&cluster, 0);
+    let session = cluster.node(0).session();
+    session.create("/a", b"1", CreateMode::Persistent).unwrap();
+    session.create("/a/b", b"", CreateMode::Persistent).unwrap();
+    session.add_auth("digest", "alice:hers").unwrap();
+    session.create_with_acl("/hers", b"2", CreateMode::Persistent, &Entry::creator_all()).unwrap();
+
+    let mut writer = Client::dial(&gateway);
+    let opened = writer.hello(0, 0, Bytes::new(), true).unwrap();
+    assert_eq!((opened.read_only, word(&gateway, "isro")), (Some(false), "rw".to_owned()));
+    let own = create("/own", b"");
+    let Request::Create(body) = own else { unreachable!("it is a create") };
+    let own = Request::Create(Create { flags: CreateFlags::Ephemeral.into(), ..body });
+    assert_eq!(writer.code(&own), ErrorCode::Ok);
+    let watched = writer.ask(&Request::GetData(read("/a", true)));
+    let (seen, before) = (watched.header.zxid, watched.body::<DataReply>());
+
+    cluster.isolate(0);
+    wait_until(&cluster, &gateway, "ro");
+    assert!(writer.read().is_none(), "its session cannot be served here");
+    assert!(word(&gateway, "srvr").contains("Mode: read-only\n"));
+    assert!(Client::dial(&gateway).hello(0, 0, Bytes::new(), false).is_none());
+    assert!(read_only(&gateway, i64::MAX, 0, Bytes::new()).is_none(), "it has seen more");
+
+    let mut client = read_only(&gateway, 0, 0, Bytes::new()).unwrap();
+    for refused in [
+        create("/new", b""),
+        // Before anybody looks at the arguments.
+        create("no path", b""),
+        set("/a", b"2"),
+        Request::Delete(request::Delete { path: Some("/none".into()), version: -1 }),
+        Request::Multi(request::Multi { ops: Vec::new() }),
+        Request::Sync(PathOnly { path: Some("/".into()) }),
+    ] {
+        assert_eq!(client.code(&refused), ErrorCode::NotReadOnly, "{refused:?}");
+    }
+    client.ping();
+    let data = client.ask(&Request::GetData(read("/a", true)));
+    assert!(data.header.zxid >= seen);
+    assert_eq!(data.body::<DataReply>(), before);
+    let children = client.ask(&Request::GetChildren(read("/a", false))).body::<ChildrenReply>();
+    assert_eq!(children.children, ["b"]);
+    let count = Request::GetAllChildrenNumber(PathOnly { path: Some("/a".into()) });
+    assert_eq!(client.ask(&count).body::<CountReply>().count, 1);
+    let reads = [read("/a/b", false), read("/none", false), read("/hers", false)];
+    let ops = reads.map(MultiOp::GetData).to_vec();
+    let several = client.ask(&Request::MultiRead(request::Multi { ops })).body::<MultiReply>();
+    assert!(matches!(
+        several.results[..],
+        [MultiResult::GetData(_), MultiResult::Error(-101), MultiResult::Error(-102)]
+    ));
+    // It may read what is for somebody else once it is that.
+    let hers = Request::GetData(read("/hers", false));
+    let auth = Credential(Some(Bytes::from_static(b"alice:hers")));
+    client.send(&Request::Auth(Auth { kind: 0, scheme: Some("digest".into()), auth }));
+    assert_eq!(client.receive().header.err, 0);
+    assert_eq!(client.ask(&hers).body::<DataReply>().data.as_deref(), Some(&b"2"[..]));
+    assert_eq!(client.ask(&Request::WhoAmI).body::<WhoAmIReply>().clients.len(), 2);
+
+    // A session of the cluster is neither closed nor harmed.
+    let Credential(password) = opened.password.clone();
+    let password = password.unwrap();
+    let mut waits = read_only(&gateway, seen, opened.session_id, password.clone()).unwrap();
+    let ephemerals = Request::GetEphemerals(PathOnly { path: None });
+    assert_eq!(waits.ask(&ephemerals).body::<ChildrenReply>().children, ["/own"]);
+    assert_eq!(waits.code(&Request::CloseSession), ErrorCode::NotReadOnly);
+    let watches = SetWatches2 {
+        relative_zxid: seen,
+        data: vec![Some("/a".into()), Some("/gone".into())],
+        exist: Vec::new(),
+        child: Vec::new(),
+        persistent: vec![Some("/a/b".into())],
+        persistent_recursive: Vec::new(),
+    };
+    let xid = waits.send(&Request::SetWatches2(watches.clone()));
+    assert_eq!(waits.receive().event(), (EventType::NodeDeleted, "/gone".to_owned()));
+    assert_eq!(waits.receive().header.xid, xid);
+    let any = request::WatchesOf { path: Some("/a".into()), kind: 3 };
+    assert_eq!(waits.code(&Request::CheckWatches(any.clone())), ErrorCode::Ok);
+    assert_eq!(waits.code(&Request::RemoveWatches(any.clone())), ErrorCode::Ok);
+    assert_eq!(waits.code(&Request::RemoveWatches(any)), ErrorCode::NoWatcher);
+    // One without a session leaves in order.
+    let mut leaves = read_only(&gateway, 0, 0, Bytes::new()).unwrap();
+    assert_eq!(leaves.code(&Request::CloseSession), ErrorCode::Ok);
+    assert!(leaves.read().is_none());
+
+    cluster.node(1).session().set("/a", b"2").unwrap();
+    cluster.heal();
+    wait_until(&cluster, &gateway, "rw");
+    assert!(client.read().is_none() && waits.read().is_none());
+    let mut client = Client::dial(&gateway);
+    let resumed = client.hello(seen, opened.session_id, password, true).unwrap();
+    assert_eq!((resumed.read_only, resumed.session_id), (Some(false), opened.session_id));
+    client.send(&Request::SetWatches2(watches));
+    let mut events = [client.receive().event(), client.receive().event()];
+    events.sort_by(|(_, one), (_, other)| one.cmp(other));
+    let expected = [(EventType::NodeDataChanged, "/a"), (EventType::NodeDeleted, "/gone")];
+    assert_eq!(events, expected.map(|(kind, path)| (kind, path.to_owned())));
+    assert_eq!(client.receive().header.err, 0);
+    assert_eq!(client.code(&set("/a", b"3")), ErrorCode::Ok);
+}
+
+/// It read on with a tree that had changed meanwhile, and told the client a zxid beyond the change: its watch,
+/// set again from there, missed it.
+#[test]
+fn what_is_read_stays_as_it_was_when_the_client_connected() {
+    let cluster = Cluster::new(3);
+    let gateway = serve(&cluster, 0);
+    let session = cluster.node(1).session();
+    session.create("/a", b"1", CreateMode::Persistent).unwrap();
+    cluster.node(0).session().sync().unwrap();
+    cluster.isolate(0);
+    wait_until(&cluster, &gateway, "ro");
+    let mut client = read_only(&gateway, 0, 0, Bytes::new()).unwrap();
+    let before = client.ask(&Request::GetData(read("/a", true)));
+    session.set("/a", b"2").unwrap();
+    cluster.heal();
+    // Until the connection is closed.
+    let zxid = before.header.zxid;
+    let before = before.body::<DataReply>();
+    for _ in 0..1000 {
+        client.last_xid += 1;
+        let mut body = BytesMut::new();
+        Request::GetData(read("/a", false)).encode(client.last_xid, &mut body);
+        let mut frame = u32::try_from(body.len()).unwrap().to_be_bytes().to_vec();
+        frame.extend_from_slice(&body);
+        let sent = client.stream.write_all(&frame).is_ok();
+        let Some(mut reply) = client.read().filter(|_| sent) else { return };
+        let header = ReplyHeader::read(&mut reply).unwrap();
+        assert_eq!((header.err, header.zxid), (0, zxid));
+        assert_eq!(DataReply::read(&mut reply).unwrap(), before);
+        cluster.advance(SWEEP / 5);
+    }
+    panic!("the connection is not closed when there is a quorum again");
+}
+
+#[test]
+fn without_the_mode_clients_wait_for_the_quorum() {
+    let cluster = Cluster::new(3);
+    let gateway = Gateway::serve(&cluster.node(0), "127.0.0.1:0").unwrap();
+    let session = cluster.node(0).session();
+    session.create("/a", b"1", CreateMode::Persistent).unwrap();
+    cluster.isolate(0);
+    for _ in 0..20 {
+        cluster.advance(SWEEP);
+    }
+    assert_eq!(word(&gateway, "isro"), "rw");
+    let mut client = Client::dial(&gateway);
+    let request = ConnectRequest {
+        protocol_version: 0,
+        last_zxid_seen: 0,
+        timeout: 30_000,
+        session_id: 0,
+        password: Credential(None),
+        read_only: Some(true),
+    };
+    let mut body = BytesMut::new();
+    request.write(&mut body);
+    client.write(&body);
+    cluster.heal();
+    for _ in 0..10 {
+        cluster.advance(SWEEP);
+    }
+    let response = ConnectResponse::read(&mut client.read().unwrap()).unwrap();
+    assert_eq!(response.read_only, Some(false));
+    assert!(response.session_id != 0);
+}

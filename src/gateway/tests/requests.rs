@@ -1,0 +1,183 @@
+//! Requests, replies and events.
+
+use bytes::{Buf, Bytes, BytesMut};
+
+use super::*;
+use crate::gateway::wire::codes::{AddWatchMode, OpCode};
+use crate::gateway::wire::request::{AddWatch, MultiOp, PathOnly, SetWatches2, WatchesOf};
+use crate::gateway::wire::response::{
+    CountReply, DataReply, MultiReply, MultiResult, PathReply, StatReply,
+};
+use crate::types::znode::CreateMode;
+
+#[test]
+fn replies_come_in_order_and_show_what_was_asked_before() {
+    let (_cluster, gateway) = one();
+    let mut client = Client::open(&gateway);
+    client.send(&create("/a", b"0"));
+    const SETS: usize = 200;
+    for _ in 0..SETS {
+        client.send(&set("/a", b"x"));
+        client.send(&Request::GetData(read("/a", false)));
+    }
+    assert_eq!(client.receive().body::<PathReply>().path.as_deref(), Some("/a"));
+    let mut zxid = 0;
+    for version in 1..=i32::try_from(SETS).unwrap() {
+        let written = client.receive();
+        assert!(written.header.zxid >= zxid);
+        zxid = written.header.zxid;
+        assert_eq!(written.body::<StatReply>().stat.version, version);
+        let read = client.receive();
+        assert!(read.header.zxid >= zxid);
+        assert_eq!(read.body::<DataReply>().stat.version, version);
+    }
+}
+
+/// A client takes an event for the end of its watch. If it came before the reply to the read that sets the
+/// watch, the client would know of no watch; if it came behind a reply that shows the change, it would see
+/// the change before its event.
+#[test]
+fn an_event_comes_between_the_replies_that_it_belongs_between() {
+    let (cluster, gateway) = one();
+    let session = cluster.node(0).session();
+    session.create("/a", b"", CreateMode::Persistent).unwrap();
+    let mut client = Client::open(&gateway);
+    // What the client saw when it set the watch that it still has.
+    let mut watched: Option<Bytes> = None;
+    for round in 0..100_u8 {
+        let sets = client.send(&Request::GetData(read("/a", true)));
+        let written = session.nonblocking().set("/a", [round]);
+        client.send(&Request::GetData(read("/a", false)));
+        loop {
+            let packet = client.receive();
+            if packet.header.xid == -1 {
+                assert_eq!(packet.event(), (EventType::NodeDataChanged, "/a".to_owned()));
+                assert!(watched.take().is_some(), "round {round}: of a watch that is not known");
+                continue;
+            }
+            let xid = packet.header.xid;
+            let data = packet.body::<DataReply>().data.unwrap_or_default();
+            if let Some(before) = &watched {
+                assert_eq!(*before, data, "round {round}: a change is seen before its event");
+            }
+            if xid == sets {
+                watched = Some(data);
+            } else if *data == [round] {
+                break;
+            } else {
+                client.send(&Request::GetData(read("/a", false)));
+            }
+        }
+        written.wait().unwrap();
+    }
+}
+
+#[test]
+fn a_change_that_several_watches_see_is_told_once() {
+    let (cluster, gateway) = one();
+    let session = cluster.node(0).session();
+    session.create("/a", b"", CreateMode::Persistent).unwrap();
+    let mut client = Client::open(&gateway);
+    for _ in 0..3 {
+        client.ask(&Request::GetData(read("/a", true)));
+        client.ask(&Request::Exists(read("/a", true)));
+        client.ask(&Request::GetChildren(read("/a", true)));
+    }
+    for mode in [AddWatchMode::Persistent, AddWatchMode::PersistentRecursive] {
+        client.ask(&Request::AddWatch(AddWatch { path: Some("/a".into()), mode: mode.into() }));
+    }
+    session.delete("/a").unwrap();
+    assert_eq!(client.receive().event(), (EventType::NodeDeleted, "/a".to_owned()));
+    client.ping();
+    // What lasts, lasts.
+    session.create("/a", b"", CreateMode::Persistent).unwrap();
+    assert_eq!(client.receive().event(), (EventType::NodeCreated, "/a".to_owned()));
+    let any = WatchesOf { path: Some("/a".into()), kind: 3 };
+    assert_eq!(client.code(&Request::CheckWatches(any.clone())), ErrorCode::Ok);
+    assert_eq!(client.code(&Request::RemoveWatches(any.clone())), ErrorCode::Ok);
+    assert_eq!(client.code(&Request::RemoveWatches(any.clone())), ErrorCode::NoWatcher);
+    assert_eq!(client.code(&Request::CheckWatches(any)), ErrorCode::NoWatcher);
+    session.delete("/a").unwrap();
+    client.ping();
+}
+
+#[test]
+fn what_is_wrong_is_answered_as_zookeeper_does() {
+    let (_cluster, gateway) = one();
+    let mut client = Client::open(&gateway);
+    assert_eq!(client.code(&create("/x/y", b"")), ErrorCode::NoNode);
+    assert_eq!(client.code(&create("/zookeeper/", b"")), ErrorCode::BadArguments);
+    assert_eq!(client.code(&Request::GetData(read("x", false))), ErrorCode::NoNode);
+    assert_eq!(client.code(&Request::Exists(read("", false))), ErrorCode::Ok);
+    let null = Request::GetData(request::Read { path: None, watch: false });
+    assert_eq!(client.code(&null), ErrorCode::MarshallingError);
+    // A body that cannot be read costs nothing but its request.
+    let mut body = BytesMut::new();
+    77_i32.write(&mut body);
+    i32::from(OpCode::GetData).write(&mut body);
+    client.write(&body);
+    let reply = client.receive().header;
+    assert_eq!((reply.xid, reply.err), (77, ErrorCode::MarshallingError.into()));
+    let Request::Create(made) = create("/m", b"") else { unreachable!("it is a create") };
+    let delete = request::Delete { path: Some("/none".into()), version: -1 };
+    let ops = vec![MultiOp::Create(made.clone()), MultiOp::Delete(delete), MultiOp::Create(made)];
+    let reply = client.ask(&Request::Multi(request::Multi { ops })).body::<MultiReply>();
+    let codes = [ErrorCode::Ok, ErrorCode::NoNode, ErrorCode::RuntimeInconsistency];
+    assert_eq!(reply.results, codes.map(|code| MultiResult::Error(code.into())));
+    let root = Request::GetAllChildrenNumber(PathOnly { path: Some("/".into()) });
+    assert!(client.ask(&root).body::<CountReply>().count > 0);
+    // An op that nobody knows ends the connection, and so do lengths that are out of range.
+    client.send(&Request::DeleteContainer(PathOnly { path: Some("/m".into()) }));
+    assert_eq!(client.receive().header.err, i32::from(ErrorCode::Unimplemented));
+    assert!(client.read().is_none());
+    for length in [-1, 1_048_576_i32] {
+        let mut client = Client::open(&gateway);
+        client.stream.write_all(&length.to_be_bytes()).unwrap();
+        assert!(client.read().is_none());
+    }
+}
+
+/// What a client does not read is not kept without a bound, and it does not hold up others.
+#[test]
+fn a_client_that_reads_nothing_is_not_served_on() {
+    let (cluster, gateway) = one();
+    let session = cluster.node(0).session();
+    session.create("/large", vec![7; 900_000], CreateMode::Persistent).unwrap();
+    let mut lazy = Client::open(&gateway);
+    const READS: usize = 300;
+    for _ in 0..READS {
+        lazy.send(&Request::GetData(read("/large", false)));
+    }
+    let mut other = Client::open(&gateway);
+    assert_eq!(other.code(&create("/other", b"")), ErrorCode::Ok);
+    // When it reads again, it gets everything.
+    for _ in 0..READS {
+        assert_eq!(
+            lazy.receive().body::<DataReply>().data.map_or(0, |data| data.remaining()),
+            900_000
+        );
+    }
+}
+
+/// More changes than a watch can be told of at once made the gateway close the connection, again and again.
+#[test]
+fn a_client_that_missed_very_much_gets_its_watch_all_the_same() {
+    let (cluster, gateway) = one();
+    let session = cluster.node(0).session();
+    session.create("/a", b"", CreateMode::Persistent).unwrap();
+    for _ in 0..crate::WATCH_CAPACITY + 10 {
+        session.set("/a", b"").unwrap();
+    }
+    let mut client = Client::open(&gateway);
+    let xid = client.send(&Request::SetWatches2(SetWatches2 {
+        relative_zxid: 1,
+        data: Vec::new(),
+        exist: Vec::new(),
+        child: Vec::new(),
+        persistent: Vec::new(),
+        persistent_recursive: vec![Some("/a".into())],
+    }));
+    while client.receive().header.xid != xid {}
+    session.set("/a", b"").unwrap();
+    assert_eq!(client.receive().event(), (EventType::NodeDataChanged, "/a".to_owned()));
+}

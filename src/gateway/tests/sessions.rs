@@ -1,0 +1,223 @@
+//! Sessions: how they begin, where they go on, and when they end.
+
+use super::*;
+use crate::gateway::SWEEP;
+use crate::gateway::wire::request::{PathOnly, SetWatches2};
+use crate::gateway::wire::response::{ChildrenReply, CountReply, DataReply, StatReply};
+use crate::types::znode::CreateMode;
+
+#[test]
+fn a_session_goes_on_at_another_member_and_is_told_what_it_missed() {
+    let cluster = Cluster::new(3);
+    let serve = |node: usize| Gateway::serve(&cluster.node(node), "127.0.0.1:0").unwrap();
+    let (first, second) = (serve(0), serve(1));
+    let session = cluster.node(2).session();
+    for path in ["/data", "/gone", "/parent", "/still", "/lasting"] {
+        session.create(path, b"", CreateMode::Persistent).unwrap();
+    }
+    let mut client = Client::dial(&first);
+    let opened = client.greet(0, 0, Bytes::new());
+    assert_eq!(client.code(&create("/own", b"")), ErrorCode::Ok);
+    client.ask(&Request::Sync(PathOnly { path: Some("/".into()) }));
+    let seen = client.ask(&Request::Exists(read("/still", false))).header.zxid;
+    drop(client);
+
+    session.set("/data", b"1").unwrap();
+    session.delete("/gone").unwrap();
+    session.create("/new", b"", CreateMode::Persistent).unwrap();
+    session.create("/parent/child", b"", CreateMode::Persistent).unwrap();
+    session.set("/lasting", b"1").unwrap();
+
+    // A client that has seen more than this member waits for it; a wrong password is refused.
+    let Credential(Some(password)) = opened.password else { panic!("there is a password") };
+    let wrong = Client::dial(&second).greet(0, opened.session_id, Bytes::from_static(&[1; 16]));
+    assert_eq!((wrong.timeout, wrong.session_id), (0, 0));
+    let mut client = Client::dial(&second);
+    let resumed = client.greet(seen, opened.session_id, password);
+    assert_eq!(resumed.session_id, opened.session_id);
+    client.ask(&Request::Sync(PathOnly { path: Some("/".into()) }));
+
+    let list = |paths: &[&str]| paths.iter().map(|path| Some((*path).to_owned())).collect();
+    let xid = client.send(&Request::SetWatches2(SetWatches2 {
+        relative_zxid: seen,
+        data: list(&["/data", "/gone", "/still"]),
+        exist: list(&["/new", "/later"]),
+        child: list(&["/parent"]),
+        persistent: list(&["/lasting"]),
+        persistent_recursive: Vec::new(),
+    }));
+    let mut events = Vec::new();
+    loop {
+        let packet = client.receive();
+        if packet.header.xid == xid {
+            assert_eq!(packet.header.err, 0);
+            break;
+        }
+        events.push(packet.event());
+    }
+    events.sort_by_key(|(kind, path)| (path.clone(), i32::from(*kind)));
+    let expected = [
+        (EventType::NodeDataChanged, "/data"),
+        (EventType::NodeDeleted, "/gone"),
+        (EventType::NodeDataChanged, "/lasting"),
+        (EventType::NodeCreated, "/new"),
+        (EventType::NodeChildrenChanged, "/parent"),
+    ];
+    assert_eq!(events, expected.map(|(kind, path)| (kind, path.to_owned())));
+    // The others are armed.
+    session.set("/still", b"1").unwrap();
+    assert_eq!(client.receive().event(), (EventType::NodeDataChanged, "/still".to_owned()));
+    session.create("/later", b"", CreateMode::Persistent).unwrap();
+    assert_eq!(client.receive().event(), (EventType::NodeCreated, "/later".to_owned()));
+}
+
+#[test]
+fn a_silent_client_loses_its_session_and_one_that_pings_does_not() {
+    let (cluster, gateway) = one();
+    let session = cluster.node(0).session();
+    let ephemeral = |path: &str| {
+        let Request::Create(body) = create(path, b"") else { unreachable!("it is a create") };
+        Request::Create(Create { flags: CreateFlags::Ephemeral.into(), ..body })
+    };
+    let (mut silent, mut alive) = (Client::open(&gateway), Client::open(&gateway));
+    assert_eq!(silent.code(&ephemeral("/silent")), ErrorCode::Ok);
+    assert_eq!(alive.code(&ephemeral("/alive")), ErrorCode::Ok);
+    let gone = session.exists_and_watch("/silent").unwrap().1;
+    let own = alive.ask(&Request::GetEphemerals(PathOnly { path: None })).body::<ChildrenReply>();
+    assert_eq!(own.children, ["/alive"]);
+    // In steps: after a pause of its own the gateway takes nobody for silent.
+    for _ in 0..50 {
+        cluster.advance(SWEEP * 3 / 5);
+        alive.ping();
+    }
+    assert!(gone.recv().is_some());
+    assert!(silent.read().is_none());
+    alive.ping();
+    assert!(session.exists("/alive").unwrap().is_some());
+    assert!(SWEEP < Duration::from_secs(1));
+    // An orderly end takes the ephemeral znodes along at once.
+    let gone = session.exists_and_watch("/alive").unwrap().1;
+    assert_eq!(alive.code(&Request::CloseSession), ErrorCode::Ok);
+    assert!(alive.read().is_none());
+    assert!(gone.recv().is_some());
+}
+
+#[test]
+fn there_is_room_for_so_many_clients() {
+    let cluster = Cluster::new(1);
+    let builder = Gateway::builder().connections_max(3).connections_per_address_max(2);
+    let gateway = builder.serve(&cluster.node(0), "127.0.0.1:0").unwrap();
+    let clients = [Client::open(&gateway), Client::open(&gateway)];
+    assert!(Client::dial(&gateway).read().is_none());
+    drop(clients);
+    let again = || {
+        let mut client = Client::dial(&gateway);
+        client.stream.write_all(b"ruok").unwrap();
+        let mut answer = String::new();
+        let _ = client.stream.read_to_string(&mut answer);
+        answer == "imok"
+    };
+    let until = std::iter::repeat_with(again).take(1000);
+    assert!(until.into_iter().any(|served| served), "room is made when clients go");
+}
+
+/// It opened the session and lost it to itself: the session was kept alive for ever, with nobody connected.
+#[test]
+fn a_client_that_has_seen_more_than_there_is_leaves_no_session_behind() {
+    let (cluster, gateway) = one();
+    let session = cluster.node(0).session();
+    session.sync().unwrap();
+    let mut client = Client::dial(&gateway);
+    let hello = ConnectRequest {
+        protocol_version: 0,
+        last_zxid_seen: i64::MAX,
+        timeout: 4000,
+        session_id: 0,
+        password: Credential(None),
+        read_only: None,
+    };
+    let mut body = BytesMut::new();
+    hello.write(&mut body);
+    client.write(&body);
+    assert!(client.read().is_none(), "it is told nothing");
+    for _ in 0..30 {
+        cluster.advance(Duration::from_secs(1));
+        session.sync().unwrap();
+    }
+    assert_eq!(cluster.node(0).status().sessions, 1, "the test's own");
+}
+
+/// An instance that was closed closed its clients' sessions, too, and with them their locks.
+#[test]
+fn an_instance_that_is_closed_leaves_its_clients_their_sessions() {
+    let cluster = Cluster::new(3);
+    let serve = |node: usize| Gateway::serve(&cluster.node(node), "127.0.0.1:0").unwrap();
+    let (first, second) = (serve(0), serve(1));
+    let mut client = Client::dial(&first);
+    let opened = client.greet(0, 0, Bytes::new());
+    assert_eq!(client.code(&create("/own", b"")), ErrorCode::Ok);
+    cluster.node(0).close();
+    assert!(client.read().is_none());
+    let Credential(Some(password)) = opened.password else { panic!("there is a password") };
+    let resumed = Client::dial(&second).greet(0, opened.session_id, password);
+    assert_eq!(resumed.session_id, opened.session_id);
+}
+
+/// A client instance has no tree of its own: its member answers.
+#[test]
+fn an_instance_without_a_replica_serves_too() {
+    let cluster = Cluster::new(3);
+    let place = cluster.add_client();
+    let gateway = Gateway::serve(&cluster.node(place), "127.0.0.1:0").unwrap();
+    let mut client = Client::dial(&gateway);
+    let opened = client.greet(0, 0, Bytes::new());
+    assert_eq!(client.code(&create("/a", b"1")), ErrorCode::Ok);
+    assert_eq!(client.code(&create("/a/b", b"")), ErrorCode::Ok);
+    let read_back = client.ask(&Request::GetData(read("/a", true)));
+    let seen = read_back.header.zxid;
+    assert!(seen > 0);
+    assert_eq!(read_back.body::<DataReply>().data.as_deref(), Some(&b"1"[..]));
+    let count = Request::GetAllChildrenNumber(PathOnly { path: Some("/a".into()) });
+    assert_eq!(client.ask(&count).body::<CountReply>().count, 1);
+    client.send(&set("/a", b"2"));
+    assert_eq!(client.receive().event(), (EventType::NodeDataChanged, "/a".to_owned()));
+    assert_eq!(client.receive().body::<StatReply>().stat.version, 1);
+    // It reconnects with a zxid that it has seen here.
+    drop(client);
+    let Credential(Some(password)) = opened.password else { panic!("there is a password") };
+    let resumed = Client::dial(&gateway).greet(seen, opened.session_id, password);
+    assert_eq!(resumed.session_id, opened.session_id);
+}
+
+/// S39: a client gets the timeout that it asks for, within the bounds.
+#[test]
+fn timeouts_lie_within_the_bounds() {
+    let bounds = (Duration::from_secs(15), Duration::from_secs(120));
+    let cluster = Cluster::builder().session_timeout_bounds(bounds.0, bounds.1).start(1);
+    let gateway = Gateway::serve(&cluster.node(0), "127.0.0.1:0").unwrap();
+    let opened = Client::dial(&gateway).greet(0, 0, Bytes::new());
+    assert_eq!(opened.timeout, 15_000);
+    let timeout = |asked| cluster.node(0).open_session_with(asked).unwrap().timeout();
+    assert_eq!(timeout(Duration::from_secs(60)), Duration::from_secs(60));
+    assert_eq!(timeout(Duration::from_secs(600)), bounds.1);
+    let (cluster, _gateway) = one();
+    let opened = cluster.node(0).open_session_with(bounds.1).unwrap();
+    assert_eq!(opened.timeout(), Duration::from_secs(40), "20 ticks");
+}
+
+#[test]
+fn clients_may_do_everything_where_access_lists_are_skipped() {
+    let cluster = Cluster::new(1);
+    let session = cluster.node(0).session();
+    session.add_auth("digest", "alice:hers").unwrap();
+    let hers = crate::Acl::creator_all();
+    session.create_with_acl("/hers", b"", CreateMode::Persistent, &hers).unwrap();
+    let serve = |skips| {
+        let builder = Gateway::builder().skip_acl(skips);
+        builder.serve(&cluster.node(0), "127.0.0.1:0").unwrap()
+    };
+    let (strict, open) = (serve(false), serve(true));
+    assert_eq!(Client::open(&strict).code(&set("/hers", b"1")), ErrorCode::NoAuth);
+    assert_eq!(Client::open(&open).code(&set("/hers", b"1")), ErrorCode::Ok);
+    assert_eq!(Client::open(&open).code(&create("/hers/own", b"")), ErrorCode::Ok);
+}

@@ -1,0 +1,283 @@
+//! Clients over TLS, with certificates and without.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, DnType, IsCa, KeyPair, SanType};
+use rustls::crypto::ring;
+use rustls::pki_types::ServerName;
+use rustls::{ClientConfig, ClientConnection, StreamOwned, SupportedProtocolVersion};
+use tempfile::TempDir;
+
+use super::*;
+use crate::gateway::tls::{ClientCertificates, GatewayTls};
+use crate::gateway::wire::request::{Auth, PathOnly};
+use crate::gateway::wire::response::{DataReply, WhoAmIReply};
+use crate::security::pem;
+use crate::types::acl::{Acl as Entry, Id, Permissions};
+use crate::types::znode::CreateMode;
+
+/// An authority, and a folder for what it gives out.
+struct Authority {
+    issuer: CertifiedIssuer<'static, KeyPair>,
+    folder: TempDir,
+}
+
+impl Authority {
+    fn new() -> Authority {
+        let mut params = CertificateParams::new(Vec::new()).unwrap();
+        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        params.distinguished_name.push(DnType::CommonName, "authority");
+        let issuer = CertifiedIssuer::self_signed(params, KeyPair::generate().unwrap()).unwrap();
+        let folder = TempDir::new().unwrap();
+        std::fs::write(folder.path().join("ca.pem"), issuer.pem()).unwrap();
+        let authority = Authority { issuer, folder };
+        authority.issue("gateway", "gateway");
+        authority
+    }
+
+    /// Writes a certificate and a key for this common name.
+    fn issue(&self, file: &str, name: &str) {
+        let mut params = CertificateParams::new(Vec::new()).unwrap();
+        params.subject_alt_names = vec![SanType::IpAddress([127, 0, 0, 1].into())];
+        params.distinguished_name = rcgen::DistinguishedName::new();
+        params.distinguished_name.push(DnType::OrganizationName, "Example, Inc.");
+        params.distinguished_name.push(DnType::CommonName, name);
+        let key = KeyPair::generate().unwrap();
+        let certificate = params.signed_by(&key, &self.issuer).unwrap();
+        std::fs::write(self.path(&format!("{file}.pem")), certificate.pem()).unwrap();
+        std::fs::write(self.path(&format!("{file}.key")), key.serialize_pem()).unwrap();
+    }
+
+    fn path(&self, file: &str) -> impl AsRef<Path> + use<> {
+        self.folder.path().join(file)
+    }
+
+    fn tls(&self) -> GatewayTls {
+        GatewayTls::from_pem_files(self.path("gateway.pem"), self.path("gateway.key")).unwrap()
+    }
+
+    fn with_clients(&self, which: ClientCertificates) -> GatewayTls {
+        self.tls().client_certificates(which, self.path("ca.pem")).unwrap()
+    }
+
+    fn connection(
+        &self,
+        name: Option<&str>,
+        versions: &[&'static SupportedProtocolVersion],
+    ) -> ClientConnection {
+        let read = |file: &str| pem::read(self.path(file).as_ref()).unwrap();
+        let config = ClientConfig::builder_with_provider(Arc::new(ring::default_provider()))
+            .with_protocol_versions(versions)
+            .unwrap()
+            .with_root_certificates(pem::roots(&read("ca.pem"), "").unwrap());
+        let config = match name {
+            None => config.with_no_client_auth(),
+            Some(name) => {
+                self.issue("client", name);
+                let chain = pem::certificates(&read("client.pem"), "").unwrap();
+                config
+                    .with_client_auth_cert(chain, pem::key(&read("client.key"), "").unwrap())
+                    .unwrap()
+            }
+        };
+        let server = ServerName::try_from("127.0.0.1").unwrap();
+        ClientConnection::new(Arc::new(config), server).unwrap()
+    }
+
+    fn dial(&self, gateway: &Gateway, name: Option<&str>) -> Client {
+        let connection = self.connection(name, rustls::DEFAULT_VERSIONS);
+        Client::over(StreamOwned::new(connection, dial(gateway)))
+    }
+
+    fn open(&self, gateway: &Gateway, name: Option<&str>) -> Client {
+        let mut client = self.dial(gateway, name);
+        assert!(client.greet(0, 0, Bytes::new()).session_id != 0);
+        client
+    }
+}
+
+fn serve(cluster: &Cluster, tls: GatewayTls) -> Gateway {
+    Gateway::builder().tls(tls).serve(&cluster.node(0), "127.0.0.1:0").unwrap()
+}
+
+fn ids(client: &mut Client) -> Vec<(String, String)> {
+    let ids = client.ask(&Request::WhoAmI).body::<WhoAmIReply>().clients;
+    ids.into_iter().map(|id| (id.scheme, id.user)).collect()
+}
+
+fn subject(name: &str) -> String {
+    format!("CN={name},O=Example\\, Inc.")
+}
+
+fn is_refused(client: &mut Client) -> bool {
+    let frame = [0, 0, 0, 1, 0];
+    client.stream.write_all(&frame).is_err() || client.stream.read(&mut [0; 100]).is_err()
+}
+
+/// Whether nothing but an alert comes, and then the end.
+fn is_closed(mut stream: TcpStream) -> bool {
+    let mut rest = Vec::new();
+    let waited = |error: std::io::Error| error.kind() != std::io::ErrorKind::WouldBlock;
+    stream.read_to_end(&mut rest).map_or_else(waited, |_| true) && rest.len() <= 7
+}
+
+#[test]
+fn a_client_is_who_its_certificate_says() {
+    let cluster = Cluster::builder().super_user(Id::new("x509", subject("root"))).start(1);
+    let authority = Authority::new();
+    let gateway = serve(&cluster, authority.with_clients(ClientCertificates::Required));
+    let session = cluster.node(0).session();
+    let billing = Entry::new(Permissions::ALL, Id::new("x509", subject("billing")));
+    session.create_with_acl("/bills", b"12", CreateMode::Persistent, &[billing]).unwrap();
+    let get = Request::GetData(read("/bills", false));
+
+    let mut own = authority.open(&gateway, Some("billing"));
+    let expected = [("ip", "127.0.0.1".to_owned()), ("x509", subject("billing"))];
+    assert_eq!(ids(&mut own), expected.map(|(scheme, user)| (scheme.to_owned(), user)));
+    assert_eq!(own.ask(&get).body::<DataReply>().data.as_deref(), Some(&b"12"[..]));
+    assert_eq!(own.code(&set("/bills", b"13")), ErrorCode::Ok);
+
+    let mut other = authority.open(&gateway, Some("shipping"));
+    assert_eq!(other.code(&get), ErrorCode::NoAuth);
+    assert_eq!(other.code(&set("/bills", b"0")), ErrorCode::NoAuth);
+
+    let mut root = authority.open(&gateway, Some("root"));
+    assert_eq!(root.ask(&get).body::<DataReply>().data.as_deref(), Some(&b"13"[..]));
+}
+
+#[test]
+fn only_certificates_of_the_authority_are_taken() {
+    let cluster = Cluster::new(1);
+    let (authority, other) = (Authority::new(), Authority::new());
+    let gateway = serve(&cluster, authority.with_clients(ClientCertificates::Required));
+    assert!(is_refused(&mut authority.dial(&gateway, None)));
+    // It trusts the gateway's authority, and has a certificate of another one.
+    std::fs::copy(authority.path("ca.pem"), other.path("ca.pem")).unwrap();
+    assert!(is_refused(&mut other.dial(&gateway, Some("billing"))));
+    authority.open(&gateway, Some("billing")).ping();
+
+    let gateway = serve(&cluster, authority.with_clients(ClientCertificates::Optional));
+    assert!(is_refused(&mut other.dial(&gateway, Some("billing"))));
+    assert_eq!(ids(&mut authority.open(&gateway, Some("billing"))).len(), 2);
+    let mut client = authority.open(&gateway, None);
+    assert_eq!(ids(&mut client), [("ip".to_owned(), "127.0.0.1".to_owned())]);
+    // A request cannot stand for a certificate.
+    let name = Credential(Some(subject("billing").into()));
+    client.send(&Request::Auth(Auth { kind: 0, scheme: Some("x509".into()), auth: name }));
+    assert_eq!(client.receive().header.err, ErrorCode::AuthFailed.into());
+    assert!(client.read().is_none());
+}
+
+#[test]
+fn older_versions_and_four_letter_words_are_served() {
+    let cluster = Cluster::new(1);
+    let authority = Authority::new();
+    let gateway = serve(&cluster, authority.with_clients(ClientCertificates::Required));
+    let connection = authority.connection(Some("old"), &[&rustls::version::TLS12]);
+    let mut client = Client::over(StreamOwned::new(connection, dial(&gateway)));
+    assert!(client.greet(0, 0, Bytes::new()).session_id != 0);
+    assert_eq!(ids(&mut client)[1].1, subject("old"));
+    let mut client = authority.dial(&gateway, Some("monitor"));
+    client.stream.write_all(b"conf").unwrap();
+    let mut answer = String::new();
+    client.stream.read_to_string(&mut answer).expect("an end that is announced");
+    let port = gateway.address().port();
+    assert!(answer.contains(&format!("clientPort=-1\nsecureClientPort={port}\n")), "{answer}");
+}
+
+/// Encrypted bytes that the socket does not take wait beside those that are not encrypted yet.
+#[test]
+fn what_a_client_does_not_read_waits() {
+    let cluster = Cluster::new(1);
+    let authority = Authority::new();
+    let gateway = serve(&cluster, authority.tls());
+    let session = cluster.node(0).session();
+    let large: Vec<u8> = (0..900_000_u32).map(|at| (at % 251) as u8).collect();
+    session.create("/large", large.as_slice(), CreateMode::Persistent).unwrap();
+    let mut client = authority.open(&gateway, None);
+    const READS: usize = 40;
+    for _ in 0..READS {
+        client.send(&Request::GetData(read("/large", false)));
+    }
+    authority.open(&gateway, None).ping();
+    for _ in 0..READS {
+        let data = client.receive().body::<DataReply>().data.unwrap();
+        assert!(data == large, "it comes as it is");
+    }
+    // The last reply of a session, and then the end.
+    client.send(&Request::Sync(PathOnly { path: Some("/".into()) }));
+    client.send(&Request::CloseSession);
+    assert_eq!((client.receive().header.err, client.receive().header.err), (0, 0));
+    assert!(client.read().is_none());
+}
+
+#[test]
+fn who_does_not_finish_the_handshake_is_disconnected() {
+    let cluster = Cluster::new(1);
+    let authority = Authority::new();
+    let gateway = serve(&cluster, authority.tls());
+    // At once, since its bytes are not those of TLS.
+    let mut plain = dial(&gateway);
+    plain.write_all(&[0, 0, 0, 45, 0, 0, 0, 0, 0, 0, 0]).unwrap();
+    assert!(is_closed(plain));
+    let silent = dial(&gateway);
+    let mut stalled = dial(&gateway);
+    let mut hello = Vec::new();
+    authority.connection(None, rustls::DEFAULT_VERSIONS).write_tls(&mut hello).unwrap();
+    stalled.write_all(&hello[..hello.len() / 2]).unwrap();
+    let mut alive = authority.open(&gateway, None);
+    // In steps: after a pause of its own the gateway takes nobody for silent.
+    for _ in 0..50 {
+        cluster.advance(crate::gateway::SWEEP * 3 / 5);
+        alive.ping();
+    }
+    assert!(is_closed(silent) && is_closed(stalled));
+}
+
+#[test]
+fn renewed_files_are_used() {
+    let cluster = Cluster::new(1);
+    let authority = Authority::new();
+    let gateway = serve(&cluster, authority.tls());
+    let shown = || {
+        let mut stream =
+            StreamOwned::new(authority.connection(None, rustls::DEFAULT_VERSIONS), dial(&gateway));
+        stream.flush().unwrap();
+        while stream.conn.is_handshaking() {
+            stream.conn.complete_io(&mut stream.sock).unwrap();
+        }
+        stream.conn.peer_certificates().unwrap()[0].to_vec()
+    };
+    let first = shown();
+    // Half of it can be read at first.
+    std::fs::write(authority.path("gateway.key"), "").unwrap();
+    cluster.advance(Duration::from_secs(11));
+    assert_eq!(shown(), first);
+    authority.issue("gateway", "gateway");
+    let renewed = (0..1000).any(|_| {
+        cluster.advance(Duration::from_secs(1));
+        shown() != first
+    });
+    assert!(renewed);
+}
+
+#[test]
+fn files_that_are_of_no_use_are_named() {
+    let authority = Authority::new();
+    let (certificate, key) = (authority.path("gateway.pem"), authority.path("gateway.key"));
+    authority.issue("other", "other");
+    let of = |certificate: &dyn AsRef<Path>, key: &dyn AsRef<Path>| {
+        GatewayTls::from_pem_files(certificate.as_ref(), key.as_ref()).unwrap_err().to_string()
+    };
+    for (error, named) in [
+        (of(&authority.path("none.pem"), &key), "none.pem"),
+        (of(&key, &key), "gateway.key"),
+        (of(&certificate, &certificate), "gateway.pem"),
+        (of(&certificate, &authority.path("other.key")), "other.key"),
+    ] {
+        assert!(error.contains(named), "{error}");
+    }
+    let clients = authority.tls().client_certificates(ClientCertificates::Optional, key);
+    assert!(clients.unwrap_err().to_string().contains("gateway.key"));
+}

@@ -1,0 +1,224 @@
+//! The certificates of a gateway's port.
+
+use std::fmt;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
+
+use arc_swap::ArcSwap;
+use rustls::crypto::ring;
+use rustls::server::{NoServerSessionStorage, WebPkiClientVerifier};
+use rustls::{DEFAULT_VERSIONS, ServerConfig};
+
+use crate::security::pem;
+use crate::types::error::{Error, Result};
+
+/// How often the files are read again.
+const RENEWAL: Duration = Duration::from_secs(10);
+
+/// Whether the clients of a gateway show certificates: see [`GatewayTls::client_certificates`].
+///
+/// ```
+/// use quorate::ClientCertificates;
+///
+/// assert_ne!(ClientCertificates::Required, ClientCertificates::Optional);
+/// ```
+///
+/// Source: ZooKeeper, `ssl.clientAuth`: `need` and `want`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum ClientCertificates {
+    /// A client without one is refused.
+    Required,
+    /// A client may have one. One that is not valid is refused all the same.
+    Optional,
+}
+
+/// The certificate of a gateway, so that its clients connect over TLS: see
+/// [`GatewayBuilder::tls`](crate::GatewayBuilder::tls).
+///
+/// TLS 1.3 and 1.2, without session resumption. Certificates may have keys of the kinds ECDSA P-256 and P-384,
+/// Ed25519 and RSA.
+///
+/// The files are read again every ten seconds. After a change, new connections use the new content, and existing
+/// ones stay. Files that cannot be used are logged, and the former content stays in use.
+///
+/// ```no_run
+/// use quorate::{ClientCertificates, Gateway, GatewayTls, testing::Cluster};
+///
+/// let tls = GatewayTls::from_pem_files("gateway.pem", "gateway.key")?
+///     .client_certificates(ClientCertificates::Required, "clients-ca.pem")?;
+/// let cluster = Cluster::new(1);
+/// let gateway = Gateway::builder().tls(tls).serve(&cluster.node(0), "127.0.0.1:2281")?;
+/// # Ok::<(), quorate::Error>(())
+/// ```
+#[derive(Clone)]
+pub struct GatewayTls {
+    files: Files,
+    loaded: Arc<Shared>,
+}
+
+#[derive(Clone, Debug)]
+struct Files {
+    certificate: PathBuf,
+    key: PathBuf,
+    clients: Option<(ClientCertificates, PathBuf)>,
+}
+
+struct Shared {
+    loaded: ArcSwap<Loaded>,
+    /// Why the files could not be used at the last reading; logged once.
+    reported: Mutex<Option<String>>,
+}
+
+/// The content of the files, and the configuration made from it.
+struct Loaded {
+    pem: Vec<Vec<u8>>,
+    config: Arc<ServerConfig>,
+}
+
+/// Shows the files.
+impl fmt::Debug for GatewayTls {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("GatewayTls").field(&self.files).finish()
+    }
+}
+
+impl GatewayTls {
+    /// Reads PEM files: the certificate of this gateway, followed by any intermediate ones, and its key. Clients
+    /// verify it by its name, as they are set up; they show none themselves. Blocks while it reads them.
+    ///
+    /// # Errors
+    /// [`Error::InvalidSetting`] says which file cannot be read or used, and why.
+    pub fn from_pem_files(
+        certificate: impl AsRef<Path>,
+        key: impl AsRef<Path>,
+    ) -> Result<GatewayTls> {
+        let (certificate, key) = (certificate.as_ref().to_owned(), key.as_ref().to_owned());
+        GatewayTls::load(Files { certificate, key, clients: None })
+    }
+
+    /// Clients show certificates of this authority, a PEM file with one or more of its certificates. The session
+    /// of such a client has the id `x509:<subject>` from the start, which access lists may name and
+    /// [`Builder::super_user`](crate::Builder::super_user) takes: `x509:CN=billing,O=Example`. Blocks while it
+    /// reads the file.
+    ///
+    /// Names in clients' certificates are not compared with addresses, and there are no revocation lists. If a
+    /// certificate lists extended key usages, `clientAuth` must be among them.
+    ///
+    /// # Errors
+    /// [`Error::InvalidSetting`] says why the file cannot be read or used.
+    pub fn client_certificates(
+        self,
+        which: ClientCertificates,
+        authority: impl AsRef<Path>,
+    ) -> Result<GatewayTls> {
+        let clients = Some((which, authority.as_ref().to_owned()));
+        GatewayTls::load(Files { clients, ..self.files })
+    }
+
+    fn load(files: Files) -> Result<GatewayTls> {
+        let invalid = |reason| Error::InvalidSetting { setting: "tls", reason };
+        let pem = files.read().map_err(invalid)?;
+        let config = files.configure(&pem).map_err(invalid)?;
+        let (loaded, reported) = (ArcSwap::from_pointee(Loaded { pem, config }), Mutex::default());
+        Ok(GatewayTls { files, loaded: Arc::new(Shared { loaded, reported }) })
+    }
+
+    /// For a new connection.
+    pub(super) fn config(&self) -> Arc<ServerConfig> {
+        Arc::clone(&self.loaded.loaded.load().config)
+    }
+
+    /// Reads the files again: blocks.
+    pub(super) fn renew(&self) {
+        let renewed = self.files.read().and_then(|pem| {
+            if pem == self.loaded.loaded.load().pem {
+                return Ok(());
+            }
+            let config = self.files.configure(&pem)?;
+            self.loaded.loaded.store(Arc::new(Loaded { pem, config }));
+            tracing::info!(tls = ?self, "new clients get the renewed certificate");
+            Ok(())
+        });
+        let mut reported = self.loaded.reported.lock().unwrap_or_else(PoisonError::into_inner);
+        let reason = renewed.err();
+        if let Some(reason) = &reason
+            && reported.as_ref() != Some(reason)
+        {
+            tracing::warn!(reason, "the former certificate of the gateway stays in use");
+        }
+        *reported = reason;
+    }
+}
+
+/// When the files are read again. A disk may be slow, so that takes a thread of its own, `quorate-pem`; there is
+/// one at a time.
+#[derive(Debug)]
+pub(super) struct Renewal {
+    next: Duration,
+    reads: Option<JoinHandle<()>>,
+}
+
+impl Renewal {
+    pub(super) fn new(now: Duration) -> Renewal {
+        Renewal { next: now + RENEWAL, reads: None }
+    }
+
+    /// Called now and then.
+    pub(super) fn renew(&mut self, tls: &GatewayTls, now: Duration) {
+        if now < self.next || self.reads.as_ref().is_some_and(|reads| !reads.is_finished()) {
+            return;
+        }
+        self.next = now + RENEWAL;
+        let tls = tls.clone();
+        let thread = thread::Builder::new().name("quorate-pem".to_owned());
+        match thread.spawn(move || tls.renew()) {
+            Ok(reads) => self.reads = Some(reads),
+            Err(error) => tracing::warn!(%error, "no thread to read certificates again"),
+        }
+    }
+}
+
+impl Files {
+    fn read(&self) -> std::result::Result<Vec<Vec<u8>>, String> {
+        let authority = self.clients.as_ref().map(|(_, authority)| authority);
+        let files = [&self.certificate, &self.key].into_iter().chain(authority);
+        files.map(|file| pem::read(file)).collect()
+    }
+
+    /// What to do with content as `read` returns it.
+    fn configure(&self, pem: &[Vec<u8>]) -> std::result::Result<Arc<ServerConfig>, String> {
+        let [certificate, key, authority @ ..] = pem else {
+            return Err("there is no key".to_owned());
+        };
+        let of = |what: &str, file: &Path| format!("{what}, {}", file.display());
+        let chain = pem::certificates(certificate, &of("this gateway", &self.certificate))?;
+        let key = pem::key(key, &of("this gateway", &self.key))?;
+        let provider = Arc::new(ring::default_provider());
+        let builder = ServerConfig::builder_with_provider(Arc::clone(&provider))
+            .with_protocol_versions(DEFAULT_VERSIONS)
+            .map_err(|error| error.to_string())?;
+        let builder = match (&self.clients, authority.first()) {
+            (Some((which, file)), Some(authority)) => {
+                let roots = pem::roots(authority, &of("the clients' authority", file))?;
+                let verifier = WebPkiClientVerifier::builder_with_provider(roots, provider);
+                let verifier = match which {
+                    ClientCertificates::Required => verifier,
+                    ClientCertificates::Optional => verifier.allow_unauthenticated(),
+                };
+                let verifier = verifier.build().map_err(|error| error.to_string())?;
+                builder.with_client_cert_verifier(verifier)
+            }
+            _ => builder.with_no_client_auth(),
+        };
+        let mut config = builder.with_single_cert(chain, key).map_err(|error| {
+            let [certificate, key] = [&self.certificate, &self.key].map(|file| file.display());
+            format!("certificate and key of this gateway: {error} (files {certificate} and {key})")
+        })?;
+        config.send_tls13_tickets = 0;
+        config.session_storage = Arc::new(NoServerSessionStorage {});
+        Ok(Arc::new(config))
+    }
+}

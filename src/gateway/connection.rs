@@ -37,8 +37,10 @@ const WAITING_MAX: usize = 128;
 const WAITING_BYTES: usize = 4 << 20;
 /// With so many bytes that a client does not read, nothing more is written for it.
 const UNREAD_BYTES: usize = 1 << 20;
-/// With so many events that wait it is disconnected: they come without requests.
-const EVENTS_MAX: usize = 100_000;
+/// With so many bytes of events that wait it is disconnected: they come without requests.
+const EVENTS_BYTES: usize = 16 << 20;
+/// What an event takes besides its path, about.
+const EVENT_BYTES: usize = 128;
 
 /// An answer to a part of a request, with the state that it is of.
 pub(super) type Part = (Zxid, Result<Answer>);
@@ -78,6 +80,8 @@ pub(super) enum ReplyKind {
     },
     Data {
         watch: Option<WatchId>,
+        /// Of the znode with the members.
+        is_config: bool,
     },
     Children {
         watch: Option<WatchId>,
@@ -136,6 +140,7 @@ pub(super) struct Connection {
     asked: BTreeMap<u64, (u64, usize)>,
     next_number: u64,
     events: VecDeque<(WatchId, WatchEvent)>,
+    events_bytes: usize,
     pub(super) watches: Watches,
     /// The last write that this client may have seen.
     pub(super) zxid: Zxid,
@@ -180,6 +185,7 @@ impl Connection {
             asked: BTreeMap::new(),
             next_number: 0,
             events: VecDeque::new(),
+            events_bytes: 0,
             watches: Watches::default(),
             zxid: 0,
             out: BytesMut::new(),
@@ -321,7 +327,10 @@ impl Connection {
                     self.read_on();
                 }
             }
-            Delivery::Event { watch, event } => self.events.push_back((watch, event)),
+            Delivery::Event { watch, event } => {
+                self.events_bytes += EVENT_BYTES + event.path.len();
+                self.events.push_back((watch, event));
+            }
             Delivery::Authenticated(ids) => {
                 if let Some((xid, _)) = self.authenticating.take() {
                     self.authenticated(xid, ids);
@@ -357,7 +366,7 @@ impl Connection {
         if self.waiting.is_empty() && self.events.is_empty() && self.reads_alone.is_none() {
             self.zxid = self.zxid.max(zxid);
         }
-        self.broken |= self.events.len() > EVENTS_MAX;
+        self.broken |= self.events_bytes > EVENTS_BYTES;
     }
 
     /// The state by which the first request is replied to, if all its answers are there.
@@ -382,6 +391,7 @@ impl Connection {
             && event.zxid <= up_to
             && let Some((watch, event)) = self.events.pop_front()
         {
+            self.events_bytes -= EVENT_BYTES + event.path.len();
             if event.kind == EventKind::Gap {
                 // The client missed more events than are kept: setWatches takes the watch from now on.
                 if self.watches.forget_unset(watch) {

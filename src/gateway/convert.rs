@@ -1,12 +1,16 @@
 //! The values that ZooKeeper writes in another way.
 
+use std::time::Duration;
+
+use bytes::Bytes;
+
 use crate::gateway::wire::codes::{CreateFlags, ErrorCode};
 use crate::gateway::wire::request;
 use crate::gateway::wire::response;
 use crate::types::acl::{Acl, Id, Permissions};
 use crate::types::error::Error;
+use crate::types::membership::{Roster, Seat};
 use crate::types::znode::{CreateMode, Stat, Zxid};
-use std::time::Duration;
 
 pub(super) fn zxid(zxid: Zxid) -> i64 {
     zxid.cast_signed()
@@ -36,6 +40,23 @@ pub(super) fn stat(stat: &Stat) -> response::Stat {
         num_children: count(stat.num_children),
         pzxid: zxid(stat.pzxid),
     }
+}
+
+/// The members, in ZooKeeper's form: clients parse it. The ids are those of quorate as signed numbers. Where the
+/// others serve clients is not known here, so it is left out, as a ZooKeeper server may, too.
+pub(super) fn members(text: &[u8]) -> Bytes {
+    let Some(roster) = Roster::parse(text) else { return Bytes::new() };
+    let mut lines = String::new();
+    for Seat { member, votes } in &roster.seats {
+        let role = if *votes { "participant" } else { "observer" };
+        let (id, address) = (member.node.cast_signed(), &member.address);
+        // One port serves for both of ZooKeeper's.
+        let port = address.rsplit_once(':').map_or("", |(_, port)| port);
+        lines.push_str(&format!("server.{id}={address}:{port}:{role}\n"));
+    }
+    let last = text.rsplit(|byte| *byte == b'\n').next().unwrap_or_default();
+    lines.push_str(&String::from_utf8_lossy(last));
+    lines.into()
 }
 
 /// The version that a write demands: -1 is any. Other negative ones are no znode's, nor is the largest.

@@ -163,10 +163,10 @@ impl GatewayBuilder {
     }
 
     /// Which four-letter words are answered; `*` is all that are known. By default: `ruok`, `isro`, `srvr`,
-    /// `stat`, `mntr`, `envi`, `conf`, `dirs` and `wchs`. Further ones are `cons` and `dump`, which name the
+    /// `stat`, `mntr`, `envi`, `conf`, `dirs`, `wchs` and `hash`. Further ones are `cons` and `dump`, which name the
     /// sessions, `wchc` and `wchp`, which name what they watch, and `crst` and `srst`, which set counters back.
     ///
-    /// Anybody who reaches the port can ask. `mntr` and `dump` look at every znode.
+    /// Anybody who reaches the port can ask. `mntr` and `dump` look at every session.
     #[must_use]
     pub fn four_letter_words(mut self, words: &[impl AsRef<str>]) -> GatewayBuilder {
         self.words = words::named(words);

@@ -93,10 +93,16 @@ impl Connection {
                     None => self.fail(xid, ErrorCode::NoNode),
                 }
             }
-            (ReplyKind::Data { watch }, Answer::Data { data, stat, is_null }) => {
+            (ReplyKind::Data { watch, is_config }, Answer::Data { data, stat, is_null }) => {
                 self.watch_set(watch);
-                let data = (!is_null).then(|| Bytes::copy_from_slice(&data));
-                self.succeed(xid, &DataReply { data, stat: convert::stat(&stat) });
+                let mut stat = convert::stat(&stat);
+                let data = match is_config {
+                    true => Some(convert::members(&data)),
+                    false => (!is_null).then(|| Bytes::copy_from_slice(&data)),
+                };
+                let length = data.as_ref().map_or(0, Bytes::len);
+                stat.data_length = i32::try_from(length).unwrap_or(i32::MAX);
+                self.succeed(xid, &DataReply { data, stat });
             }
             (ReplyKind::Acl, Answer::Acl(acl, stat)) => {
                 let acl = acl.into_iter().map(convert::acl).collect();
@@ -155,7 +161,7 @@ impl Connection {
 
     fn failed(&mut self, xid: i32, what: ReplyKind, error: &Error) {
         if let ReplyKind::Exists { watch: Some(watch) }
-        | ReplyKind::Data { watch: Some(watch) }
+        | ReplyKind::Data { watch: Some(watch), .. }
         | ReplyKind::Children { watch: Some(watch), .. }
         | ReplyKind::AddWatch { watch: Some(watch) } = &what
         {

@@ -11,6 +11,7 @@ use super::convert::{acl_asked, container_mode, expected, is_open, mode, ttl_mod
 use super::wire::codes::{AddWatchMode, ErrorCode, OpCode, WatcherType as WireWatcherType};
 use super::wire::jute::Credential;
 use super::wire::request::{self, Decoded, Request, decode};
+use crate::machine::CONFIG;
 use crate::machine::command::Op;
 use crate::node::io::{ClientRequest, RequestId, WatchId, Write};
 use crate::node::query::{Query, Read};
@@ -122,9 +123,10 @@ impl Connection {
             }
             Request::GetData(body) => {
                 let path = read_path(body.path)?;
+                let is_config = &*path == CONFIG;
                 let read = Read::Get { path };
                 let watch = body.watch.then(|| self.shared.next_watch());
-                self.read(xid, ReplyKind::Data { watch }, read, watch);
+                self.read(xid, ReplyKind::Data { watch, is_config }, read, watch);
             }
             Request::GetChildren(body) => self.children(xid, body, false)?,
             Request::GetChildren2(body) => self.children(xid, body, true)?,

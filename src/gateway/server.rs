@@ -86,6 +86,8 @@ struct Client {
     connection: Connection,
     /// It may have more to read.
     readable: bool,
+    /// It sends nothing more.
+    ended: bool,
     greeted: bool,
 }
 
@@ -154,7 +156,8 @@ impl Server {
                     Token(number) => {
                         let number = number as u64;
                         if let Some(client) = self.clients.get_mut(&number) {
-                            client.readable |= event.is_readable() || event.is_read_closed();
+                            client.ended |= event.is_read_closed();
+                            client.readable |= event.is_readable() || client.ended;
                             let both = event.is_read_closed() && event.is_write_closed();
                             client.connection.broken |= event.is_error() || both;
                             self.touched.insert(number);
@@ -242,6 +245,7 @@ impl Server {
                 decoder: FrameDecoder::new(most.min(HANDSHAKE_BYTES), words::KNOWN),
                 connection,
                 readable: true,
+                ended: false,
                 greeted: false,
             };
             self.clients.insert(number, client);
@@ -423,7 +427,11 @@ impl Client {
         }
         match self.stream.read(scratch, self.decoder.buffer()) {
             Ok(0) => Err("its end of the connection is closed".into()),
-            Ok(_) => Ok(true),
+            Ok(read) => {
+                // That was all: when there is more, the poll says so.
+                self.readable = self.ended || read == scratch.len();
+                Ok(true)
+            }
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
                 self.readable = false;
                 Ok(more)

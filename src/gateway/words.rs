@@ -11,18 +11,20 @@ use super::GatewayBuilder;
 use super::connection::Connection;
 use super::counts::Counts;
 use super::wire::codes::OpCode;
+use crate::machine::{SessionRecord, State};
+use crate::runtime::engine::Engine;
 use crate::runtime::shared::NodeShared;
 use crate::types::znode::{SessionId, Zxid};
 
 pub(super) const KNOWN: &[[u8; 4]] = &[
     *b"ruok", *b"isro", *b"srvr", *b"stat", *b"mntr", *b"envi", *b"conf", *b"dirs", *b"wchs",
-    *b"wchc", *b"wchp", *b"cons", *b"dump", *b"crst", *b"srst",
+    *b"wchc", *b"wchp", *b"cons", *b"dump", *b"crst", *b"srst", *b"hash",
 ];
 
 /// Those that are answered by default: not those that name sessions or what they watch, nor those that change
 /// something.
 pub(super) const HARMLESS: &[&str] =
-    &["ruok", "isro", "srvr", "stat", "mntr", "envi", "conf", "dirs", "wchs"];
+    &["ruok", "isro", "srvr", "stat", "mntr", "envi", "conf", "dirs", "wchs", "hash"];
 
 /// Those of a list; "*" is all.
 pub(super) fn named(list: &[impl AsRef<str>]) -> Vec<[u8; 4]> {
@@ -83,14 +85,18 @@ impl Seen<'_> {
 
     /// The ephemeral znodes, by session.
     fn ephemerals(&self) -> BTreeMap<SessionId, Vec<String>> {
-        let tree = self.shared.tree();
-        let mut all: BTreeMap<SessionId, Vec<String>> = BTreeMap::new();
-        for (path, znode) in tree.iter_from("/") {
-            if let Some(owner) = znode.stat().ephemeral_owner {
-                all.entry(owner).or_default().push(path.to_owned());
-            }
-        }
-        all
+        let paths = |record: &SessionRecord| {
+            record.ephemerals.iter().map(|path| (**path).to_owned()).collect::<Vec<_>>()
+        };
+        let replica = self.replica();
+        let all = replica.iter().flat_map(State::sessions).map(|(id, record)| (id, paths(record)));
+        all.filter(|(_, paths)| !paths.is_empty()).collect()
+    }
+
+    /// The replica's state, which is shared: nothing is copied.
+    fn replica(&self) -> Option<State> {
+        let look = |engine: &Engine| engine.node().map(|node| node.machine().state());
+        self.shared.look(look).flatten()
     }
 
     /// When something happened, in milliseconds since 1970.
@@ -151,6 +157,11 @@ pub(super) fn answer(word: [u8; 4], seen: &Seen<'_>) -> String {
             text.push('\n');
         }
         b"dump" => dump(&mut text, seen),
+        // ZooKeeper has the last ones of many; all replicas have the same at the same zxid.
+        b"hash" => {
+            let tree = seen.shared.tree();
+            let _ = writeln!(text, "{:x}: {}", tree.zxid(), tree.hash().cast_signed());
+        }
         b"crst" => text.push_str("Connection stats reset.\n"),
         b"srst" => text.push_str("Server stats reset.\n"),
         _ => {}
@@ -285,13 +296,11 @@ fn monitor(text: &mut String, seen: &Seen<'_>) {
     let watches = seen.clients.iter().map(|client| client.connection.watches.len());
     line("watch_count", &watches.sum::<usize>());
     if seen.shared.has_replica {
-        let (mut ephemerals, mut bytes) = (0_u64, 0);
-        for (path, znode) in seen.shared.tree().iter_from("/") {
-            ephemerals += u64::from(znode.stat().ephemeral_owner.is_some());
-            bytes += path.len() + znode.data().len();
-        }
-        line("ephemerals_count", &ephemerals);
-        line("approximate_data_size", &bytes);
+        let replica = seen.replica();
+        let sessions = replica.iter().flat_map(State::sessions);
+        let ephemerals = sessions.map(|(_, record)| record.ephemerals.size());
+        line("ephemerals_count", &ephemerals.sum::<usize>());
+        line("approximate_data_size", &seen.shared.tree().bytes());
     }
     if let Some((open, most)) = file_descriptors() {
         line("open_file_descriptor_count", &open);

@@ -137,6 +137,34 @@ fn what_is_wrong_is_answered_as_zookeeper_does() {
     }
 }
 
+#[test]
+fn the_members_are_as_zookeeper_writes_them() {
+    let (cluster, gateway) = one();
+    let mut client = Client::open(&gateway);
+    let config = Request::GetData(read("/zookeeper/config", false));
+    let reply = client.ask(&config).body::<DataReply>();
+    let data = reply.data.expect("it has data");
+    assert_eq!(usize::try_from(reply.stat.data_length), Ok(data.len()));
+    let text = String::from_utf8(data.to_vec()).expect("it is text");
+    let (server, version) = text.split_once('\n').expect("two lines");
+    let (id, server) = server.strip_prefix("server.").and_then(|of| of.split_once('=')).unwrap();
+    assert!(id.parse::<i64>().is_ok(), "{text}");
+    let address = cluster.node(0).address();
+    // In memory there are no ports.
+    let port = address.rsplit_once(':').map_or("", |(_, port)| port);
+    assert_eq!(server, format!("{address}:{port}:participant"));
+    let version = version.strip_prefix("version=").expect("it has a version");
+    assert!(i64::from_str_radix(version, 16).is_ok(), "{text}");
+    // The words of monitors that look at the state.
+    for (word, shows) in [("hash", ": "), ("mntr", "zk_approximate_data_size\t")] {
+        let mut client = Client::dial(&gateway);
+        client.stream.write_all(word.as_bytes()).unwrap();
+        let mut answer = String::new();
+        client.stream.read_to_string(&mut answer).unwrap();
+        assert!(answer.contains(shows), "{word}: {answer}");
+    }
+}
+
 /// What a client does not read is not kept without a bound, and it does not hold up others.
 #[test]
 fn a_client_that_reads_nothing_is_not_served_on() {

@@ -147,15 +147,17 @@ fn numbers(kind: &[u8]) -> Option<String> {
     Some(numbers.join("."))
 }
 
-/// A value escaped as in RFC 2253. Control characters too, so that a name cannot forge log lines.
+/// A value escaped as Java does: each `#` and `=`, and all spaces at both ends, which is more than RFC 2253 asks
+/// for. Control characters too, so that a name cannot forge log lines.
 fn escaped(value: &str) -> String {
     let mut escaped = String::new();
-    let last = value.chars().count().saturating_sub(1);
-    for (at, char) in value.chars().enumerate() {
+    let inner = value.trim_matches(' ');
+    let first = value.len() - value.trim_start_matches(' ').len();
+    let inside = first..first + inner.len();
+    for (at, char) in value.char_indices() {
         match char {
-            ',' | '+' | '"' | '\\' | '<' | '>' | ';' => escaped.extend(['\\', char]),
-            '#' if at == 0 => escaped.push_str("\\#"),
-            ' ' if at == 0 || at == last => escaped.push_str("\\ "),
+            ',' | '+' | '"' | '\\' | '<' | '>' | ';' | '=' | '#' => escaped.extend(['\\', char]),
+            ' ' if !inside.contains(&at) => escaped.push_str("\\ "),
             char if char.is_control() => {
                 let mut bytes = [0; 4];
                 for byte in char.encode_utf8(&mut bytes).bytes() {
@@ -199,8 +201,11 @@ mod tests {
         ];
         assert_eq!(subject(node), "CN=app-0,O=Example\\, Inc.,C=DE");
         assert_eq!(subject(Vec::new()), "");
-        assert_eq!(subject(vec![(DnType::CommonName, utf8(" #a\n "))]), "CN=\\ #a\\0A\\ ");
+        assert_eq!(subject(vec![(DnType::CommonName, utf8(" #a\n "))]), "CN=\\ \\#a\\0A\\ ");
         assert_eq!(subject(vec![(DnType::CommonName, utf8("#\u{fc}"))]), "CN=\\#\u{fc}");
+        let odd = vec![(DnType::CommonName, utf8("  a=b  c#\u{1f511}  "))];
+        assert_eq!(subject(odd), "CN=\\ \\ a\\=b  c\\#\u{1f511}\\ \\ ");
+        assert_eq!(subject(vec![(DnType::CommonName, utf8("  "))]), "CN=\\ \\ ");
         let mail = vec![(DnType::CustomDnType(vec![1, 2, 840, 113549, 1, 9, 1]), utf8("a"))];
         assert_eq!(subject(mail), "1.2.840.113549.1.9.1=#0c0161");
     }

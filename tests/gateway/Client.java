@@ -1,12 +1,16 @@
 import java.io.BufferedReader;
+import java.io.FileInputStream;
 import java.io.InputStreamReader;
 import java.nio.charset.StandardCharsets;
+import java.security.cert.CertificateFactory;
+import java.security.cert.X509Certificate;
 import java.util.ArrayList;
 import java.util.Collections;
 import java.util.HashMap;
 import java.util.List;
 import java.util.Map;
 import java.util.concurrent.CountDownLatch;
+import java.util.stream.Collectors;
 
 import org.apache.zookeeper.AddWatchMode;
 import org.apache.zookeeper.CreateMode;
@@ -56,7 +60,7 @@ public class Client {
                     say("~ " + name + " " + event.getState());
                 }
             };
-            clients.put(name, new ZooKeeper(words[2], Integer.parseInt(words[3]), states));
+            clients.put(name, new ZooKeeper(words[2], Integer.parseInt(words[3]), states, words.length > 4));
             return "opened";
         }
         ZooKeeper zk = clients.get(name);
@@ -71,6 +75,14 @@ public class Client {
                 String remote = zk.toString().replaceAll(".*remoteserver:(\\S+) .*", "$1");
                 return remote.substring(remote.lastIndexOf(':') + 1);
             }
+            case "subject":
+                try (var file = new FileInputStream(path)) {
+                    var certificate = CertificateFactory.getInstance("X.509").generateCertificate(file);
+                    return ((X509Certificate) certificate).getSubjectX500Principal().getName();
+                }
+            case "who":
+                return zk.whoAmI().stream().map(id -> id.getAuthScheme() + ":" + id.getUser()).sorted()
+                    .collect(Collectors.toList()).toString();
             case "auth":
                 zk.addAuthInfo("digest", words[2].getBytes());
                 return "done";

@@ -15,12 +15,12 @@ class Authority:
         self._openssl("req", "-x509", *KEY, "-days", "30", "-subj", "/CN=authority",
                       "-keyout", self.key, "-out", self.certificate)
 
-    def issue(self, name):
-        """The files of a certificate and its key, of the subject CN=<name>,O=Example\\, Inc."""
+    def issue(self, name, subject=None):
+        """The files of a certificate and its key, of the subject CN=<name>,O=Example\\, Inc. unless it is given."""
         certificate, key = self.folder / f"{name}.pem", self.folder / f"{name}.key"
         request, usages = self.folder / f"{name}.csr", self.folder / f"{name}.ext"
         usages.write_text(USAGES)
-        self._openssl("req", *KEY, "-subj", f"/O=Example, Inc./CN={name}", "-keyout", key, "-out", request)
+        self._openssl("req", *KEY, "-utf8", "-subj", subject or f"/O=Example, Inc./CN={name}", "-keyout", key, "-out", request)
         self._openssl("x509", "-req", "-in", request, "-CA", self.certificate, "-CAkey", self.key,
                       "-CAcreateserial", "-days", "30", "-extfile", usages, "-out", certificate)
         return str(certificate), str(key)

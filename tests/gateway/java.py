@@ -1,5 +1,6 @@
 """Programs that use ZooKeeper's Java client, spoken to by lines."""
 
+import pathlib
 import queue
 import subprocess
 import threading
@@ -8,6 +9,8 @@ from cluster import PATIENCE
 
 JARS = "/usr/share/java/"
 CLASSPATH = [JARS + "zookeeper.jar", JARS + "slf4j-nop.jar"]
+# What the client needs for TLS. Its own manifest names too little.
+NETTY = sorted(str(jar) for jar in pathlib.Path(JARS).glob("netty-*.jar"))
 
 
 class Program:

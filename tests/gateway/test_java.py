@@ -1,11 +1,13 @@
 """ZooKeeper's Java client against three members as processes, one of which is killed."""
 
+import pathlib
 import subprocess
 import tempfile
 import unittest
 
-from cluster import Cluster
-from java import CLASSPATH, Client
+from certificates import Authority
+from cluster import Cluster, free_ports
+from java import CLASSPATH, NETTY, Client
 
 
 class Java(unittest.TestCase):
@@ -175,6 +177,84 @@ class Java(unittest.TestCase):
             self.check_lock("/moved", session)
         finally:
             self.cluster.start(killed)
+
+
+# With what protocols clients come, and as whom.
+SUBJECTS = [
+    ("TLSv1.3", "/O=Example, Inc./CN=new"),
+    ("TLSv1.2", "/C=DE/ST=Land Berlin/L=Berlin/street=Weg 1/O=Example+OU=a/OU=b/CN=old"),
+    ("TLSv1.3", "/DC=org/DC=example/UID=u1/CN= #\"quoted\" <x>;\\\\=\\+y "),
+    ("TLSv1.3", "/serialNumber=7/title=t/emailAddress=a@example.org/CN=M\u00fcller \U0001f511"),
+]
+
+
+class JavaOverTls(unittest.TestCase):
+    def test_certificates(self):
+        with tempfile.TemporaryDirectory(prefix="quorate-tls-") as folder:
+            subprocess.run(["javac", "-cp", ":".join(CLASSPATH), "-d", folder, "Client.java"], check=True)
+            authority = Authority(f"{folder}/authority")
+            certificate, key = authority.issue("server")
+            port, = free_ports(1)
+            settings = ["--zookeeper-tls", f"127.0.0.1:{port}", "--zookeeper-tls-certificate", certificate,
+                        "--zookeeper-tls-key", key, "--zookeeper-tls-authority", str(authority.certificate)]
+            with Cluster(members=1, options=settings):
+                for number, (version, subject) in enumerate(SUBJECTS):
+                    files = authority.issue(f"client{number}", subject)
+                    self.serve(folder, authority, port, version, files, f"/made{number}")
+
+    def serve(self, folder, authority, port, version, files, path):
+        with tempfile.NamedTemporaryFile("w", suffix=".pem") as both:
+            for file in files:
+                both.write(pathlib.Path(file).read_text())
+            both.flush()
+            java = Client("Client", classpath=[folder, *NETTY], options=[
+                "-Dzookeeper.clientCnxnSocket=org.apache.zookeeper.ClientCnxnSocketNetty",
+                "-Dzookeeper.client.secure=true", f"-Dzookeeper.ssl.protocol={version}",
+                f"-Dzookeeper.ssl.keyStore.location={both.name}",
+                f"-Dzookeeper.ssl.trustStore.location={authority.certificate}"])
+            try:
+                self.assertEqual(java.run(f"a open 127.0.0.1:{port} 30000"), "opened")
+                java.wait_for("~ a SyncConnected")
+                # As Java writes it, and so ZooKeeper's X509AuthenticationProvider.
+                subject = java.run(f"a subject {files[0]}")
+                self.assertIn("=", subject)
+                self.assertEqual(java.run("a who"), f"[ip:127.0.0.1, x509:{subject}]")
+                self.assertEqual(java.run(f"a create {path} x PERSISTENT acl"), f"{path} 0 false")
+                self.assertEqual(java.run(f"a get {path}"), "x")
+            finally:
+                java.end()
+
+
+class JavaReadOnly(unittest.TestCase):
+    def test_reads_without_a_majority(self):
+        with tempfile.TemporaryDirectory(prefix="quorate-gateway-") as folder:
+            subprocess.run(["javac", "-cp", ":".join(CLASSPATH), "-d", folder, "Client.java"], check=True)
+            java = Client("Client", classpath=[folder])
+            self.addCleanup(java.end)
+            with Cluster(options=["--read-only-mode"]) as cluster:
+                java.run(f"a open 127.0.0.1:{cluster.ports[0]} 30000 read-only")
+                java.wait_for("~ a SyncConnected")
+                self.assertEqual(java.run("a create /a 1 PERSISTENT"), "/a 0 false")
+                self.assertEqual(java.run("a data /a"), "1")
+                session = java.run("a session")
+                for member in (1, 2):
+                    cluster.kill(member)
+                java.wait_for("~ a ConnectedReadOnly")
+                self.assertEqual(java.run("a get /a"), "1")
+                self.assertEqual(java.run("a set /a 2"), "NOTREADONLY")
+                # A client that was never connected otherwise has no session to keep.
+                java.run(f"b open 127.0.0.1:{cluster.ports[0]} 30000 read-only")
+                java.wait_for("~ b ConnectedReadOnly")
+                self.assertEqual(java.run("b session"), "0")
+                self.assertEqual(java.run("b exists /a"), "true")
+                for member in (1, 2):
+                    cluster.start(member)
+                java.wait_for("~ a SyncConnected", "~ b SyncConnected")
+                self.assertEqual(java.run("a session"), session)
+                self.assertNotEqual(java.run("b session"), "0")
+                self.assertNotIn("~ a Expired", java.all)
+                self.assertEqual(java.run("b set /a 2"), "1")
+                java.wait_for("! a data NodeDataChanged /a", "! b exists NodeDataChanged /a")
 
 
 if __name__ == "__main__":

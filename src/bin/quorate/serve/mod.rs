@@ -149,7 +149,7 @@ impl Arguments {
         if let Some(words) = &self.four_letter_words {
             gateway = gateway.four_letter_words(words);
         }
-        let mut gateways = Vec::new();
+        let mut gateways: Vec<(&str, GatewayBuilder)> = Vec::new();
         #[cfg(feature = "tls")]
         gateways.extend(self.tls.gateway(&gateway)?);
         if let Some(address) = &self.zookeeper {

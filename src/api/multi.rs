@@ -77,6 +77,17 @@ impl<'a> Multi<'a> {
         self
     }
 
+    /// Makes the data of the operation that was added last null, which only ZooKeeper's own clients can tell
+    /// from empty data.
+    #[cfg(feature = "gateway")]
+    pub(crate) fn null(mut self) -> Multi<'a> {
+        let last = self.ops.last_mut();
+        if let Some(Op::CreateWithAcl { data, .. } | Op::Set { data, .. }) = last {
+            *data = None.into();
+        }
+        self
+    }
+
     /// Requires the znode to have this version.
     pub fn check(self, path: &str, version: u64) -> Multi<'a> {
         self.require(path, Condition::Version(version))

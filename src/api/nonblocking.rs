@@ -172,6 +172,12 @@ impl<'a> NonBlocking<'a> {
         self.read(path, |path| Read::Get { path }, expect::data)
     }
 
+    /// As [`NonBlocking::get`]; `None` is null data, which ZooKeeper's own clients may write.
+    #[cfg(feature = "gateway")]
+    pub(crate) fn get_or_null(&self, path: &str) -> Pending<(Option<Arc<[u8]>>, Stat)> {
+        self.read(path, |path| Read::Get { path }, expect::data_or_null)
+    }
+
     /// See [`Session::exists`]; this one sees the session's earlier writes.
     pub fn exists(&self, path: &str) -> Pending<Option<Stat>> {
         self.read(path, |path| Read::Exists { path }, expect::exists)

@@ -50,6 +50,14 @@ pub(crate) fn data(answer: Answer) -> Result<(Arc<[u8]>, Stat)> {
     }
 }
 
+#[cfg(feature = "gateway")]
+pub(crate) fn data_or_null(answer: Answer) -> Result<(Option<Arc<[u8]>>, Stat)> {
+    match answer {
+        Answer::Data { data, stat, is_null } => Ok(((!is_null).then_some(data), stat)),
+        other => unexpected(&other),
+    }
+}
+
 pub(crate) fn exists(answer: Answer) -> Result<Option<Stat>> {
     match answer {
         Answer::Exists(stat) => Ok(stat),

@@ -134,7 +134,7 @@ class Import(unittest.TestCase):
             paths = []
             for path, names, (data, stat), (access, _) in answers:
                 if not stat.ephemeralOwner:
-                    found[path] = (data or b"", access)
+                    found[path] = (data, access)
                     paths += [f"{path}/{name}" for name in names]
         return found
 

@@ -8,8 +8,10 @@ use std::time::Duration;
 
 use clap::Args;
 use quorate::import::{Counts, Difference, Event, Import};
-use quorate::{Builder, Coordinator, Error, Id, Secret, Session};
+use quorate::{Coordinator, Error, Id, Session};
 use tracing_subscriber::EnvFilter;
+
+use crate::access::Access;
 
 /// How long the cluster may take to serve this process.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -29,12 +31,8 @@ pub(crate) struct Arguments {
     /// Where it goes; by default to the same path.
     #[arg(long)]
     to: Option<String>,
-    /// Some members of the cluster: host:port, separated by commas.
-    #[arg(long, env = "QUORATE_PEERS", value_delimiter = ',', required = true)]
-    peers: Vec<String>,
-    /// A file with the secret that the members share. Without it they must all be on this host.
-    #[arg(long, env = "QUORATE_SECRET_FILE")]
-    secret_file: Option<PathBuf>,
+    #[command(flatten)]
+    access: Access,
     /// Who reads the ZooKeeper, for example digest:super:password. The user needs READ and ADMIN everywhere.
     #[arg(
         long,
@@ -90,14 +88,8 @@ fn join(arguments: &Arguments) -> Result<(Coordinator, Session), String> {
         text
     });
     let user = "quorate-import";
-    let mut builder: Builder =
-        Coordinator::builder().client().super_user(Id::digest(user, &password));
-    if let Some(file) = &arguments.secret_file {
-        let secret = std::fs::read_to_string(file)
-            .map_err(|error| format!("cannot read {}: {error}", file.display()))?;
-        builder = builder.security(Secret::new(secret.trim()).map_err(text)?);
-    }
-    let coordinator = builder.join(&arguments.peers).map_err(text)?;
+    let builder = Coordinator::builder().super_user(Id::digest(user, &password));
+    let coordinator = arguments.access.join(builder).map_err(text)?;
     coordinator.wait_ready(PATIENCE).map_err(text)?;
     let session = coordinator.open_session().map_err(text)?;
     session.add_auth("digest", format!("{user}:{password}")).map_err(text)?;
@@ -153,7 +145,12 @@ impl Output {
         match event {
             Event::Connected { server } => self.note(&format!("reads from {server}")),
             Event::Progress(counts) if self.terminal => {
-                eprint!("\r{} znodes read, {} created ", counts.read, counts.created);
+                eprint!(
+                    "\r{}{} znodes read, {} created ",
+                    bar(counts),
+                    counts.read,
+                    counts.created
+                );
                 self.shown = counts.read;
             }
             Event::Progress(counts) if counts.read - self.shown >= LINE_EVERY => {
@@ -232,6 +229,16 @@ impl Output {
             )),
         }
     }
+}
+
+/// A bar, if it is known how much there is to read.
+fn bar(counts: &Counts) -> String {
+    const WIDTH: u64 = 30;
+    let Some(total) = counts.total.filter(|total| *total > 0) else { return String::new() };
+    let read = (counts.read + counts.ephemerals + counts.gone).min(total);
+    let done = (read * WIDTH / total) as usize;
+    let left = WIDTH as usize - done;
+    format!("[{}{}] {:>3} %  ", "#".repeat(done), ".".repeat(left), read * 100 / total)
 }
 
 /// A name for programs.

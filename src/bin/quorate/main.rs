@@ -4,6 +4,7 @@
 //! Exits with 0 when all went well, 1 when something did not, 2 when it was called wrongly, 3 when there is no
 //! such znode, 4 when the cluster cannot be reached or has no quorum.
 
+mod access;
 #[cfg(feature = "gateway")]
 mod import;
 mod live;

@@ -31,7 +31,7 @@ use crate::types::path;
 ///
 /// **What is copied**: the data and the access list of each znode that is not ephemeral, and the count behind
 /// the numbers of sequential children, so that later names do not collide. Versions, zxids and times begin
-/// anew. Null data becomes empty data. Ephemeral znodes belong to sessions of ZooKeeper and are left out.
+/// anew. Ephemeral znodes belong to sessions of ZooKeeper and are left out.
 ///
 /// **Running it again** goes on where the last run ended, however that ended: it reads both sides, and writes
 /// only what is missing. What exists with other data or another access list is left as it is, unless
@@ -95,6 +95,9 @@ impl std::fmt::Debug for Credentials {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Counts {
+    /// How many the source had when it began, ephemerals included: for showing progress. `None` if it does not
+    /// say that, as before ZooKeeper 3.6.
+    pub total: Option<u64>,
     /// Read from the source, ephemerals not counted.
     pub read: u64,
     /// Created.

@@ -102,6 +102,11 @@ impl Source {
         Err(ImportError::Unreachable { reason })
     }
 
+    /// The answer to a request, if the first server gives one.
+    pub(super) fn ask_once(&mut self, request: &Request) -> Option<Reply> {
+        self.try_ask(std::slice::from_ref(request)).ok()?.pop()
+    }
+
     fn try_ask(&mut self, requests: &[Request]) -> Result<Vec<Reply>, Failure> {
         if self.connection.is_none() {
             self.connection = Some(self.connect()?);

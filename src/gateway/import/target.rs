@@ -24,7 +24,8 @@ const COUNTED: &str = "quorate-import-counter";
 /// A znode as it is in the target.
 #[derive(Debug)]
 pub(super) struct Present {
-    pub(super) data: Arc<[u8]>,
+    /// `None` is null.
+    pub(super) data: Option<Arc<[u8]>>,
     pub(super) stat: Stat,
     pub(super) acl: Vec<Acl>,
     /// Empty unless they were asked for.
@@ -34,7 +35,7 @@ pub(super) struct Present {
 /// A [`Present`] under way.
 #[derive(Debug)]
 pub(super) struct Asked {
-    data: Pending<(Arc<[u8]>, Stat)>,
+    data: Pending<(Option<Arc<[u8]>>, Stat)>,
     acl: Pending<(Vec<Acl>, Stat)>,
     children: Option<Pending<Vec<String>>>,
 }
@@ -50,8 +51,8 @@ pub(super) struct Target<'a> {
 
 #[derive(Debug)]
 pub(super) enum Write {
-    Create { data: Arc<[u8]>, mode: CreateMode, acl: Vec<Acl> },
-    Set { data: Arc<[u8]>, version: u64 },
+    Create { data: Option<Arc<[u8]>>, mode: CreateMode, acl: Vec<Acl> },
+    Set { data: Option<Arc<[u8]>>, version: u64 },
     SetAcl { acl: Vec<Acl>, aversion: u64 },
     DeleteTree,
 }
@@ -66,7 +67,7 @@ impl<'a> Target<'a> {
     pub(super) fn ask(&self, path: &str, with_children: bool) -> Asked {
         let calls = self.session.nonblocking();
         Asked {
-            data: calls.get(path),
+            data: calls.get_or_null(path),
             acl: calls.acl(path),
             children: with_children.then(|| calls.children(path)),
         }
@@ -128,8 +129,14 @@ impl<'a> Target<'a> {
         let first = first.clone();
         let multi =
             gathered.into_iter().fold(self.session.multi(), |multi, (path, write)| match write {
-                Write::Create { data, mode, acl } => multi.create_with_acl(&path, data, mode, &acl),
-                Write::Set { data, version } => multi.set_if(&path, data, version),
+                Write::Create { data: Some(data), mode, acl } => {
+                    multi.create_with_acl(&path, data, mode, &acl)
+                }
+                Write::Create { data: None, mode, acl } => {
+                    multi.create_with_acl(&path, b"", mode, &acl).null()
+                }
+                Write::Set { data: Some(data), version } => multi.set_if(&path, data, version),
+                Write::Set { data: None, version } => multi.set_if(&path, b"", version).null(),
                 Write::SetAcl { acl, aversion } => multi.set_acl_if(&path, &acl, aversion),
                 Write::DeleteTree => multi.delete_recursive(&path),
             });
@@ -178,9 +185,10 @@ impl<'a> Target<'a> {
 impl Write {
     fn bytes(&self) -> usize {
         let of = |acl: &[Acl]| acl.iter().map(Acl::bytes).sum::<usize>();
+        let length = |data: &Option<Arc<[u8]>>| data.as_ref().map_or(0, |data| data.len());
         match self {
-            Write::Create { data, acl, .. } => data.len() + of(acl),
-            Write::Set { data, .. } => data.len(),
+            Write::Create { data, acl, .. } => length(data) + of(acl),
+            Write::Set { data, .. } => length(data),
             Write::SetAcl { acl, .. } => of(acl),
             Write::DeleteTree => 0,
         }

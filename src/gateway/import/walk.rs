@@ -16,7 +16,7 @@ use crate::gateway::convert;
 use crate::gateway::wire::codes::ErrorCode;
 use crate::gateway::wire::jute::Jute;
 use crate::gateway::wire::request::{PathOnly, Read, Request};
-use crate::gateway::wire::response::{self, AclReply, ChildrenReply, DataReply};
+use crate::gateway::wire::response::{self, AclReply, ChildrenReply, CountReply, DataReply};
 use crate::types::acl::Acl;
 use crate::types::path;
 use crate::types::znode::{CreateMode, Stat};
@@ -37,7 +37,7 @@ const RAISED_MAX: u64 = 1_000_000;
 struct Wanted {
     /// In the target.
     path: String,
-    data: Arc<[u8]>,
+    data: Option<Arc<[u8]>>,
     acl: Vec<Acl>,
     /// Without a number to be appended.
     mode: CreateMode,
@@ -84,6 +84,7 @@ impl<'a> Walk<'a> {
     pub(super) fn run(mut self) -> Result<Counts, ImportError> {
         let mut under_way: Vec<(Wanted, Asked)> = Vec::new();
         let mut is_first = true;
+        self.counts.total = self.total();
         while !self.stack.is_empty() || !under_way.is_empty() {
             let rest = self.stack.len().saturating_sub(SET);
             let paths = self.stack.split_off(rest);
@@ -113,6 +114,15 @@ impl<'a> Walk<'a> {
         self.settle_counters()?;
         (self.watch)(Event::Progress(&self.counts));
         Ok(self.counts)
+    }
+
+    /// How many znodes the source has, on a connection of its own: servers before 3.6 close it.
+    fn total(&self) -> Option<u64> {
+        let mut source = Source::new(&self.import.servers, &self.import.auth);
+        let root = Some(self.import.root.clone());
+        let reply = source.ask_once(&Request::GetAllChildrenNumber(PathOnly { path: root }))?;
+        let count = body::<CountReply>(&self.import.root, reply).ok()??.count;
+        Some(u64::try_from(count).ok()? + 1)
     }
 
     /// Reads these paths from the source, and puts their children on the stack.
@@ -181,7 +191,7 @@ impl<'a> Walk<'a> {
         let kind = self.kinds.get(path).filter(|(czxid, _)| *czxid == stat.czxid);
         Ok(Some(Wanted {
             path: self.import.target_of(path),
-            data: data.data.as_deref().unwrap_or_default().into(),
+            data: data.data.as_deref().map(Arc::from),
             acl: access_list(path, acl)?,
             mode: kind.map_or(CreateMode::Persistent, |(_, mode)| *mode),
             children: children.children,

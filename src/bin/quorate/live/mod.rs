@@ -5,34 +5,20 @@ mod watching;
 mod znodes;
 
 use std::io::{self, Read, Write};
-use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{Args, Subcommand};
-use quorate::{Coordinator, Error, Result, Secret, Session, Tls};
+use quorate::{Coordinator, Error, Result, Session};
 use serde_json::Value;
 
 use crate::Exit;
+use crate::access::Access;
 
-/// How to reach the cluster.
+/// How to reach the cluster, and how to show what it answers.
 #[derive(Debug, Args)]
-#[command(next_help_heading = "The cluster")]
 pub(crate) struct Cluster {
-    /// Some of its members: host:port, separated by commas.
-    #[arg(long, env = "QUORATE_PEERS", value_delimiter = ',', required = true)]
-    peers: Vec<String>,
-    /// A file with the secret that the members share.
-    #[arg(long, env = "QUORATE_SECRET_FILE", conflicts_with = "tls_cert")]
-    secret_file: Option<PathBuf>,
-    /// The certificates of the cluster's authority (PEM), if its members use TLS.
-    #[arg(long, env = "QUORATE_TLS_CA", requires = "tls_cert")]
-    tls_ca: Option<PathBuf>,
-    /// A certificate that it has signed (PEM).
-    #[arg(long, env = "QUORATE_TLS_CERT", requires_all = ["tls_ca", "tls_key"])]
-    tls_cert: Option<PathBuf>,
-    /// The certificate's key (PEM).
-    #[arg(long, env = "QUORATE_TLS_KEY", requires = "tls_cert")]
-    tls_key: Option<PathBuf>,
+    #[command(flatten)]
+    access: Access,
     /// Who to be for access lists, for example digest:user:password. May be given more than once.
     #[arg(long, env = "QUORATE_AUTH", hide_env_values = true, value_name = "SCHEME:CREDENTIALS")]
     auth: Vec<String>,
@@ -103,21 +89,8 @@ impl Shown {
 impl Cluster {
     /// An instance without a replica, which may not be connected yet.
     fn coordinator(&self) -> Result<Coordinator> {
-        let mut builder =
-            Coordinator::builder().client().request_timeout(Duration::from_secs(self.timeout));
-        if let Some(file) = &self.secret_file {
-            let secret = std::fs::read_to_string(file).map_err(|error| Error::InvalidSetting {
-                setting: "the file of the secret",
-                reason: format!("it cannot be read ({}): {error}", file.display()),
-            })?;
-            builder = builder.security(Secret::new(secret.trim())?);
-        } else if let Some(secret) = std::env::var_os("QUORATE_SECRET") {
-            builder = builder.security(Secret::new(secret.to_string_lossy().trim())?);
-        }
-        if let (Some(ca), Some(cert), Some(key)) = (&self.tls_ca, &self.tls_cert, &self.tls_key) {
-            builder = builder.security(Tls::from_pem_files(ca, cert, key)?);
-        }
-        builder.join(&self.peers)
+        let timeout = Duration::from_secs(self.timeout);
+        self.access.join(Coordinator::builder().request_timeout(timeout))
     }
 
     fn wait(&self) -> Duration {

@@ -6,14 +6,14 @@ import tempfile
 import unittest
 
 from certificates import Authority
-from cluster import Cluster, free_ports
+from cluster import Cluster, free_ports, wait_until
 from java import CLASSPATH, NETTY, Client
 
 
 class Java(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
-        cls.cluster = cls.enterClassContext(Cluster())
+        cls.cluster = cls.enterClassContext(Cluster(options=["--container-check-interval", "500"]))
         cls.classes = cls.enterClassContext(tempfile.TemporaryDirectory(prefix="quorate-gateway-"))
         subprocess.run(["javac", "-cp", ":".join(CLASSPATH), "-d", cls.classes, "Client.java"], check=True)
 
@@ -40,6 +40,13 @@ class Java(unittest.TestCase):
         self.says("a multi create:/m/y:- create:/m/y:- delete:/m",
                   "NODEEXISTS [OK, NODEEXISTS, RUNTIMEINCONSISTENCY]")
         self.says("a exists /m/y", "false")
+
+    def test_containers(self):
+        self.open("a")
+        self.says("a create /c - CONTAINER", "/c 0 false")
+        self.says("a create /c/x - PERSISTENT", "/c/x 0 false")
+        self.says("a delete /c/x", "done")
+        wait_until("the empty container is gone", lambda: self.java.run("a exists /c") == "false")
 
     def test_access_lists(self):
         self.open("a")

@@ -136,6 +136,7 @@ mod tests {
         for (text, error) in [
             ("tickTime = 2s", "FILE:1: tickTime: invalid value '2s' for '--tick-time <TICK_TIME>'"),
             ("\n# a\nskip-acl=perhaps", "FILE:3: skip-acl: invalid value 'perhaps'"),
+            ("enforceQuota=no", "FILE:1: enforceQuota: invalid value 'no' for '--enforce-quota"),
             ("initLimit=5", "FILE:1: no setting is named \"initLimit\""),
             ("config=other", "FILE:1: no setting is named \"config\""),
             ("tickTime=1\ntick-time=1", "FILE:2: tick-time is set in line 1 already"),

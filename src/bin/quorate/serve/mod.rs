@@ -78,6 +78,11 @@ pub(crate) struct Arguments {
     #[arg(long, alias = "skipACL", action = ArgAction::Set, num_args = 0..=1)]
     #[arg(default_value = "no", default_missing_value = "yes", value_parser = BoolishValueParser::new())]
     skip_acl: bool,
+    /// Whether writes beyond the hard limit of a quota are refused: they always are.
+    #[arg(long, alias = "enforceQuota", num_args = 0..=1)]
+    #[arg(default_value = "yes", default_missing_value = "yes", value_parser = enforced)]
+    #[expect(dead_code, reason = "there is but one value that it can have")]
+    enforce_quota: bool,
     #[cfg(feature = "tls")]
     #[command(flatten)]
     tls: tls::Certificates,
@@ -102,6 +107,14 @@ pub(crate) fn run(arguments: Arguments) -> quorate::Result<&'static str> {
     drop(gateways);
     coordinator.close();
     Ok("stopped")
+}
+
+/// Replicas apply writes alike, so that no member can be lenient by itself.
+fn enforced(text: &str) -> Result<bool, String> {
+    match text.to_ascii_lowercase().as_str() {
+        "yes" | "true" | "on" | "1" => Ok(true),
+        _ => Err("hard limits are always enforced: set soft limits instead".to_owned()),
+    }
 }
 
 fn system(what: &'static str) -> impl Fn(std::io::Error) -> Error {

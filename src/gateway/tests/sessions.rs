@@ -3,7 +3,9 @@
 use super::*;
 use crate::gateway::SWEEP;
 use crate::gateway::wire::request::{PathOnly, SetWatches2};
-use crate::gateway::wire::response::{ChildrenReply, CountReply, DataReply, StatReply};
+use crate::gateway::wire::response::{
+    ChildrenReply, CountReply, DataReply, StatReply, WhoAmIReply,
+};
 use crate::types::znode::CreateMode;
 
 #[test]
@@ -220,4 +222,40 @@ fn clients_may_do_everything_where_access_lists_are_skipped() {
     assert_eq!(Client::open(&strict).code(&set("/hers", b"1")), ErrorCode::NoAuth);
     assert_eq!(Client::open(&open).code(&set("/hers", b"1")), ErrorCode::Ok);
     assert_eq!(Client::open(&open).code(&create("/hers/own", b"")), ErrorCode::Ok);
+}
+
+/// A scheme of the application is one for ZooKeeper's clients, too.
+#[test]
+fn schemes_of_the_application_authenticate_clients() {
+    struct Tokens;
+    impl crate::AuthProvider for Tokens {
+        fn scheme(&self) -> &str {
+            "token"
+        }
+
+        fn authenticate(&self, credentials: &[u8]) -> Result<Vec<String>, String> {
+            match credentials {
+                b"7f3a" => Ok(vec!["alice".into(), "team:billing".into()]),
+                _ => Err("no such token".into()),
+            }
+        }
+    }
+    let cluster = Cluster::builder().auth_provider(Tokens).start(1);
+    let gateway = Gateway::serve(&cluster.node(0), "127.0.0.1:0").unwrap();
+    let auth = |token: &'static [u8]| {
+        let auth = Credential(Some(Bytes::from_static(token)));
+        Request::Auth(request::Auth { kind: 0, scheme: Some("token".into()), auth })
+    };
+    let mut client = Client::open(&gateway);
+    client.send(&auth(b"7f3a"));
+    // What is asked for meanwhile waits until the ids are known.
+    client.send(&Request::WhoAmI);
+    assert_eq!(client.receive().header.err, 0);
+    let ids = client.receive().body::<WhoAmIReply>().clients;
+    for user in ["alice", "team:billing"] {
+        assert!(ids.iter().any(|id| (&*id.scheme, &*id.user) == ("token", user)), "{ids:?}");
+    }
+    client.send(&auth(b"other"));
+    assert_eq!(client.receive().header.err, i32::from(ErrorCode::AuthFailed));
+    assert!(client.read().is_none(), "the connection is closed");
 }

@@ -18,6 +18,7 @@ impl Node {
         Metrics {
             watches: self.replica.watches.len() as u64,
             znodes: self.machine.tree().len() as u64,
+            znode_bytes: self.machine.tree().bytes(),
             sessions: self.machine.session_count() as u64,
             clients: self.replica.clients.count() as u64,
             zxid: self.machine.zxid(),

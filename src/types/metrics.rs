@@ -60,6 +60,8 @@ pub struct Metrics {
     pub watches: u64,
     /// Current znodes.
     pub znodes: u64,
+    /// The bytes of the paths and the data of all current znodes.
+    pub znode_bytes: u64,
     /// Current sessions of the cluster.
     pub sessions: u64,
     /// The clients that it serves now: instances without a replica.
@@ -134,6 +136,7 @@ impl fmt::Display for Metrics {
         let gauges = [
             ("watches", self.watches),
             ("znodes", self.znodes),
+            ("znode_bytes", self.znode_bytes),
             ("sessions", self.sessions),
             ("clients", self.clients),
             ("zxid", self.zxid),

@@ -102,6 +102,7 @@ impl Locks {
     }
 }
 
+#[expect(clippy::disallowed_methods, reason = "a program may look at the clock")]
 fn line(text: &mut String, what: &str, one: &Contending) {
     let session = one.session.map_or_else(|| "no session".to_owned(), |id| id.to_string());
     let since = SystemTime::UNIX_EPOCH + Duration::from_millis(one.since);

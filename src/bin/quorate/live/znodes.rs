@@ -221,7 +221,7 @@ impl Tree {
 impl Get {
     pub(super) fn run(&self, session: &Session) -> Result<Shown> {
         let (data, stat) = session.get(&self.path)?;
-        let json = json!({ "path": self.path, "data": json_data(&data), "stat": json(&stat) });
+        let json = json!({ "path": self.path, "data": json_data(&data), "stat": json(stat) });
         Ok(Shown::new(data.to_vec(), json))
     }
 }
@@ -240,7 +240,7 @@ impl Stat {
     pub(super) fn run(&self, session: &Session) -> Result<Shown> {
         let stat = session.exists(&self.path)?;
         let stat = stat.ok_or_else(|| Error::NoNode { path: self.path.clone() })?;
-        let json = json(&stat);
+        let json = json(stat);
         Ok(Shown::new(lines(&json), json))
     }
 }
@@ -252,7 +252,7 @@ impl Set {
             Some(version) => session.set_if(&self.path, data, version)?,
             None => session.set(&self.path, data)?,
         };
-        Ok(Shown::new(format!("version {}\n", stat.version), json(&stat)))
+        Ok(Shown::new(format!("version {}\n", stat.version), json(stat)))
     }
 }
 

@@ -81,7 +81,6 @@ pub(crate) struct Arguments {
     /// Whether writes beyond the hard limit of a quota are refused: they always are.
     #[arg(long, alias = "enforceQuota", num_args = 0..=1)]
     #[arg(default_value = "yes", default_missing_value = "yes", value_parser = enforced)]
-    #[expect(dead_code, reason = "there is but one value that it can have")]
     enforce_quota: bool,
     #[cfg(feature = "tls")]
     #[command(flatten)]

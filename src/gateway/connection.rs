@@ -33,8 +33,10 @@ use crate::types::znode::Zxid;
 
 /// For so many requests a client may wait; before it asks for more it gets answers.
 const WAITING_MAX: usize = 128;
-/// The same for the bytes of answers that wait for their turn.
+/// The same for the bytes of requests that are under way, and of answers that wait for their turn.
 const WAITING_BYTES: usize = 4 << 20;
+/// What a part of a request takes besides its bytes, about.
+const PART_BYTES: usize = 128;
 /// With so many bytes that a client does not read, nothing more is written for it.
 const UNREAD_BYTES: usize = 1 << 20;
 /// With so many bytes of events that wait it is disconnected: they come without requests.
@@ -54,8 +56,16 @@ pub(super) struct Waiting {
     pub(super) what: ReplyKind,
     pub(super) parts: Vec<Option<Part>>,
     missing: usize,
-    /// About how many bytes the answers take.
+    /// About how many bytes it and its answers take.
     bytes: usize,
+}
+
+impl Waiting {
+    /// Whether it is a multiRead whose reply could not be sent.
+    fn is_too_long(&self, packet_bytes_max: usize) -> bool {
+        matches!(self.what, ReplyKind::MultiRead(_))
+            && self.bytes > packet_bytes_max.saturating_mul(2) + self.parts.len() * PART_BYTES
+    }
 }
 
 /// The kind of reply that a request gets.
@@ -151,8 +161,9 @@ pub(super) struct Connection {
     authenticator: Authenticator,
     /// Credentials are being checked, for the request with this xid. Those behind it may need its ids.
     authenticating: Option<(i32, Arc<()>)>,
-    /// What is asked for by the request that was taken last.
+    /// What is asked for by the request that was taken last, and how many bytes that has.
     pub(super) op: i32,
+    pub(super) request_bytes: usize,
     /// What the server has not taken yet.
     pub(super) counts: Counts,
     /// No more requests are taken, and it ends when everything is sent.
@@ -194,6 +205,7 @@ impl Connection {
             authenticator,
             authenticating: None,
             op: OpCode::CreateSession.into(),
+            request_bytes: 0,
             counts: Counts::default(),
             closes: false,
             broken: false,
@@ -224,6 +236,9 @@ impl Connection {
     pub(super) fn expect(&mut self, xid: i32, what: ReplyKind, parts: usize) {
         let none = std::iter::repeat_with(|| None).take(parts);
         let (op, arrived, all) = (self.op, self.heard, none.collect());
+        // Of a request that is under way, the node holds about as much.
+        let bytes = self.request_bytes + parts * PART_BYTES;
+        self.waiting_bytes += bytes;
         self.waiting.push_back(Waiting {
             xid,
             op,
@@ -231,7 +246,7 @@ impl Connection {
             what,
             parts: all,
             missing: parts,
-            bytes: 0,
+            bytes,
         });
     }
 
@@ -276,17 +291,24 @@ impl Connection {
 
     /// Answers a part of the request queued last without the node.
     pub(super) fn answer_now(&mut self, part: usize, answer: Result<Answer>) {
-        let zxid = self.zxid;
+        let (zxid, bytes) = (self.zxid, size(&answer));
         if let Some(last) = self.waiting.back_mut() {
+            self.waiting_bytes += bytes;
+            last.bytes += bytes;
             last.parts[part] = Some((zxid, answer));
             last.missing -= 1;
+            self.broken |= last.is_too_long(self.packet_bytes_max);
         }
     }
 
-    /// Whether a multiRead is under way. What comes behind it waits: none of its reads may show it.
+    /// Whether what comes behind the last request waits: none of the reads of a multiRead may show it, and
+    /// what walks the tree is done one at a time, so that other clients have their turn.
     fn reads_on(&self) -> bool {
-        let last = self.waiting.back();
-        last.is_some_and(|last| last.missing > 0 && matches!(last.what, ReplyKind::MultiRead(_)))
+        self.waiting.back().is_some_and(|last| match last.what {
+            ReplyKind::MultiRead(_) => last.missing > 0,
+            ReplyKind::Count { .. } | ReplyKind::Ephemerals { .. } => true,
+            _ => false,
+        })
     }
 
     /// Asks for the next read of a multiRead, which is the last request that was queued.
@@ -322,8 +344,7 @@ impl Connection {
                 waiting.parts[part] = Some((zxid, answer));
                 waiting.missing -= 1;
                 if matches!(waiting.what, ReplyKind::MultiRead(_)) {
-                    // It could not be sent.
-                    self.broken |= waiting.bytes > self.packet_bytes_max.saturating_mul(2);
+                    self.broken |= waiting.is_too_long(self.packet_bytes_max);
                     self.read_on();
                 }
             }
@@ -349,7 +370,7 @@ impl Connection {
         while let Some(at) = self.next_reply_at() {
             self.send_events(at);
             if !self.has_room() {
-                return;
+                break;
             }
             let Some(waiting) = self.waiting.pop_front() else { break };
             self.zxid = self.zxid.max(at);

@@ -53,9 +53,11 @@ pub(super) enum OneShot {
 impl Connection {
     /// Takes a packet behind the first. Returns `false` if it cannot be answered.
     pub(super) fn request(&mut self, frame: Bytes) -> bool {
+        let bytes = frame.len();
         let Ok((header, decoded)) = decode(frame) else { return false };
         let xid = header.xid;
         self.op = header.op;
+        self.request_bytes = bytes;
         if self.reads_alone.is_some()
             && OpCode::try_from(header.op).is_ok_and(|op| self.may_not(op))
         {

@@ -183,7 +183,8 @@ impl Server {
             for number in std::mem::take(&mut self.touched) {
                 self.serve(number, now);
             }
-            if now.saturating_sub(swept) >= SWEEP && self.touched.is_empty() {
+            // Also while some clients have more than their turn.
+            if now.saturating_sub(swept) >= SWEEP {
                 swept = now;
                 self.sweep(now);
             }
@@ -353,7 +354,8 @@ impl Server {
             self.renewal.renew(tls, now);
         }
         let silent = |(number, client): (&u64, &Client)| {
-            client.connection.is_silent(now, HANDSHAKE).then_some(*number)
+            let is_busy = self.touched.contains(number);
+            (!is_busy && client.connection.is_silent(now, HANDSHAKE)).then_some(*number)
         };
         for number in self.clients.iter().filter_map(silent).collect::<Vec<_>>() {
             if let Some(client) = self.clients.get_mut(&number) {
@@ -429,7 +431,8 @@ impl Client {
             Ok(0) => Err("its end of the connection is closed".into()),
             Ok(read) => {
                 // That was all: when there is more, the poll says so.
-                self.readable = self.ended || read == scratch.len();
+                let ended = self.ended || self.stream.is_closed();
+                self.readable = ended || read == scratch.len();
                 Ok(true)
             }
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {

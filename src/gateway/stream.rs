@@ -55,11 +55,19 @@ impl Stream {
         None
     }
 
+    /// Whether the client has said in TLS that nothing more comes.
+    pub(super) fn is_closed(&self) -> bool {
+        #[cfg(feature = "tls")]
+        if self.tls.as_ref().is_some_and(|channel| channel.is_closed()) {
+            return true;
+        }
+        false
+    }
+
     /// Reads once, through `scratch`, and appends what the client has sent to `to`, which may be nothing yet.
     /// Returns 0 at the end.
     pub(super) fn read(&mut self, scratch: &mut [u8], to: &mut BytesMut) -> io::Result<usize> {
-        #[cfg(feature = "tls")]
-        if self.tls.as_ref().is_some_and(|channel| channel.is_closed()) {
+        if self.is_closed() {
             return Ok(0);
         }
         let read = self.socket.read(scratch)?;

@@ -18,6 +18,7 @@ use crate::gateway::wire::jute::Jute;
 use crate::gateway::wire::request::{PathOnly, Read, Request};
 use crate::gateway::wire::response::{self, AclReply, ChildrenReply, CountReply, DataReply};
 use crate::types::acl::Acl;
+use crate::types::error::Error;
 use crate::types::path;
 use crate::types::znode::{CreateMode, Stat};
 
@@ -68,6 +69,10 @@ impl<'a> Walk<'a> {
         writes: bool,
         watch: &'a mut dyn FnMut(Event<'_>),
     ) -> Result<Walk<'a>, ImportError> {
+        if path::is_below(import.target_root(), "/zookeeper") {
+            let (path, reason) = (import.target_root().to_owned(), "it is the system's".into());
+            return Err(Error::InvalidPath { path, reason }.into());
+        }
         let kinds = match &import.kinds {
             None => Kinds::new(),
             Some(file) => kinds::read(file, &import.root).map_err(|error| {
@@ -159,7 +164,7 @@ impl<'a> Walk<'a> {
                 return Err(refused(path, "fewer answers than requests"));
             };
             if let Some(wanted) = self.found(path, data, acl, children)? {
-                self.push_children(path, &wanted);
+                self.push_children(path, &wanted)?;
                 found.push(wanted);
             }
         }
@@ -199,7 +204,10 @@ impl<'a> Walk<'a> {
         }))
     }
 
-    fn push_children(&mut self, path: &str, wanted: &Wanted) {
+    fn push_children(&mut self, path: &str, wanted: &Wanted) -> Result<(), ImportError> {
+        if wanted.children.iter().any(|name| name.is_empty() || name.contains('/')) {
+            return Err(refused(path, "it lists a child whose name is none"));
+        }
         // In reverse, so that they are taken in order.
         for name in wanted.children.iter().rev() {
             let is_reserved = name == RESERVED && (path == "/" || wanted.path == "/");
@@ -207,6 +215,7 @@ impl<'a> Walk<'a> {
                 self.stack.push(path::join(path, name));
             }
         }
+        Ok(())
     }
 
     /// Writes what is missing of a znode, or reports it.

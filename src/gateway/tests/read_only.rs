@@ -211,3 +211,22 @@ fn without_the_mode_clients_wait_for_the_quorum() {
     assert_eq!(response.read_only, Some(false));
     assert!(response.session_id != 0);
 }
+
+/// Its answers were all made before anybody looked at how long they were together.
+#[test]
+fn several_reads_have_a_bound_without_a_quorum_too() {
+    let cluster = Cluster::new(3);
+    let gateway = serve(&cluster, 0);
+    let session = cluster.node(0).session();
+    session.create("/large", vec![7; 900_000], CreateMode::Persistent).unwrap();
+    cluster.isolate(0);
+    wait_until(&cluster, &gateway, "ro");
+    let mut client = read_only(&gateway, 0, 0, Bytes::new()).unwrap();
+    let several = |count| {
+        let ops = std::iter::repeat_n(MultiOp::GetData(read("/large", false)), count).collect();
+        Request::MultiRead(request::Multi { ops })
+    };
+    assert_eq!(client.ask(&several(1)).body::<MultiReply>().results.len(), 1);
+    client.send(&several(30_000));
+    assert!(client.read().is_none(), "the connection is closed");
+}

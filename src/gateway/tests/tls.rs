@@ -281,3 +281,23 @@ fn files_that_are_of_no_use_are_named() {
     let clients = authority.tls().client_certificates(ClientCertificates::Optional, key);
     assert!(clients.unwrap_err().to_string().contains("gateway.key"));
 }
+
+/// A client may wait for the gateway's end of the TLS connection before it closes the socket.
+#[test]
+fn a_client_that_ends_the_tls_connection_is_answered() {
+    let cluster = Cluster::new(1);
+    let authority = Authority::new();
+    let gateway = serve(&cluster, authority.tls());
+    let mut connection = authority.connection(None, rustls::DEFAULT_VERSIONS);
+    let mut socket = dial(&gateway);
+    while connection.is_handshaking() {
+        connection.complete_io(&mut socket).unwrap();
+    }
+    connection.send_close_notify();
+    while connection.wants_write() {
+        connection.write_tls(&mut socket).unwrap();
+    }
+    // The socket's timeout is no end.
+    let mut rest = Vec::new();
+    socket.read_to_end(&mut rest).unwrap();
+}

@@ -233,6 +233,12 @@ pub fn zookeeper_requests(bytes: &[u8]) {
     crate::gateway::fuzz(bytes);
 }
 
+/// Three clients of a gateway talk with it: it answers as a plain model of ZooKeeper does.
+#[cfg(feature = "gateway")]
+pub fn zookeeper_conversations(bytes: &[u8]) {
+    crate::gateway::conversation(bytes);
+}
+
 /// What is read back from disk.
 pub fn records(bytes: &[u8]) {
     let parts: Vec<&[u8]> = parts(bytes).collect();

@@ -31,7 +31,8 @@ mod replies;
 mod requests;
 mod server;
 mod stream;
-#[cfg(test)]
+#[cfg(any(test, fuzzing))]
+#[cfg_attr(not(test), allow(dead_code, reason = "the fuzz targets need some of it"))]
 mod tests;
 #[cfg(feature = "tls")]
 mod tls;
@@ -39,6 +40,8 @@ mod watches;
 mod wire;
 mod words;
 
+#[cfg(any(test, fuzzing))]
+pub(crate) use self::tests::conversations::conversation;
 #[cfg(any(test, fuzzing))]
 pub(crate) use wire::fuzz;
 

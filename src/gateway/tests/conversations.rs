@@ -4,12 +4,9 @@
 use std::collections::BTreeSet;
 
 use bytes::Bytes;
-use proptest::collection::vec;
-use proptest::prelude::*;
-use proptest::sample::select;
 
 use super::model::{Model, NOTHING, Said};
-use super::{Client, Gateway, Packet, one, read};
+use super::{Client, Gateway, Packet, one};
 use crate::gateway::wire::codes::{AddWatchMode, CreateFlags, ErrorCode};
 use crate::gateway::wire::jute::{Credential, Jute};
 use crate::gateway::wire::request::{
@@ -35,97 +32,111 @@ enum Step {
     Close(usize),
 }
 
-fn path() -> impl Strategy<Value = Option<String>> {
-    select(vec!["/a", "/a/b", "/a/b/c", "/b", "/b/c", "/none/d"]).prop_map(|path| Some(path.into()))
-}
+/// Bytes as a row of choices; when they are used up, the first of each.
+struct Choices<'a>(&'a [u8]);
 
-fn data() -> impl Strategy<Value = Option<Bytes>> {
-    prop_oneof![
-        4 => vec(any::<u8>(), 0..4).prop_map(|data| Some(Bytes::from(data))),
-        1 => Just(None),
-    ]
-}
+impl Choices<'_> {
+    fn below(&mut self, many: u8) -> u8 {
+        let Some((first, rest)) = self.0.split_first() else { return 0 };
+        self.0 = rest;
+        first % many
+    }
 
-fn version() -> impl Strategy<Value = i32> {
-    prop_oneof![4 => Just(-1), 2 => 0..3]
-}
+    fn path(&mut self) -> Option<String> {
+        const PATHS: [&str; 6] = ["/a", "/a/b", "/a/b/c", "/b", "/b/c", "/none/d"];
+        Some(PATHS[usize::from(self.below(6))].to_owned())
+    }
 
-fn to_create() -> impl Strategy<Value = Create> {
-    let flags = select(vec![
-        CreateFlags::Persistent,
-        CreateFlags::Persistent,
-        CreateFlags::Ephemeral,
-        CreateFlags::PersistentSequential,
-        CreateFlags::EphemeralSequential,
-    ]);
-    (path(), data(), flags).prop_map(|(path, data, flags)| {
-        let acl =
-            request::Acl { perms: 31, scheme: Some("world".into()), id: Some("anyone".into()) };
+    fn data(&mut self) -> Option<Bytes> {
+        let length = self.below(5);
+        (length < 4).then(|| (0..length).map(|_| self.below(255)).collect())
+    }
+
+    fn version(&mut self) -> i32 {
+        [-1, -1, -1, -1, 0, 1, 2][usize::from(self.below(7))]
+    }
+
+    fn create(&mut self) -> Create {
+        let (path, data) = (self.path(), self.data());
         // The root has had children before, so that its numbers are not known.
         let at_root = path.as_deref().is_some_and(|path| path.rfind('/') == Some(0));
-        let flags = match flags {
-            CreateFlags::PersistentSequential if at_root => CreateFlags::Persistent,
-            CreateFlags::EphemeralSequential if at_root => CreateFlags::Ephemeral,
-            flags => flags,
+        let flags = match self.below(5) {
+            3 if !at_root => CreateFlags::PersistentSequential,
+            4 if !at_root => CreateFlags::EphemeralSequential,
+            2 | 4 => CreateFlags::Ephemeral,
+            _ => CreateFlags::Persistent,
         };
+        let (scheme, id) = (Some("world".to_owned()), Some("anyone".to_owned()));
+        let acl = request::Acl { perms: 31, scheme, id };
         Create { path, data, acl: Some(vec![acl]), flags: flags.into() }
-    })
-}
+    }
 
-fn to_delete() -> impl Strategy<Value = Delete> {
-    (path(), version()).prop_map(|(path, version)| Delete { path, version })
-}
+    fn delete(&mut self) -> Delete {
+        Delete { path: self.path(), version: self.version() }
+    }
 
-fn to_set() -> impl Strategy<Value = SetData> {
-    (path(), data(), version()).prop_map(|(path, data, version)| SetData { path, data, version })
-}
+    fn set(&mut self) -> SetData {
+        SetData { path: self.path(), data: self.data(), version: self.version() }
+    }
 
-fn to_read() -> impl Strategy<Value = request::Read> {
-    (path(), any::<bool>()).prop_map(|(path, watch)| request::Read { path, watch })
-}
+    fn read(&mut self) -> request::Read {
+        request::Read { path: self.path(), watch: self.below(2) == 1 }
+    }
 
-fn multi_op() -> impl Strategy<Value = MultiOp> {
-    prop_oneof![
-        4 => to_create().prop_map(MultiOp::Create),
-        2 => to_delete().prop_map(MultiOp::Delete),
-        2 => to_set().prop_map(MultiOp::SetData),
-        1 => (path(), version()).prop_map(|(path, version)| MultiOp::Check(Check { path, version })),
-    ]
-}
+    fn multi_op(&mut self) -> MultiOp {
+        match self.below(9) {
+            0..4 => MultiOp::Create(self.create()),
+            4..6 => MultiOp::Delete(self.delete()),
+            6..8 => MultiOp::SetData(self.set()),
+            _ => MultiOp::Check(Check { path: self.path(), version: self.version() }),
+        }
+    }
 
-fn request() -> impl Strategy<Value = Request> {
-    let of_watches = || path().prop_map(|path| WatchesOf { path, kind: 3 });
-    let modes = select(vec![AddWatchMode::Persistent, AddWatchMode::PersistentRecursive]);
-    let only = || path().prop_map(|path| PathOnly { path });
-    prop_oneof![
-        10 => to_create().prop_map(Request::Create),
-        3 => to_create().prop_map(Request::Create2),
-        5 => to_delete().prop_map(Request::Delete),
-        6 => to_set().prop_map(Request::SetData),
-        4 => to_read().prop_map(Request::Exists),
-        4 => to_read().prop_map(Request::GetData),
-        2 => to_read().prop_map(Request::GetChildren),
-        2 => to_read().prop_map(Request::GetChildren2),
-        3 => vec(multi_op(), 1..4).prop_map(|ops| Request::Multi(Multi { ops })),
-        2 => (path(), modes).prop_map(|(path, mode)| {
-            Request::AddWatch(AddWatch { path, mode: mode.into() })
-        }),
-        1 => of_watches().prop_map(Request::CheckWatches),
-        1 => of_watches().prop_map(Request::RemoveWatches),
-        1 => only().prop_map(Request::Sync),
-        1 => only().prop_map(Request::GetEphemerals),
-        1 => only().prop_map(Request::GetAllChildrenNumber),
-        1 => Just(Request::Ping),
-    ]
-}
+    fn request(&mut self) -> Request {
+        match self.below(46) {
+            0..10 => Request::Create(self.create()),
+            10..13 => Request::Create2(self.create()),
+            13..18 => Request::Delete(self.delete()),
+            18..24 => Request::SetData(self.set()),
+            24..28 => Request::Exists(self.read()),
+            28..32 => Request::GetData(self.read()),
+            32..34 => Request::GetChildren(self.read()),
+            34..36 => Request::GetChildren2(self.read()),
+            36..39 => {
+                let ops = (0..=self.below(3)).map(|_| self.multi_op()).collect();
+                Request::Multi(Multi { ops })
+            }
+            39 => {
+                let (path, mode) = (self.path(), AddWatchMode::Persistent.into());
+                Request::AddWatch(AddWatch { path, mode })
+            }
+            40 => {
+                let (path, mode) = (self.path(), AddWatchMode::PersistentRecursive.into());
+                Request::AddWatch(AddWatch { path, mode })
+            }
+            41 => Request::CheckWatches(WatchesOf { path: self.path(), kind: 3 }),
+            42 => Request::RemoveWatches(WatchesOf { path: self.path(), kind: 3 }),
+            43 => Request::Sync(PathOnly { path: self.path() }),
+            44 => match self.below(2) {
+                0 => Request::GetEphemerals(PathOnly { path: self.path() }),
+                _ => Request::GetAllChildrenNumber(PathOnly { path: self.path() }),
+            },
+            _ => Request::Ping,
+        }
+    }
 
-fn step() -> impl Strategy<Value = Step> {
-    let client = || 0..CLIENTS;
-    prop_oneof![
-        16 => (client(), vec(request(), 1..5)).prop_map(|(client, asked)| Step::Ask(client, asked)),
-        2 => (client(), vec(request(), 0..5)).prop_map(|(client, asked)| Step::Lose(client, asked)),
-        1 => client().prop_map(Step::Close),
-    ]
+    fn requests(&mut self) -> Vec<Request> {
+        (0..=self.below(4)).map(|_| self.request()).collect()
+    }
+
+    fn step(&mut self) -> Step {
+        let client = usize::from(self.below(3));
+        match self.below(19) {
+            0..16 => Step::Ask(client, self.requests()),
+            16..18 => Step::Lose(client, self.requests()),
+            _ => Step::Close(client),
+        }
+    }
 }
 
 /// The body of a reply as text, without the times.
@@ -287,21 +298,28 @@ impl World<'_> {
     }
 }
 
-proptest! {
-    #![proptest_config(ProptestConfig {
+/// The conversation that these bytes stand for.
+pub(crate) fn conversation(bytes: &[u8]) {
+    let mut choices = Choices(bytes);
+    let (_cluster, gateway) = one();
+    let mut world = World::new(&gateway);
+    while !choices.0.is_empty() {
+        world.take(choices.step());
+    }
+}
+
+#[cfg(test)]
+proptest::proptest! {
+    #![proptest_config(proptest::prelude::ProptestConfig {
         cases: 64,
         failure_persistence: None,
-        ..ProptestConfig::default()
+        ..proptest::prelude::ProptestConfig::default()
     })]
 
     #[test]
-    fn conversations_go_as_with_zookeeper(steps in vec(step(), 1..40)) {
-        let (_cluster, gateway) = one();
-        let mut world = World::new(&gateway);
-        // Events of the root's children are not looked at, but for watches of everything.
-        world.ask(0, &[Request::GetData(read("/a", true))]);
-        for step in steps {
-            world.take(step);
-        }
+    fn conversations_go_as_with_zookeeper(
+        bytes in proptest::collection::vec(proptest::prelude::any::<u8>(), 0..600),
+    ) {
+        conversation(&bytes);
     }
 }

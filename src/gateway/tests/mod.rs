@@ -1,11 +1,14 @@
 //! A raw client, packet by packet, against a gateway of a cluster in memory.
 
-mod conversations;
+pub(super) mod conversations;
 mod model;
+#[cfg(test)]
 mod read_only;
+#[cfg(test)]
 mod requests;
+#[cfg(test)]
 mod sessions;
-#[cfg(feature = "tls")]
+#[cfg(all(test, feature = "tls"))]
 mod tls;
 
 use std::io::{Read, Write};

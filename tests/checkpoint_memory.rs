@@ -43,7 +43,8 @@ fn a_checkpoint_that_was_read_does_not_stay_in_memory() {
     let member = join();
     let taken = ALLOCATED.allocated() - before;
     assert!(taken > COUNT * DATA_BYTES, "it has not read all: {taken}");
-    // Beside the znodes there are the end of the log, 16 MiB, and as much of the checkpoint.
-    assert!(taken < COUNT * DATA_BYTES * 3 / 2, "{taken} bytes");
+    // Beside the znodes, with their paths and stats, there are the end of the log, 16 MiB, and as much of the
+    // checkpoint.
+    assert!(taken < COUNT * DATA_BYTES * 5 / 3, "{taken} bytes");
     member.close();
 }

@@ -33,16 +33,13 @@ pub(super) fn status(cluster: &Cluster) -> Result<Exit> {
     let voters = status.members.iter().filter(|member| member.votes).count();
     let unreachable = status.members.iter().filter(|member| member.unreachable.is_some());
     let _ = writeln!(text, "quorum       {availability}");
-    let _ = writeln!(text, "leader       {leader} (term {})", status.term);
+    let _ = writeln!(text, "leader       {leader}");
     let _ = writeln!(
         text,
         "members      {} ({voters} vote, {} cannot be reached)",
         status.members.len(),
         unreachable.count()
     );
-    let _ = writeln!(text, "last write   zxid {}", status.zxid);
-    let _ = writeln!(text, "znodes       {}", status.znodes);
-    let _ = writeln!(text, "sessions     {}", status.sessions);
     if let Some(problem) = &problem {
         let _ = writeln!(text, "problem      {problem}");
     }
@@ -50,10 +47,6 @@ pub(super) fn status(cluster: &Cluster) -> Result<Exit> {
         "availability": json(&availability),
         "problem": problem,
         "leader": status.leader,
-        "term": status.term,
-        "zxid": status.zxid,
-        "znodes": status.znodes,
-        "sessions": status.sessions,
         "members": json(&status.members),
     });
     let exit = if problem.is_some() { Exit::Unavailable } else { Exit::Well };

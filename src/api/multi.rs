@@ -77,8 +77,8 @@ impl<'a> Multi<'a> {
         self
     }
 
-    /// Makes the data of the operation that was added last null, which only ZooKeeper's own clients can tell
-    /// from empty data.
+    /// Makes the data of the operation that was added last null, which only ZooKeeper's own clients
+    /// distinguish from empty data.
     #[cfg(feature = "gateway")]
     pub(crate) fn null(mut self) -> Multi<'a> {
         let last = self.ops.last_mut();

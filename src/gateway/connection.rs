@@ -157,7 +157,7 @@ pub(super) struct Connection {
     pub(super) out: BytesMut,
     pub(super) packet_bytes_max: usize,
     /// When something last came from the client.
-    pub(super) heard: Duration,
+    pub(super) last_received: Duration,
     authenticator: Authenticator,
     /// Credentials are being checked, for the request with this xid. Those behind it may need its ids.
     authenticating: Option<(i32, Arc<()>)>,
@@ -201,7 +201,7 @@ impl Connection {
             zxid: 0,
             out: BytesMut::new(),
             packet_bytes_max,
-            heard: now,
+            last_received: now,
             authenticator,
             authenticating: None,
             op: OpCode::CreateSession.into(),
@@ -235,7 +235,7 @@ impl Connection {
     /// Queues a request whose reply has so many parts.
     pub(super) fn expect(&mut self, xid: i32, what: ReplyKind, parts: usize) {
         let none = std::iter::repeat_with(|| None).take(parts);
-        let (op, arrived, all) = (self.op, self.heard, none.collect());
+        let (op, arrived, all) = (self.op, self.last_received, none.collect());
         // Of a request that is under way, the node holds about as much.
         let bytes = self.request_bytes + parts * PART_BYTES;
         self.waiting_bytes += bytes;
@@ -461,7 +461,7 @@ impl Connection {
     /// Whether nothing has come from the client for the whole timeout of its session.
     pub(super) fn is_silent(&self, now: Duration, handshake: Duration) -> bool {
         let timeout = self.session.as_ref().map_or(handshake, |session| session.timeout());
-        now.saturating_sub(self.heard) > timeout
+        now.saturating_sub(self.last_received) > timeout
     }
 
     /// Ends the session, since its client is silent.

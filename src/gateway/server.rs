@@ -177,7 +177,7 @@ impl Server {
             if now.saturating_sub(looked) > SWEEP {
                 // This thread was away: what clients have sent meanwhile is still to be read, and their
                 // silence proves nothing.
-                self.clients.values_mut().for_each(|client| client.connection.heard = now);
+                self.clients.values_mut().for_each(|client| client.connection.last_received = now);
             }
             looked = now;
             for number in std::mem::take(&mut self.touched) {
@@ -406,7 +406,7 @@ impl Client {
                 Ok(Some(Incoming::Frame(frame))) => {
                     more = true;
                     self.connection.counts.received += 1;
-                    self.connection.heard = now;
+                    self.connection.last_received = now;
                     let taken = if self.greeted {
                         self.connection.request(frame)
                     } else {

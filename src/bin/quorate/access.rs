@@ -1,6 +1,6 @@
 //! How a command reaches a running cluster.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use clap::Args;
 use quorate::{Builder, Coordinator, Error, Result, Secret};
@@ -37,17 +37,22 @@ impl Access {
             return tls(builder, ca, cert, key);
         }
         if let Some(file) = &self.secret_file {
-            let secret = std::fs::read_to_string(file).map_err(|error| Error::InvalidSetting {
-                setting: "the file of the secret",
-                reason: format!("{} cannot be read: {error}", file.display()),
-            })?;
-            return Ok(builder.security(Secret::new(secret.trim())?));
+            return Ok(builder.security(secret(file)?));
         }
         match std::env::var("QUORATE_SECRET") {
             Ok(secret) => Ok(builder.security(Secret::new(secret.trim())?)),
             Err(_) => Ok(builder),
         }
     }
+}
+
+/// Reads the shared secret from its file.
+pub(crate) fn secret(file: &Path) -> Result<Secret> {
+    let secret = std::fs::read_to_string(file).map_err(|error| Error::InvalidSetting {
+        setting: "the file of the secret",
+        reason: format!("{} cannot be read: {error}", file.display()),
+    })?;
+    Secret::new(secret.trim())
 }
 
 #[cfg(feature = "tls")]

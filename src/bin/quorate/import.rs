@@ -9,6 +9,7 @@ use std::time::Duration;
 use clap::Args;
 use quorate::import::{Counts, Difference, Event, Import};
 use quorate::{Coordinator, Error, Id, Session};
+use serde_json::{Map, Value, json};
 use tracing_subscriber::EnvFilter;
 
 use crate::access::Access;
@@ -41,7 +42,7 @@ pub(crate) struct Arguments {
         value_name = "SCHEME:CREDENTIALS"
     )]
     auth: Vec<String>,
-    /// A snapshot file of a ZooKeeper server, which tells containers and times to live. Its clients cannot see
+    /// A snapshot file of a ZooKeeper server, which shows containers and times to live. Its clients cannot see
     /// them: without it all znodes become persistent.
     #[arg(long, value_name = "FILE")]
     snapshot: Option<PathBuf>,
@@ -161,11 +162,8 @@ impl Output {
                 *self.differences.entry(difference).or_default() += 1;
                 self.end_progress();
                 match self.json {
-                    true => self.line(&format!(
-                        "{{\"path\":{},\"difference\":\"{}\"}}",
-                        quoted(path),
-                        word(difference)
-                    )),
+                    true => self
+                        .line(&json!({ "path": path, "difference": word(difference) }).to_string()),
                     false => self.line(&format!("{path} {difference}")),
                 }
             }
@@ -207,11 +205,10 @@ impl Output {
         let differences = std::mem::take(&mut self.differences);
         let named = differences.iter().map(|(difference, count)| (word(*difference), *count));
         if self.json {
-            let field = |(name, count): (&str, u64)| format!("\"{name}\":{count}");
-            let numbers: Vec<String> = numbers.into_iter().map(field).collect();
-            let named: Vec<String> = named.map(field).collect();
-            let (numbers, named) = (numbers.join(","), named.join(","));
-            return self.line(&format!("{{{numbers},\"differences\":{{{named}}}}}"));
+            let of = |(name, count): (&str, u64)| (name.to_owned(), Value::from(count));
+            let mut all: Map<String, Value> = numbers.into_iter().map(of).collect();
+            all.insert("differences".to_owned(), named.map(of).collect());
+            return self.line(&Value::Object(all).to_string());
         }
         self.line(&format!(
             "{} znodes read: {} created, {} overwritten, {} the same; {} deleted; {} counts of children raised; \
@@ -252,21 +249,4 @@ fn word(difference: Difference) -> &'static str {
         Difference::Counter => "counter",
         _ => "other",
     }
-}
-
-/// A string of JSON.
-fn quoted(text: &str) -> String {
-    let mut quoted = String::from("\"");
-    for character in text.chars() {
-        match character {
-            '"' | '\\' => quoted.extend(['\\', character]),
-            control if control.is_control() => {
-                // Writing to a `String` does not fail.
-                let _ = write!(quoted, "\\u{:04x}", u32::from(control));
-            }
-            other => quoted.push(other),
-        }
-    }
-    quoted.push('"');
-    quoted
 }

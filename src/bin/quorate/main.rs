@@ -41,7 +41,7 @@ enum Command {
     /// Copies a tree out of a running ZooKeeper into a cluster; run again, it copies what is missing.
     #[cfg(feature = "gateway")]
     Import(import::Arguments),
-    /// Tells what data directories of stopped instances hold, and changes nothing.
+    /// Shows what data directories of stopped instances hold, and changes nothing.
     Inspect {
         /// The directories.
         #[arg(required = true)]
@@ -87,12 +87,12 @@ fn main() -> ExitCode {
     let well = match arguments().command {
         Command::Live(command) => return live(command),
         #[cfg(feature = "gateway")]
-        Command::Serve(arguments) => tell(serve::run(*arguments)),
+        Command::Serve(arguments) => report(serve::run(*arguments)),
         #[cfg(feature = "gateway")]
         Command::Import(arguments) => import::run(&arguments),
         Command::Inspect { dirs } => {
-            // Each is told of, whatever is wrong with another.
-            dirs.iter().filter(|dir| !tell(recovery::inspect(dir))).count() == 0
+            // Each is reported, whatever is wrong with another.
+            dirs.iter().filter(|dir| !report(recovery::inspect(dir))).count() == 0
         }
         Command::Recover { dirs, yes, damaged, address } => {
             let plan = match damaged {
@@ -101,8 +101,8 @@ fn main() -> ExitCode {
             };
             recover(plan, yes, address.as_deref())
         }
-        Command::Verify { file } => tell(recovery::verify(file)),
-        Command::Restore { file, dir, address } => tell(recovery::restore(file, dir, &address)),
+        Command::Verify { file } => report(recovery::verify(file)),
+        Command::Restore { file, dir, address } => report(recovery::restore(file, dir, &address)),
     };
     if well { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
@@ -147,21 +147,21 @@ fn arguments() -> Arguments {
 fn recover(plan: quorate::Result<recovery::Plan>, yes: bool, address: Option<&str>) -> bool {
     let plan = match plan {
         Ok(plan) => plan,
-        Err(error) => return tell::<&str>(Err(error)),
+        Err(error) => return report::<&str>(Err(error)),
     };
     // Nothing is written before it could be read what for.
-    if !tell(Ok(&plan)) {
+    if !report(Ok(&plan)) {
         return false;
     }
     if yes {
-        return tell(plan.found_anew(address));
+        return report(plan.found_anew(address));
     }
     let dir = plan.best.dir.display();
-    tell(Ok(format!("nothing was written: with --yes, {dir} becomes a new cluster of one")))
+    report(Ok(format!("nothing was written: with --yes, {dir} becomes a new cluster of one")))
 }
 
-/// Says what came of something; whether it went well.
-fn tell<T: Display>(outcome: quorate::Result<T>) -> bool {
+/// Prints an outcome; whether it went well.
+fn report<T: Display>(outcome: quorate::Result<T>) -> bool {
     match outcome {
         Ok(outcome) => match writeln!(io::stdout(), "{outcome}") {
             Ok(()) => true,

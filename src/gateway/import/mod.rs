@@ -31,7 +31,7 @@ use crate::types::path;
 ///
 /// **What is copied**: the data and the access list of each znode that is not ephemeral, and the count behind
 /// the numbers of sequential children, so that later names do not collide. Versions, zxids and times begin
-/// anew. Ephemeral znodes belong to sessions of ZooKeeper and are left out.
+/// again. Ephemeral znodes belong to sessions of ZooKeeper and are left out.
 ///
 /// **Running it again** goes on where the last run ended, however that ended: it reads both sides, and writes
 /// only what is missing. What exists with other data or another access list is left as it is, unless

@@ -192,7 +192,7 @@ fn what_cannot_be_is_an_error() {
     let wrong = fails(both.import().auth("token", "t"));
     assert!(matches!(wrong, ImportError::AuthFailed { scheme, .. } if scheme == "token"));
     assert!(!format!("{:?}", both.import()).contains("root:r"));
-    // Whoever may not write is told so.
+    // Whoever may not write gets an error.
     let stranger = Cluster::new(1).node(0).session();
     stranger.create_with_acl("/app", b"", PERSISTENT, &Acl::read_only()).unwrap();
     both.source.create("/app/new", b"", PERSISTENT).unwrap();

@@ -146,7 +146,7 @@ fn reads_are_served_without_a_quorum_and_sessions_go_on_with_one() {
     assert_eq!(client.code(&set("/a", b"3")), ErrorCode::Ok);
 }
 
-/// It read on with a tree that had changed meanwhile, and told the client a zxid beyond the change: its watch,
+/// It read on with a tree that had changed meanwhile, and sent the client a zxid beyond the change: its watch,
 /// set again from there, missed it.
 #[test]
 fn what_is_read_stays_as_it_was_when_the_client_connected() {

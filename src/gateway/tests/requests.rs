@@ -187,7 +187,7 @@ fn a_client_that_reads_nothing_is_not_served_on() {
     }
 }
 
-/// More changes than a watch can be told of at once made the gateway close the connection, again and again.
+/// More events than a watch can hold at once made the gateway close the connection, again and again.
 #[test]
 fn a_client_that_missed_very_much_gets_its_watch_all_the_same() {
     let (cluster, gateway) = one();

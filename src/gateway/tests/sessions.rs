@@ -9,7 +9,7 @@ use crate::gateway::wire::response::{
 use crate::types::znode::CreateMode;
 
 #[test]
-fn a_session_goes_on_at_another_member_and_is_told_what_it_missed() {
+fn a_session_goes_on_at_another_member_and_receives_what_it_missed() {
     let cluster = Cluster::new(3);
     let serve = |node: usize| Gateway::serve(&cluster.node(node), "127.0.0.1:0").unwrap();
     let (first, second) = (serve(0), serve(1));
@@ -141,7 +141,7 @@ fn a_client_that_has_seen_more_than_there_is_leaves_no_session_behind() {
     let mut body = BytesMut::new();
     hello.write(&mut body);
     client.write(&body);
-    assert!(client.read().is_none(), "it is told nothing");
+    assert!(client.read().is_none(), "nothing is sent to it");
     for _ in 0..30 {
         cluster.advance(Duration::from_secs(1));
         session.sync().unwrap();

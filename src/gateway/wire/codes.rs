@@ -121,7 +121,7 @@ numbered! {
         PersistentWatchRemoved = 7,
     }
 
-    /// The state of the client's session, as an event tells it. Servers send `SyncConnected`.
+    /// The state of the client's session, as an event reports it. Servers send `SyncConnected`.
     KeeperState {
         Unknown = -1,
         Disconnected = 0,

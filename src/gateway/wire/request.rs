@@ -72,7 +72,7 @@ records! {
         watch: bool,
     }
 
-    /// The watches of a client that has connected anew. A list must not be null, a path may be.
+    /// The watches of a client that has connected again. A list must not be null, a path may be.
     SetWatches {
         /// What the client has seen.
         relative_zxid: i64,

@@ -146,7 +146,7 @@ fn the_read_only_byte_is_answered_only_if_it_came() {
     let mut refusal = BytesMut::new();
     ConnectResponse::refused(&new).write(&mut refusal);
     assert_eq!(refusal.len(), 37);
-    assert_eq!(refusal[36], 0, "the byte tells the server's mode");
+    assert_eq!(refusal[36], 0, "the byte is the server's mode");
 }
 
 #[test]

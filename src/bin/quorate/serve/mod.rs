@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use clap::builder::BoolishValueParser;
 use clap::{ArgAction, Args};
-use quorate::{Builder, Coordinator, Error, Gateway, GatewayBuilder, Id, Secret};
+use quorate::{Builder, Coordinator, Error, Gateway, GatewayBuilder, Id};
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 use tracing_subscriber::EnvFilter;
@@ -27,7 +27,7 @@ pub(crate) struct Arguments {
     /// All members that found the cluster: host:port, separated by commas. The same list everywhere.
     #[arg(long, env = "QUORATE_PEERS", value_delimiter = ',', required = true)]
     peers: Vec<String>,
-    /// Which of the peers this one is, if their names do not tell: host:port.
+    /// Which of the peers this one is, if their names do not show it: host:port.
     #[arg(long)]
     listen: Option<String>,
     /// Where this member keeps its data.
@@ -87,7 +87,7 @@ pub(crate) struct Arguments {
     tls: tls::Certificates,
 }
 
-/// Serves until it is told to stop. Logs go to the standard error, as RUST_LOG says.
+/// Serves until SIGTERM or SIGINT. Logs go to the standard error, as RUST_LOG says.
 pub(crate) fn run(arguments: Arguments) -> quorate::Result<&'static str> {
     let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new("info"));
     tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).init();
@@ -140,8 +140,7 @@ impl Arguments {
             builder = builder.super_user(Id::new("digest", digest));
         }
         if let Some(file) = &self.secret_file {
-            let secret = std::fs::read_to_string(file).map_err(system("the file of the secret"))?;
-            builder = builder.security(Secret::new(secret.trim())?);
+            builder = builder.security(crate::access::secret(file)?);
         }
         #[cfg(feature = "tls")]
         {

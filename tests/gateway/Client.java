@@ -23,7 +23,7 @@ import org.apache.zookeeper.ZooKeeper;
 import org.apache.zookeeper.data.Stat;
 
 /**
- * ZooKeeper's Java client, told what to do by lines: the name of a client, a command, its arguments. Each is
+ * ZooKeeper's Java client, driven by lines: the name of a client, a command, its arguments. Each is
  * answered by a line that starts with "=". Lines with "!" are watch events, "~" states, "*" locks.
  */
 public class Client {

@@ -13,8 +13,8 @@ import org.apache.curator.framework.recipes.locks.InterProcessMutex;
 import org.apache.curator.retry.RetryForever;
 
 /**
- * Curator, told what to do by lines: the name of a client, a command, a path, data. Each is answered by a line
- * that starts with "=". Lines with "!" are what caches tell, "~" states, "*" locks and leaderships.
+ * Curator, driven by lines: the name of a client, a command, a path, data. Each is answered by a line
+ * that starts with "=". Lines with "!" are events of caches, "~" states, "*" locks and leaderships.
  */
 public class Recipes {
     private static final Map<String, CuratorFramework> clients = new HashMap<>();

@@ -129,7 +129,7 @@ class Generator:
         if name == "lasting":
             lasting = [[path for path in some() if len(path) % 2 == mode] for mode in (0, 1)]
             lists = b"".join(map(texts, [[], [], [], *lasting]))
-            # Without changes in between, which only we tell of.
+            # Without changes in between: only a gateway sends those.
             self.pair.ask(name, SET_WATCHES2, lambda of: i64(of.last) + lists, xid=-8)
         else:
             lists = b"".join(map(texts, [some(), some(), some()]))

@@ -46,12 +46,12 @@ class Program:
 
 
 class Client(Program):
-    """A Java program with clients by name, which answers each line by one with "=" and tells of events by others."""
+    """A Java program with clients by name, which answers each line by one with "=" and prints events as other lines."""
 
     def __init__(self, main, **options):
         super().__init__(main, **options)
         self.all = []
-        self.told = []
+        self.printed = []
 
     def run(self, command):
         """What a command is answered."""
@@ -61,16 +61,16 @@ class Client(Program):
     def wait_for(self, *expected):
         """Waits for all of these lines, in whatever order they come."""
         for line in expected:
-            self.next(lambda told: told == line)
+            self.next(lambda printed: printed == line)
 
     def next(self, wanted):
         """The first line of a kind, among those that were not asked for yet."""
-        for place, line in enumerate(self.told):
+        for place, line in enumerate(self.printed):
             if wanted(line):
-                return self.told.pop(place)
+                return self.printed.pop(place)
         while (line := self.line()) is not None:
             self.all.append(line)
             if wanted(line):
                 return line
-            self.told.append(line)
-        raise AssertionError(f"the program has ended: {self.told}")
+            self.printed.append(line)
+        raise AssertionError(f"the program has ended: {self.printed}")

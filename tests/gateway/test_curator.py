@@ -45,7 +45,7 @@ class Curator(unittest.TestCase):
         self.queue("/lock", 2)
         self.kill()
         self.start()
-        self.assertNotIn("* b holds", self.java.told)
+        self.assertNotIn("* b holds", self.java.printed)
         self.says("a release /lock", "done")
         self.java.wait_for("* a has released", "* b holds")
 

@@ -70,7 +70,7 @@ class Differential(unittest.TestCase):
         for password in (bytes(16), None, b"", b"123", bytes(17)):
             p.connect(f"wrong {password}", lambda of, password=password: hello(session=of.sessions["victim"][0], password=password))
         p.both("victim", lambda of: (of.events(of.wires["victim"]), of.drop("victim")), differs="a wrong password")
-        p.connect("anew", lambda of: hello(password=of.sessions["a"][1]))
+        p.connect("new", lambda of: hello(password=of.sessions["a"][1]))
         p.ask("a", CREATE, create("/handshakes", b"", OPEN, 1))
         p.connect("again", lambda of: hello(4000, *of.sessions["a"]), "a")
         p.both("the former connection", lambda of: of.gather("a", 0))

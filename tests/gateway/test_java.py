@@ -65,7 +65,7 @@ class Java(unittest.TestCase):
         self.says("a children /w", "[]")
         self.says("a exists /w/x", "false")
         self.says("a persistent /w", "done")
-        # A client of its own: this version's client tells recursive watches of what its others watch.
+        # A client of its own: this version's client passes what its other watches see to recursive ones.
         self.says("c recursive /w", "done")
         self.says("b create /w/x - PERSISTENT", "/w/x 0 false")
         self.says("b set /w 2", "1")
@@ -79,7 +79,7 @@ class Java(unittest.TestCase):
             "! c recursive NodeDataChanged /w/x", "! c recursive NodeDeleted /w/x")
         for name in "ac":
             self.says(f"{name} get /w", "2")
-        self.assertEqual([line for line in self.java.told if line.startswith("!")], [])
+        self.assertEqual([line for line in self.java.printed if line.startswith("!")], [])
 
     def test_locks(self):
         for name in "abc":
@@ -126,7 +126,7 @@ class Java(unittest.TestCase):
         self.says(f"b delete {root}/recursive/x", "done")
 
     def check_events(self, root):
-        """The client a is told of all changes, once."""
+        """The client a receives each change once."""
         self.java.wait_for(f"! a data NodeDataChanged {root}/data", f"! a data NodeDeleted {root}/gone",
                            f"! a children NodeChildrenChanged {root}/children", f"! a exists NodeCreated {root}/new",
                            *[f"! a persistent NodeDataChanged {root}/persistent"] * 3,
@@ -142,7 +142,7 @@ class Java(unittest.TestCase):
         self.java.wait_for(f"! a data NodeDataChanged {root}/quiet",
                            f"! a persistent NodeDataChanged {root}/persistent",
                            f"! a recursive NodeDataChanged {root}/recursive")
-        self.assertEqual([line for line in self.java.told if line.startswith("!")], [])
+        self.assertEqual([line for line in self.java.printed if line.startswith("!")], [])
 
     def check_lock(self, root, session):
         self.says("a session", session)
@@ -175,7 +175,7 @@ class Java(unittest.TestCase):
         self.prepare("/moved")
         self.cluster.kill(killed)
         try:
-            # Some of the changes come before it is back, and some behind: it is told of all of them.
+            # Some of the changes come before it is back, and some behind: it receives all of them.
             self.java.wait_for("~ a Disconnected")
             self.change("/moved")
             self.java.wait_for("~ a SyncConnected")

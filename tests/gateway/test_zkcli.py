@@ -148,7 +148,7 @@ class ZkCli(unittest.TestCase):
         self.says("get -w /later", "b")
         self.says("removewatches -d /later")
         self.assertEqual(self.cli.event(), ("DataWatchRemoved", "/later"))
-        # It is told no more of what it watches no more.
+        # It receives nothing of what it does not watch any more.
         other.run("set /later c")
         other.run("set /w d")
         self.assertEqual(self.cli.event(), ("NodeDataChanged", "/w"))

@@ -1,21 +1,19 @@
-//! A process that has no file descriptor left for a while: its node continues, and operations that
+//! A process that gets no file descriptor for a while: its node continues, and operations that
 //! needed a file are done once there are some again.
 //!
-//! The process with the low limit is this test program itself: see `worker`.
+//! The process without them is this test program itself: see `worker`. Its limit is set to nothing
+//! from outside, by `prlimit`, so that no descriptor that it closes meanwhile can be opened again.
 
 #![cfg(target_os = "linux")]
 
 mod common;
 
-use std::fs::File;
 use std::path::Path;
 use std::process::Command;
 
 use common::{PATIENCE, Process, addresses, node, place};
 use quorate::{Coordinator, CreateMode, Session};
 
-/// How many files it may have open: more than a node needs.
-const FILES_MAX: usize = 128;
 /// A checkpoint is due after 16 MiB and 500 entries. It begins a new generation if what was written
 /// since the last one that did comes to more than 1 MiB, each znode counted once.
 const ZNODES: usize = 64;
@@ -49,29 +47,19 @@ fn worker() {
     for number in 0..ZNODES {
         session.create(&format!("/n{number}"), b"", CreateMode::Persistent).unwrap();
     }
-    let mut files = Vec::new();
     let mut before = Vec::new();
     for line in std::io::stdin().lines().map_while(Result::ok) {
         match line.as_str() {
-            "exhaust" => {
-                let error = loop {
-                    match File::open("/dev/null") {
-                        Ok(file) => files.push(file),
-                        Err(error) => break error,
-                    }
-                };
+            "look" => {
                 before = generations();
-                println!("@exhausted with {}: {error}", files.len());
+                println!("@looked {}", std::fs::File::open("/dev/null").is_ok());
             }
             // After that, a new generation is due.
             "write" => {
                 write(&session, 30);
                 println!("@written {}", coordinator.status().stopped.is_none());
             }
-            "release" => {
-                println!("@released {}", generations() == before);
-                files.clear();
-            }
+            "compare" => println!("@compared {}", generations() == before),
             "go on" => {
                 while generations() == before {
                     write(&session, 1);
@@ -84,11 +72,12 @@ fn worker() {
     coordinator.close();
 }
 
-fn start(dir: &Path, address: &str) -> Process {
-    let mut command = Command::new("sh");
-    command.arg("-c").arg(format!("ulimit -n {FILES_MAX}; exec \"$0\" \"$@\""));
-    command.arg(std::env::current_exe().unwrap());
-    Process::run(&mut command, dir, &[address.to_owned()], address)
+/// How many files the process may have open from now on. Those that are open stay open.
+fn limit(process: &Process, files: &str) {
+    let set = Command::new("prlimit")
+        .args(["--pid", &process.child.id().to_string(), &format!("--nofile={files}:")])
+        .status();
+    assert!(set.expect("the program prlimit, of util-linux").success());
 }
 
 /// A checkpoint that was due while the process had no descriptor left stopped the node for good.
@@ -96,16 +85,19 @@ fn start(dir: &Path, address: &str) -> Process {
 fn a_moment_without_descriptors_is_outlived() {
     let dir = tempfile::tempdir().unwrap();
     let [address] = &addresses(1)[..] else { panic!() };
-    let mut process = start(dir.path(), address);
-    process.order("exhaust");
-    let exhausted = process.wait("exhausted");
-    assert!(exhausted.contains("Too many open files"), "{exhausted}");
+    let mut process = Process::start(dir.path(), &[address.to_owned()], address);
+    process.order("look");
+    assert_eq!(process.wait("looked"), "looked true");
+    limit(&process, "0");
+    process.order("look");
+    assert_eq!(process.wait("looked"), "looked false");
     // Whoever wants to connect waits in the socket's queue.
     let client = Coordinator::builder().client().join([address]).unwrap();
     process.order("write");
     assert_eq!(process.wait("written"), "written true");
-    process.order("release");
-    assert_eq!(process.wait("released"), "released true", "no generation could be made");
+    process.order("compare");
+    assert_eq!(process.wait("compared"), "compared true", "no generation could be made");
+    limit(&process, "1024");
     process.order("go on");
     assert_eq!(process.wait("went on"), "went on true");
     client.wait_ready(PATIENCE).unwrap();

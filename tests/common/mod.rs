@@ -37,7 +37,7 @@ pub(crate) fn node(address: &str) -> Builder {
 /// A process, killed when it is dropped. Of what it prints, the lines are heard that have an '@', from
 /// behind that on: the test harness may have begun the line.
 pub(crate) struct Process {
-    child: Child,
+    pub(crate) child: Child,
     stdin: ChildStdin,
     pub(crate) lines: Receiver<String>,
 }

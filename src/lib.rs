@@ -99,9 +99,10 @@ pub use api::coordinator::Coordinator;
 pub use api::multi::{Fence, Multi};
 pub use api::multi_read::{ReadOp, ReadResult};
 pub use api::nonblocking::NonBlocking;
+pub use api::operate::{MemberReport, MemberState, Role, SessionInfo};
 pub use api::session::Session;
 pub use api::snapshot::Snapshot;
-pub use api::status::{MemberStatus, SessionInfo, Status};
+pub use api::status::{MemberStatus, Status};
 pub use api::transaction::{Committed, TRANSACTION_ATTEMPTS_MAX, Transaction};
 pub use api::watch::Watch;
 #[cfg(all(feature = "gateway", feature = "tls"))]

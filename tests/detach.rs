@@ -137,7 +137,7 @@ fn a_resumed_session_keeps_its_timeout_unless_another_is_asked_for() {
         let (id, password) = (first.id(), first.password());
         let timeout_in_the_cluster = || {
             cluster.node(1).session().sync().unwrap();
-            let sessions = cluster.node(1).sessions();
+            let sessions = cluster.node(1).sessions().unwrap();
             sessions.into_iter().find(|session| session.id == id).map(|session| session.timeout)
         };
         let resumed = here.resume(id, password).unwrap();

@@ -219,12 +219,16 @@ fn an_instance_and_its_cluster() {
     });
     assert_eq!(to_value(&status).unwrap(), form);
 
-    let sessions = coordinator.sessions();
+    let sessions = coordinator.sessions().unwrap();
     let form = json!([{
         "id": session.id().to_string(),
         "owner": status.address,
+        "owner_id": sessions[0].owner_id,
+        "served_by": null,
         "timeout": u64::try_from(sessions[0].timeout.as_millis()).unwrap(),
+        "renewed": u64::try_from(sessions[0].renewed.unwrap().as_millis()).unwrap(),
         "ephemerals": 1,
+        "watches": 0,
     }]);
     assert_eq!(to_value(&sessions).unwrap(), form);
 
@@ -236,14 +240,14 @@ fn an_instance_and_its_cluster() {
     for name in &names {
         let text = match name.as_str() {
             "changes_below" => "quorate_changes_total{below=\"/a\"} 1\n".to_owned(),
-            "watches" | "clients" | "znodes" | "sessions" | "zxid" => {
+            "watches" | "clients" | "znodes" | "znode_bytes" | "sessions" | "zxid" => {
                 format!("quorate_{name} {}\n", form[name.as_str()])
             }
             _ => format!("quorate_{name}_total {}\n", form[name.as_str()]),
         };
         assert!(metrics.to_string().contains(&text), "{text}");
     }
-    assert_eq!(names.len(), 24);
+    assert_eq!(names.len(), 25);
 }
 
 #[test]

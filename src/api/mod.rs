@@ -10,6 +10,7 @@ pub(crate) mod coordinator;
 pub(crate) mod multi;
 pub(crate) mod multi_read;
 pub(crate) mod nonblocking;
+pub(crate) mod operate;
 pub(crate) mod owner;
 pub(crate) mod session;
 pub(crate) mod snapshot;

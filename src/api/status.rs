@@ -8,11 +8,11 @@ use crossbeam_channel::Receiver;
 
 use crate::api::coordinator::Coordinator;
 use crate::runtime::directory::DataDirectory;
-use crate::runtime::engine::{Engine, WATCHES_LISTED};
+use crate::runtime::engine::WATCHES_LISTED;
 use crate::types::availability::Availability;
 use crate::types::metrics::Metrics;
 use crate::types::watch::WatchInfo;
-use crate::types::znode::{SessionId, Zxid};
+use crate::types::znode::Zxid;
 
 /// A replica that is known to be older than this is not ready.
 const READY_WITHIN: Duration = Duration::from_secs(5);
@@ -130,55 +130,7 @@ impl fmt::Display for Status {
     }
 }
 
-/// A session of the cluster, from [`Coordinator::sessions`].
-#[derive(Clone, Debug, PartialEq, Eq)]
-#[cfg_attr(feature = "serde", derive(serde::Serialize))]
-#[non_exhaustive]
-pub struct SessionInfo {
-    /// Its id.
-    pub id: SessionId,
-    /// The address of the member that holds it.
-    pub owner: Option<String>,
-    /// How long the session survives without a sign of life.
-    #[cfg_attr(
-        feature = "serde",
-        serde(serialize_with = "crate::types::serde_form::Millis::serialize")
-    )]
-    pub timeout: Duration,
-    /// How many ephemeral znodes it owns.
-    pub ephemerals: usize,
-}
-
 impl Coordinator {
-    /// All sessions of the cluster as this replica has them, by id. Blocks until the node's thread
-    /// answers; empty once the node has stopped.
-    ///
-    /// ```
-    /// use quorate::{CreateMode, testing::Cluster};
-    ///
-    /// let cluster = Cluster::new(1);
-    /// let session = cluster.node(0).session();
-    /// session.create("/here", b"", CreateMode::Ephemeral)?;
-    /// let sessions = cluster.node(0).sessions();
-    /// assert_eq!((sessions[0].id, sessions[0].ephemerals), (session.id(), 1));
-    /// # Ok::<(), quorate::Error>(())
-    /// ```
-    pub fn sessions(&self) -> Vec<SessionInfo> {
-        let shared = self.shared();
-        // The node hands out its state, which is immutable, and goes on.
-        let look = |engine: &Engine| engine.node().map(|node| node.machine().state());
-        let Some(state) = shared.look(look).flatten() else {
-            return Vec::new();
-        };
-        let infos = state.sessions().map(|(id, record)| SessionInfo {
-            id,
-            owner: shared.address(record.owner),
-            timeout: Duration::from_millis(u64::from(record.timeout_ms)),
-            ephemerals: record.ephemerals.size(),
-        });
-        infos.collect()
-    }
-
     /// The watches that this instance's sessions have set, by path. Blocks until the node's thread
     /// answers; empty once the node has stopped. It asks for a few thousand at a time: watches that are
     /// set or end meanwhile may be in the list or not.

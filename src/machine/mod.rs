@@ -221,6 +221,14 @@ impl Machine {
         self.state.sessions()
     }
 
+    /// The sessions behind this one, in the order of their ids.
+    pub(crate) fn sessions_after(
+        &self,
+        id: Option<SessionId>,
+    ) -> impl Iterator<Item = (SessionId, &SessionRecord)> {
+        self.state.sessions.after(id)
+    }
+
     pub(crate) fn session_count(&self) -> usize {
         self.state.sessions.len()
     }

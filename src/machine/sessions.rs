@@ -266,11 +266,14 @@ impl Sessions {
         self.records.iter().map(|(id, record)| (*id, record))
     }
 
-    /// The first session with an id after this one, or the first of all.
-    pub(super) fn after(&self, id: Option<SessionId>) -> Option<(SessionId, &SessionRecord)> {
+    /// The sessions with an id after this one, or all, in the order of their ids.
+    pub(super) fn after(
+        &self,
+        id: Option<SessionId>,
+    ) -> impl Iterator<Item = (SessionId, &SessionRecord)> {
         use std::ops::Bound::{Excluded, Unbounded};
         let range = (id.map_or(Unbounded, Excluded), Unbounded);
-        self.records.range(range).next().map(|(id, record)| (*id, record))
+        self.records.range(range).map(|(id, record)| (*id, record))
     }
 
     /// Adds a session, or replaces it.
@@ -410,7 +413,7 @@ mod tests {
             record.remember(Ok(Reply::Done));
         });
         sessions.check().unwrap();
-        let ids = |from| sessions.after(from).map(|(id, _)| id);
+        let ids = |from| sessions.after(from).next().map(|(id, _)| id);
         assert_eq!([ids(None), ids(Some(a)), ids(Some(b))], [Some(a), Some(b), None]);
         sessions.remove(b);
         sessions.remove(b);

@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 use crate::machine::command::Op;
 use crate::machine::snapshot::ChunkReader;
 use crate::machine::{Dirty, Machine, State, Tree};
+use crate::node::admin::message::AdminRequest;
 use crate::node::message::PeerMessage;
 use crate::node::query::{Answer, Query};
 use crate::node::stored::{HardState, Identity, LogEntry, LogWrite, SnapshotMeta};
@@ -144,6 +145,8 @@ pub(crate) enum ClientRequest {
     Write { request: RequestId, session: SessionId, command: Write },
     /// Answered from this replica, once all earlier requests of the session are.
     Query { request: RequestId, session: SessionId, query: Query },
+    /// Answered with [`Answer::Admin`], whether there is a leader or not.
+    Admin { request: RequestId, asked: AdminRequest },
     /// The holder lets go of the session without closing it: it is kept alive no longer, and can be
     /// resumed until it expires. Not answered. With the final state that it is in for its holder.
     Abandon { session: SessionId, state: SessionState },

@@ -10,6 +10,7 @@ use raft::eraftpb::{self, EntryType, MessageType};
 use serde::{Deserialize, Serialize};
 
 use crate::machine::command::Request;
+use crate::node::admin::message::{AdminReply, AdminRequest};
 use crate::node::bootstrap::message::Announcement;
 use crate::node::client_message::{Elsewhere, FromClient, ToClient, UpTo};
 use crate::node::stored::{EntryKind, LogEntry, SnapshotMeta, Voting};
@@ -100,6 +101,11 @@ pub(crate) enum PeerMessage {
     /// A member to one that wants to join, in answer to each `Join` while it knows of no leader:
     /// how many voters there are, and the addresses of those that it does not reach.
     NoLeader { voters: u32, missing: Vec<String> },
+    /// A report or an action that an operator asks for. `relay`: of all whom it concerns. The cluster is
+    /// 0 if the sender does not know it.
+    AdminRequest { number: u64, cluster: u64, relay: bool, asked: AdminRequest },
+    /// The replies to it, with who gave each.
+    AdminReply { number: u64, replies: Vec<(NodeId, AdminReply)> },
 }
 
 /// A Raft message of a kind that a peer may send.
@@ -159,6 +165,8 @@ impl PeerMessage {
                 | PeerMessage::FromClient { .. }
                 | PeerMessage::ToClient { .. }
                 | PeerMessage::LetGo { .. }
+                | PeerMessage::AdminRequest { .. }
+                | PeerMessage::AdminReply { .. }
         )
     }
 
@@ -363,6 +371,9 @@ mod tests {
     use super::*;
     use crate::golden::Golden;
     use crate::machine::command::{Command, Reply};
+    use std::time::Duration;
+
+    use crate::node::admin::message::{Action, Report, SessionReport};
     use crate::node::client_message::{Call, Claim, EventOf, HeldWatch};
     use crate::node::io::{Availability, WatchId};
     use crate::node::query::{Answer, Query, Read, Refusal, ZnodeContent, ZnodeRead};
@@ -371,6 +382,32 @@ mod tests {
     use crate::types::membership::Promise;
     use crate::types::watch::{EventKind, EventZnode, WatchEvent, WatcherType};
     use crate::types::znode::Stat;
+
+    fn admin_replies() -> Vec<(NodeId, AdminReply)> {
+        let report = Report {
+            term: 300,
+            stale_by: Some(Duration::from_millis(1500)),
+            unreachable: vec![300],
+            ..Report::default()
+        };
+        let session = SessionReport {
+            session: SessionId(300),
+            owner: 300,
+            timeout_ms: 6000,
+            ephemerals: 1,
+            renewed: Some(Duration::from_secs(1)),
+            watches: None,
+        };
+        let replies = [
+            AdminReply::Report(Box::new(report)),
+            AdminReply::Members { members: vec![(Member::new(300, "host:1"), true)] },
+            AdminReply::Sessions { sessions: vec![session], more: true },
+            AdminReply::Begun,
+            AdminReply::Gone,
+            AdminReply::Refused { reason: "reason".to_owned() },
+        ];
+        replies.map(|reply| (300, reply)).to_vec()
+    }
 
     fn messages() -> Vec<(&'static str, PeerMessage)> {
         let raft = |body| PeerMessage::Raft { term: 7, body };
@@ -500,6 +537,28 @@ mod tests {
                 "no leader",
                 PeerMessage::NoLeader { voters: 3, missing: vec!["here:7400".to_owned()] },
             ),
+            (
+                "admin_request",
+                PeerMessage::AdminRequest {
+                    number: 300,
+                    cluster: 1 << 63,
+                    relay: true,
+                    asked: AdminRequest::Sessions { after: Some(SessionId(300)) },
+                },
+            ),
+            (
+                "admin_request_act",
+                PeerMessage::AdminRequest {
+                    number: 1,
+                    cluster: 0,
+                    relay: false,
+                    asked: AdminRequest::Act {
+                        action: Action::Expire { session: SessionId(300) },
+                        by: "somebody".to_owned(),
+                    },
+                },
+            ),
+            ("admin_reply", PeerMessage::AdminReply { number: 300, replies: admin_replies() }),
         ];
         // A line for each: the lines of what there is stay when a read or an answer is added.
         messages.extend(client_messages(&request).into_iter().map(|message| {

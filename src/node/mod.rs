@@ -13,6 +13,7 @@
 //! | [`sessions`] | the sessions of this node's own users: numbering, resending, leases, reads in turn |
 //! | [`replica`] | what the replica offers: watches, their history, service to clients |
 //! | [`client`] | an instance without a replica |
+//! | [`admin`] | reports of all members, and an operator's actions |
 //! | [`bootstrap`] | how the instances of one list found one cluster |
 //!
 //! A step does things in this order: it starts a checkpoint if one is due, takes the inputs, passes a tick
@@ -33,6 +34,7 @@
 //! events of its changes. A broken invariant, a failed disk or lost data stops the node for good, and
 //! not the host process.
 
+pub(crate) mod admin;
 pub(crate) mod bootstrap;
 pub(crate) mod client;
 pub(crate) mod client_message;
@@ -65,6 +67,7 @@ use std::time::Duration;
 use ::raft::eraftpb::{self};
 use ::raft::{RawNode, SnapshotStatus, StateRole};
 
+use self::admin::Administration;
 use self::bootstrap::driver::Bootstrap;
 pub(crate) use self::config::{LogLimits, NodeConfig, TimeoutBounds};
 use self::io::{DiskOp, Effects, Input, Now, Problem, Time};
@@ -123,6 +126,7 @@ pub(crate) struct Node {
     membership: Membership,
     quorum_loss: QuorumLoss,
     bootstrap: Bootstrap,
+    administration: Administration,
 
     /// While it is the leader.
     leading: Option<Leading>,
@@ -270,6 +274,7 @@ impl Node {
                     self.versions.forget(peer);
                 }
                 self.replica.drop_client(peer);
+                self.admin_peer_lost(peer);
                 self.raw.report_unreachable(peer);
                 if let Some(leading) = &mut self.leading {
                     leading.probes.lost(peer);
@@ -347,6 +352,7 @@ impl Node {
                 leading.reap(self.raw.store().applied().index, last, &self.machine, now);
             }
         }
+        self.end_gathered();
         self.send_membership_requests();
         self.keep_members();
         self.replica.drop_silent_clients(now, self.config.tick, &mut self.effects);

@@ -9,11 +9,13 @@ use serde::{Deserialize, Serialize};
 
 use crate::machine::Tree;
 use crate::machine::command::Reply;
+use crate::node::admin::message::AdminReply;
 use crate::node::io::WatchId;
 use crate::node::replica::watch_kind::WatchKind;
 use crate::types::acl::{Acl, Id, Permissions};
 use crate::types::error::Error;
 use crate::types::log_form::LogForm;
+use crate::types::membership::NodeId;
 use crate::types::watch::WatcherType;
 use crate::types::znode::{Stat, Zxid};
 
@@ -95,6 +97,8 @@ pub(crate) enum Answer {
     Below(Zxid, Vec<ZnodeRead>),
     /// For those who share the replica's process alone.
     Tree(#[serde(with = "in_process")] Tree),
+    /// Each with the member that gave it. No session's query is answered with it.
+    Admin(#[serde(with = "in_process")] Vec<(NodeId, AdminReply)>),
 }
 
 /// A znode of [`Answer::Below`].
@@ -238,14 +242,12 @@ impl Refusal {
 mod in_process {
     use serde::{Deserializer, Serializer, de, ser};
 
-    use crate::machine::Tree;
-
-    pub(super) fn serialize<S: Serializer>(_: &Tree, _: S) -> Result<S::Ok, S::Error> {
-        Err(ser::Error::custom("a tree is not sent"))
+    pub(super) fn serialize<T, S: Serializer>(_: &T, _: S) -> Result<S::Ok, S::Error> {
+        Err(ser::Error::custom("this is not sent"))
     }
 
-    pub(super) fn deserialize<'de, D: Deserializer<'de>>(_: D) -> Result<Tree, D::Error> {
-        Err(de::Error::custom("a tree is not sent"))
+    pub(super) fn deserialize<'de, T, D: Deserializer<'de>>(_: D) -> Result<T, D::Error> {
+        Err(de::Error::custom("this is not sent"))
     }
 }
 

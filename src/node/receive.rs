@@ -18,7 +18,9 @@ impl Node {
         from: NodeId,
         message: PeerMessage,
     ) -> Result<(), String> {
-        if self.replica.clients.has(from) && !matches!(message, PeerMessage::FromClient { .. }) {
+        let may_a_client =
+            matches!(message, PeerMessage::FromClient { .. } | PeerMessage::AdminRequest { .. });
+        if self.replica.clients.has(from) && !may_a_client {
             tracing::warn!(from, "refused a message that a client may not send");
             return Ok(());
         }
@@ -52,6 +54,12 @@ impl Node {
             }
             PeerMessage::ClientReadIndexConfirmed { client, boot, read_index, index, refused } => {
                 self.client_confirmed(client, boot, read_index, index, refused);
+            }
+            PeerMessage::AdminRequest { number, cluster, relay, asked } => {
+                self.take_admin_request(from, number, cluster, relay, &asked);
+            }
+            PeerMessage::AdminReply { number, replies } => {
+                self.take_admin_reply(from, number, replies);
             }
             // These are for clients, and this is none.
             PeerMessage::ToClient { .. } | PeerMessage::LetGo { .. } => {}

@@ -9,6 +9,7 @@ use super::io::{Effects, Now, Problem};
 use super::membership::{Membership, VOTER_WINDOW};
 use super::versions::Versions;
 use crate::machine::Machine;
+use crate::node::admin::Administration;
 use crate::node::bootstrap::Founding;
 use crate::node::bootstrap::driver::Bootstrap;
 use crate::node::raft::divergence::Hashes;
@@ -89,6 +90,7 @@ impl Node {
             membership: Membership::new(me, config.policy),
             quorum_loss: QuorumLoss::default(),
             bootstrap: Bootstrap::new(identity, founding),
+            administration: Administration::default(),
             leading: None,
             unapplied: VecDeque::new(),
             preparing: None,

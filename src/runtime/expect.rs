@@ -5,9 +5,11 @@ use std::time::Duration;
 
 use crate::machine::Tree;
 use crate::machine::command::Reply;
+use crate::node::admin::message::AdminReply;
 use crate::node::query::{Answer, ZnodeRead};
 use crate::types::acl::{Acl, Id};
 use crate::types::error::{Error, Result};
+use crate::types::membership::NodeId;
 use crate::types::znode::{Created, OpResult, Stat};
 
 /// The node answers each request in kind, so this never happens.
@@ -18,6 +20,13 @@ fn unexpected<T>(answer: &Answer) -> Result<T> {
 pub(crate) fn done(answer: Answer) -> Result<()> {
     match answer {
         Answer::Reply(Reply::Done) | Answer::Watching => Ok(()),
+        other => unexpected(&other),
+    }
+}
+
+pub(crate) fn admin(answer: Answer) -> Result<Vec<(NodeId, AdminReply)>> {
+    match answer {
+        Answer::Admin(replies) => Ok(replies),
         other => unexpected(&other),
     }
 }

@@ -14,6 +14,7 @@ use once_cell::sync::OnceCell;
 use crate::machine::Tree;
 use crate::node::Node;
 use crate::node::TimeoutBounds;
+use crate::node::admin::message::AdminRequest;
 use crate::node::io::{ClientRequest, NodeStatus, RequestId, WatchId, Write};
 use crate::node::query::{Answer, Query, Read};
 use crate::runtime::availability::Readers;
@@ -194,7 +195,7 @@ impl NodeShared {
     pub(crate) fn ask_within<T>(
         &self,
         limit: usize,
-        asker: Asker,
+        asker: impl Into<Option<Asker>>,
         request: impl FnOnce(RequestId) -> ClientRequest,
         watch: Option<(WatchId, WatchSender)>,
         convert: impl FnOnce(Answer) -> Result<T> + Send + 'static,
@@ -214,11 +215,21 @@ impl NodeShared {
             request: Some(request(id)),
             sink: Some((id, AnswerSink::Slot(slot))),
             watch: watch.map(|(id, sender)| (id, WatchSink::Channel(Box::new(sender)))),
-            asker: Some(asker),
+            asker: asker.into(),
         };
         // If the host is gone, the dropped request answers itself.
         self.call(Call::Request(request));
         pending
+    }
+
+    /// Asks the members what is of no session.
+    pub(crate) fn ask_members<T>(
+        &self,
+        asked: AdminRequest,
+        convert: impl FnOnce(Answer) -> Result<T> + Send + 'static,
+    ) -> Pending<T> {
+        let request = |request| ClientRequest::Admin { request, asked };
+        self.ask_within(self.limits.pending_requests_max, None, request, None, convert)
     }
 
     /// Sends a request of a gateway's connection, which bounds how many it has.

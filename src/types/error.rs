@@ -64,6 +64,14 @@ pub enum Error {
         /// The condition.
         condition: Condition,
     },
+    /// What an operator asked for would do harm, or cannot be done; nothing was changed.
+    #[error("{operation} was refused: {reason}")]
+    Refused {
+        /// What was asked for.
+        operation: String,
+        /// Why it is not done, and what to do.
+        reason: String,
+    },
     /// The session lacks the permission; nothing was changed.
     ///
     /// See [`Acl`](crate::Acl).

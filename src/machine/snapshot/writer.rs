@@ -123,7 +123,7 @@ impl ChunkWriter {
                         pop_first_where(&mut dirty.sessions, |id| sessions.get(*id).is_some())
                             .and_then(|id| Some((id, sessions.get(id)?)))
                     }
-                    None => sessions.after(cursor),
+                    None => sessions.after(cursor).next(),
                 };
                 match next {
                     Some((id, record)) => {

@@ -90,6 +90,9 @@ impl Client {
                     self.lose_member(from, self.avoided_until());
                 }
             }
+            PeerMessage::AdminReply { number, replies } => {
+                self.take_admin_reply(from, number, replies);
+            }
             // Messages among members.
             _ => {}
         }

@@ -16,6 +16,7 @@
 //! up to which all events were sent (`seen`). Nothing of a former attachment counts. A client keeps
 //! to the cluster that served it first, whoever answers at its addresses later.
 
+mod admin;
 mod attach;
 mod calls;
 mod choice;
@@ -135,6 +136,7 @@ pub(crate) struct Client {
     /// Until when the cluster's version may still be raised: see `versions`.
     settled_at: Time,
     fresh_at: Option<Time>,
+    administration: admin::Administration,
     effects: Effects,
     stopped: Option<String>,
     /// Who served it last, and the number of that attachment.
@@ -184,6 +186,7 @@ impl Client {
             leader: 0,
             settled_at: Time::ZERO,
             fresh_at: None,
+            administration: admin::Administration::default(),
             effects: Effects::default(),
             stopped: None,
             #[cfg(any(test, feature = "simulator"))]
@@ -306,6 +309,7 @@ impl Client {
         self.local.forget_settled();
         self.leave_sessions();
         self.say();
+        self.send_admin_requests();
         self.effects.wake_at = self.next_tick;
         std::mem::take(&mut self.effects)
     }
@@ -368,6 +372,7 @@ impl Client {
                 let reason = "its holder let go of the session while the write was under way";
                 self.local.end_unknown(session, state, reason, effects);
             }
+            ClientRequest::Admin { request, asked } => self.admin_asked(request, asked),
             ClientRequest::Unwatch { watch } => self.unwatch(watch),
             ClientRequest::Query { request, session, query } => self.query(request, session, query),
         }

@@ -43,6 +43,11 @@ impl ExpiryTable {
         *known = deadline.max(*known);
     }
 
+    /// When the session ends if it is not renewed.
+    pub(crate) fn deadline(&self, session: SessionId) -> Option<Time> {
+        self.deadline_of.get(&session).copied()
+    }
+
     /// The session is closed.
     pub(crate) fn forget(&mut self, session: SessionId) {
         self.deadline_of.remove(&session);

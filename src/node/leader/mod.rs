@@ -204,6 +204,11 @@ impl Leading {
         }
     }
 
+    /// When the session ends if it is not renewed.
+    pub(in crate::node) fn session_ends(&self, session: SessionId) -> Option<Time> {
+        self.expiry.deadline(session)
+    }
+
     pub(in crate::node) fn expire(&mut self, session: SessionId, machine: &Machine, now: Time) {
         let Some(record) = machine.session(session) else {
             return;
@@ -393,8 +398,16 @@ impl Node {
             last = Some(heir);
         }
         let Some(heir) = self.heir(last) else { return };
+        self.hand_over_to(heir);
+    }
+
+    /// Hands leadership over to this voter, also if another one was to have it.
+    pub(super) fn hand_over_to(&mut self, heir: NodeId) {
+        if self.raw.raft.lead_transferee.is_some_and(|other| other != heir) {
+            self.raw.raft.abort_leader_transfer();
+        }
         if let Some(leading) = &mut self.leading {
-            leading.heir_since = now;
+            leading.heir_since = self.now.mono;
         }
         self.raw.transfer_leader(heir);
     }

@@ -136,6 +136,16 @@ impl Persistence {
         }
     }
 
+    /// How many bytes the last checkpoint takes.
+    pub(in crate::node) fn state_bytes(&self) -> u64 {
+        self.state_bytes
+    }
+
+    /// When the last checkpoint was begun.
+    pub(in crate::node) fn checkpoint_at(&self) -> Time {
+        self.checkpoint_at
+    }
+
     /// How many bytes of the log are retained behind a checkpoint.
     pub(in crate::node) fn retained_bytes(&self, limits: &LogLimits) -> u64 {
         self.state_bytes.min(limits.retained_bytes_max).max(limits.retained_bytes_min)

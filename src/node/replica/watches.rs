@@ -367,6 +367,11 @@ impl WatchTable {
         ids
     }
 
+    /// How many watches a session has here.
+    pub(crate) fn count_of(&self, session: SessionId) -> usize {
+        self.by_session.get(&session).map_or(0, BTreeSet::len)
+    }
+
     /// The watches that clients have set for a session.
     pub(crate) fn clients_of(&self, session: SessionId) -> Vec<WatchId> {
         let all = self.by_session.get(&session).into_iter().flatten().copied();

@@ -11,7 +11,7 @@ use crate::types::acl::Id;
 use crate::types::znode::SessionId;
 
 /// What a subscriber chooses the lines by.
-const TARGET: &str = "quorate::audit";
+pub(in crate::node) const TARGET: &str = "quorate::audit";
 
 /// Notes the outcome of a request of a session that is known as these.
 pub(super) fn note(

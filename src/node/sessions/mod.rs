@@ -11,7 +11,7 @@
 //! answered in order. A session in a final state sends nothing more, and is forgotten once everything
 //! is answered.
 
-mod audit;
+pub(in crate::node) mod audit;
 pub(crate) mod holder;
 mod lease;
 pub(crate) mod queue;
@@ -435,6 +435,14 @@ impl LocalSessions {
 
     pub(crate) fn get(&self, session: SessionId) -> Option<&LocalSession> {
         self.sessions.get(&session)
+    }
+
+    pub(crate) fn has(&self, session: SessionId) -> bool {
+        self.sessions.contains_key(&session)
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.sessions.len()
     }
 
     pub(crate) fn ids(&self) -> Vec<SessionId> {

@@ -58,6 +58,7 @@ impl Node {
                 self.local.end_unknown(session, state, reason, effects);
                 effects.ended.extend(self.replica.watches.end_session(session));
             }
+            ClientRequest::Admin { request, asked } => self.admin_asked(request, &asked),
             ClientRequest::Unwatch { watch } => self.replica.watches.remove(watch),
         }
     }
@@ -335,7 +336,8 @@ pub(in crate::node) fn refuse(effects: &mut Effects, request: ClientRequest, rea
         ClientRequest::Open { request, .. }
         | ClientRequest::Resume { request, .. }
         | ClientRequest::Write { request, .. }
-        | ClientRequest::Query { request, .. } => request,
+        | ClientRequest::Query { request, .. }
+        | ClientRequest::Admin { request, .. } => request,
         ClientRequest::Introduce { .. }
         | ClientRequest::Abandon { .. }
         | ClientRequest::Unwatch { .. } => return,

@@ -211,6 +211,16 @@ impl ClientServer {
         self.clients.len()
     }
 
+    /// How many sessions its clients hold.
+    pub(in crate::node) fn session_count(&self) -> usize {
+        self.sessions.len()
+    }
+
+    /// Whether one of its clients holds the session.
+    pub(in crate::node) fn serves(&self, session: SessionId) -> bool {
+        self.sessions.range((session, 0)..=(session, u64::MAX)).next().is_some()
+    }
+
     pub(in crate::node) fn has(&self, node: NodeId) -> bool {
         self.clients.contains_key(&node)
     }

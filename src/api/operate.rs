@@ -1,0 +1,479 @@
+//! What an operator sees of all members, and does with them.
+
+use std::fmt;
+use std::time::Duration;
+
+use crate::api::coordinator::Coordinator;
+use crate::node::admin::message::{Action, AdminReply, AdminRequest, Report};
+use crate::runtime::{expect, own_thread};
+use crate::types::error::{Error, Result};
+use crate::types::membership::NodeId;
+use crate::types::znode::{SessionId, Zxid};
+
+/// How often an action is asked for again while it is not complete.
+const AGAIN_AFTER: Duration = Duration::from_millis(500);
+
+/// What a member does in its cluster.
+///
+/// ```
+/// use quorate::{Role, testing::Cluster};
+///
+/// let cluster = Cluster::new(3);
+/// cluster.node(0).session().sync()?;
+/// let reports = cluster.node(0).reports()?;
+/// assert_eq!(reports.iter().filter(|member| member.role == Role::Leader).count(), 1);
+/// # Ok::<(), quorate::Error>(())
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[cfg_attr(
+    feature = "serde",
+    derive(serde::Serialize, serde::Deserialize),
+    serde(rename_all = "snake_case")
+)]
+#[non_exhaustive]
+pub enum Role {
+    /// It leads, by its own report.
+    Leader,
+    /// It votes.
+    Voter,
+    /// It has a replica and no vote.
+    Learner,
+}
+
+impl fmt::Display for Role {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            Role::Leader => "leader",
+            Role::Voter => "voter",
+            Role::Learner => "learner",
+        })
+    }
+}
+
+/// A member of the cluster, and what it reports of itself: [`Coordinator::reports`].
+///
+/// ```
+/// let cluster = quorate::testing::Cluster::new(3);
+/// cluster.node(0).session().sync()?;
+/// for member in cluster.node(0).reports()? {
+///     println!("{} {} lags by {:?} entries", member.address, member.role, member.lag);
+/// }
+/// # Ok::<(), quorate::Error>(())
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
+#[non_exhaustive]
+pub struct MemberReport {
+    /// Its address.
+    pub address: String,
+    /// Its id, in hexadecimal, as in the log.
+    pub id: String,
+    /// The zone that it was configured with; empty if none.
+    pub zone: String,
+    /// What it does in the cluster.
+    pub role: Role,
+    /// Whether it has not reported in time. Then `state` is `None`.
+    pub is_silent: bool,
+    /// How many committed entries it has not applied yet. `None` if it is silent, or the leader is.
+    pub lag: Option<u64>,
+    /// What it reports; `None` if it is silent.
+    pub state: Option<MemberState>,
+}
+
+/// What a member reports of itself, all as of one moment.
+///
+/// ```
+/// let cluster = quorate::testing::Cluster::new(1);
+/// cluster.node(0).session().sync()?;
+/// let reports = cluster.node(0).reports()?;
+/// let state = reports[0].state.as_ref().expect("it is this instance, which reports");
+/// assert!(state.applied_index <= state.last_index);
+/// # Ok::<(), quorate::Error>(())
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
+#[non_exhaustive]
+pub struct MemberState {
+    /// The version that it takes the cluster to use.
+    pub version: u16,
+    /// Raft's term.
+    pub term: u64,
+    /// The address of its leader, if it knows one.
+    pub leader: Option<String>,
+    /// The last write that it has applied.
+    pub zxid: Zxid,
+    /// The last entry of its log.
+    pub last_index: u64,
+    /// The last entry that is on its disk.
+    pub durable_index: u64,
+    /// The last entry that it knows to be committed.
+    pub committed_index: u64,
+    /// The last entry that it has applied.
+    pub applied_index: u64,
+    /// Its replica has every write that was completed so long ago. `None` before it has had contact
+    /// with a leader.
+    #[cfg_attr(
+        feature = "serde",
+        serde(serialize_with = "crate::types::serde_form::Millis::serialize")
+    )]
+    pub stale_by: Option<Duration>,
+    /// The sessions that it holds, for its own users and for its clients.
+    pub sessions: u64,
+    /// Its clients: instances without a replica.
+    pub clients: u64,
+    /// The watches that its users and clients have set.
+    pub watches: u64,
+    /// The znodes of its replica.
+    pub znodes: u64,
+    /// The bytes of its log, about.
+    pub log_bytes: u64,
+    /// The bytes of its last checkpoint; 0 before it has made one.
+    pub checkpoint_bytes: u64,
+    /// When its last checkpoint was begun; before the first one, when it started.
+    #[cfg_attr(
+        feature = "serde",
+        serde(serialize_with = "crate::types::serde_form::Millis::serialize")
+    )]
+    pub checkpoint_age: Duration,
+    /// The addresses of the members that it cannot reach.
+    pub unreachable: Vec<String>,
+}
+
+/// A session of the cluster: [`Coordinator::sessions`].
+///
+/// See [`Coordinator::sessions`] for an example.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
+#[non_exhaustive]
+pub struct SessionInfo {
+    /// Its id.
+    pub id: SessionId,
+    /// The address of the member that holds it; `None` if a client holds it, or a former member.
+    pub owner: Option<String>,
+    /// The id of the instance that holds it, in hexadecimal, as in the log.
+    pub owner_id: String,
+    /// The member that serves the client that holds it; `None` if a member holds it, and while the
+    /// client has no member.
+    pub served_by: Option<String>,
+    /// How long the session survives without a sign of life.
+    #[cfg_attr(
+        feature = "serde",
+        serde(serialize_with = "crate::types::serde_form::Millis::serialize")
+    )]
+    pub timeout: Duration,
+    /// How long ago the leader had its last sign of life, about. `None` if no leader reports.
+    #[cfg_attr(
+        feature = "serde",
+        serde(serialize_with = "crate::types::serde_form::Millis::serialize")
+    )]
+    pub renewed: Option<Duration>,
+    /// How many ephemeral znodes it owns.
+    pub ephemerals: u64,
+    /// How many watches it has; `None` if no member that serves it reports.
+    pub watches: Option<u64>,
+}
+
+/// What was gathered from the members.
+struct Gathered {
+    /// All members, as the one that was asked knows them, and whether they vote.
+    members: Vec<(NodeId, String, String, bool)>,
+    replies: Vec<(NodeId, AdminReply)>,
+}
+
+impl Gathered {
+    fn address(&self, node: NodeId) -> Option<String> {
+        let found = self.members.iter().find(|(id, ..)| *id == node);
+        found.map(|(_, address, ..)| address.clone())
+    }
+
+    fn reports(&self) -> impl Iterator<Item = (NodeId, &Report)> {
+        self.replies.iter().filter_map(|(node, reply)| match reply {
+            AdminReply::Report(report) => Some((*node, &**report)),
+            _ => None,
+        })
+    }
+}
+
+impl Coordinator {
+    /// All members of the cluster, in the order of their addresses, each with what it reports of itself
+    /// now. It works on a client, too, and without a quorum.
+    ///
+    /// Blocks until all members that can be reached have reported, for a second at most; on a client,
+    /// for some seconds at most.
+    ///
+    /// # Errors
+    /// [`Error::Timeout`] on a client that reaches no member, and [`Error::Stopped`].
+    ///
+    /// ```
+    /// let cluster = quorate::testing::Cluster::new(3);
+    /// cluster.node(0).session().sync()?;
+    /// let reports = cluster.node(0).reports()?;
+    /// assert!(reports.len() == 3 && reports.iter().all(|member| !member.is_silent));
+    /// # Ok::<(), quorate::Error>(())
+    /// ```
+    pub fn reports(&self) -> Result<Vec<MemberReport>> {
+        let gathered = self.gather(AdminRequest::Report, "reading the members' reports")?;
+        // The one in the latest term is right.
+        let leader = gathered.reports().filter(|(node, report)| report.leader == *node);
+        let leader = leader.max_by_key(|(_, report)| report.term);
+        let address =
+            |node: NodeId| gathered.address(node).unwrap_or_else(|| format!("{node:016x}"));
+        let of = |(node, at, zone, votes): &(NodeId, String, String, bool)| {
+            let report =
+                gathered.reports().find(|(from, _)| from == node).map(|(_, report)| report);
+            let leads = leader.is_some_and(|(leader, _)| leader == *node);
+            MemberReport {
+                address: at.clone(),
+                id: format!("{node:016x}"),
+                zone: zone.clone(),
+                role: match votes {
+                    _ if leads => Role::Leader,
+                    true => Role::Voter,
+                    false => Role::Learner,
+                },
+                is_silent: report.is_none(),
+                lag: report
+                    .zip(leader)
+                    .map(|(of, (_, leader))| leader.committed.saturating_sub(of.applied)),
+                state: report.map(|report| MemberState {
+                    version: report.version,
+                    term: report.term,
+                    leader: (report.leader != 0).then(|| address(report.leader)),
+                    zxid: report.zxid,
+                    last_index: report.last,
+                    durable_index: report.durable,
+                    committed_index: report.committed,
+                    applied_index: report.applied,
+                    stale_by: report.stale_by,
+                    sessions: report.sessions,
+                    clients: report.clients,
+                    watches: report.watches,
+                    znodes: report.znodes,
+                    log_bytes: report.log_bytes,
+                    checkpoint_bytes: report.checkpoint_bytes,
+                    checkpoint_age: report.checkpoint_age,
+                    unreachable: report.unreachable.iter().map(|peer| address(*peer)).collect(),
+                }),
+            }
+        };
+        let mut reports: Vec<MemberReport> = gathered.members.iter().map(of).collect();
+        reports.sort_by(|one, other| one.address.cmp(&other.address));
+        Ok(reports)
+    }
+
+    /// All sessions of the cluster, by id, with what the members know of each. It works on a client,
+    /// too, and without a quorum.
+    ///
+    /// Blocks as [`Coordinator::reports`], for each thousand sessions: what opens or ends meanwhile may be
+    /// in the list or not.
+    ///
+    /// # Errors
+    /// As [`Coordinator::reports`].
+    ///
+    /// ```
+    /// use quorate::{CreateMode, testing::Cluster};
+    ///
+    /// let cluster = Cluster::new(1);
+    /// let session = cluster.node(0).session();
+    /// session.create("/here", b"", CreateMode::Ephemeral)?;
+    /// let sessions = cluster.node(0).sessions()?;
+    /// assert_eq!((sessions[0].id, sessions[0].ephemerals), (session.id(), 1));
+    /// # Ok::<(), quorate::Error>(())
+    /// ```
+    pub fn sessions(&self) -> Result<Vec<SessionInfo>> {
+        let mut infos = Vec::new();
+        let mut after = None;
+        loop {
+            let asked = AdminRequest::Sessions { after };
+            let gathered = self.gather(asked, "reading the members' sessions")?;
+            let (page, more) = page_of(&gathered);
+            after = page.last().map(|info| info.id);
+            infos.extend(page);
+            if !more || after.is_none() {
+                return Ok(infos);
+            }
+        }
+    }
+
+    /// Hands leadership to the voter at this address. Blocks until it leads.
+    ///
+    /// Writes wait meanwhile, for some messages and disk writes, and do not fail. The leader writes a
+    /// line to the audit log, with `by` as the name of who asks.
+    ///
+    /// # Errors
+    /// [`Error::Refused`] if it is not a voter that answers; [`Error::Timeout`] if it does not lead in
+    /// time, for example because it lacks much of the log.
+    ///
+    /// ```
+    /// use quorate::{Role, testing::Cluster};
+    ///
+    /// let cluster = Cluster::new(3);
+    /// cluster.node(0).session().sync()?;
+    /// let reports = cluster.node(0).reports()?;
+    /// let follower = reports.iter().find(|member| member.role == Role::Voter).unwrap();
+    /// cluster.node(0).move_leader(&follower.address, "an example")?;
+    /// # Ok::<(), quorate::Error>(())
+    /// ```
+    pub fn move_leader(&self, address: &str, by: &str) -> Result<()> {
+        let to = self.member_at(address)?;
+        self.act(&Action::MoveLeader { to }, by, &format!("moving the lead to {address}"))
+    }
+
+    /// Removes the member at this address, which must be dead. Blocks until it is gone.
+    ///
+    /// Its vote goes to a learner that has caught up. If there is none, there are fewer voters from then
+    /// on. An instance that starts with its data stops, and must join as a new member: see `docs/membership.md`.
+    ///
+    /// # Errors
+    /// [`Error::Refused`] if it is alive, and if the voters that would be left have no majority that
+    /// answers. [`Error::Timeout`] if it is not gone in time.
+    ///
+    /// ```
+    /// use quorate::{Error, testing::Cluster};
+    ///
+    /// let cluster = Cluster::new(3);
+    /// cluster.node(0).session().sync()?;
+    /// let living = cluster.node(1).address();
+    /// let refused = cluster.node(0).remove_member(&living, "an example");
+    /// assert!(matches!(refused, Err(Error::Refused { .. })));
+    /// # Ok::<(), quorate::Error>(())
+    /// ```
+    pub fn remove_member(&self, address: &str, by: &str) -> Result<()> {
+        let member = self.member_at(address)?;
+        self.act(&Action::Remove { member }, by, &format!("removing the member {address}"))
+    }
+
+    /// Ends a session, whoever holds it, as if its time were up: its ephemerals are deleted. Blocks until
+    /// it is over.
+    ///
+    /// Its holder notices when it next writes or renews the session, as after any loss.
+    ///
+    /// # Errors
+    /// [`Error::SessionExpired`] if there is no such session, and [`Error::Timeout`].
+    ///
+    /// ```
+    /// let cluster = quorate::testing::Cluster::new(1);
+    /// let session = cluster.node(0).session();
+    /// session.sync()?;
+    /// cluster.node(0).expire_session(session.id(), "an example")?;
+    /// assert!(session.sync().is_err());
+    /// # Ok::<(), quorate::Error>(())
+    /// ```
+    pub fn expire_session(&self, session: SessionId, by: &str) -> Result<()> {
+        let known =
+            self.gather(AdminRequest::Sessions { after: before(session) }, "expiring a session")?;
+        if !page_of(&known).0.iter().any(|info| info.id == session) {
+            return Err(Error::SessionExpired { session });
+        }
+        self.act(&Action::Expire { session }, by, &format!("expiring the session {session}"))
+    }
+
+    /// Asks the leader until it replies that there is nothing left to do.
+    fn act(&self, action: &Action, by: &str, operation: &str) -> Result<()> {
+        let shared = self.shared();
+        let waited = shared.limits.request_timeout;
+        let until = shared.clock.now().saturating_add(waited);
+        let mut last = "no leader has replied".to_owned();
+        let mut begun = false;
+        loop {
+            let asked = AdminRequest::Act { action: action.clone(), by: by.to_owned() };
+            let gathered = self.gather(asked, operation)?;
+            match gathered.replies.into_iter().map(|(_, reply)| reply).next() {
+                Some(AdminReply::Gone) => return Ok(()),
+                Some(AdminReply::Begun) => {
+                    begun = true;
+                    last = "it has begun, and is not complete".to_owned();
+                }
+                // Without a leader for a moment, which the action itself may cause.
+                Some(AdminReply::Refused { reason }) if begun => last = reason,
+                Some(AdminReply::Refused { reason }) => {
+                    return Err(Error::Refused { operation: operation.to_owned(), reason });
+                }
+                _ => {}
+            }
+            if shared.clock.now() >= until {
+                let operation = operation.to_owned();
+                return Err(Error::Timeout { operation, waited, reason: last });
+            }
+            let _ = shared.timer(AGAIN_AFTER).wait();
+        }
+    }
+
+    fn member_at(&self, address: &str) -> Result<NodeId> {
+        let gathered = self.gather(AdminRequest::Report, "looking for the member")?;
+        let is_it = |(node, at, ..): &&(NodeId, String, String, bool)| {
+            at == address || format!("{node:016x}") == address
+        };
+        let found = gathered.members.iter().find(is_it).map(|(node, ..)| *node);
+        found.ok_or_else(|| {
+            let known: Vec<&str> = gathered.members.iter().map(|(_, at, ..)| at.as_str()).collect();
+            let reason =
+                format!("no member has this address; the members are {}", known.join(", "));
+            Error::Refused { operation: format!("finding the member {address}"), reason }
+        })
+    }
+
+    fn gather(&self, asked: AdminRequest, operation: &str) -> Result<Gathered> {
+        own_thread::check(operation)?;
+        let shared = self.shared();
+        let pending = shared.ask_members(asked, expect::admin);
+        let mut replies = shared.wait_for(operation, "", pending)?;
+        if replies.is_empty() {
+            return Err(Error::Timeout {
+                operation: operation.to_owned(),
+                waited: shared.limits.request_timeout,
+                reason: shared.waiting_for(),
+            });
+        }
+        let mut members = Vec::new();
+        replies.retain_mut(|(_, reply)| match reply {
+            AdminReply::Members { members: known } => {
+                members = known
+                    .drain(..)
+                    .map(|(member, votes)| (member.node, member.address, member.zone, votes))
+                    .collect();
+                false
+            }
+            _ => true,
+        });
+        Ok(Gathered { members, replies })
+    }
+}
+
+/// The id before this one.
+fn before(session: SessionId) -> Option<SessionId> {
+    session.0.checked_sub(1).map(SessionId)
+}
+
+/// The sessions up to which all replies go, and whether there may be more.
+fn page_of(gathered: &Gathered) -> (Vec<SessionInfo>, bool) {
+    let pages = || {
+        gathered.replies.iter().filter_map(|(node, reply)| match reply {
+            AdminReply::Sessions { sessions, more } => Some((*node, sessions, *more)),
+            _ => None,
+        })
+    };
+    let ends = pages().filter(|(_, _, more)| *more);
+    let end = ends.filter_map(|(_, sessions, _)| sessions.last().map(|last| last.session)).min();
+    let mut infos: std::collections::BTreeMap<SessionId, SessionInfo> = Default::default();
+    for (from, sessions, _) in pages() {
+        for of in sessions.iter().filter(|of| end.is_none_or(|end| of.session <= end)) {
+            let info = infos.entry(of.session).or_insert_with(|| SessionInfo {
+                id: of.session,
+                owner: gathered.address(of.owner),
+                owner_id: format!("{:016x}", of.owner),
+                served_by: None,
+                timeout: Duration::from_millis(u64::from(of.timeout_ms)),
+                renewed: None,
+                ephemerals: of.ephemerals,
+                watches: None,
+            });
+            info.renewed = info.renewed.or(of.renewed);
+            if of.watches.is_some() {
+                info.watches = of.watches;
+                info.served_by = gathered.address(from).filter(|_| from != of.owner);
+            }
+        }
+    }
+    (infos.into_values().collect(), end.is_some())
+}

@@ -1,0 +1,105 @@
+//! What is asked of members that is not in the log: reports of themselves, and an operator's actions.
+
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use crate::types::log_form::LogForm;
+use crate::types::membership::{Member, NodeId};
+use crate::types::znode::{SessionId, Zxid};
+
+/// How many sessions one reply has at most.
+pub(crate) const SESSIONS_LISTED: usize = 1000;
+
+/// A request to members.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) enum AdminRequest {
+    /// What each member reports of itself.
+    Report,
+    /// What each member knows of the first [`SESSIONS_LISTED`] sessions after this one, by their ids.
+    Sessions {
+        #[serde(with = "LogForm")]
+        after: Option<SessionId>,
+    },
+    /// For the leader alone.
+    Act { action: Action, by: String },
+}
+
+/// What an operator has the leader do.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) enum Action {
+    /// Hand leadership to this voter.
+    MoveLeader { to: NodeId },
+    /// Remove a member that is dead.
+    Remove { member: NodeId },
+    /// End a session, as if its time were up.
+    Expire {
+        #[serde(with = "LogForm")]
+        session: SessionId,
+    },
+}
+
+/// What one member replies.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) enum AdminReply {
+    Report(Box<Report>),
+    /// All members as the one knows them that gathers the replies, and whether each votes.
+    Members {
+        members: Vec<(Member, bool)>,
+    },
+    /// In the order of their ids. `more`: there are more behind them.
+    Sessions {
+        sessions: Vec<SessionReport>,
+        more: bool,
+    },
+    /// The action has begun.
+    Begun,
+    /// What it is to act on is not there, or not any more.
+    Gone,
+    /// Nothing was done, for this reason.
+    Refused {
+        reason: String,
+    },
+}
+
+/// What a member reports of itself.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Report {
+    pub(crate) version: u16,
+    pub(crate) term: u64,
+    /// 0: none known.
+    pub(crate) leader: NodeId,
+    pub(crate) zxid: Zxid,
+    /// The end of its log, and how far the log is on its disk, committed as far as it knows, and applied.
+    pub(crate) last: u64,
+    pub(crate) durable: u64,
+    pub(crate) committed: u64,
+    pub(crate) applied: u64,
+    /// Its state has every write that was completed so long ago.
+    pub(crate) stale_by: Option<Duration>,
+    /// The sessions that it holds for its own users and for clients.
+    pub(crate) sessions: u64,
+    pub(crate) clients: u64,
+    pub(crate) watches: u64,
+    pub(crate) znodes: u64,
+    pub(crate) log_bytes: u64,
+    pub(crate) checkpoint_bytes: u64,
+    pub(crate) checkpoint_age: Duration,
+    /// The other members that it cannot reach.
+    pub(crate) unreachable: Vec<NodeId>,
+}
+
+/// What a member knows of a session.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct SessionReport {
+    #[serde(with = "LogForm")]
+    pub(crate) session: SessionId,
+    /// The node that holds it: a member, or a client.
+    pub(crate) owner: NodeId,
+    pub(crate) timeout_ms: u32,
+    pub(crate) ephemerals: u64,
+    /// The leader knows how long ago it was renewed.
+    pub(crate) renewed: Option<Duration>,
+    /// The member that serves it knows its watches.
+    pub(crate) watches: Option<u64>,
+}

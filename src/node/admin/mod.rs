@@ -1,0 +1,297 @@
+//! Reports of the members, and an operator's actions.
+//!
+//! A request comes from a user of this node, or from a client. The node that gets it passes it on to
+//! all members, or to the leader alone, and gathers their replies for as long as [`PATIENCE`]. So it
+//! works without a leader, and whoever can reach one member learns what all of them report.
+//!
+//! Nothing of this is in the log. What an action changes, it changes by the leader's own entries.
+
+pub(crate) mod message;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use crate::node::io::{RequestId, Time};
+use crate::node::leader;
+use crate::node::message::PeerMessage;
+use crate::node::query::Answer;
+use crate::node::{Node, raft_leads};
+use crate::types::membership::NodeId;
+use crate::types::znode::SessionId;
+use message::{Action, AdminReply, AdminRequest, Report, SESSIONS_LISTED, SessionReport};
+
+/// How long replies are waited for.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(1);
+/// How many requests may wait for replies.
+const GATHERED_MAX: usize = 64;
+/// How long the name may be of who asks for an action.
+const NAME_MAX: usize = 200;
+
+/// The requests that wait for replies of other members.
+#[derive(Debug, Default)]
+pub(in crate::node) struct Administration {
+    last: u64,
+    open: BTreeMap<u64, Gathered>,
+}
+
+#[derive(Debug)]
+struct Gathered {
+    asker: Asker,
+    until: Time,
+    waiting: BTreeSet<NodeId>,
+    replies: Vec<(NodeId, AdminReply)>,
+}
+
+/// Whom the replies are for.
+#[derive(Clone, Copy, Debug)]
+enum Asker {
+    User(RequestId),
+    Peer { node: NodeId, number: u64 },
+}
+
+impl Administration {
+    /// Takes out what nobody is waited for any more, or too long.
+    fn take_done(&mut self, now: Time) -> Vec<Gathered> {
+        let is_done = |gathered: &Gathered| gathered.waiting.is_empty() || gathered.until <= now;
+        let done = self.open.iter().filter(|(_, gathered)| is_done(gathered));
+        let done: Vec<u64> = done.map(|(number, _)| *number).collect();
+        done.into_iter().filter_map(|number| self.open.remove(&number)).collect()
+    }
+}
+
+impl Node {
+    /// A user of this node asks.
+    pub(in crate::node) fn admin_asked(&mut self, request: RequestId, asked: &AdminRequest) {
+        self.gather(Asker::User(request), asked);
+    }
+
+    /// A peer asks for this member's reply, or (`relay`) for those of all whom it concerns.
+    pub(in crate::node) fn take_admin_request(
+        &mut self,
+        from: NodeId,
+        number: u64,
+        cluster: u64,
+        relay: bool,
+        asked: &AdminRequest,
+    ) {
+        if cluster != 0 && cluster != self.cluster() {
+            return self.reply_to(Asker::Peer { node: from, number }, Vec::new());
+        }
+        if relay {
+            return self.gather(Asker::Peer { node: from, number }, asked);
+        }
+        let replies = vec![(self.id, self.admin_reply(from, asked))];
+        self.reply_to(Asker::Peer { node: from, number }, replies);
+    }
+
+    pub(in crate::node) fn take_admin_reply(
+        &mut self,
+        from: NodeId,
+        number: u64,
+        replies: Vec<(NodeId, AdminReply)>,
+    ) {
+        let Some(gathered) = self.administration.open.get_mut(&number) else { return };
+        if gathered.waiting.remove(&from) {
+            gathered.replies.extend(replies.into_iter().filter(|(node, _)| *node == from).take(1));
+        }
+        self.end_gathered();
+    }
+
+    /// This peer will not reply.
+    pub(in crate::node) fn admin_peer_lost(&mut self, peer: NodeId) {
+        for gathered in self.administration.open.values_mut() {
+            gathered.waiting.remove(&peer);
+        }
+        self.end_gathered();
+    }
+
+    /// Replies to all requests that have waited for long enough.
+    pub(in crate::node) fn end_gathered(&mut self) {
+        for gathered in self.administration.take_done(self.now.mono) {
+            self.reply_to(gathered.asker, gathered.replies);
+        }
+    }
+
+    fn gather(&mut self, asker: Asker, asked: &AdminRequest) {
+        let is_action = matches!(asked, AdminRequest::Act { .. });
+        let targets: Vec<NodeId> = match is_action {
+            true => vec![self.raw.raft.leader_id],
+            false => self.others().chain([self.id]).collect(),
+        };
+        let mut replies = Vec::new();
+        if !is_action {
+            let (roster, _) = self.machine.roster();
+            let seats = roster.seats.into_iter();
+            let members = seats.map(|seat| (self.is_voter(seat.member.node), seat.member));
+            let members = members.map(|(votes, member)| (member, votes)).collect();
+            replies.push((self.id, AdminReply::Members { members }));
+        }
+        if targets.contains(&self.id) || targets == [0] {
+            replies.push((self.id, self.admin_reply(self.id, asked)));
+        }
+        let others = targets.into_iter().filter(|to| *to != self.id);
+        let waiting: BTreeSet<NodeId> =
+            others.filter(|to| self.versions.is_connected(*to)).collect();
+        if waiting.is_empty() || self.administration.open.len() >= GATHERED_MAX {
+            return self.reply_to(asker, replies);
+        }
+        self.administration.last += 1;
+        let number = self.administration.last;
+        for to in &waiting {
+            let (cluster, asked) = (self.cluster(), asked.clone());
+            let message = PeerMessage::AdminRequest { number, cluster, relay: false, asked };
+            self.effects.messages.push((*to, message));
+        }
+        let until = self.now.mono + PATIENCE;
+        self.administration.open.insert(number, Gathered { asker, until, waiting, replies });
+    }
+
+    fn reply_to(&mut self, asker: Asker, replies: Vec<(NodeId, AdminReply)>) {
+        match asker {
+            Asker::User(request) => self.effects.reply(request, Ok(Answer::Admin(replies))),
+            Asker::Peer { node, number } => {
+                let reply = PeerMessage::AdminReply { number, replies };
+                self.effects.messages.push((node, reply));
+            }
+        }
+    }
+
+    /// This member's own reply.
+    fn admin_reply(&mut self, from: NodeId, asked: &AdminRequest) -> AdminReply {
+        match asked {
+            AdminRequest::Report => AdminReply::Report(Box::new(self.report())),
+            AdminRequest::Sessions { after } => self.report_sessions(*after),
+            AdminRequest::Act { action, by } => {
+                let by: String = by.chars().filter(|c| !c.is_control()).take(NAME_MAX).collect();
+                let reply = self.act(action);
+                tracing::info!(
+                    target: crate::node::sessions::audit::TARGET,
+                    ?action,
+                    by,
+                    from = format_args!("{from:016x}"),
+                    result = ?reply,
+                    "an operator's action"
+                );
+                reply
+            }
+        }
+    }
+
+    fn report(&self) -> Report {
+        let (log, store) = (&self.raw.raft.raft_log, self.raw.store());
+        let now = self.now.mono;
+        Report {
+            version: self.machine.version(),
+            term: self.raw.raft.term,
+            leader: self.raw.raft.leader_id,
+            zxid: self.machine.zxid(),
+            last: log.last_index(),
+            durable: log.persisted,
+            committed: log.committed,
+            applied: log.applied,
+            stale_by: self.read_index.fresh_at().map(|fresh| now.saturating_sub(fresh)),
+            sessions: (self.local.len() + self.replica.clients.session_count()) as u64,
+            clients: self.replica.clients.count() as u64,
+            watches: self.replica.watches.len() as u64,
+            znodes: self.machine.tree().len() as u64,
+            log_bytes: store.outline().bytes_between(0, u64::MAX),
+            checkpoint_bytes: self.persistence.state_bytes(),
+            checkpoint_age: now.saturating_sub(self.persistence.checkpoint_at()),
+            unreachable: {
+                let lost = self.unreachable.iter().filter(|(_, problem)| problem.is_some());
+                lost.map(|(peer, _)| *peer).collect()
+            },
+        }
+    }
+
+    fn report_sessions(&self, after: Option<SessionId>) -> AdminReply {
+        let mut sessions = self.machine.sessions_after(after);
+        let first = sessions.by_ref().take(SESSIONS_LISTED).map(|(session, record)| {
+            let timeout = Duration::from_millis(u64::from(record.timeout_ms));
+            let leading = self.leading.as_ref().filter(|leading| leading.serves());
+            let ends = leading.and_then(|leading| leading.session_ends(session));
+            let since = |ends: Time| (self.now.mono + timeout).saturating_sub(ends);
+            let is_here = self.local.has(session) || self.replica.clients.serves(session);
+            SessionReport {
+                session,
+                owner: record.owner,
+                timeout_ms: record.timeout_ms,
+                ephemerals: record.ephemerals.size() as u64,
+                renewed: ends.map(since),
+                watches: is_here.then(|| self.replica.watches.count_of(session) as u64),
+            }
+        });
+        let first = first.collect();
+        AdminReply::Sessions { sessions: first, more: sessions.next().is_some() }
+    }
+
+    /// Begins what an operator asks of the leader, or says why not.
+    fn act(&mut self, action: &Action) -> AdminReply {
+        let refused = |reason: &str| AdminReply::Refused { reason: reason.to_owned() };
+        if leader::serving(&mut self.leading).is_none() || !raft_leads(&self.raw) {
+            return refused(
+                "there is no leader now that could do it; try again, or look at `status`",
+            );
+        }
+        match *action {
+            Action::MoveLeader { to } => self.move_leader(to),
+            Action::Remove { member } => self.remove_dead(member),
+            Action::Expire { session } if self.machine.session(session).is_none() => {
+                AdminReply::Gone
+            }
+            Action::Expire { session } => {
+                let now = self.now.mono;
+                if let Some(leading) = leader::serving(&mut self.leading) {
+                    leading.expire(session, &self.machine, now);
+                }
+                AdminReply::Begun
+            }
+        }
+    }
+
+    fn move_leader(&mut self, to: NodeId) -> AdminReply {
+        let refused = |reason: &str| AdminReply::Refused { reason: reason.to_owned() };
+        if to == self.id {
+            return AdminReply::Gone;
+        }
+        if !self.is_member(to) {
+            return refused("it is not a member");
+        }
+        if !self.is_voter(to) {
+            return refused("it has no vote, and only voters can lead");
+        }
+        if !self.answers(to) {
+            return refused("it does not answer the leader");
+        }
+        self.hand_over_to(to);
+        AdminReply::Begun
+    }
+
+    /// A voter's removal must leave a majority that answers.
+    fn remove_dead(&mut self, member: NodeId) -> AdminReply {
+        let refused = |reason: String| AdminReply::Refused { reason };
+        if !self.is_member(member) {
+            return AdminReply::Gone;
+        }
+        if member == self.id || self.answers(member) {
+            return refused(
+                "it is alive: have it leave (Coordinator::leave), or stop it before".to_owned(),
+            );
+        }
+        let voters = &self.raw.store().conf_state().voters;
+        let left: Vec<NodeId> = voters.iter().copied().filter(|node| *node != member).collect();
+        let alive = left.iter().filter(|node| **node == self.id || self.answers(**node)).count();
+        if 2 * alive <= left.len() {
+            return refused(format!(
+                "of the {} voters that would be left only {alive} answer, so the cluster would have no \
+                 quorum; start the others first",
+                left.len()
+            ));
+        }
+        let now = self.now.mono;
+        if let Some(leading) = &mut self.leading {
+            leading.members.wants_to_leave(member, now);
+        }
+        AdminReply::Begun
+    }
+}

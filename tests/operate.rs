@@ -1,0 +1,160 @@
+//! What an operator sees of all members, and does with them.
+
+use std::time::Duration;
+
+use quorate::testing::Cluster;
+use quorate::{Coordinator, CreateMode, Error, MemberReport, Role, WatchMode};
+
+fn role(reports: &[MemberReport], address: &str) -> Role {
+    reports.iter().find(|member| member.address == address).expect("a member").role
+}
+
+#[test]
+fn every_member_reports_to_members_and_clients_alike() {
+    let cluster = Cluster::new(3);
+    let client = cluster.node(cluster.add_client());
+    let session = client.session();
+    session.create("/a", b"", CreateMode::Ephemeral).unwrap();
+    let _watch = session.watch("/a", WatchMode::Persistent).unwrap();
+    session.sync().unwrap();
+    for asked in [&client, &cluster.node(0), &cluster.node(2)] {
+        let reports = asked.reports().unwrap();
+        assert_eq!(reports.len(), 3);
+        let leads = reports.iter().filter(|member| member.role == Role::Leader);
+        assert_eq!(leads.count(), 1);
+        for member in &reports {
+            let state = member.state.as_ref().expect("all report");
+            assert!(!member.is_silent && state.unreachable.is_empty());
+            assert!(state.applied_index <= state.committed_index);
+            assert!(state.committed_index <= state.last_index && state.leader.is_some());
+        }
+        let sum = |of: fn(&quorate::MemberState) -> u64| -> u64 {
+            reports.iter().filter_map(|member| member.state.as_ref()).map(of).sum()
+        };
+        assert_eq!((sum(|of| of.clients), sum(|of| of.watches)), (1, 1));
+    }
+    let sessions = client.sessions().unwrap();
+    let own = sessions.iter().find(|info| info.id == session.id()).expect("it is open");
+    assert_eq!((own.ephemerals, own.watches), (1, Some(1)));
+    assert!(own.owner.is_none() && own.served_by.is_some() && own.renewed.is_some());
+}
+
+#[test]
+fn reports_come_without_a_quorum() {
+    let cluster = Cluster::new(3);
+    let client = cluster.node(cluster.add_client());
+    client.session().sync().unwrap();
+    cluster.node(0).session().sync().unwrap();
+    for stopped in [1, 2] {
+        cluster.stop(stopped);
+    }
+    cluster.advance(Duration::from_secs(20));
+    for asked in [&cluster.node(0), &client] {
+        let reports = asked.reports().unwrap();
+        let silent = reports.iter().filter(|member| member.is_silent);
+        assert_eq!((reports.len(), silent.count()), (3, 2));
+        assert!(reports.iter().all(|member| member.role != Role::Leader && member.lag.is_none()));
+        assert!(!asked.sessions().unwrap().is_empty());
+    }
+}
+
+#[test]
+fn more_sessions_than_one_page_has_are_all_listed_once() {
+    let cluster = Cluster::new(3);
+    let opened = |at: usize| -> Vec<_> {
+        (0..1100).map(|_| cluster.node(at).open_session().unwrap()).collect()
+    };
+    let (first, second) = (opened(0), opened(1));
+    for at in 0..3 {
+        cluster.node(at).session().sync().unwrap();
+    }
+    let listed: Vec<_> = cluster.node(2).sessions().unwrap().iter().map(|info| info.id).collect();
+    assert!(listed.is_sorted_by(|one, other| one < other));
+    assert!(first.iter().chain(&second).all(|session| listed.contains(&session.id())));
+}
+
+#[test]
+fn the_lead_goes_where_it_is_asked_to_go() {
+    let cluster = Cluster::new(3);
+    let client = cluster.node(cluster.add_client());
+    client.session().sync().unwrap();
+    for to in [0, 1, 2] {
+        let address = cluster.node(to).address();
+        client.move_leader(&address, "a test").unwrap();
+        assert_eq!(role(&client.reports().unwrap(), &address), Role::Leader);
+        client.session().sync().unwrap();
+    }
+    let refused = client.move_leader("nowhere:1", "a test");
+    assert!(
+        matches!(&refused, Err(Error::Refused { reason, .. }) if reason.contains("members are"))
+    );
+    let stopped = (0..3).find(|at| cluster.leader() != Some(*at)).unwrap();
+    let address = cluster.node(stopped).address();
+    cluster.stop(stopped);
+    cluster.advance(Duration::from_secs(5));
+    let refused = client.move_leader(&address, "a test");
+    assert!(matches!(&refused, Err(Error::Refused { .. })), "{refused:?}");
+}
+
+fn voters(of: &Coordinator) -> usize {
+    of.status().members.iter().filter(|member| member.votes).count()
+}
+
+#[test]
+fn a_dead_member_is_removed_and_a_living_one_is_not() {
+    let cluster = Cluster::new(3);
+    let (dead, here) = (cluster.node(2).address(), cluster.node(0));
+    here.session().sync().unwrap();
+    let refused = here.remove_member(&dead, "a test").unwrap_err();
+    assert!(
+        matches!(&refused, Error::Refused { reason, .. } if reason.contains("alive")),
+        "{refused}"
+    );
+    cluster.stop(2);
+    cluster.advance(Duration::from_secs(5));
+    here.remove_member(&dead, "a test").unwrap();
+    here.session().sync().unwrap();
+    assert_eq!((here.reports().unwrap().len(), voters(&here)), (2, 2));
+}
+
+#[test]
+fn no_removal_costs_the_quorum() {
+    let cluster = Cluster::new(5);
+    let here = cluster.node(0);
+    here.session().sync().unwrap();
+    let dead: Vec<String> = [3, 4].map(|at| cluster.node(at).address()).to_vec();
+    cluster.stop(3);
+    cluster.stop(4);
+    cluster.advance(Duration::from_secs(5));
+    here.remove_member(&dead[0], "a test").unwrap();
+    here.remove_member(&dead[1], "a test").unwrap();
+    here.session().sync().unwrap();
+    assert_eq!(voters(&here), 3);
+    let leader = cluster.leader().expect("two more live");
+    let stopped = (0..3).find(|at| *at != leader).unwrap();
+    let last = cluster.node(stopped).address();
+    cluster.stop(stopped);
+    cluster.advance(Duration::from_secs(5));
+    // Two of three: without the dead one, two of two.
+    cluster.node(leader).remove_member(&last, "a test").unwrap();
+    let other = (0..3).find(|at| *at != leader && *at != stopped).unwrap();
+    let last = cluster.node(other).address();
+    cluster.stop(other);
+    cluster.advance(Duration::from_secs(20));
+    // No leader could decide it.
+    let refused = cluster.node(leader).remove_member(&last, "a test");
+    assert!(matches!(refused, Err(Error::Refused { .. } | Error::Timeout { .. })), "{refused:?}");
+}
+
+#[test]
+fn a_session_is_ended_by_an_operator() {
+    let cluster = Cluster::new(3);
+    let client = cluster.node(cluster.add_client());
+    let session = cluster.node(1).session();
+    session.create("/held", b"", CreateMode::Ephemeral).unwrap();
+    client.expire_session(session.id(), "a test").unwrap();
+    assert!(client.session().exists("/held").unwrap().is_none());
+    assert!(session.sync().is_err());
+    let gone = client.expire_session(session.id(), "a test");
+    assert_eq!(gone, Err(Error::SessionExpired { session: session.id() }));
+}

@@ -1,11 +1,11 @@
-//! What the cluster is: `status`, `members`, `locks`.
+//! What the cluster is: `status`, `members`, `sessions`, `locks`.
 
 use std::fmt::Write;
 use std::time::{Duration, SystemTime};
 
 use clap::Args;
 use quorate::recipes::{self, Contending};
-use quorate::{Availability, Coordinator, MemberStatus, Result, Session, Status};
+use quorate::{Availability, Coordinator, MemberReport, MemberState, Result, Session, Status};
 use serde_json::json;
 
 use super::{Cluster, Shown, json};
@@ -54,29 +54,112 @@ pub(super) fn status(cluster: &Cluster) -> Result<Exit> {
 }
 
 pub(super) fn members(cluster: &Cluster) -> Result<Exit> {
-    let (status, _, problem) = look(cluster)?;
-    let role = |member: &MemberStatus| match member.votes {
-        _ if status.leader.as_ref() == Some(&member.address) => "leader",
-        true => "voter",
-        false => "learner",
+    let coordinator = cluster.coordinator()?;
+    let problem = coordinator.wait_ready(cluster.wait()).err();
+    // Without a quorum the members still report.
+    let members = match (coordinator.reports(), problem.as_ref()) {
+        (Err(_), Some(problem)) => return Err(problem.clone()),
+        (members, _) => members?,
     };
-    let row = |member: &MemberStatus| {
-        let reached = member.unreachable.as_deref().map(|reason| format!("unreachable: {reason}"));
-        [
-            member.address.clone(),
-            role(member).to_owned(),
-            member.zone.clone(),
-            reached.unwrap_or_else(|| "ok".to_owned()),
-        ]
-    };
-    let mut rows = vec![["ADDRESS", "ROLE", "ZONE", "STATE"].map(str::to_owned)];
-    rows.extend(status.members.iter().map(row));
-    let json = json!({ "members": json(&status.members), "leader": status.leader });
+    let header = [
+        "ADDRESS",
+        "ROLE",
+        "ZONE",
+        "LAG",
+        "STALE",
+        "SESSIONS",
+        "CLIENTS",
+        "LOG",
+        "CHECKPOINT",
+        "ID",
+    ];
+    let mut rows = vec![header.map(str::to_owned)];
+    rows.extend(members.iter().map(row));
+    let json = json!({ "members": json(&members) });
     let exit = if problem.is_some() { Exit::Unavailable } else { Exit::Well };
     if let Some(problem) = problem {
         eprintln!("error: {problem}");
     }
     cluster.print(Shown { exit, ..Shown::new(table(&rows), json) })
+}
+
+fn row(member: &MemberReport) -> [String; 10] {
+    let unknown = || "?".to_owned();
+    let state = member.state.as_ref();
+    let of = |show: fn(&MemberState) -> String| state.map_or_else(unknown, show);
+    let role = match member.is_silent {
+        true => format!("{}, silent", member.role),
+        false => member.role.to_string(),
+    };
+    [
+        member.address.clone(),
+        role,
+        member.zone.clone(),
+        member.lag.map_or_else(unknown, |lag| lag.to_string()),
+        of(|state| state.stale_by.map_or_else(|| "?".to_owned(), duration)),
+        of(|state| state.sessions.to_string()),
+        of(|state| state.clients.to_string()),
+        of(|state| bytes(state.log_bytes)),
+        of(|state| {
+            format!("{}, {} ago", bytes(state.checkpoint_bytes), duration(state.checkpoint_age))
+        }),
+        member.id.clone(),
+    ]
+}
+
+pub(super) fn sessions(cluster: &Cluster) -> Result<Exit> {
+    let coordinator = cluster.coordinator()?;
+    let problem = coordinator.wait_ready(cluster.wait()).err();
+    let sessions = match (coordinator.sessions(), problem) {
+        (Err(_), Some(problem)) => return Err(problem),
+        (sessions, _) => sessions?,
+    };
+    let header = ["ID", "HELD BY", "TIMEOUT", "RENEWED", "EPHEMERALS", "WATCHES"];
+    let mut rows = vec![header.map(str::to_owned)];
+    rows.extend(sessions.iter().map(|session| {
+        let holder = match (&session.owner, &session.served_by) {
+            (Some(member), _) => member.clone(),
+            (None, Some(member)) => format!("client {} of {member}", session.owner_id),
+            (None, None) => session.owner_id.clone(),
+        };
+        let unknown = || "?".to_owned();
+        [
+            session.id.to_string(),
+            holder,
+            duration(session.timeout),
+            session.renewed.map_or_else(unknown, |ago| format!("{} ago", duration(ago))),
+            session.ephemerals.to_string(),
+            session.watches.map_or_else(unknown, |watches| watches.to_string()),
+        ]
+    }));
+    cluster.print(Shown::new(table(&rows), json!({ "sessions": json(&sessions) })))
+}
+
+/// A duration as people read it, to two digits or so.
+pub(super) fn duration(time: Duration) -> String {
+    let seconds = time.as_secs();
+    match seconds {
+        0 => format!("{} ms", time.as_millis()),
+        1..10 => format!("{:.1} s", time.as_secs_f64()),
+        10..120 => format!("{seconds} s"),
+        120..7200 => format!("{} min", seconds / 60),
+        7200..172_800 => format!("{} h", seconds / 3600),
+        _ => format!("{} d", seconds / 86_400),
+    }
+}
+
+/// A number of bytes as people read it.
+pub(super) fn bytes(count: u64) -> String {
+    let units = ["B", "KiB", "MiB", "GiB", "TiB"];
+    let power = (count.max(1).ilog2() / 10).min(4);
+    match power {
+        0 => format!("{count} B"),
+        _ => format!(
+            "{:.1} {}",
+            count as f64 / f64::from(1_u32 << 10).powi(power as i32),
+            units[power as usize]
+        ),
+    }
 }
 
 impl Locks {
@@ -106,7 +189,7 @@ fn line(text: &mut String, what: &str, one: &Contending) {
 }
 
 /// Columns, each as wide as its widest cell.
-fn table<const N: usize>(rows: &[[String; N]]) -> String {
+pub(super) fn table<const N: usize>(rows: &[[String; N]]) -> String {
     let width = |column: usize| rows.iter().map(|row| row[column].chars().count()).max();
     let widths: [usize; N] = std::array::from_fn(|column| width(column).unwrap_or(0));
     let mut text = String::new();

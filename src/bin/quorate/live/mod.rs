@@ -1,6 +1,8 @@
 //! Commands on a running cluster, over an instance without a replica.
 
 mod cluster;
+mod doctor;
+mod operate;
 mod watching;
 mod znodes;
 
@@ -43,8 +45,18 @@ pub(crate) struct On<T: Args> {
 pub(crate) enum Command {
     /// Shows whether there is a quorum, who leads, and how many failures the cluster tolerates.
     Status(On<Nothing>),
-    /// Lists the members: who leads, who votes, and who cannot be reached.
+    /// Lists the members: who leads, who votes, who lags, and what each holds.
     Members(On<Nothing>),
+    /// Lists the sessions: who holds them, and when they were last renewed.
+    Sessions(On<Nothing>),
+    /// Says in plain words what is wrong, and what to do. Exits with 1 if something is.
+    Doctor(On<Nothing>),
+    /// Hands the lead to a voter.
+    MoveLeader(On<operate::Member>),
+    /// Removes a member that is dead for good.
+    RemoveMember(On<operate::Member>),
+    /// Ends a session, as if its time were up.
+    Expire(On<operate::SessionOf>),
     /// Lists the locks, elections, semaphores, barriers and queues that somebody holds or waits for.
     Locks(On<cluster::Locks>),
     /// Lists the children of a znode.
@@ -171,6 +183,11 @@ pub(crate) fn run(command: Command) -> Result<Exit> {
     match command {
         Command::Status(On { cluster, .. }) => cluster::status(&cluster),
         Command::Members(On { cluster, .. }) => cluster::members(&cluster),
+        Command::Sessions(On { cluster, .. }) => cluster::sessions(&cluster),
+        Command::Doctor(On { cluster, .. }) => doctor::run(&cluster),
+        Command::MoveLeader(On { what, cluster }) => what.lead(&cluster),
+        Command::RemoveMember(On { what, cluster }) => what.remove(&cluster),
+        Command::Expire(On { what, cluster }) => what.expire(&cluster),
         Command::Locks(On { what, cluster }) => cluster.run(|session| what.run(session)),
         Command::Ls(On { what, cluster }) => cluster.run(|session| what.run(session)),
         Command::Tree(On { what, cluster }) => cluster.run(|session| what.run(session)),

@@ -1,0 +1,157 @@
+//! `doctor`: what is wrong with a cluster, and what to do about it.
+
+use std::fmt::Write;
+use std::time::Duration;
+
+use quorate::{Availability, MemberReport, MemberState, Result, Role, SessionInfo};
+use serde_json::json;
+
+use super::cluster::{bytes, duration};
+use super::{Cluster, Shown};
+use crate::Exit;
+
+/// A member that lacks so many entries, or whose replica is so old, lags.
+const LAG: u64 = 1000;
+const STALE: Duration = Duration::from_secs(5);
+/// A log of so many bytes means that checkpoints are not made.
+const LOG_BYTES: u64 = 4 << 30;
+
+/// Something that is wrong.
+#[derive(Debug, PartialEq, Eq)]
+struct Finding {
+    /// What is wrong.
+    wrong: String,
+    /// What to do.
+    advice: String,
+}
+
+impl Finding {
+    fn new(wrong: impl Into<String>, advice: impl Into<String>) -> Finding {
+        Finding { wrong: wrong.into(), advice: advice.into() }
+    }
+}
+
+pub(super) fn run(cluster: &Cluster) -> Result<Exit> {
+    let coordinator = cluster.coordinator()?;
+    let problem = coordinator.wait_ready(cluster.wait()).err();
+    let members = match (coordinator.reports(), problem) {
+        (Err(_), Some(problem)) => return Err(problem),
+        (members, _) => members?,
+    };
+    let sessions = coordinator.sessions()?;
+    let findings = examine(&members, &coordinator.availability(), &sessions);
+    let mut text = String::new();
+    for Finding { wrong, advice } in &findings {
+        let _ = writeln!(text, "- {wrong}\n  {advice}");
+    }
+    if findings.is_empty() {
+        let _ = writeln!(text, "nothing is wrong: {} members report", members.len());
+    }
+    let list: Vec<_> = findings
+        .iter()
+        .map(|Finding { wrong, advice }| json!({ "wrong": wrong, "advice": advice }))
+        .collect();
+    let exit = if findings.is_empty() { Exit::Well } else { Exit::Failed };
+    cluster.print(Shown { exit, ..Shown::new(text, json!({ "findings": list })) })
+}
+
+fn examine(
+    members: &[MemberReport],
+    availability: &Availability,
+    sessions: &[SessionInfo],
+) -> Vec<Finding> {
+    let mut findings = Vec::new();
+    let voters = members.iter().filter(|member| member.role != Role::Learner);
+    let silent: Vec<&str> =
+        voters.clone().filter(|of| of.is_silent).map(|of| of.address.as_str()).collect();
+    let leader = members.iter().find(|member| member.role == Role::Leader);
+    if leader.is_none() {
+        let advice = match silent.is_empty() {
+            true => "An election may be under way: look again in a few seconds.".to_owned(),
+            false => format!(
+                "Start {}. If their disks are lost for good, see `quorate recover`.",
+                silent.join(" and ")
+            ),
+        };
+        findings.push(Finding::new("There is no leader: nothing can be written.", advice));
+    } else if let Availability::AtRisk { reason } = availability {
+        findings.push(Finding::new(
+            format!("The loss of one more voter may end the quorum: {reason}."),
+            "Start the voters that are missing, or let learners take their votes.",
+        ));
+    }
+    if leader.is_some() && voters.clone().count() < 3 {
+        findings.push(Finding::new(
+            format!("Only {} vote: none of them may be lost.", voters.clone().count()),
+            "Start more instances, until three vote.",
+        ));
+    }
+    for member in members {
+        match &member.state {
+            None => findings.push(Finding::new(
+                format!("{} ({}) does not report.", member.address, member.role),
+                format!(
+                    "Look at its process and at the network. If it is gone for good: quorate \
+                     remove-member {}",
+                    member.address
+                ),
+            )),
+            Some(state) => examine_member(member, state, &mut findings),
+        }
+    }
+    let mut versions: Vec<u16> =
+        members.iter().filter_map(|of| of.state.as_ref()).map(|of| of.version).collect();
+    versions.sort_unstable();
+    versions.dedup();
+    if versions.len() > 1 {
+        findings.push(Finding::new(
+            format!("The members take the cluster for one of versions {versions:?}."),
+            "One of them lags: see above.",
+        ));
+    }
+    let quiet = sessions.iter().filter(|of| of.renewed.is_some_and(|ago| ago > of.timeout * 2 / 3));
+    let quiet = quiet.count();
+    if quiet > 0 {
+        findings.push(Finding::new(
+            format!("{quiet} of {} sessions are about to expire.", sessions.len()),
+            "Their instances are dead, paused or cut off: `quorate sessions` shows who holds them.",
+        ));
+    }
+    findings
+}
+
+fn examine_member(member: &MemberReport, state: &MemberState, findings: &mut Vec<Finding>) {
+    let address = &member.address;
+    let mut found = |wrong: String, advice: &str| findings.push(Finding::new(wrong, advice));
+    let lag = member.lag.unwrap_or(0);
+    if lag > LAG || state.stale_by.is_some_and(|stale| stale > STALE) {
+        let stale = state.stale_by.map_or_else(|| "for ever".to_owned(), duration);
+        found(
+            format!("{address} lags: it lacks {lag} entries, and was level {stale} ago."),
+            "It catches up by itself if its disk, its processor and its network can: look at them.",
+        );
+    }
+    let undurable = state.last_index.saturating_sub(state.durable_index);
+    if undurable > LAG {
+        found(
+            format!("{address} has a slow disk: {undurable} entries wait for it."),
+            "Look at the disk; if the member leads, hand the lead to another: quorate move-leader ADDRESS",
+        );
+    }
+    if state.log_bytes > LOG_BYTES {
+        found(
+            format!(
+                "The log of {address} takes {}; its last checkpoint was {} ago.",
+                bytes(state.log_bytes),
+                duration(state.checkpoint_age)
+            ),
+            "Its log says why it makes no checkpoint: a full disk, or no file descriptors.",
+        );
+    }
+    for peer in &state.unreachable {
+        found(
+            format!("{address} cannot reach {peer}."),
+            "If the other one reports, the network between the two is at fault.",
+        );
+    }
+}

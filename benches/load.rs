@@ -285,7 +285,7 @@ fn slow_disk(link: &Path, time: Duration) {
     println!(
         "{:52} {:>9} elections, {lost} sessions lost",
         "meanwhile",
-        leader.status().term - term
+        leader.status().term.unwrap_or(0) - term.unwrap_or(0)
     );
 }
 

@@ -17,7 +17,7 @@ fn assert_agreement(cluster: &Cluster) {
     cluster.advance(SECOND);
     let mut states: Vec<(u64, u64)> = (0..cluster.len())
         .map(|node| cluster.node(node).status())
-        .map(|status| (status.zxid, status.state_hash))
+        .map(|status| (status.zxid, status.state_hash.unwrap()))
         .collect();
     states.dedup();
     assert_eq!(states.len(), 1, "zxids and hashes {states:?}");

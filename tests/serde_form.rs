@@ -191,7 +191,7 @@ fn an_instance_and_its_cluster() {
     session.create("/a", b"1", CreateMode::Ephemeral).unwrap();
     let mut status = coordinator.status();
     status.stale_by = Some(Duration::from_micros(1500));
-    status.state_hash = 0x2a;
+    status.state_hash = Some(0x2a);
     status.former_data = vec![PathBuf::from("before-1")];
     let member = &status.members[0];
     let form = json!({

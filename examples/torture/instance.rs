@@ -146,7 +146,7 @@ impl Instance {
 
     fn tell_state(&self) {
         let status = self.coordinator.status();
-        say(&format!("state {} {}", status.zxid, status.state_hash));
+        say(&format!("state {} {}", status.zxid, status.state_hash.expect("it has a replica")));
     }
 
     /// Holds the lock now and then, and says from when to when it was sure of that.

@@ -38,13 +38,16 @@ pub struct Status {
     pub leader: Option<String>,
     /// Whether it is this instance.
     pub is_leader: bool,
-    /// Raft's term.
-    pub term: u64,
-    /// The last write that this replica has applied.
+    /// Raft's term. This and the other values of the replica are `None` on a client, which has none.
+    pub term: Option<u64>,
+    /// The last write that this replica has applied. On a client, the last that it has seen.
     pub zxid: Zxid,
     /// A hash of this replica's state: equal on all replicas with the same zxid.
-    #[cfg_attr(feature = "serde", serde(serialize_with = "crate::types::serde_form::hex"))]
-    pub state_hash: u64,
+    #[cfg_attr(
+        feature = "serde",
+        serde(serialize_with = "crate::types::serde_form::hex_if_known")
+    )]
+    pub state_hash: Option<u64>,
     /// An upper bound for the age of this replica's state: it has every write completed before
     /// that. About a second in normal operation. `None` before it has had contact with a leader.
     #[cfg_attr(
@@ -53,9 +56,9 @@ pub struct Status {
     )]
     pub stale_by: Option<Duration>,
     /// How many sessions the cluster has.
-    pub sessions: usize,
+    pub sessions: Option<usize>,
     /// How many znodes there are.
-    pub znodes: usize,
+    pub znodes: Option<usize>,
     /// The version that the cluster uses, as far as this replica knows: the lowest that its members
     /// supported when all of them were last known. It never decreases.
     pub version: u16,
@@ -112,11 +115,13 @@ impl fmt::Display for Status {
             Some(leader) => write!(f, "{} follows {leader}", self.address)?,
             None => write!(f, "{} knows of no leader", self.address)?,
         }
-        write!(
-            f,
-            " in term {} at version {}; zxid {}, {} znodes, {} sessions",
-            self.term, self.version, self.zxid, self.znodes, self.sessions
-        )?;
+        if let Some(term) = self.term {
+            write!(f, " in term {term}")?;
+        }
+        write!(f, " at version {}; zxid {}", self.version, self.zxid)?;
+        if let (Some(znodes), Some(sessions)) = (self.znodes, self.sessions) {
+            write!(f, ", {znodes} znodes, {sessions} sessions")?;
+        }
         match self.stale_by {
             Some(stale) => write!(f, "; reads are at most {stale:.1?} old")?,
             None => write!(f, "; it is not known how old reads are")?,
@@ -185,16 +190,17 @@ impl Coordinator {
                     .and_then(|(_, problem)| Some(problem.as_ref()?.reason.clone())),
             }
         });
+        let replica = shared.has_replica;
         Status {
             address: self.address(),
             leader: status.leader.and_then(|leader| shared.address(leader)),
             is_leader: status.is_leader,
-            term: status.term,
+            term: replica.then_some(status.term),
             zxid: status.zxid,
-            state_hash: status.hash,
+            state_hash: replica.then_some(status.hash),
             stale_by: status.fresh_at.map(|fresh| now.saturating_sub(fresh)),
-            sessions: status.sessions,
-            znodes: status.znodes,
+            sessions: replica.then_some(status.sessions),
+            znodes: replica.then_some(status.znodes),
             version: status.version,
             members: members.collect(),
             stopped: shared.stopped().map(str::to_owned),

@@ -53,6 +53,13 @@ pub(crate) fn hex<S: Serializer>(number: &u64, serializer: S) -> Result<S::Ok, S
     serializer.collect_str(&format_args!("{number:016x}"))
 }
 
+pub(crate) fn hex_if_known<S: Serializer>(
+    number: &Option<u64>,
+    serializer: S,
+) -> Result<S::Ok, S::Error> {
+    Serialize::serialize(&number.map(|number| format!("{number:016x}")), serializer)
+}
+
 pub(crate) fn each_in_hex<S: Serializer>(
     numbers: &[u64],
     serializer: S,

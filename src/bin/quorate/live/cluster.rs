@@ -1,11 +1,11 @@
 //! What the cluster is: `status`, `members`, `sessions`, `locks`.
 
 use std::fmt::Write;
-use std::time::{Duration, SystemTime};
+use std::time::{Duration, Instant, SystemTime};
 
 use clap::Args;
 use quorate::recipes::{self, Contending};
-use quorate::{Availability, Coordinator, MemberReport, MemberState, Result, Session, Status};
+use quorate::{Availability, Coordinator, Error, MemberReport, MemberState, Result, Role, Session};
 use serde_json::json;
 
 use super::{Cluster, Shown, json};
@@ -19,48 +19,71 @@ pub(crate) struct Locks {
     path: String,
 }
 
-/// Connects, and shows what there is also if that fails: it is then that somebody asks.
-fn look(cluster: &Cluster) -> Result<(Status, Availability, Option<String>)> {
-    let coordinator: Coordinator = cluster.coordinator()?;
-    let problem = coordinator.wait_ready(cluster.wait()).err().map(|error| error.to_string());
-    Ok((coordinator.status(), coordinator.availability(), problem))
+/// The leader, if most voters report: one that has lost them does not know it at once.
+pub(super) fn leader(members: &[MemberReport]) -> Option<&MemberReport> {
+    let voters = members.iter().filter(|member| member.role != Role::Learner);
+    let silent = voters.clone().filter(|member| member.is_silent).count();
+    let leader = members.iter().find(|member| member.role == Role::Leader);
+    leader.filter(|_| 2 * silent < voters.count())
 }
 
 pub(super) fn status(cluster: &Cluster) -> Result<Exit> {
-    let (status, availability, problem) = look(cluster)?;
+    let coordinator = cluster.coordinator()?;
+    let members = reports(cluster, &coordinator)?;
+    let leader = leader(&members);
+    // Without a leader there is nothing to wait for.
+    let problem = leader.and_then(|_| coordinator.wait_ready(cluster.wait()).err());
+    let silent = members.iter().filter(|member| member.is_silent).count();
+    let availability = match leader {
+        Some(_) => coordinator.availability(),
+        None => Availability::NoQuorum {
+            reason: format!("no member can lead; {silent} of {} are silent", members.len()),
+        },
+    };
     let mut text = String::new();
-    let leader = status.leader.as_deref().unwrap_or("none that is known");
-    let voters = status.members.iter().filter(|member| member.votes).count();
-    let unreachable = status.members.iter().filter(|member| member.unreachable.is_some());
     let _ = writeln!(text, "quorum       {availability}");
-    let _ = writeln!(text, "leader       {leader}");
-    let _ = writeln!(
-        text,
-        "members      {} ({voters} vote, {} cannot be reached)",
-        status.members.len(),
-        unreachable.count()
-    );
+    let address = leader.map(|leader| leader.address.as_str());
+    let _ = writeln!(text, "leader       {}", address.unwrap_or("none"));
+    let voters = members.iter().filter(|member| member.role != Role::Learner).count();
+    let _ = writeln!(text, "members      {} ({voters} vote, {silent} are silent)", members.len());
+    let state = leader.and_then(|leader| leader.state.as_ref());
+    if let Some(state) = state {
+        let _ = writeln!(text, "term         {}", state.term);
+        let _ = writeln!(text, "zxid         {}", state.zxid);
+        let _ = writeln!(text, "znodes       {}", state.znodes);
+    }
     if let Some(problem) = &problem {
         let _ = writeln!(text, "problem      {problem}");
     }
     let json = json!({
         "availability": json(&availability),
-        "problem": problem,
-        "leader": status.leader,
-        "members": json(&status.members),
+        "problem": problem.as_ref().map(ToString::to_string),
+        "leader": address,
+        "term": state.map(|state| state.term),
+        "zxid": state.map(|state| state.zxid),
+        "znodes": state.map(|state| state.znodes),
+        "members": json(&members),
     });
-    let exit = if problem.is_some() { Exit::Unavailable } else { Exit::Well };
+    let well = leader.is_some() && problem.is_none();
+    let exit = if well { Exit::Well } else { Exit::Unavailable };
     cluster.print(Shown { exit, ..Shown::new(text, json) })
+}
+
+#[expect(clippy::disallowed_methods, reason = "a program may look at the clock")]
+/// What all members report. It needs no quorum, so it does not wait for one.
+pub(super) fn reports(cluster: &Cluster, coordinator: &Coordinator) -> Result<Vec<MemberReport>> {
+    let until = Instant::now() + cluster.wait();
+    loop {
+        match coordinator.reports() {
+            Err(Error::Timeout { .. }) if Instant::now() < until => {}
+            reports => return reports,
+        }
+    }
 }
 
 pub(super) fn members(cluster: &Cluster) -> Result<Exit> {
     let coordinator = cluster.coordinator()?;
-    let problem = coordinator.wait_ready(cluster.wait()).err();
-    // Without a quorum the members still report.
-    let members = match (coordinator.reports(), problem.as_ref()) {
-        (Err(_), Some(problem)) => return Err(problem.clone()),
-        (members, _) => members?,
-    };
+    let members = reports(cluster, &coordinator)?;
     let header = [
         "ADDRESS",
         "ROLE",
@@ -75,11 +98,8 @@ pub(super) fn members(cluster: &Cluster) -> Result<Exit> {
     ];
     let mut rows = vec![header.map(str::to_owned)];
     rows.extend(members.iter().map(row));
+    let exit = if leader(&members).is_some() { Exit::Well } else { Exit::Unavailable };
     let json = json!({ "members": json(&members) });
-    let exit = if problem.is_some() { Exit::Unavailable } else { Exit::Well };
-    if let Some(problem) = problem {
-        eprintln!("error: {problem}");
-    }
     cluster.print(Shown { exit, ..Shown::new(table(&rows), json) })
 }
 
@@ -109,11 +129,8 @@ fn row(member: &MemberReport) -> [String; 10] {
 
 pub(super) fn sessions(cluster: &Cluster) -> Result<Exit> {
     let coordinator = cluster.coordinator()?;
-    let problem = coordinator.wait_ready(cluster.wait()).err();
-    let sessions = match (coordinator.sessions(), problem) {
-        (Err(_), Some(problem)) => return Err(problem),
-        (sessions, _) => sessions?,
-    };
+    reports(cluster, &coordinator)?;
+    let sessions = coordinator.sessions()?;
     let header = ["ID", "HELD BY", "TIMEOUT", "RENEWED", "EPHEMERALS", "WATCHES"];
     let mut rows = vec![header.map(str::to_owned)];
     rows.extend(sessions.iter().map(|session| {

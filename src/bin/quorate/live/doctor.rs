@@ -3,10 +3,10 @@
 use std::fmt::Write;
 use std::time::Duration;
 
-use quorate::{Availability, MemberReport, MemberState, Result, Role, SessionInfo};
+use quorate::{MemberReport, MemberState, Result, Role, SessionInfo};
 use serde_json::json;
 
-use super::cluster::{bytes, duration};
+use super::cluster::{bytes, duration, leader, reports};
 use super::{Cluster, Shown};
 use crate::Exit;
 
@@ -33,13 +33,8 @@ impl Finding {
 
 pub(super) fn run(cluster: &Cluster) -> Result<Exit> {
     let coordinator = cluster.coordinator()?;
-    let problem = coordinator.wait_ready(cluster.wait()).err();
-    let members = match (coordinator.reports(), problem) {
-        (Err(_), Some(problem)) => return Err(problem),
-        (members, _) => members?,
-    };
-    let sessions = coordinator.sessions()?;
-    let findings = examine(&members, &coordinator.availability(), &sessions);
+    let members = reports(cluster, &coordinator)?;
+    let findings = examine(&members, &coordinator.sessions()?);
     let mut text = String::new();
     for Finding { wrong, advice } in &findings {
         let _ = writeln!(text, "- {wrong}\n  {advice}");
@@ -55,16 +50,13 @@ pub(super) fn run(cluster: &Cluster) -> Result<Exit> {
     cluster.print(Shown { exit, ..Shown::new(text, json!({ "findings": list })) })
 }
 
-fn examine(
-    members: &[MemberReport],
-    availability: &Availability,
-    sessions: &[SessionInfo],
-) -> Vec<Finding> {
+fn examine(members: &[MemberReport], sessions: &[SessionInfo]) -> Vec<Finding> {
     let mut findings = Vec::new();
     let voters = members.iter().filter(|member| member.role != Role::Learner);
     let silent: Vec<&str> =
         voters.clone().filter(|of| of.is_silent).map(|of| of.address.as_str()).collect();
-    let leader = members.iter().find(|member| member.role == Role::Leader);
+    let count = voters.clone().count();
+    let leader = leader(members);
     if leader.is_none() {
         let advice = match silent.is_empty() {
             true => "An election may be under way: look again in a few seconds.".to_owned(),
@@ -74,15 +66,18 @@ fn examine(
             ),
         };
         findings.push(Finding::new("There is no leader: nothing can be written.", advice));
-    } else if let Availability::AtRisk { reason } = availability {
+    } else if !silent.is_empty() && count - silent.len() == count / 2 + 1 {
         findings.push(Finding::new(
-            format!("The loss of one more voter may end the quorum: {reason}."),
-            "Start the voters that are missing, or let learners take their votes.",
+            format!(
+                "{} of {count} voters are silent: the loss of one more ends the quorum.",
+                silent.len()
+            ),
+            "Start them, or let other instances take their votes.",
         ));
     }
-    if leader.is_some() && voters.clone().count() < 3 {
+    if leader.is_some() && count < 3 {
         findings.push(Finding::new(
-            format!("Only {} vote: none of them may be lost.", voters.clone().count()),
+            format!("The voters are {count}: none may be lost."),
             "Start more instances, until three vote.",
         ));
     }

@@ -16,6 +16,7 @@ use crate::machine::State;
 use crate::machine::command::{Batch, Command, Op, Request};
 use crate::machine::snapshot::ChunkWriter;
 use crate::node::TimeoutBounds;
+use crate::node::admin::message::{Action, AdminReply, AdminRequest};
 use crate::node::io::{
     ClientRequest, DiskOp, Effects, Input, Now, Problem, RequestId, Time, WatchId, Write,
 };
@@ -325,6 +326,20 @@ impl<'a> World<'a> {
         }
     }
 
+    /// A report or an operator's action.
+    fn asked(&mut self) -> AdminRequest {
+        let member = u64::from(self.choices.below(4));
+        let action = match self.choices.below(6) {
+            0 => return AdminRequest::Report,
+            1 => return AdminRequest::Sessions { after: None },
+            2 => return AdminRequest::Sessions { after: Some(self.session()) },
+            3 => Action::MoveLeader { to: member },
+            4 => Action::Remove { member },
+            _ => Action::Expire { session: self.session() },
+        };
+        AdminRequest::Act { action, by: "somebody\n".to_owned() }
+    }
+
     fn request(&mut self) -> Input {
         self.requests += 1;
         let (request, session) = (RequestId(self.requests), self.session());
@@ -358,6 +373,9 @@ impl<'a> World<'a> {
                     _ => Write::Multi(vec![self.op(), self.op()]),
                 };
                 ClientRequest::Write { request, session, command }
+            }
+            11 if self.choices.below(4) == 0 => {
+                ClientRequest::Admin { request, asked: self.asked() }
             }
             10 if self.choices.below(2) == 0 => {
                 let (path, which) = (self.path(), WatcherType::Any);
@@ -479,7 +497,7 @@ impl<'a> World<'a> {
     fn rare(&mut self, index: u64) -> PeerMessage {
         let (boot, round) = self.rounds.pop().unwrap_or((1, 1));
         let transfer = self.choices.near(self.transfers);
-        match self.choices.below(5) {
+        match self.choices.below(7) {
             0 => PeerMessage::ReadIndexConfirmed {
                 boot,
                 read_index: round,
@@ -492,6 +510,17 @@ impl<'a> World<'a> {
             }
             2 => PeerMessage::SnapshotAck { transfer, next: u32::from(self.choices.byte()) },
             3 => PeerMessage::SnapshotAbort { transfer },
+            4 => {
+                let relay = self.choices.below(2) == 0;
+                let asked = self.asked();
+                PeerMessage::AdminRequest { number: transfer, cluster: 0, relay, asked }
+            }
+            5 => {
+                let reply = AdminReply::Refused { reason: String::new() };
+                let replies = vec![(u64::from(self.choices.below(4)), reply)];
+                let number = u64::from(self.choices.below(8));
+                PeerMessage::AdminReply { number, replies }
+            }
             _ => PeerMessage::SnapshotChunk {
                 transfer,
                 number: u32::from(self.choices.below(3)),

@@ -13,7 +13,7 @@ use serde_json::Value;
 struct Cluster {
     peers: String,
     members: Vec<Coordinator>,
-    _data: tempfile::TempDir,
+    data: tempfile::TempDir,
 }
 
 impl Cluster {
@@ -28,7 +28,7 @@ impl Cluster {
         for member in &members {
             member.wait_ready(Duration::from_secs(60)).unwrap();
         }
-        Cluster { peers: addresses.join(","), members, _data: data }
+        Cluster { peers: addresses.join(","), members, data }
     }
 
     fn command(&self, arguments: &[&str]) -> Command {
@@ -188,6 +188,10 @@ fn an_operator_moves_the_lead_ends_sessions_and_removes_the_dead() {
     assert_eq!(cluster.run(&["stat", "/held"]).0, 3);
     let (code, _, error) = cluster.run(&["expire", &id]);
     assert!(code == 1 && error.contains("no such session"), "{error}");
+
+    let file = cluster.data.path().join("backup");
+    let backup = cluster.json(&["backup", file.to_str().unwrap()]);
+    assert_eq!(quorate::recovery::verify(&file).unwrap().zxid, backup["zxid"].as_u64().unwrap());
 
     assert!(cluster.well(&["doctor"]).starts_with("nothing is wrong"));
     let living = cluster.members[0].address();

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use quorate::testing::Cluster;
-use quorate::{Coordinator, CreateMode, Error, MemberReport, Role, WatchMode};
+use quorate::{Coordinator, CreateMode, Error, MemberReport, Role, WatchMode, recovery};
 
 fn role(reports: &[MemberReport], address: &str) -> Role {
     reports.iter().find(|member| member.address == address).expect("a member").role
@@ -144,6 +144,30 @@ fn no_removal_costs_the_quorum() {
     // No leader could decide it.
     let refused = cluster.node(leader).remove_member(&last, "a test");
     assert!(matches!(refused, Err(Error::Refused { .. } | Error::Timeout { .. })), "{refused:?}");
+}
+
+#[test]
+fn a_client_makes_a_backup_as_a_member_does() {
+    let cluster = Cluster::new(3);
+    let client = cluster.node(cluster.add_client());
+    let session = client.session();
+    // Several pieces.
+    for number in 0..20 {
+        session
+            .create(&format!("/n{number}"), vec![number; 100_000], CreateMode::Persistent)
+            .unwrap();
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let (one, other) = (dir.path().join("one"), dir.path().join("other"));
+    cluster.node(0).session().sync().unwrap();
+    let (one, other) =
+        (client.backup(&one).map(|_| one).unwrap(), cluster.node(0).backup(&other).map(|_| other));
+    let (one, other) = (recovery::verify(one).unwrap(), recovery::verify(other.unwrap()).unwrap());
+    assert_eq!(
+        (one.cluster, one.znodes, one.sessions),
+        (other.cluster, other.znodes, other.sessions)
+    );
+    assert!(one.znodes > 20 && one.bytes > 2_000_000);
 }
 
 #[test]

@@ -329,7 +329,11 @@ impl<'a> World<'a> {
     /// A report or an operator's action.
     fn asked(&mut self) -> AdminRequest {
         let member = u64::from(self.choices.below(4));
-        let action = match self.choices.below(6) {
+        let action = match self.choices.below(7) {
+            6 => {
+                let piece = u32::from(self.choices.below(4));
+                return AdminRequest::Image { transfer: member, piece };
+            }
             0 => return AdminRequest::Report,
             1 => return AdminRequest::Sessions { after: None },
             2 => return AdminRequest::Sessions { after: Some(self.session()) },

@@ -373,7 +373,7 @@ mod tests {
     use crate::machine::command::{Command, Reply};
     use std::time::Duration;
 
-    use crate::node::admin::message::{Action, Report, SessionReport};
+    use crate::node::admin::message::{Action, ImageEnd, Report, SessionReport};
     use crate::node::client_message::{Call, Claim, EventOf, HeldWatch};
     use crate::node::io::{Availability, WatchId};
     use crate::node::query::{Answer, Query, Read, Refusal, ZnodeContent, ZnodeRead};
@@ -402,6 +402,10 @@ mod tests {
             AdminReply::Report(Box::new(report)),
             AdminReply::Members { members: vec![(Member::new(300, "host:1"), true)] },
             AdminReply::Sessions { sessions: vec![session], more: true },
+            AdminReply::Image {
+                bytes: Bytes::from_static(b"bytes"),
+                end: Some(ImageEnd { zxid: 300, hash: 1 << 63 }),
+            },
             AdminReply::Begun,
             AdminReply::Gone,
             AdminReply::Refused { reason: "reason".to_owned() },

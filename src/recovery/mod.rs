@@ -33,8 +33,10 @@ pub use self::plan::{Loss, Plan, recover, recover_damaged};
 
 use self::backup::{Header, Unreadable};
 use crate::api::coordinator::Coordinator;
+use crate::machine::snapshot::ChunkReader;
 use crate::machine::{Machine, State};
-use crate::runtime::own_thread;
+use crate::node::admin::message::{AdminReply, AdminRequest};
+use crate::runtime::{entropy, expect, own_thread};
 use crate::types::error::{Error, Result};
 #[cfg(feature = "serde")]
 use crate::types::serde_form::Millis;
@@ -134,9 +136,13 @@ impl Coordinator {
     /// all data and the sessions' passwords. Blocks as long as the writing takes, which delays
     /// nobody else.
     ///
+    /// A client writes a backup of the replica of the member that serves it, which it receives and has in
+    /// memory first. The member writes a line to its audit log.
+    ///
     /// # Errors
     /// [`Error::FileUnusable`]; [`Error::Stopped`]; [`Error::Timeout`] if the node does not
-    /// respond.
+    /// respond. On a client also [`Error::Refused`], if its member sends two backups already, or if it
+    /// changes to another member meanwhile: try again.
     ///
     /// ```
     /// # let directory = tempfile::tempdir().unwrap();
@@ -161,11 +167,44 @@ impl Coordinator {
                 },
             });
         };
-        let Some(state) = state else {
-            return Err(Error::NeedsReplica { operation: "a backup".to_owned() });
+        let state = match state {
+            Some(state) => state,
+            None => self.received_state()?,
         };
         let cluster = shared.cluster.load(Ordering::Relaxed);
         back_up(file.as_ref(), cluster, shared.clock.wall_ms(), state)
+    }
+}
+
+impl Coordinator {
+    /// The state of the member that serves this client.
+    fn received_state(&self) -> Result<State> {
+        let shared = self.shared();
+        let failed = |reason: String| Error::Refused { operation: "a backup".to_owned(), reason };
+        let transfer = entropy::number()?;
+        let mut reader = ChunkReader::new();
+        for piece in 0.. {
+            let asked = AdminRequest::Image { transfer, piece };
+            let pending = shared.ask_members(asked, expect::admin);
+            let mut replies = shared.wait_for("a backup", "", pending)?;
+            match replies.pop().map(|(_, reply)| reply) {
+                Some(AdminReply::Image { bytes, end: None }) => {
+                    reader.push(&bytes).map_err(failed)?
+                }
+                Some(AdminReply::Image { end: Some(end), .. }) => {
+                    return Ok(reader.finish(end.zxid, end.hash).map_err(failed)?.state());
+                }
+                Some(AdminReply::Refused { reason }) => return Err(failed(reason)),
+                _ => {
+                    return Err(Error::Timeout {
+                        operation: "a backup".to_owned(),
+                        waited: shared.limits.request_timeout,
+                        reason: shared.waiting_for(),
+                    });
+                }
+            }
+        }
+        Err(failed("the state has no end".to_owned()))
     }
 }
 

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 
 use crate::types::log_form::LogForm;
@@ -21,6 +22,8 @@ pub(crate) enum AdminRequest {
         #[serde(with = "LogForm")]
         after: Option<SessionId>,
     },
+    /// A piece of the asked member's state, by its number, in a transfer of this number.
+    Image { transfer: u64, piece: u32 },
     /// For the leader alone.
     Act { action: Action, by: String },
 }
@@ -52,6 +55,11 @@ pub(crate) enum AdminReply {
         sessions: Vec<SessionReport>,
         more: bool,
     },
+    /// A piece of its state. The last one is empty, and has the end.
+    Image {
+        bytes: Bytes,
+        end: Option<ImageEnd>,
+    },
     /// The action has begun.
     Begun,
     /// What it is to act on is not there, or not any more.
@@ -60,6 +68,13 @@ pub(crate) enum AdminReply {
     Refused {
         reason: String,
     },
+}
+
+/// What all pieces of a state together make.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct ImageEnd {
+    pub(crate) zxid: Zxid,
+    pub(crate) hash: u64,
 }
 
 /// What a member reports of itself.

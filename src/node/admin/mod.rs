@@ -6,6 +6,7 @@
 //!
 //! Nothing of this is in the log. What an action changes, it changes by the leader's own entries.
 
+mod images;
 pub(crate) mod message;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -15,9 +16,11 @@ use crate::node::io::{RequestId, Time};
 use crate::node::leader;
 use crate::node::message::PeerMessage;
 use crate::node::query::Answer;
+use crate::node::sessions::audit;
 use crate::node::{Node, raft_leads};
 use crate::types::membership::NodeId;
 use crate::types::znode::SessionId;
+use images::Images;
 use message::{Action, AdminReply, AdminRequest, Report, SESSIONS_LISTED, SessionReport};
 
 /// How long replies are waited for.
@@ -32,6 +35,7 @@ const NAME_MAX: usize = 200;
 pub(in crate::node) struct Administration {
     last: u64,
     open: BTreeMap<u64, Gathered>,
+    images: Images,
 }
 
 #[derive(Debug)]
@@ -77,7 +81,7 @@ impl Node {
         if cluster != 0 && cluster != self.cluster() {
             return self.reply_to(Asker::Peer { node: from, number }, Vec::new());
         }
-        if relay {
+        if relay && !matches!(asked, AdminRequest::Image { .. }) {
             return self.gather(Asker::Peer { node: from, number }, asked);
         }
         let replies = vec![(self.id, self.admin_reply(from, asked))];
@@ -107,6 +111,7 @@ impl Node {
 
     /// Replies to all requests that have waited for long enough.
     pub(in crate::node) fn end_gathered(&mut self) {
+        self.administration.images.tidy(self.now.mono);
         for gathered in self.administration.take_done(self.now.mono) {
             self.reply_to(gathered.asker, gathered.replies);
         }
@@ -161,11 +166,19 @@ impl Node {
         match asked {
             AdminRequest::Report => AdminReply::Report(Box::new(self.report())),
             AdminRequest::Sessions { after } => self.report_sessions(*after),
+            AdminRequest::Image { transfer, piece } => {
+                if *piece == 0 {
+                    let from = format_args!("{from:016x}");
+                    tracing::info!(target: audit::TARGET, from, "a client makes a backup");
+                }
+                let (of, now, machine) = ((from, *transfer), self.now.mono, &self.machine);
+                self.administration.images.piece(of, *piece, || machine.state(), now)
+            }
             AdminRequest::Act { action, by } => {
                 let by: String = by.chars().filter(|c| !c.is_control()).take(NAME_MAX).collect();
                 let reply = self.act(action);
                 tracing::info!(
-                    target: crate::node::sessions::audit::TARGET,
+                    target: audit::TARGET,
                     ?action,
                     by,
                     from = format_args!("{from:016x}"),

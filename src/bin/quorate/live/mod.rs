@@ -57,6 +57,8 @@ pub(crate) enum Command {
     RemoveMember(On<operate::Member>),
     /// Ends a session, as if its time were up.
     Expire(On<operate::SessionOf>),
+    /// Writes a backup of the running cluster to a file: see `verify` and `restore`.
+    Backup(On<operate::Backup>),
     /// Lists the locks, elections, semaphores, barriers and queues that somebody holds or waits for.
     Locks(On<cluster::Locks>),
     /// Lists the children of a znode.
@@ -188,6 +190,7 @@ pub(crate) fn run(command: Command) -> Result<Exit> {
         Command::MoveLeader(On { what, cluster }) => what.lead(&cluster),
         Command::RemoveMember(On { what, cluster }) => what.remove(&cluster),
         Command::Expire(On { what, cluster }) => what.expire(&cluster),
+        Command::Backup(On { what, cluster }) => what.run(&cluster),
         Command::Locks(On { what, cluster }) => cluster.run(|session| what.run(session)),
         Command::Ls(On { what, cluster }) => cluster.run(|session| what.run(session)),
         Command::Tree(On { what, cluster }) => cluster.run(|session| what.run(session)),

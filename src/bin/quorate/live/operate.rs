@@ -1,4 +1,6 @@
-//! What an operator does: `move-leader`, `remove-member`, `expire`.
+//! What an operator does: `move-leader`, `remove-member`, `expire`, `backup`.
+
+use std::path::PathBuf;
 
 use clap::Args;
 use quorate::{Coordinator, Error, Result, SessionId};
@@ -24,6 +26,23 @@ pub(crate) struct SessionOf {
 
 fn session(text: &str) -> Result<SessionId, String> {
     serde_json::from_value(text.into()).map_err(|error| error.to_string())
+}
+
+/// Where a backup goes.
+#[derive(Debug, Args)]
+pub(crate) struct Backup {
+    /// The file. What it holds is replaced once the backup is complete.
+    file: PathBuf,
+}
+
+impl Backup {
+    pub(super) fn run(&self, cluster: &Cluster) -> Result<Exit> {
+        let coordinator = cluster.coordinator()?;
+        // So it has all that was written before the command began.
+        let _session = cluster.session(&coordinator)?;
+        let backup = coordinator.backup(&self.file)?;
+        cluster.print(Shown::new(format!("{backup}\n"), super::json(&backup)))
+    }
 }
 
 /// Who asks, for the audit log.

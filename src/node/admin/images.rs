@@ -1,0 +1,76 @@
+//! The state of a replica, sent in pieces to a client that makes a backup of it.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use bytes::Bytes;
+
+use super::message::{AdminReply, ImageEnd};
+use crate::machine::State;
+use crate::machine::snapshot::ChunkWriter;
+use crate::node::io::Time;
+use crate::types::membership::NodeId;
+
+/// How many are sent at once. Each keeps its state in memory as it was.
+const IMAGES_MAX: usize = 2;
+/// After how long without a request one is given up.
+const SILENCE: Duration = Duration::from_secs(30);
+
+#[derive(Debug, Default)]
+pub(in crate::node) struct Images {
+    open: BTreeMap<(NodeId, u64), Image>,
+}
+
+#[derive(Debug)]
+struct Image {
+    chunks: ChunkWriter,
+    end: ImageEnd,
+    /// The number of the next piece, and the last one, which may have been lost.
+    next: u32,
+    last: (Bytes, Option<ImageEnd>),
+    until: Time,
+}
+
+impl Images {
+    /// The piece of this number. The first one is of the state as it is now.
+    pub(super) fn piece(
+        &mut self,
+        of: (NodeId, u64),
+        number: u32,
+        state: impl FnOnce() -> State,
+        now: Time,
+    ) -> AdminReply {
+        let refused = |reason: &str| AdminReply::Refused { reason: reason.to_owned() };
+        if number == 0 && !self.open.contains_key(&of) {
+            if self.open.len() >= IMAGES_MAX {
+                return refused(
+                    "the member sends as many backups as it may; try again in a minute",
+                );
+            }
+            let state = state();
+            let end = ImageEnd { zxid: state.zxid(), hash: state.hash() };
+            let (chunks, last) = (ChunkWriter::full(state), (Bytes::new(), None));
+            self.open.insert(of, Image { chunks, end, next: 0, last, until: now });
+        }
+        let Some(image) = self.open.get_mut(&of) else {
+            return refused("the member has given this backup up; begin again");
+        };
+        image.until = now + SILENCE;
+        if number == image.next {
+            image.next += 1;
+            image.last = match image.chunks.next() {
+                Some(chunk) => (chunk.into(), None),
+                None => (Bytes::new(), Some(image.end)),
+            };
+        } else if number + 1 != image.next {
+            return refused("the pieces of a backup are read in their order");
+        }
+        let (bytes, end) = image.last.clone();
+        AdminReply::Image { bytes, end }
+    }
+
+    /// Gives up what nobody asks for any more.
+    pub(super) fn tidy(&mut self, now: Time) {
+        self.open.retain(|_, image| image.until > now);
+    }
+}

@@ -52,7 +52,9 @@ fn each_request_has_one_line_with_who_asked_and_what_came_of_it() {
     let lines = Lines::default();
     // Nodes run on a thread of the cluster's own.
     tracing::subscriber::set_global_default(lines.clone()).unwrap();
-    let cluster = Cluster::new(3);
+    let silent = Cluster::new(1);
+    silent.node(0).session().create("/unseen", b"", CreateMode::Persistent).unwrap();
+    let cluster = Cluster::builder().audit(true).start(3);
     let session = cluster.node(1).open_session().unwrap();
     session.add_auth("digest", "alice:secret").unwrap();
     session.create_with_acl("/a", b"", CreateMode::Persistent, &Acl::creator_all()).unwrap();
@@ -77,4 +79,5 @@ fn each_request_has_one_line_with_who_asked_and_what_came_of_it() {
     assert!(lines.iter().any(|line| line.starts_with("open ")), "{lines:?}");
     assert!(lines.iter().any(|line| line.starts_with("add_auth ")), "{lines:?}");
     assert!(!lines.iter().any(|line| line.contains("secret")), "{lines:?}");
+    assert!(!lines.iter().any(|line| line.contains("unseen")), "it was not asked for: {lines:?}");
 }

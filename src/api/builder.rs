@@ -62,6 +62,7 @@ pub struct Builder {
     pub(crate) schemes: Schemes,
     zone: String,
     pub(crate) policy: MembershipPolicy,
+    pub(crate) audit: bool,
     majority_after: Option<Duration>,
     client: bool,
     pub(crate) security: Security,
@@ -87,6 +88,7 @@ impl Default for Builder {
             schemes: Schemes::default(),
             zone: String::new(),
             policy: MembershipPolicy::default(),
+            audit: false,
             majority_after: None,
             client: false,
             security: Security::default(),
@@ -237,6 +239,17 @@ impl Builder {
     #[must_use]
     pub fn zone(mut self, zone: impl Into<String>) -> Builder {
         self.zone = zone.into();
+        self
+    }
+
+    /// Whether this instance writes an audit log: an event of `tracing`, with the target
+    /// `quorate::audit` and the level `INFO`, for each request of its sessions that was to change
+    /// something, with who asked, the path and the result. Off by default.
+    ///
+    /// What operators do ([`Coordinator::expire_session`] and the like) is always written.
+    #[must_use]
+    pub fn audit(mut self, on: bool) -> Builder {
+        self.audit = on;
         self
     }
 
@@ -401,6 +414,7 @@ impl Builder {
         let clock = Clock::real();
         let now = Now { mono: clock.now(), wall_ms: clock.wall_ms() };
         let config = NodeConfig {
+            audit: self.audit,
             heartbeat: self.heartbeat,
             tick: self.tick,
             timeouts: self.timeouts(),
@@ -490,6 +504,7 @@ impl Builder {
         let clock = Clock::real();
         let now = Now { mono: clock.now(), wall_ms: clock.wall_ms() };
         let config = ClientConfig {
+            audit: self.audit,
             heartbeat: self.heartbeat,
             tick: self.tick,
             timeouts: self.timeouts(),

@@ -598,6 +598,7 @@ fn start(disk: &MemoryDisk, now: Now, seed: u64) -> (MemoryStore, Node) {
     let version = u16::from(VERSIONS) - 1;
     let (policy, zone) = (crate::node::MembershipPolicy::default(), String::new());
     let config = NodeConfig {
+        audit: false,
         heartbeat: HEARTBEAT,
         tick,
         timeouts: TimeoutBounds::of(tick),

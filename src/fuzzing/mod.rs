@@ -127,6 +127,7 @@ fn fresh_node() -> Node {
     let (peers, majority_after) = (Vec::new(), None);
     let (policy, zone) = (crate::node::MembershipPolicy::default(), String::new());
     let config = NodeConfig {
+        audit: false,
         heartbeat,
         tick,
         timeouts: TimeoutBounds::of(tick),

@@ -24,6 +24,8 @@ pub(crate) struct NodeConfig {
     /// earlier ones.
     pub(crate) seed: u64,
     pub(crate) log: LogLimits,
+    /// Whether it writes an audit log.
+    pub(crate) audit: bool,
     /// What it does about the members while it leads.
     pub(crate) policy: MembershipPolicy,
     /// The peers that the user listed. They found a cluster if there is none yet.

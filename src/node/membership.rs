@@ -62,7 +62,7 @@ pub(super) struct Membership {
     /// The nodes that were sent [`PeerMessage::Removed`], and when.
     notified_removed: BTreeMap<NodeId, Time>,
     /// The members as they were last handed to the host.
-    handed: Option<Vec<Member>>,
+    pub(super) handed: Option<Vec<Member>>,
 }
 
 impl Membership {
@@ -141,7 +141,7 @@ impl Node {
         // A member forwards the request of an instance that is no member yet.
         let handed_on = self.is_member(from) && !self.is_member(node);
         if (node != from && !handed_on) || !member.is_valid() {
-            tracing::warn!(from, "refused a request to join that is not the sender's own");
+            tracing::warn!(from = %self.named(from), "refused a request to join that is not the sender's own");
             return;
         }
         self.note_newcomer(node);
@@ -209,7 +209,7 @@ impl Node {
     /// knows may have been replaced while it was away.
     pub(super) fn take_removed(&mut self, from: NodeId, index: u64) -> Result<(), String> {
         if !self.is_member(from) && !self.is_lonely() {
-            tracing::warn!(from, "somebody who is no member says that this instance is none");
+            tracing::warn!(from = %self.named(from), "somebody who is no member says that this instance is none");
             return Ok(());
         }
         if !self.is_member(self.id) || index <= self.raw.store().applied().index {
@@ -220,7 +220,11 @@ impl Node {
 
     pub(super) fn take_health(&mut self, from: NodeId, silent: Vec<NodeId>, placed: &[NodeId]) {
         if from == self.raw.raft.leader_id {
-            self.membership.is_placed |= placed.contains(&self.id);
+            if placed.contains(&self.id) && !self.membership.is_placed {
+                self.membership.is_placed = true;
+                let node = self.named(self.id);
+                tracing::info!(%node, "this member is level with the cluster, and has no vote");
+            }
             self.membership.note_silent(silent.into_iter().collect(), self.raw.raft.term);
         }
     }
@@ -304,6 +308,9 @@ impl Node {
         let voting = self.raw.store().conf_state();
         let votes = voting.voters.contains(&self.id) && voting.voters_outgoing.is_empty();
         self.membership.is_placed = votes || planted(Bug::ReadyBeforePlace);
+        if self.membership.is_placed {
+            tracing::info!(node = %self.named(self.id), "this member is level with the cluster, and votes");
+        }
     }
 
     /// Whether to stop this voter now would end the majority, though it need not a little later: an

@@ -291,6 +291,8 @@ impl Node {
                 self.promises_written();
             }
             Input::CheckpointDone { index, bytes } => {
+                let took = self.now.mono.saturating_sub(self.persistence.checkpoint_at());
+                tracing::info!(node = %self.named(self.id), index, bytes, ?took, "a checkpoint");
                 self.persistence.checkpoint_done(index, bytes);
             }
             Input::Read { from, entries } => self.take_read(from, &entries),
@@ -397,15 +399,18 @@ impl Node {
             if leadership.leader != self.id {
                 self.replica.clients.again();
             }
-            if leadership.leader != 0 {
-                self.metrics.leaders_known += 1;
-                self.metrics.elections_won += u64::from(leadership.leader == self.id);
-                tracing::info!(
-                    node = self.id,
-                    leader = leadership.leader,
-                    term = leadership.term,
-                    "a leader"
-                );
+            let term = leadership.term;
+            match leadership.leader {
+                0 => tracing::info!(node = %self.named(self.id), term, "there is no leader"),
+                leader => {
+                    self.metrics.leaders_known += 1;
+                    self.metrics.elections_won += u64::from(leader == self.id);
+                    let (node, leader) = (self.named(self.id), self.named(leader));
+                    match leadership.leader == self.id {
+                        true => tracing::info!(%node, term, "this member leads"),
+                        false => tracing::info!(%node, %leader, term, "this member follows"),
+                    }
+                }
             }
         }
         if let Some(leading) = self.leading.as_mut().filter(|leading| !leading.serves())
@@ -441,9 +446,9 @@ impl Node {
     /// Stops for good: everything is answered, nothing is promised any more.
     fn stop(&mut self, reason: String) {
         if reason == membership::REMOVED && self.membership.leaving {
-            tracing::info!(node = self.id, "the node has left its cluster, and stops");
+            tracing::info!(node = %self.named(self.id), "the node has left its cluster, and stops");
         } else {
-            tracing::error!(node = self.id, reason, "the node stops");
+            tracing::error!(node = %self.named(self.id), reason, "the node stops");
         }
         // What this step had decided before it failed is not to be done.
         self.effects.messages.clear();

@@ -21,7 +21,7 @@ impl Node {
         let may_a_client =
             matches!(message, PeerMessage::FromClient { .. } | PeerMessage::AdminRequest { .. });
         if self.replica.clients.has(from) && !may_a_client {
-            tracing::warn!(from, "refused a message that a client may not send");
+            tracing::warn!(from = %self.named(from), "refused a message that a client may not send");
             return Ok(());
         }
         match message {
@@ -182,11 +182,11 @@ impl Node {
             Err(Violation::Refused(reason))
                 if view.is_leader && matches!(body, RaftBody::VoteResponse { .. }) =>
             {
-                tracing::debug!(from, term, reason, "a vote that comes late");
+                tracing::debug!(from = %self.named(from), term, reason, "a vote that comes late");
                 return Ok(());
             }
             Err(Violation::Refused(reason)) => {
-                tracing::warn!(from, term, reason, "refused a message");
+                tracing::warn!(from = %self.named(from), term, reason, "refused a message");
                 return Ok(());
             }
             Err(Violation::DataLost { known, have }) => {
@@ -201,7 +201,7 @@ impl Node {
         }
         let message = body.to_raft(from, self.id, term);
         if let Err(error) = self.raw.step(message) {
-            tracing::debug!(from, %error, "raft did not take a message");
+            tracing::debug!(from = %self.named(from), %error, "raft did not take a message");
         }
         if leads && from == self.raw.raft.leader_id {
             self.elections.led_at = self.now.mono;

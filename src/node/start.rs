@@ -84,7 +84,7 @@ impl Node {
             leadership: Leadership { term: raw.raft.term, leader: 0 },
             next_tick: now.mono + config.heartbeat,
             persistence: Persistence::new(checkpoint, boot.checkpoint_bytes, now.mono),
-            local: LocalSessions::new(config.timings().election()),
+            local: LocalSessions::new(config.timings().election(), config.audit),
             read_index: ReadIndexRequests::new(config.seed),
             versions: Versions::new(config.version),
             membership: Membership::new(me, config.policy),

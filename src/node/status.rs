@@ -8,7 +8,7 @@ use crate::node::bootstrap::Founding;
 use crate::node::io::{NodeStatus, WatchId};
 use crate::node::stored::Identity;
 use crate::planted::{Bug, planted};
-use crate::types::membership::{Member, NodeId};
+use crate::types::membership::{Member, Named, NodeId};
 use crate::types::metrics::Metrics;
 use crate::types::watch::WatchInfo;
 
@@ -42,6 +42,20 @@ impl Node {
     #[cfg(test)]
     pub(crate) fn watch_count(&self) -> usize {
         self.replica.watches.len()
+    }
+
+    /// A node, as a log line names it.
+    pub(in crate::node) fn named(&self, node: NodeId) -> Named {
+        let known = self.membership.handed.iter().flatten().find(|member| member.node == node);
+        let own = (node == self.id).then_some(&self.membership.me);
+        let address = known.or(own).map(|member| member.address.clone());
+        Named { node, address }
+    }
+
+    /// How many entries of its log it has not applied.
+    pub(crate) fn unapplied(&self) -> u64 {
+        let log = &self.raw.raft.raft_log;
+        log.last_index().saturating_sub(log.applied)
     }
 
     /// The end of the log.

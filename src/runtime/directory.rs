@@ -26,6 +26,7 @@ use crate::storage::{
     Begin, DiskStore, LogStore, Provisional, Replacement, StorageError, StoreOptions,
 };
 use crate::types::error::{Error, Result};
+use crate::types::membership::Named;
 use crate::types::membership::node_id;
 
 /// What to report about the data directory of a running instance.
@@ -149,10 +150,12 @@ fn open(dir: &Path, address: &str, config: &NodeConfig, now: Now) -> Started {
             let identity = newcomer(address)?;
             let (hard_state, meta, state) = nothing();
             store.found(&identity, hard_state, &meta, &mut ChunkWriter::full(state))?;
-            tracing::info!(node = identity.node, "a new data directory");
+            tracing::info!(node = %Named::of(identity.node), "a new data directory");
         }
     }
     let node = boot(&mut store, config.clone(), now)?;
+    let (replay, znodes) = (node.unapplied(), node.machine().tree().len());
+    tracing::info!(dir = %dir.display(), znodes, replay, "the data directory is open");
     Ok((Box::new(store), node))
 }
 

@@ -7,9 +7,12 @@
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
 
+use tracing::Span;
+
 use crate::node::io::{Answered, WatchId};
 use crate::node::query::Answer;
 use crate::runtime::pending::Slot;
+use crate::runtime::spans;
 use crate::runtime::watch_sender::WatchSender;
 use crate::types::acl::Id;
 use crate::types::error::{Error, Result};
@@ -123,15 +126,25 @@ impl Outgoing {
 /// Where an answer goes.
 #[derive(Debug)]
 pub(crate) enum AnswerSink {
-    Slot(Arc<Slot>),
-    Mailbox { to: Recipient, number: u64 },
+    /// A call, with the span that ends with its answer.
+    Slot(Arc<Slot>, Span),
+    Mailbox {
+        to: Recipient,
+        number: u64,
+    },
 }
 
 impl AnswerSink {
     pub(crate) fn complete(self, answered: Answered, outgoing: &mut Outgoing) {
         let Answered { zxid, answer, .. } = answered;
         match self {
-            AnswerSink::Slot(slot) => slot.complete(answer),
+            AnswerSink::Slot(slot, span) => {
+                if let Err(error) = &answer {
+                    spans::failed(&span, error);
+                }
+                drop(span);
+                slot.complete(answer);
+            }
             AnswerSink::Mailbox { to, number } => {
                 outgoing.add(&to, Delivery::Answer { number, zxid, answer });
             }
@@ -141,7 +154,11 @@ impl AnswerSink {
     /// There will be no answer.
     pub(crate) fn fail(self, error: Error) {
         match self {
-            AnswerSink::Slot(slot) => slot.complete(Err(error)),
+            AnswerSink::Slot(slot, span) => {
+                spans::failed(&span, &error);
+                drop(span);
+                slot.complete(Err(error));
+            }
             AnswerSink::Mailbox { to, number } => {
                 to.send(Delivery::Answer { number, zxid: Zxid::default(), answer: Err(error) });
             }

@@ -28,6 +28,7 @@ pub(crate) mod own_thread;
 pub(crate) mod pending;
 pub(crate) mod session;
 pub(crate) mod shared;
+mod spans;
 pub(crate) mod timers;
 mod uptime;
 pub(crate) mod watch_sender;
@@ -86,6 +87,7 @@ mod tests {
 
     fn config(version: u16) -> NodeConfig {
         NodeConfig {
+            audit: false,
             heartbeat: Time::from_millis(50),
             tick: Time::from_secs(2),
             timeouts: TimeoutBounds::of(Time::from_secs(2)),

@@ -318,6 +318,7 @@ mod tests {
         store.found(&identity, hard_state, &meta, &mut ChunkWriter::full(state)).unwrap();
         let builder = crate::Builder::default();
         let config = NodeConfig {
+            audit: false,
             heartbeat: builder.heartbeat,
             tick: builder.tick,
             timeouts: builder.timeouts(),

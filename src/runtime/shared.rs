@@ -26,7 +26,7 @@ use crate::runtime::pending::{Pending, Slot};
 use crate::runtime::session::SessionShared;
 use crate::runtime::timers::Timer;
 use crate::runtime::watch_sender::WatchSender;
-use crate::runtime::{expect, own_thread};
+use crate::runtime::{expect, own_thread, spans};
 use crate::security::auth::Schemes;
 use crate::sync::published::Published;
 use crate::transport::tcp::Wake;
@@ -211,9 +211,11 @@ impl NodeShared {
         let id = RequestId(self.next_id.fetch_add(1, Ordering::Relaxed));
         let slot = Arc::new(Slot::default());
         let pending = Pending::new(Arc::clone(&slot), self.clock.clone(), convert);
+        let request = request(id);
+        let span = spans::of(&request);
         let request = Request {
-            request: Some(request(id)),
-            sink: Some((id, AnswerSink::Slot(slot))),
+            request: Some(request),
+            sink: Some((id, AnswerSink::Slot(slot, span))),
             watch: watch.map(|(id, sender)| (id, WatchSink::Channel(Box::new(sender)))),
             asker: asker.into(),
         };

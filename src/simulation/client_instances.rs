@@ -174,6 +174,7 @@ impl World {
         let clock = Clock::new(clock);
         let now = Now { mono: clock.now(), wall_ms: clock.wall_ms() };
         let config = ClientConfig {
+            audit: false,
             heartbeat: plan.heartbeat,
             tick: plan.tick,
             timeouts: TimeoutBounds::of(plan.tick),

@@ -403,6 +403,7 @@ impl World {
         let process = &self.processes[place];
         let plan = &self.kernel.plan;
         let config = NodeConfig {
+            audit: false,
             heartbeat: plan.heartbeat,
             tick: plan.tick,
             timeouts: TimeoutBounds::of(plan.tick),

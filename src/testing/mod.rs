@@ -162,6 +162,13 @@ impl ClusterBuilder {
         self
     }
 
+    /// See [`Builder::audit`].
+    #[must_use]
+    pub fn audit(mut self, on: bool) -> ClusterBuilder {
+        self.settings = self.settings.audit(on);
+        self
+    }
+
     /// See [`Builder::max_voters`].
     #[must_use]
     pub fn max_voters(mut self, voters: usize) -> ClusterBuilder {

@@ -111,6 +111,7 @@ impl Nodes {
         };
         let mut store = disk.open();
         let config = NodeConfig {
+            audit: self.settings.audit,
             heartbeat: self.settings.heartbeat,
             tick: self.settings.tick,
             timeouts: self.settings.timeouts(),
@@ -145,6 +146,7 @@ impl Nodes {
         self.members[node].node = self.next_id;
         self.next_id += 1;
         let config = ClientConfig {
+            audit: self.settings.audit,
             heartbeat: self.settings.heartbeat,
             tick: self.settings.tick,
             timeouts: self.settings.timeouts(),

@@ -1,5 +1,7 @@
 //! The members of a cluster, and the values from which it is founded.
 
+use std::fmt;
+
 use serde::{Deserialize, Serialize};
 use xxhash_rust::xxh3::xxh3_64;
 
@@ -8,6 +10,29 @@ use crate::types::znode::Zxid;
 
 /// The number of a member, never 0.
 pub(crate) type NodeId = u64;
+
+/// A node's id as it is shown everywhere: in hexadecimal, with the address where that is known.
+#[derive(Clone, Debug)]
+pub(crate) struct Named {
+    pub(crate) node: NodeId,
+    pub(crate) address: Option<String>,
+}
+
+impl Named {
+    /// A node whose address is not known here.
+    pub(crate) fn of(node: NodeId) -> Named {
+        Named { node, address: None }
+    }
+}
+
+impl fmt::Display for Named {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.address {
+            Some(address) => write!(f, "{address} ({:016x})", self.node),
+            None => write!(f, "{:016x}", self.node),
+        }
+    }
+}
 
 /// A member of the cluster. Its id never changes and is never reused; everything else may change.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

@@ -168,8 +168,8 @@ impl Node {
             AdminRequest::Sessions { after } => self.report_sessions(*after),
             AdminRequest::Image { transfer, piece } => {
                 if *piece == 0 {
-                    let from = format_args!("{from:016x}");
-                    tracing::info!(target: audit::TARGET, from, "a client makes a backup");
+                    let from = self.named(from);
+                    tracing::info!(target: audit::TARGET, %from, "a client makes a backup");
                 }
                 let (of, now, machine) = ((from, *transfer), self.now.mono, &self.machine);
                 self.administration.images.piece(of, *piece, || machine.state(), now)
@@ -181,7 +181,7 @@ impl Node {
                     target: audit::TARGET,
                     ?action,
                     by,
-                    from = format_args!("{from:016x}"),
+                    from = %self.named(from),
                     result = ?reply,
                     "an operator's action"
                 );

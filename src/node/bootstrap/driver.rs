@@ -96,7 +96,7 @@ impl Node {
             None => Ok(()),
             Some(Outcome::Found(genesis)) => self.found(&genesis),
             Some(Outcome::Join { cluster }) => {
-                tracing::info!(node = self.id, cluster, "joining a cluster");
+                tracing::info!(node = %self.named(self.id), cluster = format_args!("{cluster:016x}"), "joining a cluster");
                 self.bootstrap.founding = None;
                 self.bootstrap.joins = true;
                 self.belong_to(cluster);
@@ -107,7 +107,7 @@ impl Node {
 
     /// Starts from this genesis, in place of the nothing that there was.
     fn found(&mut self, genesis: &Genesis) -> Result<(), String> {
-        tracing::info!(node = self.id, cluster = genesis.cluster, "founding a cluster");
+        tracing::info!(node = %self.named(self.id), cluster = format_args!("{:016x}", genesis.cluster), "founding a cluster");
         self.bootstrap.founding = None;
         let (hard_state, meta, state) = genesis.start();
         let checkpoint = Position { index: meta.index, term: meta.term };

@@ -72,7 +72,7 @@ use xxhash_rust::xxh3::xxh3_64_with_seed;
 use self::message::{Announcement, normal, normalised};
 use crate::node::io::{Hindrance, Time};
 use crate::planted::{Bug, planted};
-use crate::types::membership::{Ballot, Genesis, Member, NodeId, Pledge, Promise};
+use crate::types::membership::{Ballot, Genesis, Member, Named, NodeId, Pledge, Promise};
 
 /// How often a node repeats an unchanged announcement, which may have been lost.
 const ANNOUNCE_PERIOD: Duration = Duration::from_secs(1);
@@ -187,8 +187,8 @@ impl Founding {
     /// lifts that. What it has pledged stands, since the others may have started from it.
     pub(crate) fn hinder(&mut self, hindrance: Option<Hindrance>) {
         if let Some(hindrance) = &hindrance {
-            let (node, reason) = (self.me.node, &hindrance.reason);
-            tracing::info!(node, reason, "this instance founds no cluster for now");
+            let (node, reason) = (Named::of(self.me.node), &hindrance.reason);
+            tracing::info!(%node, reason, "this instance founds no cluster for now");
         }
         self.hindrance = hindrance;
     }
@@ -243,9 +243,9 @@ impl Founding {
         }
         let before = self.vetoes.insert(address, announcement.cluster);
         if before != Some(announcement.cluster) {
-            let (node, address, cluster) =
-                (self.me.node, &announcement.member.address, announcement.cluster);
-            tracing::info!(node, address, cluster, "a peer belongs to a cluster: none is founded");
+            let (node, address) = (Named::of(self.me.node), &announcement.member.address);
+            let cluster = format_args!("{:016x}", announcement.cluster);
+            tracing::info!(%node, address, cluster, "a peer belongs to a cluster: none is founded");
         }
     }
 

@@ -8,7 +8,7 @@ use crate::node::replica::server::CLAIMS_BYTES_MAX;
 use crate::node::versions::PATIENCE_TICKS;
 use crate::planted::{Bug, if_planted, planted};
 use crate::types::membership;
-use crate::types::membership::{MEMBERS_MAX, NodeId};
+use crate::types::membership::{MEMBERS_MAX, Named, NodeId};
 use crate::types::session::SessionState;
 
 /// For how many heartbeats a member that was asked may be silent, or be without a leader.
@@ -83,7 +83,7 @@ impl Client {
             PeerMessage::LetGo { attachment, reason, elsewhere } => {
                 let ours = |of: &super::Attachment| of.member == from && of.id == attachment;
                 if self.attached.as_ref().is_some_and(ours) {
-                    tracing::debug!(client = self.id, member = from, reason, "let go");
+                    tracing::debug!(client = %Named::of(self.id), member = %self.named(from), reason, "let go");
                     if let Some(elsewhere) = elsewhere {
                         self.look_elsewhere(from, *elsewhere);
                     }
@@ -126,7 +126,7 @@ impl Client {
     /// Takes in the members that a member reports.
     fn learn(&mut self, members: Vec<membership::Member>, availability: Availability) {
         if !are_members(&members, &availability) {
-            tracing::warn!(client = self.id, "a member reports an impossible list of members");
+            tracing::warn!(client = %Named::of(self.id), "a member reports an impossible list of members");
             if let Some(member) = self.attached.as_ref().map(|attached| attached.member) {
                 self.lose_member(member, self.avoided_until());
             }
@@ -147,7 +147,7 @@ impl Client {
     /// leaves any other member and ignores what it sends.
     fn is_of(&mut self, cluster: u64) -> bool {
         if self.cluster == 0 && cluster != 0 {
-            tracing::info!(client = self.id, cluster = format_args!("{cluster:016x}"), "attached");
+            tracing::info!(client = %Named::of(self.id), cluster = format_args!("{cluster:016x}"), "attached");
             self.cluster = cluster;
             self.effects.cluster = Some(cluster);
         }
@@ -159,7 +159,7 @@ impl Client {
                 "it belongs to another cluster ({cluster:016x}, not {:016x})",
                 self.cluster
             );
-            tracing::warn!(client = self.id, member, reason, "a member is left");
+            tracing::warn!(client = %Named::of(self.id), member = %self.named(member), reason, "a member is left");
             self.lose_member(member, self.avoided_until());
             self.missed(member, Problem { reason, refused: true });
         }
@@ -173,7 +173,7 @@ impl Client {
     /// The member serves no longer, if it did. The client looks for another one.
     pub(super) fn lose_member(&mut self, member: NodeId, avoided_until: Time) {
         if self.attached.as_ref().is_some_and(|attached| attached.member == member) {
-            tracing::debug!(client = self.id, member, "lost its member");
+            tracing::debug!(client = %Named::of(self.id), member = %self.named(member), "lost its member");
             self.forget_member();
         }
         if avoided_until > Time::ZERO {

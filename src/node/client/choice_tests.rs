@@ -45,6 +45,7 @@ impl Seat {
     fn unserved(id: NodeId, learners: impl IntoIterator<Item = NodeId>) -> Seat {
         let now = Now { mono: Time::ZERO, wall_ms: 0 };
         let config = ClientConfig {
+            audit: false,
             heartbeat: HEARTBEAT,
             tick: TICK,
             timeouts: TimeoutBounds::of(TICK),

@@ -25,6 +25,7 @@ impl Seat {
     fn new() -> Seat {
         let now = Now { mono: Time::ZERO, wall_ms: 0 };
         let config = ClientConfig {
+            audit: false,
             heartbeat: HEARTBEAT,
             tick: TICK,
             timeouts: TimeoutBounds::of(TICK),

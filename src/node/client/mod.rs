@@ -50,7 +50,7 @@ use crate::node::sessions::read_index::ReadIndexRequests;
 use crate::planted::{Bug, planted};
 use crate::types::error::Error;
 use crate::types::membership;
-use crate::types::membership::NodeId;
+use crate::types::membership::{Named, NodeId};
 use crate::types::session::SessionState;
 use crate::types::version::FIRST;
 use crate::types::watch::WatchInfo;
@@ -76,6 +76,8 @@ pub(crate) struct ClientConfig {
     pub(crate) timeouts: TimeoutBounds,
     /// The highest version that it supports.
     pub(crate) version: u16,
+    /// Whether it writes an audit log.
+    pub(crate) audit: bool,
     /// A random number for each start.
     pub(crate) seed: u64,
 }
@@ -168,7 +170,7 @@ impl Client {
             availability: Availability::default(),
             attached: None,
             attachments: 0,
-            local: LocalSessions::new(config.heartbeat * ELECTION_TICKS as u32),
+            local: LocalSessions::new(config.heartbeat * ELECTION_TICKS as u32, config.audit),
             claimed: BTreeSet::new(),
             read_index: ReadIndexRequests::new(config.seed),
             calls: BTreeMap::new(),
@@ -261,6 +263,11 @@ impl Client {
             all.entry(*node).or_insert(Some(Problem { reason, refused: false }));
         }
         all.into_iter().collect()
+    }
+
+    /// A member, as a log line names it.
+    fn named(&self, node: NodeId) -> Named {
+        Named { node, address: self.roster.get(&node).map(|member| member.address.clone()) }
     }
 
     /// The members that it is connected with, or has tried to reach.
@@ -429,9 +436,9 @@ impl Client {
 
     fn stop(&mut self, reason: String) {
         if reason == LEFT {
-            tracing::info!(client = self.id, "the client has left, and stops");
+            tracing::info!(client = %Named::of(self.id), "the client has left, and stops");
         } else {
-            tracing::error!(client = self.id, reason, "the client stops");
+            tracing::error!(client = %Named::of(self.id), reason, "the client stops");
         }
         let error = Error::Stopped { reason: reason.clone() };
         self.local.stop(&error, &mut self.effects);

@@ -105,6 +105,7 @@ impl Storm {
         for id in FIRST_CLIENT..FIRST_CLIENT + CLIENTS {
             let (heartbeat, tick) = (HEARTBEAT, TICK);
             let config = ClientConfig {
+                audit: false,
                 heartbeat,
                 tick,
                 timeouts: crate::node::TimeoutBounds::of(tick),

@@ -146,7 +146,7 @@ impl Node {
         self.membership.forget_strangers(|node| matched.contains_key(node));
         // Also before it serves, which it does as soon as its own disk has the first entry of its term.
         if self.is_in_the_way() {
-            tracing::warn!(node = self.id, "a leader that cannot commit makes way for another");
+            tracing::warn!(node = %self.named(self.id), "a leader that cannot commit makes way for another");
             let term = self.raw.raft.term;
             self.raw.raft.become_follower(term, 0);
             return;
@@ -155,7 +155,7 @@ impl Node {
             let first = self.raw.raft.lead_transferee.is_none();
             self.resign();
             if first && self.raw.raft.lead_transferee.is_some() {
-                tracing::warn!(node = self.id, "a leader with a slow disk hands over to another");
+                tracing::warn!(node = %self.named(self.id), "a leader with a slow disk hands over to another");
             }
         }
 
@@ -175,7 +175,7 @@ impl Node {
         let action = plan(&view, &self.membership.policy);
         self.report_health(view.placed(action.as_ref()));
         if let Some(action) = action {
-            tracing::info!(?action, "a change of the members");
+            tracing::info!(node = %self.named(self.id), ?action, "a change of the members");
             self.change_members(action);
         }
     }

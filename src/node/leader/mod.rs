@@ -38,7 +38,7 @@ use crate::node::message::PeerMessage;
 use crate::node::raft::probes::Probes;
 use crate::node::raft::snapshot_transfer::Outgoing;
 use crate::planted::{Bug, planted};
-use crate::types::membership::NodeId;
+use crate::types::membership::{Named, NodeId};
 use crate::types::znode::SessionId;
 
 /// How long an heir may take to lead before another one is chosen, in heartbeats.
@@ -146,7 +146,7 @@ impl Leading {
             _ => false,
         };
         if forged {
-            tracing::warn!(from, "refused a request that its sender may not make");
+            tracing::warn!(from = %Named::of(from), "refused a request that its sender may not make");
         } else if self.serves() {
             self.admission.admit(request, machine);
         } else {

@@ -121,7 +121,7 @@ impl Node {
         let applied = self.raw.store().applied();
         let current =
             raft_leads(&self.raw) && message.get_snapshot().get_metadata().index == applied.index;
-        let is_voter = self.is_voter(message.to);
+        let (is_voter, named) = (self.is_voter(message.to), self.named(message.to));
         let outgoing = self.leading.as_mut().map(|leading| &mut leading.outgoing);
         let fits = |outgoing: &&mut Outgoing| is_voter || outgoing.takes_learner(message.to);
         let Some(outgoing) = outgoing.filter(fits).filter(|_| current) else {
@@ -133,7 +133,8 @@ impl Node {
         meta.index -= u64::from(planted(Bug::SnapshotMislabelled));
         meta.index += u64::from(planted(Bug::SnapshotAhead));
         let (term, state) = (message.term, self.machine.state());
-        tracing::info!(to = message.to, index = meta.index, "sending a snapshot");
+        let (to, znodes) = (named, self.machine.tree().len());
+        tracing::info!(to = %to, index = meta.index, znodes, "sending the state");
         self.metrics.snapshots_sent += 1;
         let messages = outgoing.begin(message.to, term, meta, state, self.now.mono);
         self.effects.messages.extend(messages.into_iter().map(|part| (message.to, part)));
@@ -148,7 +149,7 @@ impl Node {
         let Some(Received { meta, machine, bytes }) = staged else {
             return Err("Raft restored a snapshot that was not received".to_owned());
         };
-        tracing::info!(index = meta.index, zxid = meta.zxid, "installing a snapshot");
+        tracing::info!(index = meta.index, zxid = meta.zxid, "the state of a leader was received");
         self.metrics.snapshots_installed += 1;
         let position = Position { index: meta.index, term: meta.term };
         let old = self.machine.tree();
@@ -319,7 +320,7 @@ impl Node {
         match self.hashes.note(index, of, hash, self.id, voters) {
             Verdict::Agree => Ok(()),
             Verdict::Disagree => {
-                tracing::error!(index, peer = of, "replicas disagree on the state at this index");
+                tracing::error!(index, peer = %self.named(of), "replicas disagree on the state at this index");
                 Ok(())
             }
             Verdict::Diverged => Err(format!(

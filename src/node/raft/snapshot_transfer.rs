@@ -16,7 +16,7 @@ use crate::node::io::{DiskOp, Time};
 use crate::node::message::{PeerMessage, RaftBody};
 use crate::node::raft::numbers_of;
 use crate::node::stored::SnapshotMeta;
-use crate::types::membership::NodeId;
+use crate::types::membership::{Named, NodeId};
 
 /// How many chunks may be under way to one peer.
 const WINDOW: u32 = 8;
@@ -192,6 +192,9 @@ pub(crate) struct Received {
     pub(crate) bytes: u64,
 }
 
+/// The log says each time that so much of a state was received.
+const SAID_BYTES: u64 = 256 << 20;
+
 impl Incoming {
     /// Takes a chunk and says what to answer; or by which version the cluster acts, if this node
     /// can do `newest` at most and that is more.
@@ -222,12 +225,17 @@ impl Incoming {
                 Err(version)
             }
             Ok(()) => {
+                let before = receiving.bytes;
                 receiving.next += 1;
                 receiving.bytes += bytes.len() as u64;
+                if number == 0 || before / SAID_BYTES != receiving.bytes / SAID_BYTES {
+                    let (from, bytes) = (Named::of(from), receiving.bytes);
+                    tracing::info!(%from, bytes, "receiving the leader's state");
+                }
                 Ok(PeerMessage::SnapshotAck { transfer, next: receiving.next })
             }
             Err(reason) => {
-                tracing::warn!(from, number, reason, "a snapshot chunk does not decode");
+                tracing::warn!(from = %Named::of(from), number, reason, "a snapshot chunk does not decode");
                 self.receiving = None;
                 Ok(PeerMessage::SnapshotAbort { transfer })
             }
@@ -267,7 +275,7 @@ impl Incoming {
             }
             Err(reason) => {
                 let (from, index) = (ours.from, ours.meta.index);
-                tracing::warn!(from, index, reason, "a snapshot does not add up");
+                tracing::warn!(from = %Named::of(from), index, reason, "a snapshot does not add up");
                 None
             }
         };

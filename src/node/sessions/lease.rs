@@ -185,7 +185,7 @@ mod tests {
 
     /// One session with a timeout of 10 s, opened at 100 s.
     fn opened(effects: &mut Effects) -> (LocalSessions, SessionId) {
-        let mut sessions = LocalSessions::new(S);
+        let mut sessions = LocalSessions::new(S, false);
         let (session, holder) = (SessionId(1), 2);
         let command = Command::Open { secret: [0; 16], timeout_ms: 10_000, owner: 1, base: 0 };
         sessions.open(RequestId(1), session, holder, 10 * S, command, effects);
@@ -216,7 +216,7 @@ mod tests {
     /// which lagged, had seen that.
     #[test]
     fn a_session_that_may_be_open_is_renewed() {
-        let mut sessions = LocalSessions::new(S);
+        let mut sessions = LocalSessions::new(S, false);
         let command = Command::Open { secret: [0; 16], timeout_ms: 6_000, owner: 1, base: 0 };
         sessions.open(RequestId(1), SessionId(1), 2, 6 * S, command, &mut Effects::default());
         assert!(!sessions.has_renewals(100 * S), "it was not sent");

@@ -75,10 +75,12 @@ pub(crate) struct LocalSessions {
     ready: BTreeSet<SessionId>,
     /// Sessions whose next wait is a sync or a watch that this replica has to catch up with.
     catching_up: BTreeSet<SessionId>,
+    /// Whether their writes are put into the audit log.
+    audit: bool,
 }
 
 impl LocalSessions {
-    pub(crate) fn new(patience: Duration) -> LocalSessions {
+    pub(crate) fn new(patience: Duration, audit: bool) -> LocalSessions {
         LocalSessions {
             patience,
             sessions: BTreeMap::new(),
@@ -95,6 +97,7 @@ impl LocalSessions {
             syncs: BTreeMap::new(),
             ready: BTreeSet::new(),
             catching_up: BTreeSet::new(),
+            audit,
         }
     }
 
@@ -275,7 +278,9 @@ impl LocalSessions {
         }
         (held.moved_at, held.patience) = (now, self.patience);
         let closed = matches!(write.command, Command::Close);
-        audit::note(session, &held.ids, &write.command, result);
+        if self.audit {
+            audit::note(session, &held.ids, &write.command, result);
+        }
         if let Ok(Reply::Ids(ids)) = result {
             held.ids = Arc::new(ids.clone());
             effects.ids.push((held.holding(), ids.clone()));
@@ -320,7 +325,9 @@ impl LocalSessions {
             return;
         };
         (held.moved_at, held.patience) = (now, self.patience);
-        audit::note(session, &held.ids, &opening.command, result);
+        if self.audit {
+            audit::note(session, &held.ids, &opening.command, result);
+        }
         match result {
             Ok(reply) => {
                 if let Reply::Session { timeout_ms } = reply {

@@ -164,7 +164,7 @@ mod tests {
     fn an_open_that_waited_for_a_member_rests_on_what_that_member_has() {
         const S: Time = Time::from_secs(1);
         let (session, holder) = (SessionId(1), 2);
-        let mut sessions = LocalSessions::new(S);
+        let mut sessions = LocalSessions::new(S, false);
         let open = Command::Open { secret: [0; 16], timeout_ms: 10_000, owner: 1, base: 0 };
         sessions.open(RequestId(1), session, holder, 10 * S, open, &mut Effects::default());
         let base = |sessions: &LocalSessions| sessions.get(session).and_then(|held| held.base());
@@ -183,7 +183,7 @@ mod tests {
     fn a_write_behind_a_stale_open_is_sent_again() {
         const S: Time = Time::from_secs(1);
         let (session, holder) = (SessionId(1), 2);
-        let mut sessions = LocalSessions::new(S);
+        let mut sessions = LocalSessions::new(S, false);
         let mut effects = Effects::default();
         let open = Command::Open { secret: [0; 16], timeout_ms: 10_000, owner: 1, base: 0 };
         sessions.open(RequestId(1), session, holder, 10 * S, open, &mut effects);

@@ -346,6 +346,7 @@ impl Cluster {
             boot.outline.push(entry.index, entry.term, entry.data.len() as u64);
         }
         let config = NodeConfig {
+            audit: false,
             heartbeat: HEARTBEAT,
             tick: TICK,
             timeouts: TimeoutBounds::of(TICK),

@@ -22,7 +22,7 @@ use super::incoming_connection::{Closed, IncomingConnection};
 use super::outgoing_connection::WRITES_PER_TURN;
 use super::queue::WriteQueue;
 use crate::node::message::{MESSAGE_BYTES_MAX, PeerMessage};
-use crate::types::membership::NodeId;
+use crate::types::membership::{Named, NodeId};
 
 /// How much may wait for one client. The node drops a client that leaves half of that
 /// unacknowledged.
@@ -171,7 +171,7 @@ impl Incoming {
             // The client notices at its next message, and starts again.
             Err(rejected) => {
                 Counters::add(&context.shared.counters.messages_dropped, 1);
-                tracing::debug!(peer = node, ?rejected, "a message for a client was dropped");
+                tracing::debug!(peer = %Named::of(node), ?rejected, "a message for a client was dropped");
             }
         }
         if connection.wants_flush() {

@@ -26,7 +26,7 @@ use super::{Counters, LISTENER};
 use crate::transport::TransportEvent;
 use crate::transport::handshake::{self, RefusalCode};
 use crate::transport::secure::Side;
-use crate::types::membership::NodeId;
+use crate::types::membership::{Named, NodeId};
 
 /// The most connections accepted before existing ones have their turn.
 const ACCEPTS_PER_TURN: usize = 64;
@@ -291,6 +291,7 @@ impl Incoming {
             ConnectionState::Peer(identity) => Some(identity.node),
             ConnectionState::Handshaking { .. } | ConnectionState::Rival { .. } => None,
         };
+        let peer = peer.map(|peer| tracing::field::display(Named::of(peer)));
         match closed {
             Closed::End => tracing::debug!(%address, peer, "connection closed"),
             Closed::Failed(error) => tracing::debug!(%address, peer, %error, "connection failed"),

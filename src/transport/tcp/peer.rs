@@ -27,7 +27,7 @@ use crate::node::message::PeerMessage;
 use crate::security::Security;
 use crate::transport::TransportEvent;
 use crate::transport::handshake::{Hello, Refusal, RefusalCode, Responder};
-use crate::types::membership::NodeId;
+use crate::types::membership::{Named, NodeId};
 use crate::types::version::OLDEST;
 
 /// After a refusal, the next attempt waits this many times the longest pause.
@@ -407,7 +407,7 @@ impl DialledPeer {
         self.is_elsewhere = false;
         match self.target {
             Target::Node(peer) => {
-                tracing::info!(peer, address = self.address, version, "connected");
+                tracing::info!(peer = %Named::of(peer), address = self.address, version, "connected");
                 if context.is_client()
                     && let Some(connection) = self.link.connection()
                 {

@@ -6,6 +6,7 @@ use super::event_loop::Context;
 use super::failure::{Failure, FailureKind};
 use super::peer::Target;
 use crate::transport::TransportEvent;
+use crate::types::membership::Named;
 
 /// A peer may not have started yet: for this long, no warning is logged about it.
 const STARTS_WITHIN: Duration = Duration::from_secs(10);
@@ -59,10 +60,11 @@ impl Reports {
             Target::Node(peer) => Some(peer),
             Target::Seed(_) => None,
         };
+        let shown = peer.map(|peer| tracing::field::display(Named::of(peer)));
         if warns {
-            tracing::warn!(peer, address, reason, "unreachable");
+            tracing::warn!(peer = shown, address, reason, "unreachable");
         } else {
-            tracing::info!(peer, address, reason, "not reached yet");
+            tracing::info!(peer = shown, address, reason, "not reached yet");
         }
         self.is_warned_of = warns;
         if is_known {

@@ -78,6 +78,10 @@ pub(crate) struct Arguments {
     #[arg(long, alias = "skipACL", action = ArgAction::Set, num_args = 0..=1)]
     #[arg(default_value = "no", default_missing_value = "yes", value_parser = BoolishValueParser::new())]
     skip_acl: bool,
+    /// Whether who changed what is written to the log, with the target `quorate::audit`.
+    #[arg(long, alias = "audit.enable", action = ArgAction::Set, num_args = 0..=1)]
+    #[arg(default_value = "no", default_missing_value = "yes", value_parser = BoolishValueParser::new())]
+    audit: bool,
     /// Whether writes beyond the hard limit of a quota are refused: they always are.
     #[arg(long, alias = "enforceQuota", num_args = 0..=1)]
     #[arg(default_value = "yes", default_missing_value = "yes", value_parser = enforced)]
@@ -136,6 +140,7 @@ impl Arguments {
         if let Some(address) = &self.listen {
             builder = builder.listen(address);
         }
+        builder = builder.audit(self.audit);
         if let Some(digest) = &self.super_digest {
             builder = builder.super_user(Id::new("digest", digest));
         }

@@ -8,7 +8,7 @@ use crate::node::message::PeerMessage;
 use crate::node::replica::server::{Asker, CLIENTS_MAX, ServedClient, may_write};
 use crate::node::sessions::queue::Turn;
 use crate::node::{FORWARD_BYTES_MAX, Node};
-use crate::types::membership::NodeId;
+use crate::types::membership::{Named, NodeId};
 use crate::types::path;
 use crate::types::znode::SessionId;
 
@@ -76,7 +76,7 @@ impl Node {
         let mut writes = Vec::new();
         for ask in messages {
             if let Err(reason) = self.take_client_message(from, ask, &mut writes) {
-                tracing::warn!(client = from, reason, "refused what a client asks for");
+                tracing::warn!(client = %Named::of(from), reason, "refused what a client asks for");
                 return self.let_go(from, attachment, reason);
             }
         }

@@ -139,7 +139,8 @@ impl Source {
     }
 
     fn connect(&self) -> Result<Connection, Failure> {
-        let server = &self.servers[self.current];
+        let server = self.servers.get(self.current);
+        let server = server.ok_or_else(|| io::Error::other("no server was given"))?;
         let mut connection = Connection::open(server)?;
         let hello = ConnectRequest {
             protocol_version: 0,

@@ -194,8 +194,11 @@ fn an_instance_and_its_cluster() {
     status.state_hash = Some(0x2a);
     status.former_data = vec![PathBuf::from("before-1")];
     let member = &status.members[0];
+    assert!(status.cluster.is_some() && member.id.len() == 16);
     let form = json!({
         "address": status.address,
+        "id": status.id,
+        "cluster": status.cluster,
         "leader": status.leader,
         "is_leader": status.is_leader,
         "term": status.term,
@@ -207,6 +210,7 @@ fn an_instance_and_its_cluster() {
         "version": status.version,
         "members": [{
             "address": status.address,
+            "id": status.id,
             "zone": "",
             "votes": member.votes,
             "is_self": true,

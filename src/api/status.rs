@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::path::PathBuf;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use crossbeam_channel::Receiver;
@@ -34,6 +35,10 @@ const READY_WITHIN: Duration = Duration::from_secs(5);
 pub struct Status {
     /// The address of this instance.
     pub address: String,
+    /// Its id, in hexadecimal, as in the log.
+    pub id: String,
+    /// The id of its cluster, in hexadecimal; `None` before it has one.
+    pub cluster: Option<String>,
     /// The address of the leader, if one is known.
     pub leader: Option<String>,
     /// Whether it is this instance.
@@ -88,6 +93,8 @@ pub struct Status {
 pub struct MemberStatus {
     /// Its address.
     pub address: String,
+    /// Its id, in hexadecimal, as in the log.
+    pub id: String,
     /// The zone that it was configured with; empty if none.
     pub zone: String,
     /// Whether it votes. Other members have a replica and no vote.
@@ -180,6 +187,7 @@ impl Coordinator {
             let is_self = member.node == shared.node;
             MemberStatus {
                 address: member.address.clone(),
+                id: format!("{:016x}", member.node),
                 zone: member.zone.clone(),
                 votes: status.availability.voters.contains(&member.node),
                 is_self,
@@ -191,8 +199,11 @@ impl Coordinator {
             }
         });
         let replica = shared.has_replica;
+        let cluster = shared.cluster.load(Ordering::Relaxed);
         Status {
             address: self.address(),
+            id: format!("{:016x}", shared.node),
+            cluster: (cluster != 0).then(|| format!("{cluster:016x}")),
             leader: status.leader.and_then(|leader| shared.address(leader)),
             is_leader: status.is_leader,
             term: replica.then_some(status.term),

@@ -172,8 +172,13 @@ fn an_operator_moves_the_lead_ends_sessions_and_removes_the_dead() {
     while cluster.json(&["status"])["availability"]["healthy"]["spare"] != 1 {}
     for to in [0, 1, 2] {
         let address = cluster.members[to].address();
-        assert_eq!(cluster.well(&["move-leader", &address]), format!("{address} leads\n"));
-        assert_eq!(cluster.json(&["status"])["leader"].as_str(), Some(address.as_str()));
+        // Where processors are few, another one may be elected in between.
+        loop {
+            assert_eq!(cluster.well(&["move-leader", &address]), format!("{address} leads\n"));
+            if cluster.json(&["status"])["leader"].as_str() == Some(&address) {
+                break;
+            }
+        }
     }
     let (code, _, error) = cluster.run(&["move-leader", "10.0.0.1:1"]);
     assert!(code == 1 && error.contains("the members are"), "{error}");

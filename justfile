@@ -42,10 +42,15 @@ test:
 fuzz:
     .ci/run fuzz
 
-# Runs the tests of ZooKeeper's wire protocol, which only the feature `gateway` builds.
+# Runs the tests of ZooKeeper's wire protocol, which only the feature `gateway` builds, and builds all programs.
 [group('ci')]
 gateway:
     .ci/run gateway
+
+# Runs ZooKeeper's own clients against the gateway, and `loom` beside them.
+[group('ci')]
+clients:
+    .ci/run clients
 
 # Checks what threads share in every order of their turns, and that planted faults are found.
 [group('ci')]

@@ -3,7 +3,7 @@
 //!
 //! `cargo run --example admin --features admin` prints the addresses of the pages and runs until its standard
 //! input ends (Ctrl-D). A line with the address of a member closes that member; a line `again` starts it once
-//! more.
+//! more. With the variable `QUORATE_ADMIN_TOKEN` the pages ask for that token.
 
 use std::io::BufRead;
 use std::path::Path;
@@ -31,7 +31,11 @@ fn start(peers: &[String], address: &str, data: &Path) -> Result<Member> {
         .zone(format!("zone-{}", peers.iter().take_while(|peer| *peer != address).count() + 1))
         .data_dir(data.join(address.replace(':', "_")))
         .join(peers)?;
-    let admin = Admin::builder().writable(true).serve(&coordinator, "127.0.0.1:0")?;
+    let mut admin = Admin::builder().writable(true);
+    if let Ok(token) = std::env::var("QUORATE_ADMIN_TOKEN") {
+        admin = admin.token(token);
+    }
+    let admin = admin.serve(&coordinator, "127.0.0.1:0")?;
     Ok(Member { coordinator, admin })
 }
 

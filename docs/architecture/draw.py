@@ -227,9 +227,9 @@ def layers():
             continue
         for n, line in enumerate(wrapped(modules_of(folder), width - 24, 4 if height > 90 else 2)):
             picture.words(x + 12, y + 40 + 15 * n, line, "small")
-    picture.words(30, 824, "An arrow goes from a folder to one that it uses; arrows that follow from others are left out.")
+    picture.words(30, 920, "An arrow goes from a folder to one that it uses; arrows that follow from others are left out.")
     beside = ", ".join(name for name in listed("BESIDE") if name != "lib.rs")
-    picture.words(30, 844, f"Green: deterministic, without threads, clocks, sockets and files. Beside the layers: {beside}.")
+    picture.words(30, 940, f"Green: deterministic, without threads, clocks, sockets and files. Beside the layers: {beside}.")
     return picture.text()
 
 

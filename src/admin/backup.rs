@@ -2,9 +2,11 @@
 
 use std::fs::File;
 use std::io::{self, Read};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+
+use once_cell::sync::OnceCell;
 
 use crate::api::coordinator::Coordinator;
 use crate::recovery::Backup;
@@ -13,6 +15,10 @@ use crate::types::error::{Error, Result};
 
 /// How much of it is read at once.
 const PIECE_BYTES: u64 = 64 << 10;
+
+/// How the names of the files begin, before what is this process's own.
+const PREFIX: &str = "quorate-backup-";
+static PROCESS: OnceCell<u64> = OnceCell::new();
 
 /// Set while there is a backup: one is made and read at a time, so the disk holds no more.
 #[derive(Debug)]
@@ -32,6 +38,18 @@ impl Drop for Temporary {
     fn drop(&mut self) {
         // Where an open file can be deleted, it is gone already.
         let _ = std::fs::remove_file(&self.0);
+    }
+}
+
+/// Deletes what former processes left behind when they were killed. Nobody else has the directory now.
+fn clear(directory: &Path, own: &str) {
+    let Ok(entries) = std::fs::read_dir(directory) else { return };
+    for entry in entries.flatten() {
+        let name = entry.file_name();
+        if name.to_str().is_some_and(|name| name.starts_with(PREFIX) && !name.starts_with(own)) {
+            // It is tried again next time.
+            let _ = std::fs::remove_file(entry.path());
+        }
     }
 }
 
@@ -55,10 +73,16 @@ impl Spool {
             return Ok(None);
         }
         let permit = Permit(Arc::clone(under_way));
-        let directory = coordinator.shared().directory();
-        let directory = directory.map_or_else(std::env::temp_dir, |dir| dir.path().to_owned());
-        let path = directory.join(format!("quorate-backup-{:016x}", entropy::number()?));
-        let path = Temporary(path);
+        let process = PROCESS.get_or_try_init(entropy::number)?;
+        let own = format!("{PREFIX}{process:016x}-");
+        let directory = match coordinator.shared().directory() {
+            Some(directory) => {
+                clear(directory.path(), &own);
+                directory.path().to_owned()
+            }
+            None => std::env::temp_dir(),
+        };
+        let path = Temporary(directory.join(format!("{own}{:016x}", entropy::number()?)));
         let backup = coordinator.backup(&path.0)?;
         let unusable = |error: io::Error| Error::FileUnusable {
             file: path.0.clone(),

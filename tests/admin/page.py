@@ -131,7 +131,9 @@ class Browser:
         return wait(lambda: self.run(script), what)
 
     def open(self, url):
+        self.run("window.isOld = true")
         self.call("Page.navigate", url=url)
+        self.wait("!window.isOld && document.readyState === 'complete'", f"{url} is loaded")
 
     def screen(self, width, height, dark=False, phone=False):
         self.call("Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=phone)
@@ -155,8 +157,11 @@ class Browser:
 class Example:
     """The cluster: each member's address, and that of its page."""
 
-    def __init__(self, program):
-        self.process = subprocess.Popen([program], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    def __init__(self, program, token=None):
+        environment = os.environ | ({"QUORATE_ADMIN_TOKEN": token} if token else {})
+        self.process = subprocess.Popen(
+            [program], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment
+        )
         self.pages = {}
         while (line := self.line()) != "ready":
             self.learn(line)
@@ -285,6 +290,21 @@ def check(browser, example, pictures):
     print("ok: the loss of the page's own member is said")
 
 
+def check_token(browser, page, token):
+    browser.screen(390, 844, phone=True)
+    browser.open(page)
+    browser.wait("!document.getElementById('login').hidden", "the page asks for the token")
+    assert browser.problems == [], browser.problems
+    enter = "document.getElementById('token').value = '%s'; document.querySelector('#login button').click()"
+    browser.run(enter % "another-token-of-its-length")
+    browser.wait(f"{text('login-error')} !== ''", "a wrong token is refused")
+    browser.run(enter % token)
+    browser.wait("document.querySelectorAll('.member').length === 3", "three members are shown")
+    browser.open(page)
+    browser.wait("document.querySelectorAll('.member').length === 3", "the token is kept in the tab")
+    print("ok: the token is asked for and kept")
+
+
 def draw(browser, here, pictures):
     os.makedirs(pictures, exist_ok=True)
     time.sleep(20)
@@ -310,17 +330,22 @@ def main():
     if chromium is None:
         print("skipped: there is no chromium (Debian: apt-get install chromium)")
         return
-    example = Example(arguments.program)
-    try:
-        browser = Browser(chromium)
+    for token in ["a-token-of-some-length", None]:
+        example = Example(arguments.program, token)
         try:
-            check(browser, example, arguments.pictures)
-        finally:
-            if browser.problems:
+            browser = Browser(chromium)
+            try:
+                if token:
+                    check_token(browser, next(iter(example.pages.values())), token)
+                else:
+                    check(browser, example, arguments.pictures)
+            except BaseException:
                 print("console:", *browser.problems[:10], sep="\n  ", file=sys.stderr)
-            browser.close()
-    finally:
-        example.close()
+                raise
+            finally:
+                browser.close()
+        finally:
+            example.close()
 
 
 if __name__ == "__main__":

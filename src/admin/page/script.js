@@ -220,9 +220,10 @@ function members(all, leader) {
     stale.push(of.stale);
     if (of.list.length) list.replaceChildren(facts(of.list));
     else list.replaceChildren(h('p', { class: 'bad' }, 'It does not report.'));
-    // In the order of their addresses, as they came.
-    $('members').append(element);
   }
+  // In the order of their addresses, as they came.
+  const order = all.map((member) => cards.get(member.id).element);
+  if (order.some((element, at) => $('members').children[at] !== element)) $('members').append(...order);
   for (const [id, { element }] of cards) {
     if (all.some((member) => member.id === id)) continue;
     element.remove();
@@ -301,7 +302,8 @@ function changed(events) {
     nodes.changed(event);
   }
   kept.length = Math.min(kept.length, 1000);
-  if (!paused) showChanges();
+  // Whoever reads them by keyboard keeps the place.
+  if (!paused && !$('changes').contains(document.activeElement)) showChanges();
 }
 
 function showChanges() {
@@ -376,7 +378,7 @@ function select(hash) {
 
 async function refresh() {
   if (!seen || document.hidden) return;
-  if (view === 'locks') await showLocks();
+  if (view === 'locks' && !$('lock-list').contains(document.activeElement)) await showLocks();
   if (view === 'sessions') await showSessions();
 }
 

@@ -469,6 +469,35 @@ fn idle_and_slow_clients_keep_nobody_out() {
     assert_eq!(get(&admin, "/live").status, 200);
 }
 
+#[test]
+fn a_client_that_takes_nothing_is_disconnected() {
+    let (cluster, coordinator, admin) = served(1);
+    let data = vec![b'x'; 1 << 20];
+    coordinator.session().create("/large", &data, CreateMode::Persistent).unwrap();
+    let mut stream = connect(admin.address());
+    // More than sockets hold.
+    let count = 64;
+    for _ in 0..count {
+        stream.write_all(b"GET /tree/large?raw HTTP/1.1\r\nHost: localhost\r\n\r\n").unwrap();
+    }
+    let mut first = [0; 1];
+    stream.read_exact(&mut first).unwrap();
+    // It is looked at with each step: the last answer may be begun meanwhile.
+    for _ in 0..100 {
+        cluster.advance(Duration::from_secs(21));
+        assert_eq!(get(&admin, "/tree/large?raw").body.len(), data.len());
+    }
+    let mut rest = 0;
+    let mut part = vec![0; 1 << 16];
+    while let Ok(taken) = stream.read(&mut part) {
+        if taken == 0 {
+            break;
+        }
+        rest += taken;
+    }
+    assert!(rest < count * data.len(), "it has got everything");
+}
+
 /// The next event of a stream, with its name.
 fn next(stream: &mut BufReader<TcpStream>) -> (String, Value) {
     let (mut line, mut name) = (String::new(), String::new());

@@ -5,14 +5,14 @@
 //! events -> server -> sockets of those who listen
 //! ```
 //!
-//! - [`server`] is the thread with the sockets; it waits for none of them, so slow clients hold up nobody.
-//!   [`connection`] is one of them, and [`workers`] are the threads that may wait for the cluster.
-//! - [`http`] is the protocol: bytes to requests, responses to bytes. It has all limits of a request.
-//! - [`guard`] refuses requests of other sites and those without the token, before anything else happens.
-//! - [`routes`] has what is answered at which path, and [`tree`] the znodes.
-//! - [`backup`] is the file of a backup on its way to its reader.
-//! - [`session`] is the session that reads and writes them, opened when it is first needed.
-//! - [`events`] samples the cluster, and watches it, while somebody listens.
+//! - `server` is the thread with the sockets; it waits for none of them, so slow clients hold up nobody.
+//!   `connection` is one of them, and `workers` are the threads that may wait for the cluster.
+//! - `http` is the protocol: bytes to requests, responses to bytes. It has all limits of a request.
+//! - `guard` refuses requests of other sites and those without the token, before anything else happens.
+//! - `routes` has what is answered at which path, and `tree` the znodes.
+//! - `backup` is the file of a backup on its way to its reader.
+//! - `session` is the session that reads and writes them, opened when it is first needed.
+//! - `events` samples the cluster, and watches it, while somebody listens.
 //! - `page/` is the page. It has no other source of data than these routes.
 //!
 //! Nothing that may block runs on the server's thread. The state of the cluster needs no session and no quorum:

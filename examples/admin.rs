@@ -5,6 +5,7 @@
 //! input ends (Ctrl-D). A line with the address of a member closes that member; a line `again` starts it once
 //! more. With the variable `QUORATE_ADMIN_TOKEN` the pages ask for that token.
 
+use std::collections::BTreeMap;
 use std::io::BufRead;
 use std::path::Path;
 use std::sync::Arc;
@@ -25,7 +26,7 @@ struct Member {
     admin: Admin,
 }
 
-fn start(peers: &[String], address: &str, data: &Path) -> Result<Member> {
+fn start(peers: &[String], address: &str, data: &Path, page: &str) -> Result<Member> {
     let coordinator = Coordinator::builder()
         .advertise(address)
         .zone(format!("zone-{}", peers.iter().take_while(|peer| *peer != address).count() + 1))
@@ -35,7 +36,7 @@ fn start(peers: &[String], address: &str, data: &Path) -> Result<Member> {
     if let Ok(token) = std::env::var("QUORATE_ADMIN_TOKEN") {
         admin = admin.token(token);
     }
-    let admin = admin.serve(&coordinator, "127.0.0.1:0")?;
+    let admin = admin.serve(&coordinator, page)?;
     Ok(Member { coordinator, admin })
 }
 
@@ -49,7 +50,7 @@ fn main() -> std::result::Result<(), Box<dyn std::error::Error>> {
     let data = std::env::temp_dir().join(format!("quorate-admin-{}", std::process::id()));
     let mut members = Vec::new();
     for address in &peers {
-        members.push((address.clone(), Some(start(&peers, address, &data)?)));
+        members.push((address.clone(), Some(start(&peers, address, &data, "127.0.0.1:0")?)));
     }
     for member in members.iter().filter_map(|(_, member)| member.as_ref()) {
         member.coordinator.wait_ready(Duration::from_secs(30))?;
@@ -68,17 +69,21 @@ fn main() -> std::result::Result<(), Box<dyn std::error::Error>> {
     };
 
     println!("ready");
+    let mut pages = BTreeMap::new();
     for line in std::io::stdin().lock().lines() {
         let line = line?;
         for (address, member) in &mut members {
             if line.trim() == "again" && member.is_none() {
-                *member = Some(start(&peers, address, &data)?);
+                // Where it was, so that the page finds it.
+                let page = pages.get(address).map_or("127.0.0.1:0", String::as_str);
+                *member = Some(start(&peers, address, &data, page)?);
                 if let Some(member) = member {
                     println!("{address} http://{}/", member.admin.address());
                 }
             } else if line.trim() == address
                 && let Some(Member { coordinator, admin }) = member.take()
             {
+                pages.insert(address.clone(), admin.address().to_string());
                 drop(admin);
                 coordinator.close();
                 println!("closed {address}");

@@ -287,7 +287,12 @@ def check(browser, example, pictures):
     assert example.line() == f"closed {own}"
     browser.wait("document.getElementById('link').dataset.state === 'lost'", "the loss of its own member is shown")
     assert "does not answer" in browser.run(text("banner"))
-    print("ok: the loss of the page's own member is said")
+    example.say("again")
+    example.learn(example.line())
+    assert example.pages[own] == here
+    browser.wait("document.getElementById('link').dataset.state === 'live'", "the page has connected again")
+    browser.wait("document.getElementById('banner').hidden", "the cluster is healthy again")
+    print("ok: the loss of the page's own member is said, and it connects again")
 
 
 def check_token(browser, page, token):

@@ -60,12 +60,15 @@
 //! | `tls` | yes | mutual TLS between members: [`Security`] |
 //! | `serde` | no | serde's `Serialize` and `Deserialize` for public values, in the form of `docs/serde.md` |
 //! | `gateway` | no | [`Gateway`]: a port for ZooKeeper's own clients, in its wire protocol; [`import`]: a ZooKeeper's tree is copied |
+//! | `admin` | no | [`admin::Admin`]: what operators see and do over HTTP, and a page |
 //! | `cli` | no | the program `quorate`, for backups and recovery |
 //!
 //! The feature `simulator` is for quorate's own tests.
 
 #![deny(missing_docs)]
 
+#[cfg(feature = "admin")]
+pub mod admin;
 mod api;
 #[cfg(any(test, fuzzing))]
 #[allow(missing_docs, reason = "for the fuzz targets only")]
@@ -131,6 +134,7 @@ pub use types::znode::{Condition, CreateMode, Created, OpResult, SessionId, Stat
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]
 #[doc = include_str!("../docs/acls.md")]
+#[cfg_attr(feature = "admin", doc = include_str!("../docs/admin.md"))]
 #[doc = include_str!("../docs/clients.md")]
 #[cfg_attr(feature = "gateway", doc = include_str!("../docs/gateway.md"))]
 #[doc = include_str!("../docs/quotas.md")]

@@ -10,6 +10,7 @@ use std::path::{Path, PathBuf};
 
 /// The folders of `src`, from the top down: each may use those below it.
 const LAYERS: &[&str] = &[
+    "admin",
     "gateway",
     "recipes",
     "recovery",

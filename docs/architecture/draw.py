@@ -168,19 +168,20 @@ def modules_of(folder):
 
 # x, y, width, height of each folder.
 PLACES = {
-    "recipes": (30, 26, 310, 98),
-    "recovery": (360, 26, 170, 98),
-    "testing": (550, 26, 140, 98),
-    "gateway": (710, 26, 120, 98),
-    "api": (30, 156, 800, 66),
-    "runtime": (30, 256, 800, 66),
-    "storage": (30, 356, 280, 98),
-    "transport": (330, 356, 320, 98),
-    "sync": (690, 356, 140, 98),
-    "node": (30, 488, 540, 110),
-    "security": (590, 488, 130, 66),
-    "machine": (30, 632, 540, 66),
-    "types": (30, 732, 800, 66),
+    "admin": (30, 26, 500, 66),
+    "recipes": (30, 122, 310, 98),
+    "recovery": (360, 122, 170, 98),
+    "testing": (550, 122, 140, 98),
+    "gateway": (710, 122, 120, 98),
+    "api": (30, 252, 800, 66),
+    "runtime": (30, 352, 800, 66),
+    "storage": (30, 452, 280, 98),
+    "transport": (330, 452, 320, 98),
+    "sync": (690, 452, 140, 98),
+    "node": (30, 584, 540, 110),
+    "security": (590, 584, 130, 66),
+    "machine": (30, 728, 540, 66),
+    "types": (30, 828, 800, 66),
 }
 CORE = ("types", "machine", "node")
 
@@ -205,7 +206,7 @@ def wrapped(names, width, lines):
 
 
 def layers():
-    picture = Picture(860, 862, "The layers of quorate: which folder of src uses which")
+    picture = Picture(860, 958, "The layers of quorate: which folder of src uses which")
     edges = reduced(uses())
     folders = {path.name for path in SRC.iterdir() if path.is_dir()} - set(listed("BESIDE"))
     if folders != set(PLACES):
@@ -226,9 +227,9 @@ def layers():
             continue
         for n, line in enumerate(wrapped(modules_of(folder), width - 24, 4 if height > 90 else 2)):
             picture.words(x + 12, y + 40 + 15 * n, line, "small")
-    picture.words(30, 824, "An arrow goes from a folder to one that it uses; arrows that follow from others are left out.")
+    picture.words(30, 920, "An arrow goes from a folder to one that it uses; arrows that follow from others are left out.")
     beside = ", ".join(name for name in listed("BESIDE") if name != "lib.rs")
-    picture.words(30, 844, f"Green: deterministic, without threads, clocks, sockets and files. Beside the layers: {beside}.")
+    picture.words(30, 940, f"Green: deterministic, without threads, clocks, sockets and files. Beside the layers: {beside}.")
     return picture.text()
 
 

@@ -165,7 +165,7 @@ fn only_certificates_of_the_authority_are_taken() {
     // A request cannot stand for a certificate.
     let name = Credential(Some(subject("billing").into()));
     client.send(&Request::Auth(Auth { kind: 0, scheme: Some("x509".into()), auth: name }));
-    assert_eq!(client.receive().header.err, ErrorCode::AuthFailed.into());
+    assert_eq!(client.receive().header.err, i32::from(ErrorCode::AuthFailed));
     assert!(client.read().is_none());
 }
 

@@ -131,6 +131,15 @@ mod tests {
         assert!(read_back.skip_acl && !read_back.read_only_mode);
     }
 
+    #[cfg(feature = "admin")]
+    #[test]
+    fn the_admin_endpoint_is_set_in_a_file_too() {
+        let text = "peers=a:1\ndata-dir=d\nadmin = 127.0.0.1:7480\nadmin-token-file=/t\nadmin-writable=yes";
+        assert!(read(text, &[]).is_ok());
+        let error = read("peers=a:1\ndata-dir=d\nadmin-writable=perhaps", &[]).unwrap_err();
+        assert!(error.starts_with("FILE:3: admin-writable: invalid value"), "{error}");
+    }
+
     #[test]
     fn a_line_that_is_wrong_is_named_with_its_setting() {
         for (text, error) in [

@@ -1,5 +1,7 @@
 //! `quorate serve`: a member with a gateway, and nothing else.
 
+#[cfg(feature = "admin")]
+mod admin;
 pub(crate) mod file;
 #[cfg(feature = "tls")]
 mod tls;
@@ -86,6 +88,9 @@ pub(crate) struct Arguments {
     #[arg(long, alias = "enforceQuota", num_args = 0..=1)]
     #[arg(default_value = "yes", default_missing_value = "yes", value_parser = enforced)]
     enforce_quota: bool,
+    #[cfg(feature = "admin")]
+    #[command(flatten)]
+    admin: admin::Endpoint,
     #[cfg(feature = "tls")]
     #[command(flatten)]
     tls: tls::Certificates,
@@ -105,9 +110,13 @@ pub(crate) fn run(arguments: Arguments) -> quorate::Result<&'static str> {
     for gateway in &gateways {
         tracing::info!(address = %gateway.address(), "ZooKeeper's clients are served");
     }
+    #[cfg(feature = "admin")]
+    let admin = arguments.admin.serve(&coordinator)?;
     let signal = signals.forever().next();
     tracing::info!(?signal, "stopping");
     drop(gateways);
+    #[cfg(feature = "admin")]
+    drop(admin);
     coordinator.close();
     Ok("stopped")
 }

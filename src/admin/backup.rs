@@ -1,0 +1,106 @@
+//! A backup on its way to its reader: a file that nobody else sees, and that is gone afterwards.
+
+use std::fs::File;
+use std::io::{self, Read};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use once_cell::sync::OnceCell;
+
+use crate::api::coordinator::Coordinator;
+use crate::recovery::Backup;
+use crate::runtime::entropy;
+use crate::types::error::{Error, Result};
+
+/// How much of it is read at once.
+const PIECE_BYTES: u64 = 64 << 10;
+
+/// How the names of the files begin, before what is this process's own.
+const PREFIX: &str = "quorate-backup-";
+static PROCESS: OnceCell<u64> = OnceCell::new();
+
+/// Set while there is a backup: one is made and read at a time, so the disk holds no more.
+#[derive(Debug)]
+struct Permit(Arc<AtomicBool>);
+
+impl Drop for Permit {
+    fn drop(&mut self) {
+        self.0.store(false, Ordering::Release);
+    }
+}
+
+/// A file that is deleted when this is dropped.
+#[derive(Debug)]
+struct Temporary(PathBuf);
+
+impl Drop for Temporary {
+    fn drop(&mut self) {
+        // Where an open file can be deleted, it is gone already.
+        let _ = std::fs::remove_file(&self.0);
+    }
+}
+
+/// Deletes what former processes left behind when they were killed. Nobody else has the directory now.
+fn clear(directory: &Path, own: &str) {
+    let Ok(entries) = std::fs::read_dir(directory) else { return };
+    for entry in entries.flatten() {
+        let name = entry.file_name();
+        if name.to_str().is_some_and(|name| name.starts_with(PREFIX) && !name.starts_with(own)) {
+            // It is tried again next time.
+            let _ = std::fs::remove_file(entry.path());
+        }
+    }
+}
+
+/// A backup that was written. Its fields are dropped in this order.
+#[derive(Debug)]
+pub(super) struct Spool {
+    file: File,
+    backup: Backup,
+    _path: Temporary,
+    _permit: Permit,
+}
+
+impl Spool {
+    /// Writes a backup into the data directory, or among the system's temporary files. `None` if another one is
+    /// under way.
+    pub(super) fn write(
+        coordinator: &Coordinator,
+        under_way: &Arc<AtomicBool>,
+    ) -> Result<Option<Spool>> {
+        if under_way.swap(true, Ordering::AcqRel) {
+            return Ok(None);
+        }
+        let permit = Permit(Arc::clone(under_way));
+        let process = PROCESS.get_or_try_init(entropy::number)?;
+        let own = format!("{PREFIX}{process:016x}-");
+        let directory = match coordinator.shared().directory() {
+            Some(directory) => {
+                clear(directory.path(), &own);
+                directory.path().to_owned()
+            }
+            None => std::env::temp_dir(),
+        };
+        let path = Temporary(directory.join(format!("{own}{:016x}", entropy::number()?)));
+        let backup = coordinator.backup(&path.0)?;
+        let unusable = |error: io::Error| Error::FileUnusable {
+            file: path.0.clone(),
+            reason: error.to_string(),
+        };
+        let file = File::open(&path.0).map_err(unusable)?;
+        // Where this works, nothing is left of it whatever happens.
+        let _ = std::fs::remove_file(&path.0);
+        Ok(Some(Spool { file, backup, _path: path, _permit: permit }))
+    }
+
+    /// What was written.
+    pub(super) fn backup(&self) -> &Backup {
+        &self.backup
+    }
+
+    /// Appends the next piece; its length is 0 at the end.
+    pub(super) fn next(&mut self, to: &mut Vec<u8>) -> io::Result<usize> {
+        (&mut self.file).take(PIECE_BYTES).read_to_end(to)
+    }
+}

@@ -1,0 +1,287 @@
+//! One connection: what it has sent, what it is sent, and how long it may take for either.
+//!
+//! It answers one request after the other. While one is worked on or its answer is not taken, nothing more is
+//! read, so a client that sends many at once waits for itself.
+
+use std::io::{self, ErrorKind, Read, Write};
+use std::net::{Shutdown, SocketAddr};
+use std::time::Duration;
+
+use mio::net::TcpStream;
+
+use super::backup::Spool;
+use super::http::{self, HEAD_BYTES_MAX, Head, Response};
+
+/// How long a connection may be silent between two requests.
+const IDLE: Duration = Duration::from_secs(60);
+/// How long a request may take to arrive.
+const REQUEST_WITHIN: Duration = Duration::from_secs(10);
+/// How long a client may take nothing of what it is sent.
+const STALLED: Duration = Duration::from_secs(20);
+/// How long what a client still sends is read away, so that it gets the answer.
+const DRAIN: Duration = Duration::from_secs(2);
+/// What may wait for one that listens. It is closed when it does not keep up.
+const UNREAD_MAX: usize = 4 << 20;
+/// It is read and written so often before it is another one's turn.
+const ROUNDS_MAX: usize = 16;
+
+enum State {
+    /// A request is read.
+    Reading,
+    /// It is worked on.
+    Answering,
+    /// The answer is written.
+    Writing,
+    /// It listens until it ends.
+    Listening,
+    /// Nothing more is answered.
+    Draining,
+}
+
+/// What became of a turn.
+pub(super) enum Turn {
+    /// There is nothing more to do before its socket is ready again.
+    Waits,
+    /// It was only interrupted.
+    Goes,
+    /// A whole request has come.
+    Request(Head, Vec<u8>),
+    /// The connection has ended.
+    Over,
+}
+
+pub(super) struct Connection {
+    stream: TcpStream,
+    pub(super) from: SocketAddr,
+    state: State,
+    /// When its state began, or the client last took bytes.
+    since: Duration,
+    readable: bool,
+    input: Vec<u8>,
+    /// The head of the request whose body is still to come, and was admitted.
+    head: Option<Head>,
+    output: Vec<u8>,
+    written: usize,
+    backup: Option<Box<Spool>>,
+    keep: bool,
+    head_only: bool,
+}
+
+impl Connection {
+    pub(super) fn new(stream: TcpStream, from: SocketAddr, now: Duration) -> Connection {
+        Connection {
+            stream,
+            from,
+            state: State::Reading,
+            since: now,
+            readable: true,
+            input: Vec::new(),
+            head: None,
+            output: Vec::new(),
+            written: 0,
+            backup: None,
+            keep: true,
+            head_only: false,
+        }
+    }
+
+    /// Its socket may have more to read.
+    pub(super) fn is_readable(&mut self) {
+        self.readable = true;
+    }
+
+    /// Since when it has been waiting for a request; `None` if it is not.
+    pub(super) fn idle_since(&self) -> Option<Duration> {
+        matches!(self.state, State::Reading | State::Draining).then_some(self.since)
+    }
+
+    pub(super) fn listens(&self) -> bool {
+        matches!(self.state, State::Listening)
+    }
+
+    /// Whether it has taken too long.
+    pub(super) fn is_late(&self, now: Duration) -> bool {
+        let most = match self.state {
+            State::Reading if self.input.is_empty() && self.head.is_none() => IDLE,
+            State::Reading => REQUEST_WITHIN,
+            State::Answering => return false,
+            State::Listening if self.output.is_empty() => return false,
+            State::Writing | State::Listening => STALLED,
+            State::Draining => DRAIN,
+        };
+        now.saturating_sub(self.since) > most
+    }
+
+    /// Reads and writes what it can. `admit` decides on each head before its body is read.
+    pub(super) fn turn(
+        &mut self,
+        now: Duration,
+        scratch: &mut [u8],
+        mut admit: impl FnMut(&Head) -> Result<(), Response>,
+    ) -> Turn {
+        for _ in 0..ROUNDS_MAX {
+            match self.step(now, scratch, &mut admit) {
+                Ok(Turn::Goes) => {}
+                Ok(turn) => return turn,
+                Err(error) if error.kind() == ErrorKind::WouldBlock => return Turn::Waits,
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                Err(_) => return Turn::Over,
+            }
+        }
+        Turn::Goes
+    }
+
+    fn step(
+        &mut self,
+        now: Duration,
+        scratch: &mut [u8],
+        admit: &mut impl FnMut(&Head) -> Result<(), Response>,
+    ) -> io::Result<Turn> {
+        if self.written < self.output.len() {
+            self.written += match self.stream.write(&self.output[self.written..])? {
+                0 => return Ok(Turn::Over),
+                count => count,
+            };
+            self.since = now;
+            if self.written == self.output.len() {
+                self.output.clear();
+                self.written = 0;
+            }
+            return Ok(Turn::Goes);
+        }
+        match self.state {
+            State::Reading => {
+                if let Some(turn) = self.take_request(now, admit) {
+                    return Ok(turn);
+                }
+                let count = self.read(scratch)?;
+                if count == 0 {
+                    return Ok(Turn::Over);
+                }
+                if self.input.is_empty() {
+                    self.since = now;
+                }
+                self.input.extend_from_slice(&scratch[..count]);
+                Ok(Turn::Goes)
+            }
+            State::Answering => Ok(Turn::Waits),
+            State::Writing => {
+                if let Some(backup) = &mut self.backup {
+                    if backup.next(&mut self.output)? > 0 {
+                        return Ok(Turn::Goes);
+                    }
+                    self.backup = None;
+                }
+                self.since = now;
+                self.state = if self.keep { State::Reading } else { State::Draining };
+                if !self.keep {
+                    self.stream.shutdown(Shutdown::Write)?;
+                }
+                Ok(Turn::Goes)
+            }
+            // What it still sends is of no use; only its end matters.
+            State::Listening | State::Draining => match self.read(scratch)? {
+                0 => Ok(Turn::Over),
+                _ => Ok(Turn::Goes),
+            },
+        }
+    }
+
+    fn read(&mut self, scratch: &mut [u8]) -> io::Result<usize> {
+        if !self.readable {
+            return Err(ErrorKind::WouldBlock.into());
+        }
+        let read = self.stream.read(scratch);
+        if read.as_ref().is_err_and(|error| error.kind() == ErrorKind::WouldBlock) {
+            self.readable = false;
+        }
+        read
+    }
+
+    /// The next request, if all of it has come.
+    fn take_request(
+        &mut self,
+        now: Duration,
+        admit: &mut impl FnMut(&Head) -> Result<(), Response>,
+    ) -> Option<Turn> {
+        if self.head.is_none() {
+            let parsed = match http::parse(&self.input) {
+                Ok(parsed) => parsed,
+                Err(response) => return Some(self.refuse(&response, now)),
+            };
+            let (head, length) = parsed?;
+            self.input.drain(..length);
+            if let Err(response) = admit(&head) {
+                // What follows is its body or the next request.
+                self.head_only = head.method == http::Method::Head;
+                self.keep = head.keep && head.body == 0;
+                self.answer(&response, now);
+                return Some(Turn::Goes);
+            }
+            self.head = Some(head);
+        }
+        if self.head.as_ref().is_some_and(|head| self.input.len() < head.body) {
+            return None;
+        }
+        let head = self.head.take()?;
+        let body = self.input.drain(..head.body).collect();
+        if self.input.len() < HEAD_BYTES_MAX {
+            self.input.shrink_to(HEAD_BYTES_MAX);
+        }
+        self.keep = head.keep;
+        self.head_only = head.method == http::Method::Head;
+        self.state = State::Answering;
+        self.since = now;
+        Some(Turn::Request(head, body))
+    }
+
+    /// Answers what is no request, and no other one.
+    fn refuse(&mut self, response: &Response, now: Duration) -> Turn {
+        self.input = Vec::new();
+        self.keep = false;
+        self.head_only = false;
+        self.answer(response, now);
+        Turn::Goes
+    }
+
+    pub(super) fn answer(&mut self, response: &Response, now: Duration) {
+        self.output = response.encode(self.head_only, self.keep);
+        self.written = 0;
+        self.state = State::Writing;
+        self.since = now;
+    }
+
+    /// Sends a backup, and then ends.
+    pub(super) fn answer_with(&mut self, backup: Box<Spool>, now: Duration) {
+        let made = backup.backup();
+        let name = format!("attachment; filename=\"quorate-{}.backup\"", made.zxid);
+        let response = Response {
+            headers: vec![("Content-Disposition", name), ("Quorate-Zxid", made.zxid.to_string())],
+            ..Response::new("application/octet-stream", [])
+        };
+        self.output = response.head(Some(made.bytes), false);
+        self.keep = false;
+        self.backup = Some(backup);
+        self.state = State::Writing;
+        self.since = now;
+    }
+
+    /// Begins a stream of events.
+    pub(super) fn listen(&mut self, now: Duration) {
+        // A browser waits for so long before it connects again.
+        let response = Response::new("text/event-stream", []);
+        self.output = response.head(None, false);
+        self.output.extend_from_slice(b"retry: 1000\n\n");
+        self.state = State::Listening;
+        self.since = now;
+    }
+
+    /// Sends an event to one that listens. Returns whether it keeps up.
+    pub(super) fn send(&mut self, event: &[u8], now: Duration) -> bool {
+        if self.output.is_empty() {
+            self.since = now;
+        }
+        self.output.extend_from_slice(event);
+        self.output.len() - self.written <= UNREAD_MAX
+    }
+}

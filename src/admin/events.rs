@@ -1,0 +1,207 @@
+//! What those who listen at `/events` get: the state of the cluster every second, and each change of a znode.
+//!
+//! Nothing is sampled and nothing is watched while nobody listens.
+
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use crossbeam_channel::{Receiver, Sender, after, bounded, never, select};
+use serde_json::{Value, json};
+
+use super::routes::{self, json};
+use super::session::AdminSession;
+use super::workers::{Message, Outbox};
+use crate::api::coordinator::Coordinator;
+use crate::types::error::Result;
+use crate::types::watch::WatchMode;
+
+/// How often the state is sampled.
+const PERIOD: Duration = Duration::from_secs(1);
+/// How long the measured `sync` may take.
+const SYNC_WITHIN: Duration = Duration::from_millis(500);
+/// Changes are gathered for so long, so that a burst is one event.
+const GATHERED_FOR: Duration = Duration::from_millis(100);
+/// The most changes in one event. What is more than that in the time is missed, and said to be.
+const CHANGES_MAX: usize = 256;
+
+/// The threads' names.
+const STATE: &str = "quorate-admin-state";
+const WATCH: &str = "quorate-admin-watch";
+
+/// How many listen, and who is woken when one comes. When it is dropped, the threads end.
+pub(super) struct Listeners {
+    count: Arc<AtomicUsize>,
+    wakes: Vec<Sender<()>>,
+}
+
+impl Listeners {
+    pub(super) fn set(&self, count: usize) {
+        let former = self.count.swap(count, Ordering::AcqRel);
+        if count > former {
+            // Full is as good: it will be seen.
+            for wake in &self.wakes {
+                let _ = wake.try_send(());
+            }
+        }
+    }
+}
+
+/// One of the two threads.
+struct Sampler {
+    coordinator: Coordinator,
+    session: Arc<AdminSession>,
+    outbox: Outbox,
+    count: Arc<AtomicUsize>,
+    wake: Receiver<()>,
+}
+
+/// Why a thread stops waiting.
+#[derive(PartialEq, Eq)]
+enum Woken {
+    /// Time has passed, or somebody has come.
+    Go,
+    /// The server has ended.
+    End,
+}
+
+/// Starts the threads.
+pub(super) fn start(
+    coordinator: &Coordinator,
+    session: &Arc<AdminSession>,
+    outbox: &Outbox,
+) -> (Vec<io::Result<JoinHandle<()>>>, Listeners) {
+    let mut listeners = Listeners { count: Arc::default(), wakes: Vec::new() };
+    let mut threads = Vec::new();
+    for name in [STATE, WATCH] {
+        let (sender, wake) = bounded(1);
+        listeners.wakes.push(sender);
+        let sampler = Sampler {
+            coordinator: coordinator.clone(),
+            session: Arc::clone(session),
+            outbox: outbox.clone(),
+            count: Arc::clone(&listeners.count),
+            wake,
+        };
+        let thread = std::thread::Builder::new().name(name.to_owned());
+        threads.push(
+            thread.spawn(move || if name == STATE { sampler.states() } else { sampler.changes() }),
+        );
+    }
+    (threads, listeners)
+}
+
+impl Sampler {
+    fn is_needed(&self) -> bool {
+        self.count.load(Ordering::Acquire) > 0
+    }
+
+    fn wait(&self, time: Duration) -> Woken {
+        match self.wake.recv_timeout(time) {
+            Err(crossbeam_channel::RecvTimeoutError::Disconnected) => Woken::End,
+            _ => Woken::Go,
+        }
+    }
+
+    fn send(&self, name: &str, value: &Value) {
+        // JSON in one line has no line breaks.
+        let text = format!("event: {name}\ndata: {value}\n\n");
+        self.outbox.send(Message::Event(text.into_bytes().into()));
+    }
+
+    /// Sends the state every second, and as soon as somebody comes.
+    fn states(self) {
+        while self.wake.recv().is_ok() {
+            while self.is_needed() {
+                self.send("state", &self.state());
+                if self.wait(PERIOD) == Woken::End {
+                    return;
+                }
+            }
+        }
+    }
+
+    fn state(&self) -> Value {
+        let reports = self.coordinator.reports();
+        let error = reports.as_ref().err().map(ToString::to_string);
+        json!({
+            "time": self.coordinator.shared().clock.wall_ms(),
+            "status": routes::status(&self.coordinator),
+            "reports": reports.ok().map(|reports| routes::members(&reports)),
+            "error": error,
+            "metrics": json(self.coordinator.metrics()),
+            "sync_us": self.sync_us(),
+        })
+    }
+
+    /// How long a message to the leader and back takes, with its round to most voters, in microseconds. `None` if
+    /// it takes very long or does not come back.
+    fn sync_us(&self) -> Option<u64> {
+        let session = self.session.get().ok()?;
+        let clock = &self.coordinator.shared().clock;
+        let asked = clock.now();
+        session.nonblocking().sync().wait_timeout(SYNC_WITHIN)?.ok()?;
+        u64::try_from(clock.now().saturating_sub(asked).as_micros()).ok()
+    }
+
+    /// Sends changes as they happen.
+    fn changes(self) {
+        while self.wake.recv().is_ok() {
+            while self.is_needed() {
+                match self.follow() {
+                    Ok(Woken::End) => return,
+                    Ok(Woken::Go) => {}
+                    // Tried again: there is no quorum, or the session is over.
+                    Err(error) => {
+                        tracing::debug!(%error, "the admin endpoint cannot watch");
+                        if self.wait(PERIOD) == Woken::End {
+                            return;
+                        }
+                    }
+                }
+            }
+        }
+    }
+
+    /// Watches everything until nobody listens.
+    fn follow(&self) -> Result<Woken> {
+        let session = self.session.get()?;
+        let watch = session.nonblocking().watch("/", WatchMode::PersistentRecursive);
+        let watch = self.session.wait(watch, "watch")?;
+        self.send("watching", &json!({ "zxid": self.coordinator.status().zxid }));
+        let mut changes = Vec::new();
+        let mut full = never();
+        while self.is_needed() {
+            let closed = never();
+            let events = if changes.len() < CHANGES_MAX { watch.events() } else { &closed };
+            select! {
+                recv(events) -> event => match event {
+                    Ok(event) => {
+                        if changes.is_empty() {
+                            full = after(GATHERED_FOR);
+                        }
+                        changes.push(event);
+                    }
+                    // The session is over, and a new one is needed. What happens until then is missed.
+                    Err(_) => {
+                        self.send("changes", &json(&changes));
+                        self.send("missed", &json!({}));
+                        return Ok(Woken::Go);
+                    }
+                },
+                recv(full) -> _ => {
+                    self.send("changes", &json(&changes));
+                    changes.clear();
+                    full = never();
+                },
+                recv(self.wake) -> woken => if woken.is_err() {
+                    return Ok(Woken::End);
+                },
+                default(PERIOD) => {}
+            }
+        }
+        Ok(Woken::Go)
+    }
+}

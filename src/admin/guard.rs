@@ -1,0 +1,95 @@
+//! Who may ask: what a request must be, before anything is done for it.
+
+use std::net::IpAddr;
+
+use subtle::ConstantTimeEq;
+
+use super::http::{Head, Response};
+use super::routes::Route;
+
+/// The rules of one endpoint.
+pub(super) struct Guard {
+    token: Option<String>,
+    writable: bool,
+}
+
+impl Guard {
+    pub(super) fn new(token: Option<String>, writable: bool) -> Guard {
+        Guard { token, writable }
+    }
+
+    pub(super) fn has_token(&self) -> bool {
+        self.token.is_some()
+    }
+
+    pub(super) fn is_writable(&self) -> bool {
+        self.writable
+    }
+
+    /// # Errors
+    /// The response to a request that is refused.
+    pub(super) fn check(&self, head: &Head, route: &Route) -> Result<(), Response> {
+        let forbidden = |reason: &str| Err(Response::error(403, reason));
+        // Another site can make its own name stand for this address, and is then "the same" to a browser. With a
+        // token that gains it nothing, and the endpoint may have any name.
+        if self.token.is_none() && !is_loopback(&head.host) {
+            return forbidden(
+                "the header Host names another host: use 127.0.0.1, or give the endpoint a token",
+            );
+        }
+        // The page has no data in it, and may be linked to.
+        if !matches!(route, Route::Page) {
+            if head.site.as_deref().is_some_and(|site| !["same-origin", "none"].contains(&site)) {
+                return forbidden("this is a request of another site");
+            }
+            if head.origin.as_deref().is_some_and(|origin| !is_own(origin, &head.host)) {
+                return forbidden("this is a request of another origin");
+            }
+        }
+        if let Some(token) = &self.token
+            && !route.is_open()
+            && !is_token(head.authorization.as_deref(), token)
+        {
+            let reason = "the endpoint's token is needed: send Authorization: Bearer TOKEN";
+            let mut response = Response::error(401, reason);
+            response.headers.push(("WWW-Authenticate", "Bearer".to_owned()));
+            return Err(response);
+        }
+        if matches!(route, Route::Change(..)) && !self.writable {
+            return Err(Response::not_allowed(
+                "this endpoint is read-only: AdminBuilder::writable allows changes",
+            ));
+        }
+        if matches!(route, Route::Backup) && self.token.is_none() {
+            return forbidden(
+                "a backup has all data and the passwords of sessions, whatever access lists say: only an \
+                 endpoint with a token gives one",
+            );
+        }
+        Ok(())
+    }
+}
+
+/// Whether a header `Host` names this host's loopback.
+fn is_loopback(host: &str) -> bool {
+    let name = match host.strip_prefix('[').and_then(|rest| rest.split_once(']')) {
+        Some((name, _)) => name,
+        None => host.rsplit_once(':').map_or(host, |(name, _)| name),
+    };
+    let is_local = |ip: IpAddr| ip.is_loopback();
+    name.eq_ignore_ascii_case("localhost") || name.parse().is_ok_and(is_local)
+}
+
+/// Whether an origin is that of the page itself; a proxy before it may speak TLS.
+fn is_own(origin: &str, host: &str) -> bool {
+    let schemes = ["http://", "https://"];
+    let mut named = schemes.iter().filter_map(|scheme| origin.strip_prefix(scheme));
+    named.any(|named| named.eq_ignore_ascii_case(host))
+}
+
+/// The time that it takes depends on the length of what was sent, and not on how much of it is right.
+fn is_token(authorization: Option<&str>, token: &str) -> bool {
+    let sent = authorization.and_then(|text| text.split_once(' '));
+    let sent = sent.filter(|(scheme, _)| scheme.eq_ignore_ascii_case("bearer"));
+    sent.is_some_and(|(_, sent)| bool::from(sent.trim().as_bytes().ct_eq(token.as_bytes())))
+}

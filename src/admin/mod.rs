@@ -1,0 +1,217 @@
+//! What operators see and do over HTTP: figures, znodes, locks, and a page.
+//!
+//! ```text
+//! socket -> server -> http -> guard -> routes -> coordinator, session     (status: at once; the rest: workers)
+//! events -> server -> sockets of those who listen
+//! ```
+//!
+//! - `server` is the thread with the sockets; it waits for none of them, so slow clients hold up nobody.
+//!   `connection` is one of them, and `workers` are the threads that may wait for the cluster.
+//! - `http` is the protocol: bytes to requests, responses to bytes. It has all limits of a request.
+//! - `guard` refuses requests of other sites and those without the token, before anything else happens.
+//! - `routes` has what is answered at which path, and `tree` the znodes.
+//! - `backup` is the file of a backup on its way to its reader.
+//! - `session` is the session that reads and writes them, opened when it is first needed.
+//! - `events` samples the cluster, and watches it, while somebody listens.
+//! - `page/` is the page. It has no other source of data than these routes.
+//!
+//! Nothing that may block runs on the server's thread. The state of the cluster needs no session and no quorum:
+//! it is served without one, and after the node has stopped.
+
+mod backup;
+mod connection;
+mod events;
+mod guard;
+mod http;
+mod routes;
+mod server;
+mod session;
+mod tree;
+mod workers;
+
+use std::fmt;
+use std::io;
+use std::net::{SocketAddr, ToSocketAddrs};
+use std::sync::Arc;
+use std::thread::JoinHandle;
+
+use self::guard::Guard;
+use self::routes::Routes;
+use self::server::{Server, Stop};
+use self::session::AdminSession;
+use crate::api::coordinator::Coordinator;
+use crate::types::error::{Error, Result};
+
+/// The shortest token.
+const TOKEN_BYTES_MIN: usize = 16;
+
+/// An endpoint for operators and their tools: the state of the cluster, its members, sessions, locks and znodes
+/// over HTTP, metrics for Prometheus, probes, backups, and a page with all of it.
+///
+/// It is read-only unless [`AdminBuilder::writable`] is set. Anybody who reaches it sees what the ids of
+/// [`AdminBuilder::auth`] may read, so at an address that is not on the loopback it needs a
+/// [token](AdminBuilder::token). Requests of other web sites are refused. Routes and limits: `docs/admin.md`.
+///
+/// It answers without a quorum, too, and after the coordinator was closed. It counts as a handle of the
+/// coordinator, which runs until this is dropped or the coordinator is closed.
+///
+/// Dropping it ends its connections and its session. That waits for the requests under way, some seconds at
+/// most unless a backup is being written.
+///
+/// ```
+/// use quorate::{admin::Admin, testing::Cluster};
+///
+/// let cluster = Cluster::new(3);
+/// let admin = Admin::serve(&cluster.node(0), "127.0.0.1:0")?;
+/// println!("http://{}/", admin.address());
+/// # Ok::<(), quorate::Error>(())
+/// ```
+#[derive(Debug)]
+pub struct Admin {
+    address: SocketAddr,
+    stop: Arc<Stop>,
+    threads: Vec<JoinHandle<()>>,
+}
+
+/// The settings of an endpoint: see [`Admin::builder`].
+///
+/// ```
+/// use quorate::{admin::Admin, testing::Cluster};
+///
+/// let cluster = Cluster::new(1);
+/// let builder = Admin::builder().token("not-much-of-a-secret").writable(true);
+/// let admin = builder.serve(&cluster.node(0), "0.0.0.0:0")?;
+/// # Ok::<(), quorate::Error>(())
+/// ```
+#[derive(Clone, Default)]
+pub struct AdminBuilder {
+    token: Option<String>,
+    writable: bool,
+    auths: Vec<(String, Vec<u8>)>,
+}
+
+impl fmt::Debug for AdminBuilder {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("AdminBuilder").field("writable", &self.writable).finish_non_exhaustive()
+    }
+}
+
+impl Admin {
+    /// Serves at an address of this host's loopback; port 0 takes a free one. Returns as soon as clients can
+    /// connect.
+    ///
+    /// # Errors
+    /// As [`AdminBuilder::serve`].
+    pub fn serve(coordinator: &Coordinator, address: impl ToSocketAddrs) -> Result<Admin> {
+        Admin::builder().serve(coordinator, address)
+    }
+
+    /// Sets what differs from the defaults, before the endpoint is opened.
+    pub fn builder() -> AdminBuilder {
+        AdminBuilder::default()
+    }
+
+    /// The address that it listens on.
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+}
+
+impl AdminBuilder {
+    /// Requires this token of every request but the probes and the page itself, as `Authorization: Bearer
+    /// TOKEN`. The page asks for it. It has at least 16 characters of ASCII, without spaces.
+    ///
+    /// Requests and answers are not encrypted: across a network, put a proxy with TLS before the endpoint, or
+    /// forward its port by SSH.
+    #[must_use]
+    pub fn token(mut self, token: impl Into<String>) -> AdminBuilder {
+        self.token = Some(token.into());
+        self
+    }
+
+    /// Whether znodes can be created, set and deleted: not by default.
+    #[must_use]
+    pub fn writable(mut self, writable: bool) -> AdminBuilder {
+        self.writable = writable;
+        self
+    }
+
+    /// Adds an id to the endpoint's session, as [`Session::add_auth`](crate::Session::add_auth): access lists
+    /// see it, and whoever reaches the endpoint acts with it.
+    #[must_use]
+    pub fn auth(mut self, scheme: &str, credentials: impl AsRef<[u8]>) -> AdminBuilder {
+        self.auths.push((scheme.to_owned(), credentials.as_ref().to_vec()));
+        self
+    }
+
+    /// As [`Admin::serve`], with these settings.
+    ///
+    /// # Errors
+    /// [`Error::InvalidSetting`] if the address is not on the loopback and there is no token, or if the token is
+    /// too short. [`Error::System`] if the address cannot be listened on.
+    pub fn serve(self, coordinator: &Coordinator, address: impl ToSocketAddrs) -> Result<Admin> {
+        let refused = |what: &'static str| {
+            move |error: io::Error| Error::System { what, reason: error.to_string() }
+        };
+        let mut addresses =
+            address.to_socket_addrs().map_err(refused("the admin endpoint's address"))?;
+        let none = || io::Error::new(io::ErrorKind::NotFound, "the name has no address");
+        let address =
+            addresses.next().ok_or_else(none).map_err(refused("the admin endpoint's address"))?;
+        self.check(address)?;
+
+        let session = Arc::new(AdminSession::new(coordinator.clone(), self.auths));
+        let guard = Guard::new(self.token, self.writable);
+        let routes = Arc::new(Routes::new(coordinator.clone(), Arc::clone(&session)));
+        let server = Server::bind(address, guard, Arc::clone(&routes), coordinator)
+            .map_err(refused("the admin endpoint's port"))?;
+        let (address, stop) = (server.address(), server.stop());
+        // From here on, dropping it ends the threads that run already.
+        let mut admin = Admin { address, stop, threads: Vec::new() };
+        let outbox = server.outbox();
+        let failed = refused("the admin endpoint's threads");
+        let (workers, jobs) = workers::start(&routes, &outbox);
+        let (samplers, listeners) = events::start(coordinator, &session, &outbox);
+        for started in workers.into_iter().chain(samplers) {
+            admin.threads.push(started.map_err(&failed)?);
+        }
+        let thread = std::thread::Builder::new().name("quorate-admin".to_owned());
+        let thread = thread.spawn(move || server.run(jobs, listeners)).map_err(&failed)?;
+        admin.threads.push(thread);
+        Ok(admin)
+    }
+
+    fn check(&self, address: SocketAddr) -> Result<()> {
+        let setting = "the admin endpoint's token";
+        match &self.token {
+            None if address.ip().is_loopback() => Ok(()),
+            None => {
+                let reason = format!(
+                    "{address} can be reached from other hosts: set one with AdminBuilder::token, or \
+                     listen on 127.0.0.1"
+                );
+                Err(Error::InvalidSetting { setting, reason })
+            }
+            Some(token)
+                if token.len() < TOKEN_BYTES_MIN
+                    || !token.bytes().all(|b| b.is_ascii_graphic()) =>
+            {
+                let reason = format!(
+                    "it needs {TOKEN_BYTES_MIN} characters of ASCII or more, and no spaces"
+                );
+                Err(Error::InvalidSetting { setting, reason })
+            }
+            Some(_) => Ok(()),
+        }
+    }
+}
+
+impl Drop for Admin {
+    fn drop(&mut self) {
+        self.stop.ask();
+        // The server's thread ends first: it holds what the others wait for.
+        for thread in self.threads.drain(..).rev() {
+            let _ = thread.join();
+        }
+    }
+}

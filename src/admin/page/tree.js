@@ -1,0 +1,299 @@
+// Znodes: the tree to walk, and one of them to read and to edit.
+
+const PAGE = 200;
+const HEX_MAX = 64 * 1024;
+
+const join = (parent, name) => (parent === '/' ? `/${name}` : `${parent}/${name}`);
+const parent = (path) => path.slice(0, path.lastIndexOf('/')) || '/';
+const url = (path) => `/tree${path.split('/').map(encodeURIComponent).join('/')}`;
+
+// JSON with line breaks. The text of each value stays as it is: a number of many digits keeps them.
+function pretty(text) {
+  JSON.parse(text);
+  let out = '';
+  let depth = 0;
+  const line = () => `\n${'  '.repeat(depth)}`;
+  for (let at = 0; at < text.length; at += 1) {
+    const c = text[at];
+    if (c === '"') {
+      const begin = at;
+      for (at += 1; text[at] !== '"'; at += 1) if (text[at] === '\\') at += 1;
+      out += text.slice(begin, at + 1);
+    } else if (c === '{' || c === '[') {
+      const rest = text.slice(at + 1).trimStart();
+      if (rest[0] === '}' || rest[0] === ']') { out += c + rest[0]; at = text.length - rest.length; } else { depth += 1; out += c + line(); }
+    } else if (c === '}' || c === ']') { depth -= 1; out += line() + c; } else if (c === ',') out += c + line();
+    else if (c === ':') out += ': ';
+    else if (!/\s/.test(c)) out += c;
+  }
+  return out;
+}
+
+function hex(data) {
+  const lines = [];
+  for (let at = 0; at < Math.min(data.length, HEX_MAX); at += 16) {
+    const part = [...data.slice(at, at + 16)];
+    const digits = part.map((byte) => byte.toString(16).padStart(2, '0'));
+    const text = part.map((byte) => (byte > 31 && byte < 127 ? String.fromCharCode(byte) : '.')).join('');
+    lines.push(`${at.toString(16).padStart(6, '0')}  ${digits.slice(0, 8).join(' ').padEnd(23)}  ${digits.slice(8).join(' ').padEnd(23)}  ${text}`);
+  }
+  if (data.length > HEX_MAX) lines.push(`… ${bytes(data.length - HEX_MAX)} more`);
+  return lines.join('\n');
+}
+
+const nodes = {
+  path: '/',
+  items: new Map(),
+  editing: false,
+  form: 'text',
+  stale: new Set(),
+
+  // Makes the item of a znode in the tree.
+  item(path, stat) {
+    const twist = h('span', { class: 'twist', 'aria-hidden': 'true' });
+    const hint = h('span', { class: 'hint' });
+    const name = path === '/' ? '/' : path.slice(path.lastIndexOf('/') + 1);
+    const row = h('div', { class: 'node' }, twist, h('span', {}, name), hint);
+    const element = h('li', { role: 'treeitem', tabindex: '-1', 'aria-selected': 'false' }, row);
+    const item = { path, element, row, twist, hint, children: null, stat };
+    row.addEventListener('click', (event) => {
+      if (event.target === twist && item.children) this.close(item);
+      else if (event.target === twist) this.expand(item);
+      else this.choose(path);
+    });
+    element.addEventListener('keydown', (event) => this.key(event, item));
+    this.items.set(path, item);
+    this.label(item);
+    return item;
+  },
+
+  label(item) {
+    const { stat } = item;
+    const has = item.children !== null || (stat && stat.num_children > 0);
+    item.twist.textContent = has ? (item.children ? '▾' : '▸') : '';
+    if (has) item.element.setAttribute('aria-expanded', item.children !== null);
+    else item.element.removeAttribute('aria-expanded');
+    item.hint.textContent = stat ? [stat.ephemeral_owner && 'ephemeral', stat.num_children > 0 && count(stat.num_children)].filter(Boolean).join(' · ') : 'not readable';
+  },
+
+  async expand(item) {
+    const list = h('ul', { role: 'group' });
+    const more = async (after) => {
+      const page = await read(`${url(item.path)}?children&limit=${PAGE}${after ? `&after=${encodeURIComponent(after)}` : ''}`);
+      for (const { name, stat } of page.children) list.append(this.item(join(item.path, name), stat).element);
+      if (page.next) {
+        const rest = h('li', { role: 'none' }, h('button', { onclick: async () => { rest.remove(); await more(page.next); } }, 'more'));
+        list.append(rest);
+      }
+    };
+    try { await more(null); } catch (error) { list.append(h('li', { role: 'none', class: 'bad' }, error.message)); }
+    item.children?.remove();
+    item.children = list;
+    item.element.append(list);
+    this.label(item);
+  },
+
+  close(item) {
+    item.children?.remove();
+    item.children = null;
+    for (const path of this.items.keys()) if (path !== item.path && path.startsWith(item.path === '/' ? '/' : `${item.path}/`)) this.items.delete(path);
+    this.label(item);
+  },
+
+  key(event, item) {
+    if (event.target !== item.element) return;
+    const all = [...$('nodes').querySelectorAll('[role=treeitem]')];
+    const at = all.indexOf(item.element);
+    const to = (element) => { if (element) { this.rove(element); element.focus(); } };
+    const keys = {
+      ArrowDown: () => to(all[at + 1]),
+      ArrowUp: () => to(all[at - 1]),
+      Home: () => to(all[0]),
+      End: () => to(all[all.length - 1]),
+      ArrowRight: async () => {
+        if (item.children) to(item.children.querySelector('[role=treeitem]'));
+        else if (item.stat?.num_children > 0) await this.expand(item);
+      },
+      ArrowLeft: () => {
+        if (item.children) this.close(item);
+        else to(this.items.get(parent(item.path))?.element);
+      },
+      Enter: () => this.choose(item.path),
+      ' ': () => this.choose(item.path),
+    };
+    if (!keys[event.key]) return;
+    event.preventDefault();
+    event.stopPropagation();
+    keys[event.key]();
+  },
+
+  rove(element) {
+    for (const other of $('nodes').querySelectorAll('[tabindex="0"]')) other.tabIndex = -1;
+    element.tabIndex = 0;
+  },
+
+  choose(path) {
+    const hash = `#/tree${encodeURI(path)}`;
+    if (location.hash === hash) this.open(path);
+    else location.hash = hash;
+  },
+
+  // Shows a znode, and the way to it in the tree.
+  async open(path) {
+    if (this.editing && path !== this.path && !confirm('Leave without saving?')) return;
+    this.editing = false;
+    this.path = path;
+    $('path').value = path;
+    if (!$('nodes').children.length) {
+      const root = this.item('/', { num_children: 1 });
+      $('nodes').append(root.element);
+      await this.expand(root);
+      root.stat.num_children = root.children.children.length;
+      this.label(root);
+    }
+    const names = path.split('/').filter(Boolean);
+    let at = '/';
+    for (const name of names) {
+      const above = this.items.get(at);
+      if (above && !above.children) await this.expand(above);
+      at = join(at, name);
+    }
+    for (const item of this.items.values()) item.element.setAttribute('aria-selected', item.path === path);
+    const item = this.items.get(path) ?? this.items.get('/');
+    this.rove(item.element);
+    item.row.scrollIntoView({ block: 'nearest' });
+    await this.show();
+  },
+
+  async show() {
+    const { path } = this;
+    const pane = $('znode');
+    try {
+      const znode = await read(url(path));
+      if (path === this.path) this.fill(znode);
+    } catch (error) {
+      const again = error.status === 404 && writable ? h('div', { class: 'bar' }, h('button', { onclick: () => this.create(path) }, 'Create it')) : null;
+      pane.replaceChildren(h('h3', {}, path), h('p', { class: error.status === 404 ? 'quiet' : 'bad' }, error.message), again ?? '');
+    }
+  },
+
+  fill({ path, data, stat }) {
+    const raw = data.text !== undefined ? new TextEncoder().encode(data.text) : Uint8Array.from(atob(data.base64), (c) => c.charCodeAt(0));
+    const forms = { text: data.text, hex: hex(raw) };
+    try { if (/^\s*[[{]/.test(data.text ?? '')) forms.json = pretty(data.text); } catch { /* It is no JSON. */ }
+    const view = h('pre', { tabindex: '0', 'aria-label': 'Data' });
+    const buttons = {};
+    const draw = (form) => {
+      view.className = form;
+      view.textContent = raw.length ? forms[form] : '(no data)';
+      for (const [name, button] of Object.entries(buttons)) button.setAttribute('aria-pressed', name === form);
+    };
+    for (const [form, name] of [['text', 'Text'], ['json', 'JSON'], ['hex', 'Hex']]) {
+      if (forms[form] !== undefined) buttons[form] = h('button', { onclick: () => { this.form = form; draw(form); } }, name);
+    }
+    const bar = h('div', { class: 'bar' }, ...Object.values(buttons));
+    if (writable) {
+      if (data.text !== undefined) bar.append(h('button', { onclick: () => this.edit({ path, data, stat }) }, 'Edit'));
+      bar.append(h('button', { onclick: () => this.create(join(path, '')) }, 'Add a child'));
+      if (path !== '/') bar.append(h('button', { class: 'danger', onclick: () => this.remove(path, stat) }, 'Delete'));
+    }
+    const day = (ms) => new Date(ms).toLocaleString('sv-SE');
+    const pairs = [
+      ['version', count(stat.version)], ['length', bytes(stat.data_length)], ['children', count(stat.num_children)],
+      ['set', day(stat.mtime)], ['created', day(stat.ctime)],
+      ['kind', stat.ephemeral_owner ? 'ephemeral' : stat.is_container ? 'container' : stat.ttl ? `lives ${time(stat.ttl)}` : 'persistent'],
+      ['owner', stat.ephemeral_owner ?? 'none'], ['mzxid', count(stat.mzxid)], ['czxid', count(stat.czxid)], ['pzxid', count(stat.pzxid)],
+      ['cversion', count(stat.cversion)], ['aversion', count(stat.aversion)],
+    ];
+    $('znode').replaceChildren(h('h3', {}, path), bar, view, facts(pairs));
+    const first = forms.json !== undefined && this.form !== 'hex' ? 'json' : 'text';
+    draw(forms[this.form] !== undefined && this.form !== 'text' ? this.form : forms[first] !== undefined ? first : 'hex');
+  },
+
+  // Saves only what nobody else has changed meanwhile.
+  edit({ path, data, stat }) {
+    this.editing = true;
+    const text = h('textarea', { 'aria-label': `Data of ${path}`, spellcheck: 'false' });
+    text.value = data.text;
+    const failed = h('p', { class: 'bad', role: 'alert' });
+    const save = async () => {
+      try {
+        await ask(`${url(path)}?version=${stat.version}`, { method: 'PUT', body: text.value });
+        this.editing = false;
+        await this.show();
+      } catch (error) { failed.textContent = error.message; }
+    };
+    $('znode').replaceChildren(h('h3', {}, path), h('div', { class: 'bar' }, h('button', { class: 'main', onclick: save }, 'Save'), h('button', { onclick: () => { this.editing = false; this.show(); } }, 'Cancel')), text, failed);
+    text.focus();
+  },
+
+  create(path) {
+    this.editing = true;
+    const at = h('input', { 'aria-label': 'Path of the new znode', autocapitalize: 'off', spellcheck: 'false' });
+    at.value = path;
+    const text = h('textarea', { 'aria-label': 'Data of the new znode', spellcheck: 'false' });
+    const mode = h('select', { 'aria-label': 'Kind' }, h('option', { value: 'persistent' }, 'persistent'), h('option', { value: 'persistent_sequential' }, 'sequential'), h('option', { value: 'container' }, 'container'));
+    const failed = h('p', { class: 'bad', role: 'alert' });
+    const save = async () => {
+      try {
+        const created = await (await ask(`${url(at.value)}?mode=${mode.value}`, { method: 'POST', body: text.value })).json();
+        this.editing = false;
+        await this.again(parent(created.path));
+        this.choose(created.path);
+      } catch (error) { failed.textContent = error.message; }
+    };
+    $('znode').replaceChildren(h('h3', {}, 'A new znode'), h('div', { class: 'bar' }, at, mode), text, h('div', { class: 'bar' }, h('button', { class: 'main', onclick: save }, 'Create'), h('button', { onclick: () => { this.editing = false; this.show(); } }, 'Cancel')), failed);
+    at.focus();
+  },
+
+  async remove(path, stat) {
+    if (!confirm(`Delete ${path}?`)) return;
+    try {
+      await ask(`${url(path)}?version=${stat.version}`, { method: 'DELETE' });
+      await this.again(parent(path));
+      this.choose(parent(path));
+    } catch (error) { $('znode').append(h('p', { class: 'bad', role: 'alert' }, error.message)); }
+  },
+
+  // Lists the children of a znode again, if they are shown.
+  async again(path) {
+    const item = this.items.get(path);
+    if (!item) return;
+    const focused = document.activeElement?.closest?.('[role=treeitem]');
+    const at = [...this.items.values()].find((other) => other.element === focused)?.path;
+    const open = [...this.items.values()].filter((other) => other.children && other.path.startsWith(path)).map((other) => other.path);
+    if (item.children) {
+      await this.expand(item);
+      for (const other of open) if (other !== path && this.items.has(other)) await this.expand(this.items.get(other));
+    }
+    if (item.stat) {
+      item.stat = { ...item.stat, num_children: item.children ? item.children.children.length : item.stat.num_children };
+      this.label(item);
+    }
+    const chosen = this.items.get(this.path);
+    chosen?.element.setAttribute('aria-selected', 'true');
+    if (at && this.items.has(at)) { this.rove(this.items.get(at).element); this.items.get(at).element.focus(); } else if (chosen) this.rove(chosen.element);
+  },
+
+  // A change was reported: what is shown of it is read again, at most every second.
+  changed({ kind, path }) {
+    if (view !== 'tree') return;
+    if (kind === 'created' || kind === 'deleted') this.stale.add(parent(path));
+    if (path === this.path) this.stale.add('');
+  },
+
+  async freshen() {
+    const stale = [...this.stale];
+    this.stale.clear();
+    for (const path of stale) {
+      if (path === '') { if (!this.editing) await this.show(); } else if (this.items.get(path)?.children) await this.again(path);
+      else if (this.items.get(path)?.stat && this.items.get(path).stat.num_children === 0) { this.items.get(path).stat.num_children = 1; this.label(this.items.get(path)); }
+    }
+  },
+};
+
+$('go').addEventListener('submit', (event) => {
+  event.preventDefault();
+  nodes.choose($('path').value.trim() || '/');
+});
+setInterval(() => { if (nodes.stale.size) nodes.freshen(); }, 1000);

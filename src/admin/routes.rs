@@ -1,0 +1,306 @@
+//! What is answered at which path.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::time::Duration;
+
+use serde::Serialize;
+use serde_json::{Value, json};
+
+use super::backup::Spool;
+use super::guard::Guard;
+use super::http::{Head, Method, POLICY, Response, decoded};
+use super::session::AdminSession;
+use super::tree::{self, Change};
+use crate::api::coordinator::Coordinator;
+use crate::api::operate::{MemberReport, Role};
+use crate::recipes::contended_async;
+use crate::runtime::entropy;
+use crate::runtime::pending::block_on;
+use crate::types::availability::Availability;
+use crate::types::error::{Error, Result};
+
+/// How long it may take to look for locks: all znodes are read.
+const LOCKS_WITHIN: Duration = Duration::from_secs(10);
+
+const INDEX: &str = include_str!("page/index.html");
+const STYLE: &str = include_str!("page/style.css");
+const SCRIPT: &str = concat!(
+    include_str!("page/plots.js"),
+    include_str!("page/tree.js"),
+    include_str!("page/script.js")
+);
+
+/// What a request is for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Route {
+    Page,
+    Health,
+    Ready,
+    Live,
+    Status,
+    Members,
+    Sessions,
+    Metrics,
+    Events,
+    Backup,
+    /// Those at and below this path.
+    Locks(String),
+    Znode {
+        path: String,
+        raw: bool,
+    },
+    Children {
+        path: String,
+        after: Option<String>,
+        limit: u64,
+    },
+    /// The znode, and what is done with it.
+    Change(String, Change),
+}
+
+/// What was made for a request.
+pub(super) enum Outcome {
+    Response(Response),
+    Backup(Box<Spool>),
+}
+
+impl Route {
+    /// # Errors
+    /// The response to a request for what there is not.
+    pub(super) fn of(head: &Head) -> Result<Route, Response> {
+        let route = match head.path.as_str() {
+            "/" => Route::Page,
+            "/health" => Route::Health,
+            "/ready" => Route::Ready,
+            "/live" => Route::Live,
+            "/status" => Route::Status,
+            "/members" => Route::Members,
+            "/sessions" => Route::Sessions,
+            "/metrics" => Route::Metrics,
+            "/events" => Route::Events,
+            "/backup" => Route::Backup,
+            "/locks" => Route::Locks(head.parameter("path")?.unwrap_or_else(|| "/".to_owned())),
+            path => match path
+                .strip_prefix("/tree")
+                .filter(|rest| rest.is_empty() || rest.starts_with('/'))
+            {
+                Some(rest) => return tree::route(head, znode(rest)?),
+                None => return Err(Response::error(404, "there is nothing at this path")),
+            },
+        };
+        let streams = matches!(route, Route::Events | Route::Backup);
+        match head.method {
+            Method::Get => Ok(route),
+            Method::Head if !streams => Ok(route),
+            _ => Err(Response::not_allowed("this can only be read")),
+        }
+        .and_then(|route| without_body(head, route))
+    }
+
+    /// Whether it needs no token: it says nothing of the cluster but that it works.
+    pub(super) fn is_open(&self) -> bool {
+        matches!(self, Route::Page | Route::Health | Route::Ready | Route::Live)
+    }
+
+    /// Whether it needs the endpoint's session, and so perhaps a quorum.
+    pub(super) fn needs_session(&self) -> bool {
+        match self {
+            Route::Locks(_) | Route::Znode { .. } | Route::Children { .. } => true,
+            Route::Change(..) | Route::Backup => true,
+            Route::Page | Route::Health | Route::Ready | Route::Live | Route::Status => false,
+            Route::Members | Route::Sessions | Route::Metrics | Route::Events => false,
+        }
+    }
+}
+
+pub(super) fn without_body(head: &Head, route: Route) -> Result<Route, Response> {
+    match head.body {
+        0 => Ok(route),
+        _ => Err(Response::error(400, "this request has no body")),
+    }
+}
+
+/// The path of a znode, from what follows `/tree`. A slash in a name would be another path.
+fn znode(rest: &str) -> Result<String, Response> {
+    if rest.to_ascii_lowercase().contains("%2f") {
+        return Err(Response::error(400, "the name of a znode has no /"));
+    }
+    match decoded(rest)? {
+        path if path.is_empty() => Ok("/".to_owned()),
+        path => Ok(path),
+    }
+}
+
+/// What the answers are made of.
+pub(super) struct Routes {
+    coordinator: Coordinator,
+    session: Arc<AdminSession>,
+    backup_under_way: Arc<AtomicBool>,
+}
+
+impl Routes {
+    pub(super) fn new(coordinator: Coordinator, session: Arc<AdminSession>) -> Routes {
+        Routes { coordinator, session, backup_under_way: Arc::default() }
+    }
+
+    /// The response to what blocks nobody; `None` for the rest.
+    pub(super) fn at_once(&self, route: &Route, guard: &Guard) -> Option<Response> {
+        let probe = |name: &str, well: bool| {
+            Response::json(if well { 200 } else { 503 }, &json!({ name: well }))
+        };
+        let availability = || self.coordinator.availability();
+        Some(match route {
+            Route::Page => page(guard),
+            Route::Health => {
+                probe("healthy", !matches!(availability(), Availability::NoQuorum { .. }))
+            }
+            Route::Ready => probe("ready", self.coordinator.is_ready()),
+            Route::Live => probe("live", self.coordinator.shared().stopped().is_none()),
+            Route::Status => Response::json(200, &status(&self.coordinator)),
+            _ => return None,
+        })
+    }
+
+    /// Does what may block.
+    pub(super) fn work(&self, route: &Route, body: &[u8], from: SocketAddr) -> Outcome {
+        let made = match route {
+            Route::Backup => return self.backup(),
+            Route::Members => self.coordinator.reports().map(|reports| members(&reports)),
+            Route::Sessions => {
+                self.coordinator.sessions().map(|sessions| json!({ "sessions": json(&sessions) }))
+            }
+            Route::Metrics => {
+                let text = self.coordinator.metrics().to_string();
+                let kind = "text/plain; version=0.0.4; charset=utf-8";
+                return Outcome::Response(Response::new(kind, text));
+            }
+            Route::Locks(path) => self.locks(path),
+            Route::Znode { path, raw: true } => {
+                return Outcome::Response(
+                    match self.session.with(|_| tree::data(&self.session, path)) {
+                        Ok(data) => tree::download(data),
+                        Err(error) => refusal(&error),
+                    },
+                );
+            }
+            Route::Znode { path, .. } => tree::znode(&self.session, path),
+            Route::Children { path, after, limit } => {
+                tree::children(&self.session, path, after.as_deref(), *limit)
+            }
+            Route::Change(path, change) => {
+                let changed = change.apply(&self.session, path, body);
+                let outcome = changed.as_ref().map(|_| "done");
+                tracing::info!(%from, ?change, path, ?outcome, "a change through the admin endpoint");
+                let status = if matches!(change, Change::Create { .. }) { 201 } else { 200 };
+                return Outcome::Response(match changed {
+                    Ok(value) => Response::json(status, &value),
+                    Err(error) => refusal(&error),
+                });
+            }
+            Route::Page | Route::Health | Route::Ready | Route::Live | Route::Status => {
+                Ok(status(&self.coordinator))
+            }
+            Route::Events => Ok(Value::Null),
+        };
+        Outcome::Response(match made {
+            Ok(value) => Response::json(200, &value),
+            Err(error) => refusal(&error),
+        })
+    }
+
+    fn locks(&self, path: &str) -> Result<Value> {
+        self.session.with(|session| {
+            let clock = &self.coordinator.shared().clock;
+            let until = clock.now().saturating_add(LOCKS_WITHIN);
+            match block_on(contended_async(session, path), clock, Some(until))? {
+                Some(found) => Ok(json(found?)),
+                None => Err(self.session.late("looking for locks", LOCKS_WITHIN)),
+            }
+        })
+    }
+
+    /// With everything that was written until now, if there is a quorum, and else as the replica is.
+    fn backup(&self) -> Outcome {
+        let synced =
+            self.session.with(|session| self.session.wait(session.nonblocking().sync(), "sync"));
+        if let Err(error) = synced {
+            tracing::warn!(%error, "a backup is taken of the replica as it is");
+        }
+        match Spool::write(&self.coordinator, &self.backup_under_way) {
+            Ok(Some(spool)) => Outcome::Backup(Box::new(spool)),
+            Ok(None) => {
+                let reason = "another backup is under way: ask again when it is complete";
+                Outcome::Response(Response::error(503, reason))
+            }
+            Err(error) => Outcome::Response(refusal(&error)),
+        }
+    }
+}
+
+/// As JSON; all types of the library have a form.
+pub(super) fn json(value: impl Serialize) -> Value {
+    serde_json::to_value(value).unwrap_or_default()
+}
+
+/// The state of the instance, with what the probes say.
+pub(super) fn status(coordinator: &Coordinator) -> Value {
+    let mut status = json(coordinator.status());
+    status["availability"] = json(coordinator.availability());
+    status["ready"] = json(coordinator.is_ready());
+    status
+}
+
+/// All members, and who leads: the leader, if most voters report. One that has lost them does not know it at
+/// once.
+pub(super) fn members(reports: &[MemberReport]) -> Value {
+    let voters = || reports.iter().filter(|member| member.role != Role::Learner);
+    let silent = voters().filter(|member| member.is_silent).count();
+    let leader = reports.iter().find(|member| member.role == Role::Leader);
+    let leader = leader.filter(|_| 2 * silent < voters().count());
+    json!({ "members": json(reports), "leader": leader.map(|leader| &leader.address) })
+}
+
+/// The response to a request that has failed.
+pub(super) fn refusal(error: &Error) -> Response {
+    let status = match error {
+        Error::InvalidPath { .. } | Error::InvalidTtl { .. } | Error::InvalidAcl { .. } => 400,
+        Error::NoAuth { .. } | Error::AuthFailed { .. } | Error::Reserved { .. } => 403,
+        Error::NoNode { .. } => 404,
+        Error::NodeExists { .. }
+        | Error::NotEmpty { .. }
+        | Error::BadVersion { .. }
+        | Error::NoChildrenForEphemerals { .. }
+        | Error::Refused { .. } => 409,
+        Error::TooLarge { .. } => 413,
+        Error::NeedsReplica { .. } | Error::Unsupported { .. } => 501,
+        Error::Busy { .. } | Error::Stopped { .. } => 503,
+        Error::Timeout { .. } | Error::OutcomeUnknown { .. } => 504,
+        Error::QuotaExceeded { .. } => 507,
+        error if error.is_session_lost() => 503,
+        _ => 500,
+    };
+    Response::error(status, error.to_string())
+}
+
+/// The page, in one piece. Its script and its style are the only ones that a browser takes.
+fn page(guard: &Guard) -> Response {
+    let Ok(nonce) = entropy::bytes::<16>() else {
+        return Response::error(503, "the system provides no random numbers");
+    };
+    let nonce: String = nonce.iter().map(|byte| format!("{byte:02x}")).collect();
+    let text = INDEX
+        .replace("{{token}}", if guard.has_token() { "yes" } else { "no" })
+        .replace("{{writable}}", if guard.is_writable() { "yes" } else { "no" })
+        .replace("{{nonce}}", &nonce)
+        .replace("{{style}}", STYLE)
+        .replace("{{script}}", SCRIPT);
+    let policy = format!(
+        "default-src 'none'; script-src 'nonce-{nonce}'; style-src 'nonce-{nonce}'; connect-src 'self'; img-src \
+         data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'; require-trusted-types-for 'script'; \
+         trusted-types 'none'"
+    );
+    let response = Response::new("text/html; charset=utf-8", text);
+    Response { headers: vec![(POLICY, policy)], ..response }
+}

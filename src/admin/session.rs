@@ -1,0 +1,90 @@
+//! The session of an endpoint: opened when it is first needed, and again after it was lost.
+
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+use crate::api::coordinator::Coordinator;
+use crate::api::session::Session;
+use crate::runtime::pending::Pending;
+use crate::types::error::{Error, Result};
+
+/// How long a request waits for an answer of the cluster.
+pub(super) const ANSWER_WITHIN: Duration = Duration::from_secs(2);
+/// How long one waits for the session to get its ids. Others wait behind it.
+const IDS_WITHIN: Duration = Duration::from_millis(500);
+
+pub(super) struct AdminSession {
+    coordinator: Coordinator,
+    auths: Vec<(String, Vec<u8>)>,
+    current: Mutex<Option<Current>>,
+}
+
+struct Current {
+    session: Session,
+    /// Its ids that are not confirmed yet.
+    asked: Vec<Pending<()>>,
+}
+
+impl AdminSession {
+    pub(super) fn new(coordinator: Coordinator, auths: Vec<(String, Vec<u8>)>) -> AdminSession {
+        AdminSession { coordinator, auths, current: Mutex::new(None) }
+    }
+
+    /// The session, with its ids.
+    ///
+    /// # Errors
+    /// Those of opening it; [`Error::Timeout`] while it has not got its ids, as without a quorum.
+    pub(super) fn get(&self) -> Result<Session> {
+        let mut current = self.current.lock().unwrap_or_else(PoisonError::into_inner);
+        let former = current.take().filter(|current| !current.session.state().is_final());
+        let mut now = match former {
+            Some(current) => current,
+            None => self.open()?,
+        };
+        while let Some(next) = now.asked.last_mut() {
+            match next.wait_timeout(IDS_WITHIN) {
+                Some(Ok(())) => drop(now.asked.pop()),
+                // Without an id it does not act: it is closed, and another one opened next time.
+                Some(Err(error)) => return Err(error),
+                None => {
+                    *current = Some(now);
+                    return Err(self.late("opening the endpoint's session", IDS_WITHIN));
+                }
+            }
+        }
+        let session = now.session.clone();
+        *current = Some(now);
+        Ok(session)
+    }
+
+    fn open(&self) -> Result<Current> {
+        let session = self.coordinator.open_session()?;
+        let calls = session.nonblocking();
+        let ask = |(scheme, credentials): &(String, Vec<u8>)| calls.add_auth(scheme, credentials);
+        let asked = self.auths.iter().map(ask).collect();
+        Ok(Current { session, asked })
+    }
+
+    /// Calls a function with the session, and once more with a new one if that was over.
+    pub(super) fn with<T>(&self, call: impl Fn(&Session) -> Result<T>) -> Result<T> {
+        match call(&self.get()?) {
+            // Nothing was done: its end was known before.
+            Err(Error::SessionExpired { .. } | Error::SessionClosed { .. }) => call(&self.get()?),
+            called => called,
+        }
+    }
+
+    /// Waits for an answer.
+    ///
+    /// # Errors
+    /// Those of the request, and [`Error::Timeout`] if there is none within [`ANSWER_WITHIN`].
+    pub(super) fn wait<T>(&self, mut pending: Pending<T>, operation: &str) -> Result<T> {
+        let answer = pending.wait_timeout(ANSWER_WITHIN);
+        answer.unwrap_or_else(|| Err(self.late(operation, ANSWER_WITHIN)))
+    }
+
+    pub(super) fn late(&self, operation: &str, waited: Duration) -> Error {
+        let reason = self.coordinator.shared().waiting_for();
+        Error::Timeout { operation: operation.to_owned(), waited, reason }
+    }
+}

@@ -1,0 +1,184 @@
+//! Znodes, read and changed.
+
+use std::sync::Arc;
+
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD as BASE64;
+use serde_json::{Value, json};
+
+use super::http::{Head, Method, Response};
+use super::routes::{Route, json, without_body};
+use super::session::AdminSession;
+use crate::api::session::Session;
+use crate::types::error::{Error, Result};
+use crate::types::path;
+use crate::types::znode::{CreateMode, Stat};
+
+/// How many children are shown with a znode, and on a page of them unless it is said.
+const CHILDREN: u64 = 100;
+/// The longest page of children.
+const CHILDREN_MAX: u64 = 1000;
+
+/// What is done with a znode.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Change {
+    Create { mode: CreateMode },
+    Set { version: Option<u64> },
+    Delete { version: Option<u64> },
+}
+
+/// The route of a request for a znode.
+pub(super) fn route(head: &Head, path: String) -> Result<Route, Response> {
+    let version = || head.number("version");
+    match head.method {
+        Method::Get | Method::Head if head.parameter("children")?.is_some() => {
+            let limit = head.number("limit")?.unwrap_or(CHILDREN).clamp(1, CHILDREN_MAX);
+            let after = head.parameter("after")?;
+            without_body(head, Route::Children { path, after, limit })
+        }
+        Method::Get | Method::Head => {
+            let raw = head.parameter("raw")?.is_some();
+            without_body(head, Route::Znode { path, raw })
+        }
+        Method::Post => {
+            let wrong = || {
+                let known = "persistent, persistent_sequential and container";
+                Response::error(400, format!("the parameter mode is one of {known}"))
+            };
+            let mode = head.parameter("mode")?.unwrap_or_else(|| "persistent".to_owned());
+            let mode = match mode.as_str() {
+                "persistent" => CreateMode::Persistent,
+                "persistent_sequential" => CreateMode::PersistentSequential,
+                "container" => CreateMode::Container,
+                _ => return Err(wrong()),
+            };
+            Ok(Route::Change(path, Change::Create { mode }))
+        }
+        Method::Put => Ok(Route::Change(path, Change::Set { version: version()? })),
+        Method::Delete => {
+            without_body(head, Route::Change(path, Change::Delete { version: version()? }))
+        }
+    }
+}
+
+/// Data as text if it is text, and else in base64.
+fn shown(data: &[u8]) -> Value {
+    match std::str::from_utf8(data) {
+        Ok(text) => json!({ "text": text }),
+        Err(_) => json!({ "base64": BASE64.encode(data) }),
+    }
+}
+
+/// The data alone.
+pub(super) fn data(admin: &AdminSession, path: &str) -> Result<Arc<[u8]>> {
+    admin.with(|session| Ok(get(admin, session, path)?.0))
+}
+
+/// As a file, which no browser shows as a page of this endpoint.
+pub(super) fn download(data: Arc<[u8]>) -> Response {
+    let response = Response::new("application/octet-stream", &*data);
+    Response { headers: vec![("Content-Disposition", "attachment".to_owned())], ..response }
+}
+
+fn get(admin: &AdminSession, session: &Session, path: &str) -> Result<(Arc<[u8]>, Stat)> {
+    match session.has_replica() {
+        true => session.get(path),
+        false => admin.wait(session.nonblocking().get(path), "get"),
+    }
+}
+
+/// Some names after one, and whether there are more.
+fn names(
+    admin: &AdminSession,
+    session: &Session,
+    path: &str,
+    after: Option<&str>,
+    limit: u64,
+) -> Result<(Vec<String>, bool)> {
+    let limit = usize::try_from(limit).unwrap_or(usize::MAX);
+    let mut names = match session.has_replica() {
+        true => session.children_page(path, after, limit.saturating_add(1))?,
+        false => {
+            let mut names = admin.wait(session.nonblocking().children(path), "children")?;
+            names.retain(|name| after.is_none_or(|after| name.as_str() > after));
+            names
+        }
+    };
+    let more = names.len() > limit;
+    names.truncate(limit);
+    Ok((names, more))
+}
+
+/// A znode with its data, its stat and the first of its children.
+pub(super) fn znode(admin: &AdminSession, path: &str) -> Result<Value> {
+    admin.with(|session| {
+        let (data, stat) = get(admin, session, path)?;
+        let (children, _) = names(admin, session, path, None, CHILDREN)?;
+        Ok(json!({ "path": path, "data": shown(&data), "stat": json(stat), "children": children }))
+    })
+}
+
+/// A page of a znode's children, each with its stat if it may be read.
+pub(super) fn children(
+    admin: &AdminSession,
+    path: &str,
+    after: Option<&str>,
+    limit: u64,
+) -> Result<Value> {
+    admin.with(|session| {
+        let (names, more) = names(admin, session, path, after, limit)?;
+        let next = names.last().filter(|_| more).cloned();
+        // All are asked for before the first answer is waited for.
+        let calls = session.nonblocking();
+        let ask = |name: &String| {
+            let child = path::join(path, name);
+            match session.has_replica() {
+                true => (Some(session.exists(&child)), None),
+                false => (None, Some(calls.exists(&child))),
+            }
+        };
+        let asked: Vec<_> = names.iter().map(ask).collect();
+        let mut children = Vec::new();
+        for (name, asked) in names.into_iter().zip(asked) {
+            let stat = match asked {
+                (Some(stat), _) => stat,
+                (None, Some(pending)) => admin.wait(pending, "exists"),
+                (None, None) => Ok(None),
+            };
+            match stat {
+                Ok(Some(stat)) => children.push(json!({ "name": name, "stat": json(stat) })),
+                // It has gone meanwhile.
+                Ok(None) => {}
+                Err(Error::NoAuth { .. }) => children.push(json!({ "name": name, "stat": null })),
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(json!({ "path": path, "children": children, "next": next }))
+    })
+}
+
+impl Change {
+    /// Does it, and returns what it has made.
+    pub(super) fn apply(&self, admin: &AdminSession, path: &str, data: &[u8]) -> Result<Value> {
+        admin.with(|session| {
+            let calls = session.nonblocking();
+            Ok(match *self {
+                Change::Create { mode } => {
+                    json(admin.wait(calls.create(path, data, mode), "create")?)
+                }
+                Change::Set { version: None } => json(admin.wait(calls.set(path, data), "set")?),
+                Change::Set { version: Some(version) } => {
+                    json(admin.wait(calls.set_if(path, data, version), "set")?)
+                }
+                Change::Delete { version } => {
+                    let deleted = match version {
+                        Some(version) => calls.delete_if(path, version),
+                        None => calls.delete(path),
+                    };
+                    admin.wait(deleted, "delete")?;
+                    json!({ "deleted": path })
+                }
+            })
+        })
+    }
+}

@@ -1,0 +1,55 @@
+//! The admin endpoint of `quorate serve`.
+
+use std::path::PathBuf;
+
+use clap::ArgAction;
+use clap::Args;
+use clap::builder::BoolishValueParser;
+use quorate::admin::Admin;
+use quorate::{Coordinator, Error};
+
+#[derive(Debug, Args)]
+pub(super) struct Endpoint {
+    /// Where operators look into the cluster, over HTTP: host:port, such as 127.0.0.1:7480. Without it, nowhere.
+    #[arg(long)]
+    admin: Option<String>,
+    /// A file with the token that they need. Without it, the address must be on the loopback.
+    #[arg(long)]
+    admin_token_file: Option<PathBuf>,
+    /// Whether they can change znodes there.
+    #[arg(long, action = ArgAction::Set, num_args = 0..=1)]
+    #[arg(default_value = "no", default_missing_value = "yes", value_parser = BoolishValueParser::new())]
+    admin_writable: bool,
+    /// Who the endpoint is for access lists, for example digest:user:password.
+    #[arg(
+        long,
+        env = "QUORATE_ADMIN_AUTH",
+        hide_env_values = true,
+        value_name = "SCHEME:CREDENTIALS"
+    )]
+    admin_auth: Option<String>,
+}
+
+impl Endpoint {
+    /// Serves, if it is asked for.
+    pub(super) fn serve(&self, coordinator: &Coordinator) -> quorate::Result<Option<Admin>> {
+        let invalid = |setting, reason| Error::InvalidSetting { setting, reason };
+        let Some(address) = &self.admin else { return Ok(None) };
+        let mut builder = Admin::builder().writable(self.admin_writable);
+        if let Some(file) = &self.admin_token_file {
+            let token = std::fs::read_to_string(file).map_err(|error| {
+                invalid("admin-token-file", format!("{} cannot be read: {error}", file.display()))
+            })?;
+            builder = builder.token(token.trim());
+        }
+        if let Some(auth) = &self.admin_auth {
+            let (scheme, credentials) = auth.split_once(':').ok_or_else(|| {
+                invalid("admin-auth", "it takes a scheme, a colon, and credentials".to_owned())
+            })?;
+            builder = builder.auth(scheme, credentials);
+        }
+        let admin = builder.serve(coordinator, address.as_str())?;
+        tracing::info!(address = %admin.address(), "operators are served");
+        Ok(Some(admin))
+    }
+}

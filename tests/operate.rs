@@ -27,6 +27,7 @@ fn every_member_reports_to_members_and_clients_alike() {
             assert!(!member.is_silent && state.unreachable.is_empty());
             assert!(state.applied_index <= state.committed_index);
             assert!(state.committed_index <= state.last_index && state.leader.is_some());
+            assert!(state.log_bytes > 0);
         }
         let sum = |of: fn(&quorate::MemberState) -> u64| -> u64 {
             reports.iter().filter_map(|member| member.state.as_ref()).map(of).sum()

@@ -11,6 +11,7 @@ use super::process::{Life, Process};
 use super::random::Random;
 use super::world::{Event, World};
 use crate::node::io::Input;
+use crate::node::leader::planner::FORGET_FACTOR;
 use crate::node::membership::REQUEST_TIME;
 use crate::node::stored::Identity;
 use crate::runtime::host::Host;
@@ -367,6 +368,17 @@ impl World {
     pub(crate) fn mending(&self) -> Nanos {
         let plan = &self.kernel.plan;
         4 * plan.recovery() + nanos(plan.policy.replace_after * 2)
+    }
+
+    /// How long the members may include one that no process is any more. Its version counts until it
+    /// is forgotten: it might come back.
+    pub(crate) fn forgetting(&self) -> Nanos {
+        let checks = self.kernel.checks.borrow();
+        let lives = |node| self.processes.iter().any(|process| process.member.node == node);
+        match checks.oracle.roster().members().all(|member| lives(member.node)) {
+            true => 0,
+            false => nanos(self.kernel.plan.policy.replace_after * FORGET_FACTOR),
+        }
     }
 
     /// A process notices whether it can reach a peer, or finds another one in its place.

@@ -217,7 +217,8 @@ fn live(world: &mut World) {
     let recovery = kernel.plan.recovery();
     // Sessions that were lost meanwhile expire, and their ephemerals go with them.
     await_until(world, recovery, "I31 the cluster comes back", World::has_leader);
-    await_until(world, recovery, "I32 the version is that of all", World::has_its_version);
+    let known = recovery + world.forgetting();
+    await_until(world, known, "I32 the version is that of all", World::has_its_version);
     let mending = world.mending();
     await_until(world, mending, "I25 the members are as they should be", World::is_whole);
     pass(world, 3 * timeout);

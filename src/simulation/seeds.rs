@@ -43,6 +43,10 @@ pub const FOUND: &[(u64, &str)] = &[
     ),
     (325083, "a check that asked too much: who waits for an item on a node that has just started"),
     (400016, "a check that asked too much: a watch whose past was more than its channel holds"),
+    (
+        13979068605996142190,
+        "a check that asked too much: the version of a dead learner that was never taken for replaced",
+    ),
     (1987, "a check that asked too much: an acknowledgement to a leader deposed in the same step"),
     (91015, "a learner that was removed believed in its former leader for ever, and asked nobody"),
     (

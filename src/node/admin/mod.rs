@@ -207,7 +207,7 @@ impl Node {
             clients: self.replica.clients.count() as u64,
             watches: self.replica.watches.len() as u64,
             znodes: self.machine.tree().len() as u64,
-            log_bytes: store.outline().bytes_between(0, u64::MAX),
+            log_bytes: store.bytes() + store.outline().bytes_between(0, u64::MAX),
             checkpoint_bytes: self.persistence.state_bytes(),
             checkpoint_age: now.saturating_sub(self.persistence.checkpoint_at()),
             unreachable: {

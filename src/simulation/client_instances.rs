@@ -232,11 +232,17 @@ impl World {
         let former = std::mem::replace(&mut life.dial, dial.clone());
         for member in 0..self.processes.len() {
             let node = self.processes[member].member.node;
-            if former.wants(node) && !dial.wants(node) {
+            // A member that is named no more is left, and found again only at an address of the list.
+            let is_left = former.names(node) && !dial.names(node);
+            if is_left || former.wants(node) && !dial.wants(node) {
                 if let Some(life) = &mut self.client_at_mut(place).life {
                     life.connected.remove(&member);
                 }
                 self.noticed_soon(member, place, 100 * MILLI);
+                if dial.wants(node) {
+                    let at = self.now() + SEED_PAUSE + self.clients.random.below(SECOND);
+                    self.schedule(at, Event::Seek { place, member });
+                }
             } else if dial.names(node) && !former.names(node) {
                 let at = self.now() + self.clients.random.below(10 * MILLI);
                 self.schedule(at, Event::Seek { place, member });

@@ -53,4 +53,8 @@ pub const FOUND: &[(u64, &str)] = &[
         80123,
         "a check that asked too much: a client that was served and lost its member in one step",
     ),
+    (
+        15538181986965023972,
+        "a simulated network kept a connection that its client had left, and never made it again",
+    ),
 ];

@@ -282,6 +282,9 @@ impl Node {
             Input::Client(request) => self.take_request(request),
             Input::Written { number } => {
                 self.persistence.written = self.persistence.written.max(number);
+                for at in self.persistence.take_durable_writes() {
+                    self.metrics.disk_sync.record(self.now.mono.saturating_sub(at));
+                }
                 self.settle();
                 self.promises_written();
             }
@@ -392,7 +395,7 @@ impl Node {
                 self.replica.clients.again();
             }
             if leadership.leader != 0 {
-                self.metrics.leaders_known += 1;
+                self.metrics.leader_changes += 1;
                 self.metrics.elections_won += u64::from(leadership.leader == self.id);
                 tracing::info!(
                     node = self.id,

@@ -248,7 +248,9 @@ impl Node {
         self.replica.history.note(applied.changes);
         for outcome in applied.outcomes.into_iter().filter(|_| !strikes(Bug::OutcomeLost, 97)) {
             let session = outcome.session;
-            self.metrics.sessions_expired += u64::from(is_expiry(&outcome));
+            // Once in the cluster: others may apply it much later, or again after a restart.
+            let expires = self.leading.is_some() && is_expiry(&outcome);
+            self.metrics.sessions_expired += u64::from(expires);
             if outcome.result.is_err()
                 && let Some(leading) = &mut self.leading
             {

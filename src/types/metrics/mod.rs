@@ -54,8 +54,8 @@ pub struct Metrics {
     pub sessions_opened: u64,
     /// Sessions closed or expired.
     pub sessions_ended: u64,
-    /// Sessions expired: no sign of life came in their timeout. They are counted in `sessions_ended`,
-    /// too.
+    /// Sessions that this instance, as the leader, has expired: no sign of life came within their
+    /// timeout.
     pub sessions_expired: u64,
     /// Changes of znodes, by the first component of their paths. After 256 different ones, all
     /// others count as `/*`.

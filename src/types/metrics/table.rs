@@ -195,7 +195,7 @@ pub(crate) const METRICS: &[Metric] = &[
     ),
     metric(
         "quorate_sessions_expired_total",
-        "Sessions expired, counted by every replica.",
+        "Sessions that this instance has expired as the leader.",
         Counter(|of| replicas(of, of.sessions_expired)),
     ),
     metric(

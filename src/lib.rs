@@ -61,6 +61,7 @@
 //! | `serde` | no | serde's `Serialize` and `Deserialize` for public values, in the form of `docs/serde.md` |
 //! | `gateway` | no | [`Gateway`]: a port for ZooKeeper's own clients, in its wire protocol; [`import`]: a ZooKeeper's tree is copied |
 //! | `admin` | no | [`admin::Admin`]: what operators see and do over HTTP, and a page |
+//! | `metrics` | no | [`Coordinator::publish_metrics`]: metrics for the facade `metrics` |
 //! | `cli` | no | the program `quorate`, for backups and recovery |
 //!
 //! The feature `simulator` is for quorate's own tests.
@@ -122,6 +123,7 @@ pub use types::acl::{ACL_ENTRIES_MAX, Acl, Id, Permissions};
 pub use types::availability::Availability;
 pub use types::error::{Error, Result};
 pub use types::metrics::Metrics;
+pub use types::metrics::histogram::Histogram;
 pub use types::quota::{Quota, Usage};
 pub use types::session::SessionState;
 pub use types::watch::{
@@ -138,6 +140,7 @@ pub use types::znode::{Condition, CreateMode, Created, OpResult, SessionId, Stat
 #[doc = include_str!("../docs/clients.md")]
 #[cfg_attr(feature = "gateway", doc = include_str!("../docs/gateway.md"))]
 #[doc = include_str!("../docs/quotas.md")]
+#[doc = include_str!("../docs/metrics.md")]
 #[doc = include_str!("../docs/membership.md")]
 #[doc = include_str!("../docs/security.md")]
 #[doc = include_str!("../docs/sessions.md")]

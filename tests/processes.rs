@@ -74,7 +74,7 @@ fn worker() {
             }
             "metrics" => {
                 let metrics = coordinator.metrics();
-                println!("@metrics {}", metrics.bytes_sent > 0 && metrics.messages_received > 0);
+                println!("@metrics {}", metrics.sent_bytes > 0 && metrics.messages_received > 0);
             }
             "leader" => println!("@leader {}", coordinator.status().is_leader),
             "close" => {

@@ -1,5 +1,6 @@
 //! The form that the feature `serde` gives to public values, as `docs/serde.md` documents it.
 
+use std::collections::BTreeSet;
 use std::fmt::Debug;
 use std::path::PathBuf;
 use std::time::{Duration, SystemTime};
@@ -240,18 +241,29 @@ fn an_instance_and_its_cluster() {
     let form = to_value(&metrics).unwrap();
     assert_eq!(form["changes_below"], json!({"/a": 1}));
     // The names are those of Prometheus's text, which has every number.
-    let names: Vec<&String> = form.as_object().unwrap().keys().collect();
-    for name in &names {
-        let text = match name.as_str() {
-            "changes_below" => "quorate_changes_total{below=\"/a\"} 1\n".to_owned(),
-            "watches" | "clients" | "znodes" | "znode_bytes" | "sessions" | "zxid" => {
-                format!("quorate_{name} {}\n", form[name.as_str()])
+    let text = metrics.to_string();
+    for (name, value) in form.as_object().unwrap() {
+        let line = match name.as_str() {
+            "changes_below" => "quorate_znode_changes_total{below=\"/a\"} 1".to_owned(),
+            "stale_by" => "quorate_stale_seconds ".to_owned(),
+            _ if value.is_object() => {
+                let keys: Vec<&str> =
+                    value.as_object().unwrap().keys().map(String::as_str).collect();
+                let expected = ["count", "max_us", "p50_us", "p99_us", "sum_us"];
+                assert_eq!(BTreeSet::from_iter(keys), BTreeSet::from(expected), "{name}");
+                format!("quorate_{name}_seconds_count {}", value["count"])
             }
-            _ => format!("quorate_{name}_total {}\n", form[name.as_str()]),
+            _ => match value.as_bool() {
+                Some(is) => format!("quorate_{name} {}", u8::from(is)),
+                None => value.to_string(),
+            },
         };
-        assert!(metrics.to_string().contains(&text), "{text}");
+        let of = |kind: &str| text.lines().any(|of| of == format!("quorate_{name}{kind} {line}"));
+        let is_there = text.lines().any(|of| of.starts_with(&line)) || of("") || of("_total");
+        assert!(is_there, "{name} {line}: {text}");
     }
-    assert_eq!(names.len(), 25);
+    let kinds = text.lines().filter(|line| line.starts_with("# TYPE"));
+    assert_eq!(form.as_object().unwrap().len(), kinds.count());
 }
 
 #[test]

@@ -12,6 +12,8 @@ pub(crate) mod multi_read;
 pub(crate) mod nonblocking;
 pub(crate) mod operate;
 pub(crate) mod owner;
+#[cfg(feature = "metrics")]
+mod publish;
 pub(crate) mod session;
 pub(crate) mod snapshot;
 pub(crate) mod status;

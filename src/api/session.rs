@@ -49,6 +49,8 @@ use crate::types::znode::{CreateMode, Created, SessionId, Stat, Zxid};
 pub struct Session {
     inner: Arc<Inner>,
     pub(crate) root: Root,
+    /// Whether it is a recipe's: see [`Session::for_recipe`].
+    of_recipe: bool,
 }
 
 #[derive(Debug)]
@@ -130,7 +132,7 @@ impl Session {
             shared.send(Some(Asker::Holder(Arc::clone(&session))), introduce);
         }
         let inner = Inner { session, shared, _owner: Arc::clone(owner) };
-        Ok((Session { inner: Arc::new(inner), root: Root::default() }, pending))
+        Ok((Session { inner: Arc::new(inner), root: Root::default(), of_recipe: false }, pending))
     }
 
     /// Gives up a session whose resumption was not confirmed: neither this handle nor its node may
@@ -164,12 +166,12 @@ impl Session {
     pub fn chroot(&self, path: &str) -> Result<Session> {
         path::validate(path)?;
         path::validate(&self.root.full(path))?;
-        Ok(Session { inner: Arc::clone(&self.inner), root: self.root.below(path) })
+        Ok(Session { root: self.root.below(path), ..self.clone() })
     }
 
     /// A handle of the whole tree, without a chroot.
     pub(crate) fn everything(&self) -> Session {
-        Session { inner: Arc::clone(&self.inner), root: Root::default() }
+        Session { root: Root::default(), ..self.clone() }
     }
 
     /// The path in the whole tree that this handle's paths are relative to: see
@@ -289,8 +291,15 @@ impl Session {
         self.inner.session.give_up();
     }
 
+    /// A handle for a recipe. That its writes fail is a part of how it works: they are not counted in
+    /// [`Metrics::requests_refused`](crate::Metrics::requests_refused).
+    pub(crate) fn for_recipe(&self) -> Session {
+        Session { of_recipe: true, ..self.clone() }
+    }
+
     pub(crate) fn asker(&self) -> Asker {
-        Asker::Holder(Arc::clone(&self.inner.session))
+        let session = Arc::clone(&self.inner.session);
+        if self.of_recipe { Asker::Recipe(session) } else { Asker::Holder(session) }
     }
 
     /// Creates a znode. For sequential modes, the parent's next number is appended to the path,

@@ -220,8 +220,8 @@ impl Coordinator {
         }
     }
 
-    /// This instance's metrics. Blocks until the node's thread answers; all zero once the node has
-    /// stopped.
+    /// This instance's metrics. Blocks until the node's thread answers. Once the node has stopped, all
+    /// that it counted is zero.
     pub fn metrics(&self) -> Metrics {
         self.shared().metrics()
     }

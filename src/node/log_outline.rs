@@ -34,6 +34,11 @@ impl LogOutline {
         }
     }
 
+    /// About how many bytes all entries take.
+    pub(crate) fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
     /// The index of the first entry.
     pub(crate) fn first(&self) -> Option<u64> {
         self.runs.front().map(|run| run.first)

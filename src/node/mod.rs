@@ -287,6 +287,9 @@ impl Node {
             Input::Client(request) => self.take_request(request),
             Input::Written { number } => {
                 self.persistence.written = self.persistence.written.max(number);
+                for at in self.persistence.take_durable_writes() {
+                    self.metrics.disk_sync.record(self.now.mono.saturating_sub(at));
+                }
                 self.settle();
                 self.promises_written();
             }
@@ -403,7 +406,7 @@ impl Node {
             match leadership.leader {
                 0 => tracing::info!(node = %self.named(self.id), term, "there is no leader"),
                 leader => {
-                    self.metrics.leaders_known += 1;
+                    self.metrics.leader_changes += 1;
                     self.metrics.elections_won += u64::from(leader == self.id);
                     let (node, leader) = (self.named(self.id), self.named(leader));
                     match leadership.leader == self.id {

@@ -13,7 +13,7 @@ use crate::types::metrics::Metrics;
 use crate::types::watch::WatchInfo;
 
 impl Node {
-    /// All counters but those of the network.
+    /// All metrics but those of the host and of the network.
     pub(crate) fn metrics(&self) -> Metrics {
         Metrics {
             watches: self.replica.watches.len() as u64,
@@ -22,6 +22,10 @@ impl Node {
             sessions: self.machine.session_count() as u64,
             clients: self.replica.clients.count() as u64,
             zxid: self.machine.zxid(),
+            applied_index: Some(self.raw.store().applied().index),
+            durable_index: Some(self.raw.raft.raft_log.persisted),
+            log_bytes: Some(self.raw.store().disk_bytes()),
+            checkpoint_bytes: Some(self.persistence.state_bytes()),
             ..self.metrics.clone()
         }
     }

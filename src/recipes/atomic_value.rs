@@ -47,7 +47,7 @@ pub(super) struct Content {
 impl AtomicValue {
     pub(super) fn new(session: &Session, path: &str) -> Result<AtomicValue> {
         path::validate(path)?;
-        Ok(AtomicValue { session: session.clone(), path: path.to_owned() })
+        Ok(AtomicValue { session: session.for_recipe(), path: path.to_owned() })
     }
 
     pub(super) fn session(&self) -> &Session {

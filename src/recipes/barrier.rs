@@ -44,7 +44,7 @@ impl Barrier {
     /// [`Error::InvalidPath`].
     pub fn new(session: &Session, path: &str) -> Result<Barrier> {
         path::validate(path)?;
-        Ok(Barrier { session: session.clone(), path: path.to_owned() })
+        Ok(Barrier { session: session.for_recipe(), path: path.to_owned() })
     }
 
     /// The barrier's path.

@@ -75,7 +75,7 @@ impl Contenders {
                 other => other,
             })?;
         }
-        Ok(Contenders { session: session.clone(), path: path.to_owned(), kinds })
+        Ok(Contenders { session: session.for_recipe(), path: path.to_owned(), kinds })
     }
 
     pub(super) fn path(&self) -> &str {

@@ -59,7 +59,7 @@ impl Discovery {
     /// [`Error::InvalidPath`](crate::Error::InvalidPath).
     pub fn new(session: &Session, path: &str) -> Result<Discovery> {
         path::validate(path)?;
-        Ok(Discovery { session: session.clone(), path: path.to_owned() })
+        Ok(Discovery { session: session.for_recipe(), path: path.to_owned() })
     }
 
     /// The names of the services that have instances, sorted. Does not block on a member; a client

@@ -156,7 +156,7 @@ impl Group {
     /// [`Error::InvalidPath`].
     pub fn new(session: &Session, path: &str) -> Result<Group> {
         path::validate(path)?;
-        Ok(Group { session: session.clone(), path: path.to_owned() })
+        Ok(Group { session: session.for_recipe(), path: path.to_owned() })
     }
 
     /// The group's path.

@@ -88,7 +88,7 @@ impl NodeList {
     pub fn new(session: &Session, path: &str) -> Result<NodeList> {
         path::validate(path)?;
         path::validate_sequential(&path::join(path, PREFIX))?;
-        Ok(NodeList { session: session.clone(), path: path.to_owned() })
+        Ok(NodeList { session: session.for_recipe(), path: path.to_owned() })
     }
 
     /// The list's path.

@@ -62,7 +62,7 @@ impl MultiLock {
             let reason = "at least one is needed".to_owned();
             return Err(Error::InvalidSetting { setting: "paths", reason });
         }
-        Ok(MultiLock { session: session.clone(), locks })
+        Ok(MultiLock { session: session.for_recipe(), locks })
     }
 
     /// The paths, in the order of acquisition.

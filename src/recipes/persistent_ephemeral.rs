@@ -180,7 +180,7 @@ impl PersistentEphemeral {
                 Some(session) => session,
                 None => self.sessions.get_mut().unwrap_or_else(PoisonError::into_inner)()?,
             };
-            let Err(error) = self.run_in(&session).await;
+            let Err(error) = self.run_in(&session.for_recipe()).await;
             self.handle.set_state(ZnodeState::Missing);
             match error {
                 Error::Stopped { .. } => return Err(error),

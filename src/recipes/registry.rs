@@ -131,7 +131,7 @@ impl Registry {
     /// [`Error::InvalidPath`].
     pub fn new(session: &Session, path: &str) -> Result<Registry> {
         path::validate(path)?;
-        Ok(Registry { session: session.clone(), path: path.to_owned() })
+        Ok(Registry { session: session.for_recipe(), path: path.to_owned() })
     }
 
     /// Registers an instance of a service. Blocks for the request timeout at most.

@@ -200,7 +200,7 @@ impl TwoPhaseCommit {
     /// [`Error::InvalidPath`].
     pub fn new(session: &Session, path: &str) -> Result<TwoPhaseCommit> {
         path::validate(path)?;
-        Ok(TwoPhaseCommit { session: session.clone(), path: path.to_owned() })
+        Ok(TwoPhaseCommit { session: session.for_recipe(), path: path.to_owned() })
     }
 
     /// Its path.

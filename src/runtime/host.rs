@@ -73,12 +73,19 @@ struct Closing {
     led: bool,
 }
 
+/// A request in flight.
+struct Asked {
+    sink: AnswerSink,
+    /// Whether it counts if it is refused.
+    counts: bool,
+}
+
 pub(crate) struct Host {
     engine: Engine,
     shared: Arc<NodeShared>,
     calls: Receiver<Call>,
     inputs: Vec<Input>,
-    answers: BTreeMap<RequestId, AnswerSink>,
+    answers: BTreeMap<RequestId, Asked>,
     watches: BTreeMap<WatchId, WatchSink>,
     /// For mailboxes, when the step is over.
     outgoing: Outgoing,
@@ -221,9 +228,12 @@ impl Host {
         let Some(request) = call.request.take() else {
             return;
         };
-        let admitted = match call.asker.take() {
+        let asker = call.asker.take();
+        let counts = !matches!(asker, Some(Asker::Recipe(_)))
+            && matches!(request, ClientRequest::Write { .. });
+        let admitted = match asker {
             None => Ok(()),
-            Some(Asker::Holder(session)) => self.check_holder(&session),
+            Some(Asker::Holder(session) | Asker::Recipe(session)) => self.check_holder(&session),
             Some(Asker::Opener(session)) => self.open(&session),
         };
         if let Err(error) = admitted {
@@ -240,7 +250,7 @@ impl Host {
             self.watching.insert(*request, watch.0);
         }
         if let Some((id, sink)) = call.sink.take() {
-            self.answers.insert(id, sink);
+            self.answers.insert(id, Asked { sink, counts });
         }
         if let Some((id, sender)) = call.watch.take() {
             self.watches.insert(id, sender);
@@ -299,6 +309,10 @@ impl Host {
             }
         }
         let mut effects = self.engine.step(now, self.inputs.drain(..));
+        if effects.tree.is_some() {
+            let took = clock.now().saturating_sub(now.mono);
+            self.shared.measured().apply.record(took);
+        }
         let members = effects.members.take().map(Arc::new);
         let work = Work {
             messages: std::mem::take(&mut effects.messages),
@@ -314,7 +328,8 @@ impl Host {
     pub(crate) fn notify(&mut self, effects: HandleEffects) -> Time {
         let HandleEffects { effects, members, now } = effects;
         let mut to_wake = Vec::new();
-        if !effects.events.is_empty() {
+        let has_events = !effects.events.is_empty();
+        if has_events {
             self.shared.tree.announce();
         }
         for (id, event) in effects.events {
@@ -329,6 +344,10 @@ impl Host {
             if let Some(watch) = self.watches.get_mut(&id) {
                 watch.wake();
             }
+        }
+        if has_events {
+            let took = self.shared.clock.now().saturating_sub(now);
+            self.shared.measured().watch_delivery.record(took);
         }
         if let Some(reason) = &effects.stopped {
             self.watching.clear();
@@ -376,7 +395,11 @@ impl Host {
                     self.inputs.push(Input::Client(ClientRequest::Unwatch { watch }));
                 }
             }
-            if let Some(sink) = self.answers.remove(&request) {
+            if let Some(Asked { sink, counts }) = self.answers.remove(&request) {
+                let refused = |error: &Error| !error.is_outcome_unknown();
+                if counts && answered.answer.as_ref().is_err_and(refused) {
+                    self.shared.measured().requests_refused += 1;
+                }
                 self.shared.waiting.fetch_sub(1, Ordering::Relaxed);
                 sink.complete(answered, &mut self.outgoing);
             }
@@ -448,7 +471,7 @@ impl Host {
             }
         }
         self.outgoing.send(0);
-        for (_, sink) in std::mem::take(&mut self.answers) {
+        for (_, Asked { sink, .. }) in std::mem::take(&mut self.answers) {
             sink.fail(error.clone());
         }
         self.timers.clear();

@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
@@ -34,6 +34,7 @@ use crate::types::availability::Availability;
 use crate::types::error::{Error, Result};
 use crate::types::membership::{Member, NodeId};
 use crate::types::metrics::Metrics;
+use crate::types::metrics::histogram::Histogram;
 use crate::types::session::SessionState;
 use crate::types::znode::SessionId;
 
@@ -56,6 +57,8 @@ pub(crate) enum Call {
 pub(crate) enum Asker {
     /// A handle of the session.
     Holder(Arc<SessionShared>),
+    /// A recipe, which expects that some of its writes fail.
+    Recipe(Arc<SessionShared>),
     /// A handle of the session, with the request that opens or resumes it.
     Opener(Arc<SessionShared>),
 }
@@ -81,6 +84,14 @@ pub(crate) struct Limits {
     /// How many events wait in a watch's channel: [`WATCH_CAPACITY`](crate::WATCH_CAPACITY), or
     /// fewer in the simulator.
     pub(crate) watch_capacity: usize,
+}
+
+/// What the host measures itself.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Measured {
+    pub(super) apply: Histogram,
+    pub(super) watch_delivery: Histogram,
+    pub(super) requests_refused: u64,
 }
 
 struct Meter(Box<dyn Fn(&mut Metrics) + Send + Sync>);
@@ -111,6 +122,10 @@ pub(crate) struct NodeShared {
     /// Why no node was found at addresses of the list, and whether waiting will not help.
     seeds: Mutex<BTreeMap<String, (String, bool)>>,
     meter: OnceCell<Meter>,
+    measured: Mutex<Measured>,
+    /// The metrics that were last published to the facade.
+    #[cfg(feature = "metrics")]
+    pub(crate) published: Mutex<Metrics>,
     /// Wakes the thread that takes the calls, if it needs waking.
     wake: OnceCell<Wake>,
     /// The member's data directory, if it is on a disk.
@@ -152,6 +167,9 @@ impl NodeShared {
             availability: Readers::default(),
             seeds: Mutex::default(),
             meter: OnceCell::new(),
+            measured: Mutex::default(),
+            #[cfg(feature = "metrics")]
+            published: Mutex::default(),
             wake: OnceCell::new(),
             directory: OnceCell::new(),
             schemes,
@@ -437,10 +455,35 @@ impl NodeShared {
         let _ = self.wake.set(wake);
     }
 
-    /// The counters of the node and of the network.
+    /// What the host measures itself.
+    pub(super) fn measured(&self) -> MutexGuard<'_, Measured> {
+        self.measured.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The metrics of the node, of its host and of the network.
     pub(crate) fn metrics(&self) -> Metrics {
-        let counted = self.look(|engine| engine.node().map(Node::metrics)).flatten();
-        let mut metrics = counted.unwrap_or_default();
+        let look = |engine: &Engine| (engine.node().map(Node::metrics), engine.status());
+        let (counted, status) = self.look(look).unwrap_or_default();
+        let seen = &status.availability;
+        let spare = seen.spare(|voter| seen.silent.contains(&voter)).filter(|_| seen.has_leader);
+        let now = self.clock.now();
+        let Measured { apply, watch_delivery, requests_refused } = self.measured().clone();
+        let mut metrics = Metrics {
+            has_leader: status.leader.is_some(),
+            is_leader: status.is_leader,
+            members: self.members.load().len() as u64,
+            unreachable_members: status
+                .peers
+                .iter()
+                .filter(|(_, problem)| problem.is_some())
+                .count() as u64,
+            spare_voters: spare.map(|spare| spare as u64),
+            stale_by: status.fresh_at.map(|fresh| now.saturating_sub(fresh)),
+            requests_refused,
+            apply,
+            watch_delivery,
+            ..counted.unwrap_or_default()
+        };
         if let Some(Meter(meter)) = self.meter.get() {
             meter(&mut metrics);
         }

@@ -246,9 +246,9 @@ impl TcpTransport {
         move |metrics| {
             let counters = &shared.counters;
             metrics.messages_sent = counters.messages_sent.load(Relaxed);
-            metrics.bytes_sent = counters.bytes_sent.load(Relaxed);
+            metrics.sent_bytes = counters.bytes_sent.load(Relaxed);
             metrics.messages_received = counters.messages_received.load(Relaxed);
-            metrics.bytes_received = counters.bytes_received.load(Relaxed);
+            metrics.received_bytes = counters.bytes_received.load(Relaxed);
             metrics.messages_dropped = counters.messages_dropped.load(Relaxed);
             metrics.connections_refused = counters.connections_refused.load(Relaxed);
         }

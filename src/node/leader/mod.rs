@@ -328,7 +328,8 @@ impl Node {
                 return leading.admission.put_back(batch);
             }
             let raft = &self.raw.raft;
-            leading.proposed.push(raft.raft_log.last_index(), raft.term, batch);
+            let at = (raft.raft_log.last_index(), raft.term);
+            leading.proposed.push(at, batch, self.now.mono);
         }
     }
 

@@ -9,16 +9,31 @@ use std::collections::VecDeque;
 use raft::eraftpb::Entry;
 
 use crate::machine::command::Batch;
+use crate::node::io::Time;
 
 #[derive(Debug, Default)]
 pub(in crate::node) struct Proposed {
     /// By index and term, in the order of the log.
     batches: VecDeque<(u64, u64, Batch)>,
+    /// By index: when those not applied yet were proposed.
+    times: VecDeque<(u64, Time)>,
 }
 
 impl Proposed {
-    pub(in crate::node) fn push(&mut self, index: u64, term: u64, batch: Batch) {
+    pub(in crate::node) fn push(&mut self, (index, term): (u64, u64), batch: Batch, now: Time) {
         self.batches.push_back((index, term, batch));
+        self.times.push_back((index, now));
+    }
+
+    /// The entry at this index is applied. Returns when this node has proposed it, if it has.
+    ///
+    /// A leader's log only grows, and what one has proposed ends with its term: the index says enough.
+    pub(in crate::node) fn applied(&mut self, index: u64) -> Option<Time> {
+        while self.times.front().is_some_and(|(first, _)| *first < index) {
+            self.times.pop_front();
+        }
+        let (first, at) = *self.times.front()?;
+        (first == index).then(|| self.times.pop_front()).map(|_| at)
     }
 
     /// The batch in this entry, if this node has proposed it in the present term.
@@ -53,12 +68,15 @@ mod tests {
     fn a_batch_belongs_to_one_index_of_one_term() {
         let mut proposed = Proposed::default();
         for index in [4, 5, 7, 8] {
-            proposed.push(index, 2, batch(index));
+            proposed.push((index, 2), batch(index), Time::from_secs(index));
         }
         assert_eq!(proposed.take(&entry(3, 2, &batch(3))), None);
         assert_eq!(proposed.take(&entry(5, 2, &batch(5))), Some(batch(5)));
         assert_eq!(proposed.take(&entry(5, 2, &batch(5))), None);
         assert_eq!(proposed.take(&entry(7, 3, &batch(70))), None, "another leader's");
         assert_eq!(proposed.take(&entry(8, 2, &batch(8))), Some(batch(8)));
+        let times = [3, 5, 5, 6, 8, 9].map(|index| proposed.applied(index));
+        let at = |seconds| Some(Time::from_secs(seconds));
+        assert_eq!(times, [None, at(5), None, None, at(8), None]);
     }
 }

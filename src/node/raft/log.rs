@@ -104,6 +104,11 @@ impl MemLog {
         self.bytes
     }
 
+    /// The bytes of all entries that the disk has or is to have, about.
+    pub(crate) fn disk_bytes(&self) -> u64 {
+        self.outline.bytes() + self.bytes
+    }
+
     /// The entries that only the disk has.
     pub(crate) fn outline(&self) -> &LogOutline {
         &self.outline

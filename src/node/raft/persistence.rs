@@ -36,6 +36,8 @@ pub(in crate::node) struct Persistence {
     last: u64,
     /// All disk operations up to this one are durable.
     pub(in crate::node) written: u64,
+    /// The writes of the log that are not known to be durable, and when they were handed out.
+    writes: VecDeque<(u64, Time)>,
     pub(in crate::node) awaiting: VecDeque<AwaitingPersistence>,
     /// The bytes of all entries in `awaiting`.
     pub(in crate::node) backlog_bytes: usize,
@@ -60,6 +62,7 @@ impl Persistence {
         Persistence {
             last: 0,
             written: 0,
+            writes: VecDeque::new(),
             awaiting: VecDeque::new(),
             backlog_bytes: 0,
             installing: None,
@@ -86,6 +89,19 @@ impl Persistence {
     pub(in crate::node) fn next_number(&mut self) -> u64 {
         self.last += 1;
         self.last
+    }
+
+    /// The number of the next write of the log, which is handed out now.
+    pub(in crate::node) fn next_write(&mut self, now: Time) -> u64 {
+        let number = self.next_number();
+        self.writes.push_back((number, now));
+        number
+    }
+
+    /// When each of the writes was handed out that have become durable since this was last asked.
+    pub(in crate::node) fn take_durable_writes(&mut self) -> impl Iterator<Item = Time> + '_ {
+        let durable = self.writes.partition_point(|(number, _)| *number <= self.written);
+        self.writes.drain(..durable).map(|(_, at)| at)
     }
 
     /// All that the disk has is replaced by a state of so many bytes at this index.
@@ -136,7 +152,7 @@ impl Persistence {
         }
     }
 
-    /// How many bytes the last checkpoint takes.
+    /// How many bytes the last state takes that was written or received.
     pub(in crate::node) fn state_bytes(&self) -> u64 {
         self.state_bytes
     }

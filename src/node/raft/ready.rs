@@ -60,7 +60,7 @@ impl Node {
                 hard_state: Some(hard_state(&self.raw)),
                 entries: ready.entries().iter().map(LogEntry::from).collect(),
             };
-            let number = self.persistence.next_number();
+            let number = self.persistence.next_write(self.now.mono);
             disk = Some(number);
             self.effects.disk.push(DiskOp::Write { number, write });
         }
@@ -257,6 +257,11 @@ impl Node {
             }
         }
         let position = Position { index: entry.index, term: entry.term };
+        if let Some(leading) = &mut self.leading
+            && let Some(at) = leading.proposed.applied(entry.index)
+        {
+            self.metrics.commit.record(self.now.mono.saturating_sub(at));
+        }
         self.raw.mut_store().set_applied(position);
         self.persistence.applied(size(entry));
         if of_voters && !self.bootstrap.joins && !self.is_member(self.id) {

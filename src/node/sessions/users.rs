@@ -139,6 +139,7 @@ impl Node {
         let Some(read_index) = self.read_index.confirmed(boot, read_index) else {
             return;
         };
+        self.metrics.sync.record(self.now.mono.saturating_sub(read_index.sent));
         for session in &read_index.sessions {
             if !refused.contains(session) {
                 self.local.renew(*session, read_index.sent, self.now.mono, &mut self.effects);
@@ -248,11 +249,13 @@ impl Node {
         self.replica.history.note(applied.changes);
         for outcome in applied.outcomes.into_iter().filter(|_| !strikes(Bug::OutcomeLost, 97)) {
             let session = outcome.session;
-            if outcome.result.is_err() {
-                self.metrics.requests_refused += 1;
-                if let Some(leading) = &mut self.leading {
-                    leading.admission.refused(session, outcome.holder, &self.machine);
-                }
+            // Once in the cluster: others may apply it much later, or again after a restart.
+            let expires = self.leading.is_some() && is_expiry(&outcome);
+            self.metrics.sessions_expired += u64::from(expires);
+            if outcome.result.is_err()
+                && let Some(leading) = &mut self.leading
+            {
+                leading.admission.refused(session, outcome.holder, &self.machine);
             }
             if matches!(outcome.result, Err(OpError::StaleExpiry)) {
                 if let Some(leading) = &mut self.leading {
@@ -328,6 +331,12 @@ impl Node {
         self.effects.events.extend(events);
         self.effects.ended.extend(fired.ended);
     }
+}
+
+/// Whether this is the outcome of an expiry that took effect: the only request that a session's node has not
+/// numbered and that has nothing to report. (The leader's own requests have no session.)
+fn is_expiry(outcome: &Outcome) -> bool {
+    outcome.session != SessionId(0) && outcome.seq == 0 && outcome.result == Ok(Reply::Done)
 }
 
 /// Answers a request of one that has stopped.

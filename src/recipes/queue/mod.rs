@@ -152,7 +152,7 @@ impl Queue {
         path::validate(path)?;
         let below = |name| path::join(path, name);
         Ok(Queue {
-            session: session.clone(),
+            session: session.for_recipe(),
             path: path.to_owned(),
             items: below("items"),
             claims: below("claims"),

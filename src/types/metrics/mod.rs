@@ -1,16 +1,26 @@
-//! The metrics of an instance.
+//! The metrics of an instance: the numbers here, what they are called and mean in [`table`].
+
+pub(crate) mod histogram;
+pub(crate) mod table;
+mod text;
 
 use std::collections::BTreeMap;
-use std::fmt;
+use std::time::Duration;
 
-/// An instance's counters since its start, and some current numbers:
+use self::histogram::Histogram;
+
+/// An instance's counters and histograms since its start, and some current numbers:
 /// [`Coordinator::metrics`](crate::Coordinator::metrics).
 ///
 /// Its text form (`to_string`) is Prometheus's exposition format, for the application to serve
-/// beside its own metrics.
+/// beside its own metrics. `docs/metrics.md` lists the names.
 ///
-/// Metrics of writes are counted by every replica, for all writes of the cluster: do not add them
-/// up over instances. All others are the instance's own.
+/// Changes of znodes and of sessions are counted by every replica, for all of the cluster: do not add
+/// them up over instances. All others are the instance's own. An instance without a replica has
+/// none of what a replica counts: these are 0 here, and absent in the text.
+///
+/// Times are those of the node's clock. In an in-memory cluster that is the cluster's, which only
+/// passes by itself as real time does.
 ///
 /// ```
 /// use quorate::{CreateMode, testing::Cluster};
@@ -23,6 +33,7 @@ use std::fmt;
 /// assert_eq!((metrics.znodes_created, metrics.requests_refused), (1, 1));
 /// assert_eq!(metrics.changes_below["/app"], 1);
 /// assert!(metrics.to_string().contains("\nquorate_znodes_created_total 1\n"));
+/// println!("half of all commits took at most {:?}", metrics.commit.quantile(0.5));
 /// # Ok::<(), quorate::Error>(())
 /// ```
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -35,17 +46,22 @@ pub struct Metrics {
     pub znodes_changed: u64,
     /// Znodes deleted, including those of ended sessions.
     pub znodes_deleted: u64,
-    /// Requests that failed when they were applied, for example by a version.
+    /// Writes that failed when they were applied, for example by a version: those that users of this
+    /// instance asked for. Writes of recipes do not count, which fail whenever another one comes first,
+    /// and are tried again.
     pub requests_refused: u64,
     /// Sessions opened or resumed.
     pub sessions_opened: u64,
     /// Sessions closed or expired.
     pub sessions_ended: u64,
+    /// Sessions that this instance, as the leader, has expired: no sign of life came within their
+    /// timeout.
+    pub sessions_expired: u64,
     /// Changes of znodes, by the first component of their paths. After 256 different ones, all
     /// others count as `/*`.
     pub changes_below: BTreeMap<String, u64>,
     /// How often this instance has come to know a leader.
-    pub leaders_known: u64,
+    pub leader_changes: u64,
     /// How often it became the leader itself.
     pub elections_won: u64,
     /// Snapshots started to be sent to others.
@@ -68,14 +84,55 @@ pub struct Metrics {
     pub clients: u64,
     /// Writes that its replica has applied: the number of the last one.
     pub zxid: u64,
+    /// Whether a leader is known.
+    pub has_leader: bool,
+    /// Whether it is this instance.
+    pub is_leader: bool,
+    /// The members of the cluster; 0 while they are not known.
+    pub members: u64,
+    /// The members that this instance cannot reach.
+    pub unreachable_members: u64,
+    /// How many more voters may be lost without losing the quorum. `None` if there is no quorum, which
+    /// the text shows as -1.
+    pub spare_voters: Option<u64>,
+    /// An upper bound for the age of this replica's state, as in
+    /// [`Status::stale_by`](crate::Status::stale_by).
+    #[cfg_attr(
+        feature = "serde",
+        serde(serialize_with = "crate::types::serde_form::Millis::serialize")
+    )]
+    pub stale_by: Option<Duration>,
+    /// The last entry of the log that this replica has applied. This and the three below are `None`
+    /// without a replica.
+    pub applied_index: Option<u64>,
+    /// The last entry of the log that is on this instance's disk.
+    pub durable_index: Option<u64>,
+    /// The bytes of the log's entries on its disk, about: its files are larger.
+    pub log_bytes: Option<u64>,
+    /// The bytes of the last checkpoint that was written or received.
+    pub checkpoint_bytes: Option<u64>,
+    /// From when this instance, as the leader, proposed a batch of writes until it has applied it.
+    pub commit: Histogram,
+    /// From when the node handed a write of its log out until it was durable: the wait for the disk's
+    /// thread, and `fdatasync`.
+    pub disk_sync: Histogram,
+    /// The time of the node's steps that applied writes, a few milliseconds' work at most. They also
+    /// read messages and answer requests.
+    pub apply: Histogram,
+    /// From when the node asked the leader whether it leads until that was confirmed. A
+    /// [`Session::sync`](crate::Session::sync) waits for that.
+    pub sync: Histogram,
+    /// From the beginning of a step that applied writes until the events of all of them were put into
+    /// the channels of their watches.
+    pub watch_delivery: Histogram,
     /// Messages sent to peers. This and the following are 0 in an in-memory cluster.
     pub messages_sent: u64,
     /// Bytes sent to peers.
-    pub bytes_sent: u64,
+    pub sent_bytes: u64,
     /// Messages received from peers.
     pub messages_received: u64,
     /// Bytes received from peers.
-    pub bytes_received: u64,
+    pub received_bytes: u64,
     /// Messages not sent: no connection, no room, or too long.
     pub messages_dropped: u64,
     /// Incoming connections closed because of what they sent or did not send.
@@ -100,54 +157,6 @@ impl Metrics {
     }
 }
 
-impl fmt::Display for Metrics {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let counters = [
-            ("znodes_created", self.znodes_created),
-            ("znodes_changed", self.znodes_changed),
-            ("znodes_deleted", self.znodes_deleted),
-            ("requests_refused", self.requests_refused),
-            ("sessions_opened", self.sessions_opened),
-            ("sessions_ended", self.sessions_ended),
-            ("leaders_known", self.leaders_known),
-            ("elections_won", self.elections_won),
-            ("snapshots_sent", self.snapshots_sent),
-            ("snapshots_installed", self.snapshots_installed),
-            ("checkpoints", self.checkpoints),
-            ("watch_events", self.watch_events),
-            ("messages_sent", self.messages_sent),
-            ("bytes_sent", self.bytes_sent),
-            ("messages_received", self.messages_received),
-            ("bytes_received", self.bytes_received),
-            ("messages_dropped", self.messages_dropped),
-            ("connections_refused", self.connections_refused),
-        ];
-        let line = |f: &mut fmt::Formatter<'_>, name: &str, kind: &str, value: u64| {
-            writeln!(f, "# TYPE quorate_{name} {kind}\nquorate_{name} {value}")
-        };
-        for (name, value) in counters {
-            line(f, &format!("{name}_total"), "counter", value)?;
-        }
-        writeln!(f, "# TYPE quorate_changes_total counter")?;
-        for (path, count) in &self.changes_below {
-            let path = path.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n");
-            writeln!(f, "quorate_changes_total{{below=\"{path}\"}} {count}")?;
-        }
-        let gauges = [
-            ("watches", self.watches),
-            ("znodes", self.znodes),
-            ("znode_bytes", self.znode_bytes),
-            ("sessions", self.sessions),
-            ("clients", self.clients),
-            ("zxid", self.zxid),
-        ];
-        for (name, value) in gauges {
-            line(f, name, "gauge", value)?;
-        }
-        Ok(())
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -161,7 +170,8 @@ mod tests {
         let below = |path: &str| metrics.changes_below[path];
         assert_eq!([below("/"), below("/a"), below("/ab")], [1, 2, 1]);
         let text = metrics.to_string();
-        assert!(text.contains("quorate_changes_total{below=\"/\\\"q\\\\\"} 1\n"), "{text}");
+        let quoted = "quorate_znode_changes_total{below=\"/\\\"q\\\\\"} 1\n";
+        assert!(text.contains(quoted), "{text}");
         for n in 0..1000 {
             metrics.count_below(&format!("/n{n}/x"));
         }

@@ -1,0 +1,73 @@
+//! Metrics for the facade `metrics`.
+
+use std::sync::PoisonError;
+
+use ::metrics::{Unit, counter, describe_counter, describe_gauge, describe_histogram};
+use ::metrics::{gauge, histogram};
+
+use crate::api::coordinator::Coordinator;
+use crate::types::metrics::table::{BY_PATH, METRICS, Value};
+
+impl Coordinator {
+    /// Publishes this instance's metrics to the recorder of the crate [`metrics`](::metrics) that the
+    /// application has installed; does nothing without one. The names are those of the text of
+    /// [`Metrics`](crate::Metrics).
+    ///
+    /// Nothing is published in between: call it before each scrape, or every few seconds. A
+    /// histogram gets what has come in since the last call, with about the durations of
+    /// [`Histogram`](crate::Histogram)'s buckets, so a recorder that is installed later misses what was
+    /// published before.
+    ///
+    /// The metrics have no label for the instance. With several coordinators in one process, call it
+    /// with a recorder for each (`metrics::with_local_recorder`). Blocks until the node's thread answers.
+    ///
+    /// ```
+    /// # use quorate::testing::Cluster;
+    /// // Of a crate for the monitoring system at hand, for example `metrics-exporter-prometheus`.
+    /// let recorder = metrics::NoopRecorder;
+    /// metrics::set_global_recorder(recorder).expect("it is the first one");
+    /// let cluster = Cluster::new(1);
+    /// cluster.node(0).publish_metrics();
+    /// ```
+    pub fn publish_metrics(&self) {
+        let shared = self.shared();
+        // Two threads that publish at once must not record the same durations.
+        let mut published = shared.published.lock().unwrap_or_else(PoisonError::into_inner);
+        let metrics = self.metrics();
+        for metric in METRICS {
+            let (name, help) = (metric.name, metric.help);
+            match metric.value {
+                Value::Counter(of) => {
+                    let Some(value) = of(&metrics) else { continue };
+                    describe_counter!(name, help);
+                    counter!(name).absolute(value);
+                }
+                Value::ByPath(of) => {
+                    describe_counter!(name, help);
+                    for (path, count) in of(&metrics) {
+                        counter!(name, BY_PATH => path.clone()).absolute(*count);
+                    }
+                }
+                Value::Gauge(of) => {
+                    let Some(value) = of(&metrics) else { continue };
+                    describe_gauge!(name, help);
+                    gauge!(name).set(value as f64);
+                }
+                Value::Seconds(of) => {
+                    let Some(value) = of(&metrics) else { continue };
+                    describe_gauge!(name, Unit::Seconds, help);
+                    gauge!(name).set(value.as_secs_f64());
+                }
+                Value::Histogram(of) => {
+                    describe_histogram!(name, Unit::Seconds, help);
+                    let recorded = histogram!(name);
+                    for (about, count) in of(&metrics).since(of(&published)) {
+                        let count = usize::try_from(count).unwrap_or(usize::MAX);
+                        recorded.record_many(about.as_secs_f64(), count);
+                    }
+                }
+            }
+        }
+        *published = metrics;
+    }
+}

@@ -216,6 +216,24 @@ fn an_operator_moves_the_lead_ends_sessions_and_removes_the_dead() {
 }
 
 #[test]
+fn shells_complete_the_commands() {
+    let script = |shell: &str| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_quorate"));
+        let output = command.args(["completions", shell]).output().unwrap();
+        assert!(output.status.success(), "{shell}");
+        String::from_utf8(output.stdout).unwrap()
+    };
+    for shell in ["bash", "zsh", "fish", "elvish", "powershell"] {
+        assert!(script(shell).contains("move-leader"), "{shell}");
+    }
+    let mut bash = Command::new("bash").arg("-n").stdin(Stdio::piped()).spawn().unwrap();
+    bash.stdin.take().unwrap().write_all(script("bash").as_bytes()).unwrap();
+    assert!(bash.wait().unwrap().success());
+    let mut command = Command::new(env!("CARGO_BIN_EXE_quorate"));
+    assert_eq!(command.args(["completions", "tcsh"]).output().unwrap().status.code(), Some(2));
+}
+
+#[test]
 fn changes_are_printed_as_they_happen() {
     let cluster = Cluster::new(1);
     let session = cluster.members[0].session();

@@ -1,0 +1,1 @@
+//! `quorate top` in a real terminal.

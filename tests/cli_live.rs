@@ -2,58 +2,14 @@
 
 #[path = "common/addresses.rs"]
 mod addresses;
+#[path = "common/cluster.rs"]
+mod cluster;
 
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Command, Stdio};
-use std::time::Duration;
 
-use quorate::Coordinator;
+use cluster::Cluster;
 use serde_json::Value;
-
-struct Cluster {
-    peers: String,
-    members: Vec<Coordinator>,
-    _data: tempfile::TempDir,
-}
-
-impl Cluster {
-    fn new(count: usize) -> Cluster {
-        let addresses: Vec<_> = (0..count).map(|_| addresses::address()).collect();
-        let data = tempfile::tempdir().unwrap();
-        let start = |address: &String| {
-            let dir = data.path().join(address.replace(':', "_"));
-            Coordinator::builder().advertise(address).data_dir(dir).join(&addresses).unwrap()
-        };
-        let members: Vec<_> = addresses.iter().map(start).collect();
-        for member in &members {
-            member.wait_ready(Duration::from_secs(60)).unwrap();
-        }
-        Cluster { peers: addresses.join(","), members, _data: data }
-    }
-
-    fn command(&self, arguments: &[&str]) -> Command {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_quorate"));
-        command.args(arguments).env("QUORATE_PEERS", &self.peers);
-        command
-    }
-
-    /// The exit code, and what was printed.
-    fn run(&self, arguments: &[&str]) -> (i32, String, String) {
-        let output = self.command(arguments).output().unwrap();
-        let text = |bytes: Vec<u8>| String::from_utf8(bytes).unwrap();
-        (output.status.code().unwrap(), text(output.stdout), text(output.stderr))
-    }
-
-    fn well(&self, arguments: &[&str]) -> String {
-        let (code, text, error) = self.run(arguments);
-        assert_eq!((code, error.as_str()), (0, ""), "{arguments:?}: {text}");
-        text
-    }
-
-    fn json(&self, arguments: &[&str]) -> Value {
-        serde_json::from_str(&self.well(&[arguments, &["--json"]].concat())).unwrap()
-    }
-}
 
 #[test]
 fn znodes_are_read_and_written() {

@@ -119,6 +119,12 @@ impl Cluster {
     fn session(&self, coordinator: &Coordinator) -> Result<Session> {
         coordinator.wait_ready(self.wait())?;
         let session = coordinator.session();
+        self.authenticate(&session)?;
+        session.sync()?;
+        Ok(session)
+    }
+
+    fn authenticate(&self, session: &Session) -> Result<()> {
         for auth in &self.auth {
             let invalid = || Error::InvalidSetting {
                 setting: "--auth",
@@ -127,8 +133,7 @@ impl Cluster {
             let (scheme, credentials) = auth.split_once(':').ok_or_else(invalid)?;
             session.add_auth(scheme, credentials)?;
         }
-        session.sync()?;
-        Ok(session)
+        Ok(())
     }
 
     /// Runs a command in a session, and prints what it has found.

@@ -65,8 +65,9 @@ fn show(terminal: &mut DefaultTerminal, readers: &Readers, is_over: &AtomicBool)
     let mut drawn: Option<Duration> = None;
     while !model.is_over && !is_over.load(Ordering::Relaxed) {
         let mut is_new = drawn.is_none_or(|at| begun.elapsed().saturating_sub(at) >= REDRAW);
-        while let Ok(update) = readers.updates.try_recv() {
-            model.update(update, now());
+        while let Ok((at, update)) = readers.updates.try_recv() {
+            let since = at.saturating_duration_since(begun);
+            model.update(update, Now { since, ..now() });
             is_new = true;
         }
         if !readers.are_well() {
@@ -85,15 +86,13 @@ fn show(terminal: &mut DefaultTerminal, readers: &Readers, is_over: &AtomicBool)
         }
         let mut wait = TICK;
         while event::poll(wait).map_err(system("reading from the terminal"))? {
-            match event::read().map_err(system("reading from the terminal"))? {
-                Event::Key(key) => {
-                    if let Some(action) = input::action(key, model.is_typing) {
-                        model.act(action, now());
-                    }
-                }
-                // A new size, for example.
-                _ => {}
+            let event = event::read().map_err(system("reading from the terminal"))?;
+            if let Event::Key(key) = event
+                && let Some(action) = input::action(key, model.is_typing)
+            {
+                model.act(action, now());
             }
+            // It may also have a new size.
             drawn = None;
             wait = Duration::ZERO;
         }

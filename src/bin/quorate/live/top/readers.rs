@@ -18,23 +18,21 @@ const PERIOD: Duration = Duration::from_secs(1);
 struct Reader {
     cluster: Arc<Cluster>,
     coordinator: Arc<Coordinator>,
-    updates: Sender<Update>,
+    updates: Sender<(Instant, Update)>,
 }
 
 pub(super) struct Readers {
-    pub(super) updates: Receiver<Update>,
+    /// Each with the time at which it was read.
+    pub(super) updates: Receiver<(Instant, Update)>,
     locks: Sender<Ask>,
     tree: Sender<Ask>,
-    /// When it is dropped, the members are asked no more.
+    /// When it is dropped, the members are not asked any more.
     _running: Sender<()>,
     threads: Vec<JoinHandle<()>>,
 }
 
 impl Readers {
-    pub(super) fn start(
-        cluster: &Arc<Cluster>,
-        coordinator: &Arc<Coordinator>,
-    ) -> Result<Readers> {
+    pub(super) fn start(cluster: &Arc<Cluster>, coordinator: &Arc<Coordinator>) -> Result<Readers> {
         let (to_view, updates) = unbounded();
         let reader = || Reader {
             cluster: Arc::clone(cluster),
@@ -45,11 +43,14 @@ impl Readers {
         let (locks, asked_locks) = bounded(1);
         let (tree, asked_tree) = bounded(1);
         let (running, stop) = bounded(0);
-        let (of_members, of_locks, of_tree) = (reader(), reader(), reader());
+        let stop_too = Receiver::clone(&stop);
+        let [of_members, of_sessions, of_locks, of_tree] = [(); 4].map(|()| reader());
+        let named = |name: &str| Builder::new().name(name.to_owned());
         let threads: io::Result<Vec<JoinHandle<()>>> = [
-            Builder::new().name("top-members".into()).spawn(move || of_members.members(&stop)),
-            Builder::new().name("top-locks".into()).spawn(move || of_locks.serve(&asked_locks)),
-            Builder::new().name("top-tree".into()).spawn(move || of_tree.serve(&asked_tree)),
+            named("top-members").spawn(move || of_members.repeat(&stop, members)),
+            named("top-sessions").spawn(move || of_sessions.repeat(&stop_too, sessions)),
+            named("top-locks").spawn(move || of_locks.serve(&asked_locks)),
+            named("top-tree").spawn(move || of_tree.serve(&asked_tree)),
         ]
         .into_iter()
         .collect();
@@ -72,26 +73,25 @@ impl Readers {
     }
 }
 
+fn members(coordinator: &Coordinator) -> Update {
+    Update::Reports(coordinator.reports().map_err(|error| text(&error)))
+}
+
+fn sessions(coordinator: &Coordinator) -> Update {
+    Update::Sessions(coordinator.sessions().map_err(|error| text(&error)))
+}
+
 fn text(error: &Error) -> String {
     error.to_string()
 }
 
 impl Reader {
     #[expect(clippy::disallowed_methods, reason = "a program may look at the clock")]
-    /// Asks the members until the view is gone.
-    fn members(&self, stop: &Receiver<()>) {
+    /// Reads the same again and again, until the view is gone.
+    fn repeat(&self, stop: &Receiver<()>, read: fn(&Coordinator) -> Update) {
         loop {
             let begun = Instant::now();
-            let reports = self.coordinator.reports();
-            // Whoever does not report has no sessions to show either.
-            let sessions = match &reports {
-                Ok(_) => self.coordinator.sessions(),
-                Err(error) => Err(error.clone()),
-            };
-            let sent = self.updates.send(Update::Reports(reports.map_err(|error| text(&error))));
-            let sent = sent.and_then(|()| {
-                self.updates.send(Update::Sessions(sessions.map_err(|error| text(&error))))
-            });
+            let sent = self.send(read(&self.coordinator));
             let left = PERIOD.saturating_sub(begun.elapsed());
             if sent.is_err() || !stop.recv_timeout(left).is_err_and(|error| error.is_timeout()) {
                 return;
@@ -122,10 +122,9 @@ impl Reader {
     fn locks(&self, session: std::result::Result<&Session, &Error>) -> Sent {
         let begun = Instant::now();
         let found = session.map_err(text);
-        let found = found.and_then(|session| {
-            recipes::contended(session, "/").map_err(|error| text(&error))
-        });
-        self.updates.send(Update::Locks { found, took: begun.elapsed() })
+        let found = found
+            .and_then(|session| recipes::contended(session, "/").map_err(|error| text(&error)));
+        self.send(Update::Locks { found, took: begun.elapsed() })
     }
 
     fn tree(
@@ -137,8 +136,8 @@ impl Reader {
         let session = match session {
             Ok(session) => session,
             Err(error) => {
-                self.updates.send(Update::Znode { path, read: Err(text(error)) })?;
-                return self.updates.send(Update::TreeDone);
+                self.send(Update::Znode { path, read: Err(text(error)) })?;
+                return self.send(Update::TreeDone);
             }
         };
         let calls = session.nonblocking();
@@ -146,13 +145,18 @@ impl Reader {
         let lists: Vec<_> = list.iter().map(|path| calls.children(path)).collect();
         for (path, children) in list.into_iter().zip(lists) {
             let listed = self.wait(children);
-            self.updates.send(Update::Children { path, listed })?;
+            self.send(Update::Children { path, listed })?;
         }
-        let read = self.wait(data).and_then(|(data, stat)| {
-            self.wait(acl).map(|(acl, _)| Znode { data, stat, acl })
-        });
-        self.updates.send(Update::Znode { path, read })?;
-        self.updates.send(Update::TreeDone)
+        let read = self
+            .wait(data)
+            .and_then(|(data, stat)| self.wait(acl).map(|(acl, _)| Znode { data, stat, acl }));
+        self.send(Update::Znode { path, read })?;
+        self.send(Update::TreeDone)
+    }
+
+    #[expect(clippy::disallowed_methods, reason = "a program may look at the clock")]
+    fn send(&self, update: Update) -> Sent {
+        self.updates.send((Instant::now(), update)).map_err(|_| Gone)
     }
 
     fn wait<T>(&self, mut pending: Pending<T>) -> std::result::Result<T, String> {
@@ -163,5 +167,7 @@ impl Reader {
     }
 }
 
-/// Fails when the view is gone.
-type Sent = std::result::Result<(), crossbeam_channel::SendError<Update>>;
+/// The view is gone.
+struct Gone;
+
+type Sent = std::result::Result<(), Gone>;

@@ -83,9 +83,18 @@ pub(super) struct Znode {
 pub(super) enum Update {
     Reports(Result<Vec<MemberReport>, String>),
     Sessions(Result<Vec<SessionInfo>, String>),
-    Locks { found: Result<Vec<Contended>, String>, took: Duration },
-    Children { path: String, listed: Result<Vec<String>, String> },
-    Znode { path: String, read: Result<Znode, String> },
+    Locks {
+        found: Result<Vec<Contended>, String>,
+        took: Duration,
+    },
+    Children {
+        path: String,
+        listed: Result<Vec<String>, String>,
+    },
+    Znode {
+        path: String,
+        read: Result<Znode, String>,
+    },
     /// All that was asked of the tree was answered.
     TreeDone,
 }

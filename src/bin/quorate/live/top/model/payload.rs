@@ -33,7 +33,8 @@ pub(super) fn lines(data: &[u8]) -> (&'static str, Vec<String>) {
 /// A long line in parts, so that one can scroll through it.
 fn pieces(line: &str) -> Vec<String> {
     let letters: Vec<char> = line.replace('\t', "    ").chars().collect();
-    let pieces: Vec<String> = letters.chunks(PIECE_CHARS).map(|piece| piece.iter().collect()).collect();
+    let pieces: Vec<String> =
+        letters.chunks(PIECE_CHARS).map(|piece| piece.iter().collect()).collect();
     if pieces.is_empty() { vec![String::new()] } else { pieces }
 }
 
@@ -110,7 +111,8 @@ mod tests {
 
     #[test]
     fn json_is_broken_into_lines_and_not_changed() {
-        let data = br#"{"b":[1, 123456789012345678901234567890],"a":{"x":"{,:\"\\","e":{ },"l":[]}}"#;
+        let data =
+            br#"{"b":[1, 123456789012345678901234567890],"a":{"x":"{,:\"\\","e":{ },"l":[]}}"#;
         let expected = [
             "{",
             r#"  "b": ["#,

@@ -190,6 +190,58 @@ fn shells_complete_the_commands() {
 }
 
 #[test]
+fn a_client_is_measured_and_leaves_nothing() {
+    let cluster = Cluster::new(3);
+    let bench = ["bench", "--seconds", "1", "--clients", "2", "--reads", "50", "--path"];
+    let measured = cluster.json(&[&bench[..], &["/bench/here"]].concat());
+    let results = measured["results"].as_array().unwrap();
+    assert_eq!(results.len(), 5);
+    for result in results {
+        let numbers: Vec<_> = result.as_object().unwrap().iter().collect();
+        let is_positive = |value: &Value| value.as_f64().is_none_or(|number| number > 0.0);
+        assert!(numbers.len() == 9 && numbers.iter().all(|of| is_positive(of.1)), "{result}");
+        let of = |name: &str| result[name].as_f64().unwrap();
+        assert!(of("p50_ms") <= of("p99_ms") && of("p99_ms") <= of("p999_ms"), "{result}");
+        assert!(of("p999_ms") <= of("max_ms") && of("seconds") >= 1.0, "{result}");
+    }
+    assert_eq!(cluster.run(&["stat", "/bench"]).0, 3, "it is gone, and so is its parent");
+
+    // It takes away only what it has brought.
+    let session = cluster.members[0].session();
+    session.create("/mine", b"", quorate::CreateMode::Persistent).unwrap();
+    session.create("/mine/kept", b"", quorate::CreateMode::Persistent).unwrap();
+    let text = cluster.well(&["bench", "--seconds", "1", "--clients", "1", "--path", "/mine"]);
+    assert!(text.contains("set, pipelined (64)") && text.contains("without a replica"), "{text}");
+    assert_eq!(session.children("/mine").unwrap(), ["kept"]);
+    assert_eq!(cluster.run(&["bench", "--path", "no path"]).0, 1);
+    assert_eq!(cluster.run(&["bench", "--clients", "0"]).0, 2);
+}
+
+#[cfg(unix)]
+#[test]
+fn a_measurement_that_is_interrupted_leaves_nothing() {
+    let cluster = Cluster::new(1);
+    let session = cluster.members[0].session();
+    let mut command = cluster.command(&["bench", "--seconds", "3600"]);
+    let bench = command.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
+    // It measures once its znodes are written to.
+    let is_set = || {
+        let clients = session.children("/quorate-bench").unwrap_or_default();
+        let stat = |name: &String| session.exists(&format!("/quorate-bench/{name}")).unwrap();
+        clients.iter().filter_map(stat).any(|stat| stat.version > 0)
+    };
+    while !is_set() {}
+    let kill = Command::new("kill").args(["-INT", &bench.id().to_string()]).status().unwrap();
+    assert!(kill.success());
+    let output = bench.wait_with_output().unwrap();
+    let error = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(1), "{error}");
+    assert_eq!(error, "error: it was interrupted; its znodes are removed\n");
+    assert!(session.exists("/quorate-bench").unwrap().is_none());
+    assert_eq!(cluster.run(&["stat", "/quorate-bench"]).0, 3);
+}
+
+#[test]
 fn changes_are_printed_as_they_happen() {
     let cluster = Cluster::new(1);
     let session = cluster.members[0].session();

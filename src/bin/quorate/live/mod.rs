@@ -1,5 +1,6 @@
 //! Commands on a running cluster, over an instance without a replica.
 
+mod bench;
 mod cluster;
 mod doctor;
 mod operate;
@@ -55,6 +56,8 @@ pub(crate) enum Command {
     Sessions(On<Nothing>),
     /// Says in plain words what is wrong, and what to do. Exits with 1 if something is.
     Doctor(On<Nothing>),
+    /// Measures how fast the cluster answers a client that is here.
+    Bench(On<bench::Bench>),
     /// Shows members, sessions, locks and znodes live, in a terminal.
     Top(On<Nothing>),
     /// Hands the lead to a voter.
@@ -210,6 +213,7 @@ pub(crate) fn run(command: Command) -> Result<Exit> {
         Command::Members(On { cluster, .. }) => cluster::members(&cluster),
         Command::Sessions(On { cluster, .. }) => cluster::sessions(&cluster),
         Command::Doctor(On { cluster, .. }) => doctor::run(&cluster),
+        Command::Bench(On { what, cluster }) => what.run(&cluster),
         Command::Top(On { cluster, .. }) => top::run(cluster),
         Command::MoveLeader(On { what, cluster }) => what.lead(&cluster),
         Command::RemoveMember(On { what, cluster }) => what.remove(&cluster),

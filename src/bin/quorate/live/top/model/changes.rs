@@ -47,6 +47,10 @@ impl Changes {
                 return;
             }
         };
+        // A cluster that is being founded has no members yet.
+        if members.is_empty() && !self.has_begun {
+            return;
+        }
         let leader = leader(members).map(|leader| leader.address.clone());
         let term = members.iter().filter_map(|of| of.state.as_ref()).map(|of| of.term).max();
         let term = term.unwrap_or(self.last.term);

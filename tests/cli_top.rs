@@ -29,11 +29,16 @@ impl Drop for Screen {
 impl Screen {
     /// Runs `quorate top` in a terminal, and then shows its exit code and the terminal's settings.
     fn start(peers: &str, no_color: &str) -> Screen {
+        Screen::start_with("", peers, no_color)
+    }
+
+    /// The same, after other commands of the shell.
+    fn start_with(before: &str, peers: &str, no_color: &str) -> Screen {
         static COUNT: AtomicU32 = AtomicU32::new(0);
         let number = COUNT.fetch_add(1, Ordering::Relaxed);
         let screen = Screen { socket: format!("quorate-test-{}-{number}", std::process::id()) };
         let top = env!("CARGO_BIN_EXE_quorate");
-        let script = format!("'{top}' top; echo exited with $?; stty -a; exec cat");
+        let script = format!("{before}'{top}' top; echo exited with $?; stty -a; exec cat");
         let mut tmux = screen.tmux(&["new-session", "-d", "-x", "80", "-y", "24", &script]);
         tmux.env("QUORATE_PEERS", peers).env("NO_COLOR", no_color).env("SHELL", "/bin/sh");
         assert!(tmux.status().unwrap().success());
@@ -57,17 +62,23 @@ impl Screen {
         self.output(&[&["send-keys"], keys].concat());
     }
 
+    /// The id of the process that it shows.
+    fn process(&self) -> String {
+        let shell = self.output(&["display-message", "-p", "#{pane_pid}"]);
+        let shell = shell.trim();
+        let children = std::fs::read_to_string(format!("/proc/{shell}/task/{shell}/children"));
+        children.unwrap().trim().to_owned()
+    }
+
     /// Waits until the screen shows all of this in one line.
-    #[allow(clippy::disallowed_methods, reason = "a test that fails should end")]
     fn wait(&self, what: &[&str]) -> String {
-        let until = Instant::now() + PATIENCE;
-        loop {
-            let screen = self.output(&["capture-pane", "-p"]);
-            if screen.lines().any(|line| what.iter().all(|part| line.contains(part))) {
-                return screen;
-            }
-            assert!(Instant::now() < until, "no {what:?}:\n{screen}");
-        }
+        let screen = std::cell::RefCell::default();
+        let is_shown = || {
+            *screen.borrow_mut() = self.output(&["capture-pane", "-p"]);
+            screen.borrow().lines().any(|line| what.iter().all(|part| line.contains(part)))
+        };
+        wait_for(is_shown, || format!("{what:?}:\n{}", screen.borrow()));
+        screen.into_inner()
     }
 
     /// Waits until the program has ended, and finds the terminal as it was before.
@@ -79,6 +90,14 @@ impl Screen {
         assert!(words.contains(&"icanon") && words.contains(&"echo"), "{settings}");
         let flags = self.output(&["display-message", "-p", "#{alternate_on} #{cursor_flag}"]);
         assert_eq!(flags.trim(), "0 1", "the first screen, with a cursor");
+    }
+}
+
+#[allow(clippy::disallowed_methods, reason = "a test that fails should end")]
+fn wait_for(is_so: impl Fn() -> bool, what: impl Fn() -> String) {
+    let until = Instant::now() + PATIENCE;
+    while !is_so() {
+        assert!(Instant::now() < until, "waited for {}", what());
     }
 }
 
@@ -194,12 +213,28 @@ fn the_terminal_is_restored_however_it_ends() {
     if cfg!(target_os = "linux") {
         let screen = Screen::start(&nobody, "");
         screen.wait(&["members: not read yet"]);
-        let shell = screen.output(&["display-message", "-p", "#{pane_pid}"]);
-        let shell = shell.trim();
-        let children = std::fs::read_to_string(format!("/proc/{shell}/task/{shell}/children"));
-        let status = Command::new("kill").args(children.unwrap().split_whitespace()).status();
-        assert!(status.unwrap().success());
+        assert!(Command::new("kill").arg(screen.process()).status().unwrap().success());
         screen.wait_restored();
+    }
+}
+
+/// Once it went on for ever, and used a whole processor: reading from a terminal that is gone does not end.
+#[cfg(target_os = "linux")]
+#[test]
+fn it_ends_with_its_terminal() {
+    if !has_tmux() {
+        return;
+    }
+    // Whether SIGHUP says that the terminal is gone or is ignored.
+    for trap in ["", "trap '' HUP; "] {
+        let screen = Screen::start_with(trap, &addresses::address(), "");
+        screen.wait(&["members: not read yet"]);
+        let process = screen.process();
+        drop(screen);
+        wait_for(
+            || !std::path::Path::new(&format!("/proc/{process}")).exists(),
+            || process.clone(),
+        );
     }
 }
 

@@ -2,58 +2,14 @@
 
 #[path = "common/addresses.rs"]
 mod addresses;
+#[path = "common/cluster.rs"]
+mod cluster;
 
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Command, Stdio};
-use std::time::Duration;
 
-use quorate::Coordinator;
+use cluster::Cluster;
 use serde_json::Value;
-
-struct Cluster {
-    peers: String,
-    members: Vec<Coordinator>,
-    data: tempfile::TempDir,
-}
-
-impl Cluster {
-    fn new(count: usize) -> Cluster {
-        let addresses: Vec<_> = (0..count).map(|_| addresses::address()).collect();
-        let data = tempfile::tempdir().unwrap();
-        let start = |address: &String| {
-            let dir = data.path().join(address.replace(':', "_"));
-            Coordinator::builder().advertise(address).data_dir(dir).join(&addresses).unwrap()
-        };
-        let members: Vec<_> = addresses.iter().map(start).collect();
-        for member in &members {
-            member.wait_ready(Duration::from_secs(60)).unwrap();
-        }
-        Cluster { peers: addresses.join(","), members, data }
-    }
-
-    fn command(&self, arguments: &[&str]) -> Command {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_quorate"));
-        command.args(arguments).env("QUORATE_PEERS", &self.peers);
-        command
-    }
-
-    /// The exit code, and what was printed.
-    fn run(&self, arguments: &[&str]) -> (i32, String, String) {
-        let output = self.command(arguments).output().unwrap();
-        let text = |bytes: Vec<u8>| String::from_utf8(bytes).unwrap();
-        (output.status.code().unwrap(), text(output.stdout), text(output.stderr))
-    }
-
-    fn well(&self, arguments: &[&str]) -> String {
-        let (code, text, error) = self.run(arguments);
-        assert_eq!((code, error.as_str()), (0, ""), "{arguments:?}: {text}");
-        text
-    }
-
-    fn json(&self, arguments: &[&str]) -> Value {
-        serde_json::from_str(&self.well(&[arguments, &["--json"]].concat())).unwrap()
-    }
-}
 
 #[test]
 fn znodes_are_read_and_written() {
@@ -222,6 +178,76 @@ fn an_operator_moves_the_lead_ends_sessions_and_removes_the_dead() {
     cluster.members.remove(0).close();
     let (code, text, error) = cluster.run(&["doctor", "--timeout", "3"]);
     assert!(code == 1 && text.contains("There is no leader"), "{text}{error}");
+}
+
+#[test]
+fn shells_complete_the_commands() {
+    let script = |shell: &str| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_quorate"));
+        let output = command.args(["completions", shell]).output().unwrap();
+        assert!(output.status.success(), "{shell}");
+        String::from_utf8(output.stdout).unwrap()
+    };
+    for shell in ["bash", "zsh", "fish", "elvish", "powershell"] {
+        assert!(script(shell).contains("move-leader"), "{shell}");
+    }
+    let mut bash = Command::new("bash").arg("-n").stdin(Stdio::piped()).spawn().unwrap();
+    bash.stdin.take().unwrap().write_all(script("bash").as_bytes()).unwrap();
+    assert!(bash.wait().unwrap().success());
+    let mut command = Command::new(env!("CARGO_BIN_EXE_quorate"));
+    assert_eq!(command.args(["completions", "tcsh"]).output().unwrap().status.code(), Some(2));
+}
+
+#[test]
+fn a_client_is_measured_and_leaves_nothing() {
+    let cluster = Cluster::new(3);
+    let bench = ["bench", "--seconds", "1", "--clients", "2", "--reads", "50", "--path"];
+    let measured = cluster.json(&[&bench[..], &["/bench/here"]].concat());
+    let results = measured["results"].as_array().unwrap();
+    assert_eq!(results.len(), 5);
+    for result in results {
+        let numbers: Vec<_> = result.as_object().unwrap().iter().collect();
+        let is_positive = |value: &Value| value.as_f64().is_none_or(|number| number > 0.0);
+        assert!(numbers.len() == 9 && numbers.iter().all(|of| is_positive(of.1)), "{result}");
+        let of = |name: &str| result[name].as_f64().unwrap();
+        assert!(of("p50_ms") <= of("p99_ms") && of("p99_ms") <= of("p999_ms"), "{result}");
+        assert!(of("p999_ms") <= of("max_ms") && of("seconds") >= 1.0, "{result}");
+    }
+    assert_eq!(cluster.run(&["stat", "/bench"]).0, 3, "it is gone, and so is its parent");
+
+    // It takes away only what it has brought.
+    let session = cluster.members[0].session();
+    session.create("/mine", b"", quorate::CreateMode::Persistent).unwrap();
+    session.create("/mine/kept", b"", quorate::CreateMode::Persistent).unwrap();
+    let text = cluster.well(&["bench", "--seconds", "1", "--clients", "1", "--path", "/mine"]);
+    assert!(text.contains("set, pipelined (64)") && text.contains("without a replica"), "{text}");
+    assert_eq!(session.children("/mine").unwrap(), ["kept"]);
+    assert_eq!(cluster.run(&["bench", "--path", "no path"]).0, 1);
+    assert_eq!(cluster.run(&["bench", "--clients", "0"]).0, 2);
+}
+
+#[cfg(unix)]
+#[test]
+fn a_measurement_that_is_interrupted_leaves_nothing() {
+    let cluster = Cluster::new(1);
+    let session = cluster.members[0].session();
+    let mut command = cluster.command(&["bench", "--seconds", "3600"]);
+    let bench = command.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
+    // It measures once its znodes are written to.
+    let is_set = || {
+        let clients = session.children("/quorate-bench").unwrap_or_default();
+        let stat = |name: &String| session.exists(&format!("/quorate-bench/{name}")).unwrap();
+        clients.iter().filter_map(stat).any(|stat| stat.version > 0)
+    };
+    while !is_set() {}
+    let kill = Command::new("kill").args(["-INT", &bench.id().to_string()]).status().unwrap();
+    assert!(kill.success());
+    let output = bench.wait_with_output().unwrap();
+    let error = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(1), "{error}");
+    assert_eq!(error, "error: it was interrupted; its znodes are removed\n");
+    assert!(session.exists("/quorate-bench").unwrap().is_none());
+    assert_eq!(cluster.run(&["stat", "/quorate-bench"]).0, 3);
 }
 
 #[test]

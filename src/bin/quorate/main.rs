@@ -18,8 +18,9 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 #[cfg(feature = "gateway")]
-use clap::{CommandFactory, error::ErrorKind};
-use clap::{Parser, Subcommand};
+use clap::error::ErrorKind;
+use clap::{CommandFactory, Parser, Subcommand};
+use clap_complete::Shell;
 use quorate::{Error, recovery};
 
 /// Looks into running clusters of quorate, reads and writes their znodes, looks at data directories and
@@ -41,6 +42,11 @@ enum Command {
     /// Copies a tree out of a running ZooKeeper into a cluster; run again, it copies what is missing.
     #[cfg(feature = "gateway")]
     Import(import::Arguments),
+    /// Prints a script that completes the command line in a shell.
+    Completions {
+        /// The shell.
+        shell: Shell,
+    },
     /// Shows what data directories of stopped instances hold, and changes nothing.
     Inspect {
         /// The directories.
@@ -90,6 +96,7 @@ fn main() -> ExitCode {
         Command::Serve(arguments) => report(serve::run(*arguments)),
         #[cfg(feature = "gateway")]
         Command::Import(arguments) => import::run(&arguments),
+        Command::Completions { shell } => completions(shell),
         Command::Inspect { dirs } => {
             // Each is reported, whatever is wrong with another.
             dirs.iter().filter(|dir| !report(recovery::inspect(dir))).count() == 0
@@ -158,6 +165,13 @@ fn recover(plan: quorate::Result<recovery::Plan>, yes: bool, address: Option<&st
     }
     let dir = plan.best.dir.display();
     report(Ok(format!("nothing was written: with --yes, {dir} becomes a new cluster of one")))
+}
+
+/// Prints what a shell reads to complete the command line; whether it could be printed.
+fn completions(shell: Shell) -> bool {
+    let mut script = Vec::new();
+    clap_complete::generate(shell, &mut Arguments::command(), "quorate", &mut script);
+    report(Ok(String::from_utf8_lossy(&script).trim_end()))
 }
 
 /// Prints an outcome; whether it went well.

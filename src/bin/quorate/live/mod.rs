@@ -1,17 +1,22 @@
 //! Commands on a running cluster, over an instance without a replica.
 
+mod bench;
 mod cluster;
 mod doctor;
 mod operate;
+mod top;
 mod watching;
 mod znodes;
 
 use std::io::{self, Read, Write};
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use clap::{Args, Subcommand};
 use quorate::{Coordinator, Error, Result, Session};
 use serde_json::Value;
+use signal_hook::{consts, flag};
 
 use crate::Exit;
 use crate::access::Access;
@@ -51,6 +56,10 @@ pub(crate) enum Command {
     Sessions(On<Nothing>),
     /// Says in plain words what is wrong, and what to do. Exits with 1 if something is.
     Doctor(On<Nothing>),
+    /// Measures how fast the cluster answers a client that is here.
+    Bench(On<bench::Bench>),
+    /// Shows members, sessions, locks and znodes live, in a terminal.
+    Top(On<Nothing>),
     /// Hands the lead to a voter.
     MoveLeader(On<operate::Member>),
     /// Removes a member that is dead for good.
@@ -115,6 +124,12 @@ impl Cluster {
     fn session(&self, coordinator: &Coordinator) -> Result<Session> {
         coordinator.wait_ready(self.wait())?;
         let session = coordinator.session();
+        self.authenticate(&session)?;
+        session.sync()?;
+        Ok(session)
+    }
+
+    fn authenticate(&self, session: &Session) -> Result<()> {
         for auth in &self.auth {
             let invalid = || Error::InvalidSetting {
                 setting: "--auth",
@@ -123,8 +138,7 @@ impl Cluster {
             let (scheme, credentials) = auth.split_once(':').ok_or_else(invalid)?;
             session.add_auth(scheme, credentials)?;
         }
-        session.sync()?;
-        Ok(session)
+        Ok(())
     }
 
     /// Runs a command in a session, and prints what it has found.
@@ -142,6 +156,20 @@ impl Cluster {
         print(&text)?;
         Ok(shown.exit)
     }
+}
+
+/// Is set when the program is to end: by Ctrl-C, SIGTERM, or because its terminal is gone. From now on these
+/// do not end it by themselves.
+fn interrupted() -> Result<Arc<AtomicBool>> {
+    let is_over = Arc::new(AtomicBool::new(false));
+    #[cfg(unix)]
+    let signals = [consts::SIGINT, consts::SIGTERM, consts::SIGHUP];
+    #[cfg(not(unix))]
+    let signals = [consts::SIGINT, consts::SIGTERM];
+    for signal in signals {
+        flag::register(signal, Arc::clone(&is_over)).map_err(system("waiting for signals"))?;
+    }
+    Ok(is_over)
 }
 
 fn print(text: &[u8]) -> Result<()> {
@@ -187,6 +215,8 @@ pub(crate) fn run(command: Command) -> Result<Exit> {
         Command::Members(On { cluster, .. }) => cluster::members(&cluster),
         Command::Sessions(On { cluster, .. }) => cluster::sessions(&cluster),
         Command::Doctor(On { cluster, .. }) => doctor::run(&cluster),
+        Command::Bench(On { what, cluster }) => what.run(&cluster),
+        Command::Top(On { cluster, .. }) => top::run(cluster),
         Command::MoveLeader(On { what, cluster }) => what.lead(&cluster),
         Command::RemoveMember(On { what, cluster }) => what.remove(&cluster),
         Command::Expire(On { what, cluster }) => what.expire(&cluster),

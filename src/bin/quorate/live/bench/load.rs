@@ -1,0 +1,209 @@
+//! The load of one measurement: threads that call the cluster until the time is up.
+
+use std::collections::VecDeque;
+use std::io::{self, IsTerminal, Write};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use crossbeam_channel::bounded;
+use quorate::{Error, Pending, Result, Session};
+
+use super::super::system;
+use super::histogram::Histogram;
+
+/// How often it is checked whether somebody has interrupted it.
+const CHECK: Duration = Duration::from_millis(100);
+/// The columns of a full progress bar.
+const BAR: usize = 40;
+
+/// A session with a znode of its own.
+#[derive(Debug)]
+pub(super) struct Client {
+    pub(super) session: Session,
+    pub(super) path: String,
+}
+
+/// What is called.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Operation {
+    Set,
+    Get,
+    Sync,
+    /// Gets, so many in a hundred, and sets.
+    Mixed(u8),
+}
+
+/// One measurement.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Load<'a> {
+    pub(super) name: &'static str,
+    pub(super) operation: Operation,
+    /// So many calls of a client are under way at once.
+    pub(super) depth: usize,
+    pub(super) data: &'a [u8],
+    pub(super) time: Duration,
+    /// For how long an answer is waited for.
+    pub(super) wait: Duration,
+    /// Somebody wants it to end.
+    pub(super) is_over: &'a AtomicBool,
+    /// Whether progress is shown.
+    pub(super) is_shown: bool,
+}
+
+/// What was measured.
+#[derive(Debug)]
+pub(super) struct Measured {
+    pub(super) name: &'static str,
+    pub(super) depth: usize,
+    pub(super) times: Histogram,
+    /// How long all of it took.
+    pub(super) elapsed: Duration,
+}
+
+impl Measured {
+    pub(super) fn per_second(&self) -> f64 {
+        self.times.count() as f64 / self.elapsed.as_secs_f64().max(f64::MIN_POSITIVE)
+    }
+}
+
+/// A call, of which only the outcome matters.
+enum Call {
+    Set(Pending<quorate::Stat>),
+    Get(Pending<(std::sync::Arc<[u8]>, quorate::Stat)>),
+    Sync(Pending<u64>),
+}
+
+impl Call {
+    fn wait(&mut self, timeout: Duration) -> Option<Result<()>> {
+        match self {
+            Call::Set(set) => set.wait_timeout(timeout).map(|set| set.map(drop)),
+            Call::Get(get) => get.wait_timeout(timeout).map(|got| got.map(drop)),
+            Call::Sync(sync) => sync.wait_timeout(timeout).map(|synced| synced.map(drop)),
+        }
+    }
+}
+
+impl Load<'_> {
+    /// Calls with all clients at once; `None` if it was interrupted.
+    #[expect(clippy::disallowed_methods, reason = "it measures time")]
+    pub(super) fn run(&self, clients: &[Client]) -> Result<Option<Measured>> {
+        let is_up = AtomicBool::new(false);
+        let begun = Instant::now();
+        let times = thread::scope(|scope| {
+            let (running, ended) = bounded::<()>(0);
+            let mut threads = Vec::new();
+            for client in clients {
+                let running = running.clone();
+                let work = || {
+                    let times = self.call(client, &is_up);
+                    // One that fails ends the measurement.
+                    is_up.fetch_or(times.is_err(), Ordering::Relaxed);
+                    drop(running);
+                    times
+                };
+                let spawned = thread::Builder::new().name("bench".into()).spawn_scoped(scope, work);
+                match spawned.map_err(system("starting a thread")) {
+                    Ok(thread) => threads.push(thread),
+                    Err(error) => {
+                        is_up.store(true, Ordering::Relaxed);
+                        return Err(error);
+                    }
+                }
+            }
+            drop(running);
+            loop {
+                let left = self.time.saturating_sub(begun.elapsed());
+                let is_ended = left.is_zero() || is_up.load(Ordering::Relaxed);
+                if is_ended || self.is_over.load(Ordering::Relaxed) {
+                    break;
+                }
+                self.show(begun.elapsed());
+                if ended.recv_timeout(left.min(CHECK)).is_err_and(|error| error.is_disconnected()) {
+                    break;
+                }
+            }
+            is_up.store(true, Ordering::Relaxed);
+            let mut all = Histogram::new();
+            for thread in threads {
+                let panicked = |_| Error::System {
+                    what: "measuring",
+                    reason: "a thread has panicked".to_owned(),
+                };
+                all.add(&thread.join().map_err(panicked)??);
+            }
+            Ok(all)
+        });
+        let elapsed = begun.elapsed();
+        self.hide();
+        if self.is_over.load(Ordering::Relaxed) {
+            return Ok(None);
+        }
+        Ok(Some(Measured { name: self.name, depth: self.depth, times: times?, elapsed }))
+    }
+
+    #[expect(clippy::disallowed_methods, reason = "it measures time")]
+    fn call(&self, client: &Client, is_up: &AtomicBool) -> Result<Histogram> {
+        let calls = client.session.nonblocking();
+        let mut times = Histogram::new();
+        let mut under_way: VecDeque<(Instant, Call)> = VecDeque::new();
+        let mut number = 0_u64;
+        loop {
+            while under_way.len() < self.depth && !is_up.load(Ordering::Relaxed) {
+                let begun = Instant::now();
+                let set = || Call::Set(calls.set(&client.path, self.data));
+                let get = || Call::Get(calls.get(&client.path));
+                let call = match self.operation {
+                    Operation::Set => set(),
+                    Operation::Get => get(),
+                    Operation::Sync => Call::Sync(calls.sync()),
+                    // 61 has no divisor in common with 100, so gets and sets are mixed well.
+                    Operation::Mixed(reads) if number * 61 % 100 < u64::from(reads) => get(),
+                    Operation::Mixed(_) => set(),
+                };
+                number = (number + 1) % 100;
+                under_way.push_back((begun, call));
+            }
+            let Some((begun, mut call)) = under_way.pop_front() else { return Ok(times) };
+            let waiting = Instant::now();
+            let answer = loop {
+                if let Some(answer) = call.wait(CHECK) {
+                    break answer;
+                }
+                if self.is_over.load(Ordering::Relaxed) {
+                    return Ok(times);
+                }
+                if waiting.elapsed() >= self.wait {
+                    break Err(Error::Timeout {
+                        operation: self.name.to_owned(),
+                        waited: self.wait,
+                        reason: "no answer came; `quorate doctor` may find out why".to_owned(),
+                    });
+                }
+            };
+            answer?;
+            times.record(begun.elapsed());
+        }
+    }
+
+    /// Draws how much of the time is past.
+    fn show(&self, elapsed: Duration) {
+        if self.is_shown {
+            let share = elapsed.as_secs_f64() / self.time.as_secs_f64().max(f64::MIN_POSITIVE);
+            let full = ((share * BAR as f64) as usize).min(BAR);
+            let bar = format!("{}{}", "#".repeat(full), ".".repeat(BAR - full));
+            let _ = write!(io::stderr(), "\r\x1b[K{:<18} [{bar}]", self.name);
+        }
+    }
+
+    fn hide(&self) {
+        if self.is_shown {
+            let _ = write!(io::stderr(), "\r\x1b[K");
+        }
+    }
+}
+
+/// Whether there is somebody to see a progress bar.
+pub(super) fn is_watched() -> bool {
+    io::stderr().is_terminal()
+}

@@ -1,0 +1,221 @@
+//! `bench`: what a cluster does for a client that is where this program runs.
+
+mod histogram;
+mod load;
+
+use std::fmt::Write;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use clap::Args;
+use clap::builder::RangedU64ValueParser;
+use quorate::{Coordinator, CreateMode, Error, Result};
+use serde_json::json;
+
+use self::load::{Client, Load, Measured, Operation};
+use super::{Cluster, Shown, interrupted};
+use crate::Exit;
+
+/// So many calls of a client are under way at once when they are pipelined.
+const DEPTH: usize = 64;
+/// All clients together have no more bytes under way.
+const BYTES_UNDER_WAY: usize = 32 << 20;
+/// What the figures are figures of.
+const ABOUT: &str =
+    "one instance without a replica, over the network, through the member that serves it";
+const NOT_ABOUT: &str =
+    "a process with a replica reads its own memory, and its writes save that hop";
+
+/// What to measure.
+#[derive(Debug, Args)]
+pub(crate) struct Bench {
+    /// So many sessions call at the same time, each for a znode of its own.
+    #[arg(long, default_value_t = 8, value_parser = RangedU64ValueParser::<usize>::new().range(1..=256))]
+    clients: usize,
+    /// Each measurement takes so many seconds.
+    #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u64).range(1..=3600))]
+    seconds: u64,
+    /// So many bytes of data has each znode.
+    #[arg(long, default_value_t = 100, value_parser = RangedU64ValueParser::<usize>::new().range(0..=1 << 20))]
+    size: usize,
+    /// Its znodes are created below this one, and removed at the end.
+    #[arg(long, default_value = "/quorate-bench")]
+    path: String,
+    /// Also measures gets and sets mixed, with so many gets in a hundred.
+    #[arg(long, value_name = "PERCENT", value_parser = clap::value_parser!(u8).range(0..=100))]
+    reads: Option<u8>,
+}
+
+impl Bench {
+    pub(super) fn run(&self, cluster: &Cluster) -> Result<Exit> {
+        let is_over = interrupted()?;
+        let coordinator = cluster.coordinator()?;
+        let session = cluster.session(&coordinator)?;
+        let mut created = Vec::new();
+        let mut clients = Vec::new();
+        let measured = self
+            .prepare(cluster, &coordinator, &session, &mut created, &mut clients)
+            .and_then(|()| self.measure(cluster, &clients, &is_over));
+        let removed = remove(&session, &created, &clients);
+        let measured = measured?;
+        removed?;
+        let Some(measured) = measured else {
+            eprintln!("error: it was interrupted; its znodes are removed");
+            return Ok(Exit::Failed);
+        };
+        cluster.print(self.shown(&measured))
+    }
+
+    /// Creates what is measured, and says what is to be removed, also if it fails halfway. The clients' znodes
+    /// are ephemeral and the others are containers: if this program is killed, the cluster removes them.
+    fn prepare(
+        &self,
+        cluster: &Cluster,
+        coordinator: &Coordinator,
+        session: &quorate::Session,
+        created: &mut Vec<String>,
+        clients: &mut Vec<Client>,
+    ) -> Result<()> {
+        let ends = self.path.match_indices('/').map(|(at, _)| at).filter(|at| *at > 0);
+        for end in ends.chain([self.path.len()]) {
+            let path = &self.path[..end];
+            match session.create(path, b"", CreateMode::Container) {
+                Ok(_) => created.push(path.to_owned()),
+                Err(Error::NodeExists { .. }) => {}
+                // Its outcome may be unknown, and one that has children is not deleted.
+                Err(error) => {
+                    if error.is_outcome_unknown() {
+                        created.push(path.to_owned());
+                    }
+                    return Err(error);
+                }
+            }
+        }
+        let data = vec![b'.'; self.size];
+        for _ in 0..self.clients {
+            let session = coordinator.open_session()?;
+            cluster.authenticate(&session)?;
+            let prefix = format!("{}/client-", self.path.trim_end_matches('/'));
+            let path = session.create(&prefix, &data, CreateMode::EphemeralSequential)?.path;
+            clients.push(Client { session, path });
+        }
+        Ok(())
+    }
+
+    /// Measures one thing after the other; `None` if it was interrupted.
+    fn measure(
+        &self,
+        cluster: &Cluster,
+        clients: &[Client],
+        is_over: &AtomicBool,
+    ) -> Result<Option<Vec<Measured>>> {
+        let data = vec![b'.'; self.size];
+        let many = (BYTES_UNDER_WAY / self.clients / self.size.max(1)).clamp(1, DEPTH);
+        let mut loads = vec![
+            ("set", Operation::Set, 1),
+            ("set, pipelined", Operation::Set, many),
+            ("get", Operation::Get, 1),
+            ("sync", Operation::Sync, 1),
+        ];
+        if let Some(reads) = self.reads {
+            loads.push(("get and set", Operation::Mixed(reads), 1));
+        }
+        let mut measured = Vec::new();
+        for (name, operation, depth) in loads {
+            if is_over.load(Ordering::Relaxed) {
+                return Ok(None);
+            }
+            let load = Load {
+                name,
+                operation,
+                depth,
+                data: &data,
+                time: Duration::from_secs(self.seconds),
+                wait: cluster.wait(),
+                is_over,
+                is_shown: !cluster.json && load::is_watched(),
+            };
+            match load.run(clients)? {
+                Some(of) => measured.push(of),
+                None => return Ok(None),
+            }
+        }
+        Ok(Some(measured))
+    }
+
+    fn shown(&self, measured: &[Measured]) -> Shown {
+        let mut text = format!(
+            "{} sessions, {} s for each line, znodes of {} B\nmeasured: {ABOUT}\nnot measured: {NOT_ABOUT}\n\n",
+            self.clients, self.seconds, self.size
+        );
+        let titles = ["calls/s", "p50 ms", "p99 ms", "p99.9 ms", "max ms"];
+        let _ = write!(text, "{:<22}", "");
+        for title in titles {
+            let _ = write!(text, "{title:>10}");
+        }
+        text.push('\n');
+        for of in measured {
+            let name = match of.depth {
+                1 => of.name.to_owned(),
+                depth => format!("{} ({depth})", of.name),
+            };
+            let _ = write!(text, "{name:<22}{:>10.0}", of.per_second());
+            for (_, ms) in quantiles(of) {
+                let _ = write!(text, "{ms:>10.3}");
+            }
+            text.push('\n');
+        }
+        let results: Vec<_> = measured
+            .iter()
+            .map(|of| {
+                let mut result = json!({
+                    "operation": of.name,
+                    "depth": of.depth,
+                    "calls": of.times.count(),
+                    "seconds": of.elapsed.as_secs_f64(),
+                    "calls_per_second": of.per_second(),
+                });
+                for (name, ms) in quantiles(of) {
+                    result[name] = ms.into();
+                }
+                result
+            })
+            .collect();
+        let json = json!({
+            "about": ABOUT,
+            "clients": self.clients,
+            "size": self.size,
+            "reads_percent": self.reads,
+            "results": results,
+        });
+        Shown::new(text, json)
+    }
+}
+
+/// In milliseconds.
+fn quantiles(of: &Measured) -> [(&'static str, f64); 4] {
+    let ms = |time: Duration| time.as_secs_f64() * 1000.0;
+    [
+        ("p50_ms", ms(of.times.permille(500))),
+        ("p99_ms", ms(of.times.permille(990))),
+        ("p999_ms", ms(of.times.permille(999))),
+        ("max_ms", ms(of.times.max())),
+    ]
+}
+
+/// Removes what was created, and nothing that others have put below it.
+fn remove(session: &quorate::Session, created: &[String], clients: &[Client]) -> Result<()> {
+    let mut removed = Ok(());
+    for client in clients {
+        // The session's end removes its znode, also if this fails.
+        removed = removed.and(client.session.close());
+    }
+    for path in created.iter().rev() {
+        match session.delete(path) {
+            // The cluster deletes empty containers, too.
+            Ok(()) | Err(Error::NoNode { .. } | Error::NotEmpty { .. }) => {}
+            Err(error) => removed = removed.and(Err(error)),
+        }
+    }
+    removed
+}

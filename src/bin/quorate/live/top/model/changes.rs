@@ -1,0 +1,134 @@
+//! What changed: who leads, who is silent, which term it is.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use quorate::{MemberReport, Role};
+
+use super::super::super::cluster::leader;
+use super::{Column, Listing, Mark, Now, Row, counts};
+
+/// So many changes are kept.
+const KEPT: usize = 1000;
+
+#[derive(Debug, Default)]
+pub(super) struct Changes {
+    /// The newest first, each with its number, its time and whether it is bad.
+    lines: VecDeque<(u64, String, String, bool)>,
+    count: u64,
+    /// Whether the last attempt to read the reports has failed.
+    is_cut_off: bool,
+    /// Whether there were reports at all.
+    has_begun: bool,
+    last: Last,
+}
+
+/// What was the case when there was something to compare with.
+#[derive(Debug, Default)]
+struct Last {
+    leader: Option<String>,
+    term: u64,
+}
+
+impl Changes {
+    /// Compares what the members report with what they did before.
+    pub(super) fn note(
+        &mut self,
+        before: &[MemberReport],
+        read: &Result<Vec<MemberReport>, String>,
+        now: Now,
+    ) {
+        let members = match read {
+            Ok(members) => members,
+            Err(error) => {
+                if !self.is_cut_off {
+                    self.push(now, format!("no reports: {error}"), true);
+                }
+                self.is_cut_off = true;
+                return;
+            }
+        };
+        // A cluster that is being founded has no members yet.
+        if members.is_empty() && !self.has_begun {
+            return;
+        }
+        let leader = leader(members).map(|leader| leader.address.clone());
+        let term = members.iter().filter_map(|of| of.state.as_ref()).map(|of| of.term).max();
+        let term = term.unwrap_or(self.last.term);
+        if !self.has_begun {
+            self.has_begun = true;
+            let leads = leader.as_deref().unwrap_or("nobody");
+            let (count, (_, silent)) = (members.len(), counts(members));
+            let first = format!("{count} members, {silent} silent; {leads} leads in term {term}");
+            self.push(now, first, leader.is_none() || silent > 0);
+        } else {
+            if self.is_cut_off {
+                self.push(now, "the members report again".to_owned(), false);
+            }
+            self.compare(before, members, now);
+            if term != self.last.term {
+                self.push(now, format!("term {} -> {term}", self.last.term), false);
+            }
+            match (&self.last.leader, &leader) {
+                (Some(_), None) => self.push(now, "no leader".to_owned(), true),
+                (old, Some(new)) if old.as_ref() != Some(new) => {
+                    let old = old.as_ref().map_or_else(String::new, |old| format!(", not {old}"));
+                    self.push(now, format!("{new} leads{old}"), false);
+                }
+                _ => {}
+            }
+        }
+        self.is_cut_off = false;
+        self.last = Last { leader, term };
+    }
+
+    fn compare(&mut self, before: &[MemberReport], after: &[MemberReport], now: Now) {
+        let by_id = |members: &'_ [MemberReport]| -> BTreeMap<String, MemberReport> {
+            members.iter().map(|member| (member.id.clone(), member.clone())).collect()
+        };
+        let (before, after) = (by_id(before), by_id(after));
+        for (id, old) in before.iter().filter(|(id, _)| !after.contains_key(*id)) {
+            self.push(now, format!("{} is a member no more (id {id})", old.address), true);
+        }
+        for (id, new) in &after {
+            let address = &new.address;
+            let Some(old) = before.get(id) else {
+                self.push(now, format!("{address} is a member, a {} (id {id})", new.role), false);
+                continue;
+            };
+            match (old.is_silent, new.is_silent) {
+                (false, true) => self.push(now, format!("{address} is silent"), true),
+                (true, false) => self.push(now, format!("{address} reports again"), false),
+                _ => {}
+            }
+            let votes = |member: &MemberReport| member.role != Role::Learner;
+            match (votes(old), votes(new)) {
+                (false, true) => self.push(now, format!("{address} votes"), false),
+                (true, false) => self.push(now, format!("{address} votes no more"), true),
+                _ => {}
+            }
+        }
+    }
+
+    fn push(&mut self, now: Now, line: String, is_bad: bool) {
+        self.count += 1;
+        self.lines.push_front((self.count, clock(now), line, is_bad));
+        self.lines.truncate(KEPT);
+    }
+
+    pub(super) fn list(&self, filter: &str) -> Listing {
+        let header = vec![Column::left("TIME (UTC)", 0), Column::left("CHANGE", 0)];
+        let lines = self.lines.iter().filter(|(_, _, line, _)| line.contains(filter));
+        let row = |(number, time, line, is_bad): &(u64, String, String, bool)| Row {
+            key: number.to_string(),
+            cells: vec![time.clone(), line.clone()],
+            mark: if *is_bad { Mark::Bad } else { Mark::Plain },
+        };
+        Listing::new(header, lines.map(row).collect())
+    }
+}
+
+/// The time of the day.
+fn clock(now: Now) -> String {
+    let seconds = now.unix.as_secs() % 86_400;
+    format!("{:02}:{:02}:{:02}", seconds / 3600, seconds / 60 % 60, seconds % 60)
+}

@@ -1,0 +1,202 @@
+//! The rows of members, sessions and locks.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use quorate::recipes::Contending;
+use quorate::{MemberReport, MemberState, SessionInfo};
+
+use super::super::super::cluster::{bytes, duration};
+use super::{Model, Now};
+
+/// A column of a list.
+#[derive(Clone, Debug)]
+pub(in super::super) struct Column {
+    pub(in super::super) title: &'static str,
+    /// Those with the highest number go first if not all have room; 0 always stays.
+    pub(in super::super) rank: u8,
+    pub(in super::super) is_right: bool,
+}
+
+impl Column {
+    pub(super) fn left(title: &'static str, rank: u8) -> Column {
+        Column { title, rank, is_right: false }
+    }
+
+    fn right(title: &'static str, rank: u8) -> Column {
+        Column { title, rank, is_right: true }
+    }
+}
+
+/// How a row is shown.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in super::super) enum Mark {
+    Plain,
+    /// The leader, or the head of a group.
+    Head,
+    /// What somebody should look at.
+    Bad,
+    /// What matters less.
+    Faint,
+}
+
+#[derive(Clone, Debug)]
+pub(in super::super) struct Row {
+    /// It stays the same when the row is read again.
+    pub(in super::super) key: String,
+    pub(in super::super) cells: Vec<String>,
+    pub(in super::super) mark: Mark,
+}
+
+#[derive(Clone, Debug)]
+pub(in super::super) struct Listing {
+    pub(in super::super) header: Vec<Column>,
+    pub(in super::super) rows: Vec<Row>,
+    /// The index of the selected row; 0 if there is none.
+    pub(in super::super) selected: usize,
+}
+
+impl Listing {
+    pub(super) fn new(header: Vec<Column>, rows: Vec<Row>) -> Listing {
+        Listing { header, rows, selected: 0 }
+    }
+}
+
+fn has(cells: &[String], filter: &str) -> bool {
+    cells.iter().any(|cell| cell.contains(filter))
+}
+
+fn or_unknown(value: Option<String>) -> String {
+    value.unwrap_or_else(|| "?".to_owned())
+}
+
+impl Model {
+    pub(super) fn list_members(&self) -> Listing {
+        let header = vec![
+            Column::left("ADDRESS", 0),
+            Column::left("ROLE", 0),
+            Column::left("ZONE", 6),
+            Column::right("LAG", 1),
+            Column::right("STALE", 2),
+            Column::right("SESSIONS", 3),
+            Column::right("CLIENTS", 5),
+            Column::right("WATCHES", 7),
+            Column::right("LOG", 4),
+            Column::right("CHECKPOINT", 8),
+        ];
+        let leader = self.leader().map(|leader| &leader.id);
+        let rows = self.members.value.iter().map(|member| {
+            let mark = match () {
+                () if member.is_silent => Mark::Bad,
+                () if leader == Some(&member.id) => Mark::Head,
+                () => Mark::Plain,
+            };
+            Row { key: member.id.clone(), cells: cells(member).to_vec(), mark }
+        });
+        let rows = rows.filter(|row| has(&row.cells, self.filter()));
+        Listing::new(header, rows.collect())
+    }
+
+    pub(super) fn list_sessions(&self) -> Listing {
+        let header = vec![
+            Column::left("ID", 0),
+            Column::left("HELD BY", 0),
+            Column::right("TIMEOUT", 3),
+            Column::right(if self.by_renewal { "RENEWED v" } else { "RENEWED" }, 1),
+            Column::right("EPHEMERALS", 2),
+            Column::right("WATCHES", 4),
+        ];
+        let mut sessions: Vec<&SessionInfo> = self.sessions.value.iter().collect();
+        if self.by_renewal {
+            sessions.sort_by_key(|session| std::cmp::Reverse(session.renewed));
+        }
+        let rows = sessions.into_iter().map(|session| {
+            let is_late = session.renewed.is_some_and(|ago| ago > session.timeout * 2 / 3);
+            let cells = vec![
+                session.id.to_string(),
+                holder(session),
+                duration(session.timeout),
+                or_unknown(session.renewed.map(|ago| format!("{} ago", duration(ago)))),
+                session.ephemerals.to_string(),
+                or_unknown(session.watches.map(|watches| watches.to_string())),
+            ];
+            let mark = if is_late { Mark::Bad } else { Mark::Plain };
+            Row { key: session.id.to_string(), cells, mark }
+        });
+        Listing::new(header, rows.filter(|row| has(&row.cells, self.filter())).collect())
+    }
+
+    pub(super) fn list_locks(&self, now: Now) -> Listing {
+        let header = vec![
+            Column::left("LOCK", 0),
+            Column::left("SESSION", 0),
+            Column::right("FOR", 0),
+            Column::left("KIND", 3),
+            Column::left("HELD BY", 1),
+            Column::left("LABEL", 2),
+        ];
+        let holders: BTreeMap<String, String> =
+            self.sessions.value.iter().map(|of| (of.id.to_string(), holder(of))).collect();
+        let row = |what: &str, one: &Contending, mark: Mark| {
+            let session = one.session.map(|id| id.to_string());
+            let holder = session.as_ref().and_then(|id| holders.get(id).cloned());
+            // Clocks differ a little.
+            let age = now.unix.saturating_sub(Duration::from_millis(one.since));
+            let cells = vec![
+                format!("  {what}"),
+                session.unwrap_or_else(|| "no session".to_owned()),
+                duration(age),
+                one.kind.to_owned(),
+                or_unknown(holder),
+                one.label.clone(),
+            ];
+            Row { key: one.path.clone(), cells, mark }
+        };
+        let mut rows = Vec::new();
+        for of in &self.locks.value {
+            let title = Row {
+                key: format!("{} {}", of.path, of.recipe),
+                cells: vec![format!("{} ({})", of.path, of.recipe)],
+                mark: Mark::Head,
+            };
+            let holders = of.holders.iter().map(|one| row("holds", one, Mark::Plain));
+            let waiters = of.waiters.iter().map(|one| row("waits", one, Mark::Faint));
+            let group: Vec<Row> = [title].into_iter().chain(holders).chain(waiters).collect();
+            // Who waits is of use only with who holds.
+            if group.iter().any(|row| has(&row.cells, self.filter())) {
+                rows.extend(group);
+            }
+        }
+        Listing::new(header, rows)
+    }
+}
+
+fn cells(member: &MemberReport) -> [String; 10] {
+    let of = |show: fn(&MemberState) -> String| or_unknown(member.state.as_ref().map(show));
+    let role = match member.is_silent {
+        true => format!("{}, silent", member.role),
+        false => member.role.to_string(),
+    };
+    [
+        member.address.clone(),
+        role,
+        member.zone.clone(),
+        or_unknown(member.lag.map(|lag| lag.to_string())),
+        of(|state| or_unknown(state.stale_by.map(duration))),
+        of(|state| state.sessions.to_string()),
+        of(|state| state.clients.to_string()),
+        of(|state| state.watches.to_string()),
+        of(|state| bytes(state.log_bytes)),
+        of(|state| {
+            format!("{}, {}", bytes(state.checkpoint_bytes), duration(state.checkpoint_age))
+        }),
+    ]
+}
+
+fn holder(session: &SessionInfo) -> String {
+    match (&session.owner, &session.served_by) {
+        (Some(member), _) => member.clone(),
+        (None, Some(member)) => format!("client of {member}"),
+        (None, None) => session.owner_id.clone(),
+    }
+}

@@ -1,0 +1,173 @@
+//! The threads that read from the cluster, so that the view never waits for it.
+
+use std::io;
+use std::sync::Arc;
+use std::thread::{Builder, JoinHandle};
+use std::time::{Duration, Instant};
+
+use crossbeam_channel::{Receiver, Sender, bounded, unbounded};
+use quorate::{Coordinator, Error, Pending, Result, Session, recipes};
+
+use super::super::{Cluster, system};
+use super::model::{Ask, Update, Znode};
+
+/// How often the members are asked.
+const PERIOD: Duration = Duration::from_secs(1);
+
+/// How the cluster is read.
+struct Reader {
+    cluster: Arc<Cluster>,
+    coordinator: Arc<Coordinator>,
+    updates: Sender<(Instant, Update)>,
+}
+
+pub(super) struct Readers {
+    /// Each with the time at which it was read.
+    pub(super) updates: Receiver<(Instant, Update)>,
+    locks: Sender<Ask>,
+    tree: Sender<Ask>,
+    /// When it is dropped, the members are not asked any more.
+    _running: Sender<()>,
+    threads: Vec<JoinHandle<()>>,
+}
+
+impl Readers {
+    pub(super) fn start(cluster: &Arc<Cluster>, coordinator: &Arc<Coordinator>) -> Result<Readers> {
+        let (to_view, updates) = unbounded();
+        let reader = || Reader {
+            cluster: Arc::clone(cluster),
+            coordinator: Arc::clone(coordinator),
+            updates: to_view.clone(),
+        };
+        // The view asks for one of each at a time.
+        let (locks, asked_locks) = bounded(1);
+        let (tree, asked_tree) = bounded(1);
+        let (running, stop) = bounded(0);
+        let stop_too = Receiver::clone(&stop);
+        let [of_members, of_sessions, of_locks, of_tree] = [(); 4].map(|()| reader());
+        let named = |name: &str| Builder::new().name(name.to_owned());
+        let threads: io::Result<Vec<JoinHandle<()>>> = [
+            named("top-members").spawn(move || of_members.repeat(&stop, members)),
+            named("top-sessions").spawn(move || of_sessions.repeat(&stop_too, sessions)),
+            named("top-locks").spawn(move || of_locks.serve(&asked_locks)),
+            named("top-tree").spawn(move || of_tree.serve(&asked_tree)),
+        ]
+        .into_iter()
+        .collect();
+        let threads = threads.map_err(system("starting a thread"))?;
+        Ok(Readers { updates, locks, tree, _running: running, threads })
+    }
+
+    /// Whether all threads run.
+    pub(super) fn are_well(&self) -> bool {
+        !self.threads.iter().any(JoinHandle::is_finished)
+    }
+
+    pub(super) fn ask(&self, ask: Ask) {
+        let to = match ask {
+            Ask::Locks => &self.locks,
+            Ask::Tree { .. } => &self.tree,
+        };
+        // It has room, as one is asked for at a time, or its thread is gone, which `are_well` finds.
+        let _ = to.try_send(ask);
+    }
+}
+
+fn members(coordinator: &Coordinator) -> Update {
+    Update::Reports(coordinator.reports().map_err(|error| text(&error)))
+}
+
+fn sessions(coordinator: &Coordinator) -> Update {
+    Update::Sessions(coordinator.sessions().map_err(|error| text(&error)))
+}
+
+fn text(error: &Error) -> String {
+    error.to_string()
+}
+
+impl Reader {
+    #[expect(clippy::disallowed_methods, reason = "a program may look at the clock")]
+    /// Reads the same again and again, until the view is gone.
+    fn repeat(&self, stop: &Receiver<()>, read: fn(&Coordinator) -> Update) {
+        loop {
+            let begun = Instant::now();
+            let sent = self.send(read(&self.coordinator));
+            let left = PERIOD.saturating_sub(begun.elapsed());
+            if sent.is_err() || !stop.recv_timeout(left).is_err_and(|error| error.is_timeout()) {
+                return;
+            }
+        }
+    }
+
+    /// Reads what is asked for, in a session that is opened when it is needed.
+    fn serve(&self, asks: &Receiver<Ask>) {
+        let mut last: Option<Session> = None;
+        for ask in asks {
+            let session = match last.take().filter(|session| !session.state().is_final()) {
+                Some(session) => Ok(session),
+                None => self.cluster.session(&self.coordinator),
+            };
+            let sent = match ask {
+                Ask::Locks => self.locks(session.as_ref()),
+                Ask::Tree { list, read } => self.tree(session.as_ref(), list, read),
+            };
+            if sent.is_err() {
+                return;
+            }
+            last = session.ok();
+        }
+    }
+
+    #[expect(clippy::disallowed_methods, reason = "a program may look at the clock")]
+    fn locks(&self, session: std::result::Result<&Session, &Error>) -> Sent {
+        let begun = Instant::now();
+        let found = session.map_err(text);
+        let found = found
+            .and_then(|session| recipes::contended(session, "/").map_err(|error| text(&error)));
+        self.send(Update::Locks { found, took: begun.elapsed() })
+    }
+
+    fn tree(
+        &self,
+        session: std::result::Result<&Session, &Error>,
+        list: Vec<String>,
+        path: String,
+    ) -> Sent {
+        let session = match session {
+            Ok(session) => session,
+            Err(error) => {
+                self.send(Update::Znode { path, read: Err(text(error)) })?;
+                return self.send(Update::TreeDone);
+            }
+        };
+        let calls = session.nonblocking();
+        let (data, acl) = (calls.get(&path), calls.acl(&path));
+        let lists: Vec<_> = list.iter().map(|path| calls.children(path)).collect();
+        for (path, children) in list.into_iter().zip(lists) {
+            let listed = self.wait(children);
+            self.send(Update::Children { path, listed })?;
+        }
+        let read = self
+            .wait(data)
+            .and_then(|(data, stat)| self.wait(acl).map(|(acl, _)| Znode { data, stat, acl }));
+        self.send(Update::Znode { path, read })?;
+        self.send(Update::TreeDone)
+    }
+
+    #[expect(clippy::disallowed_methods, reason = "a program may look at the clock")]
+    fn send(&self, update: Update) -> Sent {
+        self.updates.send((Instant::now(), update)).map_err(|_| Gone)
+    }
+
+    fn wait<T>(&self, mut pending: Pending<T>) -> std::result::Result<T, String> {
+        let waited = self.cluster.wait();
+        let answer = pending.wait_timeout(waited);
+        let none = || Err(format!("no answer within {} s", waited.as_secs()));
+        answer.map_or_else(none, |answer| answer.map_err(|error| text(&error)))
+    }
+}
+
+/// The view is gone.
+struct Gone;
+
+type Sent = std::result::Result<(), Gone>;

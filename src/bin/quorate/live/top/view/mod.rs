@@ -1,0 +1,231 @@
+//! Draws the model into a buffer of any size.
+
+mod list;
+mod members;
+mod tree;
+
+#[cfg(test)]
+mod tests;
+
+use ratatui::buffer::Buffer;
+use ratatui::layout::Rect;
+use ratatui::style::{Color, Modifier, Style};
+use ratatui::text::Span;
+
+use self::list::draw_list;
+use super::super::cluster::duration;
+use super::model::{Mark, Model, Now, View, counts};
+
+/// Figures that are older are marked.
+const OLD_SECONDS: u64 = 5;
+
+const KEYS: &[(&str, &str)] = &[
+    ("1..5 Tab", "members, sessions, locks, tree, log"),
+    ("Up Down", "select; also k j, Home, End"),
+    ("Right Left", "open and close a znode; also Enter"),
+    ("PgUp PgDn", "scroll; in the tree, the data"),
+    ("/", "show only rows with some text; Esc: all"),
+    ("s", "sort the sessions by their renewal"),
+    ("q Ctrl-C", "quit"),
+];
+
+/// How things look.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Look {
+    pub(super) is_colored: bool,
+}
+
+impl Look {
+    fn color(self, color: Color) -> Style {
+        if self.is_colored { Style::new().fg(color) } else { Style::new() }
+    }
+
+    fn of(self, mark: Mark) -> Style {
+        match mark {
+            Mark::Plain => Style::new(),
+            Mark::Head => self.color(Color::Green).add_modifier(Modifier::BOLD),
+            Mark::Bad => self.color(Color::Red).add_modifier(Modifier::BOLD),
+            Mark::Faint => Style::new().add_modifier(Modifier::DIM),
+        }
+    }
+
+    fn title(self) -> Style {
+        self.color(Color::Cyan).add_modifier(Modifier::BOLD)
+    }
+}
+
+/// A part of the screen, line by line.
+struct Canvas<'a> {
+    buffer: &'a mut Buffer,
+    look: Look,
+}
+
+impl Canvas<'_> {
+    /// Writes a line of an area, as far as there is room; the number of columns written.
+    fn put(&mut self, area: Rect, line: usize, column: usize, text: &str, style: Style) -> usize {
+        let area = area.intersection(self.buffer.area);
+        let (Ok(line), Ok(column)) = (u16::try_from(line), u16::try_from(column)) else { return 0 };
+        if line >= area.height || column >= area.width {
+            return 0;
+        }
+        let (x, y) = (area.x + column, area.y + line);
+        let room = usize::from(area.width - column);
+        let (end, _) = self.buffer.set_stringn(x, y, text, room, style);
+        usize::from(end - x)
+    }
+
+    fn style_line(&mut self, area: Rect, line: usize, style: Style) {
+        let area = area.intersection(self.buffer.area);
+        if let Ok(line) = u16::try_from(line)
+            && line < area.height
+        {
+            self.buffer.set_style(Rect { y: area.y + line, height: 1, ..area }, style);
+        }
+    }
+}
+
+/// The width of a text on the screen.
+fn width(text: &str) -> usize {
+    Span::raw(text).width()
+}
+
+/// The first of so many lines of an area, and the rest.
+fn split(area: Rect, lines: u16) -> (Rect, Rect) {
+    let lines = lines.min(area.height);
+    let rest = Rect { y: area.y + lines, height: area.height - lines, ..area };
+    (Rect { height: lines, ..area }, rest)
+}
+
+pub(super) fn draw(model: &Model, now: Now, look: Look, area: Rect, buffer: &mut Buffer) {
+    let mut canvas = Canvas { buffer, look };
+    let (tabs, rest) = split(area, 1);
+    draw_tabs(&mut canvas, model, tabs);
+    // On a small screen, the list matters more.
+    let (status, rest) = split(rest, if area.height >= 8 { 1 } else { 0 });
+    draw_status(&mut canvas, model, status);
+    let (note, rest) = split(rest, 1);
+    draw_note(&mut canvas, model, now, note);
+    let (body, footer) = split(rest, rest.height.saturating_sub(1).max(1));
+    draw_footer(&mut canvas, model, footer);
+    if model.is_helping {
+        return draw_help(&mut canvas, body);
+    }
+    match model.view {
+        View::Members => members::draw(&mut canvas, model, now, body),
+        View::Tree => tree::draw(&mut canvas, model, now, body),
+        View::Sessions | View::Locks | View::Log => {
+            draw_list(&mut canvas, &model.listing(now), body);
+        }
+    }
+}
+
+fn draw_tabs(canvas: &mut Canvas<'_>, model: &Model, area: Rect) {
+    let is_wide = area.width >= 60;
+    let mut column = 0;
+    if is_wide {
+        column += canvas.put(area, 0, 0, "quorate top   ", canvas.look.title());
+    }
+    for (place, view) in View::ALL.into_iter().enumerate() {
+        let is_shown = view == model.view;
+        let number = place + 1;
+        let tab = match is_wide || is_shown {
+            true => format!(" {number} {} ", view.name()),
+            false => format!(" {number} "),
+        };
+        let style = match is_shown {
+            true => Style::new().add_modifier(Modifier::REVERSED),
+            false => Style::new(),
+        };
+        column += canvas.put(area, 0, column, &tab, style);
+    }
+}
+
+fn draw_status(canvas: &mut Canvas<'_>, model: &Model, area: Rect) {
+    let members = &model.members.value;
+    if members.is_empty() {
+        return;
+    }
+    let leader = model.leader();
+    let (text, mark) = match leader {
+        Some(leader) => (format!("leader {}", leader.address), Mark::Head),
+        None => ("no leader".to_owned(), Mark::Bad),
+    };
+    let mut column = canvas.put(area, 0, 0, &text, canvas.look.of(mark));
+    let (voters, silent) = counts(members);
+    let counted = format!("   {} members ({voters} vote", members.len());
+    column += canvas.put(area, 0, column, &counted, Style::new());
+    let style = canvas.look.of(if silent > 0 { Mark::Bad } else { Mark::Plain });
+    column += canvas.put(area, 0, column, &format!(", {silent} silent"), style);
+    let mut rest = ")".to_owned();
+    if let Some(writes) = model.writes() {
+        rest.push_str(&format!("   {writes} writes/s"));
+    }
+    if let Some(state) = leader.and_then(|leader| leader.state.as_ref()) {
+        rest.push_str(&format!("   term {}", state.term));
+    }
+    canvas.put(area, 0, column, &rest, Style::new());
+}
+
+/// How old the figures are, and what is wrong with them.
+fn draw_note(canvas: &mut Canvas<'_>, model: &Model, now: Now, area: Rect) {
+    let selected = || model.selected(now).map(|row| row.key).unwrap_or_default();
+    let (what, age, error) = match model.view {
+        View::Members => ("members", model.members.age(now), model.members.error.clone()),
+        View::Sessions => ("sessions", model.sessions.age(now), model.sessions.error.clone()),
+        View::Locks => ("locks", model.locks.age(now), model.locks.error.clone()),
+        View::Tree => {
+            let znode = model.tree.znode(&selected());
+            let (age, error) =
+                znode.map_or((None, None), |znode| (znode.age(now), znode.error.clone()));
+            ("the znode", age, error)
+        }
+        View::Log => {
+            let style = canvas.look.of(Mark::Faint);
+            canvas.put(area, 0, 0, "what changed since this began, newest first", style);
+            return;
+        }
+    };
+    let needs_quorum = matches!(model.view, View::Locks | View::Tree);
+    let without = needs_quorum && model.leader().is_none() && !model.members.value.is_empty();
+    let error = match without {
+        true => Some("no quorum, so nothing can be read here".to_owned()),
+        false => error,
+    };
+    let mut note = match age {
+        Some(age) => format!("{what} as of {} ago", duration(age)),
+        None => format!("{what}: not read yet"),
+    };
+    if model.view == View::Tree {
+        note.push_str(&format!("   {}", selected()));
+    }
+    let is_old = age.is_some_and(|age| age.as_secs() >= OLD_SECONDS);
+    let mark = if is_old || error.is_some() { Mark::Bad } else { Mark::Faint };
+    if let Some(error) = error {
+        note = format!("{error} ({note})");
+    }
+    canvas.put(area, 0, 0, &note, canvas.look.of(mark));
+}
+
+fn draw_footer(canvas: &mut Canvas<'_>, model: &Model, area: Rect) {
+    let (text, style) = match (model.is_typing, model.filter()) {
+        (true, filter) => (format!("/{filter}_"), Style::new()),
+        (false, "") => {
+            let keys = match model.view {
+                View::Members | View::Log => "q quit  ? keys  / filter",
+                View::Sessions => "q quit  ? keys  / filter  s sort by renewal",
+                View::Locks => "q quit  ? keys  / filter",
+                View::Tree => "q quit  ? keys  / filter  arrows walk  PgDn data",
+            };
+            (keys.to_owned(), canvas.look.of(Mark::Faint))
+        }
+        (false, filter) => (format!("only with {filter:?} (Esc: all)"), canvas.look.title()),
+    };
+    canvas.put(area, 0, 0, &text, style);
+}
+
+fn draw_help(canvas: &mut Canvas<'_>, area: Rect) {
+    for (line, (keys, what)) in KEYS.iter().enumerate() {
+        canvas.put(area, line, 0, keys, canvas.look.title());
+        canvas.put(area, line, 12, what, Style::new());
+    }
+}

@@ -61,9 +61,10 @@ pub(crate) enum PeerMessage {
     Leave,
     /// The leader to one who was no member any more after this entry.
     Removed { index: u64 },
-    /// The leader to the members: the voters that do not answer it, and the learners that have
-    /// their place, since there is no vote for them to take.
-    Health { silent: Vec<NodeId>, placed: Vec<NodeId> },
+    /// The leader to the members: the voters that do not answer it, the learners that have their
+    /// place, since there is no vote for them to take, the members whose disks are nearly full, and
+    /// whether writes are refused for that.
+    Health { silent: Vec<NodeId>, placed: Vec<NodeId>, disk_low: Vec<NodeId>, refuses_writes: bool },
     /// A node without a cluster sends it to all peers, and a member replies with it.
     Announce { announcement: Announcement },
     /// The sender is a member, as far as it knows, and this is who it is now. Repeated until the
@@ -100,6 +101,8 @@ pub(crate) enum PeerMessage {
     /// A member to one that wants to join, in answer to each `Join` while it knows of no leader:
     /// how many voters there are, and the addresses of those that it does not reach.
     NoLeader { voters: u32, missing: Vec<String> },
+    /// A member to the leader: whether its disk is nearly full. Repeated while it is.
+    DiskLow { low: bool },
 }
 
 /// A Raft message of a kind that a peer may send.
@@ -471,7 +474,16 @@ mod tests {
             ("join", PeerMessage::Join { member: Member::new(300, "here:7400") }),
             ("leave", PeerMessage::Leave),
             ("removed", PeerMessage::Removed { index: 300 }),
-            ("health", PeerMessage::Health { silent: vec![300], placed: vec![301] }),
+            (
+                "health",
+                PeerMessage::Health {
+                    silent: vec![300],
+                    placed: vec![301],
+                    disk_low: vec![302],
+                    refuses_writes: true,
+                },
+            ),
+            ("disk low", PeerMessage::DiskLow { low: true }),
             ("announce", PeerMessage::Announce { announcement }),
             ("present", PeerMessage::Present { member: Member::new(300, "here:7400") }),
             ("let go", let_go(None)),

@@ -48,6 +48,7 @@ pub(crate) mod query;
 pub(crate) mod raft;
 mod receive;
 pub(crate) mod replica;
+mod room;
 pub(crate) mod session_timers;
 pub(crate) mod sessions;
 mod start;
@@ -80,6 +81,7 @@ use self::raft::persistence::Persistence;
 use self::raft::quorum_loss::QuorumLoss;
 use self::raft::snapshot_transfer::{Incoming, Received};
 use self::replica::Replica;
+use self::room::Room;
 use self::sessions::read_index::ReadIndexRequests;
 use self::sessions::{LocalSessions, users};
 pub(crate) use self::start::Origin;
@@ -121,6 +123,7 @@ pub(crate) struct Node {
 
     versions: Versions,
     membership: Membership,
+    room: Room,
     quorum_loss: QuorumLoss,
     bootstrap: Bootstrap,
 
@@ -290,6 +293,7 @@ impl Node {
             }
             Input::Read { from, entries } => self.take_read(from, &entries),
             Input::Built { transfer, machine } => self.take_built(transfer, machine)?,
+            Input::DiskSpace { free, total } => self.take_disk_space(free, total),
             Input::Failed { reason } => return Err(reason),
             Input::Expire { session } => {
                 if let Some(leading) = leader::serving(&mut self.leading) {
@@ -348,6 +352,7 @@ impl Node {
             }
         }
         self.send_membership_requests();
+        self.report_room();
         self.keep_members();
         self.replica.drop_silent_clients(now, self.config.tick, &mut self.effects);
     }

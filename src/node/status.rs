@@ -22,6 +22,8 @@ impl Node {
             sessions: self.machine.session_count() as u64,
             clients: self.replica.clients.count() as u64,
             zxid: self.machine.zxid(),
+            disk_free_bytes: self.room.free(),
+            disk_low: self.room.is_low(),
             ..self.metrics.clone()
         }
     }

@@ -134,6 +134,11 @@ pub(crate) trait LogStore: Send {
         Ok(())
     }
 
+    /// How many bytes of room there are for the store, and of how many; `None`: not known.
+    fn space(&self) -> Option<Space> {
+        None
+    }
+
     /// The writer of checkpoints, which may run on another thread beside appends. The store must be
     /// loaded.
     fn checkpointer(&mut self) -> Result<Box<dyn Checkpointer>>;
@@ -141,6 +146,14 @@ pub(crate) trait LogStore: Send {
     /// Commits the checkpoint that was finished last, atomically and durably. `Reset` is allowed
     /// only with a full one. Returns how many bytes its chunks take, with those that it continues.
     fn commit_checkpoint(&mut self, meta: &SnapshotMeta, log: LogAfter) -> Result<u64>;
+}
+
+/// The room on the file system of a store, in bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Space {
+    /// For this process.
+    pub(crate) free: u64,
+    pub(crate) total: u64,
 }
 
 /// Writes one checkpoint after the other. None is valid before its commit.

@@ -14,7 +14,7 @@ use crate::node::bootstrap::genesis::nothing;
 use crate::node::stored::{Boot, HardState, Identity, LogWrite, SnapshotMeta};
 use crate::planted::{Bug, planted};
 use crate::storage::{
-    Checkpointer, ChunkSink, LogAfter, LogStore, MemoryDisk, MemoryStore, ReadDone, Result,
+    Checkpointer, ChunkSink, LogAfter, LogStore, MemoryDisk, MemoryStore, ReadDone, Result, Space,
     StorageError,
 };
 use crate::types::membership::Promise;
@@ -67,6 +67,13 @@ impl Provisional {
 }
 
 impl LogStore for Provisional {
+    fn space(&self) -> Option<Space> {
+        match &self.state {
+            State::Begun(store) => store.space(),
+            State::Waiting { .. } | State::Failed(_) => None,
+        }
+    }
+
     fn identity(&self) -> Option<&Identity> {
         match &self.state {
             State::Begun(store) => store.identity(),

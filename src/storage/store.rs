@@ -31,7 +31,9 @@ use super::replay::{LogReplay, read_chunks, read_log};
 use super::rules::{Bounds, has_voted, is_voter, refuse};
 use super::witness::{Testimony, Witness};
 use crate::node::stored::{Boot, HardState, Identity, LogWrite, SnapshotMeta};
-use crate::storage::{Checkpointer, ChunkSink, LogAfter, LogStore, ReadDone, Result, StorageError};
+use crate::storage::{
+    Checkpointer, ChunkSink, LogAfter, LogStore, ReadDone, Result, Space, StorageError,
+};
 use crate::types::membership::Promise;
 
 /// The settings of a store.
@@ -268,6 +270,10 @@ impl Live {
 }
 
 impl LogStore for DiskStore {
+    fn space(&self) -> Option<Space> {
+        self.directory.space()
+    }
+
     fn identity(&self) -> Option<&Identity> {
         self.directory.identity()
     }

@@ -68,6 +68,12 @@ pub struct Metrics {
     pub clients: u64,
     /// Writes that its replica has applied: the number of the last one.
     pub zxid: u64,
+    /// Bytes of room that the file system of the data directory has for this process; `None` where
+    /// that is not known.
+    pub disk_free_bytes: Option<u64>,
+    /// Whether that is so little that the disk counts as nearly full, see
+    /// [`Builder::disk_low`](crate::Builder::disk_low).
+    pub disk_low: bool,
     /// Messages sent to peers. This and the following are 0 in an in-memory cluster.
     pub messages_sent: u64,
     /// Bytes sent to peers.
@@ -140,9 +146,13 @@ impl fmt::Display for Metrics {
             ("sessions", self.sessions),
             ("clients", self.clients),
             ("zxid", self.zxid),
+            ("disk_low", u64::from(self.disk_low)),
         ];
         for (name, value) in gauges {
             line(f, name, "gauge", value)?;
+        }
+        if let Some(free) = self.disk_free_bytes {
+            line(f, "disk_free_bytes", "gauge", free)?;
         }
         Ok(())
     }

@@ -335,6 +335,7 @@ impl Client {
             | Input::CheckpointDone { .. }
             | Input::Read { .. }
             | Input::Built { .. }
+            | Input::DiskSpace { .. }
             | Input::Expire { .. }
             | Input::Resign
             | Input::Hindered(_) => {}

@@ -136,6 +136,11 @@ impl Persistence {
         }
     }
 
+    /// How many bytes a state takes on the disk, about.
+    pub(in crate::node) fn state_bytes(&self) -> u64 {
+        self.state_bytes
+    }
+
     /// How many bytes of the log are retained behind a checkpoint.
     pub(in crate::node) fn retained_bytes(&self, limits: &LogLimits) -> u64 {
         self.state_bytes.min(limits.retained_bytes_max).max(limits.retained_bytes_min)

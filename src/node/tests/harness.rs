@@ -356,6 +356,7 @@ impl Cluster {
             policy: crate::node::MembershipPolicy::default(),
             peers: self.peers.clone(),
             majority_after: None,
+            disk_low: None,
             zone: String::new(),
         };
         let mut me = member(id);

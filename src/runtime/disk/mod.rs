@@ -15,16 +15,16 @@ mod tests;
 
 use std::sync::Arc;
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use crossbeam_channel::{Receiver, RecvTimeoutError, Sender, bounded, unbounded};
+use crossbeam_channel::{Receiver, RecvTimeoutError, Sender, bounded, select, tick, unbounded};
 
 use crate::machine::State;
 use crate::machine::snapshot::{ChunkReader, ChunkWriter};
 use crate::node::io::{DiskOp, Input};
 use crate::node::stored::{HardState, LogEntry, LogWrite, SnapshotMeta};
 use crate::runtime::watchdog::{Stepper, Steps};
-use crate::storage::{LogAfter, LogStore, StorageError};
+use crate::storage::{LogAfter, LogStore, Space, StorageError};
 use crate::types::znode::Zxid;
 
 use state_thread::{Order, StateThread, write_checkpoint};
@@ -34,6 +34,9 @@ pub(crate) const WRITE_BYTES_MAX: usize = 1 << 20;
 
 /// How long there must be nothing to write before the store does its deferred work.
 const REST_AFTER: Duration = Duration::from_millis(5);
+
+/// How often the room on the disk is measured.
+const SPACE_PERIOD: Duration = Duration::from_secs(1);
 
 /// The pause before an operation is tried again, and the number of attempts.
 const AGAIN_PAUSE: Duration = Duration::from_millis(500);
@@ -94,6 +97,8 @@ impl Disk {
             checkpoint,
             checkpoints,
             busy: false,
+            space_due: tick(SPACE_PERIOD),
+            space: None,
         };
         let thread = std::thread::Builder::new()
             .name("quorate-disk".to_owned())
@@ -138,6 +143,9 @@ struct Writer {
     checkpoints: u64,
     /// Whether something was written since the store last did its deferred work.
     busy: bool,
+    /// When the room on the disk is to be measured, and what it last was.
+    space_due: Receiver<Instant>,
+    space: Option<Space>,
 }
 
 /// A checkpoint that is being written.
@@ -159,7 +167,11 @@ impl Writer {
     /// Returns `Ok` when the node is gone and everything is written.
     fn work(&mut self) -> Result<(), StorageError> {
         let mut next = None;
+        self.measure();
         loop {
+            if self.space_due.try_recv().is_ok() {
+                self.measure();
+            }
             let job = match next.take() {
                 Some(job) => job,
                 None => self.wait()?,
@@ -186,7 +198,25 @@ impl Writer {
             self.stepper.rest();
             self.busy = false;
         }
-        Ok(self.queue.recv().unwrap_or(Job::End))
+        loop {
+            select! {
+                recv(self.queue) -> job => return Ok(job.unwrap_or(Job::End)),
+                recv(self.space_due) -> _ => self.measure(),
+            }
+        }
+    }
+
+    /// Measures the room on the disk, and reports it if it has changed.
+    fn measure(&mut self) {
+        self.stepper.begin();
+        let space = self.store.space();
+        self.stepper.rest();
+        if let Some(Space { free, total }) = space
+            && space != self.space
+        {
+            self.notify(Input::DiskSpace { free, total });
+        }
+        self.space = space.or(self.space);
     }
 
     /// Performs an operation. Returns the next job, if it has taken that from the queue.

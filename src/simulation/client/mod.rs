@@ -215,9 +215,10 @@ impl Handle {
         let wrote = order.open.remove(&number) == Some(true);
         let mut before = order.open.range(..number).filter(|(_, writes)| **writes || !wrote);
         let earlier = before.next().map(|(number, _)| *number);
-        // What a session that is over, or a full queue, refuses need not wait its turn.
-        let at_once =
-            |error: &Error| error.is_session_lost() || matches!(error, Error::Busy { .. });
+        // What a session that is over, or a full queue or disk, refuses need not wait its turn.
+        let at_once = |error: &Error| {
+            error.is_session_lost() || matches!(error, Error::Busy { .. } | Error::DiskLow { .. })
+        };
         let lost = result.as_ref().is_err_and(at_once);
         self.kernel.check(require(lost || earlier.is_none(), "I4 answers in order", || {
             let session = self.session.id();

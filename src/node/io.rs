@@ -96,6 +96,9 @@ pub(crate) enum Input {
     Read { from: u64, entries: Vec<LogEntry> },
     /// The state that the chunks of this transfer make, for [`DiskOp::Build`], or why they make none.
     Built { transfer: u64, machine: Result<Box<Machine>, String> },
+    /// A cold piece of the log was found damaged, as described. A log that begins with this entry does not
+    /// need it.
+    Rotten { what: String, below: u64 },
     /// The file system of the data directory has so many bytes of room, of so many.
     DiskSpace { free: u64, total: u64 },
     /// The disk or something else that the node cannot do without has failed.

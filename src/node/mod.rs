@@ -293,6 +293,15 @@ impl Node {
             }
             Input::Read { from, entries } => self.take_read(from, &entries),
             Input::Built { transfer, machine } => self.take_built(transfer, machine)?,
+            Input::Rotten { what, below } => {
+                tracing::warn!(
+                    node = self.id,
+                    what,
+                    "the log on the disk is damaged; a new checkpoint replaces that part of it"
+                );
+                self.metrics.scrub_errors += 1;
+                self.persistence.abandon_below(below);
+            }
             Input::DiskSpace { free, total } => self.take_disk_space(free, total),
             Input::Failed { reason } => return Err(reason),
             Input::Expire { session } => {

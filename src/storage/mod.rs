@@ -89,6 +89,18 @@ pub(crate) type ChunkSink<'a> = dyn FnMut(&[u8]) -> Result<(), String> + 'a;
 /// Receives what [`LogStore::read`] has read.
 pub(crate) type ReadDone = Box<dyn FnOnce(Result<Vec<LogEntry>>) + Send>;
 
+/// Receives what [`LogStore::scrub`] has found; `None`: nothing is wrong.
+pub(crate) type ScrubDone = Box<dyn FnOnce(Option<Rot>) + Send>;
+
+/// A piece of the log that was sound when it was written, and is damaged now.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Rot {
+    /// For people.
+    pub(crate) what: String,
+    /// A log that begins with this entry does not need the piece.
+    pub(crate) below: u64,
+}
+
 /// The durable state of one node: see the module's documentation.
 pub(crate) trait LogStore: Send {
     /// The node that this store belongs to; `None` if it is blank.
@@ -132,6 +144,13 @@ pub(crate) trait LogStore: Send {
     /// Called when nothing was written for a while, for work that is not due with each write.
     fn idle(&mut self) -> Result<()> {
         Ok(())
+    }
+
+    /// Verifies the next piece of the log that is not written to any more, on another thread. After the
+    /// last one it begins again. Returns how many such pieces there are.
+    fn scrub(&mut self, done: ScrubDone) -> Result<u64> {
+        drop(done);
+        Ok(0)
     }
 
     /// How many bytes of room there are for the store, and of how many; `None`: not known.

@@ -14,8 +14,8 @@ use crate::node::bootstrap::genesis::nothing;
 use crate::node::stored::{Boot, HardState, Identity, LogWrite, SnapshotMeta};
 use crate::planted::{Bug, planted};
 use crate::storage::{
-    Checkpointer, ChunkSink, LogAfter, LogStore, MemoryDisk, MemoryStore, ReadDone, Result, Space,
-    StorageError,
+    Checkpointer, ChunkSink, LogAfter, LogStore, MemoryDisk, MemoryStore, ReadDone, Result,
+    ScrubDone, Space, StorageError,
 };
 use crate::types::membership::Promise;
 
@@ -67,6 +67,13 @@ impl Provisional {
 }
 
 impl LogStore for Provisional {
+    fn scrub(&mut self, done: ScrubDone) -> Result<u64> {
+        match &mut self.state {
+            State::Begun(store) => store.scrub(done),
+            State::Waiting { .. } | State::Failed(_) => Ok(0),
+        }
+    }
+
     fn space(&self) -> Option<Space> {
         match &self.state {
             State::Begun(store) => store.space(),

@@ -54,6 +54,8 @@ pub struct Metrics {
     pub snapshots_installed: u64,
     /// Checkpoints started to be written to disk.
     pub checkpoints: u64,
+    /// Damages found in its log on disk while it ran. A checkpoint repairs each.
+    pub scrub_errors: u64,
     /// Events delivered by its watches.
     pub watch_events: u64,
     /// Current watches of its sessions.
@@ -120,6 +122,7 @@ impl fmt::Display for Metrics {
             ("snapshots_sent", self.snapshots_sent),
             ("snapshots_installed", self.snapshots_installed),
             ("checkpoints", self.checkpoints),
+            ("scrub_errors", self.scrub_errors),
             ("watch_events", self.watch_events),
             ("messages_sent", self.messages_sent),
             ("bytes_sent", self.bytes_sent),

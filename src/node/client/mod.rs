@@ -336,6 +336,7 @@ impl Client {
             | Input::Read { .. }
             | Input::Built { .. }
             | Input::DiskSpace { .. }
+            | Input::Rotten { .. }
             | Input::Expire { .. }
             | Input::Resign
             | Input::Hindered(_) => {}

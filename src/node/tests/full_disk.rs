@@ -176,3 +176,30 @@ fn a_report_that_is_not_repeated_ends() {
     cluster.advance(10 * SECOND);
     assert!(cluster.node(leader).status().availability.disk_low.is_empty());
 }
+
+/// The state in memory has all that a damaged part of the log had.
+#[test]
+fn a_rotten_log_is_replaced_by_a_checkpoint_at_once() {
+    let mut cluster = Cluster::new(3);
+    let leader = cluster.elect();
+    let session = cluster.open(leader, 1, TIMEOUT);
+    for count in 0..10 {
+        let request = create(&mut cluster, leader, session, &format!("/{count}"));
+        cluster.answer(request).unwrap();
+    }
+    cluster.advance(SECOND);
+    let before = cluster.hosts[&leader].disk.first_index();
+    let below = cluster.node(leader).last_index();
+    assert!(before < below);
+    let what = "segment 1".to_owned();
+    cluster.input(leader, Input::Rotten { what, below });
+    cluster.advance(SECOND);
+    assert_eq!(cluster.hosts[&leader].disk.first_index(), below);
+    assert_eq!(cluster.node(leader).metrics().scrub_errors, 1);
+    let request = create(&mut cluster, leader, session, "/after");
+    cluster.answer(request).unwrap();
+    cluster.kill(leader);
+    cluster.start(leader);
+    cluster.advance(5 * SECOND);
+    cluster.check_equal();
+}

@@ -273,7 +273,7 @@ impl World {
         let Apart { away, slow, low, links } = apart;
         if trouble == Trouble::LowDisks {
             self.measured(&low, ROOMY);
-            let by = now + load.bounds.election;
+            let by = now + load.bounds.election + SECOND + 20 * load.pause;
             self.kernel.checks.borrow_mut().load.has_room(by);
         }
         self.heal(&links);

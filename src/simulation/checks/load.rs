@@ -42,10 +42,9 @@ enum Room {
         from: Nanos,
         committed: Option<u64>,
     },
-    /// Until then, much more is written than this.
+    /// By then, a write is taken again.
     Again {
         by: Nanos,
-        committed: Option<u64>,
     },
 }
 
@@ -169,7 +168,14 @@ impl Load {
 
     /// They have room again, and by then all members have been told.
     pub(crate) fn has_room(&mut self, by: Nanos) {
-        self.room = Room::Again { by, committed: None };
+        self.room = Room::Again { by };
+    }
+
+    /// A write was taken.
+    pub(crate) fn wrote(&mut self) {
+        if let Room::Again { .. } = self.room {
+            self.room = Room::Enough;
+        }
     }
 
     /// U7: writes are refused while disks are nearly full, and are taken again afterwards.
@@ -181,15 +187,10 @@ impl Load {
                     format!("{grown} entries were written to disks that are nearly full")
                 })
             }
-            Room::Again { by, committed } => {
-                let grown = at - *committed.get_or_insert(at);
-                let (by, late) = (*by, now > *by);
-                if grown > FOR_MEMBERS {
-                    self.room = Room::Enough;
-                    return Ok(());
-                }
-                require(!late, "U7 nearly full disks take no new data", || {
-                    format!("only {grown} entries were written by {by}, and all disks have room")
+            Room::Again { by } => {
+                let by = *by;
+                require(now <= by, "U7 nearly full disks take no new data", || {
+                    format!("no write was taken by {by}, and all disks have room")
                 })
             }
             Room::Low { .. } | Room::Enough => Ok(()),

@@ -138,7 +138,7 @@ fn sessions_and_watches() {
         "net": false, "znode": {"data": "/wA=", "stat": to_value(stat).unwrap()},
     });
     assert_eq!(to_value(&event).unwrap(), form);
-    assert_eq!(to_value(without.recv().unwrap()).unwrap()["znode"], Value::Null);
+    assert_eq!(to_value(without.recv().unwrap()).unwrap()["znode"], serde_json::Value::Null);
     let watches = cluster.node(0).watches();
     let form = |kind| json!({"path": "/a", "kind": kind, "session": session.id().to_string()});
     let mut shown: Vec<Value> = watches.iter().map(|watch| to_value(watch).unwrap()).collect();
@@ -212,7 +212,9 @@ fn an_instance_and_its_cluster() {
             "is_self": true,
             "version": member.version,
             "unreachable": null,
+            "disk_low": false,
         }],
+        "refuses_writes": false,
         "stopped": null,
         "damaged": null,
         "former_data": ["before-1"],
@@ -239,11 +241,18 @@ fn an_instance_and_its_cluster() {
             "watches" | "clients" | "znodes" | "sessions" | "zxid" => {
                 format!("quorate_{name} {}\n", form[name.as_str()])
             }
+            "disk_low" => "quorate_disk_low 0\n".to_owned(),
+            "disk_free_bytes" => {
+                // No disk is measured here.
+                assert_eq!(form["disk_free_bytes"], serde_json::Value::Null);
+                assert!(!metrics.to_string().contains("disk_free_bytes"));
+                continue;
+            }
             _ => format!("quorate_{name}_total {}\n", form[name.as_str()]),
         };
         assert!(metrics.to_string().contains(&text), "{text}");
     }
-    assert_eq!(names.len(), 24);
+    assert_eq!(names.len(), 27);
 }
 
 #[test]
@@ -294,7 +303,7 @@ fn recipes_and_recovery() {
     });
     assert_eq!(to_value(&contents).unwrap(), form);
     contents.committed_time = None;
-    form["committed_time"] = Value::Null;
+    form["committed_time"] = serde_json::Value::Null;
     assert_eq!(to_value(&contents).unwrap(), form);
 
     let form = json!({

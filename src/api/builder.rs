@@ -284,7 +284,7 @@ impl Builder {
     /// is room. Reads, watches and sessions go on, and so do deletes.
     ///
     /// ```
-    /// let builder = quorate::Coordinator::builder(["127.0.0.1:0"]).disk_low(1 << 30);
+    /// let builder = quorate::Coordinator::builder().disk_low(1 << 30);
     /// # let _ = builder;
     /// ```
     #[must_use]

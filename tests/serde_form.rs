@@ -238,7 +238,7 @@ fn an_instance_and_its_cluster() {
     for name in &names {
         let text = match name.as_str() {
             "changes_below" => "quorate_changes_total{below=\"/a\"} 1\n".to_owned(),
-            "watches" | "clients" | "znodes" | "sessions" | "zxid" => {
+            "watches" | "clients" | "znodes" | "sessions" | "znode_bytes" | "zxid" => {
                 format!("quorate_{name} {}\n", form[name.as_str()])
             }
             "disk_low" => "quorate_disk_low 0\n".to_owned(),
@@ -252,7 +252,7 @@ fn an_instance_and_its_cluster() {
         };
         assert!(metrics.to_string().contains(&text), "{text}");
     }
-    assert_eq!(names.len(), 27);
+    assert_eq!(names.len(), 28);
 }
 
 #[test]

@@ -395,6 +395,8 @@ bugs! {
         ["U3 no session ends for another's disk"],
     SlowLeaderStays: "a leader leads on though its own disk is slow";
         ["U1 a majority commits", "U2 a leader with a slow disk hands over"],
+    FullDisksIgnored: "writes go on though the disks of a majority are nearly full";
+        ["U7 nearly full disks take no new data"],
 }
 
 #[cfg(any(test, feature = "simulator"))]

@@ -64,6 +64,7 @@ pub struct Builder {
     pub(crate) policy: MembershipPolicy,
     pub(crate) audit: bool,
     majority_after: Option<Duration>,
+    disk_low: Option<u64>,
     client: bool,
     pub(crate) security: Security,
     /// How names are looked up.
@@ -90,6 +91,7 @@ impl Default for Builder {
             policy: MembershipPolicy::default(),
             audit: false,
             majority_after: None,
+            disk_low: None,
             client: false,
             security: Security::default(),
             resolver: Resolver::default(),
@@ -283,6 +285,27 @@ impl Builder {
         self
     }
 
+    /// The disk of this instance counts as nearly full while its data directory's file system has room for
+    /// fewer bytes than this, and then until it has room for half as many again. 0 switches that off.
+    ///
+    /// By default it is twice the size of the last checkpoint and 64 MiB more, but of a small file
+    /// system not more than an eighth instead of the 64 MiB. The room is measured once a second, on
+    /// Linux and Android only.
+    ///
+    /// While the voters that have room are a majority, writes go on, and one of them leads. Otherwise
+    /// writes are refused with [`Error::DiskLow`](crate::Error::DiskLow), on all instances, until there
+    /// is room. Reads, watches and sessions go on, and so do deletes.
+    ///
+    /// ```
+    /// let builder = quorate::Coordinator::builder().disk_low(1 << 30);
+    /// # let _ = builder;
+    /// ```
+    #[must_use]
+    pub fn disk_low(mut self, bytes: u64) -> Builder {
+        self.disk_low = Some(bytes);
+        self
+    }
+
     /// Lets sessions of this instance authenticate by a scheme of your own: see [`AuthProvider`]. A
     /// later provider of the same scheme replaces the earlier one.
     #[must_use]
@@ -425,6 +448,7 @@ impl Builder {
             policy: self.policy,
             peers: peers.addresses().map(str::to_owned).collect(),
             majority_after: self.majority_after,
+            disk_low: self.disk_low,
             zone: self.zone.clone(),
         };
         let Opened { store, node, directory } = directory::start(&dir, &address, &config, now)?;

@@ -69,6 +69,9 @@ pub struct Status {
     pub version: u16,
     /// All members. On a client, as its member reports them: empty before it has had one.
     pub members: Vec<MemberStatus>,
+    /// Whether writes are refused with [`Error::DiskLow`](crate::Error::DiskLow), since the disks of too
+    /// many members are nearly full.
+    pub refuses_writes: bool,
     /// Why this node has stopped, if it has.
     pub stopped: Option<String>,
     /// The damage in this instance's data directory, from the start until a leader of its cluster
@@ -107,6 +110,9 @@ pub struct MemberStatus {
     /// Why it cannot be reached, if it cannot. A client is connected with two members; of the others
     /// it knows which voters the leader misses.
     pub unreachable: Option<String>,
+    /// Whether its disk is nearly full, as the leader last reported: see
+    /// [`Builder::disk_low`](crate::Builder::disk_low).
+    pub disk_low: bool,
 }
 
 impl fmt::Display for Status {
@@ -137,6 +143,12 @@ impl fmt::Display for Status {
             if let Some(reason) = &member.unreachable {
                 write!(f, "; {} is unreachable: {reason}", member.address)?;
             }
+            if member.disk_low {
+                write!(f, "; the disk of {} is nearly full", member.address)?;
+            }
+        }
+        if self.refuses_writes {
+            write!(f, "; writes are refused until there is room")?;
         }
         Ok(())
     }
@@ -196,6 +208,7 @@ impl Coordinator {
                     .or(is_self.then_some(status.own_version)),
                 unreachable: problem
                     .and_then(|(_, problem)| Some(problem.as_ref()?.reason.clone())),
+                disk_low: status.availability.disk_low.contains(&member.node),
             }
         });
         let replica = shared.has_replica;
@@ -214,6 +227,7 @@ impl Coordinator {
             znodes: replica.then_some(status.znodes),
             version: status.version,
             members: members.collect(),
+            refuses_writes: status.availability.refuses_writes,
             stopped: shared.stopped().map(str::to_owned),
             damaged: shared.directory().and_then(DataDirectory::damage),
             former_data: shared.directory().map(DataDirectory::former).unwrap_or_default(),

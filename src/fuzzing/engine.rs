@@ -610,6 +610,7 @@ fn start(disk: &MemoryDisk, now: Now, seed: u64) -> (MemoryStore, Node) {
         zone,
         peers: Vec::new(),
         majority_after: None,
+        disk_low: None,
     };
     let node = boot(&mut store, config, now).expect("what was durable is sound");
     (store, node)

@@ -139,6 +139,7 @@ fn fresh_node() -> Node {
         zone,
         peers,
         majority_after,
+        disk_low: None,
     };
     let now = Now { mono: Time::from_secs(1), wall_ms: 1 };
     let address = "a:1".to_owned();

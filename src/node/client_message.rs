@@ -386,8 +386,16 @@ impl ToClient {
 /// Whether these can be the members of a cluster, and those who decide in it. Where one is may not
 /// be known: another has moved to its address.
 pub(crate) fn are_members(members: &[Member], availability: &Availability) -> bool {
-    let Availability { voters, learners, outgoing, silent, has_leader: _, is_told: _ } =
-        availability;
+    let Availability {
+        voters,
+        learners,
+        outgoing,
+        silent,
+        has_leader: _,
+        is_told: _,
+        disk_low,
+        refuses_writes: _,
+    } = availability;
     let mut ids: Vec<NodeId> = members.iter().map(|member| member.node).collect();
     ids.sort_unstable();
     ids.dedup();
@@ -395,5 +403,7 @@ pub(crate) fn are_members(members: &[Member], availability: &Availability) -> bo
         && members.len() <= MEMBERS_MAX
         && ids.len() == members.len()
         && members.iter().all(Member::may_be_listed)
-        && [voters, learners, outgoing, silent].iter().all(|nodes| nodes.len() <= MEMBERS_MAX)
+        && [voters, learners, outgoing, silent, disk_low]
+            .iter()
+            .all(|nodes| nodes.len() <= MEMBERS_MAX)
 }

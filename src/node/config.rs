@@ -34,6 +34,9 @@ pub(crate) struct NodeConfig {
     pub(crate) majority_after: Option<Duration>,
     /// The zone of this instance, so that voters are spread over zones; empty: unknown.
     pub(crate) zone: String,
+    /// With less room than so many bytes, the disk is nearly full; 0: never. `None`: by the state's
+    /// size.
+    pub(crate) disk_low: Option<u64>,
 }
 
 impl NodeConfig {

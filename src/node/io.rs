@@ -97,6 +97,11 @@ pub(crate) enum Input {
     Read { from: u64, entries: Vec<LogEntry> },
     /// The state that the chunks of this transfer make, for [`DiskOp::Build`], or why they make none.
     Built { transfer: u64, machine: Result<Box<Machine>, String> },
+    /// A cold piece of the log was found damaged, as described. A log that begins with this entry does not
+    /// need it.
+    Rotten { what: String, below: u64 },
+    /// The file system of the data directory has so many bytes of room, of so many.
+    DiskSpace { free: u64, total: u64 },
     /// The disk or something else that the node cannot do without has failed.
     Failed { reason: String },
     /// The session is to be expired now, as if its time were up. Only a leader acts on it.
@@ -161,6 +166,19 @@ pub(crate) enum Write {
     Authenticate(Vec<Id>),
     /// Closes the session. Answered with `Reply::Done`, also when it was gone already.
     Close,
+}
+
+impl Write {
+    /// Whether it may make the state larger, or is a user's write that other members must keep.
+    pub(crate) fn takes_room(&self) -> bool {
+        let frees =
+            |op: &Op| matches!(op, Op::Delete { .. } | Op::DeleteTree { .. } | Op::Check { .. });
+        match self {
+            Write::Op(op) => !frees(op),
+            Write::Multi(ops) => !ops.iter().all(frees),
+            Write::Authenticate(_) | Write::Close => false,
+        }
+    }
 }
 
 /// What the host must do after a step, in the order of the fields.
@@ -325,6 +343,10 @@ pub(crate) struct Availability {
     pub(crate) has_leader: bool,
     /// That report is the present leader's.
     pub(crate) is_told: bool,
+    /// The members whose disks are nearly full, by the same report.
+    pub(crate) disk_low: Vec<NodeId>,
+    /// These are so many voters that the leader has writes refused.
+    pub(crate) refuses_writes: bool,
 }
 
 impl Availability {

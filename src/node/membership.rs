@@ -28,7 +28,7 @@ use crate::types::membership::{MEMBERS_MAX, Member, NodeId, Roster, Seat};
 pub(crate) const REMOVED: &str = "this instance is not a member of the cluster any more: it has left, or was replaced after it \
      had been away for long; join again, and it comes back as a new member";
 /// How often a request to join or to leave is sent, and how long it holds without being repeated.
-const REQUEST_PERIOD: Duration = Duration::from_secs(1);
+pub(crate) const REQUEST_PERIOD: Duration = Duration::from_secs(1);
 pub(crate) const REQUEST_TIME: Duration = Duration::from_secs(5);
 
 /// How many messages with entries may be under way to a voter, each of [`MESSAGE_ENTRIES_BYTES`] or
@@ -386,6 +386,8 @@ impl Node {
             // For as long as an election takes, the former one counts.
             is_told: self.membership.health_of == self.raw.raft.term,
             has_leader: self.stopped.is_none() && !voting.voters.is_empty() && !self.is_lonely(),
+            disk_low: self.room.all_low(self.id).into_iter().collect(),
+            refuses_writes: self.room.refuses_writes(),
         }
     }
 }

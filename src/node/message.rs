@@ -62,9 +62,10 @@ pub(crate) enum PeerMessage {
     Leave,
     /// The leader to one who was no member any more after this entry.
     Removed { index: u64 },
-    /// The leader to the members: the voters that do not answer it, and the learners that have
-    /// their place, since there is no vote for them to take.
-    Health { silent: Vec<NodeId>, placed: Vec<NodeId> },
+    /// The leader to the members: the voters that do not answer it, the learners that have their
+    /// place, since there is no vote for them to take, the members whose disks are nearly full, and
+    /// whether writes are refused for that.
+    Health { silent: Vec<NodeId>, placed: Vec<NodeId>, disk_low: Vec<NodeId>, refuses_writes: bool },
     /// A node without a cluster sends it to all peers, and a member replies with it.
     Announce { announcement: Announcement },
     /// The sender is a member, as far as it knows, and this is who it is now. Repeated until the
@@ -106,6 +107,8 @@ pub(crate) enum PeerMessage {
     AdminRequest { number: u64, cluster: u64, relay: bool, asked: AdminRequest },
     /// The replies to it, with who gave each.
     AdminReply { number: u64, replies: Vec<(NodeId, AdminReply)> },
+    /// A member to the leader: whether its disk is nearly full. Repeated while it is.
+    DiskLow { low: bool },
 }
 
 /// A Raft message of a kind that a peer may send.
@@ -512,7 +515,16 @@ mod tests {
             ("join", PeerMessage::Join { member: Member::new(300, "here:7400") }),
             ("leave", PeerMessage::Leave),
             ("removed", PeerMessage::Removed { index: 300 }),
-            ("health", PeerMessage::Health { silent: vec![300], placed: vec![301] }),
+            (
+                "health",
+                PeerMessage::Health {
+                    silent: vec![300],
+                    placed: vec![301],
+                    disk_low: vec![302],
+                    refuses_writes: true,
+                },
+            ),
+            ("disk low", PeerMessage::DiskLow { low: true }),
             ("announce", PeerMessage::Announce { announcement }),
             ("present", PeerMessage::Present { member: Member::new(300, "here:7400") }),
             ("let go", let_go(None)),

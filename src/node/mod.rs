@@ -50,6 +50,7 @@ pub(crate) mod query;
 pub(crate) mod raft;
 mod receive;
 pub(crate) mod replica;
+mod room;
 pub(crate) mod session_timers;
 pub(crate) mod sessions;
 mod start;
@@ -83,6 +84,7 @@ use self::raft::persistence::Persistence;
 use self::raft::quorum_loss::QuorumLoss;
 use self::raft::snapshot_transfer::{Incoming, Received};
 use self::replica::Replica;
+use self::room::Room;
 use self::sessions::read_index::ReadIndexRequests;
 use self::sessions::{LocalSessions, users};
 pub(crate) use self::start::Origin;
@@ -124,6 +126,7 @@ pub(crate) struct Node {
 
     versions: Versions,
     membership: Membership,
+    room: Room,
     quorum_loss: QuorumLoss,
     bootstrap: Bootstrap,
     administration: Administration,
@@ -300,6 +303,16 @@ impl Node {
             }
             Input::Read { from, entries } => self.take_read(from, &entries),
             Input::Built { transfer, machine } => self.take_built(transfer, machine)?,
+            Input::Rotten { what, below } => {
+                tracing::warn!(
+                    node = self.id,
+                    what,
+                    "the log on the disk is damaged; a new checkpoint replaces that part of it"
+                );
+                self.metrics.scrub_errors += 1;
+                self.persistence.abandon_below(below);
+            }
+            Input::DiskSpace { free, total } => self.take_disk_space(free, total),
             Input::Failed { reason } => return Err(reason),
             Input::Expire { session } => {
                 if let Some(leading) = leader::serving(&mut self.leading) {
@@ -359,6 +372,7 @@ impl Node {
         }
         self.end_gathered();
         self.send_membership_requests();
+        self.report_room();
         self.keep_members();
         self.replica.drop_silent_clients(now, self.config.tick, &mut self.effects);
     }

@@ -97,7 +97,11 @@ impl Node {
             PeerMessage::Present { member } => self.take_present(from, member),
             PeerMessage::Leave => self.take_leave(from),
             PeerMessage::Removed { index } => self.take_removed(from, index)?,
-            PeerMessage::Health { silent, placed } => self.take_health(from, silent, &placed),
+            PeerMessage::Health { silent, placed, disk_low, refuses_writes } => {
+                self.take_health(from, silent, &placed);
+                self.take_room_report(from, disk_low, refuses_writes);
+            }
+            PeerMessage::DiskLow { low } => self.take_disk_low(from, low),
             PeerMessage::NoLeader { voters, missing } => self.take_no_leader(from, voters, missing),
             PeerMessage::SnapshotAbort { transfer } => {
                 self.incoming.abort(from, transfer);

@@ -21,6 +21,7 @@ use crate::node::raft::quorum_loss::QuorumLoss;
 use crate::node::raft::snapshot_transfer::Incoming;
 use crate::node::replica::Replica;
 use crate::node::replica::history::History;
+use crate::node::room::Room;
 use crate::node::sessions::LocalSessions;
 use crate::node::sessions::read_index::ReadIndexRequests;
 use crate::node::stored::{Boot, Identity};
@@ -88,6 +89,7 @@ impl Node {
             read_index: ReadIndexRequests::new(config.seed),
             versions: Versions::new(config.version),
             membership: Membership::new(me, config.policy),
+            room: Room::default(),
             quorum_loss: QuorumLoss::default(),
             bootstrap: Bootstrap::new(identity, founding),
             administration: Administration::default(),

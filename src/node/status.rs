@@ -26,6 +26,8 @@ impl Node {
             durable_index: Some(self.raw.raft.raft_log.persisted),
             log_bytes: Some(self.raw.store().disk_bytes()),
             checkpoint_bytes: Some(self.persistence.state_bytes()),
+            disk_free_bytes: self.room.free(),
+            disk_low: self.room.is_low(),
             ..self.metrics.clone()
         }
     }

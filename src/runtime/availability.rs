@@ -119,8 +119,15 @@ mod tests {
         let voters: Vec<u64> = (1..=voters).collect();
         let silent = silent.to_vec();
         let (learners, outgoing) = (vec![], vec![]);
-        let seen =
-            io::Availability { voters, learners, outgoing, silent, has_leader, is_told: true };
+        let seen = io::Availability {
+            voters,
+            learners,
+            outgoing,
+            silent,
+            has_leader,
+            is_told: true,
+            ..Default::default()
+        };
         Availability::of(&seen, |node| format!("node-{node}"), || "no leader".to_owned())
     }
 

@@ -98,6 +98,7 @@ mod tests {
             policy: crate::node::MembershipPolicy::default(),
             peers: Vec::new(),
             majority_after: None,
+            disk_low: None,
             zone: String::new(),
         }
     }

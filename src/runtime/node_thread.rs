@@ -329,6 +329,7 @@ mod tests {
             policy: MembershipPolicy::default(),
             peers: Vec::new(),
             majority_after: None,
+            disk_low: None,
             zone: String::new(),
         };
         let now = Now { mono: clock.now(), wall_ms: clock.wall_ms() };

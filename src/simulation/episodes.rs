@@ -8,9 +8,12 @@ use super::kernel::Phase;
 use super::load::{Load, Trouble, slowness};
 use super::random::Random;
 use super::world::{Event, World};
+use crate::node::io::Input;
 
 /// How often it is looked at what has become of it.
 const LOOK: Nanos = 20 * MILLI;
+/// The room on a disk that has enough.
+const ROOMY: u64 = 1 << 40;
 
 /// What goes wrong under load.
 #[derive(Debug)]
@@ -38,6 +41,8 @@ struct Apart {
     away: Vec<usize>,
     /// Members whose disk is slow.
     slow: Vec<usize>,
+    /// Members whose disk is nearly full.
+    low: Vec<usize>,
     links: Vec<(usize, usize)>,
 }
 
@@ -132,6 +137,7 @@ impl World {
         let look = self.load_now();
         let mut checks = self.kernel.checks.borrow_mut();
         let mut checked = checks.load.look(load, look);
+        checked = checked.and_then(|()| checks.load.look_at_room(look.now, look.committed));
         for (place, process) in self.processes.iter().enumerate() {
             let Some(life) = &process.life else { continue };
             let memory = life.host.node().log_bytes();
@@ -180,6 +186,7 @@ impl World {
             Trouble::Crash | Trouble::CutOff | Trouble::Wipe => {
                 apart.away = self.some_of(random, 1, true);
             }
+            Trouble::LowDisks => apart.low = self.some_of(random, minority + 1, true),
         }
         if trouble == Trouble::Wipe && !self.may_lose(apart.away[0]) {
             return State::Quiet { until: now + SECOND };
@@ -187,6 +194,7 @@ impl World {
         let time = match trouble {
             Trouble::AllSlow => slow_by,
             Trouble::SlowDisks | Trouble::SlowMajority => time.max(3 * slow_by),
+            Trouble::LowDisks => 10 * SECOND + random.below(20 * SECOND),
             _ => time,
         };
         let leader = self.leader();
@@ -206,6 +214,11 @@ impl World {
         if trouble == Trouble::SlowDisks && leads && slow_by > load.bounds.patience / 2 {
             self.kernel.checks.borrow_mut().load.leader_is_slow(apart.slow.clone());
         }
+        if trouble == Trouble::LowDisks {
+            let reported = now + load.bounds.election;
+            self.kernel.checks.borrow_mut().load.nearly_full_from(reported);
+            self.measured(&apart.low, 0);
+        }
         for place in &apart.slow {
             let process = &mut self.processes[*place];
             (process.slow_disk_until, process.slow_disk_by) = (now + time, slow_by);
@@ -221,8 +234,9 @@ impl World {
             self.empty_disk(apart.away[0]);
         }
         self.kernel.trace.say_fault(format_args!(
-            "{trouble:?} for {time} ns: nodes {:?} are away, and the disks of {:?} slow by {slow_by} ns",
-            apart.away, apart.slow
+            "{trouble:?} for {time} ns: nodes {:?} are away, the disks of {:?} slow by {slow_by} ns, \
+             and those of {:?} nearly full",
+            apart.away, apart.slow, apart.low
         ));
         self.kernel.count_event(match trouble {
             Trouble::SlowDisks => "disks slow under load",
@@ -231,8 +245,16 @@ impl World {
             Trouble::Crash => "members down under load",
             Trouble::CutOff => "members cut off under load",
             Trouble::Wipe => "members wiped under load",
+            Trouble::LowDisks => "disks nearly full under load",
         });
         State::Wrong { trouble, since: now, until: now + time, apart }
+    }
+
+    /// The hosts at these places have measured so much room on their disks.
+    fn measured(&mut self, places: &[usize], free: u64) {
+        for place in places {
+            self.input(*place, Input::DiskSpace { free, total: ROOMY });
+        }
     }
 
     fn cut_from_all(&mut self, place: usize) -> Vec<(usize, usize)> {
@@ -248,7 +270,12 @@ impl World {
 
     fn end_episode(&mut self, load: &Load, trouble: Trouble, since: Nanos, apart: Apart) -> State {
         let now = self.now();
-        let Apart { away, slow, links } = apart;
+        let Apart { away, slow, low, links } = apart;
+        if trouble == Trouble::LowDisks {
+            self.measured(&low, ROOMY);
+            let by = now + load.bounds.election + SECOND + 20 * load.pause;
+            self.kernel.checks.borrow_mut().load.has_room(by);
+        }
         self.heal(&links);
         for place in &away {
             if trouble != Trouble::CutOff {
@@ -268,6 +295,7 @@ impl World {
         }
         let mut places = away;
         places.extend(slow);
+        places.extend(low);
         self.kernel.trace.say_fault(format_args!("{trouble:?} is over; {places:?} catch up"));
         // The last slow sync is still under way.
         let allowed = load.level(&self.kernel.plan, now - since) + 2 * slow_by;

@@ -137,6 +137,7 @@ pub fn hunt(bug: Bug, seeds: Range<u64>, length: Duration, words: Words, each: b
         | Bug::LogUntrimmed
         | Bug::ProbesUnbounded
         | Bug::SlowLeaderStays
+        | Bug::FullDisksIgnored
         | Bug::StepDawdles => Kind::Loaded,
         Bug::ClientDialsAll | Bug::ClientsAnywhere | Bug::ClientClings => Kind::FanOut(CLIENTS),
         _ => Kind::Usual,

@@ -30,9 +30,11 @@ pub(crate) enum Trouble {
     CutOff,
     /// A member is down, and comes back with an empty disk.
     Wipe,
+    /// The disks of a majority are nearly full: there is room again later.
+    LowDisks,
 }
 
-use Trouble::{AllSlow, Crash, CutOff, SlowDisks, SlowMajority, Wipe};
+use Trouble::{AllSlow, Crash, CutOff, LowDisks, SlowDisks, SlowMajority, Wipe};
 
 const ALL: [Trouble; 6] = [SlowDisks, AllSlow, SlowMajority, Crash, CutOff, Wipe];
 
@@ -166,6 +168,9 @@ impl Load {
         if troubles.is_empty() {
             troubles.push(*random.pick(&ALL));
         }
+        if random.fork(330).percent(30) {
+            troubles.push(LowDisks);
+        }
         let (timings, value) = (Timings::new(heartbeat), value_bytes as u64);
         let election = nanos(timings.election());
         Load {
@@ -220,6 +225,6 @@ pub(crate) fn slowness(random: &Random, trouble: Trouble, heartbeat: Duration) -
         SlowDisks => random.within(election..10 * election).min(most),
         AllSlow => random.within(election / 10..election.min(SECOND)),
         SlowMajority => random.within(election / 2..2 * election),
-        Crash | CutOff | Wipe => 0,
+        Crash | CutOff | Wipe | LowDisks => 0,
     }
 }

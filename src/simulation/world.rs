@@ -415,6 +415,7 @@ impl World {
             peers: self.list_for(place),
             majority_after: plan.majority_after,
             zone: process.member.zone.clone(),
+            disk_low: None,
         };
         let clock = Clock::new(Arc::clone(&process.clock) as Arc<dyn TimeSource>);
         let now = Now { mono: clock.now(), wall_ms: clock.wall_ms() };

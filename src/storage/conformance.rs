@@ -421,6 +421,55 @@ fn sled_store_bounds_its_file() {
     assert_eq!(Model::of(&mut store).unwrap(), model);
 }
 
+/// What decays while a member runs was found at its next start only, and cost it its directory.
+#[test]
+fn a_rotten_segment_is_found_and_a_checkpoint_lets_go_of_it() {
+    let dir = tempfile::tempdir().unwrap();
+    let options = StoreOptions { segment_bytes: 2 << 10, ..StoreOptions::default() };
+    let mut store = DiskStore::open(dir.path(), options).unwrap();
+    let mut model = found(&mut store).unwrap();
+    let first = model.last() + 1;
+    for index in first..first + 100 {
+        let op = Op::Append(entries(index, index, 1));
+        let kind = apply(&mut store, &op).unwrap();
+        model.apply(&op, kind);
+    }
+    // A whole round.
+    let scrub = |store: &mut DiskStore| {
+        let mut found = Vec::new();
+        let mut left = 1;
+        while left > 0 {
+            let (done, rot) = crossbeam_channel::bounded(1);
+            let send = move |rot| done.send(rot).unwrap();
+            let count = store.scrub(Box::new(send)).unwrap();
+            left = if found.is_empty() { count.max(1) } else { left } - 1;
+            found.push(rot.recv().ok().flatten());
+        }
+        found
+    };
+    let sound = scrub(&mut store);
+    assert!(sound.len() >= 3 && sound.iter().all(Option::is_none), "{sound:?}");
+    let path = dir.path().join("log").join(format!("{:012}", 2));
+    let mut bytes = std::fs::read(&path).unwrap();
+    let middle = bytes.len() / 2;
+    bytes[middle] ^= 1;
+    std::fs::write(&path, &bytes).unwrap();
+    let rots: Vec<_> = scrub(&mut store).into_iter().flatten().collect();
+    let [rot] = &rots[..] else { panic!("{rots:?}") };
+    assert!(rot.below > first && rot.below < first + 100, "{rot:?}");
+    // As the next start would find it.
+    let copy = tempfile::tempdir().unwrap();
+    super::crash_tests::copy_directory(dir.path(), copy.path());
+    assert!(DiskStore::open(copy.path(), options).is_err());
+    let op = checkpoint(false, &[b"delta"], model.last(), LogAfter::From(rot.below));
+    let kind = apply(&mut store, &op).unwrap();
+    model.apply(&op, kind);
+    assert!(scrub(&mut store).iter().all(Option::is_none));
+    drop(store);
+    let mut store = DiskStore::open(dir.path(), options).unwrap();
+    assert_eq!(Model::of(&mut store).unwrap(), model);
+}
+
 /// Runs drawn operations, reopening now and then, and compares with the model throughout.
 fn run_drawn(open: &mut Open<'_>, seed: u64, count: usize) {
     let mut random = Random(seed);

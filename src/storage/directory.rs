@@ -51,7 +51,7 @@ use super::record::{corrupt, encode_body};
 use super::rules::{check_successor, drops_former, refuse};
 use super::witness::Witness;
 use crate::node::stored::Identity;
-use crate::storage::{Result, StorageError, StoreOptions};
+use crate::storage::{Result, Space, StorageError, StoreOptions};
 use crate::types::membership::Promise;
 
 const LOCK: &str = "LOCK";
@@ -124,6 +124,19 @@ pub(super) struct Directory {
 }
 
 impl Directory {
+    /// The room on its file system.
+    #[cfg(any(target_os = "linux", target_os = "android"))]
+    pub(super) fn space(&self) -> Option<Space> {
+        let stat = rustix::fs::statvfs(&self.path).ok()?;
+        let bytes = |blocks: u64| blocks.saturating_mul(stat.f_frsize);
+        Some(Space { free: bytes(stat.f_bavail), total: bytes(stat.f_blocks) })
+    }
+
+    #[cfg(not(any(target_os = "linux", target_os = "android")))]
+    pub(super) fn space(&self) -> Option<Space> {
+        None
+    }
+
     /// Creates the directory if necessary, locks it, and reads its identity.
     pub(super) fn open(path: &Path) -> Result<Directory> {
         let mut directory = Directory::lock(path)?;

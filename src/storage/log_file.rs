@@ -47,7 +47,8 @@ use super::log_body::{LogBody, size};
 use super::log_index::{Place, Span};
 use super::record::{array, corrupt};
 use super::segments::{
-    Files, HEADER_BYTES, Segment, SegmentId, check_header, numbers, path, read_at, write_at,
+    Files, HEADER_BYTES, Segment, SegmentId, VerifyDone, check_header, numbers, path, read_at,
+    read_stored, write_at,
 };
 use super::{ReadDone, Result, StorageError};
 use crate::node::stored::LogEntry;
@@ -305,6 +306,18 @@ impl LogFile {
         self.files.read(self.id, read, done);
     }
 
+    /// The segment after this one that is not written to any more, or the first, and how many there are.
+    pub(super) fn next_cold(&self, after: u64) -> Option<(u64, u64)> {
+        let cold = || self.segments.iter().rev().skip(1).rev();
+        let next = cold().find(|segment| segment.number > after).or_else(|| cold().next())?;
+        Some((next.number, cold().count() as u64))
+    }
+
+    /// Verifies such a segment on the thread of the files.
+    pub(super) fn verify(&self, number: u64, done: VerifyDone) {
+        self.files.verify(SegmentId { log: self.id, number }, done);
+    }
+
     /// Frees the segments with only records before this one.
     pub(super) fn drop_before(&mut self, seq: u64) {
         while let (Some(first), Some(second)) = (self.segments.front(), self.segments.get(1))
@@ -414,6 +427,22 @@ pub(super) fn sound_records(
         }
     }
     Ok(())
+}
+
+/// Reads a segment to its end, where the log goes on in the next one, and verifies all of it.
+pub(super) fn verify_segment(dir: &Path, segment: SegmentId) -> Result<()> {
+    let bytes = read_stored(&path(dir, segment.number))
+        .map_err(|error| io_error("reading the log", &error))?;
+    check_header(&bytes, segment)?;
+    let mut reader = SegmentReader { segment, start: 0, bytes: &bytes, offset: HEADER_BYTES };
+    let mut last = None;
+    while let Some(record) = reader.next(&mut last)? {
+        if record.kind == RecordKind::End {
+            return Ok(());
+        }
+    }
+    let (number, offset) = (segment.number, reader.offset);
+    corrupt(format!("segment {number} of the log, at byte {offset}"))
 }
 
 /// Entries to read.

@@ -82,6 +82,12 @@ impl LogIndex {
         spans.filter(|span| !span.is_empty())
     }
 
+    /// The index after the last entry in the segments up to this one; 0: there is none.
+    pub(super) fn end_up_to(&self, segment: u64) -> u64 {
+        let spans = self.spans.iter().take_while(|span| span.place.segment <= segment);
+        spans.map(|span| span.end).max().unwrap_or(0)
+    }
+
     /// How many of the oldest spans can be dropped when entries below `from` are not needed.
     pub(super) fn droppable(&self, from: u64) -> usize {
         self.spans.iter().take_while(|span| span.is_empty() || span.end <= from).count()

@@ -89,6 +89,18 @@ pub(crate) type ChunkSink<'a> = dyn FnMut(&[u8]) -> Result<(), String> + 'a;
 /// Receives what [`LogStore::read`] has read.
 pub(crate) type ReadDone = Box<dyn FnOnce(Result<Vec<LogEntry>>) + Send>;
 
+/// Receives what [`LogStore::scrub`] has found; `None`: nothing is wrong.
+pub(crate) type ScrubDone = Box<dyn FnOnce(Option<Rot>) + Send>;
+
+/// A piece of the log that was sound when it was written, and is damaged now.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Rot {
+    /// For people.
+    pub(crate) what: String,
+    /// A log that begins with this entry does not need the piece.
+    pub(crate) below: u64,
+}
+
 /// The durable state of one node: see the module's documentation.
 pub(crate) trait LogStore: Send {
     /// The node that this store belongs to; `None` if it is blank.
@@ -134,6 +146,18 @@ pub(crate) trait LogStore: Send {
         Ok(())
     }
 
+    /// Verifies the next piece of the log that is not written to any more, on another thread. After the
+    /// last one it begins again. Returns how many such pieces there are.
+    fn scrub(&mut self, done: ScrubDone) -> Result<u64> {
+        drop(done);
+        Ok(0)
+    }
+
+    /// How many bytes of room there are for the store, and of how many; `None`: not known.
+    fn space(&self) -> Option<Space> {
+        None
+    }
+
     /// The writer of checkpoints, which may run on another thread beside appends. The store must be
     /// loaded.
     fn checkpointer(&mut self) -> Result<Box<dyn Checkpointer>>;
@@ -141,6 +165,14 @@ pub(crate) trait LogStore: Send {
     /// Commits the checkpoint that was finished last, atomically and durably. `Reset` is allowed
     /// only with a full one. Returns how many bytes its chunks take, with those that it continues.
     fn commit_checkpoint(&mut self, meta: &SnapshotMeta, log: LogAfter) -> Result<u64>;
+}
+
+/// The room on the file system of a store, in bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Space {
+    /// For this process.
+    pub(crate) free: u64,
+    pub(crate) total: u64,
 }
 
 /// Writes one checkpoint after the other. None is valid before its commit.

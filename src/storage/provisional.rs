@@ -15,7 +15,7 @@ use crate::node::stored::{Boot, HardState, Identity, LogWrite, SnapshotMeta};
 use crate::planted::{Bug, planted};
 use crate::storage::{
     Checkpointer, ChunkSink, LogAfter, LogStore, MemoryDisk, MemoryStore, ReadDone, Result,
-    StorageError,
+    ScrubDone, Space, StorageError,
 };
 use crate::types::membership::Promise;
 
@@ -67,6 +67,20 @@ impl Provisional {
 }
 
 impl LogStore for Provisional {
+    fn scrub(&mut self, done: ScrubDone) -> Result<u64> {
+        match &mut self.state {
+            State::Begun(store) => store.scrub(done),
+            State::Waiting { .. } | State::Failed(_) => Ok(0),
+        }
+    }
+
+    fn space(&self) -> Option<Space> {
+        match &self.state {
+            State::Begun(store) => store.space(),
+            State::Waiting { .. } | State::Failed(_) => None,
+        }
+    }
+
     fn identity(&self) -> Option<&Identity> {
         match &self.state {
             State::Begun(store) => store.identity(),

@@ -25,7 +25,7 @@
 
 use std::collections::VecDeque;
 use std::fs::{self, File};
-use std::io::{self, Write};
+use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};
 use std::thread::JoinHandle;
 
@@ -34,7 +34,7 @@ use xxhash_rust::xxh3::xxh3_64;
 
 use super::files::{create_file, io_error, remove_all, sync_directory};
 use super::generation::Generation;
-use super::log_file::{LogRead, read_entries};
+use super::log_file::{LogRead, read_entries, verify_segment};
 use super::record::{array, corrupt};
 use super::{ReadDone, Result, StorageError};
 
@@ -211,11 +211,31 @@ pub(super) fn read_at(mut file: &File, bytes: &mut [u8], offset: u64) -> io::Res
     file.read_exact(bytes)
 }
 
+/// Reads a file as the device has it, as far as the system can be asked for that: without what it has in
+/// memory.
+pub(super) fn read_stored(path: &Path) -> io::Result<Vec<u8>> {
+    let mut file = File::open(path)?;
+    #[cfg(any(target_os = "linux", target_os = "android"))]
+    {
+        use rustix::fs::{Advice, fadvise};
+        // Best effort: what is read from memory is verified all the same.
+        let _ = fadvise(&file, 0, None, Advice::DontNeed);
+    }
+    let mut bytes = Vec::new();
+    file.read_to_end(&mut bytes)?;
+    Ok(bytes)
+}
+
+/// Receives whether a segment is sound.
+pub(super) type VerifyDone = Box<dyn FnOnce(Result<()>) + Send>;
+
 /// A request to the thread of the files.
 enum Order {
     Make(SegmentId),
     /// Entries of this log. A segment that has them is freed by a later order, if at all.
     Read(u64, LogRead, ReadDone),
+    /// A segment that is freed by a later order, if at all.
+    Verify(SegmentId, VerifyDone),
     /// A generation that is not valid any more.
     Dispose(Generation),
     /// The oldest segment is not needed any more.
@@ -247,6 +267,7 @@ impl Files {
             dir: dir.to_owned(),
             length,
             spare: VecDeque::new(),
+            rotten: Vec::new(),
             disposed: VecDeque::new(),
             queue,
             done,
@@ -289,6 +310,11 @@ impl Files {
         self.send(Order::Read(log, read, done));
     }
 
+    /// Verifies a segment that is not written to any more.
+    pub(super) fn verify(&self, segment: SegmentId, done: VerifyDone) {
+        self.send(Order::Verify(segment, done));
+    }
+
     /// Gives up the oldest segment.
     pub(super) fn free(&self, number: u64, length: u64) {
         self.send(Order::Free { number, length });
@@ -323,6 +349,8 @@ struct Worker {
     length: u64,
     /// Segments that are not needed any more, oldest first.
     spare: VecDeque<u64>,
+    /// Segments that were found damaged, and are still part of the log.
+    rotten: Vec<u64>,
     /// Directories of generations that are being removed.
     disposed: VecDeque<PathBuf>,
     queue: Receiver<Order>,
@@ -357,8 +385,18 @@ impl Worker {
                 let _ = self.done.send(made);
             }
             Order::Read(log, read, done) => done(read_entries(&self.dir, log, &read)),
+            Order::Verify(segment, done) => {
+                let verified = verify_segment(&self.dir, segment);
+                if !matches!(verified, Ok(()) | Err(StorageError::Again { .. })) {
+                    self.rotten.push(segment.number);
+                }
+                done(verified);
+            }
             Order::Free { number, length } => {
-                if length == self.length {
+                let is_sound = !self.rotten.contains(&number);
+                self.rotten.retain(|rotten| *rotten != number);
+                // A start reads what is left of the log, and must not find the damage.
+                if length == self.length && is_sound {
                     self.spare.push_back(number);
                 } else {
                     self.remove(number);

@@ -31,7 +31,10 @@ use super::replay::{LogReplay, read_chunks, read_log};
 use super::rules::{Bounds, has_voted, is_voter, refuse};
 use super::witness::{Testimony, Witness};
 use crate::node::stored::{Boot, HardState, Identity, LogWrite, SnapshotMeta};
-use crate::storage::{Checkpointer, ChunkSink, LogAfter, LogStore, ReadDone, Result, StorageError};
+use crate::storage::{
+    Checkpointer, ChunkSink, LogAfter, LogStore, ReadDone, Result, Rot, ScrubDone, Space,
+    StorageError,
+};
 use crate::types::membership::Promise;
 
 /// The settings of a store.
@@ -110,6 +113,8 @@ struct Live {
     hard_state: HardState,
     bounds: Bounds,
     index: LogIndex,
+    /// The segment that was verified last.
+    scrubbed: u64,
 }
 
 /// After this many records the witness is written even without a pause.
@@ -234,6 +239,20 @@ impl Live {
         Ok(())
     }
 
+    /// Has the next segment verified that is not written to any more.
+    fn scrub(&mut self, done: ScrubDone) -> u64 {
+        let Some((number, count)) = self.log.next_cold(self.scrubbed) else { return 0 };
+        self.scrubbed = number;
+        let below = self.index.end_up_to(number).max(self.bounds.first);
+        let found = move |verified: Result<()>| match verified {
+            // No more files can be opened for now.
+            Ok(()) | Err(StorageError::Again { .. }) => done(None),
+            Err(error) => done(Some(Rot { what: error.to_string(), below })),
+        };
+        self.log.verify(number, Box::new(found));
+        count
+    }
+
     /// Commits the finished checkpoint, and drops the part of the log that it replaces. Returns how many
     /// bytes the checkpoint takes.
     fn commit(&mut self, meta: &SnapshotMeta, log: LogAfter) -> Result<u64> {
@@ -268,6 +287,10 @@ impl Live {
 }
 
 impl LogStore for DiskStore {
+    fn space(&self) -> Option<Space> {
+        self.directory.space()
+    }
+
     fn identity(&self) -> Option<&Identity> {
         self.directory.identity()
     }
@@ -344,6 +367,7 @@ impl LogStore for DiskStore {
                 hard_state,
                 bounds,
                 index: LogIndex::default(),
+                scrubbed: 0,
             }));
             store.note_voter(meta);
             Ok(())
@@ -391,6 +415,7 @@ impl LogStore for DiskStore {
                 hard_state,
                 bounds,
                 index,
+                scrubbed: 0,
             };
             // From now on, records that are not in the witness yet may be acknowledged.
             live.testify()?;
@@ -456,6 +481,13 @@ impl LogStore for DiskStore {
 
     fn idle(&mut self) -> Result<()> {
         self.call(|store| store.live()?.testify())
+    }
+
+    fn scrub(&mut self, done: ScrubDone) -> Result<u64> {
+        self.call(|store| match &mut store.state {
+            State::Live(live) => Ok(live.scrub(done)),
+            State::Opened(_) | State::Blank => Ok(0),
+        })
     }
 
     fn checkpointer(&mut self) -> Result<Box<dyn Checkpointer>> {

@@ -128,6 +128,7 @@ impl Nodes {
             policy: self.settings.policy,
             peers: Vec::new(),
             majority_after: None,
+            disk_low: None,
             zone: String::new(),
         };
         let now = Now { mono: self.clock.now(), wall_ms: self.clock.wall_ms() };

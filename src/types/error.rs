@@ -314,6 +314,20 @@ pub enum Error {
         /// The limit, see [`Builder::pending_requests_max`](crate::Builder::pending_requests_max).
         limit: usize,
     },
+    /// The disks of so many voters are nearly full that those with room are no majority. Nothing was
+    /// done. Reads, deletes and sessions go on, and writes are taken again when there is room. The answer
+    /// comes at once, and may come before those to earlier requests of the session.
+    ///
+    /// See [`Builder::disk_low`](crate::Builder::disk_low).
+    #[error(
+        "writes are refused, since the disks of members are nearly full ({}); make room there, or \
+         delete znodes",
+        members.join(", ")
+    )]
+    DiskLow {
+        /// The addresses of these members.
+        members: Vec<String>,
+    },
     /// The node has stopped: it was closed, a fault stopped it, or this process is a fork of its
     /// process. A write in flight may have happened.
     #[error("the node has stopped: {reason}")]
@@ -492,7 +506,7 @@ impl Error {
     ///
     /// A write whose outcome is unknown does not count as retryable.
     pub fn is_retryable(&self) -> bool {
-        matches!(self, Error::Busy { .. })
+        matches!(self, Error::Busy { .. } | Error::DiskLow { .. })
     }
 
     /// Whether the session is lost for this handle, and with it its ephemerals and locks.
@@ -525,6 +539,7 @@ mod tests {
             Error::PermitsDiffer { path: path(), expected: 1, actual: 2 },
             Error::InvalidData { path: path(), reason: "why".to_owned() },
             Error::Unsupported { what: "it".to_owned(), needs: 3, cluster: 2 },
+            Error::DiskLow { members: vec![path(), path()] },
             Error::NotAPeer { peers: vec![path()], detail: String::new() },
             Error::NotSecured { address: path() },
             Error::Corrupt { dir: PathBuf::from("/a"), reason: "why".to_owned() },

@@ -133,6 +133,12 @@ impl Client {
             return;
         }
         self.roster = members.iter().map(|member| (member.node, member.clone())).collect();
+        let error = availability.refuses_writes.then(|| {
+            let low = availability.disk_low.iter().copied().collect();
+            let address = |node| Some(self.roster.get(&node)?.address.clone());
+            crate::node::room::disk_low(&low, address)
+        });
+        self.local.refuse_writes(error);
         self.availability = availability;
         self.choice.is_due = true;
         let roster = &self.roster;

@@ -346,6 +346,8 @@ impl Client {
             | Input::CheckpointDone { .. }
             | Input::Read { .. }
             | Input::Built { .. }
+            | Input::DiskSpace { .. }
+            | Input::Rotten { .. }
             | Input::Expire { .. }
             | Input::Resign
             | Input::Hindered(_) => {}

@@ -41,6 +41,8 @@ pub(in crate::node) struct Observed {
     reports: BTreeMap<NodeId, (Member, Time)>,
     /// Who asks to leave.
     leavers: BTreeMap<NodeId, Time>,
+    /// The other members whose disks are nearly full, and until when that holds.
+    pub(in crate::node) disk_low: BTreeMap<NodeId, Time>,
     /// The entry of a change that is not applied yet.
     changing: Option<u64>,
     health_at: Time,
@@ -89,6 +91,7 @@ impl Observed {
         let level = self.level().unwrap_or(last);
         self.reports.retain(|_, (_, until)| now < *until);
         self.leavers.retain(|_, until| now < *until);
+        self.disk_low.retain(|node, until| now < *until && matched.contains_key(node));
         self.listening.retain(|node, _| matched.contains_key(node));
         self.level_since.retain(|node, _| matched.contains_key(node));
         self.stored.retain(|node, _| matched.contains_key(node));
@@ -157,6 +160,9 @@ impl Node {
             if first && self.raw.raft.lead_transferee.is_some() {
                 tracing::warn!(node = %self.named(self.id), "a leader with a slow disk hands over to another");
             }
+        }
+        if self.has_the_full_disk() {
+            self.resign();
         }
 
         let Some(leading) = &mut self.leading else { return };
@@ -253,7 +259,7 @@ impl Node {
     }
 
     /// Whether the other voters of which this holds are a majority.
-    fn others_decide(&self, holds: impl Fn(NodeId) -> bool) -> bool {
+    pub(in crate::node) fn others_decide(&self, holds: impl Fn(NodeId) -> bool) -> bool {
         let voting = self.raw.store().conf_state();
         let decide = |voters: &[NodeId]| {
             let of = voters.iter().filter(|voter| **voter != self.id && holds(**voter));
@@ -275,12 +281,14 @@ impl Node {
         let lacks = outline.bytes_between(log.persisted + 1, log.committed + 1);
         let behind = seen.own_disk.is_some_and(late) || lacks > BACKLOG_BYTES_MAX as u64 / 2;
         // If the disk of another is as slow and is needed, an election would only cost time.
-        let is_level = |voter| {
-            let progress = self.raw.raft.prs().get(voter).zip(seen.level());
-            self.answers(voter)
-                && progress.is_some_and(|(progress, level)| progress.matched >= level)
-        };
+        let is_level = |voter| self.is_level(leading, voter);
         behind && self.others_decide(is_level) && !planted(Bug::SlowLeaderStays)
+    }
+
+    /// Whether a voter answers, and has stored the log as it was an election time ago.
+    pub(in crate::node) fn is_level(&self, leading: &Leading, voter: NodeId) -> bool {
+        let progress = self.raw.raft.prs().get(voter).zip(leading.members.level());
+        self.answers(voter) && progress.is_some_and(|(progress, level)| progress.matched >= level)
     }
 
     /// Sends the members the leader's view of them: every [`HEALTH_PERIOD`], and at once when more
@@ -304,15 +312,20 @@ impl Node {
             .filter(|voter| *voter != self.id)
             .filter(is_silent)
             .collect();
-        let is_news =
-            self.membership.silent() != Some(&silent) || !placed.is_subset(&leading.members.placed);
+        let (disk_low, refuses_writes) = self.room_report(leading, &silent);
+        let is_news = self.membership.silent() != Some(&silent)
+            || !placed.is_subset(&leading.members.placed)
+            || self.room.differs(&disk_low, refuses_writes);
         if !is_news && now < leading.members.health_at {
             return;
         }
         let message = PeerMessage::Health {
             silent: silent.iter().copied().collect(),
             placed: placed.iter().copied().collect(),
+            disk_low: disk_low.iter().copied().collect(),
+            refuses_writes,
         };
+        self.note_room_report(disk_low, refuses_writes);
         self.membership.note_silent(silent, self.raw.raft.term);
         if let Some(leading) = &mut self.leading {
             leading.members.health_at = now + HEALTH_PERIOD;

@@ -421,7 +421,8 @@ impl Node {
             **id != self.id && progress.recent_active && voters.contains(id)
         });
         let best = candidates.max_by_key(|(id, progress)| {
-            (Some(**id) != last, self.answers(**id), progress.matched, **id)
+            let has_room = !self.is_disk_low(**id);
+            (Some(**id) != last, self.answers(**id), has_room, progress.matched, **id)
         });
         best.map(|(id, _)| *id)
     }

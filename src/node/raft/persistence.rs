@@ -55,6 +55,9 @@ pub(in crate::node) struct Persistence {
     pub(in crate::node) keeps_from: u64,
     /// How many bytes a state takes, by the last one that was written or received.
     state_bytes: u64,
+    /// The log on the disk is damaged below this entry: the next checkpoint, which is due at once, lets go
+    /// of it. 0: it is not.
+    rotten_below: u64,
 }
 
 impl Persistence {
@@ -72,7 +75,18 @@ impl Persistence {
             checkpointing: None,
             keeps_from: 0,
             state_bytes,
+            rotten_below: 0,
         }
+    }
+
+    /// The log below this entry is damaged on the disk.
+    pub(in crate::node) fn abandon_below(&mut self, below: u64) {
+        self.rotten_below = self.rotten_below.max(below);
+    }
+
+    /// From where on the log can be kept at the earliest, by what is damaged of it.
+    pub(in crate::node) fn rotten_below(&self) -> u64 {
+        self.rotten_below
     }
 
     /// Whether the disk is so far behind that no more entries are taken from a leader for now.
@@ -111,6 +125,7 @@ impl Persistence {
         self.checkpoint_at = now;
         self.applied_bytes = 0;
         self.checkpointing = None;
+        self.rotten_below = 0;
         self.keeps_from = 0;
     }
 
@@ -134,7 +149,9 @@ impl Persistence {
         let old = now >= self.checkpoint_at + age;
         let due = entries >= of(limits.checkpoint_entries)
             || (entries > 0 && old)
-            || self.applied_bytes >= of(limits.checkpoint_bytes);
+            || self.applied_bytes >= of(limits.checkpoint_bytes)
+            // What is damaged must be in the state first.
+            || (self.rotten_below > 0 && applied.index + 1 >= self.rotten_below);
         due && self.checkpointing.is_none()
     }
 
@@ -143,6 +160,9 @@ impl Persistence {
         self.checkpoint_at = now;
         self.applied_bytes = 0;
         self.checkpointing = Some(at.index);
+        if at.index + 1 >= self.rotten_below {
+            self.rotten_below = 0;
+        }
     }
 
     /// The checkpoint at this index is durable, and takes so many bytes.

@@ -355,7 +355,10 @@ impl Node {
         if !self.persistence.is_checkpoint_due(self.id, &limits, applied, now) {
             return;
         }
-        let keep_from = self.keep_from(applied);
+        // If more of it is damaged than is applied, that is for a later checkpoint.
+        let sound_from = self.persistence.rotten_below();
+        let sound_from = if sound_from <= applied.index + 1 { sound_from } else { 0 };
+        let keep_from = self.keep_from(applied).max(sound_from);
         // From now on no peer is sent what the disk is about to drop.
         let handed_out = self.raw.raft.raft_log.applied;
         self.raw.mut_store().compact(keep_from, handed_out);

@@ -59,6 +59,8 @@ pub(crate) struct LocalSessions {
     /// Sessions whose next write needs a later version than `gate` allows.
     held_back: BTreeSet<SessionId>,
     gate: Gate,
+    /// What writes that take room on disks are refused with.
+    refuses_writes: Option<Error>,
     next_sync: SyncId,
     /// When each open session is renewed.
     renewals: SessionTimers,
@@ -88,6 +90,7 @@ impl LocalSessions {
             ceilings: BTreeSet::new(),
             held_back: BTreeSet::new(),
             gate: Gate { version: FIRST, possible: FIRST },
+            refuses_writes: None,
             next_sync: 0,
             renewals: SessionTimers::default(),
             deadlines: SessionTimers::default(),
@@ -183,6 +186,11 @@ impl LocalSessions {
         Some((held.holder, held.issued))
     }
 
+    /// Refuses writes with this error from now on, or takes them again.
+    pub(crate) fn refuse_writes(&mut self, error: Option<Error>) {
+        self.refuses_writes = error;
+    }
+
     pub(crate) fn write(
         &mut self,
         request: RequestId,
@@ -204,9 +212,14 @@ impl LocalSessions {
             self.ready.insert(session);
             return;
         }
+        let refused = self.refuses_writes.clone().filter(|_| write.takes_room());
         let Some(held) = self.taking(request, session, effects) else {
             return;
         };
+        // Before it has a number: nothing of it comes into the log, and nothing has to follow it.
+        if let Some(error) = refused {
+            return effects.reply(request, Err(error));
+        }
         let command = match write {
             Write::Op(op) => Command::Op(op),
             Write::Multi(ops) => Command::Multi(ops),

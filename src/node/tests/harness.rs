@@ -44,6 +44,11 @@ impl Disk {
         Disk { hard_state, entries, meta, chunks, identity: None, promise, removed: false }
     }
 
+    /// The index of the first entry on it; 0: it has none.
+    pub(crate) fn first_index(&self) -> u64 {
+        self.entries.first().map_or(0, |entry| entry.index)
+    }
+
     /// The bytes of the entries on it.
     pub(crate) fn log_bytes(&self) -> usize {
         self.entries.iter().map(|entry| entry.data.len()).sum()
@@ -357,6 +362,7 @@ impl Cluster {
             policy: crate::node::MembershipPolicy::default(),
             peers: self.peers.clone(),
             majority_after: None,
+            disk_low: None,
             zone: String::new(),
         };
         let mut me = member(id);

@@ -15,16 +15,16 @@ mod tests;
 
 use std::sync::Arc;
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use crossbeam_channel::{Receiver, RecvTimeoutError, Sender, bounded, unbounded};
+use crossbeam_channel::{Receiver, RecvTimeoutError, Sender, bounded, select, tick, unbounded};
 
 use crate::machine::State;
 use crate::machine::snapshot::{ChunkReader, ChunkWriter};
 use crate::node::io::{DiskOp, Input};
 use crate::node::stored::{HardState, LogEntry, LogWrite, SnapshotMeta};
 use crate::runtime::watchdog::{Stepper, Steps};
-use crate::storage::{LogAfter, LogStore, StorageError};
+use crate::storage::{LogAfter, LogStore, Rot, Space, StorageError};
 use crate::types::znode::Zxid;
 
 use state_thread::{Order, StateThread, write_checkpoint};
@@ -34,6 +34,15 @@ pub(crate) const WRITE_BYTES_MAX: usize = 1 << 20;
 
 /// How long there must be nothing to write before the store does its deferred work.
 const REST_AFTER: Duration = Duration::from_millis(5);
+
+/// How often the room on the disk is measured.
+const SPACE_PERIOD: Duration = Duration::from_secs(1);
+
+/// How many seconds a round through the cold pieces of the log takes, how many are between two pieces of a
+/// few MiB at least, and after how many it is looked again if there are none.
+const SCRUB_ROUND: u64 = 24 * 60 * 60;
+const SCRUB_PAUSE: u64 = 4;
+const SCRUB_AGAIN: u64 = 60;
 
 /// The pause before an operation is tried again, and the number of attempts.
 const AGAIN_PAUSE: Duration = Duration::from_millis(500);
@@ -94,6 +103,9 @@ impl Disk {
             checkpoint,
             checkpoints,
             busy: false,
+            space_due: tick(SPACE_PERIOD),
+            space: None,
+            scrub_in: SCRUB_AGAIN,
         };
         let thread = std::thread::Builder::new()
             .name("quorate-disk".to_owned())
@@ -138,6 +150,11 @@ struct Writer {
     checkpoints: u64,
     /// Whether something was written since the store last did its deferred work.
     busy: bool,
+    /// When the room on the disk is to be measured, and what it last was.
+    space_due: Receiver<Instant>,
+    space: Option<Space>,
+    /// In how many seconds the next piece of the log is verified.
+    scrub_in: u64,
 }
 
 /// A checkpoint that is being written.
@@ -159,7 +176,11 @@ impl Writer {
     /// Returns `Ok` when the node is gone and everything is written.
     fn work(&mut self) -> Result<(), StorageError> {
         let mut next = None;
+        self.measure();
         loop {
+            if self.space_due.try_recv().is_ok() {
+                self.each_second()?;
+            }
             let job = match next.take() {
                 Some(job) => job,
                 None => self.wait()?,
@@ -186,7 +207,53 @@ impl Writer {
             self.stepper.rest();
             self.busy = false;
         }
-        Ok(self.queue.recv().unwrap_or(Job::End))
+        loop {
+            select! {
+                recv(self.queue) -> job => return Ok(job.unwrap_or(Job::End)),
+                recv(self.space_due) -> _ => self.each_second()?,
+            }
+        }
+    }
+
+    fn each_second(&mut self) -> Result<(), StorageError> {
+        self.measure();
+        self.scrub_in = self.scrub_in.saturating_sub(1);
+        // A disk that is busy has other things to do.
+        if self.scrub_in == 0 && self.queue.is_empty() {
+            self.scrub()?;
+        }
+        Ok(())
+    }
+
+    /// Has the next cold piece of the log verified.
+    fn scrub(&mut self) -> Result<(), StorageError> {
+        let (done, wake) = (self.done.clone(), Arc::clone(&self.wake));
+        let found = move |rot: Option<Rot>| {
+            if let Some(Rot { what, below }) = rot
+                && done.send(Input::Rotten { what, below }).is_ok()
+            {
+                wake();
+            }
+        };
+        let pieces = self.store.scrub(Box::new(found))?;
+        self.scrub_in = match SCRUB_ROUND.checked_div(pieces) {
+            Some(pause) => pause.max(SCRUB_PAUSE),
+            None => SCRUB_AGAIN,
+        };
+        Ok(())
+    }
+
+    /// Measures the room on the disk, and reports it if it has changed.
+    fn measure(&mut self) {
+        self.stepper.begin();
+        let space = self.store.space();
+        self.stepper.rest();
+        if let Some(Space { free, total }) = space
+            && space != self.space
+        {
+            self.notify(Input::DiskSpace { free, total });
+        }
+        self.space = space.or(self.space);
     }
 
     /// Performs an operation. Returns the next job, if it has taken that from the queue.

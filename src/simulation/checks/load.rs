@@ -1,4 +1,4 @@
-//! What must hold while the load and the faults last, and not only afterwards (U1 to U6).
+//! What must hold while the load and the faults last, and not only afterwards (U1 to U7).
 
 use std::collections::{BTreeSet, VecDeque};
 
@@ -29,7 +29,27 @@ pub(crate) struct Load {
     slow_by: Nanos,
     /// Since when it is so.
     slow_since: Nanos,
+    /// What is demanded of writes while disks are nearly full, or since they have room again.
+    room: Room,
 }
+
+/// Whether there is room on disks for what clients write.
+#[derive(Clone, Copy, Debug)]
+enum Room {
+    Enough,
+    /// From then on, next to nothing is written: what was committed at the first look.
+    Low {
+        from: Nanos,
+        committed: Option<u64>,
+    },
+    /// By then, a write is taken again.
+    Again {
+        by: Nanos,
+    },
+}
+
+/// How much may be written for the members' own sake while disks are nearly full.
+const FOR_MEMBERS: u64 = 50;
 
 /// What the world looks like.
 #[derive(Clone, Copy, Debug)]
@@ -54,6 +74,7 @@ impl Load {
             handed_over: false,
             slow_by: 0,
             slow_since: 0,
+            room: Room::Enough,
         }
     }
 
@@ -138,6 +159,42 @@ impl Load {
         require(!grown || hands_over, "U2 a slow disk unseats no leader", || {
             format!("the term is {term}, and the leader could have stayed")
         })
+    }
+
+    /// The disks of a majority are nearly full, which all members have been told by then.
+    pub(crate) fn nearly_full_from(&mut self, from: Nanos) {
+        self.room = Room::Low { from, committed: None };
+    }
+
+    /// They have room again, and by then all members have been told.
+    pub(crate) fn has_room(&mut self, by: Nanos) {
+        self.room = Room::Again { by };
+    }
+
+    /// A write was taken.
+    pub(crate) fn wrote(&mut self) {
+        if let Room::Again { .. } = self.room {
+            self.room = Room::Enough;
+        }
+    }
+
+    /// U7: writes are refused while disks are nearly full, and are taken again afterwards.
+    pub(crate) fn look_at_room(&mut self, now: Nanos, at: u64) -> Result<(), Violation> {
+        match &mut self.room {
+            Room::Low { from, committed } if now >= *from => {
+                let grown = at - *committed.get_or_insert(at);
+                require(grown <= FOR_MEMBERS, "U7 nearly full disks take no new data", || {
+                    format!("{grown} entries were written to disks that are nearly full")
+                })
+            }
+            Room::Again { by } => {
+                let by = *by;
+                require(now <= by, "U7 nearly full disks take no new data", || {
+                    format!("no write was taken by {by}, and all disks have room")
+                })
+            }
+            Room::Low { .. } | Room::Enough => Ok(()),
+        }
     }
 
     /// What a member must have applied to be level with the others: the log's end, an election ago.

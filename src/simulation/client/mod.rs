@@ -5,7 +5,7 @@ mod reads;
 mod watches;
 
 use std::cell::{Cell, RefCell};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Debug;
 use std::future::Future;
 use std::pin::Pin;
@@ -93,6 +93,7 @@ impl Client {
             session,
             holder,
             issued: Cell::new(0),
+            refused: RefCell::default(),
             floor: Cell::new(resume.map_or(0, |ticket| ticket.floor)),
             order: RefCell::default(),
             closing: Cell::new(false),
@@ -124,6 +125,8 @@ pub(crate) struct Handle {
     holder: u64,
     /// The number of the last write that was asked for.
     issued: Cell<u64>,
+    /// Of these, those that were refused since disks are nearly full. They have no number in the log.
+    refused: RefCell<BTreeSet<u64>>,
     /// What every later read must show, at least.
     floor: Cell<Zxid>,
     order: RefCell<Order>,
@@ -215,9 +218,10 @@ impl Handle {
         let wrote = order.open.remove(&number) == Some(true);
         let mut before = order.open.range(..number).filter(|(_, writes)| **writes || !wrote);
         let earlier = before.next().map(|(number, _)| *number);
-        // What a session that is over, or a full queue, refuses need not wait its turn.
-        let at_once =
-            |error: &Error| error.is_session_lost() || matches!(error, Error::Busy { .. });
+        // What a session that is over, or a full queue or disk, refuses need not wait its turn.
+        let at_once = |error: &Error| {
+            error.is_session_lost() || matches!(error, Error::Busy { .. } | Error::DiskLow { .. })
+        };
         let lost = result.as_ref().is_err_and(at_once);
         self.kernel.check(require(lost || earlier.is_none(), "I4 answers in order", || {
             let session = self.session.id();
@@ -260,7 +264,11 @@ impl Handle {
             let result = pending.await;
             handle.answered(number, what, &result);
             handle.note(what, &path, &result);
-            if !refused {
+            if matches!(result, Err(Error::DiskLow { .. })) {
+                handle.kernel.count_event("writes refused for full disks");
+                handle.refused.borrow_mut().insert(seq);
+            } else if !refused {
+                let seq = seq - handle.refused.borrow().range(..seq).count() as u64;
                 let root = handle.root_of(&path);
                 let asked = (asked, version, root);
                 let checked = handle.check_write(seq, asked, &result, convert, changes);

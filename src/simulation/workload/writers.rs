@@ -104,7 +104,11 @@ async fn requests(client: Client, handle: Rc<Handle>, load: Load) {
             handle.sync().await.is_err()
         } else {
             let data = vec![7; client.random.index(load.value_bytes + 1)];
-            handle.set(&path, &data, None).await.is_err()
+            let written = handle.set(&path, &data, None).await;
+            if written.is_ok() {
+                kernel.checks.borrow_mut().load.wrote();
+            }
+            written.is_err()
         };
         let now = kernel.now();
         if !failed {

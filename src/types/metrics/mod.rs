@@ -70,6 +70,8 @@ pub struct Metrics {
     pub snapshots_installed: u64,
     /// Checkpoints started to be written to disk.
     pub checkpoints: u64,
+    /// Damages found in its log on disk while it ran. A checkpoint repairs each.
+    pub scrub_errors: u64,
     /// Events delivered by its watches.
     pub watch_events: u64,
     /// Current watches of its sessions.
@@ -125,6 +127,12 @@ pub struct Metrics {
     /// From the beginning of a step that applied writes until the events of all of them were put into
     /// the channels of their watches.
     pub watch_delivery: Histogram,
+    /// Bytes of room that the file system of the data directory has for this process; `None` where
+    /// that is not known.
+    pub disk_free_bytes: Option<u64>,
+    /// Whether that is so little that the disk counts as nearly full, see
+    /// [`Builder::disk_low`](crate::Builder::disk_low).
+    pub disk_low: bool,
     /// Messages sent to peers. This and the following are 0 in an in-memory cluster.
     pub messages_sent: u64,
     /// Bytes sent to peers.

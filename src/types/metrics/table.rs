@@ -133,6 +133,21 @@ pub(crate) const METRICS: &[Metric] = &[
         Gauge(|of| of.checkpoint_bytes.and_then(gauge)),
     ),
     metric(
+        "quorate_disk_free_bytes",
+        "Bytes of room in the file system of the data directory.",
+        Gauge(|of| of.disk_free_bytes.and_then(gauge)),
+    ),
+    metric(
+        "quorate_disk_low",
+        "Whether this instance's disk is nearly full.",
+        Gauge(|of| replicas_gauge(of, of.disk_low.into())),
+    ),
+    metric(
+        "quorate_scrub_errors_total",
+        "Damages found in the log on disk; a checkpoint repairs each.",
+        Counter(|of| replicas(of, of.scrub_errors)),
+    ),
+    metric(
         "quorate_checkpoints_total",
         "Checkpoints started to be written to disk.",
         Counter(|of| replicas(of, of.checkpoints)),

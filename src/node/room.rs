@@ -1,0 +1,238 @@
+//! What a member does about a disk that is nearly full, its own or others'.
+//!
+//! The host reports how much room the disk has. A member that has little of it reports that to the
+//! leader, again and again while it is so. It goes on storing the log all the same: without it, the
+//! quorum may be lost. The leader counts the voters that answer and have room. While these are a
+//! majority, they keep the quorum, whatever becomes of the others, and a leader with little room
+//! hands over to one of them. Otherwise writes are refused: the leader reports that to all members with
+//! [`PeerMessage::Health`], and each member refuses the writes of its own users, and has its clients do
+//! the same. A refused write gets no number in its session and does not come into the log, so that
+//! refusing takes no room either.
+//!
+//! What needs no room, or makes some, goes on: reads, watches, sessions and their ends, deletes, and
+//! changes of the members. Writes that were under way are still done.
+
+use std::collections::BTreeSet;
+
+use crate::node::Node;
+use crate::node::io::Time;
+use crate::node::leader::Leading;
+use crate::node::membership::{REQUEST_PERIOD, REQUEST_TIME};
+use crate::node::message::PeerMessage;
+use crate::planted::{Bug, planted};
+use crate::types::error::Error;
+use crate::types::membership::{MEMBERS_MAX, NodeId};
+
+/// The room that a disk needs besides that for checkpoints, if it is not set: for the log that is still
+/// to come, or this share of a small file system.
+const ROOM: u64 = 64 << 20;
+const ROOM_SHARE: u64 = 8;
+/// How many times the last checkpoint fits into the room: a new one is written beside the old one, and
+/// sled takes more than what is in it.
+const CHECKPOINTS: u64 = 2;
+
+/// The room on this member's disk, and what the leader last reported of all disks.
+#[derive(Debug, Default)]
+pub(super) struct Room {
+    /// How much there is; `None`: not known.
+    free: Option<u64>,
+    is_low: bool,
+    /// The term in which the leader was last sent a report, when the next one is due, and whether
+    /// that one must be sent.
+    reported_in: u64,
+    report_at: Time,
+    /// The leader knows of a disk that is low.
+    is_reported: bool,
+    /// Members with little room, by the leader's last report.
+    low: BTreeSet<NodeId>,
+    refuses_writes: bool,
+}
+
+impl Room {
+    pub(super) fn free(&self) -> Option<u64> {
+        self.free
+    }
+
+    pub(super) fn is_low(&self) -> bool {
+        self.is_low
+    }
+
+    pub(super) fn refuses_writes(&self) -> bool {
+        self.refuses_writes
+    }
+
+    /// All that are known to have little room, with this member.
+    pub(super) fn all_low(&self, own: NodeId) -> BTreeSet<NodeId> {
+        let mut low = self.low.clone();
+        if self.is_low {
+            low.insert(own);
+        } else {
+            low.remove(&own);
+        }
+        low
+    }
+
+    /// Whether the leader has to report something else than it did.
+    pub(super) fn differs(&self, low: &BTreeSet<NodeId>, refuses_writes: bool) -> bool {
+        (&self.low, self.refuses_writes) != (low, refuses_writes)
+    }
+}
+
+/// Below how many bytes of room a disk counts as nearly full.
+fn watermark(set: Option<u64>, state_bytes: u64, total: u64) -> u64 {
+    let by_size = || ROOM.min(total / ROOM_SHARE) + state_bytes.saturating_mul(CHECKPOINTS);
+    set.unwrap_or_else(by_size)
+}
+
+impl Node {
+    /// The host has measured the room on the disk.
+    pub(super) fn take_disk_space(&mut self, free: u64, total: u64) {
+        let below = watermark(self.config.disk_low, self.persistence.state_bytes(), total);
+        let room = &mut self.room;
+        room.free = Some(free);
+        // So that it does not end and begin with every file that comes and goes.
+        let enough = if room.is_low { below.saturating_add(below / 2) } else { below };
+        let is_low = free < enough;
+        if is_low == room.is_low {
+            return;
+        }
+        (room.is_low, room.report_at) = (is_low, Time::ZERO);
+        if is_low {
+            tracing::warn!(
+                node = self.id,
+                free,
+                below,
+                "the disk is nearly full; if too many are, writes are refused: make room"
+            );
+        } else {
+            tracing::info!(node = self.id, free, "the disk has room again");
+        }
+        self.report_room();
+    }
+
+    /// Tells the leader that this member's disk has little room, or has room again.
+    pub(super) fn report_room(&mut self) {
+        let (leader, term, now) = (self.leadership.leader, self.leadership.term, self.now.mono);
+        let room = &mut self.room;
+        if leader == self.id || leader == 0 {
+            room.is_reported = false;
+            return;
+        }
+        let is_new = room.reported_in != term;
+        if room.is_low && (is_new || now >= room.report_at) {
+            (room.reported_in, room.report_at) = (term, now + REQUEST_PERIOD);
+            room.is_reported = true;
+            self.effects.messages.push((leader, PeerMessage::DiskLow { low: true }));
+        } else if !room.is_low && std::mem::take(&mut room.is_reported) && !is_new {
+            // Should it be lost, the last report does not hold for long.
+            self.effects.messages.push((leader, PeerMessage::DiskLow { low: false }));
+        }
+    }
+
+    /// A member reports the room on its disk to this leader.
+    pub(super) fn take_disk_low(&mut self, from: NodeId, low: bool) {
+        let until = self.now.mono + REQUEST_TIME;
+        if self.is_member(from)
+            && let Some(leading) = &mut self.leading
+        {
+            match low {
+                true => leading.members.disk_low.insert(from, until),
+                false => leading.members.disk_low.remove(&from),
+            };
+        }
+    }
+
+    /// The leader reports which members have little room.
+    pub(super) fn take_room_report(&mut self, from: NodeId, low: Vec<NodeId>, refuses: bool) {
+        if from == self.raw.raft.leader_id && low.len() <= MEMBERS_MAX {
+            self.note_room_report(low.into_iter().collect(), refuses);
+        }
+    }
+
+    /// Which members have little room, and whether writes are refused for that. It holds until the next
+    /// report, also of another leader.
+    pub(super) fn note_room_report(&mut self, low: BTreeSet<NodeId>, refuses_writes: bool) {
+        if !self.room.differs(&low, refuses_writes) {
+            return;
+        }
+        if refuses_writes != self.room.refuses_writes {
+            if refuses_writes {
+                tracing::warn!(node = self.id, "writes are refused: disks are nearly full");
+            } else {
+                tracing::info!(node = self.id, "writes are taken again: disks have room");
+            }
+        }
+        let (roster, _) = self.machine.roster();
+        let error = refuses_writes.then(|| {
+            disk_low(&low, |node| roster.get(node).map(|seat| seat.member.address.clone()))
+        });
+        self.local.refuse_writes(error);
+        (self.room.low, self.room.refuses_writes) = (low, refuses_writes);
+    }
+
+    /// Whether a member is known to have little room, by this leader.
+    pub(super) fn is_disk_low(&self, node: NodeId) -> bool {
+        if node == self.id {
+            return self.room.is_low;
+        }
+        let until = self.leading.as_ref().and_then(|leading| leading.members.disk_low.get(&node));
+        until.is_some_and(|until| self.now.mono < *until)
+    }
+
+    /// What this leader is to report: the members with little room, and whether the voters that answer
+    /// and have room are too few.
+    pub(super) fn room_report(
+        &self,
+        leading: &Leading,
+        silent: &BTreeSet<NodeId>,
+    ) -> (BTreeSet<NodeId>, bool) {
+        let others = leading.members.disk_low.keys().copied();
+        let low: BTreeSet<NodeId> =
+            others.chain([self.id]).filter(|node| self.is_disk_low(*node)).collect();
+        let voting = self.raw.store().conf_state();
+        let lacks_room = |voters: &[NodeId]| {
+            let have =
+                voters.iter().filter(|voter| !low.contains(voter) && !silent.contains(voter));
+            2 * have.count() <= voters.len() && voters.iter().any(|voter| low.contains(voter))
+        };
+        let refuses = lacks_room(&voting.voters) || lacks_room(&voting.voters_outgoing);
+        (low, refuses && !planted(Bug::FullDisksIgnored))
+    }
+
+    /// Whether this leader has little room, and another voter that could lead has enough. If writes are
+    /// refused, nothing is gained by that.
+    pub(super) fn has_the_full_disk(&self) -> bool {
+        let Some(leading) = &self.leading else { return false };
+        // Others have had the time to report their disks, and this one has reported its own.
+        let knows = self.room.low.contains(&self.id) && !self.room.refuses_writes;
+        let could = |voter| !self.is_disk_low(voter) && self.is_level(leading, voter);
+        self.room.is_low && knows && self.others_decide(could)
+    }
+}
+
+/// What writes are refused with.
+pub(super) fn disk_low(
+    low: &BTreeSet<NodeId>,
+    address: impl Fn(NodeId) -> Option<String>,
+) -> Error {
+    let name = |node: &NodeId| {
+        let known = address(*node).filter(|known| !known.is_empty());
+        known.unwrap_or_else(|| format!("{node:016x}"))
+    };
+    Error::DiskLow { members: low.iter().map(name).collect() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_small_disk_needs_less_room_and_a_large_state_more() {
+        const GIB: u64 = 1 << 30;
+        assert_eq!(watermark(None, 0, 100 * GIB), ROOM);
+        assert_eq!(watermark(None, 0, 16 << 20), 2 << 20);
+        assert_eq!(watermark(None, GIB, 100 * GIB), ROOM + 2 * GIB);
+        assert_eq!(watermark(Some(0), GIB, 100 * GIB), 0, "switched off");
+        assert_eq!(watermark(Some(7), GIB, 100 * GIB), 7);
+    }
+}

@@ -103,7 +103,7 @@ pub use api::coordinator::Coordinator;
 pub use api::multi::{Fence, Multi};
 pub use api::multi_read::{ReadOp, ReadResult};
 pub use api::nonblocking::NonBlocking;
-pub use api::operate::{MemberReport, MemberState, Role, SessionInfo};
+pub use api::operate::{Latency, MemberReport, MemberState, Role, SessionInfo};
 pub use api::session::Session;
 pub use api::snapshot::Snapshot;
 pub use api::status::{MemberStatus, Status};

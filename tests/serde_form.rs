@@ -233,6 +233,7 @@ fn an_instance_and_its_cluster() {
         "owner_id": sessions[0].owner_id,
         "served_by": null,
         "timeout": u64::try_from(sessions[0].timeout.as_millis()).unwrap(),
+        "age": u64::try_from(sessions[0].age.as_millis()).unwrap(),
         "renewed": u64::try_from(sessions[0].renewed.unwrap().as_millis()).unwrap(),
         "ephemerals": 1,
         "watches": 0,

@@ -4,7 +4,7 @@ use std::fmt;
 use std::time::Duration;
 
 use crate::api::coordinator::Coordinator;
-use crate::node::admin::message::{Action, AdminReply, AdminRequest, Report};
+use crate::node::admin::message::{Action, AdminReply, AdminRequest, Latency as Taken, Report};
 use crate::runtime::{expect, own_thread};
 use crate::types::error::{Error, Result};
 use crate::types::membership::NodeId;
@@ -135,8 +135,61 @@ pub struct MemberState {
         serde(serialize_with = "crate::types::serde_form::Millis::serialize")
     )]
     pub checkpoint_age: Duration,
+    /// Bytes of room that the file system of its data directory has for it; `None` where that is not
+    /// known.
+    pub disk_free_bytes: Option<u64>,
+    /// Whether that is so little that the disk counts as nearly full, see
+    /// [`Builder::disk_low`](crate::Builder::disk_low).
+    pub disk_low: bool,
+    /// How long commits took in the last 30 to 60 seconds, from when a batch of writes was proposed
+    /// until it was applied. `None` if it proposed none: only a leader does.
+    pub commit: Option<Latency>,
+    /// How long writes of its log took in the last 30 to 60 seconds until they were on the disk. `None`
+    /// if there was none.
+    pub disk_sync: Option<Latency>,
     /// The addresses of the members that it cannot reach.
     pub unreachable: Vec<String>,
+}
+
+/// How long something took lately: of [`MemberState`].
+///
+/// A quantile is an estimate, as those of [`Metrics`](crate::Metrics).
+///
+/// ```
+/// use quorate::{CreateMode, testing::Cluster};
+///
+/// let cluster = Cluster::new(1);
+/// cluster.node(0).session().create("/app", b"", CreateMode::Persistent)?;
+/// let reports = cluster.node(0).reports()?;
+/// let state = reports[0].state.as_ref().expect("it is this instance, which reports");
+/// let commit = state.commit.expect("there was one");
+/// assert!(commit.count >= 1 && commit.p50 <= commit.p99);
+/// # Ok::<(), quorate::Error>(())
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
+#[non_exhaustive]
+pub struct Latency {
+    /// How often.
+    pub count: u64,
+    /// Half of them took no longer.
+    #[cfg_attr(
+        feature = "serde",
+        serde(rename = "p50_us", serialize_with = "crate::types::serde_form::micros")
+    )]
+    pub p50: Duration,
+    /// 99 of 100 took no longer.
+    #[cfg_attr(
+        feature = "serde",
+        serde(rename = "p99_us", serialize_with = "crate::types::serde_form::micros")
+    )]
+    pub p99: Duration,
+}
+
+impl From<Taken> for Latency {
+    fn from(Taken { count, p50, p99 }: Taken) -> Latency {
+        Latency { count, p50, p99 }
+    }
 }
 
 /// A session of the cluster: [`Coordinator::sessions`].
@@ -161,6 +214,12 @@ pub struct SessionInfo {
         serde(serialize_with = "crate::types::serde_form::Millis::serialize")
     )]
     pub timeout: Duration,
+    /// How long ago it was opened, by the members' wall clocks.
+    #[cfg_attr(
+        feature = "serde",
+        serde(serialize_with = "crate::types::serde_form::Millis::serialize")
+    )]
+    pub age: Duration,
     /// How long ago the leader had its last sign of life, about. `None` if no leader reports.
     #[cfg_attr(
         feature = "serde",
@@ -252,6 +311,10 @@ impl Coordinator {
                     log_bytes: report.log_bytes,
                     checkpoint_bytes: report.checkpoint_bytes,
                     checkpoint_age: report.checkpoint_age,
+                    disk_free_bytes: report.disk_free,
+                    disk_low: report.disk_low,
+                    commit: report.commit.map(Latency::from),
+                    disk_sync: report.disk_sync.map(Latency::from),
                     unreachable: report.unreachable.iter().map(|peer| address(*peer)).collect(),
                 }),
             }
@@ -464,6 +527,7 @@ fn page_of(gathered: &Gathered) -> (Vec<SessionInfo>, bool) {
                 owner_id: format!("{:016x}", of.owner),
                 served_by: None,
                 timeout: Duration::from_millis(u64::from(of.timeout_ms)),
+                age: of.age,
                 renewed: None,
                 ephemerals: of.ephemerals,
                 watches: None,

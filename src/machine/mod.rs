@@ -278,7 +278,8 @@ impl Machine {
         let id = request.session;
         let ops = match &request.command {
             Command::Open { secret, timeout_ms, owner, base } => {
-                let record = SessionRecord::new(*secret, *timeout_ms, *owner, request.holder);
+                let (opened, holder) = (self.state.time, request.holder);
+                let record = SessionRecord::new(*secret, *timeout_ms, opened, *owner, holder);
                 return self.open(id, *base, record, applied);
             }
             Command::Resume { secret, timeout_ms, owner } => {

@@ -34,6 +34,8 @@ pub(super) const FORMER_MAX: usize = 8;
 pub(crate) struct SessionRecord {
     pub(crate) secret: [u8; 16],
     pub(crate) timeout_ms: u32,
+    /// The time of the entry that opened it.
+    pub(crate) opened: u64,
     /// The node that the holder is on.
     pub(crate) owner: NodeId,
     pub(crate) holder: u64,
@@ -73,12 +75,14 @@ impl SessionRecord {
     pub(super) fn new(
         secret: [u8; 16],
         timeout_ms: u32,
+        opened: u64,
         owner: NodeId,
         holder: u64,
     ) -> SessionRecord {
         SessionRecord {
             secret,
             timeout_ms,
+            opened,
             owner,
             holder,
             last_seq: 0,
@@ -214,6 +218,7 @@ impl SessionRecord {
             half(low),
             half(high),
             u64::from(self.timeout_ms),
+            self.opened,
             self.owner,
             self.holder,
             former,
@@ -351,7 +356,7 @@ mod tests {
     use super::*;
 
     fn record() -> SessionRecord {
-        SessionRecord::new([7; 16], 1000, 1, 10)
+        SessionRecord::new([7; 16], 1000, 0, 1, 10)
     }
 
     fn error(path: &str) -> Result<Reply, OpError> {

@@ -376,7 +376,7 @@ mod tests {
     use crate::machine::command::{Command, Reply};
     use std::time::Duration;
 
-    use crate::node::admin::message::{Action, ImageEnd, Report, SessionReport};
+    use crate::node::admin::message::{Action, ImageEnd, Latency, Report, SessionReport};
     use crate::node::client_message::{Call, Claim, EventOf, HeldWatch};
     use crate::node::io::{Availability, WatchId};
     use crate::node::query::{Answer, Query, Read, Refusal, ZnodeContent, ZnodeRead};
@@ -391,12 +391,19 @@ mod tests {
             term: 300,
             stale_by: Some(Duration::from_millis(1500)),
             unreachable: vec![300],
+            disk_free: Some(300),
+            disk_sync: Some(Latency {
+                count: 300,
+                p50: Duration::from_millis(1),
+                p99: Duration::from_millis(300),
+            }),
             ..Report::default()
         };
         let session = SessionReport {
             session: SessionId(300),
             owner: 300,
             timeout_ms: 6000,
+            age: Duration::from_secs(300),
             ephemerals: 1,
             renewed: Some(Duration::from_secs(1)),
             watches: None,

@@ -48,6 +48,11 @@ impl Millis for Option<Duration> {
     }
 }
 
+/// A duration as a number of whole microseconds: most of these are shorter than a millisecond.
+pub(crate) fn micros<S: Serializer>(duration: &Duration, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.serialize_u64(u64::try_from(duration.as_micros()).unwrap_or(u64::MAX))
+}
+
 /// A random number of 64 bits, in hexadecimal: many readers of JSON have no such integers.
 pub(crate) fn hex<S: Serializer>(number: &u64, serializer: S) -> Result<S::Ok, S::Error> {
     serializer.collect_str(&format_args!("{number:016x}"))

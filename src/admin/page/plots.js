@@ -40,6 +40,11 @@ function time(ms) {
   return `${Math.floor(seconds / 86400)} d`;
 }
 
+// Of a latency of the last minute: half of them, and 99 of 100.
+function latency(of) {
+  return of ? `${time(of.p50_us / 1000)} / ${time(of.p99_us / 1000)}` : 'none lately';
+}
+
 function bytes(value) {
   if (value === null || value === undefined) return unknown;
   const units = ['B', 'KiB', 'MiB', 'GiB', 'TiB'];

@@ -116,10 +116,11 @@ function take(event) {
 // What is plotted and listed of a member: the one place that has to know the form of a report.
 function figures(member) {
   const { state } = member;
-  if (!state) return { lag: null, stale: null, list: [] };
+  if (!state) return { lag: null, stale: null, sync: null, list: [] };
   return {
     lag: member.lag,
     stale: state.stale_by,
+    sync: state.disk_sync ? state.disk_sync.p99_us / 1000 : null,
     list: [
       ['zxid', count(state.zxid)],
       ['sessions', count(state.sessions)],
@@ -127,6 +128,9 @@ function figures(member) {
       ['watches', count(state.watches)],
       ['log', bytes(state.log_bytes)],
       ['checkpoint', `${bytes(state.checkpoint_bytes)}, ${time(state.checkpoint_age)} ago`],
+      ['commits', latency(state.commit)],
+      ['disk syncs', latency(state.disk_sync)],
+      ['room on disk', h('span', { class: state.disk_low ? 'bad' : '' }, state.disk_low ? `${bytes(state.disk_free_bytes)}, nearly full` : bytes(state.disk_free_bytes))],
       ['not on disk', `${count(state.last_index - state.durable_index)} entries`],
       ['term', `${state.term}, version ${state.version}`],
     ],
@@ -210,7 +214,7 @@ function show(sample) {
 function members(all, leader) {
   for (const member of all) {
     if (!cards.has(member.id)) cards.set(member.id, card(member));
-    const { element, role, zone, lag, stale, list } = cards.get(member.id);
+    const { element, role, zone, lag, stale, sync, list } = cards.get(member.id);
     const leads = member.address === leader;
     element.className = `card member ${mark(member.address)}${leads ? ' leads' : ''}${member.is_silent ? ' silent' : ''}`;
     role.textContent = member.is_silent ? `${member.role}, silent` : leads ? 'leader' : member.role === 'leader' ? 'led last' : member.role;
@@ -218,6 +222,7 @@ function members(all, leader) {
     const of = figures(member);
     lag.push(of.lag);
     stale.push(of.stale);
+    sync.push(of.sync);
     if (of.list.length) list.replaceChildren(facts(of.list));
     else list.replaceChildren(h('p', { class: 'bad' }, 'It does not report.'));
   }
@@ -236,11 +241,12 @@ function card(member) {
   const zone = h('p', { class: 'quiet note' });
   const lag = plot('Lag', (value) => (value === null || value === undefined ? unknown : `${count(value)} entries`));
   const stale = plot('Age of its state', time);
+  const sync = plot('Disk syncs, 99 of 100', time);
   const list = h('div');
   const element = h('article', { class: 'card member', 'aria-label': `Member ${member.address}` },
     h('header', {}, h('i', { class: 'mark' }), h('h3', {}, member.address), role), zone,
-    h('div', { class: 'plots' }, lag.element, stale.element), list);
-  return { element, role, zone, lag, stale, list };
+    h('div', { class: 'plots' }, lag.element, stale.element, sync.element), list);
+  return { element, role, zone, lag, stale, sync, list };
 }
 
 function tell(text, tone = '', at = Date.now()) {
@@ -340,10 +346,11 @@ async function showSessions() {
   try {
     const { sessions } = await read('/sessions');
     $('session-count').textContent = `${count(sessions.length)} in the cluster${sessions.length > 500 ? '; the first 500 are shown' : ''}`;
-    const header = [['Session', ''], ['Held by', ''], ['Timeout', 'number'], ['Renewed', 'number'], ['Ephemerals', 'number'], ['Watches', 'number']];
+    const header = [['Session', ''], ['Held by', ''], ['Age', 'number'], ['Timeout', 'number'], ['Renewed', 'number'], ['Ephemerals', 'number'], ['Watches', 'number']];
     const rows = sessions.slice(0, 500).map((session) => h('tr', {},
       h('td', { class: 'mono' }, session.id),
       h('td', {}, session.owner ?? (session.served_by ? `a client of ${session.served_by}` : session.owner_id)),
+      h('td', { class: 'number' }, time(session.age)),
       h('td', { class: 'number' }, time(session.timeout)),
       h('td', { class: 'number' }, session.renewed === null ? unknown : `${time(session.renewed)} ago`),
       h('td', { class: 'number' }, count(session.ephemerals)),

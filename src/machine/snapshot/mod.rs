@@ -77,6 +77,7 @@ enum Item<'a> {
         id: SessionId,
         secret: [u8; 16],
         timeout_ms: u32,
+        opened: u64,
         owner: NodeId,
         holder: u64,
         former: Vec<u64>,

@@ -145,6 +145,7 @@ impl ChunkReader {
                     id,
                     secret,
                     timeout_ms,
+                    opened,
                     owner,
                     holder,
                     former,
@@ -156,7 +157,7 @@ impl ChunkReader {
                 if former.len() > FORMER_MAX || u64::from(results) > last_seq {
                     return Err(format!("session {id}: more history than it can have"));
                 }
-                let mut record = SessionRecord::new(secret, timeout_ms, owner, holder)
+                let mut record = SessionRecord::new(secret, timeout_ms, opened, owner, holder)
                     .with_history(last_seq, former);
                 record.ids = Arc::new(ids);
                 if results == 0 {

@@ -133,6 +133,7 @@ impl ChunkWriter {
                             id,
                             secret: record.secret,
                             timeout_ms: record.timeout_ms,
+                            opened: record.opened,
                             owner: record.owner,
                             holder: record.holder,
                             former: record.former.clone(),

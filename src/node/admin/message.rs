@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::types::log_form::LogForm;
 use crate::types::membership::{Member, NodeId};
+use crate::types::metrics::histogram::Histogram;
 use crate::types::znode::{SessionId, Zxid};
 
 /// How many sessions one reply has at most.
@@ -100,6 +101,12 @@ pub(crate) struct Report {
     pub(crate) log_bytes: u64,
     pub(crate) checkpoint_bytes: u64,
     pub(crate) checkpoint_age: Duration,
+    /// The room on its disk, if that is known, and whether that counts as little.
+    pub(crate) disk_free: Option<u64>,
+    pub(crate) disk_low: bool,
+    /// Of the last minute; `None` if there was none. Only a leader has commits.
+    pub(crate) commit: Option<Latency>,
+    pub(crate) disk_sync: Option<Latency>,
     /// The other members that it cannot reach.
     pub(crate) unreachable: Vec<NodeId>,
 }
@@ -112,9 +119,26 @@ pub(crate) struct SessionReport {
     /// The node that holds it: a member, or a client.
     pub(crate) owner: NodeId,
     pub(crate) timeout_ms: u32,
+    /// How long ago it was opened.
+    pub(crate) age: Duration,
     pub(crate) ephemerals: u64,
     /// The leader knows how long ago it was renewed.
     pub(crate) renewed: Option<Duration>,
     /// The member that serves it knows its watches.
     pub(crate) watches: Option<u64>,
+}
+
+/// How long something took lately.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Latency {
+    pub(crate) count: u64,
+    pub(crate) p50: Duration,
+    pub(crate) p99: Duration,
+}
+
+impl Latency {
+    pub(crate) fn of(histogram: &Histogram) -> Option<Latency> {
+        let (p50, p99) = (histogram.quantile(0.5)?, histogram.quantile(0.99)?);
+        Some(Latency { count: histogram.count(), p50, p99 })
+    }
 }

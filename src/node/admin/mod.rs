@@ -8,6 +8,7 @@
 
 mod images;
 pub(crate) mod message;
+mod recent;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -22,6 +23,7 @@ use crate::types::membership::NodeId;
 use crate::types::znode::SessionId;
 use images::Images;
 use message::{Action, AdminReply, AdminRequest, Report, SESSIONS_LISTED, SessionReport};
+use recent::Recent;
 
 /// How long replies are waited for.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(1);
@@ -36,6 +38,7 @@ pub(in crate::node) struct Administration {
     last: u64,
     open: BTreeMap<u64, Gathered>,
     images: Images,
+    recent: Recent,
 }
 
 #[derive(Debug)]
@@ -112,6 +115,7 @@ impl Node {
     /// Replies to all requests that have waited for long enough.
     pub(in crate::node) fn end_gathered(&mut self) {
         self.administration.images.tidy(self.now.mono);
+        self.administration.recent.note(&self.metrics, self.now.mono);
         for gathered in self.administration.take_done(self.now.mono) {
             self.reply_to(gathered.asker, gathered.replies);
         }
@@ -193,6 +197,7 @@ impl Node {
     fn report(&self) -> Report {
         let (log, store) = (&self.raw.raft.raft_log, self.raw.store());
         let now = self.now.mono;
+        let (commit, disk_sync) = self.administration.recent.latencies(&self.metrics);
         Report {
             version: self.machine.version(),
             term: self.raw.raft.term,
@@ -210,6 +215,10 @@ impl Node {
             log_bytes: store.bytes() + store.outline().bytes_between(0, u64::MAX),
             checkpoint_bytes: self.persistence.state_bytes(),
             checkpoint_age: now.saturating_sub(self.persistence.checkpoint_at()),
+            disk_free: self.room.free(),
+            disk_low: self.room.is_low(),
+            commit,
+            disk_sync,
             unreachable: {
                 let lost = self.unreachable.iter().filter(|(_, problem)| problem.is_some());
                 lost.map(|(peer, _)| *peer).collect()
@@ -229,6 +238,7 @@ impl Node {
                 session,
                 owner: record.owner,
                 timeout_ms: record.timeout_ms,
+                age: Duration::from_millis(self.now.wall_ms.saturating_sub(record.opened)),
                 ephemerals: record.ephemerals.size() as u64,
                 renewed: ends.map(since),
                 watches: is_here.then(|| self.replica.watches.count_of(session) as u64),

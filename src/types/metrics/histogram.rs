@@ -124,6 +124,16 @@ impl Histogram {
         })
     }
 
+    /// What was recorded since this histogram was that one. Its maximum is not known better.
+    pub(crate) fn without(&self, earlier: &Histogram) -> Histogram {
+        let mut rest = self.clone();
+        for (bucket, before) in rest.buckets.iter_mut().zip(&earlier.buckets) {
+            *bucket = bucket.saturating_sub(*before);
+        }
+        rest.sum_ns = rest.sum_ns.saturating_sub(earlier.sum_ns);
+        rest
+    }
+
     /// The longest duration that can be in this bucket, in nanoseconds.
     fn ceiling(&self, place: usize) -> u64 {
         BOUNDS_US.get(place).map_or(self.max_ns, |us| (us * 1000).min(self.max_ns))

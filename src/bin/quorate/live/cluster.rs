@@ -5,7 +5,9 @@ use std::time::{Duration, Instant, SystemTime};
 
 use clap::Args;
 use quorate::recipes::{self, Contending};
-use quorate::{Availability, Coordinator, Error, MemberReport, MemberState, Result, Role, Session};
+use quorate::{
+    Availability, Coordinator, Error, Latency, MemberReport, MemberState, Result, Role, Session,
+};
 use serde_json::json;
 
 use super::{Cluster, Shown, json};
@@ -90,6 +92,8 @@ pub(super) fn members(cluster: &Cluster) -> Result<Exit> {
         "ZONE",
         "LAG",
         "STALE",
+        "COMMIT",
+        "DISK SYNC",
         "SESSIONS",
         "CLIENTS",
         "LOG",
@@ -103,7 +107,7 @@ pub(super) fn members(cluster: &Cluster) -> Result<Exit> {
     cluster.print(Shown { exit, ..Shown::new(table(&rows), json) })
 }
 
-fn row(member: &MemberReport) -> [String; 10] {
+fn row(member: &MemberReport) -> [String; 12] {
     let unknown = || "?".to_owned();
     let state = member.state.as_ref();
     let of = |show: fn(&MemberState) -> String| state.map_or_else(unknown, show);
@@ -117,6 +121,8 @@ fn row(member: &MemberReport) -> [String; 10] {
         member.zone.clone(),
         member.lag.map_or_else(unknown, |lag| lag.to_string()),
         of(|state| state.stale_by.map_or_else(|| "?".to_owned(), duration)),
+        of(|state| latency(state.commit)),
+        of(|state| latency(state.disk_sync)),
         of(|state| state.sessions.to_string()),
         of(|state| state.clients.to_string()),
         of(|state| bytes(state.log_bytes)),
@@ -131,7 +137,7 @@ pub(super) fn sessions(cluster: &Cluster) -> Result<Exit> {
     let coordinator = cluster.coordinator()?;
     reports(cluster, &coordinator)?;
     let sessions = coordinator.sessions()?;
-    let header = ["ID", "HELD BY", "TIMEOUT", "RENEWED", "EPHEMERALS", "WATCHES"];
+    let header = ["ID", "HELD BY", "AGE", "TIMEOUT", "RENEWED", "EPHEMERALS", "WATCHES"];
     let mut rows = vec![header.map(str::to_owned)];
     rows.extend(sessions.iter().map(|session| {
         let holder = match (&session.owner, &session.served_by) {
@@ -143,6 +149,7 @@ pub(super) fn sessions(cluster: &Cluster) -> Result<Exit> {
         [
             session.id.to_string(),
             holder,
+            duration(session.age),
             duration(session.timeout),
             session.renewed.map_or_else(unknown, |ago| format!("{} ago", duration(ago))),
             session.ephemerals.to_string(),
@@ -162,6 +169,20 @@ pub(super) fn duration(time: Duration) -> String {
         120..7200 => format!("{} min", seconds / 60),
         7200..172_800 => format!("{} h", seconds / 3600),
         _ => format!("{} d", seconds / 86_400),
+    }
+}
+
+/// Half of them took the first time at most, and 99 of 100 the second. `-`: there was none lately.
+fn latency(of: Option<Latency>) -> String {
+    of.map_or_else(|| "-".to_owned(), |of| format!("{}/{}", short(of.p50), short(of.p99)))
+}
+
+/// A duration that may be short.
+pub(super) fn short(time: Duration) -> String {
+    match time.as_micros() {
+        us @ 0..1000 => format!("{us} µs"),
+        1000..10_000 => format!("{:.1} ms", time.as_secs_f64() * 1000.0),
+        _ => duration(time),
     }
 }
 

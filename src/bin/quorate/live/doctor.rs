@@ -6,7 +6,7 @@ use std::time::Duration;
 use quorate::{MemberReport, MemberState, Result, Role, SessionInfo};
 use serde_json::json;
 
-use super::cluster::{bytes, duration, leader, reports};
+use super::cluster::{bytes, duration, leader, reports, short};
 use super::{Cluster, Shown};
 use crate::Exit;
 
@@ -15,6 +15,13 @@ const LAG: u64 = 1000;
 const STALE: Duration = Duration::from_secs(5);
 /// A log of so many bytes means that checkpoints are not made.
 const LOG_BYTES: u64 = 4 << 30;
+const SLOW_DISK: &str =
+    "Look at the disk; if the member leads, hand the lead to another: quorate move-leader ADDRESS";
+
+/// A disk is slow if half of its syncs take longer than the first of these, or, of so many, one in a
+/// hundred longer than the second.
+const SLOW_SYNCS: (Duration, Duration) = (Duration::from_millis(50), Duration::from_millis(250));
+const SYNCS: u64 = 100;
 
 /// Something that is wrong.
 #[derive(Debug, PartialEq, Eq)]
@@ -126,12 +133,30 @@ fn examine_member(member: &MemberReport, state: &MemberState, findings: &mut Vec
             "It catches up by itself if its disk, its processor and its network can: look at them.",
         );
     }
+    if let Some(sync) = state.disk_sync
+        && (sync.p50 > SLOW_SYNCS.0 || (sync.count >= SYNCS && sync.p99 > SLOW_SYNCS.1))
+    {
+        found(
+            format!(
+                "{address} has a slow disk: of its last {} syncs half took {} or more, and one in a \
+                 hundred {}.",
+                sync.count,
+                short(sync.p50),
+                short(sync.p99)
+            ),
+            SLOW_DISK,
+        );
+    }
+    if state.disk_low {
+        let free = state.disk_free_bytes.map_or_else(|| "little".to_owned(), bytes);
+        found(
+            format!("The disk of {address} is nearly full: it has {free} of room."),
+            "Make room there: writes are refused once most voters have so little.",
+        );
+    }
     let undurable = state.last_index.saturating_sub(state.durable_index);
     if undurable > LAG {
-        found(
-            format!("{address} has a slow disk: {undurable} entries wait for it."),
-            "Look at the disk; if the member leads, hand the lead to another: quorate move-leader ADDRESS",
-        );
+        found(format!("{address} has a slow disk: {undurable} entries wait for it."), SLOW_DISK);
     }
     if state.log_bytes > LOG_BYTES {
         found(
@@ -148,5 +173,65 @@ fn examine_member(member: &MemberReport, state: &MemberState, findings: &mut Vec
             format!("{address} cannot reach {peer}."),
             "If the other one reports, the network between the two is at fault.",
         );
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use quorate::CreateMode;
+    use quorate::testing::Cluster;
+
+    use super::*;
+
+    fn found(change: impl FnOnce(&mut MemberState)) -> Vec<String> {
+        let cluster = Cluster::new(3);
+        let session = cluster.node(0).session();
+        session.create("/a", b"", CreateMode::Persistent).expect("it has a quorum");
+        let mut members = cluster.node(0).reports().expect("all report");
+        // Those of an in-memory cluster go with its clock, which stands still or leaps.
+        for state in members.iter_mut().filter_map(|of| of.state.as_mut()) {
+            state.stale_by = Some(Duration::ZERO);
+            for of in [&mut state.disk_sync, &mut state.commit].into_iter().flatten() {
+                (of.p50, of.p99) = (Duration::from_millis(1), Duration::from_millis(2));
+            }
+        }
+        change(members[0].state.as_mut().expect("all report"));
+        examine(&members, &[]).into_iter().map(|of| of.wrong).collect()
+    }
+
+    #[test]
+    fn a_healthy_cluster_has_nothing_wrong() {
+        assert_eq!(found(|_| ()), [""; 0]);
+    }
+
+    #[test]
+    fn a_slow_disk_that_keeps_up_is_found() {
+        let wrong = found(|state| {
+            let sync = state.disk_sync.as_mut().expect("it has written");
+            (sync.count, sync.p50, sync.p99) =
+                (7, Duration::from_millis(80), Duration::from_millis(900));
+        });
+        assert_eq!(wrong.len(), 1);
+        let says = "has a slow disk: of its last 7 syncs half took 80 ms or more, and one in a hundred 900 ms";
+        assert!(wrong[0].contains(says), "{wrong:?}");
+    }
+
+    #[test]
+    fn a_single_slow_sync_is_not_a_slow_disk() {
+        let hiccup = |count: u64| {
+            move |state: &mut MemberState| {
+                let sync = state.disk_sync.as_mut().expect("it has written");
+                (sync.count, sync.p99) = (count, Duration::from_millis(900));
+            }
+        };
+        assert_eq!(found(hiccup(99)), [""; 0]);
+        assert_eq!(found(hiccup(100)).len(), 1);
+    }
+
+    #[test]
+    fn a_disk_without_room_is_found() {
+        let wrong = found(|state| (state.disk_low, state.disk_free_bytes) = (true, Some(3 << 20)));
+        assert_eq!(wrong.len(), 1);
+        assert!(wrong[0].contains("nearly full: it has 3.0 MiB of room"), "{wrong:?}");
     }
 }

@@ -6,7 +6,7 @@ use std::time::Duration;
 use quorate::recipes::Contending;
 use quorate::{MemberReport, MemberState, SessionInfo};
 
-use super::super::super::cluster::{bytes, duration};
+use super::super::super::cluster::{bytes, duration, short};
 use super::{Model, Now};
 
 /// A column of a list.
@@ -75,14 +75,15 @@ impl Model {
         let header = vec![
             Column::left("ADDRESS", 0),
             Column::left("ROLE", 0),
-            Column::left("ZONE", 6),
+            Column::left("ZONE", 7),
             Column::right("LAG", 1),
             Column::right("STALE", 2),
-            Column::right("SESSIONS", 3),
-            Column::right("CLIENTS", 5),
-            Column::right("WATCHES", 7),
-            Column::right("LOG", 4),
-            Column::right("CHECKPOINT", 8),
+            Column::right("DISK SYNC", 3),
+            Column::right("SESSIONS", 4),
+            Column::right("CLIENTS", 6),
+            Column::right("WATCHES", 8),
+            Column::right("LOG", 5),
+            Column::right("CHECKPOINT", 9),
         ];
         let leader = self.leader().map(|leader| &leader.id);
         let rows = self.members.value.iter().map(|member| {
@@ -101,6 +102,7 @@ impl Model {
         let header = vec![
             Column::left("ID", 0),
             Column::left("HELD BY", 0),
+            Column::right("AGE", 5),
             Column::right("TIMEOUT", 3),
             Column::right(if self.by_renewal { "RENEWED v" } else { "RENEWED" }, 1),
             Column::right("EPHEMERALS", 2),
@@ -115,6 +117,7 @@ impl Model {
             let cells = vec![
                 session.id.to_string(),
                 holder(session),
+                duration(session.age),
                 duration(session.timeout),
                 or_unknown(session.renewed.map(|ago| format!("{} ago", duration(ago)))),
                 session.ephemerals.to_string(),
@@ -171,7 +174,7 @@ impl Model {
     }
 }
 
-fn cells(member: &MemberReport) -> [String; 10] {
+fn cells(member: &MemberReport) -> [String; 11] {
     let of = |show: fn(&MemberState) -> String| or_unknown(member.state.as_ref().map(show));
     let role = match member.is_silent {
         true => format!("{}, silent", member.role),
@@ -183,6 +186,7 @@ fn cells(member: &MemberReport) -> [String; 10] {
         member.zone.clone(),
         or_unknown(member.lag.map(|lag| lag.to_string())),
         of(|state| or_unknown(state.stale_by.map(duration))),
+        of(|state| state.disk_sync.map_or_else(|| "-".to_owned(), |of| short(of.p99))),
         of(|state| state.sessions.to_string()),
         of(|state| state.clients.to_string()),
         of(|state| state.watches.to_string()),

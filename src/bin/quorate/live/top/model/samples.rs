@@ -39,6 +39,11 @@ pub(in super::super) fn members(zxid: u64) -> Vec<MemberReport> {
             state.log_bytes = 3 << 20;
             state.checkpoint_bytes = 12 << 20;
             state.checkpoint_age = Duration::from_secs(200);
+            let commit = state.commit.as_mut().expect("a leader has commits");
+            (commit.p50, commit.p99) = (Duration::from_micros(300), Duration::from_millis(2));
+            state.commit = state.commit.filter(|_| number == 2);
+            let sync = state.disk_sync.as_mut().expect("it has a disk");
+            sync.p99 = Duration::from_micros(1500 * number);
             state.unreachable = Vec::new();
         }
         member
@@ -59,11 +64,13 @@ pub(in super::super) fn sessions() -> Vec<SessionInfo> {
     let mut held = info.clone();
     (held.id, held.owner) = (session_id(1), Some("10.0.0.1:7400".to_owned()));
     held.renewed = Some(Duration::from_secs(1));
+    held.age = Duration::from_secs(300);
     let mut client = info;
     (client.id, client.owner) = (session_id(2), None);
     client.served_by = Some("10.0.0.3:7400".to_owned());
     client.timeout = Duration::from_secs(10);
     client.renewed = Some(Duration::from_secs(9));
+    client.age = Duration::from_secs(60);
     vec![held, client]
 }
 

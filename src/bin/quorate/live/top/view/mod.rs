@@ -13,7 +13,7 @@ use ratatui::style::{Color, Modifier, Style};
 use ratatui::text::Span;
 
 use self::list::draw_list;
-use super::super::cluster::duration;
+use super::super::cluster::{duration, short};
 use super::model::{Mark, Model, Now, View, counts};
 
 /// Figures that are older are marked.
@@ -154,13 +154,19 @@ fn draw_status(canvas: &mut Canvas<'_>, model: &Model, area: Rect) {
     let (voters, silent) = counts(members);
     let counted = format!("   {} members ({voters} vote", members.len());
     column += canvas.put(area, 0, column, &counted, Style::new());
-    let style = canvas.look.of(if silent > 0 { Mark::Bad } else { Mark::Plain });
-    column += canvas.put(area, 0, column, &format!(", {silent} silent"), style);
+    let style = canvas.look.of(Mark::Bad);
+    if silent > 0 {
+        column += canvas.put(area, 0, column, &format!(", {silent} silent"), style);
+    }
     let mut rest = ")".to_owned();
     if let Some(writes) = model.writes() {
         rest.push_str(&format!("   {writes} writes/s"));
     }
     if let Some(state) = leader.and_then(|leader| leader.state.as_ref()) {
+        if let Some(commit) = state.commit {
+            let (half, most) = (short(commit.p50), short(commit.p99));
+            rest.push_str(&format!("   commits {half}/{most}"));
+        }
         rest.push_str(&format!("   term {}", state.term));
     }
     canvas.put(area, 0, column, &rest, Style::new());

@@ -1,0 +1,70 @@
+//! How long commits and disk syncs took lately.
+
+use std::time::Duration;
+
+use super::message::Latency;
+use crate::node::io::Time;
+use crate::types::metrics::Metrics;
+use crate::types::metrics::histogram::Histogram;
+
+/// What counts as lately goes back so far, and at most twice as far.
+const PERIOD: Duration = Duration::from_secs(30);
+
+/// The histograms as they were up to two periods ago.
+#[derive(Debug, Default)]
+pub(super) struct Recent {
+    since: Time,
+    before: Histograms,
+    last: Histograms,
+}
+
+#[derive(Clone, Debug, Default)]
+struct Histograms {
+    commit: Histogram,
+    disk_sync: Histogram,
+}
+
+impl Recent {
+    /// Notes what there is now, once in a period.
+    pub(super) fn note(&mut self, metrics: &Metrics, now: Time) {
+        if now < self.since + PERIOD {
+            return;
+        }
+        self.since = now;
+        let (commit, disk_sync) = (metrics.commit.clone(), metrics.disk_sync.clone());
+        self.before = std::mem::replace(&mut self.last, Histograms { commit, disk_sync });
+    }
+
+    /// The latencies of commits and of disk syncs since one to two periods ago.
+    pub(super) fn latencies(&self, metrics: &Metrics) -> (Option<Latency>, Option<Latency>) {
+        let of = |all: &Histogram, before| Latency::of(&all.without(before));
+        (of(&metrics.commit, &self.before.commit), of(&metrics.disk_sync, &self.before.disk_sync))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_slow_long_ago_is_forgotten() {
+        let (mut recent, mut metrics) = (Recent::default(), Metrics::default());
+        let mut now = Time::ZERO;
+        let mut after = |recent: &mut Recent, metrics: &Metrics, seconds| {
+            for _ in 0..seconds {
+                now += Duration::from_secs(1);
+                recent.note(metrics, now);
+            }
+            recent.latencies(metrics)
+        };
+        metrics.disk_sync.record(Duration::from_secs(1));
+        let (commit, disk_sync) = after(&mut recent, &metrics, 59);
+        assert_eq!((commit, disk_sync.map(|of| of.count)), (None, Some(1)));
+        metrics.disk_sync.record(Duration::from_micros(15));
+        let (_, disk_sync) = after(&mut recent, &metrics, 20);
+        let disk_sync = disk_sync.expect("one came lately");
+        assert_eq!(disk_sync.count, 1);
+        assert!(disk_sync.p99 <= Duration::from_micros(20), "{disk_sync:?}");
+        assert_eq!(after(&mut recent, &metrics, 60), (None, None));
+    }
+}

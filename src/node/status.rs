@@ -17,11 +17,11 @@ impl Node {
     pub(crate) fn metrics(&self) -> Metrics {
         Metrics {
             watches: self.replica.watches.len() as u64,
-            znodes: self.machine.tree().len() as u64,
-            znode_bytes: self.machine.tree().bytes(),
-            sessions: self.machine.session_count() as u64,
+            znodes: Some(self.machine.tree().len() as u64),
+            znode_bytes: Some(self.machine.tree().bytes()),
+            sessions: Some(self.machine.session_count() as u64),
             clients: self.replica.clients.count() as u64,
-            zxid: self.machine.zxid(),
+            zxid: Some(self.machine.zxid()),
             applied_index: Some(self.raw.store().applied().index),
             durable_index: Some(self.raw.raft.raft_log.persisted),
             log_bytes: Some(self.raw.store().disk_bytes()),

@@ -5,6 +5,7 @@ use crate::node::Node;
 use crate::node::client::Client;
 use crate::node::io::{Effects, Input, NodeStatus, Now, WatchId};
 use crate::types::membership::NodeId;
+use crate::types::metrics::Metrics;
 use crate::types::watch::WatchInfo;
 
 /// How many watches are listed at once: not so many that other work of the node's thread would wait for
@@ -49,6 +50,14 @@ impl Engine {
         match self {
             Engine::Node(node) => Some(node),
             Engine::Client(_) => None,
+        }
+    }
+
+    /// All metrics but those of the host and of the network.
+    pub(crate) fn metrics(&self) -> Metrics {
+        match self {
+            Engine::Node(node) => node.metrics(),
+            Engine::Client(client) => client.metrics(),
         }
     }
 

@@ -12,7 +12,6 @@ use crossbeam_channel::{Receiver, Sender, bounded, unbounded};
 use once_cell::sync::OnceCell;
 
 use crate::machine::Tree;
-use crate::node::Node;
 use crate::node::TimeoutBounds;
 use crate::node::admin::message::AdminRequest;
 use crate::node::io::{ClientRequest, NodeStatus, RequestId, WatchId, Write};
@@ -462,7 +461,7 @@ impl NodeShared {
 
     /// The metrics of the node, of its host and of the network.
     pub(crate) fn metrics(&self) -> Metrics {
-        let look = |engine: &Engine| (engine.node().map(Node::metrics), engine.status());
+        let look = |engine: &Engine| (engine.metrics(), engine.status());
         let (counted, status) = self.look(look).unwrap_or_default();
         let seen = &status.availability;
         let spare = seen.spare(|voter| seen.silent.contains(&voter)).filter(|_| seen.has_leader);
@@ -482,7 +481,7 @@ impl NodeShared {
             requests_refused,
             apply,
             watch_delivery,
-            ..counted.unwrap_or_default()
+            ..counted
         };
         if let Some(Meter(meter)) = self.meter.get() {
             meter(&mut metrics);

@@ -232,12 +232,13 @@ impl World {
         let former = std::mem::replace(&mut life.dial, dial.clone());
         for member in 0..self.processes.len() {
             let node = self.processes[member].member.node;
-            // A member that is named no more is left, and found again only at an address of the list.
-            let is_left = former.names(node) && !dial.names(node);
-            if is_left || former.wants(node) && !dial.wants(node) {
-                if let Some(life) = &mut self.client_at_mut(place).life {
-                    life.connected.remove(&member);
-                }
+            let Some(life) = &mut self.client_at_mut(place).life else { return };
+            // Whoever is named no more is left, and found again only at an address of the list. The
+            // process there may be another one by now.
+            let connected = life.connected.get(&member).copied().unwrap_or(node);
+            let is_left = former.names(connected) && !dial.names(connected);
+            if is_left || former.wants(connected) && !dial.wants(connected) {
+                life.connected.remove(&member);
                 self.noticed_soon(member, place, 100 * MILLI);
                 if dial.wants(node) {
                     let at = self.now() + SEED_PAUSE + self.clients.random.below(SECOND);

@@ -70,7 +70,7 @@ fn it_shows_what_the_library_shows() {
     assert_eq!(metrics.header("content-type"), Some("text/plain; version=0.0.4; charset=utf-8"));
     let text = String::from_utf8(metrics.body).unwrap();
     assert!(
-        text.contains(&format!("\nquorate_znodes {}\n", coordinator.metrics().znodes)),
+        text.contains(&format!("\nquorate_znodes {}\n", coordinator.metrics().znodes.unwrap())),
         "{text}"
     );
 

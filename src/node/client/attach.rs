@@ -416,6 +416,7 @@ impl Client {
                         continue;
                     };
                     if_planted(Bug::ClientLeaseFromAnswer, || read_index.sent = now);
+                    self.metrics.sync.record(now.saturating_sub(read_index.sent));
                     for session in &read_index.sessions {
                         if !refused.contains(session) {
                             self.local.renew(*session, read_index.sent, now, &mut self.effects);

@@ -51,6 +51,7 @@ use crate::planted::{Bug, planted};
 use crate::types::error::Error;
 use crate::types::membership;
 use crate::types::membership::{Named, NodeId};
+use crate::types::metrics::Metrics;
 use crate::types::session::SessionState;
 use crate::types::version::FIRST;
 use crate::types::watch::WatchInfo;
@@ -139,6 +140,7 @@ pub(crate) struct Client {
     settled_at: Time,
     fresh_at: Option<Time>,
     administration: admin::Administration,
+    metrics: Metrics,
     effects: Effects,
     stopped: Option<String>,
     /// Who served it last, and the number of that attachment.
@@ -189,6 +191,7 @@ impl Client {
             settled_at: Time::ZERO,
             fresh_at: None,
             administration: admin::Administration::default(),
+            metrics: Metrics::default(),
             effects: Effects::default(),
             stopped: None,
             #[cfg(any(test, feature = "simulator"))]
@@ -318,7 +321,13 @@ impl Client {
         self.say();
         self.send_admin_requests();
         self.effects.wake_at = self.next_tick;
+        self.metrics.watch_events += self.effects.events.len() as u64;
         std::mem::take(&mut self.effects)
+    }
+
+    /// The metrics that an instance without a replica has.
+    pub(crate) fn metrics(&self) -> Metrics {
+        Metrics { watches: self.watches.len() as u64, ..self.metrics.clone() }
     }
 
     fn take(&mut self, input: Input) {

@@ -17,7 +17,7 @@ use self::histogram::Histogram;
 ///
 /// Changes of znodes and of sessions are counted by every replica, for all of the cluster: do not add
 /// them up over instances. All others are the instance's own. An instance without a replica has
-/// none of what a replica counts: these are 0 here, and absent in the text.
+/// counted none of what a replica counts; in the text, what it cannot know is absent.
 ///
 /// Times are those of the node's clock. In an in-memory cluster that is the cluster's, which only
 /// passes by itself as real time does.
@@ -76,16 +76,16 @@ pub struct Metrics {
     pub watch_events: u64,
     /// Current watches of its sessions.
     pub watches: u64,
-    /// Current znodes.
-    pub znodes: u64,
+    /// Current znodes. This and the three below are `None` without a replica.
+    pub znodes: Option<u64>,
     /// The bytes of the paths and the data of all current znodes.
-    pub znode_bytes: u64,
+    pub znode_bytes: Option<u64>,
     /// Current sessions of the cluster.
-    pub sessions: u64,
+    pub sessions: Option<u64>,
+    /// Writes that its replica has applied: the number of the last one.
+    pub zxid: Option<u64>,
     /// The clients that it serves now: instances without a replica.
     pub clients: u64,
-    /// Writes that its replica has applied: the number of the last one.
-    pub zxid: u64,
     /// Whether a leader is known.
     pub has_leader: bool,
     /// Whether it is this instance.

@@ -110,7 +110,7 @@ pub(crate) const METRICS: &[Metric] = &[
     metric(
         "quorate_zxid",
         "The number of the last write that this replica has applied.",
-        Gauge(|of| replicas_gauge(of, of.zxid)),
+        Gauge(|of| of.zxid.and_then(gauge)),
     ),
     metric(
         "quorate_applied_index",
@@ -162,11 +162,11 @@ pub(crate) const METRICS: &[Metric] = &[
         "Snapshots installed from others.",
         Counter(|of| replicas(of, of.snapshots_installed)),
     ),
-    metric("quorate_znodes", "Znodes.", Gauge(|of| replicas_gauge(of, of.znodes))),
+    metric("quorate_znodes", "Znodes.", Gauge(|of| of.znodes.and_then(gauge))),
     metric(
         "quorate_znode_bytes",
         "Bytes of the paths and the data of all znodes.",
-        Gauge(|of| replicas_gauge(of, of.znode_bytes)),
+        Gauge(|of| of.znode_bytes.and_then(gauge)),
     ),
     metric(
         "quorate_znodes_created_total",
@@ -193,11 +193,7 @@ pub(crate) const METRICS: &[Metric] = &[
         "Writes that this instance's users asked for and that failed.",
         Counter(|of| Some(of.requests_refused)),
     ),
-    metric(
-        "quorate_sessions",
-        "Sessions of the cluster.",
-        Gauge(|of| replicas_gauge(of, of.sessions)),
-    ),
+    metric("quorate_sessions", "Sessions of the cluster.", Gauge(|of| of.sessions.and_then(gauge))),
     metric(
         "quorate_sessions_opened_total",
         "Sessions opened or resumed, counted by every replica.",
@@ -216,12 +212,12 @@ pub(crate) const METRICS: &[Metric] = &[
     metric(
         "quorate_watches",
         "Watches of this instance's sessions.",
-        Gauge(|of| replicas_gauge(of, of.watches)),
+        Gauge(|of| gauge(of.watches)),
     ),
     metric(
         "quorate_watch_events_total",
         "Events delivered by this instance's watches.",
-        Counter(|of| replicas(of, of.watch_events)),
+        Counter(|of| Some(of.watch_events)),
     ),
     metric(
         "quorate_clients",

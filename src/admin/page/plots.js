@@ -111,14 +111,14 @@ class Spark {
 function plot(name, show) {
   const spark = new Spark(name, show);
   const now = h('span', { class: 'now' }, unknown);
-  const most = h('span', { class: 'quiet' });
+  const most = h('span', { class: 'quiet', title: 'in the last two minutes' });
   const element = h('div', { class: 'plot' }, h('div', { class: 'row' }, h('span', { class: 'quiet' }, name), now), spark.element, h('div', { class: 'row' }, most));
   return {
     element,
     push(value) {
       spark.push(value);
       now.textContent = show(value);
-      most.textContent = `max ${show(spark.most)} in 2 min`;
+      most.textContent = `max ${show(spark.most)}`;
     },
   };
 }

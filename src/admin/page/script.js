@@ -127,7 +127,7 @@ function figures(member) {
       ['clients', count(state.clients)],
       ['watches', count(state.watches)],
       ['log', bytes(state.log_bytes)],
-      ['checkpoint', `${bytes(state.checkpoint_bytes)}, ${time(state.checkpoint_age)} ago`],
+      ['checkpoint', state.checkpoint_bytes ? `${bytes(state.checkpoint_bytes)}, ${time(state.checkpoint_age)} ago` : 'none yet'],
       ['commits', latency(state.commit)],
       ['disk syncs', latency(state.disk_sync)],
       ['room on disk', h('span', { class: state.disk_low ? 'bad' : '' }, state.disk_low ? `${bytes(state.disk_free_bytes)}, nearly full` : bytes(state.disk_free_bytes))],
@@ -239,9 +239,9 @@ function members(all, leader) {
 function card(member) {
   const role = h('span', { class: 'role' });
   const zone = h('p', { class: 'quiet note' });
-  const lag = plot('Lag', (value) => (value === null || value === undefined ? unknown : `${count(value)} entries`));
-  const stale = plot('Age of its state', time);
-  const sync = plot('Disk syncs, 99 of 100', time);
+  const lag = plot('Lag', count);
+  const stale = plot('Stale by', time);
+  const sync = plot('Disk p99', time);
   const list = h('div');
   const element = h('article', { class: 'card member', 'aria-label': `Member ${member.address}` },
     h('header', {}, h('i', { class: 'mark' }), h('h3', {}, member.address), role), zone,

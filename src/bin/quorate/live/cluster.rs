@@ -126,8 +126,9 @@ fn row(member: &MemberReport) -> [String; 12] {
         of(|state| state.sessions.to_string()),
         of(|state| state.clients.to_string()),
         of(|state| bytes(state.log_bytes)),
-        of(|state| {
-            format!("{}, {} ago", bytes(state.checkpoint_bytes), duration(state.checkpoint_age))
+        of(|state| match state.checkpoint_bytes {
+            0 => "none yet".to_owned(),
+            size => format!("{}, {} ago", bytes(size), duration(state.checkpoint_age)),
         }),
         member.id.clone(),
     ]

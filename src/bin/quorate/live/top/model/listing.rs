@@ -191,8 +191,9 @@ fn cells(member: &MemberReport) -> [String; 11] {
         of(|state| state.clients.to_string()),
         of(|state| state.watches.to_string()),
         of(|state| bytes(state.log_bytes)),
-        of(|state| {
-            format!("{}, {}", bytes(state.checkpoint_bytes), duration(state.checkpoint_age))
+        of(|state| match state.checkpoint_bytes {
+            0 => "none yet".to_owned(),
+            size => format!("{}, {}", bytes(size), duration(state.checkpoint_age)),
         }),
     ]
 }

@@ -307,7 +307,7 @@ impl Node {
                 tracing::warn!(
                     node = self.id,
                     what,
-                    "the log on the disk is damaged; a new checkpoint replaces that part of it"
+                    "what was written to the disk is damaged; a new checkpoint replaces it"
                 );
                 self.metrics.scrub_errors += 1;
                 self.persistence.abandon_below(below);

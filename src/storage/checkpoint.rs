@@ -14,7 +14,7 @@ use super::directory::GenerationPaths;
 use super::files::remove_all;
 use super::generation::{Generation, guarded};
 use super::log_body::CheckpointPart;
-use super::record::{ChunkId, encode, first_chunk_chain};
+use super::record::{ChunkId, corrupt, encode, first_chunk_chain};
 use super::rules::refuse;
 use super::store::StoreOptions;
 use super::{CheckpointKind, Checkpointer, Result, StorageError};
@@ -38,6 +38,10 @@ pub(super) struct Checkpoints {
     /// Parts that were begun and never committed.
     stale: Vec<u64>,
     pending: Option<Pending>,
+    /// How far the chunks are verified in this round: the place of the part, and the chunk.
+    verified: (usize, u32),
+    /// The generation is not what was written: the next checkpoint is a full image.
+    is_damaged: bool,
 }
 
 /// A checkpoint that is being written.
@@ -78,6 +82,8 @@ impl Checkpoints {
             generation,
             parts,
             pending: None,
+            verified: (0, 0),
+            is_damaged: false,
         })
     }
 
@@ -87,8 +93,10 @@ impl Checkpoints {
 
     fn begin(&mut self, full: bool) -> Result<CheckpointKind> {
         self.forget();
-        for part in std::mem::take(&mut self.stale) {
-            self.generation.remove_group(part)?;
+        if !self.is_damaged {
+            for part in std::mem::take(&mut self.stale) {
+                self.generation.remove_group(part)?;
+            }
         }
         let number = self.generation.number();
         let is_finished = false;
@@ -116,6 +124,9 @@ impl Checkpoints {
 
     /// Whether a new image costs less than it saves.
     fn full_is_due(&self) -> Result<bool> {
+        if self.is_damaged {
+            return Ok(true);
+        }
         let options = &self.options;
         let base = self.parts.first().map_or(0, |part| part.bytes);
         let all = self.parts.iter().map(|part| part.bytes).sum::<u64>();
@@ -179,6 +190,35 @@ impl Checkpoints {
         })
     }
 
+    /// Verifies the next chunk, read from the disk and not from sled's memory. Returns its bytes; `None`
+    /// at the end of a round, and while there is nothing to verify.
+    fn verify_next(&mut self, is_first: bool) -> Result<Option<u64>> {
+        if self.pending.is_some() || self.is_damaged {
+            return Ok(None);
+        }
+        if is_first {
+            self.generation.reopen()?;
+        }
+        let (place, number) = self.verified;
+        let Some(part) = self.parts.get(place) else {
+            self.verified = (0, 0);
+            return Ok(None);
+        };
+        if number >= part.chunks {
+            self.verified = (place + 1, 0);
+            return self.verify_next(false);
+        }
+        let id = ChunkId { group: part.id, number };
+        let chunk = self.generation.chunks(part.id, Some(number))?.next()?;
+        match chunk.filter(|chunk| chunk.id == id) {
+            Some(chunk) => {
+                self.verified.1 += 1;
+                Ok(Some(chunk.body.len() as u64))
+            }
+            None => corrupt(format!("{id} is missing")),
+        }
+    }
+
     /// The log names this checkpoint now. Returns the generation that it replaces, if any.
     pub(super) fn committed(&mut self, finished: Finished) -> Option<Generation> {
         self.parts = finished.parts;
@@ -186,6 +226,7 @@ impl Checkpoints {
         // Parts of a new generation are numbered from the start.
         self.next_part = FIRST_PART + 1;
         self.stale.clear();
+        (self.verified, self.is_damaged) = ((0, 0), false);
         Some(std::mem::replace(&mut self.generation, target))
     }
 }
@@ -248,6 +289,32 @@ impl SharedCheckpoints {
     pub(super) fn lock(&self) -> MutexGuard<'_, Checkpoints> {
         // A panic in the middle of a change leaves an unfinished checkpoint, which is never valid.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl SharedCheckpoints {
+    /// How many pieces of so many bytes there are to verify; 0 while a checkpoint is written.
+    pub(super) fn pieces(&self, bytes: u64) -> u64 {
+        let Ok(checkpoints) = self.0.try_lock() else { return 0 };
+        if checkpoints.pending.is_some() || checkpoints.is_damaged {
+            return 0;
+        }
+        checkpoints.parts.iter().map(|part| part.bytes).sum::<u64>().div_ceil(bytes)
+    }
+
+    /// Verifies the next piece. What is found damaged is replaced by the next checkpoint.
+    pub(super) fn verify(&self, bytes: u64) -> Result<()> {
+        let mut left = bytes;
+        loop {
+            // A commit or a checkpoint waits for one chunk at most.
+            let mut checkpoints = self.lock();
+            let verified = guarded(|| checkpoints.verify_next(left == bytes));
+            checkpoints.is_damaged |= verified.is_err();
+            match verified? {
+                Some(read) if read < left => left -= read.max(1),
+                _ => return Ok(()),
+            }
+        }
     }
 }
 

@@ -421,6 +421,20 @@ fn sled_store_bounds_its_file() {
     assert_eq!(Model::of(&mut store).unwrap(), model);
 }
 
+/// What a whole round of verifying finds.
+fn scrub(store: &mut DiskStore) -> Vec<Option<crate::storage::Rot>> {
+    let mut found = Vec::new();
+    let mut left = 1;
+    while left > 0 {
+        let (done, rot) = crossbeam_channel::bounded(1);
+        let send = move |rot| done.send(rot).unwrap();
+        let count = store.scrub(Box::new(send)).unwrap();
+        left = if found.is_empty() { count.max(1) } else { left } - 1;
+        found.push(rot.recv().ok().flatten());
+    }
+    found
+}
+
 /// What decays while a member runs was found at its next start only, and cost it its directory.
 #[test]
 fn a_rotten_segment_is_found_and_a_checkpoint_lets_go_of_it() {
@@ -434,19 +448,6 @@ fn a_rotten_segment_is_found_and_a_checkpoint_lets_go_of_it() {
         let kind = apply(&mut store, &op).unwrap();
         model.apply(&op, kind);
     }
-    // A whole round.
-    let scrub = |store: &mut DiskStore| {
-        let mut found = Vec::new();
-        let mut left = 1;
-        while left > 0 {
-            let (done, rot) = crossbeam_channel::bounded(1);
-            let send = move |rot| done.send(rot).unwrap();
-            let count = store.scrub(Box::new(send)).unwrap();
-            left = if found.is_empty() { count.max(1) } else { left } - 1;
-            found.push(rot.recv().ok().flatten());
-        }
-        found
-    };
     let sound = scrub(&mut store);
     assert!(sound.len() >= 3 && sound.iter().all(Option::is_none), "{sound:?}");
     let path = dir.path().join("log").join(format!("{:012}", 2));
@@ -468,6 +469,105 @@ fn a_rotten_segment_is_found_and_a_checkpoint_lets_go_of_it() {
     drop(store);
     let mut store = DiskStore::open(dir.path(), options).unwrap();
     assert_eq!(Model::of(&mut store).unwrap(), model);
+}
+
+#[test]
+fn a_rotten_checkpoint_is_found_and_a_full_image_replaces_it() {
+    let dir = tempfile::tempdir().unwrap();
+    // Chunks of no pattern, so that each takes its room on the disk.
+    let mut random = Random(7);
+    let mut chunk = || -> Vec<u8> { (0..300_000).map(|_| random.below(256) as u8).collect() };
+    let chunks: Vec<Vec<u8>> = (0..20).map(|_| chunk()).collect();
+    let chunks: Vec<&[u8]> = chunks.iter().map(Vec::as_slice).collect();
+    let mut store = DiskStore::open(dir.path(), StoreOptions::default()).unwrap();
+    let mut model = found(&mut store).unwrap();
+    let at = model.last() + 1;
+    let run = |store: &mut DiskStore, model: &mut Model, op: &Op| {
+        let kind = apply(store, op).unwrap();
+        model.apply(op, kind);
+        kind
+    };
+    run(&mut store, &mut model, &Op::Append(entries(at, at, 1)));
+    let full = checkpoint(true, &chunks, at, LogAfter::From(at));
+    run(&mut store, &mut model, &full);
+    let sound = scrub(&mut store);
+    assert!(sound.len() >= 2 && sound.iter().all(Option::is_none), "{sound:?}");
+    let damaged = database(dir.path());
+    let mut bytes = std::fs::read(&damaged).unwrap();
+    // sled has written some of it more than once.
+    let pattern = &chunks[13][1000..1064];
+    let found_at = |(at, part): (usize, &[u8])| (part == pattern).then_some(at);
+    let copies: Vec<usize> = bytes.windows(64).enumerate().filter_map(found_at).collect();
+    assert!(!copies.is_empty());
+    copies.into_iter().for_each(|at| bytes[at] ^= 1);
+    std::fs::write(&damaged, &bytes).unwrap();
+    let rots: Vec<_> = scrub(&mut store).into_iter().flatten().collect();
+    let [rot] = &rots[..] else { panic!("{rots:?}") };
+    assert_eq!(rot.below, 1, "none of the log is damaged: {rot:?}");
+    // As the next start would find it.
+    let copy = tempfile::tempdir().unwrap();
+    super::crash_tests::copy_directory(dir.path(), copy.path());
+    let mut opened = DiskStore::open(copy.path(), StoreOptions::default());
+    assert!(opened.is_err() || Model::of(opened.as_mut().unwrap()).is_err());
+    let op = checkpoint(false, &chunks, at, LogAfter::From(at));
+    assert_eq!(run(&mut store, &mut model, &op), CheckpointKind::Full, "no delta can repair it");
+    assert!(scrub(&mut store).iter().all(Option::is_none));
+    drop(store);
+    let mut store = DiskStore::open(dir.path(), StoreOptions::default()).unwrap();
+    assert_eq!(Model::of(&mut store).unwrap(), model);
+}
+
+/// A look at a damaged page may not cost the checkpoint that repairs it.
+#[test]
+fn any_damage_of_a_checkpoint_is_found_and_repaired_while_it_is_open() {
+    let mut random = Random(99);
+    let mut count_found = 0;
+    for round in 0..30 {
+        let dir = tempfile::tempdir().unwrap();
+        let mut bytes = |count| (0..count).map(|_| random.below(256) as u8).collect::<Vec<u8>>();
+        let chunks = [bytes(60_000), bytes(60_000), bytes(60_000)];
+        let noise = bytes(4096);
+        let chunks: Vec<&[u8]> = chunks.iter().map(Vec::as_slice).collect();
+        let mut store = DiskStore::open(dir.path(), StoreOptions::default()).unwrap();
+        let mut model = found(&mut store).unwrap();
+        let at = model.last() + 1;
+        for op in
+            [Op::Append(entries(at, at, 1)), checkpoint(true, &chunks, at, LogAfter::From(at))]
+        {
+            model.apply(&op, apply(&mut store, &op).unwrap());
+        }
+        let damaged = database(dir.path());
+        let mut bytes = std::fs::read(&damaged).unwrap();
+        let begin = random.below(bytes.len() as u64) as usize;
+        let rest = bytes.len() - begin;
+        match round % 3 {
+            0 => bytes[begin] ^= 1 << random.below(8),
+            1 => bytes[begin..begin + rest.min(512)].fill(0),
+            _ => {
+                let count = rest.min(noise.len());
+                bytes[begin..begin + count].copy_from_slice(&noise[..count]);
+            }
+        }
+        std::fs::write(&damaged, &bytes).unwrap();
+        if scrub(&mut store).iter().any(Option::is_some) {
+            count_found += 1;
+            let op = checkpoint(false, &chunks, at, LogAfter::From(at));
+            assert_eq!(apply(&mut store, &op).unwrap(), CheckpointKind::Full);
+            model.apply(&op, CheckpointKind::Full);
+        }
+        // Or it was of what sled has replaced since.
+        drop(store);
+        let mut store = DiskStore::open(dir.path(), StoreOptions::default()).unwrap();
+        assert_eq!(Model::of(&mut store).unwrap(), model, "round {round}, at {begin}");
+    }
+    assert!(count_found > 15, "{count_found} of 30");
+}
+
+/// The largest database in a directory: another one was replaced by it, and is being removed.
+fn database(dir: &std::path::Path) -> std::path::PathBuf {
+    let files = std::fs::read_dir(dir).unwrap().map(|of| of.unwrap().path().join("db"));
+    let bytes = |db: &std::path::PathBuf| std::fs::metadata(db).map_or(0, |data| data.len());
+    files.max_by_key(bytes).unwrap()
 }
 
 /// Runs drawn operations, reopening now and then, and compares with the model throughout.

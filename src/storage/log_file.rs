@@ -318,6 +318,11 @@ impl LogFile {
         self.files.verify(SegmentId { log: self.id, number }, done);
     }
 
+    /// Does something on the thread of the files.
+    pub(super) fn work(&self, work: Box<dyn FnOnce() + Send>) {
+        self.files.work(work);
+    }
+
     /// Frees the segments with only records before this one.
     pub(super) fn drop_before(&mut self, seq: u64) {
         while let (Some(first), Some(second)) = (self.segments.front(), self.segments.get(1))

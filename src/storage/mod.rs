@@ -146,8 +146,8 @@ pub(crate) trait LogStore: Send {
         Ok(())
     }
 
-    /// Verifies the next piece of the log that is not written to any more, on another thread. After the
-    /// last one it begins again. Returns how many such pieces there are.
+    /// Verifies the next piece of the checkpoint, or of the log that is not written to any more, on
+    /// another thread. After the last one it begins again. Returns how many such pieces there are.
     fn scrub(&mut self, done: ScrubDone) -> Result<u64> {
         drop(done);
         Ok(0)

@@ -236,6 +236,8 @@ enum Order {
     Read(u64, LogRead, ReadDone),
     /// A segment that is freed by a later order, if at all.
     Verify(SegmentId, VerifyDone),
+    /// Something else that reads or writes files.
+    Work(Box<dyn FnOnce() + Send>),
     /// A generation that is not valid any more.
     Dispose(Generation),
     /// The oldest segment is not needed any more.
@@ -315,6 +317,11 @@ impl Files {
         self.send(Order::Verify(segment, done));
     }
 
+    /// Does something after what was asked for before.
+    pub(super) fn work(&self, work: Box<dyn FnOnce() + Send>) {
+        self.send(Order::Work(work));
+    }
+
     /// Gives up the oldest segment.
     pub(super) fn free(&self, number: u64, length: u64) {
         self.send(Order::Free { number, length });
@@ -392,6 +399,7 @@ impl Worker {
                 }
                 done(verified);
             }
+            Order::Work(work) => work(),
             Order::Free { number, length } => {
                 let is_sound = !self.rotten.contains(&number);
                 self.rotten.retain(|rotten| *rotten != number);

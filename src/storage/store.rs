@@ -115,8 +115,14 @@ struct Live {
     index: LogIndex,
     /// The segment that was verified last.
     scrubbed: u64,
+    /// How many pieces of the checkpoint were verified since.
+    scrubbed_pieces: u64,
 }
 
+/// The size of a piece of the checkpoint that is verified at a time.
+const SCRUBBED_BYTES: u64 = 4 << 20;
+/// No entry of the log comes before this one.
+const FIRST_ENTRY: u64 = 1;
 /// After this many records the witness is written even without a pause.
 const UNWITNESSED_MAX: u64 = 4096;
 
@@ -239,18 +245,34 @@ impl Live {
         Ok(())
     }
 
-    /// Has the next segment verified that is not written to any more.
+    /// Has the next piece verified: each segment of the log that is not written to any more, and then the
+    /// checkpoint.
     fn scrub(&mut self, done: ScrubDone) -> u64 {
-        let Some((number, count)) = self.log.next_cold(self.scrubbed) else { return 0 };
-        self.scrubbed = number;
-        let below = self.index.end_up_to(number).max(self.bounds.first);
-        let found = move |verified: Result<()>| match verified {
+        let pieces = self.checkpoints.pieces(SCRUBBED_BYTES);
+        let cold = self.log.next_cold(self.scrubbed);
+        let segments = cold.map_or(0, |(_, count)| count);
+        let is_new_round = cold.is_none_or(|(number, _)| number <= self.scrubbed);
+        let report = |verified: Result<()>, below: u64| match verified {
             // No more files can be opened for now.
             Ok(()) | Err(StorageError::Again { .. }) => done(None),
             Err(error) => done(Some(Rot { what: error.to_string(), below })),
         };
-        self.log.verify(number, Box::new(found));
-        count
+        match cold {
+            Some((number, _)) if !is_new_round || self.scrubbed_pieces >= pieces => {
+                (self.scrubbed, self.scrubbed_pieces) = (number, 0);
+                let below = self.index.end_up_to(number).max(self.bounds.first);
+                self.log.verify(number, Box::new(move |verified| report(verified, below)));
+            }
+            _ if pieces > 0 => {
+                self.scrubbed_pieces += 1;
+                let checkpoints = self.checkpoints.clone();
+                // Any checkpoint replaces this one, and none of the log needs to go.
+                let verify = move || report(checkpoints.verify(SCRUBBED_BYTES), FIRST_ENTRY);
+                self.log.work(Box::new(verify));
+            }
+            _ => {}
+        }
+        segments + pieces
     }
 
     /// Commits the finished checkpoint, and drops the part of the log that it replaces. Returns how many
@@ -368,6 +390,7 @@ impl LogStore for DiskStore {
                 bounds,
                 index: LogIndex::default(),
                 scrubbed: 0,
+                scrubbed_pieces: 0,
             }));
             store.note_voter(meta);
             Ok(())
@@ -416,6 +439,7 @@ impl LogStore for DiskStore {
                 bounds,
                 index,
                 scrubbed: 0,
+                scrubbed_pieces: 0,
             };
             // From now on, records that are not in the witness yet may be acknowledged.
             live.testify()?;

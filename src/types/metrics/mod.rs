@@ -70,7 +70,7 @@ pub struct Metrics {
     pub snapshots_installed: u64,
     /// Checkpoints started to be written to disk.
     pub checkpoints: u64,
-    /// Damages found in its log on disk while it ran. A checkpoint repairs each.
+    /// Damages found in its log or its checkpoint on disk while it ran. A new checkpoint repairs each.
     pub scrub_errors: u64,
     /// Events delivered by its watches.
     pub watch_events: u64,

@@ -144,7 +144,7 @@ pub(crate) const METRICS: &[Metric] = &[
     ),
     metric(
         "quorate_scrub_errors_total",
-        "Damages found in the log on disk; a checkpoint repairs each.",
+        "Damages found in the log or the checkpoint on disk; a new checkpoint repairs each.",
         Counter(|of| replicas(of, of.scrub_errors)),
     ),
     metric(

@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
+use std::process::Command;
 
 use quorate::CreateMode;
 use quorate::testing::Cluster;
@@ -96,6 +97,11 @@ fn each_alert_is_complete_documented_and_about_metrics_that_there_are() {
                 "{name}: {text}"
             );
         }
+    }
+    let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("contrib/prometheus/alerts.yml");
+    match Command::new("promtool").arg("check").arg("rules").arg(file).output() {
+        Ok(checked) => assert!(checked.status.success(), "{checked:?}"),
+        Err(_) => eprintln!("not checked by promtool, which is not here"),
     }
     assert_eq!(page.matches("| `Quorate").count(), rules.len(), "the page has more");
     check("alerts", &alerts, &written);

@@ -39,7 +39,10 @@ pub(super) fn status(cluster: &Cluster) -> Result<Exit> {
     let availability = match leader {
         Some(_) => coordinator.availability(),
         None => Availability::NoQuorum {
-            reason: format!("no member can lead; {silent} of {} are silent", members.len()),
+            reason: match members.len() {
+                0 => "no member of the cluster was found".to_owned(),
+                count => format!("no member can lead; {silent} of {count} are silent"),
+            },
         },
     };
     let mut text = String::new();

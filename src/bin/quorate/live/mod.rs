@@ -8,7 +8,7 @@ mod top;
 mod watching;
 mod znodes;
 
-use std::io::{self, Read, Write};
+use std::io::{self, IsTerminal, Read, Write};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
@@ -183,6 +183,11 @@ fn print(text: &[u8]) -> Result<()> {
 
 fn system(what: &'static str) -> impl FnOnce(io::Error) -> Error {
     move |error| Error::System { what, reason: error.to_string() }
+}
+
+/// Whether there is somebody to see a progress bar.
+fn is_watched() -> bool {
+    io::stderr().is_terminal()
 }
 
 /// Data from the command line; `-` is the standard input.

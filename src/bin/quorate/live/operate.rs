@@ -1,13 +1,20 @@
 //! What an operator does: `move-leader`, `remove-member`, `expire`, `backup`.
 
+use std::io::{self, Write};
 use std::path::PathBuf;
+use std::time::Duration;
 
 use clap::Args;
+use crossbeam_channel::{RecvTimeoutError, bounded};
 use quorate::{Coordinator, Error, Result, SessionId};
 use serde_json::json;
 
-use super::{Cluster, Shown};
+use super::cluster::bytes;
+use super::{Cluster, Shown, is_watched, system};
 use crate::Exit;
+
+/// How often progress is shown.
+const SHOWN_EVERY: Duration = Duration::from_millis(100);
 
 /// A member.
 #[derive(Debug, Args)]
@@ -40,9 +47,32 @@ impl Backup {
         let coordinator = cluster.coordinator()?;
         // So it has all that was written before the command began.
         let _session = cluster.session(&coordinator)?;
-        let backup = coordinator.backup(&self.file)?;
+        let backup = with_progress(&coordinator, || coordinator.backup(&self.file))?;
         cluster.print(Shown::new(format!("{backup}\n"), super::json(&backup)))
     }
+}
+
+/// Shows on a terminal how much has arrived so far, while something is received.
+fn with_progress<T>(coordinator: &Coordinator, receive: impl FnOnce() -> Result<T>) -> Result<T> {
+    if !is_watched() {
+        return receive();
+    }
+    let received = || coordinator.metrics().received_bytes;
+    let before = received();
+    let (end, ended) = bounded::<()>(0);
+    let show = || {
+        while ended.recv_timeout(SHOWN_EVERY) == Err(RecvTimeoutError::Timeout) {
+            let _ = write!(io::stderr(), "\r\x1b[K{} received", bytes(received() - before));
+        }
+        let _ = write!(io::stderr(), "\r\x1b[K");
+    };
+    std::thread::scope(|scope| {
+        let shown = std::thread::Builder::new().name("progress".to_owned());
+        shown.spawn_scoped(scope, show).map_err(system("starting a thread"))?;
+        let result = receive();
+        drop(end);
+        result
+    })
 }
 
 /// Who asks, for the audit log.

@@ -1,7 +1,7 @@
 //! The load of one measurement: threads that call the cluster until the time is up.
 
 use std::collections::VecDeque;
-use std::io::{self, IsTerminal, Write};
+use std::io::{self, Write};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -201,9 +201,4 @@ impl Load<'_> {
             let _ = write!(io::stderr(), "\r\x1b[K");
         }
     }
-}
-
-/// Whether there is somebody to see a progress bar.
-pub(super) fn is_watched() -> bool {
-    io::stderr().is_terminal()
 }

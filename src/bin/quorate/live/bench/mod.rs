@@ -13,7 +13,7 @@ use quorate::{Coordinator, CreateMode, Error, Result};
 use serde_json::json;
 
 use self::load::{Client, Load, Measured, Operation};
-use super::{Cluster, Shown, interrupted};
+use super::{Cluster, Shown, interrupted, is_watched};
 use crate::Exit;
 
 /// So many calls of a client are under way at once when they are pipelined.
@@ -133,7 +133,7 @@ impl Bench {
                 time: Duration::from_secs(self.seconds),
                 wait: cluster.wait(),
                 is_over,
-                is_shown: !cluster.json && load::is_watched(),
+                is_shown: !cluster.json && is_watched(),
             };
             match load.run(clients)? {
                 Some(of) => measured.push(of),

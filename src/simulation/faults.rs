@@ -111,7 +111,7 @@ pub(crate) const TABLE: [Row; 26] = [
     row(Fault::Join, "instances joined", 50, PerThousandMinutes, (100, 1_000)),
     row(Fault::Leave, "instances left", 40, PerThousandMinutes, (50, 1_000)),
     row(Fault::Move, "instances moved", 30, PerThousandMinutes, (50, 500)),
-    row(Fault::Resign, "leaders asked to resign", 40, PerThousandMinutes, (200, 3_000)),
+    row(Fault::Resign, "operators' actions", 40, PerThousandMinutes, (200, 3_000)),
     row(Fault::Expire, "sessions expired", 30, PerThousandMinutes, (200, 3_000)),
 ];
 

@@ -4,7 +4,9 @@ use super::clock::{MILLI, Nanos, SECOND, nanos};
 use super::faults::{Fault, TABLE};
 use super::kernel::Phase;
 use super::world::{Event, World};
+use crate::node::admin::message::{Action, AdminRequest};
 use crate::node::io::Input;
+use crate::runtime::expect;
 
 impl World {
     /// Lets the faults begin.
@@ -153,6 +155,7 @@ impl World {
                 let place = self.random.index(self.processes.len());
                 self.relocate(place)
             }
+            Fault::Resign if self.random.percent(50) => self.operate(),
             Fault::Resign => {
                 let place = self.some_running()?;
                 self.input(place, Input::Resign);
@@ -177,6 +180,30 @@ impl World {
             | Fault::FailedSync
             | Fault::ReadError => None,
         }
+    }
+
+    /// An operator asks for something at any instance, and may not wait for the answer.
+    fn operate(&mut self) -> Option<String> {
+        let place = self.random.index(self.processes.len() + self.client_places().len());
+        let coordinator = self.kernel.coordinators.borrow()[place].clone()?;
+        let node = self.processes[self.random.index(self.processes.len())].member.node;
+        let act = |action| AdminRequest::Act { action, by: "an operator".to_owned() };
+        let (transfer, piece) = (self.random.below(3), self.random.below(3) as u32);
+        let asked = match self.random.index(7) {
+            0 | 1 => act(Action::MoveLeader { to: node }),
+            2 | 3 => act(Action::Remove { member: node }),
+            4 => AdminRequest::Report,
+            5 => AdminRequest::Sessions { after: None },
+            _ => AdminRequest::Image { transfer, piece },
+        };
+        let what = format!("at node {place}: {asked:?}");
+        drop(coordinator.shared().ask_members(asked, expect::admin));
+        let now = self.now();
+        match self.kernel.plan.is_client(place) {
+            true => self.want_client_step(place, now),
+            false => self.want_step(place, now),
+        }
+        Some(what)
     }
 
     pub(super) fn input(&mut self, place: usize, input: Input) {

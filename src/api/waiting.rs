@@ -91,9 +91,9 @@ impl Coordinator {
                 return Err(shared.refusal().unwrap_or_else(|| timed_out(shared.waiting_for())));
             }
         }
-        let until = shared.clock.now().saturating_add(timeout);
         while !shared.status().is_placed {
-            if limit.try_take().is_some() || shared.clock.now() >= until {
+            if let Some(limit) = limit.try_take() {
+                limit?;
                 let place = "its replica is up to date, but it is not settled yet whether it votes";
                 return Err(timed_out(format!("{place}; {}", shared.waiting_for())));
             }

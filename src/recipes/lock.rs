@@ -412,8 +412,6 @@ impl LockGuard {
     /// ```
     /// # async fn example(session: &quorate::Session) -> quorate::Result<()> {
     /// let guard = session.lock("/lock")?.acquire_async().await?;
-    /// let (one, other) = (guard.lost_async(), guard.lost_async());
-    /// # drop((one, other));
     /// println!("lost: {:?}", guard.lost_async().await);
     /// # Ok(())
     /// # }

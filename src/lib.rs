@@ -62,6 +62,7 @@
 //! | `gateway` | no | [`Gateway`]: a port for ZooKeeper's own clients, in its wire protocol; [`import`]: a ZooKeeper's tree is copied |
 //! | `admin` | no | [`admin::Admin`]: what operators see and do over HTTP, and a page |
 //! | `metrics` | no | [`Coordinator::publish_metrics`]: metrics for the facade `metrics` |
+//! | `futures` | no | `futures_core::Stream` for watches, states and changes |
 //! | `cli` | no | the program `quorate`, for backups and recovery |
 //!
 //! The feature `simulator` is for quorate's own tests.
@@ -99,6 +100,7 @@ mod transport;
 mod types;
 
 pub use api::builder::Builder;
+pub use api::changes::Changes;
 pub use api::coordinator::Coordinator;
 pub use api::multi::{Fence, Multi};
 pub use api::multi_read::{ReadOp, ReadResult};

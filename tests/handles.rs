@@ -250,7 +250,7 @@ fn futures_may_go_from_thread_to_thread() {
             item.lost_async().await;
             item.done_async().await
         });
-        is_send(queue.pop_async());
+        is_send(queue.try_take_async());
         is_send(queue.remove_async(""));
         is_send(barrier.set_async());
         is_send(barrier.remove_async());

@@ -288,13 +288,15 @@ fn delayed_items_come_when_they_are_due_and_not_before() {
     assert_eq!((queue.try_pop().unwrap(), queue.peek().unwrap()), (None, None));
     // Somebody waits, on an instance that came later.
     let other = Queue::new(&cluster.node(1).session(), "/deep/queue").unwrap();
-    let mut popping = Box::pin(other.pop_async());
+    let mut popping = Box::pin(async { other.take_async().await });
     assert!(settle(&cluster, &mut popping).is_pending());
     cluster.advance(Duration::from_secs(57));
     assert!(settle(&cluster, &mut popping).is_pending());
     cluster.advance(Duration::from_secs(2));
     let Poll::Ready(popped) = settle(&cluster, &mut popping) else { panic!("it is due") };
-    assert_eq!(popped.unwrap(), b"late");
+    let popped = popped.unwrap();
+    assert_eq!(popped.data(), b"late");
+    popped.done().unwrap();
     // And without waiting.
     queue.put(NewItem::new("late").delay(Duration::from_secs(60))).unwrap();
     cluster.advance(Duration::from_secs(59));

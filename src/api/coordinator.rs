@@ -13,12 +13,13 @@ use crate::api::session::Session;
 use crate::node::REMOVED;
 use crate::node::client::LEFT;
 use crate::runtime::own_thread;
+use crate::runtime::pending::Pending;
 use crate::runtime::shared::NodeShared;
 use crate::types::error::{Error, Result};
 use crate::types::znode::SessionId;
 
 /// How often an instance that waits to be ready checks whether it has its place.
-const PLACE_PERIOD: Duration = Duration::from_millis(20);
+pub(super) const PLACE_PERIOD: Duration = Duration::from_millis(20);
 
 /// This process's membership in the cluster: its replica, its vote and its sessions.
 ///
@@ -207,14 +208,21 @@ impl Coordinator {
         self.resume_as(session, password, Some(timeout))
     }
 
+    pub(crate) fn begin_resume(
+        &self,
+        known: (SessionId, [u8; 16]),
+        timeout: Option<Duration>,
+    ) -> Result<(Session, Pending<()>)> {
+        Session::resume(&self.inner.owner, known, timeout)
+    }
+
     fn resume_as(
         &self,
         session: SessionId,
         password: [u8; 16],
         timeout: Option<Duration>,
     ) -> Result<Session> {
-        let known = (session, password);
-        let (resumed, opened) = Session::resume(&self.inner.owner, known, timeout)?;
+        let (resumed, opened) = self.begin_resume((session, password), timeout)?;
         let answer = self.shared().wait_for("resume session", &session.to_string(), opened);
         answer.inspect_err(|_| resumed.abandon())?;
         // The former holder has seen nothing newer than this one now has.
@@ -320,7 +328,9 @@ impl Coordinator {
         if self.shared().clock.is_forked() {
             return;
         }
-        drop(self.inner.session.lock().unwrap_or_else(PoisonError::into_inner).take());
+        let session = self.inner.session.lock().unwrap_or_else(PoisonError::into_inner).take();
+        // Not under the lock: its end wakes tasks, which may ask for a session.
+        drop(session);
         self.inner.owner.close();
     }
 }

@@ -6,6 +6,7 @@
 
 pub(crate) mod builder;
 pub(crate) mod calls;
+pub(crate) mod changes;
 pub(crate) mod coordinator;
 pub(crate) mod multi;
 pub(crate) mod multi_read;
@@ -17,5 +18,8 @@ mod publish;
 pub(crate) mod session;
 pub(crate) mod snapshot;
 pub(crate) mod status;
+#[cfg(feature = "futures")]
+pub(crate) mod stream;
 pub(crate) mod transaction;
+mod waiting;
 pub(crate) mod watch;

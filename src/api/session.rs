@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use crossbeam_channel::Receiver;
 
+use crate::api::changes::Changes;
 use crate::api::multi::Multi;
 use crate::api::nonblocking::NonBlocking;
 use crate::api::owner::Owner;
@@ -235,6 +236,21 @@ impl Session {
     /// ```
     pub fn states(&self) -> Receiver<SessionState> {
         self.inner.session.states()
+    }
+
+    /// As [`Session::states`], for a task. Does not block.
+    ///
+    /// ```
+    /// use quorate::SessionState;
+    ///
+    /// # async fn example(session: &quorate::Session) {
+    /// let mut states = session.states_async();
+    /// while states.next().await.is_some_and(|state| state != SessionState::Connected) {}
+    /// # }
+    /// ```
+    pub fn states_async(&self) -> Changes<SessionState> {
+        let session = &self.inner.session;
+        Changes::new(session.states(), session.waiting())
     }
 
     /// Whether the session is certainly alive now: the cluster has not given away what belongs to

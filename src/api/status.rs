@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use crossbeam_channel::Receiver;
 
+use crate::api::changes::Changes;
 use crate::api::coordinator::Coordinator;
 use crate::runtime::directory::DataDirectory;
 use crate::runtime::engine::WATCHES_LISTED;
@@ -263,6 +264,24 @@ impl Coordinator {
     pub fn availability_changes(&self) -> Receiver<Availability> {
         let shared = self.shared();
         shared.availability.add(&shared.availability())
+    }
+
+    /// As [`Coordinator::availability_changes`], for a task. Does not block.
+    ///
+    /// ```
+    /// use quorate::Availability;
+    ///
+    /// # async fn example(coordinator: &quorate::Coordinator) {
+    /// let mut changes = coordinator.availability_changes_async();
+    /// while let Some(now) = changes.next().await {
+    ///     if let Availability::NoQuorum { reason } = now {
+    ///         eprintln!("no quorum: {reason}");
+    ///     }
+    /// }
+    /// # }
+    /// ```
+    pub fn availability_changes_async(&self) -> Changes<Availability> {
+        Changes::new(self.availability_changes(), self.shared().availability.waiting())
     }
 
     /// Whether this instance can serve now and the next one may be replaced. Does not block.

@@ -151,14 +151,21 @@ impl LeaderLatch {
     /// # Errors
     /// As [`LeaderLatch::campaign`], and [`Error::Timeout`].
     pub fn try_campaign(&self) -> Result<Option<Leadership>> {
-        let campaign = async {
-            let contender = self.contenders.join(KIND, &self.id).await?;
-            match self.contenders.blocker(&contender, |_, at| predecessor(at)).await? {
-                None => Ok(Some(Leadership { hold: contender.hold().await? })),
-                Some(_) => Ok(None),
-            }
-        };
+        let campaign = self.try_campaign_async();
         blocking::request(self.session(), "try_campaign", self.path(), campaign)
+    }
+
+    /// As [`LeaderLatch::try_campaign`], without blocking the thread and without a time limit.
+    /// Dropping the future gives up the candidacy.
+    ///
+    /// # Errors
+    /// As [`LeaderLatch::try_campaign`], but for [`Error::Timeout`].
+    pub async fn try_campaign_async(&self) -> Result<Option<Leadership>> {
+        let contender = self.contenders.join(KIND, &self.id).await?;
+        match self.contenders.blocker(&contender, |_, at| predecessor(at)).await? {
+            None => Ok(Some(Leadership { hold: contender.hold().await? })),
+            Some(_) => Ok(None),
+        }
     }
 
     /// As [`LeaderLatch::campaign`], without blocking the thread. Dropping the future ends the
@@ -489,5 +496,14 @@ impl Leadership {
     /// [`Error::Timeout`] it continues.
     pub fn resign(self) -> Result<()> {
         self.hold.release()
+    }
+
+    /// As [`Leadership::resign`], without blocking the thread and without a time limit. If the future is
+    /// dropped, polled or not, this continues.
+    ///
+    /// # Errors
+    /// As [`Leadership::resign`], but for [`Error::Timeout`](crate::Error::Timeout).
+    pub async fn resign_async(self) -> Result<()> {
+        self.hold.release_async().await
     }
 }

@@ -194,14 +194,25 @@ impl Group {
     /// # Errors
     /// As [`Group::join`], and [`Error::Timeout`].
     pub fn try_join(&self, name: &str, data: impl AsRef<[u8]>) -> Result<Option<Membership>> {
-        let join = async {
-            match self.create(name, data.as_ref()).await {
-                Ok(membership) => Ok(Some(membership)),
-                Err(Error::NodeExists { .. }) => Ok(None),
-                Err(error) => Err(error),
-            }
-        };
+        let join = self.try_join_async(name, data);
         blocking::request(&self.session, "try_join", &self.path, join)
+    }
+
+    /// As [`Group::try_join`], without blocking the thread and without a time limit. If the future is
+    /// dropped, it does not join.
+    ///
+    /// # Errors
+    /// As [`Group::try_join`], but for [`Error::Timeout`].
+    pub async fn try_join_async(
+        &self,
+        name: &str,
+        data: impl AsRef<[u8]>,
+    ) -> Result<Option<Membership>> {
+        match self.create(name, data.as_ref()).await {
+            Ok(membership) => Ok(Some(membership)),
+            Err(Error::NodeExists { .. }) => Ok(None),
+            Err(error) => Err(error),
+        }
     }
 
     /// As [`Group::join`], without blocking the thread. If the future is dropped, it does not join,
@@ -470,5 +481,14 @@ impl Membership {
     pub fn leave(self) -> Result<()> {
         let (session, path) = (self.ephemeral.session().clone(), self.ephemeral.path().to_owned());
         blocking::request(&session, "leave", &path, self.ephemeral.give_up())
+    }
+
+    /// As [`Membership::leave`], without blocking the thread and without a time limit. If the future
+    /// is dropped, polled or not, this continues.
+    ///
+    /// # Errors
+    /// As [`Membership::leave`], but for [`Error::Timeout`].
+    pub async fn leave_async(self) -> Result<()> {
+        self.ephemeral.give_up().await
     }
 }

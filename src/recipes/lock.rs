@@ -406,6 +406,20 @@ impl LockGuard {
         self.hold.wait_lost()
     }
 
+    /// Waits until the lock is lost, without blocking the thread. Any number of tasks may wait, and all are
+    /// woken. Dropping the future loses nothing.
+    ///
+    /// ```
+    /// # async fn example(session: &quorate::Session) -> quorate::Result<()> {
+    /// let guard = session.lock("/lock")?.acquire_async().await?;
+    /// println!("lost: {:?}", guard.lost_async().await);
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub async fn lost_async(&self) -> LockLost {
+        self.hold.lost_async().await
+    }
+
     /// Releases the lock and waits for that.
     ///
     /// # Errors
@@ -414,5 +428,23 @@ impl LockGuard {
     /// continues.
     pub fn release(self) -> Result<()> {
         self.hold.release()
+    }
+
+    /// As [`LockGuard::release`], without blocking the thread and without a time limit. If the future is
+    /// dropped, polled or not, this continues.
+    ///
+    /// # Errors
+    /// As [`LockGuard::release`], but for [`Error::Timeout`](crate::Error::Timeout).
+    ///
+    /// ```
+    /// # async fn example(session: &quorate::Session) -> quorate::Result<()> {
+    /// let guard = session.lock("/lock")?.acquire_async().await?;
+    /// // What the lock protects, for as long as `guard.is_held()`.
+    /// guard.release_async().await?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub async fn release_async(self) -> Result<()> {
+        self.hold.release_async().await
     }
 }

@@ -75,6 +75,8 @@ mod registry;
 mod revocation;
 mod selector;
 mod semaphore;
+#[cfg(feature = "futures")]
+mod streams;
 mod two_phase;
 
 pub use barrier::Barrier;

@@ -4,12 +4,13 @@
 //! the whole timeout.
 
 use std::cmp::Ordering;
+use std::task::Poll;
 use std::time::Duration;
 
 use crate::api::multi::{Fence, Multi};
 use crate::api::session::Session;
 use crate::planted::{Bug, unless};
-use crate::recipes::{Lock, LockGuard, blocking};
+use crate::recipes::{Lock, LockGuard, LockLost, blocking};
 use crate::types::error::{Error, Result};
 
 /// Several [`Lock`]s, of which all are held or none.
@@ -87,17 +88,21 @@ impl MultiLock {
 
     /// Acquires all of them if each is free. Blocks for the request timeout at most.
     pub fn try_acquire(&self) -> Result<Option<MultiLockGuard>> {
-        let taking = async {
-            let mut guard = MultiLockGuard { guards: Vec::with_capacity(self.locks.len()) };
-            for lock in &self.locks {
-                match lock.try_acquire_async().await? {
-                    Some(held) => guard.guards.push(held),
-                    None => return Ok(None),
-                }
-            }
-            guard.checked().map(Some)
-        };
+        let taking = self.try_acquire_async();
         blocking::request(&self.session, "try_acquire", self.locks[0].path(), taking)
+    }
+
+    /// As [`MultiLock::try_acquire`], without blocking the thread and without a time limit. Dropping
+    /// the future gives up all of them.
+    pub async fn try_acquire_async(&self) -> Result<Option<MultiLockGuard>> {
+        let mut guard = MultiLockGuard { guards: Vec::with_capacity(self.locks.len()) };
+        for lock in &self.locks {
+            match lock.try_acquire_async().await? {
+                Some(held) => guard.guards.push(held),
+                None => return Ok(None),
+            }
+        }
+        guard.checked().map(Some)
     }
 
     /// As [`MultiLock::acquire`], without blocking the thread. Dropping the future gives up all of
@@ -170,6 +175,37 @@ impl MultiLockGuard {
             result = result.and(guard.release());
         }
         result
+    }
+
+    /// As [`MultiLockGuard::release`], without blocking the thread and without a time limit. If the
+    /// future is dropped, polled or not, all are released.
+    ///
+    /// # Errors
+    /// As [`LockGuard::release_async`]; all are released in any case.
+    pub async fn release_async(mut self) -> Result<()> {
+        let mut result = Ok(());
+        while let Some(guard) = self.guards.pop() {
+            result = result.and(guard.release_async().await);
+        }
+        result
+    }
+
+    /// Blocks until one of the locks is lost.
+    pub fn wait_lost(&self) -> LockLost {
+        // There is always one.
+        blocking::until_lost(self.guards[0].session(), self.lost_async())
+    }
+
+    /// Waits until one of the locks is lost, without blocking the thread. Any number of tasks may
+    /// wait, and all are woken. Dropping the future loses nothing.
+    pub async fn lost_async(&self) -> LockLost {
+        let mut waiting: Vec<_> =
+            self.guards.iter().map(|guard| Box::pin(guard.lost_async())).collect();
+        std::future::poll_fn(|context| {
+            let mut polled = waiting.iter_mut().map(|lost| lost.as_mut().poll(context));
+            polled.find(Poll::is_ready).unwrap_or(Poll::Pending)
+        })
+        .await
     }
 }
 

@@ -94,8 +94,14 @@ impl ReadWriteLock {
     /// Acquires the lock for reading if no writer holds it or waits. Blocks for the request timeout
     /// at most.
     pub fn try_read(&self) -> Result<Option<ReadGuard>> {
-        let taking = self.contenders.try_acquire(READ, blocker_of_reader);
-        let hold = blocking::request(self.contenders.session(), "try_read", self.path(), taking)?;
+        let taking = self.try_read_async();
+        blocking::request(self.contenders.session(), "try_read", self.path(), taking)
+    }
+
+    /// As [`ReadWriteLock::try_read`], without blocking the thread and without a time limit. Dropping
+    /// the future gives it up.
+    pub async fn try_read_async(&self) -> Result<Option<ReadGuard>> {
+        let hold = self.contenders.try_acquire(READ, blocker_of_reader).await?;
         Ok(hold.map(|hold| ReadGuard { guard: LockGuard::new(hold) }))
     }
 
@@ -120,8 +126,14 @@ impl ReadWriteLock {
     /// Acquires the lock for writing if nobody holds it or waits. Blocks for the request timeout at
     /// most.
     pub fn try_write(&self) -> Result<Option<WriteGuard>> {
-        let taking = self.contenders.try_acquire(WRITE, blocker_of_writer);
-        let hold = blocking::request(self.contenders.session(), "try_write", self.path(), taking)?;
+        let taking = self.try_write_async();
+        blocking::request(self.contenders.session(), "try_write", self.path(), taking)
+    }
+
+    /// As [`ReadWriteLock::try_write`], without blocking the thread and without a time limit. Dropping
+    /// the future gives it up.
+    pub async fn try_write_async(&self) -> Result<Option<WriteGuard>> {
+        let hold = self.contenders.try_acquire(WRITE, blocker_of_writer).await?;
         Ok(hold.map(|hold| WriteGuard { guard: LockGuard::new(hold) }))
     }
 
@@ -231,6 +243,15 @@ impl ReadGuard {
     pub fn release(self) -> Result<()> {
         self.guard.release()
     }
+
+    /// As [`ReadGuard::release`], without blocking the thread and without a time limit. If the future is
+    /// dropped, polled or not, this continues.
+    ///
+    /// # Errors
+    /// As [`ReadGuard::release`], but for [`Error::Timeout`](crate::Error::Timeout).
+    pub async fn release_async(self) -> Result<()> {
+        self.guard.release_async().await
+    }
 }
 
 impl Deref for ReadGuard {
@@ -265,6 +286,15 @@ impl WriteGuard {
     /// As [`LockGuard::release`].
     pub fn release(self) -> Result<()> {
         self.guard.release()
+    }
+
+    /// As [`WriteGuard::release`], without blocking the thread and without a time limit. If the future is
+    /// dropped, polled or not, this continues.
+    ///
+    /// # Errors
+    /// As [`WriteGuard::release`], but for [`Error::Timeout`](crate::Error::Timeout).
+    pub async fn release_async(self) -> Result<()> {
+        self.guard.release_async().await
     }
 
     /// Becomes a reader at the same place in the queue, in one write: no writer comes in between,

@@ -176,6 +176,22 @@ impl ReentrantLock {
         }
     }
 
+    /// As [`ReentrantLock::try_acquire`], without blocking the thread and without a time limit.
+    /// Dropping the future gives it up.
+    pub async fn try_acquire_async(&self) -> Result<Option<ReentrantGuard>> {
+        let turn = locked(&self.owner).turn(&self.owner);
+        match turn {
+            None => Ok(None),
+            Some(Turn::Held(guard)) => Ok(Some(ReentrantGuard { guard })),
+            Some(Turn::Acquire(acquiring)) => {
+                let guard = self.lock.try_acquire_async().await?;
+                let guard = guard.map(|guard| self.held(guard));
+                drop(acquiring);
+                Ok(guard)
+            }
+        }
+    }
+
     /// As [`ReentrantLock::acquire`], without blocking the thread. Dropping the future gives up its
     /// place in the queue.
     pub async fn acquire_async(&self) -> Result<ReentrantGuard> {
@@ -228,6 +244,18 @@ impl ReentrantGuard {
     /// As [`LockGuard::release`].
     pub fn release(self) -> Result<()> {
         Arc::into_inner(self.guard).map_or(Ok(()), LockGuard::release)
+    }
+
+    /// As [`ReentrantGuard::release`], without blocking the thread and without a time limit. If the
+    /// future is dropped, polled or not, this continues.
+    ///
+    /// # Errors
+    /// As [`LockGuard::release_async`].
+    pub async fn release_async(self) -> Result<()> {
+        match Arc::into_inner(self.guard) {
+            Some(guard) => guard.release_async().await,
+            None => Ok(()),
+        }
     }
 }
 

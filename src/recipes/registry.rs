@@ -13,12 +13,12 @@ use serde::{Deserialize, Serialize};
 use crate::api::session::Session;
 use crate::api::watch::Watch;
 use crate::planted::{Bug, unless};
-use crate::recipes::blocking;
 use crate::recipes::codec::{Codec, Postcard};
 use crate::recipes::creating::created_in_multi;
 use crate::recipes::errors::inner;
 use crate::recipes::owned_ephemeral::OwnedEphemeral;
 use crate::recipes::parents::create_below;
+use crate::recipes::{LockLost, blocking};
 use crate::types::error::{Error, Result};
 use crate::types::path;
 use crate::types::watch::{WatchEvent, WatchMode};
@@ -209,6 +209,17 @@ impl Registration {
         self.watch.events()
     }
 
+    /// Waits until the registration is over, without blocking the thread. Any number of tasks may
+    /// wait, and all are woken. Dropping the future loses nothing.
+    pub async fn lost_async(&self) -> LockLost {
+        self.ephemeral.lost_async(&self.watch).await
+    }
+
+    /// Blocks until the registration is over.
+    pub fn wait_lost(&self) -> LockLost {
+        blocking::until_lost(self.ephemeral.session(), self.lost_async())
+    }
+
     /// Replaces the instance's data. Blocks for the request timeout at most.
     ///
     /// # Errors
@@ -237,11 +248,20 @@ impl Registration {
     /// # Errors
     /// As [`Session::delete`]. The deletion then continues, as after a drop.
     pub fn deregister(self) -> Result<()> {
+        let (session, path) = (self.ephemeral.session().clone(), self.path().to_owned());
+        blocking::request(&session, "deregister", &path, self.deregister_async())
+    }
+
+    /// As [`Registration::deregister`], without blocking the thread and without a time limit. If the
+    /// future is dropped, polled or not, the deletion continues.
+    ///
+    /// # Errors
+    /// As [`Registration::deregister`], but for [`Error::Timeout`].
+    pub async fn deregister_async(self) -> Result<()> {
         let (session, path) = (self.ephemeral.session(), self.ephemeral.path());
         let condition = Condition::Czxid(self.ephemeral.czxid());
         let deleting = session.multi().require(path, condition).delete(path).submit();
-        let deleted = async { inner(deleting.await).map(drop) };
-        match blocking::request(session, "deregister", path, deleted) {
+        match inner(deleting.await).map(drop) {
             Err(Error::NoNode { .. } | Error::Unmet { .. }) => Ok(()),
             Err(error) if error.is_session_lost() => Ok(()),
             other => other,

@@ -168,19 +168,29 @@ impl Semaphore {
     /// Acquires this many permits if they are available now and nobody waits. Blocks for the
     /// request timeout at most.
     pub fn try_acquire_many(&self, permits: u32) -> Result<Option<Permits>> {
-        let taking = async {
-            let contender = self.join(permits).await?;
-            match self.turn(&contender, permits).await? {
-                Turn::Holds(others) => self.hold(contender, permits, others).await.map(Some),
-                Turn::First | Turn::Behind(_) => Ok(None),
-            }
-        };
+        let taking = self.try_acquire_many_async(permits);
         blocking::request(self.contenders.session(), "try_acquire", self.path(), taking)
     }
 
     /// [`Semaphore::try_acquire_many`] for one.
     pub fn try_acquire(&self) -> Result<Option<Permits>> {
         self.try_acquire_many(1)
+    }
+
+    /// As [`Semaphore::try_acquire`], without blocking the thread and without a time limit. Dropping
+    /// the future gives it up.
+    pub async fn try_acquire_async(&self) -> Result<Option<Permits>> {
+        self.try_acquire_many_async(1).await
+    }
+
+    /// As [`Semaphore::try_acquire_many`], without blocking the thread and without a time limit.
+    /// Dropping the future gives it up.
+    pub async fn try_acquire_many_async(&self, permits: u32) -> Result<Option<Permits>> {
+        let contender = self.join(permits).await?;
+        match self.turn(&contender, permits).await? {
+            Turn::Holds(others) => self.hold(contender, permits, others).await.map(Some),
+            Turn::First | Turn::Behind(_) => Ok(None),
+        }
     }
 
     /// [`Semaphore::acquire_many_async`] for one.

@@ -36,6 +36,7 @@ use crate::api::coordinator::Coordinator;
 use crate::machine::snapshot::ChunkReader;
 use crate::machine::{Machine, State};
 use crate::node::admin::message::{AdminReply, AdminRequest};
+use crate::runtime::offload::offload;
 use crate::runtime::{entropy, expect, own_thread};
 use crate::types::error::{Error, Result};
 #[cfg(feature = "serde")]
@@ -173,6 +174,16 @@ impl Coordinator {
         };
         let cluster = shared.cluster.load(Ordering::Relaxed);
         back_up(file.as_ref(), cluster, shared.clock.wall_ms(), state)
+    }
+
+    /// As [`Coordinator::backup`], without blocking the thread: a thread of its own writes the file.
+    /// If the future is dropped after it was polled, that continues.
+    ///
+    /// # Errors
+    /// As [`Coordinator::backup`]; [`Error::System`].
+    pub async fn backup_async(&self, file: impl AsRef<Path>) -> Result<Backup> {
+        let (coordinator, file) = (self.clone(), file.as_ref().to_owned());
+        offload(move || coordinator.backup(file)).await?
     }
 }
 

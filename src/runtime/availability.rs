@@ -1,10 +1,11 @@
 //! Whether the cluster can make decisions, reported to subscribers.
 
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use crossbeam_channel::{Receiver, Sender, TrySendError, bounded};
 
 use crate::node::io;
+use crate::sync::wakers::Wakers;
 use crate::types::availability::Availability;
 
 /// How many changes wait for a reader. A slower one gets the latest once there is room.
@@ -14,6 +15,8 @@ const CHANGES: usize = 16;
 #[derive(Debug, Default)]
 pub(crate) struct Readers {
     readers: Mutex<Vec<Reader>>,
+    /// The tasks that wait for a change.
+    waiting: Arc<Wakers>,
 }
 
 #[derive(Debug)]
@@ -35,11 +38,20 @@ impl Readers {
     pub(crate) fn notify(&self, now: &Availability) {
         let mut readers = self.readers.lock().unwrap_or_else(PoisonError::into_inner);
         readers.retain_mut(|reader| reader.send(now));
+        drop(readers);
+        // Not under the lock: a waker is user code, which may subscribe.
+        self.waiting.wake();
+    }
+
+    /// The tasks to wake after a change was sent in these channels.
+    pub(crate) fn waiting(&self) -> Arc<Wakers> {
+        Arc::clone(&self.waiting)
     }
 
     /// Closes all channels.
     pub(crate) fn end(&self) {
         self.readers.lock().unwrap_or_else(PoisonError::into_inner).clear();
+        self.waiting.wake();
     }
 }
 

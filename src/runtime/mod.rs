@@ -7,6 +7,7 @@
 //! | `node_thread` | runs the host on the network's thread, and connects it to the disk |
 //! | `disk` | the threads that write the log and the checkpoints; `watchdog` notices that they hang |
 //! | `shared`, `session` | the state that handles share with the host |
+//! | `offload` | runs a call that blocks on a thread, for a task |
 //! | `pending`, `timers`, `watch_sender`, `availability` | how answers, timers and events reach users |
 //! | `directory`, `naming` | the start of a member: its data directory, and the names of its peers |
 //! | `clock`, `uptime`, `entropy` | the only places that read clocks and random numbers |
@@ -24,6 +25,7 @@ pub(crate) mod host;
 pub(crate) mod mailbox;
 pub(crate) mod naming;
 pub(crate) mod node_thread;
+pub(crate) mod offload;
 pub(crate) mod own_thread;
 pub(crate) mod pending;
 pub(crate) mod session;

@@ -2,7 +2,7 @@
 
 use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
@@ -13,6 +13,7 @@ use crate::node::io::Time;
 use crate::runtime::clock::Clock;
 use crate::runtime::mailbox::{Delivery, Outgoing, Recipient};
 use crate::sync::states::States;
+use crate::sync::wakers::Wakers;
 use crate::types::acl::Id;
 use crate::types::error::Error;
 use crate::types::session::SessionState;
@@ -30,6 +31,8 @@ pub(crate) struct SessionShared {
     /// In nanoseconds. For a resumed session that keeps its own: known once it is open.
     timeout: AtomicU64,
     state: Mutex<States>,
+    /// The tasks that wait for a state.
+    waiting: Arc<Wakers>,
     /// Until when the session is certainly alive, in nanoseconds of the clock; 0 before it is open.
     lease: AtomicU64,
     /// It is being closed: others may get its locks before this node is notified.
@@ -63,6 +66,7 @@ impl SessionShared {
             secret,
             timeout: AtomicU64::new(nanoseconds(timeout)),
             state: Mutex::new(state),
+            waiting: Arc::default(),
             lease: AtomicU64::new(0),
             given_up: AtomicBool::new(false),
             ids: ArcSwap::default(),
@@ -82,7 +86,10 @@ impl SessionShared {
     /// Notifies the readers of the states. Returns whether a slow reader missed this one: then call
     /// `catch_up` now and then.
     pub(crate) fn set_state(&self, state: SessionState) -> bool {
-        self.lock().set(state)
+        let is_behind = self.lock().set(state);
+        // Not under the lock: a waker is user code, which may look at the state.
+        self.waiting.wake();
+        is_behind
     }
 
     /// Reports the state to the connection that the session is of.
@@ -94,12 +101,19 @@ impl SessionShared {
 
     /// Sends the current state to readers that missed it. Returns whether some still have.
     pub(crate) fn catch_up(&self) -> bool {
-        self.lock().catch_up()
+        let is_behind = self.lock().catch_up();
+        self.waiting.wake();
+        is_behind
     }
 
     /// A channel of states that starts with the current one, and closes after the final one.
     pub(crate) fn states(&self) -> Receiver<SessionState> {
         self.lock().subscribe()
+    }
+
+    /// The tasks to wake after a state was sent in these channels.
+    pub(crate) fn waiting(&self) -> Arc<Wakers> {
+        Arc::clone(&self.waiting)
     }
 
     /// Whether the session is certainly alive at this moment.
@@ -135,6 +149,10 @@ impl SessionShared {
         let detaches = is_open && !self.given_up.load(Ordering::Acquire);
         if detaches {
             state.set(SessionState::Detached);
+        }
+        drop(state);
+        if detaches {
+            self.waiting.wake();
         }
         detaches
     }

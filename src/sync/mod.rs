@@ -7,6 +7,7 @@
 //! | [`published`] | the node publishes its tree | every reader |
 //! | [`gap`] | the node sends a watch's events | the tasks that wait for them |
 //! | [`states`] | the node sends a session's states | all subscribers |
+//! | [`wakers`] | whoever sends in a plain channel | the tasks that read it |
 //!
 //! The parts use only the primitives in `prim`. The crate in `loom/` builds the same files over
 //! models of these, and runs them through every interleaving of their threads and every value that
@@ -23,6 +24,7 @@ pub(crate) mod published;
 pub(crate) mod slot;
 pub(crate) mod states;
 mod task;
+pub(crate) mod wakers;
 
 #[cfg(test)]
 mod tests;

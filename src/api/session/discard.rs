@@ -7,6 +7,7 @@ use crate::machine::command::Op;
 use crate::node::io::{ClientRequest, RequestId, Write};
 use crate::planted::{Bug, unless};
 use crate::runtime::expect;
+use crate::runtime::pending::Pending;
 use crate::runtime::shared::Asker;
 use crate::types::error::{Error, Result};
 use crate::types::znode::{Condition, Zxid};
@@ -34,19 +35,23 @@ impl Session {
         self.inner.shared.send(Some(self.asker()), delete);
     }
 
-    /// As [`Session::discarding`], but waits for the deletion. Fails with [`Error::NoNode`] or
+    /// As [`Session::discarding`], with an answer to wait for. It is [`Error::NoNode`] or
     /// [`Error::Unmet`] if the znode is already gone.
-    pub(crate) fn discard(&self, path: &str, czxid: Zxid) -> Result<()> {
+    pub(crate) fn discard(&self, path: &str, czxid: Zxid) -> Result<Pending<()>> {
         self.check_alive()?;
         let session = self.id();
         let command = deletion(self.root.full(path).into_owned(), czxid, None);
         let delete = |request| ClientRequest::Write { request, session, command };
         let shared = &self.inner.shared;
-        let pending = shared.ask_within(usize::MAX, self.asker(), delete, None, expect::multi);
-        self.wait_for("delete", path, pending).map(drop).map_err(|error| match error {
-            Error::Multi { error, .. } => self.root.error(*error),
-            error => error,
-        })
+        let done = |answer| expect::multi(answer).map(drop);
+        let pending = shared.ask_within(usize::MAX, self.asker(), delete, None, done);
+        let root = self.root.clone();
+        Ok(pending.map(move |deleted| {
+            deleted.map_err(|error| match error {
+                Error::Multi { error, .. } => root.error(*error),
+                error => error,
+            })
+        }))
     }
 }
 

@@ -14,6 +14,7 @@ use crate::planted::{Bug, planted, strikes};
 use crate::recipes::creating::created_in_multi;
 use crate::recipes::{LockLost, blocking, owned_ephemeral};
 use crate::runtime::entropy;
+use crate::runtime::pending::Pending;
 use crate::types::error::{Error, Result};
 use crate::types::watch::WatchEvent;
 use crate::types::znode::{Condition, CreateMode, Zxid};
@@ -131,16 +132,35 @@ impl Hold {
 
     /// Releases the hold and waits for that. Not an error if it was already lost.
     pub(in crate::recipes) fn release(self) -> Result<()> {
+        let released = self.begin_release();
+        gone_anyway(released.and_then(|answer| self.session.wait_for("delete", &self.path, answer)))
+    }
+
+    /// As [`Hold::release`], without blocking the thread. If the future is dropped, polled or not,
+    /// the release continues.
+    pub(in crate::recipes) async fn release_async(self) -> Result<()> {
+        gone_anyway(match self.begin_release() {
+            Ok(answer) => answer.await,
+            Err(error) => Err(error),
+        })
+    }
+
+    fn begin_release(&self) -> Result<Pending<()>> {
         self.released.store(true, Ordering::Release);
         if let Some(mark) = &self.mark {
             self.session.discard_with(&self.path, self.czxid, mark);
         }
         // This comes after the former: when it is answered, both are done.
-        match self.session.discard(&self.path, self.czxid) {
-            Err(Error::NoNode { .. } | Error::Unmet { .. }) => Ok(()),
-            Err(error) if error.is_session_lost() => Ok(()),
-            other => other,
-        }
+        self.session.discard(&self.path, self.czxid)
+    }
+}
+
+/// Not an error if it was already lost.
+fn gone_anyway(released: Result<()>) -> Result<()> {
+    match released {
+        Err(Error::NoNode { .. } | Error::Unmet { .. }) => Ok(()),
+        Err(error) if error.is_session_lost() => Ok(()),
+        other => other,
     }
 }
 

@@ -306,6 +306,15 @@ impl Queue {
         blocking::request(&self.session, "take", &self.path, self.take_now(&Lease))
     }
 
+    /// As [`Queue::try_take`], without blocking the thread and without a time limit. Dropping the
+    /// future gives the item back.
+    ///
+    /// # Errors
+    /// As [`Queue::take`].
+    pub async fn try_take_async(&self) -> Result<Option<Item>> {
+        self.take_now(&Lease).await
+    }
+
     /// As [`Queue::take`], without blocking the thread. Dropping the future gives up the place in
     /// the order of waiters, and the item if there already is one.
     ///
@@ -318,11 +327,14 @@ impl Queue {
     /// Deletes the first item and returns its data. Blocks until there is one, for as long as the
     /// session lives.
     ///
+    /// It has no async form, since a future that is dropped at the wrong moment, as in a `select!`,
+    /// would lose an item. Tasks use [`Queue::take_async`] and then [`Item::done_async`].
+    ///
     /// # Errors
     /// As [`Queue::take`]. If the session ends and it is not known whether an item was deleted,
     /// [`Error::is_outcome_unknown`] is true.
     pub fn pop(&self) -> Result<Vec<u8>> {
-        blocking::forever(&self.session, self.pop_async())
+        blocking::forever(&self.session, self.popped())
     }
 
     /// As [`Queue::pop`], at most for `timeout`: `None` if there was no item by then.
@@ -348,12 +360,9 @@ impl Queue {
         blocking::request(&self.session, "pop", &self.path, self.take_now(&removal))
     }
 
-    /// As [`Queue::pop`], without blocking the thread. If the future is dropped while its deletion
-    /// is in flight, that continues, and its item is lost.
-    ///
-    /// # Errors
-    /// As [`Queue::pop`].
-    pub async fn pop_async(&self) -> Result<Vec<u8>> {
+    /// Not public: if the future is dropped while its deletion is in flight, that continues, and its
+    /// item is lost. Tasks take an item and finish it instead.
+    pub(crate) async fn popped(&self) -> Result<Vec<u8>> {
         self.take_when_there(&Removal(&AtomicBool::new(false))).await
     }
 

@@ -65,6 +65,12 @@ impl Permits {
         self.hold.wait_lost()
     }
 
+    /// Waits until they are lost, without blocking the thread. Any number of tasks may wait, and all are
+    /// woken. Dropping the future loses nothing.
+    pub async fn lost_async(&self) -> LockLost {
+        self.hold.lost_async().await
+    }
+
     /// Starts a multi that has effect only if the permits are still held: see
     /// [`LockGuard::fenced`](crate::recipes::LockGuard::fenced).
     pub fn fenced(&self) -> Multi<'_> {
@@ -117,5 +123,14 @@ impl Permits {
     /// As [`LockGuard::release`](crate::recipes::LockGuard::release).
     pub fn release(self) -> Result<()> {
         self.hold.release()
+    }
+
+    /// As [`Permits::release`], without blocking the thread and without a time limit. If the future is
+    /// dropped, polled or not, this continues.
+    ///
+    /// # Errors
+    /// As [`Permits::release`], but for [`Error::Timeout`](crate::Error::Timeout).
+    pub async fn release_async(self) -> Result<()> {
+        self.hold.release_async().await
     }
 }

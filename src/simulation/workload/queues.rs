@@ -132,7 +132,7 @@ async fn pop(client: &Client, handle: &Rc<Handle>) -> Result<()> {
     let kernel = &client.kernel;
     let queue = Queue::new(handle.session(), POPPED)?;
     let waits = kernel.wait("pop", client.place);
-    let popped = first(queue.pop_async(), kernel.sleep(patience(client))).await;
+    let popped = first(queue.popped(), kernel.sleep(patience(client))).await;
     drop(waits);
     kernel.count("pop");
     if let Ok(popped) = popped {

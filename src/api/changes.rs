@@ -1,0 +1,82 @@
+//! A channel of changes for tasks.
+
+use std::fmt;
+use std::sync::Arc;
+use std::task::{Poll, Waker};
+
+use crossbeam_channel::{Receiver, TryRecvError};
+
+use crate::sync::wakers::Wakers;
+
+/// Reports changes of a value to a task: the states of a session
+/// ([`Session::states_async`](crate::Session::states_async)) or how many failures the cluster tolerates
+/// ([`Coordinator::availability_changes_async`](crate::Coordinator::availability_changes_async)).
+///
+/// It has a queue of its own, in which changes wait for as long as nobody reads them, within the limit
+/// of the channel that it is the async form of. With the feature `futures` it is a `Stream`. It keeps
+/// neither its session nor its coordinator alive.
+///
+/// ```
+/// use std::time::Duration;
+/// use quorate::{SessionState, testing::Cluster};
+///
+/// async fn until_over(session: &quorate::Session) -> Option<SessionState> {
+///     let mut states = session.states_async();
+///     let mut last = None;
+///     while let Some(state) = states.next().await {
+///         last = Some(state);
+///     }
+///     last
+/// }
+/// ```
+pub struct Changes<T> {
+    changes: Receiver<T>,
+    wakers: Arc<Wakers>,
+    /// The number of its waker, once it has waited.
+    number: Option<u64>,
+}
+
+impl<T> fmt::Debug for Changes<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Changes").finish_non_exhaustive()
+    }
+}
+
+// Nothing in it is ever pinned.
+impl<T> Unpin for Changes<T> {}
+
+impl<T> Changes<T> {
+    /// Whoever sends in the channel, or closes it, wakes `wakers` after it.
+    pub(crate) fn new(changes: Receiver<T>, wakers: Arc<Wakers>) -> Changes<T> {
+        Changes { changes, wakers, number: None }
+    }
+
+    /// Waits for the next change; at first, for the current value. `None` after the last one. Does
+    /// not block. Dropping the future loses nothing.
+    pub async fn next(&mut self) -> Option<T> {
+        std::future::poll_fn(|context| self.poll(context.waker())).await
+    }
+
+    pub(crate) fn poll(&mut self, waker: &Waker) -> Poll<Option<T>> {
+        match self.changes.try_recv() {
+            Ok(change) => return Poll::Ready(Some(change)),
+            Err(TryRecvError::Disconnected) => return Poll::Ready(None),
+            Err(TryRecvError::Empty) => {}
+        }
+        self.wakers.register(&mut self.number, waker);
+        // Something may have been sent in between.
+        match self.changes.try_recv() {
+            Ok(change) => Poll::Ready(Some(change)),
+            Err(TryRecvError::Disconnected) => Poll::Ready(None),
+            Err(TryRecvError::Empty) => Poll::Pending,
+        }
+    }
+}
+
+impl<T> Drop for Changes<T> {
+    fn drop(&mut self) {
+        if let Some(number) = self.number {
+            self.wakers.remove(number);
+        }
+    }
+}

@@ -1,0 +1,68 @@
+//! The tasks that wait for something to be sent in channels beside this list. Any number may wait, and
+//! all are woken.
+
+use std::task::Waker;
+
+use super::prim::{Mutex, MutexGuard, PoisonError};
+use super::task::Task;
+
+#[derive(Debug)]
+pub(crate) struct Wakers {
+    waiting: Mutex<Waiting>,
+}
+
+#[derive(Debug)]
+struct Waiting {
+    /// Each with the number of the one that waits.
+    tasks: Vec<(u64, Task)>,
+    last_number: u64,
+}
+
+impl Default for Wakers {
+    fn default() -> Wakers {
+        Wakers { waiting: Mutex::new(Waiting { tasks: Vec::new(), last_number: 0 }) }
+    }
+}
+
+impl Wakers {
+    fn lock(&self) -> MutexGuard<'_, Waiting> {
+        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Registers a waker, in place of the former one with this number. Call it before looking into
+    /// the channel, so that what is sent in between wakes the task.
+    pub(crate) fn register(&self, number: &mut Option<u64>, waker: &Waker) {
+        let mut waiting = self.lock();
+        let number = *number.get_or_insert_with(|| {
+            waiting.last_number += 1;
+            waiting.last_number
+        });
+        let task = Task::new(waker);
+        let former = match waiting.tasks.iter_mut().find(|(of, _)| *of == number) {
+            Some((_, former)) => Some(std::mem::replace(former, task)),
+            None => {
+                waiting.tasks.push((number, task));
+                None
+            }
+        };
+        drop(waiting);
+        // Not under the lock: dropping a waker runs user code.
+        drop(former);
+    }
+
+    /// Removes the waker with this number, if it has not been woken.
+    pub(crate) fn remove(&self, number: u64) {
+        let mut waiting = self.lock();
+        let at = waiting.tasks.iter().position(|(of, _)| *of == number);
+        let removed = at.map(|at| waiting.tasks.swap_remove(at));
+        drop(waiting);
+        // As above.
+        drop(removed);
+    }
+
+    /// Wakes all, after something was sent or the channels were closed.
+    pub(crate) fn wake(&self) {
+        let woken = std::mem::take(&mut self.lock().tasks);
+        woken.into_iter().for_each(|(_, task)| task.wake());
+    }
+}

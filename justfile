@@ -24,6 +24,9 @@ fmt:
 
 # Lints with all sets of features.
 [group('ci')]
+dependencies:
+    .ci/run dependencies
+
 clippy:
     .ci/run clippy
 

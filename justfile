@@ -22,11 +22,13 @@ prepare:
 fmt:
     .ci/run fmt
 
-# Lints with all sets of features.
+# Compares the dependencies with the list.
 [group('ci')]
 dependencies:
     .ci/run dependencies
 
+# Lints with all sets of features.
+[group('ci')]
 clippy:
     .ci/run clippy
 

@@ -22,6 +22,11 @@ prepare:
 fmt:
     .ci/run fmt
 
+# Compares the dependencies with the list.
+[group('ci')]
+dependencies:
+    .ci/run dependencies
+
 # Lints with all sets of features.
 [group('ci')]
 clippy:

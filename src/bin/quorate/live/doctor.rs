@@ -75,10 +75,15 @@ fn examine(members: &[MemberReport], sessions: &[SessionInfo]) -> Vec<Finding> {
         findings.push(Finding::new("There is no leader: nothing can be written.", advice));
     } else if !silent.is_empty() && count - silent.len() == count / 2 + 1 {
         findings.push(Finding::new(
-            format!(
-                "{} of {count} voters are silent: the loss of one more ends the quorum.",
-                silent.len()
-            ),
+            match silent[..] {
+                [one] => format!(
+                    "Of {count} voters {one} is silent: the loss of one more ends the quorum."
+                ),
+                _ => format!(
+                    "Of {count} voters {} are silent: the loss of one more ends the quorum.",
+                    silent.len()
+                ),
+            },
             "Start them, or let other instances take their votes.",
         ));
     }

@@ -29,6 +29,8 @@ use recent::Recent;
 pub(crate) const PATIENCE: Duration = Duration::from_secs(1);
 /// How many requests may wait for replies.
 const GATHERED_MAX: usize = 64;
+/// How many entries a voter may lack that is handed the lead.
+const LACKED_MAX: u64 = 1000;
 /// How long the name may be of who asks for an action.
 const NAME_MAX: usize = 200;
 
@@ -286,6 +288,12 @@ impl Node {
         if !self.answers(to) {
             return refused("it does not answer the leader");
         }
+        // Writes wait until it has all of the log, and fail if that takes long.
+        let last = self.raw.raft.raft_log.last_index();
+        let matched = self.raw.raft.prs().get(to).map_or(0, |progress| progress.matched);
+        if last.saturating_sub(matched) > LACKED_MAX {
+            return refused("it lacks much of the log; try again when it has caught up");
+        }
         self.hand_over_to(to);
         AdminReply::Begun
     }
@@ -296,9 +304,11 @@ impl Node {
         if !self.is_member(member) {
             return AdminReply::Gone;
         }
-        if member == self.id || self.answers(member) {
+        if member == self.id || !self.is_silent(member) {
             return refused(
-                "it is alive: have it leave (Coordinator::leave), or stop it before".to_owned(),
+                "it is alive, or was a moment ago: have it leave (Coordinator::leave), or stop it and \
+                 try again after some seconds"
+                    .to_owned(),
             );
         }
         let voters = &self.raw.store().conf_state().voters;
@@ -313,7 +323,7 @@ impl Node {
         }
         let now = self.now.mono;
         if let Some(leading) = &mut self.leading {
-            leading.members.wants_to_leave(member, now);
+            leading.members.give_up(member, now);
         }
         AdminReply::Begun
     }

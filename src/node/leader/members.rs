@@ -41,6 +41,8 @@ pub(in crate::node) struct Observed {
     reports: BTreeMap<NodeId, (Member, Time)>,
     /// Who asks to leave.
     leavers: BTreeMap<NodeId, Time>,
+    /// Those of them that an operator takes for dead: not any more once they answer.
+    given_up: BTreeSet<NodeId>,
     /// The other members whose disks are nearly full, and until when that holds.
     pub(in crate::node) disk_low: BTreeMap<NodeId, Time>,
     /// The entry of a change that is not applied yet.
@@ -66,6 +68,13 @@ impl Observed {
 
     pub(in crate::node) fn wants_to_leave(&mut self, node: NodeId, now: Time) {
         self.leavers.insert(node, now + REQUEST_TIME);
+        self.given_up.remove(&node);
+    }
+
+    /// An operator removes a member that is dead.
+    pub(in crate::node) fn give_up(&mut self, node: NodeId, now: Time) {
+        self.wants_to_leave(node, now);
+        self.given_up.insert(node);
     }
 
     /// What one asked for who is gone now would have it taken in again under its old id.
@@ -211,6 +220,12 @@ impl Node {
         stored.is_some_and(|(_, since)| self.now.mono.saturating_sub(*since) > self.patience())
     }
 
+    /// Whether this leader has listened for a member for long enough, and that has sent nothing.
+    pub(in crate::node) fn is_silent(&self, node: NodeId) -> bool {
+        let leading = self.leading.as_ref();
+        leading.is_some_and(|leading| !self.sight(leading, node).silent.is_zero())
+    }
+
     fn sight(&self, leading: &Leading, node: NodeId) -> Sight {
         let now = self.now.mono;
         let since = |at: &Time| now.saturating_sub(*at);
@@ -238,7 +253,12 @@ impl Node {
             sights: others().map(|id| (*id, self.sight(leading, *id))).collect(),
             roster,
             reports: reports.map(|(id, (member, _))| (*id, member.clone())).collect(),
-            leaving: leading.members.leavers.keys().copied().collect(),
+            leaving: {
+                let is_back = |node: &NodeId| {
+                    leading.members.given_up.contains(node) && !self.is_silent(*node)
+                };
+                leading.members.leavers.keys().copied().filter(|node| !is_back(node)).collect()
+            },
         })
     }
 

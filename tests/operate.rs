@@ -120,7 +120,7 @@ fn a_dead_member_is_removed_and_a_living_one_is_not() {
 
 #[test]
 fn no_removal_costs_the_quorum() {
-    let cluster = Cluster::new(5);
+    let cluster = Cluster::builder().request_timeout(Duration::from_secs(3)).start(5);
     let here = cluster.node(0);
     here.session().sync().unwrap();
     let dead: Vec<String> = [3, 4].map(|at| cluster.node(at).address()).to_vec();
@@ -182,4 +182,48 @@ fn a_session_is_ended_by_an_operator() {
     assert!(session.sync().is_err());
     let gone = client.expire_session(session.id(), "a test");
     assert_eq!(gone, Err(Error::SessionExpired { session: session.id() }));
+}
+
+/// A member that lags still has sessions that have ended.
+#[test]
+fn a_session_that_has_ended_is_not_listed_whatever_a_lagging_member_has() {
+    let cluster = Cluster::new(3);
+    let lagging = (0..3).find(|at| Some(*at) != cluster.leader()).unwrap();
+    let here = cluster.node((0..3).find(|at| *at != lagging).unwrap());
+    let ended = here.open_session().unwrap();
+    cluster.node(lagging).session().sync().unwrap();
+    cluster.stop(lagging);
+    let id = ended.id();
+    ended.close().unwrap();
+    cluster.restart(lagging);
+    for _ in 0..50 {
+        let listed = here.sessions().unwrap();
+        assert!(listed.iter().all(|info| info.id != id));
+        cluster.advance(Duration::from_millis(10));
+    }
+}
+
+#[test]
+fn an_action_without_a_leader_waits_for_one_until_its_time_is_up() {
+    let cluster = Cluster::builder().request_timeout(Duration::from_secs(2)).start(3);
+    let client = cluster.node(cluster.add_client());
+    client.session().sync().unwrap();
+    let session = cluster.node(0).session();
+    session.sync().unwrap();
+    let id = session.id();
+    cluster.isolate(0);
+    cluster.stop(1);
+    cluster.advance(Duration::from_secs(20));
+    for asked in [&cluster.node(0), &client] {
+        let late = asked.expire_session(id, "a test");
+        assert!(
+            matches!(&late, Err(Error::Timeout { reason, .. }) if reason.contains("leader")),
+            "{late:?}"
+        );
+    }
+    cluster.heal();
+    cluster.advance(Duration::from_secs(20));
+    let held = cluster.node(2).open_session().unwrap();
+    held.sync().unwrap();
+    client.expire_session(held.id(), "a test").unwrap();
 }

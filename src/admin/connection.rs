@@ -18,6 +18,8 @@ const IDLE: Duration = Duration::from_secs(60);
 const REQUEST_WITHIN: Duration = Duration::from_secs(10);
 /// How long a client may take nothing of what it is sent.
 const STALLED: Duration = Duration::from_secs(20);
+/// How many bytes a second it must take on average. A backup is one reader's at a time.
+const RATE_MIN: u64 = 64 << 10;
 /// How long what a client still sends is read away, so that it gets the answer.
 const DRAIN: Duration = Duration::from_secs(2);
 /// What may wait for one that listens. It is closed when it does not keep up.
@@ -56,6 +58,9 @@ pub(super) struct Connection {
     state: State,
     /// When its state began, or the client last took bytes.
     since: Duration,
+    /// When its answer was begun, and how much of it the client has taken.
+    begun: Duration,
+    taken: u64,
     readable: bool,
     input: Vec<u8>,
     /// The head of the request whose body is still to come, and was admitted.
@@ -74,6 +79,8 @@ impl Connection {
             from,
             state: State::Reading,
             since: now,
+            begun: now,
+            taken: 0,
             readable: true,
             input: Vec::new(),
             head: None,
@@ -109,7 +116,9 @@ impl Connection {
             State::Writing | State::Listening => STALLED,
             State::Draining => DRAIN,
         };
-        now.saturating_sub(self.since) > most
+        let due = STALLED + Duration::from_secs(self.taken / RATE_MIN);
+        let is_slow = matches!(self.state, State::Writing) && now.saturating_sub(self.begun) > due;
+        is_slow || now.saturating_sub(self.since) > most
     }
 
     /// Reads and writes what it can. `admit` decides on each head before its body is read.
@@ -138,10 +147,12 @@ impl Connection {
         admit: &mut impl FnMut(&Head) -> Result<(), Response>,
     ) -> io::Result<Turn> {
         if self.written < self.output.len() {
-            self.written += match self.stream.write(&self.output[self.written..])? {
+            let count = match self.stream.write(&self.output[self.written..])? {
                 0 => return Ok(Turn::Over),
                 count => count,
             };
+            self.written += count;
+            self.taken += count as u64;
             self.since = now;
             if self.written == self.output.len() {
                 self.output.clear();
@@ -247,8 +258,12 @@ impl Connection {
     pub(super) fn answer(&mut self, response: &Response, now: Duration) {
         self.output = response.encode(self.head_only, self.keep);
         self.written = 0;
+        self.begin_writing(now);
+    }
+
+    fn begin_writing(&mut self, now: Duration) {
         self.state = State::Writing;
-        self.since = now;
+        (self.since, self.begun, self.taken) = (now, now, 0);
     }
 
     /// Sends a backup, and then ends.
@@ -262,8 +277,7 @@ impl Connection {
         self.output = response.head(Some(made.bytes), false);
         self.keep = false;
         self.backup = Some(backup);
-        self.state = State::Writing;
-        self.since = now;
+        self.begin_writing(now);
     }
 
     /// Begins a stream of events.
@@ -283,5 +297,41 @@ impl Connection {
         }
         self.output.extend_from_slice(event);
         self.output.len() - self.written <= UNREAD_MAX
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// After how many seconds a reader is late that takes so many bytes each second.
+    fn late_after(rate: usize) -> Option<u64> {
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let mut reader = std::net::TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let (stream, from) = listener.accept().unwrap();
+        stream.set_nonblocking(true).unwrap();
+        let at = Duration::from_secs;
+        let mut connection = Connection::new(TcpStream::from_std(stream), from, at(0));
+        connection.answer(&Response::new("text/plain", vec![0; 24 << 20]), at(0));
+        let (mut scratch, mut bytes) = (vec![0; 1 << 10], vec![0; rate]);
+        for second in 0..200 {
+            connection.is_readable();
+            let _ = connection.turn(at(second), &mut scratch, |_| Ok(()));
+            if connection.is_late(at(second)) {
+                return Some(second);
+            }
+            if !matches!(connection.state, State::Writing) {
+                return None;
+            }
+            reader.read_exact(&mut bytes).unwrap();
+        }
+        panic!("it is neither late nor done");
+    }
+
+    /// It took a byte now and then, and kept the only backup to itself.
+    #[test]
+    fn a_reader_that_takes_little_is_late_though_it_never_stalls() {
+        assert!(late_after(1 << 10).is_some());
+        assert_eq!(late_after(1 << 20), None);
     }
 }

@@ -1,7 +1,7 @@
 //! The threads that may wait for the cluster.
 //!
-//! Those that need a session wait longest when there is no quorum, so they have threads of their own: what the
-//! members report is answered meanwhile.
+//! Those that need a session wait longest when there is no quorum, and what the members report waits for silent
+//! ones. So there are threads for each, and one for the metrics of this instance, which wait for nobody.
 
 use std::io;
 use std::net::SocketAddr;
@@ -13,8 +13,8 @@ use mio::Waker;
 
 use super::routes::{Outcome, Route, Routes};
 
-/// How many threads report of the members, and how many read and write znodes.
-const THREADS: [usize; 2] = [2, 3];
+/// How many threads have the instance's metrics, report of the members, and read and write znodes.
+const THREADS: [usize; 3] = [1, 2, 3];
 /// How many requests wait for them. More are refused.
 const QUEUE: usize = 32;
 
@@ -28,6 +28,7 @@ pub(super) struct Job {
 
 /// Where the server leaves them. When it is dropped, the workers end.
 pub(super) struct Jobs {
+    metrics: Sender<Job>,
     reports: Sender<Job>,
     znodes: Sender<Job>,
 }
@@ -35,7 +36,11 @@ pub(super) struct Jobs {
 impl Jobs {
     /// Whether there was room.
     pub(super) fn take(&self, job: Job) -> bool {
-        let queue = if job.route.needs_session() { &self.znodes } else { &self.reports };
+        let queue = match &job.route {
+            Route::Metrics => &self.metrics,
+            route if route.needs_session() => &self.znodes,
+            _ => &self.reports,
+        };
         queue.try_send(job).is_ok()
     }
 }
@@ -69,17 +74,18 @@ pub(super) fn start(
     routes: &Arc<Routes>,
     outbox: &Outbox,
 ) -> (Vec<io::Result<JoinHandle<()>>>, Jobs) {
+    let (metrics, to_measure) = bounded(QUEUE);
     let (reports, to_report) = bounded(QUEUE);
     let (znodes, to_read) = bounded(QUEUE);
     let mut threads = Vec::new();
-    for (jobs, count) in [to_report, to_read].into_iter().zip(THREADS) {
+    for (jobs, count) in [to_measure, to_report, to_read].into_iter().zip(THREADS) {
         for _ in 0..count {
             let (jobs, routes, outbox) = (jobs.clone(), Arc::clone(routes), outbox.clone());
             let thread = std::thread::Builder::new().name("quorate-admin-work".to_owned());
             threads.push(thread.spawn(move || work(&jobs, &routes, &outbox)));
         }
     }
-    (threads, Jobs { reports, znodes })
+    (threads, Jobs { metrics, reports, znodes })
 }
 
 fn work(jobs: &Receiver<Job>, routes: &Routes, outbox: &Outbox) {

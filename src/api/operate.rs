@@ -1,10 +1,13 @@
 //! What an operator sees of all members, and does with them.
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::time::Duration;
 
 use crate::api::coordinator::Coordinator;
-use crate::node::admin::message::{Action, AdminReply, AdminRequest, Latency as Taken, Report};
+use crate::node::admin::message::{
+    Action, AdminReply, AdminRequest, Latency as Taken, Report, SessionReport,
+};
 use crate::runtime::{expect, own_thread};
 use crate::types::error::{Error, Result};
 use crate::types::membership::NodeId;
@@ -348,11 +351,10 @@ impl Coordinator {
         let mut after = None;
         loop {
             let asked = AdminRequest::Sessions { after };
-            let gathered = self.gather(asked, "reading the members' sessions")?;
-            let (page, more) = page_of(&gathered);
-            after = page.last().map(|info| info.id);
-            infos.extend(page);
-            if !more || after.is_none() {
+            let page = page_of(&self.gather(asked, "reading the members' sessions")?);
+            infos.extend(page.sessions);
+            after = page.end;
+            if after.is_none() {
                 return Ok(infos);
             }
         }
@@ -425,7 +427,7 @@ impl Coordinator {
     pub fn expire_session(&self, session: SessionId, by: &str) -> Result<()> {
         let known =
             self.gather(AdminRequest::Sessions { after: before(session) }, "expiring a session")?;
-        if !page_of(&known).0.iter().any(|info| info.id == session) {
+        if !page_of(&known).sessions.iter().any(|info| info.id == session) {
             return Err(Error::SessionExpired { session });
         }
         self.act(&Action::Expire { session }, by, &format!("expiring the session {session}"))
@@ -436,18 +438,23 @@ impl Coordinator {
         let shared = self.shared();
         let waited = shared.limits.request_timeout;
         let until = shared.clock.now().saturating_add(waited);
-        let mut last = "no leader has replied".to_owned();
+        let mut last = "no member has a leader that could do it; look at `status`".to_owned();
         let mut begun = false;
         loop {
-            let asked = AdminRequest::Act { action: action.clone(), by: by.to_owned() };
-            let gathered = self.gather(asked, operation)?;
-            match gathered.replies.into_iter().map(|(_, reply)| reply).next() {
+            let asked =
+                AdminRequest::Act { action: action.clone(), by: by.to_owned(), again: begun };
+            let replies = match self.ask(asked, operation) {
+                Err(Error::Timeout { .. }) => Vec::new(),
+                replies => replies?,
+            };
+            // Without a leader for a moment, which the action itself may cause.
+            let has_acted = |reply: &AdminReply| !matches!(reply, AdminReply::NoLeader);
+            match replies.into_iter().map(|(_, reply)| reply).find(has_acted) {
                 Some(AdminReply::Gone) => return Ok(()),
                 Some(AdminReply::Begun) => {
                     begun = true;
                     last = "it has begun, and is not complete".to_owned();
                 }
-                // Without a leader for a moment, which the action itself may cause.
                 Some(AdminReply::Refused { reason }) if begun => last = reason,
                 Some(AdminReply::Refused { reason }) => {
                     return Err(Error::Refused { operation: operation.to_owned(), reason });
@@ -467,21 +474,45 @@ impl Coordinator {
         let is_it = |(node, at, ..): &&(NodeId, String, String, bool)| {
             at == address || format!("{node:016x}") == address
         };
-        let found = gathered.members.iter().find(is_it).map(|(node, ..)| *node);
-        found.ok_or_else(|| {
-            let known: Vec<&str> = gathered.members.iter().map(|(_, at, ..)| at.as_str()).collect();
-            let reason =
-                format!("no member has this address; the members are {}", known.join(", "));
-            Error::Refused { operation: format!("finding the member {address}"), reason }
-        })
+        let refused = |reason: String| {
+            Err(Error::Refused { operation: format!("finding the member {address}"), reason })
+        };
+        let found: Vec<NodeId> =
+            gathered.members.iter().filter(is_it).map(|(node, ..)| *node).collect();
+        match found[..] {
+            [] => {
+                let known = gathered.members.iter().map(|(_, at, ..)| at.as_str());
+                let known: Vec<&str> = known.collect();
+                refused(format!(
+                    "no member has this address or id; the members are {}",
+                    known.join(", ")
+                ))
+            }
+            [one] => Ok(one),
+            // One that came back with an empty disk, while its former self is still a member.
+            _ => {
+                let ids: Vec<String> = found.iter().map(|node| format!("{node:016x}")).collect();
+                refused(format!(
+                    "{} members have this address: give the id of one, {}",
+                    ids.len(),
+                    ids.join(" or ")
+                ))
+            }
+        }
     }
 
-    fn gather(&self, asked: AdminRequest, operation: &str) -> Result<Gathered> {
+    /// What members reply; empty if none does.
+    fn ask(&self, asked: AdminRequest, operation: &str) -> Result<Vec<(NodeId, AdminReply)>> {
         own_thread::check(operation)?;
         let shared = self.shared();
         let pending = shared.ask_members(asked, expect::admin);
-        let mut replies = shared.wait_for(operation, "", pending)?;
+        shared.wait_for(operation, "", pending)
+    }
+
+    fn gather(&self, asked: AdminRequest, operation: &str) -> Result<Gathered> {
+        let mut replies = self.ask(asked, operation)?;
         if replies.is_empty() {
+            let shared = self.shared();
             return Err(Error::Timeout {
                 operation: operation.to_owned(),
                 waited: shared.limits.request_timeout,
@@ -499,7 +530,14 @@ impl Coordinator {
             }
             _ => true,
         });
-        Ok(Gathered { members, replies })
+        let refused = replies.iter().find_map(|(_, reply)| match reply {
+            AdminReply::Refused { reason } => Some(reason.clone()),
+            _ => None,
+        });
+        match refused.filter(|_| members.is_empty()) {
+            Some(reason) => Err(Error::Refused { operation: operation.to_owned(), reason }),
+            None => Ok(Gathered { members, replies }),
+        }
     }
 }
 
@@ -508,36 +546,49 @@ fn before(session: SessionId) -> Option<SessionId> {
     session.0.checked_sub(1).map(SessionId)
 }
 
-/// The sessions up to which all replies go, and whether there may be more.
-fn page_of(gathered: &Gathered) -> (Vec<SessionInfo>, bool) {
+/// Some sessions, and the id up to which these are all; `None` if there are no more.
+struct Page {
+    sessions: Vec<SessionInfo>,
+    end: Option<SessionId>,
+}
+
+/// The sessions up to which all replies go: those of the leader, or else of the furthest replica. One that lags
+/// still has some that have ended.
+fn page_of(gathered: &Gathered) -> Page {
     let pages = || {
         gathered.replies.iter().filter_map(|(node, reply)| match reply {
-            AdminReply::Sessions { sessions, more } => Some((*node, sessions, *more)),
+            AdminReply::Sessions { sessions, more, leads, zxid } => {
+                Some((*node, sessions, *more, (*leads, *zxid)))
+            }
             _ => None,
         })
     };
-    let ends = pages().filter(|(_, _, more)| *more);
-    let end = ends.filter_map(|(_, sessions, _)| sessions.last().map(|last| last.session)).min();
-    let mut infos: std::collections::BTreeMap<SessionId, SessionInfo> = Default::default();
-    for (from, sessions, _) in pages() {
-        for of in sessions.iter().filter(|of| end.is_none_or(|end| of.session <= end)) {
-            let info = infos.entry(of.session).or_insert_with(|| SessionInfo {
-                id: of.session,
-                owner: gathered.address(of.owner),
-                owner_id: format!("{:016x}", of.owner),
-                served_by: None,
-                timeout: Duration::from_millis(u64::from(of.timeout_ms)),
-                age: of.age,
-                renewed: None,
-                ephemerals: of.ephemerals,
-                watches: None,
-            });
-            info.renewed = info.renewed.or(of.renewed);
-            if of.watches.is_some() {
+    let ends = pages().filter(|(_, _, more, _)| *more);
+    let end = ends.filter_map(|(_, sessions, ..)| sessions.last().map(|last| last.session)).min();
+    let is_within = |of: &&SessionReport| end.is_none_or(|end| of.session <= end);
+    let Some((_, listed, ..)) = pages().max_by_key(|(.., order)| *order) else {
+        return Page { sessions: Vec::new(), end: None };
+    };
+    let of = |of: &SessionReport| SessionInfo {
+        id: of.session,
+        owner: gathered.address(of.owner),
+        owner_id: format!("{:016x}", of.owner),
+        served_by: None,
+        timeout: Duration::from_millis(u64::from(of.timeout_ms)),
+        age: of.age,
+        renewed: of.renewed,
+        ephemerals: of.ephemerals,
+        watches: None,
+    };
+    let listed = listed.iter().filter(is_within).map(|session| (session.session, of(session)));
+    let mut infos: BTreeMap<SessionId, SessionInfo> = listed.collect();
+    for (from, sessions, ..) in pages() {
+        for of in sessions.iter().filter(is_within) {
+            if let Some(info) = infos.get_mut(&of.session).filter(|_| of.watches.is_some()) {
                 info.watches = of.watches;
                 info.served_by = gathered.address(from).filter(|_| from != of.owner);
             }
         }
     }
-    (infos.into_values().collect(), end.is_some())
+    Page { sessions: infos.into_values().collect(), end }
 }

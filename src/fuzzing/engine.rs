@@ -332,7 +332,7 @@ impl<'a> World<'a> {
         let action = match self.choices.below(7) {
             6 => {
                 let piece = u32::from(self.choices.below(4));
-                return AdminRequest::Image { transfer: member, piece };
+                return AdminRequest::Image { of: 0, transfer: member, piece };
             }
             0 => return AdminRequest::Report,
             1 => return AdminRequest::Sessions { after: None },
@@ -341,7 +341,7 @@ impl<'a> World<'a> {
             4 => Action::Remove { member },
             _ => Action::Expire { session: self.session() },
         };
-        AdminRequest::Act { action, by: "somebody\n".to_owned() }
+        AdminRequest::Act { action, by: "somebody\n".to_owned(), again: false }
     }
 
     fn request(&mut self) -> Input {

@@ -411,7 +411,7 @@ mod tests {
         let replies = [
             AdminReply::Report(Box::new(report)),
             AdminReply::Members { members: vec![(Member::new(300, "host:1"), true)] },
-            AdminReply::Sessions { sessions: vec![session], more: true },
+            AdminReply::Sessions { sessions: vec![session], more: true, leads: true, zxid: 300 },
             AdminReply::Image {
                 bytes: Bytes::from_static(b"bytes"),
                 end: Some(ImageEnd { zxid: 300, hash: 1 << 63 }),
@@ -419,6 +419,7 @@ mod tests {
             AdminReply::Begun,
             AdminReply::Gone,
             AdminReply::Refused { reason: "reason".to_owned() },
+            AdminReply::NoLeader,
         ];
         replies.map(|reply| (300, reply)).to_vec()
     }
@@ -578,6 +579,7 @@ mod tests {
                     asked: AdminRequest::Act {
                         action: Action::Expire { session: SessionId(300) },
                         by: "somebody".to_owned(),
+                        again: false,
                     },
                 },
             ),

@@ -479,6 +479,7 @@ impl Node {
             self.effects.ended.extend(self.replica.watches.end_session(session));
         }
         self.local.stop(&error, &mut self.effects);
+        self.refuse_gathered(&error);
         self.replica.let_all_go("the member has stopped", &mut self.effects);
         self.effects.wake_at = Time::MAX;
         self.effects.stopped = Some(reason.clone());

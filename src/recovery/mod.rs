@@ -43,6 +43,9 @@ use crate::types::error::{Error, Result};
 use crate::types::serde_form::Millis;
 use crate::types::znode::Zxid;
 
+/// How many members a backup of a client may lose before it fails.
+const LOST_MAX: u32 = 3;
+
 /// A description of a backup.
 ///
 /// ```
@@ -137,13 +140,12 @@ impl Coordinator {
     /// all data and the sessions' passwords. Blocks as long as the writing takes, which delays
     /// nobody else.
     ///
-    /// A client writes a backup of the replica of the member that serves it, which it receives and has in
-    /// memory first. The member writes a line to its audit log.
+    /// A client writes a backup of the replica of a member, which it receives and has in memory first. If
+    /// that member is lost, it begins again with another one. The member writes a line to its audit log.
     ///
     /// # Errors
     /// [`Error::FileUnusable`]; [`Error::Stopped`]; [`Error::Timeout`] if the node does not
-    /// respond. On a client also [`Error::Refused`], if its member sends two backups already, or if it
-    /// changes to another member meanwhile: try again.
+    /// respond. On a client also [`Error::Refused`], if the member sends two backups already: try again.
     ///
     /// ```
     /// # let directory = tempfile::tempdir().unwrap();
@@ -188,24 +190,36 @@ impl Coordinator {
 }
 
 impl Coordinator {
-    /// The state of the member that serves this client.
+    /// The state of a member. If that one is lost, another one's, from its first piece on.
     fn received_state(&self) -> Result<State> {
+        let mut lost = 0;
+        loop {
+            match self.received_from_one() {
+                Err(Error::Timeout { .. }) if lost < LOST_MAX => lost += 1,
+                state => return state,
+            }
+        }
+    }
+
+    fn received_from_one(&self) -> Result<State> {
         let shared = self.shared();
         let failed = |reason: String| Error::Refused { operation: "a backup".to_owned(), reason };
         let transfer = entropy::number()?;
         let mut reader = ChunkReader::new();
+        let mut of = 0;
         for piece in 0.. {
-            let asked = AdminRequest::Image { transfer, piece };
+            let asked = AdminRequest::Image { of, transfer, piece };
             let pending = shared.ask_members(asked, expect::admin);
             let mut replies = shared.wait_for("a backup", "", pending)?;
-            match replies.pop().map(|(_, reply)| reply) {
-                Some(AdminReply::Image { bytes, end: None }) => {
-                    reader.push(&bytes).map_err(failed)?
+            match replies.pop() {
+                Some((node, AdminReply::Image { bytes, end: None })) => {
+                    of = node;
+                    reader.push(&bytes).map_err(failed)?;
                 }
-                Some(AdminReply::Image { end: Some(end), .. }) => {
+                Some((_, AdminReply::Image { end: Some(end), .. })) => {
                     return Ok(reader.finish(end.zxid, end.hash).map_err(failed)?.state());
                 }
-                Some(AdminReply::Refused { reason }) => return Err(failed(reason)),
+                Some((_, AdminReply::Refused { reason })) => return Err(failed(reason)),
                 _ => {
                     return Err(Error::Timeout {
                         operation: "a backup".to_owned(),

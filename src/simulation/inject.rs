@@ -187,14 +187,14 @@ impl World {
         let place = self.random.index(self.processes.len() + self.client_places().len());
         let coordinator = self.kernel.coordinators.borrow()[place].clone()?;
         let node = self.processes[self.random.index(self.processes.len())].member.node;
-        let act = |action| AdminRequest::Act { action, by: "an operator".to_owned() };
+        let act = |action| AdminRequest::Act { action, by: "an operator".to_owned(), again: false };
         let (transfer, piece) = (self.random.below(3), self.random.below(3) as u32);
         let asked = match self.random.index(7) {
             0 | 1 => act(Action::MoveLeader { to: node }),
             2 | 3 => act(Action::Remove { member: node }),
             4 => AdminRequest::Report,
             5 => AdminRequest::Sessions { after: None },
-            _ => AdminRequest::Image { transfer, piece },
+            _ => AdminRequest::Image { of: 0, transfer, piece },
         };
         let what = format!("at node {place}: {asked:?}");
         drop(coordinator.shared().ask_members(asked, expect::admin));

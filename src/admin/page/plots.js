@@ -79,7 +79,8 @@ class Spark {
   }
 
   get most() {
-    return Math.max(0, ...this.samples.filter((value) => value !== null));
+    const known = this.samples.filter((value) => value !== null);
+    return known.length ? Math.max(0, ...known) : null;
   }
 
   draw() {

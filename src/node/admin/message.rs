@@ -23,10 +23,11 @@ pub(crate) enum AdminRequest {
         #[serde(with = "LogForm")]
         after: Option<SessionId>,
     },
-    /// A piece of the asked member's state, by its number, in a transfer of this number.
-    Image { transfer: u64, piece: u32 },
-    /// For the leader alone.
-    Act { action: Action, by: String },
+    /// A piece of a member's state, by its number, in a transfer of this number. `of`: the member that
+    /// has sent the first piece, which has the others; 0: any.
+    Image { of: NodeId, transfer: u64, piece: u32 },
+    /// For the leader alone. `again`: it has replied that this has begun, and is asked how it stands.
+    Act { action: Action, by: String, again: bool },
 }
 
 /// What an operator has the leader do.
@@ -51,10 +52,12 @@ pub(crate) enum AdminReply {
     Members {
         members: Vec<(Member, bool)>,
     },
-    /// In the order of their ids. `more`: there are more behind them.
+    /// In the order of their ids. `more`: there are more behind them. `leads`: this is the leader's.
     Sessions {
         sessions: Vec<SessionReport>,
         more: bool,
+        leads: bool,
+        zxid: Zxid,
     },
     /// A piece of its state. The last one is empty, and has the end.
     Image {
@@ -69,6 +72,8 @@ pub(crate) enum AdminReply {
     Refused {
         reason: String,
     },
+    /// Nothing was done, since this member has no leader to ask, and is none.
+    NoLeader,
 }
 
 /// What all pieces of a state together make.

@@ -19,6 +19,7 @@ use crate::node::message::PeerMessage;
 use crate::node::query::Answer;
 use crate::node::sessions::audit;
 use crate::node::{Node, raft_leads};
+use crate::types::error::Error;
 use crate::types::membership::NodeId;
 use crate::types::znode::SessionId;
 use images::Images;
@@ -124,6 +125,10 @@ impl Node {
     }
 
     fn gather(&mut self, asker: Asker, asked: &AdminRequest) {
+        if self.administration.open.len() >= GATHERED_MAX {
+            let reason = format!("the member works on {GATHERED_MAX} such requests; try again");
+            return self.reply_to(asker, vec![(self.id, AdminReply::Refused { reason })]);
+        }
         let is_action = matches!(asked, AdminRequest::Act { .. });
         let targets: Vec<NodeId> = match is_action {
             true => vec![self.raw.raft.leader_id],
@@ -143,7 +148,7 @@ impl Node {
         let others = targets.into_iter().filter(|to| *to != self.id);
         let waiting: BTreeSet<NodeId> =
             others.filter(|to| self.versions.is_connected(*to)).collect();
-        if waiting.is_empty() || self.administration.open.len() >= GATHERED_MAX {
+        if waiting.is_empty() {
             return self.reply_to(asker, replies);
         }
         self.administration.last += 1;
@@ -155,6 +160,17 @@ impl Node {
         }
         let until = self.now.mono + PATIENCE;
         self.administration.open.insert(number, Gathered { asker, until, waiting, replies });
+    }
+
+    /// Replies to all that wait, since this member stops.
+    pub(in crate::node) fn refuse_gathered(&mut self, error: &Error) {
+        for gathered in std::mem::take(&mut self.administration.open).into_values() {
+            match gathered.asker {
+                Asker::User(request) => self.effects.reply(request, Err(error.clone())),
+                // It is asked no more, and another one is.
+                Asker::Peer { .. } => {}
+            }
+        }
     }
 
     fn reply_to(&mut self, asker: Asker, replies: Vec<(NodeId, AdminReply)>) {
@@ -172,7 +188,7 @@ impl Node {
         match asked {
             AdminRequest::Report => AdminReply::Report(Box::new(self.report())),
             AdminRequest::Sessions { after } => self.report_sessions(*after),
-            AdminRequest::Image { transfer, piece } => {
+            AdminRequest::Image { transfer, piece, .. } => {
                 if *piece == 0 {
                     let from = self.named(from);
                     tracing::info!(target: audit::TARGET, %from, "a client makes a backup");
@@ -180,9 +196,12 @@ impl Node {
                 let (of, now, machine) = ((from, *transfer), self.now.mono, &self.machine);
                 self.administration.images.piece(of, *piece, || machine.state(), now)
             }
-            AdminRequest::Act { action, by } => {
+            AdminRequest::Act { action, by, again } => {
                 let by: String = by.chars().filter(|c| !c.is_control()).take(NAME_MAX).collect();
                 let reply = self.act(action);
+                if *again && matches!(reply, AdminReply::Begun | AdminReply::NoLeader) {
+                    return reply;
+                }
                 tracing::info!(
                     target: audit::TARGET,
                     ?action,
@@ -247,16 +266,15 @@ impl Node {
             }
         });
         let first = first.collect();
-        AdminReply::Sessions { sessions: first, more: sessions.next().is_some() }
+        let more = sessions.next().is_some();
+        let leads = self.leading.as_ref().is_some_and(|leading| leading.serves());
+        AdminReply::Sessions { sessions: first, more, leads, zxid: self.machine.zxid() }
     }
 
     /// Begins what an operator asks of the leader, or says why not.
     fn act(&mut self, action: &Action) -> AdminReply {
-        let refused = |reason: &str| AdminReply::Refused { reason: reason.to_owned() };
         if leader::serving(&mut self.leading).is_none() || !raft_leads(&self.raw) {
-            return refused(
-                "there is no leader now that could do it; try again, or look at `status`",
-            );
+            return AdminReply::NoLeader;
         }
         match *action {
             Action::MoveLeader { to } => self.move_leader(to),
@@ -282,7 +300,7 @@ impl Node {
         if !self.is_member(to) {
             return refused("it is not a member");
         }
-        if !self.is_voter(to) {
+        if !self.raw.store().conf_state().voters.contains(&to) {
             return refused("it has no vote, and only voters can lead");
         }
         if !self.answers(to) {

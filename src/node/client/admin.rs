@@ -1,5 +1,9 @@
 //! Reports and an operator's actions, for the users of a client: any member that it is connected with passes
 //! them on, whether it serves the client or not.
+//!
+//! A member that is cut off from most others replies, too, and what it replies is not what the cluster
+//! does. So a reply is complete if most voters have a part in it. Otherwise all members are asked, and
+//! the client connects with them for that.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -9,11 +13,12 @@ use crate::node::admin;
 use crate::node::admin::message::{AdminReply, AdminRequest};
 use crate::node::io::RequestId;
 use crate::node::query::Answer;
+use crate::types::error::Error;
 use crate::types::membership::NodeId;
 
-/// After how long another member is asked. The first may wait for others itself.
+/// After how long other members are asked. The first may wait for others itself.
 const NEXT_AFTER: Duration = admin::PATIENCE.saturating_mul(2);
-/// After how long there is no answer.
+/// After how long there is no complete answer.
 const GIVEN_UP_AFTER: Duration = NEXT_AFTER.saturating_mul(2);
 
 /// The requests that are not answered yet, by their numbers.
@@ -27,18 +32,78 @@ pub(super) struct Administration {
 struct Asked {
     request: RequestId,
     asked: AdminRequest,
+    /// When the first member has had its time, and all are asked.
+    all_at: Time,
     until: Time,
-    /// Who is asked now, and until when.
-    at: Option<(NodeId, Time)>,
     /// Who was asked.
     tried: BTreeSet<NodeId>,
+    replies: Vec<(NodeId, AdminReply)>,
+}
+
+impl Asked {
+    /// The member that alone can answer.
+    fn only(&self) -> Option<NodeId> {
+        match self.asked {
+            AdminRequest::Image { of, .. } => Some(of).filter(|of| *of != 0),
+            _ => None,
+        }
+    }
+
+    /// Whether every member may be asked.
+    fn asks_all(&self, now: Time) -> bool {
+        let is_image = matches!(self.asked, AdminRequest::Image { .. });
+        !is_image && (now >= self.all_at || !self.replies.is_empty())
+    }
+
+    /// Takes in what one member has gathered.
+    fn merge(&mut self, mut more: Vec<(NodeId, AdminReply)>) {
+        // Who has reached more members also has the better list of them.
+        if more.len() > self.replies.len() {
+            std::mem::swap(&mut more, &mut self.replies);
+        }
+        let is_list = |reply: &AdminReply| matches!(reply, AdminReply::Members { .. });
+        for (node, reply) in more {
+            let has = |(of, other): &(NodeId, AdminReply)| *of == node && !is_list(other);
+            if !is_list(&reply) && !self.replies.iter().any(has) {
+                self.replies.push((node, reply));
+            }
+        }
+    }
+
+    /// Whether the replies are those of most voters, or of the one that was to act.
+    fn is_complete(&self) -> bool {
+        if !matches!(self.asked, AdminRequest::Report | AdminRequest::Sessions { .. }) {
+            return self.replies.iter().any(|(_, reply)| !matches!(reply, AdminReply::NoLeader));
+        }
+        let (mut voters, mut replied) = (BTreeSet::new(), BTreeSet::new());
+        for (node, reply) in &self.replies {
+            match reply {
+                AdminReply::Members { members } => {
+                    let votes = members.iter().filter(|(_, votes)| *votes);
+                    voters.extend(votes.map(|(member, _)| member.node));
+                }
+                AdminReply::Report(_) | AdminReply::Sessions { .. } => {
+                    replied.insert(*node);
+                }
+                _ => {}
+            }
+        }
+        2 * voters.intersection(&replied).count() > voters.len()
+    }
 }
 
 impl Client {
     pub(super) fn admin_asked(&mut self, request: RequestId, asked: AdminRequest) {
         self.administration.last += 1;
-        let (number, until) = (self.administration.last, self.now.mono + GIVEN_UP_AFTER);
-        let asked = Asked { request, asked, until, at: None, tried: BTreeSet::new() };
+        let (number, now) = (self.administration.last, self.now.mono);
+        let asked = Asked {
+            request,
+            asked,
+            all_at: now + NEXT_AFTER,
+            until: now + GIVEN_UP_AFTER,
+            tried: BTreeSet::new(),
+            replies: Vec::new(),
+        };
         self.administration.open.insert(number, asked);
     }
 
@@ -48,49 +113,79 @@ impl Client {
         number: u64,
         replies: Vec<(NodeId, AdminReply)>,
     ) {
-        let open = &mut self.administration.open;
-        if open.get(&number).is_some_and(|asked| asked.tried.contains(&from))
-            && let Some(asked) = open.remove(&number)
-        {
-            self.effects.reply(asked.request, Ok(Answer::Admin(replies)));
+        let now = self.now.mono;
+        let Some(asked) = self.administration.open.get_mut(&number) else { return };
+        if !asked.tried.contains(&from) {
+            return;
+        }
+        asked.merge(replies);
+        if asked.is_complete() {
+            asked.until = now;
+        } else if now < asked.all_at {
+            // The others have as long as the first.
+            asked.all_at = now;
+            asked.until = asked.until.min(now + NEXT_AFTER);
         }
     }
 
-    /// Sends what was not sent yet, or in vain, and ends what has waited for too long.
+    /// The members that it is to be connected with, so that they can be asked.
+    pub(super) fn asked_members(&self) -> BTreeSet<NodeId> {
+        let mut wanted = BTreeSet::new();
+        for asked in self.administration.open.values() {
+            wanted.extend(asked.only());
+            if asked.asks_all(self.now.mono) {
+                wanted.extend(self.roster.keys());
+            }
+        }
+        wanted
+    }
+
+    /// Ends what is complete or has waited for too long, and sends what was not sent yet, or in vain.
     pub(super) fn send_admin_requests(&mut self) {
         if self.administration.open.is_empty() {
             return;
         }
         let now = self.now.mono;
+        let over = self.administration.open.iter().filter(|(_, asked)| asked.until <= now);
+        let over: Vec<u64> = over.map(|(number, _)| *number).collect();
+        for number in over {
+            self.choice.is_due = true;
+            if let Some(asked) = self.administration.open.remove(&number) {
+                self.effects.reply(asked.request, Ok(Answer::Admin(asked.replies)));
+            }
+        }
         let up = self.members.iter().filter(|(_, of)| of.is_up).map(|(node, _)| *node);
         // Who serves it knows most.
         let members: Vec<NodeId> = self.member().into_iter().chain(up).collect();
-        let mut over = Vec::new();
         for (number, asked) in &mut self.administration.open {
-            if asked.until <= now {
-                over.push(*number);
-                continue;
+            let mut untried: Vec<NodeId> = match asked.only() {
+                Some(only) => vec![only],
+                None => members.clone(),
+            };
+            untried.retain(|node| members.contains(node) && !asked.tried.contains(node));
+            let waits = asked.tried.iter().any(|node| members.contains(node));
+            if !asked.asks_all(now) {
+                untried.truncate(if waits { 0 } else { 1 });
             }
-            if asked.at.is_some_and(|(node, until)| now < until && members.contains(&node)) {
-                continue;
-            }
-            let next = members.iter().copied().find(|node| !asked.tried.contains(node));
-            asked.at = next.map(|node| (node, now + NEXT_AFTER));
-            if let Some(node) = next {
-                asked.tried.insert(node);
-                let message = PeerMessage::AdminRequest {
-                    number: *number,
-                    cluster: self.cluster,
-                    relay: true,
-                    asked: asked.asked.clone(),
-                };
-                self.effects.messages.push((node, message));
+            for node in untried {
+                if asked.tried.insert(node) {
+                    let message = PeerMessage::AdminRequest {
+                        number: *number,
+                        cluster: self.cluster,
+                        relay: true,
+                        asked: asked.asked.clone(),
+                    };
+                    self.effects.messages.push((node, message));
+                }
             }
         }
-        for number in over {
-            if let Some(asked) = self.administration.open.remove(&number) {
-                self.effects.reply(asked.request, Ok(Answer::Admin(Vec::new())));
-            }
+        self.choice.is_due |= !self.asked_members().is_empty();
+    }
+
+    /// Ends all of them, since the client stops.
+    pub(super) fn refuse_administration(&mut self, error: &Error) {
+        for (_, asked) in std::mem::take(&mut self.administration.open) {
+            self.effects.reply(asked.request, Err(error.clone()));
         }
     }
 }

@@ -28,7 +28,8 @@ use crate::node::mixed;
 use crate::planted::{Bug, planted, unless};
 use crate::types::membership::NodeId;
 
-/// How many members a client is connected with once it knows the members.
+/// How many members a client is connected with once it knows the members, but while it asks all of them
+/// for reports.
 const CONNECTED_MAX: usize = 2;
 /// Within what time a client that is served replaces its spare.
 const SPARE_WITHIN: Duration = Duration::from_secs(10);
@@ -184,11 +185,16 @@ impl Client {
             return self.choose();
         }
         let is_calm = self.attached.as_ref().is_some_and(|of| of.serves && !of.is_leaderless());
-        let wanted = match attached.filter(|_| is_calm) {
+        let mut wanted = match attached.filter(|_| is_calm) {
             _ if planted(Bug::ClientDialsAll) => ranked.clone(),
             Some(member) => self.keep_or_improve(member, &ranked),
             None => self.find(attached, &ranked),
         };
+        for node in self.asked_members() {
+            if ranked.contains(&node) && !wanted.contains(&node) {
+                wanted.push(node);
+            }
+        }
         let beats = self.config.heartbeat * SEEK_BEATS;
         let seeks = match self.member() {
             Some(_) => {

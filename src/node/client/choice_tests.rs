@@ -5,8 +5,11 @@ use std::time::Duration;
 
 use super::{Client, ClientConfig};
 use crate::node::TimeoutBounds;
+use crate::node::admin::message::{AdminReply, AdminRequest};
 use crate::node::client_message::{Elsewhere, FromClient, ToClient, UpTo};
-use crate::node::io::{Availability, Dial, Effects, Input, Now, Problem, Time};
+use crate::node::io::{
+    Availability, ClientRequest, Dial, Effects, Input, Now, Problem, RequestId, Time,
+};
 use crate::node::message::PeerMessage;
 use crate::node::tests::harness::{HEARTBEAT, TICK};
 use crate::types::membership::{Member, NodeId};
@@ -32,6 +35,8 @@ struct Seat {
     /// Whom it has attached to, in order, and who was told that it goes.
     attached: Vec<NodeId>,
     left: Vec<NodeId>,
+    /// Whom it has asked for reports, and the number of the request.
+    asked: Vec<(NodeId, u64)>,
 }
 
 impl Seat {
@@ -56,8 +61,8 @@ impl Seat {
         let (dial, up) = (Dial::seeking(), BTreeSet::new());
         let learners = learners.into_iter().collect();
         let (dead, full, sent) = (Vec::new(), Vec::new(), BTreeMap::new());
-        let (attached, left, leader) = (Vec::new(), Vec::new(), 1);
-        Seat { client, now, learners, leader, dial, up, dead, full, sent, attached, left }
+        let (attached, left, asked, leader) = (Vec::new(), Vec::new(), Vec::new(), 1);
+        Seat { client, now, learners, leader, dial, up, dead, full, sent, attached, left, asked }
     }
 
     fn members(&self) -> (Vec<Member>, Availability) {
@@ -84,6 +89,10 @@ impl Seat {
         let Effects { messages, dial, .. } = self.client.step(self.now, inputs);
         let mut answers = Vec::new();
         for (to, message) in messages {
+            if let PeerMessage::AdminRequest { number, .. } = message {
+                self.asked.push((to, number));
+                continue;
+            }
             let PeerMessage::FromClient { attachment, number, messages, .. } = message else {
                 panic!("{message:?}");
             };
@@ -98,7 +107,7 @@ impl Seat {
             }
         }
         self.dial = dial.unwrap_or_else(|| self.dial.clone());
-        assert!(self.dial.members.len() <= 2, "{:?}", self.dial);
+        assert!(self.dial.members.len() <= 2 || !self.asked.is_empty(), "{:?}", self.dial);
         if !answers.is_empty() {
             self.step(answers);
         }
@@ -196,6 +205,27 @@ fn a_new_leader_loses_its_clients_one_after_the_other() {
     let most = left.windows(2).map(|two| two[0].saturating_sub(two[1])).max();
     assert!(most < Some(before / 2), "{left:?}");
     assert_eq!(left.last(), Some(&0), "{left:?}");
+}
+
+/// Its member may be one that most others do not reach.
+#[test]
+fn it_is_connected_with_all_members_while_it_asks_all() {
+    let mut seat = Seat::new(100, LEARNERS, 1);
+    seat.wait(MINUTE / 5);
+    let (home, dialled) = (seat.client.member().unwrap(), seat.dialled());
+    let request = RequestId(1);
+    seat.step(vec![Input::Client(ClientRequest::Admin { request, asked: AdminRequest::Report })]);
+    let (asked, number) = seat.asked[0];
+    assert_eq!((asked, seat.asked.len()), (home, 1));
+    let reply = PeerMessage::AdminReply { number, replies: vec![(home, AdminReply::NoLeader)] };
+    seat.step(vec![Input::Peer { from: home, message: reply }]);
+    seat.wait(MINUTE / 60);
+    assert_eq!(seat.dialled().len(), 9);
+    let asked: BTreeSet<NodeId> = seat.asked.iter().map(|(node, _)| *node).collect();
+    assert_eq!((asked.len(), seat.asked.len()), (9, 9), "each of them once");
+    seat.wait(MINUTE / 10);
+    seat.asked.clear();
+    assert_eq!((seat.client.member(), seat.dialled().len()), (Some(home), dialled.len()));
 }
 
 #[test]

@@ -17,6 +17,8 @@
 //! to the cluster that served it first, whoever answers at its addresses later.
 
 mod admin;
+#[cfg(test)]
+mod admin_tests;
 mod attach;
 mod calls;
 mod choice;
@@ -453,6 +455,7 @@ impl Client {
         }
         let error = Error::Stopped { reason: reason.clone() };
         self.local.stop(&error, &mut self.effects);
+        self.refuse_administration(&error);
         for (_, call) in std::mem::take(&mut self.calls) {
             self.effects.reply(call.request, Err(error.clone()));
         }

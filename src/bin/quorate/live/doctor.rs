@@ -41,7 +41,14 @@ impl Finding {
 pub(super) fn run(cluster: &Cluster) -> Result<Exit> {
     let coordinator = cluster.coordinator()?;
     let members = reports(cluster, &coordinator)?;
-    let findings = examine(&members, &coordinator.sessions()?);
+    let sessions = coordinator.sessions();
+    let mut findings = examine(&members, sessions.as_deref().unwrap_or_default());
+    if let Err(error) = &sessions {
+        findings.push(Finding::new(
+            format!("The sessions cannot be listed: {error}."),
+            "Look again when what is above is mended.",
+        ));
+    }
     let mut text = String::new();
     for Finding { wrong, advice } in &findings {
         let _ = writeln!(text, "- {wrong}\n  {advice}");
@@ -103,7 +110,13 @@ fn examine(members: &[MemberReport], sessions: &[SessionInfo]) -> Vec<Finding> {
                     member.address
                 ),
             )),
-            Some(state) => examine_member(member, state, &mut findings),
+            Some(state) => {
+                // Without a leader nobody is level.
+                if leader.is_some() {
+                    examine_lag(member, state, &mut findings);
+                }
+                examine_member(member, state, &mut findings);
+            }
         }
     }
     let mut versions: Vec<u16> =
@@ -127,17 +140,28 @@ fn examine(members: &[MemberReport], sessions: &[SessionInfo]) -> Vec<Finding> {
     findings
 }
 
+fn examine_lag(member: &MemberReport, state: &MemberState, findings: &mut Vec<Finding>) {
+    let is_far = member.lag.is_some_and(|lag| lag > LAG);
+    let is_old = state.stale_by.is_some_and(|stale| stale > STALE);
+    if is_far || is_old {
+        let lacks = match member.lag {
+            Some(lag) => format!("it lacks {lag} entries"),
+            None => "it lacks entries".to_owned(),
+        };
+        let level = match state.stale_by {
+            Some(stale) => format!("was level {} ago", duration(stale)),
+            None => "has not been level since it started".to_owned(),
+        };
+        findings.push(Finding::new(
+            format!("{} lags: {lacks}, and {level}.", member.address),
+            "It catches up by itself if its disk, its processor and its network can: look at them.",
+        ));
+    }
+}
+
 fn examine_member(member: &MemberReport, state: &MemberState, findings: &mut Vec<Finding>) {
     let address = &member.address;
     let mut found = |wrong: String, advice: &str| findings.push(Finding::new(wrong, advice));
-    let lag = member.lag.unwrap_or(0);
-    if lag > LAG || state.stale_by.is_some_and(|stale| stale > STALE) {
-        let stale = state.stale_by.map_or_else(|| "for ever".to_owned(), duration);
-        found(
-            format!("{address} lags: it lacks {lag} entries, and was level {stale} ago."),
-            "It catches up by itself if its disk, its processor and its network can: look at them.",
-        );
-    }
     if let Some(sync) = state.disk_sync
         && (sync.p50 > SLOW_SYNCS.0 || (sync.count >= SYNCS && sync.p99 > SLOW_SYNCS.1))
     {
@@ -207,6 +231,37 @@ mod tests {
     #[test]
     fn a_healthy_cluster_has_nothing_wrong() {
         assert_eq!(found(|_| ()), [""; 0]);
+    }
+
+    #[test]
+    fn a_lagging_member_is_found_if_somebody_leads() {
+        let cluster = Cluster::new(3);
+        cluster.node(0).session().sync().expect("it has a quorum");
+        let mut members = cluster.node(0).reports().expect("all report");
+        let at = members.iter().position(|member| member.role == Role::Voter).expect("two follow");
+        for state in members.iter_mut().filter_map(|of| of.state.as_mut()) {
+            state.stale_by = Some(Duration::ZERO);
+            state.disk_sync = None;
+        }
+        members[at].lag = Some(5000);
+        members[at].state.as_mut().expect("all report").stale_by = None;
+        let lag = |members: &[MemberReport]| -> Vec<String> {
+            examine(members, &[])
+                .into_iter()
+                .map(|of| of.wrong)
+                .filter(|of| of.contains("lags"))
+                .collect()
+        };
+        let expected = format!(
+            "{} lags: it lacks 5000 entries, and has not been level since it started.",
+            members[at].address
+        );
+        assert_eq!(lag(&members), [expected]);
+        for member in &mut members {
+            (member.role, member.lag) = (Role::Voter, None);
+            member.state.as_mut().expect("all report").stale_by = Some(Duration::from_secs(60));
+        }
+        assert_eq!(lag(&members), [""; 0]);
     }
 
     #[test]

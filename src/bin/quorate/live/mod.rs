@@ -30,7 +30,7 @@ pub(crate) struct Cluster {
     #[arg(long, env = "QUORATE_AUTH", hide_env_values = true, value_name = "SCHEME:CREDENTIALS")]
     auth: Vec<String>,
     /// For how many seconds to wait for the cluster, and then for each answer.
-    #[arg(long, default_value_t = 10)]
+    #[arg(long, default_value_t = 10, value_parser = clap::value_parser!(u64).range(1..=86_400))]
     timeout: u64,
     /// Prints JSON.
     #[arg(long)]

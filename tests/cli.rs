@@ -46,6 +46,9 @@ fn a_cluster_is_inspected_backed_up_restored_and_recovered() {
     assert_eq!(code, 1);
     assert!(told.contains("6 znodes") && error.contains("no such directory"), "{told}{error}");
 
+    let (code, json, _) = quorate(&["verify", "--json", &backup]);
+    let json: serde_json::Value = serde_json::from_str(&json).unwrap();
+    assert_eq!((code, json["znodes"].is_u64()), (0, true), "{json}");
     let (code, told, _) = quorate(&["verify", &backup]);
     assert_eq!(code, 0);
     assert!(told.contains("5 znodes"), "{told}");
@@ -69,6 +72,10 @@ fn a_cluster_is_inspected_backed_up_restored_and_recovered() {
 
     let identity = || fs::read(Path::new(&data).join("IDENTITY")).unwrap();
     let before = identity();
+    let (code, json, said) = quorate(&["recover", "--json", &data]);
+    let json: serde_json::Value = serde_json::from_str(&json).unwrap();
+    assert_eq!((code, json["best"]["dir"].as_str()), (0, Some(data.as_str())), "{json}");
+    assert!(said.contains("nothing was written"), "{said}");
     let (code, told, _) = quorate(&["recover", &data]);
     assert_eq!(code, 0);
     assert!(told.contains("nothing was written"), "{told}");

@@ -11,8 +11,12 @@ use once_cell::sync::OnceCell;
 use crate::api::coordinator::Coordinator;
 use crate::recovery::Backup;
 use crate::runtime::entropy;
+use crate::storage::space;
 use crate::types::error::{Error, Result};
 
+/// The room that is left for the log, and what a znode takes in a backup besides its path and data, about.
+const ROOM: u64 = 64 << 20;
+const ZNODE_BYTES: u64 = 32;
 /// How much of it is read at once.
 const PIECE_BYTES: u64 = 64 << 10;
 
@@ -53,6 +57,26 @@ fn clear(directory: &Path, own: &str) {
     }
 }
 
+/// A backup must not take the room that the log and the next checkpoint need.
+fn has_room(coordinator: &Coordinator, directory: &Path) -> Result<()> {
+    let metrics = coordinator.metrics();
+    let (data, znodes) = (metrics.znode_bytes.unwrap_or(0), metrics.znodes.unwrap_or(0));
+    let bytes = data.saturating_add(znodes.saturating_mul(ZNODE_BYTES));
+    match space(directory) {
+        Some(space) if space.free < bytes.saturating_mul(3).saturating_add(ROOM) => {
+            Err(Error::FileUnusable {
+                file: directory.to_owned(),
+                reason: format!(
+                    "a backup of {bytes} bytes would leave too little room on a disk with {} bytes: make room, \
+                     or take it with `quorate backup` on another machine",
+                    space.free
+                ),
+            })
+        }
+        _ => Ok(()),
+    }
+}
+
 /// A backup that was written. Its fields are dropped in this order.
 #[derive(Debug)]
 pub(super) struct Spool {
@@ -82,6 +106,7 @@ impl Spool {
             }
             None => std::env::temp_dir(),
         };
+        has_room(coordinator, &directory)?;
         let path = Temporary(directory.join(format!("{own}{:016x}", entropy::number()?)));
         let backup = coordinator.backup(&path.0)?;
         let unusable = |error: io::Error| Error::FileUnusable {

@@ -277,7 +277,7 @@ pub(super) fn refusal(error: &Error) -> Response {
         Error::NeedsReplica { .. } | Error::Unsupported { .. } => 501,
         Error::Busy { .. } | Error::Stopped { .. } => 503,
         Error::Timeout { .. } | Error::OutcomeUnknown { .. } => 504,
-        Error::QuotaExceeded { .. } => 507,
+        Error::QuotaExceeded { .. } | Error::DiskLow { .. } => 507,
         error if error.is_session_lost() => 503,
         _ => 500,
     };

@@ -288,8 +288,9 @@ impl Builder {
     /// The disk of this instance counts as nearly full while its data directory's file system has room for
     /// fewer bytes than this, and then until it has room for half as many again. 0 switches that off.
     ///
-    /// By default it is twice the size of the last checkpoint and 64 MiB more, but of a small file
-    /// system not more than an eighth instead of the 64 MiB. The room is measured once a second, on
+    /// By default it is twice the size of the state and 64 MiB more, but of a small file system not
+    /// more than an eighth instead of the 64 MiB. A checkpoint that is written may use what is kept for it,
+    /// and 32 MiB more are enough to end it. The room is measured once a second, on
     /// Linux and Android only.
     ///
     /// While the voters that have room are a majority, writes go on, and one of them leads. Otherwise

@@ -129,6 +129,12 @@ impl State {
             .wrapping_add(self.tombstones.hash())
     }
 
+    /// How many bytes an image of it takes, about.
+    pub(crate) fn bytes(&self) -> u64 {
+        const ZNODE_BYTES: u64 = 32;
+        self.tree.bytes() + ZNODE_BYTES * (self.tree.len() + self.sessions.len()) as u64
+    }
+
     /// All sessions, in the order of their ids.
     pub(crate) fn sessions(&self) -> impl Iterator<Item = (SessionId, &SessionRecord)> {
         self.sessions.iter()
@@ -235,6 +241,11 @@ impl Machine {
 
     pub(crate) fn state(&self) -> State {
         self.state.clone()
+    }
+
+    /// How many bytes an image of the state takes, about.
+    pub(crate) fn bytes(&self) -> u64 {
+        self.state.bytes()
     }
 
     /// The changes since the last call. They grow with the number of znodes written, so this must

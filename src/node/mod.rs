@@ -299,7 +299,7 @@ impl Node {
             Input::CheckpointDone { index, bytes } => {
                 let took = self.now.mono.saturating_sub(self.persistence.checkpoint_at());
                 tracing::info!(node = %self.named(self.id), index, bytes, ?took, "a checkpoint");
-                self.persistence.checkpoint_done(index, bytes);
+                self.persistence.checkpoint_done(index, bytes, self.now.mono);
             }
             Input::Read { from, entries } => self.take_read(from, &entries),
             Input::Built { transfer, machine } => self.take_built(transfer, machine)?,
@@ -372,6 +372,7 @@ impl Node {
         }
         self.end_gathered();
         self.send_membership_requests();
+        self.judge_room();
         self.report_room();
         self.keep_members();
         self.replica.drop_silent_clients(now, self.config.tick, &mut self.effects);

@@ -27,15 +27,19 @@ use crate::types::membership::{MEMBERS_MAX, NodeId};
 /// to come, or this share of a small file system.
 const ROOM: u64 = 64 << 20;
 const ROOM_SHARE: u64 = 8;
-/// How many times the last checkpoint fits into the room: a new one is written beside the old one, and
-/// sled takes more than what is in it.
+/// How many times the state fits into the room: a new checkpoint is written beside the old one, and sled
+/// takes more than what is in it.
 const CHECKPOINTS: u64 = 2;
+/// A state that is half as large as in the last checkpoint, and so many bytes smaller, is worth another one
+/// on a disk with little room.
+const SHRUNK_BY: u64 = 8 << 20;
 
 /// The room on this member's disk, and what the leader last reported of all disks.
 #[derive(Debug, Default)]
 pub(super) struct Room {
-    /// How much there is; `None`: not known.
+    /// How much there is, and the size of the file system; `None`: not known.
     free: Option<u64>,
+    total: u64,
     is_low: bool,
     /// The term in which the leader was last sent a report, when the next one is due, and whether
     /// that one must be sent.
@@ -78,21 +82,57 @@ impl Room {
     }
 }
 
-/// Below how many bytes of room a disk counts as nearly full.
-fn watermark(set: Option<u64>, state_bytes: u64, total: u64) -> u64 {
-    let by_size = || ROOM.min(total / ROOM_SHARE) + state_bytes.saturating_mul(CHECKPOINTS);
-    set.unwrap_or_else(by_size)
+/// The bytes that a disk needs to have free.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Watermark {
+    /// For the log, and for the next checkpoint.
+    log: u64,
+    checkpoint: u64,
+}
+
+impl Watermark {
+    fn of(set: Option<u64>, state_bytes: u64, total: u64) -> Watermark {
+        match set {
+            Some(log) => Watermark { log, checkpoint: 0 },
+            None => Watermark {
+                log: ROOM.min(total / ROOM_SHARE),
+                checkpoint: state_bytes.saturating_mul(CHECKPOINTS),
+            },
+        }
+    }
+
+    /// Below how many bytes the disk counts as nearly full. `was_low`: so that it does not end and begin
+    /// with every file that comes and goes. `is_used`: the next checkpoint is written now, and takes the
+    /// room that was kept for it.
+    fn bytes(self, was_low: bool, is_used: bool) -> u64 {
+        let slack = if was_low { self.log / 2 } else { 0 };
+        let checkpoint = if is_used && !was_low { 0 } else { self.checkpoint };
+        self.log.saturating_add(slack).saturating_add(checkpoint)
+    }
 }
 
 impl Node {
     /// The host has measured the room on the disk.
     pub(super) fn take_disk_space(&mut self, free: u64, total: u64) {
-        let below = watermark(self.config.disk_low, self.persistence.state_bytes(), total);
+        (self.room.free, self.room.total) = (Some(free), total);
+        self.judge_room();
+    }
+
+    /// Whether a checkpoint would make room.
+    pub(super) fn has_shrunk(&self) -> bool {
+        let now = self.machine.bytes().saturating_mul(2);
+        now.saturating_add(SHRUNK_BY) < self.persistence.checkpoint_image()
+    }
+
+    /// Decides whether the disk counts as nearly full.
+    pub(super) fn judge_room(&mut self) {
+        let is_used = self.persistence.has_two_checkpoints(self.now.mono);
+        let state_bytes = self.machine.bytes();
         let room = &mut self.room;
-        room.free = Some(free);
-        // So that it does not end and begin with every file that comes and goes.
-        let enough = if room.is_low { below.saturating_add(below / 2) } else { below };
-        let is_low = free < enough;
+        let Some(free) = room.free else { return };
+        let watermark = Watermark::of(self.config.disk_low, state_bytes, room.total);
+        let below = watermark.bytes(room.is_low, is_used);
+        let is_low = free < below;
         if is_low == room.is_low {
             return;
         }
@@ -229,10 +269,24 @@ mod tests {
     #[test]
     fn a_small_disk_needs_less_room_and_a_large_state_more() {
         const GIB: u64 = 1 << 30;
-        assert_eq!(watermark(None, 0, 100 * GIB), ROOM);
-        assert_eq!(watermark(None, 0, 16 << 20), 2 << 20);
-        assert_eq!(watermark(None, GIB, 100 * GIB), ROOM + 2 * GIB);
-        assert_eq!(watermark(Some(0), GIB, 100 * GIB), 0, "switched off");
-        assert_eq!(watermark(Some(7), GIB, 100 * GIB), 7);
+        let below = |set, state, total| Watermark::of(set, state, total).bytes(false, false);
+        assert_eq!(below(None, 0, 100 * GIB), ROOM);
+        assert_eq!(below(None, 0, 16 << 20), 2 << 20);
+        assert_eq!(below(None, GIB, 100 * GIB), ROOM + 2 * GIB);
+        assert_eq!(below(Some(0), GIB, 100 * GIB), 0, "switched off");
+        assert_eq!(below(Some(7), GIB, 100 * GIB), 7);
+    }
+
+    /// A disk with room for what it is to have room for counted as full for ever once it was used.
+    #[test]
+    fn a_checkpoint_may_take_the_room_that_is_kept_for_it() {
+        const GIB: u64 = 1 << 30;
+        let of = Watermark::of(None, GIB, 100 * GIB);
+        let free = 2 * GIB + ROOM + 1;
+        assert!(free >= of.bytes(false, false));
+        assert!(free - GIB >= of.bytes(false, true), "while it is written");
+        assert!(free - GIB < of.bytes(false, false));
+        let again = free + ROOM / 2;
+        assert!(again >= of.bytes(true, false), "the slack is the log's alone");
     }
 }

@@ -13,6 +13,7 @@ use std::future::{Future, poll_fn};
 use std::pin::pin;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::Poll;
+use std::time::Duration;
 
 pub use self::handle::EphemeralHandle;
 use self::handle::{PendingCreate, ZnodeState, register};
@@ -28,6 +29,9 @@ use crate::runtime::pending::block_on;
 use crate::types::error::{Error, Result};
 use crate::types::path;
 use crate::types::znode::CreateMode;
+
+/// After how long a write is tried again that was refused since disks are nearly full.
+const ROOM_PAUSE: Duration = Duration::from_secs(1);
 
 /// Never locked; the mutex only makes a borrow of it `Send`.
 type Sessions = Mutex<Box<dyn FnMut() -> Result<Session> + Send>>;
@@ -324,6 +328,8 @@ async fn follow(ephemeral: &OwnedEphemeral) -> Result<Option<Watch>> {
 async fn recover(session: &Session, error: Error) -> Result<()> {
     match error {
         Error::Busy { .. } => session.nonblocking().sleep(session.shared().limits.tick).await,
+        // Somebody has to make room.
+        Error::DiskLow { .. } => session.nonblocking().sleep(ROOM_PAUSE).await,
         error => Err(error),
     }
 }

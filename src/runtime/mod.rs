@@ -131,7 +131,7 @@ mod tests {
             let mut store = open();
             store.load(&mut |_| Ok(())).unwrap();
             let mut writer = store.checkpointer().unwrap();
-            writer.begin(true).unwrap();
+            writer.begin(true, 0).unwrap();
             writer.put_chunk(chunk).unwrap();
             writer.finish().unwrap();
             store.commit_checkpoint(&meta, LogAfter::From(2)).unwrap();

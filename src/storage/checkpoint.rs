@@ -21,6 +21,9 @@ use super::{CheckpointKind, Checkpointer, Result, StorageError};
 
 /// A database may be this many times as long as its live content.
 const FILE_BYTES_FACTOR: u64 = 4;
+/// If it is not known how large a full image was meant to be, it is replaced by one of a quarter if that
+/// saves so many bytes.
+const SHRUNK_BY: u64 = 8 << 20;
 /// The number of the first part in each generation: the full image.
 pub(super) const FIRST_PART: u64 = 1;
 
@@ -38,6 +41,9 @@ pub(super) struct Checkpoints {
     /// Parts that were begun and never committed.
     stale: Vec<u64>,
     pending: Option<Pending>,
+    /// How many bytes the full image was to take, by the same measure as the next one; `None` if it
+    /// was there when the store was opened.
+    base_bytes: Option<u64>,
     /// How far the chunks are verified in this round: the place of the part, and the chunk.
     verified: (usize, u32),
     /// The generation is not what was written: the next checkpoint is a full image.
@@ -50,6 +56,8 @@ struct Pending {
     /// The new generation of a full checkpoint. A delta is written to the current one.
     target: Option<Generation>,
     part: CheckpointPart,
+    /// How many bytes the state takes, about.
+    bytes: u64,
     is_finished: bool,
 }
 
@@ -82,6 +90,7 @@ impl Checkpoints {
             generation,
             parts,
             pending: None,
+            base_bytes: None,
             verified: (0, 0),
             is_damaged: false,
         })
@@ -91,24 +100,26 @@ impl Checkpoints {
         &mut self.generation
     }
 
-    fn begin(&mut self, full: bool) -> Result<CheckpointKind> {
+    fn begin(&mut self, full: bool, bytes: u64) -> Result<CheckpointKind> {
         self.forget();
         if !self.is_damaged {
+            self.generation.ensure_open().map_err(retryable)?;
             for part in std::mem::take(&mut self.stale) {
                 self.generation.remove_group(part)?;
             }
         }
         let number = self.generation.number();
         let is_finished = false;
-        if !full && !self.full_is_due()? {
+        if !full && !self.full_is_due(bytes)? {
             let part = empty_part(self.log_id, number, self.next_part);
             self.next_part += 1;
-            self.pending = Some(Pending { target: None, part, is_finished });
+            self.pending = Some(Pending { target: None, part, bytes, is_finished });
             return Ok(CheckpointKind::Delta);
         }
+        self.paths.have_room_for(bytes)?;
         let target = Some(self.paths.create(number + 1, &self.options).map_err(retryable)?);
         let part = empty_part(self.log_id, number + 1, FIRST_PART);
-        self.pending = Some(Pending { target, part, is_finished });
+        self.pending = Some(Pending { target, part, bytes, is_finished });
         Ok(CheckpointKind::Full)
     }
 
@@ -122,8 +133,8 @@ impl Checkpoints {
         }
     }
 
-    /// Whether a new image costs less than it saves.
-    fn full_is_due(&self) -> Result<bool> {
+    /// Whether a new image, of so many bytes about, costs less than it saves.
+    fn full_is_due(&self, bytes: u64) -> Result<bool> {
         if self.is_damaged {
             return Ok(true);
         }
@@ -131,7 +142,13 @@ impl Checkpoints {
         let base = self.parts.first().map_or(0, |part| part.bytes);
         let all = self.parts.iter().map(|part| part.bytes).sum::<u64>();
         let file_max = (FILE_BYTES_FACTOR * all).max(options.file_bytes_min);
-        Ok(all - base > base.max(options.delta_bytes_min)
+        // Deletes make room only by a new image.
+        let has_shrunk = match self.base_bytes {
+            Some(then) => 2 * bytes + options.delta_bytes_min < then,
+            None => 4 * bytes + SHRUNK_BY < all,
+        };
+        Ok(has_shrunk
+            || all - base > base.max(options.delta_bytes_min)
             || self.parts.len() > options.deltas_max
             || self.generation.file_bytes()? > file_max)
     }
@@ -197,7 +214,7 @@ impl Checkpoints {
             return Ok(None);
         }
         if is_first {
-            self.generation.reopen()?;
+            self.generation.forget_read(self.verified == (0, 0))?;
         }
         let (place, number) = self.verified;
         let Some(part) = self.parts.get(place) else {
@@ -213,7 +230,9 @@ impl Checkpoints {
         match chunk.filter(|chunk| chunk.id == id) {
             Some(chunk) => {
                 self.verified.1 += 1;
-                Ok(Some(chunk.body.len() as u64))
+                let bytes = chunk.body.len() as u64;
+                self.generation.has_read(bytes);
+                Ok(Some(bytes))
             }
             None => corrupt(format!("{id} is missing")),
         }
@@ -222,7 +241,9 @@ impl Checkpoints {
     /// The log names this checkpoint now. Returns the generation that it replaces, if any.
     pub(super) fn committed(&mut self, finished: Finished) -> Option<Generation> {
         self.parts = finished.parts;
-        let target = self.pending.take()?.target?;
+        let Pending { target, bytes, .. } = self.pending.take()?;
+        let target = target?;
+        self.base_bytes = Some(bytes);
         // Parts of a new generation are numbered from the start.
         self.next_part = FIRST_PART + 1;
         self.stale.clear();
@@ -299,6 +320,10 @@ impl SharedCheckpoints {
         if checkpoints.pending.is_some() || checkpoints.is_damaged {
             return 0;
         }
+        // sled writes when it is opened.
+        if checkpoints.paths.have_room_for(0).is_err() {
+            return 0;
+        }
         checkpoints.parts.iter().map(|part| part.bytes).sum::<u64>().div_ceil(bytes)
     }
 
@@ -308,7 +333,11 @@ impl SharedCheckpoints {
         loop {
             // A commit or a checkpoint waits for one chunk at most.
             let mut checkpoints = self.lock();
-            let verified = guarded(|| checkpoints.verify_next(left == bytes));
+            let verified = match guarded(|| checkpoints.verify_next(left == bytes)) {
+                // That says nothing of what is on the disk.
+                Err(StorageError::NoSpace { .. } | StorageError::Again { .. }) => return Ok(()),
+                verified => verified,
+            };
             checkpoints.is_damaged |= verified.is_err();
             match verified? {
                 Some(read) if read < left => left -= read.max(1),
@@ -319,9 +348,9 @@ impl SharedCheckpoints {
 }
 
 impl Checkpointer for SharedCheckpoints {
-    fn begin(&mut self, full: bool) -> Result<CheckpointKind> {
+    fn begin(&mut self, full: bool, bytes: u64) -> Result<CheckpointKind> {
         let mut checkpoints = self.lock();
-        guarded(|| checkpoints.begin(full))
+        guarded(|| checkpoints.begin(full, bytes))
     }
 
     fn put_chunk(&mut self, chunk: &[u8]) -> Result<()> {

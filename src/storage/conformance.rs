@@ -279,9 +279,9 @@ fn a_checkpoint_that_another_one_overtakes_counts_for_nothing() {
         let mut wanted = found(store.as_mut()).unwrap();
         let mut first = store.checkpointer().unwrap();
         let mut second = store.checkpointer().unwrap();
-        first.begin(false).unwrap();
+        first.begin(false, 0).unwrap();
         first.put_chunk(b"first").unwrap();
-        second.begin(false).unwrap();
+        second.begin(false, 0).unwrap();
         second.put_chunk(b"second").unwrap();
         second.finish().unwrap();
         drop((first, second));
@@ -297,7 +297,7 @@ fn a_checkpoint_that_is_not_finished_is_not_committed() {
     each(|open| {
         let mut store = open();
         let model = found(store.as_mut()).unwrap();
-        store.checkpointer().unwrap().begin(false).unwrap();
+        store.checkpointer().unwrap().begin(false, 0).unwrap();
         let error = store.commit_checkpoint(&meta(0), LogAfter::From(1)).unwrap_err();
         assert!(matches!(error, StorageError::Io { .. }), "{error}");
         drop(store);
@@ -375,7 +375,7 @@ fn sled_store_answers_full_when_deltas_outweigh_the_image() {
     let mut kinds = Vec::new();
     for _ in 0..6 {
         let mut writer = store.checkpointer().unwrap();
-        kinds.push(writer.begin(false).unwrap());
+        kinds.push(writer.begin(false, 0).unwrap());
         writer.put_chunk(&[1; 90_000]).unwrap();
         writer.finish().unwrap();
         store.commit_checkpoint(&meta(0), LogAfter::From(1)).unwrap();
@@ -654,4 +654,39 @@ fn append_latency() {
     let p50 = |times: &[std::time::Duration]| times[times.len() / 2];
     println!("append p50 {:?} p99 {:?}", p50(&times), times[times.len() * 99 / 100]);
     println!("a bare file: p50 {:?}", p50(&bare_times));
+}
+
+/// Deletes made no room until there were very many deltas.
+#[test]
+fn sled_store_replaces_the_image_when_the_state_has_become_small() {
+    let dir = tempfile::tempdir().unwrap();
+    let options = StoreOptions { delta_bytes_min: 200_000, ..StoreOptions::default() };
+    let mut store = DiskStore::open(dir.path(), options).unwrap();
+    found(&mut store).unwrap();
+    let mut begin = |full: bool, bytes: u64| {
+        let mut writer = store.checkpointer().unwrap();
+        let kind = writer.begin(full, bytes).unwrap();
+        writer.put_chunk(&[1; 1000]).unwrap();
+        writer.finish().unwrap();
+        store.commit_checkpoint(&meta(0), LogAfter::From(1)).unwrap();
+        kind
+    };
+    assert_eq!(begin(true, 10 << 20), CheckpointKind::Full);
+    assert_eq!(begin(false, 10 << 20), CheckpointKind::Delta);
+    assert_eq!(begin(false, 6 << 20), CheckpointKind::Delta, "half of it saves little");
+    assert_eq!(begin(false, 4 << 20), CheckpointKind::Full);
+    assert_eq!(begin(false, 4 << 20), CheckpointKind::Delta, "it is small now");
+}
+
+/// It was written until the disk was full, again and again.
+#[test]
+#[cfg(any(target_os = "linux", target_os = "android"))]
+fn sled_store_begins_no_image_that_has_no_room() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut store = DiskStore::open(dir.path(), StoreOptions::default()).unwrap();
+    found(&mut store).unwrap();
+    let mut writer = store.checkpointer().unwrap();
+    let refused = writer.begin(true, 1 << 60).unwrap_err();
+    assert!(matches!(refused, StorageError::Again { .. }), "{refused}");
+    assert_eq!(writer.begin(false, 1 << 60).unwrap(), CheckpointKind::Delta);
 }

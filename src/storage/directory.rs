@@ -96,6 +96,9 @@ struct Takeover {
     cleared: bool,
 }
 
+/// What a generation takes besides its chunks: sled writes ahead of them.
+const GENERATION_ROOM: u64 = 16 << 20;
+
 /// Where the generations of a directory live.
 #[derive(Clone, Debug)]
 pub(super) struct GenerationPaths(PathBuf);
@@ -105,10 +108,38 @@ impl GenerationPaths {
         self.0.join(format!("{GENERATION}{number:06}"))
     }
 
+    /// Whether the disk has room for a generation of so many bytes, with what else is written meanwhile.
+    pub(super) fn have_room_for(&self, bytes: u64) -> Result<()> {
+        let needed = bytes.saturating_add(bytes / 4).saturating_add(GENERATION_ROOM);
+        match space(&self.0) {
+            Some(Space { free, total }) if free < needed.min(total / 4 + bytes) => {
+                Err(StorageError::Again {
+                    what: "writing a checkpoint".to_owned(),
+                    reason: format!("it takes {needed} bytes, and the disk has room for {free}"),
+                })
+            }
+            _ => Ok(()),
+        }
+    }
+
     /// Makes an empty generation.
     pub(super) fn create(&self, number: u64, options: &StoreOptions) -> Result<Generation> {
         Generation::create(self.path(number), number, &options.tuning())
     }
+}
+
+/// The room on the file system of a path; `None` if that is not known.
+#[cfg(any(target_os = "linux", target_os = "android"))]
+pub(crate) fn space(path: &Path) -> Option<Space> {
+    let stat = rustix::fs::statvfs(path).ok()?;
+    let bytes = |blocks: u64| blocks.saturating_mul(stat.f_frsize);
+    // Some file systems have no size, and so no room that could end.
+    (stat.f_blocks > 0).then(|| Space { free: bytes(stat.f_bavail), total: bytes(stat.f_blocks) })
+}
+
+#[cfg(not(any(target_os = "linux", target_os = "android")))]
+pub(crate) fn space(_: &Path) -> Option<Space> {
+    None
 }
 
 /// A locked data directory.
@@ -125,16 +156,8 @@ pub(super) struct Directory {
 
 impl Directory {
     /// The room on its file system.
-    #[cfg(any(target_os = "linux", target_os = "android"))]
     pub(super) fn space(&self) -> Option<Space> {
-        let stat = rustix::fs::statvfs(&self.path).ok()?;
-        let bytes = |blocks: u64| blocks.saturating_mul(stat.f_frsize);
-        Some(Space { free: bytes(stat.f_bavail), total: bytes(stat.f_blocks) })
-    }
-
-    #[cfg(not(any(target_os = "linux", target_os = "android")))]
-    pub(super) fn space(&self) -> Option<Space> {
-        None
+        space(&self.path)
     }
 
     /// Creates the directory if necessary, locks it, and reads its identity.

@@ -24,6 +24,7 @@ use sled::{Db, IVec, Mode};
 
 use super::files::{LOCK_POLL, LOCK_WAIT, create_directory, io_error, sync_directory};
 use super::record::{ChunkId, Encoded, Reader, corrupt};
+use super::segments::forget_cached;
 use super::{Result, StorageError};
 
 /// Bytes of chunks written between two syncs.
@@ -55,6 +56,8 @@ pub(super) struct Generation {
     unsynced_bytes: u64,
     /// What was written since the database was opened.
     cached_bytes: u64,
+    /// sled may have in memory what was written to it.
+    holds_written: bool,
 }
 
 /// The entries of a generation.
@@ -107,7 +110,16 @@ impl Generation {
 
     fn of(number: u64, path: PathBuf, tuning: Tuning, db: Db, file: File) -> Generation {
         let (unsynced_bytes, cached_bytes) = (0, 0);
-        Generation { number, path, tuning, db: Some(db), file, unsynced_bytes, cached_bytes }
+        Generation {
+            number,
+            path,
+            tuning,
+            db: Some(db),
+            file,
+            unsynced_bytes,
+            cached_bytes,
+            holds_written: true,
+        }
     }
 
     /// Opens the database anew, to free memory.
@@ -117,10 +129,31 @@ impl Generation {
     /// page of ours has up to a megabyte, so a checkpoint would stay in memory as a whole.
     pub(super) fn reopen(&mut self) -> Result<()> {
         self.shut();
+        forget_cached(&self.file);
         self.db = Some(open_sled(&self.path, &self.tuning)?);
-        self.cached_bytes = 0;
+        (self.cached_bytes, self.holds_written) = (0, false);
         // sled's recovery writes too.
         self.sync_everything()
+    }
+
+    /// Makes the next reads come from the disk. sled has what was written, and what was read since this was
+    /// last done for a new round.
+    pub(super) fn forget_read(&mut self, is_new_round: bool) -> Result<()> {
+        let holds_much = self.holds_written || self.cached_bytes >= CACHED_BYTES_MAX;
+        if is_new_round || holds_much || self.db.is_none() {
+            return self.reopen();
+        }
+        Ok(())
+    }
+
+    /// Opens the database if it could not be opened before.
+    pub(super) fn ensure_open(&mut self) -> Result<()> {
+        if self.db.is_none() { self.reopen() } else { Ok(()) }
+    }
+
+    /// So many bytes were read, which sled keeps.
+    pub(super) fn has_read(&mut self, bytes: u64) {
+        self.cached_bytes += bytes;
     }
 
     /// The length of the database file of a generation that is not open; 0 if that is not known.
@@ -148,6 +181,7 @@ impl Generation {
             let bytes = (key.len() + value.len()) as u64;
             self.unsynced_bytes += bytes;
             self.cached_bytes += bytes;
+            self.holds_written = true;
             self.sync_if_due()?;
         }
         if self.cached_bytes >= CACHED_BYTES_MAX {

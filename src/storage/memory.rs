@@ -318,7 +318,7 @@ struct MemoryCheckpointer {
 }
 
 impl Checkpointer for MemoryCheckpointer {
-    fn begin(&mut self, full: bool) -> Result<CheckpointKind> {
+    fn begin(&mut self, full: bool, _: u64) -> Result<CheckpointKind> {
         let deltas = founded(&mut lock(&self.disk))?.checkpoints.len();
         let full = full || deltas > DELTAS_MAX;
         let kind = if full { CheckpointKind::Full } else { CheckpointKind::Delta };

@@ -55,6 +55,8 @@ use std::path::PathBuf;
 use crate::node::stored::{Boot, HardState, Identity, LogEntry, LogWrite, SnapshotMeta};
 use crate::types::membership::Promise;
 
+#[cfg(feature = "admin")]
+pub(crate) use self::directory::space;
 pub(crate) use self::files::{create_file, sync_directory};
 pub(crate) use self::memory::{MemoryDisk, MemoryStore};
 pub(crate) use self::provisional::{Begin, Provisional};
@@ -178,9 +180,10 @@ pub(crate) struct Space {
 /// Writes one checkpoint after the other. None is valid before its commit.
 pub(crate) trait Checkpointer: Send {
     /// Begins a checkpoint and returns the kind that the store wants: `Full` if `full` is set, or
-    /// if a new image costs less than it saves. A checkpoint that was begun before and not
+    /// if a new image costs less than it saves. A new image takes so many `bytes`, about; it is not
+    /// begun on a disk that has no room for it. A checkpoint that was begun before and not
     /// committed is dropped, and nobody may continue it.
-    fn begin(&mut self, full: bool) -> Result<CheckpointKind>;
+    fn begin(&mut self, full: bool, bytes: u64) -> Result<CheckpointKind>;
 
     /// Adds a chunk, of any size up to a few MiB.
     fn put_chunk(&mut self, chunk: &[u8]) -> Result<()>;

@@ -170,7 +170,7 @@ pub(super) fn apply(store: &mut dyn LogStore, op: &Op) -> Result<CheckpointKind>
         Op::Promise(promise) => store.set_promise(promise).map(|()| CheckpointKind::Delta),
         Op::Abandon { full, chunks } => {
             let mut writer = store.checkpointer()?;
-            let kind = writer.begin(*full)?;
+            let kind = writer.begin(*full, 0)?;
             for chunk in chunks {
                 writer.put_chunk(chunk)?;
             }
@@ -178,7 +178,7 @@ pub(super) fn apply(store: &mut dyn LogStore, op: &Op) -> Result<CheckpointKind>
         }
         Op::Checkpoint { full, chunks, between, meta, log } => {
             let mut writer = store.checkpointer()?;
-            let kind = writer.begin(*full)?;
+            let kind = writer.begin(*full, 0)?;
             let mut between = between.as_ref();
             for chunk in chunks {
                 writer.put_chunk(chunk)?;

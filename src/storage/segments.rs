@@ -211,16 +211,23 @@ pub(super) fn read_at(mut file: &File, bytes: &mut [u8], offset: u64) -> io::Res
     file.read_exact(bytes)
 }
 
-/// Reads a file as the device has it, as far as the system can be asked for that: without what it has in
-/// memory.
-pub(super) fn read_stored(path: &Path) -> io::Result<Vec<u8>> {
-    let mut file = File::open(path)?;
+/// Has the system read a file from the device when it is next read, as far as it can be asked for that.
+pub(super) fn forget_cached(file: &File) {
     #[cfg(any(target_os = "linux", target_os = "android"))]
     {
         use rustix::fs::{Advice, fadvise};
         // Best effort: what is read from memory is verified all the same.
-        let _ = fadvise(&file, 0, None, Advice::DontNeed);
+        let _ = fadvise(file, 0, None, Advice::DontNeed);
     }
+    #[cfg(not(any(target_os = "linux", target_os = "android")))]
+    let _ = file;
+}
+
+/// Reads a file as the device has it, as far as the system can be asked for that: without what it has in
+/// memory.
+pub(super) fn read_stored(path: &Path) -> io::Result<Vec<u8>> {
+    let mut file = File::open(path)?;
+    forget_cached(&file);
     let mut bytes = Vec::new();
     file.read_to_end(&mut bytes)?;
     Ok(bytes)

@@ -22,6 +22,7 @@ use clap::error::ErrorKind;
 use clap::{CommandFactory, Parser, Subcommand};
 use clap_complete::Shell;
 use quorate::{Error, recovery};
+use serde::Serialize;
 
 /// Looks into running clusters of quorate, reads and writes their znodes, looks at data directories and
 /// backups, founds new clusters from them, serves ZooKeeper's clients, and copies out of ZooKeeper.
@@ -52,6 +53,9 @@ enum Command {
         /// The directories.
         #[arg(required = true)]
         dirs: Vec<PathBuf>,
+        /// Prints JSON, a line for each.
+        #[arg(long)]
+        json: bool,
     },
     /// Founds a new cluster of one from the best of the data directories that are left.
     ///
@@ -71,11 +75,17 @@ enum Command {
         /// Where the new member will be reached, if not where it was: host:port.
         #[arg(long)]
         address: Option<String>,
+        /// Prints JSON: the plan, and what was founded.
+        #[arg(long)]
+        json: bool,
     },
     /// Reads a backup to its end, and makes sure that it is sound.
     Verify {
         /// The backup.
         file: PathBuf,
+        /// Prints JSON.
+        #[arg(long)]
+        json: bool,
     },
     /// Founds a new cluster of one from a backup, in an empty directory.
     Restore {
@@ -86,6 +96,9 @@ enum Command {
         /// Where the new member will be reached: host:port.
         #[arg(long)]
         address: String,
+        /// Prints JSON.
+        #[arg(long)]
+        json: bool,
     },
 }
 
@@ -93,23 +106,25 @@ fn main() -> ExitCode {
     let well = match arguments().command {
         Command::Live(command) => return live(command),
         #[cfg(feature = "gateway")]
-        Command::Serve(arguments) => report(serve::run(*arguments)),
+        Command::Serve(arguments) => say(serve::run(*arguments)),
         #[cfg(feature = "gateway")]
         Command::Import(arguments) => import::run(&arguments),
         Command::Completions { shell } => completions(shell),
-        Command::Inspect { dirs } => {
+        Command::Inspect { dirs, json } => {
             // Each is reported, whatever is wrong with another.
-            dirs.iter().filter(|dir| !report(recovery::inspect(dir))).count() == 0
+            dirs.iter().filter(|dir| !report(recovery::inspect(dir), json)).count() == 0
         }
-        Command::Recover { dirs, yes, damaged, address } => {
+        Command::Recover { dirs, yes, damaged, address, json } => {
             let plan = match damaged {
                 true => recovery::recover_damaged(&dirs),
                 false => recovery::recover(&dirs),
             };
-            recover(plan, yes, address.as_deref())
+            recover(plan, yes, address.as_deref(), json)
         }
-        Command::Verify { file } => report(recovery::verify(file)),
-        Command::Restore { file, dir, address } => report(recovery::restore(file, dir, &address)),
+        Command::Verify { file, json } => report(recovery::verify(file), json),
+        Command::Restore { file, dir, address, json } => {
+            report(recovery::restore(file, dir, &address), json)
+        }
     };
     if well { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
@@ -119,6 +134,7 @@ fn main() -> ExitCode {
 enum Exit {
     Well = 0,
     Failed = 1,
+    Misused = 2,
     NoNode = 3,
     Unavailable = 4,
 }
@@ -132,6 +148,9 @@ fn live(command: live::Command) -> ExitCode {
             | Error::PeerRefused { .. }
             | Error::SessionExpired { .. }
             | Error::OutcomeUnknown { .. } => Exit::Unavailable,
+            Error::InvalidSetting { .. } | Error::InvalidPath { .. } | Error::InvalidAcl { .. } => {
+                Exit::Misused
+            }
             _ => Exit::Failed,
         }
     });
@@ -151,31 +170,49 @@ fn arguments() -> Arguments {
     Arguments::parse_from::<Vec<OsString>, _>(all)
 }
 
-fn recover(plan: quorate::Result<recovery::Plan>, yes: bool, address: Option<&str>) -> bool {
+fn recover(
+    plan: quorate::Result<recovery::Plan>,
+    yes: bool,
+    address: Option<&str>,
+    json: bool,
+) -> bool {
     let plan = match plan {
         Ok(plan) => plan,
-        Err(error) => return report::<&str>(Err(error)),
+        Err(error) => return say::<&str>(Err(error)),
     };
     // Nothing is written before it could be read what for.
-    if !report(Ok(&plan)) {
+    if !report(Ok(&plan), json) {
         return false;
     }
     if yes {
-        return report(plan.found_anew(address));
+        return report(plan.found_anew(address), json);
     }
     let dir = plan.best.dir.display();
-    report(Ok(format!("nothing was written: with --yes, {dir} becomes a new cluster of one")))
+    let text = format!("nothing was written: with --yes, {dir} becomes a new cluster of one");
+    if json {
+        eprintln!("{text}");
+    }
+    json || say(Ok(text))
 }
 
 /// Prints what a shell reads to complete the command line; whether it could be printed.
 fn completions(shell: Shell) -> bool {
     let mut script = Vec::new();
     clap_complete::generate(shell, &mut Arguments::command(), "quorate", &mut script);
-    report(Ok(String::from_utf8_lossy(&script).trim_end()))
+    say(Ok(String::from_utf8_lossy(&script).trim_end()))
+}
+
+/// Prints an outcome for people, or as JSON; whether it went well.
+fn report<T: Display + Serialize>(outcome: quorate::Result<T>, json: bool) -> bool {
+    // All of them have a form.
+    match json {
+        true => say(outcome.map(|outcome| serde_json::to_value(outcome).unwrap_or_default())),
+        false => say(outcome),
+    }
 }
 
 /// Prints an outcome; whether it went well.
-fn report<T: Display>(outcome: quorate::Result<T>) -> bool {
+fn say<T: Display>(outcome: quorate::Result<T>) -> bool {
     match outcome {
         Ok(outcome) => match writeln!(io::stdout(), "{outcome}") {
             Ok(()) => true,

@@ -469,3 +469,19 @@ fn golden_results() {
     }
     golden.check();
 }
+
+/// It decides when a new image is worth it, and how much room one needs.
+#[test]
+fn the_size_of_an_image_is_known_within_a_factor_of_two() {
+    for (znodes, data) in [(5000, 0), (5000, 20), (2000, 1000), (20, 500_000)] {
+        let mut machine = Machine::new();
+        apply(&mut machine, 0, 0, open());
+        for number in 0..znodes {
+            let create = create(&format!("/n{number:06}"), vec![1; data], CreateMode::Persistent);
+            apply(&mut machine, number + 1, number, create);
+        }
+        let real: usize = chunks(&machine).iter().map(Vec::len).sum();
+        let (real, about) = (real as u64, machine.bytes());
+        assert!(real <= 2 * about && about <= 2 * real, "{znodes} of {data}: {real}, {about}");
+    }
+}

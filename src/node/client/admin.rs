@@ -129,7 +129,7 @@ impl Client {
     }
 
     /// The members that it is to be connected with, so that they can be asked.
-    pub(super) fn asked_members(&self) -> BTreeSet<NodeId> {
+    pub(crate) fn asked_members(&self) -> BTreeSet<NodeId> {
         let mut wanted = BTreeSet::new();
         for asked in self.administration.open.values() {
             wanted.extend(asked.only());
@@ -140,11 +140,8 @@ impl Client {
         wanted
     }
 
-    /// Ends what is complete or has waited for too long, and sends what was not sent yet, or in vain.
-    pub(super) fn send_admin_requests(&mut self) {
-        if self.administration.open.is_empty() {
-            return;
-        }
+    /// Ends what is complete or has waited for too long.
+    pub(super) fn end_admin_requests(&mut self) {
         let now = self.now.mono;
         let over = self.administration.open.iter().filter(|(_, asked)| asked.until <= now);
         let over: Vec<u64> = over.map(|(number, _)| *number).collect();
@@ -154,6 +151,15 @@ impl Client {
                 self.effects.reply(asked.request, Ok(Answer::Admin(asked.replies)));
             }
         }
+        self.choice.is_due |= !self.asked_members().is_empty();
+    }
+
+    /// Sends what was not sent yet, or in vain.
+    pub(super) fn send_admin_requests(&mut self) {
+        if self.administration.open.is_empty() {
+            return;
+        }
+        let now = self.now.mono;
         let up = self.members.iter().filter(|(_, of)| of.is_up).map(|(node, _)| *node);
         // Who serves it knows most.
         let members: Vec<NodeId> = self.member().into_iter().chain(up).collect();
@@ -179,7 +185,6 @@ impl Client {
                 }
             }
         }
-        self.choice.is_due |= !self.asked_members().is_empty();
     }
 
     /// Ends all of them, since the client stops.

@@ -314,6 +314,7 @@ impl Client {
             self.next_tick = now.mono + self.config.heartbeat;
             self.pulse();
         }
+        self.end_admin_requests();
         self.choose();
         self.attach();
         self.send();

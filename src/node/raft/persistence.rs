@@ -51,6 +51,9 @@ pub(in crate::node) struct Persistence {
     applied_bytes: u64,
     /// The index of the one that is being written.
     checkpointing: Option<u64>,
+    /// When the last one was complete, and how many bytes its state took, about.
+    checkpoint_done_at: Time,
+    checkpoint_image: u64,
     /// From where on the last checkpoint lets the disk keep the log.
     pub(in crate::node) keeps_from: u64,
     /// How many bytes a state takes, by the last one that was written or received.
@@ -73,6 +76,8 @@ impl Persistence {
             checkpoint_at: now,
             applied_bytes: 0,
             checkpointing: None,
+            checkpoint_done_at: Time::ZERO,
+            checkpoint_image: 0,
             keeps_from: 0,
             state_bytes,
             rotten_below: 0,
@@ -141,6 +146,7 @@ impl Persistence {
         limits: &LogLimits,
         applied: Position,
         now: Time,
+        makes_room: bool,
     ) -> bool {
         let entries = applied.index - self.checkpoint.index;
         let share = checkpoint_share(id, self.checkpoint.index);
@@ -148,14 +154,16 @@ impl Persistence {
         let age: Duration = limits.checkpoint_age * share as u32 / SHARE as u32;
         let old = now >= self.checkpoint_at + age;
         let due = entries >= of(limits.checkpoint_entries)
-            || (entries > 0 && old)
+            || (entries > 0 && (old || makes_room))
             || self.applied_bytes >= of(limits.checkpoint_bytes)
             // What is damaged must be in the state first.
             || (self.rotten_below > 0 && applied.index + 1 >= self.rotten_below);
         due && self.checkpointing.is_none()
     }
 
-    pub(in crate::node) fn checkpoint_begun(&mut self, at: Position, now: Time) {
+    /// `image`: how many bytes the state takes, about.
+    pub(in crate::node) fn checkpoint_begun(&mut self, at: Position, image: u64, now: Time) {
+        self.checkpoint_image = image;
         self.checkpoint = at;
         self.checkpoint_at = now;
         self.applied_bytes = 0;
@@ -166,10 +174,21 @@ impl Persistence {
     }
 
     /// The checkpoint at this index is durable, and takes so many bytes.
-    pub(in crate::node) fn checkpoint_done(&mut self, index: u64, bytes: u64) {
+    pub(in crate::node) fn checkpoint_done(&mut self, index: u64, bytes: u64, now: Time) {
         if self.checkpointing.take_if(|writing| *writing == index).is_some() {
             self.state_bytes = bytes;
+            self.checkpoint_done_at = now;
         }
+    }
+
+    /// How many bytes the state took at the last checkpoint, by the same measure as it takes now.
+    pub(in crate::node) fn checkpoint_image(&self) -> u64 {
+        self.checkpoint_image
+    }
+
+    /// Whether there are two checkpoints on the disk, or a moment ago there were.
+    pub(in crate::node) fn has_two_checkpoints(&self, now: Time) -> bool {
+        self.checkpointing.is_some() || now < self.checkpoint_done_at + DISPOSED_WITHIN
     }
 
     /// How many bytes the last state takes that was written or received.
@@ -188,6 +207,8 @@ impl Persistence {
     }
 }
 
+/// Within what time a checkpoint is deleted that another one has replaced.
+const DISPOSED_WITHIN: Duration = Duration::from_secs(10);
 /// What a share of a limit is counted in.
 const SHARE: u64 = 1024;
 

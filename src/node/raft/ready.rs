@@ -352,7 +352,8 @@ impl Node {
 
     fn maybe_checkpoint(&mut self, applied: Position) {
         let (limits, now) = (self.config.log, self.now.mono);
-        if !self.persistence.is_checkpoint_due(self.id, &limits, applied, now) {
+        let makes_room = self.room.is_low() && self.has_shrunk();
+        if !self.persistence.is_checkpoint_due(self.id, &limits, applied, now, makes_room) {
             return;
         }
         // If more of it is damaged than is applied, that is for a later checkpoint.
@@ -363,7 +364,7 @@ impl Node {
         let handed_out = self.raw.raft.raft_log.applied;
         self.raw.mut_store().compact(keep_from, handed_out);
         self.metrics.checkpoints += 1;
-        self.persistence.checkpoint_begun(applied, now);
+        self.persistence.checkpoint_begun(applied, self.machine.bytes(), now);
         self.persistence.keeps_from = keep_from;
         self.effects.disk.push(DiskOp::Checkpoint {
             meta: meta(&self.machine, self.raw.store(), applied),

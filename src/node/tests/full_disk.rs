@@ -203,3 +203,42 @@ fn a_rotten_log_is_replaced_by_a_checkpoint_at_once() {
     cluster.advance(5 * SECOND);
     cluster.check_equal();
 }
+
+/// Deletes made room only hours later.
+#[test]
+fn on_a_low_disk_a_state_that_has_become_small_is_written_at_once() {
+    let mut cluster = Cluster::new(1);
+    cluster.elect();
+    let session = cluster.open(1, 1, TIMEOUT);
+    cluster.advance(3 * SECOND);
+    let create = |path: &str| {
+        let (path, data) = (path.to_owned(), vec![1; 1 << 20].into());
+        Write::Op(Op::Create { path, data, mode: CreateMode::Persistent })
+    };
+    for count in 0..20 {
+        let request = cluster.write(1, session, create(&format!("/{count}")));
+        cluster.answer(request).unwrap();
+    }
+    // So that there is a checkpoint of all of it.
+    let below = cluster.node(1).last_index();
+    cluster.input(1, Input::Rotten { what: "a part".to_owned(), below });
+    cluster.advance(SECOND);
+    let before = cluster.node(1).metrics().checkpoints;
+    space(&mut cluster, 1, 1 << 20);
+    cluster.advance(3 * SECOND);
+    let delete = |cluster: &mut Cluster, count: usize| {
+        let op = Op::Delete { path: format!("/{count}"), version: None };
+        let request = cluster.write(1, session, Write::Op(op));
+        cluster.answer(request).unwrap();
+        cluster.advance(SECOND);
+    };
+    (0..5).for_each(|count| delete(&mut cluster, count));
+    assert_eq!(cluster.node(1).metrics().checkpoints, before, "most of it is still there");
+    (5..16).for_each(|count| delete(&mut cluster, count));
+    assert_eq!(cluster.node(1).metrics().checkpoints, before + 1);
+    // What is needed is less now, too.
+    space(&mut cluster, 1, 120 << 20);
+    cluster.advance(3 * SECOND);
+    let request = cluster.write(1, session, create("/more"));
+    cluster.answer(request).unwrap();
+}

@@ -467,7 +467,7 @@ fn install(
 ) -> Result<(), StorageError> {
     step();
     let mut writer = store.checkpointer()?;
-    writer.begin(true)?;
+    writer.begin(true, state.bytes())?;
     for chunk in ChunkWriter::full(state) {
         step();
         writer.put_chunk(&chunk)?;

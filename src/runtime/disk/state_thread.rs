@@ -13,8 +13,10 @@ use crate::machine::{Dirty, State};
 use crate::runtime::watchdog::Stepper;
 use crate::storage::{CheckpointKind, Checkpointer, StorageError};
 
-/// The pause before a checkpoint is tried again that has failed without changing anything.
+/// The pause before a checkpoint is tried again that has failed without changing anything; it doubles with
+/// each failure.
 const AGAIN_PAUSE: Duration = Duration::from_secs(2);
+const AGAIN_PAUSE_MAX: Duration = Duration::from_secs(60);
 
 /// A checkpoint to write.
 pub(super) struct Order {
@@ -70,6 +72,7 @@ impl StateThread {
             // A checkpoint that has failed without changing anything, and when it is tried again.
             let mut failed: Option<Order> = None;
             let mut again = never();
+            let mut pause = AGAIN_PAUSE;
             loop {
                 let job = select! {
                     recv(queue) -> job => match job {
@@ -93,11 +96,15 @@ impl StateThread {
                 let written = shared.write(&mut order, &mut stepper);
                 stepper.rest();
                 match written {
-                    Ok(true) => done(order.number, Ok(())),
+                    Ok(true) => {
+                        pause = AGAIN_PAUSE;
+                        done(order.number, Ok(()));
+                    }
                     Ok(false) => {}
                     Err(error @ StorageError::Again { .. }) => {
                         tracing::warn!(%error, "cannot write a checkpoint; trying again");
-                        (failed, again) = (Some(order), after(AGAIN_PAUSE));
+                        (failed, again) = (Some(order), after(pause));
+                        pause = (2 * pause).min(AGAIN_PAUSE_MAX);
                     }
                     Err(error) => done(order.number, Err(error)),
                 }
@@ -166,7 +173,7 @@ pub(super) fn write_checkpoint(
     if !goes_on() {
         return Ok(false);
     }
-    let chunks = match checkpointer.begin(false)? {
+    let chunks = match checkpointer.begin(false, state.bytes())? {
         CheckpointKind::Full => ChunkWriter::full(state.clone()),
         CheckpointKind::Delta => ChunkWriter::delta(state.clone(), dirty.clone()),
     };

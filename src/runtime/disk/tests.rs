@@ -161,9 +161,9 @@ struct Troubled<T> {
 }
 
 impl Checkpointer for Troubled<Box<dyn Checkpointer>> {
-    fn begin(&mut self, full: bool) -> Result<CheckpointKind, StorageError> {
+    fn begin(&mut self, full: bool, bytes: u64) -> Result<CheckpointKind, StorageError> {
         Trouble::refuses(&mut self.trouble.begins)?;
-        self.inner.begin(full)
+        self.inner.begin(full, bytes)
     }
 
     fn put_chunk(&mut self, chunk: &[u8]) -> Result<(), StorageError> {

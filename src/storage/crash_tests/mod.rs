@@ -103,7 +103,7 @@ impl Script {
             return ack(self.step);
         };
         let mut writer = store.checkpointer().unwrap();
-        writer.begin(*full).unwrap();
+        writer.begin(*full, 0).unwrap();
         let (before, after) = chunks.split_at(chunks.len() / 2);
         for chunk in before {
             writer.put_chunk(chunk).unwrap();

@@ -112,6 +112,8 @@ impl Shown {
 impl Cluster {
     /// An instance without a replica, which may not be connected yet.
     fn coordinator(&self) -> Result<Coordinator> {
+        // Before anything is waited for.
+        self.credentials()?;
         let timeout = Duration::from_secs(self.timeout);
         self.access.join(Coordinator::builder().request_timeout(timeout))
     }
@@ -129,13 +131,17 @@ impl Cluster {
         Ok(session)
     }
 
+    /// What `--auth` has. clap would repeat what is wrong, and that may be a password.
+    fn credentials(&self) -> Result<Vec<(&str, &str)>> {
+        let parsed = self.auth.iter().map(|auth| auth.split_once(':'));
+        parsed.collect::<Option<_>>().ok_or_else(|| Error::InvalidSetting {
+            setting: "--auth",
+            reason: "it takes a scheme, a colon, and credentials".to_owned(),
+        })
+    }
+
     fn authenticate(&self, session: &Session) -> Result<()> {
-        for auth in &self.auth {
-            let invalid = || Error::InvalidSetting {
-                setting: "--auth",
-                reason: "it takes a scheme, a colon, and credentials".to_owned(),
-            };
-            let (scheme, credentials) = auth.split_once(':').ok_or_else(invalid)?;
+        for (scheme, credentials) in self.credentials()? {
             session.add_auth(scheme, credentials)?;
         }
         Ok(())

@@ -17,7 +17,7 @@ use crate::api::coordinator::Coordinator;
 use crate::api::session::Session;
 use crate::runtime::clock::Clock;
 use crate::runtime::pending::block_on;
-use crate::sync::wakers::Wakers;
+use crate::sync::wakers::{Place, Wakers};
 use crate::types::error::{Error, Result};
 
 /// The pause before the next run. It doubles after each run that was shorter than the longest pause.
@@ -58,7 +58,7 @@ impl fmt::Debug for Supervised {
 struct Control {
     state: Mutex<State>,
     /// Who waits for `stopped` or `ended`.
-    waiting: Wakers,
+    waiting: Arc<Wakers>,
 }
 
 #[derive(Default)]
@@ -82,12 +82,8 @@ impl Control {
 
     /// Waits until the state has something.
     async fn until<T>(&self, has: impl Fn(&State) -> Option<T>) -> T {
-        let mut waiter = Waiter { control: self, number: None };
-        poll_fn(|context| {
-            self.waiting.register(&mut waiter.number, context.waker());
-            has(&self.lock()).map_or(Poll::Pending, Poll::Ready)
-        })
-        .await
+        let mut place = Place::new(Arc::clone(&self.waiting));
+        poll_fn(|context| place.poll(context.waker(), || has(&self.lock()))).await
     }
 
     /// Waits for the future; `None` if it is stopped first.
@@ -141,20 +137,6 @@ impl Control {
             if runs.ended(Some(result)).is_break() {
                 return Ok(());
             }
-        }
-    }
-}
-
-/// Gives up its place among those who wait.
-struct Waiter<'a> {
-    control: &'a Control,
-    number: Option<u64>,
-}
-
-impl Drop for Waiter<'_> {
-    fn drop(&mut self) {
-        if let Some(number) = self.number {
-            self.control.waiting.remove(number);
         }
     }
 }

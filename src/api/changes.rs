@@ -51,6 +51,16 @@ impl<T> Changes<T> {
 
     /// Waits for the next change; at first, for the current value. `None` after the last one. Does
     /// not block. Dropping the future loses nothing.
+    ///
+    /// ```
+    /// # async fn example(session: &quorate::Session) -> quorate::Result<()> {
+    /// let mut states = session.states_async();
+    /// while let Some(state) = states.next().await {
+    ///     println!("{state:?}");
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
     pub async fn next(&mut self) -> Option<T> {
         std::future::poll_fn(|context| self.poll(context.waker())).await
     }

@@ -174,6 +174,14 @@ impl Supervised {
     ///
     /// # Errors
     /// As [`Supervised::wait`].
+    ///
+    /// ```
+    /// # async fn example(supervised: quorate::Supervised) -> quorate::Result<()> {
+    /// supervised.stop();
+    /// supervised.wait_async().await?;
+    /// # Ok(())
+    /// # }
+    /// ```
     pub async fn wait_async(&self) -> Result<()> {
         self.control.until(|state| state.ended.clone()).await
     }

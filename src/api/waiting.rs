@@ -23,6 +23,14 @@ impl Builder {
     ///
     /// # Errors
     /// As [`Builder::join`].
+    ///
+    /// ```
+    /// # async fn example(secret: quorate::Secret) -> quorate::Result<()> {
+    /// let builder = quorate::Coordinator::builder().security(secret);
+    /// let coordinator = builder.join_async(["10.0.0.1:7400", "10.0.0.2:7400"]).await?;
+    /// # Ok(())
+    /// # }
+    /// ```
     pub async fn join_async<P: AsRef<str>>(
         self,
         peers: impl IntoIterator<Item = P>,
@@ -149,6 +157,15 @@ impl Coordinator {
     ///
     /// # Errors
     /// As [`Coordinator::resume`], but for [`Error::Timeout`].
+    ///
+    /// ```
+    /// # async fn example((coordinator, id, password): (quorate::Coordinator, quorate::SessionId, [u8; 16])) -> quorate::Result<()> {
+    /// use std::time::Duration;
+    ///
+    /// let session = coordinator.resume_with_async(id, password, Duration::from_secs(20)).await?;
+    /// # Ok(())
+    /// # }
+    /// ```
     pub async fn resume_with_async(
         &self,
         session: SessionId,

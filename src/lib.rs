@@ -109,6 +109,7 @@ pub use api::operate::{Latency, MemberReport, MemberState, Role, SessionInfo};
 pub use api::session::Session;
 pub use api::snapshot::Snapshot;
 pub use api::status::{MemberStatus, Status};
+pub use api::supervise::Supervised;
 pub use api::transaction::{Committed, TRANSACTION_ATTEMPTS_MAX, Transaction};
 pub use api::watch::Watch;
 #[cfg(all(feature = "gateway", feature = "tls"))]
@@ -138,6 +139,7 @@ pub use types::znode::{Condition, CreateMode, Created, OpResult, SessionId, Stat
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]
 #[doc = include_str!("../docs/acls.md")]
+#[doc = include_str!("../docs/async.md")]
 #[cfg_attr(feature = "admin", doc = include_str!("../docs/admin.md"))]
 #[doc = include_str!("../docs/clients.md")]
 #[cfg_attr(feature = "gateway", doc = include_str!("../docs/gateway.md"))]

@@ -1,21 +1,24 @@
 //! The async forms of calls that wait: all who wait are woken, and a dropped future does what is said.
 
+#[path = "common/addresses.rs"]
+mod addresses;
 #[path = "common/tasks.rs"]
 mod tasks;
 
 use std::collections::BTreeSet;
 use std::future::Future;
+use std::ops::ControlFlow;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::Poll;
 use std::time::Duration;
 
 use quorate::recipes::{
-    Group, Instance, LeaderLatch, MultiLock, Queue, ReadWriteLock, ReentrantLock, Registry,
-    Semaphore,
+    Group, Instance, LeaderLatch, LeaderSelector, MultiLock, PersistentEphemeral, Queue,
+    ReadWriteLock, ReentrantLock, Registry, Semaphore,
 };
 use quorate::testing::Cluster;
-use quorate::{Availability, CreateMode, LockLost, Session, SessionState};
+use quorate::{Availability, CreateMode, Error, LockLost, Session, SessionState};
 
 use tasks::{Count, block_on, poll};
 
@@ -248,7 +251,7 @@ fn waiting_to_be_ready_ends_in_time() {
     cluster.advance(Duration::from_secs(60));
     let coordinator = cluster.node(0);
     let waiting = block_on(coordinator.wait_ready_async(Duration::from_millis(50)));
-    assert!(matches!(waiting, Err(quorate::Error::Timeout { .. })), "{waiting:?}");
+    assert!(matches!(waiting, Err(Error::Timeout { .. })), "{waiting:?}");
 }
 
 #[test]
@@ -294,4 +297,136 @@ fn takes_that_are_dropped_at_any_point_lose_no_item() {
         block_on(item.done_async()).unwrap();
     }
     assert!(block_on(queue.try_take_async()).unwrap().is_none());
+}
+
+/// Joins as the only member, at an address of its own.
+fn alone(data: &std::path::Path) -> (quorate::Builder, String) {
+    let address = addresses::address();
+    (quorate::Coordinator::builder().data_dir(data), address)
+}
+
+#[test]
+fn an_instance_joins_in_a_task_and_leaves_or_keeps_its_sessions() {
+    let directory = tempfile::tempdir().unwrap();
+    let (builder, address) = alone(directory.path());
+    // The future was dropped: what it has joined is closed again, and can be joined.
+    drop(poll(Box::pin(builder.clone().join_async([&address])).as_mut(), &Arc::default()));
+    let coordinator = loop {
+        match block_on(builder.clone().join_async([&address])) {
+            // Its directory or its port is in use.
+            Err(Error::DataDirInUse { .. } | Error::NotAPeer { .. }) => {}
+            joined => break joined.unwrap(),
+        }
+    };
+    block_on(coordinator.wait_ready_async(PATIENCE)).unwrap();
+    let session = coordinator.session();
+    block_on(session.nonblocking().create("/mine", b"", CreateMode::Ephemeral)).unwrap();
+    let known = (session.id(), session.password());
+    assert_eq!(block_on(coordinator.close_keeping_sessions_async()).unwrap(), [known]);
+    assert_eq!(session.state(), SessionState::Detached);
+
+    let coordinator = block_on(builder.clone().join_async([&address])).unwrap();
+    let session = block_on(coordinator.resume_async(known.0, known.1)).unwrap();
+    assert_eq!(session.ephemerals().unwrap(), ["/mine"]);
+    // The last instance of a cluster cannot leave it.
+    let left = block_on(coordinator.leave_async(Duration::from_millis(100)));
+    assert!(matches!(left, Err(Error::Timeout { .. })), "{left:?}");
+    block_on(coordinator.close_async()).unwrap();
+}
+
+#[test]
+fn an_instance_leaves_in_a_task() {
+    let cluster = Cluster::new(3);
+    cluster.node(0).session().sync().unwrap();
+    let coordinator = cluster.node(2);
+    block_on(coordinator.wait_ready_async(PATIENCE)).unwrap();
+    // Dropped after a poll: it continues to leave.
+    let mut leaving = Box::pin(coordinator.leave_async(PATIENCE));
+    assert!(poll(leaving.as_mut(), &Arc::default()).is_pending());
+    drop(leaving);
+    block_on(coordinator.leave_async(PATIENCE)).unwrap();
+    let members = || cluster.node(0).status().members.len();
+    for _ in 0..1000 {
+        if members() == 2 {
+            break;
+        }
+        cluster.advance(Duration::from_millis(20));
+    }
+    assert_eq!(members(), 2);
+}
+
+#[test]
+fn an_operator_acts_in_a_task() {
+    let cluster = Cluster::new(3);
+    let coordinator = cluster.node(0);
+    block_on(coordinator.wait_ready_async(PATIENCE)).unwrap();
+    let follower = (0..3).find(|&node| Some(node) != cluster.leader()).unwrap();
+    let address = cluster.node(follower).address();
+    block_on(coordinator.move_leader_async(&address, "a test")).unwrap();
+    assert_eq!(cluster.leader(), Some(follower));
+    let refused = block_on(coordinator.remove_member_async(&address, "a test"));
+    assert!(matches!(refused, Err(Error::Refused { .. })), "{refused:?}");
+    let session = cluster.node(1).open_session().unwrap();
+    session.sync().unwrap();
+    block_on(coordinator.expire_session_async(session.id(), "a test")).unwrap();
+    assert!(session.sync().is_err_and(|error| error.is_session_lost()));
+    assert!(block_on(coordinator.metrics_async()).unwrap().has_leader);
+}
+
+#[test]
+fn a_session_is_detached_in_a_task() {
+    let cluster = Cluster::new(3);
+    let session = cluster.node(0).open_session().unwrap();
+    session.create("/mine", b"", CreateMode::Ephemeral).unwrap();
+    // Never polled, so it has done nothing.
+    drop(session.detach_async());
+    assert_eq!(session.state(), SessionState::Connected);
+    let (id, password) = block_on(session.detach_async()).unwrap();
+    assert_eq!(session.state(), SessionState::Detached);
+    assert!(matches!(block_on(session.detach_async()), Err(Error::SessionDetached { .. })));
+    let session = block_on(cluster.node(1).resume_async(id, password)).unwrap();
+    assert_eq!(session.ephemerals().unwrap(), ["/mine"]);
+}
+
+/// What takes a closure or runs on can be spawned, whatever it borrows from its environment.
+#[test]
+fn futures_of_recipes_can_be_spawned() {
+    fn spawn<F: Future + Send + 'static>(_: F) {}
+
+    struct App {
+        name: String,
+        selector: LeaderSelector,
+        session: Session,
+    }
+
+    impl App {
+        async fn lead(&self) -> quorate::Result<()> {
+            let greeting = format!("{} leads", self.name);
+            let lead = self.selector.run_async(|leadership| {
+                let greeting = &greeting;
+                async move {
+                    leadership.lost_async().await;
+                    self.count(greeting).await.map_or(ControlFlow::Continue(()), ControlFlow::Break)
+                }
+            });
+            lead.await
+        }
+
+        async fn count(&self, name: &str) -> quorate::Result<()> {
+            let path = format!("/{name}");
+            let counted = self.session.transact_async(|transaction| {
+                transaction.set(&path, self.name.as_bytes());
+                Ok(())
+            });
+            counted.await.map(drop)
+        }
+    }
+
+    let cluster = Cluster::new(1);
+    let session = cluster.node(0).session();
+    let selector = LeaderSelector::new(&session, "/leader", "me").unwrap();
+    let here = PersistentEphemeral::new(&cluster.node(0), "/up", b"").unwrap();
+    let app = Arc::new(App { name: "me".to_owned(), selector, session });
+    spawn(async move { app.lead().await });
+    spawn(here.run_async());
 }

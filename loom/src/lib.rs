@@ -22,6 +22,7 @@ mod gap;
 mod published;
 mod slot;
 mod states;
+mod wakers;
 
 const PREEMPTIONS: usize = 3;
 

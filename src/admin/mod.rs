@@ -40,6 +40,7 @@ use self::routes::Routes;
 use self::server::{Server, Stop};
 use self::session::AdminSession;
 use crate::api::coordinator::Coordinator;
+use crate::runtime::shared::NodeShared;
 use crate::types::error::{Error, Result};
 
 /// The shortest token.
@@ -56,7 +57,8 @@ const TOKEN_BYTES_MIN: usize = 16;
 /// coordinator, which runs until this is dropped or the coordinator is closed.
 ///
 /// Dropping it ends its connections and its session. That waits for the requests under way, some seconds at
-/// most unless a backup is being written.
+/// most unless a backup is being written; but not if the coordinator was joined by
+/// [`Coordinator::join_async`].
 ///
 /// ```
 /// use quorate::{admin::Admin, testing::Cluster};
@@ -70,6 +72,7 @@ const TOKEN_BYTES_MIN: usize = 16;
 pub struct Admin {
     address: SocketAddr,
     stop: Arc<Stop>,
+    shared: Arc<NodeShared>,
     threads: Vec<JoinHandle<()>>,
 }
 
@@ -166,8 +169,9 @@ impl AdminBuilder {
         let server = Server::bind(address, guard, Arc::clone(&routes), coordinator)
             .map_err(refused("the admin endpoint's port"))?;
         let (address, stop) = (server.address(), server.stop());
+        let shared = Arc::clone(coordinator.shared());
         // From here on, dropping it ends the threads that run already.
-        let mut admin = Admin { address, stop, threads: Vec::new() };
+        let mut admin = Admin { address, stop, shared, threads: Vec::new() };
         let outbox = server.outbox();
         let failed = refused("the admin endpoint's threads");
         let (workers, jobs) = workers::start(&routes, &outbox);
@@ -211,7 +215,7 @@ impl Drop for Admin {
         self.stop.ask();
         // The server's thread ends first: it holds what the others wait for.
         for thread in self.threads.drain(..).rev() {
-            let _ = thread.join();
+            self.shared.wait_end(thread);
         }
     }
 }

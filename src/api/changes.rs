@@ -6,7 +6,7 @@ use std::task::{Poll, Waker};
 
 use crossbeam_channel::{Receiver, TryRecvError};
 
-use crate::sync::wakers::Wakers;
+use crate::sync::wakers::{Place, Wakers};
 
 /// Reports changes of a value to a task: the states of a session
 /// ([`Session::states_async`](crate::Session::states_async)) or how many failures the cluster tolerates
@@ -31,9 +31,7 @@ use crate::sync::wakers::Wakers;
 /// ```
 pub struct Changes<T> {
     changes: Receiver<T>,
-    wakers: Arc<Wakers>,
-    /// The number of its waker, once it has waited.
-    number: Option<u64>,
+    place: Place,
 }
 
 impl<T> fmt::Debug for Changes<T> {
@@ -48,35 +46,31 @@ impl<T> Unpin for Changes<T> {}
 impl<T> Changes<T> {
     /// Whoever sends in the channel, or closes it, wakes `wakers` after it.
     pub(crate) fn new(changes: Receiver<T>, wakers: Arc<Wakers>) -> Changes<T> {
-        Changes { changes, wakers, number: None }
+        Changes { changes, place: Place::new(wakers) }
     }
 
     /// Waits for the next change; at first, for the current value. `None` after the last one. Does
     /// not block. Dropping the future loses nothing.
+    ///
+    /// ```
+    /// # async fn example(session: &quorate::Session) -> quorate::Result<()> {
+    /// let mut states = session.states_async();
+    /// while let Some(state) = states.next().await {
+    ///     println!("{state:?}");
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
     pub async fn next(&mut self) -> Option<T> {
         std::future::poll_fn(|context| self.poll(context.waker())).await
     }
 
     pub(crate) fn poll(&mut self, waker: &Waker) -> Poll<Option<T>> {
-        match self.changes.try_recv() {
-            Ok(change) => return Poll::Ready(Some(change)),
-            Err(TryRecvError::Disconnected) => return Poll::Ready(None),
-            Err(TryRecvError::Empty) => {}
-        }
-        self.wakers.register(&mut self.number, waker);
-        // Something may have been sent in between.
-        match self.changes.try_recv() {
-            Ok(change) => Poll::Ready(Some(change)),
-            Err(TryRecvError::Disconnected) => Poll::Ready(None),
-            Err(TryRecvError::Empty) => Poll::Pending,
-        }
-    }
-}
-
-impl<T> Drop for Changes<T> {
-    fn drop(&mut self) {
-        if let Some(number) = self.number {
-            self.wakers.remove(number);
-        }
+        let changes = &self.changes;
+        self.place.poll(waker, || match changes.try_recv() {
+            Ok(change) => Some(Some(change)),
+            Err(TryRecvError::Disconnected) => Some(None),
+            Err(TryRecvError::Empty) => None,
+        })
     }
 }

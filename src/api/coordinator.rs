@@ -150,7 +150,12 @@ impl Coordinator {
     /// [`Error::System`].
     pub fn open_session_with(&self, timeout: Duration) -> Result<Session> {
         // The session's state and its calls show whether it could be opened.
-        Session::open(&self.inner.owner, timeout).map(|(session, _)| session)
+        self.begin_open(timeout).map(|(session, _)| session)
+    }
+
+    /// Opens a session, and returns the answer to wait for.
+    pub(super) fn begin_open(&self, timeout: Duration) -> Result<(Session, Pending<()>)> {
+        Session::open(&self.inner.owner, timeout)
     }
 
     /// Takes over a session that was opened here or elsewhere. It keeps its ephemeral znodes, its

@@ -20,6 +20,7 @@ pub(crate) mod snapshot;
 pub(crate) mod status;
 #[cfg(feature = "futures")]
 pub(crate) mod stream;
+pub(crate) mod supervise;
 pub(crate) mod transaction;
 mod waiting;
 pub(crate) mod watch;

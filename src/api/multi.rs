@@ -89,6 +89,16 @@ impl<'a> Multi<'a> {
     }
 
     /// Requires the znode to have this version.
+    ///
+    /// ```
+    /// use quorate::CreateMode;
+    ///
+    /// # let session = quorate::testing::Cluster::new(1).node(0).session();
+    /// session.create("/a", b"1", CreateMode::Persistent)?;
+    /// session.multi().check("/a", 0).set("/a", b"2").commit()?;
+    /// assert!(session.multi().check("/a", 0).set("/a", b"3").commit().is_err());
+    /// # Ok::<(), quorate::Error>(())
+    /// ```
     pub fn check(self, path: &str, version: u64) -> Multi<'a> {
         self.require(path, Condition::Version(version))
     }
@@ -99,6 +109,15 @@ impl<'a> Multi<'a> {
     /// [`Error::BadVersion`](crate::Error::BadVersion) for [`Condition::Version`],
     /// [`Error::NodeExists`](crate::Error::NodeExists) for [`Condition::Absent`], and
     /// [`Error::NoNode`](crate::Error::NoNode) for all others if there is no such znode.
+    ///
+    /// ```
+    /// use quorate::{Condition, CreateMode};
+    ///
+    /// # let session = quorate::testing::Cluster::new(1).node(0).session();
+    /// let absent = session.multi().require("/a", Condition::Absent);
+    /// absent.create("/b", b"", CreateMode::Persistent).commit()?;
+    /// # Ok::<(), quorate::Error>(())
+    /// ```
     pub fn require(self, path: &str, condition: Condition) -> Multi<'a> {
         let op = || Op::Check { path: path.to_owned(), condition };
         self.push(path::validate(path), op)
@@ -106,6 +125,16 @@ impl<'a> Multi<'a> {
 
     /// Requires that something is still held: see [`Fence`]. It counts as one operation, or one for
     /// each of several locks.
+    ///
+    /// ```
+    /// use quorate::CreateMode;
+    ///
+    /// # let session = quorate::testing::Cluster::new(1).node(0).session();
+    /// let guard = session.lock("/lock")?.acquire()?;
+    /// let fence = guard.fence();
+    /// session.multi().fence(&fence).create("/a", b"", CreateMode::Persistent).commit()?;
+    /// # Ok::<(), quorate::Error>(())
+    /// ```
     pub fn fence(self, fence: &Fence) -> Multi<'a> {
         fence.checks.iter().fold(self, |multi, (path, condition)| {
             multi.push_in_all(Ok(()), Op::Check { path: path.clone(), condition: *condition })
@@ -113,6 +142,16 @@ impl<'a> Multi<'a> {
     }
 
     /// Creates a znode: see [`Session::create`].
+    ///
+    /// ```
+    /// use quorate::CreateMode;
+    ///
+    /// # let session = quorate::testing::Cluster::new(1).node(0).session();
+    /// let both = session.multi().create("/a", b"", CreateMode::Persistent);
+    /// both.create("/a/b", b"", CreateMode::Persistent).commit()?;
+    /// assert!(session.exists("/a/b")?.is_some());
+    /// # Ok::<(), quorate::Error>(())
+    /// ```
     pub fn create(self, path: &str, data: impl AsRef<[u8]>, mode: CreateMode) -> Multi<'a> {
         let data = data.as_ref();
         let op = || create_op(path, data, mode);
@@ -120,6 +159,15 @@ impl<'a> Multi<'a> {
     }
 
     /// Creates a znode with an access list: see [`Session::create_with_acl`].
+    ///
+    /// ```
+    /// use quorate::{Acl, CreateMode};
+    ///
+    /// # let session = quorate::testing::Cluster::new(1).node(0).session();
+    /// let acl = Acl::read_only();
+    /// session.multi().create_with_acl("/a", b"", CreateMode::Persistent, &acl).commit()?;
+    /// # Ok::<(), quorate::Error>(())
+    /// ```
     pub fn create_with_acl(
         self,
         path: &str,
@@ -133,11 +181,31 @@ impl<'a> Multi<'a> {
     }
 
     /// Replaces the access list of a znode: see [`Session::set_acl`]. (ZooKeeper's multi cannot.)
+    ///
+    /// ```
+    /// use quorate::{Acl, CreateMode};
+    ///
+    /// # let session = quorate::testing::Cluster::new(1).node(0).session();
+    /// session.create("/a", b"1", CreateMode::Persistent)?;
+    /// session.multi().set("/a", b"2").set_acl("/a", &Acl::read_only()).commit()?;
+    /// assert!(session.set("/a", b"3").is_err());
+    /// # Ok::<(), quorate::Error>(())
+    /// ```
     pub fn set_acl(self, path: &str, acl: &[Acl]) -> Multi<'a> {
         self.set_acl_version(path, acl, None)
     }
 
     /// Replaces the access list of a znode of this aversion: see [`Session::set_acl_if`].
+    ///
+    /// ```
+    /// use quorate::{Acl, CreateMode};
+    ///
+    /// # let session = quorate::testing::Cluster::new(1).node(0).session();
+    /// session.create("/a", b"1", CreateMode::Persistent)?;
+    /// let (_, stat) = session.acl("/a")?;
+    /// session.multi().set_acl_if("/a", &Acl::read_only(), stat.aversion).commit()?;
+    /// # Ok::<(), quorate::Error>(())
+    /// ```
     pub fn set_acl_if(self, path: &str, acl: &[Acl], aversion: u64) -> Multi<'a> {
         self.set_acl_version(path, acl, Some(aversion))
     }
@@ -152,18 +220,46 @@ impl<'a> Multi<'a> {
     }
 
     /// Sets the data of a znode, or creates it: see [`Session::create_or_set`].
+    ///
+    /// ```
+    /// use quorate::CreateMode;
+    ///
+    /// # let session = quorate::testing::Cluster::new(1).node(0).session();
+    /// session.multi().create_or_set("/a", b"1", CreateMode::Persistent).commit()?;
+    /// session.multi().create_or_set("/a", b"2", CreateMode::Persistent).commit()?;
+    /// # Ok::<(), quorate::Error>(())
+    /// ```
     pub fn create_or_set(self, path: &str, data: impl AsRef<[u8]>, mode: CreateMode) -> Multi<'a> {
         let data = data.as_ref();
         self.push(check_create(path, data, mode), || create_or_set_op(path, data, mode))
     }
 
     /// Makes a znode an ephemeral of this session: see [`Session::take_over`].
+    ///
+    /// ```
+    /// use quorate::CreateMode;
+    ///
+    /// # let session = quorate::testing::Cluster::new(1).node(0).session();
+    /// let former = session.create("/mine", b"", CreateMode::Ephemeral)?.stat.ephemeral_owner;
+    /// session.multi().take_over("/mine", b"2", former.unwrap()).commit()?;
+    /// # Ok::<(), quorate::Error>(())
+    /// ```
     pub fn take_over(self, path: &str, data: impl AsRef<[u8]>, from: SessionId) -> Multi<'a> {
         let data = data.as_ref();
         self.push(path::validate(path), || take_over_op(path, data, from))
     }
 
     /// Replaces the data of a znode: see [`Session::set`].
+    ///
+    /// ```
+    /// use quorate::CreateMode;
+    ///
+    /// # let session = quorate::testing::Cluster::new(1).node(0).session();
+    /// session.create("/a", b"1", CreateMode::Persistent)?;
+    /// session.create("/b", b"", CreateMode::Persistent)?;
+    /// session.multi().set("/a", b"").set("/b", b"1").commit()?;
+    /// # Ok::<(), quorate::Error>(())
+    /// ```
     pub fn set(self, path: &str, data: impl AsRef<[u8]>) -> Multi<'a> {
         let data = data.as_ref();
         self.push(path::validate(path), || set_op(path, data, None))
@@ -177,17 +273,47 @@ impl<'a> Multi<'a> {
     }
 
     /// Replaces the data of a znode of this version: see [`Session::set_if`].
+    ///
+    /// ```
+    /// use quorate::CreateMode;
+    ///
+    /// # let session = quorate::testing::Cluster::new(1).node(0).session();
+    /// session.create("/a", b"1", CreateMode::Persistent)?;
+    /// session.multi().set_if("/a", b"2", 0).commit()?;
+    /// assert!(session.multi().set_if("/a", b"3", 0).commit().is_err());
+    /// # Ok::<(), quorate::Error>(())
+    /// ```
     pub fn set_if(self, path: &str, data: impl AsRef<[u8]>, version: u64) -> Multi<'a> {
         let data = data.as_ref();
         self.push(path::validate(path), || set_op(path, data, Some(version)))
     }
 
     /// Deletes a znode: see [`Session::delete`].
+    ///
+    /// ```
+    /// use quorate::CreateMode;
+    ///
+    /// # let session = quorate::testing::Cluster::new(1).node(0).session();
+    /// session.create("/a", b"1", CreateMode::Persistent)?;
+    /// // A move.
+    /// session.multi().delete("/a").create("/b", b"1", CreateMode::Persistent).commit()?;
+    /// # Ok::<(), quorate::Error>(())
+    /// ```
     pub fn delete(self, path: &str) -> Multi<'a> {
         self.push(path::validate(path), || Op::Delete { path: path.to_owned(), version: None })
     }
 
     /// Deletes a znode of this version: see [`Session::delete_if`].
+    ///
+    /// ```
+    /// use quorate::CreateMode;
+    ///
+    /// # let session = quorate::testing::Cluster::new(1).node(0).session();
+    /// session.create("/a", b"1", CreateMode::Persistent)?;
+    /// session.multi().delete_if("/a", 0).commit()?;
+    /// assert!(session.exists("/a")?.is_none());
+    /// # Ok::<(), quorate::Error>(())
+    /// ```
     pub fn delete_if(self, path: &str, version: u64) -> Multi<'a> {
         let op = || Op::Delete { path: path.to_owned(), version: Some(version) };
         self.push(path::validate(path), op)
@@ -219,6 +345,16 @@ impl<'a> Multi<'a> {
     }
 
     /// Deletes a znode and everything below it: see [`Session::delete_recursive`].
+    ///
+    /// ```
+    /// use quorate::CreateMode;
+    ///
+    /// # let session = quorate::testing::Cluster::new(1).node(0).session();
+    /// session.create("/a", b"1", CreateMode::Persistent)?;
+    /// session.create("/a/b", b"", CreateMode::Persistent)?;
+    /// session.multi().delete_recursive("/a").commit()?;
+    /// # Ok::<(), quorate::Error>(())
+    /// ```
     pub fn delete_recursive(self, path: &str) -> Multi<'a> {
         self.push(path::validate(path), || Op::DeleteTree { path: path.to_owned() })
     }
@@ -228,6 +364,16 @@ impl<'a> Multi<'a> {
     /// # Errors
     /// [`Error::Multi`](crate::Error::Multi) with the operation that failed and its error;
     /// otherwise as [`Session::create`].
+    ///
+    /// ```
+    /// use quorate::{CreateMode, OpResult};
+    ///
+    /// # let session = quorate::testing::Cluster::new(1).node(0).session();
+    /// let multi = session.multi().create("/a", b"1", CreateMode::Persistent);
+    /// let results = multi.set("/a", b"2").commit()?;
+    /// assert!(matches!(&results[..], [OpResult::Created(_), OpResult::Set(stat)] if stat.version == 1));
+    /// # Ok::<(), quorate::Error>(())
+    /// ```
     pub fn commit(self) -> Result<Vec<OpResult>> {
         let session = self.session;
         let path = self.ops.first().map_or("/", |op| op.path()).to_owned();
@@ -236,6 +382,14 @@ impl<'a> Multi<'a> {
     }
 
     /// Does all operations, or none, without blocking.
+    ///
+    /// ```
+    /// # async fn example(session: &quorate::Session) -> quorate::Result<()> {
+    /// let results = session.multi().set("/a", b"1").delete("/b").submit().await?;
+    /// println!("{} operations done", results.len());
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn submit(self) -> Pending<Vec<OpResult>> {
         self.session.nonblocking().commit(self.checked, self.ops)
     }

@@ -100,6 +100,16 @@ impl Session {
     ///
     /// # Errors
     /// The errors of a session that is over; those of a single read are in its result.
+    ///
+    /// ```
+    /// use quorate::{CreateMode, ReadOp};
+    ///
+    /// # let session = quorate::testing::Cluster::new(1).node(0).session();
+    /// session.create("/a", b"1", CreateMode::Persistent)?;
+    /// let results = session.multi_read([ReadOp::Get("/a"), ReadOp::Children("/")])?;
+    /// assert!(results.iter().all(|result| result.is_ok()));
+    /// # Ok::<(), quorate::Error>(())
+    /// ```
     pub fn multi_read<'a>(
         &self,
         reads: impl IntoIterator<Item = ReadOp<'a>>,

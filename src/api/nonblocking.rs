@@ -91,6 +91,16 @@ impl<'a> NonBlocking<'a> {
     }
 
     /// See [`Session::create`].
+    ///
+    /// ```
+    /// use quorate::CreateMode;
+    ///
+    /// # async fn example(session: &quorate::Session) -> quorate::Result<()> {
+    /// let created = session.nonblocking().create("/a", b"1", CreateMode::Persistent).await?;
+    /// assert_eq!(created.path, "/a");
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn create(&self, path: &str, data: impl AsRef<[u8]>, mode: CreateMode) -> Pending<Created> {
         let data = data.as_ref();
         let op = || create_op(path, data, mode);
@@ -100,11 +110,28 @@ impl<'a> NonBlocking<'a> {
     }
 
     /// See [`Session::set`].
+    ///
+    /// ```
+    /// # async fn example(session: &quorate::Session) -> quorate::Result<()> {
+    /// let stat = session.nonblocking().set("/a", b"2").await?;
+    /// println!("version {}", stat.version);
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn set(&self, path: &str, data: impl AsRef<[u8]>) -> Pending<Stat> {
         self.set_version(path, data.as_ref(), None)
     }
 
     /// See [`Session::set_if`].
+    ///
+    /// ```
+    /// # async fn example(session: &quorate::Session) -> quorate::Result<()> {
+    /// let calls = session.nonblocking();
+    /// let (_, stat) = calls.get("/a").await?;
+    /// calls.set_if("/a", b"2", stat.version).await?;
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn set_if(&self, path: &str, data: impl AsRef<[u8]>, version: u64) -> Pending<Stat> {
         self.set_version(path, data.as_ref(), Some(version))
     }
@@ -123,11 +150,27 @@ impl<'a> NonBlocking<'a> {
     }
 
     /// See [`Session::delete`].
+    ///
+    /// ```
+    /// # async fn example(session: &quorate::Session) -> quorate::Result<()> {
+    /// session.nonblocking().delete("/a").await?;
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn delete(&self, path: &str) -> Pending<()> {
         self.delete_version(path, None)
     }
 
     /// See [`Session::delete_if`].
+    ///
+    /// ```
+    /// # async fn example(session: &quorate::Session) -> quorate::Result<()> {
+    /// let calls = session.nonblocking();
+    /// let (_, stat) = calls.get("/a").await?;
+    /// calls.delete_if("/a", stat.version).await?;
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn delete_if(&self, path: &str, version: u64) -> Pending<()> {
         self.delete_version(path, Some(version))
     }
@@ -138,6 +181,13 @@ impl<'a> NonBlocking<'a> {
     }
 
     /// See [`Session::delete_recursive`].
+    ///
+    /// ```
+    /// # async fn example(session: &quorate::Session) -> quorate::Result<()> {
+    /// session.nonblocking().delete_recursive("/a").await?;
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn delete_recursive(&self, path: &str) -> Pending<()> {
         let op = || Op::DeleteTree { path: path.to_owned() };
         self.write(self.validate(path), op, expect::done)
@@ -168,6 +218,14 @@ impl<'a> NonBlocking<'a> {
     }
 
     /// See [`Session::get`]; this one sees the session's earlier writes.
+    ///
+    /// ```
+    /// # async fn example(session: &quorate::Session) -> quorate::Result<()> {
+    /// let (data, stat) = session.nonblocking().get("/a").await?;
+    /// println!("{} bytes in version {}", data.len(), stat.version);
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn get(&self, path: &str) -> Pending<(Arc<[u8]>, Stat)> {
         self.read(path, |path| Read::Get { path }, expect::data)
     }
@@ -179,17 +237,42 @@ impl<'a> NonBlocking<'a> {
     }
 
     /// See [`Session::exists`]; this one sees the session's earlier writes.
+    ///
+    /// ```
+    /// # async fn example(session: &quorate::Session) -> quorate::Result<()> {
+    /// let exists = session.nonblocking().exists("/a").await?.is_some();
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn exists(&self, path: &str) -> Pending<Option<Stat>> {
         self.read(path, |path| Read::Exists { path }, expect::exists)
     }
 
     /// See [`Session::children`]; this one sees the session's earlier writes.
+    ///
+    /// ```
+    /// # async fn example(session: &quorate::Session) -> quorate::Result<()> {
+    /// for name in session.nonblocking().children("/").await? {
+    ///     println!("/{name}");
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn children(&self, path: &str) -> Pending<Vec<String>> {
         self.read(path, |path| Read::Children { path }, expect::children)
     }
 
     /// See [`Session::snapshot`]; this one shows the session's earlier writes, and later ones only
     /// as all reads do. Read further znodes from it, in any number and in one state.
+    ///
+    /// ```
+    /// # async fn example(session: &quorate::Session) -> quorate::Result<()> {
+    /// let snapshot = session.nonblocking().snapshot().await?;
+    /// // Both as of one moment.
+    /// let (left, right) = (snapshot.get("/left")?, snapshot.get("/right")?);
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn snapshot(&self) -> Pending<Snapshot> {
         let (root, session) = (self.session.root.clone(), self.session.clone());
         let convert = move |answer| Ok(Snapshot::new(expect::tree(answer)?, root, session.ids()));
@@ -210,6 +293,13 @@ impl<'a> NonBlocking<'a> {
     }
 
     /// See [`Session::ephemerals`].
+    ///
+    /// ```
+    /// # async fn example(session: &quorate::Session) -> quorate::Result<()> {
+    /// let paths = session.nonblocking().ephemerals().await?;
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn ephemerals(&self) -> Pending<Vec<String>> {
         let root = self.session.root.clone();
         let convert = move |answer| {
@@ -256,6 +346,14 @@ impl<'a> NonBlocking<'a> {
     }
 
     /// See [`Session::get_and_watch`].
+    ///
+    /// ```
+    /// # async fn example(session: &quorate::Session) -> quorate::Result<()> {
+    /// let (data, _, watch) = session.nonblocking().get_and_watch("/a").await?;
+    /// println!("{} bytes, until {:?}", data.len(), watch.next().await);
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn get_and_watch(&self, path: &str) -> Pending<(Arc<[u8]>, Stat, Watch)> {
         self.read_and_watch(
             path,
@@ -265,6 +363,17 @@ impl<'a> NonBlocking<'a> {
     }
 
     /// See [`Session::exists_and_watch`].
+    ///
+    /// ```
+    /// # async fn example(session: &quorate::Session) -> quorate::Result<()> {
+    /// let (exists, watch) = session.nonblocking().exists_and_watch("/a").await?;
+    /// if exists.is_none() {
+    ///     // Until it is created.
+    ///     watch.next().await;
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn exists_and_watch(&self, path: &str) -> Pending<(Option<Stat>, Watch)> {
         self.read_and_watch(
             path,
@@ -274,6 +383,14 @@ impl<'a> NonBlocking<'a> {
     }
 
     /// See [`Session::children_and_watch`].
+    ///
+    /// ```
+    /// # async fn example(session: &quorate::Session) -> quorate::Result<()> {
+    /// let (names, watch) = session.nonblocking().children_and_watch("/").await?;
+    /// println!("{names:?}, until {:?}", watch.next().await);
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn children_and_watch(&self, path: &str) -> Pending<(Vec<String>, Watch)> {
         self.read_and_watch(
             path,
@@ -283,16 +400,52 @@ impl<'a> NonBlocking<'a> {
     }
 
     /// See [`Session::watch`].
+    ///
+    /// ```
+    /// use quorate::WatchMode;
+    ///
+    /// # async fn example(session: &quorate::Session) -> quorate::Result<()> {
+    /// let watch = session.nonblocking().watch("/a", WatchMode::PersistentRecursive).await?;
+    /// while let Some(event) = watch.next().await {
+    ///     println!("{:?} {}", event.kind, event.path);
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn watch(&self, path: &str, mode: WatchMode) -> Pending<Watch> {
         self.watch_after(path, mode, None, false)
     }
 
     /// See [`Session::watch_from`]. While it waits for this replica, later reads wait, too.
+    ///
+    /// ```
+    /// use quorate::WatchMode;
+    ///
+    /// # async fn example(session: &quorate::Session) -> quorate::Result<()> {
+    /// let calls = session.nonblocking();
+    /// let (_, stat) = calls.get("/a").await?;
+    /// // With all that has changed since.
+    /// let watch = calls.watch_from("/a", WatchMode::Persistent, stat.mzxid).await?;
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn watch_from(&self, path: &str, mode: WatchMode, zxid: Zxid) -> Pending<Watch> {
         self.watch_after(path, mode, Some(zxid), false)
     }
 
     /// See [`Session::watch_with_data`].
+    ///
+    /// ```
+    /// use quorate::WatchMode;
+    ///
+    /// # async fn example(session: &quorate::Session) -> quorate::Result<()> {
+    /// let watch = session.nonblocking().watch_with_data("/a", WatchMode::Persistent).await?;
+    /// while let Some(event) = watch.next().await {
+    ///     println!("{:?}", event.data());
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn watch_with_data(&self, path: &str, mode: WatchMode) -> Pending<Watch> {
         self.watch_after(path, mode, None, true)
     }
@@ -318,6 +471,15 @@ impl<'a> NonBlocking<'a> {
 
     /// See [`Session::remove_watches`]. This also removes watches that were requested before and
     /// are not returned yet.
+    ///
+    /// ```
+    /// use quorate::WatcherType;
+    ///
+    /// # async fn example(session: &quorate::Session) -> quorate::Result<()> {
+    /// session.nonblocking().remove_watches("/a", WatcherType::Any).await?;
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn remove_watches(&self, path: &str, which: WatcherType) -> Pending<()> {
         let session = self.session.id();
         let full = self.session.root.full(path).into_owned();
@@ -329,6 +491,17 @@ impl<'a> NonBlocking<'a> {
     }
 
     /// See [`Session::sync`].
+    ///
+    /// ```
+    /// # async fn example(session: &quorate::Session) -> quorate::Result<()> {
+    /// let calls = session.nonblocking();
+    /// // Sent together: the read is answered after the sync.
+    /// let (synced, read) = (calls.sync(), calls.get("/a"));
+    /// synced.await?;
+    /// println!("{} bytes, as of now at the earliest", read.await?.0.len());
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn sync(&self) -> Pending<Zxid> {
         let session = self.session.id();
         self.ask(
@@ -365,6 +538,14 @@ impl<'a> NonBlocking<'a> {
     }
 
     /// See [`Session::close`].
+    ///
+    /// ```
+    /// # async fn example(session: &quorate::Session) -> quorate::Result<()> {
+    /// session.nonblocking().close().await?;
+    /// assert!(session.state().is_final());
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn close(&self) -> Pending<()> {
         let session = self.session.id();
         let shared = self.session.shared();

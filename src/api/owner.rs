@@ -69,8 +69,72 @@ impl Drop for Owner {
         }
         // A node of an in-memory cluster continues: the users of other nodes may still need its
         // vote.
-        if let Runs::Thread(_) = &self.runs {
-            self.close();
+        if let Runs::Thread(thread) = &mut self.runs {
+            let thread = thread.get_mut().unwrap_or_else(PoisonError::into_inner).take();
+            drop(self.shared.close());
+            if let Some(thread) = thread {
+                self.shared.wait_end(thread);
+            }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicBool, Ordering};
+
+    use crossbeam_channel::bounded;
+
+    use super::*;
+    use crate::testing::Cluster;
+
+    /// An owner whose node's thread ends when the channel is closed, and what is true once it has.
+    fn owner(by_task: bool) -> (Owner, crossbeam_channel::Sender<()>, Arc<AtomicBool>) {
+        let shared = Arc::clone(Cluster::new(1).node(0).shared());
+        shared.joined_by_task.store(by_task, Ordering::Relaxed);
+        let (go, goes) = bounded(0);
+        let ended = Arc::new(AtomicBool::new(false));
+        let ends = Arc::clone(&ended);
+        let run = move || {
+            let _ = goes.recv();
+            ends.store(true, Ordering::SeqCst);
+        };
+        let thread = std::thread::Builder::new().spawn(run).unwrap();
+        (Owner { shared, runs: Runs::Thread(Mutex::new(Some(thread))) }, go, ended)
+    }
+
+    /// The last handle, dropped in a task, held the runtime's thread until the node's threads had
+    /// ended.
+    #[test]
+    #[cfg(not(windows))]
+    fn what_a_task_has_joined_is_waited_for_when_its_thread_ends() {
+        let (owner, go, ended) = owner(true);
+        let (dropped, is_dropped) = bounded(1);
+        let (last, is_last) = bounded::<()>(0);
+        let runtime = std::thread::Builder::new();
+        let runtime = runtime.spawn(move || {
+            drop(owner);
+            dropped.send(()).unwrap();
+            let _ = is_last.recv();
+        });
+        let runtime = runtime.unwrap();
+        // The node's thread runs, and the drop has returned.
+        is_dropped.recv_timeout(std::time::Duration::from_secs(60)).unwrap();
+        assert!(!ended.load(Ordering::SeqCst));
+        drop(last);
+        drop(go);
+        runtime.join().unwrap();
+        assert!(ended.load(Ordering::SeqCst));
+    }
+
+    #[test]
+    fn what_a_blocking_call_has_joined_is_waited_for_by_the_drop() {
+        let (owner, go, ended) = owner(false);
+        let thread = std::thread::Builder::new().spawn(move || {
+            drop(owner);
+            ended.load(Ordering::SeqCst)
+        });
+        drop(go);
+        assert!(thread.unwrap().join().unwrap());
     }
 }

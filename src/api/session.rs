@@ -177,27 +177,66 @@ impl Session {
 
     /// The path in the whole tree that this handle's paths are relative to: see
     /// [`Session::chroot`].
+    ///
+    /// ```
+    /// # let session = quorate::testing::Cluster::new(1).node(0).session();
+    /// assert_eq!(session.root(), "/");
+    /// assert_eq!(session.chroot("/billing")?.root(), "/billing");
+    /// # Ok::<(), quorate::Error>(())
+    /// ```
     pub fn root(&self) -> &str {
         self.root.path()
     }
 
     /// The session's id, needed to resume it.
+    ///
+    /// ```
+    /// # let session = quorate::testing::Cluster::new(1).node(0).session();
+    /// let (id, password) = (session.id(), session.password());
+    /// println!("session {id}");
+    /// // For `Coordinator::resume`, in another process.
+    /// # Ok::<(), quorate::Error>(())
+    /// ```
     pub fn id(&self) -> SessionId {
         self.inner.session.id
     }
 
     /// The session's password, needed to resume it. Anybody who has it can take over the session.
+    ///
+    /// ```
+    /// let cluster = quorate::testing::Cluster::new(2);
+    /// let session = cluster.node(0).session();
+    /// session.sync()?;
+    /// let resumed = cluster.node(1).resume(session.id(), session.password())?;
+    /// assert_eq!(resumed.id(), session.id());
+    /// # Ok::<(), quorate::Error>(())
+    /// ```
     pub fn password(&self) -> [u8; 16] {
         self.inner.session.secret
     }
 
     /// The session's timeout: the one requested, within the
     /// [bounds](crate::Builder::session_timeout_bounds).
+    ///
+    /// ```
+    /// # let session = quorate::testing::Cluster::new(1).node(0).session();
+    /// println!("others get its locks {:?} after this instance has died", session.timeout());
+    /// # Ok::<(), quorate::Error>(())
+    /// ```
     pub fn timeout(&self) -> Duration {
         self.inner.session.timeout()
     }
 
     /// The session's state.
+    ///
+    /// ```
+    /// use quorate::SessionState;
+    ///
+    /// # let session = quorate::testing::Cluster::new(1).node(0).session();
+    /// session.sync()?;
+    /// assert_eq!(session.state(), SessionState::Connected);
+    /// # Ok::<(), quorate::Error>(())
+    /// ```
     pub fn state(&self) -> SessionState {
         if self.inner.shared.clock.is_forked() {
             return SessionState::Expired;
@@ -263,11 +302,30 @@ impl Session {
     /// this machine is suspended counts on Linux, Android and Windows, and not on macOS. Time in
     /// which a hypervisor pauses a virtual machine never counts: after such a pause this may be
     /// true for a moment although the session is over.
+    ///
+    /// ```
+    /// # let session = quorate::testing::Cluster::new(1).node(0).session();
+    /// session.sync()?;
+    /// if session.is_alive() {
+    ///     // Nobody else has what belongs to it.
+    /// }
+    /// # Ok::<(), quorate::Error>(())
+    /// ```
     pub fn is_alive(&self) -> bool {
         self.inner.session.is_alive(&self.inner.shared.clock)
     }
 
     /// The same calls in a form that returns at once.
+    ///
+    /// ```
+    /// use quorate::CreateMode;
+    ///
+    /// # let session = quorate::testing::Cluster::new(1).node(0).session();
+    /// let write = session.nonblocking().create("/a", b"1", CreateMode::Persistent);
+    /// // ... while the write is under way ...
+    /// println!("{}", write.wait()?.path);
+    /// # Ok::<(), quorate::Error>(())
+    /// ```
     pub fn nonblocking(&self) -> NonBlocking<'_> {
         NonBlocking::new(self)
     }
@@ -329,6 +387,16 @@ impl Session {
     /// than 1 MiB of data; [`Error::Timeout`] if no answer came in time, after which the znode may
     /// exist; the errors of a session that is over; [`Error::Busy`]; [`Error::Stopped`].
     ///
+    /// ```
+    /// use quorate::CreateMode;
+    ///
+    /// # let session = quorate::testing::Cluster::new(1).node(0).session();
+    /// session.create("/jobs", b"", CreateMode::Persistent)?;
+    /// let job = session.create("/jobs/job-", b"1", CreateMode::PersistentSequential)?;
+    /// assert_eq!(job.path, "/jobs/job-0000000000");
+    /// # Ok::<(), quorate::Error>(())
+    /// ```
+    ///
     /// Source: ZooKeeper, `create`.
     pub fn create(&self, path: &str, data: impl AsRef<[u8]>, mode: CreateMode) -> Result<Created> {
         self.wait_for("create", path, self.nonblocking().create(path, data, mode))
@@ -336,24 +404,65 @@ impl Session {
 
     /// Replaces the data of a znode, whatever its version. Blocks and fails as
     /// [`Session::create`], with [`Error::NoNode`] if it is missing.
+    ///
+    /// ```
+    /// use quorate::CreateMode;
+    ///
+    /// # let session = quorate::testing::Cluster::new(1).node(0).session();
+    /// session.create("/a", b"1", CreateMode::Persistent)?;
+    /// assert_eq!(session.set("/a", b"2")?.version, 1);
+    /// # Ok::<(), quorate::Error>(())
+    /// ```
     pub fn set(&self, path: &str, data: impl AsRef<[u8]>) -> Result<Stat> {
         self.wait_for("set", path, self.nonblocking().set(path, data))
     }
 
     /// Replaces the data of a znode if its version is `version`; otherwise it fails with
     /// [`Error::BadVersion`] and changes nothing.
+    ///
+    /// ```
+    /// use quorate::CreateMode;
+    ///
+    /// # let session = quorate::testing::Cluster::new(1).node(0).session();
+    /// session.create("/a", b"1", CreateMode::Persistent)?;
+    /// let (_, stat) = session.get("/a")?;
+    /// session.set_if("/a", b"2", stat.version)?;
+    /// assert!(session.set_if("/a", b"3", stat.version).is_err());
+    /// # Ok::<(), quorate::Error>(())
+    /// ```
     pub fn set_if(&self, path: &str, data: impl AsRef<[u8]>, version: u64) -> Result<Stat> {
         self.wait_for("set", path, self.nonblocking().set_if(path, data, version))
     }
 
     /// Deletes a znode, whatever its version. Blocks and fails as [`Session::create`], with
     /// [`Error::NoNode`] if it is missing and [`Error::NotEmpty`] if it has children.
+    ///
+    /// ```
+    /// use quorate::CreateMode;
+    ///
+    /// # let session = quorate::testing::Cluster::new(1).node(0).session();
+    /// session.create("/a", b"1", CreateMode::Persistent)?;
+    /// session.delete("/a")?;
+    /// assert!(session.exists("/a")?.is_none());
+    /// # Ok::<(), quorate::Error>(())
+    /// ```
     pub fn delete(&self, path: &str) -> Result<()> {
         self.wait_for("delete", path, self.nonblocking().delete(path))
     }
 
     /// Deletes a znode if its version is `version`; otherwise it fails with [`Error::BadVersion`]
     /// and changes nothing.
+    ///
+    /// ```
+    /// use quorate::CreateMode;
+    ///
+    /// # let session = quorate::testing::Cluster::new(1).node(0).session();
+    /// session.create("/a", b"1", CreateMode::Persistent)?;
+    /// session.set("/a", b"2")?;
+    /// assert!(session.delete_if("/a", 0).is_err());
+    /// session.delete_if("/a", 1)?;
+    /// # Ok::<(), quorate::Error>(())
+    /// ```
     pub fn delete_if(&self, path: &str, version: u64) -> Result<()> {
         self.wait_for("delete", path, self.nonblocking().delete_if(path, version))
     }
@@ -400,6 +509,15 @@ impl Session {
     }
 
     /// Starts a multi: several operations, of which all are done or none. See [`Multi`].
+    ///
+    /// ```
+    /// use quorate::CreateMode;
+    ///
+    /// # let session = quorate::testing::Cluster::new(1).node(0).session();
+    /// let multi = session.multi().create("/a", b"", CreateMode::Persistent);
+    /// multi.create("/a/b", b"", CreateMode::Persistent).commit()?;
+    /// # Ok::<(), quorate::Error>(())
+    /// ```
     pub fn multi(&self) -> Multi<'_> {
         Multi::new(self)
     }
@@ -437,6 +555,16 @@ impl Session {
 
     /// Closes the session and deletes its ephemeral znodes. Blocks as [`Session::create`]. Not an
     /// error if the session is already over for this handle; then nothing is done.
+    ///
+    /// ```
+    /// use quorate::CreateMode;
+    ///
+    /// # let session = quorate::testing::Cluster::new(1).node(0).session();
+    /// session.create("/mine", b"", CreateMode::Ephemeral)?;
+    /// session.close()?;
+    /// assert!(session.exists("/mine").is_err_and(|error| error.is_session_lost()));
+    /// # Ok::<(), quorate::Error>(())
+    /// ```
     pub fn close(&self) -> Result<()> {
         self.wait_for("close", "/", self.nonblocking().close())
     }

@@ -3,6 +3,7 @@
 
 use std::future::{Future, poll_fn};
 use std::pin::Pin;
+use std::sync::atomic::Ordering;
 use std::task::Poll;
 use std::time::Duration;
 
@@ -12,6 +13,7 @@ use crate::api::operate::{MemberReport, SessionInfo};
 use crate::api::session::Session;
 use crate::runtime::offload::offload;
 use crate::types::error::{Error, Result};
+use crate::types::metrics::Metrics;
 use crate::types::znode::SessionId;
 
 impl Builder {
@@ -21,12 +23,24 @@ impl Builder {
     ///
     /// # Errors
     /// As [`Builder::join`].
+    ///
+    /// ```
+    /// # async fn example(secret: quorate::Secret) -> quorate::Result<()> {
+    /// let builder = quorate::Coordinator::builder().security(secret);
+    /// let coordinator = builder.join_async(["10.0.0.1:7400", "10.0.0.2:7400"]).await?;
+    /// # Ok(())
+    /// # }
+    /// ```
     pub async fn join_async<P: AsRef<str>>(
         self,
         peers: impl IntoIterator<Item = P>,
     ) -> Result<Coordinator> {
         let peers: Vec<String> = peers.into_iter().map(|peer| peer.as_ref().to_owned()).collect();
-        offload(move || self.join(peers)).await?
+        // Before the task has it, whose future may have been dropped.
+        let by_task = |joined: &Coordinator| {
+            joined.shared().joined_by_task.store(true, Ordering::Relaxed);
+        };
+        offload(move || self.join(peers).inspect(by_task)).await?
     }
 }
 
@@ -45,6 +59,13 @@ impl Coordinator {
     /// As [`Coordinator::join`], without blocking the thread: a thread of its own does it. If the
     /// future is dropped after it was polled, that continues, and the coordinator is closed once it
     /// has joined.
+    ///
+    /// **Dropping the last handle does not block either.** It closes the instance in the background.
+    /// The thread that has dropped it waits for that when it ends, as a runtime's threads do when the
+    /// runtime is shut down, and the main thread after `main`. Where that does not work (on Windows, and
+    /// on the main thread with musl), a program that ends before leaves its sessions open until they
+    /// expire. Until it is closed, its data directory and its address are in use. So await
+    /// [`Coordinator::close_async`] first: it waits, and works everywhere.
     ///
     /// # Errors
     /// As [`Coordinator::join`].
@@ -71,6 +92,15 @@ impl Coordinator {
     ///
     /// # Errors
     /// As [`Coordinator::wait_ready`].
+    ///
+    /// ```
+    /// use std::time::Duration;
+    ///
+    /// # async fn example(coordinator: &quorate::Coordinator) -> quorate::Result<()> {
+    /// coordinator.wait_ready_async(Duration::from_secs(30)).await?;
+    /// # Ok(())
+    /// # }
+    /// ```
     pub async fn wait_ready_async(&self, timeout: Duration) -> Result<()> {
         let shared = self.shared();
         let mut limit = shared.timer(timeout);
@@ -108,6 +138,17 @@ impl Coordinator {
     ///
     /// # Errors
     /// As [`Coordinator::resume`], but for [`Error::Timeout`].
+    ///
+    /// ```
+    /// # async fn example(
+    /// #     coordinator: &quorate::Coordinator,
+    /// #     (id, password): (quorate::SessionId, [u8; 16]),
+    /// # ) -> quorate::Result<()> {
+    /// let session = coordinator.resume_async(id, password).await?;
+    /// assert!(session.is_alive());
+    /// # Ok(())
+    /// # }
+    /// ```
     pub async fn resume_async(&self, session: SessionId, password: [u8; 16]) -> Result<Session> {
         self.resumed(session, password, None).await
     }
@@ -116,6 +157,15 @@ impl Coordinator {
     ///
     /// # Errors
     /// As [`Coordinator::resume`], but for [`Error::Timeout`].
+    ///
+    /// ```
+    /// # async fn example((coordinator, id, password): (quorate::Coordinator, quorate::SessionId, [u8; 16])) -> quorate::Result<()> {
+    /// use std::time::Duration;
+    ///
+    /// let session = coordinator.resume_with_async(id, password, Duration::from_secs(20)).await?;
+    /// # Ok(())
+    /// # }
+    /// ```
     pub async fn resume_with_async(
         &self,
         session: SessionId,
@@ -143,6 +193,15 @@ impl Coordinator {
     ///
     /// # Errors
     /// As [`Coordinator::leave`]; [`Error::System`].
+    ///
+    /// ```
+    /// use std::time::Duration;
+    ///
+    /// # async fn example(coordinator: &quorate::Coordinator) -> quorate::Result<()> {
+    /// coordinator.leave_async(Duration::from_secs(20)).await?;
+    /// # Ok(())
+    /// # }
+    /// ```
     pub async fn leave_async(&self, timeout: Duration) -> Result<()> {
         let coordinator = self.clone();
         offload(move || coordinator.leave(timeout)).await?
@@ -151,12 +210,20 @@ impl Coordinator {
     /// As [`Coordinator::close`], without blocking the thread: a thread of its own waits. If the
     /// future is dropped after it was polled, the instance continues to close.
     ///
-    /// **Await it before the last handle is dropped in a task**: that drop closes the instance and
-    /// waits for it, and would block the runtime's thread, for a second in most cases. After a close
-    /// there is nothing left to wait for.
+    /// **Await it before the program ends**, and before the last handle of an instance that was joined
+    /// by a blocking call is dropped in a task: see [`Coordinator::join_async`]. After a close there is
+    /// nothing left to wait for.
     ///
     /// # Errors
     /// [`Error::System`] if no thread can be started; then nothing was done.
+    ///
+    /// ```
+    /// # async fn example(coordinator: &quorate::Coordinator) -> quorate::Result<()> {
+    /// // The last thing that `main` does.
+    /// coordinator.close_async().await?;
+    /// # Ok(())
+    /// # }
+    /// ```
     pub async fn close_async(&self) -> Result<()> {
         let coordinator = self.clone();
         offload(move || coordinator.close()).await
@@ -167,6 +234,15 @@ impl Coordinator {
     ///
     /// # Errors
     /// As [`Coordinator::close_async`].
+    ///
+    /// ```
+    /// # async fn example(coordinator: &quorate::Coordinator) -> quorate::Result<()> {
+    /// for (id, password) in coordinator.close_keeping_sessions_async().await? {
+    ///     // For `Coordinator::resume_async`, in the next process.
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
     pub async fn close_keeping_sessions_async(&self) -> Result<Vec<(SessionId, [u8; 16])>> {
         let coordinator = self.clone();
         offload(move || coordinator.close_keeping_sessions()).await
@@ -177,6 +253,15 @@ impl Coordinator {
     ///
     /// # Errors
     /// As [`Coordinator::reports`]; [`Error::System`].
+    ///
+    /// ```
+    /// # async fn example(coordinator: &quorate::Coordinator) -> quorate::Result<()> {
+    /// for member in coordinator.reports_async().await? {
+    ///     println!("{}: {:?}", member.address, member.role);
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
     pub async fn reports_async(&self) -> Result<Vec<MemberReport>> {
         let coordinator = self.clone();
         offload(move || coordinator.reports()).await?
@@ -186,8 +271,103 @@ impl Coordinator {
     ///
     /// # Errors
     /// As [`Coordinator::sessions`]; [`Error::System`].
+    ///
+    /// ```
+    /// # async fn example(coordinator: &quorate::Coordinator) -> quorate::Result<()> {
+    /// println!("{} sessions", coordinator.sessions_async().await?.len());
+    /// # Ok(())
+    /// # }
+    /// ```
     pub async fn sessions_async(&self) -> Result<Vec<SessionInfo>> {
         let coordinator = self.clone();
         offload(move || coordinator.sessions()).await?
+    }
+
+    /// As [`Coordinator::metrics`], in the way of [`Coordinator::reports_async`].
+    ///
+    /// # Errors
+    /// [`Error::System`] if no thread can be started.
+    ///
+    /// ```
+    /// # async fn example(coordinator: &quorate::Coordinator) -> quorate::Result<()> {
+    /// // As Prometheus reads them.
+    /// let text = coordinator.metrics_async().await?.to_string();
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub async fn metrics_async(&self) -> Result<Metrics> {
+        let coordinator = self.clone();
+        offload(move || coordinator.metrics()).await
+    }
+
+    /// As [`Coordinator::move_leader`], without blocking the thread: a thread of its own waits. If the
+    /// future is dropped after it was polled, that continues.
+    ///
+    /// # Errors
+    /// As [`Coordinator::move_leader`]; [`Error::System`].
+    ///
+    /// ```
+    /// # async fn example(coordinator: &quorate::Coordinator) -> quorate::Result<()> {
+    /// coordinator.move_leader_async("10.0.0.2:7400", "the deployment").await?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub async fn move_leader_async(&self, address: &str, by: &str) -> Result<()> {
+        let (coordinator, address, by) = (self.clone(), address.to_owned(), by.to_owned());
+        offload(move || coordinator.move_leader(&address, &by)).await?
+    }
+
+    /// As [`Coordinator::remove_member`], in the way of [`Coordinator::move_leader_async`].
+    ///
+    /// # Errors
+    /// As [`Coordinator::remove_member`]; [`Error::System`].
+    ///
+    /// ```
+    /// # async fn example(coordinator: &quorate::Coordinator) -> quorate::Result<()> {
+    /// coordinator.remove_member_async("10.0.0.3:7400", "the operator on call").await?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub async fn remove_member_async(&self, address: &str, by: &str) -> Result<()> {
+        let (coordinator, address, by) = (self.clone(), address.to_owned(), by.to_owned());
+        offload(move || coordinator.remove_member(&address, &by)).await?
+    }
+
+    /// As [`Coordinator::expire_session`], in the way of [`Coordinator::move_leader_async`].
+    ///
+    /// # Errors
+    /// As [`Coordinator::expire_session`]; [`Error::System`].
+    ///
+    /// ```
+    /// # async fn example(coordinator: &quorate::Coordinator) -> quorate::Result<()> {
+    /// for session in coordinator.sessions_async().await? {
+    ///     coordinator.expire_session_async(session.id, "a test").await?;
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub async fn expire_session_async(&self, session: SessionId, by: &str) -> Result<()> {
+        let (coordinator, by) = (self.clone(), by.to_owned());
+        offload(move || coordinator.expire_session(session, &by)).await?
+    }
+}
+
+impl Session {
+    /// As [`Session::detach`], without blocking the thread and without a time limit. If the future is
+    /// dropped, the session is detached or goes on here: [`Session::state`] says which.
+    ///
+    /// # Errors
+    /// Those of a session that is over.
+    ///
+    /// ```
+    /// # async fn example(session: &quorate::Session) -> quorate::Result<()> {
+    /// let (id, password) = session.detach_async().await?;
+    /// // For `Coordinator::resume_async`, in the next process.
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub async fn detach_async(&self) -> Result<(SessionId, [u8; 16])> {
+        self.nonblocking().who_am_i().await?;
+        self.detached()
     }
 }

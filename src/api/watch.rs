@@ -74,6 +74,15 @@ impl Watch {
 
     /// Waits for the next event without blocking the thread; `None` when the watch is over. Several
     /// tasks may wait: one of them gets the event, and all see the end.
+    ///
+    /// ```
+    /// # async fn example(watch: &quorate::Watch) -> quorate::Result<()> {
+    /// while let Some(event) = watch.next().await {
+    ///     println!("{:?} {}", event.kind, event.path);
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
     pub async fn next(&self) -> Option<WatchEvent> {
         self.events.next().await
     }

@@ -55,6 +55,7 @@ use self::server::{Server, Stop};
 #[cfg(feature = "tls")]
 pub use self::tls::{ClientCertificates, GatewayTls};
 use crate::Coordinator;
+use crate::runtime::shared::NodeShared;
 use crate::types::error::{Error, Result};
 
 /// A port of this instance for ZooKeeper's own clients: `zkCli`, kazoo, Curator and the others.
@@ -62,6 +63,8 @@ use crate::types::error::{Error, Result};
 /// The clients have sessions of the cluster. They see the same znodes as the sessions of the application, and
 /// can take the same locks. A client that loses this instance goes on at another one with its session, its
 /// ephemeral znodes and its watches. Dropping the gateway ends the connections, not the sessions.
+/// That waits for its thread, but not if the coordinator was joined by
+/// [`Coordinator::join_async`](crate::Coordinator::join_async).
 ///
 /// Without [certificates](GatewayBuilder::tls), whoever reaches the port can open sessions: keep it on the
 /// loopback interface or in a network that you trust, and protect znodes by ACLs. What differs from a ZooKeeper server: `docs/gateway.md`.
@@ -78,6 +81,7 @@ use crate::types::error::{Error, Result};
 pub struct Gateway {
     address: SocketAddr,
     stop: Arc<Stop>,
+    shared: Arc<NodeShared>,
     thread: Option<JoinHandle<()>>,
 }
 
@@ -223,11 +227,12 @@ impl GatewayBuilder {
         let address =
             addresses.next().ok_or_else(none).map_err(refused("the gateway's address"))?;
         let shared = Arc::clone(coordinator.shared());
-        let server = Server::bind(shared, address, self).map_err(refused("the gateway's port"))?;
+        let server = Server::bind(Arc::clone(&shared), address, self)
+            .map_err(refused("the gateway's port"))?;
         let (address, stop) = (server.address(), server.stop());
         let thread = std::thread::Builder::new().name("quorate-gateway".to_owned());
         let thread = thread.spawn(|| server.run()).map_err(refused("the gateway's thread"))?;
-        Ok(Gateway { address, stop, thread: Some(thread) })
+        Ok(Gateway { address, stop, shared, thread: Some(thread) })
     }
 }
 
@@ -235,7 +240,7 @@ impl Drop for Gateway {
     fn drop(&mut self) {
         self.stop.ask();
         if let Some(thread) = self.thread.take() {
-            let _ = thread.join();
+            self.shared.wait_end(thread);
         }
     }
 }

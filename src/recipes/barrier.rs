@@ -62,6 +62,13 @@ impl Barrier {
     }
 
     /// As [`Barrier::is_set`], without blocking the thread.
+    ///
+    /// ```
+    /// # async fn example(barrier: &quorate::recipes::Barrier) -> quorate::Result<()> {
+    /// let is_set = barrier.is_set_async().await?;
+    /// # Ok(())
+    /// # }
+    /// ```
     pub async fn is_set_async(&self) -> Result<bool> {
         Ok(self.session.nonblocking().exists(&self.path).await?.is_some())
     }
@@ -79,6 +86,13 @@ impl Barrier {
     ///
     /// # Errors
     /// As [`Barrier::set`], but for [`Error::Timeout`].
+    ///
+    /// ```
+    /// # async fn example(barrier: &quorate::recipes::Barrier) -> quorate::Result<()> {
+    /// barrier.set_async().await?;
+    /// # Ok(())
+    /// # }
+    /// ```
     pub async fn set_async(&self) -> Result<()> {
         let calls = self.session.nonblocking();
         let create = || calls.create(&self.path, b"", CreateMode::Persistent);
@@ -101,6 +115,14 @@ impl Barrier {
     ///
     /// # Errors
     /// As [`Barrier::remove`], but for [`Error::Timeout`].
+    ///
+    /// ```
+    /// # async fn example(barrier: &quorate::recipes::Barrier) -> quorate::Result<()> {
+    /// // All who wait go on.
+    /// barrier.remove_async().await?;
+    /// # Ok(())
+    /// # }
+    /// ```
     pub async fn remove_async(&self) -> Result<()> {
         match self.session.nonblocking().delete(&self.path).await {
             Ok(()) | Err(Error::NoNode { .. }) => Ok(()),
@@ -132,6 +154,14 @@ impl Barrier {
     ///
     /// # Errors
     /// As [`Barrier::wait`].
+    ///
+    /// ```
+    /// # async fn example(barrier: &quorate::recipes::Barrier) -> quorate::Result<()> {
+    /// barrier.wait_async().await?;
+    /// println!("the barrier has been removed");
+    /// # Ok(())
+    /// # }
+    /// ```
     pub async fn wait_async(&self) -> Result<()> {
         self.session.nonblocking().sync().await?;
         loop {

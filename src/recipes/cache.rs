@@ -198,6 +198,16 @@ impl Cache {
     }
 
     /// As [`Cache::new`], without blocking the thread.
+    ///
+    /// ```
+    /// use quorate::recipes::Cache;
+    ///
+    /// # async fn example(session: &quorate::Session) -> quorate::Result<()> {
+    /// let mut cache = Cache::new_async(session, "/settings").await?;
+    /// println!("{} changes", cache.next().await?.len());
+    /// # Ok(())
+    /// # }
+    /// ```
     pub async fn new_async(session: &Session, path: &str) -> Result<Cache> {
         let watch = session.nonblocking().watch(path, WatchMode::PersistentRecursive).await?;
         let view = session.nonblocking().snapshot_of(path).await?;
@@ -307,6 +317,18 @@ impl Cache {
     ///
     /// # Errors
     /// Those of a session that is over, and [`Error::NoWatch`] if somebody removed the watch.
+    ///
+    /// ```
+    /// # async fn example(cache: &mut quorate::recipes::Cache) -> quorate::Result<()> {
+    /// loop {
+    ///     for change in cache.next().await? {
+    ///         println!("{change:?}");
+    ///     }
+    /// #   break;
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
     pub async fn next(&mut self) -> Result<Vec<Change>> {
         loop {
             let changes = self.latest().await?;

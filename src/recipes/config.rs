@@ -137,6 +137,15 @@ impl<T, C: Codec<T>> Config<T, C> {
     }
 
     /// As [`Config::get`], without blocking the thread.
+    ///
+    /// ```
+    /// # async fn example(limit: &quorate::recipes::Config<u32>) -> quorate::Result<()> {
+    /// if let Some(limit) = limit.get_async().await? {
+    ///     println!("{}", limit.value);
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
     pub async fn get_async(&self) -> Result<Option<Versioned<T>>> {
         self.value.read_soon().await?.map(|content| self.decode(&content)).transpose()
     }
@@ -156,6 +165,13 @@ impl<T, C: Codec<T>> Config<T, C> {
     }
 
     /// As [`Config::set`], without blocking the thread.
+    ///
+    /// ```
+    /// # async fn example(limit: &quorate::recipes::Config<u32>) -> quorate::Result<()> {
+    /// limit.set_async(&7).await?;
+    /// # Ok(())
+    /// # }
+    /// ```
     pub async fn set_async(&self, value: &T) -> Result<Zxid> {
         self.value.put(&self.encode(value)?).await
     }
@@ -172,6 +188,15 @@ impl<T, C: Codec<T>> Config<T, C> {
     }
 
     /// As [`Config::compare_and_set`], without blocking the thread.
+    ///
+    /// ```
+    /// # async fn example(limit: &quorate::recipes::Config<u32>) -> quorate::Result<()> {
+    /// let read = limit.get_async().await?.map(|limit| limit.version);
+    /// // Unless somebody has written meanwhile.
+    /// limit.compare_and_set_async(read, &7).await?;
+    /// # Ok(())
+    /// # }
+    /// ```
     pub async fn compare_and_set_async(&self, expected: Option<Zxid>, value: &T) -> Result<Zxid> {
         self.value.replace(expected, &self.encode(value)?).await
     }
@@ -188,6 +213,13 @@ impl<T, C: Codec<T>> Config<T, C> {
     }
 
     /// As [`Config::update`], without blocking the thread.
+    ///
+    /// ```
+    /// # async fn example(limit: &quorate::recipes::Config<u32>) -> quorate::Result<()> {
+    /// limit.update_async(|limit| limit.unwrap_or(0) + 1).await?;
+    /// # Ok(())
+    /// # }
+    /// ```
     pub async fn update_async(
         &self,
         mut change: impl FnMut(Option<T>) -> T,
@@ -211,6 +243,14 @@ impl<T, C: Codec<T>> Config<T, C> {
     }
 
     /// As [`Config::watch`], without blocking the thread.
+    ///
+    /// ```
+    /// # async fn example(limit: &quorate::recipes::Config<u32>) -> quorate::Result<()> {
+    /// let mut watch = limit.watch_async().await?;
+    /// println!("{:?}", watch.next().await?);
+    /// # Ok(())
+    /// # }
+    /// ```
     pub async fn watch_async(&self) -> Result<ConfigWatch<T, C>> {
         let session = self.value.session();
         let watch = session.nonblocking().watch(self.path(), WatchMode::Persistent).await?;
@@ -351,6 +391,17 @@ impl<T, C: Codec<T>> ConfigWatch<T, C> {
     /// # Errors
     /// As [`ConfigWatch::try_recv`]. After an error of a session that is over, or
     /// [`Error::NoWatch`] if somebody removed its watch, it has ended.
+    ///
+    /// ```
+    /// # async fn example(limits: &mut quorate::recipes::ConfigWatch<u32>) -> quorate::Result<()> {
+    /// use quorate::recipes::ConfigUpdate;
+    ///
+    /// if let ConfigUpdate::Value(limit) = limits.next().await? {
+    ///     println!("{}", limit.value);
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
     pub async fn next(&mut self) -> Result<ConfigUpdate<T>> {
         loop {
             if let Some(update) = self.latest().await? {

@@ -93,6 +93,13 @@ impl Counter {
     }
 
     /// As [`Counter::get`], without blocking the thread.
+    ///
+    /// ```
+    /// # async fn example(counter: &quorate::recipes::Counter) -> quorate::Result<()> {
+    /// println!("{}", counter.get_async().await?);
+    /// # Ok(())
+    /// # }
+    /// ```
     pub async fn get_async(&self) -> Result<i64> {
         self.decode(self.value.read_soon().await?.as_ref())
     }
@@ -127,6 +134,13 @@ impl Counter {
 
     /// As [`Counter::add`], without blocking the thread. If the future is dropped, the number may
     /// or may not be added.
+    ///
+    /// ```
+    /// # async fn example(counter: &quorate::recipes::Counter) -> quorate::Result<()> {
+    /// counter.add_async(1).await?;
+    /// # Ok(())
+    /// # }
+    /// ```
     pub async fn add_async(&self, number: i64) -> Result<Counted> {
         self.change(|before| match before.checked_add(number) {
             Some(after) => Ok(Some(after)),
@@ -141,6 +155,13 @@ impl Counter {
     }
 
     /// As [`Counter::set`], without blocking the thread.
+    ///
+    /// ```
+    /// # async fn example(counter: &quorate::recipes::Counter) -> quorate::Result<()> {
+    /// counter.set_async(0).await?;
+    /// # Ok(())
+    /// # }
+    /// ```
     pub async fn set_async(&self, value: i64) -> Result<Counted> {
         self.change(|_| Ok(Some(value))).await
     }
@@ -152,6 +173,13 @@ impl Counter {
     }
 
     /// As [`Counter::compare_and_set`], without blocking the thread.
+    ///
+    /// ```
+    /// # async fn example(counter: &quorate::recipes::Counter) -> quorate::Result<()> {
+    /// let is_reset = counter.compare_and_set_async(100, 0).await?;
+    /// # Ok(())
+    /// # }
+    /// ```
     pub async fn compare_and_set_async(&self, expected: i64, value: i64) -> Result<bool> {
         // This replica may be behind. If the value differs, that must be true at some moment of
         // this call.

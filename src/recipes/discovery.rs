@@ -72,6 +72,13 @@ impl Discovery {
     }
 
     /// As [`Discovery::names`], without blocking the thread.
+    ///
+    /// ```
+    /// # async fn example(discovery: &quorate::recipes::Discovery) -> quorate::Result<()> {
+    /// println!("{:?}", discovery.names_async().await?);
+    /// # Ok(())
+    /// # }
+    /// ```
     pub async fn names_async(&self) -> Result<Vec<String>> {
         self.names_in(&self.session.snapshot_soon(&self.path).await?)
     }
@@ -98,6 +105,15 @@ impl Discovery {
     }
 
     /// As [`Discovery::instances`], without blocking the thread.
+    ///
+    /// ```
+    /// # async fn example(discovery: &quorate::recipes::Discovery) -> quorate::Result<()> {
+    /// for instance in discovery.instances_async("web").await? {
+    ///     println!("{instance:?}");
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
     pub async fn instances_async(&self, service: &str) -> Result<Vec<Instance>> {
         let path = service_path(&self.path, service)?;
         instances(&self.session.snapshot_soon(&path).await?, &path)
@@ -114,6 +130,14 @@ impl Discovery {
     }
 
     /// As [`Discovery::watch`], without blocking the thread.
+    ///
+    /// ```
+    /// # async fn example(discovery: &quorate::recipes::Discovery) -> quorate::Result<()> {
+    /// let mut watch = discovery.watch_async("web").await?;
+    /// println!("{} instances", watch.next().await?.len());
+    /// # Ok(())
+    /// # }
+    /// ```
     pub async fn watch_async(&self, service: &str) -> Result<InstancesWatch> {
         let path = service_path(&self.path, service)?;
         let cache = Cache::new_async(&self.session, &path).await?;
@@ -209,6 +233,14 @@ impl InstancesWatch {
     /// # Errors
     /// As [`Discovery::instances`], and [`Error::NoWatch`](crate::Error::NoWatch) if somebody removed
     /// its watch.
+    ///
+    /// ```
+    /// # async fn example(watch: &mut quorate::recipes::InstancesWatch) -> quorate::Result<()> {
+    /// // At first those that are there, and then whenever they change.
+    /// let instances = watch.next().await?;
+    /// # Ok(())
+    /// # }
+    /// ```
     pub async fn next(&mut self) -> Result<Vec<Instance>> {
         if let Some(instances) = self.latest().await? {
             return Ok(instances);
@@ -316,6 +348,15 @@ impl Chooser {
     }
 
     /// As [`Chooser::choose`], without blocking the thread.
+    ///
+    /// ```
+    /// # async fn example(chooser: &quorate::recipes::Chooser) -> quorate::Result<()> {
+    /// if let Some(instance) = chooser.choose_async().await? {
+    ///     println!("{instance:?}");
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
     pub async fn choose_async(&self) -> Result<Option<Instance>> {
         let snapshot = self.session.snapshot_soon(&self.path).await?;
         self.choose_of(instances(&snapshot, &self.path)?)
@@ -373,6 +414,14 @@ impl Chooser {
     }
 
     /// As [`Chooser::noted_failure`], without blocking the thread.
+    ///
+    /// ```
+    /// # async fn example(chooser: &quorate::recipes::Chooser) -> quorate::Result<()> {
+    /// // After a request to the instance `web-1` has failed.
+    /// chooser.noted_failure_async("web-1").await;
+    /// # Ok(())
+    /// # }
+    /// ```
     pub async fn noted_failure_async(&self, id: &str) {
         let now = self.session.shared().clock.now();
         let is_there = self.session.nonblocking().exists(&path::join(&self.path, id)).await;

@@ -128,6 +128,15 @@ impl DoubleBarrier {
     ///
     /// # Errors
     /// As [`DoubleBarrier::enter`].
+    ///
+    /// ```
+    /// # async fn example(barrier: &quorate::recipes::DoubleBarrier) -> quorate::Result<()> {
+    /// let inside = barrier.enter_async().await?;
+    /// // All are there.
+    /// inside.leave_async().await?;
+    /// # Ok(())
+    /// # }
+    /// ```
     pub async fn enter_async(&self) -> Result<Inside> {
         let session = self.contenders.session();
         let contender = self.contenders.join(KIND, b"").await?;
@@ -260,6 +269,14 @@ impl Inside {
     ///
     /// # Errors
     /// As [`Inside::leave`].
+    ///
+    /// ```
+    /// # async fn example(inside: quorate::recipes::Inside) -> quorate::Result<()> {
+    /// inside.leave_async().await?;
+    /// println!("nobody is inside");
+    /// # Ok(())
+    /// # }
+    /// ```
     pub async fn leave_async(self) -> Result<()> {
         let Inside { contenders, contender, round } = self;
         loop {

@@ -160,6 +160,15 @@ impl LeaderLatch {
     ///
     /// # Errors
     /// As [`LeaderLatch::try_campaign`], but for [`Error::Timeout`].
+    ///
+    /// ```
+    /// # async fn example(latch: &quorate::recipes::LeaderLatch) -> quorate::Result<()> {
+    /// if let Some(leadership) = latch.try_campaign_async().await? {
+    ///     println!("leads with token {}", leadership.token());
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
     pub async fn try_campaign_async(&self) -> Result<Option<Leadership>> {
         let contender = self.contenders.join(KIND, &self.id).await?;
         match self.contenders.blocker(&contender, |_, at| predecessor(at)).await? {
@@ -173,6 +182,14 @@ impl LeaderLatch {
     ///
     /// # Errors
     /// As [`LeaderLatch::campaign`].
+    ///
+    /// ```
+    /// # async fn example(latch: &quorate::recipes::LeaderLatch) -> quorate::Result<()> {
+    /// let leadership = latch.campaign_async().await?;
+    /// println!("leads until {:?}", leadership.lost_async().await);
+    /// # Ok(())
+    /// # }
+    /// ```
     pub async fn campaign_async(&self) -> Result<Leadership> {
         let contender = self.contenders.join(KIND, &self.id).await?;
         self.contenders.wait(&contender, |_, at| predecessor(at)).await?;
@@ -192,6 +209,15 @@ impl LeaderLatch {
     }
 
     /// As [`LeaderLatch::leader`], without blocking the thread.
+    ///
+    /// ```
+    /// # async fn example(latch: &quorate::recipes::LeaderLatch) -> quorate::Result<()> {
+    /// if let Some(leader) = latch.leader_async().await? {
+    ///     println!("{} leads", leader.name());
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
     pub async fn leader_async(&self) -> Result<Option<Candidate>> {
         self.leader_in(&self.session().snapshot_soon(self.contenders.path()).await?)
     }
@@ -214,6 +240,13 @@ impl LeaderLatch {
     }
 
     /// As [`LeaderLatch::candidates`], without blocking the thread.
+    ///
+    /// ```
+    /// # async fn example(latch: &quorate::recipes::LeaderLatch) -> quorate::Result<()> {
+    /// println!("{} candidates", latch.candidates_async().await?.len());
+    /// # Ok(())
+    /// # }
+    /// ```
     pub async fn candidates_async(&self) -> Result<Vec<Candidate>> {
         self.candidates_in(&self.session().snapshot_soon(self.contenders.path()).await?)
     }
@@ -367,6 +400,16 @@ impl LeaderChanges {
     ///
     /// # Errors
     /// As [`LeaderChanges::recv`].
+    ///
+    /// ```
+    /// # async fn example(changes: &mut quorate::recipes::LeaderChanges) -> quorate::Result<()> {
+    /// match changes.next().await? {
+    ///     Some(leader) => println!("{} leads", leader.name()),
+    ///     None => println!("nobody leads"),
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
     pub async fn next(&mut self) -> Result<Option<Candidate>> {
         loop {
             let leader = self.latch.leader_async().await?;
@@ -466,6 +509,13 @@ impl Leadership {
     }
 
     /// Waits until it is lost, without blocking the thread. Any number of tasks may wait.
+    ///
+    /// ```
+    /// # async fn example(leadership: quorate::recipes::Leadership) -> quorate::Result<()> {
+    /// println!("leads no more: {:?}", leadership.lost_async().await);
+    /// # Ok(())
+    /// # }
+    /// ```
     pub async fn lost_async(&self) -> LockLost {
         self.hold.lost_async().await
     }
@@ -503,6 +553,13 @@ impl Leadership {
     ///
     /// # Errors
     /// As [`Leadership::resign`], but for [`Error::Timeout`](crate::Error::Timeout).
+    ///
+    /// ```
+    /// # async fn example(leadership: quorate::recipes::Leadership) -> quorate::Result<()> {
+    /// leadership.resign_async().await?;
+    /// # Ok(())
+    /// # }
+    /// ```
     pub async fn resign_async(self) -> Result<()> {
         self.hold.release_async().await
     }

@@ -203,6 +203,13 @@ impl Group {
     ///
     /// # Errors
     /// As [`Group::try_join`], but for [`Error::Timeout`].
+    ///
+    /// ```
+    /// # async fn example(group: &quorate::recipes::Group) -> quorate::Result<()> {
+    /// let is_free = group.try_join_async("zero", b"").await?.is_some();
+    /// # Ok(())
+    /// # }
+    /// ```
     pub async fn try_join_async(
         &self,
         name: &str,
@@ -220,6 +227,13 @@ impl Group {
     ///
     /// # Errors
     /// As [`Group::join`].
+    ///
+    /// ```
+    /// # async fn example(group: &quorate::recipes::Group) -> quorate::Result<()> {
+    /// let membership = group.join_async("zero", b"10.0.0.7:8080").await?;
+    /// # Ok(())
+    /// # }
+    /// ```
     pub async fn join_async(&self, name: &str, data: impl AsRef<[u8]>) -> Result<Membership> {
         loop {
             match self.create(name, data.as_ref()).await {
@@ -260,6 +274,13 @@ impl Group {
     }
 
     /// As [`Group::members`], without blocking the thread.
+    ///
+    /// ```
+    /// # async fn example(group: &quorate::recipes::Group) -> quorate::Result<()> {
+    /// println!("{:?}", group.members_async().await?);
+    /// # Ok(())
+    /// # }
+    /// ```
     pub async fn members_async(&self) -> Result<Members> {
         self.members_in(&self.session.snapshot_soon(&self.path).await?)
     }
@@ -355,6 +376,14 @@ impl MemberChanges {
     ///
     /// # Errors
     /// As [`MemberChanges::recv`].
+    ///
+    /// ```
+    /// # async fn example(changes: &mut quorate::recipes::MemberChanges) -> quorate::Result<()> {
+    /// // At first those that are there, and then whenever they change.
+    /// let members = changes.next().await?;
+    /// # Ok(())
+    /// # }
+    /// ```
     pub async fn next(&mut self) -> Result<Members> {
         let Group { session, path, .. } = &self.group;
         let watch = match &mut self.watch {
@@ -450,6 +479,13 @@ impl Membership {
     }
 
     /// Waits until it is lost, without blocking the thread. Any number of tasks may wait.
+    ///
+    /// ```
+    /// # async fn example(membership: quorate::recipes::Membership) -> quorate::Result<()> {
+    /// println!("no member: {:?}", membership.lost_async().await);
+    /// # Ok(())
+    /// # }
+    /// ```
     pub async fn lost_async(&self) -> LockLost {
         self.ephemeral.lost_async(&self.watch).await
     }
@@ -467,6 +503,13 @@ impl Membership {
     ///
     /// # Errors
     /// As [`Membership::update`], but for [`Error::Timeout`].
+    ///
+    /// ```
+    /// # async fn example(membership: quorate::recipes::Membership) -> quorate::Result<()> {
+    /// membership.update_async(b"10.0.0.7:8081").await?;
+    /// # Ok(())
+    /// # }
+    /// ```
     pub async fn update_async(&self, data: impl AsRef<[u8]>) -> Result<()> {
         let bytes = unless(Bug::UpdateRefused, data.as_ref().len(), usize::MAX);
         check_data(self.ephemeral.path(), bytes)?;
@@ -488,6 +531,13 @@ impl Membership {
     ///
     /// # Errors
     /// As [`Membership::leave`], but for [`Error::Timeout`].
+    ///
+    /// ```
+    /// # async fn example(membership: quorate::recipes::Membership) -> quorate::Result<()> {
+    /// membership.leave_async().await?;
+    /// # Ok(())
+    /// # }
+    /// ```
     pub async fn leave_async(self) -> Result<()> {
         self.ephemeral.give_up().await
     }

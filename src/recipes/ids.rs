@@ -82,6 +82,13 @@ impl IdGenerator {
 
     /// As [`IdGenerator::next_id`], without blocking the thread. If the future is dropped, a block
     /// may be lost.
+    ///
+    /// ```
+    /// # async fn example(ids: &quorate::recipes::IdGenerator) -> quorate::Result<()> {
+    /// println!("{}", ids.next_id_async().await?);
+    /// # Ok(())
+    /// # }
+    /// ```
     pub async fn next_id_async(&self) -> Result<u64> {
         match self.take() {
             Some(id) => Ok(id),

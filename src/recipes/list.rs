@@ -109,6 +109,13 @@ impl NodeList {
     }
 
     /// As [`NodeList::push`], without blocking the thread.
+    ///
+    /// ```
+    /// # async fn example(list: &quorate::recipes::NodeList) -> quorate::Result<()> {
+    /// list.push_async(b"one").await?;
+    /// # Ok(())
+    /// # }
+    /// ```
     pub async fn push_async(&self, data: impl AsRef<[u8]>) -> Result<ListItem> {
         let (data, path) = (data.as_ref(), path::join(&self.path, PREFIX));
         let calls = self.session.nonblocking();
@@ -127,6 +134,13 @@ impl NodeList {
     }
 
     /// As [`NodeList::items`], without blocking the thread.
+    ///
+    /// ```
+    /// # async fn example(list: &quorate::recipes::NodeList) -> quorate::Result<()> {
+    /// println!("{} items", list.items_async().await?.len());
+    /// # Ok(())
+    /// # }
+    /// ```
     pub async fn items_async(&self) -> Result<Vec<ListItem>> {
         self.items_in(&self.session.snapshot_soon(&self.path).await?)
     }
@@ -161,6 +175,15 @@ impl NodeList {
     }
 
     /// As [`NodeList::remove`], without blocking the thread.
+    ///
+    /// ```
+    /// # async fn example(list: &quorate::recipes::NodeList) -> quorate::Result<()> {
+    /// for item in list.items_async().await? {
+    ///     list.remove_async(&item).await?;
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
     pub async fn remove_async(&self, item: &ListItem) -> Result<bool> {
         self.delete(&item.path, item.stat.mzxid).await
     }

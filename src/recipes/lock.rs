@@ -61,6 +61,13 @@ impl Session {
     ///
     /// # Errors
     /// [`Error::InvalidPath`].
+    ///
+    /// ```
+    /// # let session = quorate::testing::Cluster::new(1).node(0).session();
+    /// let guard = session.lock("/lock")?.acquire()?;
+    /// assert!(guard.is_held());
+    /// # Ok::<(), quorate::Error>(())
+    /// ```
     pub fn lock(&self, path: &str) -> Result<Lock> {
         Lock::new(self, path)
     }
@@ -114,6 +121,13 @@ impl Lock {
     }
 
     /// The lock's path.
+    ///
+    /// ```
+    /// # let session = quorate::testing::Cluster::new(1).node(0).session();
+    /// let lock = session.lock("/lock")?;
+    /// assert_eq!(lock.path(), "/lock");
+    /// # Ok::<(), quorate::Error>(())
+    /// ```
     pub fn path(&self) -> &str {
         self.contenders.path()
     }
@@ -124,6 +138,15 @@ impl Lock {
     /// Those of a session that is over; [`Error::NoNode`](crate::Error::NoNode) if somebody deleted
     /// this contender's znode, or of `/` if the root of a [chroot](Session::chroot) does not exist;
     /// [`Error::System`](crate::Error::System).
+    ///
+    /// ```
+    /// # let session = quorate::testing::Cluster::new(1).node(0).session();
+    /// let lock = session.lock("/lock")?;
+    /// let guard = lock.acquire()?;
+    /// // Does nothing if the lock was lost meanwhile.
+    /// guard.fenced().create("/a", b"", quorate::CreateMode::Persistent).commit()?;
+    /// # Ok::<(), quorate::Error>(())
+    /// ```
     pub fn acquire(&self) -> Result<LockGuard> {
         blocking::forever(self.contenders.session(), self.acquire_async())
     }
@@ -133,6 +156,18 @@ impl Lock {
     ///
     /// # Errors
     /// As [`Lock::acquire`].
+    ///
+    /// ```
+    /// use std::time::Duration;
+    ///
+    /// # let session = quorate::testing::Cluster::new(1).node(0).session();
+    /// let lock = session.lock("/lock")?;
+    /// match lock.acquire_timeout(Duration::from_secs(5))? {
+    ///     Some(guard) => println!("token {}", guard.fencing_token()),
+    ///     None => println!("another one has held it all the time"),
+    /// }
+    /// # Ok::<(), quorate::Error>(())
+    /// ```
     pub fn acquire_timeout(&self, timeout: Duration) -> Result<Option<LockGuard>> {
         blocking::within(self.contenders.session(), timeout, self.acquire_async())
     }
@@ -141,6 +176,14 @@ impl Lock {
     ///
     /// # Errors
     /// As [`Lock::acquire`], and [`Error::Timeout`](crate::Error::Timeout).
+    ///
+    /// ```
+    /// # let session = quorate::testing::Cluster::new(1).node(0).session();
+    /// let lock = session.lock("/lock")?;
+    /// let held = lock.try_acquire()?;
+    /// assert!(held.is_some() && lock.try_acquire()?.is_none());
+    /// # Ok::<(), quorate::Error>(())
+    /// ```
     pub fn try_acquire(&self) -> Result<Option<LockGuard>> {
         let taking = self.try_acquire_async();
         blocking::request(self.contenders.session(), "try_acquire", self.path(), taking)
@@ -150,6 +193,15 @@ impl Lock {
     ///
     /// # Errors
     /// As [`Lock::acquire`].
+    ///
+    /// ```
+    /// # async fn example(lock: &quorate::Lock) -> quorate::Result<()> {
+    /// if let Some(guard) = lock.try_acquire_async().await? {
+    ///     println!("token {}", guard.fencing_token());
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
     pub async fn try_acquire_async(&self) -> Result<Option<LockGuard>> {
         let contender = self.contenders.join(KIND, b"").await?;
         match self.contenders.blocker(&contender, |_, at| predecessor(at)).await? {
@@ -163,6 +215,15 @@ impl Lock {
     ///
     /// # Errors
     /// As [`Lock::acquire`].
+    ///
+    /// ```
+    /// # async fn example(lock: &quorate::Lock) -> quorate::Result<()> {
+    /// let guard = lock.acquire_async().await?;
+    /// // ... the work ...
+    /// guard.release_async().await?;
+    /// # Ok(())
+    /// # }
+    /// ```
     pub async fn acquire_async(&self) -> Result<LockGuard> {
         let contender = self.contenders.join(KIND, b"").await?;
         self.contenders.wait(&contender, |_, at| predecessor(at)).await?;
@@ -181,12 +242,28 @@ impl Lock {
     ///
     /// # Errors
     /// Those of a session that is over.
+    ///
+    /// ```
+    /// # let session = quorate::testing::Cluster::new(1).node(0).session();
+    /// let lock = session.lock("/lock")?;
+    /// let guard = lock.acquire()?;
+    /// // The holder is the first.
+    /// assert_eq!(lock.contenders()?, [guard.path()]);
+    /// # Ok::<(), quorate::Error>(())
+    /// ```
     pub fn contenders(&self) -> Result<Vec<String>> {
         Ok(self.contenders.list_now()?.into_iter().map(|contender| contender.path).collect())
     }
 
     /// As [`Lock::contenders`], without blocking the thread; the blocking form blocks only on a
     /// client.
+    ///
+    /// ```
+    /// # async fn example(lock: &quorate::Lock) -> quorate::Result<()> {
+    /// println!("{} hold or wait", lock.contenders_async().await?.len());
+    /// # Ok(())
+    /// # }
+    /// ```
     pub async fn contenders_async(&self) -> Result<Vec<String>> {
         let contenders = self.contenders.list_with_sessions().await?;
         Ok(contenders.into_iter().map(|contender| contender.path).collect())
@@ -196,11 +273,28 @@ impl Lock {
     ///
     /// # Errors
     /// As [`Lock::contenders`].
+    ///
+    /// ```
+    /// # let session = quorate::testing::Cluster::new(1).node(0).session();
+    /// let lock = session.lock("/lock")?;
+    /// let guard = lock.acquire()?;
+    /// assert_eq!(lock.contenders_with_sessions()?[0].session, Some(session.id()));
+    /// # Ok::<(), quorate::Error>(())
+    /// ```
     pub fn contenders_with_sessions(&self) -> Result<Vec<LockContender>> {
         self.contenders.list_with_sessions_now()
     }
 
     /// As [`Lock::contenders_with_sessions`], without blocking the thread.
+    ///
+    /// ```
+    /// # async fn example(lock: &quorate::Lock) -> quorate::Result<()> {
+    /// for contender in lock.contenders_with_sessions_async().await? {
+    ///     println!("{contender:?}");
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
     pub async fn contenders_with_sessions_async(&self) -> Result<Vec<LockContender>> {
         self.contenders.list_with_sessions().await
     }
@@ -215,6 +309,17 @@ impl Lock {
     /// # Errors
     /// As [`Session::set`].
     ///
+    /// ```
+    /// # let session = quorate::testing::Cluster::new(1).node(0).session();
+    /// let lock = session.lock("/lock")?;
+    /// let guard = lock.acquire()?;
+    /// let revocations = guard.revocations()?;
+    /// assert_eq!(lock.revoke()?, 1);
+    /// // The holder may release it now, or not.
+    /// assert!(revocations.wait());
+    /// # Ok::<(), quorate::Error>(())
+    /// ```
+    ///
     /// Source: ZooKeeper, "Recoverable Shared Locks"; Curator, `Revoker`.
     pub fn revoke(&self) -> Result<usize> {
         blocking::request(self.contenders.session(), "revoke", self.path(), self.revoke_async())
@@ -224,6 +329,13 @@ impl Lock {
     ///
     /// # Errors
     /// As [`Lock::revoke`].
+    ///
+    /// ```
+    /// # async fn example(lock: &quorate::Lock) -> quorate::Result<()> {
+    /// println!("{} were asked", lock.revoke_async().await?);
+    /// # Ok(())
+    /// # }
+    /// ```
     pub async fn revoke_async(&self) -> Result<usize> {
         revocation::ask(&self.contenders, |listed| listed.len().min(1)).await
     }
@@ -312,11 +424,27 @@ impl LockGuard {
     /// A number that increases with each later holder of the lock: the zxid that created the
     /// holder's znode. A resource that refuses numbers smaller than the largest it has seen is safe
     /// from holders that have not yet noticed the loss of the lock.
+    ///
+    /// ```
+    /// # let session = quorate::testing::Cluster::new(1).node(0).session();
+    /// let lock = session.lock("/lock")?;
+    /// let first = lock.acquire()?.fencing_token();
+    /// assert!(lock.acquire()?.fencing_token() > first);
+    /// # Ok::<(), quorate::Error>(())
+    /// ```
     pub fn fencing_token(&self) -> u64 {
         self.hold.token()
     }
 
     /// The path of the holder's znode.
+    ///
+    /// ```
+    /// # let session = quorate::testing::Cluster::new(1).node(0).session();
+    /// let lock = session.lock("/lock")?;
+    /// let guard = lock.acquire()?;
+    /// assert!(session.exists(guard.path())?.is_some());
+    /// # Ok::<(), quorate::Error>(())
+    /// ```
     pub fn path(&self) -> &str {
         self.hold.path()
     }
@@ -349,6 +477,19 @@ impl LockGuard {
 
     /// The check of [`LockGuard::fenced`], for any [`Multi`] or
     /// [`Transaction`](crate::Transaction), also of another session.
+    ///
+    /// ```
+    /// use quorate::CreateMode;
+    ///
+    /// # let session = quorate::testing::Cluster::new(1).node(0).session();
+    /// let lock = session.lock("/lock")?;
+    /// let guard = lock.acquire()?;
+    /// let fence = guard.fence();
+    /// session.multi().fence(&fence).create("/a", b"", CreateMode::Persistent).commit()?;
+    /// guard.release()?;
+    /// assert!(session.multi().fence(&fence).delete("/a").commit().is_err());
+    /// # Ok::<(), quorate::Error>(())
+    /// ```
     pub fn fence(&self) -> Fence {
         self.hold.fence()
     }
@@ -359,6 +500,17 @@ impl LockGuard {
     /// # Errors
     /// [`Error::NoNode`](crate::Error::NoNode) if the lock is lost; those of a session that is over;
     /// [`Error::Timeout`](crate::Error::Timeout).
+    ///
+    /// ```
+    /// # let session = quorate::testing::Cluster::new(1).node(0).session();
+    /// let lock = session.lock("/lock")?;
+    /// let guard = lock.acquire()?;
+    /// let revocations = guard.revocations()?;
+    /// lock.revoke()?;
+    /// assert!(revocations.wait());
+    /// guard.release()?;
+    /// # Ok::<(), quorate::Error>(())
+    /// ```
     pub fn revocations(&self) -> Result<Revocations> {
         let session = self.hold.session();
         blocking::request(session, "revocations", self.path(), self.revocations_async())
@@ -368,6 +520,16 @@ impl LockGuard {
     ///
     /// # Errors
     /// As [`LockGuard::revocations`].
+    ///
+    /// ```
+    /// # async fn example(guard: &quorate::LockGuard) -> quorate::Result<()> {
+    /// let revocations = guard.revocations_async().await?;
+    /// if revocations.next().await {
+    ///     println!("somebody asks for the lock");
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
     pub async fn revocations_async(&self) -> Result<Revocations> {
         Revocations::of(self.hold.session(), self.path()).await
     }
@@ -377,6 +539,16 @@ impl LockGuard {
     ///
     /// Deleting the znode of a living holder releases its lock; the holder notices when its replica
     /// does.
+    ///
+    /// ```
+    /// # let session = quorate::testing::Cluster::new(1).node(0).session();
+    /// let lock = session.lock("/lock")?;
+    /// let guard = lock.acquire()?;
+    /// assert!(guard.is_held());
+    /// session.delete(guard.path())?;
+    /// assert!(!guard.is_held());
+    /// # Ok::<(), quorate::Error>(())
+    /// ```
     pub fn is_held(&self) -> bool {
         self.hold.is_held()
     }
@@ -402,6 +574,15 @@ impl LockGuard {
     }
 
     /// Blocks until the lock is lost.
+    ///
+    /// ```
+    /// # let session = quorate::testing::Cluster::new(1).node(0).session();
+    /// let lock = session.lock("/lock")?;
+    /// let guard = lock.acquire()?;
+    /// session.delete(guard.path())?;
+    /// assert_eq!(guard.wait_lost(), quorate::LockLost::Deleted);
+    /// # Ok::<(), quorate::Error>(())
+    /// ```
     pub fn wait_lost(&self) -> LockLost {
         self.hold.wait_lost()
     }
@@ -426,6 +607,14 @@ impl LockGuard {
     /// As [`Session::delete`], but for [`Error::Busy`](crate::Error::Busy); not an error if the
     /// lock was already lost. After [`Error::Timeout`](crate::Error::Timeout) the release
     /// continues.
+    ///
+    /// ```
+    /// # let session = quorate::testing::Cluster::new(1).node(0).session();
+    /// let lock = session.lock("/lock")?;
+    /// lock.acquire()?.release()?;
+    /// assert!(lock.try_acquire()?.is_some());
+    /// # Ok::<(), quorate::Error>(())
+    /// ```
     pub fn release(self) -> Result<()> {
         self.hold.release()
     }

@@ -94,6 +94,13 @@ impl MultiLock {
 
     /// As [`MultiLock::try_acquire`], without blocking the thread and without a time limit. Dropping
     /// the future gives up all of them.
+    ///
+    /// ```
+    /// # async fn example(locks: &quorate::recipes::MultiLock) -> quorate::Result<()> {
+    /// let are_free = locks.try_acquire_async().await?.is_some();
+    /// # Ok(())
+    /// # }
+    /// ```
     pub async fn try_acquire_async(&self) -> Result<Option<MultiLockGuard>> {
         let mut guard = MultiLockGuard { guards: Vec::with_capacity(self.locks.len()) };
         for lock in &self.locks {
@@ -107,6 +114,15 @@ impl MultiLock {
 
     /// As [`MultiLock::acquire`], without blocking the thread. Dropping the future gives up all of
     /// them.
+    ///
+    /// ```
+    /// # async fn example(locks: &quorate::recipes::MultiLock) -> quorate::Result<()> {
+    /// let all = locks.acquire_async().await?;
+    /// // ... the work ...
+    /// all.release_async().await?;
+    /// # Ok(())
+    /// # }
+    /// ```
     pub async fn acquire_async(&self) -> Result<MultiLockGuard> {
         let mut guard = MultiLockGuard { guards: Vec::with_capacity(self.locks.len()) };
         for lock in &self.locks {
@@ -182,6 +198,13 @@ impl MultiLockGuard {
     ///
     /// # Errors
     /// As [`LockGuard::release_async`]; all are released in any case.
+    ///
+    /// ```
+    /// # async fn example(all: quorate::recipes::MultiLockGuard) -> quorate::Result<()> {
+    /// all.release_async().await?;
+    /// # Ok(())
+    /// # }
+    /// ```
     pub async fn release_async(mut self) -> Result<()> {
         let mut result = Ok(());
         while let Some(guard) = self.guards.pop() {
@@ -198,6 +221,13 @@ impl MultiLockGuard {
 
     /// Waits until one of the locks is lost, without blocking the thread. Any number of tasks may
     /// wait, and all are woken. Dropping the future loses nothing.
+    ///
+    /// ```
+    /// # async fn example(all: quorate::recipes::MultiLockGuard) -> quorate::Result<()> {
+    /// println!("one of them is lost: {:?}", all.lost_async().await);
+    /// # Ok(())
+    /// # }
+    /// ```
     pub async fn lost_async(&self) -> LockLost {
         let mut waiting: Vec<_> =
             self.guards.iter().map(|guard| Box::pin(guard.lost_async())).collect();

@@ -78,6 +78,15 @@ impl Participant {
 
     /// As [`Participant::vote`], without blocking the thread. If the future is dropped, the vote
     /// may or may not be given.
+    ///
+    /// ```
+    /// # async fn example(billing: &quorate::recipes::Participant) -> quorate::Result<()> {
+    /// use quorate::recipes::Vote;
+    ///
+    /// billing.vote_async(Vote::Yes).await?;
+    /// # Ok(())
+    /// # }
+    /// ```
     pub async fn vote_async(&self, vote: Vote) -> Result<Phase> {
         let transaction = &self.transaction;
         let alive_path = alive(&self.path);
@@ -159,6 +168,13 @@ impl Participant {
     }
 
     /// As [`Participant::outcome`], without blocking the thread.
+    ///
+    /// ```
+    /// # async fn example(billing: &quorate::recipes::Participant) -> quorate::Result<()> {
+    /// println!("{:?}", billing.outcome_async().await?);
+    /// # Ok(())
+    /// # }
+    /// ```
     pub async fn outcome_async(&self) -> Result<Phase> {
         let TwoPhaseCommit { session, path } = &self.transaction;
         loop {
@@ -184,6 +200,13 @@ impl Participant {
     }
 
     /// As [`Participant::acknowledge`], without blocking the thread.
+    ///
+    /// ```
+    /// # async fn example(billing: &quorate::recipes::Participant) -> quorate::Result<()> {
+    /// billing.acknowledge_async().await?;
+    /// # Ok(())
+    /// # }
+    /// ```
     pub async fn acknowledge_async(&self) -> Result<()> {
         let transaction = &self.transaction;
         let snapshot = transaction.session.nonblocking().snapshot_of(&transaction.path).await?;

@@ -165,6 +165,19 @@ impl PersistentEphemeral {
     ///
     /// # Errors
     /// As [`PersistentEphemeral::run`].
+    ///
+    /// ```
+    /// use quorate::recipes::PersistentEphemeral;
+    /// # mod tokio { pub fn spawn<F: Future + Send + 'static>(_: F) {} }
+    ///
+    /// # async fn example(coordinator: &quorate::Coordinator) -> quorate::Result<()> {
+    /// let here = PersistentEphemeral::new(coordinator, "/up/zero", b"1")?;
+    /// let handle = here.handle();
+    /// tokio::spawn(here.run_async());
+    /// handle.present_async().await;
+    /// # Ok(())
+    /// # }
+    /// ```
     pub async fn run_async(mut self) -> Result<()> {
         let handle = self.handle.clone();
         let mut running = pin!(self.run_sessions());

@@ -100,6 +100,13 @@ impl ReadWriteLock {
 
     /// As [`ReadWriteLock::try_read`], without blocking the thread and without a time limit. Dropping
     /// the future gives it up.
+    ///
+    /// ```
+    /// # async fn example(lock: &quorate::recipes::ReadWriteLock) -> quorate::Result<()> {
+    /// let is_free = lock.try_read_async().await?.is_some();
+    /// # Ok(())
+    /// # }
+    /// ```
     pub async fn try_read_async(&self) -> Result<Option<ReadGuard>> {
         let hold = self.contenders.try_acquire(READ, blocker_of_reader).await?;
         Ok(hold.map(|hold| ReadGuard { guard: LockGuard::new(hold) }))
@@ -107,6 +114,15 @@ impl ReadWriteLock {
 
     /// As [`ReadWriteLock::read`], without blocking the thread. Dropping the future gives up its
     /// place in the queue.
+    ///
+    /// ```
+    /// # async fn example(lock: &quorate::recipes::ReadWriteLock) -> quorate::Result<()> {
+    /// let guard = lock.read_async().await?;
+    /// // ... what needs that nobody writes ...
+    /// guard.release_async().await?;
+    /// # Ok(())
+    /// # }
+    /// ```
     pub async fn read_async(&self) -> Result<ReadGuard> {
         let hold = self.contenders.acquire(READ, blocker_of_reader).await?;
         Ok(ReadGuard { guard: LockGuard::new(hold) })
@@ -132,6 +148,13 @@ impl ReadWriteLock {
 
     /// As [`ReadWriteLock::try_write`], without blocking the thread and without a time limit. Dropping
     /// the future gives it up.
+    ///
+    /// ```
+    /// # async fn example(lock: &quorate::recipes::ReadWriteLock) -> quorate::Result<()> {
+    /// let is_free = lock.try_write_async().await?.is_some();
+    /// # Ok(())
+    /// # }
+    /// ```
     pub async fn try_write_async(&self) -> Result<Option<WriteGuard>> {
         let hold = self.contenders.try_acquire(WRITE, blocker_of_writer).await?;
         Ok(hold.map(|hold| WriteGuard { guard: LockGuard::new(hold) }))
@@ -139,6 +162,15 @@ impl ReadWriteLock {
 
     /// As [`ReadWriteLock::write`], without blocking the thread. Dropping the future gives up its
     /// place in the queue.
+    ///
+    /// ```
+    /// # async fn example(lock: &quorate::recipes::ReadWriteLock) -> quorate::Result<()> {
+    /// let guard = lock.write_async().await?;
+    /// // ... the work ...
+    /// guard.release_async().await?;
+    /// # Ok(())
+    /// # }
+    /// ```
     pub async fn write_async(&self) -> Result<WriteGuard> {
         let hold = self.contenders.acquire(WRITE, blocker_of_writer).await?;
         Ok(WriteGuard { guard: LockGuard::new(hold) })
@@ -155,6 +187,13 @@ impl ReadWriteLock {
 
     /// As [`ReadWriteLock::contenders`], without blocking the thread; the blocking form blocks only
     /// on a client.
+    ///
+    /// ```
+    /// # async fn example(lock: &quorate::recipes::ReadWriteLock) -> quorate::Result<()> {
+    /// println!("{} hold or wait", lock.contenders_async().await?.len());
+    /// # Ok(())
+    /// # }
+    /// ```
     pub async fn contenders_async(&self) -> Result<Vec<LockContender>> {
         self.contenders.list_with_sessions().await
     }
@@ -172,6 +211,13 @@ impl ReadWriteLock {
     ///
     /// # Errors
     /// As [`ReadWriteLock::revoke`].
+    ///
+    /// ```
+    /// # async fn example(lock: &quorate::recipes::ReadWriteLock) -> quorate::Result<()> {
+    /// println!("{} were asked", lock.revoke_async().await?);
+    /// # Ok(())
+    /// # }
+    /// ```
     pub async fn revoke_async(&self) -> Result<usize> {
         revocation::ask(&self.contenders, holders).await
     }
@@ -205,6 +251,15 @@ impl ReadWriteLock {
     ///
     /// # Errors
     /// As [`ReadWriteLock::revoke_holder`].
+    ///
+    /// ```
+    /// # async fn example(lock: &quorate::recipes::ReadWriteLock) -> quorate::Result<()> {
+    /// if let Some(first) = lock.contenders_async().await?.first() {
+    ///     lock.revoke_holder_async(&first.path).await?;
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
     pub async fn revoke_holder_async(&self, path: &str) -> Result<bool> {
         revocation::ask_one(&self.contenders, path, holders).await
     }
@@ -249,6 +304,13 @@ impl ReadGuard {
     ///
     /// # Errors
     /// As [`ReadGuard::release`], but for [`Error::Timeout`](crate::Error::Timeout).
+    ///
+    /// ```
+    /// # async fn example(guard: quorate::recipes::ReadGuard) -> quorate::Result<()> {
+    /// guard.release_async().await?;
+    /// # Ok(())
+    /// # }
+    /// ```
     pub async fn release_async(self) -> Result<()> {
         self.guard.release_async().await
     }
@@ -293,6 +355,13 @@ impl WriteGuard {
     ///
     /// # Errors
     /// As [`WriteGuard::release`], but for [`Error::Timeout`](crate::Error::Timeout).
+    ///
+    /// ```
+    /// # async fn example(guard: quorate::recipes::WriteGuard) -> quorate::Result<()> {
+    /// guard.release_async().await?;
+    /// # Ok(())
+    /// # }
+    /// ```
     pub async fn release_async(self) -> Result<()> {
         self.guard.release_async().await
     }
@@ -313,6 +382,15 @@ impl WriteGuard {
     ///
     /// # Errors
     /// As [`WriteGuard::downgrade`].
+    ///
+    /// ```
+    /// # async fn example(guard: quorate::recipes::WriteGuard) -> quorate::Result<()> {
+    /// let reader = guard.downgrade_async().await?;
+    /// // Other readers may come in, and no writer has been in between.
+    /// reader.release_async().await?;
+    /// # Ok(())
+    /// # }
+    /// ```
     pub async fn downgrade_async(self) -> Result<ReadGuard> {
         let hold = self.guard.into_hold().change(READ).await?;
         Ok(ReadGuard { guard: LockGuard::new(hold) })

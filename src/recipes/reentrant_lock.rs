@@ -178,6 +178,13 @@ impl ReentrantLock {
 
     /// As [`ReentrantLock::try_acquire`], without blocking the thread and without a time limit.
     /// Dropping the future gives it up.
+    ///
+    /// ```
+    /// # async fn example(lock: &quorate::recipes::ReentrantLock) -> quorate::Result<()> {
+    /// let is_free = lock.try_acquire_async().await?.is_some();
+    /// # Ok(())
+    /// # }
+    /// ```
     pub async fn try_acquire_async(&self) -> Result<Option<ReentrantGuard>> {
         let turn = locked(&self.owner).turn(&self.owner);
         match turn {
@@ -194,6 +201,15 @@ impl ReentrantLock {
 
     /// As [`ReentrantLock::acquire`], without blocking the thread. Dropping the future gives up its
     /// place in the queue.
+    ///
+    /// ```
+    /// # async fn example(lock: &quorate::recipes::ReentrantLock) -> quorate::Result<()> {
+    /// let outer = lock.acquire_async().await?;
+    /// // Again, by the same owner.
+    /// let inner = lock.acquire_async().await?;
+    /// # Ok(())
+    /// # }
+    /// ```
     pub async fn acquire_async(&self) -> Result<ReentrantGuard> {
         let mut waiting = Waiting { owner: &self.owner, id: None };
         match poll_fn(|context| waiting.poll(context)).await {
@@ -251,6 +267,13 @@ impl ReentrantGuard {
     ///
     /// # Errors
     /// As [`LockGuard::release_async`].
+    ///
+    /// ```
+    /// # async fn example(guard: quorate::recipes::ReentrantGuard) -> quorate::Result<()> {
+    /// guard.release_async().await?;
+    /// # Ok(())
+    /// # }
+    /// ```
     pub async fn release_async(self) -> Result<()> {
         match Arc::into_inner(self.guard) {
             Some(guard) => guard.release_async().await,

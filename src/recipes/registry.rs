@@ -148,6 +148,17 @@ impl Registry {
 
     /// As [`Registry::register`], without blocking the thread. If the future is dropped, the
     /// instance is deregistered.
+    ///
+    /// ```
+    /// # async fn example(registry: &quorate::recipes::Registry) -> quorate::Result<()> {
+    /// use quorate::recipes::Instance;
+    ///
+    /// let here = Instance::new("zero", "10.0.0.7", 8080);
+    /// let registration = registry.register_async("web", &here).await?;
+    /// println!("registered until {:?}", registration.lost_async().await);
+    /// # Ok(())
+    /// # }
+    /// ```
     pub async fn register_async(&self, service: &str, instance: &Instance) -> Result<Registration> {
         let parent = service_path(&self.path, service)?;
         let path = name_in(&parent, &instance.id)?;
@@ -211,6 +222,13 @@ impl Registration {
 
     /// Waits until the registration is over, without blocking the thread. Any number of tasks may
     /// wait, and all are woken. Dropping the future loses nothing.
+    ///
+    /// ```
+    /// # async fn example(registration: quorate::recipes::Registration) -> quorate::Result<()> {
+    /// println!("no longer registered: {:?}", registration.lost_async().await);
+    /// # Ok(())
+    /// # }
+    /// ```
     pub async fn lost_async(&self) -> LockLost {
         self.ephemeral.lost_async(&self.watch).await
     }
@@ -231,6 +249,15 @@ impl Registration {
     }
 
     /// As [`Registration::update`], without blocking the thread.
+    ///
+    /// ```
+    /// # async fn example(registration: quorate::recipes::Registration) -> quorate::Result<()> {
+    /// use quorate::recipes::Instance;
+    ///
+    /// registration.update_async(&Instance::new("zero", "10.0.0.7", 8081)).await?;
+    /// # Ok(())
+    /// # }
+    /// ```
     pub async fn update_async(&self, instance: &Instance) -> Result<()> {
         let path = self.ephemeral.path();
         if path.rsplit('/').next() != Some(&instance.id[..]) {
@@ -257,6 +284,13 @@ impl Registration {
     ///
     /// # Errors
     /// As [`Registration::deregister`], but for [`Error::Timeout`].
+    ///
+    /// ```
+    /// # async fn example(registration: quorate::recipes::Registration) -> quorate::Result<()> {
+    /// registration.deregister_async().await?;
+    /// # Ok(())
+    /// # }
+    /// ```
     pub async fn deregister_async(self) -> Result<()> {
         let (session, path) = (self.ephemeral.session(), self.ephemeral.path());
         let condition = Condition::Czxid(self.ephemeral.czxid());

@@ -138,6 +138,15 @@ impl Revocations {
     }
 
     /// As [`Revocations::wait`], without blocking the thread.
+    ///
+    /// ```
+    /// # async fn example(revocations: &quorate::recipes::Revocations) -> quorate::Result<()> {
+    /// if revocations.next().await {
+    ///     println!("somebody asks for it");
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
     pub async fn next(&self) -> bool {
         if self.was_asked() {
             return true;

@@ -179,12 +179,26 @@ impl Semaphore {
 
     /// As [`Semaphore::try_acquire`], without blocking the thread and without a time limit. Dropping
     /// the future gives it up.
+    ///
+    /// ```
+    /// # async fn example(semaphore: &quorate::recipes::Semaphore) -> quorate::Result<()> {
+    /// let is_free = semaphore.try_acquire_async().await?.is_some();
+    /// # Ok(())
+    /// # }
+    /// ```
     pub async fn try_acquire_async(&self) -> Result<Option<Permits>> {
         self.try_acquire_many_async(1).await
     }
 
     /// As [`Semaphore::try_acquire_many`], without blocking the thread and without a time limit.
     /// Dropping the future gives it up.
+    ///
+    /// ```
+    /// # async fn example(semaphore: &quorate::recipes::Semaphore) -> quorate::Result<()> {
+    /// let are_free = semaphore.try_acquire_many_async(2).await?.is_some();
+    /// # Ok(())
+    /// # }
+    /// ```
     pub async fn try_acquire_many_async(&self, permits: u32) -> Result<Option<Permits>> {
         let contender = self.join(permits).await?;
         match self.turn(&contender, permits).await? {
@@ -194,12 +208,28 @@ impl Semaphore {
     }
 
     /// [`Semaphore::acquire_many_async`] for one.
+    ///
+    /// ```
+    /// # async fn example(semaphore: &quorate::recipes::Semaphore) -> quorate::Result<()> {
+    /// let permit = semaphore.acquire_async().await?;
+    /// // ... the work ...
+    /// permit.release_async().await?;
+    /// # Ok(())
+    /// # }
+    /// ```
     pub async fn acquire_async(&self) -> Result<Permits> {
         self.acquire_many_async(1).await
     }
 
     /// As [`Semaphore::acquire_many`], without blocking the thread. Dropping the future gives up
     /// its place in the queue. A future that is neither polled nor dropped delays those behind it.
+    ///
+    /// ```
+    /// # async fn example(semaphore: &quorate::recipes::Semaphore) -> quorate::Result<()> {
+    /// let permits = semaphore.acquire_many_async(2).await?;
+    /// # Ok(())
+    /// # }
+    /// ```
     pub async fn acquire_many_async(&self, permits: u32) -> Result<Permits> {
         let contender = self.join(permits).await?;
         let mut changes: Option<Watch> = None;
@@ -335,6 +365,13 @@ impl Semaphore {
     }
 
     /// As [`Semaphore::permits`], without blocking the thread.
+    ///
+    /// ```
+    /// # async fn example(semaphore: &quorate::recipes::Semaphore) -> quorate::Result<()> {
+    /// println!("{} permits", semaphore.permits_async().await?);
+    /// # Ok(())
+    /// # }
+    /// ```
     pub async fn permits_async(&self) -> Result<u32> {
         let (data, _) = self.contenders.session().nonblocking().get(self.path()).await?;
         parsed(&data).ok_or_else(|| self.unreadable())
@@ -354,6 +391,13 @@ impl Semaphore {
     ///
     /// # Errors
     /// As [`Semaphore::set_permits`].
+    ///
+    /// ```
+    /// # async fn example(semaphore: &quorate::recipes::Semaphore) -> quorate::Result<()> {
+    /// semaphore.set_permits_async(8).await?;
+    /// # Ok(())
+    /// # }
+    /// ```
     pub async fn set_permits_async(&self, permits: u32) -> Result<()> {
         check(permits)?;
         self.agree().await?;
@@ -395,6 +439,15 @@ impl Semaphore {
     ///
     /// # Errors
     /// As [`Semaphore::revoke_holder`].
+    ///
+    /// ```
+    /// # async fn example(semaphore: &quorate::recipes::Semaphore) -> quorate::Result<()> {
+    /// if let Some(first) = semaphore.contenders_async().await?.first() {
+    ///     semaphore.revoke_holder_async(&first.path).await?;
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
     pub async fn revoke_holder_async(&self, path: &str) -> Result<bool> {
         let calls = self.contenders.session().nonblocking();
         // This replica may not know yet which contenders hold.
@@ -421,6 +474,13 @@ impl Semaphore {
 
     /// As [`Semaphore::contenders`], without blocking the thread; the blocking form blocks only on
     /// a client.
+    ///
+    /// ```
+    /// # async fn example(semaphore: &quorate::recipes::Semaphore) -> quorate::Result<()> {
+    /// println!("{} hold or wait", semaphore.contenders_async().await?.len());
+    /// # Ok(())
+    /// # }
+    /// ```
     pub async fn contenders_async(&self) -> Result<Vec<LockContender>> {
         self.contenders.list_with_sessions().await
     }

@@ -225,6 +225,13 @@ impl TwoPhaseCommit {
     }
 
     /// As [`TwoPhaseCommit::begin`], without blocking the thread.
+    ///
+    /// ```
+    /// # async fn example(commit: &quorate::recipes::TwoPhaseCommit) -> quorate::Result<()> {
+    /// commit.begin_async(&["billing", "stock"], b"order 7").await?;
+    /// # Ok(())
+    /// # }
+    /// ```
     pub async fn begin_async(&self, participants: &[&str], proposal: &[u8]) -> Result<()> {
         if participants.is_empty() {
             let reason = "nobody would vote".to_owned();
@@ -270,6 +277,13 @@ impl TwoPhaseCommit {
     }
 
     /// As `phase`, without blocking the thread.
+    ///
+    /// ```
+    /// # async fn example(commit: &quorate::recipes::TwoPhaseCommit) -> quorate::Result<()> {
+    /// println!("{:?}", commit.phase_async().await?);
+    /// # Ok(())
+    /// # }
+    /// ```
     pub async fn phase_async(&self) -> Result<Phase> {
         Ok(self.header(&self.session.snapshot_soon(&self.path).await?)?.value.phase)
     }
@@ -299,6 +313,15 @@ impl TwoPhaseCommit {
 
     /// As [`TwoPhaseCommit::decide_timeout`], without blocking the thread. After the timeout it
     /// continues until it has aborted the transaction, or found a decision.
+    ///
+    /// ```
+    /// # async fn example(commit: &quorate::recipes::TwoPhaseCommit) -> quorate::Result<()> {
+    /// use std::time::Duration;
+    ///
+    /// println!("{:?}", commit.decide_timeout_async(Duration::from_secs(5)).await?);
+    /// # Ok(())
+    /// # }
+    /// ```
     pub async fn decide_timeout_async(&self, timeout: Duration) -> Result<Phase> {
         let (mut deciding, mut time) =
             (pin!(self.decide_async()), self.session.nonblocking().sleep(timeout));
@@ -316,6 +339,13 @@ impl TwoPhaseCommit {
 
     /// As [`TwoPhaseCommit::decide`], without blocking the thread. Dropping the future leaves the
     /// decision to others.
+    ///
+    /// ```
+    /// # async fn example(commit: &quorate::recipes::TwoPhaseCommit) -> quorate::Result<()> {
+    /// println!("{:?}", commit.decide_async().await?);
+    /// # Ok(())
+    /// # }
+    /// ```
     pub async fn decide_async(&self) -> Result<Phase> {
         let calls = self.session.nonblocking();
         let watch = calls.watch(&self.path, WatchMode::PersistentRecursive).await?;
@@ -393,6 +423,13 @@ impl TwoPhaseCommit {
     }
 
     /// As [`TwoPhaseCommit::abort`], without blocking the thread.
+    ///
+    /// ```
+    /// # async fn example(commit: &quorate::recipes::TwoPhaseCommit) -> quorate::Result<()> {
+    /// println!("{:?}", commit.abort_async().await?);
+    /// # Ok(())
+    /// # }
+    /// ```
     pub async fn abort_async(&self) -> Result<Phase> {
         loop {
             let header = self.header(&self.session.nonblocking().snapshot_of(&self.path).await?)?;
@@ -421,6 +458,16 @@ impl TwoPhaseCommit {
 
     /// As [`TwoPhaseCommit::join`], without blocking the thread. Dropping the future is like
     /// dropping the participant.
+    ///
+    /// ```
+    /// # async fn example(commit: &quorate::recipes::TwoPhaseCommit) -> quorate::Result<()> {
+    /// use quorate::recipes::Vote;
+    ///
+    /// let billing = commit.join_async("billing").await?;
+    /// billing.vote_async(Vote::Yes).await?;
+    /// # Ok(())
+    /// # }
+    /// ```
     pub async fn join_async(&self, name: &str) -> Result<Participant> {
         let site_path = name_in(&self.path, name)?;
         let alive_path = alive(&site_path);
@@ -469,6 +516,13 @@ impl TwoPhaseCommit {
     }
 
     /// As [`TwoPhaseCommit::forget`], without blocking the thread.
+    ///
+    /// ```
+    /// # async fn example(commit: &quorate::recipes::TwoPhaseCommit) -> quorate::Result<()> {
+    /// let is_forgotten = commit.forget_async().await?;
+    /// # Ok(())
+    /// # }
+    /// ```
     pub async fn forget_async(&self) -> Result<bool> {
         let snapshot = self.session.nonblocking().snapshot_of(&self.path).await?;
         let header = match self.header(&snapshot) {

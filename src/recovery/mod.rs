@@ -183,6 +183,13 @@ impl Coordinator {
     ///
     /// # Errors
     /// As [`Coordinator::backup`]; [`Error::System`].
+    ///
+    /// ```
+    /// # async fn example(coordinator: &quorate::Coordinator) -> quorate::Result<()> {
+    /// coordinator.backup_async("/backups/today").await?;
+    /// # Ok(())
+    /// # }
+    /// ```
     pub async fn backup_async(&self, file: impl AsRef<Path>) -> Result<Backup> {
         let (coordinator, file) = (self.clone(), file.as_ref().to_owned());
         offload(move || coordinator.backup(file)).await?

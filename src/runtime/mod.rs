@@ -8,6 +8,7 @@
 //! | `disk` | the threads that write the log and the checkpoints; `watchdog` notices that they hang |
 //! | `shared`, `session` | the state that handles share with the host |
 //! | `offload` | runs a call that blocks on a thread, for a task |
+//! | `thread_end` | waits for threads that a dropped handle has ended |
 //! | `pending`, `timers`, `watch_sender`, `availability` | how answers, timers and events reach users |
 //! | `directory`, `naming` | the start of a member: its data directory, and the names of its peers |
 //! | `clock`, `uptime`, `entropy` | the only places that read clocks and random numbers |
@@ -31,6 +32,7 @@ pub(crate) mod pending;
 pub(crate) mod session;
 pub(crate) mod shared;
 mod spans;
+pub(crate) mod thread_end;
 pub(crate) mod timers;
 mod uptime;
 pub(crate) mod watch_sender;

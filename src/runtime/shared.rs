@@ -3,8 +3,9 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
@@ -25,7 +26,7 @@ use crate::runtime::pending::{Pending, Slot};
 use crate::runtime::session::SessionShared;
 use crate::runtime::timers::Timer;
 use crate::runtime::watch_sender::WatchSender;
-use crate::runtime::{expect, own_thread, spans};
+use crate::runtime::{expect, own_thread, spans, thread_end};
 use crate::security::auth::Schemes;
 use crate::sync::published::Published;
 use crate::transport::tcp::Wake;
@@ -130,6 +131,8 @@ pub(crate) struct NodeShared {
     /// The member's data directory, if it is on a disk.
     directory: OnceCell<Arc<DataDirectory>>,
     pub(crate) schemes: Schemes,
+    /// Whether drops must not wait for threads: see `thread_end`.
+    pub(crate) joined_by_task: AtomicBool,
 }
 
 impl fmt::Debug for NodeShared {
@@ -172,6 +175,7 @@ impl NodeShared {
             wake: OnceCell::new(),
             directory: OnceCell::new(),
             schemes,
+            joined_by_task: AtomicBool::new(false),
         };
         (shared, calls)
     }
@@ -368,6 +372,11 @@ impl NodeShared {
         // If the host is gone, the dropped timer answers itself.
         self.call(Call::Timer(timer));
         pending
+    }
+
+    /// Waits for a thread of a dropped handle, which was asked to end: see `thread_end`.
+    pub(crate) fn wait_end(&self, thread: JoinHandle<()>) {
+        thread_end::wait(&self.clock, self.joined_by_task.load(Ordering::Relaxed), thread);
     }
 
     /// Asks the node to stop. The channel closes when it has.

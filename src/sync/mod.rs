@@ -7,7 +7,7 @@
 //! | [`published`] | the node publishes its tree | every reader |
 //! | [`gap`] | the node sends a watch's events | the tasks that wait for them |
 //! | [`states`] | the node sends a session's states | all subscribers |
-//! | [`wakers`] | whoever sends in a plain channel | the tasks that read it |
+//! | [`wakers`] | whoever changes something, or sends in a plain channel | the tasks that wait for it |
 //!
 //! The parts use only the primitives in `prim`. The crate in `loom/` builds the same files over
 //! models of these, and runs them through every interleaving of their threads and every value that

@@ -13,3 +13,5 @@ pub(crate) mod slot;
 pub(crate) mod states;
 #[path = "../../../src/sync/task.rs"]
 mod task;
+#[path = "../../../src/sync/wakers.rs"]
+pub(crate) mod wakers;

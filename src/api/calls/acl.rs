@@ -16,6 +16,15 @@ use crate::types::znode::{CreateMode, Created, Stat};
 impl Session {
     /// Creates a znode with an access list, see [`Acl`]; [`Session::create`] grants everybody
     /// everything. Blocks and fails as that, and with [`Error::InvalidAcl`].
+    ///
+    /// ```
+    /// use quorate::{Acl, CreateMode};
+    ///
+    /// # let session = quorate::testing::Cluster::new(1).node(0).session();
+    /// session.create_with_acl("/a", b"", CreateMode::Persistent, &Acl::read_only())?;
+    /// assert!(session.set("/a", b"1").is_err());
+    /// # Ok::<(), quorate::Error>(())
+    /// ```
     pub fn create_with_acl(
         &self,
         path: &str,
@@ -30,6 +39,16 @@ impl Session {
     /// No watch reports it, and in the stat only `aversion` increases, by one. Blocks and fails as
     /// [`Session::create_with_acl`].
     ///
+    /// ```
+    /// use quorate::{Acl, CreateMode};
+    ///
+    /// # let session = quorate::testing::Cluster::new(1).node(0).session();
+    /// session.create("/a", b"1", CreateMode::Persistent)?;
+    /// session.set_acl("/a", &Acl::read_only())?;
+    /// assert!(session.set("/a", b"2").is_err());
+    /// # Ok::<(), quorate::Error>(())
+    /// ```
+    ///
     /// Source: ZooKeeper, `setACL`.
     pub fn set_acl(&self, path: &str, acl: &[Acl]) -> Result<Stat> {
         self.wait_for("set_acl", path, self.nonblocking().set_acl(path, acl))
@@ -37,12 +56,32 @@ impl Session {
 
     /// Replaces the access list of a znode if its aversion is `aversion`; otherwise it fails with
     /// [`Error::BadVersion`] and changes nothing.
+    ///
+    /// ```
+    /// use quorate::{Acl, CreateMode};
+    ///
+    /// # let session = quorate::testing::Cluster::new(1).node(0).session();
+    /// session.create("/a", b"1", CreateMode::Persistent)?;
+    /// let (_, stat) = session.acl("/a")?;
+    /// session.set_acl_if("/a", &Acl::read_only(), stat.aversion)?;
+    /// # Ok::<(), quorate::Error>(())
+    /// ```
     pub fn set_acl_if(&self, path: &str, acl: &[Acl], aversion: u64) -> Result<Stat> {
         self.wait_for("set_acl", path, self.nonblocking().set_acl_if(path, acl, aversion))
     }
 
     /// The access list and the stat of a znode, as this replica has them. It needs `READ` or
     /// `ADMIN`; without `ADMIN`, password hashes are shown as `x`. Does not block.
+    ///
+    /// ```
+    /// use quorate::{Acl, CreateMode};
+    ///
+    /// # let session = quorate::testing::Cluster::new(1).node(0).session();
+    /// session.create("/a", b"1", CreateMode::Persistent)?;
+    /// let (acl, stat) = session.acl("/a")?;
+    /// assert_eq!((acl, stat.aversion), (Acl::open(), 0));
+    /// # Ok::<(), quorate::Error>(())
+    /// ```
     ///
     /// Source: ZooKeeper, `getACL`.
     pub fn acl(&self, path: &str) -> Result<(Vec<Acl>, Stat)> {
@@ -75,6 +114,15 @@ impl Session {
     /// fewer rights than intended. (A wrong password for `digest` or `argon2` is not a failure; it
     /// gives another id.) Otherwise as [`Session::create`].
     ///
+    /// ```
+    /// use quorate::{Acl, CreateMode};
+    ///
+    /// # let session = quorate::testing::Cluster::new(1).node(0).session();
+    /// session.add_auth("digest", b"user:password")?;
+    /// session.create_with_acl("/mine", b"", CreateMode::Persistent, &Acl::creator_all())?;
+    /// # Ok::<(), quorate::Error>(())
+    /// ```
+    ///
     /// Source: ZooKeeper, `addAuthInfo`.
     pub fn add_auth(&self, scheme: &str, credentials: impl AsRef<[u8]>) -> Result<()> {
         self.wait_for("add_auth", "/", self.nonblocking().add_auth(scheme, credentials))
@@ -82,6 +130,13 @@ impl Session {
 
     /// The session's ids: those from [`Session::add_auth`], and the address of its instance. Blocks
     /// until the session's earlier calls have their answers.
+    ///
+    /// ```
+    /// # let session = quorate::testing::Cluster::new(1).node(0).session();
+    /// session.add_auth("digest", b"user:password")?;
+    /// assert!(session.who_am_i()?.iter().any(|id| id.scheme == "digest"));
+    /// # Ok::<(), quorate::Error>(())
+    /// ```
     ///
     /// Source: ZooKeeper, `whoAmI`.
     pub fn who_am_i(&self) -> Result<Vec<Id>> {
@@ -91,6 +146,16 @@ impl Session {
 
 impl NonBlocking<'_> {
     /// See [`Session::create_with_acl`].
+    ///
+    /// ```
+    /// use quorate::{Acl, CreateMode};
+    ///
+    /// # async fn example(session: &quorate::Session) -> quorate::Result<()> {
+    /// let calls = session.nonblocking();
+    /// calls.create_with_acl("/a", b"", CreateMode::Persistent, &Acl::read_only()).await?;
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn create_with_acl(
         &self,
         path: &str,
@@ -108,11 +173,32 @@ impl NonBlocking<'_> {
     }
 
     /// See [`Session::set_acl`].
+    ///
+    /// ```
+    /// use quorate::Acl;
+    ///
+    /// # async fn example(session: &quorate::Session) -> quorate::Result<()> {
+    /// session.nonblocking().set_acl("/a", &Acl::read_only()).await?;
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn set_acl(&self, path: &str, acl: &[Acl]) -> Pending<Stat> {
         self.set_acl_version(path, acl, None)
     }
 
     /// See [`Session::set_acl_if`].
+    ///
+    /// ```
+    /// use quorate::Acl;
+    ///
+    /// # async fn example(session: &quorate::Session) -> quorate::Result<()> {
+    /// let calls = session.nonblocking();
+    /// let (mut acl, stat) = calls.acl("/a").await?;
+    /// acl.extend(Acl::read_only());
+    /// calls.set_acl_if("/a", &acl, stat.aversion).await?;
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn set_acl_if(&self, path: &str, acl: &[Acl], aversion: u64) -> Pending<Stat> {
         self.set_acl_version(path, acl, Some(aversion))
     }
@@ -136,6 +222,13 @@ impl NonBlocking<'_> {
 
     /// See [`Session::add_auth`]. The credentials are checked before it returns; later calls use
     /// the new ids.
+    ///
+    /// ```
+    /// # async fn example(session: &quorate::Session) -> quorate::Result<()> {
+    /// session.nonblocking().add_auth("digest", b"user:password").await?;
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn add_auth(&self, scheme: &str, credentials: impl AsRef<[u8]>) -> Pending<()> {
         let session = self.session.id();
         let ids = self.session.authenticate(scheme, credentials.as_ref());
@@ -149,11 +242,25 @@ impl NonBlocking<'_> {
     }
 
     /// See [`Session::who_am_i`].
+    ///
+    /// ```
+    /// # async fn example(session: &quorate::Session) -> quorate::Result<()> {
+    /// println!("{:?}", session.nonblocking().who_am_i().await?);
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn who_am_i(&self) -> Pending<Vec<Id>> {
         self.read("/", |_| Read::Ids, expect::ids)
     }
 
     /// See [`Session::acl`]; this one sees the session's earlier writes.
+    ///
+    /// ```
+    /// # async fn example(session: &quorate::Session) -> quorate::Result<()> {
+    /// let (acl, stat) = session.nonblocking().acl("/a").await?;
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn acl(&self, path: &str) -> Pending<(Vec<Acl>, Stat)> {
         self.read(path, |path| Read::Acl { path }, expect::acl)
     }

@@ -16,6 +16,17 @@ impl Session {
     /// # Errors
     /// [`Error::NoNode`]; [`Error::Reserved`] for `/zookeeper` and everything below it, and for
     /// paths that end like a quota's own znodes; otherwise as [`Session::create`].
+    ///
+    /// ```
+    /// use quorate::{CreateMode, Quota};
+    ///
+    /// # let session = quorate::testing::Cluster::new(1).node(0).session();
+    /// session.create("/a", b"1", CreateMode::Persistent)?;
+    /// session.set_quota("/a", &Quota::new().znodes_hard(2))?;
+    /// session.create("/a/b", b"", CreateMode::Persistent)?;
+    /// assert!(session.create("/a/c", b"", CreateMode::Persistent).is_err());
+    /// # Ok::<(), quorate::Error>(())
+    /// ```
     pub fn set_quota(&self, path: &str, quota: &Quota) -> Result<()> {
         let of = self.quota_root(path)?;
         let set = self.everything().transact(|transaction| {
@@ -39,6 +50,17 @@ impl Session {
 
     /// The quota and the usage of a path, as this replica has them; `None` if it has no quota of
     /// its own. Does not block.
+    ///
+    /// ```
+    /// use quorate::{CreateMode, Quota};
+    ///
+    /// # let session = quorate::testing::Cluster::new(1).node(0).session();
+    /// session.create("/a", b"1", CreateMode::Persistent)?;
+    /// session.set_quota("/a", &Quota::new().bytes(1000))?;
+    /// let (_, usage) = session.quota("/a")?.unwrap();
+    /// assert_eq!(usage.znodes, 1);
+    /// # Ok::<(), quorate::Error>(())
+    /// ```
     pub fn quota(&self, path: &str) -> Result<Option<(Quota, Usage)>> {
         let of = self.quota_root(path)?;
         let limits = Quota::limits_path(&of);
@@ -55,6 +77,17 @@ impl Session {
     }
 
     /// Deletes the quota of a path. Blocks as [`Session::create`]. Not an error if it has none.
+    ///
+    /// ```
+    /// use quorate::{CreateMode, Quota};
+    ///
+    /// # let session = quorate::testing::Cluster::new(1).node(0).session();
+    /// session.create("/a", b"1", CreateMode::Persistent)?;
+    /// session.set_quota("/a", &Quota::new().bytes(1000))?;
+    /// session.delete_quota("/a")?;
+    /// assert!(session.quota("/a")?.is_none());
+    /// # Ok::<(), quorate::Error>(())
+    /// ```
     pub fn delete_quota(&self, path: &str) -> Result<()> {
         let of = self.quota_root(path)?;
         let deleted = self.everything().transact(|transaction| {

@@ -18,6 +18,20 @@ impl Session {
     /// # Errors
     /// [`Error::Conflict`](crate::Error::Conflict) after too many attempts; [`Error::Multi`](crate::Error::Multi) if a write failed, with an
     /// index that does not count reads; otherwise as [`Session::create`].
+    ///
+    /// ```
+    /// use quorate::CreateMode;
+    ///
+    /// # let session = quorate::testing::Cluster::new(1).node(0).session();
+    /// session.create("/a", b"1", CreateMode::Persistent)?;
+    /// session.transact(|transaction| {
+    ///     let (data, _) = transaction.get("/a")?;
+    ///     transaction.set("/a", [data[0] + 1]);
+    ///     Ok(())
+    /// })?;
+    /// assert_eq!(&session.get("/a")?.0[..], b"2");
+    /// # Ok::<(), quorate::Error>(())
+    /// ```
     pub fn transact<T>(
         &self,
         mut body: impl FnMut(&mut Transaction<'_>) -> Result<T>,
@@ -37,6 +51,18 @@ impl Session {
     }
 
     /// As [`Session::transact`], without blocking the thread.
+    ///
+    /// ```
+    /// # async fn example(session: &quorate::Session) -> quorate::Result<()> {
+    /// let committed = session.transact_async(|transaction| {
+    ///     let (data, _) = transaction.get("/a")?;
+    ///     transaction.set("/a", [data[0] + 1]);
+    ///     Ok(())
+    /// });
+    /// committed.await?;
+    /// # Ok(())
+    /// # }
+    /// ```
     pub async fn transact_async<T>(
         &self,
         mut body: impl FnMut(&mut Transaction<'_>) -> Result<T>,

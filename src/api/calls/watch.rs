@@ -12,24 +12,68 @@ impl Session {
     /// As [`Session::get`], and sets a watch at the same moment. It reports the next change of the
     /// data, or the znode's deletion, and is then over. Blocks until the session's earlier calls
     /// have their answers.
+    ///
+    /// ```
+    /// use quorate::{CreateMode, EventKind};
+    ///
+    /// # let session = quorate::testing::Cluster::new(1).node(0).session();
+    /// session.create("/a", b"1", CreateMode::Persistent)?;
+    /// let (data, _, watch) = session.get_and_watch("/a")?;
+    /// session.set("/a", b"2")?;
+    /// assert_eq!(watch.recv().unwrap().kind, EventKind::DataChanged);
+    /// # Ok::<(), quorate::Error>(())
+    /// ```
     pub fn get_and_watch(&self, path: &str) -> Result<(Arc<[u8]>, Stat, Watch)> {
         self.wait_for("get", path, self.nonblocking().get_and_watch(path))
     }
 
     /// As [`Session::exists`], with a watch as of [`Session::get_and_watch`]. If the znode does not
     /// exist, the watch reports its creation.
+    ///
+    /// ```
+    /// use quorate::{CreateMode, EventKind};
+    ///
+    /// # let session = quorate::testing::Cluster::new(1).node(0).session();
+    /// let (exists, watch) = session.exists_and_watch("/a")?;
+    /// assert!(exists.is_none());
+    /// session.create("/a", b"1", CreateMode::Persistent)?;
+    /// assert_eq!(watch.recv().unwrap().kind, EventKind::Created);
+    /// # Ok::<(), quorate::Error>(())
+    /// ```
     pub fn exists_and_watch(&self, path: &str) -> Result<(Option<Stat>, Watch)> {
         self.wait_for("exists", path, self.nonblocking().exists_and_watch(path))
     }
 
     /// As [`Session::children`], and sets a watch. It reports the next child created or deleted, or
     /// the znode's deletion, and is then over.
+    ///
+    /// ```
+    /// use quorate::{CreateMode, EventKind};
+    ///
+    /// # let session = quorate::testing::Cluster::new(1).node(0).session();
+    /// let (names, watch) = session.children_and_watch("/")?;
+    /// session.create("/a", b"1", CreateMode::Persistent)?;
+    /// assert_eq!(watch.recv().unwrap().kind, EventKind::ChildrenChanged);
+    /// # Ok::<(), quorate::Error>(())
+    /// ```
     pub fn children_and_watch(&self, path: &str) -> Result<(Vec<String>, Watch)> {
         self.wait_for("children", path, self.nonblocking().children_and_watch(path))
     }
 
     /// Watches a path, whether or not there is a znode, until the watch is dropped or removed.
     /// Blocks until the session's earlier calls have their answers.
+    ///
+    /// ```
+    /// use quorate::{CreateMode, EventKind, WatchMode};
+    ///
+    /// # let session = quorate::testing::Cluster::new(1).node(0).session();
+    /// let watch = session.watch("/a", WatchMode::Persistent)?;
+    /// session.create("/a", b"1", CreateMode::Persistent)?;
+    /// session.set("/a", b"2")?;
+    /// assert_eq!(watch.recv().unwrap().kind, EventKind::Created);
+    /// assert_eq!(watch.recv().unwrap().kind, EventKind::DataChanged);
+    /// # Ok::<(), quorate::Error>(())
+    /// ```
     pub fn watch(&self, path: &str, mode: WatchMode) -> Result<Watch> {
         self.wait_for("watch", path, self.nonblocking().watch(path, mode))
     }
@@ -115,6 +159,17 @@ impl Session {
     /// # Errors
     /// [`Error::NoWatch`] if there is none; [`Error::InvalidPath`]; [`Error::Timeout`]; the errors
     /// of a session that is over; [`Error::Busy`]; [`Error::Stopped`].
+    ///
+    /// ```
+    /// use quorate::{WatchMode, WatcherType};
+    ///
+    /// # let session = quorate::testing::Cluster::new(1).node(0).session();
+    /// let watch = session.watch("/a", WatchMode::Persistent)?;
+    /// session.remove_watches("/a", WatcherType::Any)?;
+    /// // An event says so, and the watch ends.
+    /// assert!(watch.recv().is_some() && watch.recv().is_none());
+    /// # Ok::<(), quorate::Error>(())
+    /// ```
     ///
     /// Source: ZooKeeper, `removeWatches` and `removeAllWatches`; the former leaves the watch on
     /// its server.

@@ -74,6 +74,16 @@ impl Session {
 
 impl NonBlocking<'_> {
     /// See [`Session::create_or_set`].
+    ///
+    /// ```
+    /// use quorate::CreateMode;
+    ///
+    /// # async fn example(session: &quorate::Session) -> quorate::Result<()> {
+    /// let calls = session.nonblocking();
+    /// calls.create_or_set("/a", b"1", CreateMode::Persistent).await?;
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn create_or_set(
         &self,
         path: &str,
@@ -86,6 +96,17 @@ impl NonBlocking<'_> {
     }
 
     /// See [`Session::take_over`].
+    ///
+    /// ```
+    /// # async fn example(session: &quorate::Session) -> quorate::Result<()> {
+    /// let calls = session.nonblocking();
+    /// let owner = calls.exists("/mine").await?.and_then(|stat| stat.ephemeral_owner);
+    /// if let Some(owner) = owner {
+    ///     calls.take_over("/mine", b"", owner).await?;
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn take_over(
         &self,
         path: &str,

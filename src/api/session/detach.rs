@@ -46,6 +46,11 @@ impl Session {
     /// ```
     pub fn detach(&self) -> Result<(SessionId, [u8; 16])> {
         self.wait_for("detach", "/", self.nonblocking().who_am_i())?;
+        self.detached()
+    }
+
+    /// Detaches it, and returns what is needed to resume it.
+    pub(crate) fn detached(&self) -> Result<(SessionId, [u8; 16])> {
         match self.let_go() {
             true => Ok((self.id(), self.password())),
             false => {

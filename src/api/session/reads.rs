@@ -68,6 +68,16 @@ impl Session {
     ///
     /// # Errors
     /// [`Error::NoNode`]; [`Error::InvalidPath`]; the errors of a session that is over.
+    ///
+    /// ```
+    /// use quorate::CreateMode;
+    ///
+    /// # let session = quorate::testing::Cluster::new(1).node(0).session();
+    /// session.create("/a", b"1", CreateMode::Persistent)?;
+    /// let (data, stat) = session.get("/a")?;
+    /// assert_eq!((&data[..], stat.version), (&b"1"[..], 0));
+    /// # Ok::<(), quorate::Error>(())
+    /// ```
     pub fn get(&self, path: &str) -> Result<(Arc<[u8]>, Stat)> {
         if !self.has_replica() {
             return self.wait_for("get", path, self.nonblocking().get(path));
@@ -79,6 +89,16 @@ impl Session {
     }
 
     /// The stat of a znode, `None` if there is none, as this replica has it. Does not block.
+    ///
+    /// ```
+    /// use quorate::CreateMode;
+    ///
+    /// # let session = quorate::testing::Cluster::new(1).node(0).session();
+    /// assert!(session.exists("/a")?.is_none());
+    /// session.create("/a", b"1", CreateMode::Persistent)?;
+    /// assert_eq!(session.exists("/a")?.unwrap().data_length, 1);
+    /// # Ok::<(), quorate::Error>(())
+    /// ```
     pub fn exists(&self, path: &str) -> Result<Option<Stat>> {
         if !self.has_replica() {
             return self.wait_for("exists", path, self.nonblocking().exists(path));
@@ -87,6 +107,16 @@ impl Session {
     }
 
     /// The names of a znode's children, sorted, as this replica has them. Does not block.
+    ///
+    /// ```
+    /// use quorate::CreateMode;
+    ///
+    /// # let session = quorate::testing::Cluster::new(1).node(0).session();
+    /// session.create("/a", b"1", CreateMode::Persistent)?;
+    /// session.create("/a/b", b"", CreateMode::Persistent)?;
+    /// assert_eq!(session.children("/a")?, ["b"]);
+    /// # Ok::<(), quorate::Error>(())
+    /// ```
     pub fn children(&self, path: &str) -> Result<Vec<String>> {
         if !self.has_replica() {
             return self.wait_for("children", path, self.nonblocking().children(path));
@@ -99,6 +129,16 @@ impl Session {
 
     /// The names of a znode's children, sorted, and its stat, as this replica has them. Does not
     /// block.
+    ///
+    /// ```
+    /// use quorate::CreateMode;
+    ///
+    /// # let session = quorate::testing::Cluster::new(1).node(0).session();
+    /// session.create("/a", b"1", CreateMode::Persistent)?;
+    /// let (names, stat) = session.children_with_stat("/a")?;
+    /// assert!(names.is_empty() && stat.version == 0);
+    /// # Ok::<(), quorate::Error>(())
+    /// ```
     pub fn children_with_stat(&self, path: &str) -> Result<(Vec<String>, Stat)> {
         if !self.has_replica() {
             return self.ask_children_with_stat(path);
@@ -112,6 +152,17 @@ impl Session {
     /// A page of the names of a znode's children, as this replica has them: see
     /// [`Snapshot::children_page`]. Does not block. Children that come or go between two calls may
     /// be missed or shown; the pages of one [`Session::snapshot`] are consistent.
+    ///
+    /// ```
+    /// use quorate::CreateMode;
+    ///
+    /// # let session = quorate::testing::Cluster::new(1).node(0).session();
+    /// for path in ["/a", "/a/1", "/a/2", "/a/3"] {
+    ///     session.create(path, b"", CreateMode::Persistent)?;
+    /// }
+    /// assert_eq!(session.children_page("/a", Some("1"), 1)?, ["2"]);
+    /// # Ok::<(), quorate::Error>(())
+    /// ```
     pub fn children_page(
         &self,
         path: &str,
@@ -165,6 +216,17 @@ impl Session {
     ///
     /// # Errors
     /// The errors of a session that is over.
+    ///
+    /// ```
+    /// use quorate::CreateMode;
+    ///
+    /// # let session = quorate::testing::Cluster::new(1).node(0).session();
+    /// session.create("/a", b"1", CreateMode::Persistent)?;
+    /// let snapshot = session.snapshot()?;
+    /// session.set("/a", b"2")?;
+    /// assert_eq!(&snapshot.get("/a")?.0[..], b"1");
+    /// # Ok::<(), quorate::Error>(())
+    /// ```
     pub fn snapshot(&self) -> Result<Snapshot> {
         if !self.has_replica() {
             return self.wait_for("snapshot", "/", self.nonblocking().snapshot());

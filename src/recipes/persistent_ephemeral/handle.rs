@@ -205,6 +205,13 @@ impl EphemeralHandle {
 
     /// As [`EphemeralHandle::wait_present`], without blocking the thread or a time limit. `false`
     /// if it is closed.
+    ///
+    /// ```
+    /// # async fn example(handle: &quorate::recipes::EphemeralHandle) -> quorate::Result<()> {
+    /// let is_present = handle.present_async().await;
+    /// # Ok(())
+    /// # }
+    /// ```
     pub async fn present_async(&self) -> bool {
         poll_fn(|context| {
             let mut state = self.state();
@@ -272,6 +279,13 @@ impl EphemeralHandle {
     ///
     /// # Errors
     /// [`Error::System`](crate::Error::System).
+    ///
+    /// ```
+    /// # async fn example(handle: &quorate::recipes::EphemeralHandle) -> quorate::Result<()> {
+    /// handle.close_async().await?;
+    /// # Ok(())
+    /// # }
+    /// ```
     pub async fn close_async(&self) -> Result<()> {
         let znode = self.end();
         self.until_deleted(&znode).await

@@ -110,6 +110,13 @@ impl Item {
     }
 
     /// Waits until it is lost, without blocking the thread. Any number of tasks may wait.
+    ///
+    /// ```
+    /// # async fn example(item: quorate::recipes::Item) -> quorate::Result<()> {
+    /// println!("another one may take it: {:?}", item.lost_async().await);
+    /// # Ok(())
+    /// # }
+    /// ```
     pub async fn lost_async(&self) -> LockLost {
         self.claim.lost_async(&self.watch).await
     }
@@ -131,6 +138,14 @@ impl Item {
     ///
     /// # Errors
     /// As [`Item::done`], but for [`Error::Timeout`].
+    ///
+    /// ```
+    /// # async fn example(item: quorate::recipes::Item) -> quorate::Result<()> {
+    /// println!("{} bytes", item.data().len());
+    /// item.done_async().await?;
+    /// # Ok(())
+    /// # }
+    /// ```
     pub async fn done_async(self) -> Result<()> {
         let done = self.finish().await;
         self.finished(done)

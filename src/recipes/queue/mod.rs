@@ -148,6 +148,15 @@ impl Queue {
     ///
     /// # Errors
     /// [`Error::InvalidPath`].
+    ///
+    /// ```
+    /// use quorate::recipes::Queue;
+    ///
+    /// # let session = quorate::testing::Cluster::new(1).node(0).session();
+    /// let queue = Queue::new(&session, "/jobs")?;
+    /// queue.put(b"one")?;
+    /// # Ok::<(), quorate::Error>(())
+    /// ```
     pub fn new(session: &Session, path: &str) -> Result<Queue> {
         path::validate(path)?;
         let below = |name| path::join(path, name);
@@ -168,12 +177,31 @@ impl Queue {
     ///
     /// This is exact among all handles that have a maximum. A handle without one does not check,
     /// and may exceed it.
+    ///
+    /// ```
+    /// use quorate::recipes::Queue;
+    ///
+    /// # let session = quorate::testing::Cluster::new(1).node(0).session();
+    /// let queue = Queue::new(&session, "/jobs")?.max(1);
+    /// queue.try_put(b"one")?;
+    /// assert!(queue.try_put(b"two").is_err());
+    /// # Ok::<(), quorate::Error>(())
+    /// ```
     #[must_use]
     pub fn max(self, items: usize) -> Queue {
         Queue { max: Some(items), ..self }
     }
 
     /// The queue's path.
+    ///
+    /// ```
+    /// use quorate::recipes::Queue;
+    ///
+    /// # let session = quorate::testing::Cluster::new(1).node(0).session();
+    /// let queue = Queue::new(&session, "/jobs")?;
+    /// assert_eq!(queue.path(), "/jobs");
+    /// # Ok::<(), quorate::Error>(())
+    /// ```
     pub fn path(&self) -> &str {
         &self.path
     }
@@ -183,6 +211,16 @@ impl Queue {
     ///
     /// # Errors
     /// Those of a session that is over.
+    ///
+    /// ```
+    /// use quorate::recipes::Queue;
+    ///
+    /// # let session = quorate::testing::Cluster::new(1).node(0).session();
+    /// let queue = Queue::new(&session, "/jobs")?;
+    /// queue.put(b"one")?;
+    /// assert_eq!(queue.len()?, 1);
+    /// # Ok::<(), quorate::Error>(())
+    /// ```
     pub fn len(&self) -> Result<usize> {
         let stat = self.session.exists(&self.items)?;
         Ok(stat.map_or(0, |stat| stat.num_children as usize))
@@ -192,6 +230,15 @@ impl Queue {
     ///
     /// # Errors
     /// As [`Queue::len`].
+    ///
+    /// ```
+    /// use quorate::recipes::Queue;
+    ///
+    /// # let session = quorate::testing::Cluster::new(1).node(0).session();
+    /// let queue = Queue::new(&session, "/jobs")?;
+    /// assert!(queue.is_empty()?);
+    /// # Ok::<(), quorate::Error>(())
+    /// ```
     pub fn is_empty(&self) -> Result<bool> {
         Ok(self.len()? == 0)
     }
@@ -202,6 +249,17 @@ impl Queue {
     ///
     /// # Errors
     /// Those of a session that is over.
+    ///
+    /// ```
+    /// use quorate::recipes::Queue;
+    ///
+    /// # let session = quorate::testing::Cluster::new(1).node(0).session();
+    /// let queue = Queue::new(&session, "/jobs")?;
+    /// queue.put(b"one")?;
+    /// assert_eq!(queue.peek()?.as_deref(), Some(&b"one"[..]));
+    /// assert_eq!(queue.len()?, 1);
+    /// # Ok::<(), quorate::Error>(())
+    /// ```
     pub fn peek(&self) -> Result<Option<Vec<u8>>> {
         Ok(match self.head(&self.session.snapshot_of(&self.path)?)? {
             Head::Item(found) => Some(found.data.to_vec()),
@@ -215,6 +273,17 @@ impl Queue {
     /// # Errors
     /// Those of [`Session::create`], but for [`Error::Timeout`]; [`Error::QuotaExceeded`] if it can
     /// never fit.
+    ///
+    /// ```
+    /// use quorate::recipes::{NewItem, Queue};
+    ///
+    /// # let session = quorate::testing::Cluster::new(1).node(0).session();
+    /// let queue = Queue::new(&session, "/jobs")?;
+    /// queue.put(b"later")?;
+    /// queue.put(NewItem::new(b"first").priority(-1))?;
+    /// assert_eq!(queue.pop()?, b"first");
+    /// # Ok::<(), quorate::Error>(())
+    /// ```
     pub fn put(&self, item: impl Into<NewItem>) -> Result<()> {
         blocking::forever(&self.session, self.put_async(item))
     }
@@ -224,6 +293,18 @@ impl Queue {
     /// # Errors
     /// As [`Queue::put`]; [`Error::Timeout`] if the write was in flight by then: the item may be
     /// put.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use quorate::recipes::Queue;
+    ///
+    /// # let session = quorate::testing::Cluster::new(1).node(0).session();
+    /// let queue = Queue::new(&session, "/jobs")?;
+    /// let queue = queue.max(1);
+    /// queue.put(b"one")?;
+    /// assert!(!queue.put_timeout(b"two", Duration::from_millis(10))?, "it is full");
+    /// # Ok::<(), quorate::Error>(())
+    /// ```
     pub fn put_timeout(&self, item: impl Into<NewItem>, timeout: Duration) -> Result<bool> {
         let (items, busy) = ([item.into()], AtomicBool::new(false));
         let put = self.put_when_room(&items, &busy);
@@ -236,6 +317,15 @@ impl Queue {
     /// # Errors
     /// As [`Queue::put`]; [`Error::QuotaExceeded`] if the queue is full; [`Error::Timeout`], after
     /// which the item may be put.
+    ///
+    /// ```
+    /// use quorate::recipes::Queue;
+    ///
+    /// # let session = quorate::testing::Cluster::new(1).node(0).session();
+    /// let queue = Queue::new(&session, "/jobs")?;
+    /// queue.try_put(b"one")?;
+    /// # Ok::<(), quorate::Error>(())
+    /// ```
     pub fn try_put(&self, item: impl Into<NewItem>) -> Result<()> {
         self.try_put_all([item])
     }
@@ -245,6 +335,13 @@ impl Queue {
     ///
     /// # Errors
     /// As [`Queue::put`].
+    ///
+    /// ```
+    /// # async fn example(queue: &quorate::recipes::Queue) -> quorate::Result<()> {
+    /// queue.put_async(b"one").await?;
+    /// # Ok(())
+    /// # }
+    /// ```
     pub async fn put_async(&self, item: impl Into<NewItem>) -> Result<()> {
         self.put_when_room(&[item.into()], &AtomicBool::new(false)).await
     }
@@ -254,6 +351,16 @@ impl Queue {
     ///
     /// # Errors
     /// As [`Queue::put`].
+    ///
+    /// ```
+    /// use quorate::recipes::Queue;
+    ///
+    /// # let session = quorate::testing::Cluster::new(1).node(0).session();
+    /// let queue = Queue::new(&session, "/jobs")?;
+    /// // All in one write, or none.
+    /// queue.put_all([b"one", b"two"])?;
+    /// # Ok::<(), quorate::Error>(())
+    /// ```
     pub fn put_all(&self, items: impl IntoIterator<Item = impl Into<NewItem>>) -> Result<()> {
         blocking::forever(&self.session, self.put_all_async(items))
     }
@@ -262,6 +369,17 @@ impl Queue {
     ///
     /// # Errors
     /// As [`Queue::try_put`].
+    ///
+    /// ```
+    /// use quorate::recipes::Queue;
+    ///
+    /// # let session = quorate::testing::Cluster::new(1).node(0).session();
+    /// let queue = Queue::new(&session, "/jobs")?;
+    /// let queue = queue.max(1);
+    /// assert!(queue.try_put_all([b"one", b"two"]).is_err());
+    /// assert!(queue.is_empty()?);
+    /// # Ok::<(), quorate::Error>(())
+    /// ```
     pub fn try_put_all(&self, items: impl IntoIterator<Item = impl Into<NewItem>>) -> Result<()> {
         let items: Vec<NewItem> = items.into_iter().map(Into::into).collect();
         let busy = AtomicBool::new(false);
@@ -272,6 +390,13 @@ impl Queue {
     ///
     /// # Errors
     /// As [`Queue::put`].
+    ///
+    /// ```
+    /// # async fn example(queue: &quorate::recipes::Queue) -> quorate::Result<()> {
+    /// queue.put_all_async([b"one", b"two"]).await?;
+    /// # Ok(())
+    /// # }
+    /// ```
     pub async fn put_all_async(
         &self,
         items: impl IntoIterator<Item = impl Into<NewItem>>,
@@ -286,6 +411,19 @@ impl Queue {
     /// # Errors
     /// Those of a session that is over; [`Error::NoNode`] if somebody has deleted this consumer's
     /// place in the order of waiters; [`Error::Busy`]; [`Error::System`].
+    ///
+    /// ```
+    /// use quorate::recipes::Queue;
+    ///
+    /// # let session = quorate::testing::Cluster::new(1).node(0).session();
+    /// let queue = Queue::new(&session, "/jobs")?;
+    /// queue.put(b"one")?;
+    /// let item = queue.take()?;
+    /// assert_eq!(item.data(), b"one");
+    /// // Until then, it comes again if this consumer dies.
+    /// item.done()?;
+    /// # Ok::<(), quorate::Error>(())
+    /// ```
     pub fn take(&self) -> Result<Item> {
         blocking::forever(&self.session, self.take_async())
     }
@@ -294,6 +432,16 @@ impl Queue {
     ///
     /// # Errors
     /// As [`Queue::take`].
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use quorate::recipes::Queue;
+    ///
+    /// # let session = quorate::testing::Cluster::new(1).node(0).session();
+    /// let queue = Queue::new(&session, "/jobs")?;
+    /// assert!(queue.take_timeout(Duration::from_millis(10))?.is_none());
+    /// # Ok::<(), quorate::Error>(())
+    /// ```
     pub fn take_timeout(&self, timeout: Duration) -> Result<Option<Item>> {
         blocking::within(&self.session, timeout, self.take_async())
     }
@@ -302,6 +450,17 @@ impl Queue {
     ///
     /// # Errors
     /// As [`Queue::take`]; [`Error::Timeout`].
+    ///
+    /// ```
+    /// use quorate::recipes::Queue;
+    ///
+    /// # let session = quorate::testing::Cluster::new(1).node(0).session();
+    /// let queue = Queue::new(&session, "/jobs")?;
+    /// assert!(queue.try_take()?.is_none());
+    /// queue.put(b"one")?;
+    /// queue.try_take()?.unwrap().done()?;
+    /// # Ok::<(), quorate::Error>(())
+    /// ```
     pub fn try_take(&self) -> Result<Option<Item>> {
         blocking::request(&self.session, "take", &self.path, self.take_now(&Lease))
     }
@@ -311,6 +470,15 @@ impl Queue {
     ///
     /// # Errors
     /// As [`Queue::take`].
+    ///
+    /// ```
+    /// # async fn example(queue: &quorate::recipes::Queue) -> quorate::Result<()> {
+    /// if let Some(item) = queue.try_take_async().await? {
+    ///     item.done_async().await?;
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
     pub async fn try_take_async(&self) -> Result<Option<Item>> {
         self.take_now(&Lease).await
     }
@@ -320,6 +488,15 @@ impl Queue {
     ///
     /// # Errors
     /// As [`Queue::take`].
+    ///
+    /// ```
+    /// # async fn example(queue: &quorate::recipes::Queue) -> quorate::Result<()> {
+    /// let item = queue.take_async().await?;
+    /// println!("{} bytes", item.data().len());
+    /// item.done_async().await?;
+    /// # Ok(())
+    /// # }
+    /// ```
     pub async fn take_async(&self) -> Result<Item> {
         self.take_when_there(&Lease).await
     }
@@ -333,6 +510,16 @@ impl Queue {
     /// # Errors
     /// As [`Queue::take`]. If the session ends and it is not known whether an item was deleted,
     /// [`Error::is_outcome_unknown`] is true.
+    ///
+    /// ```
+    /// use quorate::recipes::Queue;
+    ///
+    /// # let session = quorate::testing::Cluster::new(1).node(0).session();
+    /// let queue = Queue::new(&session, "/jobs")?;
+    /// queue.put(b"one")?;
+    /// assert_eq!(queue.pop()?, b"one");
+    /// # Ok::<(), quorate::Error>(())
+    /// ```
     pub fn pop(&self) -> Result<Vec<u8>> {
         blocking::forever(&self.session, self.popped())
     }
@@ -342,6 +529,16 @@ impl Queue {
     /// # Errors
     /// As [`Queue::pop`]; [`Error::Timeout`] if a deletion was in flight by then: it continues, and
     /// its item is lost.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use quorate::recipes::Queue;
+    ///
+    /// # let session = quorate::testing::Cluster::new(1).node(0).session();
+    /// let queue = Queue::new(&session, "/jobs")?;
+    /// assert!(queue.pop_timeout(Duration::from_millis(10))?.is_none());
+    /// # Ok::<(), quorate::Error>(())
+    /// ```
     pub fn pop_timeout(&self, timeout: Duration) -> Result<Option<Vec<u8>>> {
         let busy = AtomicBool::new(false);
         let removal = Removal(&busy);
@@ -354,6 +551,15 @@ impl Queue {
     ///
     /// # Errors
     /// As [`Queue::pop`]; [`Error::Timeout`] as [`Queue::pop_timeout`].
+    ///
+    /// ```
+    /// use quorate::recipes::Queue;
+    ///
+    /// # let session = quorate::testing::Cluster::new(1).node(0).session();
+    /// let queue = Queue::new(&session, "/jobs")?;
+    /// assert!(queue.try_pop()?.is_none());
+    /// # Ok::<(), quorate::Error>(())
+    /// ```
     pub fn try_pop(&self) -> Result<Option<Vec<u8>>> {
         let busy = AtomicBool::new(false);
         let removal = Removal(&busy);
@@ -371,6 +577,16 @@ impl Queue {
     ///
     /// # Errors
     /// Those of [`Session::create`]; some of the items may have been removed by then.
+    ///
+    /// ```
+    /// use quorate::recipes::{NewItem, Queue};
+    ///
+    /// # let session = quorate::testing::Cluster::new(1).node(0).session();
+    /// let queue = Queue::new(&session, "/jobs")?;
+    /// queue.put(NewItem::new(b"one").id("order-7"))?;
+    /// assert_eq!(queue.remove("order-7")?, 1);
+    /// # Ok::<(), quorate::Error>(())
+    /// ```
     pub fn remove(&self, id: &str) -> Result<usize> {
         blocking::request(&self.session, "remove", &self.path, self.remove_async(id))
     }
@@ -380,6 +596,13 @@ impl Queue {
     ///
     /// # Errors
     /// As [`Queue::remove`], but for [`Error::Timeout`].
+    ///
+    /// ```
+    /// # async fn example(queue: &quorate::recipes::Queue) -> quorate::Result<()> {
+    /// queue.remove_async("order-7").await?;
+    /// # Ok(())
+    /// # }
+    /// ```
     pub async fn remove_async(&self, id: &str) -> Result<usize> {
         let snapshot = self.session.nonblocking().snapshot_of(&self.path).await?;
         let named = self.names(&snapshot)?.into_iter().filter(|name| name.has_id(id));

@@ -67,6 +67,13 @@ impl Permits {
 
     /// Waits until they are lost, without blocking the thread. Any number of tasks may wait, and all are
     /// woken. Dropping the future loses nothing.
+    ///
+    /// ```
+    /// # async fn example(permits: quorate::recipes::Permits) -> quorate::Result<()> {
+    /// println!("lost: {:?}", permits.lost_async().await);
+    /// # Ok(())
+    /// # }
+    /// ```
     pub async fn lost_async(&self) -> LockLost {
         self.hold.lost_async().await
     }
@@ -111,6 +118,16 @@ impl Permits {
     ///
     /// # Errors
     /// As [`Permits::revocations`].
+    ///
+    /// ```
+    /// # async fn example(permits: quorate::recipes::Permits) -> quorate::Result<()> {
+    /// let revocations = permits.revocations_async().await?;
+    /// if revocations.next().await {
+    ///     println!("somebody asks for them");
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
     pub async fn revocations_async(&self) -> Result<Revocations> {
         // So that nobody sets the data of its znode for another reason.
         self.hold.set_first(HOLDS).await?;
@@ -130,6 +147,13 @@ impl Permits {
     ///
     /// # Errors
     /// As [`Permits::release`], but for [`Error::Timeout`](crate::Error::Timeout).
+    ///
+    /// ```
+    /// # async fn example(permits: quorate::recipes::Permits) -> quorate::Result<()> {
+    /// permits.release_async().await?;
+    /// # Ok(())
+    /// # }
+    /// ```
     pub async fn release_async(self) -> Result<()> {
         self.hold.release_async().await
     }

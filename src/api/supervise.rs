@@ -1,0 +1,422 @@
+//! Running a closure whenever there is a session.
+//!
+//! Each run has a session of its own, which is closed when the run ends, however it ends. So a run
+//! leaves nothing behind for the next one: neither a znode whose create was not answered in time,
+//! nor a guard that it has handed to another task.
+
+use std::fmt;
+use std::future::{Future, poll_fn};
+use std::ops::ControlFlow;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::pin::pin;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::Poll;
+use std::time::Duration;
+
+use crate::api::coordinator::Coordinator;
+use crate::api::session::Session;
+use crate::runtime::clock::Clock;
+use crate::runtime::pending::block_on;
+use crate::sync::wakers::{Place, Wakers};
+use crate::types::error::{Error, Result};
+
+/// The pause before the next run. It doubles after each run that was shorter than the longest pause.
+const PAUSE_MIN: Duration = Duration::from_millis(100);
+const PAUSE_MAX: Duration = Duration::from_secs(10);
+
+/// Code that [`Coordinator::supervise`] runs whenever there is a session. Dropping it stops that, as
+/// [`Supervised::stop`] does, and does not wait.
+///
+/// ```
+/// use std::ops::ControlFlow;
+/// use quorate::testing::Cluster;
+///
+/// let cluster = Cluster::new(3);
+/// let supervised = cluster.node(0).supervise(|session| {
+///     // Blocks until the session is over.
+///     session.states().iter().for_each(drop);
+///     Ok(ControlFlow::Continue(()))
+/// })?;
+/// supervised.stop();
+/// supervised.wait()?;
+/// # Ok::<(), quorate::Error>(())
+/// ```
+#[must_use = "dropping it stops what it supervises"]
+pub struct Supervised {
+    control: Arc<Control>,
+    clock: Clock,
+}
+
+impl fmt::Debug for Supervised {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Supervised").field("ended", &self.control.lock().ended).finish()
+    }
+}
+
+/// What a [`Supervised`] and its thread share.
+#[derive(Default)]
+struct Control {
+    state: Mutex<State>,
+    /// Who waits for `stopped` or `ended`.
+    waiting: Arc<Wakers>,
+}
+
+#[derive(Default)]
+struct State {
+    stopped: bool,
+    /// The session of the current run.
+    session: Option<Session>,
+    ended: Option<Result<()>>,
+}
+
+impl Control {
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn change(&self, change: impl FnOnce(&mut State)) {
+        change(&mut self.lock());
+        // Not under the lock: a waker is user code, which may look at the state.
+        self.waiting.wake();
+    }
+
+    /// Waits until the state has something.
+    async fn until<T>(&self, has: impl Fn(&State) -> Option<T>) -> T {
+        let mut place = Place::new(Arc::clone(&self.waiting));
+        poll_fn(|context| place.poll(context.waker(), || has(&self.lock()))).await
+    }
+
+    /// Waits for the future; `None` if it is stopped first.
+    async fn unless_stopped<F: Future>(&self, future: F) -> Option<F::Output> {
+        let mut stopped = pin!(self.until(|state| state.stopped.then_some(())));
+        let mut future = pin!(future);
+        poll_fn(|context| match stopped.as_mut().poll(context) {
+            Poll::Ready(()) => Poll::Ready(None),
+            Poll::Pending => future.as_mut().poll(context).map(Some),
+        })
+        .await
+    }
+
+    fn stop(&self) {
+        let mut session = None;
+        self.change(|state| {
+            state.stopped = true;
+            session = state.session.take();
+        });
+        if let Some(session) = session {
+            close(&session);
+        }
+    }
+
+    /// Runs the closure in one session after the other.
+    fn run(
+        &self,
+        coordinator: &Coordinator,
+        mut body: impl FnMut(Session) -> Result<ControlFlow<()>>,
+    ) -> Result<()> {
+        let clock = &coordinator.shared().clock;
+        let mut runs = Runs::new(coordinator);
+        loop {
+            // Without a deadline there is always a result.
+            let next = block_on(self.unless_stopped(runs.next()), clock, None)?.flatten();
+            let Some(session) = next.transpose()? else { return Ok(()) };
+            let run = Run(session.clone());
+            let begins = {
+                let mut state = self.lock();
+                state.session = (!state.stopped).then(|| session.clone());
+                !state.stopped
+            };
+            if !begins {
+                return Ok(());
+            }
+            let result = body(session);
+            drop(run);
+            let former = self.lock().session.take();
+            // Not under the lock: this may drop the session.
+            drop(former);
+            if runs.ended(Some(result)).is_break() {
+                return Ok(());
+            }
+        }
+    }
+}
+
+impl Drop for Supervised {
+    fn drop(&mut self) {
+        self.control.stop();
+    }
+}
+
+impl Supervised {
+    /// Stops it: the closure is not called again. If it is running, its session is closed, so that
+    /// its calls fail and what it holds is lost, and it has to return. Does not block; after it,
+    /// [`Supervised::wait`] waits until the closure has returned.
+    ///
+    /// While there is no quorum, a session cannot be closed in the cluster. Then what the closure
+    /// waits for may take until the session's time is up.
+    pub fn stop(&self) {
+        self.control.stop();
+    }
+
+    /// Blocks until it has ended, without a limit: the closure has returned for the last time, and its
+    /// thread has dropped it.
+    ///
+    /// # Errors
+    /// [`Error::Stopped`] if it has ended since the coordinator was closed or has stopped, or since the
+    /// closure has panicked. [`Error::System`] if no session could be made. Not an error after
+    /// [`Supervised::stop`]. [`Error::WouldBlock`] in a waker.
+    pub fn wait(&self) -> Result<()> {
+        // Without a deadline there is always a result.
+        block_on(self.wait_async(), &self.clock, None)?.unwrap_or(Ok(()))
+    }
+
+    /// As [`Supervised::wait`], without blocking the thread. Dropping the future only ends the wait.
+    ///
+    /// # Errors
+    /// As [`Supervised::wait`].
+    ///
+    /// ```
+    /// # async fn example(supervised: quorate::Supervised) -> quorate::Result<()> {
+    /// supervised.stop();
+    /// supervised.wait_async().await?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub async fn wait_async(&self) -> Result<()> {
+        self.control.until(|state| state.ended.clone()).await
+    }
+}
+
+impl Coordinator {
+    /// Runs `body` on a thread of its own whenever there is a session, until it is stopped: so what
+    /// belongs to a session, such as a registration, comes back by itself after a loss.
+    ///
+    /// ```
+    /// use std::ops::ControlFlow;
+    /// use std::sync::mpsc::channel;
+    /// use quorate::recipes::{Instance, Registry};
+    /// use quorate::testing::Cluster;
+    ///
+    /// let cluster = Cluster::new(3);
+    /// let here = Instance::new("zero", "10.0.0.7", 8080);
+    /// let (report, registered) = channel();
+    /// let supervised = cluster.node(0).supervise(move |session| {
+    ///     let registration = Registry::new(&session, "/services")?.register("web", &here)?;
+    ///     let _ = report.send(session);
+    ///     registration.wait_lost();
+    ///     Ok(ControlFlow::Continue(()))
+    /// })?;
+    ///
+    /// // However its session ends, it is there again in the next one.
+    /// let first = registered.recv().unwrap();
+    /// cluster.expire(&first);
+    /// let second = registered.recv().unwrap();
+    /// assert_ne!(first.id(), second.id());
+    /// assert_eq!(second.ephemerals()?.len(), 1);
+    /// # drop(supervised);
+    /// # Ok::<(), quorate::Error>(())
+    /// ```
+    ///
+    /// **Each run has a session of its own.** It is open when `body` is called: while there is no
+    /// quorum, this waits. It is closed when `body` returns, with everything that is left in it. What
+    /// `body` needs from [`Coordinator::session`], it can use too; that session is another one.
+    ///
+    /// | `body` | what happens |
+    /// | --- | --- |
+    /// | returns [`ControlFlow::Continue`] | it runs again, in a new session |
+    /// | returns an error | the same; unless the session was lost, a `WARN` in the log has the error |
+    /// | returns [`ControlFlow::Break`] | it has ended |
+    /// | panics | it has ended, and its session is closed: others get what it held. [`Supervised::wait`] fails |
+    ///
+    /// **Between two runs there is a pause**: a tenth of a second after a run that took longer than ten
+    /// seconds; after shorter ones it doubles up to ten seconds.
+    ///
+    /// **`body` notices that its session is lost** as everywhere: its calls fail, guards are lost,
+    /// watches end, [`Session::is_alive`] is false. Then it should return; a thread cannot be stopped
+    /// from outside. A partition alone, [`Suspended`](crate::SessionState::Suspended), is no loss: `body`
+    /// goes on, and only what waits for the quorum waits or times out. The next session is opened as
+    /// soon as the quorum can be reached again.
+    ///
+    /// It ends with [`Error::Stopped`] when the coordinator is closed, which closes its session as
+    /// well, or has stopped. It keeps its instance running, as any handle does. Nothing waits for
+    /// `body` when [`Supervised`] is dropped: before the program ends, call [`Coordinator::close`], or
+    /// [`Supervised::stop`] and [`Supervised::wait`].
+    ///
+    /// Does not block.
+    ///
+    /// # Errors
+    /// [`Error::System`] if no thread can be started.
+    pub fn supervise(
+        &self,
+        body: impl FnMut(Session) -> Result<ControlFlow<()>> + Send + 'static,
+    ) -> Result<Supervised> {
+        let (coordinator, clock) = (self.clone(), self.shared().clock.clone());
+        let control = Arc::new(Control::default());
+        let shared = Arc::clone(&control);
+        let run = move || {
+            // What the closure leaves behind when it panics is its own, and is dropped before the
+            // end is reported.
+            let ran = catch_unwind(AssertUnwindSafe(|| {
+                let (coordinator, body) = (coordinator, body);
+                shared.run(&coordinator, body)
+            }));
+            let ended = ran.unwrap_or_else(|_| {
+                tracing::error!("what was supervised has panicked; it does not run again");
+                Err(Error::Stopped { reason: "what was supervised has panicked".to_owned() })
+            });
+            let former = shared.lock().session.take();
+            drop(former);
+            shared.change(|state| state.ended = Some(ended));
+        };
+        let thread = std::thread::Builder::new().name("quorate-run".to_owned());
+        thread
+            .spawn(run)
+            .map_err(|error| Error::System { what: "a thread", reason: error.to_string() })?;
+        Ok(Supervised { control, clock })
+    }
+
+    /// As [`Coordinator::supervise`], for a task: awaits the future that `body` returns, and drops it
+    /// where it waits as soon as its session is over. So `body` need not notice the loss. The future of
+    /// this borrows nothing from the coordinator, and may be spawned if `body` and its futures are
+    /// `Send`. It has no thread of its own.
+    ///
+    /// ```
+    /// use std::ops::ControlFlow;
+    /// use quorate::recipes::LeaderSelector;
+    /// # mod tokio { pub fn spawn<F: Future + Send + 'static>(_: F) {} }
+    /// # async fn work() {}
+    ///
+    /// # fn example(coordinator: quorate::Coordinator) {
+    /// tokio::spawn(coordinator.supervise_async(|session| async move {
+    ///     let selector = LeaderSelector::new(&session, "/leader", "me")?;
+    ///     // It ends with its session only.
+    ///     selector.run_async(|leadership| async move {
+    ///         println!("leads with token {}", leadership.token());
+    ///         work().await;
+    ///         ControlFlow::<()>::Continue(())
+    ///     }).await?;
+    ///     Ok(ControlFlow::Continue(()))
+    /// }));
+    /// # }
+    /// ```
+    ///
+    /// **Dropping the future stops it**: `body`'s future is dropped and its session closed, without
+    /// waiting. A panic in `body` goes to whoever polls this, and does the same. It does nothing before
+    /// it is polled.
+    ///
+    /// A future cannot be dropped while it is being polled: if `body` computes for long between two
+    /// awaits, it should check [`Session::is_alive`] as in the blocking form.
+    ///
+    /// # Errors
+    /// [`Error::Stopped`] when the coordinator was closed or has stopped; [`Error::System`] if no
+    /// session could be made. Otherwise it ends only when `body` breaks.
+    pub fn supervise_async<B, F>(&self, mut body: B) -> impl Future<Output = Result<()>> + use<B, F>
+    where
+        B: FnMut(Session) -> F,
+        F: Future<Output = Result<ControlFlow<()>>>,
+    {
+        let coordinator = self.clone();
+        async move {
+            let mut runs = Runs::new(&coordinator);
+            loop {
+                let session = runs.next().await?;
+                let run = Run(session.clone());
+                let result = while_open(&session, body(session.clone())).await;
+                drop(run);
+                if runs.ended(result).is_break() {
+                    return Ok(());
+                }
+            }
+        }
+    }
+}
+
+/// Closes the session of a run at its end, even if there are other handles.
+struct Run(Session);
+
+impl Drop for Run {
+    fn drop(&mut self) {
+        close(&self.0);
+    }
+}
+
+/// Closes a session without waiting.
+fn close(session: &Session) {
+    drop(session.nonblocking().close());
+}
+
+/// One run after the other.
+struct Runs<'a> {
+    coordinator: &'a Coordinator,
+    /// When the present run began.
+    began: Duration,
+    /// The pause before the next one.
+    pause: Duration,
+}
+
+impl Runs<'_> {
+    fn new(coordinator: &Coordinator) -> Runs<'_> {
+        Runs { coordinator, began: Duration::ZERO, pause: Duration::ZERO }
+    }
+
+    /// Waits until the next run may begin, and opens its session.
+    async fn next(&mut self) -> Result<Session> {
+        let shared = self.coordinator.shared();
+        loop {
+            if !self.pause.is_zero() {
+                shared.timer(self.pause).await?;
+            }
+            let (session, opened) = self.coordinator.begin_open(shared.limits.session_timeout)?;
+            match opened.await {
+                Ok(()) => {
+                    self.began = shared.clock.now();
+                    return Ok(session);
+                }
+                Err(error @ Error::Stopped { .. }) => return Err(error),
+                Err(error) => {
+                    tracing::debug!(%error, "a supervised session could not be opened");
+                    self.lengthen();
+                }
+            }
+        }
+    }
+
+    /// A run has ended, without a result if it was dropped.
+    fn ended(&mut self, result: Option<Result<ControlFlow<()>>>) -> ControlFlow<()> {
+        let ran = self.coordinator.shared().clock.now().saturating_sub(self.began);
+        match ran > PAUSE_MAX {
+            true => self.pause = PAUSE_MIN,
+            false => self.lengthen(),
+        }
+        match result {
+            Some(Ok(ControlFlow::Break(()))) => return ControlFlow::Break(()),
+            Some(Err(error)) if !error.is_session_lost() => {
+                tracing::warn!(%error, pause = ?self.pause, "what is supervised failed; it runs again");
+            }
+            Some(_) | None => tracing::debug!(pause = ?self.pause, "what is supervised runs again"),
+        }
+        ControlFlow::Continue(())
+    }
+
+    fn lengthen(&mut self) {
+        self.pause = (self.pause * 2).clamp(PAUSE_MIN, PAUSE_MAX);
+    }
+}
+
+/// Polls the future while the session is open; `None` if the session is over first.
+async fn while_open<F: Future>(session: &Session, running: F) -> Option<F::Output> {
+    let mut states = session.states_async();
+    let mut running = pin!(running);
+    let mut is_over = false;
+    poll_fn(|context| {
+        // Checked first, so that nothing runs after the loss.
+        while !is_over {
+            match states.poll(context.waker()) {
+                Poll::Ready(state) => is_over = state.is_none_or(|state| state.is_final()),
+                Poll::Pending => return running.as_mut().poll(context).map(Some),
+            }
+        }
+        Poll::Ready(None)
+    })
+    .await
+}

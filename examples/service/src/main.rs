@@ -1,0 +1,37 @@
+//! `job-service NAME HTTP_ADDRESS DIRECTORY PEER...`: the first peer is this instance.
+
+use job_service::App;
+use quorate::Coordinator;
+use tokio::net::TcpListener;
+use tokio::signal::unix::{SignalKind, signal};
+
+#[tokio::main]
+async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    tracing_subscriber::fmt().init();
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let [name, http, directory, peers @ ..] = &arguments[..] else {
+        return Err("usage: job-service NAME HTTP_ADDRESS DIRECTORY OWN_PEER [PEER...]".into());
+    };
+    let own = peers.first().ok_or("there is no peer, not even this instance")?;
+    let mut term = signal(SignalKind::terminate())?;
+    let coordinator =
+        Coordinator::builder().advertise(own).data_dir(directory).join_async(peers).await?;
+    let listener = TcpListener::bind(http).await?;
+    let at = listener.local_addr()?;
+    let app = App {
+        coordinator: coordinator.clone(),
+        name: name.clone(),
+        address: at.ip().to_string(),
+        port: at.port(),
+    };
+    let working = tokio::spawn(app.clone().run());
+    axum::serve(listener, app.router())
+        .with_graceful_shutdown(async move {
+            term.recv().await;
+        })
+        .await?;
+    // A restart: the instance comes back with its directory. One that goes for good would await `leave_async`.
+    working.abort();
+    coordinator.close_async().await?;
+    Ok(())
+}

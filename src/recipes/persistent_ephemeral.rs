@@ -49,6 +49,9 @@ type Sessions = Mutex<Box<dyn FnMut() -> Result<Session> + Send>>;
 /// whose session has not expired yet, it waits until the path is free. Missing parents are created
 /// as containers.
 ///
+/// For more than one znode that is to come back, there is
+/// [`Coordinator::supervise`].
+///
 /// ```
 /// use std::time::Duration;
 /// use quorate::recipes::PersistentEphemeral;

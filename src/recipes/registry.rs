@@ -118,6 +118,9 @@ pub(super) fn name_in(parent: &str, name: &str) -> Result<String> {
 /// assert!(discovery.instances("billing")?.is_empty());
 /// # Ok::<(), quorate::Error>(())
 /// ```
+///
+/// When the session is lost, so are its registrations. Make them in the closure of
+/// [`Coordinator::supervise`](crate::Coordinator::supervise), and they come back by themselves.
 #[derive(Clone, Debug)]
 pub struct Registry {
     session: Session,

@@ -18,7 +18,8 @@ use crate::types::error::{Error, Result};
 ///
 /// The closure's result says whether to campaign again: [`ControlFlow::Continue`] queues behind the
 /// other candidates, [`ControlFlow::Break`] ends with its value. When the session is over, it ends
-/// with the session's error; then make a selector with a new session. It has no thread of its own.
+/// with the session's error; then make a selector with a new session, as
+/// [`Coordinator::supervise`](crate::Coordinator::supervise) does. It has no thread of its own.
 ///
 /// The election is a [`LeaderLatch`]'s, with the same guarantees and costs. Latches and selectors
 /// of one path take part in one election.

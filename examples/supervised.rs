@@ -1,0 +1,60 @@
+//! An instance is cut off for so long that its session is over. Its registration and its candidacy
+//! come back by themselves.
+
+use std::ops::ControlFlow;
+use std::time::Duration;
+
+use quorate::recipes::{Discovery, Instance, LeaderLatch, LeaderSelector, Registry};
+use quorate::testing::Cluster;
+use quorate::{Coordinator, Result, Supervised};
+
+/// What each instance runs for as long as it exists.
+fn serve(coordinator: &Coordinator, name: &'static str) -> Result<[Supervised; 2]> {
+    let registration = coordinator.supervise(move |session| {
+        let here = Instance::new(name, "10.0.0.7", 8080);
+        Registry::new(&session, "/services")?.register("web", &here)?.wait_lost();
+        Ok(ControlFlow::Continue(()))
+    })?;
+    let election = coordinator.supervise(move |session| {
+        LeaderSelector::new(&session, "/leader", name)?.run(|leadership| {
+            println!("{name} leads with token {}", leadership.token());
+            leadership.wait_lost();
+            println!("{name} leads no more");
+            ControlFlow::Continue(())
+        })
+    })?;
+    Ok([registration, election])
+}
+
+fn main() -> Result<()> {
+    let cluster = Cluster::new(3);
+    let observer = cluster.node(2).session();
+    let mut instances = Discovery::new(&observer, "/services")?.watch("web")?;
+    let mut leaders = LeaderLatch::new(&observer, "/leader", "observer")?.observe();
+    let mut registered = |count| -> Result<()> {
+        while instances.recv()?.len() != count {}
+        println!("{count} registered");
+        Ok(())
+    };
+
+    let zero = serve(&cluster.node(0), "zero")?;
+    while leaders.recv()?.is_none_or(|leader| leader.name() != "zero") {}
+    let one = serve(&cluster.node(1), "one")?;
+    registered(2)?;
+
+    println!("zero is cut off for a minute");
+    cluster.isolate(0);
+    cluster.advance(Duration::from_secs(60));
+    registered(1)?;
+    while leaders.recv()?.is_none_or(|leader| leader.name() != "one") {}
+
+    println!("zero is connected again");
+    cluster.heal();
+    registered(2)?;
+
+    // It leads again when the other one does not.
+    drop(one);
+    while leaders.recv()?.is_none_or(|leader| leader.name() != "zero") {}
+    drop(zero);
+    Ok(())
+}

@@ -244,7 +244,7 @@ fn it_needs_a_terminal() {
         let mut command = Command::new(env!("CARGO_BIN_EXE_quorate"));
         command.args(arguments).env("QUORATE_PEERS", "127.0.0.1:1").stdin(Stdio::null());
         let output = command.output().unwrap();
-        assert_eq!((output.status.code(), output.stdout.len()), (Some(1), 0));
+        assert_eq!((output.status.code(), output.stdout.len()), (Some(2), 0));
         String::from_utf8(output.stderr).unwrap()
     };
     assert!(run(&["top"]).contains("it needs a terminal"));

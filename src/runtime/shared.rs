@@ -397,7 +397,7 @@ impl NodeShared {
         mut pending: Pending<T>,
     ) -> Result<T> {
         let waited = self.limits.request_timeout;
-        let named = || format!("{operation} {path}");
+        let named = || format!("{operation} {path}").trim_end().to_owned();
         match pending.wait_timeout(waited) {
             Some(Err(Error::WouldBlock { .. })) => Err(Error::WouldBlock { operation: named() }),
             Some(answer) => answer,

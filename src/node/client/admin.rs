@@ -16,10 +16,14 @@ use crate::node::query::Answer;
 use crate::types::error::Error;
 use crate::types::membership::NodeId;
 
-/// After how long other members are asked. The first may wait for others itself.
-const NEXT_AFTER: Duration = admin::PATIENCE.saturating_mul(2);
-/// After how long there is no complete answer.
-const GIVEN_UP_AFTER: Duration = NEXT_AFTER.saturating_mul(2);
+/// After how long all members are asked. A first one that does not reply by then waits for others, or is
+/// silent itself.
+const ALL_AFTER: Duration = Duration::from_millis(250);
+/// How long they are waited for, if one has replied: for as long as they wait for others themselves, and a
+/// bit.
+const OTHERS_WITHIN: Duration = admin::PATIENCE.saturating_add(Duration::from_millis(500));
+/// After how long there is no answer.
+const GIVEN_UP_AFTER: Duration = Duration::from_secs(4);
 
 /// The requests that are not answered yet, by their numbers.
 #[derive(Debug, Default)]
@@ -99,7 +103,7 @@ impl Client {
         let asked = Asked {
             request,
             asked,
-            all_at: now + NEXT_AFTER,
+            all_at: now + ALL_AFTER,
             until: now + GIVEN_UP_AFTER,
             tried: BTreeSet::new(),
             replies: Vec::new(),
@@ -121,10 +125,10 @@ impl Client {
         asked.merge(replies);
         if asked.is_complete() {
             asked.until = now;
-        } else if now < asked.all_at {
-            // The others have as long as the first.
-            asked.all_at = now;
-            asked.until = asked.until.min(now + NEXT_AFTER);
+        } else {
+            asked.all_at = asked.all_at.min(now);
+            let last = (asked.all_at + OTHERS_WITHIN).max(now + ALL_AFTER);
+            asked.until = asked.until.min(last);
         }
     }
 

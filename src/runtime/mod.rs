@@ -9,18 +9,20 @@
 //! | `shared`, `session` | the state that handles share with the host |
 //! | `offload` | runs a call that blocks on a thread, for a task |
 //! | `pending`, `timers`, `watch_sender`, `availability` | how answers, timers and events reach users |
-//! | `directory`, `naming` | the start of a member: its data directory, and the names of its peers |
+//! | `directory`, `naming`, `discovery`, `listening` | the start of a member: its data directory, the names of its peers, and its own |
 //! | `clock`, `uptime`, `entropy` | the only places that read clocks and random numbers |
 
 pub(crate) mod availability;
 pub(crate) mod chroot;
 pub(crate) mod clock;
 pub(crate) mod directory;
+pub(crate) mod discovery;
 pub(crate) mod disk;
 pub(crate) mod engine;
 pub(crate) mod entropy;
 pub(crate) mod expect;
 pub(crate) mod host;
+pub(crate) mod listening;
 #[cfg_attr(not(feature = "gateway"), allow(dead_code, reason = "only gateways have mailboxes"))]
 pub(crate) mod mailbox;
 pub(crate) mod naming;

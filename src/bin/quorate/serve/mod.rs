@@ -27,13 +27,22 @@ pub(crate) struct Arguments {
     #[arg(long, env = "QUORATE_CONFIG")]
     config: Option<PathBuf>,
     /// All members that found the cluster: host:port, separated by commas. The same list everywhere.
-    #[arg(long, env = "QUORATE_PEERS", value_delimiter = ',', required = true)]
+    #[arg(long, env = "QUORATE_PEERS", value_delimiter = ',')]
     peers: Vec<String>,
-    /// Which of the peers this one is, if their names do not show it: host:port.
-    #[arg(long)]
+    /// In place of peers: a name with the addresses of all members, and their port: host:port.
+    #[arg(long, env = "QUORATE_DISCOVER", value_name = "NAME")]
+    discover: Option<String>,
+    /// How many members found the cluster if they discover each other: 2 to 64.
+    #[arg(long, env = "QUORATE_EXPECTED", value_name = "N", default_value_t = 3)]
+    expected: usize,
+    /// The address to listen on, if it is another one: host:port.
+    #[arg(long, env = "QUORATE_LISTEN")]
     listen: Option<String>,
+    /// Which of the peers this one is, if their names do not show it: host:port.
+    #[arg(long, env = "QUORATE_ADVERTISE")]
+    advertise: Option<String>,
     /// Where this member keeps its data.
-    #[arg(long, alias = "dataDir")]
+    #[arg(long, env = "QUORATE_DATA_DIR", alias = "dataDir")]
     data_dir: PathBuf,
     /// A file with the secret that the members share. Without it, or certificates, they must all be on this host.
     #[arg(long, env = "QUORATE_SECRET_FILE")]
@@ -103,8 +112,15 @@ pub(crate) fn run(arguments: Arguments) -> quorate::Result<&'static str> {
     let mut signals = Signals::new([SIGINT, SIGTERM]).map_err(system("signals"))?;
 
     let gateways = arguments.gateways()?;
-    let peers = arguments.peers.iter().map(|peer| peer.trim());
-    let coordinator = arguments.member()?.join(peers)?;
+    let member = arguments.member()?;
+    let coordinator = match &arguments.discover {
+        Some(_) if !arguments.peers.is_empty() => {
+            let reason = "the peers are listed or discovered: leave out peers or discover";
+            return Err(Error::InvalidSetting { setting: "discover", reason: reason.to_owned() });
+        }
+        Some(name) => member.discover(name, arguments.expected)?,
+        None => member.join(arguments.peers.iter().map(|peer| peer.trim()))?,
+    };
     let serve = |(address, gateway): (&str, GatewayBuilder)| gateway.serve(&coordinator, address);
     let gateways: Vec<Gateway> = gateways.into_iter().map(serve).collect::<quorate::Result<_>>()?;
     for gateway in &gateways {
@@ -148,6 +164,9 @@ impl Arguments {
             .container_check_interval(Duration::from_millis(self.container_check_interval));
         if let Some(address) = &self.listen {
             builder = builder.listen(address);
+        }
+        if let Some(address) = &self.advertise {
+            builder = builder.advertise(address);
         }
         builder = builder.audit(self.audit);
         if let Some(digest) = &self.super_digest {

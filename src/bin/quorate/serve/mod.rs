@@ -19,6 +19,9 @@ use tracing_subscriber::EnvFilter;
 /// Where clients connect, unless it is said.
 const ZOOKEEPER: &str = "127.0.0.1:2181";
 
+/// How long a member that leaves may take to hand over its vote. Kubernetes kills it after 30 seconds, unless it is set.
+const LEAVE_TIME: Duration = Duration::from_secs(20);
+
 /// The names of ZooKeeper's settings are taken, too. No setting requires another one here: those of a file are
 /// looked at one by one.
 #[derive(Debug, Args)]
@@ -41,6 +44,10 @@ pub(crate) struct Arguments {
     /// Which of the peers this one is, if their names do not show it: host:port.
     #[arg(long, env = "QUORATE_ADVERTISE")]
     advertise: Option<String>,
+    /// Whether this member leaves the cluster for good when it is stopped, and does not come back with its data.
+    #[arg(long, env = "QUORATE_LEAVE", action = ArgAction::Set, num_args = 0..=1)]
+    #[arg(default_value = "no", default_missing_value = "yes", value_parser = BoolishValueParser::new())]
+    leave: bool,
     /// Where this member keeps its data.
     #[arg(long, env = "QUORATE_DATA_DIR", alias = "dataDir")]
     data_dir: PathBuf,
@@ -133,6 +140,11 @@ pub(crate) fn run(arguments: Arguments) -> quorate::Result<&'static str> {
     drop(gateways);
     #[cfg(feature = "admin")]
     drop(admin);
+    if arguments.leave
+        && let Err(error) = coordinator.leave(LEAVE_TIME)
+    {
+        tracing::warn!(%error, "it is still a member: it could not leave in time");
+    }
     coordinator.close();
     Ok("stopped")
 }

@@ -38,8 +38,9 @@ impl Builder {
     /// ```no_run
     /// use quorate::{Coordinator, Secret};
     ///
+    /// let secret = std::env::var("QUORATE_SECRET").expect("the deployment sets it");
     /// let coordinator = Coordinator::builder()
-    ///     .security(Secret::new(std::env::var("QUORATE_SECRET").expect("the deployment sets it"))?)
+    ///     .security(Secret::new(&secret)?)
     ///     .data_dir("/var/lib/app/quorate")
     ///     .discover("app:7400", 3)?;
     /// # Ok::<(), quorate::Error>(())

@@ -100,6 +100,8 @@ pub(super) struct Place {
     pub(super) view: u32,
     /// How often that has changed.
     pub(super) views: usize,
+    /// How often its address has changed.
+    moves: usize,
     pub(super) disk: Disk,
     pub(super) process: Process,
     /// All announcements that came from here, by former disks too.
@@ -155,6 +157,7 @@ impl Place {
             expected,
             view: 0,
             views: 0,
+            moves: 0,
             process: Process::Member,
             disk,
             sent: BTreeSet::new(),
@@ -169,11 +172,10 @@ impl Place {
         place
     }
 
-    /// The number of its address. An instance that discovers the others comes back at another one
+    /// The number of its address. An instance that discovers the others may come back at another one
     /// when its disk is empty.
     pub(super) fn slot(&self) -> usize {
-        let moves = self.expected.map_or(0, |_| self.wipes as usize);
-        self.index + self.of * moves
+        self.index + self.of * self.moves
     }
 
     /// The numbers of all addresses that it has had.
@@ -311,6 +313,7 @@ impl Place {
             }
             (Event::Wipe { low }, _) => {
                 place.wipes += 1;
+                place.moves += usize::from(self.expected.is_some() && low);
                 place.view = 0;
                 let base = if low { 100 } else { 300 };
                 let id = base + place.index as u64 + 10 * place.wipes;

@@ -472,7 +472,9 @@ impl Builder {
         let discovery = expected.zip(address.parse().ok()).filter(|_| is_blank);
         let discovery = discovery.map(|(expected, own)| {
             let name = config.peers.concat();
-            Discovery::new(Wanted { name, expected, own }, self.resolver.clone())
+            // A damaged directory may contain a promise that cannot be read.
+            let founds = directory.damage().is_none();
+            Discovery::new(Wanted { name, expected, founds, own }, self.resolver.clone())
         });
         let mut naming = None;
         if is_blank && expected.is_none() {

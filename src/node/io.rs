@@ -132,6 +132,8 @@ pub(crate) struct Discovered {
     pub(crate) name: String,
     /// How many instances it takes to found a cluster.
     pub(crate) expected: usize,
+    /// Whether the node may found one; otherwise it only joins.
+    pub(crate) founds: bool,
     /// The addresses of the name; none if they change, or are not known yet.
     pub(crate) addresses: Vec<String>,
 }

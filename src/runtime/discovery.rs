@@ -19,6 +19,8 @@ pub(crate) struct Wanted {
     pub(crate) name: String,
     /// How many instances it takes to found a cluster.
     pub(crate) expected: usize,
+    /// Whether it may found one.
+    pub(crate) founds: bool,
     /// The address of this instance. Only addresses of the same family count: an instance may have
     /// one of each.
     pub(crate) own: SocketAddr,
@@ -77,9 +79,10 @@ impl Discovery {
             Err(TryRecvError::Disconnected) => false,
         };
         self.next_at = Some(now + PAUSE);
-        let Wanted { name, expected, .. } = &self.wanted;
+        let Wanted { name, expected, founds, .. } = &self.wanted;
         let addresses = if is_settled { self.last.clone() } else { Vec::new() };
-        let found = Discovered { name: name.clone(), expected: *expected, addresses };
+        let (name, expected, founds) = (name.clone(), *expected, *founds);
+        let found = Discovered { name, expected, founds, addresses };
         if self.reported.as_ref() == Some(&found) {
             return None;
         }

@@ -27,11 +27,12 @@ impl Founding {
     pub(crate) fn discovered(&mut self, discovered: Discovered) {
         let addresses = normalised(&discovered.addresses);
         let is_enough = (discovered.expected..=LIST_MAX).contains(&addresses.len());
-        let list = if is_enough && addresses.contains(&normal(&self.me.address)) {
-            addresses
-        } else {
-            Vec::new()
-        };
+        let list =
+            if discovered.founds && is_enough && addresses.contains(&normal(&self.me.address)) {
+                addresses
+            } else {
+                Vec::new()
+            };
         self.discovery = Some(discovered);
         if list != self.list {
             self.list = list;
@@ -41,10 +42,12 @@ impl Founding {
 
     /// Why the name's addresses are no list to found a cluster with.
     pub(super) fn undiscovered(&self) -> Option<String> {
-        let Discovered { name, expected, addresses } =
+        let Discovered { name, expected, founds, addresses } =
             self.discovery.as_ref().filter(|_| self.list.is_empty())?;
         let (count, shown) = (addresses.len(), addresses.join(", "));
-        Some(if count == 0 {
+        Some(if !founds {
+            format!("this instance only joins a cluster; {name} has the addresses {shown}")
+        } else if count == 0 {
             format!("the addresses of {name} are not known yet, or change")
         } else if count > LIST_MAX {
             format!(

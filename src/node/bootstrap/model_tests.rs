@@ -201,6 +201,7 @@ impl Place {
         Some(Discovered {
             name: NAME.to_owned(),
             expected,
+            founds: true,
             addresses: shown.map(address).collect(),
         })
     }

@@ -143,6 +143,7 @@ pub use types::znode::{Condition, CreateMode, Created, OpResult, SessionId, Stat
 #[cfg_attr(feature = "admin", doc = include_str!("../docs/admin.md"))]
 #[doc = include_str!("../docs/clients.md")]
 #[cfg_attr(feature = "gateway", doc = include_str!("../docs/gateway.md"))]
+#[doc = include_str!("../docs/kubernetes.md")]
 #[doc = include_str!("../docs/quotas.md")]
 #[doc = include_str!("../docs/metrics.md")]
 #[doc = include_str!("../docs/membership.md")]

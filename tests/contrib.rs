@@ -120,3 +120,121 @@ fn the_page_lists_every_metric_with_its_type() {
         .collect();
     assert_eq!(listed, written());
 }
+
+/// The value after this key, at its first place.
+fn value<'a>(text: &'a str, key: &str) -> &'a str {
+    let rest = text.split_once(key).unwrap_or_else(|| panic!("there is no {key}")).1;
+    rest.lines().next().unwrap_or_default().trim().trim_matches('"')
+}
+
+/// The value of a variable of a pod.
+fn variable<'a>(manifest: &'a str, name: &str) -> &'a str {
+    let rest = manifest.split_once(&format!("- name: {name}\n"));
+    value(rest.unwrap_or_else(|| panic!("{name} is not set")).1, "value: ")
+}
+
+/// A manifest that is not YAML says so where Python can read it.
+fn parses(path: &str) {
+    let file = Path::new(env!("CARGO_MANIFEST_DIR")).join(path);
+    let program = "import sys\ntry:\n import yaml\nexcept ImportError:\n sys.exit(3)\n\
+                   assert all(list(yaml.safe_load_all(open(sys.argv[1]))))";
+    match Command::new("python3").args(["-c", program]).arg(file).output() {
+        Ok(parsed) if parsed.status.code() != Some(3) => {
+            assert!(parsed.status.success(), "{path}: {parsed:?}");
+        }
+        _ => eprintln!("{path} is not parsed: there is no Python with yaml here"),
+    }
+}
+
+#[test]
+fn pods_find_each_other_before_they_are_ready() {
+    for kind in ["StatefulSet", "Deployment"] {
+        let path = format!("contrib/kubernetes/{}.yaml", kind.to_ascii_lowercase());
+        parses(&path);
+        let manifest = read(&path);
+        let documents: Vec<&str> = manifest.split("\n---\n").collect();
+        let of = |kind: &str| {
+            let is = |text: &&&str| text.contains(&format!("kind: {kind}\n"));
+            *documents.iter().find(is).unwrap_or_else(|| panic!("{path} has no {kind}"))
+        };
+        let service = of("Service");
+        assert_eq!(value(service, "clusterIP: "), "None");
+        assert_eq!(value(service, "publishNotReadyAddresses: "), "true");
+        assert_eq!(value(of("PodDisruptionBudget"), "maxUnavailable: "), "1");
+        let pods = of(kind);
+        for (probe, route) in
+            [("startupProbe:", "/live"), ("livenessProbe:", "/live"), ("readinessProbe:", "/ready")]
+        {
+            let probe = pods.split_once(probe).unwrap().1;
+            assert!(value(probe, "httpGet: ").contains(&format!("path: {route},")), "{probe}");
+        }
+        // A member that leaves takes 20 seconds at most, one that is closed 11.
+        let grace: u64 = value(pods, "terminationGracePeriodSeconds: ").parse().unwrap();
+        assert!(grace >= 30, "{grace}");
+        assert_eq!(variable(pods, "QUORATE_LISTEN"), "0.0.0.0:7400");
+        let name = value(service, "\n  name: ");
+        let replicas: usize = value(pods, "replicas: ").parse().unwrap();
+        if kind == "StatefulSet" {
+            assert_eq!(value(pods, "podManagementPolicy: "), "Parallel");
+            assert_eq!(value(pods, "serviceName: "), name);
+            let peers: Vec<&str> = variable(pods, "QUORATE_PEERS").split(',').collect();
+            let pod = |place| format!("{name}-{place}.{name}:7400");
+            assert_eq!(peers, (0..replicas).map(pod).collect::<Vec<_>>());
+            let own = variable(pods, "QUORATE_ADVERTISE");
+            assert_eq!(own, format!("$(POD_NAME).{name}:7400"));
+            assert!(pods.contains("volumeClaimTemplates:") && !pods.contains("--leave"));
+        } else {
+            assert_eq!(variable(pods, "QUORATE_DISCOVER"), format!("{name}:7400"));
+            assert_eq!(variable(pods, "QUORATE_EXPECTED"), replicas.to_string());
+            assert_eq!(variable(pods, "QUORATE_ADVERTISE"), "$(POD_IP):7400");
+            assert_eq!(value(pods, "rollingUpdate: "), "{maxSurge: 1, maxUnavailable: 0}");
+            assert!(pods.contains("serve, --leave,"), "a pod of a Deployment does not come back");
+        }
+    }
+    parses("contrib/compose/compose.yaml");
+    let compose = read("contrib/compose/compose.yaml");
+    assert!(compose.contains("--discover=quorate:7400, --expected=3,"));
+    assert_eq!(value(&compose, "replicas: "), "3");
+}
+
+/// What the manifests and the unit give to `quorate serve`, and the page names, is there.
+#[test]
+fn manifests_set_what_the_program_has() {
+    let program = option_env!("CARGO_BIN_EXE_quorate");
+    let Some(program) = program.filter(|_| cfg!(feature = "gateway") && cfg!(feature = "admin"))
+    else {
+        return;
+    };
+    let help = Command::new(program).args(["serve", "--help"]).output().unwrap();
+    let help = String::from_utf8(help.stdout).unwrap();
+    let page = read("docs/gateway.md");
+    let mut seen = 0;
+    for path in [
+        "contrib/kubernetes/statefulset.yaml",
+        "contrib/kubernetes/deployment.yaml",
+        "contrib/compose/compose.yaml",
+        "contrib/systemd/quorate.service",
+    ] {
+        let text = read(path);
+        let commands = text.lines().filter(|line| !line.trim_start().starts_with('#'));
+        let commands = commands.filter(|line| line.contains("serve"));
+        let words = commands.flat_map(|line| line.split([' ', '=', ',', '[', ']']));
+        for flag in words.filter(|word| word.starts_with("--")) {
+            assert!(help.contains(&format!("{flag} ")), "{path}: {flag} is not in\n{help}");
+            seen += 1;
+        }
+        for (at, _) in text.match_indices("QUORATE_") {
+            let is_part = |of: char| of == '_' || of.is_ascii_uppercase();
+            let rest = &text[at..];
+            let name = &rest[..rest.find(|of| !is_part(of)).unwrap_or(rest.len())];
+            assert!(help.contains(&format!("[env: {name}=")), "{path}: {name} is not read");
+            assert!(page.contains(&format!("`{name}`")), "{name} is not on the page");
+            seen += 1;
+        }
+    }
+    assert!(seen > 20, "{seen}");
+    let both = ["serve", "--peers=a:1", "--discover=b:1", "--data-dir=never-made"];
+    let both = Command::new(program).args(both).output().unwrap();
+    assert_eq!(both.status.code(), Some(1), "{both:?}");
+    assert!(String::from_utf8_lossy(&both.stderr).contains("listed or discovered"), "{both:?}");
+}

@@ -1,10 +1,8 @@
 //! Joining a cluster: settings, the data directory, and the start of a node.
 
-use std::net::{IpAddr, TcpListener};
+use std::net::{IpAddr, SocketAddr, TcpListener};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
-
-use crossbeam_channel::Receiver;
 
 use crate::api::coordinator::Coordinator;
 use crate::node::client::{Client, ClientConfig};
@@ -12,6 +10,8 @@ use crate::node::io::Now;
 use crate::node::{CONTAINER_PERIOD, LogLimits, MembershipPolicy, NodeConfig, TimeoutBounds};
 use crate::runtime::clock::Clock;
 use crate::runtime::directory::{self, Opened};
+use crate::runtime::discovery::{Discovery, Wanted};
+use crate::runtime::listening::{self, Attempt, Listening};
 use crate::runtime::naming::Naming;
 use crate::runtime::shared::Limits;
 use crate::runtime::{entropy, node_thread, own_thread};
@@ -25,8 +25,10 @@ use crate::types::error::{Error, Result};
 use crate::types::membership::{Member, ZONE_BYTES_MAX};
 use crate::types::version::VERSION;
 
-/// How long `join` waits for the name that tells an instance its own address.
+/// How long `join` waits for a name that shows which of the peers this instance is.
 const OWN_NAME_WAIT: Duration = Duration::from_secs(10);
+/// The pause before it looks them up again.
+const OWN_NAME_PAUSE: Duration = Duration::from_millis(500);
 /// How long it waits for the other names: those resolved by then are checked at once.
 const NAMES_WAIT: Duration = Duration::from_millis(250);
 
@@ -69,6 +71,8 @@ pub struct Builder {
     pub(crate) security: Security,
     /// How names are looked up.
     pub(crate) resolver: Resolver,
+    /// How long to wait for a name that shows which of the peers this instance is.
+    pub(crate) own_name_wait: Duration,
     /// The version that the instance supports: below this build's only in an in-memory cluster.
     pub(crate) version: u16,
 }
@@ -95,6 +99,7 @@ impl Default for Builder {
             client: false,
             security: Security::default(),
             resolver: Resolver::default(),
+            own_name_wait: OWN_NAME_WAIT,
             version: VERSION,
         }
     }
@@ -103,8 +108,8 @@ impl Default for Builder {
 impl Builder {
     /// The address to listen on, `host:port`; by default the advertised one. Set it where the two
     /// differ: behind address translation, to listen on all interfaces, or where the instance's own
-    /// name resolves only some time after its start, as in Kubernetes. With an IP address,
-    /// [`Builder::join`] waits for no name.
+    /// name resolves only some time after its start, as in Kubernetes. A name is looked up again
+    /// and again until it leads to this host; with an IP address, the instance listens at once.
     ///
     /// Not for a [`client`](Builder::client), which does not listen: [`Builder::join`] refuses it.
     #[must_use]
@@ -116,6 +121,10 @@ impl Builder {
     /// The address at which the others reach this process. If it is on the list, this process is
     /// that peer; write it exactly as there. The default is the first peer that is an address of
     /// this host and can be bound.
+    ///
+    /// A name that does not resolve yet is waited for: [`Builder::join`] returns, and the instance
+    /// listens once it does. Until then [`Coordinator::status`] and [`Coordinator::wait_ready`] say
+    /// so.
     ///
     /// It must lead to this instance alone. Giving several instances the same address is an error,
     /// which is detected at the latest when they meet.
@@ -405,28 +414,35 @@ impl Builder {
     ///
     /// # Errors
     /// As [`Coordinator::join`], and [`Error::InvalidSetting`], [`Error::CannotListen`].
-    pub fn join<P: AsRef<str>>(
-        mut self,
-        peers: impl IntoIterator<Item = P>,
-    ) -> Result<Coordinator> {
+    pub fn join<P: AsRef<str>>(self, peers: impl IntoIterator<Item = P>) -> Result<Coordinator> {
         own_thread::check("joining a cluster")?;
         self.validate()?;
-        let peers = Peers::parse(peers)?;
-        let settings = [&self.advertise, &self.listen];
-        let said = settings.into_iter().flatten().map(String::as_str);
-        let mut names = LookUps::start(&self.resolver, peers.addresses().chain(said));
+        self.start(&Peers::parse(peers)?, None)
+    }
+
+    /// With how many instances a cluster is founded, if they discover each other.
+    fn start(mut self, peers: &Peers, expected: Option<usize>) -> Result<Coordinator> {
+        let mut names = self.look_up(peers);
         if self.client {
-            return self.join_as_client(&peers, names);
+            return self.join_as_client(peers, names);
         }
-        let bound = self.bind(&peers, &mut names);
+        let bound = match expected {
+            None => self.bind(peers, &mut names),
+            Some(_) => self.bind_discovered(peers, &mut names),
+        };
         names.wait_for(None, NAMES_WAIT);
         peers.check(&names)?;
         self.check_secured(peers.outside_loopback(&names))?;
         let (address, listener) = bound?;
-        let listened = listener.local_addr().ok();
+        let listened = listener.as_ref().and_then(|listener| listener.local_addr().ok());
         let outside = listened.filter(|address| !address.ip().to_canonical().is_loopback());
         self.check_secured(outside.map(|address| address.to_string()))?;
-        let own = own_address(&listener, &address, &names);
+        let listening = listener.is_none().then(|| {
+            let on_loopback_only = matches!(self.security, Security::Loopback);
+            let name = self.listen.as_deref().unwrap_or(&address);
+            Listening::new(name, self.resolver.clone(), on_loopback_only)
+        });
+        let own = own_address(listened, &address, &names);
         if own.is_none() {
             tracing::info!(address, "not looked up yet: sessions have no id of scheme ip");
         }
@@ -453,13 +469,22 @@ impl Builder {
             zone: self.zone.clone(),
         };
         let Opened { store, node, directory } = directory::start(&dir, &address, &config, now)?;
-        let own = OwnName::new(&address, config.peers, self.advertise.is_some(), &names);
-        if node.cluster() == 0
-            && let Some(hindrance) = own.hindrance().filter(|one| one.forbids_joining)
-        {
-            return Err(Error::InvalidPeer { peer: address, reason: hindrance.reason });
+        let is_blank = node.cluster() == 0;
+        let discovery = expected.zip(address.parse().ok()).filter(|_| is_blank);
+        let discovery = discovery.map(|(expected, own)| {
+            let name = config.peers.concat();
+            // A damaged directory may contain a promise that cannot be read.
+            let founds = directory.damage().is_none();
+            Discovery::new(Wanted { name, expected, founds, own }, self.resolver.clone())
+        });
+        let mut naming = None;
+        if is_blank && expected.is_none() {
+            let own = OwnName::new(&address, config.peers, self.advertise.is_some(), &names);
+            if let Some(hindrance) = own.hindrance().filter(|one| one.forbids_joining) {
+                return Err(Error::InvalidPeer { peer: address, reason: hindrance.reason });
+            }
+            naming = Some(Naming::new(own, self.resolver.clone(), &names));
         }
-        let naming = (node.cluster() == 0).then(|| Naming::new(own, self.resolver.clone(), &names));
         let identity = node.identity().clone();
         // The members of a cluster are in its log.
         let (roster, _) = node.machine().roster();
@@ -484,12 +509,14 @@ impl Builder {
             engine: node.into(),
             store: Some(store),
             directory: Some(directory),
-            listener: Some(listener),
+            listener,
             address: local.address.clone(),
             local,
             remote,
             seeds,
             naming,
+            discovery,
+            listening,
             clock,
             members,
             limits: self.limits(),
@@ -558,6 +585,8 @@ impl Builder {
             remote: Vec::new(),
             seeds: peers.addresses().map(str::to_owned).collect(),
             naming: None,
+            discovery: None,
+            listening: None,
             clock,
             members: Vec::new(),
             limits: self.limits(),
@@ -576,8 +605,15 @@ impl Builder {
         }
     }
 
-    fn bind(&self, peers: &Peers, names: &mut LookUps) -> Result<(String, TcpListener)> {
-        let deadline = crossbeam_channel::after(OWN_NAME_WAIT);
+    /// Starts to look up all names that were given.
+    fn look_up(&self, peers: &Peers) -> LookUps {
+        let settings = [&self.advertise, &self.listen];
+        let said = settings.into_iter().flatten().map(String::as_str);
+        LookUps::start(&self.resolver, peers.addresses().chain(said))
+    }
+
+    /// The address of this instance; and its listener, unless it has to wait for a name.
+    fn bind(&self, peers: &Peers, names: &mut LookUps) -> Result<(String, Option<TcpListener>)> {
         let Some(address) = self.advertise.clone().or_else(|| {
             // A list of one leaves no choice, whatever address it listens on.
             let mut all = peers.addresses();
@@ -587,9 +623,9 @@ impl Builder {
             }
         }) else {
             return match &self.listen {
-                None => peers.bind_own(names, &deadline),
+                None => self.bind_own(peers, names),
                 Some(listen) if peers.addresses().any(|peer| peer == listen) => {
-                    Ok((listen.clone(), bind(listen, names, &deadline)?))
+                    Ok((listen.clone(), bind(listen, names)?))
                 }
                 Some(_) => Err(Error::NotAPeer {
                     peers: peers.addresses().map(str::to_owned).collect(),
@@ -598,8 +634,34 @@ impl Builder {
             };
         };
         check_address(&address)?;
-        let listener = bind(self.listen.as_deref().unwrap_or(&address), names, &deadline)?;
+        let listener = bind(self.listen.as_deref().unwrap_or(&address), names)?;
         Ok((address, listener))
+    }
+
+    /// Without knowing which peer this instance is, there is nothing to start.
+    fn bind_own(
+        &self,
+        peers: &Peers,
+        names: &mut LookUps,
+    ) -> Result<(String, Option<TcpListener>)> {
+        let clock = Clock::real();
+        let until = clock.now().saturating_add(self.own_name_wait);
+        loop {
+            let left = until.saturating_sub(clock.now());
+            let bound = peers.bind_own(names, &crossbeam_channel::after(left));
+            let is_known = |peer: &str| matches!(names.get(peer), Some(Ok(_)));
+            let left = until.saturating_sub(clock.now());
+            match bound {
+                Err(Error::NotAPeer { .. })
+                    if !peers.addresses().all(is_known) && !left.is_zero() =>
+                {
+                    let pause = crossbeam_channel::after(left.min(OWN_NAME_PAUSE));
+                    let _ = pause.recv();
+                    *names = self.look_up(peers);
+                }
+                bound => return bound.map(|(address, listener)| (address, Some(listener))),
+            }
+        }
     }
 }
 
@@ -610,32 +672,25 @@ fn address_towards(peers: &Peers, names: &LookUps) -> Option<IpAddr> {
     peers.addresses().find_map(|peer| names::towards(first(peer)?))
 }
 
-/// Listens on this address; if it is a name, once that is looked up.
-fn bind(
-    address: &str,
-    names: &mut LookUps,
-    deadline: &Receiver<std::time::Instant>,
-) -> Result<TcpListener> {
+/// Listens on this address. `None`: it is a name that is not known yet, or that does not lead to this
+/// host yet.
+fn bind(address: &str, names: &mut LookUps) -> Result<Option<TcpListener>> {
     check_address(address)?;
-    let failed = |reason| Error::CannotListen { address: address.to_owned(), reason };
-    names.wait(Some(address), deadline);
-    let why = match names.get(address) {
-        Some(Ok(found)) => {
-            let bound = TcpListener::bind(found.as_slice());
-            return bound.map_err(|error| failed(error.to_string()));
-        }
-        Some(Err(reason)) => reason.as_str(),
-        None => "looking the name up takes too long",
+    names.wait_for(Some(address), NAMES_WAIT);
+    let Some(Ok(found)) = names.get(address) else {
+        return Ok(None);
     };
-    Err(failed(format!(
-        "{why}; to listen before the name can be looked up, give Builder::listen an IP address and \
-         a port, as 0.0.0.0:7400"
-    )))
+    let failed = |reason| Err(Error::CannotListen { address: address.to_owned(), reason });
+    match listening::listen(found) {
+        Attempt::Listens(listener) => Ok(Some(listener)),
+        Attempt::Elsewhere(_) if address.parse::<SocketAddr>().is_err() => Ok(None),
+        Attempt::Elsewhere(reason) | Attempt::Failed(reason) => failed(reason),
+    }
 }
 
 /// The id of this instance's sessions in scheme `ip`.
-fn own_address(listener: &TcpListener, advertised: &str, names: &LookUps) -> Option<Id> {
-    let bound = listener.local_addr().ok().map(|address| address.ip());
+fn own_address(listened: Option<SocketAddr>, advertised: &str, names: &LookUps) -> Option<Id> {
+    let bound = listened.map(|address| address.ip());
     let ip = bound.filter(|ip| !ip.is_unspecified()).or_else(|| {
         let resolved = names.get(advertised)?.as_ref().ok()?.first()?;
         Some(resolved.ip())
@@ -669,5 +724,8 @@ fn default_dir(address: &str) -> PathBuf {
     Path::new("quorate-data").join(name)
 }
 
+mod discover;
+#[cfg(test)]
+mod discover_tests;
 #[cfg(test)]
 mod tests;

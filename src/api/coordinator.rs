@@ -71,9 +71,10 @@ impl Coordinator {
     ///
     /// Returns without waiting for the others; [`Coordinator::wait_ready`] waits for them. Names
     /// are looked up in the background. Two things may delay it:
-    /// - **A name that it needs**: if neither the list nor [`Builder::listen`] has an IP address to
-    ///   listen on, it waits for that name, at most 10 seconds. For the other names it waits a
-    ///   quarter of a second, so that errors in them can be reported at once.
+    /// - **Names**: if it has to find out by names which of the peers this instance is, it waits for
+    ///   them, at most 10 seconds. With [`Builder::advertise`] it does not, and the instance listens
+    ///   once its name resolves. For the other names it waits a quarter of a second, so that errors
+    ///   in them can be reported at once.
     /// - **A slow disk**: if the data directory is not open within a minute, and a second more for
     ///   each MiB of it, this fails with [`Error::DataDirUnusable`]. If the disk still hangs, this
     ///   process continues to use the directory: a new attempt fails with [`Error::DataDirInUse`]

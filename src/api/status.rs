@@ -108,7 +108,8 @@ pub struct MemberStatus {
     /// The highest version that it supports, as it reported when last connected to this instance;
     /// `None` if it never was. A client knows that of the members that it is connected with.
     pub version: Option<u16>,
-    /// Why it cannot be reached, if it cannot. A client is connected with two members; of the others
+    /// Why it cannot be reached, if it cannot. This instance itself cannot while it waits for the
+    /// name that it is to listen at. A client is connected with two members; of the others
     /// it knows which voters the leader misses.
     pub unreachable: Option<String>,
     /// Whether its disk is nearly full, as the leader last reported: see
@@ -208,7 +209,8 @@ impl Coordinator {
                     .map(|(_, version)| *version)
                     .or(is_self.then_some(status.own_version)),
                 unreachable: problem
-                    .and_then(|(_, problem)| Some(problem.as_ref()?.reason.clone())),
+                    .and_then(|(_, problem)| Some(problem.as_ref()?.reason.clone()))
+                    .or_else(|| shared.not_listening().filter(|_| is_self)),
                 disk_low: status.availability.disk_low.contains(&member.node),
             }
         });

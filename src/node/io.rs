@@ -112,6 +112,8 @@ pub(crate) enum Input {
     Leave,
     /// What forbids this node to found a cluster, from now on; `None`: nothing does.
     Hindered(Option<Hindrance>),
+    /// The addresses of the name that the node discovers its peers by.
+    Discovered(Discovered),
 }
 
 /// Why a node must not found a cluster, though it is on the list.
@@ -121,6 +123,19 @@ pub(crate) struct Hindrance {
     pub(crate) reason: String,
     /// It must not join one either.
     pub(crate) forbids_joining: bool,
+}
+
+/// What a name stands for by which nodes discover each other.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Discovered {
+    /// The name, with its port.
+    pub(crate) name: String,
+    /// How many instances it takes to found a cluster.
+    pub(crate) expected: usize,
+    /// Whether the node may found one; otherwise it only joins.
+    pub(crate) founds: bool,
+    /// The addresses of the name; none if they change, or are not known yet.
+    pub(crate) addresses: Vec<String>,
 }
 
 /// What a user's handle asks of its node. Requests of one session are executed

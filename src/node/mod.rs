@@ -326,6 +326,11 @@ impl Node {
                     founding.hinder(hindrance);
                 }
             }
+            Input::Discovered(discovered) => {
+                if let Some(founding) = &mut self.bootstrap.founding {
+                    founding.discovered(discovered);
+                }
+            }
         }
         Ok(())
     }

@@ -10,18 +10,20 @@
 //! | `offload` | runs a call that blocks on a thread, for a task |
 //! | `thread_end` | waits for threads that a dropped handle has ended |
 //! | `pending`, `timers`, `watch_sender`, `availability` | how answers, timers and events reach users |
-//! | `directory`, `naming` | the start of a member: its data directory, and the names of its peers |
+//! | `directory`, `naming`, `discovery`, `listening` | the start of a member: its data directory, the names of its peers, and its own |
 //! | `clock`, `uptime`, `entropy` | the only places that read clocks and random numbers |
 
 pub(crate) mod availability;
 pub(crate) mod chroot;
 pub(crate) mod clock;
 pub(crate) mod directory;
+pub(crate) mod discovery;
 pub(crate) mod disk;
 pub(crate) mod engine;
 pub(crate) mod entropy;
 pub(crate) mod expect;
 pub(crate) mod host;
+pub(crate) mod listening;
 #[cfg_attr(not(feature = "gateway"), allow(dead_code, reason = "only gateways have mailboxes"))]
 pub(crate) mod mailbox;
 pub(crate) mod naming;

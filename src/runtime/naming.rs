@@ -12,7 +12,7 @@ use crate::transport::names::{Answer, LookUps, OwnName, Resolver};
 const PAUSE: Duration = Duration::from_secs(2);
 
 /// How often to check for answers while names are being looked up.
-const LOOK: Duration = Duration::from_millis(20);
+pub(super) const LOOK: Duration = Duration::from_millis(20);
 
 /// A new look-up starts only after the last one is answered, so that each name has at most one in
 /// progress.

@@ -15,9 +15,11 @@ use crossbeam_channel::{Receiver, unbounded};
 use crate::node::io::{Dial, Input, Problem};
 use crate::runtime::clock::Clock;
 use crate::runtime::directory::DataDirectory;
+use crate::runtime::discovery::Discovery;
 use crate::runtime::disk::Disk;
 use crate::runtime::engine::Engine;
 use crate::runtime::host::Host;
+use crate::runtime::listening::{Listening, Turn};
 use crate::runtime::naming::Naming;
 use crate::runtime::own_thread;
 use crate::runtime::shared::{Call, Limits, NodeShared};
@@ -48,7 +50,7 @@ pub(crate) struct Start {
     pub(crate) store: Option<Box<dyn LogStore>>,
     /// `None` for a client.
     pub(crate) directory: Option<Arc<DataDirectory>>,
-    /// `None` for a client.
+    /// `None` for a client, and as long as it cannot listen.
     pub(crate) listener: Option<TcpListener>,
     /// The location of this instance, for people.
     pub(crate) address: String,
@@ -57,6 +59,10 @@ pub(crate) struct Start {
     pub(crate) seeds: Vec<String>,
     /// For a member that has no cluster yet.
     pub(crate) naming: Option<Naming>,
+    /// The same, if its peers are not listed.
+    pub(crate) discovery: Option<Discovery>,
+    /// For a member that cannot listen yet.
+    pub(crate) listening: Option<Listening>,
     pub(crate) clock: Clock,
     pub(crate) members: Vec<Member>,
     pub(crate) limits: Limits,
@@ -69,7 +75,8 @@ pub(crate) struct Start {
 /// for it.
 pub(crate) fn start(start: Start) -> Result<(Arc<NodeShared>, JoinHandle<()>)> {
     let Start { engine, store, directory, listener, address, local, .. } = start;
-    let Start { remote, seeds, naming, clock, members, limits, .. } = start;
+    let Start { remote, seeds, clock, members, limits, .. } = start;
+    let Start { naming, discovery, listening, .. } = start;
     let Start { schemes, security, resolver, .. } = start;
     let cluster = local.cluster;
     let system =
@@ -82,8 +89,11 @@ pub(crate) fn start(start: Start) -> Result<(Arc<NodeShared>, JoinHandle<()>)> {
     shared.keeps_data_in(directory);
     shared.meter_by(transport.meter());
     shared.wakes_by(transport.wake());
-    let node_thread = NodeThread::new(host, clock, store, naming, transport.wake());
-    let node_thread = Box::new(node_thread.map_err(system("the disk threads"))?);
+    let node_thread = NodeThread::new(host, clock, store, transport.wake());
+    let mut node_thread = Box::new(node_thread.map_err(system("the disk threads"))?);
+    shared.listens_not(listening.as_ref().map(Listening::begins));
+    (node_thread.naming, node_thread.discovery) = (naming, discovery);
+    node_thread.listening = listening;
     let thread: JoinHandle<()> = transport
         .start("quorate-node", listener, local, remote, seeds, options, node_thread)
         .map_err(system("the node thread"))?;
@@ -96,6 +106,8 @@ struct NodeThread {
     written: Receiver<Input>,
     disk: Option<Disk>,
     naming: Option<Naming>,
+    discovery: Option<Discovery>,
+    listening: Option<Listening>,
     clock: Clock,
     /// Of writes, and of checkpoints.
     watchdogs: [Watchdog; 2],
@@ -119,13 +131,20 @@ impl Handler for NodeThread {
             return None;
         }
         self.watch_disk();
-        self.watch_names();
+        self.watch_names(network);
+        self.listen(network);
         let mut pause = self.step(network)?;
         if self.watchdogs.iter().any(Watchdog::is_on) {
             pause = pause.min(GAP_MAX);
         }
         if let Some(naming) = &self.naming {
             pause = pause.min(naming.pause(self.clock.now()));
+        }
+        if let Some(discovery) = &self.discovery {
+            pause = pause.min(discovery.pause(self.clock.now()));
+        }
+        if let Some(listening) = &self.listening {
+            pause = pause.min(listening.pause(self.clock.now()));
         }
         Some(pause)
     }
@@ -149,7 +168,6 @@ impl NodeThread {
         host: Host,
         clock: Clock,
         store: Option<Box<dyn LogStore>>,
-        naming: Option<Naming>,
         wake: Wake,
     ) -> std::io::Result<NodeThread> {
         // Disk -> node: one for each operation that was submitted.
@@ -157,7 +175,19 @@ impl NodeThread {
         let start = |store| Disk::start(store, done, move || wake.wake());
         let disk = store.map(start).transpose()?;
         let (calls, watchdogs) = (host.calls(), Default::default());
-        Ok(NodeThread { host, calls, written, disk, naming, clock, watchdogs, resigned: false })
+        let (naming, discovery, listening) = (None, None, None);
+        Ok(NodeThread {
+            host,
+            calls,
+            written,
+            disk,
+            naming,
+            discovery,
+            listening,
+            clock,
+            watchdogs,
+            resigned: false,
+        })
     }
 
     /// Lets the node process its inputs. Returns the pause before its next step; `None` once the
@@ -223,13 +253,45 @@ impl NodeThread {
     }
 
     /// The addresses of the names matter as long as a cluster may be founded with them.
-    fn watch_names(&mut self) {
-        let Some(naming) = &mut self.naming else { return };
+    fn watch_names(&mut self, network: &mut dyn Network) {
+        if self.naming.is_none() && self.discovery.is_none() {
+            return;
+        }
         if self.host.member().is_none_or(|node| node.cluster() != 0) {
-            self.naming = None;
-        } else if let Some(input) = naming.go_on(self.clock.now()) {
+            (self.naming, self.discovery) = (None, None);
+            return;
+        }
+        let now = self.clock.now();
+        if let Some(input) = self.naming.as_mut().and_then(|naming| naming.go_on(now)) {
             self.host.input(input);
         }
+        if let Some(discovery) = &mut self.discovery
+            && let Some(discovered) = discovery.go_on(now)
+        {
+            network.look_at(discovery.others());
+            self.host.input(Input::Discovered(discovered));
+        }
+    }
+
+    /// Listens as soon as it can.
+    fn listen(&mut self, network: &mut dyn Network) {
+        let Some(listening) = &mut self.listening else { return };
+        let waits = match listening.go_on(self.clock.now()) {
+            None => return,
+            Some(Turn::Waits(reason)) => Some(reason),
+            Some(Turn::Listens(listener)) => match network.listen(listener) {
+                Ok(()) => {
+                    tracing::info!("this instance listens");
+                    self.listening = None;
+                    None
+                }
+                Err(error) => {
+                    let reason = format!("this instance cannot listen: {error}");
+                    return self.host.input(Input::Failed { reason });
+                }
+            },
+        };
+        self.host.shared().listens_not(waits);
     }
 
     /// A hanging disk reports nothing, so this thread has to check it.
@@ -346,7 +408,7 @@ mod tests {
         let (host, shared) = Host::new(booted, clock.clone(), limits, members, Schemes::default());
         let wake = TcpTransport::new().unwrap().wake();
         let store: Box<dyn LogStore> = Box::new(store);
-        (NodeThread::new(host, clock.clone(), Some(store), None, wake).unwrap(), shared)
+        (NodeThread::new(host, clock.clone(), Some(store), wake).unwrap(), shared)
     }
 
     /// Collects the messages sent.
@@ -363,6 +425,12 @@ mod tests {
         fn set_seeking(&mut self, _: bool) {}
 
         fn set_cluster(&mut self, _: u64) {}
+
+        fn look_at(&mut self, _: Vec<String>) {}
+
+        fn listen(&mut self, _: TcpListener) -> std::io::Result<()> {
+            Ok(())
+        }
     }
 
     /// The disk of another coordinator of the process hung, and delayed this one's checkpoint: the

@@ -121,6 +121,8 @@ pub(crate) struct NodeShared {
     pub(crate) availability: Readers,
     /// Why no node was found at addresses of the list, and whether waiting will not help.
     seeds: Mutex<BTreeMap<String, (String, bool)>>,
+    /// Why this member does not listen yet, if it does not.
+    not_listening: Mutex<Option<String>>,
     meter: OnceCell<Meter>,
     measured: Mutex<Measured>,
     /// The metrics that were last published to the facade.
@@ -168,6 +170,7 @@ impl NodeShared {
             members: ArcSwap::from_pointee(members),
             availability: Readers::default(),
             seeds: Mutex::default(),
+            not_listening: Mutex::default(),
             meter: OnceCell::new(),
             measured: Mutex::default(),
             #[cfg(feature = "metrics")]
@@ -509,6 +512,20 @@ impl NodeShared {
         self.seeds.lock().unwrap_or_else(PoisonError::into_inner).clear();
     }
 
+    /// Why this member does not listen yet; `None`: it does.
+    pub(crate) fn listens_not(&self, reason: Option<String>) {
+        let mut current = self.not_listening.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(reason) = reason.as_ref().filter(|reason| current.as_ref() != Some(*reason)) {
+            tracing::warn!("{reason}");
+        }
+        *current = reason;
+    }
+
+    /// Why nobody can connect to this member yet.
+    pub(crate) fn not_listening(&self) -> Option<String> {
+        self.not_listening.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
     fn seeds(&self) -> BTreeMap<String, (String, bool)> {
         self.seeds.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
@@ -538,6 +555,9 @@ impl NodeShared {
         }
         let status = self.status();
         let mut text = self.waiting_for_others(&status);
+        if let Some(reason) = self.not_listening() {
+            text = format!("{reason}; {text}");
+        }
         let Some(directory) = self.directory() else {
             return text;
         };

@@ -182,8 +182,15 @@ pub(crate) fn towards(address: SocketAddr) -> Option<IpAddr> {
     Some(socket.local_addr().ok()?.ip())
 }
 
+/// The address of this host from which it reaches other hosts. Sends nothing.
+pub(crate) fn outward() -> Option<IpAddr> {
+    // Documentation addresses (RFC 5737, RFC 3849): only the route is asked for.
+    let others = ["192.0.2.1:9", "[2001:db8::1]:9"].into_iter();
+    others.filter_map(|other| towards(other.parse().ok()?)).next()
+}
+
 /// Whether this is an address of this host: a host reaches its own addresses from themselves.
-fn is_own(address: &SocketAddr) -> bool {
+pub(crate) fn is_own(address: &SocketAddr) -> bool {
     let ip = address.ip().to_canonical();
     ip.is_loopback() || towards(*address).is_some_and(|from| from.to_canonical() == ip)
 }

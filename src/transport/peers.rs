@@ -104,7 +104,11 @@ impl Peers {
         }
         Err(Error::NotAPeer {
             peers: self.peers.clone(),
-            detail: format!(" ({})", tried.join("; ")),
+            detail: format!(
+                " ({}); if one of them is this host's, name it by Builder::advertise: then a name \
+                 that does not resolve yet is waited for",
+                tried.join("; ")
+            ),
         })
     }
 }

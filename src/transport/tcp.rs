@@ -202,6 +202,13 @@ pub(crate) trait Network {
     /// those of other clusters are disconnected. A client stays connected to the members of its own
     /// cluster, which need not know.
     fn set_cluster(&mut self, cluster: u64);
+
+    /// Looks for nodes at these addresses too, in place of those of the last call. The nodes found
+    /// at those stay.
+    fn look_at(&mut self, addresses: Vec<String>);
+
+    /// Listens from now on; it did not before.
+    fn listen(&mut self, listener: std::net::TcpListener) -> io::Result<()>;
 }
 
 /// Wakes the network thread for its handler.

@@ -9,10 +9,10 @@ use crossbeam_channel::{bounded, unbounded};
 use crate::api::builder::*;
 
 /// Longer than anything takes.
-const PATIENCE: Duration = Duration::from_secs(60);
+pub(super) const PATIENCE: Duration = Duration::from_secs(60);
 
 /// A port that is free on these addresses.
-fn free_port(ips: &[&str]) -> u16 {
+pub(super) fn free_port(ips: &[&str]) -> u16 {
     loop {
         let first = TcpListener::bind((ips[0], 0)).unwrap();
         let port = first.local_addr().unwrap().port();
@@ -24,19 +24,19 @@ fn free_port(ips: &[&str]) -> u16 {
 
 /// Names whose addresses the test may change.
 #[derive(Clone, Default)]
-struct Names(Arc<Mutex<Known>>);
+pub(super) struct Names(Arc<Mutex<Known>>);
 
-type Known = Vec<(String, Vec<SocketAddr>)>;
+pub(super) type Known = Vec<(String, Vec<SocketAddr>)>;
 
 impl Names {
-    fn set(&self, name: &str, port: u16, ips: &[&str]) {
+    pub(super) fn set(&self, name: &str, port: u16, ips: &[&str]) {
         let found = ips.iter().map(|ip| SocketAddr::new(ip.parse().unwrap(), port)).collect();
         let mut names = self.0.lock().unwrap();
         names.retain(|(known, _)| known != name);
         names.push((name.to_owned(), found));
     }
 
-    fn resolver(&self) -> Resolver {
+    pub(super) fn resolver(&self) -> Resolver {
         let names = self.clone();
         Resolver::new(move |name| {
             let names = names.0.lock().unwrap();
@@ -48,7 +48,7 @@ impl Names {
     }
 }
 
-fn builder(resolver: Resolver, dir: &Path) -> Builder {
+pub(super) fn builder(resolver: Resolver, dir: &Path) -> Builder {
     Builder { resolver, ..Coordinator::builder() }.data_dir(dir)
 }
 
@@ -132,13 +132,6 @@ fn names_are_looked_up_until_there_is_a_cluster() {
     let (app, listen) = (format!("app:{port}"), format!("{}:{port}", ips[0]));
     let names = Names::default();
     let instance = builder(names.resolver(), dir.path()).listen(listen);
-    let waiting_for = |instance: &Coordinator, text: &str| loop {
-        match instance.wait_ready(Duration::from_millis(20)) {
-            Err(Error::Timeout { reason, .. }) if reason.contains(text) => return,
-            Err(Error::Timeout { .. }) => {}
-            other => panic!("{other:?}"),
-        }
-    };
     // Not there yet.
     let instance = instance.join([&app]).unwrap();
     waiting_for(&instance, "could not be looked up");
@@ -196,24 +189,111 @@ fn names_of_others_that_are_not_answered_delay_nothing() {
     drop(hangs);
 }
 
-/// An own address that is a name has to be looked up; the error says how to do without.
-#[test]
-fn an_own_name_that_is_not_known_fails_with_what_to_do() {
-    let dir = tempfile::tempdir().unwrap();
-    let instance = builder(Names::default().resolver(), dir.path());
-    match instance.clone().advertise("app-0:7400").join(["app-0:7400", "app-1:7400"]) {
-        Err(Error::CannotListen { address, reason }) => {
-            assert_eq!(address, "app-0:7400");
-            assert!(
-                reason.contains("no such host") && reason.contains("Builder::listen"),
-                "{reason}"
-            );
+/// Waits until this is the reason for which an instance waits.
+pub(super) fn waiting_for(instance: &Coordinator, text: &str) {
+    let clock = Clock::real();
+    let until = clock.now() + PATIENCE;
+    loop {
+        match instance.wait_ready(Duration::from_millis(50)) {
+            Err(Error::Timeout { reason, .. }) if reason.contains(text) => return,
+            Err(Error::Timeout { reason, .. }) => {
+                assert!(clock.now() < until, "waited for {text:?}, and it is {reason:?}");
+            }
+            other => panic!("{other:?}"),
         }
-        other => panic!("{other:?}"),
     }
-    let error = instance.join(["app-0:7400", "app-1:7400"]).unwrap_err();
+}
+
+/// The pod of a StatefulSet has its name some time after it has started: `join` failed, and the pod
+/// was restarted until the name was there.
+#[test]
+fn an_own_name_that_is_not_there_yet_is_waited_for() {
+    let dir = tempfile::tempdir().unwrap();
+    let ips = ["127.0.0.2", "127.0.0.3", "127.0.0.4"];
+    let port = free_port(&ips);
+    let names = Names::default();
+    let peers = ["app-0", "app-1", "app-2"].map(|name| format!("{name}:{port}"));
+    let join = |place: usize| {
+        let instance = builder(names.resolver(), &dir.path().join(ips[place]));
+        instance.security(Security::Insecure).advertise(&peers[place]).join(&peers).unwrap()
+    };
+    let mut instances = [0, 1, 2].map(join);
+    let own = |instance: &Coordinator| {
+        let status = instance.status();
+        status.members.into_iter().find(|member| member.is_self).unwrap().unreachable
+    };
+    for (instance, peer) in instances.iter().zip(&peers) {
+        waiting_for(instance, &format!("this instance does not listen at {peer} yet: "));
+        waiting_for(instance, "no such host");
+        waiting_for(instance, "Builder::listen");
+        assert!(own(instance).unwrap().contains("does not listen"));
+    }
+    // The name may still lead to where the pod was before.
+    names.set(&peers[0], port, &["198.51.100.1"]);
+    waiting_for(&instances[0], "it leads to 198.51.100.1, which this host does not have");
+    for (ip, peer) in ips.iter().zip(&peers) {
+        names.set(peer, port, &[ip]);
+    }
+    for instance in &instances {
+        instance.wait_ready(PATIENCE).unwrap();
+        assert_eq!(own(instance), None);
+    }
+    // A member waits for its name as well: two of them come back with each other's address.
+    let node = instances[0].status().id;
+    instances[0].close();
+    instances[1].close();
+    names.set(&peers[0], port, &["198.51.100.1"]);
+    names.set(&peers[1], port, &["198.51.100.2"]);
+    instances[0] = join(0);
+    instances[1] = join(1);
+    waiting_for(&instances[0], "does not listen");
+    names.set(&peers[0], port, &[ips[1]]);
+    names.set(&peers[1], port, &[ips[0]]);
+    for instance in &instances {
+        instance.wait_ready(PATIENCE).unwrap();
+    }
+    assert_eq!(instances[0].status().id, node);
+    assert_eq!(instances[2].status().members.len(), 3);
+}
+
+/// Without keys, an instance must not come to listen where other hosts reach it.
+#[test]
+fn a_name_that_turns_out_to_be_outside_is_not_listened_at_without_protection() {
+    let dir = tempfile::tempdir().unwrap();
+    let names = Names::default();
+    let instance = builder(names.resolver(), dir.path());
+    let instance = instance.advertise("app-0:7400").join(["app-0:7400", "app-1:7400"]).unwrap();
+    waiting_for(&instance, "no such host");
+    names.set("app-0:7400", 7400, &["198.51.100.1"]);
+    waiting_for(&instance, "the traffic is not protected: set Builder::security");
+}
+
+/// Which of the peers an instance is shows by their names; it may appear after its start.
+#[test]
+fn an_instance_looks_for_itself_among_its_peers_for_a_while() {
+    let dir = tempfile::tempdir().unwrap();
+    let port = free_port(&["127.0.0.2"]);
+    let app = format!("app:{port}");
+    let names = Names::default();
+    let (asked, asks) = unbounded();
+    let (resolver, known) = (names.resolver(), names.clone());
+    let resolver = Resolver::new(move |name| {
+        let answer = resolver.look_up(name).map_err(io::Error::other);
+        let _ = asked.send(name.to_owned());
+        // It is there from the second look-up on.
+        known.set(name, port, &["127.0.0.2"]);
+        answer
+    });
+    let instance = builder(resolver, dir.path()).join([&app]).unwrap();
+    instance.wait_ready(PATIENCE).unwrap();
+    assert!(asks.len() > 1);
+    // After that, the error says what to do.
+    let none = Builder { own_name_wait: Duration::from_millis(20), ..Coordinator::builder() };
+    let none = Builder { resolver: Names::default().resolver(), ..none };
+    let error = none.data_dir(dir.path()).join(["app-0:7400", "app-1:7400"]).unwrap_err();
     assert!(matches!(error, Error::NotAPeer { .. }), "{error}");
-    assert!(error.to_string().contains("no such host"), "{error}");
+    let text = error.to_string();
+    assert!(text.contains("no such host") && text.contains("Builder::advertise"), "{text}");
 }
 
 /// What is wrong with names that can be looked up is said at once, as for addresses.

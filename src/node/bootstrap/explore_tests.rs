@@ -14,6 +14,9 @@ use crate::planted::{Bug, plant};
 struct Bounds {
     /// Whether a majority may found, from any moment on.
     majority: bool,
+    /// How many instances are expected, if they discover each other, and how often what they see of
+    /// each other changes after the first look-up.
+    discovery: Option<(usize, usize)>,
     crashes: u64,
     wipes: u64,
     /// Whether connections are lost though both ends are alive, so that a peer may be heard as it
@@ -111,6 +114,12 @@ impl Explorer {
         if places.iter().map(|place| place.crashes).sum::<u64>() < self.bounds.crashes {
             events.push(Event::Crash);
         }
+        if let Some((expected, views)) = self.bounds.discovery
+            && (places[at].view == 0
+                || places.iter().map(|place| place.views).sum::<usize>() < views)
+        {
+            events.extend(views_of(&places, at, expected).into_iter().map(Event::View));
+        }
         // A disk that holds nothing might as well have had the other id from the start.
         let holds = places[at].disk.promise.ballot.round > 0;
         if holds && places.iter().map(|place| place.wipes).sum::<u64>() < self.bounds.wipes {
@@ -138,6 +147,26 @@ impl Explorer {
         result
     }
 
+    /// How it may begin: with instances that discover each other, whatever each of them sees at first.
+    fn starts(&mut self) -> Vec<State> {
+        let (of, majority) = (3, self.bounds.majority);
+        let Some((expected, _)) = self.bounds.discovery else {
+            let place = |index| Place::new(index, of, majority, &mut self.announcements);
+            let places = [0, 1, 2].map(place);
+            return vec![places.map(|place| self.id(place))];
+        };
+        let place = |index| Place::discovering(index, of, expected, &mut self.announcements);
+        let unseeing = [0, 1, 2].map(place).map(|place| self.id(place));
+        (0..3).fold(vec![unseeing], |starts, at| {
+            let views = views_of(&self.of(unseeing), at, 1);
+            let seeing = starts.into_iter().flat_map(|start| {
+                let step = |view: &u32| self.step(start, at, Event::View(*view));
+                views.iter().filter_map(step).collect::<Vec<State>>()
+            });
+            seeing.collect()
+        })
+    }
+
     /// Every state that can be reached, the nearest first, until a check fails.
     fn explore(bounds: Bounds) -> Result<Explored, String> {
         let mut explorer = Explorer {
@@ -147,15 +176,13 @@ impl Explorer {
             ids: BTreeMap::new(),
             after: Vec::new(),
         };
-        let start = [0, 1, 2].map(|index| {
-            let place = Place::new(index, 3, bounds.majority, &mut explorer.announcements);
-            explorer.id(place)
-        });
+        let starts = explorer.starts();
         let mut explored = Explored::default();
         let mut seen = Seen::default();
-        seen.add(start);
+        starts.iter().for_each(|start| assert!(seen.add(*start), "{start:?} twice"));
         // From which state each was reached, and by what.
-        let mut from: Vec<(State, u32, usize, Event)> = vec![(start, 0, 0, Event::Late)];
+        let begun = (0..).zip(&starts).map(|(number, start)| (*start, number, 0, Event::Late));
+        let mut from: Vec<(State, u32, usize, Event)> = begun.collect();
         let mut next = 0;
         while let Some(&(state, ..)) = from.get(next)
             && next < bounds.states
@@ -167,7 +194,9 @@ impl Explorer {
             // wiped.
             let places = explorer.of(state);
             let whole = places.iter().all(|place| place.wipes == 0)
-                || !bounds.majority && places.iter().all(|place| place.is_blank());
+                || !bounds.majority
+                    && bounds.discovery.is_none()
+                    && places.iter().all(|place| place.is_blank());
             if verdict.is_ok()
                 && whole
                 && bounds.ends > 0
@@ -199,7 +228,7 @@ impl Explorer {
     /// How it came to a state.
     fn story(&self, from: &[(State, u32, usize, Event)], mut at: usize) -> String {
         let mut lines = VecDeque::new();
-        while at != 0 {
+        while from[at].1 as usize != at {
             let (_, before, place, event) = from[at];
             let event = match event {
                 Event::Receive(announcement) | Event::ReceiveUnconnected(announcement) => {
@@ -228,6 +257,18 @@ impl Explorer {
         }
         Vec::from(lines).join("\n")
     }
+}
+
+/// What a place may see: its own address, and any others that were ever there; so many at least.
+fn views_of(places: &[&Place], at: usize, least: usize) -> Vec<u32> {
+    let own = 1 << places[at].slot();
+    let all = places.iter().flat_map(|place| place.slots());
+    let views = all.fold(vec![0], |views: Vec<u32>, slot| {
+        let with = |view: &u32| view | 1 << slot;
+        views.iter().copied().chain(views.iter().map(with)).collect()
+    });
+    let enough = |view: &u32| view.count_ones() as usize >= least;
+    views.into_iter().filter(|view| view & own != 0).filter(enough).collect()
 }
 
 /// The states that were seen, as a table of open addressing: nothing of it depends on its order.
@@ -278,6 +319,7 @@ impl Seen {
 /// All orders of all that can happen, without faults but for lost connections.
 const PLAIN: Bounds = Bounds {
     majority: false,
+    discovery: None,
     crashes: 0,
     wipes: 0,
     losses: true,
@@ -346,6 +388,92 @@ fn a_majority_of_three_founds_no_second_cluster_though_a_disk_is_wiped() {
         let bounds = Bounds { majority: true, states: 1_000_000, ..WIPE };
         explore_all(&[bounds]);
     }
+}
+
+/// Whatever each of them sees of the others, at first and later: two of three, which could be two
+/// different pairs, and all three.
+#[test]
+fn three_instances_that_discover_each_other_found_one_cluster() {
+    let discovery = Bounds { losses: false, prompt: true, ..PLAIN };
+    let pairs = Bounds { discovery: Some((2, 0)), states: 250_000, ..discovery };
+    let all = Bounds { discovery: Some((3, 1)), states: 250_000, ..discovery };
+    explore_all(&[pairs, all]);
+    if at_length() {
+        let crashes = |bounds| Bounds { crashes: 1, states: 1_500_000, ..bounds };
+        let losses = Bounds { losses: true, ..pairs };
+        let changes = Bounds { discovery: Some((2, 1)), states: 1_500_000, ..pairs };
+        explore_all(&[crashes(pairs), crashes(all), losses, changes]);
+    }
+}
+
+/// Random orders, in which each sees any part of the addresses that ever were, and one may come back
+/// with an empty disk at another address. Of four instances of which three are expected, one is left
+/// when three have founded a cluster, and with one that was lost there are two blank ones: too few.
+/// Two clusters must never be able to act.
+#[test]
+fn instances_that_discover_each_other_and_lose_a_disk_found_one_cluster() {
+    let seeds = if at_length() { 5000 } else { 300 };
+    let (mut founded, mut wiped) = (0, 0);
+    for seed in 0..seeds {
+        let mut random = Random(seed);
+        let expected = 3 + random.below(3);
+        let of = [4, 4, 5][expected - 3].max(expected);
+        let mut announcements = Announcements::default();
+        let mut places: Vec<Place> = (0..of)
+            .map(|index| Place::discovering(index, of, expected, &mut announcements))
+            .collect();
+        let mut crashes = random.below(4);
+        let mut wipes = random.below(2);
+        let mut shown: Option<u32> = None;
+        for _ in 0..1500 {
+            let at = random.below(of);
+            let other = (at + 1 + random.below(of - 1)) % of;
+            let announced: Vec<u32> = places[other].sent.iter().copied().collect();
+            let event = match random.below(60) {
+                0 if crashes > 0 => {
+                    crashes -= 1;
+                    Event::Crash
+                }
+                1 if wipes > 0 && places[at].disk.promise.ballot.round > 0 => {
+                    wipes -= 1;
+                    Event::Wipe { low: random.below(2) == 0 }
+                }
+                2 => {
+                    let lost = places[at].connections();
+                    if lost.is_empty() {
+                        continue;
+                    }
+                    Event::Lose(lost[random.below(lost.len())])
+                }
+                3..=8 => {
+                    // Mostly what others see as well, or nobody would found.
+                    let all: Vec<&Place> = places.iter().collect();
+                    let least = if random.below(8) > 0 { expected } else { 1 };
+                    let views = views_of(&all, at, least);
+                    let same = shown.filter(|shown| views.contains(shown));
+                    let again = same.filter(|_| random.below(8) > 0);
+                    let view = again.unwrap_or_else(|| views[random.below(views.len())]);
+                    shown = Some(view);
+                    Event::View(view)
+                }
+                9..=24 => Event::Written,
+                25..=50 => Event::Receive(places[other].current),
+                _ => Event::Receive(announced[random.below(announced.len())]),
+            };
+            if let Some(after) = places[at].after(event, &mut announcements) {
+                places[at] = after;
+            }
+            let all: Vec<&Place> = places.iter().collect();
+            if let Err(reason) = check(&all) {
+                panic!("seed {seed}: {reason}");
+            }
+        }
+        let has_founded = places.iter().any(|place| !place.founded.is_empty());
+        founded += usize::from(has_founded);
+        wiped += usize::from(has_founded && places.iter().any(|place| place.wipes > 0));
+    }
+    println!("{founded} of {seeds} founded, {wiped} of them with a lost disk");
+    assert!(founded > seeds as usize / 10 && wiped > seeds as usize / 100, "{founded}, {wiped}");
 }
 
 #[test]

@@ -42,6 +42,8 @@
 //! All of this assumes that each address stands for one node. `crate::transport::names` checks that
 //! for the names of the list. A node whose names fail the check takes no part.
 //!
+//! Instances without names of their own found a cluster by [`discovery`].
+//!
 //! # Caveats
 //!
 //! Proposers do not compete: a node promises only to the lowest node that it sees. If connections
@@ -50,6 +52,7 @@
 //! A node believes the first peer that announces a cluster. If a stray of another cluster reaches it
 //! before its own peers do, it joins that cluster.
 
+mod discovery;
 pub(crate) mod driver;
 #[cfg(test)]
 mod explore_tests;
@@ -70,7 +73,7 @@ use std::time::Duration;
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 use self::message::{Announcement, normal, normalised};
-use crate::node::io::{Hindrance, Time};
+use crate::node::io::{Discovered, Hindrance, Time};
 use crate::planted::{Bug, planted};
 use crate::types::membership::{Ballot, Genesis, Member, Named, NodeId, Pledge, Promise};
 
@@ -86,6 +89,8 @@ const UNLISTED_MAX: usize = 64;
 pub(crate) struct Founding {
     me: Member,
     list: Vec<String>,
+    /// Where the list comes from, if nobody wrote it.
+    discovery: Option<Discovered>,
     /// The only cluster that this node may join, or 0.
     cluster: u64,
     /// From when on a majority of the list is enough.
@@ -149,7 +154,7 @@ struct Present<'a> {
     nodes: BTreeMap<NodeId, (&'a Member, &'a Promise)>,
     /// How many it takes.
     needed: usize,
-    /// Whether that is the whole list.
+    /// Whether that is the whole list, which shows whose disks are lost.
     whole: bool,
 }
 
@@ -168,6 +173,7 @@ impl Founding {
         Founding {
             me,
             list: normalised(list),
+            discovery: None,
             cluster,
             majority_at: majority_after.map(|after| now.saturating_add(after)),
             seed,
@@ -365,7 +371,7 @@ impl Founding {
     ///
     /// It is forgotten only when blank nodes are at that address and at all that are listed. Then
     /// nobody is left to wait for, and a founding takes the promises of the whole list, which needs
-    /// no veto to be safe.
+    /// no veto to be safe. With [`discovery`] it is never forgotten.
     fn remembered(&self) -> Option<(&str, u64)> {
         let blank = |address: &String| {
             let blank = self
@@ -374,7 +380,8 @@ impl Founding {
                 .map(|announcement| &announcement.member);
             blank.chain([&self.me]).any(|member| normal(&member.address) == *address)
         };
-        let is_whole = !self.vetoes.is_empty() && self.list.iter().all(blank);
+        let is_whole =
+            self.discovery.is_none() && !self.vetoes.is_empty() && self.list.iter().all(blank);
         let mut vetoes = self.vetoes.iter().filter(|(address, _)| !(is_whole && blank(address)));
         let veto = vetoes.next().filter(|_| !planted(Bug::VetoForgotten));
         veto.map(|(address, cluster)| (address.as_str(), *cluster))
@@ -524,7 +531,7 @@ impl Founding {
         let all = if planted(Bug::UnreachedAbsent) { nodes.len() } else { self.list.len() };
         let majority = self.majority_at.is_some_and(|at| self.now >= at);
         let needed = if majority { all / 2 + 1 } else { all };
-        let whole = nodes.len() == all;
+        let whole = nodes.len() == all && self.discovery.is_none();
         let ignored =
             self.announcements().filter(|of| of.cluster != 0 && planted(Bug::VetoIgnored)).count();
         let needed = needed.saturating_sub(ignored);

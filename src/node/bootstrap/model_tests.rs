@@ -13,7 +13,11 @@ use std::time::Duration;
 
 use crate::node::bootstrap::message::Announcement;
 use crate::node::bootstrap::{Founding, Outcome};
+use crate::node::io::Discovered;
 use crate::types::membership::{Genesis, Member, NodeId, Promise};
+
+/// The name by which nodes discover each other.
+const NAME: &str = "all:1";
 
 /// Is always connected and never says anything, so that everything is told to somebody.
 const LISTENER: NodeId = u64::MAX;
@@ -63,6 +67,9 @@ pub(super) enum Event {
     Wipe { low: bool },
     /// The time is over after which a majority may found.
     Late,
+    /// The name by which the nodes discover each other stands for these addresses here: a bit for
+    /// each [`slot`](Place::slot).
+    View(u32),
 }
 
 #[derive(Clone, Debug)]
@@ -87,6 +94,14 @@ pub(super) struct Place {
     index: usize,
     of: usize,
     majority: bool,
+    /// How many instances are expected, if they discover each other.
+    pub(super) expected: Option<usize>,
+    /// What it sees: 0 before the first look-up.
+    pub(super) view: u32,
+    /// How often that has changed.
+    pub(super) views: usize,
+    /// How often its address has changed.
+    moves: usize,
     pub(super) disk: Disk,
     pub(super) process: Process,
     /// All announcements that came from here, by former disks too.
@@ -114,11 +129,35 @@ impl Place {
         majority: bool,
         announcements: &mut Announcements,
     ) -> Place {
+        Place::start_at(index, of, majority, None, announcements)
+    }
+
+    /// One that discovers the others.
+    pub(super) fn discovering(
+        index: usize,
+        of: usize,
+        expected: usize,
+        announcements: &mut Announcements,
+    ) -> Place {
+        Place::start_at(index, of, false, Some(expected), announcements)
+    }
+
+    fn start_at(
+        index: usize,
+        of: usize,
+        majority: bool,
+        expected: Option<usize>,
+        announcements: &mut Announcements,
+    ) -> Place {
         let disk = Disk { id: 200 + index as NodeId, promise: Promise::default(), cluster: None };
         let mut place = Place {
             index,
             of,
             majority,
+            expected,
+            view: 0,
+            views: 0,
+            moves: 0,
             process: Process::Member,
             disk,
             sent: BTreeSet::new(),
@@ -133,12 +172,38 @@ impl Place {
         place
     }
 
+    /// The number of its address. An instance that discovers the others may come back at another one
+    /// when its disk is empty.
+    pub(super) fn slot(&self) -> usize {
+        self.index + self.of * self.moves
+    }
+
+    /// The numbers of all addresses that it has had.
+    pub(super) fn slots(&self) -> impl Iterator<Item = usize> + use<> {
+        (self.index..=self.slot()).step_by(self.of)
+    }
+
     fn member(&self) -> Member {
-        Member::new(self.disk.id, address(self.index))
+        Member::new(self.disk.id, address(self.slot()))
     }
 
     fn list(&self) -> Vec<String> {
-        (0..self.of).map(address).collect()
+        match self.expected {
+            Some(_) => vec![NAME.to_owned()],
+            None => (0..self.of).map(address).collect(),
+        }
+    }
+
+    /// What its look-ups have found, if there were any.
+    fn discovered(&self) -> Option<Discovered> {
+        let expected = self.expected.filter(|_| self.view != 0)?;
+        let shown = (0..u32::BITS as usize).filter(|slot| self.view & (1 << slot) != 0);
+        Some(Discovered {
+            name: NAME.to_owned(),
+            expected,
+            founds: true,
+            addresses: shown.map(address).collect(),
+        })
     }
 
     fn now(&self) -> Duration {
@@ -156,6 +221,9 @@ impl Place {
             seed,
             Duration::ZERO,
         );
+        if let Some(discovered) = self.discovered() {
+            founding.discovered(discovered);
+        }
         founding.connected(LISTENER);
         self.process = Process::Blank(Box::new(founding));
         self.step(announcements);
@@ -192,7 +260,7 @@ impl Place {
                 // Nobody who has it says so.
                 let other =
                     !founding.vetoes.is_empty() && known.all(|cluster| *cluster != genesis.cluster);
-                if other && blank.len() + 1 < self.of {
+                if other && (self.expected.is_some() || blank.len() + 1 < self.of) {
                     let vetoes = &founding.vetoes;
                     self.broken =
                         Some(format!("founds {:x} and knows of {vetoes:x?}", genesis.cluster));
@@ -246,12 +314,21 @@ impl Place {
             }
             (Event::Wipe { low }, _) => {
                 place.wipes += 1;
+                place.moves += usize::from(self.expected.is_some() && low);
+                place.view = 0;
                 let base = if low { 100 } else { 300 };
                 let id = base + place.index as u64 + 10 * place.wipes;
                 place.disk = Disk { id, promise: Promise::default(), cluster: None };
                 place.start(announcements);
             }
             (Event::Late, Process::Blank(_)) if self.majority && !self.late => place.late = true,
+            (Event::View(view), Process::Blank(_)) if self.view != view => {
+                place.view = view;
+                place.views += usize::from(self.view != 0);
+                let discovered = place.discovered()?;
+                let Process::Blank(founding) = &mut place.process else { return None };
+                founding.discovered(discovered);
+            }
             _ => return None,
         }
         place.step(announcements);
@@ -318,7 +395,9 @@ pub(super) fn check(places: &[&Place]) -> Result<(), String> {
         .filter_map(|place| place.genesis())
         .map(|genesis| (genesis.cluster, genesis))
         .collect();
-    if !majority && geneses.len() > 1 {
+    let expected = places.iter().find_map(|place| place.expected);
+    // With discovery, a disk with a cluster that can never act again keeps nobody from founding.
+    if !majority && expected.is_none() && geneses.len() > 1 {
         return Err(format!("disks hold founded clusters {:x?}", geneses.keys()));
     }
     let acting = geneses.values().filter(|genesis| {
@@ -339,6 +418,7 @@ pub(super) fn check(places: &[&Place]) -> Result<(), String> {
                 return Err(format!("{} founds a cluster of others", place.disk.id));
             }
             let most = if majority { place.of / 2 + 1 } else { place.of };
+            let most = expected.unwrap_or(most);
             if genesis.members.len() < most {
                 return Err(format!("a cluster of {} is founded", genesis.members.len()));
             }
@@ -357,6 +437,10 @@ pub(super) fn fair(places: &[&Place], announcements: &Announcements) -> Vec<(usi
             events.push((index, Event::Lose(gone)));
         }
         events.push((index, Event::Written));
+        if place.expected.is_some() {
+            let all = places.iter().fold(0, |all, place| all | 1 << place.slot());
+            events.push((index, Event::View(all)));
+        }
         for (other, peer) in places.iter().enumerate() {
             let current = announcements.of(peer.current).member.node == peer.disk.id;
             assert!(current, "an announcement is that of the present process");

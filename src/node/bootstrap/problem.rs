@@ -33,7 +33,16 @@ impl Founding {
             let announced: Vec<String> = clusters.iter().map(announced).collect();
             return Some(format!("peers are of different clusters: {}", announced.join(", ")));
         }
+        if self.remembered().is_none()
+            && let Some(reason) = self.undiscovered()
+        {
+            return Some(reason);
+        }
         if let Some(announcement) = self.other_list() {
+            let (address, theirs) = (&announcement.member.address, &announcement.list);
+            if let Some(reason) = self.differs(address, theirs) {
+                return Some(reason);
+            }
             return Some(format!(
                 "{} was given the peers {}, and this instance, {}, was given {}: give all \
                  instances the same list",
@@ -96,6 +105,13 @@ impl Founding {
                 .collect();
             if !gone.is_empty() {
                 let gone = gone.join(", ");
+                if self.discovery.is_some() {
+                    return format!(
+                        "a cluster was agreed upon with {gone}, which may have founded it: it must \
+                         come back; if it is gone for good and no instance is ready, give all \
+                         instances empty directories and start them again"
+                    );
+                }
                 return format!(
                     "a cluster was agreed upon with {gone}, which may have founded it: it must \
                      come back, or all of the peers {} must be there",

@@ -150,6 +150,70 @@ fn who_only_joins_may_have_another_list() {
     );
 }
 
+/// What the name shows, to a node that may found or only join.
+fn discovered(addresses_found: &[&str], founds: bool) -> Discovered {
+    let (name, addresses) = ("all:1".to_owned(), addresses(addresses_found));
+    Discovered { name, expected: 2, founds, addresses }
+}
+
+#[test]
+fn what_a_name_shows_is_the_list_once_it_is_enough() {
+    let mut one = blank(1, "a:1", &["all:1"]);
+    hear(&mut one, announcement(2, "b:1", &["a:1", "b:1"]));
+    for (shown, reason) in [
+        (&[][..], "the addresses of all:1 are not known yet, or change"),
+        (&["a:1"], "2 instances are expected, and all:1 has 1 addresses (a:1)"),
+        (&["b:1", "c:1"], "all:1 does not have the address of this instance, a:1, but b:1, c:1"),
+        (
+            &["a:1", "b:1", "c:1"],
+            "all:1 does not stand for the same instances everywhere: b:1 sees",
+        ),
+    ] {
+        one.discovered(discovered(shown, true));
+        assert!(one.step(Time::ZERO).write.is_none());
+        assert!(problem(&one).contains(reason), "{}", problem(&one));
+    }
+    // Its directory is damaged: it may have promised more than it can read.
+    one.discovered(discovered(&["b:1", "a:1"], false));
+    assert!(one.step(Time::ZERO).write.is_none());
+    assert!(problem(&one).contains("this instance only joins a cluster"), "{}", problem(&one));
+    one.discovered(discovered(&["b:1", "a:1"], true));
+    assert!(one.step(Time::ZERO).write.is_some());
+}
+
+/// Another instance at an address says nothing about the disk of the one that was there: it may have
+/// moved.
+#[test]
+fn what_was_pledged_or_vetoed_stands_among_instances_that_discover_each_other() {
+    let list = ["a:1", "b:1"];
+    let ballot = Ballot { round: 3, proposer: 9 };
+    let pledge = Pledge { ballot, genesis: genesis(5, &[(1, "a:1"), (9, "b:1")]) };
+    let promise = Promise { ballot, pledge: Some(pledge) };
+    let me = Member::new(1, "a:1");
+    let mut one = Founding::new(me, &addresses(&["all:1"]), 0, None, promise, 1, Time::ZERO);
+    one.discovered(discovered(&list, true));
+    let promised = Promise { ballot: Ballot { round: 4, proposer: 1 }, pledge: None };
+    hear(&mut one, Announcement { promise: promised, ..announcement(2, "b:1", &list) });
+    // It may propose again, and must not propose another cluster.
+    if let Some((number, promise)) = one.step(Time::ZERO).write {
+        assert_eq!(promise.pledge.unwrap().genesis.cluster, 5);
+        one.written(number);
+    }
+    let ballot = one.durable.ballot;
+    let promised = Promise { ballot, pledge: None };
+    hear(&mut one, Announcement { promise: promised, ..announcement(2, "b:1", &list) });
+    assert!(one.step(Time::ZERO).write.is_none());
+    assert!(problem(&one).contains("a cluster was agreed upon with b:1"), "{}", problem(&one));
+
+    let mut two = blank(1, "a:1", &["all:1"]);
+    two.discovered(discovered(&list, true));
+    two.take(9, Announcement { cluster: 5, ..announcement(9, "b:1", &[]) });
+    two.lost(9);
+    hear(&mut two, announcement(2, "b:1", &list));
+    assert!(two.step(Time::ZERO).write.is_none());
+    assert!(problem(&two).contains("b:1 belonged to the cluster"), "{}", problem(&two));
+}
+
 #[test]
 fn who_is_not_reached_is_named() {
     let mut one = blank(1, "a:1", &["a:1", "b:1", "c:1"]);

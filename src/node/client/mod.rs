@@ -362,7 +362,8 @@ impl Client {
             | Input::Rotten { .. }
             | Input::Expire { .. }
             | Input::Resign
-            | Input::Hindered(_) => {}
+            | Input::Hindered(_)
+            | Input::Discovered(_) => {}
             Input::Leave => self.stop(LEFT.to_owned()),
         }
     }

@@ -428,4 +428,11 @@ impl Network for EventLoop {
         self.incoming.disconnect_other_clusters(&mut self.context);
         self.outgoing.greet_again(&mut self.context);
     }
+    fn look_at(&mut self, addresses: Vec<String>) {
+        self.outgoing.look_at(&mut self.context, addresses);
+    }
+
+    fn listen(&mut self, listener: std::net::TcpListener) -> io::Result<()> {
+        self.incoming.listen(&mut self.context, listener)
+    }
 }

@@ -36,7 +36,7 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(500);
 
 #[derive(Debug)]
 pub(super) struct Incoming {
-    /// `None` for a client.
+    /// `None` for a client, and for a member that cannot listen yet.
     listener: Option<TcpListener>,
     /// Whether the listener may have connections waiting.
     acceptable: bool,
@@ -87,6 +87,19 @@ impl Incoming {
             refusals: Warnings::default(),
             failures: Warnings::default(),
         })
+    }
+
+    /// Accepts connections here from now on.
+    pub(super) fn listen(
+        &mut self,
+        context: &mut Context,
+        listener: std::net::TcpListener,
+    ) -> io::Result<()> {
+        listener.set_nonblocking(true)?;
+        let mut listener = TcpListener::from_std(listener);
+        context.registry.register(&mut listener, LISTENER, Interest::READABLE)?;
+        (self.listener, self.acceptable) = (Some(listener), true);
+        Ok(())
     }
 
     /// Closes this node's incoming connection.

@@ -17,6 +17,8 @@ pub(super) struct Seed {
     pub(super) peer: DialledPeer,
     /// The peer found or dialled there. While there is one, the seed rests.
     rests_for: Option<NodeId>,
+    /// Whether it is there from the start; others may give way.
+    stays: bool,
 }
 
 impl Outgoing {
@@ -24,9 +26,32 @@ impl Outgoing {
         for address in addresses {
             let place = self.seeds.len();
             let peer = DialledPeer::new(Target::Seed(place), address, context.now);
-            self.seeds.push(Seed { peer, rests_for: None });
+            self.seeds.push(Seed { peer, rests_for: None, stays: true });
         }
         self.set_seeking(context, true);
+    }
+
+    /// Dials these addresses too. They take the places of former ones that are not among them.
+    pub(super) fn look_at(&mut self, context: &mut Context, addresses: Vec<String>) {
+        for address in &addresses {
+            if self.seeds.iter().any(|seed| seed.peer.address == *address) {
+                continue;
+            }
+            let is_free = |seed: &Seed| !seed.stays && !addresses.contains(&seed.peer.address);
+            let place = self.seeds.iter().position(is_free).unwrap_or(self.seeds.len());
+            let peer = DialledPeer::new(Target::Seed(place), address.clone(), context.now);
+            let seed = Seed { peer, rests_for: None, stays: false };
+            match self.seeds.get_mut(place) {
+                Some(former) => {
+                    former.peer.disconnect(context);
+                    *former = seed;
+                }
+                None => self.seeds.push(seed),
+            }
+            if self.seeks && !self.may_rest(place) {
+                self.with(context, Target::Seed(place), DialledPeer::redial);
+            }
+        }
     }
 
     /// Dials the seeds, or lets them rest and leaves the peers that were found there and are not

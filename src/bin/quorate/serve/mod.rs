@@ -19,6 +19,9 @@ use tracing_subscriber::EnvFilter;
 /// Where clients connect, unless it is said.
 const ZOOKEEPER: &str = "127.0.0.1:2181";
 
+/// How long a member that leaves may take to hand over its vote. Kubernetes kills it after 30 seconds, unless it is set.
+const LEAVE_TIME: Duration = Duration::from_secs(20);
+
 /// The names of ZooKeeper's settings are taken, too. No setting requires another one here: those of a file are
 /// looked at one by one.
 #[derive(Debug, Args)]
@@ -27,13 +30,26 @@ pub(crate) struct Arguments {
     #[arg(long, env = "QUORATE_CONFIG")]
     config: Option<PathBuf>,
     /// All members that found the cluster: host:port, separated by commas. The same list everywhere.
-    #[arg(long, env = "QUORATE_PEERS", value_delimiter = ',', required = true)]
+    #[arg(long, env = "QUORATE_PEERS", value_delimiter = ',')]
     peers: Vec<String>,
-    /// Which of the peers this one is, if their names do not show it: host:port.
-    #[arg(long)]
+    /// In place of peers: a name with the addresses of all members, and their port: host:port.
+    #[arg(long, env = "QUORATE_DISCOVER", value_name = "NAME")]
+    discover: Option<String>,
+    /// How many members found the cluster if they discover each other: 2 to 64.
+    #[arg(long, env = "QUORATE_EXPECTED", value_name = "N", default_value_t = 3)]
+    expected: usize,
+    /// The address to listen on, if it is another one: host:port.
+    #[arg(long, env = "QUORATE_LISTEN")]
     listen: Option<String>,
+    /// Which of the peers this one is, if their names do not show it: host:port.
+    #[arg(long, env = "QUORATE_ADVERTISE")]
+    advertise: Option<String>,
+    /// Whether this member leaves the cluster for good when it is stopped, and does not come back with its data.
+    #[arg(long, env = "QUORATE_LEAVE", action = ArgAction::Set, num_args = 0..=1)]
+    #[arg(default_value = "no", default_missing_value = "yes", value_parser = BoolishValueParser::new())]
+    leave: bool,
     /// Where this member keeps its data.
-    #[arg(long, alias = "dataDir")]
+    #[arg(long, env = "QUORATE_DATA_DIR", alias = "dataDir")]
     data_dir: PathBuf,
     /// A file with the secret that the members share. Without it, or certificates, they must all be on this host.
     #[arg(long, env = "QUORATE_SECRET_FILE")]
@@ -103,8 +119,15 @@ pub(crate) fn run(arguments: Arguments) -> quorate::Result<&'static str> {
     let mut signals = Signals::new([SIGINT, SIGTERM]).map_err(system("signals"))?;
 
     let gateways = arguments.gateways()?;
-    let peers = arguments.peers.iter().map(|peer| peer.trim());
-    let coordinator = arguments.member()?.join(peers)?;
+    let member = arguments.member()?;
+    let coordinator = match &arguments.discover {
+        Some(_) if !arguments.peers.is_empty() => {
+            let reason = "the peers are listed or discovered: leave out peers or discover";
+            return Err(Error::InvalidSetting { setting: "discover", reason: reason.to_owned() });
+        }
+        Some(name) => member.discover(name, arguments.expected)?,
+        None => member.join(arguments.peers.iter().map(|peer| peer.trim()))?,
+    };
     let serve = |(address, gateway): (&str, GatewayBuilder)| gateway.serve(&coordinator, address);
     let gateways: Vec<Gateway> = gateways.into_iter().map(serve).collect::<quorate::Result<_>>()?;
     for gateway in &gateways {
@@ -117,6 +140,11 @@ pub(crate) fn run(arguments: Arguments) -> quorate::Result<&'static str> {
     drop(gateways);
     #[cfg(feature = "admin")]
     drop(admin);
+    if arguments.leave
+        && let Err(error) = coordinator.leave(LEAVE_TIME)
+    {
+        tracing::warn!(%error, "it is still a member: it could not leave in time");
+    }
     coordinator.close();
     Ok("stopped")
 }
@@ -148,6 +176,9 @@ impl Arguments {
             .container_check_interval(Duration::from_millis(self.container_check_interval));
         if let Some(address) = &self.listen {
             builder = builder.listen(address);
+        }
+        if let Some(address) = &self.advertise {
+            builder = builder.advertise(address);
         }
         builder = builder.audit(self.audit);
         if let Some(digest) = &self.super_digest {

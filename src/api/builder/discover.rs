@@ -1,0 +1,109 @@
+//! Joining the instances that one name stands for.
+
+use std::net::{SocketAddr, TcpListener};
+
+use crate::api::builder::{Builder, NAMES_WAIT, bind};
+use crate::api::coordinator::Coordinator;
+use crate::runtime::discovery::canonical;
+use crate::runtime::own_thread;
+use crate::transport::names::{self, LookUps};
+use crate::transport::peers::Peers;
+use crate::types::error::{Error, Result};
+
+/// How many instances may be expected: as many as a list may have.
+const EXPECTED_MAX: usize = 64;
+
+impl Builder {
+    /// Joins the cluster of the instances that `name` (`host:port`) stands for: a name with an
+    /// address for each of them, as that of a headless service in Kubernetes or of a service in
+    /// Docker compose. Use it where instances have no names of their own, as in a Deployment;
+    /// otherwise [`Builder::join`] with a list of names is better. `docs/kubernetes.md` has both.
+    ///
+    /// Returns at once. The name is looked up every second until there is a cluster. If any
+    /// instance found there belongs to a cluster, this one joins it. A cluster is founded when the
+    /// name shows at least `expected` addresses, this instance's own among them, and an instance
+    /// without a cluster answers at each of them and sees the same addresses. Set `expected`, from 2
+    /// to 64, to the number of instances that are started first, on all of them.
+    ///
+    /// Instances without data cannot know of a cluster that nobody shows them. So a second cluster,
+    /// without any of the first one's data, is founded if `expected` instances without data are
+    /// there while the name shows no member of the first and no member reaches them: most likely
+    /// because **all instances have lost their disks at once**. Then all data is lost, and fencing
+    /// tokens begin anew.
+    ///
+    /// The instance's own address is, unless [`Builder::advertise`] names it (an IP address and a
+    /// port): that of [`Builder::listen`], or the first address of the name that this host has, or
+    /// the one from which this host reaches others.
+    ///
+    /// ```no_run
+    /// use quorate::{Coordinator, Secret};
+    ///
+    /// let secret = std::env::var("QUORATE_SECRET").expect("the deployment sets it");
+    /// let coordinator = Coordinator::builder()
+    ///     .security(Secret::new(&secret)?)
+    ///     .data_dir("/var/lib/app/quorate")
+    ///     .discover("app:7400", 3)?;
+    /// # Ok::<(), quorate::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// As [`Builder::join`], and [`Error::InvalidSetting`] for another `expected`, and together with
+    /// [`Builder::found_with_majority_after`].
+    pub fn discover(self, name: impl AsRef<str>, expected: usize) -> Result<Coordinator> {
+        own_thread::check("joining a cluster")?;
+        self.validate()?;
+        let invalid = |setting, reason: &str| {
+            Err(Error::InvalidSetting { setting, reason: reason.to_owned() })
+        };
+        if !(2..=EXPECTED_MAX).contains(&expected) {
+            return invalid("expected", "it must be from 2 to 64: a single instance is listed");
+        }
+        if self.majority_after.is_some() {
+            let reason = "instances that discover each other are founded by all of them";
+            return invalid("found_with_majority_after", reason);
+        }
+        self.start(&Peers::parse([name])?, Some(expected))
+    }
+
+    /// As `bind`, for an instance that nobody has listed.
+    pub(super) fn bind_discovered(
+        &self,
+        peers: &Peers,
+        names: &mut LookUps,
+    ) -> Result<(String, Option<TcpListener>)> {
+        let name = peers.addresses().next().ok_or(Error::NoPeers)?;
+        let own = self.own_discovered(name, names)?.to_string();
+        let listener = bind(self.listen.as_deref().unwrap_or(&own), names)?;
+        Ok((own, listener))
+    }
+
+    fn own_discovered(&self, name: &str, names: &mut LookUps) -> Result<SocketAddr> {
+        if let Some(advertised) = &self.advertise {
+            return advertised.parse().map(|own| canonical(&own)).map_err(|_| Error::InvalidPeer {
+                peer: advertised.clone(),
+                reason: format!("it must be an IP address and a port, as those of {name}"),
+            });
+        }
+        let listen = self.listen.as_ref().and_then(|listen| listen.parse::<SocketAddr>().ok());
+        if let Some(listen) = listen.filter(|listen| !listen.ip().is_unspecified()) {
+            return Ok(canonical(&listen));
+        }
+        names.wait_for(Some(name), NAMES_WAIT);
+        let found = names.get(name).and_then(|answer| answer.as_deref().ok()).unwrap_or_default();
+        let mut own: Vec<SocketAddr> = found.iter().map(canonical).filter(names::is_own).collect();
+        // IPv4 first, so that instances with one address of each family choose the same family.
+        own.sort_unstable();
+        // Several instances of one host take one address each.
+        let is_free = |own: &&SocketAddr| self.listen.is_some() || TcpListener::bind(**own).is_ok();
+        if let Some(free) = own.iter().find(is_free).or(own.first()) {
+            return Ok(*free);
+        }
+        let port = name.rsplit_once(':').and_then(|(_, port)| port.parse().ok());
+        let outward = names::outward().zip(port).map(|(ip, port)| SocketAddr::new(ip, port));
+        outward.ok_or_else(|| Error::CannotListen {
+            address: name.to_owned(),
+            reason: "the address of this instance is not known: name it by Builder::advertise"
+                .to_owned(),
+        })
+    }
+}

@@ -1,0 +1,190 @@
+//! Instances that discover each other by one name, over TCP on loopback addresses.
+
+use std::path::Path;
+use std::time::Duration;
+
+use crate::api::builder::tests::{Names, PATIENCE, builder, free_port, waiting_for};
+use crate::runtime::clock::Clock;
+use crate::{Availability, Builder, Coordinator, Error};
+
+const IPS: [&str; 10] = [
+    "127.0.0.2",
+    "127.0.0.3",
+    "127.0.0.4",
+    "127.0.0.5",
+    "127.0.0.6",
+    "127.0.0.7",
+    "127.0.0.8",
+    "127.0.0.9",
+    "127.0.0.10",
+    "127.0.0.11",
+];
+
+/// The instances of a service, each with an address and an empty directory.
+struct Service {
+    dir: tempfile::TempDir,
+    port: u16,
+}
+
+impl Service {
+    fn new() -> Service {
+        Service { dir: tempfile::tempdir().unwrap(), port: free_port(&IPS) }
+    }
+
+    fn name(&self) -> String {
+        format!("app:{}", self.port)
+    }
+
+    fn instance(&self, place: usize, names: &Names) -> Builder {
+        let listen = format!("{}:{}", IPS[place], self.port);
+        builder(names.resolver(), &self.dir.path().join(IPS[place])).listen(listen)
+    }
+
+    fn start(&self, place: usize, names: &Names, expected: usize) -> Coordinator {
+        self.instance(place, names).discover(self.name(), expected).unwrap()
+    }
+
+    fn show(&self, names: &Names, places: &[usize]) {
+        let ips: Vec<&str> = places.iter().map(|place| IPS[*place]).collect();
+        names.set(&self.name(), self.port, &ips);
+    }
+}
+
+/// All of them are of one cluster.
+fn agree(instances: &[Coordinator]) -> String {
+    for instance in instances {
+        instance.wait_ready(PATIENCE).unwrap();
+    }
+    let clusters: Vec<String> =
+        instances.iter().map(|instance| instance.status().cluster.unwrap()).collect();
+    assert!(clusters.iter().all(|cluster| *cluster == clusters[0]), "{clusters:?}");
+    clusters[0].clone()
+}
+
+#[test]
+fn three_instances_found_one_cluster_in_every_order_of_start() {
+    for order in [[0, 1, 2], [0, 2, 1], [1, 0, 2], [1, 2, 0], [2, 0, 1], [2, 1, 0]] {
+        let service = Service::new();
+        let names = Names::default();
+        // The name is not there before the first of them, and shows those that have started.
+        let mut instances = vec![service.start(order[0], &names, 3)];
+        waiting_for(&instances[0], "the addresses of app:");
+        for started in 2..=3 {
+            service.show(&names, &order[..started - 1]);
+            if started == 3 {
+                waiting_for(&instances[0], "3 instances are expected, and app:");
+            }
+            instances.push(service.start(order[started - 1], &names, 3));
+        }
+        service.show(&names, &[0, 1, 2]);
+        agree(&instances);
+        let guard = instances[0].session().lock("/lock").unwrap().acquire().unwrap();
+        let other = instances[1].session().lock("/lock").unwrap();
+        assert!(other.try_acquire().unwrap().is_none());
+        drop(guard);
+    }
+}
+
+#[test]
+fn instances_that_see_different_ones_found_nothing() {
+    let service = Service::new();
+    let views = [[0, 1], [1, 2], [2, 0]].map(|view| {
+        let names = Names::default();
+        service.show(&names, &view);
+        names
+    });
+    let instances: Vec<Coordinator> =
+        (0..3).map(|place| service.start(place, &views[place], 2)).collect();
+    for instance in &instances {
+        waiting_for(instance, "does not stand for the same instances everywhere");
+        assert_eq!(instance.status().cluster, None);
+    }
+    views.iter().for_each(|names| service.show(names, &[2, 1, 0]));
+    agree(&instances);
+}
+
+/// Blank instances beyond those that were expected, and as many again, found no second cluster while
+/// the first one is out of reach.
+#[test]
+fn instances_that_come_later_wait_for_the_members() {
+    let service = Service::new();
+    let names = Names::default();
+    service.show(&names, &[0, 1, 2]);
+    let members: Vec<Coordinator> = (0..3).map(|place| service.start(place, &names, 3)).collect();
+    let cluster = agree(&members);
+    members.iter().for_each(Coordinator::close);
+    service.show(&names, &[0, 1, 2, 3, 4, 5]);
+    let later: Vec<Coordinator> = (3..6).map(|place| service.start(place, &names, 3)).collect();
+    for instance in &later {
+        waiting_for(instance, "it takes 6 of the peers");
+    }
+    let back: Vec<Coordinator> = (0..3).map(|place| service.start(place, &names, 3)).collect();
+    assert_eq!(agree(&back), cluster);
+    assert_eq!(agree(&later), cluster);
+    // Two more find all of them.
+    let blank: Vec<Coordinator> = (6..8).map(|place| service.start(place, &names, 3)).collect();
+    assert_eq!(agree(&blank), cluster);
+}
+
+#[test]
+fn a_service_grows_from_three_to_ten_and_back() {
+    let service = Service::new();
+    let names = Names::default();
+    service.show(&names, &[0, 1, 2]);
+    let mut instances: Vec<Coordinator> =
+        (0..3).map(|place| service.start(place, &names, 3)).collect();
+    let cluster = agree(&instances);
+    instances[0].session().create("/kept", b"data", crate::CreateMode::Persistent).unwrap();
+    service.show(&names, &[0, 1, 2, 3, 4, 5, 6, 7, 8, 9]);
+    instances.extend((3..10).map(|place| service.start(place, &names, 3)));
+    assert_eq!(agree(&instances), cluster);
+    // The first ones go: the data and the votes are with those that stay.
+    let stay = instances.split_off(7);
+    std::thread::scope(|scope| {
+        for instance in &instances {
+            let leave = move || instance.leave(PATIENCE).unwrap();
+            std::thread::Builder::new().spawn_scoped(scope, leave).unwrap();
+        }
+    });
+    service.show(&names, &[7, 8, 9]);
+    assert_eq!(agree(&stay), cluster);
+    let (clock, changes) = (Clock::real(), stay[0].availability_changes());
+    let until = clock.now() + PATIENCE;
+    loop {
+        match changes.recv_timeout(PATIENCE).expect("it becomes healthy") {
+            Availability::Healthy { .. } => break,
+            _ => continue,
+        }
+    }
+    while stay[0].status().members.len() > 3 {
+        stay[0].session().sync().unwrap();
+        assert!(clock.now() < until, "{}", stay[0].status());
+    }
+    assert_eq!(stay[2].session().get("/kept").unwrap().0.as_ref(), b"data");
+}
+
+/// The system's resolver, without names of the test's own.
+#[test]
+fn a_name_is_looked_up_by_the_system() {
+    let dir = tempfile::tempdir().unwrap();
+    let port = free_port(&["127.0.0.1"]);
+    let instance = Coordinator::builder().data_dir(dir.path());
+    let instance = instance.discover(format!("localhost:{port}"), 2).unwrap();
+    assert_eq!(instance.address(), format!("127.0.0.1:{port}"));
+    waiting_for(&instance, &format!("has 1 addresses (127.0.0.1:{port})"));
+}
+
+#[test]
+fn what_cannot_be_discovered_is_refused() {
+    let builder = || Coordinator::builder().data_dir(Path::new("never-made"));
+    for expected in [0, 1, 65] {
+        let error = builder().discover("app:7400", expected).unwrap_err();
+        assert!(matches!(error, Error::InvalidSetting { setting: "expected", .. }), "{error}");
+    }
+    let error = builder().found_with_majority_after(Duration::ZERO).discover("app:7400", 3);
+    let setting = "found_with_majority_after";
+    assert!(matches!(error, Err(Error::InvalidSetting { setting: of, .. }) if of == setting));
+    let error = builder().advertise("app-0:7400").discover("127.0.0.1:7400", 3).unwrap_err();
+    assert!(error.to_string().contains("an IP address and a port"), "{error}");
+    assert!(!Path::new("never-made").exists());
+}

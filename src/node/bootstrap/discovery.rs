@@ -1,0 +1,82 @@
+//! Founding a cluster with the instances that one name stands for, in place of a list of peers.
+//!
+//! The name's addresses are looked up again and again. While there are at least as many as are
+//! expected, this node's own among them, they are the list of [`Founding`], which changes with them.
+//! Nothing else is new: all that the name shows must be there, blank, and show the same list, before
+//! anybody promises anything.
+//!
+//! Two rules are stricter than for a list that a person wrote. There an address stands for one
+//! instance; here it may be given to another one, while the former lives on elsewhere. So that a
+//! blank node is at the address of another proves nothing:
+//!
+//! - A pledge is never given up. All members of its genesis must come back, or the nodes that have
+//!   pledged it must lose their disks, too. So a pledge is as good as a vote: of two geneses with a
+//!   common member that keeps its disk, at most one is chosen.
+//! - A veto is never forgotten while the process runs.
+//!
+//! What remains is a second founding by nodes none of which was a member of the first: as many as
+//! are expected, all blank, to none of whom the name shows a member, and none of which a member
+//! reaches. They cannot know better.
+
+use crate::node::bootstrap::Founding;
+use crate::node::bootstrap::message::{LIST_MAX, normal, normalised};
+use crate::node::io::Discovered;
+
+impl Founding {
+    /// From now on, the cluster is founded with the instances at these addresses.
+    pub(crate) fn discovered(&mut self, discovered: Discovered) {
+        let addresses = normalised(&discovered.addresses);
+        let is_enough = (discovered.expected..=LIST_MAX).contains(&addresses.len());
+        let list =
+            if discovered.founds && is_enough && addresses.contains(&normal(&self.me.address)) {
+                addresses
+            } else {
+                Vec::new()
+            };
+        self.discovery = Some(discovered);
+        if list != self.list {
+            self.list = list;
+            self.announce_again();
+        }
+    }
+
+    /// Why the name's addresses are no list to found a cluster with.
+    pub(super) fn undiscovered(&self) -> Option<String> {
+        let Discovered { name, expected, founds, addresses } =
+            self.discovery.as_ref().filter(|_| self.list.is_empty())?;
+        let (count, shown) = (addresses.len(), addresses.join(", "));
+        Some(if !founds {
+            format!("this instance only joins a cluster; {name} has the addresses {shown}")
+        } else if count == 0 {
+            format!("the addresses of {name} are not known yet, or change")
+        } else if count > LIST_MAX {
+            format!(
+                "{name} has {count} addresses, and {LIST_MAX} instances can found a cluster at most"
+            )
+        } else if count < *expected {
+            format!("{expected} instances are expected, and {name} has {count} addresses ({shown})")
+        } else {
+            format!(
+                "{name} does not have the address of this instance, {}, but {shown}: if that lasts, \
+                 name this instance's own by Builder::advertise",
+                self.me.address
+            )
+        })
+    }
+
+    /// How two lists come to differ.
+    pub(super) fn differs(&self, address: &str, theirs: &[String]) -> Option<String> {
+        let Discovered { name, .. } = self.discovery.as_ref()?;
+        let shown = |list: &[String]| match list {
+            [] => "too few addresses, or none that last".to_owned(),
+            list => list.join(", "),
+        };
+        Some(format!(
+            "{name} does not stand for the same instances everywhere: {address} sees {}, and this \
+             instance, {}, sees {}",
+            shown(theirs),
+            self.me.address,
+            shown(&self.list),
+        ))
+    }
+}

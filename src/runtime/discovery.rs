@@ -1,0 +1,112 @@
+//! Looks up the name by which instances discover each other, until there is a cluster.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use crossbeam_channel::{Receiver, TryRecvError};
+
+use crate::node::io::{Discovered, Time};
+use crate::runtime::naming::LOOK;
+use crate::transport::names::{Answer, LookUps, Resolver};
+
+/// The pause between two look-ups.
+const PAUSE: Duration = Duration::from_secs(1);
+
+/// What an instance is to discover.
+#[derive(Debug)]
+pub(crate) struct Wanted {
+    /// The name, with its port.
+    pub(crate) name: String,
+    /// How many instances it takes to found a cluster.
+    pub(crate) expected: usize,
+    /// Whether it may found one.
+    pub(crate) founds: bool,
+    /// The address of this instance. Only addresses of the same family count: an instance may have
+    /// one of each.
+    pub(crate) own: SocketAddr,
+}
+
+/// A new look-up starts only after the last one is answered. Addresses count for founding once two
+/// look-ups in a row have found the same: while instances start, a name shows some of them at first.
+#[derive(Debug)]
+pub(crate) struct Discovery {
+    wanted: Wanted,
+    resolver: Resolver,
+    /// The answer to the look-up in progress.
+    answers: Receiver<(String, Answer)>,
+    /// The time of the next look-up, if none is in progress.
+    next_at: Option<Time>,
+    /// What the last look-up has found.
+    last: Vec<String>,
+    /// What was last reported to the node.
+    reported: Option<Discovered>,
+}
+
+impl Discovery {
+    pub(crate) fn new(wanted: Wanted, resolver: Resolver) -> Discovery {
+        let answers = LookUps::start(&resolver, [wanted.name.as_str()]).answers();
+        Discovery { wanted, resolver, answers, next_at: None, last: Vec::new(), reported: None }
+    }
+
+    /// When to continue at the latest. Answers do not wake the thread.
+    pub(crate) fn pause(&self, now: Time) -> Duration {
+        self.next_at.map_or(LOOK, |at| at.saturating_sub(now))
+    }
+
+    /// Takes an answer that has arrived, and looks the name up again when it is time. Returns what
+    /// is found for the node, if that has changed.
+    pub(crate) fn go_on(&mut self, now: Time) -> Option<Discovered> {
+        if self.next_at.is_some_and(|at| at <= now) {
+            self.next_at = None;
+            self.answers = LookUps::start(&self.resolver, [self.wanted.name.as_str()]).answers();
+        }
+        if self.next_at.is_some() {
+            return None;
+        }
+        let is_settled = match self.answers.try_recv() {
+            Err(TryRecvError::Empty) => return None,
+            Ok((_, Ok(found))) => {
+                let found = self.of_own_family(&found);
+                let before = std::mem::replace(&mut self.last, found);
+                before == self.last
+            }
+            // The former addresses may still be right, and continue to count.
+            Ok((_, Err(reason))) => {
+                tracing::debug!(reason, "the other instances cannot be discovered for now");
+                self.reported.as_ref().is_some_and(|reported| !reported.addresses.is_empty())
+            }
+            // The look-up could not be started.
+            Err(TryRecvError::Disconnected) => false,
+        };
+        self.next_at = Some(now + PAUSE);
+        let Wanted { name, expected, founds, .. } = &self.wanted;
+        let addresses = if is_settled { self.last.clone() } else { Vec::new() };
+        let (name, expected, founds) = (name.clone(), *expected, *founds);
+        let found = Discovered { name, expected, founds, addresses };
+        if self.reported.as_ref() == Some(&found) {
+            return None;
+        }
+        self.reported = Some(found.clone());
+        Some(found)
+    }
+
+    /// Where others may be, as the last look-up has found.
+    pub(crate) fn others(&self) -> Vec<String> {
+        let own = self.wanted.own.to_string();
+        self.last.iter().filter(|address| **address != own).cloned().collect()
+    }
+
+    fn of_own_family(&self, found: &[SocketAddr]) -> Vec<String> {
+        let found = found.iter().map(canonical);
+        let of_family = found.filter(|address| address.is_ipv4() == self.wanted.own.is_ipv4());
+        let mut addresses: Vec<String> = of_family.map(|address| address.to_string()).collect();
+        addresses.sort_unstable();
+        addresses.dedup();
+        addresses
+    }
+}
+
+/// The same address, written in one way.
+pub(crate) fn canonical(address: &SocketAddr) -> SocketAddr {
+    SocketAddr::new(address.ip().to_canonical(), address.port())
+}

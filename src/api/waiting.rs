@@ -36,12 +36,40 @@ impl Builder {
         peers: impl IntoIterator<Item = P>,
     ) -> Result<Coordinator> {
         let peers: Vec<String> = peers.into_iter().map(|peer| peer.as_ref().to_owned()).collect();
-        // Before the task has it, whose future may have been dropped.
-        let by_task = |joined: &Coordinator| {
-            joined.shared().joined_by_task.store(true, Ordering::Relaxed);
-        };
-        offload(move || self.join(peers).inspect(by_task)).await?
+        joined_by_task(move || self.join(peers)).await
     }
+
+    /// As [`Builder::discover`], in the same way as [`Builder::join_async`].
+    ///
+    /// # Errors
+    /// As [`Builder::discover`].
+    ///
+    /// ```
+    /// # async fn example(secret: quorate::Secret) -> quorate::Result<()> {
+    /// let builder = quorate::Coordinator::builder().security(secret);
+    /// let coordinator = builder.discover_async("app:7400", 3).await?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub async fn discover_async(
+        self,
+        name: impl AsRef<str>,
+        expected: usize,
+    ) -> Result<Coordinator> {
+        let name = name.as_ref().to_owned();
+        joined_by_task(move || self.discover(name, expected)).await
+    }
+}
+
+/// Joins on a thread of its own, for a task.
+async fn joined_by_task(
+    join: impl FnOnce() -> Result<Coordinator> + Send + 'static,
+) -> Result<Coordinator> {
+    // Before the task has it, whose future may have been dropped.
+    let by_task = |joined: &Coordinator| {
+        joined.shared().joined_by_task.store(true, Ordering::Relaxed);
+    };
+    offload(move || join().inspect(by_task)).await?
 }
 
 /// Gives up a resumption whose answer nobody waits for.

@@ -48,7 +48,7 @@ fn main() -> Result<()> {
     cluster.isolate(0);
     cluster.advance(PATIENCE);
     let new = latch(1)?.campaign()?;
-    assert!(!old.is_leading() && new.token() > old.token());
+    assert!(!old.is_leading() && new.fencing_token() > old.fencing_token());
     new.multi().set("/plan", "by host-1").commit()?;
     session.sync()?;
     println!("{} leads", latch(2)?.leader()?.expect("there is one").name());

@@ -17,7 +17,7 @@ fn serve(coordinator: &Coordinator, name: &'static str) -> Result<[Supervised; 2
     })?;
     let election = coordinator.supervise(move |session| {
         LeaderSelector::new(&session, "/leader", name)?.run(|leadership| {
-            println!("{name} leads with token {}", leadership.token());
+            println!("{name} leads with token {}", leadership.fencing_token());
             leadership.wait_lost();
             println!("{name} leads no more");
             ControlFlow::Continue(())

@@ -232,7 +232,7 @@ fn futures_may_go_from_thread_to_thread() {
         let name = String::new();
         is_send(selector.run_async(|leadership| {
             let name = &name;
-            async move { std::ops::ControlFlow::Break((leadership.token(), name.len())) }
+            async move { std::ops::ControlFlow::Break((leadership.fencing_token(), name.len())) }
         }));
         is_send(async {
             let membership = group.join_async(&name, b"").await?;

@@ -57,7 +57,7 @@ fn worker() {
                 let latch = LeaderLatch::new(&session, "/election", &name).unwrap();
                 println!("@campaigns");
                 let leadership = latch.campaign().unwrap();
-                println!("@leads {}", leadership.token());
+                println!("@leads {}", leadership.fencing_token());
                 leadership.wait_lost();
                 println!("@led {}", leadership.is_leading());
             }
@@ -67,7 +67,7 @@ fn worker() {
                 loop {
                     let leader = changes.recv().unwrap();
                     match leader {
-                        Some(leader) => println!("@observed {}", leader.token),
+                        Some(leader) => println!("@observed {}", leader.fencing_token),
                         None => println!("@nobody"),
                     }
                 }

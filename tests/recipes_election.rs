@@ -40,9 +40,12 @@ fn one_leads_at_a_time_in_order_and_tokens_only_grow() {
                     let leadership = latch.campaign().unwrap();
                     assert!(!busy.swap(true, Ordering::SeqCst), "two leaders");
                     assert!(leadership.is_leading());
-                    assert!(leadership.token() > last.swap(leadership.token(), Ordering::SeqCst));
+                    assert!(
+                        leadership.fencing_token()
+                            > last.swap(leadership.fencing_token(), Ordering::SeqCst)
+                    );
                     busy.store(false, Ordering::SeqCst);
-                    if leadership.token().is_multiple_of(2) {
+                    if leadership.fencing_token().is_multiple_of(2) {
                         leadership.resign().unwrap();
                     }
                 }
@@ -69,7 +72,7 @@ fn candidates_are_told_in_their_order_with_their_ids() {
         let candidates = first.candidates().unwrap();
         assert_eq!(names(&candidates), ["zero", "node 2", "node 1"]);
         assert_eq!(first.leader().unwrap().as_ref(), candidates.first());
-        assert_eq!(candidates[0].token, leadership.token());
+        assert_eq!(candidates[0].fencing_token, leadership.fencing_token());
         assert_eq!(candidates[1].session, Some(cluster.node(2).session().id()));
         leadership.resign().unwrap();
     });
@@ -96,7 +99,7 @@ fn a_leader_cut_off_knows_it_before_another_leads_and_writes_nothing_more() {
         cluster.advance(LONG);
         let (old_leads, new) = new.join().unwrap();
         assert!(!old_leads, "two leaders");
-        assert!(new.is_leading() && new.token() > old.token());
+        assert!(new.is_leading() && new.fencing_token() > old.fencing_token());
         assert_eq!(old.wait_lost(), LockLost::SessionOver);
         assert!(old.multi().set("/state", b"old").commit().is_err());
         new.multi().set("/state", b"new").commit().unwrap();
@@ -190,7 +193,7 @@ fn an_observer_is_told_each_leader_once_and_the_last_for_sure() {
     let mut leadership = latches[0].campaign().unwrap();
     for turn in 1..10 {
         let leader = changes.recv().unwrap().expect("somebody leads");
-        assert_eq!(leader.token, leadership.token());
+        assert_eq!(leader.fencing_token, leadership.fencing_token());
         let before = leadership;
         leadership = std::thread::scope(|scope| {
             let next = scope.spawn(|| latches[turn % 3].campaign().unwrap());
@@ -210,14 +213,17 @@ fn an_observer_is_told_each_leader_once_and_the_last_for_sure() {
     }
     cluster.node(2).session().sync().unwrap();
     let leader = changes.recv().unwrap().expect("somebody leads");
-    assert_eq!(leader.token, leadership.token());
+    assert_eq!(leader.fencing_token, leadership.fencing_token());
     assert_eq!(changes.recv_timeout(Duration::ZERO), Ok(None), "once");
     // The election's znode may be deleted, too.
     leadership.resign().unwrap();
     cluster.node(0).session().delete("/app/leader").unwrap();
     assert_eq!(changes.recv(), Ok(None));
     let leadership = latches[1].campaign().unwrap();
-    assert_eq!(changes.recv().unwrap().map(|leader| leader.token), Some(leadership.token()));
+    assert_eq!(
+        changes.recv().unwrap().map(|leader| leader.fencing_token),
+        Some(leadership.fencing_token())
+    );
     cluster.expire(&cluster.node(2).session());
     drop(leadership);
     assert!(changes.recv().unwrap_err().is_session_lost());
@@ -231,7 +237,10 @@ fn an_observer_that_was_cut_off_is_told_who_leads_by_then() {
     let leadership = one.campaign().unwrap();
     let mut changes = latch(&cluster, 2, "").observe();
     cluster.node(2).session().sync().unwrap();
-    assert_eq!(changes.recv().unwrap().map(|leader| leader.token), Some(leadership.token()));
+    assert_eq!(
+        changes.recv().unwrap().map(|leader| leader.fencing_token),
+        Some(leadership.fencing_token())
+    );
     cluster.isolate(2);
     let mut leadership = Some(leadership);
     for _ in 0..5 {
@@ -241,8 +250,8 @@ fn an_observer_that_was_cut_off_is_told_who_leads_by_then() {
     assert_eq!(changes.recv_timeout(Duration::ZERO), Ok(None));
     cluster.heal();
     cluster.node(2).session().sync().unwrap();
-    let token = leadership.as_ref().map(|leadership| leadership.token());
-    assert_eq!(changes.recv().unwrap().map(|leader| leader.token), token);
+    let token = leadership.as_ref().map(|leadership| leadership.fencing_token());
+    assert_eq!(changes.recv().unwrap().map(|leader| leader.fencing_token), token);
 }
 
 #[test]

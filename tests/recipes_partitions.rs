@@ -141,7 +141,7 @@ fn one_selector_runs_at_a_time() {
     storm(&cluster, 60, |session, thread| {
         let selector = LeaderSelector::new(session, "/leader", format!("{thread}")).unwrap();
         let led = selector.run(|leadership| {
-            let token = leadership.token();
+            let token = leadership.fencing_token();
             ControlFlow::Break(tokens.hold(&[("/leader", token)], || leadership.is_leading()))
         });
         led.unwrap_or(false)

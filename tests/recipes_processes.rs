@@ -34,7 +34,7 @@ fn worker() {
             "lead" => {
                 let selector = LeaderSelector::new(&session, "/selector", "victim").unwrap();
                 let led = selector.run(|leadership| {
-                    println!("@leads {}", leadership.token());
+                    println!("@leads {}", leadership.fencing_token());
                     leadership.wait_lost();
                     ControlFlow::<()>::Continue(())
                 });
@@ -125,7 +125,7 @@ fn a_killed_member_is_gone_for_all_and_is_another_when_it_comes_back() {
         let selector = LeaderSelector::new(&nodes[1].session(), "/selector", "survivor").unwrap();
         let latch = selector.latch().clone();
         let leading = scope.spawn(move || {
-            selector.run(|leadership| ControlFlow::Break(leadership.token())).unwrap()
+            selector.run(|leadership| ControlFlow::Break(leadership.fencing_token())).unwrap()
         });
         while latch.candidates().unwrap().len() < 2 {
             let watch = nodes[1].session().children_and_watch("/selector").unwrap().1;

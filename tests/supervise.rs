@@ -89,7 +89,7 @@ fn an_election_and_a_watch_in_tasks_come_back_after_each_loss() {
             let selector = LeaderSelector::new(&session, "/leader", "zero")?;
             let terms = &terms;
             let lead = selector.run_async(|leadership| async move {
-                terms.send(leadership.token()).unwrap();
+                terms.send(leadership.fencing_token()).unwrap();
                 pending().await
             });
             lead.await

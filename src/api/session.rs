@@ -2,6 +2,7 @@
 
 mod detach;
 mod discard;
+mod parents;
 mod reads;
 
 use std::sync::Arc;

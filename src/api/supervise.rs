@@ -291,7 +291,7 @@ impl Coordinator {
     ///     let selector = LeaderSelector::new(&session, "/leader", "me")?;
     ///     // It ends with its session only.
     ///     selector.run_async(|leadership| async move {
-    ///         println!("leads with token {}", leadership.token());
+    ///         println!("leads with token {}", leadership.fencing_token());
     ///         work().await;
     ///         ControlFlow::<()>::Continue(())
     ///     }).await?;

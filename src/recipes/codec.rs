@@ -4,7 +4,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 /// Encodes values as a znode's data and decodes them. Implement it to use a
-/// [`Config`](crate::recipes::Config) with a format of your own, such as JSON.
+/// [`Config`](crate::recipes::Config) with a format of your own.
 ///
 /// ```
 /// use quorate::{recipes::{Codec, Config}, testing::Cluster};
@@ -66,6 +66,45 @@ impl<T: Serialize + DeserializeOwned> Codec<T> for Postcard {
     }
 }
 
+/// JSON (RFC 8259), for all types that [`serde`] can serialise. With the feature `json`.
+///
+/// People can read and edit it, `quorate get` and `quorate set` included. A type in use may get new fields
+/// (with `#[serde(default)]`): instances with the former type ignore them, but drop them when they write.
+/// Maps whose keys are no strings, and NaN, cannot be encoded.
+///
+/// ```
+/// use quorate::{CreateMode, recipes::{Config, Json}, testing::Cluster};
+/// use serde::{Deserialize, Serialize};
+///
+/// #[derive(Debug, PartialEq, Serialize, Deserialize)]
+/// struct Limits {
+///     connections: u32,
+///     #[serde(default)]
+///     banner: String,
+/// }
+///
+/// let session = Cluster::new(1).node(0).session();
+/// session.create("/limits", br#"{ "connections": 20 }"#, CreateMode::Persistent)?;
+/// let limits = Config::<Limits, Json>::with_codec(&session, "/limits")?;
+/// let read = limits.get()?.expect("it is there");
+/// assert_eq!(read.value, Limits { connections: 20, banner: String::new() });
+/// # Ok::<(), quorate::Error>(())
+/// ```
+#[cfg(feature = "json")]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Json;
+
+#[cfg(feature = "json")]
+impl<T: Serialize + DeserializeOwned> Codec<T> for Json {
+    fn encode(value: &T) -> Result<Vec<u8>, String> {
+        serde_json::to_vec(value).map_err(|error| error.to_string())
+    }
+
+    fn decode(data: &[u8]) -> Result<T, String> {
+        serde_json::from_slice(data).map_err(|error| error.to_string())
+    }
+}
+
 /// Bytes, without any encoding.
 ///
 /// ```
@@ -107,6 +146,20 @@ mod tests {
         for data in [&b""[..], b"\0", b"\xff\xfe"] {
             assert_eq!(Raw::decode(data).and_then(|value| Raw::encode(&value)), Ok(data.to_vec()));
         }
+    }
+
+    #[cfg(feature = "json")]
+    #[test]
+    fn json_is_all_of_a_value_and_nests_within_bounds() {
+        let value = (Some("text".to_owned()), vec![1u64, u64::MAX], -1i8);
+        let data = Json::encode(&value).unwrap();
+        assert_eq!(data, br#"["text",[1,18446744073709551615],-1]"#);
+        let decode =
+            |data: &[u8]| -> Result<(Option<String>, Vec<u64>, i8), String> { Json::decode(data) };
+        assert_eq!(decode(&data), Ok(value));
+        assert!(decode(&[&data[..], b" x"].concat()).is_err());
+        let deep: Result<serde_json::Value, String> = Json::decode(&vec![b'['; 1 << 20]);
+        assert!(deep.unwrap_err().contains("recursion limit"));
     }
 
     #[test]

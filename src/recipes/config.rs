@@ -41,7 +41,7 @@ pub struct Versioned<T> {
 /// A typed value that all instances share and can follow, such as configuration.
 ///
 /// It is one znode, whose data is the value encoded by the [`Codec`] `C`: [`Postcard`] by default,
-/// [`Raw`](crate::recipes::Raw) for bytes, or one of your own. A value may have up to 1 MiB.
+/// `Json` with the feature `json`, [`Raw`](crate::recipes::Raw) for bytes, or one of your own. A value may have up to 1 MiB.
 ///
 /// A change is one write to the cluster, done exactly once. There is no lock, so a participant that
 /// stalls during an update delays nobody. Reading is free: this instance has the value. Missing

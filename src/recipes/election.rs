@@ -55,10 +55,10 @@ fn predecessor(at: usize) -> Option<usize> {
 /// assert!(leadership.is_leading());
 /// assert!(two.try_campaign()?.is_none());
 /// let leader = two.leader()?.expect("somebody leads");
-/// assert_eq!((&leader.id[..], leader.token), (&b"one"[..], leadership.token()));
+/// assert_eq!((&leader.id[..], leader.fencing_token), (&b"one"[..], leadership.fencing_token()));
 ///
 /// leadership.resign()?;
-/// assert!(two.campaign()?.token() > leader.token);
+/// assert!(two.campaign()?.fencing_token() > leader.fencing_token);
 /// # Ok::<(), quorate::Error>(())
 /// ```
 #[derive(Clone, Debug)]
@@ -86,9 +86,9 @@ pub struct LeaderLatch {
 pub struct Candidate {
     /// Its id: the data of its znode.
     pub id: Arc<[u8]>,
-    /// The zxid that created its znode, which is its [`Leadership::token`] once it leads. No two
+    /// The zxid that created its znode, which is its [`Leadership::fencing_token`] once it leads. No two
     /// candidates ever have the same.
-    pub token: Zxid,
+    pub fencing_token: Zxid,
     /// The path of its znode, which no other candidate ever has.
     pub path: String,
     /// Its session. (`None` only if somebody created the znode by hand.)
@@ -164,7 +164,7 @@ impl LeaderLatch {
     /// ```
     /// # async fn example(latch: &quorate::recipes::LeaderLatch) -> quorate::Result<()> {
     /// if let Some(leadership) = latch.try_campaign_async().await? {
-    ///     println!("leads with token {}", leadership.token());
+    ///     println!("leads with token {}", leadership.fencing_token());
     /// }
     /// # Ok(())
     /// # }
@@ -271,7 +271,7 @@ impl LeaderLatch {
     /// let session = cluster.node(0).session();
     /// let leadership = LeaderLatch::new(&session, "/leader", "zero")?.campaign()?;
     /// let leader = changes.recv()?.expect("somebody leads");
-    /// assert_eq!((leader.name(), leader.token), ("zero".into(), leadership.token()));
+    /// assert_eq!((leader.name(), leader.fencing_token), ("zero".into(), leadership.fencing_token()));
     /// leadership.resign()?;
     /// assert_eq!(changes.recv()?, None);
     /// # Ok::<(), quorate::Error>(())
@@ -283,8 +283,8 @@ impl LeaderLatch {
 
 fn candidate(snapshot: &Snapshot, contender: &ListedContender) -> Result<Candidate> {
     let (id, stat) = snapshot.get(&contender.path)?;
-    let (token, session) = (stat.czxid, stat.ephemeral_owner);
-    Ok(Candidate { id, token, path: contender.path.clone(), session })
+    let (fencing_token, session) = (stat.czxid, stat.ephemeral_owner);
+    Ok(Candidate { id, fencing_token, path: contender.path.clone(), session })
 }
 
 /// The changes of the leader: see [`LeaderLatch::observe`].
@@ -306,7 +306,7 @@ fn candidate(snapshot: &Snapshot, contender: &ListedContender) -> Result<Candida
 /// let latch = LeaderLatch::new(&session, "/leader", "me")?;
 /// let leadership = latch.campaign()?;
 /// let mut changes = latch.observe();
-/// assert_eq!(changes.recv()?.map(|leader| leader.token), Some(leadership.token()));
+/// assert_eq!(changes.recv()?.map(|leader| leader.fencing_token), Some(leadership.fencing_token()));
 /// assert_eq!(changes.recv_timeout(Duration::from_millis(1))?, None, "nothing has changed");
 /// # Ok::<(), quorate::Error>(())
 /// ```
@@ -348,7 +348,7 @@ impl LeaderChanges {
     }
 
     fn is_news(&mut self, leader: Option<&Candidate>) -> bool {
-        let token = leader.map(|leader| leader.token);
+        let token = leader.map(|leader| leader.fencing_token);
         let before = self.reported.replace(token);
         before.is_none_or(|reported| {
             let again = strikes(Bug::LeaderToldAgain, 3);
@@ -385,7 +385,7 @@ impl LeaderChanges {
     ///         recv(other) -> _ => {}
     ///     }
     /// };
-    /// assert_eq!(leader.expect("somebody leads").token, leadership.token());
+    /// assert_eq!(leader.expect("somebody leads").fencing_token, leadership.fencing_token());
     /// # Ok::<(), quorate::Error>(())
     /// ```
     ///
@@ -488,7 +488,7 @@ impl Leadership {
     /// A number that increases with each later leader: the zxid that created the candidate's znode.
     /// A resource outside the cluster that refuses numbers smaller than the largest it has seen is
     /// safe from leaders that have not yet noticed that they no longer lead.
-    pub fn token(&self) -> Zxid {
+    pub fn fencing_token(&self) -> Zxid {
         self.hold.token()
     }
 

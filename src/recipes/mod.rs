@@ -81,6 +81,8 @@ mod two_phase;
 
 pub use barrier::Barrier;
 pub use cache::{Cache, Change, Entry};
+#[cfg(feature = "json")]
+pub use codec::Json;
 pub use codec::{Codec, Postcard, Raw};
 pub use config::{Config, ConfigUpdate, ConfigWatch, Versioned};
 pub use contended::{Contended, Contending, contended, contended_async};

@@ -35,7 +35,7 @@ use crate::types::error::{Error, Result};
 /// let token = selector.run(|leadership| {
 ///     assert!(leadership.is_leading());
 ///     terms += 1;
-///     if terms < 3 { ControlFlow::Continue(()) } else { ControlFlow::Break(leadership.token()) }
+///     if terms < 3 { ControlFlow::Continue(()) } else { ControlFlow::Break(leadership.fencing_token()) }
 /// })?;
 /// assert_eq!(terms, 3);
 /// assert!(selector.latch().leader()?.is_none(), "it has resigned");
@@ -118,7 +118,7 @@ impl LeaderSelector {
     ///         let run = self.selector.run_async(|leadership| {
     ///             let greeting = &greeting;
     ///             async move {
-    ///                 println!("{greeting}, with token {}", leadership.token());
+    ///                 println!("{greeting}, with token {}", leadership.fencing_token());
     ///                 self.work().await;
     ///                 ControlFlow::Break(())
     ///             }

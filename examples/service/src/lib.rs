@@ -16,6 +16,9 @@ use quorate::{Coordinator, CreateMode, Error, Result, Session};
 use serde::{Deserialize, Serialize};
 use tokio::time::sleep;
 
+/// As JSON, so that `quorate set /service/limits` can change them, too.
+type Limited = Config<Limits, quorate::recipes::Json>;
+
 const RESULTS: &str = "/service/results";
 const TICKS: &str = "/service/ticks";
 
@@ -95,14 +98,14 @@ impl App {
     /// While this instance leads, it counts ticks, with a fenced write: two instances never both count.
     async fn lead(&self, session: &Session) -> Result<()> {
         let selector = LeaderSelector::new(session, "/service/leader", &self.name)?;
-        let limits = Config::<Limits>::new(session, "/service/limits")?;
+        let limits = Limited::with_codec(session, "/service/limits")?;
         selector
             .run_async(|leadership| {
                 let limits = &limits;
                 async move {
                     tracing::info!(name = self.name, "leads");
                     loop {
-                        let tick = leadership.token().to_string();
+                        let tick = leadership.fencing_token().to_string();
                         let counted = leadership.multi().set(TICKS, tick).submit().await;
                         let limits = limits.get_async().await.ok().flatten();
                         if let Err(error) = counted {
@@ -137,8 +140,8 @@ impl App {
     async fn prepare(&self) -> Result<()> {
         let session = self.coordinator.session();
         let session = session.nonblocking();
-        for path in ["/service", RESULTS, TICKS] {
-            match session.create(path, b"", CreateMode::Persistent).await {
+        for path in [RESULTS, TICKS] {
+            match session.create_with_parents(path, b"", CreateMode::Persistent).await {
                 Ok(_) | Err(Error::NodeExists { .. }) => {}
                 Err(error) => return Err(error),
             }
@@ -163,7 +166,7 @@ fn failed(error: Error) -> (StatusCode, String) {
 /// A job that is sent twice, with the same id, is done once.
 async fn add_job(State(app): State<App>, Path(id): Path<String>, job: Bytes) -> Answer<StatusCode> {
     let session = app.coordinator.session();
-    let limits = Config::<Limits>::new(&session, "/service/limits").map_err(failed)?;
+    let limits = Limited::with_codec(&session, "/service/limits").map_err(failed)?;
     let limits = limits.get_async().await.map_err(failed)?.map(|limits| limits.value);
     if job.len() > limits.unwrap_or_default().job_bytes {
         return Err((StatusCode::PAYLOAD_TOO_LARGE, "the job is too long".to_owned()));
@@ -184,13 +187,13 @@ async fn result(State(app): State<App>, Path(id): Path<String>) -> Answer<Vec<u8
 
 async fn limits(State(app): State<App>) -> Answer<Json<Limits>> {
     let limits =
-        Config::<Limits>::new(&app.coordinator.session(), "/service/limits").map_err(failed)?;
+        Limited::with_codec(&app.coordinator.session(), "/service/limits").map_err(failed)?;
     Ok(Json(limits.get_async().await.map_err(failed)?.map(|of| of.value).unwrap_or_default()))
 }
 
 async fn set_limits(State(app): State<App>, Json(new): Json<Limits>) -> Answer<StatusCode> {
     let limits =
-        Config::<Limits>::new(&app.coordinator.session(), "/service/limits").map_err(failed)?;
+        Limited::with_codec(&app.coordinator.session(), "/service/limits").map_err(failed)?;
     limits.set_async(&new).await.map_err(failed)?;
     Ok(StatusCode::NO_CONTENT)
 }

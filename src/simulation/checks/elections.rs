@@ -31,7 +31,7 @@ impl Elections {
         if !self.fair_clocks {
             return Ok(());
         }
-        let token = leadership.token();
+        let token = leadership.fencing_token();
         if !excused(session) && leadership.is_leading() {
             require(token > self.token, "elections: tokens grow", || {
                 format!("token {} has led, and now {token} does", self.token)

@@ -50,11 +50,11 @@ async fn campaign(client: &Client, handle: &Handle) {
     let leadership = Rc::new(leadership);
     let session = handle.session().id();
     let leading = leadership.is_leading();
-    kernel.trace.note([11, session.number(), leadership.token()]);
+    kernel.trace.note([11, session.number(), leadership.fencing_token()]);
     kernel.trace.say(format_args!(
         "node {}: session {session} leads, token {}: {leading}",
         client.place,
-        leadership.token()
+        leadership.fencing_token()
     ));
     {
         let checks = &mut *kernel.checks.borrow_mut();
@@ -118,7 +118,7 @@ async fn observe(client: &Client, handle: &Handle) {
         let before = leader(handle).await;
         match first(changes.next(), kernel.sleep(GRACE)).await {
             Ok(Ok(now)) => {
-                let now = now.map(|leader| leader.token);
+                let now = now.map(|leader| leader.fencing_token);
                 kernel.count("leader told");
                 kernel.trace.note([12, handle.session().id().number(), now.unwrap_or(0)]);
                 kernel.check(told.told(now));

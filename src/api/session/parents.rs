@@ -1,0 +1,116 @@
+//! Creating a znode together with the parents that it lacks.
+
+use crate::api::nonblocking::NonBlocking;
+use crate::api::session::Session;
+use crate::runtime::pending::block_on;
+use crate::types::error::{Error, Result};
+use crate::types::path;
+use crate::types::znode::{CreateMode, Created, OpResult};
+
+impl Session {
+    /// As [`Session::create`], and creates the parents that are missing, as persistent znodes without
+    /// data that everybody may use. If none is missing, this is one write, as `create` is. Otherwise a
+    /// second one creates the parents and the znode, all or none.
+    ///
+    /// # Errors
+    /// As [`Session::create`]; [`Error::NoNode`] only for the root of a chroot, whose owner creates it.
+    ///
+    /// ```
+    /// use quorate::CreateMode;
+    ///
+    /// # let session = quorate::testing::Cluster::new(1).node(0).session();
+    /// session.create_with_parents("/app/jobs/first", b"1", CreateMode::Persistent)?;
+    /// assert_eq!(session.children("/app")?, ["jobs"]);
+    /// # Ok::<(), quorate::Error>(())
+    /// ```
+    ///
+    /// Source: Curator, `creatingParentsIfNeeded`; kazoo, `create(makepath=True)`.
+    pub fn create_with_parents(
+        &self,
+        path: &str,
+        data: impl AsRef<[u8]>,
+        mode: CreateMode,
+    ) -> Result<Created> {
+        let shared = self.shared();
+        let waited = shared.limits.request_timeout;
+        let until = shared.clock.now().saturating_add(waited);
+        let creating = create_with_parents(self, path, data.as_ref(), mode);
+        block_on(creating, &shared.clock, Some(until))?.unwrap_or_else(|| {
+            Err(Error::Timeout {
+                operation: format!("create {path}"),
+                waited,
+                reason: shared.waiting_for(),
+            })
+        })
+    }
+}
+
+impl NonBlocking<'_> {
+    /// See [`Session::create_with_parents`]. Does nothing before it is polled. If the future is dropped,
+    /// a write in flight continues.
+    ///
+    /// ```
+    /// use quorate::CreateMode;
+    ///
+    /// # async fn example(session: &quorate::Session) -> quorate::Result<()> {
+    /// let calls = session.nonblocking();
+    /// calls.create_with_parents("/app/jobs/first", b"1", CreateMode::Persistent).await?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub async fn create_with_parents(
+        &self,
+        path: &str,
+        data: impl AsRef<[u8]>,
+        mode: CreateMode,
+    ) -> Result<Created> {
+        create_with_parents(self.session, path, data.as_ref(), mode).await
+    }
+}
+
+async fn create_with_parents(
+    session: &Session,
+    path: &str,
+    data: &[u8],
+    mode: CreateMode,
+) -> Result<Created> {
+    let calls = session.nonblocking();
+    loop {
+        match calls.create(path, data, mode).await {
+            Err(Error::NoNode { .. }) => {}
+            done => return done,
+        }
+        // This instance has seen by now what the refusal saw.
+        let mut missing = Vec::new();
+        for parent in std::iter::successors(path::parent(path), |path| path::parent(path)) {
+            match calls.exists(parent).await {
+                Ok(None) => missing.push(parent),
+                Ok(Some(_)) | Err(Error::NoAuth { .. }) => break,
+                Err(error) => return Err(error),
+            }
+        }
+        if let Some(root) = missing.last().filter(|path| path::parent(path).is_none()) {
+            return Err(Error::NoNode { path: (*root).to_owned() });
+        }
+        let mut multi = session.multi();
+        for parent in missing.iter().rev() {
+            multi = multi.create(parent, b"", CreateMode::Persistent);
+        }
+        match multi.create(path, data, mode).submit().await {
+            Ok(results) => {
+                if let Some(OpResult::Created(created)) = results.into_iter().last() {
+                    return Ok(created);
+                }
+                let reason = "a create was answered with something else".to_owned();
+                return Err(Error::Stopped { reason });
+            }
+            Err(Error::Multi { index, error }) => match *error {
+                // Others create or delete the parents at the same time.
+                Error::NodeExists { .. } if index < missing.len() => {}
+                Error::NoNode { .. } => {}
+                error => return Err(error),
+            },
+            Err(error) => return Err(error),
+        }
+    }
+}

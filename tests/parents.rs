@@ -1,0 +1,77 @@
+//! Creating a znode with the parents that it lacks.
+
+use quorate::testing::Cluster;
+use quorate::{CreateMode, Error, Session};
+
+const MODE: CreateMode = CreateMode::Persistent;
+
+fn zxid(session: &Session) -> u64 {
+    session.sync().unwrap()
+}
+
+#[test]
+fn missing_parents_come_with_the_znode_in_one_write() {
+    let cluster = Cluster::new(3);
+    for at in [0, cluster.add_client()] {
+        let session = cluster.node(at).session();
+        let path = format!("/of-{at}/b/c/d");
+        session.sync().unwrap();
+        let created = session.create_with_parents(&path, b"data", MODE).unwrap();
+        assert_eq!(
+            (created.path.as_str(), &session.get(&path).unwrap().0[..]),
+            (path.as_str(), &b"data"[..])
+        );
+        let parent = session.exists(&format!("/of-{at}/b")).unwrap().unwrap();
+        assert_eq!(parent.czxid, created.stat.czxid, "one write");
+        // With the parents there, it is a create and nothing else.
+        let before = zxid(&session);
+        let next = session.create_with_parents(&format!("{path}2"), b"", MODE).unwrap();
+        assert_eq!(next.stat.czxid, before + 1);
+        let again = session.create_with_parents(&path, b"", MODE);
+        assert_eq!(again, Err(Error::NodeExists { path: path.clone() }));
+    }
+}
+
+#[test]
+fn all_modes_and_bad_paths_are_as_those_of_create() {
+    let cluster = Cluster::new(1);
+    let session = cluster.node(0).session();
+    let first = session.create_with_parents("/q/of/item-", b"", CreateMode::EphemeralSequential);
+    assert_eq!(first.unwrap().path, "/q/of/item-0000000000");
+    let invalid = session.create_with_parents("no/slash", b"", MODE);
+    assert!(matches!(invalid, Err(Error::InvalidPath { .. })), "{invalid:?}");
+    session.create("/e", b"", CreateMode::Ephemeral).unwrap();
+    let below = session.create_with_parents("/e/a/b", b"", MODE);
+    assert!(matches!(below, Err(Error::NoChildrenForEphemerals { .. })), "{below:?}");
+    assert!(session.exists("/e/a").unwrap().is_none());
+    let inside = session.chroot("/nowhere").unwrap();
+    let refused = inside.create_with_parents("/a/b", b"", MODE);
+    assert_eq!(refused, Err(Error::NoNode { path: "/".to_owned() }));
+}
+
+#[test]
+fn many_at_the_same_time_all_succeed() {
+    let cluster = Cluster::new(3);
+    std::thread::scope(|scope| {
+        for at in 0..12 {
+            let session = cluster.node(at % 3).open_session().unwrap();
+            scope.spawn(move || {
+                for round in 0..10 {
+                    let path = format!("/shared/{round}/deep/{at}");
+                    session.create_with_parents(&path, b"", MODE).unwrap();
+                }
+            });
+        }
+    });
+    let session = cluster.node(0).session();
+    session.sync().unwrap();
+    for round in 0..10 {
+        assert_eq!(session.children(&format!("/shared/{round}/deep")).unwrap().len(), 12);
+    }
+}
+
+#[test]
+fn an_error_of_main_is_a_message() {
+    let error = Cluster::new(1).node(0).session().get("/missing").unwrap_err();
+    assert_eq!(format!("{error:?}"), "no znode /missing");
+}

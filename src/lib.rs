@@ -67,6 +67,7 @@
 //!
 //! The feature `simulator` is for quorate's own tests.
 
+#![cfg_attr(docsrs, feature(doc_cfg))]
 #![deny(missing_docs)]
 
 #[cfg(feature = "admin")]

@@ -69,9 +69,3 @@ fn many_at_the_same_time_all_succeed() {
         assert_eq!(session.children(&format!("/shared/{round}/deep")).unwrap().len(), 12);
     }
 }
-
-#[test]
-fn an_error_of_main_is_a_message() {
-    let error = Cluster::new(1).node(0).session().get("/missing").unwrap_err();
-    assert_eq!(format!("{error:?}"), "no znode /missing");
-}

@@ -470,11 +470,11 @@ impl Builder {
         };
         let Opened { store, node, directory } = directory::start(&dir, &address, &config, now)?;
         let is_blank = node.cluster() == 0;
-        let discovery = expected.zip(address.parse().ok()).filter(|_| is_blank);
+        let discovery = expected.zip(address.parse().ok());
         let discovery = discovery.map(|(expected, own)| {
             let name = config.peers.concat();
             // A damaged directory may contain a promise that cannot be read.
-            let founds = directory.damage().is_none();
+            let founds = is_blank && directory.damage().is_none();
             Discovery::new(Wanted { name, expected, founds, own }, self.resolver.clone())
         });
         let mut naming = None;

@@ -100,6 +100,11 @@ impl Node {
         (raft.term, raft.leader_id, raft.state == StateRole::Leader || wrong)
     }
 
+    /// Whether it has a leader, as far as it knows.
+    pub(crate) fn has_leader(&self) -> bool {
+        self.raw.raft.leader_id != 0
+    }
+
     pub(crate) fn status(&self) -> NodeStatus {
         let raft = &self.raw.raft;
         let leads = raft.state == StateRole::Leader;

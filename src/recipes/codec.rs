@@ -70,7 +70,7 @@ impl<T: Serialize + DeserializeOwned> Codec<T> for Postcard {
 ///
 /// People can read and edit it, `quorate get` and `quorate set` included. A type in use may get new fields
 /// (with `#[serde(default)]`): instances with the former type ignore them, but drop them when they write.
-/// Maps whose keys are no strings, and NaN, cannot be encoded.
+/// Keys of maps must be strings or integers. NaN and infinite numbers become `null`.
 ///
 /// ```
 /// use quorate::{CreateMode, recipes::{Config, Json}, testing::Cluster};

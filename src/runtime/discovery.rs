@@ -1,4 +1,5 @@
-//! Looks up the name by which instances discover each other, until there is a cluster.
+//! Looks up the name by which instances discover each other: until there is a cluster, and in a cluster as long
+//! as no leader is known, since its members may have come back at other addresses.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -40,12 +41,22 @@ pub(crate) struct Discovery {
     last: Vec<String>,
     /// What was last reported to the node.
     reported: Option<Discovered>,
+    /// The other addresses that were last given to the network.
+    looked_at: Vec<String>,
 }
 
 impl Discovery {
     pub(crate) fn new(wanted: Wanted, resolver: Resolver) -> Discovery {
         let answers = LookUps::start(&resolver, [wanted.name.as_str()]).answers();
-        Discovery { wanted, resolver, answers, next_at: None, last: Vec::new(), reported: None }
+        Discovery {
+            wanted,
+            resolver,
+            answers,
+            next_at: None,
+            last: Vec::new(),
+            reported: None,
+            looked_at: Vec::new(),
+        }
     }
 
     /// When to continue at the latest. Answers do not wake the thread.
@@ -90,10 +101,16 @@ impl Discovery {
         Some(found)
     }
 
-    /// Where others may be, as the last look-up has found.
-    pub(crate) fn others(&self) -> Vec<String> {
+    /// Where others may be, by the last look-up, settled or not; `None` if that is as it was.
+    pub(crate) fn new_others(&mut self) -> Option<Vec<String>> {
         let own = self.wanted.own.to_string();
-        self.last.iter().filter(|address| **address != own).cloned().collect()
+        let others: Vec<String> =
+            self.last.iter().filter(|address| **address != own).cloned().collect();
+        if others == self.looked_at {
+            return None;
+        }
+        self.looked_at.clone_from(&others);
+        Some(others)
     }
 
     fn of_own_family(&self, found: &[SocketAddr]) -> Vec<String> {

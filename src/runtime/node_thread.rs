@@ -140,7 +140,7 @@ impl Handler for NodeThread {
         if let Some(naming) = &self.naming {
             pause = pause.min(naming.pause(self.clock.now()));
         }
-        if let Some(discovery) = &self.discovery {
+        if let Some(discovery) = self.discovery.as_ref().filter(|_| self.discovers()) {
             pause = pause.min(discovery.pause(self.clock.now()));
         }
         if let Some(listening) = &self.listening {
@@ -257,20 +257,34 @@ impl NodeThread {
         if self.naming.is_none() && self.discovery.is_none() {
             return;
         }
-        if self.host.member().is_none_or(|node| node.cluster() != 0) {
+        let Some(node) = self.host.member() else {
             (self.naming, self.discovery) = (None, None);
+            return;
+        };
+        let has_cluster = node.cluster() != 0;
+        if has_cluster {
+            self.naming = None;
+        }
+        if !self.discovers() {
             return;
         }
         let now = self.clock.now();
         if let Some(input) = self.naming.as_mut().and_then(|naming| naming.go_on(now)) {
             self.host.input(input);
         }
-        if let Some(discovery) = &mut self.discovery
-            && let Some(discovered) = discovery.go_on(now)
-        {
-            network.look_at(discovery.others());
+        let Some(discovery) = &mut self.discovery else { return };
+        let discovered = discovery.go_on(now);
+        if let Some(others) = discovery.new_others() {
+            network.look_at(others);
+        }
+        if let Some(discovered) = discovered.filter(|_| !has_cluster) {
             self.host.input(Input::Discovered(discovered));
         }
+    }
+
+    /// Whether the addresses of names are of use now.
+    fn discovers(&self) -> bool {
+        self.host.member().is_some_and(|node| node.cluster() == 0 || !node.has_leader())
     }
 
     /// Listens as soon as it can.

@@ -1,7 +1,6 @@
 //! Errors, described so that a user can act on them.
 
 use std::borrow::Cow;
-use std::fmt;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -26,9 +25,7 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 ///     other => panic!("{other:?}"),
 /// }
 /// ```
-///
-/// Its `Debug` is its message, so that `fn main() -> quorate::Result<()>` ends with what a person can read.
-#[derive(Clone, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
     /// The znode, or for a create its parent, does not exist.
@@ -491,12 +488,6 @@ pub enum Error {
         /// The system's error.
         reason: String,
     },
-}
-
-impl fmt::Debug for Error {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        fmt::Display::fmt(self, f)
-    }
 }
 
 impl Error {

@@ -2,8 +2,9 @@
 
 use std::net::{SocketAddr, TcpListener};
 
-use crate::api::builder::{Builder, NAMES_WAIT, bind};
+use crate::api::builder::{Builder, NAMES_WAIT, OWN_NAME_PAUSE, bind};
 use crate::api::coordinator::Coordinator;
+use crate::runtime::clock::Clock;
 use crate::runtime::discovery::canonical;
 use crate::runtime::own_thread;
 use crate::transport::names::{self, LookUps};
@@ -19,11 +20,12 @@ impl Builder {
     /// Docker compose. Use it where instances have no names of their own, as in a Deployment;
     /// otherwise [`Builder::join`] with a list of names is better. `docs/kubernetes.md` has both.
     ///
-    /// Returns at once. The name is looked up every second until there is a cluster. If any
+    /// Returns at once, if the own address is known. The name is looked up every second until there is a cluster. If any
     /// instance found there belongs to a cluster, this one joins it. A cluster is founded when the
     /// name shows at least `expected` addresses, this instance's own among them, and an instance
     /// without a cluster answers at each of them and sees the same addresses. Set `expected`, from 2
-    /// to 64, to the number of instances that are started first, on all of them.
+    /// to 64, to the number of instances that are started first, on all of them: always to more than half
+    /// of those that may be without a cluster at the same time.
     ///
     /// Instances without data cannot know of a cluster that nobody shows them. So a second cluster,
     /// without any of the first one's data, is founded if `expected` instances without data are
@@ -32,8 +34,9 @@ impl Builder {
     /// tokens begin anew.
     ///
     /// The instance's own address is, unless [`Builder::advertise`] names it (an IP address and a
-    /// port): that of [`Builder::listen`], or the first address of the name that this host has, or
-    /// the one from which this host reaches others.
+    /// port): that of [`Builder::listen`], or the first address of the name that this host has. If the
+    /// name shows none for ten seconds, for which this blocks, it is the one from which this host
+    /// reaches others.
     ///
     /// ```no_run
     /// use quorate::{Coordinator, Secret};
@@ -62,6 +65,13 @@ impl Builder {
             let reason = "instances that discover each other are founded by all of them";
             return invalid("found_with_majority_after", reason);
         }
+        let name = name.as_ref();
+        if name.parse::<SocketAddr>().is_ok() {
+            return Err(Error::InvalidPeer {
+                peer: name.to_owned(),
+                reason: "an address stands for one instance: discover those of a name".to_owned(),
+            });
+        }
         self.start(&Peers::parse([name])?, Some(expected))
     }
 
@@ -88,15 +98,29 @@ impl Builder {
         if let Some(listen) = listen.filter(|listen| !listen.ip().is_unspecified()) {
             return Ok(canonical(&listen));
         }
-        names.wait_for(Some(name), NAMES_WAIT);
-        let found = names.get(name).and_then(|answer| answer.as_deref().ok()).unwrap_or_default();
-        let mut own: Vec<SocketAddr> = found.iter().map(canonical).filter(names::is_own).collect();
-        // IPv4 first, so that instances with one address of each family choose the same family.
-        own.sort_unstable();
-        // Several instances of one host take one address each.
-        let is_free = |own: &&SocketAddr| self.listen.is_some() || TcpListener::bind(**own).is_ok();
-        if let Some(free) = own.iter().find(is_free).or(own.first()) {
-            return Ok(*free);
+        let clock = Clock::real();
+        let until = clock.now().saturating_add(self.own_name_wait);
+        loop {
+            names.wait_for(Some(name), NAMES_WAIT);
+            let found =
+                names.get(name).and_then(|answer| answer.as_deref().ok()).unwrap_or_default();
+            let mut own: Vec<SocketAddr> =
+                found.iter().map(canonical).filter(names::is_own).collect();
+            // IPv4 first, so that instances with one address of each family choose the same family.
+            own.sort_unstable();
+            // Several instances of one host take one address each.
+            let is_free =
+                |own: &&SocketAddr| self.listen.is_some() || TcpListener::bind(**own).is_ok();
+            if let Some(free) = own.iter().find(is_free).or(own.first()) {
+                return Ok(*free);
+            }
+            // The name may not show this instance yet; of several addresses it shows the right one.
+            let left = until.saturating_sub(clock.now());
+            if left.is_zero() {
+                break;
+            }
+            let _ = crossbeam_channel::after(left.min(OWN_NAME_PAUSE)).recv();
+            *names = LookUps::start(&self.resolver, [name]);
         }
         let port = name.rsplit_once(':').and_then(|(_, port)| port.parse().ok());
         let outward = names::outward().zip(port).map(|(ip, port)| SocketAddr::new(ip, port));

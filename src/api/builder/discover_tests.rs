@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use crate::api::builder::tests::{Names, PATIENCE, builder, free_port, waiting_for};
 use crate::runtime::clock::Clock;
+use crate::runtime::discovery::{Discovery, Wanted};
 use crate::{Availability, Builder, Coordinator, Error};
 
 const IPS: [&str; 10] = [
@@ -163,6 +164,55 @@ fn a_service_grows_from_three_to_ten_and_back() {
     assert_eq!(stay[2].session().get("/kept").unwrap().0.as_ref(), b"data");
 }
 
+/// They had nothing but the name to look at, and rested at whoever answered there first.
+#[test]
+fn members_that_come_back_at_other_addresses_find_each_other() {
+    let service = Service::new();
+    let names = Names::default();
+    let all = [0, 1, 2, 3, 4];
+    service.show(&names, &all);
+    let members: Vec<Coordinator> = all.map(|place| service.start(place, &names, 5)).to_vec();
+    let cluster = agree(&members);
+    members.iter().for_each(Coordinator::close);
+    let moved = [5, 6, 7, 8, 9];
+    service.show(&names, &moved);
+    let at = |(disk, place): (usize, usize)| {
+        let listen = format!("{}:{}", IPS[place], service.port);
+        let instance =
+            builder(names.resolver(), &service.dir.path().join(IPS[disk])).listen(listen);
+        instance.discover(service.name(), 5).unwrap()
+    };
+    let back: Vec<Coordinator> = all.into_iter().zip(moved).map(at).collect();
+    assert_eq!(agree(&back), cluster);
+}
+
+/// Whatever the name shows is looked at, though nothing is founded with it.
+#[test]
+fn addresses_that_keep_changing_are_looked_at() {
+    let names = Names::default();
+    let wanted = Wanted {
+        name: "app:7400".to_owned(),
+        expected: 3,
+        founds: true,
+        own: "127.0.0.2:7400".parse().unwrap(),
+    };
+    let mut discovery = Discovery::new(wanted, names.resolver());
+    let (mut now, mut looked_at) = (Duration::ZERO, Vec::new());
+    for ip in &IPS[1..4] {
+        names.set("app:7400", 7400, &["127.0.0.2", ip]);
+        let expected = vec![format!("{ip}:7400")];
+        // An answer may still be of before.
+        while looked_at != expected {
+            if let Some(found) = discovery.go_on(now) {
+                assert!(found.addresses.is_empty() || found.addresses.contains(&expected[0]));
+            }
+            looked_at = discovery.new_others().unwrap_or(looked_at);
+            now += Duration::from_millis(100);
+            std::thread::yield_now();
+        }
+    }
+}
+
 /// The system's resolver, without names of the test's own.
 #[test]
 fn a_name_is_looked_up_by_the_system() {
@@ -184,7 +234,9 @@ fn what_cannot_be_discovered_is_refused() {
     let error = builder().found_with_majority_after(Duration::ZERO).discover("app:7400", 3);
     let setting = "found_with_majority_after";
     assert!(matches!(error, Err(Error::InvalidSetting { setting: of, .. }) if of == setting));
-    let error = builder().advertise("app-0:7400").discover("127.0.0.1:7400", 3).unwrap_err();
+    let error = builder().advertise("app-0:7400").discover("app:7400", 3).unwrap_err();
     assert!(error.to_string().contains("an IP address and a port"), "{error}");
+    let error = builder().discover("127.0.0.1:7400", 3).unwrap_err();
+    assert!(error.to_string().contains("stands for one instance"), "{error}");
     assert!(!Path::new("never-made").exists());
 }

@@ -21,6 +21,7 @@
 use crate::node::bootstrap::Founding;
 use crate::node::bootstrap::message::{LIST_MAX, normal, normalised};
 use crate::node::io::Discovered;
+use crate::types::membership::Genesis;
 
 impl Founding {
     /// From now on, the cluster is founded with the instances at these addresses.
@@ -38,6 +39,15 @@ impl Founding {
             self.list = list;
             self.announce_again();
         }
+    }
+
+    /// Whether this node may pledge a genesis in place of its own: one of which it is a member was drawn
+    /// by a proposer that has seen its pledge.
+    pub(super) fn may_follow(&self, genesis: &Genesis) -> bool {
+        let pledged = self.durable.pledge.as_ref().filter(|_| self.discovery.is_some());
+        pledged.is_none_or(|own| {
+            own.genesis == *genesis || genesis.members.iter().any(|of| of.node == self.me.node)
+        })
     }
 
     /// Why the name's addresses are no list to found a cluster with.

@@ -433,6 +433,7 @@ impl Founding {
         let pledge = proposal.pledge.as_ref()?;
         let new =
             pledge.ballot == self.durable.ballot && self.durable.pledge.as_ref() != Some(pledge);
+        let new = new && self.may_follow(&pledge.genesis);
         new.then(|| Promise { ballot: self.durable.ballot, pledge: Some(pledge.clone()) })
     }
 

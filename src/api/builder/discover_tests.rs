@@ -64,26 +64,34 @@ fn agree(instances: &[Coordinator]) -> String {
 
 #[test]
 fn three_instances_found_one_cluster_in_every_order_of_start() {
-    for order in [[0, 1, 2], [0, 2, 1], [1, 0, 2], [1, 2, 0], [2, 0, 1], [2, 1, 0]] {
-        let service = Service::new();
-        let names = Names::default();
-        // The name is not there before the first of them, and shows those that have started.
-        let mut instances = vec![service.start(order[0], &names, 3)];
-        waiting_for(&instances[0], "the addresses of app:");
-        for started in 2..=3 {
-            service.show(&names, &order[..started - 1]);
-            if started == 3 {
-                waiting_for(&instances[0], "3 instances are expected, and app:");
-            }
-            instances.push(service.start(order[started - 1], &names, 3));
+    // All orders at once: each waits for look-ups most of the time.
+    std::thread::scope(|scope| {
+        for order in [[0, 1, 2], [0, 2, 1], [1, 0, 2], [1, 2, 0], [2, 0, 1], [2, 1, 0]] {
+            let found = move || found_in_order(order);
+            std::thread::Builder::new().spawn_scoped(scope, found).unwrap();
         }
-        service.show(&names, &[0, 1, 2]);
-        agree(&instances);
-        let guard = instances[0].session().lock("/lock").unwrap().acquire().unwrap();
-        let other = instances[1].session().lock("/lock").unwrap();
-        assert!(other.try_acquire().unwrap().is_none());
-        drop(guard);
+    });
+}
+
+fn found_in_order(order: [usize; 3]) {
+    let service = Service::new();
+    let names = Names::default();
+    // The name is not there before the first of them, and shows those that have started.
+    let mut instances = vec![service.start(order[0], &names, 3)];
+    waiting_for(&instances[0], "the addresses of app:");
+    for started in 2..=3 {
+        service.show(&names, &order[..started - 1]);
+        if started == 3 {
+            waiting_for(&instances[0], "3 instances are expected, and app:");
+        }
+        instances.push(service.start(order[started - 1], &names, 3));
     }
+    service.show(&names, &[0, 1, 2]);
+    agree(&instances);
+    let guard = instances[0].session().lock("/lock").unwrap().acquire().unwrap();
+    let other = instances[1].session().lock("/lock").unwrap();
+    assert!(other.try_acquire().unwrap().is_none());
+    drop(guard);
 }
 
 #[test]

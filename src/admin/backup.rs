@@ -14,9 +14,8 @@ use crate::runtime::entropy;
 use crate::storage::space;
 use crate::types::error::{Error, Result};
 
-/// The room that is left for the log, and what a znode takes in a backup besides its path and data, about.
+/// The room that is left for the log.
 const ROOM: u64 = 64 << 20;
-const ZNODE_BYTES: u64 = 32;
 /// How much of it is read at once.
 const PIECE_BYTES: u64 = 64 << 10;
 
@@ -59,9 +58,11 @@ fn clear(directory: &Path, own: &str) {
 
 /// A backup must not take the room that the log and the next checkpoint need.
 fn has_room(coordinator: &Coordinator, directory: &Path) -> Result<()> {
-    let metrics = coordinator.metrics();
-    let (data, znodes) = (metrics.znode_bytes.unwrap_or(0), metrics.znodes.unwrap_or(0));
-    let bytes = data.saturating_add(znodes.saturating_mul(ZNODE_BYTES));
+    // What a client receives is not known before.
+    let bytes = coordinator
+        .shared()
+        .look(|engine| engine.node().map_or(0, |node| node.machine().bytes()))
+        .unwrap_or(0);
     match space(directory) {
         Some(space) if space.free < bytes.saturating_mul(3).saturating_add(ROOM) => {
             Err(Error::FileUnusable {

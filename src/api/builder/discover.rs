@@ -31,7 +31,7 @@ impl Builder {
     /// without any of the first one's data, is founded if `expected` instances without data are
     /// there while the name shows no member of the first and no member reaches them: most likely
     /// because **all instances have lost their disks at once**. Then all data is lost, and fencing
-    /// tokens begin anew.
+    /// tokens start over.
     ///
     /// The instance's own address is, unless [`Builder::advertise`] names it (an IP address and a
     /// port): that of [`Builder::listen`], or the first address of the name that this host has. If the

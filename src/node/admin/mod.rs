@@ -167,7 +167,7 @@ impl Node {
         for gathered in std::mem::take(&mut self.administration.open).into_values() {
             match gathered.asker {
                 Asker::User(request) => self.effects.reply(request, Err(error.clone())),
-                // It is asked no more, and another one is.
+                // A client asks another member when it has lost this one.
                 Asker::Peer { .. } => {}
             }
         }

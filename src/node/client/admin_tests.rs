@@ -2,13 +2,13 @@
 
 use std::time::Duration;
 
-use super::{Client, ClientConfig};
-use crate::node::TimeoutBounds;
+use super::Client;
+use super::choice_tests::config;
 use crate::node::admin::message::{Action, AdminReply, AdminRequest};
 use crate::node::io::{ClientRequest, Effects, Input, Now, Problem, RequestId, Time};
 use crate::node::message::PeerMessage;
 use crate::node::query::Answer;
-use crate::node::tests::harness::{HEARTBEAT, TICK};
+use crate::node::tests::harness::HEARTBEAT;
 use crate::types::error::{Error, Result};
 use crate::types::membership::{Member, NodeId};
 use crate::types::version::VERSION;
@@ -28,15 +28,7 @@ impl Desk {
     /// A client that is connected with three voters, of which none serves it yet.
     fn new() -> Desk {
         let now = Now { mono: Time::ZERO, wall_ms: 0 };
-        let config = ClientConfig {
-            audit: false,
-            heartbeat: HEARTBEAT,
-            tick: TICK,
-            timeouts: TimeoutBounds::of(TICK),
-            version: VERSION,
-            seed: 1,
-        };
-        let client = Client::new(100, config, now);
+        let client = Client::new(100, config(1), now);
         let mut desk = Desk { client, now, asked: Vec::new(), number: 0, answers: Vec::new() };
         for peer in 1..=3 {
             desk.step([Input::Connected { peer, version: VERSION }]);

@@ -19,6 +19,17 @@ use crate::types::version::VERSION;
 const VOTERS: std::ops::RangeInclusive<NodeId> = 1..=3;
 const LEARNERS: std::ops::RangeInclusive<NodeId> = 4..=9;
 
+pub(super) fn config(seed: u64) -> ClientConfig {
+    ClientConfig {
+        audit: false,
+        heartbeat: HEARTBEAT,
+        tick: TICK,
+        timeouts: TimeoutBounds::of(TICK),
+        version: VERSION,
+        seed,
+    }
+}
+
 /// A client among members that serve it unless they are told not to.
 struct Seat {
     client: Client,
@@ -49,15 +60,7 @@ impl Seat {
 
     fn unserved(id: NodeId, learners: impl IntoIterator<Item = NodeId>) -> Seat {
         let now = Now { mono: Time::ZERO, wall_ms: 0 };
-        let config = ClientConfig {
-            audit: false,
-            heartbeat: HEARTBEAT,
-            tick: TICK,
-            timeouts: TimeoutBounds::of(TICK),
-            version: VERSION,
-            seed: id,
-        };
-        let client = Client::new(id, config, now);
+        let client = Client::new(id, config(id), now);
         let (dial, up) = (Dial::seeking(), BTreeSet::new());
         let learners = learners.into_iter().collect();
         let (dead, full, sent) = (Vec::new(), Vec::new(), BTreeMap::new());

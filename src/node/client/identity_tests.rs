@@ -2,13 +2,13 @@
 
 use std::time::Duration;
 
-use super::{Client, ClientConfig};
+use super::Client;
+use super::choice_tests::config;
 use crate::machine::command::Reply;
-use crate::node::TimeoutBounds;
 use crate::node::client_message::{FromClient, ToClient, UpTo};
 use crate::node::io::{ClientRequest, Effects, Input, Now, RequestId, Time};
 use crate::node::message::PeerMessage;
-use crate::node::tests::harness::{HEARTBEAT, TICK};
+use crate::node::tests::harness::HEARTBEAT;
 use crate::types::membership::NodeId;
 use crate::types::session::SessionState;
 use crate::types::version::VERSION;
@@ -24,15 +24,7 @@ struct Seat {
 impl Seat {
     fn new() -> Seat {
         let now = Now { mono: Time::ZERO, wall_ms: 0 };
-        let config = ClientConfig {
-            audit: false,
-            heartbeat: HEARTBEAT,
-            tick: TICK,
-            timeouts: TimeoutBounds::of(TICK),
-            version: VERSION,
-            seed: 1,
-        };
-        Seat { client: Client::new(100, config, now), now }
+        Seat { client: Client::new(100, config(1), now), now }
     }
 
     fn step(&mut self, input: Input) -> Effects {

@@ -58,6 +58,7 @@ mod status;
 pub(crate) mod stored;
 #[cfg(test)]
 mod tests;
+mod ticks;
 pub(crate) mod timings;
 mod versions;
 
@@ -89,6 +90,7 @@ use self::sessions::read_index::ReadIndexRequests;
 use self::sessions::{LocalSessions, users};
 pub(crate) use self::start::Origin;
 use self::stored::HardState;
+use self::ticks::Ticks;
 use self::versions::Versions;
 use crate::machine::command::Batch;
 use crate::machine::{Machine, State};
@@ -114,7 +116,7 @@ pub(crate) struct Node {
     raw: RawNode<MemLog>,
     machine: Machine,
     now: Now,
-    next_tick: Time,
+    ticks: Ticks,
     elections: Elections,
     leadership: Leadership,
 
@@ -220,13 +222,13 @@ impl Node {
             leading.advance(now);
         }
         self.tidy_log();
+        let leader = self.leadership.leader;
+        let mut from_leader = false;
         for input in inputs {
+            from_leader |= matches!(&input, Input::Peer { from, .. } if *from == leader);
             self.take(input)?;
         }
-        if now.mono >= self.next_tick {
-            // One tick however late it is: ticks missed while paused must not start an election
-            // before the messages that wait are read.
-            self.next_tick = now.mono + self.config.heartbeat;
+        if self.ticks.take(now.mono, from_leader) {
             if self.may_campaign()
                 || (self.persistence.installing.is_none() && raft_leads(&self.raw))
             {
@@ -462,7 +464,10 @@ impl Node {
         self.read_log();
         self.effects.wake_at = match self.applies_on {
             true => self.now.mono,
-            false => self.next_tick.min(self.bootstrap.next_at),
+            false => {
+                let follows = ![0, self.id].contains(&self.leadership.leader);
+                self.ticks.wake_at(follows).min(self.bootstrap.next_at)
+            }
         };
     }
 

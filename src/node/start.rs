@@ -25,6 +25,7 @@ use crate::node::room::Room;
 use crate::node::sessions::LocalSessions;
 use crate::node::sessions::read_index::ReadIndexRequests;
 use crate::node::stored::{Boot, Identity};
+use crate::node::ticks::Ticks;
 use crate::node::{Leadership, Node, NodeConfig};
 use crate::planted::{Bug, unless};
 use crate::types::membership::{Member, NodeId, Promise};
@@ -83,7 +84,7 @@ impl Node {
             id,
             elections: Elections::new(config.seed, id, now.mono),
             leadership: Leadership { term: raw.raft.term, leader: 0 },
-            next_tick: now.mono + config.heartbeat,
+            ticks: Ticks::new(config.heartbeat, now.mono),
             persistence: Persistence::new(checkpoint, boot.checkpoint_bytes, now.mono),
             local: LocalSessions::new(config.timings().election(), config.audit),
             read_index: ReadIndexRequests::new(config.seed),

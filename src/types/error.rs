@@ -1,6 +1,7 @@
 //! Errors, described so that a user can act on them.
 
 use std::borrow::Cow;
+use std::fmt;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -25,7 +26,7 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 ///     other => panic!("{other:?}"),
 /// }
 /// ```
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
     /// The znode, or for a create its parent, does not exist.
@@ -490,6 +491,13 @@ pub enum Error {
     },
 }
 
+/// The message, so that a `main` that returns the error prints what people can read.
+impl fmt::Debug for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
 impl Error {
     /// Whether a write that failed with this error may have happened, or may still happen.
     pub fn is_outcome_unknown(&self) -> bool {
@@ -528,6 +536,12 @@ impl Error {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_main_prints_is_the_message() {
+        let error = Error::NoNode { path: "/a".to_owned() };
+        assert_eq!(format!("Error: {error:?}"), "Error: no znode /a");
+    }
 
     #[test]
     fn texts_have_no_holes() {

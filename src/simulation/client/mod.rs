@@ -523,8 +523,23 @@ impl Handle {
 
 /// An answer in words, with paths as they are seen from a root.
 fn seen_from(root: &str, answer: &str) -> String {
-    let below = answer.replace(&format!("\"{root}/"), "\"/");
-    below.replace(&format!("\"{root}\""), "\"/\"")
+    let in_path = |c: char| c.is_alphanumeric() || matches!(c, '/' | '-' | '_' | '.');
+    let mut seen = String::with_capacity(answer.len());
+    let mut rest = answer;
+    while let Some(at) = rest.find(root) {
+        let (before, found) = rest.split_at(at);
+        let after = &found[root.len()..];
+        seen.push_str(before);
+        let starts = !seen.ends_with(in_path);
+        seen.push_str(match after.chars().next() {
+            Some('/') if starts => "",
+            Some(next) if in_path(next) => root,
+            _ if starts => "/",
+            _ => root,
+        });
+        rest = after;
+    }
+    seen + rest
 }
 
 fn created_or_set(path: &str, answer: Answer) -> Result<Created> {

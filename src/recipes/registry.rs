@@ -76,9 +76,61 @@ struct InstanceForm {
     metadata: BTreeMap<String, String>,
 }
 
+/// How a registry writes its instances.
+#[derive(Clone, Copy, Debug)]
+enum Form {
+    Postcard,
+    #[cfg(feature = "json")]
+    Json,
+}
+
+impl Form {
+    fn encode(self, path: &str, instance: &Instance) -> Result<Vec<u8>> {
+        let data = match self {
+            Form::Postcard => Postcard::encode(&Record::Instance(instance.clone())),
+            #[cfg(feature = "json")]
+            Form::Json => json::encode(instance),
+        };
+        data.map_err(|reason| Error::InvalidData { path: path.to_owned(), reason })
+    }
+}
+
+/// Reads what a registry has written, in either form.
 pub(super) fn decode(data: &[u8]) -> Result<Instance, String> {
+    #[cfg(feature = "json")]
+    if let Some(b'{') = data.trim_ascii_start().first() {
+        return json::decode(data);
+    }
     let Record::Instance(instance) = Postcard::decode(data)?;
     Ok(instance)
+}
+
+/// An instance as a JSON object, which may have further fields.
+#[cfg(feature = "json")]
+mod json {
+    use serde::{Deserialize, Serialize};
+
+    use super::{BTreeMap, Instance};
+    use crate::recipes::codec::{Codec, Json};
+
+    #[derive(Serialize, Deserialize)]
+    struct Form {
+        id: String,
+        address: String,
+        port: u16,
+        #[serde(default)]
+        metadata: BTreeMap<String, String>,
+    }
+
+    pub(super) fn encode(instance: &Instance) -> Result<Vec<u8>, String> {
+        let Instance { id, address, port, metadata } = instance.clone();
+        Json::encode(&Form { id, address, port, metadata })
+    }
+
+    pub(super) fn decode(data: &[u8]) -> Result<Instance, String> {
+        let Form { id, address, port, metadata } = Json::decode(data)?;
+        Ok(Instance { id, address, port, metadata })
+    }
 }
 
 /// The path of a service.
@@ -125,6 +177,7 @@ pub(super) fn name_in(parent: &str, name: &str) -> Result<String> {
 pub struct Registry {
     session: Session,
     path: String,
+    form: Form,
 }
 
 impl Registry {
@@ -134,7 +187,32 @@ impl Registry {
     /// [`Error::InvalidPath`].
     pub fn new(session: &Session, path: &str) -> Result<Registry> {
         path::validate(path)?;
-        Ok(Registry { session: session.for_recipe(), path: path.to_owned() })
+        Ok(Registry { session: session.for_recipe(), path: path.to_owned(), form: Form::Postcard })
+    }
+
+    /// The same registry, which writes instances as JSON objects, for readers in other languages and for
+    /// people. With the feature `json`.
+    ///
+    /// [`Discovery`](crate::recipes::Discovery) reads both forms if its build has the feature `json`, too;
+    /// a build without it skips these instances. What others wrote as a JSON object with `id`, `address`
+    /// and `port` (and `metadata`, if it has any) is an instance, too.
+    ///
+    /// ```
+    /// use quorate::{recipes::{Instance, Registry}, testing::Cluster};
+    ///
+    /// let session = Cluster::new(1).node(0).session();
+    /// let registry = Registry::new(&session, "/services")?.in_json();
+    /// let registration = registry.register("billing", &Instance::new("a", "10.0.0.7", 8080))?;
+    /// let (data, _) = session.get(registration.path())?;
+    /// assert_eq!(&data[..], br#"{"id":"a","address":"10.0.0.7","port":8080,"metadata":{}}"#);
+    /// # Ok::<(), quorate::Error>(())
+    /// ```
+    #[cfg(feature = "json")]
+    #[cfg_attr(docsrs, doc(cfg(feature = "json")))]
+    #[must_use]
+    pub fn in_json(mut self) -> Registry {
+        self.form = Form::Json;
+        self
     }
 
     /// Registers an instance of a service. Blocks for the request timeout at most.
@@ -167,7 +245,7 @@ impl Registry {
         let path = name_in(&parent, &instance.id)?;
         // Watched first, so that no event is missed.
         let watch = self.session.nonblocking().watch(&path, WatchMode::Persistent).await?;
-        let data = encode(&path, instance)?;
+        let data = self.form.encode(&path, instance)?;
         let mode = unless(Bug::InstanceStays, CreateMode::Ephemeral, CreateMode::Persistent);
         let create = || {
             let creating = self.session.multi().create(&path, &data, mode).submit();
@@ -179,7 +257,7 @@ impl Registry {
             // The first watch may have reported the end of a former instance.
             false => ephemeral.watch_deletion().await?,
         };
-        Ok(Registration { ephemeral, watch })
+        Ok(Registration { ephemeral, watch, form: self.form })
     }
 }
 
@@ -203,6 +281,7 @@ impl Registry {
 pub struct Registration {
     ephemeral: OwnedEphemeral,
     watch: Watch,
+    form: Form,
 }
 
 impl Registration {
@@ -267,7 +346,7 @@ impl Registration {
             let reason = format!("the instance is said to be {:?}", instance.id).into();
             return Err(Error::InvalidPath { path: path.to_owned(), reason });
         }
-        let data = encode(path, instance)?;
+        let data = self.form.encode(path, instance)?;
         let condition = Condition::Czxid(self.ephemeral.czxid());
         let multi = self.ephemeral.session().multi().require(path, condition).set(path, data);
         inner(multi.submit().await).map(drop)
@@ -306,11 +385,6 @@ impl Registration {
     }
 }
 
-fn encode(path: &str, instance: &Instance) -> Result<Vec<u8>> {
-    Postcard::encode(&Record::Instance(instance.clone()))
-        .map_err(|reason| Error::InvalidData { path: path.to_owned(), reason })
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -330,7 +404,7 @@ mod tests {
     #[test]
     fn an_instance_is_read_whole_or_not_at_all() {
         let instance = Instance::new("one", "10.0.0.7", u16::MAX).with("zone", "a").with("", "");
-        let data = encode("/s/one", &instance).unwrap();
+        let data = Form::Postcard.encode("/s/one", &instance).unwrap();
         assert_eq!(decode(&data), Ok(instance));
         for len in 0..data.len() {
             assert!(decode(&data[..len]).is_err(), "the first {len} bytes");
@@ -338,6 +412,20 @@ mod tests {
         assert!(decode(&[&data[..], b"x"].concat()).is_err(), "and one more");
         // A kind of record that this version does not know.
         assert!(decode(&[&[1], &data[1..]].concat()).is_err());
+    }
+
+    #[cfg(feature = "json")]
+    #[test]
+    fn both_forms_are_read() {
+        let instance = Instance::new("one", "10.0.0.7", u16::MAX).with("zone", "a");
+        for form in [Form::Postcard, Form::Json] {
+            assert_eq!(decode(&form.encode("/s/one", &instance).unwrap()), Ok(instance.clone()));
+        }
+        let by_hand = br#" { "id": "one", "address": "host", "port": 1, "since": "today" }"#;
+        assert_eq!(decode(by_hand), Ok(Instance::new("one", "host", 1)));
+        for wrong in ["{", "{}", "[]", r#"{"id":"one","address":"host","port":65536}"#] {
+            assert!(decode(wrong.as_bytes()).is_err(), "{wrong}");
+        }
     }
 
     #[test]

@@ -7,19 +7,21 @@
 //! --seconds S   the same, in seconds
 //! --seed N      the order of the faults (random); their moments depend on the machine
 //! --keep        leaves the instances' data and logs where they are
+//! --lasting     never kills the first instance, so that what it uses can be seen over the whole time
 //! ```
 //!
 //! Five processes on loopback, with real sockets and real disks, are killed (SIGKILL), paused
 //! (SIGSTOP) and cut off from each other, one way or both, and their disks get full, while clients
 //! in each of them write and read shared znodes and take a lock. In the end all must be well again
 //! within a minute, their replicas equal, what the clients saw linearizable, and no two holders of
-//! the lock may have overlapped. The checker is the simulator's.
+//! the lock may have overlapped. The checker is the simulator's. Each minute it prints what the instances use.
 //!
 //! The instances are this program, started with a role in the environment.
 
 #![cfg(unix)]
 #![allow(clippy::disallowed_methods, reason = "it runs in real time")]
 
+mod curve;
 mod instance;
 mod processes;
 mod proxy;
@@ -30,6 +32,7 @@ use std::collections::BTreeSet;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
+use curve::Curve;
 use processes::Process;
 use proxy::{Cut, Proxy};
 use quorate::simulation::linearizability::Verdict;
@@ -47,18 +50,27 @@ struct Options {
     length: Duration,
     seed: u64,
     keep: bool,
+    lasting: bool,
 }
 
 fn parse() -> Result<Options, String> {
     let mut seed = [0; 8];
     getrandom::fill(&mut seed).map_err(|error| error.to_string())?;
     let seed = u64::from_le_bytes(seed) >> 16;
-    let mut options = Options { length: Duration::from_secs(180), seed, keep: false };
+    let length = Duration::from_secs(180);
+    let mut options = Options { length, seed, keep: false, lasting: false };
     let mut arguments = std::env::args().skip(1);
     while let Some(option) = arguments.next() {
-        if option == "--keep" {
-            options.keep = true;
-            continue;
+        match option.as_str() {
+            "--keep" => {
+                options.keep = true;
+                continue;
+            }
+            "--lasting" => {
+                options.lasting = true;
+                continue;
+            }
+            _ => {}
         }
         let value = arguments.next().ok_or_else(|| format!("{option} needs a value"))?;
         let number: u64 =
@@ -123,6 +135,9 @@ struct Torment {
     quota: Option<Quota>,
     record: Record,
     undo: Vec<(Instant, Undo)>,
+    /// Whether the first instance is never killed.
+    lasting: bool,
+    curve: Curve,
     /// The faults so far, by name.
     faults: Vec<&'static str>,
 }
@@ -148,6 +163,8 @@ fn torment(options: &Options) -> Outcome<()> {
         quota,
         record: Record::default(),
         undo: Vec::new(),
+        lasting: options.lasting,
+        curve: Curve::new(),
         faults: Vec::new(),
     };
     println!("seed {}, {} s", options.seed, options.length.as_secs());
@@ -175,6 +192,8 @@ impl Torment {
         let end = Instant::now() + length;
         while Instant::now() < end {
             self.strike()?;
+            let instances = self.processes.iter().filter_map(Process::started);
+            self.curve.go_on(self.record.operations(), self.faults.len(), instances);
             let pause = self.random.milliseconds(50, 1_500);
             self.listen_until(Instant::now() + pause)?;
         }
@@ -241,7 +260,10 @@ impl Torment {
         let fault = match self.random.below(12) {
             0..3 => {
                 let all = self.random.below(8) == 0;
-                let victims = if all { (0..NODES).collect() } else { BTreeSet::from([place]) };
+                let mut victims = if all { (0..NODES).collect() } else { BTreeSet::from([place]) };
+                if self.lasting {
+                    victims.remove(&0);
+                }
                 for victim in victims {
                     if self.processes[victim].kill()? {
                         for line in self.processes[victim].lines() {

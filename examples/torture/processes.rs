@@ -4,6 +4,7 @@ use std::fs::File;
 use std::io::{BufRead, BufReader, ErrorKind, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
+use std::time::Instant;
 
 use crossbeam_channel::{Receiver, unbounded};
 
@@ -39,12 +40,14 @@ pub(crate) fn directory(root: &Path, place: usize) -> PathBuf {
 #[derive(Debug)]
 struct Running {
     child: Child,
+    since: Instant,
     paused: bool,
 }
 
 pub(crate) struct Process {
     command: Command,
     log: PathBuf,
+    directory: PathBuf,
     running: Option<Running>,
     /// Counts its starts.
     pub(crate) life: u64,
@@ -56,15 +59,16 @@ impl Process {
         let peers: Vec<&str> =
             addresses.iter().map(|address| address.advertised.as_str()).collect();
         let mut command = Command::new(std::env::current_exe()?);
+        let directory = directory(root, place);
         command
             .env(ROLE, peers.join(","))
             .env(ADVERTISED, &addresses[place].advertised)
             .env(LISTENED, &addresses[place].listened)
-            .env(DIRECTORY, directory(root, place))
+            .env(DIRECTORY, &directory)
             .stdin(Stdio::piped())
             .stdout(Stdio::piped());
         let log = root.join(format!("log-{place}"));
-        Ok(Process { command, log, running: None, life: 0, lines: None })
+        Ok(Process { command, log, directory, running: None, life: 0, lines: None })
     }
 
     /// Starts it, unless it runs.
@@ -81,10 +85,16 @@ impl Process {
                 let _ = sender.send(line);
             }
         });
-        self.running = Some(Running { child, paused: false });
+        self.running = Some(Running { child, since: Instant::now(), paused: false });
         self.lines = Some(lines);
         self.life += 1;
         Ok(())
+    }
+
+    /// Its id, its start and its directory, while it runs.
+    pub(crate) fn started(&self) -> Option<(u32, Instant, &Path)> {
+        let running = self.running.as_ref()?;
+        Some((running.child.id(), running.since, &self.directory))
     }
 
     /// What it has said since this was last asked; all of it, if it has ended.

@@ -76,6 +76,11 @@ impl Record {
         self.succeeded > 100
     }
 
+    /// How many were asked for.
+    pub(crate) fn operations(&self) -> u64 {
+        self.asked
+    }
+
     pub(crate) fn has_finished(&self, place: usize) -> bool {
         self.finished.contains_key(&place)
     }

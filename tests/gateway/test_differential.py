@@ -11,7 +11,7 @@ from differential import Pair
 from generated import Generator
 from zookeeper import *  # noqa: F403  the names of the protocol
 
-SEEDS = range(20)
+SEEDS = range(60)
 STEPS = 200
 
 

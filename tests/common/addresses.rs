@@ -20,6 +20,11 @@ pub(crate) fn addresses(count: usize) -> Vec<String> {
     listeners.iter().map(|listener| listener.local_addr().unwrap().to_string()).collect()
 }
 
+/// A port that no address of this machine has in use: the others are of some loopback addresses only.
+pub(crate) fn port_everywhere() -> u16 {
+    TcpListener::bind("0.0.0.0:0").unwrap().local_addr().unwrap().port()
+}
+
 /// One of them.
 pub(crate) fn address() -> String {
     addresses(1).remove(0)

@@ -19,7 +19,7 @@ use std::time::Duration;
 
 use quorate::{Builder, Coordinator, Error, Secret, Security};
 
-use addresses::addresses;
+use addresses::{addresses, port_everywhere};
 
 const PATIENCE: Duration = Duration::from_secs(30);
 /// Long enough for any handshake, and for one that failed to be reported.

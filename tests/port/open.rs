@@ -16,8 +16,8 @@ fn what_is_not_on_the_loopback_needs_keys() {
     let list = ["127.0.0.1:7400", "192.0.2.1:7400"];
     assert_eq!(not_secured(builder(), &list), "192.0.2.1:7400");
     assert_eq!(not_secured(builder(), &["[2001:db8::1]:7400"]), "[2001:db8::1]:7400");
-    let free = addresses(1).remove(0);
-    let port = free.rsplit_once(':').unwrap().1;
+    let port = port_everywhere();
+    let free = format!("127.0.0.1:{port}");
     let everywhere = builder().advertise(&free).listen(format!("0.0.0.0:{port}"));
     assert_eq!(not_secured(everywhere.clone(), &[&free]), format!("0.0.0.0:{port}"));
     let told = everywhere.clone().join([&free]).unwrap_err().to_string();

@@ -37,6 +37,7 @@
 //! - [`recovery`] is for what is left of a cluster: backups, data directories, a new cluster from
 //!   them.
 //! - [`testing::Cluster`] is a whole cluster in memory, with faults, for unit tests.
+//! - [`guide`] has the pages about running a cluster and relying on it.
 //!
 //! # Guarantees
 //!
@@ -58,11 +59,12 @@
 //! | feature | default | adds |
 //! | --- | --- | --- |
 //! | `tls` | yes | mutual TLS between members: [`Security`] |
-//! | `serde` | no | serde's `Serialize` and `Deserialize` for public values, in the form of `docs/serde.md` |
+//! | `serde` | no | serde's `Serialize` and `Deserialize` for public values, in the form of [`guide::serde`] |
 //! | `gateway` | no | [`Gateway`]: a port for ZooKeeper's own clients, in its wire protocol; [`import`]: a ZooKeeper's tree is copied |
 //! | `admin` | no | [`admin::Admin`]: what operators see and do over HTTP, and a page |
 //! | `metrics` | no | [`Coordinator::publish_metrics`]: metrics for the facade `metrics` |
 //! | `futures` | no | `futures_core::Stream` for watches, states and changes |
+//! | `json` | no | `recipes::Json` and `Registry::in_json`: values and instances that people and other languages read |
 //! | `cli` | no | the program `quorate`, for backups and recovery |
 //!
 //! The feature `simulator` is for quorate's own tests.
@@ -80,6 +82,8 @@ pub mod fuzzing;
 mod gateway;
 #[cfg(test)]
 mod golden;
+#[cfg(any(doc, doctest))]
+pub mod guide;
 mod machine;
 mod node;
 #[cfg(not(any(test, feature = "simulator")))]
@@ -136,35 +140,7 @@ pub use types::watch::{
 };
 pub use types::znode::{Condition, CreateMode, Created, OpResult, SessionId, Stat, TTL_MAX, Zxid};
 
-/// The examples in the README and in `docs` are tested with the library's own.
+/// The README's examples are tested with the library's own.
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]
-#[doc = include_str!("../docs/acls.md")]
-#[doc = include_str!("../docs/async.md")]
-#[cfg_attr(feature = "admin", doc = include_str!("../docs/admin.md"))]
-#[doc = include_str!("../docs/clients.md")]
-#[cfg_attr(feature = "gateway", doc = include_str!("../docs/gateway.md"))]
-#[doc = include_str!("../docs/kubernetes.md")]
-#[doc = include_str!("../docs/quotas.md")]
-#[doc = include_str!("../docs/metrics.md")]
-#[doc = include_str!("../docs/membership.md")]
-#[doc = include_str!("../docs/security.md")]
-#[doc = include_str!("../docs/sessions.md")]
-#[doc = include_str!("../docs/one-write.md")]
-#[doc = include_str!("../docs/snapshots.md")]
-#[doc = include_str!("../docs/transactions.md")]
-#[doc = include_str!("../docs/watches.md")]
-#[doc = include_str!("../docs/recipes/README.md")]
-#[doc = include_str!("../docs/recipes/locks.md")]
-#[doc = include_str!("../docs/recipes/barrier.md")]
-#[doc = include_str!("../docs/recipes/queue.md")]
-#[doc = include_str!("../docs/upgrades.md")]
-#[doc = include_str!("../docs/recovery.md")]
-#[doc = include_str!("../docs/recipes/election.md")]
-#[doc = include_str!("../docs/recipes/group.md")]
-#[doc = include_str!("../docs/recipes/persistent-ephemeral.md")]
-#[doc = include_str!("../docs/recipes/state.md")]
-#[doc = include_str!("../docs/recipes/discovery.md")]
-#[doc = include_str!("../docs/recipes/two_phase_commit.md")]
-#[cfg_attr(feature = "serde", doc = include_str!("../docs/serde.md"))]
 struct Readme;

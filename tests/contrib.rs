@@ -1,4 +1,5 @@
-//! The dashboard, the alerts and the page about metrics name those that there are.
+//! The dashboard, the alerts and the page about metrics name those that there are, and the pages of `docs` what
+//! can be found from where they are read: in the repository and on docs.rs.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -237,4 +238,80 @@ fn manifests_set_what_the_program_has() {
     let both = Command::new(program).args(both).output().unwrap();
     assert_eq!(both.status.code(), Some(1), "{both:?}");
     assert!(String::from_utf8_lossy(&both.stderr).contains("listed or discovered"), "{both:?}");
+}
+
+/// The pages of `docs`, by their paths in it.
+fn pages() -> BTreeMap<String, String> {
+    let docs = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs");
+    let mut pages = BTreeMap::new();
+    for folder in ["", "recipes/"] {
+        for entry in std::fs::read_dir(docs.join(folder)).unwrap() {
+            let name = format!("{folder}{}", entry.unwrap().file_name().to_str().unwrap());
+            if name.ends_with(".md") {
+                let text = read(&format!("docs/{name}"));
+                pages.insert(name, text);
+            }
+        }
+    }
+    pages
+}
+
+/// Definitions of links at the end of a page, or in `src/guide/links.md`.
+fn definitions(text: &str) -> BTreeMap<&str, &str> {
+    let lines = text.lines().filter(|line| line.starts_with('['));
+    lines.filter_map(|line| line[1..].split_once("]: ")).collect()
+}
+
+/// The text without its examples.
+fn prose(text: &str) -> String {
+    text.split("```").step_by(2).collect()
+}
+
+/// A heading's anchor, as GitHub and rustdoc make it.
+fn anchor(heading: &str) -> String {
+    let kept = heading.chars().filter(|c| c.is_alphanumeric() || matches!(c, ' ' | '-' | '_'));
+    kept.map(|c| if c == ' ' { '-' } else { c.to_ascii_lowercase() }).collect()
+}
+
+#[test]
+fn links_between_pages_lead_somewhere_in_the_repository_and_on_docs_rs() {
+    let (pages, guide) = (pages(), read("src/guide.rs"));
+    let links = read("src/guide/links.md");
+    let there = definitions(&links);
+    let mut used = BTreeSet::new();
+    for (page, text) in &pages {
+        assert!(guide.contains(&format!("{page:?}")), "{page} is no module of the guide");
+        let body = prose(text);
+        let anchors = |of: &str| -> BTreeSet<String> {
+            let headings = of.lines().filter(|line| line.starts_with('#'));
+            headings.map(|line| anchor(line.trim_start_matches('#').trim())).collect()
+        };
+        for (at, _) in body.match_indices("](") {
+            let target = body[at + 2..].split_once(')').unwrap().0;
+            let within = target.strip_prefix('#');
+            let here = within.is_some_and(|to| anchors(&body).contains(to));
+            assert!(here || target.starts_with("https://"), "{page}: {target} is not by reference");
+        }
+        let here = definitions(&body);
+        for (at, _) in body.match_indices("][") {
+            let label = body[at + 2..].split_once(']').unwrap().0;
+            assert_eq!(here.get(label), Some(&label), "{page}: {label} is not defined at its end");
+            assert!(there.contains_key(label), "{page}: {label} is not in src/guide/links.md");
+            let (file, heading) = label.split_once('#').unwrap_or((label, ""));
+            let folder = Path::new("docs").join(page);
+            let found =
+                Path::new(env!("CARGO_MANIFEST_DIR")).join(folder.parent().unwrap()).join(file);
+            assert!(found.exists(), "{page}: there is no {label}");
+            if !heading.is_empty() {
+                let there = prose(&std::fs::read_to_string(&found).unwrap());
+                assert!(anchors(&there).contains(heading), "{page}: {label} has no such heading");
+            }
+            used.insert(label.to_owned());
+        }
+        let pages = here.iter().filter(|(_, target)| !target.starts_with("https://"));
+        let unused: Vec<_> = pages.filter(|(label, _)| !used.contains(**label)).collect();
+        assert!(unused.is_empty(), "{page}: nobody uses {unused:?}");
+    }
+    let unused: Vec<_> = there.keys().filter(|label| !used.contains(**label)).collect();
+    assert!(unused.is_empty(), "src/guide/links.md: nobody uses {unused:?}");
 }

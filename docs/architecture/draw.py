@@ -208,7 +208,7 @@ def wrapped(names, width, lines):
 def layers():
     picture = Picture(860, 958, "The layers of quorate: which folder of src uses which")
     edges = reduced(uses())
-    folders = {path.name for path in SRC.iterdir() if path.is_dir()} - set(listed("BESIDE"))
+    folders = {path.name for path in SRC.iterdir() if any(path.rglob("*.rs"))} - set(listed("BESIDE"))
     if folders != set(PLACES):
         sys.exit(f"folders without a place, or places without a folder: {folders ^ set(PLACES)}")
     for one, other in edges:

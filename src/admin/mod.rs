@@ -51,7 +51,7 @@ const TOKEN_BYTES_MIN: usize = 16;
 ///
 /// It is read-only unless [`AdminBuilder::writable`] is set. Anybody who reaches it sees what the ids of
 /// [`AdminBuilder::auth`] may read, so at an address that is not on the loopback it needs a
-/// [token](AdminBuilder::token). Requests of other web sites are refused. Routes and limits: `docs/admin.md`.
+/// [token](AdminBuilder::token). Requests of other web sites are refused. Routes and limits: [`guide::admin`](crate::guide::admin).
 ///
 /// It answers without a quorum, too, and after the coordinator was closed. It counts as a handle of the
 /// coordinator, which runs until this is dropped or the coordinator is closed.

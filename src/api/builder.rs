@@ -140,7 +140,7 @@ impl Builder {
     /// Makes this instance a client: it joins without a replica and a vote, stores nothing on disk,
     /// and is served by one of the peers, or by another when that one is lost. It has the same
     /// calls: reads that return at once on a replica ask its member instead. This is for large
-    /// fleets, of which a few instances hold the state; see `docs/clients.md` for the differences.
+    /// fleets, of which a few instances hold the state; see [`guide::clients`](crate::guide::clients) for the differences.
     ///
     /// It does not listen, and is served over connections that it makes. So with
     /// [`Builder::listen`] or [`Builder::advertise`], [`Builder::join`] fails with

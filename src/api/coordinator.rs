@@ -63,10 +63,10 @@ impl Coordinator {
     /// Every instance passes the same list, in any order and at every start. Each takes the first
     /// address in it that belongs to its host and is free, and stores its data below
     /// `quorate-data/<address>` in the working directory. [`Coordinator::builder`] can set either;
-    /// an instance that is not on the list must do that. `docs/membership.md` describes how a
+    /// an instance that is not on the list must do that. [`guide::membership`](crate::guide::membership) describes how a
     /// cluster is founded, and how instances come and go afterwards.
     ///
-    /// A name in the list must stand for one host: `docs/membership.md` says what happens
+    /// A name in the list must stand for one host: [`guide::membership`](crate::guide::membership) says what happens
     /// otherwise.
     ///
     /// Returns without waiting for the others; [`Coordinator::wait_ready`] waits for them. Names

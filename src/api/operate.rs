@@ -387,7 +387,7 @@ impl Coordinator {
     /// Removes the member at this address, which must be dead. Blocks until it is gone.
     ///
     /// Its vote goes to a learner that has caught up. If there is none, there are fewer voters from then
-    /// on. An instance that starts with its data stops, and must join as a new member: see `docs/membership.md`.
+    /// on. An instance that starts with its data stops, and must join as a new member: see [`guide::membership`](crate::guide::membership).
     ///
     /// # Errors
     /// [`Error::Refused`] if it is alive, and if the voters that would be left have no majority that

@@ -80,7 +80,7 @@ pub struct Status {
     /// instance has no replica and no vote.
     pub damaged: Option<String>,
     /// The directories with former data of this instance, which was set aside. See
-    /// `docs/recovery.md` for when they may be deleted.
+    /// [`guide::recovery`](crate::guide::recovery) for when they may be deleted.
     pub former_data: Vec<PathBuf>,
 }
 

@@ -67,7 +67,7 @@ use crate::types::error::{Error, Result};
 /// [`Coordinator::join_async`](crate::Coordinator::join_async).
 ///
 /// Without [certificates](GatewayBuilder::tls), whoever reaches the port can open sessions: keep it on the
-/// loopback interface or in a network that you trust, and protect znodes by ACLs. What differs from a ZooKeeper server: `docs/gateway.md`.
+/// loopback interface or in a network that you trust, and protect znodes by ACLs. What differs from a ZooKeeper server: [`guide::gateway`](crate::guide::gateway).
 ///
 /// ```
 /// use quorate::{Gateway, testing::Cluster};

@@ -86,7 +86,7 @@ impl Lock {
     /// The delay is the holder's, and stored in the cluster while it holds: later contenders wait
     /// for it whatever their own handle says. It starts when the first contender sees that the
     /// holder is lost (at once, if one is waiting), and ends up to some seconds late. It is
-    /// measured in the log's time (`docs/time.md`), which runs within a tenth of real time; it ends
+    /// measured in the log's time ([`guide::time`](crate::guide::time)), which runs within a tenth of real time; it ends
     /// early if a node becomes leader whose wall clock is ahead. Acquisitions through this handle
     /// cost one more write.
     ///

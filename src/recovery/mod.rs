@@ -8,7 +8,7 @@
 //!   written. [`Plan::found_anew`] then founds a new cluster from it. [`recover_damaged`] also uses
 //!   damaged directories, as far as they are readable.
 //!
-//! All of it but the backup is for stopped instances. `docs/recovery.md` is a guide, and the
+//! All of it but the backup is for stopped instances. [`guide::recovery`](crate::guide::recovery) is a guide, and the
 //! program `quorate` (feature `cli`) does the same from a shell.
 
 mod backup;

@@ -24,7 +24,7 @@ use crate::types::error::{Error, Result};
 /// How the connections between a cluster's members are protected.
 ///
 /// All members need the same kind. For the threats that each protects from, see
-/// [docs/security.md](https://docs.rs/crate/quorate/latest/source/docs/security.md).
+/// [`guide::security`](crate::guide::security).
 ///
 /// ```no_run
 /// use quorate::{Coordinator, Secret};

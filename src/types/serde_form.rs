@@ -1,4 +1,4 @@
-//! The form that the feature `serde` gives to public values: see `docs/serde.md`.
+//! The form that the feature `serde` gives to public values: see [`guide::serde`](crate::guide::serde).
 //!
 //! Most of it is derived where a type is defined. Not here: the form in the log, which is
 //! `log_form`'s.

@@ -18,7 +18,7 @@ impl Builder {
     /// Joins the cluster of the instances that `name` (`host:port`) stands for: a name with an
     /// address for each of them, as that of a headless service in Kubernetes or of a service in
     /// Docker compose. Use it where instances have no names of their own, as in a Deployment;
-    /// otherwise [`Builder::join`] with a list of names is better. `docs/kubernetes.md` has both.
+    /// otherwise [`Builder::join`] with a list of names is better. [`guide::kubernetes`](crate::guide::kubernetes) has both.
     ///
     /// Returns at once, if the own address is known. The name is looked up every second until there is a cluster. If any
     /// instance found there belongs to a cluster, this one joins it. A cluster is founded when the

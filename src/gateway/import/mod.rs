@@ -1,7 +1,7 @@
 //! Moving a tree out of a running ZooKeeper: [`Import`] copies it into a cluster, through ZooKeeper's protocol.
 //!
 //! It also copies from other servers of that protocol, for example from a [`Gateway`](crate::Gateway). The
-//! program `quorate import` does this from a shell. See "Moving from ZooKeeper" in `docs/gateway.md`.
+//! program `quorate import` does this from a shell. See "Moving from ZooKeeper" in [`guide::gateway`](crate::guide::gateway).
 //!
 //! ```text
 //! source:  three reads for each znode, many at once  --> walk --> target: what is there, then multis

@@ -70,7 +70,7 @@ impl NewItem {
     }
 
     /// Nobody takes it before this time has passed since it was put, measured by the cluster's
-    /// clock: the log's time (`docs/time.md`), which sets znodes' times and never goes back. In
+    /// clock: the log's time ([`guide::time`](crate::guide::time)), which sets znodes' times and never goes back. In
     /// milliseconds, rounded up. Once due, it has the place that it would have without a delay.
     #[must_use]
     pub fn delay(self, delay: Duration) -> NewItem {

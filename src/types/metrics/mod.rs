@@ -13,7 +13,7 @@ use self::histogram::Histogram;
 /// [`Coordinator::metrics`](crate::Coordinator::metrics).
 ///
 /// Its text form (`to_string`) is Prometheus's exposition format, for the application to serve
-/// beside its own metrics. `docs/metrics.md` lists the names.
+/// beside its own metrics. [`guide::metrics`](crate::guide::metrics) lists the names.
 ///
 /// Changes of znodes and of sessions are counted by every replica, for all of the cluster: do not add
 /// them up over instances. All others are the instance's own. An instance without a replica has

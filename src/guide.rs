@@ -1,0 +1,71 @@
+//! The pages of [`docs`](https://github.com/quorate/quorate/tree/main/docs): what quorate promises, and how
+//! to run it. For what each call does, see [`Session`](crate::Session), [`Coordinator`](crate::Coordinator) and
+//! [`recipes`](crate::recipes).
+//!
+//! - To begin with: [`sessions`], [`watches`], [`snapshots`], [`transactions`], [`one_write`], [`from_async`],
+//!   the [`recipes`], and [`zookeeper`] for who comes from there.
+//! - To run it: [`membership`], [`clients`], [`kubernetes`], [`security`], [`acls`], [`quotas`], [`metrics`],
+//!   [`logs`], [`admin`], [`cli`], [`gateway`], [`recovery`], [`upgrades`].
+//! - To rely on it: [`guarantees`], [`limits`], [`performance`], [`storage`], [`time`], [`versions`], [`serde`],
+//!   [`architecture`].
+
+/// Modules whose documentation is a page of `docs`.
+///
+/// In a page, links to others are by reference, with the addresses that they have in the repository at its
+/// end. Those of `links.md`, which are their modules, come first here, so they hold.
+macro_rules! pages {
+    ($($(#[$attribute:meta])* $name:ident: $file:literal $({ $($below:tt)* })?)*) => {$(
+        $(#[$attribute])*
+        #[doc = include_str!("guide/links.md")]
+        #[doc = include_str!(concat!("../docs/", $file))]
+        pub mod $name {
+            $(pages! { $($below)* })?
+        }
+    )*};
+}
+
+// The examples of some pages need a feature.
+pages! {
+    acls: "acls.md"
+    #[cfg(any(not(doctest), feature = "admin"))]
+    admin: "admin.md"
+    architecture: "architecture.md"
+    cli: "cli.md"
+    clients: "clients.md"
+    from_async: "async.md"
+    #[cfg(any(not(doctest), feature = "gateway"))]
+    gateway: "gateway.md"
+    guarantees: "guarantees.md"
+    kubernetes: "kubernetes.md"
+    limits: "limits.md"
+    logs: "logs.md"
+    membership: "membership.md"
+    metrics: "metrics.md"
+    one_write: "one-write.md"
+    performance: "performance.md"
+    quotas: "quotas.md"
+    recipes: "recipes/README.md" {
+        barrier: "recipes/barrier.md"
+        discovery: "recipes/discovery.md"
+        election: "recipes/election.md"
+        group: "recipes/group.md"
+        locks: "recipes/locks.md"
+        persistent_ephemeral: "recipes/persistent-ephemeral.md"
+        queue: "recipes/queue.md"
+        state: "recipes/state.md"
+        two_phase_commit: "recipes/two_phase_commit.md"
+    }
+    recovery: "recovery.md"
+    security: "security.md"
+    #[cfg(any(not(doctest), feature = "serde"))]
+    serde: "serde.md"
+    sessions: "sessions.md"
+    snapshots: "snapshots.md"
+    storage: "storage.md"
+    time: "time.md"
+    transactions: "transactions.md"
+    upgrades: "upgrades.md"
+    versions: "versions.md"
+    watches: "watches.md"
+    zookeeper: "zookeeper.md"
+}

@@ -4,6 +4,8 @@
 //! time of a `sync` beside them, and what other writers notice when a session with many ephemerals ends and
 //! when a change concerns many watches. All members run in this process.
 //!
+//! `cargo bench --bench load -- idle` measures the idle members alone.
+//!
 //! Then it slows down the disk of a follower, by 400 ms for each sync, which takes Linux and a C compiler.
 //! `cargo bench --bench load -- slow-disk` does that alone.
 
@@ -46,18 +48,26 @@ fn main() {
     if let Some(link) = std::env::var_os(SLOW) {
         return slow_disk(Path::new(&link), size.idle);
     }
+    if std::env::args().any(|arg| arg == "idle") {
+        return drop(idle_members(&size));
+    }
     if !std::env::args().any(|arg| arg == "slow-disk") {
         many(&size);
     }
     with_slow_disk();
 }
 
-fn many(size: &Size) {
+fn idle_members(size: &Size) -> (Members, Session) {
     let members = Members::start(3);
-    let (leader, follower) = (members.leader(), (members.leader() + 1) % 3);
-    let session = members.all[follower].session();
+    let session = members.all[(members.leader() + 1) % 3].session();
     session.create("/set", b"", CreateMode::Persistent).unwrap();
     idle("three idle members, a session each", size.idle);
+    (members, session)
+}
+
+fn many(size: &Size) {
+    let (members, session) = idle_members(size);
+    let (leader, follower) = (members.leader(), (members.leader() + 1) % 3);
     syncs("sync at a follower, a session each", &session);
     let held = open(&members, size.sessions);
     idle(&format!("the same with {} sessions", held.len()), size.idle);

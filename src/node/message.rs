@@ -173,6 +173,20 @@ impl PeerMessage {
         )
     }
 
+    /// Whether it is small, and may overtake what was sent before it: what leaders, votes and sessions
+    /// depend on must not wait behind megabytes of entries for a peer whose link is slow.
+    pub(crate) fn is_urgent(&self) -> bool {
+        match self {
+            PeerMessage::Raft { body, .. } => {
+                !matches!(body, RaftBody::Append { .. } | RaftBody::Snapshot { .. })
+            }
+            PeerMessage::ReadIndex { .. }
+            | PeerMessage::ReadIndexConfirmed { .. }
+            | PeerMessage::Health { .. } => true,
+            _ => false,
+        }
+    }
+
     /// Appends the encoded message to `buffer`.
     pub(crate) fn encode(&self, buffer: Vec<u8>) -> Vec<u8> {
         postcard::to_extend(self, buffer)

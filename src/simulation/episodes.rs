@@ -77,7 +77,7 @@ impl World {
                 if !filled || !self.has_leader() {
                     return State::Filling;
                 }
-                let look = self.load_now();
+                let look = self.load_now(load);
                 self.kernel.checks.borrow_mut().load.begin(look);
                 self.kernel.trace.say_fault(format_args!("the load begins"));
                 State::Quiet { until: now + load.bounds.election }
@@ -123,18 +123,20 @@ impl World {
         applied >= index && process.written_disk().condition().last() >= index
     }
 
-    fn load_now(&self) -> Look {
+    fn load_now(&self, load: &Load) -> Look {
         let term = |process: &super::process::Process| {
             process.life.as_ref().map_or(0, |life| life.host.node().leadership().0)
         };
         let term = self.processes.iter().map(term).max().unwrap_or(0);
         let checks = self.kernel.checks.borrow();
-        let waits = self.kernel.waits_since("set", |place| checks.load.is_served(place));
-        Look { now: self.now(), committed: checks.oracle.last(), term, waits }
+        let now = self.now();
+        let waits =
+            self.kernel.waits_since("set", |place| checks.load.is_level(place, now, load.bounds));
+        Look { now, committed: checks.oracle.last(), term, waits }
     }
 
     fn look_at_load(&mut self, load: &Load) {
-        let look = self.load_now();
+        let look = self.load_now(load);
         let mut checks = self.kernel.checks.borrow_mut();
         let mut checked = checks.load.look(load, look);
         checked = checked.and_then(|()| checks.load.look_at_room(look.now, look.committed));

@@ -185,7 +185,8 @@ impl Load {
             watches: *random.pick(&[0, 0, 10, 500]),
             troubles,
             bounds: Bounds {
-                commit: election,
+                // A value goes to the leader and on to the others, and on each link another one may be ahead.
+                commit: election + 4 * costs.on_link(value_bytes),
                 // The entries under way, those that have waited behind them, and the same at the leader;
                 // and a sync for each MiB of all.
                 syncs: 4 + slots * value / WRITE_BYTES_MAX as u64,

@@ -6,6 +6,15 @@ use super::clock::Nanos;
 struct Link {
     /// How many partitions cut it.
     cuts: u32,
+    /// What is urgent, and all else.
+    urgent: Lane,
+    usual: Lane,
+    /// What the longest of the messages took that are not urgent, since there was none last.
+    longest: Nanos,
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+struct Lane {
     /// When the last message sent in order arrives.
     last: Nanos,
     /// Until when it carries what was sent so far.
@@ -57,17 +66,36 @@ impl Network {
         mended
     }
 
-    /// When a message that is sent at `at` has left, if that takes this time.
-    pub(crate) fn carry(&mut self, from: usize, to: usize, at: Nanos, time: Nanos) -> Nanos {
+    /// When a message that is sent at `at` has left, if that takes this time. An urgent one waits for others
+    /// that are urgent, and for one more that is under way.
+    pub(crate) fn carry(
+        &mut self,
+        (from, to): (usize, usize),
+        urgent: bool,
+        at: Nanos,
+        time: Nanos,
+    ) -> Nanos {
         let link = &mut self.links[from][to];
-        link.busy_until = link.busy_until.max(at) + time;
-        link.busy_until
+        let waits = link.usual.busy_until.saturating_sub(at);
+        if !urgent {
+            link.longest = if waits == 0 { time } else { link.longest.max(time) };
+            link.usual.busy_until =
+                link.usual.busy_until.max(link.urgent.busy_until).max(at) + time;
+            return link.usual.busy_until;
+        }
+        let begins = at.max(link.urgent.busy_until).max(at + waits.min(link.longest));
+        link.urgent.busy_until = begins + time;
+        if waits > 0 {
+            link.usual.busy_until += time;
+        }
+        link.urgent.busy_until
     }
 
     /// When a message that would arrive at `at` arrives if it stays behind those before it.
-    pub(crate) fn in_order(&mut self, from: usize, to: usize, at: Nanos) -> Nanos {
+    pub(crate) fn in_order(&mut self, from: usize, to: usize, urgent: bool, at: Nanos) -> Nanos {
         let link = &mut self.links[from][to];
-        link.last = link.last.max(at);
-        link.last
+        let lane = if urgent { &mut link.urgent } else { &mut link.usual };
+        lane.last = lane.last.max(at);
+        lane.last
     }
 }

@@ -64,9 +64,11 @@ impl World {
         }
         let leaves = self.processes.get(from).map_or(0, |process| process.busy_until);
         let leaves = self.now().max(leaves);
+        // Without costs a link takes no time, and so nothing waits that could be overtaken.
+        let urgent = costs.is_some() && message.is_urgent();
         for _ in 0..copies {
             let sent = costs.map_or(leaves, |costs| {
-                self.network.carry(from, to, leaves, costs.on_link(bytes.len()))
+                self.network.carry((from, to), urgent, leaves, costs.on_link(bytes.len()))
             });
             let dice = self.dice_of(from, to);
             let half = self.kernel.plan.latency / 2;
@@ -75,7 +77,7 @@ impl World {
             if overtakes {
                 at += dice.around(self.kernel.plan.latency * 10);
             } else {
-                at = self.network.in_order(from, to, at);
+                at = self.network.in_order(from, to, urgent, at);
             }
             if spike >= self.patience() / 4 {
                 // Later messages wait behind it, and so the sender seems silent.

@@ -48,6 +48,7 @@
 //!   counts 512 bytes on top. The peer has to hold back the rest.
 //! - Nothing from the network panics, and nothing that one connection does ends more than that
 //!   connection.
+//! - What is urgent ([`PeerMessage::is_urgent`]) is written before all else that waits for the peer.
 //! - Messages for a peer that is not connected are dropped at once: they would be stale when they
 //!   arrived, and Raft sends again what still matters.
 //! - Two processes that run as one node are never both connected to this one.

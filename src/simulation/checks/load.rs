@@ -57,7 +57,7 @@ pub(crate) struct Look {
     pub(crate) now: Nanos,
     pub(crate) committed: u64,
     pub(crate) term: u64,
-    /// Since when a write waits at a member that is not away.
+    /// Since when a write waits at a member that is level.
     pub(crate) waits: Option<Nanos>,
 }
 
@@ -121,6 +121,12 @@ impl Load {
     /// a new leader has sent it.
     pub(crate) fn is_served(&self, place: usize) -> bool {
         self.connected[place].is_some() && !(self.handed_over && self.slow.contains(&place))
+    }
+
+    /// Whether a member is served and has been back for long enough to have what the others have.
+    pub(crate) fn is_level(&self, place: usize, now: Nanos, bounds: load::Bounds) -> bool {
+        let is_level = |since| since == 0 || since + bounds.commit <= now;
+        self.is_served(place) && self.connected[place].is_some_and(is_level)
     }
 
     pub(crate) fn is_away(&mut self, place: usize) {

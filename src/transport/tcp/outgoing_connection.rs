@@ -142,7 +142,9 @@ impl OutgoingConnection {
         if self.queue.is_empty() {
             self.progress_at = context.now;
         }
-        self.queue.push(MESSAGE_BYTES_MAX, |buffer| message.encode(buffer)).map_err(Some)?;
+        self.queue
+            .push_to(message.is_urgent(), MESSAGE_BYTES_MAX, |buffer| message.encode(buffer))
+            .map_err(Some)?;
         Counters::add(&context.shared.counters.messages_sent, 1);
         Ok(())
     }

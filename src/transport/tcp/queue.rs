@@ -4,8 +4,11 @@
 //! chunks at once: a burst of small messages becomes one system call, and no
 //! message is copied after it was encoded.
 //!
-//! Invariants: no chunk but a fresh one is empty; `bytes` is what the chunks hold minus `written`,
-//! and at most `bytes_max`.
+//! Urgent frames are written before all others that wait, but not into the middle of a chunk that is
+//! partly written.
+//!
+//! Invariants: no chunk but a fresh one is empty; a chunk has whole frames; at most one lane's first chunk
+//! is partly written; `bytes` is what the chunks hold minus what of them is `written`, and at most `bytes_max`.
 
 use std::collections::VecDeque;
 use std::io::{self, IoSlice, Write};
@@ -30,20 +33,62 @@ pub(super) enum Rejected {
     TooLong { bytes: usize },
 }
 
-#[derive(Debug)]
-pub(super) struct WriteQueue {
+#[derive(Debug, Default)]
+struct Lane {
     chunks: VecDeque<Vec<u8>>,
     /// How much of the first chunk has been written.
     written: usize,
+}
+
+#[derive(Debug)]
+pub(super) struct WriteQueue {
+    urgent: Lane,
+    usual: Lane,
     bytes: usize,
     bytes_max: usize,
     /// A written chunk, retained for its memory.
     spare: Vec<u8>,
 }
 
+impl Lane {
+    /// A part of what waits: the chunks from one on, without what is written of the first one.
+    fn slices(&self, from: usize) -> impl Iterator<Item = &[u8]> {
+        let chunks = self.chunks.iter().enumerate().skip(from);
+        chunks.map(|(at, chunk)| &chunk[if at == 0 { self.written } else { 0 }..])
+    }
+
+    /// Takes off what was written, of `bytes` and `chunks` at most; returns how many bytes that was.
+    fn advance(&mut self, bytes: usize, chunks: usize, spare: &mut Vec<u8>) -> usize {
+        let mut taken = 0;
+        for _ in 0..chunks {
+            let Some(first) = self.chunks.front() else { break };
+            let part = (first.len() - self.written).min(bytes - taken);
+            taken += part;
+            self.written += part;
+            if self.written < first.len() {
+                break;
+            }
+            self.written = 0;
+            if let Some(chunk) = self.chunks.pop_front() {
+                keep(spare, chunk);
+            }
+        }
+        taken
+    }
+}
+
+/// Retains a chunk's memory for the next one, unless a large message has made it too large.
+fn keep(spare: &mut Vec<u8>, mut chunk: Vec<u8>) {
+    if chunk.capacity() > spare.capacity() && chunk.capacity() <= 4 * CHUNK_BYTES {
+        chunk.clear();
+        *spare = chunk;
+    }
+}
+
 impl WriteQueue {
     pub(super) fn new(bytes_max: usize) -> WriteQueue {
-        WriteQueue { chunks: VecDeque::new(), written: 0, bytes: 0, bytes_max, spare: Vec::new() }
+        let (urgent, usual) = Default::default();
+        WriteQueue { urgent, usual, bytes: 0, bytes_max, spare: Vec::new() }
     }
 
     pub(super) fn is_empty(&self) -> bool {
@@ -56,14 +101,25 @@ impl WriteQueue {
         payload_bytes_max: usize,
         write: impl FnOnce(Vec<u8>) -> Vec<u8>,
     ) -> Result<(), Rejected> {
+        self.push_to(false, payload_bytes_max, write)
+    }
+
+    /// Appends one frame, behind those that are urgent, too, if it is.
+    pub(super) fn push_to(
+        &mut self,
+        urgent: bool,
+        payload_bytes_max: usize,
+        write: impl FnOnce(Vec<u8>) -> Vec<u8>,
+    ) -> Result<(), Rejected> {
         // Checked before encoding: a message that is dropped anyway should cost nothing.
         if self.bytes + HEADER_BYTES > self.bytes_max {
             return Err(Rejected::Full);
         }
-        let mut chunk = match self.chunks.pop_back() {
+        let lane = if urgent { &mut self.urgent } else { &mut self.usual };
+        let mut chunk = match lane.chunks.pop_back() {
             Some(chunk) if chunk.len() < CHUNK_BYTES => chunk,
             full => {
-                self.chunks.extend(full);
+                lane.chunks.extend(full);
                 std::mem::take(&mut self.spare)
             }
         };
@@ -82,55 +138,43 @@ impl WriteQueue {
         } else {
             self.bytes += added;
         }
-        if chunk.is_empty() {
-            self.keep(chunk);
-        } else {
-            self.chunks.push_back(chunk);
+        match chunk.is_empty() {
+            true => keep(&mut self.spare, chunk),
+            false => lane.chunks.push_back(chunk),
         }
         rejected.map_or(Ok(()), Err)
     }
 
     /// Writes as much as one call takes; returns how much that was.
     pub(super) fn write_to(&mut self, mut stream: impl Write) -> io::Result<usize> {
+        // What is partly written goes on first.
+        let begun = usize::from(self.usual.written > 0);
+        let waiting = self.usual.slices(0).take(begun);
+        let waiting = waiting.chain(self.urgent.slices(0)).chain(self.usual.slices(begun));
         let mut slices = [IoSlice::new(&[]); SLICES_MAX];
         let mut filled = 0;
-        for (slice, chunk) in slices.iter_mut().zip(&self.chunks) {
-            let from = if filled == 0 { self.written } else { 0 };
-            *slice = IoSlice::new(&chunk[from..]);
+        for (slice, bytes) in slices.iter_mut().zip(waiting) {
+            *slice = IoSlice::new(bytes);
             filled += 1;
         }
         let bytes = stream.write_vectored(&slices[..filled])?;
-        self.advance(bytes);
+        self.advance(bytes, begun);
         Ok(bytes)
     }
 
-    fn advance(&mut self, bytes: usize) {
+    fn advance(&mut self, bytes: usize, begun: usize) {
         // Do not trust a `Write` that claims to have taken more than it was given.
         let bytes = bytes.min(self.bytes);
         self.bytes -= bytes;
-        self.written += bytes;
-        while let Some(first) = self.chunks.front()
-            && self.written >= first.len()
-        {
-            self.written -= first.len();
-            if let Some(chunk) = self.chunks.pop_front() {
-                self.keep(chunk);
-            }
-        }
+        let begun = self.usual.advance(bytes, begun, &mut self.spare);
+        let urgent = self.urgent.advance(bytes - begun, usize::MAX, &mut self.spare);
+        self.usual.advance(bytes - begun - urgent, usize::MAX, &mut self.spare);
     }
 
     /// Frees all memory but that of a few messages.
     pub(super) fn give_back(&mut self) {
         if self.spare.capacity() > KEPT_BYTES {
             self.spare = Vec::new();
-        }
-    }
-
-    /// Retains a chunk's memory for the next one, unless a large message has made it too large.
-    fn keep(&mut self, mut chunk: Vec<u8>) {
-        if chunk.capacity() > self.spare.capacity() && chunk.capacity() <= 4 * CHUNK_BYTES {
-            chunk.clear();
-            self.spare = chunk;
         }
     }
 }
@@ -175,7 +219,7 @@ mod tests {
             total += queue.write_to(&mut narrow).unwrap();
         }
         assert_eq!(total, narrow.1.len());
-        assert!(queue.chunks.is_empty());
+        assert!(queue.usual.chunks.is_empty());
         let mut reader = FrameReader::new(CHUNK_BYTES * 3);
         reader.push(&narrow.1);
         for size in sizes {
@@ -184,10 +228,73 @@ mod tests {
     }
 
     #[test]
+    fn what_is_urgent_waits_for_what_is_begun_and_for_nothing_else() {
+        let mut queue = WriteQueue::new(1 << 30);
+        let mut narrow = Narrow(100, Vec::new());
+        queue.push_to(true, usize::MAX, payload(3)).unwrap();
+        queue.write_to(&mut narrow).unwrap();
+        for size in [CHUNK_BYTES, CHUNK_BYTES + 1, CHUNK_BYTES + 2] {
+            queue.push(usize::MAX, payload(size)).unwrap();
+        }
+        queue.write_to(&mut narrow).unwrap();
+        queue.push_to(true, usize::MAX, payload(5)).unwrap();
+        queue.push_to(true, usize::MAX, payload(7)).unwrap();
+        while !queue.is_empty() {
+            queue.write_to(&mut narrow).unwrap();
+        }
+        let mut reader = FrameReader::new(CHUNK_BYTES * 3);
+        reader.push(&narrow.1);
+        for size in [3, CHUNK_BYTES, 5, 7, CHUNK_BYTES + 1, CHUNK_BYTES + 2] {
+            assert_eq!(reader.next_frame().unwrap().map(<[u8]>::len), Some(size));
+        }
+    }
+
+    #[test]
+    fn each_lane_keeps_its_order_however_little_is_taken() {
+        let mut random = 1_u64;
+        let mut below = |end: u64| {
+            random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+            ((random >> 33) % end) as usize
+        };
+        for _ in 0..200 {
+            let mut queue = WriteQueue::new(1 << 30);
+            let (mut written, mut pushed) = (Vec::new(), [0_u8; 2]);
+            let mut left = 60;
+            while left > 0 || !queue.is_empty() {
+                if left > 0 && below(3) > 0 {
+                    left -= 1;
+                    let (lane, more) = (below(2), below(2) * below(2 * CHUNK_BYTES as u64));
+                    let head = [lane as u8, pushed[lane]];
+                    pushed[lane] += 1;
+                    let frame = |mut buffer: Vec<u8>| {
+                        buffer.extend(head);
+                        buffer.extend(std::iter::repeat_n(0, more));
+                        buffer
+                    };
+                    queue.push_to(lane == 1, usize::MAX, frame).unwrap();
+                } else {
+                    let mut narrow = Narrow(1 + below(200_000), Vec::new());
+                    queue.write_to(&mut narrow).unwrap();
+                    written.extend(narrow.1);
+                }
+            }
+            let mut reader = FrameReader::new(CHUNK_BYTES * 3);
+            reader.push(&written);
+            let mut read = [0_u8; 2];
+            while let Some(frame) = reader.next_frame().unwrap() {
+                let lane = usize::from(frame[0]);
+                assert_eq!(frame[1], read[lane]);
+                read[lane] += 1;
+            }
+            assert_eq!(read, pushed);
+        }
+    }
+
+    #[test]
     fn queue_refuses_what_is_too_much_and_keeps_the_rest_whole() {
         let mut queue = WriteQueue::new(3 * (HEADER_BYTES + 10));
         assert_eq!(queue.push(20, payload(21)), Err(Rejected::TooLong { bytes: 21 }));
-        assert!(queue.is_empty() && queue.chunks.is_empty());
+        assert!(queue.is_empty() && queue.usual.chunks.is_empty());
         queue.push(20, payload(10)).unwrap();
         queue.push(20, payload(10)).unwrap();
         assert_eq!(queue.push(20, payload(11)), Err(Rejected::Full));

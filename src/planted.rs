@@ -391,7 +391,7 @@ bugs! {
         ["K4 clients cost the leader nothing", "K4 learners serve all clients"],
     ClientClings: "a client waits for a member that it has lost the connection with";
         ["K5 clients of a dead member are served"],
-    ProbesUnbounded: "a peer with a slow disk is sent a MiB again and again";
+    UrgentWaits: "heartbeats and renewals wait behind entries for a slow link";
         ["U3 no session ends for another's disk"],
     SlowLeaderStays: "a leader leads on though its own disk is slow";
         ["U1 a majority commits", "U2 a leader with a slow disk hands over"],

@@ -43,6 +43,11 @@ pub(super) fn misreport(of_step: &mut HandleEffects) {
     }
 }
 
+/// Whether a message goes before others that wait for its link.
+pub(super) fn is_urgent(message: &PeerMessage) -> bool {
+    message.is_urgent() && !planted(Bug::UrgentWaits)
+}
+
 /// For how long a node computes besides what a message takes.
 pub(super) fn dawdling() -> Nanos {
     if strikes(Bug::StepDawdles, 5_000) { SECOND } else { 0 }

@@ -65,7 +65,7 @@ impl World {
         let leaves = self.processes.get(from).map_or(0, |process| process.busy_until);
         let leaves = self.now().max(leaves);
         // Without costs a link takes no time, and so nothing waits that could be overtaken.
-        let urgent = costs.is_some() && message.is_urgent();
+        let urgent = costs.is_some() && surroundings::is_urgent(message);
         for _ in 0..copies {
             let sent = costs.map_or(leaves, |costs| {
                 self.network.carry((from, to), urgent, leaves, costs.on_link(bytes.len()))

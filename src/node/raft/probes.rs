@@ -13,7 +13,6 @@ use crate::node::Node;
 use crate::node::io::Time;
 use crate::node::message::RaftBody;
 use crate::node::stored::LogEntry;
-use crate::planted::{Bug, planted};
 use crate::types::membership::NodeId;
 
 /// How many bytes of entries go to such a peer, if not a single entry is larger.
@@ -64,9 +63,6 @@ impl Node {
         let progress = self.raw.raft.prs().get(peer);
         let probes = progress.is_some_and(|progress| progress.state == ProgressState::Probe);
         let Some(leading) = self.leading.as_mut().filter(|_| probes) else { return true };
-        if planted(Bug::ProbesUnbounded) {
-            return true;
-        }
         let now = self.now.mono;
         let again = now.saturating_sub(self.config.timings().election());
         leading.probes.cut(peer, *index, entries, now, again)

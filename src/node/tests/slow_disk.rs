@@ -75,6 +75,34 @@ fn a_leader_that_cannot_commit_makes_way_for_those_who_can() {
     cluster.answer(request).unwrap();
 }
 
+/// raft-rs sends a new leader's first entries again after each answer to a heartbeat, until a disk has them.
+#[test]
+fn a_large_entry_is_not_sent_to_a_slow_disk_again_and_again() {
+    let mut cluster = Cluster::new(3);
+    let former = cluster.elect();
+    let slow = cluster.follower();
+    cluster.hosts.get_mut(&slow).unwrap().disk_stalled = true;
+    cluster.resign(former);
+    while cluster.leader().is_none_or(|leader| leader == former) {
+        cluster.advance(HEARTBEAT);
+    }
+    let leader = cluster.elect();
+    assert!(![former, slow].contains(&leader));
+    let session = cluster.open(leader, 1, TIMEOUT);
+    let (sent, election) = (cluster.trace.len(), cluster.node(leader).config.timings().election());
+    let request = cluster.set(leader, session, "/", &"x".repeat(256 << 10));
+    cluster.advance(5 * election);
+    cluster.answer(request).unwrap();
+    // The trace has a hash in the place of a message that is large.
+    let to_slow = format!(" {leader}>{slow} ");
+    let sent = cluster.trace[sent..].iter().filter(|line| line.contains(&to_slow));
+    let large = sent.filter(|line| !line.contains('{')).count();
+    assert!(large <= 6, "{large} times");
+    cluster.hosts.get_mut(&slow).unwrap().disk_stalled = false;
+    cluster.advance(2 * election);
+    assert_eq!(cluster.data(slow, "/").map(|data| data.len()), Some(256 << 10));
+}
+
 /// It led on until its disk had not answered for ten seconds, and proposed nothing more from when 64 MiB
 /// waited for it.
 #[test]

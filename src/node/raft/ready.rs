@@ -178,7 +178,8 @@ impl Node {
         self.local.applied();
         let number = self.persistence.next_number();
         let mut hard_state = ready.hs().map_or_else(|| hard_state(&self.raw), own_hard_state);
-        hard_state.commit = hard_state.commit.max(position.index);
+        // Entries that came in the same step, and may be committed, are written after the state.
+        hard_state.commit = position.index;
         let state = self.machine.state();
         self.effects.disk.push(DiskOp::Install { number, hard_state, meta, state });
         Ok(number)

@@ -13,6 +13,8 @@ use serde::{Deserialize, Serialize};
 use crate::api::session::Session;
 use crate::api::watch::Watch;
 use crate::planted::{Bug, unless};
+#[cfg(feature = "json")]
+use crate::recipes::codec::Json;
 use crate::recipes::codec::{Codec, Postcard};
 use crate::recipes::creating::created_in_multi;
 use crate::recipes::errors::inner;
@@ -73,6 +75,7 @@ struct InstanceForm {
     id: String,
     address: String,
     port: u16,
+    #[serde(default)]
     metadata: BTreeMap<String, String>,
 }
 
@@ -89,7 +92,7 @@ impl Form {
         let data = match self {
             Form::Postcard => Postcard::encode(&Record::Instance(instance.clone())),
             #[cfg(feature = "json")]
-            Form::Json => json::encode(instance),
+            Form::Json => Json::encode(&InJson(instance.clone())),
         };
         data.map_err(|reason| Error::InvalidData { path: path.to_owned(), reason })
     }
@@ -99,7 +102,7 @@ impl Form {
 pub(super) fn decode(data: &[u8]) -> Result<Instance, String> {
     #[cfg(feature = "json")]
     if let Some(b'{') = data.trim_ascii_start().first() {
-        return json::decode(data);
+        return Json::decode(data).map(|InJson(instance)| instance);
     }
     let Record::Instance(instance) = Postcard::decode(data)?;
     Ok(instance)
@@ -107,31 +110,9 @@ pub(super) fn decode(data: &[u8]) -> Result<Instance, String> {
 
 /// An instance as a JSON object, which may have further fields.
 #[cfg(feature = "json")]
-mod json {
-    use serde::{Deserialize, Serialize};
-
-    use super::{BTreeMap, Instance};
-    use crate::recipes::codec::{Codec, Json};
-
-    #[derive(Serialize, Deserialize)]
-    struct Form {
-        id: String,
-        address: String,
-        port: u16,
-        #[serde(default)]
-        metadata: BTreeMap<String, String>,
-    }
-
-    pub(super) fn encode(instance: &Instance) -> Result<Vec<u8>, String> {
-        let Instance { id, address, port, metadata } = instance.clone();
-        Json::encode(&Form { id, address, port, metadata })
-    }
-
-    pub(super) fn decode(data: &[u8]) -> Result<Instance, String> {
-        let Form { id, address, port, metadata } = Json::decode(data)?;
-        Ok(Instance { id, address, port, metadata })
-    }
-}
+#[derive(Serialize, Deserialize)]
+#[serde(transparent)]
+struct InJson(#[serde(with = "InstanceForm")] Instance);
 
 /// The path of a service.
 pub(super) fn service_path(root: &str, service: &str) -> Result<String> {

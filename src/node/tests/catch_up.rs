@@ -133,3 +133,35 @@ fn a_node_answers_heartbeats_while_a_state_is_built() {
     cluster.check_equal();
     assert_eq!(sent_snapshots(&cluster, leader), 1);
 }
+
+/// The commit index of entries that came with a state, in one step, was written with the state and before
+/// the entries. The store refused that, and the member stopped.
+#[test]
+fn a_state_and_the_log_behind_it_may_come_in_one_step() {
+    let limits = LogLimits { retained_bytes_min: 0, retained_bytes_max: 0, ..LogLimits::default() };
+    let (mut cluster, leader, session, follower) = cluster(limits);
+    cluster.hosts.get_mut(&follower).unwrap().builds_stalled = true;
+    cluster.start(follower);
+    cluster.advance(HEARTBEAT * 10);
+    write(&mut cluster, leader, session, 3);
+    // The leader knows that the state has arrived. It sends the log behind it when the follower answers a
+    // heartbeat.
+    for _ in 0..100 {
+        cluster.now += HEARTBEAT;
+        cluster.tick(leader);
+        cluster.step(follower);
+        cluster.step(leader);
+        if cluster.has_entries(follower) {
+            break;
+        }
+    }
+    assert!(cluster.has_entries(follower));
+    cluster.build(follower);
+    assert!(cluster.step(follower));
+    assert_eq!(cluster.node(follower).metrics().snapshots_installed, 1);
+    cluster.hosts.get_mut(&follower).unwrap().builds_stalled = false;
+    cluster.advance(HEARTBEAT * 10);
+    assert_eq!(cluster.stopped.len(), 0, "{:?}", cluster.stopped);
+    cluster.check_equal();
+    assert_eq!(sent_snapshots(&cluster, leader), 1);
+}

@@ -58,6 +58,13 @@ impl Disk {
         self.chunks.iter().map(|chunk| chunk.len() as u64).sum()
     }
 
+    /// What a store refuses: what is committed is there after each write.
+    fn check(&self) {
+        let last = self.entries.last().map_or(self.meta.index, |entry| entry.index);
+        let commit = self.hard_state.commit;
+        assert!(commit <= last.max(self.meta.index), "commit index {commit} after {last}");
+    }
+
     fn write(&mut self, op: DiskOp) -> Input {
         match op {
             DiskOp::Write { number, write } => {
@@ -68,12 +75,14 @@ impl Disk {
                     self.entries.retain(|entry| entry.index < first.index);
                     self.entries.extend(write.entries);
                 }
+                self.check();
                 Input::Written { number }
             }
             DiskOp::Install { number, hard_state, meta, state } => {
                 self.chunks = ChunkWriter::full(state).collect();
                 (self.hard_state, self.meta) = (hard_state, meta);
                 self.entries.clear();
+                self.check();
                 Input::Written { number }
             }
             DiskOp::Build { transfer, reader, zxid, hash } => {
@@ -467,7 +476,17 @@ impl Cluster {
         }
     }
 
-    fn step(&mut self, id: NodeId) -> bool {
+    /// Builds the states that wait for that. Its node's next step takes them before all else.
+    pub(crate) fn build(&mut self, id: NodeId) {
+        let host = self.hosts.get_mut(&id).unwrap();
+        while let Some(op) = host.builds.pop_back() {
+            let done = host.disk.write(op);
+            host.inputs.push_front(done);
+        }
+    }
+
+    /// Steps the node with all that waits for it; whether there was anything.
+    pub(crate) fn step(&mut self, id: NodeId) -> bool {
         let now = self.clock();
         let host = self.hosts.get_mut(&id).unwrap();
         if !host.disk_stalled {
@@ -477,11 +496,9 @@ impl Cluster {
             }
         }
         if !host.builds_stalled {
-            while let Some(op) = host.builds.pop_front() {
-                let done = host.disk.write(op);
-                host.inputs.push_back(done);
-            }
+            self.build(id);
         }
+        let host = self.hosts.get_mut(&id).unwrap();
         let Some(node) = &mut host.node else {
             host.inputs.clear();
             return false;
@@ -582,15 +599,30 @@ impl Cluster {
         while self.now < end {
             self.now = (self.now + HEARTBEAT).min(end);
             self.wall_ms += HEARTBEAT.as_millis() as u64;
-            let now = self.clock();
             for id in self.hosts.keys().copied().collect::<Vec<_>>() {
-                let Some(node) = &mut self.hosts.get_mut(&id).unwrap().node else {
-                    continue;
-                };
-                let effects = node.step(now, []);
-                self.perform(id, effects);
+                self.tick(id);
             }
             self.settle();
+        }
+    }
+
+    /// Whether entries of a leader wait for the node's next step.
+    pub(crate) fn has_entries(&self, id: NodeId) -> bool {
+        let brings = |input: &Input| {
+            let Input::Peer { message: PeerMessage::Raft { body, .. }, .. } = input else {
+                return false;
+            };
+            matches!(body, RaftBody::Append { entries, .. } if !entries.is_empty())
+        };
+        self.hosts[&id].inputs.iter().any(brings)
+    }
+
+    /// Steps the node for the time alone.
+    pub(crate) fn tick(&mut self, id: NodeId) {
+        let now = self.clock();
+        if let Some(node) = &mut self.hosts.get_mut(&id).unwrap().node {
+            let effects = node.step(now, []);
+            self.perform(id, effects);
         }
     }
 

@@ -391,6 +391,8 @@ bugs! {
         ["K4 clients cost the leader nothing", "K4 learners serve all clients"],
     ClientClings: "a client waits for a member that it has lost the connection with";
         ["K5 clients of a dead member are served"],
+    ProbesUnbounded: "a peer is sent the same entries for each answer to a heartbeat";
+        ["U8 a step sends entries once"],
     UrgentWaits: "heartbeats and renewals wait behind entries for a slow link";
         ["U3 no session ends for another's disk"],
     SlowLeaderStays: "a leader leads on though its own disk is slow";

@@ -204,7 +204,11 @@ impl Node {
             return Ok(());
         }
         let message = body.to_raft(from, self.id, term);
-        if let Err(error) = self.raw.step(message) {
+        let stepped = match body {
+            RaftBody::HeartbeatResponse { .. } => self.step_heartbeat_response(message),
+            _ => self.raw.step(message),
+        };
+        if let Err(error) = stepped {
             tracing::debug!(from = %self.named(from), %error, "raft did not take a message");
         }
         if leads && from == self.raw.raft.leader_id {

@@ -9,7 +9,7 @@ use super::checks::Violation;
 use super::checks::agreement::{Before, same_state};
 use super::checks::membership::Known;
 use super::checks::watches::Moved;
-use super::checks::{durability, versions};
+use super::checks::{self, durability, versions};
 use super::client_instances::ClientInstances;
 use super::clock::{MILLI, Nanos, NodeClock, SECOND};
 use super::costs::{self, Applied};
@@ -574,6 +574,7 @@ impl World {
         let (now, leads_in) = (self.now(), leads.then_some(term));
         let checked = self.observe(place, &life, before, installed, &work.disk).and_then(|()| {
             let mut checks = self.kernel.checks.borrow_mut();
+            checks::load::sent(place, &work.messages)?;
             checks.membership.told(work.cluster)?;
             work.disk.iter().try_for_each(|op| {
                 let membership = &mut checks.membership;

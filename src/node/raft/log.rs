@@ -193,16 +193,15 @@ impl MemLog {
         keep_from
     }
 
-    /// The entries that are committed and not applied yet, up to the first that changes the voters: that
-    /// one waits until raft-rs hands it out.
+    /// The first entry that is committed and not applied yet, unless it changes the voters: that waits until
+    /// raft-rs hands it out.
     ///
     /// raft-rs hands out what this member's own disk has. What a majority has is committed whether
     /// or not this disk is part of it, and the state machine need not wait.
-    pub(crate) fn to_apply(&self, committed: u64) -> Vec<Entry> {
+    pub(crate) fn next_to_apply(&self, committed: u64) -> Option<Entry> {
         let from = self.applied.index.saturating_sub(self.disk_only().index);
-        let count = committed.saturating_sub(self.applied.index);
-        let entries = self.entries.iter().skip(from as usize).take(count as usize);
-        entries.take_while(|entry| !changes_voting(entry)).cloned().collect()
+        let next = self.entries.get(from as usize).filter(|_| committed > self.applied.index);
+        next.filter(|entry| !changes_voting(entry)).cloned()
     }
 
     /// Drops the entries below `index`, which the disk may forget; those after `handed_out`, which
@@ -413,16 +412,20 @@ mod tests {
     #[test]
     fn what_is_committed_is_applied_up_to_a_change_of_the_voters() {
         let mut log = log(3, 8);
-        let indexes = |log: &MemLog, committed| -> Vec<u64> {
-            log.to_apply(committed).iter().map(|entry| entry.index).collect()
-        };
-        assert_eq!(indexes(&log, 6), [4, 5, 6]);
-        log.set_applied(Position { index: 5, term: 1 });
-        assert_eq!(indexes(&log, 20), [6, 7, 8]);
-        assert!(indexes(&log, 5).is_empty());
         let change = Entry { entry_type: EntryType::EntryConfChangeV2, ..entry(7, 1, 0) };
         log.append(&[change, entry(8, 1, 1)]);
-        assert_eq!(indexes(&log, 20), [6]);
+        for (applied, committed, next) in [
+            (3, 6, Some(4)),
+            (5, 6, Some(6)),
+            (5, 20, Some(6)),
+            (5, 5, None),
+            (6, 20, None),
+            (8, 20, None),
+        ] {
+            log.set_applied(Position { index: applied, term: 1 });
+            let entry = log.next_to_apply(committed);
+            assert_eq!(entry.map(|entry| entry.index), next, "{applied} {committed}");
+        }
     }
 
     #[test]

@@ -4,39 +4,52 @@
 //! acknowledged, with more entries each time. If the peer's disk is slow, that is a MiB many times a second:
 //! it fills the link, and what the peer's sessions wait for comes late. So the first append is small here, and
 //! one that cannot be small is sent again after an election timeout only.
+//!
+//! Each sync brings heartbeats of its own. A leader that was stopped for a few seconds finds thousands of answers
+//! at once, and raft-rs has an append of a MiB ready for each before the node sees the first. So only one answer
+//! of several in a row makes raft-rs send anything.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
-use raft::ProgressState;
+use raft::eraftpb::{Entry, Message, MessageType};
+use raft::{ProgressState, RawNode};
 
 use crate::node::Node;
 use crate::node::io::Time;
-use crate::node::message::RaftBody;
-use crate::node::stored::LogEntry;
+use crate::node::raft::log::MemLog;
+use crate::node::start::MESSAGE_ENTRIES_BYTES;
+use crate::planted::{Bug, planted};
 use crate::types::membership::NodeId;
 
 /// How many bytes of entries go to such a peer, if not a single entry is larger.
 pub(in crate::node) const BYTES_MAX: usize = 64 << 10;
 
-/// The last large append to each such peer: where it began, and when it was sent.
+/// The last appends to each such peer: where it began, and when it was sent.
 #[derive(Debug, Default)]
-pub(in crate::node) struct Probes(BTreeMap<NodeId, (u64, Time)>);
+pub(in crate::node) struct Probes {
+    /// Those that answers to heartbeats made raft-rs send.
+    answering: BTreeMap<NodeId, (u64, Time)>,
+    /// Those that could not be small.
+    large: BTreeMap<NodeId, (u64, Time)>,
+}
 
 impl Probes {
     /// What was sent to the peer may be lost.
     pub(in crate::node) fn lost(&mut self, peer: NodeId) {
-        self.0.remove(&peer);
+        self.answering.remove(&peer);
+        self.large.remove(&peer);
     }
 
-    /// Cuts an append that begins behind `index`. Returns `false` for a large one that was sent since the
-    /// moment `again`.
+    /// Cuts an append that begins behind `index`. Returns `false` for a large one that was sent less than
+    /// `again` ago.
     fn cut(
         &mut self,
         peer: NodeId,
         index: u64,
-        entries: &mut Vec<LogEntry>,
+        entries: &mut Vec<Entry>,
         now: Time,
-        again: Time,
+        again: Duration,
     ) -> bool {
         let mut bytes = 0;
         let small = entries.iter().take_while(|entry| {
@@ -45,43 +58,87 @@ impl Probes {
         });
         let small = small.count();
         entries.truncate(small.max(1));
-        if small > 0 || entries.is_empty() {
-            return true;
-        }
-        let sent = self.0.get(&peer).is_some_and(|(from, at)| *from == index && *at > again);
-        if !sent {
-            self.0.insert(peer, (index, now));
-        }
-        !sent
+        small > 0 || entries.is_empty() || is_due(&mut self.large, peer, index, now, again)
     }
+}
+
+/// Whether the last append to the peer began elsewhere, or was sent that long ago. Notes the next one if so.
+fn is_due(
+    sent: &mut BTreeMap<NodeId, (u64, Time)>,
+    peer: NodeId,
+    index: u64,
+    now: Time,
+    again: Duration,
+) -> bool {
+    let is_recent = sent.get(&peer).is_some_and(|(from, at)| *from == index && now < *at + again);
+    if !is_recent {
+        sent.insert(peer, (index, now));
+    }
+    !is_recent
+}
+
+/// Whether raft-rs does not know how far the peer has the log.
+fn probes(raw: &RawNode<MemLog>, peer: NodeId) -> bool {
+    raw.raft.prs().get(peer).is_some_and(|progress| progress.state == ProgressState::Probe)
 }
 
 impl Node {
     /// Cuts an append to a peer of which too little is known for more. Returns whether it is to be sent.
-    pub(in crate::node) fn is_to_send(&mut self, peer: NodeId, body: &mut RaftBody) -> bool {
-        let RaftBody::Append { index, entries, .. } = body else { return true };
-        let progress = self.raw.raft.prs().get(peer);
-        let probes = progress.is_some_and(|progress| progress.state == ProgressState::Probe);
-        let Some(leading) = self.leading.as_mut().filter(|_| probes) else { return true };
-        let now = self.now.mono;
-        let again = now.saturating_sub(self.config.timings().election());
-        leading.probes.cut(peer, *index, entries, now, again)
+    pub(in crate::node) fn is_to_send(&mut self, message: &mut Message) -> bool {
+        if message.get_msg_type() != MessageType::MsgAppend || !probes(&self.raw, message.to) {
+            return true;
+        }
+        let Some(leading) = &mut self.leading else { return true };
+        let (now, again) = (self.now.mono, self.config.timings().election());
+        let mut entries = message.take_entries().into_vec();
+        let sends = leading.probes.cut(message.to, message.index, &mut entries, now, again);
+        message.set_entries(entries.into());
+        sends
+    }
+
+    /// Steps raft-rs with an answer to a heartbeat. If the peer is sent the same append again and again, then not
+    /// more often than heartbeats are sent.
+    pub(in crate::node) fn step_heartbeat_response(
+        &mut self,
+        message: Message,
+    ) -> raft::Result<()> {
+        let from = message.from;
+        let next = self.raw.raft.prs().get(from).map_or(0, |progress| progress.next_idx);
+        let Some(leading) = self.leading.as_mut().filter(|_| probes(&self.raw, from)) else {
+            return self.raw.step(message);
+        };
+        // An answer may come a little sooner after its heartbeat than the last one did.
+        let (now, again) = (self.now.mono, self.config.heartbeat / 2);
+        let is_due = is_due(&mut leading.probes.answering, from, next, now, again)
+            || planted(Bug::ProbesUnbounded);
+        let before = self.raw.raft.msgs.len();
+        // It copies the entries of each append. One at least is always sent.
+        self.raw.raft.r.max_msg_size = if is_due { BYTES_MAX as u64 } else { 0 };
+        let result = self.raw.step(message);
+        self.raw.raft.r.max_msg_size = MESSAGE_ENTRIES_BYTES;
+        if !is_due {
+            // As if it were lost.
+            let made = self.raw.raft.msgs.split_off(before);
+            let others =
+                made.into_iter().filter(|made| made.get_msg_type() != MessageType::MsgAppend);
+            self.raw.raft.msgs.extend(others);
+        }
+        result
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::node::stored::EntryKind;
 
     const S: Time = Time::from_secs(1);
 
-    fn entries(sizes: &[usize]) -> Vec<LogEntry> {
-        let entry = |(index, size): (usize, &usize)| LogEntry {
+    fn entries(sizes: &[usize]) -> Vec<Entry> {
+        let entry = |(index, size): (usize, &usize)| Entry {
             index: 8 + index as u64,
             term: 1,
-            kind: EntryKind::Normal,
             data: vec![0; *size].into(),
+            ..Entry::default()
         };
         sizes.iter().enumerate().map(entry).collect()
     }
@@ -91,7 +148,7 @@ mod tests {
         let mut probes = Probes::default();
         let mut cut = |index, sizes: &[usize], now| {
             let mut entries = entries(sizes);
-            probes.cut(2, index, &mut entries, now, now - S).then_some(entries.len())
+            probes.cut(2, index, &mut entries, now, S).then_some(entries.len())
         };
         for _ in 0..3 {
             assert_eq!(cut(7, &[], 9 * S), Some(0));
@@ -105,6 +162,6 @@ mod tests {
         assert_eq!(cut(8, &[large, 1], 11 * S), None);
         probes.lost(2);
         let mut entries = entries(&[large]);
-        assert!(probes.cut(2, 8, &mut entries, 11 * S, 10 * S), "the peer is back");
+        assert!(probes.cut(2, 8, &mut entries, 11 * S, S), "the peer is back");
     }
 }

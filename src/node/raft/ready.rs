@@ -104,11 +104,11 @@ impl Node {
     }
 
     pub(in crate::node) fn post(&mut self, messages: Vec<eraftpb::Message>) {
-        for message in messages {
+        for mut message in messages {
             if message.get_msg_type() == MessageType::MsgSnapshot {
                 self.post_snapshot(&message);
-            } else if let Some(mut body) = RaftBody::from_raft(&message)
-                && self.is_to_send(message.to, &mut body)
+            } else if self.is_to_send(&mut message)
+                && let Some(body) = RaftBody::from_raft(&message)
             {
                 let term = message.term;
                 self.effects.messages.push((message.to, PeerMessage::Raft { term, body }));
@@ -209,7 +209,8 @@ impl Node {
             self.raw.advance_apply_to(last);
         }
         if self.persistence.installing.is_none() && !self.applies_on {
-            for entry in self.raw.store().to_apply(self.raw.raft.raft_log.committed) {
+            while let Some(entry) = self.raw.store().next_to_apply(self.raw.raft.raft_log.committed)
+            {
                 if !self.apply_entry(&entry)? {
                     self.applies_on = true;
                     break;

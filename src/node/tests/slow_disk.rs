@@ -2,8 +2,11 @@
 
 use std::time::Duration;
 
+use bytes::Bytes;
+
 use crate::machine::command::Op;
-use crate::node::io::{DiskOp, Write};
+use crate::node::io::{DiskOp, Input, Problem, Write};
+use crate::node::message::{PeerMessage, RaftBody};
 use crate::node::tests::harness::{Cluster, HEARTBEAT};
 use crate::types::membership::NodeId;
 use crate::types::session::SessionState;
@@ -219,4 +222,42 @@ fn a_hanging_disk_does_not_fill_the_memory() {
     cluster.answer(set).unwrap();
     cluster.advance(3 * SECOND);
     assert_eq!(cluster.data(slow, "/").as_deref(), Some("y"));
+}
+
+/// The answer to each heartbeat makes raft-rs send an append to a peer of which it does not know how far it has the
+/// log. A leader that was stopped for a few seconds found a thousand answers at once, and its memory had a
+/// thousand copies of the log.
+#[test]
+fn many_answers_to_heartbeats_are_answered_by_one_append() {
+    let mut cluster = Cluster::new(3);
+    let leader = cluster.elect();
+    let session = cluster.open(leader, 1, TIMEOUT);
+    let peer = cluster.follower();
+    cluster.cut.insert((leader, peer));
+    for _ in 0..100 {
+        let set = cluster.set(leader, session, "/", "x");
+        cluster.answer(set).unwrap();
+    }
+    cluster.input(leader, Input::Unreachable { peer, problem: Problem::not_yet() });
+    cluster.settle();
+    cluster.cut.clear();
+    let term = cluster.node(leader).status().term;
+    let answer = RaftBody::HeartbeatResponse { commit: 0, context: Bytes::new() };
+    let appends = |cluster: &mut Cluster| {
+        for _ in 0..1_000 {
+            let body = answer.clone();
+            cluster.deliver(peer, leader, PeerMessage::Raft { term, body });
+        }
+        let before = cluster.trace.len();
+        cluster.step(leader);
+        let to = format!("{leader}>{peer} ");
+        let appends = |line: &&String| line.contains(&to) && line.contains("Append {");
+        cluster.trace[before..].iter().filter(appends).count()
+    };
+    assert_eq!(appends(&mut cluster), 1);
+    assert_eq!(appends(&mut cluster), 0);
+    cluster.now += HEARTBEAT;
+    assert_eq!(appends(&mut cluster), 1);
+    cluster.advance(SECOND);
+    cluster.check_equal();
 }

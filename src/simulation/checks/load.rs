@@ -1,11 +1,13 @@
-//! What must hold while the load and the faults last, and not only afterwards (U1 to U7).
+//! What must hold while the load and the faults last, and not only afterwards (U1 to U8).
 
-use std::collections::{BTreeSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use super::{Violation, require};
+use crate::node::message::{PeerMessage, RaftBody};
 use crate::simulation::clock::Nanos;
 use crate::simulation::load;
 use crate::simulation::oracle::End;
+use crate::types::membership::NodeId;
 
 #[derive(Debug)]
 pub(crate) struct Load {
@@ -274,4 +276,24 @@ impl Load {
             format!("one of node {place} took {busy} ns, of {most} ns at most")
         })
     }
+}
+
+/// How often a step may send the same entries to a peer: when it is lost and found again, say.
+const REPEATED_MAX: usize = 3;
+
+/// U8: what a step sends is bounded, however much has come for it.
+pub(crate) fn sent(place: usize, messages: &[(NodeId, PeerMessage)]) -> Result<(), Violation> {
+    let mut appends: BTreeMap<(NodeId, u64), usize> = BTreeMap::new();
+    for (to, message) in messages {
+        let PeerMessage::Raft { body: RaftBody::Append { entries, .. }, .. } = message else {
+            continue;
+        };
+        let Some(first) = entries.first() else { continue };
+        let count = appends.entry((*to, first.index)).or_default();
+        *count += 1;
+        require(*count <= REPEATED_MAX, "U8 a step sends entries once", || {
+            format!("one of node {place} sent entry {} to {to} {count} times", first.index)
+        })?;
+    }
+    Ok(())
 }

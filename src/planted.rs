@@ -285,7 +285,7 @@ bugs! {
     ClientWatchFromNow: "a client that moves has its watches set from now on";
         ["W1 the event comes before the data"],
     ClientSeesOlder: "a client that moves is served by a replica that is behind";
-        ["W2 W3 the event that is due"],
+        ["I3 a client does not go back"],
     ClientLeaseFromAnswer: "a client counts its lease from the answer, not the question";
         ["I22 alive means not ended"],
     ClientWriteAgain: "what a client sends again to the next member gets a new number";
@@ -337,8 +337,8 @@ bugs! {
         ["I11 one leader a term"],
     EntryAltered: "a follower gets another entry than its leader has sent";
         ["I11 log matching"],
-    LastIsFuture: "a watch from the last zxid is refused as one of the future";
-        ["W6 only what nobody has is future"],
+    RecentIsFuture: "a watch from one of the last zxids is refused as one of the future";
+        ["W6 only what nobody has is future", "W6 what was shown is not future"],
     MessageCut: "a message arrives without its last byte";
         ["messages decode"],
     AnswerMixed: "a write that is done is answered as if it were not";
@@ -391,6 +391,24 @@ bugs! {
         ["K4 clients cost the leader nothing", "K4 learners serve all clients"],
     ClientClings: "a client waits for a member that it has lost the connection with";
         ["K5 clients of a dead member are served"],
+    ElectionMovesClients: "all clients leave their members when another leader is elected";
+        ["K5 clients do not move together"],
+    SessionsDieWithConnection: "the session of a client whose member is lost ends";
+        ["K5 no session is lost"],
+    ChangeUntold: "some events are left out of what clients are sent";
+        ["K1 all clients see a change"],
+    SeenUntold: "a client does not know up to which change it was sent events";
+        ["I31 clients are told of all"],
+    TreeLate: "what a node has applied cannot be read for a while";
+        ["I3 reads do not go back"],
+    ClientStops: "a client stops by itself";
+        ["I31 no client stops by itself"],
+    MoveFires: "a watch of a client that moves fires though nothing has changed";
+        ["W6 net changes after a move"],
+    NewcomersUnready: "an instance that replaces another is never ready";
+        ["M2 whoever is replaced becomes ready"],
+    CloseLingers: "an instance that is to close does nothing for a second before";
+        ["M3 a planned close is short"],
     ProbesUnbounded: "a peer is sent the same entries for each answer to a heartbeat";
         ["U8 a step sends entries once"],
     UrgentWaits: "heartbeats and renewals wait behind entries for a slow link";

@@ -510,6 +510,11 @@ impl HandleEffects {
     pub(crate) fn events_mut(&mut self) -> &mut Vec<(WatchId, crate::types::watch::WatchEvent)> {
         &mut self.effects.events
     }
+
+    /// The tree that is to be read from now on.
+    pub(crate) fn tree_mut(&mut self) -> &mut Option<crate::machine::Tree> {
+        &mut self.effects.tree
+    }
 }
 
 impl Drop for Host {

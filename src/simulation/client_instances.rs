@@ -25,6 +25,7 @@ use crate::node::client::{Client, ClientConfig};
 use crate::node::client_message::FromClient;
 use crate::node::io::{Dial, Input, Now};
 use crate::node::message::PeerMessage;
+use crate::planted::{Bug, strikes};
 use crate::runtime::clock::{Clock, TimeSource};
 use crate::runtime::host::Host;
 use crate::runtime::shared::Call;
@@ -95,7 +96,7 @@ impl std::fmt::Debug for ClientLife {
 }
 
 impl ClientLife {
-    fn client(&self) -> &Client {
+    pub(super) fn client(&self) -> &Client {
         self.host.engine().client().expect("what runs here was started as a client")
     }
 }
@@ -325,9 +326,18 @@ impl World {
         }
     }
 
-    pub(super) fn deliver_to_client(&mut self, place: usize, from: NodeId, message: PeerMessage) {
+    pub(super) fn deliver_to_client(
+        &mut self,
+        place: usize,
+        from: NodeId,
+        mut message: PeerMessage,
+    ) {
+        surroundings::leave_out(&mut message);
         if let Some(life) = &mut self.client_at_mut(place).life {
             life.host.input(Input::Peer { from, message });
+            if strikes(Bug::ClientStops, 5_000) {
+                life.host.input(Input::Failed { reason: "planted".to_owned() });
+            }
             self.look_at_client(place);
         }
     }

@@ -15,8 +15,9 @@ use super::plan::Plan;
 use super::random::Random;
 use super::world::World;
 use super::{await_until, pass, workload};
-use crate::node::io::Input;
+use crate::node::io::{Input, Problem};
 use crate::node::message::{PeerMessage, RaftBody};
+use crate::planted::{Bug, if_planted};
 use crate::types::watch::WatchMode;
 use crate::types::znode::CreateMode;
 
@@ -129,11 +130,13 @@ pub(super) fn live(world: &mut World) {
     let wanted = Rc::new(Cell::new(0));
     let place = kernel.plan.places;
     spawn(world, place, |client| write(client, Rc::clone(&wanted)));
-    await_until(world, recovery, "K1 a client writes", |world| world.has_happened("changes", 1));
+    await_until(world, recovery, "I31 everything is answered", |world| {
+        world.has_happened("changes", 1)
+    });
     for place in world.client_places() {
         spawn(world, place, watch);
     }
-    await_until(world, recovery, "K1 all clients watch", |world| {
+    await_until(world, recovery, "I31 everything is answered", |world| {
         world.has_happened("clients that watch", clients as u64)
     });
     // Until all have found their spare.
@@ -163,6 +166,7 @@ pub(super) fn live(world: &mut World) {
     let (leader, moved) = (world.leader_place(), world.count_of("clients moved"));
     world.start_in(most, SECOND);
     world.input(leader, Input::Resign);
+    if_planted(Bug::ElectionMovesClients, || world.part_clients());
     pass(world, 5 * SECOND);
     await_until(world, recovery, "I31 the cluster comes back", World::has_leader);
     pass(world, 3 * SECOND);
@@ -173,6 +177,8 @@ pub(super) fn live(world: &mut World) {
         || format!("{moved} clients moved after another leader was asked for"),
     ));
     change(world);
+    if_planted(Bug::SessionsDieWithConnection, || world.expire_one());
+    pass(world, SECOND);
     let lost = world.count_of("sessions expired") + world.count_of("sessions closed");
     kernel.check(require(lost == 0, "K5 no session is lost", || format!("{lost} are")));
 }
@@ -218,6 +224,27 @@ impl World {
     fn serves_most(&self) -> usize {
         let served = self.served();
         (0..served.len()).max_by_key(|place| served[*place]).unwrap_or(0)
+    }
+
+    /// All clients lose the connections with their members.
+    fn part_clients(&mut self) {
+        for place in self.client_places() {
+            let Some(life) = &mut self.client_at_mut(place).life else { continue };
+            if let Some((peer, _)) = life.client().served() {
+                life.host.input(Input::Unreachable { peer, problem: Problem::not_yet() });
+                self.look_at_client(place);
+            }
+        }
+    }
+
+    /// The leader ends a session.
+    fn expire_one(&mut self) {
+        let leader = self.leader_place();
+        let node = self.processes[leader].life.as_ref().map(|life| life.host.node());
+        let session = node.and_then(|node| Some(node.machine().sessions().next()?.0));
+        if let Some(session) = session {
+            self.input(leader, Input::Expire { session });
+        }
     }
 
     /// Whether all clients are served, and none by this member.

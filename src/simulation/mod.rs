@@ -87,7 +87,7 @@ use clock::{Nanos, SECOND, nanos};
 use kernel::Phase;
 use world::World;
 
-pub use hunt::{Hunt, UNTRIPPED, hunt};
+pub use hunt::{Hunt, hunt};
 pub use seeds::FOUND;
 pub use totals::Totals;
 pub use trace::Words;

@@ -10,6 +10,7 @@ use super::kernel::Phase;
 use super::plan::Rolls;
 use super::random::Random;
 use super::world::{Event, World};
+use crate::planted::{Bug, if_planted, planted};
 
 /// How often the operator looks.
 const LOOK: Nanos = 50 * MILLI;
@@ -65,7 +66,9 @@ impl World {
                 }
                 self.start_rolled(place, &operator.random, rolls)
             }
-            State::Starting { place, .. } if self.is_ready(place) => {
+            State::Starting { place, .. }
+                if self.is_ready(place) && !planted(Bug::NewcomersUnready) =>
+            {
                 self.kernel.count_event("instances rolled");
                 self.kernel.checks.borrow_mut().handover.is_back();
                 self.kernel.trace.say_fault(format_args!("node {place}: is ready"));
@@ -96,6 +99,7 @@ impl World {
                 self.kernel.trace.say_fault(format_args!("node {place}: is to close"));
                 self.kernel.checks.borrow_mut().handover.closes(place, self.now());
                 coordinator.close();
+                if_planted(Bug::CloseLingers, || self.charge(place, SECOND));
                 let now = self.now();
                 self.want_step(place, now);
                 State::Closing { place, epoch: self.processes[place].epoch }

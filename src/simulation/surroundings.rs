@@ -5,7 +5,7 @@
 use bytes::Bytes;
 
 use crate::node::Node;
-use crate::node::client_message::FromClient;
+use crate::node::client_message::{FromClient, ToClient};
 use crate::node::io::{DiskOp, WatchId};
 use crate::node::message::{PeerMessage, RaftBody};
 use crate::node::stored::Boot;
@@ -19,10 +19,13 @@ use crate::types::watch::{EventKind, WatchEvent};
 pub(super) type LateEvents = Vec<(WatchId, WatchEvent)>;
 
 /// Delivers the events of a step with the next one, after its tree was published: all of them, or
-/// those that find no room in their channels.
+/// those that find no room in their channels. Or does not publish the tree.
 pub(super) fn delay_events(host: &mut Host, of_step: &mut HandleEffects, late: &mut LateEvents) {
-    let events = of_step.events_mut();
     assert!(!strikes(Bug::StepPanics, 10_000), "planted");
+    if strikes(Bug::TreeLate, 50) {
+        *of_step.tree_mut() = None;
+    }
+    let events = of_step.events_mut();
     if_planted(Bug::EventLate, || std::mem::swap(late, events));
     if planted(Bug::GapLate) {
         let (full, mut in_time): (LateEvents, LateEvents) =
@@ -101,6 +104,18 @@ pub(super) fn alter(message: &mut PeerMessage) {
         for entry in entries.iter_mut().filter(|_| strikes(Bug::EntryAltered, 500)) {
             entry.data = Bytes::default();
         }
+    }
+}
+
+/// Leaves events out of what a client is sent, or up to which change it has been sent them.
+pub(super) fn leave_out(message: &mut PeerMessage) {
+    if let PeerMessage::ToClient { updates, up_to, .. } = message {
+        if !updates.iter().any(|update| matches!(update, ToClient::Attached)) {
+            if_planted(Bug::SeenUntold, || *up_to = None);
+        }
+        updates.retain(|update| {
+            !matches!(update, ToClient::Event { .. }) || !strikes(Bug::ChangeUntold, 50)
+        });
     }
 }
 

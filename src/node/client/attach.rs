@@ -6,7 +6,7 @@ use crate::node::client_message::{Claim, Elsewhere, FromClient, HeldWatch, UpTo,
 use crate::node::io::{Availability, Holding, Problem};
 use crate::node::replica::server::CLAIMS_BYTES_MAX;
 use crate::node::versions::PATIENCE_TICKS;
-use crate::planted::{Bug, if_planted, planted};
+use crate::planted::{Bug, if_planted, planted, unless};
 use crate::types::membership;
 use crate::types::membership::{MEMBERS_MAX, Named, NodeId};
 use crate::types::session::SessionState;
@@ -347,7 +347,7 @@ impl Client {
         let begins = updates.iter().any(|update| matches!(update, ToClient::Attached));
         let serves = begins || self.attached.as_ref().is_some_and(|attached| attached.serves);
         if serves {
-            self.seen = self.seen.max(up_to.zxid);
+            self.seen = unless(Bug::ClientSeesOlder, self.seen.max(up_to.zxid), up_to.zxid);
         }
         if begins || self.leader != up_to.leader {
             self.settled_at = now + self.config.tick * PATIENCE_TICKS;

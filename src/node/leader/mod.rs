@@ -417,8 +417,10 @@ impl Node {
     fn heir(&self, last: Option<NodeId>) -> Option<NodeId> {
         let voters = &self.raw.store().conf_state().voters;
         let progress = self.raw.raft.prs().iter();
+        // raft-rs forgets in each election timeout who was active.
+        let is_alive = |id: NodeId, recent: bool| recent || self.answers(id);
         let candidates = progress.filter(|(id, progress)| {
-            **id != self.id && progress.recent_active && voters.contains(id)
+            **id != self.id && voters.contains(id) && is_alive(**id, progress.recent_active)
         });
         let best = candidates.max_by_key(|(id, progress)| {
             let has_room = !self.is_disk_low(**id);

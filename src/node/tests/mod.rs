@@ -675,3 +675,20 @@ fn a_new_leader_goes_on_from_the_log_s_time() {
     }
     cluster.check_equal();
 }
+
+/// Once in each election timeout raft-rs forgets who was active, until they answer again. A leader that was asked to
+/// resign in between did nothing.
+#[test]
+fn a_leader_that_is_asked_to_resign_hands_over_at_any_time() {
+    for ticks in 0..12 {
+        let mut cluster = Cluster::new(3);
+        let leader = cluster.elect();
+        cluster.advance(HEARTBEAT * ticks);
+        cluster.now += HEARTBEAT;
+        cluster.tick(leader);
+        cluster.resign(leader);
+        cluster.step(leader);
+        cluster.advance(HEARTBEAT * 4);
+        assert!(cluster.leader().is_some_and(|next| next != leader), "after {ticks} heartbeats");
+    }
+}

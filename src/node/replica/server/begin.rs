@@ -130,6 +130,7 @@ impl Replica {
         let up_to = unless(Bug::ClientWatchFromNow, up_to, machine.zxid());
         let (tree, known) = (machine.tree(), self.history.after(up_to).ok());
         let known = known.filter(|changes| past.looks_at(changes.len()));
+        let existed = unless(Bug::MoveFires, existed, !existed);
         let missed = Missed { tree: &tree, from: up_to, existed };
         let mut fired = Fired::default();
         let new = (id, path.into(), kind);

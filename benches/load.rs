@@ -4,7 +4,8 @@
 //! time of a `sync` beside them, and what other writers notice when a session with many ephemerals ends and
 //! when a change concerns many watches. All members run in this process.
 //!
-//! `cargo bench --bench load -- idle` measures the idle members alone.
+//! `cargo bench --bench load -- idle` measures the idle members alone, `cargo bench --bench load -- sessions` the
+//! sessions.
 //!
 //! Then it slows down the disk of a follower, by 400 ms for each sync, which takes Linux and a C compiler.
 //! `cargo bench --bench load -- slow-disk` does that alone.
@@ -51,6 +52,10 @@ fn main() {
     if std::env::args().any(|arg| arg == "idle") {
         return drop(idle_members(&size));
     }
+    if std::env::args().any(|arg| arg == "sessions") {
+        let (members, session) = idle_members(&size);
+        return drop(many_sessions(&members, &session, &size));
+    }
     if !std::env::args().any(|arg| arg == "slow-disk") {
         many(&size);
     }
@@ -68,14 +73,19 @@ fn idle_members(size: &Size) -> (Members, Session) {
 fn many(size: &Size) {
     let (members, session) = idle_members(size);
     let (leader, follower) = (members.leader(), (members.leader() + 1) % 3);
-    syncs("sync at a follower, a session each", &session);
-    let held = open(&members, size.sessions);
-    idle(&format!("the same with {} sessions", held.len()), size.idle);
-    syncs("sync at a follower beside them", &session);
-    drop(held);
+    drop(many_sessions(&members, &session, size));
     ephemerals(&members, follower, size.ephemerals);
     watches(&members, leader, follower, size.watches);
     assert!(members.all[leader].status().is_leader, "nobody else was elected");
+}
+
+/// What many sessions cost; they are still open.
+fn many_sessions(members: &Members, session: &Session, size: &Size) -> Vec<Session> {
+    syncs("sync at a follower, a session each", session);
+    let held = open(members, size.sessions);
+    idle(&format!("the same with {} sessions", held.len()), size.idle);
+    syncs("sync at a follower beside them", session);
+    held
 }
 
 struct Members {

@@ -15,14 +15,18 @@ pub(crate) const ROLE: &str = "QUORATE_TORTURE_PEERS";
 pub(crate) const ADVERTISED: &str = "QUORATE_TORTURE_ADVERTISED";
 pub(crate) const LISTENED: &str = "QUORATE_TORTURE_LISTENED";
 pub(crate) const DIRECTORY: &str = "QUORATE_TORTURE_DIRECTORY";
+/// When the run began, by [`now`].
+pub(crate) const BEGUN: &str = "QUORATE_TORTURE_BEGUN";
 
 /// How many clients write and read.
 const CLIENTS: u64 = 3;
-/// How many znodes they share.
+/// How many znodes they share at a time.
 const ZNODES: u64 = 4;
+/// For how long. The check takes each znode's history by itself, and its search is as long as that.
+const NANOSECONDS_OF_ZNODES: u64 = 60_000_000_000;
 
 /// Nanoseconds of a clock that all processes of this machine share.
-fn now() -> u64 {
+pub(crate) fn now() -> u64 {
     #[cfg(target_os = "linux")]
     {
         let time = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
@@ -40,8 +44,14 @@ fn say(line: &str) {
     let _ = std::io::stdout().lock().write_all(format!("{line}\n").as_bytes());
 }
 
+/// A znode of a turn, of which each run has one after the other.
+fn register(turn: u64, number: u64) -> String {
+    format!("/register-{turn}-{number}")
+}
+
 struct Instance {
     coordinator: Coordinator,
+    begun: u64,
     calls: AtomicU64,
     stopping: AtomicBool,
 }
@@ -55,7 +65,8 @@ pub(crate) fn run(peers: &str) -> Outcome<()> {
         .request_timeout(Duration::from_secs(3))
         .join(peers.split(','))?;
     let calls = AtomicU64::new(0);
-    let instance = Instance { coordinator, calls, stopping: AtomicBool::new(false) };
+    let begun = std::env::var(BEGUN)?.parse()?;
+    let instance = Instance { coordinator, begun, calls, stopping: AtomicBool::new(false) };
     std::thread::scope(|scope| {
         for client in 0..CLIENTS {
             let instance = &instance;
@@ -85,6 +96,10 @@ impl Instance {
         !self.stopping.load(Ordering::Relaxed)
     }
 
+    fn turn(&self) -> u64 {
+        now().saturating_sub(self.begun) / NANOSECONDS_OF_ZNODES
+    }
+
     fn random(&self, client: u64) -> Random {
         Random(now() ^ u64::from(std::process::id()) ^ (client << 48))
     }
@@ -101,7 +116,7 @@ impl Instance {
     }
 
     fn operate(&self, session: &Session, random: &mut Random) {
-        let path = format!("/register-{}", random.below(ZNODES));
+        let path = register(self.turn(), random.below(ZNODES));
         // Unlike any other's.
         let data = random.below(u64::MAX / 2);
         let version = random.below(4);
@@ -132,9 +147,11 @@ impl Instance {
         let reads = || {
             self.coordinator.wait_ready(PATIENCE)?;
             let session = self.coordinator.open_session()?;
-            for znode in 0..ZNODES {
-                let path = format!("/register-{znode}");
-                self.call(&path, Call::Read, || perform(&session, &path, Call::Read));
+            for turn in 0..=self.turn() {
+                for number in 0..ZNODES {
+                    let path = register(turn, number);
+                    self.call(&path, Call::Read, || perform(&session, &path, Call::Read));
+                }
             }
             session.close()
         };

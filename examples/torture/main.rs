@@ -154,8 +154,9 @@ fn torment(options: &Options) -> Outcome<()> {
             None
         }
     };
+    let begun = instance::now();
     let processes: Result<Vec<Process>, _> =
-        (0..NODES).map(|place| Process::new(dir.path(), &addresses, place)).collect();
+        (0..NODES).map(|place| Process::new(dir.path(), &addresses, place, begun)).collect();
     let mut torment = Torment {
         random: Random(options.seed),
         processes: processes?,

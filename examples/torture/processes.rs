@@ -9,7 +9,7 @@ use std::time::Instant;
 use crossbeam_channel::{Receiver, unbounded};
 
 use crate::Outcome;
-use crate::instance::{ADVERTISED, DIRECTORY, LISTENED, ROLE};
+use crate::instance::{ADVERTISED, BEGUN, DIRECTORY, LISTENED, ROLE};
 
 /// Where an instance is reached, by the others through the proxy and by that itself.
 #[derive(Clone, Debug)]
@@ -55,7 +55,12 @@ pub(crate) struct Process {
 }
 
 impl Process {
-    pub(crate) fn new(root: &Path, addresses: &[Address], place: usize) -> Outcome<Process> {
+    pub(crate) fn new(
+        root: &Path,
+        addresses: &[Address],
+        place: usize,
+        begun: u64,
+    ) -> Outcome<Process> {
         let peers: Vec<&str> =
             addresses.iter().map(|address| address.advertised.as_str()).collect();
         let mut command = Command::new(std::env::current_exe()?);
@@ -65,6 +70,7 @@ impl Process {
             .env(ADVERTISED, &addresses[place].advertised)
             .env(LISTENED, &addresses[place].listened)
             .env(DIRECTORY, &directory)
+            .env(BEGUN, begun.to_string())
             .stdin(Stdio::piped())
             .stdout(Stdio::piped());
         let log = root.join(format!("log-{place}"));

@@ -351,14 +351,7 @@ impl Session {
     }
 
     pub(crate) fn check_alive(&self) -> Result<()> {
-        // Not `stopped` first: that costs a system call, and every read calls this.
-        let Some(error) = self.inner.session.over() else { return Ok(()) };
-        match (error, self.inner.shared.stopped()) {
-            (Error::SessionExpired { .. }, Some(reason)) => {
-                Err(Error::Stopped { reason: reason.to_owned() })
-            }
-            (error, _) => Err(error),
-        }
+        self.inner.shared.over(&self.inner.session).map_or(Ok(()), Err)
     }
 
     /// Marks the session as being closed through this handle.

@@ -268,7 +268,8 @@ impl Host {
         if held.is_some_and(|(holder, _)| *holder == session.holder) {
             return Ok(());
         }
-        Err(session.over().unwrap_or(Error::SessionExpired { session: session.id }))
+        let over = self.shared.over(session);
+        Err(over.unwrap_or(Error::SessionExpired { session: session.id }))
     }
 
     fn open(&mut self, session: &Arc<SessionShared>) -> Result<()> {

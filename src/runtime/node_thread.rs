@@ -368,6 +368,7 @@ mod tests {
     use crossbeam_channel::bounded;
 
     use super::*;
+    use crate::machine::command::Op;
     use crate::machine::snapshot::ChunkWriter;
     use crate::node::io::{ClientRequest, Now, Write};
     use crate::node::message::{PeerMessage, RaftBody};
@@ -534,5 +535,40 @@ mod tests {
             matches!(message, PeerMessage::Raft { body: RaftBody::TimeoutNow, .. })
         };
         assert!(sent.0.iter().any(hands_over), "{:?}", sent.0);
+    }
+
+    /// A request that was on its way while the node stopped failed as if its session had expired, and its user was
+    /// asked to open another one.
+    #[test]
+    fn what_comes_when_the_node_has_stopped_fails_for_that() {
+        let clock = Clock::manual();
+        let founding =
+            Genesis { cluster: 1, members: vec![Member::new(1, "127.0.0.1:1".to_owned())] };
+        let (mut member, shared) = member(0, &founding, &clock);
+        let (id, secret, timeout) = (SessionId(1), [0; 16], Duration::from_secs(10));
+        let session = Arc::new(SessionShared::new(id, 1, secret, timeout));
+        let open = |request| {
+            let (session, holder) = (id, 1);
+            ClientRequest::Open { request, session, holder, secret, timeout }
+        };
+        let opener = Asker::Opener(Arc::clone(&session));
+        let mut opened = shared.ask(opener, open, None, expect::opened);
+        while opened.try_take().is_none() {
+            clock.advance(Duration::from_millis(50));
+            member.turn(&mut Outbox::default()).unwrap();
+        }
+        // It stops between the call and the moment at which it takes that.
+        let write = |request| {
+            member.host.input(Input::Failed { reason: "the disk failed".to_owned() });
+            let _ = member.turn(&mut Outbox::default());
+            let set = Op::Set { path: "/a".to_owned(), data: "a".into(), version: None };
+            ClientRequest::Write { request, session: id, command: Write::Op(set) }
+        };
+        let mut answer = shared.ask(Asker::Holder(session), write, None, expect::done);
+        while let Ok(call) = member.calls.try_recv() {
+            member.host.call(call);
+        }
+        let answer = answer.try_take().expect("it is answered at once");
+        assert!(matches!(answer, Err(Error::Stopped { .. })), "{answer:?}");
     }
 }

@@ -192,6 +192,17 @@ impl NodeShared {
         self.status.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
+    /// The error of a session's handles, if it is over for them: that the node has stopped, if that ended it.
+    pub(crate) fn over(&self, session: &SessionShared) -> Option<Error> {
+        // Not `stopped` first: that costs a system call, and every read asks for this.
+        match (session.over()?, self.stopped()) {
+            (Error::SessionExpired { .. }, Some(reason)) => {
+                Some(Error::Stopped { reason: reason.to_owned() })
+            }
+            (error, _) => Some(error),
+        }
+    }
+
     /// Why the node has stopped, if it has. It does not run in a fork of its process either.
     pub(crate) fn stopped(&self) -> Option<&str> {
         if self.clock.is_forked() {

@@ -103,7 +103,7 @@ impl Leading {
             reaper: Reaper::new(container_period),
             members: Observed::default(),
             heir_since: Time::ZERO,
-            outgoing: Outgoing::new(term),
+            outgoing: Outgoing::new(term, heartbeat),
             probes: Probes::default(),
             reads: BTreeSet::new(),
             unacknowledged: BTreeMap::new(),

@@ -7,6 +7,7 @@
 //! chunks, and writes go on in the meantime because the state is immutable.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use bytes::Bytes;
 
@@ -18,8 +19,13 @@ use crate::node::raft::numbers_of;
 use crate::node::stored::SnapshotMeta;
 use crate::types::membership::{Named, NodeId};
 
-/// How many chunks may be under way to one peer.
-const WINDOW: u32 = 8;
+/// How many chunks are under way to one peer at first, and while it takes them slowly: on a slow link,
+/// what is urgent waits behind those that have left.
+const WINDOW_MIN: u32 = 8;
+
+/// How many chunks are under way to all peers together that take them fast, so that one step of the
+/// leader makes no more of them: each takes about 0.3 ms of a tree that no cache holds.
+const WINDOW_MAX: u32 = 32;
 
 /// To a learner a state is sent only while it goes to fewer peers than this. Each transfer keeps
 /// the state as it was when that began, so that this bounds how much of what was written over stays
@@ -30,6 +36,7 @@ pub(crate) const LEARNER_TRANSFERS_MAX: usize = 8;
 /// The leader's side.
 #[derive(Debug)]
 pub(crate) struct Outgoing {
+    heartbeat: Duration,
     last_transfer: u64,
     to: BTreeMap<NodeId, Sending>,
 }
@@ -42,14 +49,18 @@ struct Sending {
     chunks: ChunkWriter,
     sent: u32,
     acked: u32,
+    /// How many may be sent and not acknowledged.
+    window: u32,
+    /// The next measurement of how long the peer takes: it ends with so many acknowledged, and began then.
+    measured: (u32, Time),
     finished: bool,
     heard: Time,
 }
 
 impl Outgoing {
     /// Those of a term. Their numbers begin with it, so that none is used twice.
-    pub(crate) fn new(term: u64) -> Outgoing {
-        Outgoing { last_transfer: numbers_of(term), to: BTreeMap::new() }
+    pub(crate) fn new(term: u64, heartbeat: Duration) -> Outgoing {
+        Outgoing { heartbeat, last_transfer: numbers_of(term), to: BTreeMap::new() }
     }
 
     /// Begins to send; whatever was being sent to this peer is given up.
@@ -69,6 +80,8 @@ impl Outgoing {
             chunks: ChunkWriter::full(state),
             sent: 0,
             acked: 0,
+            window: WINDOW_MIN,
+            measured: (WINDOW_MIN, now),
             finished: false,
             heard: now,
         };
@@ -96,6 +109,7 @@ impl Outgoing {
         next: u32,
         now: Time,
     ) -> (Vec<PeerMessage>, bool) {
+        let share = WINDOW_MAX / self.to.len().max(1) as u32;
         let Some(sending) = self.to.get_mut(&from) else {
             return (Vec::new(), false);
         };
@@ -108,7 +122,17 @@ impl Outgoing {
             self.to.remove(&from);
             return (Vec::new(), true);
         }
-        (sending.fill(), false)
+        let is_measured = sending.acked >= sending.measured.0;
+        if is_measured {
+            let took = now.saturating_sub(sending.measured.1);
+            sending.window =
+                next_window(sending.window, took, self.heartbeat).min(share.max(WINDOW_MIN));
+        }
+        let messages = sending.fill();
+        if is_measured {
+            sending.measured = (sending.sent, now);
+        }
+        (messages, false)
     }
 
     /// Gives up what the peer wants no more; whether there was anything.
@@ -129,10 +153,23 @@ impl Outgoing {
     }
 }
 
+/// How many chunks may be under way next, if those of a whole window took this time. As long as they are
+/// there within two heartbeats, the nodes' other work sets the pace, and more chunks for each turn of theirs
+/// make it faster. If they take four, the link does, and no heartbeat shall wait for so long.
+fn next_window(window: u32, took: Duration, heartbeat: Duration) -> u32 {
+    if took <= heartbeat * 2 {
+        window * 2
+    } else if took > heartbeat * 4 {
+        (window / 2).max(WINDOW_MIN)
+    } else {
+        window
+    }
+}
+
 impl Sending {
     fn fill(&mut self) -> Vec<PeerMessage> {
         let mut messages = Vec::new();
-        while !self.finished && self.sent < self.acked + WINDOW {
+        while !self.finished && self.sent < self.acked + self.window {
             match self.chunks.next() {
                 Some(bytes) => {
                     messages.push(PeerMessage::SnapshotChunk {
@@ -286,5 +323,70 @@ impl Incoming {
         self.receiving
             .take_if(|receiving| receiving.from == from && receiving.transfer == transfer);
         self.building.take_if(|building| building.from == from && building.transfer == transfer);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::machine::command::{Batch, Command, Op, Request};
+    use crate::node::stored::Voting;
+    use crate::types::znode::{CreateMode, SessionId};
+
+    const HEARTBEAT: Duration = Duration::from_millis(50);
+
+    /// A state of a few hundred chunks.
+    fn large() -> State {
+        let mut machine = Machine::new();
+        let id = SessionId(7);
+        let open = Command::Open { secret: [9; 16], timeout_ms: 1000, owner: 1, base: 0 };
+        let creates = (0..300).map(|n| {
+            let data = vec![7; 40 << 10].into();
+            Command::Op(Op::Create { path: format!("/{n}"), data, mode: CreateMode::Persistent })
+        });
+        for (seq, command) in (0..).zip(std::iter::once(open).chain(creates)) {
+            let request = Request { session: id, holder: 1, seq, acked: seq, command };
+            machine.apply(1, &Batch { time: 1000, requests: vec![request] });
+        }
+        machine.state()
+    }
+
+    fn meta() -> SnapshotMeta {
+        SnapshotMeta { index: 1, term: 1, zxid: 1, hash: 0, voting: Voting::default() }
+    }
+
+    /// Peers that have all their chunks after so many heartbeats, twice: how many are
+    /// under way to each in the end.
+    fn under_way(
+        outgoing: &mut Outgoing,
+        peers: &[NodeId],
+        beats: u32,
+        now: &mut Time,
+    ) -> Vec<u32> {
+        for _ in 0..2 {
+            *now += HEARTBEAT * beats;
+            for peer in peers {
+                let (transfer, sent) = (outgoing.to[peer].transfer, outgoing.to[peer].sent);
+                outgoing.acked(*peer, transfer, sent, *now);
+            }
+        }
+        peers.iter().map(|peer| outgoing.to[peer].sent - outgoing.to[peer].acked).collect()
+    }
+
+    #[test]
+    fn more_is_under_way_to_a_peer_that_takes_it_within_two_heartbeats() {
+        let (mut outgoing, state, mut now) = (Outgoing::new(1, HEARTBEAT), large(), Time::ZERO);
+        let first = outgoing.begin(2, 1, meta(), state.clone(), now);
+        assert_eq!(first.len(), WINDOW_MIN as usize);
+        assert_eq!(under_way(&mut outgoing, &[2], 5, &mut now), [WINDOW_MIN], "it is slow");
+        assert_eq!(under_way(&mut outgoing, &[2], 2, &mut now), [WINDOW_MAX]);
+        assert_eq!(under_way(&mut outgoing, &[2], 3, &mut now), [WINDOW_MAX], "neither");
+        assert_eq!(under_way(&mut outgoing, &[2], 5, &mut now), [WINDOW_MIN]);
+        outgoing.begin(3, 1, meta(), state, now);
+        assert_eq!(
+            under_way(&mut outgoing, &[2, 3], 1, &mut now),
+            [WINDOW_MAX / 2; 2],
+            "they share it"
+        );
     }
 }

@@ -1,6 +1,5 @@
 //! Joining a cluster: settings, the data directory, and the start of a node.
 
-use std::net::{IpAddr, SocketAddr, TcpListener};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -11,26 +10,19 @@ use crate::node::{CONTAINER_PERIOD, LogLimits, MembershipPolicy, NodeConfig, Tim
 use crate::runtime::clock::Clock;
 use crate::runtime::directory::{self, Opened};
 use crate::runtime::discovery::{Discovery, Wanted};
-use crate::runtime::listening::{self, Attempt, Listening};
+use crate::runtime::listening::Listening;
 use crate::runtime::naming::Naming;
 use crate::runtime::shared::Limits;
 use crate::runtime::{entropy, node_thread, own_thread};
 use crate::security::Security;
 use crate::security::auth::{AuthProvider, Schemes};
 use crate::transport::names::{LookUps, OwnName, Resolver};
-use crate::transport::peers::{Peers, check_address};
-use crate::transport::{LocalPeer, RemotePeer, names};
+use crate::transport::peers::Peers;
+use crate::transport::{LocalPeer, RemotePeer};
 use crate::types::acl::Id;
 use crate::types::error::{Error, Result};
 use crate::types::membership::{Member, ZONE_BYTES_MAX};
 use crate::types::version::VERSION;
-
-/// How long `join` waits for a name that shows which of the peers this instance is.
-const OWN_NAME_WAIT: Duration = Duration::from_secs(10);
-/// The pause before it looks them up again.
-const OWN_NAME_PAUSE: Duration = Duration::from_millis(500);
-/// How long it waits for the other names: those resolved by then are checked at once.
-const NAMES_WAIT: Duration = Duration::from_millis(250);
 
 /// The settings of a [`Coordinator`], each with a default that suits a cluster in one data centre.
 ///
@@ -99,7 +91,7 @@ impl Default for Builder {
             client: false,
             security: Security::default(),
             resolver: Resolver::default(),
-            own_name_wait: OWN_NAME_WAIT,
+            own_name_wait: address::OWN_NAME_WAIT,
             version: VERSION,
         }
     }
@@ -430,7 +422,7 @@ impl Builder {
             None => self.bind(peers, &mut names),
             Some(_) => self.bind_discovered(peers, &mut names),
         };
-        names.wait_for(None, NAMES_WAIT);
+        names.wait_for(None, address::NAMES_WAIT);
         peers.check(&names)?;
         self.check_secured(peers.outside_loopback(&names))?;
         let (address, listener) = bound?;
@@ -442,12 +434,12 @@ impl Builder {
             let name = self.listen.as_deref().unwrap_or(&address);
             Listening::new(name, self.resolver.clone(), on_loopback_only)
         });
-        let own = own_address(listened, &address, &names);
+        let own = address::own(listened, &address, &names);
         if own.is_none() {
             tracing::info!(address, "not looked up yet: sessions have no id of scheme ip");
         }
         let own = own.into_iter();
-        self.schemes.set_own(own.chain(own_subject(&self.security)));
+        self.schemes.set_own(own.chain(address::own_subject(&self.security)));
         let dir = self.data_dir.clone().unwrap_or_else(|| default_dir(&address));
         tracing::info!(address, dir = %dir.display(), "joining as this peer, with this directory");
 
@@ -539,10 +531,10 @@ impl Builder {
     }
 
     fn join_as_client(mut self, peers: &Peers, mut names: LookUps) -> Result<Coordinator> {
-        names.wait_for(None, NAMES_WAIT);
+        names.wait_for(None, address::NAMES_WAIT);
         peers.check(&names)?;
         self.check_secured(peers.outside_loopback(&names))?;
-        let own = address_towards(peers, &names).map(|ip| ip.to_canonical());
+        let own = address::towards(peers, &names).map(|ip| ip.to_canonical());
         if own.is_none() {
             tracing::warn!("no way to a peer is known yet: sessions have no id of scheme ip");
         }
@@ -550,7 +542,7 @@ impl Builder {
         self.check_secured(outside.map(|ip| ip.to_string()))?;
         let address = own.map(|ip| ip.to_string()).unwrap_or_default();
         let id = own.map(|_| Id::new("ip", &address)).into_iter();
-        self.schemes.set_own(id.chain(own_subject(&self.security)));
+        self.schemes.set_own(id.chain(address::own_subject(&self.security)));
         tracing::info!(address, "joining as a client");
 
         let clock = Clock::real();
@@ -604,119 +596,6 @@ impl Builder {
             _ => Ok(()),
         }
     }
-
-    /// Starts to look up all names that were given.
-    fn look_up(&self, peers: &Peers) -> LookUps {
-        let settings = [&self.advertise, &self.listen];
-        let said = settings.into_iter().flatten().map(String::as_str);
-        LookUps::start(&self.resolver, peers.addresses().chain(said))
-    }
-
-    /// The address of this instance; and its listener, unless it has to wait for a name.
-    fn bind(&self, peers: &Peers, names: &mut LookUps) -> Result<(String, Option<TcpListener>)> {
-        let Some(address) = self.advertise.clone().or_else(|| {
-            // A list of one leaves no choice, whatever address it listens on.
-            let mut all = peers.addresses();
-            match (all.next(), all.next(), &self.listen) {
-                (Some(only), None, Some(_)) => Some(only.to_owned()),
-                _ => None,
-            }
-        }) else {
-            return match &self.listen {
-                None => self.bind_own(peers, names),
-                Some(listen) if peers.addresses().any(|peer| peer == listen) => {
-                    Ok((listen.clone(), bind(listen, names)?))
-                }
-                Some(_) => Err(Error::NotAPeer {
-                    peers: peers.addresses().map(str::to_owned).collect(),
-                    detail: " (the address to listen on is not one of them)".to_owned(),
-                }),
-            };
-        };
-        check_address(&address)?;
-        let listener = bind(self.listen.as_deref().unwrap_or(&address), names)?;
-        Ok((address, listener))
-    }
-
-    /// Without knowing which peer this instance is, there is nothing to start.
-    fn bind_own(
-        &self,
-        peers: &Peers,
-        names: &mut LookUps,
-    ) -> Result<(String, Option<TcpListener>)> {
-        let clock = Clock::real();
-        let until = clock.now().saturating_add(self.own_name_wait);
-        loop {
-            let left = until.saturating_sub(clock.now());
-            let bound = peers.bind_own(names, &crossbeam_channel::after(left));
-            let is_known = |peer: &str| matches!(names.get(peer), Some(Ok(_)));
-            let left = until.saturating_sub(clock.now());
-            match bound {
-                Err(Error::NotAPeer { .. })
-                    if !peers.addresses().all(is_known) && !left.is_zero() =>
-                {
-                    let pause = crossbeam_channel::after(left.min(OWN_NAME_PAUSE));
-                    let _ = pause.recv();
-                    *names = self.look_up(peers);
-                }
-                bound => return bound.map(|(address, listener)| (address, Some(listener))),
-            }
-        }
-    }
-}
-
-/// The address of this host from which it reaches the first reachable peer, among the peers with
-/// known names. Sends nothing.
-fn address_towards(peers: &Peers, names: &LookUps) -> Option<IpAddr> {
-    let first = |peer| names.get(peer)?.as_ref().ok()?.first().copied();
-    peers.addresses().find_map(|peer| names::towards(first(peer)?))
-}
-
-/// Listens on this address. `None`: it is a name that is not known yet, or that does not lead to this
-/// host yet.
-fn bind(address: &str, names: &mut LookUps) -> Result<Option<TcpListener>> {
-    check_address(address)?;
-    names.wait_for(Some(address), NAMES_WAIT);
-    let Some(Ok(found)) = names.get(address) else {
-        return Ok(None);
-    };
-    let failed = |reason| Err(Error::CannotListen { address: address.to_owned(), reason });
-    match listening::listen(found) {
-        Attempt::Listens(listener) => Ok(Some(listener)),
-        Attempt::Elsewhere(_) if address.parse::<SocketAddr>().is_err() => Ok(None),
-        Attempt::Elsewhere(reason) | Attempt::Failed(reason) => failed(reason),
-    }
-}
-
-/// The id of this instance's sessions in scheme `ip`.
-fn own_address(listened: Option<SocketAddr>, advertised: &str, names: &LookUps) -> Option<Id> {
-    let bound = listened.map(|address| address.ip());
-    let ip = bound.filter(|ip| !ip.is_unspecified()).or_else(|| {
-        let resolved = names.get(advertised)?.as_ref().ok()?.first()?;
-        Some(resolved.ip())
-    })?;
-    Some(Id::new("ip", ip.to_canonical().to_string()))
-}
-
-/// The id of this instance's sessions in scheme `x509`.
-#[cfg(feature = "tls")]
-fn own_subject(security: &Security) -> Option<Id> {
-    let Security::Tls(tls) = security else {
-        return None;
-    };
-    let id = Id::new("x509", tls.keys().subject.clone());
-    match id.check() {
-        Ok(()) => Some(id),
-        Err(reason) => {
-            tracing::warn!(reason, "this instance's sessions have no id of scheme x509");
-            None
-        }
-    }
-}
-
-#[cfg(not(feature = "tls"))]
-fn own_subject(_security: &Security) -> Option<Id> {
-    None
 }
 
 fn default_dir(address: &str) -> PathBuf {
@@ -724,6 +603,7 @@ fn default_dir(address: &str) -> PathBuf {
     Path::new("quorate-data").join(name)
 }
 
+mod address;
 mod discover;
 #[cfg(test)]
 mod discover_tests;

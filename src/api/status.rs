@@ -210,7 +210,7 @@ impl Coordinator {
                     .or(is_self.then_some(status.own_version)),
                 unreachable: problem
                     .and_then(|(_, problem)| Some(problem.as_ref()?.reason.clone()))
-                    .or_else(|| shared.not_listening().filter(|_| is_self)),
+                    .or_else(|| shared.obstacles.not_listening().filter(|_| is_self)),
                 disk_low: status.availability.disk_low.contains(&member.node),
             }
         });

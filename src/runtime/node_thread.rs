@@ -91,7 +91,7 @@ pub(crate) fn start(start: Start) -> Result<(Arc<NodeShared>, JoinHandle<()>)> {
     shared.wakes_by(transport.wake());
     let node_thread = NodeThread::new(host, clock, store, transport.wake());
     let mut node_thread = Box::new(node_thread.map_err(system("the disk threads"))?);
-    shared.listens_not(listening.as_ref().map(Listening::begins));
+    shared.obstacles.listens_not(listening.as_ref().map(Listening::begins));
     (node_thread.naming, node_thread.discovery) = (naming, discovery);
     node_thread.listening = listening;
     let thread: JoinHandle<()> = transport
@@ -239,14 +239,14 @@ impl NodeThread {
         self.host.input(match event {
             TransportEvent::Received { from, message } => Input::Peer { from, message },
             TransportEvent::Connected { peer, version } => {
-                self.host.shared().seed_found();
+                self.host.shared().obstacles.seed_found();
                 Input::Connected { peer, version }
             }
             TransportEvent::Unreachable { peer, reason, permanent } => {
                 Input::Unreachable { peer, problem: Problem { reason, refused: permanent } }
             }
             TransportEvent::SeedUnreachable { address, reason, permanent } => {
-                self.host.shared().seed_unreachable(address, reason, permanent);
+                self.host.shared().obstacles.seed_unreachable(address, reason, permanent);
                 return;
             }
         });
@@ -305,7 +305,7 @@ impl NodeThread {
                 }
             },
         };
-        self.host.shared().listens_not(waits);
+        self.host.shared().obstacles.listens_not(waits);
     }
 
     /// A hanging disk reports nothing, so this thread has to check it.

@@ -1,7 +1,6 @@
 //! The state that the handles of one node share: an inbox for its [`Host`](super::host::Host), and
 //! what the host publishes. Each session also has a [`SessionShared`].
 
-use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -22,6 +21,7 @@ use crate::runtime::clock::Clock;
 use crate::runtime::directory::DataDirectory;
 use crate::runtime::engine::Engine;
 use crate::runtime::mailbox::{AnswerSink, Recipient, WatchSink};
+use crate::runtime::obstacles::Obstacles;
 use crate::runtime::pending::{Pending, Slot};
 use crate::runtime::session::SessionShared;
 use crate::runtime::timers::Timer;
@@ -119,10 +119,7 @@ pub(crate) struct NodeShared {
     /// The members, as known to this replica or to a client's member.
     pub(crate) members: ArcSwap<Vec<Member>>,
     pub(crate) availability: Readers,
-    /// Why no node was found at addresses of the list, and whether waiting will not help.
-    seeds: Mutex<BTreeMap<String, (String, bool)>>,
-    /// Why this member does not listen yet, if it does not.
-    not_listening: Mutex<Option<String>>,
+    pub(crate) obstacles: Obstacles,
     meter: OnceCell<Meter>,
     measured: Mutex<Measured>,
     /// The metrics that were last published to the facade.
@@ -169,8 +166,7 @@ impl NodeShared {
             own_address: OnceCell::new(),
             members: ArcSwap::from_pointee(members),
             availability: Readers::default(),
-            seeds: Mutex::default(),
-            not_listening: Mutex::default(),
+            obstacles: Obstacles::default(),
             meter: OnceCell::new(),
             measured: Mutex::default(),
             #[cfg(feature = "metrics")]
@@ -512,51 +508,9 @@ impl NodeShared {
         metrics
     }
 
-    /// No node was found at this address of the list.
-    pub(crate) fn seed_unreachable(&self, address: String, reason: String, refused: bool) {
-        let mut seeds = self.seeds.lock().unwrap_or_else(PoisonError::into_inner);
-        seeds.insert(address, (reason, refused));
-    }
-
-    /// A node was found: former errors are reported again if they still occur.
-    pub(crate) fn seed_found(&self) {
-        self.seeds.lock().unwrap_or_else(PoisonError::into_inner).clear();
-    }
-
-    /// Why this member does not listen yet; `None`: it does.
-    pub(crate) fn listens_not(&self, reason: Option<String>) {
-        let mut current = self.not_listening.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(reason) = reason.as_ref().filter(|reason| current.as_ref() != Some(*reason)) {
-            tracing::warn!("{reason}");
-        }
-        *current = reason;
-    }
-
-    /// Why nobody can connect to this member yet.
-    pub(crate) fn not_listening(&self) -> Option<String> {
-        self.not_listening.lock().unwrap_or_else(PoisonError::into_inner).clone()
-    }
-
-    fn seeds(&self) -> BTreeMap<String, (String, bool)> {
-        self.seeds.lock().unwrap_or_else(PoisonError::into_inner).clone()
-    }
-
     /// A peer that refuses this node, if there is one.
     pub(crate) fn refusal(&self) -> Option<Error> {
-        let refused = |(peer, (reason, refused)): (String, (String, bool))| {
-            refused.then_some(Error::PeerRefused { peer, reason })
-        };
-        if let Some(error) = self.seeds().into_iter().find_map(refused) {
-            return Some(error);
-        }
-        let status = self.status();
-        status.peers.into_iter().find_map(|(peer, problem)| {
-            let reason = problem.filter(|problem| problem.refused)?.reason;
-            // An instance without data refuses those who take it for the voter that it was. The
-            // peers that are missing are the better reason.
-            let peer = self.address(peer).filter(|peer| !status.blank.contains(peer))?;
-            Some(Error::PeerRefused { peer, reason })
-        })
+        self.obstacles.refusal(&self.status(), |node| self.address(node))
     }
 
     /// A description of what this node is waiting for.
@@ -565,10 +519,7 @@ impl NodeShared {
             return format!("the node has stopped: {reason}");
         }
         let status = self.status();
-        let mut text = self.waiting_for_others(&status);
-        if let Some(reason) = self.not_listening() {
-            text = format!("{reason}; {text}");
-        }
+        let mut text = self.obstacles.waiting_for(&status, |node| self.address(node));
         let Some(directory) = self.directory() else {
             return text;
         };
@@ -586,43 +537,6 @@ impl NodeShared {
             text.push_str(&format!("; former data of this instance is in {}", former.join(", ")));
         }
         text
-    }
-
-    fn waiting_for_others(&self, status: &NodeStatus) -> String {
-        if let Some(reason) = status.forming.clone() {
-            let seeds = self.seeds().into_iter();
-            let seeds: Vec<String> =
-                seeds.map(|(address, (reason, _))| format!("{address}: {reason}")).collect();
-            return match seeds.as_slice() {
-                [] => reason,
-                seeds => format!("{reason} ({})", seeds.join("; ")),
-            };
-        }
-        let unreachable: Vec<String> = status
-            .peers
-            .iter()
-            .filter_map(|(peer, problem)| {
-                let address = self.address(*peer).unwrap_or_else(|| "a peer".to_owned());
-                problem.as_ref().map(|problem| format!("{address}: {}", problem.reason))
-            })
-            .collect();
-        let peers = match unreachable.len() {
-            0 if status.peers.is_empty() => "no peers are known yet".to_owned(),
-            0 => "all peers are connected".to_owned(),
-            count => format!(
-                "{count} of {} peers unreachable: {}",
-                status.peers.len(),
-                unreachable.join(", ")
-            ),
-        };
-        match status.leader.and_then(|leader| self.address(leader)) {
-            Some(leader) => format!("the leader is {leader}; {peers}"),
-            None => match &status.quorum_loss {
-                Some(loss) if status.peers.is_empty() => format!("there is no leader; {loss}"),
-                Some(loss) => format!("there is no leader; {loss}; {peers}"),
-                None => format!("there is no leader; {peers}"),
-            },
-        }
     }
 }
 

@@ -2,7 +2,8 @@
 
 use std::net::{SocketAddr, TcpListener};
 
-use crate::api::builder::{Builder, NAMES_WAIT, OWN_NAME_PAUSE, bind};
+use crate::api::builder::Builder;
+use crate::api::builder::address::{NAMES_WAIT, OWN_NAME_PAUSE, bind};
 use crate::api::coordinator::Coordinator;
 use crate::runtime::clock::Clock;
 use crate::runtime::discovery::canonical;

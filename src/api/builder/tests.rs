@@ -1,7 +1,7 @@
 //! Joining by names, over TCP on loopback addresses, with a resolver of the test's own.
 
 use std::io;
-use std::net::SocketAddr;
+use std::net::{SocketAddr, TcpListener};
 use std::sync::{Arc, Mutex};
 
 use crossbeam_channel::{bounded, unbounded};

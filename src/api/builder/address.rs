@@ -1,0 +1,140 @@
+//! Which of the peers this instance is: the address that it listens on, and the ids that its sessions
+//! have for it.
+
+use std::net::{IpAddr, SocketAddr, TcpListener};
+use std::time::Duration;
+
+use super::Builder;
+use crate::runtime::clock::Clock;
+use crate::runtime::listening::{self, Attempt};
+use crate::security::Security;
+use crate::transport::names::{self, LookUps};
+use crate::transport::peers::{Peers, check_address};
+use crate::types::acl::Id;
+use crate::types::error::{Error, Result};
+
+/// How long `join` waits for a name that shows which of the peers this instance is.
+pub(super) const OWN_NAME_WAIT: Duration = Duration::from_secs(10);
+/// The pause before it looks them up again.
+pub(super) const OWN_NAME_PAUSE: Duration = Duration::from_millis(500);
+/// How long it waits for the other names: those resolved by then are checked at once.
+pub(super) const NAMES_WAIT: Duration = Duration::from_millis(250);
+
+impl Builder {
+    /// Starts to look up all names that were given.
+    pub(super) fn look_up(&self, peers: &Peers) -> LookUps {
+        let settings = [&self.advertise, &self.listen];
+        let said = settings.into_iter().flatten().map(String::as_str);
+        LookUps::start(&self.resolver, peers.addresses().chain(said))
+    }
+
+    /// The address of this instance; and its listener, unless it has to wait for a name.
+    pub(super) fn bind(
+        &self,
+        peers: &Peers,
+        names: &mut LookUps,
+    ) -> Result<(String, Option<TcpListener>)> {
+        let Some(address) = self.advertise.clone().or_else(|| {
+            // A list of one leaves no choice, whatever address it listens on.
+            let mut all = peers.addresses();
+            match (all.next(), all.next(), &self.listen) {
+                (Some(only), None, Some(_)) => Some(only.to_owned()),
+                _ => None,
+            }
+        }) else {
+            return match &self.listen {
+                None => self.bind_own(peers, names),
+                Some(listen) if peers.addresses().any(|peer| peer == listen) => {
+                    Ok((listen.clone(), bind(listen, names)?))
+                }
+                Some(_) => Err(Error::NotAPeer {
+                    peers: peers.addresses().map(str::to_owned).collect(),
+                    detail: " (the address to listen on is not one of them)".to_owned(),
+                }),
+            };
+        };
+        check_address(&address)?;
+        let listener = bind(self.listen.as_deref().unwrap_or(&address), names)?;
+        Ok((address, listener))
+    }
+
+    /// Without knowing which peer this instance is, there is nothing to start.
+    fn bind_own(
+        &self,
+        peers: &Peers,
+        names: &mut LookUps,
+    ) -> Result<(String, Option<TcpListener>)> {
+        let clock = Clock::real();
+        let until = clock.now().saturating_add(self.own_name_wait);
+        loop {
+            let left = until.saturating_sub(clock.now());
+            let bound = peers.bind_own(names, &crossbeam_channel::after(left));
+            let is_known = |peer: &str| matches!(names.get(peer), Some(Ok(_)));
+            let left = until.saturating_sub(clock.now());
+            match bound {
+                Err(Error::NotAPeer { .. })
+                    if !peers.addresses().all(is_known) && !left.is_zero() =>
+                {
+                    let pause = crossbeam_channel::after(left.min(OWN_NAME_PAUSE));
+                    let _ = pause.recv();
+                    *names = self.look_up(peers);
+                }
+                bound => return bound.map(|(address, listener)| (address, Some(listener))),
+            }
+        }
+    }
+}
+
+/// The address of this host from which it reaches the first reachable peer, among the peers with
+/// known names. Sends nothing.
+pub(super) fn towards(peers: &Peers, names: &LookUps) -> Option<IpAddr> {
+    let first = |peer| names.get(peer)?.as_ref().ok()?.first().copied();
+    peers.addresses().find_map(|peer| names::towards(first(peer)?))
+}
+
+/// Listens on this address. `None`: it is a name that is not known yet, or that does not lead to this
+/// host yet.
+pub(super) fn bind(address: &str, names: &mut LookUps) -> Result<Option<TcpListener>> {
+    check_address(address)?;
+    names.wait_for(Some(address), NAMES_WAIT);
+    let Some(Ok(found)) = names.get(address) else {
+        return Ok(None);
+    };
+    let failed = |reason| Err(Error::CannotListen { address: address.to_owned(), reason });
+    match listening::listen(found) {
+        Attempt::Listens(listener) => Ok(Some(listener)),
+        Attempt::Elsewhere(_) if address.parse::<SocketAddr>().is_err() => Ok(None),
+        Attempt::Elsewhere(reason) | Attempt::Failed(reason) => failed(reason),
+    }
+}
+
+/// The id of this instance's sessions in scheme `ip`.
+pub(super) fn own(listened: Option<SocketAddr>, advertised: &str, names: &LookUps) -> Option<Id> {
+    let bound = listened.map(|address| address.ip());
+    let ip = bound.filter(|ip| !ip.is_unspecified()).or_else(|| {
+        let resolved = names.get(advertised)?.as_ref().ok()?.first()?;
+        Some(resolved.ip())
+    })?;
+    Some(Id::new("ip", ip.to_canonical().to_string()))
+}
+
+/// The id of this instance's sessions in scheme `x509`.
+#[cfg(feature = "tls")]
+pub(super) fn own_subject(security: &Security) -> Option<Id> {
+    let Security::Tls(tls) = security else {
+        return None;
+    };
+    let id = Id::new("x509", tls.keys().subject.clone());
+    match id.check() {
+        Ok(()) => Some(id),
+        Err(reason) => {
+            tracing::warn!(reason, "this instance's sessions have no id of scheme x509");
+            None
+        }
+    }
+}
+
+#[cfg(not(feature = "tls"))]
+pub(super) fn own_subject(_security: &Security) -> Option<Id> {
+    None
+}

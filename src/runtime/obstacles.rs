@@ -1,0 +1,120 @@
+//! What keeps a node from its peers: addresses at which nobody is found, and a name that does not lead
+//! to this host yet.
+
+use std::collections::BTreeMap;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use crate::node::io::NodeStatus;
+use crate::types::error::Error;
+use crate::types::membership::NodeId;
+
+#[derive(Debug, Default)]
+pub(crate) struct Obstacles {
+    /// Why no node was found at addresses of the list, and whether waiting will not help.
+    seeds: Mutex<BTreeMap<String, (String, bool)>>,
+    /// Why this member does not listen yet, if it does not.
+    not_listening: Mutex<Option<String>>,
+}
+
+impl Obstacles {
+    /// No node was found at this address of the list.
+    pub(crate) fn seed_unreachable(&self, address: String, reason: String, refused: bool) {
+        self.seeds().insert(address, (reason, refused));
+    }
+
+    /// A node was found: former errors are reported again if they still occur.
+    pub(crate) fn seed_found(&self) {
+        self.seeds().clear();
+    }
+
+    /// Why this member does not listen yet; `None`: it does.
+    pub(crate) fn listens_not(&self, reason: Option<String>) {
+        let mut current = self.not_listening.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(reason) = reason.as_ref().filter(|reason| current.as_ref() != Some(*reason)) {
+            tracing::warn!("{reason}");
+        }
+        *current = reason;
+    }
+
+    /// Why nobody can connect to this member yet.
+    pub(crate) fn not_listening(&self) -> Option<String> {
+        self.not_listening.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    fn seeds(&self) -> MutexGuard<'_, BTreeMap<String, (String, bool)>> {
+        self.seeds.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A peer that refuses this node, if there is one.
+    pub(crate) fn refusal(
+        &self,
+        status: &NodeStatus,
+        address: impl Fn(NodeId) -> Option<String>,
+    ) -> Option<Error> {
+        let of_seed = |(peer, (reason, refused)): (&String, &(String, bool))| {
+            let (peer, reason) = (peer.clone(), reason.clone());
+            refused.then_some(Error::PeerRefused { peer, reason })
+        };
+        if let Some(error) = self.seeds().iter().find_map(of_seed) {
+            return Some(error);
+        }
+        status.peers.iter().find_map(|(peer, problem)| {
+            let problem = problem.as_ref().filter(|problem| problem.refused)?;
+            // An instance without data refuses those who take it for the voter that it was. The
+            // peers that are missing are the better reason.
+            let peer = address(*peer).filter(|peer| !status.blank.contains(peer))?;
+            Some(Error::PeerRefused { peer, reason: problem.reason.clone() })
+        })
+    }
+
+    /// For which other instances the node waits.
+    pub(crate) fn waiting_for(
+        &self,
+        status: &NodeStatus,
+        address: impl Fn(NodeId) -> Option<String>,
+    ) -> String {
+        let others = self.waiting_for_peers(status, address);
+        match self.not_listening() {
+            Some(reason) => format!("{reason}; {others}"),
+            None => others,
+        }
+    }
+
+    fn waiting_for_peers(
+        &self,
+        status: &NodeStatus,
+        address: impl Fn(NodeId) -> Option<String>,
+    ) -> String {
+        if let Some(reason) = status.forming.clone() {
+            let seeds = self.seeds();
+            let seeds = seeds.iter().map(|(address, (reason, _))| format!("{address}: {reason}"));
+            let seeds: Vec<String> = seeds.collect();
+            return match seeds.as_slice() {
+                [] => reason,
+                seeds => format!("{reason} ({})", seeds.join("; ")),
+            };
+        }
+        let unreachable = status.peers.iter().filter_map(|(peer, problem)| {
+            let address = address(*peer).unwrap_or_else(|| "a peer".to_owned());
+            problem.as_ref().map(|problem| format!("{address}: {}", problem.reason))
+        });
+        let unreachable: Vec<String> = unreachable.collect();
+        let peers = match unreachable.len() {
+            0 if status.peers.is_empty() => "no peers are known yet".to_owned(),
+            0 => "all peers are connected".to_owned(),
+            count => format!(
+                "{count} of {} peers unreachable: {}",
+                status.peers.len(),
+                unreachable.join(", ")
+            ),
+        };
+        match status.leader.and_then(&address) {
+            Some(leader) => format!("the leader is {leader}; {peers}"),
+            None => match &status.quorum_loss {
+                Some(loss) if status.peers.is_empty() => format!("there is no leader; {loss}"),
+                Some(loss) => format!("there is no leader; {loss}; {peers}"),
+                None => format!("there is no leader; {peers}"),
+            },
+        }
+    }
+}

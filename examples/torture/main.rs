@@ -7,6 +7,7 @@
 //! --seconds S   the same, in seconds
 //! --seed N      the order of the faults (random); their moments depend on the machine
 //! --keep        leaves the instances' data and logs where they are
+//! --check FILE  checks the operations in this file again, which a failed check has left there
 //! --lasting     never kills the first instance, so that what it uses can be seen over the whole time
 //! ```
 //!
@@ -29,6 +30,7 @@ mod quota;
 mod record;
 
 use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
@@ -37,7 +39,7 @@ use processes::Process;
 use proxy::{Cut, Proxy};
 use quorate::simulation::linearizability::Verdict;
 use quota::Quota;
-use record::Record;
+use record::{Record, operations_text};
 
 type Outcome<T> = Result<T, Box<dyn std::error::Error>>;
 
@@ -51,6 +53,7 @@ struct Options {
     seed: u64,
     keep: bool,
     lasting: bool,
+    check: Option<PathBuf>,
 }
 
 fn parse() -> Result<Options, String> {
@@ -58,7 +61,7 @@ fn parse() -> Result<Options, String> {
     getrandom::fill(&mut seed).map_err(|error| error.to_string())?;
     let seed = u64::from_le_bytes(seed) >> 16;
     let length = Duration::from_secs(180);
-    let mut options = Options { length, seed, keep: false, lasting: false };
+    let mut options = Options { length, seed, keep: false, lasting: false, check: None };
     let mut arguments = std::env::args().skip(1);
     while let Some(option) = arguments.next() {
         match option.as_str() {
@@ -73,6 +76,10 @@ fn parse() -> Result<Options, String> {
             _ => {}
         }
         let value = arguments.next().ok_or_else(|| format!("{option} needs a value"))?;
+        if option == "--check" {
+            options.check = Some(value.into());
+            continue;
+        }
         let number: u64 =
             value.parse().map_err(|_| format!("{option}: {value:?} is not a number"))?;
         match option.as_str() {
@@ -88,7 +95,10 @@ fn parse() -> Result<Options, String> {
 fn main() -> ExitCode {
     let result = match std::env::var(instance::ROLE) {
         Ok(role) => instance::run(&role),
-        Err(_) => parse().map_err(Into::into).and_then(|options| torment(&options)),
+        Err(_) => parse().map_err(Into::into).and_then(|options| match &options.check {
+            Some(file) => check_again(file),
+            None => torment(&options),
+        }),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,
@@ -142,6 +152,19 @@ struct Torment {
     faults: Vec<&'static str>,
 }
 
+/// Checks the operations that a run has left in a file.
+fn check_again(file: &Path) -> Outcome<()> {
+    let mut record = Record::default();
+    for line in std::fs::read_to_string(file)?.lines() {
+        record.take(0, 0, line)?;
+    }
+    println!("{}", record.summary());
+    match record.history().check() {
+        Verdict::Linearizable(_) => Ok(()),
+        verdict => Err(format!("{verdict}").into()),
+    }
+}
+
 fn torment(options: &Options) -> Outcome<()> {
     let dir = tempfile::Builder::new().prefix("quorate-torture-").tempdir()?;
     let addresses = processes::addresses(NODES);
@@ -169,7 +192,7 @@ fn torment(options: &Options) -> Outcome<()> {
         faults: Vec::new(),
     };
     println!("seed {}, {} s", options.seed, options.length.as_secs());
-    let result = torment.run(options.length);
+    let result = torment.run(options.length, dir.path());
     torment.summary();
     drop(torment);
     if options.keep || result.is_err() {
@@ -179,7 +202,7 @@ fn torment(options: &Options) -> Outcome<()> {
 }
 
 impl Torment {
-    fn run(&mut self, length: Duration) -> Outcome<()> {
+    fn run(&mut self, length: Duration, dir: &Path) -> Outcome<()> {
         for process in &mut self.processes {
             process.start()?;
         }
@@ -200,7 +223,7 @@ impl Torment {
         }
         self.repair()?;
         self.settle()?;
-        self.check()
+        self.check(dir)
     }
 
     /// Takes what the instances say, and undoes what is due, until some time.
@@ -347,13 +370,17 @@ impl Torment {
         }
     }
 
-    fn check(&self) -> Outcome<()> {
+    fn check(&self, dir: &Path) -> Outcome<()> {
         self.record.check_locks()?;
-        match self.record.history().check() {
-            Verdict::Linearizable(_) => Ok(()),
-            Verdict::Not(anomaly) => Err(format!("not linearizable: {anomaly}").into()),
-            Verdict::Undecided(path) => Err(format!("{path} was not decided").into()),
-        }
+        let verdict = self.record.history().check();
+        let path = match &verdict {
+            Verdict::Linearizable(_) => return Ok(()),
+            Verdict::Not(anomaly) => &anomaly.path,
+            Verdict::Undecided(path) => path,
+        };
+        let file = dir.join("history");
+        std::fs::write(&file, operations_text(self.record.history().operations(path), path))?;
+        Err(format!("{verdict}; its operations are in {}", file.display()).into())
     }
 
     fn summary(&self) {

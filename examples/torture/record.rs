@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use quorate::simulation::linearizability::{Call, History, Known, Place, Return};
+use quorate::simulation::linearizability::{Call, History, Known, Operation, Place, Return};
 
 use crate::Outcome;
 
@@ -119,6 +119,19 @@ impl Record {
             self.events
         )
     }
+}
+
+/// The lines of a znode's operations.
+pub(crate) fn operations_text(operations: &[Operation], path: &str) -> String {
+    let mut text = String::new();
+    for (id, operation) in operations.iter().enumerate() {
+        let call = call_text(operation.call);
+        text.push_str(&format!("call {id} {} {path} {call}\n", operation.called));
+        if let Some((gave, at)) = operation.returned {
+            text.push_str(&format!("return {id} {at} {}\n", known_text(Known::Returned(gave))));
+        }
+    }
+    text
 }
 
 /// A call as a line has it.

@@ -8,13 +8,18 @@
 //!   commit index.
 //! - The generation that the log names has all chunks of the checkpoint, in order.
 
+use std::panic::resume_unwind;
 use std::path::Path;
+use std::thread;
 
+use crossbeam_channel::{Receiver, Sender};
+
+use super::files::io_error;
 use super::generation::{CACHED_BYTES_MAX, Generation};
 use super::log_body::{CheckpointBody, LogBody, size};
 use super::log_file::{LogRecord, RecordKind, RecordPosition, Scan, scan, sound_records};
 use super::log_index::{LogIndex, Place, Span};
-use super::record::{corrupt, first_chunk_chain};
+use super::record::{Record, corrupt, first_chunk_chain};
 use super::rules::Bounds;
 use super::witness::Testimony;
 use crate::node::log_outline::LogOutline;
@@ -129,19 +134,76 @@ pub(super) fn salvage_log(dir: &Path, id: u64) -> Result<(CheckpointBody, Boot)>
     Ok((checkpoint, boot))
 }
 
-/// Verifies the chunks of a checkpoint and passes them to `sink`.
+/// How many chunks may be read and not verified yet.
+const CHUNKS_AHEAD: usize = 64;
+
+/// Verifies the chunks of a checkpoint and passes them to `sink`. Another thread reads them, so the next
+/// ones come from the disk while `sink` works.
 pub(super) fn read_chunks(
     generation: &mut Generation,
     log: u64,
     checkpoint: &CheckpointBody,
     sink: &mut ChunkSink<'_>,
 ) -> Result<()> {
+    thread::scope(|scope| {
+        let (sender, records) = crossbeam_channel::bounded(CHUNKS_AHEAD);
+        let reader = thread::Builder::new()
+            .name("quorate-chunks".to_owned())
+            .spawn_scoped(scope, move || {
+                if let Err(error) = read_records(generation, checkpoint, &sender) {
+                    // If nobody takes it, there is an error before it.
+                    let _ = sender.send(Err(error));
+                }
+            })
+            .map_err(|error| io_error("starting a thread", &error))?;
+        let verified = verify_chunks(log, checkpoint, &records, sink);
+        // After an error the reader ends, since nobody takes what it reads.
+        drop(records);
+        reader.join().map_or_else(|panic| resume_unwind(panic), |()| verified)
+    })
+}
+
+/// A chunk, and the place of its part in the checkpoint.
+type Read = Result<(usize, Record)>;
+
+/// Reads the chunks of all parts of a checkpoint.
+fn read_records(
+    generation: &mut Generation,
+    checkpoint: &CheckpointBody,
+    records: &Sender<Read>,
+) -> Result<()> {
     let mut cached_bytes = 0;
-    for part in &checkpoint.parts {
-        let mut chain = first_chunk_chain(log, checkpoint.generation, part.id);
+    for (place, part) in checkpoint.parts.iter().enumerate() {
         let mut chunks = generation.chunks(part.id, None)?;
-        let mut count = 0;
         while let Some(record) = chunks.next()? {
+            cached_bytes += record.body.len() as u64;
+            let number = record.id.number;
+            if records.send(Ok((place, record))).is_err() {
+                return Ok(());
+            }
+            if cached_bytes >= CACHED_BYTES_MAX {
+                cached_bytes = 0;
+                // It is not closed as long as it is read.
+                drop(chunks);
+                generation.reopen()?;
+                chunks = generation.chunks(part.id, number.checked_add(1))?;
+            }
+        }
+    }
+    Ok(())
+}
+
+fn verify_chunks(
+    log: u64,
+    checkpoint: &CheckpointBody,
+    records: &Receiver<Read>,
+    sink: &mut ChunkSink<'_>,
+) -> Result<()> {
+    let mut next = records.recv().ok().transpose()?;
+    for (place, part) in checkpoint.parts.iter().enumerate() {
+        let mut chain = first_chunk_chain(log, checkpoint.generation, part.id);
+        let mut count = 0;
+        while let Some((_, record)) = next.take_if(|(of, _)| *of == place) {
             if record.id.number != count || record.previous != chain || count == part.chunks {
                 return corrupt(format!("{}: out of order", record.id));
             }
@@ -150,14 +212,7 @@ pub(super) fn read_chunks(
             if let Err(reason) = sink(&record.body) {
                 return corrupt(format!("{}: {reason}", record.id));
             }
-            cached_bytes += record.body.len() as u64;
-            if cached_bytes >= CACHED_BYTES_MAX {
-                cached_bytes = 0;
-                // It is not closed as long as it is read.
-                drop(chunks);
-                generation.reopen()?;
-                chunks = generation.chunks(part.id, Some(count))?;
-            }
+            next = records.recv().ok().transpose()?;
         }
         if count != part.chunks || chain != part.chain {
             return corrupt(format!("{count} of {} chunks of checkpoint {}", part.chunks, part.id));

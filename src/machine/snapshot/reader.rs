@@ -18,6 +18,7 @@ use crate::types::znode::{SessionId, Zxid};
 #[derive(Debug)]
 pub(crate) struct ChunkReader {
     tree: Tree,
+    siblings: Siblings,
     /// The owners of the ephemerals, which are read after them.
     ephemerals: BTreeMap<Arc<str>, SessionId>,
     sessions: Sessions,
@@ -25,6 +26,16 @@ pub(crate) struct ChunkReader {
     time: u64,
     version: u16,
     phase: Phase,
+}
+
+/// The znodes read last, whose names their parent does not have yet. Siblings follow each other, so a
+/// parent is looked up and changed once for many children.
+#[derive(Debug, Default)]
+struct Siblings {
+    /// Empty if there is none.
+    parent: String,
+    /// With a slash before each.
+    names: String,
 }
 
 #[derive(Debug)]
@@ -45,6 +56,7 @@ impl ChunkReader {
     pub(crate) fn new() -> ChunkReader {
         ChunkReader {
             tree: Tree::empty(),
+            siblings: Siblings::default(),
             ephemerals: BTreeMap::new(),
             sessions: Sessions::new(),
             tombstones: Tombstones::new(),
@@ -181,6 +193,7 @@ impl ChunkReader {
             }
             (Phase::Open, Item::End { zxid, time, znodes, sessions, tombstones, forgotten }) => {
                 self.tombstones.forget(forgotten);
+                self.add_siblings();
                 let found = [self.tree.len(), self.sessions.len(), self.tombstones.len()];
                 let expected = [znodes, sessions, tombstones];
                 if found.map(|count| count as u64) != expected {
@@ -205,14 +218,24 @@ impl ChunkReader {
         acl: Option<Vec<Acl>>,
     ) -> Result<(), String> {
         path::validate(path).map_err(|error| error.to_string())?;
-        if path::parent(path).is_some_and(|parent| self.tree.get(parent).is_none()) {
-            return Err(format!("{path}: its parent is not there"));
+        let parent = path::parent(path);
+        if let Some(parent) = parent.filter(|parent| *parent != self.siblings.parent) {
+            self.add_siblings();
+            if self.tree.get(parent).is_none() {
+                return Err(format!("{path}: its parent is not there"));
+            }
+            self.siblings.parent.push_str(parent);
         }
         let owner = fields.owner();
-        let replaced = self.tree.put(path, data, fields);
+        let replaced = self.tree.put_apart(path, data, fields);
+        if replaced.is_none() && parent.is_some() {
+            self.siblings.names.push('/');
+            self.siblings.names.push_str(path::name(path));
+        }
+        let former = replaced.and_then(|replaced| replaced.fields().owner());
         match owner {
             Some(owner) => drop(self.ephemerals.insert(Arc::from(path), owner)),
-            None if replaced.is_some() => drop(self.ephemerals.remove(path)),
+            None if former.is_some() => drop(self.ephemerals.remove(path)),
             None => {}
         }
         if let Some(acl) = acl {
@@ -221,7 +244,19 @@ impl ChunkReader {
         Ok(())
     }
 
+    /// Gives their parent the names of the znodes that were read last.
+    fn add_siblings(&mut self) {
+        let Siblings { parent, names } = &mut self.siblings;
+        let added = names.split('/').skip(1);
+        if !names.is_empty() {
+            self.tree.add_children(parent, added.collect());
+        }
+        parent.clear();
+        names.clear();
+    }
+
     fn remove(&mut self, path: &str) -> Result<(), String> {
+        self.add_siblings();
         if RESERVED.contains(&path) {
             return Err(format!("{path}: it cannot be gone"));
         }

@@ -74,6 +74,32 @@ impl Children {
         }
     }
 
+    /// Inserts all of these names. Those that come after all that are there fill whole pages.
+    pub(super) fn insert_all(&mut self, mut names: Vec<&str>) {
+        names.sort_unstable();
+        names.dedup();
+        let last = self.pages.last().cloned();
+        let comes_after = |last: &Page| last.names().next_back() < names.first().copied();
+        if !last.as_ref().is_none_or(comes_after) {
+            return names.into_iter().for_each(|name| self.insert(name));
+        }
+        self.len += names.len();
+        let mut page = last.map_or(String::new(), |last| last.0.to_string());
+        for name in names {
+            if page.len() + 1 + name.len() > PAGE_BYTES && !page.is_empty() {
+                self.pages.insert_mut(Page(Arc::from(&*page)));
+                page.clear();
+            }
+            if !page.is_empty() {
+                page.push('/');
+            }
+            page.push_str(name);
+        }
+        if !page.is_empty() {
+            self.pages.insert_mut(Page(Arc::from(page)));
+        }
+    }
+
     /// Does nothing if the name is not there.
     pub(super) fn remove(&mut self, name: &str) {
         let Some(page) = self.page_for(name).cloned() else { return };
@@ -105,7 +131,7 @@ impl Page {
         Page(Arc::from(parts.join("/")))
     }
 
-    fn names(&self) -> impl Iterator<Item = &str> {
+    fn names(&self) -> impl DoubleEndedIterator<Item = &str> {
         self.0.split('/')
     }
 
@@ -187,24 +213,52 @@ mod tests {
         ]
     }
 
+    #[derive(Clone, Debug)]
+    enum Step {
+        Insert(String),
+        InsertAll(Vec<String>),
+        /// Names after all others.
+        Append(Vec<u32>),
+        Remove(String),
+    }
+
+    fn step() -> impl Strategy<Value = Step> {
+        prop_oneof![
+            60 => name().prop_map(Step::Insert),
+            1 => prop::collection::vec(name(), 0..40).prop_map(Step::InsertAll),
+            1 => prop::collection::vec(any::<u32>(), 0..100).prop_map(Step::Append),
+            30 => name().prop_map(Step::Remove),
+        ]
+    }
+
     proptest! {
         #[test]
-        fn behaves_as_a_set(
-            steps in prop::collection::vec((prop::bool::weighted(0.7), name()), 0..400),
-            after in name(),
-        ) {
+        fn behaves_as_a_set(steps in prop::collection::vec(step(), 0..400), after in name()) {
             let (mut children, mut set) = (Children::default(), BTreeSet::new());
             let mut before = None;
-            for (place, (inserts, name)) in steps.into_iter().enumerate() {
+            for (place, step) in steps.into_iter().enumerate() {
                 if place == 200 {
                     before = Some((children.clone(), set.clone()));
                 }
-                if inserts {
-                    children.insert(&name);
-                    set.insert(name);
-                } else {
-                    children.remove(&name);
-                    set.remove(&name);
+                match step {
+                    Step::Insert(name) => {
+                        children.insert(&name);
+                        set.insert(name);
+                    }
+                    Step::InsertAll(names) => {
+                        children.insert_all(names.iter().map(|name| &**name).collect());
+                        set.extend(names);
+                    }
+                    Step::Append(numbers) => {
+                        let names = numbers.iter().map(|n| format!("~{place:03}-{n}"));
+                        let names: Vec<String> = names.collect();
+                        children.insert_all(names.iter().map(|name| &**name).collect());
+                        set.extend(names);
+                    }
+                    Step::Remove(name) => {
+                        children.remove(&name);
+                        set.remove(&name);
+                    }
                 }
             }
             for (children, set) in [(children, set)].into_iter().chain(before) {
@@ -219,9 +273,15 @@ mod tests {
     #[test]
     fn growing_names_fill_their_pages() {
         let mut children = Children::default();
-        for n in 0..10_000 {
-            children.insert(&format!("{n:09}"));
+        let names: Vec<String> = (0..20_000).map(|n| format!("{n:09}")).collect();
+        for name in &names[..10_000] {
+            children.insert(name);
         }
         assert!(children.pages.size() < 10_000 * 10 / PAGE_BYTES + 10);
+        for names in names[10_000..].chunks(700) {
+            children.insert_all(names.iter().map(|name| &**name).collect());
+        }
+        assert!(children.iter().eq(&names));
+        assert!(children.pages.size() < 20_000 * 10 / PAGE_BYTES + 10);
     }
 }

@@ -295,20 +295,39 @@ impl Tree {
     }
 
     /// Inserts a znode of a snapshot. Beside it, only the parent's set of children changes. A znode
-    /// that was at this path is replaced, and keeps its children; returns the session that owned it.
-    pub(super) fn put(&mut self, path: &str, data: &[u8], fields: Fields) -> Option<SessionId> {
-        let old = self.get(path).cloned();
-        let children = old.as_ref().and_then(|old| old.children_set().cloned()).unwrap_or_default();
-        let znode = Znode::new(path, data, Parts { fields, acl: None, children });
-        let mut after = Share::of(&znode);
-        after.due = after.due.filter(|_| !planted(Bug::DueForgottenAtSnapshot));
-        self.account(path, old.as_ref().map(Share::of), Some(after));
-        self.znodes.insert(znode);
-        if old.is_none() {
-            self.index_counted(path, true);
+    /// that was at this path is replaced, and keeps its children.
+    pub(super) fn put(&mut self, path: &str, data: &[u8], fields: Fields) {
+        let replaced = self.put_apart(path, data, fields);
+        if replaced.is_none() {
             self.change_parent(path, |parts| parts.children.insert(path::name(path)));
         }
-        old?.fields().owner()
+    }
+
+    /// Inserts a znode of a snapshot, but not its name at its parent ([`Tree::add_children`]). Returns
+    /// the znode that was at this path, whose children the new one has.
+    pub(super) fn put_apart(&mut self, path: &str, data: &[u8], fields: Fields) -> Option<Znode> {
+        let parts = Parts { fields, acl: None, children: Children::default() };
+        let znode = Znode::new(path, data, parts);
+        let mut after = Share::of(&znode);
+        let replaced = self.znodes.insert(znode);
+        if let Some(parent) = replaced.as_ref().filter(|replaced| replaced.has_children()) {
+            let children = parent.children_set().cloned().unwrap_or_default();
+            self.znodes.update(path.as_bytes(), |znode| {
+                znode.change(|parts| parts.children = children);
+                after = Share::of(znode);
+            });
+        }
+        after.due = after.due.filter(|_| !planted(Bug::DueForgottenAtSnapshot));
+        self.account(path, replaced.as_ref().map(Share::of), Some(after));
+        if replaced.is_none() {
+            self.index_counted(path, true);
+        }
+        replaced
+    }
+
+    /// Adds names to a znode's set of children.
+    pub(super) fn add_children(&mut self, path: &str, names: Vec<&str>) {
+        self.update(path, |znode| znode.change(|parts| parts.children.insert_all(names)));
     }
 
     /// Removes a znode without children, also from its parent's set, and nothing else of the parent.

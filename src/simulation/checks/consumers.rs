@@ -1,5 +1,6 @@
-//! A consumer that stores how far it has come, as `docs/watches.md` says, misses nothing (W1, W6, W9):
-//! each change up to the stored zxid was told, or a gap stood for it, after which everything was read.
+//! A consumer that stores its position as `docs/watches.md` describes misses nothing (W1, W6, W9).
+//! Each change up to the stored zxid was reported to it, or a gap was, after which it read
+//! everything.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -9,7 +10,7 @@ use crate::simulation::oracle::Oracle;
 use crate::types::watch::{EventKind, WatchEvent};
 use crate::types::znode::Zxid;
 
-/// What the consumers of all places have stored.
+/// The stored positions of the consumers of all places.
 #[derive(Debug, Default)]
 pub(crate) struct Consumers {
     stored: BTreeMap<usize, Stored>,
@@ -17,23 +18,23 @@ pub(crate) struct Consumers {
 
 #[derive(Debug, Default)]
 struct Stored {
-    /// Everything up to here was taken in. `None`: nothing was ever read.
+    /// Every change up to this zxid was processed. `None`: nothing was ever read.
     upto: Option<Zxid>,
-    /// Which events of later writes were taken already, by their positions.
+    /// The positions of events of later writes that were processed already.
     early: BTreeSet<(Zxid, u32)>,
 }
 
-/// What a consumer saw when it looked: first the tree, and then the channel.
+/// What a consumer saw: the tree's zxid, and then the events in the channel.
 #[derive(Debug)]
 pub(crate) struct Look {
     pub(crate) upto: Zxid,
     pub(crate) events: Vec<WatchEvent>,
-    /// If there was a gap: what everything was read at, after that.
+    /// After a gap, the zxid at which the consumer read everything.
     pub(crate) read: Option<Zxid>,
 }
 
 impl Consumers {
-    /// From where the consumer of a place resumes; what it has not stored is lost.
+    /// Where the consumer of a place resumes. Whatever it has not stored is lost.
     pub(crate) fn resume(&mut self, place: usize) -> Option<Zxid> {
         let stored = self.stored.entry(place).or_default();
         stored.early.clear();
@@ -46,8 +47,8 @@ impl Consumers {
         stored.upto = stored.upto.max(Some(upto));
     }
 
-    /// What the consumer of a place has seen. If its replica `has_jumped` by a snapshot meanwhile, only
-    /// the net changes were reported.
+    /// Checks what the consumer of a place has seen. If its replica `has_jumped` because of a
+    /// snapshot, only the net changes were reported.
     pub(crate) fn looked(
         &mut self,
         oracle: &Oracle,

@@ -1,5 +1,5 @@
-//! A client's handles: the library's own, each call of which is noted, and
-//! whose every answer is compared with the oracle's.
+//! A client's handles. They wrap the library's own handles, record each call and compare each reply
+//! with the oracle's.
 
 mod reads;
 mod watches;
@@ -30,7 +30,7 @@ use crate::types::znode::{CreateMode, Created, OpResult, SessionId, Stat, Zxid};
 
 pub(crate) use watches::Watching;
 
-/// An answer that is checked when it comes.
+/// A reply that is checked when it arrives.
 pub(crate) type Answering<T> = Pin<Box<dyn Future<Output = T>>>;
 
 /// One client: a task of a process.
@@ -42,7 +42,7 @@ pub(crate) struct Client {
     pub(crate) random: Rc<Random>,
 }
 
-/// What is needed to resume a session.
+/// The data that resumes a session.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Ticket {
     pub(crate) id: SessionId,
@@ -51,13 +51,12 @@ pub(crate) struct Ticket {
 }
 
 impl Client {
-    /// Thinks for a while.
     pub(crate) async fn think(&self) {
         let time = self.random.around(self.kernel.plan.think);
         self.kernel.sleep(time.max(MILLI)).await;
     }
 
-    /// Opens one session after another. In each, it does something again and again until the session is
+    /// Opens one session after another and calls `act` repeatedly in each, until the session is
     /// over.
     pub(crate) async fn in_sessions(&self, mut act: impl AsyncFnMut(&Rc<Handle>)) {
         while !self.kernel.is_stopping() {
@@ -70,7 +69,7 @@ impl Client {
         }
     }
 
-    /// Opens or resumes a session; the second value is the answer to that.
+    /// Opens or resumes a session. The second value is the reply to that.
     pub(crate) fn open(
         &self,
         resume: Option<Ticket>,
@@ -83,7 +82,7 @@ impl Client {
         } else {
             usual / 2 * self.random.within(1..5) as u32
         };
-        // Whose holder's number is even: half of them.
+        // Half of the holders, those with even numbers, keep the session's timeout.
         let keeps = self.kernel.plan.detaches && known.is_some() && holder.is_multiple_of(2);
         let timeout = (!keeps).then_some(timeout);
         let (session, pending) = self.coordinator.begin_session(timeout, known)?;
@@ -116,33 +115,33 @@ impl Client {
     }
 }
 
-/// A session as one holder has it.
+/// A session, as one holder has it.
 #[derive(Debug)]
 pub(crate) struct Handle {
     kernel: Rc<Kernel>,
     place: usize,
     session: Session,
     holder: u64,
-    /// The number of the last write that was asked for.
+    /// The number of the last write sent.
     issued: Cell<u64>,
-    /// Of these, those that were refused since disks are nearly full. They have no number in the log.
+    /// Writes refused because disks are nearly full. They have no number in the log.
     refused: RefCell<BTreeSet<u64>>,
-    /// What every later read must show, at least.
+    /// The lowest zxid that a later read may show.
     floor: Cell<Zxid>,
     order: RefCell<Order>,
     closing: Cell<bool>,
-    /// How many syncs are under way.
+    /// The number of outstanding syncs.
     syncs: Cell<u32>,
-    /// As whom it has authenticated.
+    /// The ids with which the session has authenticated.
     ids: RefCell<Vec<Id>>,
 }
 
-/// I4: answers come in the order of the questions. Only a write does not wait for the reads and
-/// syncs before it.
+/// I4: replies come in the order of the requests. A write is the exception: it does not wait for
+/// the reads and syncs before it.
 #[derive(Debug, Default)]
 struct Order {
     asked: u64,
-    /// What has no answer yet, and whether it is a write.
+    /// Requests without a reply, each with whether it is a write.
     open: BTreeMap<u64, bool>,
 }
 
@@ -176,8 +175,9 @@ impl Handle {
         self.kernel.installs.borrow()[self.place]
     }
 
-    /// The zxid of what reads show now. Without a replica, it is the one up to which everything has
-    /// been told: a member's answer comes with that of the state which it is taken from, or a later.
+    /// The zxid that reads show now. Without a replica, it is the zxid up to which everything was
+    /// received: a member sends a reply together with the zxid of the state that it shows, or with
+    /// a later one.
     pub(crate) fn shown(&self) -> Zxid {
         match self.session.has_replica() {
             true => self.session.shared().tree().zxid(),
@@ -193,14 +193,15 @@ impl Handle {
         number
     }
 
-    /// A third of the sessions have what is below the first part of a path through a chroot: which.
+    /// The chroot through which a session uses this path, if it does: the path's first part, in a
+    /// third of the sessions.
     fn root_of<'a>(&self, path: &'a str) -> Option<&'a str> {
         let end = path.get(1..)?.find('/')? + 1;
         let through = self.session.id().number().is_multiple_of(3) && path.len() > end + 1;
         through.then(|| &path[..end])
     }
 
-    /// The handle that the session has of this path, and the path as that has it.
+    /// The handle for this path, and the path relative to it.
     fn at<'a>(&self, path: &'a str) -> (Session, &'a str) {
         match self.root_of(path) {
             Some(root) => {
@@ -211,14 +212,14 @@ impl Handle {
         }
     }
 
-    /// I4: everything asked for earlier was answered before this, unless the session is over.
+    /// I4: all earlier requests have a reply, unless the session is over.
     fn answered<T>(&self, number: u64, what: &'static str, result: &Result<T>) {
         self.kernel.count(what);
         let mut order = self.order.borrow_mut();
         let wrote = order.open.remove(&number) == Some(true);
         let mut before = order.open.range(..number).filter(|(_, writes)| **writes || !wrote);
         let earlier = before.next().map(|(number, _)| *number);
-        // What a session that is over, or a full queue or disk, refuses need not wait its turn.
+        // Such an error need not wait for the replies before it.
         let at_once = |error: &Error| {
             error.is_session_lost() || matches!(error, Error::Busy { .. } | Error::DiskLow { .. })
         };
@@ -240,7 +241,7 @@ impl Handle {
         self.kernel.trace.say(format_args!("node {place}: {what} {path} by {id}: {result:?}"));
     }
 
-    /// A write that has just been asked for.
+    /// Checks a write that has just been sent.
     fn write<T: Debug + PartialEq + 'static>(
         self: &Rc<Self>,
         what: &'static str,
@@ -281,7 +282,7 @@ impl Handle {
         })
     }
 
-    /// I9, I10: the answer is that of the log, and what was refused for good has not happened.
+    /// I9, I10: the reply matches the log, and a write that was refused for good has not happened.
     fn check_write<T: Debug + PartialEq>(
         &self,
         seq: u64,
@@ -343,8 +344,8 @@ impl Handle {
         self.write("create", path, pending, expect::created, |_| true)
     }
 
-    /// Authenticates as this user, before anything else is asked for: what may be read by whom is
-    /// clear from then on.
+    /// Authenticates as this user before any other request, so that the session's permissions are
+    /// fixed from then on.
     pub(crate) async fn add_auth(self: &Rc<Self>, user: &str) {
         let pending = self.session.nonblocking().add_auth("digest", format!("{user}:1"));
         let convert = |answer| expect::ids(answer).map(drop);
@@ -382,7 +383,7 @@ impl Handle {
         )
     }
 
-    /// Of the session that this client had before.
+    /// Takes over an ephemeral of another session.
     pub(crate) fn take_over(
         self: &Rc<Self>,
         path: &str,
@@ -464,7 +465,7 @@ impl Handle {
         self.write("multi", "", pending, expect::multi, changes)
     }
 
-    /// Closes the session. Whatever became of it, that is no error.
+    /// Closes the session. No result of that is an error.
     pub(crate) fn close(self: &Rc<Self>) -> Answering<()> {
         self.closing.set(true);
         let waits = self.kernel.wait("close", self.place);
@@ -479,7 +480,7 @@ impl Handle {
         })
     }
 
-    /// Lets go of the session and leaves it open, as `Session::detach` does it.
+    /// Detaches the session and leaves it open, as `Session::detach` does.
     pub(crate) fn detach(self: &Rc<Self>) -> Answering<()> {
         let waits = self.kernel.wait("detach", self.place);
         let pending = self.session.nonblocking().who_am_i();
@@ -497,7 +498,7 @@ impl Handle {
         })
     }
 
-    /// I2: what is read after it shows every write that was answered, to anybody, before it.
+    /// I2: reads after the sync show every write that any client had a reply for before it.
     pub(crate) fn sync(self: &Rc<Self>) -> Answering<Result<Zxid>> {
         let asked = self.kernel.checks.borrow().order.floor();
         let waits = self.kernel.wait("sync", self.place);
@@ -521,7 +522,7 @@ impl Handle {
     }
 }
 
-/// An answer in words, with paths as they are seen from a root.
+/// Formats a reply with paths relative to a chroot.
 fn seen_from(root: &str, answer: &str) -> String {
     let in_path = |c: char| c.is_alphanumeric() || matches!(c, '/' | '-' | '_' | '.');
     let mut seen = String::with_capacity(answer.len());

@@ -1,5 +1,5 @@
-//! A client's reads: each shows one state that its replica had, and none before
-//! what the session has seen.
+//! A client's reads. Each shows one state of its replica, and no state older than what the session
+//! has already seen.
 
 use std::collections::BTreeMap;
 use std::fmt::Debug;
@@ -18,7 +18,7 @@ use crate::types::path;
 use crate::types::znode::{Stat, Zxid};
 
 impl Handle {
-    /// A read of a path's znode that has just been asked for.
+    /// Checks a read of a path's znode that has just been sent.
     fn read<T: Debug + 'static>(
         self: &Rc<Self>,
         what: &'static str,
@@ -33,8 +33,8 @@ impl Handle {
         })
     }
 
-    /// A read that has just been asked for. `find` is given the zxids between which is the state that
-    /// it shows, and gives the earliest that it can be.
+    /// Checks a read that has just been sent. `find` is given the range of zxids that the read may
+    /// show. It returns the earliest one that fits the result.
     fn read_state<T: Debug + 'static>(
         self: &Rc<Self>,
         what: &'static str,
@@ -45,7 +45,7 @@ impl Handle {
         let from = self.shown();
         let waits = self.kernel.wait(what, self.place);
         let number = self.ask(false);
-        // Behind a sync, a read is answered late, and the writes after it do not wait for it.
+        // A read behind a sync is answered late, and later writes do not wait for it.
         let behind = (self.syncs.get() == 0).then(|| self.issued.get());
         let installs = self.installs();
         let (path, handle) = (path.to_owned(), Rc::clone(self));
@@ -54,7 +54,8 @@ impl Handle {
             let result = pending.await;
             handle.answered(number, what, &result);
             handle.note(what, &path, &result);
-            // A snapshot may bring several of the session's writes at once, and no state between.
+            // A snapshot may bring several of the session's writes at once, without a state between
+            // them.
             let behind = behind.filter(|_| installs == handle.installs());
             if matches!(result, Ok(_) | Err(Error::NoNode { .. } | Error::NoAuth { .. })) {
                 handle.check_read((from, behind), |checks, range| find(checks, range, &result));
@@ -68,9 +69,9 @@ impl Handle {
         (from, behind): (Zxid, Option<u64>),
         find: impl FnOnce(&Checks, (Zxid, Zxid)) -> Result<Zxid, Violation>,
     ) {
-        // The session's earlier writes have been answered by now, and so are in its floor.
+        // The session's earlier writes have replies by now, so its floor includes them.
         let checks = self.kernel.checks.borrow();
-        // What the session has asked for later is not to be seen.
+        // The read must not show the session's later writes.
         let next =
             behind.and_then(|seq| checks.oracle.outcome(self.session.id(), self.holder, seq + 1));
         let before_next =
@@ -91,19 +92,19 @@ impl Handle {
         self.read("get", path, session.nonblocking().get(below), data_fits)
     }
 
-    /// As [`Handle::get`].
+    /// Like [`Handle::get`].
     pub(crate) fn exists(self: &Rc<Self>, path: &str) -> Answering<Result<Option<Stat>>> {
         let (session, below) = self.at(path);
         self.read("exists", path, session.nonblocking().exists(below), exists_fits)
     }
 
-    /// As [`Handle::get`].
+    /// Like [`Handle::get`].
     pub(crate) fn children(self: &Rc<Self>, path: &str) -> Answering<Result<Vec<String>>> {
         let (session, below) = self.at(path);
         self.read("children", path, session.nonblocking().children(below), children_fits)
     }
 
-    /// The access list as the session may see it, as [`Handle::get`].
+    /// Like [`Handle::get`], for the access list as the session may see it.
     pub(crate) fn acl(self: &Rc<Self>, path: &str) -> Answering<Result<(Vec<Acl>, Stat)>> {
         let (session, below) = self.at(path);
         let pending = session.nonblocking().acl(below);
@@ -115,7 +116,7 @@ impl Handle {
         })
     }
 
-    /// The session's ephemerals, as [`Handle::get`].
+    /// Like [`Handle::get`], for the session's ephemerals.
     pub(crate) fn ephemerals(self: &Rc<Self>) -> Answering<Result<Vec<String>>> {
         let id = self.session.id();
         let pending = self.session.nonblocking().ephemerals();
@@ -124,13 +125,13 @@ impl Handle {
         })
     }
 
-    /// A snapshot, as [`Handle::get`]. What it shows is for [`Handle::check_snapshot`].
+    /// Like [`Handle::get`], for a snapshot. [`Handle::check_snapshot`] checks its contents.
     pub(crate) fn snapshot(self: &Rc<Self>) -> Answering<Result<Snapshot>> {
         let pending = self.session.nonblocking().snapshot();
         self.read_state("snapshot", "", pending, snapshot_between)
     }
 
-    /// What is below a path, as a replica has it now; without one, as a member has it soon.
+    /// The subtree of a path: from the replica, or from a member without waiting for a sync.
     pub(crate) async fn view(&self, path: &str) -> Result<Snapshot> {
         match self.session.has_replica() {
             true => self.session.snapshot(),
@@ -138,7 +139,7 @@ impl Handle {
         }
     }
 
-    /// As [`Handle::view`].
+    /// Like [`Handle::view`].
     pub(crate) async fn children_seen(&self, path: &str) -> Result<Vec<String>> {
         match self.session.has_replica() {
             true => self.session.children(path),
@@ -146,7 +147,7 @@ impl Handle {
         }
     }
 
-    /// As [`Handle::view`].
+    /// Like [`Handle::view`].
     pub(crate) async fn stat_seen(&self, path: &str) -> Result<Option<Stat>> {
         match self.session.has_replica() {
             true => self.session.exists(path),
@@ -154,7 +155,7 @@ impl Handle {
         }
     }
 
-    /// As [`Handle::view`].
+    /// Like [`Handle::view`].
     pub(crate) async fn data_seen(&self, path: &str) -> Result<Arc<[u8]>> {
         match self.session.has_replica() {
             true => self.session.get(path).map(|(data, _)| data),
@@ -162,25 +163,25 @@ impl Handle {
         }
     }
 
-    /// [`Handle::look`] without a replica: a snapshot of what is below a path, and reads that are
-    /// answered one after the other.
+    /// [`Handle::look`] without a replica: a snapshot of the subtree, and reads that a member
+    /// answers one after the other.
     pub(crate) async fn look_from_afar(self: &Rc<Self>, path: &str) {
         let (session, below) = self.at(path);
         let root = self.root_of(path).is_some();
         let pending = session.nonblocking().snapshot_of(below);
         let below = self.read_state("snapshot below", path, pending, snapshot_between);
         let (get, children) = (self.get(path), self.children(path));
-        // What a chroot's snapshot shows has other paths.
+        // A snapshot through a chroot has other paths.
         if let (Ok(snapshot), false) = (below.await, root) {
             self.check_snapshot(path, &snapshot);
         }
         let _ = (get.await, children.await);
     }
 
-    /// The reads that do not wait, one after the other: they show one state.
+    /// The reads that do not wait of one path. All of them show one state.
     pub(crate) fn look(&self, path: &str) {
         let shown = self.shown();
-        // A session that is connecting again may find its replica behind: only `sync` helps that.
+        // The replica of a session that reconnects may be behind. Only a sync helps against that.
         let get = self.session.get(path);
         self.note("get now", path, &get);
         self.check_now("get now", path, shown, &get, data_fits);
@@ -198,7 +199,7 @@ impl Handle {
         }
     }
 
-    /// Several reads of one state, each with what it would show alone.
+    /// Several reads of one state. Each must show what it would show alone.
     pub(crate) fn look_together(&self, paths: &[String; 2]) {
         let shown = self.shown();
         let ops = paths.iter().flat_map(|path| {
@@ -247,7 +248,7 @@ impl Handle {
         self.kernel.check(checked);
     }
 
-    /// A snapshot shows all that was there at its zxid, and nothing else.
+    /// A snapshot shows everything that existed at its zxid, and nothing else.
     pub(crate) fn check_snapshot(&self, path: &str, snapshot: &Snapshot) {
         let checks = self.kernel.checks.borrow();
         let at = |path: &str| checks.oracle.at(path, snapshot.zxid());
@@ -255,7 +256,7 @@ impl Handle {
         let readable =
             |path: &str| at(path).is_some_and(|known| known.permits(&ids, Permissions::READ));
         let all = checks.oracle.paths_below(path).filter(|path| at(path).is_some()).count();
-        // What is below something that cannot be read is not shown either.
+        // Nothing is shown below a znode that the session cannot read.
         let shown = |at: &str| {
             let mut above = std::iter::successors(Some(at), |path| path::parent(path))
                 .take_while(|above| path::is_below(above, path));
@@ -314,10 +315,10 @@ impl Handle {
     }
 }
 
-/// How many children there are on a page.
+/// Children on one page.
 const PAGE: usize = 2;
 
-/// All that there is, page by page.
+/// Reads all children, page by page.
 fn in_pages(read: impl Fn(Option<&str>) -> Result<Vec<String>>) -> Result<Vec<String>> {
     let mut all: Vec<String> = Vec::new();
     loop {
@@ -329,7 +330,7 @@ fn in_pages(read: impl Fn(Option<&str>) -> Result<Vec<String>>) -> Result<Vec<St
     }
 }
 
-/// A snapshot is of a state that there was between two zxids.
+/// The snapshot shows a state within the range.
 fn snapshot_between(
     _: &Checks,
     (from, to): (Zxid, Zxid),
@@ -342,10 +343,10 @@ fn snapshot_between(
     Ok(zxid)
 }
 
-/// Whether a read's result is what the znode was.
+/// Whether a result matches the state of the znode.
 type Fits<T> = fn(&Result<T>, Option<&Known>) -> bool;
 
-/// The same, if the session may read it.
+/// The same, if the session has the permission to read. Otherwise the result must be `NoAuth`.
 fn permitted<T>(
     result: &Result<T>,
     known: Option<&Known>,

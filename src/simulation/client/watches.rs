@@ -1,4 +1,4 @@
-//! A client's watches: each is checked for as long as the client has it.
+//! A client's watches. Each is checked for as long as the client keeps it.
 
 use std::fmt::Debug;
 use std::rc::Rc;
@@ -17,7 +17,7 @@ use crate::types::watch::{WatchMode, WatcherType};
 use crate::types::znode::{Stat, Zxid};
 
 impl Handle {
-    /// Sets a watch, which is checked from then on until [`Watching`] is dropped.
+    /// Sets a watch and checks it until [`Watching`] is dropped.
     async fn watching<T: Debug>(
         self: &Rc<Self>,
         what: &'static str,
@@ -112,7 +112,8 @@ impl Handle {
         Begins::Since(self.shown())
     }
 
-    /// W6: it reports everything after the zxid, or the replica cannot know that any more.
+    /// W6: the watch reports every change after the zxid, or the replica's history does not reach
+    /// back to it.
     pub(crate) async fn watch_from(
         self: &Rc<Self>,
         path: &str,
@@ -146,10 +147,10 @@ impl Handle {
         result
     }
 
-    /// The last zxid whose changes this replica need not know.
+    /// The last zxid whose changes may be missing from this replica's history.
     fn forgotten(&self) -> Zxid {
         if !self.session.has_replica() {
-            // Any of the members may have said so, and each has seen the log up to now at most.
+            // Any member may have answered, and none has seen more than the present log.
             let known_from = self.kernel.known_from.borrow().iter().copied().max();
             let now = self.kernel.checks.borrow().oracle.zxid();
             return self.kernel.forgotten(known_from.unwrap_or(0), now);
@@ -157,7 +158,7 @@ impl Handle {
         self.kernel.forgotten(self.kernel.known_from.borrow()[self.place], self.shown())
     }
 
-    /// Removes watches; each of this handle's is over by then.
+    /// Removes watches. Every one of them on this handle must be over by then.
     pub(crate) fn remove_watches(
         self: &Rc<Self>,
         path: &str,
@@ -203,7 +204,7 @@ enum Begins {
     After(Zxid),
 }
 
-/// What the read that came with a watch showed.
+/// The result of the read that came with a watch.
 enum Seen {
     Data(Arc<[u8]>, Stat),
     Exists(Option<Stat>),
@@ -230,7 +231,7 @@ pub(crate) struct Watching {
 }
 
 impl Watching {
-    /// Whether it has fired, if it fires once.
+    /// Whether it is a one-shot watch that has fired.
     pub(crate) fn has_fired(&self) -> bool {
         self.id.is_none_or(|id| self.kernel.checks.borrow().watches.has_fired(id))
     }
@@ -239,7 +240,7 @@ impl Watching {
 impl Drop for Watching {
     fn drop(&mut self) {
         if let Some(id) = self.id
-            // The checks may drop it last. Then the process is gone anyway.
+            // The checks may drop it last. The process is gone by then.
             && let Ok(mut checks) = self.kernel.checks.try_borrow_mut()
         {
             checks.watches.forget(id);

@@ -1,4 +1,8 @@
-//! The search for an order: Wing and Gong's, with Lowe's memory of what has been tried (2017).
+//! The search for a linearization: the algorithm of Wing and Gong (1993), with Lowe's cache of
+//! visited configurations (2017).
+//!
+//! The search linearizes one operation after another. When no operation can come next, it
+//! backtracks.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -7,43 +11,43 @@ use xxhash_rust::xxh3::xxh3_128;
 use super::values::Values;
 use super::{Call, Operation, Return, State, step};
 
-/// The most steps of one search: some seconds.
+/// The most steps of one search. They take some seconds.
 const STEPS_MAX: u64 = 5_000_000;
 
-/// Stands for all data that no read shows, or none from here on.
+/// Stands for all data that no remaining read shows.
 const NEVER_READ: u64 = u64::MAX;
 
 #[derive(Debug)]
 pub(super) struct Search<'a> {
-    /// Operations that returned, by their calls; and those of which nobody knows.
+    /// Operations with a known result, by their calls, and those whose outcome is unknown.
     known: Vec<&'a Operation>,
     unknown: Vec<&'a Operation>,
-    /// For each unknown one, what it is to the others: of those that do the same, the earliest can
-    /// take the place of any other.
+    /// For each unknown operation, its equivalence class. Of the operations of a class, the
+    /// earliest call can take the place of any other.
     alike: Vec<Call>,
     values: Values,
     done: Vec<bool>,
-    /// All known ones before this are done.
+    /// All known operations before this one are linearized.
     first: usize,
-    /// The sum of the known ones that are done, as a hash.
+    /// The sum of the hashes of the known operations that are linearized.
     digest: u128,
     state: State,
-    /// What was tried and led nowhere: with which unknown ones done, a bit for each. With those
-    /// and more it leads nowhere either, since nothing has to be done that is unknown.
+    /// The configurations that lead nowhere, each with its set of linearized unknown operations as
+    /// bits. A superset leads nowhere either, because no unknown operation has to happen.
     tried: BTreeMap<(u128, State), Vec<Vec<u64>>>,
     unknown_done: Vec<u64>,
     taken: Vec<Taken>,
 }
 
-/// One operation that has its place in the order.
+/// A linearized operation.
 #[derive(Debug)]
 struct Taken {
     number: usize,
     /// The state before it.
     state: State,
     first: usize,
-    /// What else could have come here, the last to be tried first. Nothing, if it changed nothing:
-    /// then it need not come later.
+    /// The other operations that could have come here. The last one is tried first. Empty if the
+    /// operation changed nothing: to linearize it later would gain nothing.
     others: Vec<usize>,
 }
 
@@ -84,8 +88,8 @@ impl<'a> Search<'a> {
         self.known.get(number).copied().unwrap_or_else(|| self.unknown[number - self.known.len()])
     }
 
-    /// Whether an order was found; `false` if the search was too long. The error says how far it
-    /// came, and what did not fit in.
+    /// Returns true if a linearization was found, and false if the search reached its limit. The
+    /// error says how far the search came and which operation did not fit.
     pub(super) fn run(&mut self) -> Result<bool, String> {
         let mut furthest = (0, String::new());
         for _ in 0..STEPS_MAX {
@@ -96,7 +100,7 @@ impl<'a> Search<'a> {
             if next.is_empty() && self.taken.len() >= furthest.0 {
                 furthest = (self.taken.len(), self.describe());
             }
-            // What changes nothing can as well come now.
+            // An operation that changes nothing can be linearized at once.
             let still = next
                 .iter()
                 .find(|number| step(self.state, self.operation(**number).call).0 == self.state);
@@ -110,8 +114,8 @@ impl<'a> Search<'a> {
         Ok(false)
     }
 
-    /// What can come next: was called before anything else returned that has no place yet, and
-    /// gives what it gave. The last is to be tried first.
+    /// The operations that can come next: each was called before any remaining operation returned,
+    /// and its result fits. The last one is tried first.
     fn candidates(&self) -> Vec<usize> {
         let mut deadline = u64::MAX;
         let mut known = Vec::new();
@@ -137,8 +141,8 @@ impl<'a> Search<'a> {
         if first.is_some_and(|first| !may_go && self.is_beyond(first)) {
             return Vec::new();
         }
-        // First what has to be over first; last what may not have happened at all. Of that, first
-        // what fits in at the fewest places.
+        // Known operations are tried before unknown ones, the earliest return first. Of the unknown
+        // ones, those that fit in the fewest places are tried first.
         let mut next = Vec::new();
         let mut seen = BTreeSet::new();
         for number in unknown {
@@ -156,29 +160,29 @@ impl<'a> Search<'a> {
         next
     }
 
-    /// Whether an operation can come now, as far as its result goes, and what reads have shown.
+    /// Whether an operation can come next, by its own result and by the results of the reads.
     fn fits(&self, number: usize) -> bool {
         let (state, _) = step(self.state, self.operation(number).call);
         let may = state == self.state || (self.may_go(self.state) && self.may_come(state));
         may && self.gives(number)
     }
 
-    /// Whether an operation gives now what it gave; one of which nobody knows, whether it changes
-    /// anything.
+    /// Whether an operation returns what it returned in the history. For an unknown operation,
+    /// whether it changes anything.
     fn gives(&self, number: usize) -> bool {
         let operation = self.operation(number);
         let (state, gives) = step(self.state, operation.call);
         operation.returned.map_or(state != self.state, |(gave, _)| gives == gave)
     }
 
-    /// Whether a state may be over: data that one operation writes does not come again, and then
-    /// all reads of it must have their places.
+    /// Whether a state may end. Data of a single writer does not come back, so all its reads must
+    /// have been linearized by then.
     fn may_go(&self, state: State) -> bool {
         let value = state.and_then(|(data, _)| self.values.get(data));
         value.is_none_or(|value| !value.is_read_of_one_writer())
     }
 
-    /// Whether there can be a state: data that one operation writes has one version.
+    /// Whether a state is possible: data of a single writer has one version.
     fn may_come(&self, state: State) -> bool {
         state.is_none_or(|(data, version)| self.values.may_be(data, version))
     }
@@ -194,7 +198,8 @@ impl<'a> Search<'a> {
         self.state.is_some_and(|(_, has)| has > needed || (has == needed && !gives))
     }
 
-    /// Goes the last of these ways that has not been tried. `false` if there is none.
+    /// Linearizes the last candidate that leads to a new configuration. Returns false if there is
+    /// none.
     fn choose(&mut self, mut ways: Vec<usize>) -> bool {
         while let Some(number) = ways.pop() {
             self.take(number);
@@ -209,7 +214,8 @@ impl<'a> Search<'a> {
         false
     }
 
-    /// Goes back to the last choice that had another way, and goes that. `false` if there is none.
+    /// Goes back to the last choice with an alternative left and takes it. Returns false if there
+    /// is none.
     fn try_another(&mut self) -> bool {
         loop {
             self.note_tried();
@@ -220,7 +226,8 @@ impl<'a> Search<'a> {
         }
     }
 
-    /// The place of the search: data that no read has to show from here on is as good as any other.
+    /// The configuration, without unknown operations. All data that no remaining read shows is
+    /// equivalent.
     fn place(&self) -> (u128, State) {
         let state = self.state.map(|(data, version)| {
             (if self.values.is_read(data) { data } else { NEVER_READ }, version)
@@ -253,7 +260,7 @@ impl<'a> Search<'a> {
         }
     }
 
-    /// Takes the last one back, and gives the other ways that there were.
+    /// Undoes the last operation and returns its alternatives.
     fn untake(&mut self) -> Option<Vec<usize>> {
         let taken = self.taken.pop()?;
         self.mark(taken.number, false);
@@ -284,7 +291,8 @@ impl<'a> Search<'a> {
         let Some(number) = open else { return format!("{:?}", self.state) };
         let mut text = format!("{:?}, {:?} does not fit", self.state, self.known[number]);
         if self.gives(number) {
-            // It would, if it were not for a read that shows what is over then, or another version.
+            // It would fit, but a remaining read needs the state that it ends, or another version
+            // of its data.
             let after = step(self.state, self.known[number].call).0;
             let shows = |data: u64, version: Option<u64>| {
                 (self.first..self.known.len()).find(|read| {

@@ -1,6 +1,8 @@
-//! A consumer of a part of the tree that stores how far it has come and resumes from there: after each
-//! loss of its session and each crash of its process. Now and then it is slow, so that its channel is
-//! full, and now and then it looks in the very moment in which it is woken.
+//! A consumer of watch events that stores its position and resumes from it after each session loss
+//! and each crash of its process.
+//!
+//! Now and then it is slow, so that its channel fills up. Now and then it reads at the very moment
+//! at which it is woken.
 
 use std::future::Future;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -18,7 +20,7 @@ use crate::types::watch::{EventKind, WatchEvent, WatchMode};
 
 const MODE: WatchMode = WatchMode::PersistentRecursive;
 
-/// Looks as soon as it is woken: on the node's own thread, in the middle of its step.
+/// Reads as soon as it is woken: on the node's own thread, in the middle of a step.
 struct Looking {
     session: Session,
     events: Receiver<WatchEvent>,
@@ -40,12 +42,12 @@ impl Wake for Looking {
     }
 }
 
-/// As `docs/watches.md` has it: the zxid first, and then what is in the channel.
+/// Reads the zxid first and the channel second, in the order that `docs/watches.md` requires.
 fn look(session: &Session, events: &Receiver<WatchEvent>) -> Result<Look> {
     let upto = session.snapshot()?.zxid();
     let events: Vec<WatchEvent> = events.try_iter().collect();
     let has_gap = events.iter().any(|event| event.kind == EventKind::Gap);
-    // Whatever ends the session meanwhile, a snapshot is at hand.
+    // The tree can be read even if the session ends meanwhile.
     let read = has_gap.then(|| session.shared().tree().zxid());
     Ok(Look { upto, events, read })
 }
@@ -57,7 +59,7 @@ pub(crate) async fn run(client: Client) {
         if opened.await.is_err() {
             continue;
         }
-        // Any other error means that its session is lost, or that it has to wait.
+        // Any other error means that the session is lost or that the request must be retried.
         if let Err(Error::FutureZxid { zxid, last, .. }) = follow(&client, handle.session()).await {
             let what = format!("zxid {zxid} was stored, and the last is {last}");
             client.kernel.fail(Violation::new("W6 what was shown is not future", what));
@@ -68,7 +70,7 @@ pub(crate) async fn run(client: Client) {
 async fn follow(client: &Client, session: &Session) -> Result<()> {
     let (kernel, place) = (&client.kernel, client.place);
     let installs = || kernel.installs.borrow()[place];
-    // Set first, and so woken first.
+    // This watch is set first, so its task is woken first.
     let bell = session.nonblocking().watch("/", MODE).await?;
     let mut installed = installs();
     let from = kernel.checks.borrow_mut().consumers.resume(place);
@@ -79,7 +81,7 @@ async fn follow(client: &Client, session: &Session) -> Result<()> {
         looks: Mutex::default(),
     });
     while !kernel.is_stopping() && !session.state().is_final() {
-        // It wakes for as long as it is kept.
+        // The waker fires for as long as this future lives.
         let listening = client.random.percent(50).then(|| listen(&bell, &looking));
         let thoughts = *client.random.pick(&[1, 1, 2, 5, 20]);
         for _ in 0..thoughts {
@@ -102,7 +104,8 @@ async fn follow(client: &Client, session: &Session) -> Result<()> {
     Ok(())
 }
 
-/// The watch from there on; from now on if that is too long ago, or nothing was read yet.
+/// Resumes the watch after `from`. Starts a new one if nothing was read yet, or if the history no
+/// longer reaches that far back.
 async fn resume(client: &Client, session: &Session, from: Option<u64>) -> Result<Watch> {
     if let Some(from) = from {
         match session.nonblocking().watch_from("/", MODE, from).await {
@@ -119,12 +122,12 @@ async fn resume(client: &Client, session: &Session, from: Option<u64>) -> Result
     Ok(watch)
 }
 
-/// Has the bell's next event wake it, until what this gives is dropped.
+/// Arranges that the bell's next event wakes `looking`, until the returned future is dropped.
 fn listen<'a>(bell: &'a Watch, looking: &Arc<Looking>) -> impl Future + use<'a> {
     bell.events().try_iter().for_each(drop);
     let waker = Waker::from(Arc::clone(looking));
     let mut next = Box::pin(bell.next());
-    // Its messages do not matter, only that it wakes.
+    // The event itself does not matter, only that it wakes.
     let _ = next.as_mut().poll(&mut Context::from_waker(&waker));
     next
 }

@@ -1,5 +1,5 @@
-//! An election, of which several clients are candidates, and that others look at; a group;
-//! and znodes that are to be there whatever becomes of sessions.
+//! An election with several candidates and observers, a group, and ephemerals that outlive their
+//! sessions.
 
 use std::ops::ControlFlow;
 use std::rc::Rc;
@@ -18,7 +18,7 @@ use crate::types::znode::{Stat, Zxid};
 
 const PATH: &str = "/election";
 const GROUP: &str = "/group";
-/// By when an observer has the state, while nothing is wrong.
+/// How long an observer may take to see the current state while nothing is wrong.
 const GRACE: u64 = 3 * SECOND;
 
 pub(crate) async fn run(client: Client) {
@@ -83,7 +83,7 @@ async fn select(client: &Client, handle: &Handle) {
             kernel.check(require(leadership.is_leading(), "elections: runs while leading", || {
                 format!("{} runs on, and leads no longer", leadership.path())
             }));
-            // Now and then somebody puts an end to it.
+            // Now and then somebody deletes the leader's znode.
             if term == 1 && client.random.percent(30) {
                 drop(handle.session().nonblocking().delete(leadership.path()));
             }
@@ -98,7 +98,7 @@ async fn select(client: &Client, handle: &Handle) {
     drop(waits);
 }
 
-/// Who leads by the session's replica, found the plain way.
+/// The current leader, read directly from the session's replica.
 async fn leader(handle: &Handle) -> Option<Option<Zxid>> {
     let snapshot = handle.view(PATH).await.ok()?;
     let Ok(children) = snapshot.children(PATH) else { return Some(None) };
@@ -122,7 +122,7 @@ async fn observe(client: &Client, handle: &Handle) {
                 kernel.count("leader told");
                 kernel.trace.note([12, handle.session().id().number(), now.unwrap_or(0)]);
                 kernel.check(told.told(now));
-                // What is asked for is not of the same moment.
+                // Without a replica, the two reads show different moments.
                 let same = handle.session().has_replica();
                 let is = if same { leader(handle).await } else { Some(now) };
                 kernel.check(require(is == Some(now), "elections: the present leader", || {
@@ -143,7 +143,7 @@ async fn observe(client: &Client, handle: &Handle) {
 async fn belong(client: &Client, handle: &Handle) {
     let kernel = &client.kernel;
     let Ok(group) = Group::new(handle.session(), GROUP) else { return };
-    // So few names that some must wait for each other.
+    // There are so few names that some clients must wait for each other.
     let name = client.random.below(4).to_string();
     let waits = kernel.wait("join", client.place);
     let patience = client.random.around(kernel.plan.think * 10);
@@ -176,7 +176,7 @@ async fn belong(client: &Client, handle: &Handle) {
     client.think().await;
 }
 
-/// The group's members, found the plain way: each by its name and its last update.
+/// The group's members, read directly from the replica: each by its name and its last update.
 async fn group_now(handle: &Handle) -> Option<Vec<(String, Zxid)>> {
     let snapshot = handle.view(GROUP).await.ok()?;
     let Ok(children) = snapshot.children(GROUP) else { return Some(Vec::new()) };
@@ -204,7 +204,7 @@ async fn look_at_group(client: &Client, handle: &Handle) {
                     members.iter().map(|member| (member.name.clone(), member.updated)).collect(),
                 );
                 kernel.check(require(told != last, "groups: told once", || format!("{told:?}")));
-                // What is asked for is not of the same moment.
+                // Without a replica, the two reads show different moments.
                 let same = handle.session().has_replica();
                 let is = if same { group_now(handle).await } else { told.clone() };
                 kernel.check(require(is == told, "groups: the present members", || {
@@ -223,7 +223,7 @@ async fn look_at_group(client: &Client, handle: &Handle) {
     }
 }
 
-/// A znode that is to be there, deleted now and then by somebody, until it is closed.
+/// A persistent ephemeral that somebody deletes now and then, until it is closed.
 async fn stay(client: &Client, handle: &Handle) {
     let kernel = &client.kernel;
     let path = format!("/stays/{:x}", client.random.next());
@@ -245,7 +245,7 @@ async fn stay(client: &Client, handle: &Handle) {
             let calm = kernel.phase.get() == Phase::Calm;
             let present = first(stays.present_async(), kernel.sleep(GRACE)).await;
             kernel.count("ephemeral stays");
-            // A former client may have made so many requests that this one has to wait.
+            // With a small limit, the requests of a former client may delay this one.
             let free = kernel.plan.pending_requests_max > 100;
             kernel.check(require(
                 present.is_ok() || !calm || !free,
@@ -261,7 +261,7 @@ async fn stay(client: &Client, handle: &Handle) {
             client.think().await;
         }
     };
-    // Closed, or just dropped.
+    // Half of them are closed, the others dropped.
     let closes = client.random.percent(50);
     let ended = first(znode.run_async(), live).await;
     if let Ok(ended) = ended {
@@ -274,7 +274,7 @@ async fn stay(client: &Client, handle: &Handle) {
     let calls = handle.session().nonblocking();
     let (synced, left) = (calls.sync(), calls.exists(&path));
     if let (true, Ok(_), Ok(left)) = (closes, synced.await, left.await) {
-        // What a session that is lost here has left goes when the cluster gives it up.
+        // A session lost here leaves its znode until the cluster expires the session.
         let opened = opened.lock().unwrap_or_else(PoisonError::into_inner);
         let lives = |stat: Stat| {
             let owner = opened.iter().find(|session| Some(session.id()) == stat.ephemeral_owner);

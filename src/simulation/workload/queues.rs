@@ -1,4 +1,4 @@
-//! Queues that are put into and taken from, and barriers that are waited for.
+//! Queues with producers and consumers, and barriers.
 
 use std::pin::pin;
 use std::rc::Rc;
@@ -15,10 +15,10 @@ use crate::simulation::executor::first;
 use crate::simulation::kernel::Phase;
 use crate::types::error::{Error, Result};
 
-/// How long an item may lie about while somebody waits and nothing is wrong, besides what messages
-/// and disks take.
+/// How long an item may stay in the queue while a consumer waits and nothing is wrong, in addition
+/// to the time that messages and disks take.
 const PROMPT: Nanos = SECOND / 2;
-/// How often who waits looks for that.
+/// How often a waiting consumer checks for that.
 const LOOK: Nanos = SECOND / 4;
 
 pub(crate) async fn run(client: Client) {
@@ -37,7 +37,7 @@ pub(crate) async fn run(client: Client) {
         .await;
 }
 
-/// Nothing but what befalls any write.
+/// Fails on any error that a write cannot always get.
 fn is_expected(done: &Result<()>) -> Result<(), Violation> {
     let expected = match done {
         Ok(()) => true,
@@ -50,8 +50,8 @@ fn is_expected(done: &Result<()>) -> Result<(), Violation> {
     require(expected, "recipes fail as writes do", || format!("one came to {done:?}"))
 }
 
-/// How long a client waits: not for ever, since nobody need ever come, nor for longer than the end
-/// of a run waits for the last answers.
+/// How long a client waits. It gives up in the end, because nobody else may ever come, and before
+/// the drain phase runs out of time.
 fn patience(client: &Client) -> Nanos {
     let think = client.kernel.plan.think;
     client.random.around(think * 10).min(think * 20)
@@ -80,7 +80,8 @@ async fn take(client: &Client, handle: &Rc<Handle>) -> Result<()> {
     let kernel = &client.kernel;
     let queue = Queue::new(handle.session(), LEASED)?;
     let (from, began) = (handle.shown(), kernel.now());
-    // A session that is not open yet, as on a node that has just started, waits for that.
+    // A session that is still being opened, as on a node that has just started, waits for that
+    // first.
     let is_well = || kernel.phase.get() == Phase::Calm && handle.session().is_alive();
     let mut calm = is_well();
     let patience = patience(client);
@@ -114,12 +115,12 @@ async fn take(client: &Client, handle: &Rc<Handle>) -> Result<()> {
     kernel.check(kernel.checks.borrow_mut().taken(&item, session, from));
     client.think().await;
     if client.random.percent(30) {
-        // Given back.
+        // The item goes back to the queue.
         return Ok(());
     }
     kernel.checks.borrow_mut().queues.finishing(&item);
     let data = item.data().to_vec();
-    // Nobody else keeps it.
+    // Nobody else holds a reference.
     let Some(item) = Rc::into_inner(item) else { return Ok(()) };
     item.done_async().await?;
     kernel.count("item done");

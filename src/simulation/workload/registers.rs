@@ -1,5 +1,5 @@
-//! A few znodes that everybody writes and reads, all of it linearizable: what
-//! clients saw is checked at the end without any knowledge of the log.
+//! A few registers (znodes) that all clients read and write through linearizable operations. At the
+//! end, the history is checked without any knowledge of the log.
 
 use std::rc::Rc;
 
@@ -9,7 +9,6 @@ use crate::simulation::linearizability::{Call, Known, Place, Return};
 use crate::types::error::{Error, Result};
 use crate::types::znode::{CreateMode, OpResult};
 
-/// How many there are.
 const REGISTERS: u64 = 3;
 
 pub(crate) async fn run(client: Client) {
@@ -39,7 +38,7 @@ fn called(kernel: &Kernel, path: &str, call: Call) -> Place {
     checks.history.call(path, call, now)
 }
 
-/// Notes what came back, if it says for certain what has happened.
+/// Records the outcome, if the reply tells it for certain.
 fn returned<T>(kernel: &Kernel, place: &Place, result: &Result<T>, done: impl Fn(&T) -> Return) {
     let mut checks = kernel.checks.borrow_mut();
     let now = checks.moment();
@@ -68,7 +67,7 @@ async fn delete(client: &Client, handle: &Rc<Handle>, path: &str, version: Optio
     returned(&client.kernel, &place, &deleted, |()| Return::Done);
 }
 
-/// Sets two of them in one multi.
+/// Sets two registers in one multi.
 async fn set_two(client: &Client, handle: &Rc<Handle>) {
     let data = client.random.next();
     let one = client.random.below(REGISTERS);
@@ -79,20 +78,20 @@ async fn set_two(client: &Client, handle: &Rc<Handle>) {
         .multi(|multi| paths.iter().fold(multi, |multi, path| multi.set(path, data.to_be_bytes())))
         .await;
     for (number, place) in places.iter().enumerate() {
-        // One that fails says nothing of a znode's state but of the one where it failed.
+        // A failed multi shows the state of one znode only: that of the operation that failed.
         let set = set.clone().map_err(|error| match error {
             Error::Multi { index, error } if index == number => *error,
             error => error,
         });
         returned(&client.kernel, place, &set, |results| match results.get(number) {
             Some(OpResult::Set(stat)) => Return::Version(stat.version),
-            // Which no order explains.
+            // A result that is never linearizable.
             _ => Return::NodeExists,
         });
     }
 }
 
-/// A sync, and a read right behind it.
+/// A sync and a read right behind it: together, a linearizable read.
 async fn read(client: &Client, handle: &Rc<Handle>, path: &str) {
     let place = called(&client.kernel, path, Call::Read);
     let (sync, get) = (handle.sync(), handle.get(path));

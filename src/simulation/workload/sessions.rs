@@ -1,5 +1,5 @@
-//! Sessions that come and go: closed, dropped, left to expire with their
-//! process, and resumed here or at another node.
+//! Sessions that are closed, dropped, left to expire with their process, or resumed here or on
+//! another node.
 
 use std::rc::Rc;
 
@@ -13,7 +13,7 @@ pub(crate) async fn run(client: Client) {
     let mut ticket = None;
     while !kernel.is_stopping() {
         client.think().await;
-        // Often a new one; sometimes the last one again, which may be over by now.
+        // Usually a new session, sometimes the last one, which may be over by now.
         let resume = ticket.take().filter(|_| client.random.percent(50));
         let mut here = client.clone();
         if let Some(other) = somewhere(&client) {
@@ -39,7 +39,7 @@ pub(crate) async fn run(client: Client) {
         match client.random.below(4) {
             0 => handle.close().await,
             1 => {
-                // Resumed while this one is still held.
+                // Resumes the session while this handle still holds it.
                 let Ok((again, opened)) = client.open(ticket) else { continue };
                 if opened.await.is_ok() {
                     authenticate(&client, &again).await;
@@ -53,8 +53,8 @@ pub(crate) async fn run(client: Client) {
     }
 }
 
-/// This client at another node: an application that moves a session on has a handle there. Such a
-/// handle ends with this task's process, as if it had been dropped.
+/// This client on another node, as if an application moved its session there. Such a handle ends
+/// when this task's process does, as if it had been dropped.
 fn somewhere(client: &Client) -> Option<Client> {
     if client.random.percent(70) {
         return None;
@@ -65,7 +65,7 @@ fn somewhere(client: &Client) -> Option<Client> {
     Some(Client { place, coordinator, ..client.clone() })
 }
 
-/// I20: nobody has a session without its password.
+/// I20: no session can be resumed without its password.
 async fn steal(client: &Client, handle: &Rc<Handle>) {
     let mut ticket = handle.ticket();
     ticket.password[client.random.index(16)] ^= 1;

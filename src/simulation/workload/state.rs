@@ -1,5 +1,5 @@
-//! What instances share: a counter, ids, a value and who follows it, a list, a cache, services, and
-//! transactions that several agree on.
+//! Shared state: a counter, ids, a configuration value and its followers, a list, a cache, service
+//! discovery, and two-phase commits.
 
 use std::rc::Rc;
 use std::time::Duration;
@@ -17,27 +17,27 @@ use crate::simulation::executor::first;
 use crate::types::error::{Error, Result};
 use crate::types::znode::{SessionId, Zxid};
 
-/// Where all of it is.
+/// The parent of all these znodes.
 const ROOT: &str = "/state";
 const SERVICE: &str = "/state/services/s";
 
 /// The participants of each transaction.
 const SITES: [&str; 2] = ["a", "b"];
 
-/// What somebody follows.
+/// The values that a client follows.
 struct Followed {
     cache: Cache,
     mirror: Mirror,
     updates: ConfigWatch<Vec<u64>>,
-    /// The version of the value that was last shown, if there is one.
+    /// The version of the last value received, if there is one.
     value: Option<Zxid>,
     /// Only without a replica.
     instances: Option<InstancesWatch>,
-    /// As they were last shown.
+    /// The ids of the last set of instances received.
     ids: Vec<String>,
 }
 
-/// One client's handles, for as long as its session lives.
+/// One client's recipes, for as long as its session lives.
 struct State {
     client: Client,
     handle: Rc<Handle>,
@@ -95,7 +95,7 @@ impl State {
         let mut followed = self.follow().await?;
         let mut told = 0;
         while !kernel.is_stopping() && !self.handle.is_over() {
-            // Each of these is several writes, and the others' are to be seen too.
+            // Each of these does several writes. The pauses leave time for those of other clients.
             for _ in 0..3 {
                 self.client.think().await;
             }
@@ -144,13 +144,14 @@ impl State {
         Ok(Followed { cache, mirror, updates, value: None, instances, ids: Vec::new() })
     }
 
-    /// What is asked for without a replica is not of one moment: what was there before and after was
-    /// so in between, and whoever follows it knows of it.
+    /// Checks the followers of a client without a replica. Its reads show different moments. But if
+    /// a value is the same before and after, it was the same in between, and the followers must
+    /// show it.
     async fn follow_on(&self, followed: &mut Followed) -> Result<()> {
         let kernel = &self.client.kernel;
         let Followed { cache, mirror, updates, value, instances, ids } = followed;
         if self.client.random.percent(50) {
-            // Waited for, and perhaps given up at any moment.
+            // Waits for changes and may give up at any moment.
             if let Ok(changes) = first(cache.next(), self.client.think()).await {
                 kernel.check(mirror.follow(&changes?));
             }
@@ -205,7 +206,7 @@ impl State {
         Ok(())
     }
 
-    /// What is asked for, answered or given up after a while.
+    /// Waits for a reply, in a third of the cases only for a while.
     async fn patiently<T>(
         &self,
         what: &'static str,
@@ -249,7 +250,7 @@ impl State {
         Ok(())
     }
 
-    /// Puts a number behind those that are there, of which the last few are kept.
+    /// Appends a number and keeps the last few.
     async fn configure(&self) -> Result<()> {
         if self.client.random.percent(20) {
             match self.session().nonblocking().delete("/state/config").await {
@@ -296,7 +297,8 @@ impl State {
                 }
                 *registered = made;
             }
-            // The one let go of before is there still: it was given up while it was made.
+            // An earlier registration was dropped before its reply came, and its znode is still
+            // there.
             Err(Error::NodeExists { .. }) => {}
             Err(error) => return Err(error),
         }
@@ -304,7 +306,7 @@ impl State {
     }
 
     async fn discover(&self) -> Result<()> {
-        // Who had ended by now is not shown by what comes after the sync.
+        // Sessions that have ended by now must not show after the sync.
         let ended = {
             let checks = self.client.kernel.checks.borrow();
             checks.state.ended(&checks.oracle)
@@ -328,7 +330,7 @@ impl State {
         Ok(())
     }
 
-    /// Takes some part in one of a few transactions.
+    /// Plays one part in one of a few transactions.
     async fn transact(&self) -> Result<()> {
         let path = format!("{ROOT}/tx-{}", self.client.random.below(2));
         let transaction = TwoPhaseCommit::new(self.session(), &path)?;
@@ -348,9 +350,10 @@ impl State {
             _ => self.patiently("forget", transaction.forget_async()).await.map(drop),
         };
         match done {
-            // It has not begun, or has already.
+            // It has not begun, or somebody else has begun it.
             Err(Error::NoNode { .. } | Error::NodeExists { .. }) => Ok(()),
-            // Another one by now, which is not decided or in which it has voted otherwise.
+            // Another transaction has replaced it. That one is undecided, or this site has voted
+            // otherwise there.
             Err(Error::InvalidData { .. }) => Ok(()),
             other => other,
         }
@@ -366,7 +369,7 @@ impl State {
             self.client.think().await;
         }
         let vote = if self.client.random.percent(75) { Vote::Yes } else { Vote::No };
-        // It may have ended since, and another have begun; then it is that one's vote.
+        // If another transaction has replaced it meanwhile, the vote counts for the new one.
         if let Some(begun) = self.begun(path).await? {
             kernel.checks.borrow_mut().state.voting(&begun, site, vote);
         }
@@ -390,13 +393,13 @@ impl State {
         Ok(())
     }
 
-    /// The transaction that is at this path now.
+    /// The transaction that exists at this path now.
     async fn begun(&self, path: &str) -> Result<Option<Transaction>> {
         let stat = self.handle.stat_seen(path).await?;
         Ok(stat.map(|stat| (path.to_owned(), stat.czxid)))
     }
 
-    /// The transaction that was there before, if it still is: so was it all the time.
+    /// Returns `before` if that transaction still exists: then it has existed all the time.
     async fn same(&self, before: Option<Transaction>, path: &str) -> Result<Option<Transaction>> {
         let now = self.begun(path).await?;
         Ok(before.filter(|before| now.as_ref() == Some(before)))

@@ -34,7 +34,7 @@ use crate::types::membership::NodeId;
 use crate::types::version::INVENTED;
 use crate::types::znode::Zxid;
 
-/// The faults of clients, which come with time.
+/// The faults of clients that happen at random times.
 const FAULTS: [Fault; 7] = [
     Fault::PartitionOneWay,
     Fault::PartitionTwoWay,
@@ -45,14 +45,14 @@ const FAULTS: [Fault; 7] = [
     Fault::ClockDrift,
 ];
 
-/// How long it waits for the member at one address before it tries the next.
+/// How long a client waits for the member at one address before it tries the next.
 const SEED_PAUSE: Nanos = 250 * MILLI;
 
-/// All places for clients.
+/// The places of all clients.
 #[derive(Debug)]
 pub(crate) struct ClientInstances {
     all: Vec<ClientInstance>,
-    /// The place of each client that is there now.
+    /// The place of each client that exists now.
     pub(super) places: BTreeMap<NodeId, usize>,
     random: Random,
 }
@@ -76,16 +76,16 @@ pub(crate) struct ClientInstance {
     starting: bool,
 }
 
-/// A client's process that runs.
+/// A running client process.
 pub(crate) struct ClientLife {
     pub(super) host: Host,
     calls: Receiver<Call>,
     step_at: Nanos,
-    /// The members that it is connected with, by their places.
+    /// The members to which it is connected, by their places.
     pub(super) connected: BTreeMap<usize, NodeId>,
-    /// Whom it is to be connected with.
+    /// The members to which it is to be connected.
     dial: Dial,
-    /// The number of the attachment in which it was served last.
+    /// The number of its last attachment.
     attachment: u64,
 }
 
@@ -151,7 +151,7 @@ impl World {
         }
     }
 
-    /// The random source that decides about a link. Links between members have their own.
+    /// The random source for a link. Links between members have another one.
     pub(super) fn dice_of(&self, one: usize, other: usize) -> &Random {
         let plan = &self.kernel.plan;
         let has_client = plan.is_client(one) || plan.is_client(other);
@@ -204,7 +204,7 @@ impl World {
         }
     }
 
-    /// A client looks for members at the addresses of its list, one after the other.
+    /// A client dials the addresses of its list, one after the other.
     fn seek_members(&mut self, place: usize) {
         let members = self.processes.len();
         let first = self.clients.random.index(members);
@@ -215,7 +215,7 @@ impl World {
         }
     }
 
-    /// A client dials a member, if it wants to and is not connected with it already.
+    /// A client dials a member, if it wants to and is not connected to it already.
     pub(super) fn seek(&mut self, place: usize, member: usize) {
         let node = self.processes[member].member.node;
         let life = self.client_at(place).and_then(|client| client.life.as_ref());
@@ -227,15 +227,15 @@ impl World {
         }
     }
 
-    /// The client at a place is to be connected with others.
+    /// The client at a place is to be connected to other members.
     fn dial(&mut self, place: usize, dial: Dial) {
         let Some(life) = self.client_at_mut(place).life.as_mut() else { return };
         let former = std::mem::replace(&mut life.dial, dial.clone());
         for member in 0..self.processes.len() {
             let node = self.processes[member].member.node;
             let Some(life) = &mut self.client_at_mut(place).life else { return };
-            // Whoever is named no more is left, and found again only at an address of the list. The
-            // process there may be another one by now.
+            // A member that is no longer named is disconnected. The client finds it again only
+            // through an address of the list, where another process may run by now.
             let connected = life.connected.get(&member).copied().unwrap_or(node);
             let is_left = former.names(connected) && !dial.names(connected);
             if is_left || former.wants(connected) && !dial.wants(connected) {
@@ -255,8 +255,8 @@ impl World {
         }
     }
 
-    /// A client that has a member is connected with that one and a spare, unless it asks all members for
-    /// their reports.
+    /// A client is connected to its member and a spare. Only while it asks all members for their
+    /// reports does it have more connections.
     fn check_connections(&self, place: usize) {
         let Some(life) = self.client_at(place).and_then(|client| client.life.as_ref()) else {
             return;
@@ -269,7 +269,7 @@ impl World {
         }));
     }
 
-    /// Whether one of these is a client that does not want to be connected with the other.
+    /// Whether one of these is a client that does not want a connection to the other.
     pub(super) fn is_shunned(&self, one: usize, other: usize) -> bool {
         let (client, member) =
             if self.kernel.plan.is_client(one) { (one, other) } else { (other, one) };
@@ -277,7 +277,7 @@ impl World {
         life.is_some_and(|life| !life.dial.wants(self.processes[member].member.node))
     }
 
-    /// A member has started, or is gone.
+    /// A member has started or is gone.
     pub(super) fn clients_notice(&mut self, member: usize, within: Nanos) {
         let runs = self.processes[member].life.is_some();
         for place in self.client_places() {
@@ -434,7 +434,7 @@ impl World {
         }
     }
 
-    /// Whether a client is paused right after it has asked to renew its sessions.
+    /// Whether a client is paused right after it has sent a renewal of its sessions.
     fn pauses_now(&self) -> bool {
         const OF_A_MILLION_ROUNDS: u64 = 4_000;
         self.kernel.phase.get() == Phase::Chaos
@@ -442,12 +442,13 @@ impl World {
             && self.clients.random.chance(OF_A_MILLION_ROUNDS)
     }
 
-    /// It finds the answer when it goes on, and by then no member receives anything from it.
+    /// Pauses a client and cuts it off before it goes on. It then finds the reply but reaches no
+    /// member.
     fn pause_after_asking(&mut self, place: usize) {
         let timeout = nanos(self.kernel.plan.session_timeout);
         let time = self.clients.random.within(timeout / 10..timeout);
         self.pause_client(place, time);
-        // What it has just asked is under way, and is not to be cut off.
+        // The renewal is on its way and must still arrive.
         let at = self.now() + time - timeout / 20;
         self.schedule(at, Event::CutOff { place, time: 2 * timeout });
         self.kernel.count_fault(Fault::Pause);
@@ -456,7 +457,7 @@ impl World {
             .say_fault(format_args!("pauses: client {place} for {time} ns, and then cut off"));
     }
 
-    /// No member receives anything from this client for a while.
+    /// Members receive nothing from this client for a while.
     pub(super) fn cut_off(&mut self, place: usize, time: Nanos) {
         if self.kernel.phase.get() == Phase::Chaos {
             let members: Vec<usize> = (0..self.processes.len()).collect();
@@ -469,13 +470,13 @@ impl World {
         let client = self.client_at_mut(place);
         client.paused_until = until;
         if let Some(life) = &mut client.life {
-            // The step that was due comes afterwards.
+            // The step that was due comes after the pause.
             life.step_at = Nanos::MAX;
         }
         self.want_client_step(place, until);
     }
 
-    /// Checks what a step of a client has shown.
+    /// Checks the effects of a client's step.
     fn observe_client(&self, moved: Moved) -> Result<(), Violation> {
         let mut checks = self.kernel.checks.borrow_mut();
         let checks = &mut *checks;
@@ -494,16 +495,16 @@ impl World {
         checks.sessions.stay_over()
     }
 
-    /// The last zxid whose changes a member that shows `shown` need not know.
+    /// The last zxid whose changes may be missing from the history of a member that shows `shown`.
     fn forgotten_by(&self, member: NodeId, shown: Zxid) -> Zxid {
         match self.place_of(member) {
             Some(place) => self.kernel.forgotten(self.kernel.known_from.borrow()[place], shown),
-            // It has begun again since.
+            // The member has started from an empty disk since.
             None => Zxid::MAX,
         }
     }
 
-    /// The client is gone at once.
+    /// Kills the client.
     pub(super) fn crash_client(&mut self, place: usize) {
         let client = self.client_at_mut(place);
         (client.paused_until, client.slow_until) = (0, 0);
@@ -585,7 +586,7 @@ impl World {
         let member = self.member_of(place);
         match fault {
             Fault::PartitionOneWay | Fault::PartitionTwoWay => {
-                // From the one that serves it, from all, or from any.
+                // Cuts it off from its own member, from all members, or from any of them.
                 let members: Vec<usize> = match (self.clients.random.below(3), member) {
                     (0, Some(member)) => vec![member],
                     (1, _) => (0..self.processes.len()).collect(),
@@ -602,7 +603,7 @@ impl World {
                 self.client_at_mut(place).slow_until = now + time;
                 Some(format!("for {time} ns"))
             }
-            // Its member crashes instead. In a fleet, members have enough faults of their own.
+            // Crashes its member instead. In a fleet, members have enough faults of their own.
             Fault::Crash if !self.kernel.plan.fleet && self.clients.random.percent(40) => {
                 let member = member?;
                 self.crash(member);
@@ -634,19 +635,19 @@ impl World {
         }
     }
 
-    /// How many members the client at this place is connected with.
+    /// The number of members to which the client at this place is connected.
     pub(super) fn connections_of(&self, place: usize) -> usize {
         let life = self.client_at(place).and_then(|client| client.life.as_ref());
         life.map_or(0, |life| life.connected.len())
     }
 
-    /// The place of the member that serves the client at this one.
+    /// The place of the member that serves the client at this place.
     pub(super) fn member_of(&self, place: usize) -> Option<usize> {
         let life = self.client_at(place)?.life.as_ref()?;
         self.place_of(life.client().member()?)
     }
 
-    /// Cuts a client's links to members, from them, or both.
+    /// Cuts a client's links to members, those from them, or both.
     pub(super) fn part_client(
         &mut self,
         place: usize,
@@ -679,7 +680,7 @@ impl World {
         }
     }
 
-    /// Whether all clients that run have received everything.
+    /// Whether all running clients have received everything.
     pub(crate) fn clients_know_all(&self) -> bool {
         let last = self.kernel.checks.borrow().oracle.zxid();
         let lives = self.clients.all.iter().filter_map(|client| client.life.as_ref());

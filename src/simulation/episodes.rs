@@ -1,5 +1,6 @@
-//! What goes wrong under load, one thing after another: disks are slow, members are away. While it lasts,
-//! the others must go on, and after it, whoever was behind must catch up though the writers do not pause.
+//! Faults under load, one after another: slow disks and members that are away. During a fault the
+//! others must go on. After it, the members that fell behind must catch up although the writers do
+//! not pause.
 
 use super::checks::load::Look;
 use super::checks::require;
@@ -10,12 +11,12 @@ use super::random::Random;
 use super::world::{Event, World};
 use crate::node::io::Input;
 
-/// How often it is looked at what has become of it.
+/// How often the state of the world is checked.
 const LOOK: Nanos = 20 * MILLI;
-/// The room on a disk that has enough.
+/// The free space on a disk that is not nearly full.
 const ROOMY: u64 = 1 << 40;
 
-/// What goes wrong under load.
+/// The faults under load.
 #[derive(Debug)]
 pub(crate) struct Episodes {
     random: Random,
@@ -24,24 +25,24 @@ pub(crate) struct Episodes {
 
 #[derive(Debug)]
 enum State {
-    /// The members create their first znodes.
+    /// The members create their initial znodes.
     Filling,
-    /// Nothing is wrong until then.
+    /// There is no fault until then.
     Quiet { until: Nanos },
-    /// Something is wrong until then.
+    /// There is a fault until then.
     Wrong { trouble: Trouble, since: Nanos, until: Nanos, apart: Apart },
-    /// These members, which were affected, catch up. They must be level by then.
+    /// The members that were affected catch up. They must have done so by then.
     CatchingUp { places: Vec<usize>, since: Nanos, until: Nanos },
 }
 
-/// Who is affected.
+/// The members that a fault affects.
 #[derive(Debug, Default)]
 struct Apart {
-    /// Members that are down, or cut off.
+    /// Members that are down or cut off.
     away: Vec<usize>,
-    /// Members whose disk is slow.
+    /// Members with a slow disk.
     slow: Vec<usize>,
-    /// Members whose disk is nearly full.
+    /// Members with a nearly full disk.
     low: Vec<usize>,
     links: Vec<(usize, usize)>,
 }
@@ -59,7 +60,7 @@ impl World {
             return;
         };
         let Some(mut episodes) = self.episodes.take() else { return };
-        // Members that are away for long are no reason for anything here.
+        // A member that is away for long does not excuse anything here.
         self.troubled_until = self.now();
         if !matches!(episodes.state, State::Filling) {
             self.look_at_load(&load);
@@ -116,7 +117,7 @@ impl World {
         }
     }
 
-    /// Whether a member has applied the log up to here, and has it on its disk.
+    /// Whether a member has applied the log up to this index and has it on its disk.
     fn is_level(&self, place: usize, index: u64) -> bool {
         let process = &self.processes[place];
         let applied = process.life.as_ref().map_or(0, |life| life.host.node().applied().index);
@@ -143,7 +144,7 @@ impl World {
         for (place, process) in self.processes.iter().enumerate() {
             let Some(life) = &process.life else { continue };
             let memory = life.host.node().log_bytes();
-            // As long as a checkpoint that began on a slow disk takes.
+            // The time of a checkpoint that began on a slow disk.
             let slow = process.slow_disk_until + 12 * process.slow_disk_by > look.now;
             let slow = if slow { process.slow_disk_by } else { 0 };
             checked = checked.and_then(|()| checks.load.log(load, place, memory, slow));
@@ -152,7 +153,7 @@ impl World {
         self.kernel.check(checked);
     }
 
-    /// Some places, the leader's often among them.
+    /// Some places, often with the leader's among them.
     fn some_of(&self, random: &Random, count: usize, with_leader: bool) -> Vec<usize> {
         let leader = self.leader();
         let mut places: Vec<usize> = (0..self.processes.len()).collect();
@@ -203,7 +204,7 @@ impl World {
         for place in &apart.away {
             let mut checks = self.kernel.checks.borrow_mut();
             checks.load.is_away(*place);
-            // A member in the place of a lost one changes who votes, and then who leads perhaps.
+            // A member that replaces a lost one changes who votes, and perhaps who leads.
             if Some(*place) == leader || trouble == Trouble::Wipe {
                 checks.load.election_until(now + load.bounds.election);
             }
@@ -212,7 +213,7 @@ impl World {
             self.kernel.checks.borrow_mut().load.slow_by(slow_by, now);
         }
         let leads = leader.is_some_and(|leader| apart.slow.contains(&leader));
-        // A faster one does not keep it from leading.
+        // A leader whose disk is faster than that may go on leading.
         if trouble == Trouble::SlowDisks && leads && slow_by > load.bounds.patience / 2 {
             self.kernel.checks.borrow_mut().load.leader_is_slow(apart.slow.clone());
         }
@@ -252,7 +253,7 @@ impl World {
         State::Wrong { trouble, since: now, until: now + time, apart }
     }
 
-    /// The hosts at these places have measured so much room on their disks.
+    /// The hosts at these places have measured this much free space on their disks.
     fn measured(&mut self, places: &[usize], free: u64) {
         for place in places {
             self.input(*place, Input::DiskSpace { free, total: ROOMY });
@@ -299,7 +300,7 @@ impl World {
         places.extend(slow);
         places.extend(low);
         self.kernel.trace.say_fault(format_args!("{trouble:?} is over; {places:?} catch up"));
-        // The last slow sync is still under way.
+        // The last slow sync is still in progress.
         let allowed = load.level(&self.kernel.plan, now - since) + 2 * slow_by;
         State::CatchingUp { places, since: now, until: now + allowed }
     }

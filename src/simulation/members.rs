@@ -1,4 +1,4 @@
-//! Which member is at which place: disks that begin blank, are lost and begin again, and instances
+//! Which member is at which place: disks that start blank, are lost and start again, and instances
 //! that join, leave and move.
 
 use std::collections::BTreeMap;
@@ -127,7 +127,7 @@ impl World {
         self.replace_disk(place, member, disk);
     }
 
-    /// How long a member may be silent and still count as alive, by the clock of its leader.
+    /// How long a silent member still counts as alive, by its leader's clock.
     pub(super) fn patience(&self) -> Nanos {
         self.kernel.plan.patience()
     }
@@ -152,7 +152,7 @@ impl World {
             return false;
         }
         if !membership.is_founded() {
-            // Any peer that has pledged may found the cluster at any moment.
+            // Any peer that has pledged itself may found the cluster at any moment.
             let lost = self.disks.len() - self.processes.len();
             return 2 * (lost + 1) < self.kernel.plan.nodes;
         }
@@ -176,7 +176,7 @@ impl World {
         process.disk.condition().damaged.is_some()
     }
 
-    /// Damages a disk, which its node finds at its next start.
+    /// Damages a disk. Its node finds that at its next start.
     pub(super) fn damage(&mut self, place: usize, how: &'static str) -> Option<String> {
         if !self.may_lose(place) {
             return None;
@@ -304,7 +304,8 @@ impl World {
         self.down_since.get(&node).is_none_or(|at| at + allowed > self.now())
     }
 
-    /// Whether a leader may give this node's place to another: it wants to leave, or was silent for a
+    /// Whether a leader may give this node's place to another: it wants to leave, or it was silent
+    /// for a while.
     /// while.
     pub(super) fn may_go(&self, node: NodeId) -> bool {
         let down = self.down_since.get(&node).copied().unwrap_or(self.now());
@@ -364,14 +365,14 @@ impl World {
         )
     }
 
-    /// Within what time the members must be complete after the last fault.
+    /// How soon the members must be complete after the last fault.
     pub(crate) fn mending(&self) -> Nanos {
         let plan = &self.kernel.plan;
         4 * plan.recovery() + nanos(plan.policy.replace_after * 2)
     }
 
-    /// How long the members may include one that no process is any more. Its version counts until it
-    /// is forgotten: it might come back.
+    /// How long the members may include one whose process is gone. Its version counts until it is
+    /// removed, because it might come back.
     pub(crate) fn forgetting(&self) -> Nanos {
         let checks = self.kernel.checks.borrow();
         let lives = |node| self.processes.iter().any(|process| process.member.node == node);
@@ -381,7 +382,7 @@ impl World {
         }
     }
 
-    /// A process notices whether it can reach a peer, or finds another one in its place.
+    /// A process notices whether it can reach a peer, or that another one has taken its place.
     pub(super) fn notice(&mut self, place: usize, peer: usize) {
         let (node, version, runs) = match self.client_at(peer) {
             Some(client) => (client.node, INVENTED, client.life.is_some()),

@@ -16,29 +16,29 @@
 //! | where | what |
 //! | --- | --- |
 //! | `world` | the events, and the nodes as their threads would run them |
-//! | `process`, `disk`, `network`, `clock` | what surrounds a node |
-//! | `traffic`, `sync` | how messages and writes get there |
-//! | `faults`, `inject` | which faults there are, how often they happen, and what they do |
+//! | `process`, `disk`, `network`, `clock` | the environment of a node |
+//! | `traffic`, `sync` | how messages and writes travel through it |
+//! | `faults`, `inject` | all faults, their rates and their effects |
 //! | `members` | which member is at which place: instances that join, leave and move, disks that are lost |
 //! | `damages` | damaged disks: when a disk is put aside, all disks damaged at once, repairs |
 //! | `client_instances` | clients: instances without a replica |
 //! | `rolls` | an operator who restarts the instances in turn |
-//! | `load`, `episodes` | writers that never pause, and what goes wrong meanwhile |
-//! | `costs` | how long a step, a message and a write take |
+//! | `load`, `episodes` | writers that never pause, and the faults that they meet |
+//! | `costs` | the time that a step, a message and a write take |
 //! | `upgrades` | members of several versions |
 //! | `plan` | what a seed draws: sizes, settings, rates |
 //! | `kernel`, `executor`, `timeline`, `client` | the clients' tasks and handles |
-//! | `workload` | what clients do, one file for each area |
-//! | `oracle` | what the log means, by a plain model |
-//! | `checks` | what must hold, one file for each concern |
-//! | `linearizability` | whether the answers to clients have one order; it does not look at the log |
-//! | `trace` | the hash of everything that happened, and the last events in words |
-//! | `hunt` | the search for bugs that are planted to see that the checks find them |
-//! | `surroundings` | the planted bugs of disks, of the network, and of the delivery of events |
+//! | `workload` | the workloads of clients, one file for each area |
+//! | `oracle` | a plain model that replays the committed log |
+//! | `checks` | the invariants, one file for each concern |
+//! | `linearizability` | whether the replies to clients are linearizable, without a look at the log |
+//! | `trace` | the hash of everything that happened, and the last events as text |
+//! | `hunt` | the search for planted bugs, which tests the checks |
+//! | `surroundings` | planted bugs of disks, of the network, and of the delivery of events |
 //!
-//! Caveats. The disk below a store is not simulated: stores have their own crash tests. Neither are
-//! connections: messages go through the real codec, but not through a socket. Threads are simulated
-//! as events, so the simulator does not find races between threads.
+//! Caveats. The disk below a store is not simulated: stores have their own crash tests. Connections
+//! are not simulated either: messages go through the real codec, but not through a socket. Threads
+//! are simulated as events, so the simulator does not find races between threads.
 
 mod audits;
 mod checks;
@@ -92,7 +92,7 @@ pub use seeds::FOUND;
 pub use totals::Totals;
 pub use trace::Words;
 
-/// How one seed went.
+/// The result of one seed.
 #[derive(Clone, Debug)]
 pub struct Report {
     /// The seed.
@@ -101,33 +101,33 @@ pub struct Report {
     pub trace_hash: u64,
     /// The check that failed, if one did.
     pub check: Option<&'static str>,
-    /// Its name, and what it found.
+    /// The name of the check, and what it found.
     pub failure: Option<String>,
-    /// Every fault and the last other events, in words; only of a failed run.
+    /// Every fault and the last other events as text. Only of a failed run.
     pub timeline: Vec<String>,
-    /// What the run did.
+    /// Counters of the run.
     pub totals: Totals,
 }
 
-/// What kind of world a seed is run in.
+/// The kind of world in which a seed runs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Kind {
     /// A few members, their clients, and all kinds of faults.
     #[default]
     Usual,
-    /// A thousand instances: 5 that vote, 15 learners and 980 clients.
+    /// A thousand instances: 5 voters, 15 learners and 980 clients.
     Fleet,
-    /// So many clients that all watch one znode, of 5 members that vote and 15 learners: who serves them
-    /// is checked, and what a change costs the leader.
+    /// This many clients that all watch one znode, with 5 voters and 15 learners. It checks which
+    /// members serve them and what a change costs the leader.
     FanOut(usize),
-    /// A few members that an operator stops and starts in turn, by their readiness alone, in most
+    /// A few members that an operator restarts in turn, guided by their readiness alone, in most
     /// worlds with empty disks.
     Rolled,
-    /// A few members whose clients write without a pause, while disks are slow and members away.
+    /// A few members whose clients write without a pause while disks are slow and members are away.
     Loaded,
 }
 
-/// Runs one seed, with faults for this time. A seed that fails is run again, for its timeline.
+/// Runs one seed, with faults for this time. A seed that fails runs again, for its timeline.
 pub fn run(seed: u64, length: Duration, kind: Kind) -> Report {
     let report = run_once(seed, length, Words::None, kind);
     if report.failure.is_none() {
@@ -142,7 +142,7 @@ pub fn run(seed: u64, length: Duration, kind: Kind) -> Report {
     Report { failure: Some(failure), ..again }
 }
 
-/// Runs one seed, and keeps as much of it in words as asked for.
+/// Runs one seed and keeps as much text as requested.
 pub fn run_once(seed: u64, length: Duration, words: Words, kind: Kind) -> Report {
     run_with(seed, length, words, kind, None)
 }
@@ -200,13 +200,13 @@ fn run_with(
     }
 }
 
-/// How often [`await_until`] looks.
+/// How often [`await_until`] checks its condition.
 const LOOK: Nanos = SECOND / 10;
 
-/// Runs a world to its end, or to the first check that fails.
+/// Runs a world to its end or to the first failed check.
 fn live(world: &mut World) {
     let kernel = std::rc::Rc::clone(&world.kernel);
-    // That of the longest sessions.
+    // The longest session timeout.
     let timeout = kernel.plan.session_timeout * 2;
     let timeout = nanos(timeout);
     world.begin_chaos();
@@ -215,7 +215,7 @@ fn live(world: &mut World) {
     }
     world.end_chaos();
     let recovery = kernel.plan.recovery();
-    // Sessions that were lost meanwhile expire, and their ephemerals go with them.
+    // Sessions that were lost meanwhile expire, and their ephemerals are deleted.
     await_until(world, recovery, "I31 the cluster comes back", World::has_leader);
     let known = recovery + world.forgetting();
     await_until(world, known, "I32 the version is that of all", World::has_its_version);
@@ -249,7 +249,7 @@ fn pass(world: &mut World, time: Nanos) {
     world.run_until(world.now() + time);
 }
 
-/// Lets time pass until `is_so`, which must be the case within `time`.
+/// Lets time pass until `is_so` holds, which must happen within `time`.
 fn await_until(
     world: &mut World,
     time: Nanos,

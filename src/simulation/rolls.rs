@@ -1,8 +1,9 @@
-//! An operator who restarts one instance after another, and looks at nothing but their readiness.
+//! An operator who restarts one instance after another, guided by nothing but their readiness.
 //!
-//! The operator closes or kills an instance, empties its disk in some worlds, and starts it again at
-//! the same address. As soon as `is_ready` returns true there, the next instance is stopped. So does a
-//! rolling update of an orchestrator. The cluster and every acknowledged write must survive.
+//! The operator closes or kills an instance, empties its disk in some worlds, and restarts it at
+//! the same address. As soon as `is_ready` returns true there, the operator stops the next
+//! instance. A rolling update of an orchestrator does the same. The cluster and every acknowledged
+//! write must survive.
 
 use super::checks::Violation;
 use super::clock::{MILLI, Nanos, SECOND};
@@ -12,7 +13,7 @@ use super::random::Random;
 use super::world::{Event, World};
 use crate::planted::{Bug, if_planted, planted};
 
-/// How often the operator looks.
+/// How often the operator checks.
 const LOOK: Nanos = 50 * MILLI;
 
 /// What the operator waits for.
@@ -41,7 +42,7 @@ impl Operator {
 }
 
 impl World {
-    /// The operator looks at the instances, and does what is next.
+    /// The operator checks the instances and does the next action.
     pub(super) fn roll(&mut self) {
         let (Some(rolls), Phase::Chaos) = (self.kernel.plan.rolls, self.kernel.phase.get()) else {
             return;

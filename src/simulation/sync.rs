@@ -1,5 +1,5 @@
-//! How disks perform the writes of their nodes, as the disk's thread does: one sync for all writes that
-//! wait, up to some size, and checkpoints at the same time.
+//! How disks perform the writes of their nodes. Like the disk's thread, they use one sync for all
+//! waiting writes, up to some size, and write checkpoints at the same time.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! The messages of a world, which go through the real codec.
+//! The messages of a world. They go through the real codec.
 
 use std::fmt;
 
@@ -64,7 +64,8 @@ impl World {
         }
         let leaves = self.processes.get(from).map_or(0, |process| process.busy_until);
         let leaves = self.now().max(leaves);
-        // Without costs a link takes no time, and so nothing waits that could be overtaken.
+        // Without costs, a link takes no time, so no message waits that an urgent one could
+        // overtake.
         let urgent = costs.is_some() && surroundings::is_urgent(message);
         for _ in 0..copies {
             let sent = costs.map_or(leaves, |costs| {
@@ -80,7 +81,7 @@ impl World {
                 at = self.network.in_order(from, to, urgent, at);
             }
             if spike >= self.patience() / 4 {
-                // Later messages wait behind it, and so the sender seems silent.
+                // Later messages wait behind it, so the sender seems silent.
                 let until = self.late_until.entry(nodes.0).or_default();
                 *until = at.max(*until);
             }
@@ -126,7 +127,7 @@ impl World {
     }
 }
 
-/// A message in a few words.
+/// The summary of a message.
 struct Brief<'a>(&'a PeerMessage);
 
 impl fmt::Display for Brief<'_> {

@@ -1,4 +1,4 @@
-//! The world: a cluster, its network and its clients, moved from event to event.
+//! The world: a cluster, its network and its clients, driven from event to event.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
@@ -42,16 +42,16 @@ use crate::storage::StorageError;
 use crate::types::membership::{Member, NodeId};
 use crate::types::version::{INVENTED, VERSION};
 
-/// Something that is due.
+/// An event.
 #[derive(Debug)]
 pub(crate) enum Event {
     /// A process takes a step.
     Step { place: usize },
     /// A message arrives.
     Deliver(Delivery),
-    /// A disk has finished a sync.
+    /// A disk has completed a sync.
     Synced { place: usize, epoch: u64 },
-    /// A process is killed in the middle of a sync, if that is still under way.
+    /// A process is killed during a sync, if that is still in progress.
     Tear { place: usize, epoch: u64 },
     /// A disk has written a checkpoint.
     Checkpointed { place: usize, epoch: u64, number: u64 },
@@ -61,19 +61,19 @@ pub(crate) enum Event {
     Seek { place: usize, member: usize },
     /// A process starts.
     Start { place: usize },
-    /// Links are mended.
+    /// Links are healed.
     Heal { links: Vec<(usize, usize)> },
     /// A disk has room again.
     MakeRoom { place: usize },
     /// An instance leaves.
     Leave { place: usize },
-    /// A fault strikes.
+    /// A fault is injected.
     Strike { fault: Fault },
-    /// A fault strikes a client.
+    /// A fault is injected into a client.
     StrikeClient { fault: Fault },
-    /// The operator looks at the instances.
+    /// The operator checks the instances.
     Roll,
-    /// What goes wrong under load goes on, or is over.
+    /// An episode under load goes on or ends.
     Episode,
     /// All disks are damaged at once, until they are repaired.
     DamageAll,
@@ -83,17 +83,17 @@ pub(crate) enum Event {
     DamageOne,
     /// A disk is damaged before its node has voted.
     DamageFresh { place: usize },
-    /// No member receives anything from a client for a while.
+    /// Members receive nothing from a client for a while.
     CutOff { place: usize, time: Nanos },
 }
 
-/// A message under way. Its sender belonged to this cluster when it was sent.
+/// A message in flight. Its sender belonged to this cluster when it was sent.
 #[derive(Debug)]
 pub(crate) struct Delivery {
     pub(crate) places: (usize, usize),
     pub(crate) nodes: (NodeId, NodeId),
     pub(crate) cluster: u64,
-    /// How often the receiver had started by then.
+    /// How often the receiver had started when it was sent.
     pub(crate) epoch: u64,
     pub(crate) bytes: Vec<u8>,
 }
@@ -103,20 +103,20 @@ pub(crate) struct World {
     pub(crate) kernel: Rc<Kernel>,
     /// The random source of the world's own choices.
     pub(crate) random: Random,
-    /// That of upgrades.
+    /// The random source of upgrades.
     pub(super) versions: Random,
     pub(crate) network: Network,
     pub(crate) processes: Vec<Process>,
     pub(super) clients: ClientInstances,
-    /// That of the ids on new disks.
+    /// The random source of the ids on new disks.
     pub(super) identities: Random,
-    /// That of damage to all disks, or to one for the second time.
+    /// The random source of damage to all disks, or to one for the second time.
     pub(super) damages: Random,
     /// The list of addresses that every instance is given.
     pub(super) list: Vec<String>,
     /// All disks that ever existed, for the checks.
     pub(super) disks: BTreeMap<NodeId, SimDisk>,
-    /// Since when nodes that have run are down.
+    /// Since when each node that has run is down.
     pub(super) down_since: BTreeMap<NodeId, Nanos>,
     /// Nodes that were asked to leave.
     pub(super) leavers: BTreeSet<NodeId>,
@@ -126,11 +126,11 @@ pub(crate) struct World {
     pub(super) late_until: BTreeMap<NodeId, Nanos>,
     /// When a disk was last lost for good; 0: never.
     pub(super) lost_at: Nanos,
-    /// What goes wrong under load, in worlds that have it.
+    /// The faults under load, in worlds that have it.
     pub(super) episodes: Option<Episodes>,
     /// The operator, in worlds that have one.
     pub(super) operator: Option<Operator>,
-    /// What each member has sent.
+    /// The messages that each member has sent.
     pub(super) sent: Vec<Sent>,
     due: Timeline<Event>,
     pub(crate) steps: u64,
@@ -221,12 +221,12 @@ impl World {
         self.schedule(self.now() + time, event);
     }
 
-    /// Runs the world until some time, or until a check fails.
+    /// Runs the world until some time or until a check fails.
     pub(crate) fn run_until(&mut self, end: Nanos) {
         while !self.kernel.has_failed() && self.advance(end) {}
     }
 
-    /// Runs the next event. Returns `false` if there is none before `end`, and goes on to that time.
+    /// Runs the next event. Returns `false`, and goes on to `end`, if there is none before that.
     pub(crate) fn advance(&mut self, end: Nanos) -> bool {
         self.run_tasks();
         let event = self.due.next_at();
@@ -440,7 +440,7 @@ impl World {
         self.kernel.check(checked);
         self.down_since.remove(&self.processes[place].member.node);
         self.processes[place].life = Some(life);
-        // Only a planted bug makes a start put the damaged disk aside.
+        // Only with a planted bug does a start put the damaged disk aside.
         self.settle_fresh(place);
         self.want_step(place, self.now());
         for peer in 0..self.processes.len() {
@@ -579,7 +579,7 @@ impl World {
             work.disk.iter().try_for_each(|op| {
                 let membership = &mut checks.membership;
                 versions::proposing(op, leads_in, &self.processes, membership, now)?;
-                // A node that was paused reads messages of nodes that are gone by now.
+                // A node that was paused may read messages of nodes that are gone by now.
                 let stopped = self.processes[place].paused_until + self.noticed_gone() > now;
                 let known = Known {
                     now,
@@ -604,7 +604,7 @@ impl World {
         let mut messages = work.messages;
         let mut disk = work.disk;
         if cut_short {
-            // Sends and writes may happen in either order.
+            // Sends and writes may happen in any order.
             messages.truncate(self.random.index(messages.len() + 1));
             disk.truncate(self.random.index(disk.len() + 1));
         }
@@ -641,9 +641,10 @@ impl World {
         }
     }
 
-    /// What a step has applied, of a node that had applied this much before.
+    /// What a step has applied, on a node that had applied entries up to `before`.
     fn applied(&self, before: u64, installed: bool, node: &Node) -> Applied {
-        // What a state stands for was not applied here, and another thread has built the state.
+        // The entries behind a snapshot were not applied here, and another thread has built the
+        // state.
         if installed {
             return Applied::default();
         }
@@ -652,7 +653,7 @@ impl World {
         Applied { requests, bytes }
     }
 
-    /// The node's thread at a place is busy for so long, after what it does already.
+    /// Keeps the node's thread at a place busy for this time, after its present work.
     pub(super) fn charge(&mut self, place: usize, time: Nanos) {
         let now = self.now();
         if let Some(process) = self.processes.get_mut(place) {
@@ -660,7 +661,7 @@ impl World {
         }
     }
 
-    /// Whether a node crashes in a step that sends these messages. It is more likely if it votes.
+    /// Whether a node crashes in a step that sends these messages. A vote makes that more likely.
     fn crashes_now(&self, messages: &[(NodeId, PeerMessage)]) -> bool {
         let promises = messages.iter().any(|(_, message)| {
             let PeerMessage::Raft { body, .. } = message else { return false };

@@ -33,7 +33,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use quorate::planted::Bug;
-use quorate::simulation::{FOUND, Kind, Report, Totals, Words, hunt, run, run_once};
+use quorate::simulation::{FOUND, Kind, Report, Totals, Verbosity, hunt, run, run_once};
 
 /// How long faults happen, unless told otherwise.
 const MINUTES: u64 = 10;
@@ -190,7 +190,7 @@ fn hunt_all(options: &Options, seeds: u64) -> bool {
         for _ in 0..options.jobs {
             scope.spawn(|| {
                 while let Some(bug) = hunted.get(next.fetch_add(1, Ordering::Relaxed)) {
-                    let words = if options.trace { Words::Last } else { Words::None };
+                    let words = if options.trace { Verbosity::Last } else { Verbosity::None };
                     let hunt = hunt(*bug, 0..seeds, options.length, words, options.each);
                     let name = format!("{bug:?}");
                     for report in &hunt.found {
@@ -252,7 +252,7 @@ fn main() -> ExitCode {
                 while let Some(seed) = options.seeds.get(next.fetch_add(1, Ordering::Relaxed)) {
                     let report = match options.trace {
                         false => run(*seed, options.length, options.kind),
-                        true => run_once(*seed, options.length, Words::All, options.kind),
+                        true => run_once(*seed, options.length, Verbosity::All, options.kind),
                     };
                     let mut done = done.lock().expect("no worker panics while it holds this");
                     done.0.add(&report.totals);

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use quorate::simulation::linearizability::{Call, History, Known, Operation, Place, Return};
+use quorate::simulation::linearizability::{Call, History, Known, Operation, OperationId, Return};
 
 use crate::Outcome;
 
@@ -19,7 +19,7 @@ struct Held {
 pub(crate) struct Record {
     history: History,
     /// What was asked and not answered, by the instance, its start and the number there.
-    open: BTreeMap<(usize, u64, u64), Place>,
+    open: BTreeMap<(usize, u64, u64), OperationId>,
     held: Vec<Held>,
     /// Each replica's zxid and state hash, as last told.
     states: BTreeMap<usize, (u64, u64)>,

@@ -152,7 +152,7 @@ impl World {
     }
 
     /// The random source for a link. Links between members have another one.
-    pub(super) fn dice_of(&self, one: usize, other: usize) -> &Random {
+    pub(super) fn random_of_link(&self, one: usize, other: usize) -> &Random {
         let plan = &self.kernel.plan;
         let has_client = plan.is_client(one) || plan.is_client(other);
         if has_client { &self.clients.random } else { &self.random }
@@ -191,7 +191,7 @@ impl World {
         self.kernel.seen.borrow_mut()[place] = 0;
         self.kernel.count_event("starts of clients");
         self.kernel.trace.note([13, place as u64, epoch]);
-        self.kernel.trace.say_fault(format_args!("client {place}: starts"));
+        self.kernel.trace.log_fault(format_args!("client {place}: starts"));
         let calls = host.calls();
         let connected = BTreeMap::new();
         let (step_at, dial) = (Nanos::MAX, Dial::seeking());
@@ -270,7 +270,7 @@ impl World {
     }
 
     /// Whether one of these is a client that does not want a connection to the other.
-    pub(super) fn is_shunned(&self, one: usize, other: usize) -> bool {
+    pub(super) fn is_unwanted(&self, one: usize, other: usize) -> bool {
         let (client, member) =
             if self.kernel.plan.is_client(one) { (one, other) } else { (other, one) };
         let life = self.client_at(client).and_then(|client| client.life.as_ref());
@@ -290,7 +290,7 @@ impl World {
         }
     }
 
-    pub(super) fn look_at_client(&mut self, place: usize) {
+    pub(super) fn schedule_client_step(&mut self, place: usize) {
         let Some(client) = self.client_at(place) else { return };
         if client.life.as_ref().is_some_and(|life| !life.host.is_idle()) {
             let slow = client.slow_until > self.now();
@@ -338,7 +338,7 @@ impl World {
             if strikes(Bug::ClientStops, 5_000) {
                 life.host.input(Input::Failed { reason: "planted".to_owned() });
             }
-            self.look_at_client(place);
+            self.schedule_client_step(place);
         }
     }
 
@@ -373,7 +373,7 @@ impl World {
         if seen != before || anew.is_some() {
             let by = served.and_then(|(member, _)| self.place_of(member));
             let news = anew.map_or("", |_| ", anew");
-            self.kernel.trace.say(format_args!(
+            self.kernel.trace.log(format_args!(
                 "client {place}: is served by {by:?}{news}, seen {seen}, {} messages",
                 work.messages.len()
             ));
@@ -430,7 +430,7 @@ impl World {
         }
         self.want_client_step(place, wake_at.max(now + 1));
         if !idle {
-            self.look_at_client(place);
+            self.schedule_client_step(place);
         }
     }
 
@@ -454,14 +454,14 @@ impl World {
         self.kernel.count_fault(Fault::Pause);
         self.kernel
             .trace
-            .say_fault(format_args!("pauses: client {place} for {time} ns, and then cut off"));
+            .log_fault(format_args!("pauses: client {place} for {time} ns, and then cut off"));
     }
 
     /// Members receive nothing from this client for a while.
     pub(super) fn cut_off(&mut self, place: usize, time: Nanos) {
         if self.kernel.phase.get() == Phase::Chaos {
             let members: Vec<usize> = (0..self.processes.len()).collect();
-            self.part_client(place, &members, (true, false), time);
+            self.cut_client_links(place, &members, (true, false), time);
         }
     }
 
@@ -529,14 +529,14 @@ impl World {
     }
 
     fn crash_client_for_a_while(&mut self, place: usize) {
-        self.kernel.trace.say_fault(format_args!("client {place}: crashes"));
+        self.kernel.trace.log_fault(format_args!("client {place}: crashes"));
         self.crash_client(place);
         let time = self.some_client_time();
         self.start_client_in(place, time);
     }
 
     fn client_closed(&mut self, place: usize) {
-        self.kernel.trace.say_fault(format_args!("client {place}: has closed"));
+        self.kernel.trace.log_fault(format_args!("client {place}: has closed"));
         self.crash_client(place);
         let time = self.clients.random.around(2 * SECOND);
         self.start_client_in(place, time);
@@ -576,7 +576,7 @@ impl World {
                 self.kernel.count_fault(fault);
                 self.kernel.trace.note([15, fault as u64, place as u64]);
                 let name = TABLE[fault as usize].name;
-                self.kernel.trace.say_fault(format_args!("{name}: client {place}: {what}"));
+                self.kernel.trace.log_fault(format_args!("{name}: client {place}: {what}"));
             }
         }
     }
@@ -596,7 +596,7 @@ impl World {
                 };
                 let both = fault == Fault::PartitionTwoWay;
                 let there = self.clients.random.percent(50);
-                self.part_client(place, &members, (both || there, both || !there), time);
+                self.cut_client_links(place, &members, (both || there, both || !there), time);
                 Some(format!("from {members:?} for {time} ns"))
             }
             Fault::SlowNode => {
@@ -648,7 +648,7 @@ impl World {
     }
 
     /// Cuts a client's links to members, those from them, or both.
-    pub(super) fn part_client(
+    pub(super) fn cut_client_links(
         &mut self,
         place: usize,
         members: &[usize],

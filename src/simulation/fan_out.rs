@@ -15,7 +15,7 @@ use super::faults::Rates;
 use super::plan::Plan;
 use super::random::Random;
 use super::world::World;
-use super::{await_until, pass, workload};
+use super::{await_until, run_for, workload};
 use crate::node::io::{Input, Problem};
 use crate::node::message::{PeerMessage, RaftBody};
 use crate::planted::{Bug, if_planted};
@@ -122,12 +122,12 @@ async fn write(client: Client, wanted: Rc<Cell<u64>>) {
 }
 
 /// Runs a world to its end or to the first failed check.
-pub(super) fn live(world: &mut World) {
+pub(super) fn run_to_end(world: &mut World) {
     let kernel = Rc::clone(&world.kernel);
     let clients = kernel.plan.client_instances;
     let recovery = kernel.plan.recovery();
     await_until(world, recovery, "I31 the cluster comes back", World::has_leader);
-    pass(world, CLIENTS_FROM + 11 * SECOND);
+    run_for(world, CLIENTS_FROM + 11 * SECOND);
     let wanted = Rc::new(Cell::new(0));
     let place = kernel.plan.places;
     spawn(world, place, |client| write(client, Rc::clone(&wanted)));
@@ -141,7 +141,7 @@ pub(super) fn live(world: &mut World) {
         world.has_happened("clients that watch", clients as u64)
     });
     // Until all clients have found their spare.
-    pass(world, 12 * SECOND);
+    run_for(world, 12 * SECOND);
     kernel.check(require(world.clients_are_home(), "K4 learners serve all clients", || {
         let voting = kernel.checks.borrow().membership.voting().clone();
         let nodes: Vec<_> = world.processes.iter().map(|process| process.member.node).collect();
@@ -157,7 +157,7 @@ pub(super) fn live(world: &mut World) {
 
     let most = world.serves_most();
     world.crash(most);
-    pass(world, SECOND);
+    run_for(world, SECOND);
     await_until(world, SERVED_WITHIN, "K5 clients of a dead member are served", |world| {
         world.clients_are_served_without(most)
     });
@@ -168,9 +168,9 @@ pub(super) fn live(world: &mut World) {
     world.start_in(most, SECOND);
     world.input(leader, Input::Resign);
     if_planted(Bug::ElectionMovesClients, || world.part_clients());
-    pass(world, 5 * SECOND);
+    run_for(world, 5 * SECOND);
     await_until(world, recovery, "I31 the cluster comes back", World::has_leader);
-    pass(world, 3 * SECOND);
+    run_for(world, 3 * SECOND);
     let moved = world.count_of("clients moved") - moved;
     kernel.check(require(
         leader != world.leader_place() && moved == 0,
@@ -179,7 +179,7 @@ pub(super) fn live(world: &mut World) {
     ));
     change(world);
     if_planted(Bug::SessionsDieWithConnection, || world.expire_one());
-    pass(world, SECOND);
+    run_for(world, SECOND);
     let lost = world.count_of("sessions expired") + world.count_of("sessions closed");
     kernel.check(require(lost == 0, "K5 no session is lost", || format!("{lost} are")));
 }
@@ -233,7 +233,7 @@ impl World {
             let Some(life) = &mut self.client_at_mut(place).life else { continue };
             if let Some((peer, _)) = life.client().served() {
                 life.host.input(Input::Unreachable { peer, problem: Problem::not_yet() });
-                self.look_at_client(place);
+                self.schedule_client_step(place);
             }
         }
     }
@@ -281,7 +281,7 @@ impl World {
             world.kernel.checks.borrow().watches.events - received >= clients
         });
         // The message that all replicas have the change belongs to it, too.
-        pass(self, SECOND);
+        run_for(self, SECOND);
         let sent = self.sent[leader].since(before);
         let others = self.processes.len() as u64 - 1;
         let fits = sent.messages <= MESSAGES_MAX * others

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 use std::time::Duration;
 
-use super::{Kind, Report, Words, run_with};
+use super::{Kind, Report, Verbosity, run_with};
 use crate::planted::{Bug, plant};
 
 /// How long a world under load lasts.
@@ -108,7 +108,13 @@ pub struct Hunt {
 ///
 /// A check has found the bug if it is the first to fail in a world. Failures of other checks do not
 /// count.
-pub fn hunt(bug: Bug, seeds: Range<u64>, length: Duration, words: Words, each: bool) -> Hunt {
+pub fn hunt(
+    bug: Bug,
+    seeds: Range<u64>,
+    length: Duration,
+    verbosity: Verbosity,
+    each: bool,
+) -> Hunt {
     // These bugs show only where an operator restarts the instances, or under load.
     let kind = match bug {
         Bug::ReadyBeforePlace
@@ -145,7 +151,7 @@ pub fn hunt(bug: Bug, seeds: Range<u64>, length: Duration, words: Words, each: b
                 break;
             }
             plant(Some(bug));
-            let report = run_with(seed, length, words, kind, only);
+            let report = run_with(seed, length, verbosity, kind, only);
             plant(None);
             hunt.worlds += 1;
             let Some(failed) = report.check else { continue };

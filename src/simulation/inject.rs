@@ -39,7 +39,7 @@ impl World {
         if let Some(what) = self.inject(fault) {
             self.kernel.count_fault(fault);
             self.kernel.trace.note([9, fault as u64, 0]);
-            self.kernel.trace.say_fault(format_args!("{}: {what}", TABLE[fault as usize].name));
+            self.kernel.trace.log_fault(format_args!("{}: {what}", TABLE[fault as usize].name));
         }
     }
 
@@ -249,9 +249,9 @@ impl World {
     /// Ends all faults and repairs everything that can be repaired.
     pub(crate) fn end_chaos(&mut self) {
         self.kernel.phase.set(Phase::Recovery);
-        self.kernel.trace.say_fault(format_args!("the faults end"));
+        self.kernel.trace.log_fault(format_args!("the faults end"));
         // Only the instance that was cut off notices. Nobody else sends anything again.
-        for (from, to) in self.network.mend_all() {
+        for (from, to) in self.network.heal_all() {
             self.noticed_soon(from, to, SECOND);
         }
         self.repair();

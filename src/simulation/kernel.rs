@@ -12,7 +12,7 @@ use super::executor::Executor;
 use super::faults::{Fault, TABLE};
 use super::plan::Plan;
 use super::random::Random;
-use super::trace::{Trace, Words};
+use super::trace::{Trace, Verbosity};
 use crate::api::coordinator::Coordinator;
 use crate::types::znode::Zxid;
 
@@ -64,14 +64,14 @@ pub(crate) struct Kernel {
 }
 
 impl Kernel {
-    pub(crate) fn new(plan: Plan, randoms: [Random; 2], words: Words) -> Kernel {
+    pub(crate) fn new(plan: Plan, randoms: [Random; 2], verbosity: Verbosity) -> Kernel {
         let time = TrueTime::default();
         let places = plan.places + plan.client_instances;
         let coordinators = RefCell::new(vec![None; places]);
         let [random, client_instance_random] = randoms;
         let checks = RefCell::new(Checks::new(&plan));
         Kernel {
-            trace: Trace::new(time.clone(), words),
+            trace: Trace::new(time.clone(), verbosity),
             executor: Executor::default(),
             phase: Cell::new(Phase::Chaos),
             installs: RefCell::new(vec![0; places]),
@@ -117,7 +117,7 @@ impl Kernel {
         if self.only.get().is_some_and(|only| only != violation.check) {
             return;
         }
-        self.trace.say_fault(format_args!("VIOLATION of {violation}"));
+        self.trace.log_fault(format_args!("VIOLATION of {violation}"));
         self.violation.borrow_mut().get_or_insert(violation);
     }
 

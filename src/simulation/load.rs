@@ -209,7 +209,7 @@ impl Load {
     }
 
     /// How long a member that was away for a time may take to catch up.
-    pub(crate) fn level(&self, plan: &Plan, away: Nanos) -> Nanos {
+    pub(crate) fn catch_up_time(&self, plan: &Plan, away: Nanos) -> Nanos {
         let costs = plan.costs.expect("a world under load has costs");
         let state = plan.nodes as u64 * (self.znodes * (self.znode_bytes + 150)) as u64;
         let log = self.bytes_in(away);

@@ -113,7 +113,7 @@ impl World {
             old.anew(self.identities.next());
         let zone = self.processes[place].member.zone.clone();
         let member = Member { node, uid, address, zone };
-        self.kernel.trace.say_fault(format_args!(
+        self.kernel.trace.log_fault(format_args!(
             "node {place}: begins anew as {node:x}, and was {:x}",
             old.node
         ));
@@ -134,7 +134,7 @@ impl World {
 
     /// How long a leader may take to notice that a member is gone or wants to leave. This includes an
     /// election, after which requests to join or leave are made again.
-    pub(super) fn noticed_gone(&self) -> Nanos {
+    pub(super) fn detection_time(&self) -> Nanos {
         2 * self.patience() + 3 * nanos(REQUEST_TIME)
     }
 
@@ -145,7 +145,7 @@ impl World {
         let node = self.processes[place].member.node;
         let checks = self.kernel.checks.borrow();
         let membership = &checks.membership;
-        if self.lost_at > 0 && now < self.lost_at + self.noticed_gone() {
+        if self.lost_at > 0 && now < self.lost_at + self.detection_time() {
             return false;
         }
         if self.is_damaged(&self.processes[place]) {
@@ -157,7 +157,7 @@ impl World {
             return 2 * (lost + 1) < self.kernel.plan.nodes;
         }
         let leaving = |process: &Process| process.life.as_ref().is_some_and(|life| life.leaving);
-        if !membership.is_quiet(now, self.noticed_gone()) || self.processes.iter().any(leaving) {
+        if !membership.is_quiet(now, self.detection_time()) || self.processes.iter().any(leaving) {
             return false;
         }
         let kept = |id: &&NodeId| {
@@ -234,7 +234,7 @@ impl World {
 
     pub(super) fn leave(&mut self, place: usize) -> Option<String> {
         let now = self.now();
-        let recent = self.lost_at > 0 && now < self.lost_at + self.noticed_gone();
+        let recent = self.lost_at > 0 && now < self.lost_at + self.detection_time();
         let node = self.processes[place].member.node;
         if recent || !self.is_member(node) {
             return None;
@@ -251,7 +251,7 @@ impl World {
         if another == place || !self.is_member(self.processes[place].member.node) {
             return self.leave(place);
         }
-        let time = self.noticed_gone();
+        let time = self.detection_time();
         self.crash(another);
         self.start_in(another, 2 * time);
         self.schedule_in(time, Event::Leave { place });
@@ -287,7 +287,7 @@ impl World {
     }
 
     /// The place of the member or client with this id.
-    pub(super) fn somebody(&self, node: NodeId) -> Option<usize> {
+    pub(super) fn place_of_any(&self, node: NodeId) -> Option<usize> {
         self.place_of(node).or_else(|| self.clients.places.get(&node).copied())
     }
 
@@ -366,14 +366,14 @@ impl World {
     }
 
     /// How soon the members must be complete after the last fault.
-    pub(crate) fn mending(&self) -> Nanos {
+    pub(crate) fn repair_time(&self) -> Nanos {
         let plan = &self.kernel.plan;
         4 * plan.recovery() + nanos(plan.policy.replace_after * 2)
     }
 
     /// How long the members may include one whose process is gone. Its version counts until it is
     /// removed, because it might come back.
-    pub(crate) fn forgetting(&self) -> Nanos {
+    pub(crate) fn removal_time(&self) -> Nanos {
         let checks = self.kernel.checks.borrow();
         let lives = |node| self.processes.iter().any(|process| process.member.node == node);
         match checks.oracle.roster().members().all(|member| lives(member.node)) {
@@ -391,14 +391,14 @@ impl World {
                 (other.member.node, other.version, other.life.is_some())
             }
         };
-        let is_shunned = self.is_shunned(place, peer);
-        let reaches = self.network.is_open(place, peer) && runs && !is_shunned;
+        let is_unwanted = self.is_unwanted(place, peer);
+        let reaches = self.network.is_open(place, peer) && runs && !is_unwanted;
         let Some((host, connected)) = self.host_at(place) else {
             return;
         };
         let before = connected.get(&peer).copied();
         let lost = before.unwrap_or(node);
-        if is_shunned && before.is_none() {
+        if is_unwanted && before.is_none() {
             return;
         }
         if !reaches || lost != node {
@@ -409,7 +409,7 @@ impl World {
             connected.insert(peer, node);
             host.input(Input::Connected { peer: node, version });
         }
-        self.look(place);
+        self.schedule_step(place);
     }
 
     /// The host that runs at a place, and its connections.

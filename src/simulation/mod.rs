@@ -90,7 +90,7 @@ use world::World;
 pub use hunt::{Hunt, hunt};
 pub use seeds::FOUND;
 pub use totals::Totals;
-pub use trace::Words;
+pub use trace::Verbosity;
 
 /// The result of one seed.
 #[derive(Clone, Debug)]
@@ -129,11 +129,11 @@ pub enum Kind {
 
 /// Runs one seed, with faults for this time. A seed that fails runs again, for its timeline.
 pub fn run(seed: u64, length: Duration, kind: Kind) -> Report {
-    let report = run_once(seed, length, Words::None, kind);
+    let report = run_once(seed, length, Verbosity::None, kind);
     if report.failure.is_none() {
         return report;
     }
-    let again = run_once(seed, length, Words::Last, kind);
+    let again = run_once(seed, length, Verbosity::Last, kind);
     if again.trace_hash == report.trace_hash {
         return again;
     }
@@ -143,27 +143,27 @@ pub fn run(seed: u64, length: Duration, kind: Kind) -> Report {
 }
 
 /// Runs one seed and keeps as much text as requested.
-pub fn run_once(seed: u64, length: Duration, words: Words, kind: Kind) -> Report {
-    run_with(seed, length, words, kind, None)
+pub fn run_once(seed: u64, length: Duration, verbosity: Verbosity, kind: Kind) -> Report {
+    run_with(seed, length, verbosity, kind, None)
 }
 
 /// The same, with all checks or with one of them alone.
 fn run_with(
     seed: u64,
     length: Duration,
-    words: Words,
+    verbosity: Verbosity,
     kind: Kind,
     only: Option<&'static str>,
 ) -> Report {
     let length = u64::try_from(length.as_nanos()).unwrap_or(u64::MAX / 4);
-    let mut world = World::new(seed, length, words, kind);
+    let mut world = World::new(seed, length, verbosity, kind);
     world.kernel.only.set(only);
-    if words != Words::None {
-        world.kernel.trace.say_fault(format_args!("{:?}", world.kernel.plan));
+    if verbosity != Verbosity::None {
+        world.kernel.trace.log_fault(format_args!("{:?}", world.kernel.plan));
     }
     let lived = catch_unwind(AssertUnwindSafe(|| match kind {
-        Kind::FanOut(_) => fan_out::live(&mut world),
-        Kind::Usual | Kind::Fleet | Kind::Rolled | Kind::Loaded => live(&mut world),
+        Kind::FanOut(_) => fan_out::run_to_end(&mut world),
+        Kind::Usual | Kind::Fleet | Kind::Rolled | Kind::Loaded => run_to_end(&mut world),
     }));
     if let Err(panic) = lived {
         let what = panic
@@ -201,10 +201,10 @@ fn run_with(
 }
 
 /// How often [`await_until`] checks its condition.
-const LOOK: Nanos = SECOND / 10;
+const CHECK_INTERVAL: Nanos = SECOND / 10;
 
 /// Runs a world to its end or to the first failed check.
-fn live(world: &mut World) {
+fn run_to_end(world: &mut World) {
     let kernel = std::rc::Rc::clone(&world.kernel);
     // The longest session timeout.
     let timeout = kernel.plan.session_timeout * 2;
@@ -217,18 +217,18 @@ fn live(world: &mut World) {
     let recovery = kernel.plan.recovery();
     // Sessions that were lost meanwhile expire, and their ephemerals are deleted.
     await_until(world, recovery, "I31 the cluster comes back", World::has_leader);
-    let known = recovery + world.forgetting();
+    let known = recovery + world.removal_time();
     await_until(world, known, "I32 the version is that of all", World::has_its_version);
-    let mending = world.mending();
-    await_until(world, mending, "I25 the members are as they should be", World::is_whole);
-    pass(world, 3 * timeout);
+    let repair_time = world.repair_time();
+    await_until(world, repair_time, "I25 the members are as they should be", World::is_whole);
+    run_for(world, 3 * timeout);
     enter(world, Phase::Calm);
-    pass(world, 2 * timeout + 5 * SECOND);
+    run_for(world, 2 * timeout + 5 * SECOND);
     enter(world, Phase::Drain);
     let done = |world: &World| world.kernel.executor.is_empty();
     await_until(world, recovery + 20 * kernel.plan.think, "I31 everything is answered", done);
     enter(world, Phase::Settle);
-    pass(world, 2 * timeout);
+    run_for(world, 2 * timeout);
     await_until(world, recovery, "I31 replicas come together", World::is_settled);
     await_until(world, recovery, "I31 clients are told of all", World::clients_know_all);
     // One container after another: each may have been the only child of the next.
@@ -242,10 +242,10 @@ fn live(world: &mut World) {
 
 fn enter(world: &World, phase: Phase) {
     world.kernel.phase.set(phase);
-    world.kernel.trace.say_fault(format_args!("{phase:?}"));
+    world.kernel.trace.log_fault(format_args!("{phase:?}"));
 }
 
-fn pass(world: &mut World, time: Nanos) {
+fn run_for(world: &mut World, time: Nanos) {
     world.run_until(world.now() + time);
 }
 
@@ -259,7 +259,7 @@ fn await_until(
     let until = world.now() + time;
     while !world.kernel.has_failed() && !is_so(world) {
         if world.now() < until {
-            world.run_until(world.now() + LOOK);
+            world.run_until(world.now() + CHECK_INTERVAL);
             continue;
         }
         let what = {

@@ -48,14 +48,14 @@ impl Network {
     }
 
     /// Removes one partition from a link. Returns whether the link is open now.
-    pub(crate) fn mend(&mut self, from: usize, to: usize) -> bool {
+    pub(crate) fn heal_link(&mut self, from: usize, to: usize) -> bool {
         let link = &mut self.links[from][to];
         link.cuts = link.cuts.saturating_sub(1);
         link.cuts == 0
     }
 
     /// Removes all partitions and returns the links that were cut.
-    pub(crate) fn mend_all(&mut self) -> Vec<(usize, usize)> {
+    pub(crate) fn heal_all(&mut self) -> Vec<(usize, usize)> {
         let mut mended = Vec::new();
         for (from, links) in self.links.iter_mut().enumerate() {
             for (to, link) in links.iter_mut().enumerate() {

@@ -22,7 +22,7 @@ use crate::types::znode::{SessionId, Stat, Zxid};
 
 /// A znode as it was between two writes.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Known {
+pub(crate) struct ZnodeState {
     pub(crate) data: Arc<[u8]>,
     pub(crate) stat: Stat,
     pub(crate) children: Vec<String>,
@@ -30,7 +30,7 @@ pub(crate) struct Known {
     pub(crate) acl: Option<Vec<Acl>>,
 }
 
-impl Known {
+impl ZnodeState {
     /// Whether a session with these ids has any of these permissions.
     pub(crate) fn permits(&self, ids: &[Id], wanted: Permissions) -> bool {
         self.acl.as_deref().is_none_or(|acl| gives(acl, ids, wanted))
@@ -99,7 +99,7 @@ pub(crate) struct Oracle {
     /// All changes of the tree, in order.
     changes: Vec<Change>,
     /// The history of each path, oldest first.
-    history: BTreeMap<String, Vec<(Zxid, Option<Known>)>>,
+    history: BTreeMap<String, Vec<(Zxid, Option<ZnodeState>)>>,
     ended: Vec<End>,
     /// Whether the history of znodes is kept, for the checks of reads.
     keeps_past: bool,
@@ -208,7 +208,7 @@ impl Oracle {
     }
 
     /// A path's znode as of a zxid.
-    pub(crate) fn at(&self, path: &str, zxid: Zxid) -> Option<&Known> {
+    pub(crate) fn at(&self, path: &str, zxid: Zxid) -> Option<&ZnodeState> {
         let past = self.history.get(path)?;
         let later = past.partition_point(|(from, _)| *from <= zxid);
         past[..later].last()?.1.as_ref()
@@ -239,7 +239,7 @@ impl Oracle {
         if !self.keeps_past && path != CONFIG {
             return;
         }
-        let known = self.model.znodes.contains_key(path).then(|| Known {
+        let known = self.model.znodes.contains_key(path).then(|| ZnodeState {
             data: self.model.znodes[path].data[..].into(),
             stat: self.model.stat(path),
             children: self.model.children(path),

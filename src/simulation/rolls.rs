@@ -14,7 +14,7 @@ use super::world::{Event, World};
 use crate::planted::{Bug, if_planted, planted};
 
 /// How often the operator checks.
-const LOOK: Nanos = 50 * MILLI;
+const CHECK_INTERVAL: Nanos = 50 * MILLI;
 
 /// What the operator waits for.
 #[derive(Debug)]
@@ -50,7 +50,7 @@ impl World {
         let Some(mut operator) = self.operator.take() else { return };
         operator.state = self.rolled(&operator, rolls);
         self.operator = Some(operator);
-        self.schedule_in(LOOK, Event::Roll);
+        self.schedule_in(CHECK_INTERVAL, Event::Roll);
     }
 
     fn rolled(&mut self, operator: &Operator, rolls: Rolls) -> State {
@@ -72,7 +72,7 @@ impl World {
             {
                 self.kernel.count_event("instances rolled");
                 self.kernel.checks.borrow_mut().handover.is_back();
-                self.kernel.trace.say_fault(format_args!("node {place}: is ready"));
+                self.kernel.trace.log_fault(format_args!("node {place}: is ready"));
                 State::Next { at: now + *operator.random.pick(&[0, 0, SECOND, 10 * SECOND]) }
             }
             State::Starting { place, since } if rolls.quiet => {
@@ -97,7 +97,7 @@ impl World {
         let coordinator = self.kernel.coordinators.borrow()[place].clone();
         match coordinator.filter(|_| !random.percent(rolls.kills)) {
             Some(coordinator) => {
-                self.kernel.trace.say_fault(format_args!("node {place}: is to close"));
+                self.kernel.trace.log_fault(format_args!("node {place}: is to close"));
                 self.kernel.checks.borrow_mut().handover.closes(place, self.now());
                 coordinator.close();
                 if_planted(Bug::CloseLingers, || self.charge(place, SECOND));
@@ -106,7 +106,7 @@ impl World {
                 State::Closing { place, epoch: self.processes[place].epoch }
             }
             None => {
-                self.kernel.trace.say_fault(format_args!("node {place}: is killed"));
+                self.kernel.trace.log_fault(format_args!("node {place}: is killed"));
                 self.start_rolled(place, random, rolls)
             }
         }
@@ -118,7 +118,7 @@ impl World {
         if rolls.wipes {
             self.crash(place);
             let node = self.empty_disk(place);
-            self.kernel.trace.say_fault(format_args!("node {place}: is {node:x} now"));
+            self.kernel.trace.log_fault(format_args!("node {place}: is {node:x} now"));
         } else if self.processes[place].life.is_some() {
             self.crash(place);
         }

@@ -52,7 +52,7 @@ pub(super) fn is_urgent(message: &PeerMessage) -> bool {
 }
 
 /// The time that a node computes in addition to the cost of a message.
-pub(super) fn dawdling() -> Nanos {
+pub(super) fn extra_step_time() -> Nanos {
     if strikes(Bug::StepDawdles, 5_000) { SECOND } else { 0 }
 }
 

@@ -11,10 +11,10 @@ const MINUTE: Duration = Duration::from_secs(60);
 
 #[test]
 fn the_same_seed_gives_the_same_trace() {
-    let one = run_once(7, MINUTE, Words::None, Kind::Usual);
+    let one = run_once(7, MINUTE, Verbosity::None, Kind::Usual);
     // Another seed in between would show any state that the first run leaves behind.
-    let other = run_once(8, MINUTE, Words::None, Kind::Usual);
-    let again = run_once(7, MINUTE, Words::All, Kind::Usual);
+    let other = run_once(8, MINUTE, Verbosity::None, Kind::Usual);
+    let again = run_once(7, MINUTE, Verbosity::All, Kind::Usual);
     assert_eq!(one.trace_hash, again.trace_hash);
     assert_eq!(one.totals.operations, again.totals.operations);
     assert_ne!(one.trace_hash, other.trace_hash);
@@ -23,7 +23,7 @@ fn the_same_seed_gives_the_same_trace() {
 /// The example hunts all bugs in a release build: see `.ci/run`.
 #[test]
 fn a_planted_bug_is_found() {
-    let hunt = hunt(Bug::OneShotStays, 0..20, MINUTE, Words::None, true);
+    let hunt = hunt(Bug::OneShotStays, 0..20, MINUTE, Verbosity::None, true);
     assert_eq!(hunt.missed, [""; 0]);
     assert_eq!(run(hunt.found[0].seed, MINUTE, Kind::Usual).failure, None, "it is gone again");
 }

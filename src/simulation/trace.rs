@@ -10,7 +10,7 @@ use super::clock::{Nanos, TrueTime};
 
 /// How much of a run is kept as text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Words {
+pub enum Verbosity {
     /// Nothing.
     None,
     /// Every fault, and the last other events.
@@ -41,11 +41,11 @@ struct Lines {
 }
 
 impl Trace {
-    pub(crate) fn new(time: TrueTime, words: Words) -> Trace {
-        let events_kept = match words {
-            Words::None => None,
-            Words::Last => Some(EVENTS_KEPT),
-            Words::All => Some(usize::MAX),
+    pub(crate) fn new(time: TrueTime, verbosity: Verbosity) -> Trace {
+        let events_kept = match verbosity {
+            Verbosity::None => None,
+            Verbosity::Last => Some(EVENTS_KEPT),
+            Verbosity::All => Some(usize::MAX),
         };
         let lines =
             events_kept.map(|events_kept| RefCell::new(Lines { events_kept, ..Lines::default() }));
@@ -67,7 +67,7 @@ impl Trace {
     }
 
     /// Adds an event as text, if somebody will read the run.
-    pub(crate) fn say(&self, line: Arguments<'_>) {
+    pub(crate) fn log(&self, line: Arguments<'_>) {
         if let Some(lines) = &self.lines {
             let mut lines = lines.borrow_mut();
             lines.count += 1;
@@ -80,7 +80,7 @@ impl Trace {
     }
 
     /// The same for a fault, or for another event that every timeline must show.
-    pub(crate) fn say_fault(&self, line: Arguments<'_>) {
+    pub(crate) fn log_fault(&self, line: Arguments<'_>) {
         if let Some(lines) = &self.lines {
             let mut lines = lines.borrow_mut();
             lines.count += 1;

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use super::Kind;
 use super::checks::Violation;
 use super::checks::agreement::{Before, same_state};
-use super::checks::membership::Known;
+use super::checks::membership::WorldView;
 use super::checks::watches::Moved;
 use super::checks::{self, durability, versions};
 use super::client_instances::ClientInstances;
@@ -27,7 +27,7 @@ use super::random::Random;
 use super::rolls::Operator;
 use super::surroundings;
 use super::timeline::Timeline;
-use super::trace::Words;
+use super::trace::Verbosity;
 use super::workload;
 use crate::api::coordinator::Coordinator;
 use crate::node::TimeoutBounds;
@@ -137,7 +137,7 @@ pub(crate) struct World {
 }
 
 impl World {
-    pub(crate) fn new(seed: u64, length: Nanos, words: Words, kind: Kind) -> World {
+    pub(crate) fn new(seed: u64, length: Nanos, verbosity: Verbosity, kind: Kind) -> World {
         let random = Random::new(seed);
         let plans = random.fork(1);
         let plan = match kind {
@@ -168,7 +168,7 @@ impl World {
             versions: random.fork(6),
             clients: ClientInstances::default(),
             damages: Random::new(0),
-            kernel: Rc::new(Kernel::new(plan, [random.fork(3), random.fork(10)], words)),
+            kernel: Rc::new(Kernel::new(plan, [random.fork(3), random.fork(10)], verbosity)),
         };
         for (place, (member, disk)) in world.first_disks().into_iter().enumerate() {
             let old = world.kernel.plan.mixed && world.versions.percent(60);
@@ -256,13 +256,13 @@ impl World {
             kernel.fail(Violation::new("I31 nobody spins", format!("{:?}", kernel.waits())));
         }
         for place in 0..self.processes.len() {
-            self.look(place);
+            self.schedule_step(place);
         }
         // In a fleet, no task has handles of another instance.
         if kernel.plan.fleet {
-            polled.into_iter().flatten().for_each(|place| self.look(place));
+            polled.into_iter().flatten().for_each(|place| self.schedule_step(place));
         } else {
-            self.client_places().for_each(|place| self.look(place));
+            self.client_places().for_each(|place| self.schedule_step(place));
         }
     }
 
@@ -274,9 +274,9 @@ impl World {
     }
 
     /// Schedules a step if the process has something to do.
-    pub(super) fn look(&mut self, place: usize) {
+    pub(super) fn schedule_step(&mut self, place: usize) {
         if self.kernel.plan.is_client(place) {
-            return self.look_at_client(place);
+            return self.schedule_client_step(place);
         }
         if self.processes[place].life.as_ref().is_some_and(|life| !life.host.is_idle()) {
             let delay = self.step_delay(place);
@@ -338,7 +338,7 @@ impl World {
                     self.kernel.trace.note([4, place as u64, number]);
                     life.perform(op);
                     self.settle_fresh(place);
-                    self.look(place);
+                    self.schedule_step(place);
                 }
             }
             Event::Notice { place, peer } => self.notice(place, peer),
@@ -371,13 +371,13 @@ impl World {
 
     /// One end of a link notices a change of it within this time.
     pub(crate) fn noticed_soon(&mut self, place: usize, peer: usize, within: Nanos) {
-        let delay = self.dice_of(place, peer).below(within);
+        let delay = self.random_of_link(place, peer).below(within);
         self.schedule_in(delay, Event::Notice { place, peer });
     }
 
     pub(crate) fn heal(&mut self, links: &[(usize, usize)]) {
         for (from, to) in links {
-            if self.network.mend(*from, *to) {
+            if self.network.heal_link(*from, *to) {
                 self.noticed_soon(*from, *to, SECOND);
             }
         }
@@ -431,7 +431,7 @@ impl World {
         let coordinator = Coordinator::simulated(shared);
         self.kernel.coordinators.borrow_mut()[place] = Some(coordinator.clone());
         self.kernel.trace.note([5, place as u64, self.processes[place].epoch]);
-        self.kernel.trace.say_fault(format_args!("node {place}: starts"));
+        self.kernel.trace.log_fault(format_args!("node {place}: starts"));
         let life = Box::new(Life::new(host, store));
         let checked = same_state(&self.kernel.checks.borrow().oracle, life.host.node());
         self.kernel.check(checked);
@@ -457,7 +457,7 @@ impl World {
 
     /// A store did not open.
     fn refused(&mut self, place: usize, error: &StorageError) {
-        self.kernel.trace.say_fault(format_args!("node {place}: does not start: {error}"));
+        self.kernel.trace.log_fault(format_args!("node {place}: does not start: {error}"));
         let damaged = self.processes[place].disk.condition().damaged;
         match error {
             StorageError::Io { .. } | StorageError::NoSpace { .. } => {
@@ -560,7 +560,7 @@ impl World {
         self.kernel.trace.note([1, place as u64 ^ node.machine().hash(), applied]);
         if applied != before.applied || !work.disk.is_empty() {
             let (term, _, leads) = node.leadership();
-            self.kernel.trace.say(format_args!(
+            self.kernel.trace.log(format_args!(
                 "node {place}: {} in term {term}, applied {applied}, {} disk operations, {} messages",
                 if leads { "leads" } else { "follows" },
                 work.disk.len(),
@@ -580,11 +580,11 @@ impl World {
                 let membership = &mut checks.membership;
                 versions::proposing(op, leads_in, &self.processes, membership, now)?;
                 // A node that was paused may read messages of nodes that are gone by now.
-                let stopped = self.processes[place].paused_until + self.noticed_gone() > now;
-                let known = Known {
+                let stopped = self.processes[place].paused_until + self.detection_time() > now;
+                let known = WorldView {
                     now,
                     // Its leader's clock may be fast.
-                    level: self.patience() / 2,
+                    caught_up_for: self.patience() / 2,
                     is_alive: &|node| stopped || self.may_seem_alive(node),
                     may_go: &|node| self.may_go(node),
                 };
@@ -626,7 +626,7 @@ impl World {
         self.processes[place].life = Some(life);
         if cut_short {
             self.kernel.count_fault(Fault::CrashInStep);
-            self.kernel.trace.say_fault(format_args!("node {place}: crashes in a step"));
+            self.kernel.trace.log_fault(format_args!("node {place}: crashes in a step"));
             return self.crash_for_a_while(place);
         }
         if closed {
@@ -637,7 +637,7 @@ impl World {
         }
         self.want_step(place, wake_at.max(now + 1));
         if !idle {
-            self.look(place);
+            self.schedule_step(place);
         }
     }
 

@@ -4,7 +4,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::watches::{Kind, hears, position, told};
+use super::watches::{Kind, event_of, may_receive, position};
 use super::{Violation, require};
 use crate::simulation::oracle::Oracle;
 use crate::types::watch::{EventKind, WatchEvent};
@@ -26,7 +26,7 @@ struct Stored {
 
 /// What a consumer saw: the tree's zxid, and then the events in the channel.
 #[derive(Debug)]
-pub(crate) struct Look {
+pub(crate) struct Observation {
     pub(crate) upto: Zxid,
     pub(crate) events: Vec<WatchEvent>,
     /// After a gap, the zxid at which the consumer read everything.
@@ -49,16 +49,16 @@ impl Consumers {
 
     /// Checks what the consumer of a place has seen. If its replica `has_jumped` because of a
     /// snapshot, only the net changes were reported.
-    pub(crate) fn looked(
+    pub(crate) fn observed(
         &mut self,
         oracle: &Oracle,
         (place, has_jumped): (usize, bool),
-        look: Look,
+        observation: Observation,
     ) -> Result<(), Violation> {
         let stored = self.stored.entry(place).or_default();
         let from = stored.upto.unwrap_or(0);
         let mut gap = Zxid::MAX;
-        for event in &look.events {
+        for event in &observation.events {
             match event.kind {
                 EventKind::Gap => gap = gap.min(event.zxid),
                 _ => {
@@ -67,20 +67,22 @@ impl Consumers {
             }
         }
         let changes = &oracle.changes()[oracle.first_after(from)..];
-        let missed = changes.iter().take_while(|change| change.zxid <= look.upto).find(|change| {
-            told(Kind::Recursive, "/", change).is_some_and(|(kind, _)| {
-                let taken = stored.early.contains(&(change.zxid, position(change, kind)));
-                hears(&[], change, kind) && !taken && change.zxid < gap
-            })
-        });
+        let missed =
+            changes.iter().take_while(|change| change.zxid <= observation.upto).find(|change| {
+                event_of(Kind::Recursive, "/", change).is_some_and(|(kind, _)| {
+                    let taken = stored.early.contains(&(change.zxid, position(change, kind)));
+                    may_receive(&[], change, kind) && !taken && change.zxid < gap
+                })
+            });
         require(missed.is_none() || has_jumped, "W9 nothing is lost for ever", || {
-            let kinds: Vec<_> = look.events.iter().map(|event| (event.kind, event.zxid)).collect();
+            let kinds: Vec<_> =
+                observation.events.iter().map(|event| (event.kind, event.zxid)).collect();
             format!(
                 "the consumer at {place} has come from {from} to {} without {missed:?}: it took {kinds:?}",
-                look.upto
+                observation.upto
             )
         })?;
-        let upto = Some(look.upto).max(look.read).max(stored.upto);
+        let upto = Some(observation.upto).max(observation.read).max(stored.upto);
         stored.upto = upto;
         stored.early.retain(|(zxid, _)| Some(*zxid) > upto);
         Ok(())

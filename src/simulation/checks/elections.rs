@@ -57,14 +57,14 @@ impl Elections {
 
 /// The notifications of an observer, in order.
 #[derive(Debug, Default)]
-pub(crate) struct Told {
+pub(crate) struct Notifications {
     last: Option<Option<Zxid>>,
     token: Zxid,
 }
 
-impl Told {
+impl Notifications {
     /// Each notification differs from the one before, and tokens grow.
-    pub(crate) fn told(&mut self, token: Option<Zxid>) -> Result<(), Violation> {
+    pub(crate) fn record(&mut self, token: Option<Zxid>) -> Result<(), Violation> {
         let last = self.last.replace(token);
         require(last != Some(token), "elections: told once", || {
             format!("{token:?} is told again")

@@ -19,7 +19,7 @@ pub(crate) struct Load {
     /// The last committed index, and since when.
     committed: (u64, Nanos),
     /// The committed index at each recent observation, for as long as a member may lag.
-    looks: VecDeque<(Nanos, u64)>,
+    observations: VecDeque<(Nanos, u64)>,
     /// The highest term.
     term: u64,
     /// Until when an election may take place.
@@ -57,7 +57,7 @@ const FOR_MEMBERS: u64 = 50;
 
 /// An observation of the world.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Look {
+pub(crate) struct Observation {
     pub(crate) now: Nanos,
     pub(crate) committed: u64,
     pub(crate) term: u64,
@@ -71,7 +71,7 @@ impl Load {
             filled: BTreeSet::new(),
             connected: vec![Some(0); places],
             committed: (0, 0),
-            looks: VecDeque::new(),
+            observations: VecDeque::new(),
             term: 0,
             election_until: Nanos::MAX,
             slow: Vec::new(),
@@ -92,10 +92,10 @@ impl Load {
     }
 
     /// From now on, everything must hold.
-    pub(crate) fn begin(&mut self, look: Look) {
-        self.election_until = look.now;
-        self.term = look.term;
-        self.committed = (look.committed, look.now);
+    pub(crate) fn begin(&mut self, observation: Observation) {
+        self.election_until = observation.now;
+        self.term = observation.term;
+        self.committed = (observation.committed, observation.now);
     }
 
     /// The leader may be lost, so an election may take place until then.
@@ -128,9 +128,9 @@ impl Load {
     }
 
     /// Whether a member is served and has been back for long enough to have caught up.
-    pub(crate) fn is_level(&self, place: usize, now: Nanos, bounds: load::Bounds) -> bool {
-        let is_level = |since| since == 0 || since + bounds.commit <= now;
-        self.is_served(place) && self.connected[place].is_some_and(is_level)
+    pub(crate) fn is_caught_up(&self, place: usize, now: Nanos, bounds: load::Bounds) -> bool {
+        let is_caught_up = |since| since == 0 || since + bounds.commit <= now;
+        self.is_served(place) && self.connected[place].is_some_and(is_caught_up)
     }
 
     pub(crate) fn is_away(&mut self, place: usize) {
@@ -147,12 +147,16 @@ impl Load {
     }
 
     /// U1: a majority commits. U2: no leader is deposed.
-    pub(crate) fn look(&mut self, load: &load::Load, look: Look) -> Result<(), Violation> {
-        let Look { now, committed, term, waits } = look;
+    pub(crate) fn observe(
+        &mut self,
+        load: &load::Load,
+        observation: Observation,
+    ) -> Result<(), Violation> {
+        let Observation { now, committed, term, waits } = observation;
         let kept = self.pause_max(load.bounds);
-        self.looks.push_back((now, committed));
-        while self.looks.front().is_some_and(|(at, _)| at + kept < now) {
-            self.looks.pop_front();
+        self.observations.push_back((now, committed));
+        while self.observations.front().is_some_and(|(at, _)| at + kept < now) {
+            self.observations.pop_front();
         }
         if committed > self.committed.0 || now <= self.election_until {
             self.committed = (committed, now);
@@ -189,7 +193,7 @@ impl Load {
     }
 
     /// U7: writes are refused while disks are nearly full, and are accepted again afterwards.
-    pub(crate) fn look_at_room(&mut self, now: Nanos, at: u64) -> Result<(), Violation> {
+    pub(crate) fn check_room(&mut self, now: Nanos, at: u64) -> Result<(), Violation> {
         match &mut self.room {
             Room::Low { from, committed } if now >= *from => {
                 let grown = at - *committed.get_or_insert(at);
@@ -209,10 +213,10 @@ impl Load {
 
     /// The index that a member must have applied to count as caught up: the end of the log some
     /// time ago.
-    pub(crate) fn level_at(&self, now: Nanos, bounds: load::Bounds) -> u64 {
+    pub(crate) fn caught_up_index(&self, now: Nanos, bounds: load::Bounds) -> u64 {
         let before = now.saturating_sub(bounds.commit);
-        let older = self.looks.iter().take_while(|(at, _)| *at <= before);
-        older.last().or(self.looks.front()).map_or(0, |(_, committed)| *committed)
+        let older = self.observations.iter().take_while(|(at, _)| *at <= before);
+        older.last().or(self.observations.front()).map_or(0, |(_, committed)| *committed)
     }
 
     /// U1, for one request that a member has answered.

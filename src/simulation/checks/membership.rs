@@ -189,7 +189,7 @@ impl Membership {
         op: &DiskOp,
         node: &Node,
         leads_in: Option<u64>,
-        known: &Known<'_>,
+        known: &WorldView<'_>,
     ) -> Result<(), Violation> {
         let DiskOp::Write { write, .. } = op else {
             return Ok(());
@@ -210,7 +210,8 @@ impl Membership {
                 continue;
             };
             for (node, part) in &change.steps {
-                let settled = self.since.get(node).is_some_and(|at| at + known.level <= now);
+                let settled =
+                    self.since.get(node).is_some_and(|at| at + known.caught_up_for <= now);
                 let voted = self.genesis.iter().any(|(_, voting)| voting.voters.contains(node));
                 require(
                     *part != Part::Voter || settled || voted,
@@ -240,10 +241,10 @@ impl Membership {
 }
 
 /// The state of all nodes, as the world knows it.
-pub(crate) struct Known<'a> {
+pub(crate) struct WorldView<'a> {
     pub(crate) now: Nanos,
     /// The shortest time for which a learner must have been caught up before it votes.
-    pub(crate) level: Nanos,
+    pub(crate) caught_up_for: Nanos,
     pub(crate) is_alive: &'a dyn Fn(NodeId) -> bool,
     /// Whether a leader may give its place to another.
     pub(crate) may_go: &'a dyn Fn(NodeId) -> bool,

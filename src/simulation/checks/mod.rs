@@ -105,7 +105,7 @@ impl Checks {
     }
 
     /// The next timestamp for the history. All are different, in the order in which things happen.
-    pub(crate) fn moment(&mut self) -> u64 {
+    pub(crate) fn next_timestamp(&mut self) -> u64 {
         self.moments += 1;
         self.moments
     }

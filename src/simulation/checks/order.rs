@@ -1,7 +1,7 @@
 //! Replies to clients, compared with the one order of all writes (I1 to I5, I8 to I10).
 
 use super::{Violation, require};
-use crate::simulation::oracle::{Known, Oracle, Outcome};
+use crate::simulation::oracle::{Oracle, Outcome, ZnodeState};
 use crate::types::error::Error;
 use crate::types::znode::{SessionId, Zxid};
 
@@ -70,7 +70,7 @@ pub(crate) fn read(
     oracle: &Oracle,
     path: &str,
     (from, to): (Zxid, Zxid),
-    fits: impl Fn(Option<&Known>) -> bool,
+    fits: impl Fn(Option<&ZnodeState>) -> bool,
     what: impl FnOnce() -> String,
 ) -> Result<Zxid, Violation> {
     let versions = oracle.versions(path, from, to);

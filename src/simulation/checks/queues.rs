@@ -9,7 +9,7 @@ use super::{Violation, require};
 use crate::machine::command::ChangeKind;
 use crate::recipes::Item;
 use crate::simulation::clock::Nanos;
-use crate::simulation::oracle::{Known, Oracle};
+use crate::simulation::oracle::{Oracle, ZnodeState};
 use crate::types::znode::{SessionId, Zxid};
 
 /// The queue whose items are taken under a lease.
@@ -106,7 +106,7 @@ impl Queues {
 
     /// A participant of the double barrier is in a round.
     fn entered(&mut self, oracle: &Oracle, path: &str, zxid: Zxid) -> Result<(), Violation> {
-        let data = |known: Option<&Known>| known.map(|known| known.data.to_vec());
+        let data = |known: Option<&ZnodeState>| known.map(|known| known.data.to_vec());
         let round = data(oracle.at(path, zxid)).unwrap_or_default();
         if round.is_empty() || !self.rounds.insert(round.clone()) {
             return Ok(());
@@ -139,7 +139,8 @@ impl Queues {
         require(!two, "one consumer has an item", || format!("session {session} has {path} too"))?;
         held.push((Rc::downgrade(item), session));
         let token = item.fencing_token();
-        let first = looks(oracle, from, token - 1).any(|zxid| is_first(oracle, &path, zxid));
+        let first =
+            takeable_changes(oracle, from, token - 1).any(|zxid| is_first(oracle, &path, zxid));
         require(first, "items come in their order", || {
             let items = oracle.at(&format!("{LEASED}/items"), token - 1);
             format!(
@@ -191,7 +192,7 @@ fn inside(oracle: &Oracle, round: &[u8], zxid: Zxid) -> usize {
 }
 
 /// The zxids at which the first free item may be another one.
-fn looks(oracle: &Oracle, from: Zxid, to: Zxid) -> impl Iterator<Item = Zxid> + use<> {
+fn takeable_changes(oracle: &Oracle, from: Zxid, to: Zxid) -> impl Iterator<Item = Zxid> + use<> {
     let of = |path: &str| oracle.versions(&format!("{LEASED}/{path}"), from, to);
     let (items, claims) = (of("items"), of("claims"));
     items.into_iter().chain(claims)

@@ -18,7 +18,7 @@ pub(crate) struct Sessions {
     /// Sessions that were expired by an operator. Their holders could not know.
     forced: BTreeSet<SessionId>,
     /// Handles of sessions that are over, whose holders do not know it yet.
-    ghosts: Vec<Weak<Handle>>,
+    unaware: Vec<Weak<Handle>>,
 }
 
 impl Sessions {
@@ -28,7 +28,7 @@ impl Sessions {
             handles: Vec::new(),
             detached: BTreeSet::new(),
             forced: BTreeSet::new(),
-            ghosts: Vec::new(),
+            unaware: Vec::new(),
         }
     }
 
@@ -92,7 +92,7 @@ impl Sessions {
                 format!("session {} expired, and nothing was wrong", session.id())
             })?;
             if fair && !session.state().is_final() {
-                self.ghosts.push(Rc::downgrade(&handle));
+                self.unaware.push(Rc::downgrade(&handle));
             }
         }
         Ok(())
@@ -101,8 +101,8 @@ impl Sessions {
     /// The same at any later moment, until the holder has learned of the end.
     pub(crate) fn stay_over(&mut self) -> Result<(), Violation> {
         let mut checked = Ok(());
-        self.ghosts.retain(|ghost| {
-            let Some(handle) = ghost.upgrade() else { return false };
+        self.unaware.retain(|stale| {
+            let Some(handle) = stale.upgrade() else { return false };
             let session = handle.session();
             if session.is_alive() && checked.is_ok() {
                 let what = format!("session {} is alive again after its end", session.id());

@@ -9,7 +9,7 @@ use std::rc::{Rc, Weak};
 use super::{Violation, require};
 use crate::recipes::{LockGuard, MultiLockGuard, Permits, ReadGuard, ReentrantGuard, WriteGuard};
 use crate::simulation::clock::Nanos;
-use crate::simulation::oracle::{Known, Oracle};
+use crate::simulation::oracle::{Oracle, ZnodeState};
 use crate::types::znode::{SessionId, Zxid};
 
 /// A guard of any kind.
@@ -101,13 +101,18 @@ impl Shares {
 
     /// A contender has acquired its permits: it had its turn. Returns the largest number of permits
     /// that there were since it joined the queue.
-    pub(crate) fn let_in(oracle: &Oracle, name: &str, permits: &Permits) -> Result<u64, Violation> {
+    pub(crate) fn permits_in_turn(
+        oracle: &Oracle,
+        name: &str,
+        permits: &Permits,
+    ) -> Result<u64, Violation> {
         let (own, now) = (permits.path(), oracle.zxid());
         let mut past = oracle.versions(own, 0, now).into_iter();
         let since = past.find(|zxid| oracle.at(own, *zxid).is_some()).unwrap_or(now);
         let states = oracle.versions(name, since, now);
         let states = states.into_iter().filter_map(|zxid| oracle.at(name, zxid));
-        let number = |known: &Known| std::str::from_utf8(&known.data).ok()?.parse::<u64>().ok();
+        let number =
+            |known: &ZnodeState| std::str::from_utf8(&known.data).ok()?.parse::<u64>().ok();
         let numbers: Vec<(u64, Option<u64>)> = states
             .filter_map(|known| Some((number(known)?, wanted_up_to(&known.children, own))))
             .collect();

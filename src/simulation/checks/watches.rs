@@ -13,7 +13,7 @@ use crossbeam_channel::{Receiver, TryRecvError};
 use super::{Violation, require};
 use crate::machine::command::{Change, ChangeKind};
 use crate::simulation::client::Handle;
-use crate::simulation::oracle::{Known, Oracle, gives};
+use crate::simulation::oracle::{Oracle, ZnodeState, gives};
 use crate::types::acl::{AccessList, Id, Permissions};
 use crate::types::path;
 use crate::types::watch::{EVENT_DATA_MAX, EventKind, WatchEvent, WatcherType};
@@ -120,7 +120,7 @@ impl Moved {
 }
 
 /// The event that a watch reports for a change, if any.
-pub(super) fn told<'a>(
+pub(super) fn event_of<'a>(
     kind: Kind,
     watched: &'a str,
     change: &'a Change,
@@ -146,14 +146,14 @@ pub(super) fn told<'a>(
 }
 
 /// W7: whether a session with these ids may receive this event of a change.
-pub(super) fn hears(ids: &[Id], change: &Change, told: EventKind) -> bool {
-    let acl = if told == EventKind::ChildrenChanged { &change.parent_acl } else { &change.acl };
+pub(super) fn may_receive(ids: &[Id], change: &Change, reported: EventKind) -> bool {
+    let acl = if reported == EventKind::ChildrenChanged { &change.parent_acl } else { &change.acl };
     acl.as_deref().map(AccessList::entries).is_none_or(|acl| gives(acl, ids, Permissions::READ))
 }
 
 /// W5: the position of this event of a change among the events of its write.
-pub(super) fn position(change: &Change, told: EventKind) -> u32 {
-    change.position * 2 + u32::from(told == EventKind::ChildrenChanged)
+pub(super) fn position(change: &Change, reported: EventKind) -> u32 {
+    change.position * 2 + u32::from(reported == EventKind::ChildrenChanged)
 }
 
 impl Watches {
@@ -168,13 +168,13 @@ impl Watches {
         oracle: &Oracle,
         watched: Watched,
         (from, to): (Zxid, Zxid),
-        fits: impl Fn(Option<&Known>) -> bool,
+        fits: impl Fn(Option<&ZnodeState>) -> bool,
     ) -> Result<u64, Violation> {
         let mut zxids = oracle.versions(&watched.path, from, to);
         let between = oracle.first_after(from)..oracle.first_after(to);
         let matching = oracle.changes()[between]
             .iter()
-            .filter(|change| told(watched.kind, &watched.path, change).is_some());
+            .filter(|change| event_of(watched.kind, &watched.path, change).is_some());
         zxids.extend(matching.map(|change| change.zxid));
         zxids.sort_unstable();
         zxids.dedup();
@@ -241,7 +241,7 @@ impl Watches {
     }
 
     /// No watch was removed.
-    pub(crate) fn stay(&mut self, handle: &Rc<Handle>) {
+    pub(crate) fn none_removed(&mut self, handle: &Rc<Handle>) {
         self.of(handle).for_each(|record| record.removing = false);
     }
 
@@ -345,7 +345,7 @@ impl Record {
             }
             self.fired = true;
             if event.net && moved.is_forgotten() {
-                self.check_net_from_afar(oracle, moved, &event)?;
+                self.check_net_of_client(oracle, moved, &event)?;
                 continue;
             }
             if event.net {
@@ -357,20 +357,20 @@ impl Record {
             }
             let before = self.candidates.clone();
             self.candidates.retain_mut(|place| {
-                let next = next_told(oracle, *place, moved.to, &self.watched);
-                let Some((at, told)) = next else { return false };
+                let next = next_event(oracle, *place, moved.to, &self.watched);
+                let Some((at, reported)) = next else { return false };
                 *place = at + 1;
                 let change = &oracle.changes()[at];
-                told == (event.kind, event.path.as_str())
+                reported == (event.kind, event.path.as_str())
                     && change.zxid == event.zxid
-                    && position(change, told.0) == event.position
+                    && position(change, reported.0) == event.position
             });
             require(!self.candidates.is_empty(), "W2 W3 the event that is due", || {
                 let due: Vec<_> = before
                     .iter()
-                    .filter_map(|place| next_told(oracle, *place, moved.to, &self.watched))
-                    .map(|(at, told)| (told, &oracle.changes()[at]))
-                    .map(|(told, change)| (told, change.zxid, position(change, told.0)))
+                    .filter_map(|place| next_event(oracle, *place, moved.to, &self.watched))
+                    .map(|(at, reported)| (reported, &oracle.changes()[at]))
+                    .map(|(reported, change)| (reported, change.zxid, position(change, reported.0)))
                     .collect();
                 format!("a {kind:?} watch of {path} got {event:?}, and due was {due:?}")
             })?;
@@ -412,11 +412,11 @@ impl Record {
         let watched = &self.watched;
         let missed: Vec<_> = self
             .candidates
-            .extract_if(.., |place| next_told(oracle, *place, moved.to, watched).is_some())
+            .extract_if(.., |place| next_event(oracle, *place, moved.to, watched).is_some())
             .collect();
         require(!self.candidates.is_empty(), "W1 the event comes before the data", || {
             let next =
-                missed.first().and_then(|place| next_told(oracle, *place, moved.to, watched));
+                missed.first().and_then(|place| next_event(oracle, *place, moved.to, watched));
             format!(
                 "node {} shows zxid {}; its watch of {path} lacks {next:?}",
                 moved.place, moved.to
@@ -441,14 +441,14 @@ impl Record {
         let mut missed = oracle.changes()[from..].iter();
         // Access lists do not matter: a gap only says that something was missed.
         let first_missed = missed
-            .find(|change| told(*kind, path, change).is_some())
+            .find(|change| event_of(*kind, path, change).is_some())
             .is_some_and(|change| change.zxid == event.zxid);
         let known = moved.attached.is_some() && *data && first_missed;
         let is_next = |place: &usize| {
-            let next = next_told(oracle, *place, moved.to, &self.watched);
-            next.is_some_and(|(at, (told, _))| {
+            let next = next_event(oracle, *place, moved.to, &self.watched);
+            next.is_some_and(|(at, (reported, _))| {
                 let change = &oracle.changes()[at];
-                (change.zxid, position(change, told)) == (event.zxid, event.position)
+                (change.zxid, position(change, reported)) == (event.zxid, event.position)
             })
         };
         let left_out = is_full && (of_net || self.candidates.iter().any(is_next));
@@ -469,7 +469,7 @@ impl Record {
 
     /// A one-shot watch fires if its znode has changed, as far as the new member can tell from its
     /// tree.
-    fn check_net_from_afar(
+    fn check_net_of_client(
         &self,
         oracle: &Oracle,
         moved: Moved,
@@ -478,7 +478,7 @@ impl Record {
         let Watched { kind, path, .. } = &self.watched;
         let mut missed = oracle.changes()[oracle.first_after(moved.from)..].iter();
         let changed =
-            missed.any(|change| change.zxid <= moved.to && told(*kind, path, change).is_some());
+            missed.any(|change| change.zxid <= moved.to && event_of(*kind, path, change).is_some());
         require(changed && kind.fires_once(), "W6 net changes after a move", || {
             format!("a {kind:?} watch of {path} got {event:?}, at {moved:?}")
         })
@@ -520,8 +520,8 @@ impl Record {
         self.candidates.iter().any(|place| {
             let mut changes = oracle.changes()[*place..].iter();
             changes.any(|change| {
-                let hidden = |(event, _)| !hears(ids, change, event);
-                change.zxid <= moved.to && told(*kind, path, change).is_some_and(hidden)
+                let hidden = |(event, _)| !may_receive(ids, change, event);
+                change.zxid <= moved.to && event_of(*kind, path, change).is_some_and(hidden)
             })
         })
     }
@@ -537,7 +537,7 @@ impl Record {
         require(self.removing && event.path == path, "W4 no watch ends by itself", || {
             format!("a {kind:?} watch of {path} got {event:?}")
         })?;
-        let lacks = |place: &usize| next_told(oracle, *place, event.zxid, &self.watched).is_some();
+        let lacks = |place: &usize| next_event(oracle, *place, event.zxid, &self.watched).is_some();
         let complete = event.zxid <= moved.to && !self.candidates.iter().all(lacks);
         require(complete, "W4 all is told before the last", || {
             format!("a {kind:?} watch of {path} got {event:?} at zxid {}", moved.to)
@@ -563,7 +563,7 @@ impl Record {
         let differs = |path: &str, children: bool| {
             let one = oracle.at(path, moved.from);
             let two = oracle.at(path, installed);
-            let readable = |known: &Known| known.permits(&self.watched.ids, Permissions::READ);
+            let readable = |known: &ZnodeState| known.permits(&self.watched.ids, Permissions::READ);
             if !two.or(one).is_none_or(readable) {
                 return false;
             }
@@ -598,7 +598,7 @@ impl Record {
 }
 
 /// The next change up to a zxid that the watch reports, with its event.
-fn next_told<'a>(
+fn next_event<'a>(
     oracle: &'a Oracle,
     from: usize,
     to: Zxid,
@@ -607,7 +607,7 @@ fn next_told<'a>(
     let changes = &oracle.changes()[from.min(oracle.changes().len())..];
     let upto = changes.iter().take_while(|change| change.zxid <= to);
     upto.enumerate().find_map(|(at, change)| {
-        let told = told(watched.kind, &watched.path, change)?;
-        hears(&watched.ids, change, told.0).then_some((from + at, told))
+        let reported = event_of(watched.kind, &watched.path, change)?;
+        may_receive(&watched.ids, change, reported.0).then_some((from + at, reported))
     })
 }

@@ -28,10 +28,10 @@ use crate::types::acl::{Acl, Id};
 use crate::types::error::{Error, Result};
 use crate::types::znode::{CreateMode, Created, OpResult, SessionId, Stat, Zxid};
 
-pub(crate) use watches::Watching;
+pub(crate) use watches::CheckedWatch;
 
 /// A reply that is checked when it arrives.
-pub(crate) type Answering<T> = Pin<Box<dyn Future<Output = T>>>;
+pub(crate) type CheckedReply<T> = Pin<Box<dyn Future<Output = T>>>;
 
 /// One client: a task of a process.
 #[derive(Clone, Debug)]
@@ -73,7 +73,7 @@ impl Client {
     pub(crate) fn open(
         &self,
         resume: Option<Ticket>,
-    ) -> Result<(Rc<Handle>, Answering<Result<()>>)> {
+    ) -> Result<(Rc<Handle>, CheckedReply<Result<()>>)> {
         let holder = entropy::simulated::peek();
         let known = resume.map(|ticket| (ticket.id, ticket.password));
         let usual = self.kernel.plan.session_timeout;
@@ -108,7 +108,7 @@ impl Client {
             let result = pending.await;
             kernel.count(name);
             kernel.trace.note([3, id.number(), u64::from(result.is_ok())]);
-            kernel.trace.say(format_args!("node {place}: {name} session {id}: {result:?}"));
+            kernel.trace.log(format_args!("node {place}: {name} session {id}: {result:?}"));
             result
         });
         Ok((handle, opened))
@@ -238,7 +238,7 @@ impl Handle {
         };
         self.kernel.trace.note([2, id.number() ^ what.len() as u64, kind]);
         let place = self.place;
-        self.kernel.trace.say(format_args!("node {place}: {what} {path} by {id}: {result:?}"));
+        self.kernel.trace.log(format_args!("node {place}: {what} {path} by {id}: {result:?}"));
     }
 
     /// Checks a write that has just been sent.
@@ -249,7 +249,7 @@ impl Handle {
         pending: Pending<T>,
         convert: impl FnOnce(Answer) -> Result<T> + 'static,
         changes: fn(&T) -> bool,
-    ) -> Answering<Result<T>> {
+    ) -> CheckedReply<Result<T>> {
         let asked = self.kernel.checks.borrow().order.floor();
         let waits = self.kernel.wait(what, self.place);
         let version = self.session.shared().status().version;
@@ -338,7 +338,7 @@ impl Handle {
         path: &str,
         data: &[u8],
         mode: CreateMode,
-    ) -> Answering<Result<Created>> {
+    ) -> CheckedReply<Result<Created>> {
         let (session, below) = self.at(path);
         let pending = session.nonblocking().create(below, data, mode);
         self.write("create", path, pending, expect::created, |_| true)
@@ -359,7 +359,7 @@ impl Handle {
         path: &str,
         mode: CreateMode,
         acl: &[Acl],
-    ) -> Answering<Result<Created>> {
+    ) -> CheckedReply<Result<Created>> {
         let (session, below) = self.at(path);
         let pending = session.nonblocking().create_with_acl(below, b"", mode, acl);
         self.write("create with acl", path, pending, expect::created, |_| true)
@@ -370,7 +370,7 @@ impl Handle {
         path: &str,
         data: &[u8],
         mode: CreateMode,
-    ) -> Answering<Result<Created>> {
+    ) -> CheckedReply<Result<Created>> {
         let (session, below) = self.at(path);
         let pending = session.nonblocking().create_or_set(below, data, mode);
         let at = path.to_owned();
@@ -389,7 +389,7 @@ impl Handle {
         path: &str,
         data: &[u8],
         from: SessionId,
-    ) -> Answering<Result<Created>> {
+    ) -> CheckedReply<Result<Created>> {
         let (session, below) = self.at(path);
         let pending = session.nonblocking().take_over(below, data, from);
         let at = path.to_owned();
@@ -401,7 +401,7 @@ impl Handle {
         path: &str,
         acl: &[Acl],
         version: Option<u64>,
-    ) -> Answering<Result<Stat>> {
+    ) -> CheckedReply<Result<Stat>> {
         let (session, below) = self.at(path);
         let session = session.nonblocking();
         let pending = match version {
@@ -416,7 +416,7 @@ impl Handle {
         path: &str,
         data: &[u8],
         version: Option<u64>,
-    ) -> Answering<Result<Stat>> {
+    ) -> CheckedReply<Result<Stat>> {
         let (session, below) = self.at(path);
         let session = session.nonblocking();
         let pending = match version {
@@ -427,7 +427,7 @@ impl Handle {
         self.write(what, path, pending, expect::set, |_| true)
     }
 
-    pub(crate) fn invented(self: &Rc<Self>, path: &str, data: &[u8]) -> Answering<Result<Stat>> {
+    pub(crate) fn invented(self: &Rc<Self>, path: &str, data: &[u8]) -> CheckedReply<Result<Stat>> {
         let (session, below) = self.at(path);
         let pending = session.nonblocking().invented(below, data);
         self.write("invented", path, pending, expect::set, |_| true)
@@ -437,7 +437,7 @@ impl Handle {
         self: &Rc<Self>,
         path: &str,
         version: Option<u64>,
-    ) -> Answering<Result<()>> {
+    ) -> CheckedReply<Result<()>> {
         let (session, below) = self.at(path);
         let session = session.nonblocking();
         let pending = match version {
@@ -448,7 +448,7 @@ impl Handle {
         self.write(what, path, pending, expect::done, |()| true)
     }
 
-    pub(crate) fn delete_recursive(self: &Rc<Self>, path: &str) -> Answering<Result<()>> {
+    pub(crate) fn delete_recursive(self: &Rc<Self>, path: &str) -> CheckedReply<Result<()>> {
         let (session, below) = self.at(path);
         let pending = session.nonblocking().delete_recursive(below);
         self.write("delete all", path, pending, expect::done, |()| true)
@@ -457,7 +457,7 @@ impl Handle {
     pub(crate) fn multi(
         self: &Rc<Self>,
         build: impl FnOnce(Multi<'_>) -> Multi<'_>,
-    ) -> Answering<Result<Vec<OpResult>>> {
+    ) -> CheckedReply<Result<Vec<OpResult>>> {
         let pending = build(self.session.multi()).submit();
         let changes = |results: &Vec<OpResult>| {
             results.iter().any(|result| !matches!(result, OpResult::Checked))
@@ -466,7 +466,7 @@ impl Handle {
     }
 
     /// Closes the session. No result of that is an error.
-    pub(crate) fn close(self: &Rc<Self>) -> Answering<()> {
+    pub(crate) fn close(self: &Rc<Self>) -> CheckedReply<()> {
         self.closing.set(true);
         let waits = self.kernel.wait("close", self.place);
         let pending = self.session.nonblocking().close();
@@ -481,7 +481,7 @@ impl Handle {
     }
 
     /// Detaches the session and leaves it open, as `Session::detach` does.
-    pub(crate) fn detach(self: &Rc<Self>) -> Answering<()> {
+    pub(crate) fn detach(self: &Rc<Self>) -> CheckedReply<()> {
         let waits = self.kernel.wait("detach", self.place);
         let pending = self.session.nonblocking().who_am_i();
         let handle = Rc::clone(self);
@@ -499,7 +499,7 @@ impl Handle {
     }
 
     /// I2: reads after the sync show every write that any client had a reply for before it.
-    pub(crate) fn sync(self: &Rc<Self>) -> Answering<Result<Zxid>> {
+    pub(crate) fn sync(self: &Rc<Self>) -> CheckedReply<Result<Zxid>> {
         let asked = self.kernel.checks.borrow().order.floor();
         let waits = self.kernel.wait("sync", self.place);
         let pending = self.session.nonblocking().sync();

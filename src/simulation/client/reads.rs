@@ -6,12 +6,12 @@ use std::fmt::Debug;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use super::{Answering, Handle};
+use super::{CheckedReply, Handle};
 use crate::api::multi_read::{ReadOp, ReadResult};
 use crate::api::snapshot::Snapshot;
 use crate::runtime::pending::Pending;
 use crate::simulation::checks::{Checks, Violation, order, require};
-use crate::simulation::oracle::Known;
+use crate::simulation::oracle::ZnodeState;
 use crate::types::acl::{Acl, Id, Permissions};
 use crate::types::error::{Error, Result};
 use crate::types::path;
@@ -25,10 +25,10 @@ impl Handle {
         path: &str,
         pending: Pending<T>,
         fits: Fits<T>,
-    ) -> Answering<Result<T>> {
+    ) -> CheckedReply<Result<T>> {
         let (at, ids) = (path.to_owned(), self.ids.borrow().clone());
         self.read_state(what, path, pending, move |checks, range, result| {
-            let fits = |known: Option<&Known>| permitted(result, known, &ids, fits);
+            let fits = |known: Option<&ZnodeState>| permitted(result, known, &ids, fits);
             order::read(&checks.oracle, &at, range, fits, || format!("{what} {at} gave {result:?}"))
         })
     }
@@ -41,7 +41,7 @@ impl Handle {
         path: &str,
         pending: Pending<T>,
         find: impl FnOnce(&Checks, (Zxid, Zxid), &Result<T>) -> Result<Zxid, Violation> + 'static,
-    ) -> Answering<Result<T>> {
+    ) -> CheckedReply<Result<T>> {
         let from = self.shown();
         let waits = self.kernel.wait(what, self.place);
         let number = self.ask(false);
@@ -87,37 +87,37 @@ impl Handle {
     }
 
     /// A read that is queued behind the session's earlier requests.
-    pub(crate) fn get(self: &Rc<Self>, path: &str) -> Answering<Result<(Arc<[u8]>, Stat)>> {
+    pub(crate) fn get(self: &Rc<Self>, path: &str) -> CheckedReply<Result<(Arc<[u8]>, Stat)>> {
         let (session, below) = self.at(path);
         self.read("get", path, session.nonblocking().get(below), data_fits)
     }
 
     /// Like [`Handle::get`].
-    pub(crate) fn exists(self: &Rc<Self>, path: &str) -> Answering<Result<Option<Stat>>> {
+    pub(crate) fn exists(self: &Rc<Self>, path: &str) -> CheckedReply<Result<Option<Stat>>> {
         let (session, below) = self.at(path);
         self.read("exists", path, session.nonblocking().exists(below), exists_fits)
     }
 
     /// Like [`Handle::get`].
-    pub(crate) fn children(self: &Rc<Self>, path: &str) -> Answering<Result<Vec<String>>> {
+    pub(crate) fn children(self: &Rc<Self>, path: &str) -> CheckedReply<Result<Vec<String>>> {
         let (session, below) = self.at(path);
         self.read("children", path, session.nonblocking().children(below), children_fits)
     }
 
     /// Like [`Handle::get`], for the access list as the session may see it.
-    pub(crate) fn acl(self: &Rc<Self>, path: &str) -> Answering<Result<(Vec<Acl>, Stat)>> {
+    pub(crate) fn acl(self: &Rc<Self>, path: &str) -> CheckedReply<Result<(Vec<Acl>, Stat)>> {
         let (session, below) = self.at(path);
         let pending = session.nonblocking().acl(below);
         let (at, ids) = (path.to_owned(), self.ids.borrow().clone());
         self.read_state("get acl", path, pending, move |checks, range, result| {
-            let fits = |known: Option<&Known>| acl_fits(result, known, &ids);
+            let fits = |known: Option<&ZnodeState>| acl_fits(result, known, &ids);
             let what = || format!("the acl of {at} was {result:?}");
             order::read(&checks.oracle, &at, range, fits, what)
         })
     }
 
     /// Like [`Handle::get`], for the session's ephemerals.
-    pub(crate) fn ephemerals(self: &Rc<Self>) -> Answering<Result<Vec<String>>> {
+    pub(crate) fn ephemerals(self: &Rc<Self>) -> CheckedReply<Result<Vec<String>>> {
         let id = self.session.id();
         let pending = self.session.nonblocking().ephemerals();
         self.read_state("ephemerals", "", pending, move |checks, range, result| {
@@ -126,7 +126,7 @@ impl Handle {
     }
 
     /// Like [`Handle::get`], for a snapshot. [`Handle::check_snapshot`] checks its contents.
-    pub(crate) fn snapshot(self: &Rc<Self>) -> Answering<Result<Snapshot>> {
+    pub(crate) fn snapshot(self: &Rc<Self>) -> CheckedReply<Result<Snapshot>> {
         let pending = self.session.nonblocking().snapshot();
         self.read_state("snapshot", "", pending, snapshot_between)
     }
@@ -163,9 +163,9 @@ impl Handle {
         }
     }
 
-    /// [`Handle::look`] without a replica: a snapshot of the subtree, and reads that a member
+    /// [`Handle::read_now`] without a replica: a snapshot of the subtree, and reads that a member
     /// answers one after the other.
-    pub(crate) async fn look_from_afar(self: &Rc<Self>, path: &str) {
+    pub(crate) async fn read_remotely(self: &Rc<Self>, path: &str) {
         let (session, below) = self.at(path);
         let root = self.root_of(path).is_some();
         let pending = session.nonblocking().snapshot_of(below);
@@ -179,7 +179,7 @@ impl Handle {
     }
 
     /// The reads that do not wait of one path. All of them show one state.
-    pub(crate) fn look(&self, path: &str) {
+    pub(crate) fn read_now(&self, path: &str) {
         let shown = self.shown();
         // The replica of a session that reconnects may be behind. Only a sync helps against that.
         let get = self.session.get(path);
@@ -200,7 +200,7 @@ impl Handle {
     }
 
     /// Several reads of one state. Each must show what it would show alone.
-    pub(crate) fn look_together(&self, paths: &[String; 2]) {
+    pub(crate) fn multi_read_now(&self, paths: &[String; 2]) {
         let shown = self.shown();
         let ops = paths.iter().flat_map(|path| {
             [ReadOp::Get(path), ReadOp::Exists(path), ReadOp::Children(path)]
@@ -344,14 +344,14 @@ fn snapshot_between(
 }
 
 /// Whether a result matches the state of the znode.
-type Fits<T> = fn(&Result<T>, Option<&Known>) -> bool;
+type Fits<T> = fn(&Result<T>, Option<&ZnodeState>) -> bool;
 
 /// The same, if the session has the permission to read. Otherwise the result must be `NoAuth`.
 fn permitted<T>(
     result: &Result<T>,
-    known: Option<&Known>,
+    known: Option<&ZnodeState>,
     ids: &[Id],
-    fits: impl Fn(&Result<T>, Option<&Known>) -> bool,
+    fits: impl Fn(&Result<T>, Option<&ZnodeState>) -> bool,
 ) -> bool {
     if known.is_some_and(|known| !known.permits(ids, Permissions::READ)) {
         return matches!(result, Err(Error::NoAuth { permission: Permissions::READ, .. }));
@@ -359,7 +359,7 @@ fn permitted<T>(
     fits(result, known)
 }
 
-fn data_fits(result: &Result<(Arc<[u8]>, Stat)>, known: Option<&Known>) -> bool {
+fn data_fits(result: &Result<(Arc<[u8]>, Stat)>, known: Option<&ZnodeState>) -> bool {
     match (result, known) {
         (Ok((data, stat)), Some(known)) => *data == known.data && *stat == known.stat,
         (Err(Error::NoNode { .. }), None) => true,
@@ -367,7 +367,7 @@ fn data_fits(result: &Result<(Arc<[u8]>, Stat)>, known: Option<&Known>) -> bool 
     }
 }
 
-fn acl_fits(result: &Result<(Vec<Acl>, Stat)>, known: Option<&Known>, ids: &[Id]) -> bool {
+fn acl_fits(result: &Result<(Vec<Acl>, Stat)>, known: Option<&ZnodeState>, ids: &[Id]) -> bool {
     let either = Permissions::READ | Permissions::ADMIN;
     match (result, known) {
         (Ok((acl, stat)), Some(known)) => {
@@ -392,11 +392,11 @@ fn acl_fits(result: &Result<(Vec<Acl>, Stat)>, known: Option<&Known>, ids: &[Id]
     }
 }
 
-fn exists_fits(result: &Result<Option<Stat>>, known: Option<&Known>) -> bool {
+fn exists_fits(result: &Result<Option<Stat>>, known: Option<&ZnodeState>) -> bool {
     matches!(result, Ok(stat) if *stat == known.map(|known| known.stat))
 }
 
-fn children_fits(result: &Result<Vec<String>>, known: Option<&Known>) -> bool {
+fn children_fits(result: &Result<Vec<String>>, known: Option<&ZnodeState>) -> bool {
     match (result, known) {
         (Ok(children), Some(known)) => *children == known.children,
         (Err(Error::NoNode { .. }), None) => true,
@@ -404,7 +404,10 @@ fn children_fits(result: &Result<Vec<String>>, known: Option<&Known>) -> bool {
     }
 }
 
-fn children_with_stat_fit(result: &Result<(Vec<String>, Stat)>, known: Option<&Known>) -> bool {
+fn children_with_stat_fit(
+    result: &Result<(Vec<String>, Stat)>,
+    known: Option<&ZnodeState>,
+) -> bool {
     match (result, known) {
         (Ok((children, stat)), Some(known)) => *children == known.children && *stat == known.stat,
         (Err(Error::NoNode { .. }), None) => true,

@@ -4,20 +4,20 @@ use std::fmt::Debug;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use super::{Answering, Handle};
+use super::{CheckedReply, Handle};
 use crate::api::watch::Watch;
 use crate::runtime::pending::Pending;
 use crate::simulation::checks::watches::{Kind, Watched};
 use crate::simulation::checks::{Checks, require};
 use crate::simulation::kernel::Kernel;
-use crate::simulation::oracle::Known;
+use crate::simulation::oracle::ZnodeState;
 use crate::types::acl::Permissions;
 use crate::types::error::{Error, Result};
 use crate::types::watch::{WatchMode, WatcherType};
 use crate::types::znode::{Stat, Zxid};
 
 impl Handle {
-    /// Sets a watch and checks it until [`Watching`] is dropped.
+    /// Sets a watch and checks it until [`CheckedWatch`] is dropped.
     async fn watching<T: Debug>(
         self: &Rc<Self>,
         what: &'static str,
@@ -25,7 +25,7 @@ impl Handle {
         pending: Pending<T>,
         begins: Begins,
         split: impl FnOnce(T) -> (Option<Seen>, Watch),
-    ) -> Result<Watching> {
+    ) -> Result<CheckedWatch> {
         let waits = self.kernel.wait(what, self.place);
         let number = self.ask(false);
         let result = pending.await;
@@ -44,8 +44,8 @@ impl Handle {
             handle: Rc::downgrade(self),
         };
         let ids = self.ids.borrow().clone();
-        let readable = |known: &Known| known.permits(&ids, Permissions::READ);
-        let fits = |known: Option<&Known>| {
+        let readable = |known: &ZnodeState| known.permits(&ids, Permissions::READ);
+        let fits = |known: Option<&ZnodeState>| {
             let fits = |seen: &Seen| known.is_none_or(readable) && seen.fits(known);
             seen.as_ref().is_none_or(fits)
         };
@@ -67,31 +67,35 @@ impl Handle {
                 None
             }
         };
-        Ok(Watching { kernel: Rc::clone(&self.kernel), id, _watch: watch })
+        Ok(CheckedWatch { kernel: Rc::clone(&self.kernel), id, _watch: watch })
     }
 
-    pub(crate) async fn get_and_watch(self: &Rc<Self>, path: &str) -> Result<Watching> {
+    pub(crate) async fn get_and_watch(self: &Rc<Self>, path: &str) -> Result<CheckedWatch> {
         let (session, below) = self.at(path);
         let (from, pending) = (self.now(), session.nonblocking().get_and_watch(below));
         let split = |(data, stat, watch)| (Some(Seen::Data(data, stat)), watch);
         self.watching("get and watch", (path, Kind::Data), pending, from, split).await
     }
 
-    pub(crate) async fn exists_and_watch(self: &Rc<Self>, path: &str) -> Result<Watching> {
+    pub(crate) async fn exists_and_watch(self: &Rc<Self>, path: &str) -> Result<CheckedWatch> {
         let (session, below) = self.at(path);
         let (from, pending) = (self.now(), session.nonblocking().exists_and_watch(below));
         let split = |(stat, watch)| (Some(Seen::Exists(stat)), watch);
         self.watching("exists and watch", (path, Kind::Data), pending, from, split).await
     }
 
-    pub(crate) async fn children_and_watch(self: &Rc<Self>, path: &str) -> Result<Watching> {
+    pub(crate) async fn children_and_watch(self: &Rc<Self>, path: &str) -> Result<CheckedWatch> {
         let (session, below) = self.at(path);
         let (from, pending) = (self.now(), session.nonblocking().children_and_watch(below));
         let split = |(children, watch)| (Some(Seen::Children(children)), watch);
         self.watching("children and watch", (path, Kind::Children), pending, from, split).await
     }
 
-    pub(crate) async fn watch(self: &Rc<Self>, path: &str, mode: WatchMode) -> Result<Watching> {
+    pub(crate) async fn watch(
+        self: &Rc<Self>,
+        path: &str,
+        mode: WatchMode,
+    ) -> Result<CheckedWatch> {
         let (session, below) = self.at(path);
         let (from, pending) = (self.now(), session.nonblocking().watch(below, mode));
         self.watching("watch", (path, kind(mode)), pending, from, |watch| (None, watch)).await
@@ -101,7 +105,7 @@ impl Handle {
         self: &Rc<Self>,
         path: &str,
         mode: WatchMode,
-    ) -> Result<Watching> {
+    ) -> Result<CheckedWatch> {
         let (session, below) = self.at(path);
         let (from, pending) = (self.now(), session.nonblocking().watch_with_data(below, mode));
         let what = "watch with data";
@@ -119,7 +123,7 @@ impl Handle {
         path: &str,
         mode: WatchMode,
         zxid: Zxid,
-    ) -> Result<Watching> {
+    ) -> Result<CheckedWatch> {
         let written = self.kernel.checks.borrow().oracle.zxid();
         let (session, below) = self.at(path);
         let pending = session.nonblocking().watch_from(below, mode, zxid);
@@ -163,7 +167,7 @@ impl Handle {
         self: &Rc<Self>,
         path: &str,
         which: WatcherType,
-    ) -> Answering<Result<()>> {
+    ) -> CheckedReply<Result<()>> {
         self.kernel.checks.borrow_mut().watches.removing(self, path, which);
         let waits = self.kernel.wait("remove watches", self.place);
         let pending = self.session.nonblocking().remove_watches(path, which);
@@ -179,7 +183,7 @@ impl Handle {
                 let (shown, some) = (handle.shown(), result.is_ok());
                 watches.removed(oracle, &handle, (&path, which), some, shown)
             } else {
-                watches.stay(&handle);
+                watches.none_removed(&handle);
                 Ok(())
             };
             drop(checks);
@@ -212,7 +216,7 @@ enum Seen {
 }
 
 impl Seen {
-    fn fits(&self, known: Option<&Known>) -> bool {
+    fn fits(&self, known: Option<&ZnodeState>) -> bool {
         match (self, known) {
             (Seen::Exists(stat), known) => *stat == known.map(|known| known.stat),
             (_, None) => false,
@@ -224,20 +228,20 @@ impl Seen {
 
 /// A watch that is being checked.
 #[derive(Debug)]
-pub(crate) struct Watching {
+pub(crate) struct CheckedWatch {
     kernel: Rc<Kernel>,
     id: Option<u64>,
     _watch: Watch,
 }
 
-impl Watching {
+impl CheckedWatch {
     /// Whether it is a one-shot watch that has fired.
     pub(crate) fn has_fired(&self) -> bool {
         self.id.is_none_or(|id| self.kernel.checks.borrow().watches.has_fired(id))
     }
 }
 
-impl Drop for Watching {
+impl Drop for CheckedWatch {
     fn drop(&mut self) {
         if let Some(id) = self.id
             // The checks may drop it last. The process is gone by then.

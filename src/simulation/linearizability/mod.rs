@@ -123,20 +123,20 @@ impl fmt::Display for Verdict {
 
 /// The position of an operation in its history.
 #[derive(Clone, Debug)]
-pub struct Place(String, usize);
+pub struct OperationId(String, usize);
 
 impl History {
     /// Records a call.
-    pub fn call(&mut self, path: &str, call: Call, now: u64) -> Place {
+    pub fn call(&mut self, path: &str, call: Call, now: u64) -> OperationId {
         let operations = self.znodes.entry(path.to_owned()).or_default();
         operations.push(Operation { call, called: now, returned: None });
-        Place(path.to_owned(), operations.len() - 1)
+        OperationId(path.to_owned(), operations.len() - 1)
     }
 
     /// Records a reply.
-    pub fn answered(&mut self, place: &Place, known: Known, now: u64) {
-        let operations = self.znodes.get_mut(&place.0);
-        let Some(operation) = operations.and_then(|all| all.get_mut(place.1)) else { return };
+    pub fn answered(&mut self, id: &OperationId, known: Known, now: u64) {
+        let operations = self.znodes.get_mut(&id.0);
+        let Some(operation) = operations.and_then(|all| all.get_mut(id.1)) else { return };
         match known {
             Known::Returned(what) => operation.returned = Some((what, now)),
             // It must have no effect. A read without a result has none and constrains nothing.

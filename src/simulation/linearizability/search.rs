@@ -24,7 +24,7 @@ pub(super) struct Search<'a> {
     unknown: Vec<&'a Operation>,
     /// For each unknown operation, its equivalence class. Of the operations of a class, the
     /// earliest call can take the place of any other.
-    alike: Vec<Call>,
+    class: Vec<Call>,
     values: Values,
     done: Vec<bool>,
     /// All known operations before this one are linearized.
@@ -34,21 +34,21 @@ pub(super) struct Search<'a> {
     state: State,
     /// The configurations that lead nowhere, each with its set of linearized unknown operations as
     /// bits. A superset leads nowhere either, because no unknown operation has to happen.
-    tried: BTreeMap<(u128, State), Vec<Vec<u64>>>,
+    visited: BTreeMap<(u128, State), Vec<Vec<u64>>>,
     unknown_done: Vec<u64>,
-    taken: Vec<Taken>,
+    linearized: Vec<Linearized>,
 }
 
 /// A linearized operation.
 #[derive(Debug)]
-struct Taken {
+struct Linearized {
     number: usize,
     /// The state before it.
     state: State,
     first: usize,
     /// The other operations that could have come here. The last one is tried first. Empty if the
     /// operation changed nothing: to linearize it later would gain nothing.
-    others: Vec<usize>,
+    alternatives: Vec<usize>,
 }
 
 impl<'a> Search<'a> {
@@ -61,26 +61,26 @@ impl<'a> Search<'a> {
         let mut unknown: Vec<&Operation> = operations.iter().filter(changes).collect();
         unknown.sort_by_key(|operation| operation.called);
         let values = Values::of(operations);
-        let alike = unknown.iter().map(|operation| match operation.call {
+        let class = unknown.iter().map(|operation| match operation.call {
             Call::Create(data) if !values.is_read(data) => Call::Create(NEVER_READ),
             Call::Set(data, version) if !values.is_read(data) => Call::Set(NEVER_READ, version),
             call => call,
         });
-        let alike = alike.collect();
+        let class = class.collect();
         let done = vec![false; known.len() + unknown.len()];
         let unknown_done = vec![0; unknown.len().div_ceil(64)];
         Search {
             known,
             unknown,
-            alike,
+            class,
             values,
             done,
             first: 0,
             digest: 0,
             state: None,
-            tried: BTreeMap::new(),
+            visited: BTreeMap::new(),
             unknown_done,
-            taken: Vec::new(),
+            linearized: Vec::new(),
         }
     }
 
@@ -97,16 +97,16 @@ impl<'a> Search<'a> {
                 return Ok(true);
             }
             let next = self.candidates();
-            if next.is_empty() && self.taken.len() >= furthest.0 {
-                furthest = (self.taken.len(), self.describe());
+            if next.is_empty() && self.linearized.len() >= furthest.0 {
+                furthest = (self.linearized.len(), self.describe());
             }
             // An operation that changes nothing can be linearized at once.
-            let still = next
+            let unchanged = next
                 .iter()
                 .find(|number| step(self.state, self.operation(**number).call).0 == self.state);
-            let still = still.map(|number| vec![*number]);
-            let choice = still.unwrap_or(next);
-            if !self.choose(choice) && !self.try_another() {
+            let unchanged = unchanged.map(|number| vec![*number]);
+            let choice = unchanged.unwrap_or(next);
+            if !self.choose(choice) && !self.backtrack() {
                 let (ordered, what) = furthest;
                 return Err(format!("{ordered} operations in order, then {what}"));
             }
@@ -136,9 +136,9 @@ impl<'a> Search<'a> {
         known.sort_unstable();
         let first = known.first().map(|(_, number)| *number);
         let deletes = |number: usize| matches!(self.operation(number).call, Call::Delete(_));
-        let may_go = known.iter().any(|(_, number)| deletes(*number))
+        let may_be_deleted = known.iter().any(|(_, number)| deletes(*number))
             || unknown.iter().any(|number| deletes(*number));
-        if first.is_some_and(|first| !may_go && self.is_beyond(first)) {
+        if first.is_some_and(|first| !may_be_deleted && self.is_too_late(first)) {
             return Vec::new();
         }
         // Known operations are tried before unknown ones, the earliest return first. Of the unknown
@@ -146,11 +146,11 @@ impl<'a> Search<'a> {
         let mut next = Vec::new();
         let mut seen = BTreeSet::new();
         for number in unknown {
-            if seen.insert(self.alike[number - self.known.len()]) && self.fits(number) {
+            if seen.insert(self.class[number - self.known.len()]) && self.fits(number) {
                 next.push(number);
             }
         }
-        next.sort_by_key(|number| match self.alike[number - self.known.len()] {
+        next.sort_by_key(|number| match self.class[number - self.known.len()] {
             Call::Set(NEVER_READ, None) | Call::Create(NEVER_READ) | Call::Delete(None) => 0,
             Call::Set(NEVER_READ, Some(_)) | Call::Delete(Some(_)) => 1,
             _ => 2,
@@ -163,7 +163,7 @@ impl<'a> Search<'a> {
     /// Whether an operation can come next, by its own result and by the results of the reads.
     fn fits(&self, number: usize) -> bool {
         let (state, _) = step(self.state, self.operation(number).call);
-        let may = state == self.state || (self.may_go(self.state) && self.may_come(state));
+        let may = state == self.state || (self.may_end(self.state) && self.is_possible(state));
         may && self.gives(number)
     }
 
@@ -177,18 +177,18 @@ impl<'a> Search<'a> {
 
     /// Whether a state may end. Data of a single writer does not come back, so all its reads must
     /// have been linearized by then.
-    fn may_go(&self, state: State) -> bool {
+    fn may_end(&self, state: State) -> bool {
         let value = state.and_then(|(data, _)| self.values.get(data));
         value.is_none_or(|value| !value.is_read_of_one_writer())
     }
 
     /// Whether a state is possible: data of a single writer has one version.
-    fn may_come(&self, state: State) -> bool {
-        state.is_none_or(|(data, version)| self.values.may_be(data, version))
+    fn is_possible(&self, state: State) -> bool {
+        state.is_none_or(|(data, version)| self.values.may_have_version(data, version))
     }
 
     /// Whether it is too late for an operation, if the version can only grow.
-    fn is_beyond(&self, number: usize) -> bool {
+    fn is_too_late(&self, number: usize) -> bool {
         let needed = match self.operation(number).returned {
             Some((Return::Value(_, version), _)) => version,
             Some((Return::Version(version), _)) => version.saturating_sub(1),
@@ -200,27 +200,27 @@ impl<'a> Search<'a> {
 
     /// Linearizes the last candidate that leads to a new configuration. Returns false if there is
     /// none.
-    fn choose(&mut self, mut ways: Vec<usize>) -> bool {
-        while let Some(number) = ways.pop() {
-            self.take(number);
-            if !self.was_tried() {
-                if let Some(last) = self.taken.last_mut() {
-                    last.others = ways;
+    fn choose(&mut self, mut candidates: Vec<usize>) -> bool {
+        while let Some(number) = candidates.pop() {
+            self.linearize(number);
+            if !self.was_visited() {
+                if let Some(last) = self.linearized.last_mut() {
+                    last.alternatives = candidates;
                 }
                 return true;
             }
-            self.untake();
+            self.undo();
         }
         false
     }
 
     /// Goes back to the last choice with an alternative left and takes it. Returns false if there
     /// is none.
-    fn try_another(&mut self) -> bool {
+    fn backtrack(&mut self) -> bool {
         loop {
-            self.note_tried();
-            let Some(others) = self.untake() else { return false };
-            if self.choose(others) {
+            self.mark_visited();
+            let Some(alternatives) = self.undo() else { return false };
+            if self.choose(alternatives) {
                 return true;
             }
         }
@@ -228,31 +228,31 @@ impl<'a> Search<'a> {
 
     /// The configuration, without unknown operations. All data that no remaining read shows is
     /// equivalent.
-    fn place(&self) -> (u128, State) {
+    fn configuration(&self) -> (u128, State) {
         let state = self.state.map(|(data, version)| {
             (if self.values.is_read(data) { data } else { NEVER_READ }, version)
         });
         (self.digest, state)
     }
 
-    fn was_tried(&self) -> bool {
-        let within = |tried: &Vec<u64>| {
-            tried.iter().zip(&self.unknown_done).all(|(tried, done)| tried & !done == 0)
+    fn was_visited(&self) -> bool {
+        let within = |visited: &Vec<u64>| {
+            visited.iter().zip(&self.unknown_done).all(|(visited, done)| visited & !done == 0)
         };
-        self.tried.get(&self.place()).is_some_and(|all| all.iter().any(within))
+        self.visited.get(&self.configuration()).is_some_and(|all| all.iter().any(within))
     }
 
-    fn note_tried(&mut self) {
-        let place = self.place();
+    fn mark_visited(&mut self) {
+        let configuration = self.configuration();
         let done = &self.unknown_done;
-        let all = self.tried.entry(place).or_default();
-        all.retain(|tried| tried.iter().zip(done).any(|(tried, done)| done & !tried != 0));
+        let all = self.visited.entry(configuration).or_default();
+        all.retain(|visited| visited.iter().zip(done).any(|(visited, done)| done & !visited != 0));
         all.push(done.clone());
     }
 
-    fn take(&mut self, number: usize) {
+    fn linearize(&mut self, number: usize) {
         let (state, first) = (self.state, self.first);
-        self.taken.push(Taken { number, state, first, others: Vec::new() });
+        self.linearized.push(Linearized { number, state, first, alternatives: Vec::new() });
         self.state = step(self.state, self.operation(number).call).0;
         self.mark(number, true);
         while self.first < self.known.len() && self.done[self.first] {
@@ -261,17 +261,17 @@ impl<'a> Search<'a> {
     }
 
     /// Undoes the last operation and returns its alternatives.
-    fn untake(&mut self) -> Option<Vec<usize>> {
-        let taken = self.taken.pop()?;
-        self.mark(taken.number, false);
-        (self.state, self.first) = (taken.state, taken.first);
-        Some(taken.others)
+    fn undo(&mut self) -> Option<Vec<usize>> {
+        let linearized = self.linearized.pop()?;
+        self.mark(linearized.number, false);
+        (self.state, self.first) = (linearized.state, linearized.first);
+        Some(linearized.alternatives)
     }
 
     fn mark(&mut self, number: usize, done: bool) {
         self.done[number] = done;
-        if let Some(place) = number.checked_sub(self.known.len()) {
-            self.unknown_done[place / 64] ^= 1 << (place % 64);
+        if let Some(bit) = number.checked_sub(self.known.len()) {
+            self.unknown_done[bit / 64] ^= 1 << (bit % 64);
             return;
         }
         let digest = digest(number);

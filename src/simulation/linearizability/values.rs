@@ -79,7 +79,7 @@ impl Values {
     }
 
     /// Whether the data can have this version.
-    pub(super) fn may_be(&self, data: u64, version: u64) -> bool {
+    pub(super) fn may_have_version(&self, data: u64, version: u64) -> bool {
         self.get(data)
             .is_none_or(|value| !value.is_read_of_one_writer() || value.version == version)
     }

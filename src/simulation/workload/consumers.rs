@@ -13,7 +13,7 @@ use crossbeam_channel::Receiver;
 use crate::api::session::Session;
 use crate::api::watch::Watch;
 use crate::simulation::checks::Violation;
-use crate::simulation::checks::consumers::Look;
+use crate::simulation::checks::consumers::Observation;
 use crate::simulation::client::Client;
 use crate::types::error::{Error, Result};
 use crate::types::watch::{EventKind, WatchEvent, WatchMode};
@@ -21,35 +21,35 @@ use crate::types::watch::{EventKind, WatchEvent, WatchMode};
 const MODE: WatchMode = WatchMode::PersistentRecursive;
 
 /// Reads as soon as it is woken: on the node's own thread, in the middle of a step.
-struct Looking {
+struct WakeReader {
     session: Session,
     events: Receiver<WatchEvent>,
-    looks: Mutex<Vec<Look>>,
+    observations: Mutex<Vec<Observation>>,
 }
 
-impl Looking {
-    fn looks(&self) -> std::sync::MutexGuard<'_, Vec<Look>> {
-        self.looks.lock().unwrap_or_else(PoisonError::into_inner)
+impl WakeReader {
+    fn observations(&self) -> std::sync::MutexGuard<'_, Vec<Observation>> {
+        self.observations.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Wake for Looking {
+impl Wake for WakeReader {
     fn wake(self: Arc<Self>) {
         // An error means that the session is over.
-        if let Ok(look) = look(&self.session, &self.events) {
-            self.looks().push(look);
+        if let Ok(observation) = observe(&self.session, &self.events) {
+            self.observations().push(observation);
         }
     }
 }
 
 /// Reads the zxid first and the channel second, in the order that `docs/watches.md` requires.
-fn look(session: &Session, events: &Receiver<WatchEvent>) -> Result<Look> {
+fn observe(session: &Session, events: &Receiver<WatchEvent>) -> Result<Observation> {
     let upto = session.snapshot()?.zxid();
     let events: Vec<WatchEvent> = events.try_iter().collect();
     let has_gap = events.iter().any(|event| event.kind == EventKind::Gap);
     // The tree can be read even if the session ends meanwhile.
     let read = has_gap.then(|| session.shared().tree().zxid());
-    Ok(Look { upto, events, read })
+    Ok(Observation { upto, events, read })
 }
 
 pub(crate) async fn run(client: Client) {
@@ -75,29 +75,29 @@ async fn follow(client: &Client, session: &Session) -> Result<()> {
     let mut installed = installs();
     let from = kernel.checks.borrow_mut().consumers.resume(place);
     let watch = resume(client, session, from).await?;
-    let looking = Arc::new(Looking {
+    let wake_reader = Arc::new(WakeReader {
         session: session.clone(),
         events: watch.events().clone(),
-        looks: Mutex::default(),
+        observations: Mutex::default(),
     });
     while !kernel.is_stopping() && !session.state().is_final() {
         // The waker fires for as long as this future lives.
-        let listening = client.random.percent(50).then(|| listen(&bell, &looking));
+        let listening = client.random.percent(50).then(|| listen(&bell, &wake_reader));
         let thoughts = *client.random.pick(&[1, 1, 2, 5, 20]);
         for _ in 0..thoughts {
             client.think().await;
         }
         drop(listening);
-        let mut looks = std::mem::take(&mut *looking.looks());
-        looks.push(look(session, watch.events())?);
+        let mut observations = std::mem::take(&mut *wake_reader.observations());
+        observations.push(observe(session, watch.events())?);
         let jumped = std::mem::replace(&mut installed, installs()) != installs();
-        for look in looks {
+        for observation in observations {
             let mut checks = kernel.checks.borrow_mut();
             let checks = &mut *checks;
-            if look.read.is_some() {
+            if observation.read.is_some() {
                 kernel.count_event("consumers' gaps");
             }
-            let checked = checks.consumers.looked(&checks.oracle, (place, jumped), look);
+            let checked = checks.consumers.observed(&checks.oracle, (place, jumped), observation);
             kernel.check(checked);
         }
     }
@@ -122,10 +122,10 @@ async fn resume(client: &Client, session: &Session, from: Option<u64>) -> Result
     Ok(watch)
 }
 
-/// Arranges that the bell's next event wakes `looking`, until the returned future is dropped.
-fn listen<'a>(bell: &'a Watch, looking: &Arc<Looking>) -> impl Future + use<'a> {
+/// Arranges that the bell's next event wakes `wake_reader`, until the returned future is dropped.
+fn listen<'a>(bell: &'a Watch, wake_reader: &Arc<WakeReader>) -> impl Future + use<'a> {
     bell.events().try_iter().for_each(drop);
-    let waker = Waker::from(Arc::clone(looking));
+    let waker = Waker::from(Arc::clone(wake_reader));
     let mut next = Box::pin(bell.next());
     // The event itself does not matter, only that it wakes.
     let _ = next.as_mut().poll(&mut Context::from_waker(&waker));

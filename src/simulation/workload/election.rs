@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use crate::api::session::Session;
 use crate::recipes::{Group, LeaderLatch, LeaderSelector, PersistentEphemeral};
-use crate::simulation::checks::elections::Told;
+use crate::simulation::checks::elections::Notifications;
 use crate::simulation::checks::require;
 use crate::simulation::client::{Client, Handle};
 use crate::simulation::clock::SECOND;
@@ -26,9 +26,9 @@ pub(crate) async fn run(client: Client) {
         .in_sessions(async |handle| match client.random.below(7) {
             0 | 1 => campaign(&client, handle).await,
             2 => select(&client, handle).await,
-            3 => belong(&client, handle).await,
-            4 => look_at_group(&client, handle).await,
-            5 => stay(&client, handle).await,
+            3 => join_group(&client, handle).await,
+            4 => observe_group(&client, handle).await,
+            5 => keep_ephemeral(&client, handle).await,
             _ => observe(&client, handle).await,
         })
         .await;
@@ -51,7 +51,7 @@ async fn campaign(client: &Client, handle: &Handle) {
     let session = handle.session().id();
     let leading = leadership.is_leading();
     kernel.trace.note([11, session.number(), leadership.fencing_token()]);
-    kernel.trace.say(format_args!(
+    kernel.trace.log(format_args!(
         "node {}: session {session} leads, token {}: {leading}",
         client.place,
         leadership.fencing_token()
@@ -109,7 +109,7 @@ async fn leader(handle: &Handle) -> Option<Option<Zxid>> {
 async fn observe(client: &Client, handle: &Handle) {
     let kernel = &client.kernel;
     let Some(latch) = latch(client, handle) else { return };
-    let (mut changes, mut told) = (latch.observe(), Told::default());
+    let (mut changes, mut notifications) = (latch.observe(), Notifications::default());
     for _ in 0..client.random.within(2..12) {
         if kernel.is_stopping() {
             return;
@@ -121,7 +121,7 @@ async fn observe(client: &Client, handle: &Handle) {
                 let now = now.map(|leader| leader.fencing_token);
                 kernel.count("leader told");
                 kernel.trace.note([12, handle.session().id().number(), now.unwrap_or(0)]);
-                kernel.check(told.told(now));
+                kernel.check(notifications.record(now));
                 // Without a replica, the two reads show different moments.
                 let same = handle.session().has_replica();
                 let is = if same { leader(handle).await } else { Some(now) };
@@ -131,16 +131,18 @@ async fn observe(client: &Client, handle: &Handle) {
             }
             Ok(Err(_)) => return,
             Err(()) if calm && before.is_some() && before == leader(handle).await => {
-                kernel.check(require(told.last() == before, "elections: a change is told", || {
-                    format!("{:?} was told last, and {before:?} leads", told.last())
-                }));
+                kernel.check(require(
+                    notifications.last() == before,
+                    "elections: a change is told",
+                    || format!("{:?} was told last, and {before:?} leads", notifications.last()),
+                ));
             }
             Err(()) => {}
         }
     }
 }
 
-async fn belong(client: &Client, handle: &Handle) {
+async fn join_group(client: &Client, handle: &Handle) {
     let kernel = &client.kernel;
     let Ok(group) = Group::new(handle.session(), GROUP) else { return };
     // There are so few names that some clients must wait for each other.
@@ -187,7 +189,7 @@ async fn group_now(handle: &Handle) -> Option<Vec<(String, Zxid)>> {
     Some(children.into_iter().filter_map(updated).collect())
 }
 
-async fn look_at_group(client: &Client, handle: &Handle) {
+async fn observe_group(client: &Client, handle: &Handle) {
     let kernel = &client.kernel;
     let Ok(group) = Group::new(handle.session(), GROUP) else { return };
     let (mut changes, mut last) = (group.watch(), None);
@@ -200,17 +202,19 @@ async fn look_at_group(client: &Client, handle: &Handle) {
         match first(changes.next(), kernel.sleep(GRACE)).await {
             Ok(Ok(members)) => {
                 kernel.count("members told");
-                let told = Some(
+                let notified = Some(
                     members.iter().map(|member| (member.name.clone(), member.updated)).collect(),
                 );
-                kernel.check(require(told != last, "groups: told once", || format!("{told:?}")));
+                kernel.check(require(notified != last, "groups: told once", || {
+                    format!("{notified:?}")
+                }));
                 // Without a replica, the two reads show different moments.
                 let same = handle.session().has_replica();
-                let is = if same { group_now(handle).await } else { told.clone() };
-                kernel.check(require(is == told, "groups: the present members", || {
-                    format!("{told:?} are told while {is:?} are there")
+                let is = if same { group_now(handle).await } else { notified.clone() };
+                kernel.check(require(is == notified, "groups: the present members", || {
+                    format!("{notified:?} are told while {is:?} are there")
                 }));
-                last = told;
+                last = notified;
             }
             Ok(Err(_)) => return,
             Err(()) if calm && before.is_some() && before == group_now(handle).await => {
@@ -224,7 +228,7 @@ async fn look_at_group(client: &Client, handle: &Handle) {
 }
 
 /// A persistent ephemeral that somebody deletes now and then, until it is closed.
-async fn stay(client: &Client, handle: &Handle) {
+async fn keep_ephemeral(client: &Client, handle: &Handle) {
     let kernel = &client.kernel;
     let path = format!("/stays/{:x}", client.random.next());
     let (coordinator, timeout) = (client.coordinator.clone(), kernel.plan.session_timeout);

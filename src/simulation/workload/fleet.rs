@@ -5,7 +5,7 @@
 use std::rc::Rc;
 
 use crate::simulation::checks::require;
-use crate::simulation::client::{Client, Handle, Watching};
+use crate::simulation::client::{CheckedWatch, Client, Handle};
 use crate::simulation::clock::Nanos;
 use crate::simulation::executor::first;
 use crate::simulation::kernel::Phase;
@@ -37,9 +37,9 @@ async fn live(client: &Client, handle: &Rc<Handle>) -> Result<()> {
     let kernel = &client.kernel;
     let service = format!("/fleet/services/{}", client.place % SERVICES);
     for path in ["/fleet", "/fleet/services", &service, LEADER] {
-        let_be(handle.create(path, b"", CreateMode::Persistent).await)?;
+        allow_existing(handle.create(path, b"", CreateMode::Persistent).await)?;
     }
-    let mut watches: Vec<Watching> = vec![handle.watch(LEADER, WatchMode::Persistent).await?];
+    let mut watches: Vec<CheckedWatch> = vec![handle.watch(LEADER, WatchMode::Persistent).await?];
     if client.random.percent(30) {
         // Instances that join and leave its service.
         watches.push(handle.watch(&service, WatchMode::PersistentRecursive).await?);
@@ -91,7 +91,7 @@ async fn live(client: &Client, handle: &Rc<Handle>) -> Result<()> {
 }
 
 /// Treats an existing znode as success.
-fn let_be<T>(created: Result<T>) -> Result<()> {
+fn allow_existing<T>(created: Result<T>) -> Result<()> {
     match created {
         Ok(_) | Err(Error::NodeExists { .. }) => Ok(()),
         Err(error) => Err(error),
@@ -117,7 +117,7 @@ async fn hold(
     let (guard, session) = (Rc::new(guard), handle.session().id());
     let held = guard.is_held();
     kernel.trace.note([10, session.number(), guard.fencing_token()]);
-    kernel.trace.say(format_args!("instance {}: session {session} has {path}", client.place));
+    kernel.trace.log(format_args!("instance {}: session {session} has {path}", client.place));
     kernel.check(kernel.checks.borrow_mut().acquired(path, &guard, session, client.place));
     kernel.check(require(held || kernel.phase.get() != Phase::Calm, "I22 held", || {
         format!("nothing is wrong, and a guard of {path} is not held from the start")

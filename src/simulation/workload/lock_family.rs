@@ -57,14 +57,14 @@ pub(crate) async fn run_taken(client: Client) {
 async fn hold_until_taken(client: &Client, handle: &Rc<Handle>) -> Result<()> {
     let lock = ReadWriteLock::new(handle.session(), "/taken")?;
     if client.random.percent(50) {
-        let Some(guard) = patiently(client, "taken lock", lock.read_async()).await else {
+        let Some(guard) = with_patience(client, "taken lock", lock.read_async()).await else {
             return Ok(());
         };
         client.think().await;
         drop(guard);
         return Ok(());
     }
-    let Some(guard) = patiently(client, "taken lock", lock.write_async()).await else {
+    let Some(guard) = with_patience(client, "taken lock", lock.write_async()).await else {
         return Ok(());
     };
     client.think().await;
@@ -108,7 +108,7 @@ async fn take_over(client: &Client, handle: &Rc<Handle>) -> Result<()> {
 }
 
 /// Waits until it is acquired, in a third of the cases only for a while.
-async fn patiently<T>(
+async fn with_patience<T>(
     client: &Client,
     what: &'static str,
     acquiring: impl Future<Output = Result<T>>,
@@ -134,7 +134,7 @@ async fn hold<G: Holding + 'static>(
     guard: G,
 ) -> Option<G> {
     let (kernel, guard, session) = (&client.kernel, Rc::new(guard), handle.session().id());
-    kernel.trace.say(format_args!("node {}: session {session} has {name}", client.place));
+    kernel.trace.log(format_args!("node {}: session {session} has {name}", client.place));
     {
         let mut checks = kernel.checks.borrow_mut();
         checks.shares.acquired(name, &guard, share, session);
@@ -143,7 +143,7 @@ async fn hold<G: Holding + 'static>(
     for _ in 0..client.random.within(1..3) {
         client.think().await;
     }
-    kernel.trace.say(format_args!("node {}: {session} is done with {name}", client.place));
+    kernel.trace.log(format_args!("node {}: {session} is done with {name}", client.place));
     // The checks hold another reference only while they run.
     Rc::into_inner(guard)
 }
@@ -152,7 +152,7 @@ async fn readers_and_writers(client: &Client, handle: &Rc<Handle>) -> Result<()>
     let name = "/shared";
     let lock = ReadWriteLock::new(handle.session(), name)?;
     if client.random.percent(60) {
-        let Some(guard) = patiently(client, "read lock", lock.read_async()).await else {
+        let Some(guard) = with_patience(client, "read lock", lock.read_async()).await else {
             return Ok(());
         };
         let kernel = &client.kernel;
@@ -173,7 +173,7 @@ async fn readers_and_writers(client: &Client, handle: &Rc<Handle>) -> Result<()>
         hold(client, handle, name, (1, READERS_MAX), guard).await;
         return Ok(());
     }
-    let Some(guard) = patiently(client, "write lock", lock.write_async()).await else {
+    let Some(guard) = with_patience(client, "write lock", lock.write_async()).await else {
         return Ok(());
     };
     let guard = hold(client, handle, name, (READERS_MAX, READERS_MAX), guard).await;
@@ -196,8 +196,8 @@ async fn permits(client: &Client, handle: &Rc<Handle>) -> Result<()> {
     }
     let wanted = client.random.within(1..3) as u32;
     let acquiring = semaphore.acquire_many_async(wanted);
-    let Some(permits) = patiently(client, "permits", acquiring).await else { return Ok(()) };
-    let all = Shares::let_in(&kernel.checks.borrow().oracle, name, &permits);
+    let Some(permits) = with_patience(client, "permits", acquiring).await else { return Ok(()) };
+    let all = Shares::permits_in_turn(&kernel.checks.borrow().oracle, name, &permits);
     let all = all.map_err(|violation| kernel.fail(violation)).unwrap_or(u64::MAX);
     hold(client, handle, name, (u64::from(wanted), all), permits).await;
     Ok(())
@@ -207,7 +207,7 @@ async fn several(client: &Client, handle: &Rc<Handle>) -> Result<()> {
     let first = client.random.below(3);
     let paths = [first, (first + 1 + client.random.below(2)) % 3].map(|n| format!("/set/{n}"));
     let lock = MultiLock::new(handle.session(), &paths)?;
-    let Some(guard) = patiently(client, "several locks", lock.acquire_async()).await else {
+    let Some(guard) = with_patience(client, "several locks", lock.acquire_async()).await else {
         return Ok(());
     };
     let in_order = guard.guards().is_sorted_by_key(|guard| guard.path());
@@ -229,7 +229,9 @@ async fn reentrant(client: &Client, handle: &Rc<Handle>) -> Result<()> {
         let (one, other) = both(lock.acquire_async(), twin.acquire_async()).await;
         Ok(vec![one?, other?])
     };
-    let Some(guards) = patiently(client, "reentrant lock", acquiring).await else { return Ok(()) };
+    let Some(guards) = with_patience(client, "reentrant lock", acquiring).await else {
+        return Ok(());
+    };
     let tokens = [guards[0].fencing_token(), guards[1].fencing_token()];
     kernel.check(require(tokens[0] == tokens[1], "I22 clones share a holding", || {
         format!("clones hold {name} with the tokens {tokens:?}")
@@ -247,7 +249,7 @@ async fn reentrant(client: &Client, handle: &Rc<Handle>) -> Result<()> {
     if client.random.percent(50) {
         session.nonblocking().delete(guards[0].path()).await?;
         let acquiring = lock.acquire_async();
-        let Some(again) = patiently(client, "reentrant lock", acquiring).await else {
+        let Some(again) = with_patience(client, "reentrant lock", acquiring).await else {
             return Ok(());
         };
         kernel.check(require(
@@ -282,7 +284,7 @@ async fn fenced(client: &Client, handle: &Rc<Handle>) -> Result<()> {
         Ok(_) | Err(Error::NodeExists { .. }) => {}
         Err(error) => return Err(error),
     }
-    let Some(guard) = patiently(client, "fenced lock", lock.acquire_async()).await else {
+    let Some(guard) = with_patience(client, "fenced lock", lock.acquire_async()).await else {
         return Ok(());
     };
     client.think().await;
@@ -308,7 +310,7 @@ async fn fenced(client: &Client, handle: &Rc<Handle>) -> Result<()> {
 async fn delayed(client: &Client, handle: &Rc<Handle>) -> Result<()> {
     let (name, kernel) = ("/delayed", &client.kernel);
     let lock = handle.session().lock(name)?.with_lock_delay(LOCK_DELAY)?;
-    let Some(guard) = patiently(client, "delayed lock", lock.acquire_async()).await else {
+    let Some(guard) = with_patience(client, "delayed lock", lock.acquire_async()).await else {
         return Ok(());
     };
     let token = guard.fencing_token();

@@ -33,7 +33,7 @@ pub(crate) async fn run(client: Client) {
             let session = handle.session().id();
             let held = guard.is_held();
             kernel.trace.note([10, session.number(), guard.fencing_token()]);
-            kernel.trace.say(format_args!(
+            kernel.trace.log(format_args!(
                 "node {}: session {session} has {path}, token {}, held: {held}",
                 client.place,
                 guard.fencing_token()
@@ -51,7 +51,7 @@ pub(crate) async fn run(client: Client) {
                 }));
                 lost |= !held;
             }
-            kernel.trace.say(format_args!("node {}: lets go of {path}", client.place));
+            kernel.trace.log(format_args!("node {}: lets go of {path}", client.place));
         })
         .await;
 }

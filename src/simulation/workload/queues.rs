@@ -19,7 +19,7 @@ use crate::types::error::{Error, Result};
 /// to the time that messages and disks take.
 const PROMPT: Nanos = SECOND / 2;
 /// How often a waiting consumer checks for that.
-const LOOK: Nanos = SECOND / 4;
+const CHECK_INTERVAL: Nanos = SECOND / 4;
 
 pub(crate) async fn run(client: Client) {
     let kernel = &client.kernel;
@@ -29,8 +29,8 @@ pub(crate) async fn run(client: Client) {
                 0..3 => put(&client, handle).await,
                 3..6 => take(&client, handle).await,
                 6 => pop(&client, handle).await,
-                7..9 => meet(&client, handle).await,
-                _ => pass(&client, handle).await,
+                7..9 => use_double_barrier(&client, handle).await,
+                _ => use_barrier(&client, handle).await,
             };
             kernel.check(is_expected(&done));
         })
@@ -89,7 +89,7 @@ async fn take(client: &Client, handle: &Rc<Handle>) -> Result<()> {
     let waits = kernel.wait("take", client.place);
     let mut taking = pin!(queue.take_async());
     let item = loop {
-        match first(taking.as_mut(), kernel.sleep(LOOK.min(patience))).await {
+        match first(taking.as_mut(), kernel.sleep(CHECK_INTERVAL.min(patience))).await {
             Ok(item) => break Rc::new(item?),
             Err(()) if kernel.now() >= began + patience => return Ok(()),
             Err(()) => {
@@ -106,7 +106,7 @@ async fn take(client: &Client, handle: &Rc<Handle>) -> Result<()> {
     drop(waits);
     kernel.count("take");
     let session = handle.session().id();
-    kernel.trace.say(format_args!(
+    kernel.trace.log(format_args!(
         "node {}: session {session} has {}, token {}",
         client.place,
         item.path(),
@@ -144,7 +144,7 @@ async fn pop(client: &Client, handle: &Rc<Handle>) -> Result<()> {
 }
 
 /// Enters a double barrier and leaves it.
-async fn meet(client: &Client, handle: &Rc<Handle>) -> Result<()> {
+async fn use_double_barrier(client: &Client, handle: &Rc<Handle>) -> Result<()> {
     let kernel = &client.kernel;
     let barrier = DoubleBarrier::new(handle.session(), DOUBLE, PARTICIPANTS)?;
     let waits = kernel.wait("enter", client.place);
@@ -171,7 +171,7 @@ async fn meet(client: &Client, handle: &Rc<Handle>) -> Result<()> {
 }
 
 /// Sets a barrier, removes it, or waits for it.
-async fn pass(client: &Client, handle: &Rc<Handle>) -> Result<()> {
+async fn use_barrier(client: &Client, handle: &Rc<Handle>) -> Result<()> {
     let kernel = &client.kernel;
     let barrier = Barrier::new(handle.session(), BARRIER)?;
     match client.random.below(6) {

@@ -16,7 +16,7 @@ pub(crate) async fn run(client: Client) {
         // Usually a new session, sometimes the last one, which may be over by now.
         let resume = ticket.take().filter(|_| client.random.percent(50));
         let mut here = client.clone();
-        if let Some(other) = somewhere(&client) {
+        if let Some(other) = on_another_node(&client) {
             here = other;
         }
         let Ok((handle, opened)) = here.open(resume) else { continue };
@@ -25,7 +25,7 @@ pub(crate) async fn run(client: Client) {
         }
         authenticate(&here, &handle).await;
         for _ in 0..client.random.within(1..6) {
-            leave_something(&client, &handle).await;
+            create_ephemeral(&client, &handle).await;
             client.think().await;
         }
         ticket = Some(handle.ticket());
@@ -43,7 +43,7 @@ pub(crate) async fn run(client: Client) {
                 let Ok((again, opened)) = client.open(ticket) else { continue };
                 if opened.await.is_ok() {
                     authenticate(&client, &again).await;
-                    leave_something(&client, &again).await;
+                    create_ephemeral(&client, &again).await;
                     ticket = Some(again.ticket());
                 }
                 drop(handle);
@@ -55,7 +55,7 @@ pub(crate) async fn run(client: Client) {
 
 /// This client on another node, as if an application moved its session there. Such a handle ends
 /// when this task's process does, as if it had been dropped.
-fn somewhere(client: &Client) -> Option<Client> {
+fn on_another_node(client: &Client) -> Option<Client> {
     if client.random.percent(70) {
         return None;
     }
@@ -76,7 +76,7 @@ async fn steal(client: &Client, handle: &Rc<Handle>) {
     }));
 }
 
-async fn leave_something(client: &Client, handle: &Rc<Handle>) {
+async fn create_ephemeral(client: &Client, handle: &Rc<Handle>) {
     let path = format!("/left-{:x}-", handle.session().id().number() >> 48);
     let created = handle.create(&path, b"", CreateMode::EphemeralSequential).await;
     if client.random.percent(30)

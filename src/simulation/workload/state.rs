@@ -207,7 +207,7 @@ impl State {
     }
 
     /// Waits for a reply, in a third of the cases only for a while.
-    async fn patiently<T>(
+    async fn with_patience<T>(
         &self,
         what: &'static str,
         asked: impl Future<Output = Result<T>>,
@@ -231,7 +231,7 @@ impl State {
 
     async fn count(&self) -> Result<()> {
         let number = 1 + self.client.random.below(9) as i64;
-        let Some(added) = self.patiently("count", self.counter.add_async(number)).await? else {
+        let Some(added) = self.with_patience("count", self.counter.add_async(number)).await? else {
             return Ok(());
         };
         let checked = self.client.kernel.checks.borrow_mut().state.counted(added, number);
@@ -241,7 +241,7 @@ impl State {
 
     async fn take_ids(&self) -> Result<()> {
         for _ in 0..4 {
-            let Some(id) = self.patiently("take an id", self.ids.next_id_async()).await? else {
+            let Some(id) = self.with_patience("take an id", self.ids.next_id_async()).await? else {
                 return Ok(());
             };
             let checked = self.client.kernel.checks.borrow_mut().state.id_given(id);
@@ -267,18 +267,18 @@ impl State {
             }
             numbers
         });
-        self.patiently("configure", updated).await?;
+        self.with_patience("configure", updated).await?;
         Ok(())
     }
 
     async fn list(&self) -> Result<()> {
         if self.client.random.percent(60) {
-            self.patiently("push", self.list.push_async(b"")).await?;
+            self.with_patience("push", self.list.push_async(b"")).await?;
         }
         let items = self.list.items_in(&self.handle.view(self.list.path()).await?)?;
         self.client.kernel.check(state::State::ordered(&items));
         if items.len() > 3 {
-            self.patiently("remove", self.list.remove_async(&items[0])).await?;
+            self.with_patience("remove", self.list.remove_async(&items[0])).await?;
         }
         Ok(())
     }
@@ -289,7 +289,7 @@ impl State {
         }
         let id = self.session().id().number();
         let instance = Instance::new(format!("{id:016x}"), "address", 1);
-        match self.patiently("register", self.registry.register_async("s", &instance)).await {
+        match self.with_patience("register", self.registry.register_async("s", &instance)).await {
             Ok(made) => {
                 if made.is_some() {
                     let session = self.session().id();
@@ -315,17 +315,17 @@ impl State {
         if !self.session().has_replica() {
             let shown = self.handle.children_seen(SERVICE).await.unwrap_or_default();
             let is_shown = |id: &&SessionId| shown.contains(&format!("{:016x}", id.number()));
-            let ghost = ended.iter().find(is_shown);
-            self.client.kernel.check(require(ghost.is_none(), "I18 instances", || {
-                format!("{ghost:?} is shown to a client, and had ended")
+            let stale = ended.iter().find(is_shown);
+            self.client.kernel.check(require(stale.is_none(), "I18 instances", || {
+                format!("{stale:?} is shown to a client, and had ended")
             }));
             return Ok(());
         }
         let instances = self.discovery.instances("s")?;
         let shown = |id: u64| instances.iter().find(|shown| shown.id == format!("{id:016x}"));
-        let ghost = ended.iter().find_map(|id| shown(id.number()));
-        self.client.kernel.check(require(ghost.is_none(), "I18 instances", || {
-            format!("{ghost:?} is shown, and its session had ended")
+        let stale = ended.iter().find_map(|id| shown(id.number()));
+        self.client.kernel.check(require(stale.is_none(), "I18 instances", || {
+            format!("{stale:?} is shown, and its session had ended")
         }));
         Ok(())
     }
@@ -337,17 +337,17 @@ impl State {
         let site = *self.client.random.pick(&SITES);
         let before = self.begun(&path).await?;
         let done = match self.client.random.below(8) {
-            0 => self.patiently("begin", transaction.begin_async(&SITES, b"")).await.map(drop),
+            0 => self.with_patience("begin", transaction.begin_async(&SITES, b"")).await.map(drop),
             1..5 => self.take_part(&transaction, site).await,
             5 | 6 => {
                 let time = Duration::from_nanos(self.client.kernel.plan.think * 10);
                 let deciding = transaction.decide_timeout_async(time);
-                match self.patiently("decide", deciding).await {
+                match self.with_patience("decide", deciding).await {
                     Ok(phase) => self.decided(before, &path, phase).await,
                     Err(error) => Err(error),
                 }
             }
-            _ => self.patiently("forget", transaction.forget_async()).await.map(drop),
+            _ => self.with_patience("forget", transaction.forget_async()).await.map(drop),
         };
         match done {
             // It has not begun, or somebody else has begun it.
@@ -362,7 +362,7 @@ impl State {
     async fn take_part(&self, transaction: &TwoPhaseCommit, site: &'static str) -> Result<()> {
         let (kernel, path) = (&self.client.kernel, transaction.path());
         let begun = self.begun(path).await?;
-        let Some(part) = self.patiently("join", transaction.join_async(site)).await? else {
+        let Some(part) = self.with_patience("join", transaction.join_async(site)).await? else {
             return Ok(());
         };
         if self.client.random.percent(20) {
@@ -373,13 +373,13 @@ impl State {
         if let Some(begun) = self.begun(path).await? {
             kernel.checks.borrow_mut().state.voting(&begun, site, vote);
         }
-        if let Some(phase) = self.patiently("vote", part.vote_async(vote)).await? {
+        if let Some(phase) = self.with_patience("vote", part.vote_async(vote)).await? {
             if let Some(begun) = self.same(begun.clone(), path).await? {
                 kernel.check(kernel.checks.borrow_mut().state.voted(&begun, site, vote));
             }
             self.decided(begun.clone(), path, Some(phase)).await?;
         }
-        let outcome = self.patiently("outcome", async {
+        let outcome = self.with_patience("outcome", async {
             match first(part.outcome_async(), self.client.think()).await {
                 Ok(outcome) => outcome,
                 Err(()) => Ok(Phase::Voting),
@@ -388,7 +388,7 @@ impl State {
         let outcome = outcome.await?;
         self.decided(begun, path, outcome).await?;
         if matches!(outcome, Some(Phase::Committed | Phase::Aborted)) {
-            self.patiently("acknowledge", part.acknowledge_async()).await?;
+            self.with_patience("acknowledge", part.acknowledge_async()).await?;
         }
         Ok(())
     }

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use super::shared_path;
 use crate::api::multi::Multi;
-use crate::simulation::client::{Answering, Client, Handle};
+use crate::simulation::client::{CheckedReply, Client, Handle};
 use crate::types::acl::{Acl, Id, Permissions};
 use crate::types::error::Result;
 use crate::types::path;
@@ -28,16 +28,16 @@ pub(crate) async fn run(client: Client) {
             client.think().await;
             // Usually one request at a time, sometimes several at once.
             let together = if client.random.percent(80) { 1 } else { client.random.within(2..8) };
-            let asked = (0..together).map(|_| ask(&client, &handle)).collect();
-            all(asked).await;
+            let outstanding = (0..together).map(|_| send_request(&client, &handle)).collect();
+            await_all(outstanding).await;
             if client.random.percent(30) && !handle.is_over() {
                 let path = || some_path(&client);
                 if !handle.session().has_replica() {
-                    handle.look_from_afar(&path()).await;
+                    handle.read_remotely(&path()).await;
                     continue;
                 }
-                handle.look(&path());
-                handle.look_together(&[path(), path()]);
+                handle.read_now(&path());
+                handle.multi_read_now(&[path(), path()]);
             }
         }
         if client.random.percent(50) {
@@ -77,7 +77,7 @@ fn some_acl(client: &Client) -> Vec<Acl> {
 }
 
 /// Sets a quota on one of the shared directories or on the root.
-fn some_quota(client: &Client, handle: &Rc<Handle>) -> Answering<Result<Vec<OpResult>>> {
+fn some_quota(client: &Client, handle: &Rc<Handle>) -> CheckedReply<Result<Vec<OpResult>>> {
     let random = &client.random;
     let number = random.index(client.kernel.plan.paths.div_ceil(4) + 1);
     let of = number.checked_sub(1).map_or("/".to_owned(), |number| format!("/d{number}"));
@@ -103,14 +103,14 @@ fn some_quota(client: &Client, handle: &Rc<Handle>) -> Answering<Result<Vec<OpRe
     })
 }
 
-type Asked = Pin<Box<dyn Future<Output = ()>>>;
+type Outstanding = Pin<Box<dyn Future<Output = ()>>>;
 
 /// Waits for all of them. Polls them in order, so that an earlier reply of the same step is seen
 /// first.
-async fn all(mut asked: Vec<Asked>) {
+async fn await_all(mut outstanding: Vec<Outstanding>) {
     std::future::poll_fn(|context| {
-        asked.retain_mut(|one| one.as_mut().poll(context).is_pending());
-        if asked.is_empty() { Poll::Ready(()) } else { Poll::Pending }
+        outstanding.retain_mut(|one| one.as_mut().poll(context).is_pending());
+        if outstanding.is_empty() { Poll::Ready(()) } else { Poll::Pending }
     })
     .await;
 }
@@ -139,7 +139,7 @@ fn some_data(client: &Client) -> Vec<u8> {
 }
 
 /// Sends a request at once. The returned future waits for its reply and checks it.
-fn ask(client: &Client, handle: &Rc<Handle>) -> Asked {
+fn send_request(client: &Client, handle: &Rc<Handle>) -> Outstanding {
     let random = &client.random;
     let path = shared_path(&client.kernel, random);
     let data = some_data(client);
@@ -178,7 +178,7 @@ fn ask(client: &Client, handle: &Rc<Handle>) -> Asked {
             let set = handle.set(&path, &data, Some(version));
             Box::pin(async { drop(set.await) })
         }
-        9..11 => Box::pin(thin_out(Rc::clone(handle), path)),
+        9..11 => Box::pin(delete_one(Rc::clone(handle), path)),
         11 if version == 0 => {
             let delete = handle.delete_recursive(&path);
             Box::pin(async { drop(delete.await) })
@@ -216,7 +216,7 @@ fn ask(client: &Client, handle: &Rc<Handle>) -> Asked {
             let sync = handle.sync();
             // Queued behind the sync, so that it shows what the sync has brought.
             let get = handle.get(&path);
-            Box::pin(all(vec![
+            Box::pin(await_all(vec![
                 Box::pin(async { drop(sync.await) }),
                 Box::pin(async { drop(get.await) }),
             ]))
@@ -251,7 +251,7 @@ fn children_now(handle: &Handle, path: &str) -> Option<Vec<String>> {
 }
 
 /// Deletes a znode or one of its children, which keeps the tree small.
-fn thin_out(handle: Rc<Handle>, path: String) -> impl Future<Output = ()> {
+fn delete_one(handle: Rc<Handle>, path: String) -> impl Future<Output = ()> {
     let below = children_now(&handle, &path);
     let below = below.and_then(|children| children.last().cloned());
     let path = below.map_or(path.clone(), |child| path::join(&path, &child));
@@ -290,7 +290,7 @@ fn some_condition(client: &Client) -> Condition {
     }
 }
 
-fn some_multi(client: &Client, handle: &Rc<Handle>) -> Answering<Result<Vec<OpResult>>> {
+fn some_multi(client: &Client, handle: &Rc<Handle>) -> CheckedReply<Result<Vec<OpResult>>> {
     let random = &client.random;
     handle.multi(|mut multi: Multi<'_>| {
         for _ in 0..random.within(1..5) {

@@ -46,7 +46,7 @@ const FAULTS: [Fault; 7] = [
 ];
 
 /// How long a client waits for the member at one address before it tries the next.
-const SEED_PAUSE: Nanos = 250 * MILLI;
+const DIAL_INTERVAL: Nanos = 250 * MILLI;
 
 /// The places of all clients.
 #[derive(Debug)]
@@ -198,32 +198,33 @@ impl World {
         let life = ClientLife { host, calls, step_at, connected, dial, attachment: 0 };
         self.client_at_mut(place).life = Some(Box::new(life));
         self.want_client_step(place, self.now());
-        self.seek_members(place);
+        self.dial_addresses(place);
         if !self.kernel.is_stopping() {
             workload::start(&self.kernel, place, &coordinator);
         }
     }
 
     /// A client dials the addresses of its list, one after the other.
-    fn seek_members(&mut self, place: usize) {
+    fn dial_addresses(&mut self, place: usize) {
         let members = self.processes.len();
         let first = self.clients.random.index(members);
         for turn in 0..members {
             let member = (first + turn) % members;
-            let at = self.now() + turn as u64 * SEED_PAUSE + self.clients.random.below(100 * MILLI);
-            self.schedule(at, Event::Seek { place, member });
+            let at =
+                self.now() + turn as u64 * DIAL_INTERVAL + self.clients.random.below(100 * MILLI);
+            self.schedule(at, Event::Dial { place, member });
         }
     }
 
     /// A client dials a member, if it wants to and is not connected to it already.
-    pub(super) fn seek(&mut self, place: usize, member: usize) {
+    pub(super) fn dial_member(&mut self, place: usize, member: usize) {
         let node = self.processes[member].member.node;
         let life = self.client_at(place).and_then(|client| client.life.as_ref());
         if life
             .is_some_and(|life| life.dial.wants(node) && life.connected.get(&member) != Some(&node))
         {
             self.notice(place, member);
-            self.noticed_soon(member, place, MILLI);
+            self.schedule_notice(member, place, MILLI);
         }
     }
 
@@ -240,18 +241,18 @@ impl World {
             let is_left = former.names(connected) && !dial.names(connected);
             if is_left || former.wants(connected) && !dial.wants(connected) {
                 life.connected.remove(&member);
-                self.noticed_soon(member, place, 100 * MILLI);
+                self.schedule_notice(member, place, 100 * MILLI);
                 if dial.wants(node) {
-                    let at = self.now() + SEED_PAUSE + self.clients.random.below(SECOND);
-                    self.schedule(at, Event::Seek { place, member });
+                    let at = self.now() + DIAL_INTERVAL + self.clients.random.below(SECOND);
+                    self.schedule(at, Event::Dial { place, member });
                 }
             } else if dial.names(node) && !former.names(node) {
                 let at = self.now() + self.clients.random.below(10 * MILLI);
-                self.schedule(at, Event::Seek { place, member });
+                self.schedule(at, Event::Dial { place, member });
             }
         }
         if dial.seeks && !former.seeks {
-            self.seek_members(place);
+            self.dial_addresses(place);
         }
     }
 
@@ -282,9 +283,9 @@ impl World {
         let runs = self.processes[member].life.is_some();
         for place in self.client_places() {
             if self.client_at(place).is_some_and(|client| client.life.is_some()) {
-                self.noticed_soon(place, member, within);
+                self.schedule_notice(place, member, within);
                 if runs {
-                    self.noticed_soon(member, place, within);
+                    self.schedule_notice(member, place, within);
                 }
             }
         }
@@ -492,7 +493,7 @@ impl World {
             checks.locks.check(|session| checks.sessions.is_forced(session))?;
             checks.shares.check(|session| checks.sessions.is_forced(session))?;
         }
-        checks.sessions.stay_over()
+        checks.sessions.check_unaware()
     }
 
     /// The last zxid whose changes may be missing from the history of a member that shows `shown`.
@@ -517,7 +518,7 @@ impl World {
         drop(life);
         for member in 0..self.processes.len() {
             if self.processes[member].life.is_some() {
-                self.noticed_soon(member, place, SECOND);
+                self.schedule_notice(member, place, SECOND);
             }
         }
     }
@@ -551,22 +552,22 @@ impl World {
 
     pub(super) fn begin_client_chaos(&mut self) {
         if !self.clients.all.is_empty() {
-            FAULTS.iter().for_each(|fault| self.strike_client_later(*fault));
+            FAULTS.iter().for_each(|fault| self.schedule_client_fault(*fault));
         }
     }
 
-    fn strike_client_later(&mut self, fault: Fault) {
+    fn schedule_client_fault(&mut self, fault: Fault) {
         if let Some(period) = self.kernel.plan.rates.period(fault) {
             let time = self.clients.random.around(period);
-            self.schedule_in(time, Event::StrikeClient { fault });
+            self.schedule_in(time, Event::ClientFault { fault });
         }
     }
 
-    pub(super) fn strike_client(&mut self, fault: Fault) {
+    pub(super) fn handle_client_fault(&mut self, fault: Fault) {
         if self.kernel.phase.get() != Phase::Chaos {
             return;
         }
-        self.strike_client_later(fault);
+        self.schedule_client_fault(fault);
         let all = self.client_places();
         let count =
             if self.kernel.plan.fleet { 1 + self.clients.random.index(all.len() / 4) } else { 1 };
@@ -662,7 +663,7 @@ impl World {
         let links: Vec<(usize, usize)> = links.collect();
         for (from, to) in &links {
             if self.network.cut(*from, *to) && self.clients.random.percent(50) {
-                self.noticed_soon(*from, *to, SECOND);
+                self.schedule_notice(*from, *to, SECOND);
             }
         }
         self.schedule_in(time, Event::Heal { links });

@@ -73,7 +73,7 @@ impl NodeClock {
         state.rate_ppm = rate_ppm;
     }
 
-    pub(crate) fn jump_wall(&self, by_ms: i64) {
+    pub(crate) fn jump_wall_clock(&self, by_ms: i64) {
         let mut state = self.lock();
         state.wall_offset_ms = state.wall_offset_ms.saturating_add(by_ms);
     }
@@ -113,7 +113,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_clock_runs_at_its_rate_and_says_when_it_will_show_what() {
+    fn a_clock_runs_at_its_rate_and_computes_when_it_shows_a_time() {
         let time = TrueTime::default();
         let clock = NodeClock::new(time.clone(), 0, 1_030_000);
         let start = clock.now();

@@ -6,7 +6,7 @@ use super::checks::load::Observation;
 use super::checks::require;
 use super::clock::{MILLI, Nanos, SECOND, nanos};
 use super::kernel::Phase;
-use super::load::{Load, Trouble, slowness};
+use super::load::{Load, Trouble, slow_sync_time};
 use super::random::Random;
 use super::world::{Event, World};
 use crate::node::io::Input;
@@ -176,7 +176,7 @@ impl World {
     fn begin_episode(&mut self, load: &Load, random: &Random) -> State {
         let (now, minority) = (self.now(), (self.processes.len() - 1) / 2);
         let trouble = *random.pick(&load.troubles);
-        let slow_by = slowness(random, trouble, self.kernel.plan.heartbeat);
+        let slow_by = slow_sync_time(random, trouble, self.kernel.plan.heartbeat);
         let election = nanos(self.kernel.plan.heartbeat * 10);
         let time = *random.pick(&[election / 2, 3 * election, 10 * election, 10 * SECOND]);
         let mut affected = Affected::default();
@@ -268,7 +268,7 @@ impl World {
         let links: Vec<_> = others.flat_map(|other| [(place, other), (other, place)]).collect();
         for (from, to) in &links {
             if self.network.cut(*from, *to) {
-                self.noticed_soon(*from, *to, SECOND);
+                self.schedule_notice(*from, *to, SECOND);
             }
         }
         links

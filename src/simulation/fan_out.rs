@@ -142,7 +142,7 @@ pub(super) fn run_to_end(world: &mut World) {
     });
     // Until all clients have found their spare.
     run_for(world, 12 * SECOND);
-    kernel.check(require(world.clients_are_home(), "K4 learners serve all clients", || {
+    kernel.check(require(world.clients_are_balanced(), "K4 learners serve all clients", || {
         let voting = kernel.checks.borrow().membership.voting().clone();
         let nodes: Vec<_> = world.processes.iter().map(|process| process.member.node).collect();
         format!("{:?} at {nodes:x?}, {voting:x?}", world.served())
@@ -167,7 +167,7 @@ pub(super) fn run_to_end(world: &mut World) {
     let (leader, moved) = (world.leader_place(), world.count_of("clients moved"));
     world.start_in(most, SECOND);
     world.input(leader, Input::Resign);
-    if_planted(Bug::ElectionMovesClients, || world.part_clients());
+    if_planted(Bug::ElectionMovesClients, || world.disconnect_clients());
     run_for(world, 5 * SECOND);
     await_until(world, recovery, "I31 the cluster comes back", World::has_leader);
     run_for(world, 3 * SECOND);
@@ -228,7 +228,7 @@ impl World {
     }
 
     /// Cuts the connections of all clients to their members.
-    fn part_clients(&mut self) {
+    fn disconnect_clients(&mut self) {
         for place in self.client_places() {
             let Some(life) = &mut self.client_at_mut(place).life else { continue };
             if let Some((peer, _)) = life.client().served() {
@@ -255,7 +255,7 @@ impl World {
     }
 
     /// Whether each client is connected to its member and one more, and learners serve all clients.
-    fn clients_are_home(&self) -> bool {
+    fn clients_are_balanced(&self) -> bool {
         let (served, clients) = (self.served(), self.client_places().len());
         let learns = |place: usize| {
             let checks = self.kernel.checks.borrow();

@@ -175,7 +175,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_table_has_each_fault_in_its_place() {
+    fn the_table_is_in_the_order_of_the_faults() {
         for (place, row) in TABLE.iter().enumerate() {
             assert_eq!(row.fault as usize, place, "{:?}", row.fault);
         }

@@ -12,7 +12,7 @@ impl World {
     /// Starts the faults.
     pub(crate) fn begin_chaos(&mut self) {
         for row in &TABLE {
-            self.strike_later(row.fault);
+            self.schedule_fault(row.fault);
         }
         self.begin_client_chaos();
         if self.operator.is_some() {
@@ -24,18 +24,18 @@ impl World {
         self.begin_damages();
     }
 
-    fn strike_later(&mut self, fault: Fault) {
+    fn schedule_fault(&mut self, fault: Fault) {
         if let Some(period) = self.kernel.plan.rates.period(fault) {
             let time = self.random.around(period);
-            self.schedule_in(time, Event::Strike { fault });
+            self.schedule_in(time, Event::Fault { fault });
         }
     }
 
-    pub(crate) fn strike(&mut self, fault: Fault) {
+    pub(crate) fn handle_fault(&mut self, fault: Fault) {
         if self.kernel.phase.get() != Phase::Chaos {
             return;
         }
-        self.strike_later(fault);
+        self.schedule_fault(fault);
         if let Some(what) = self.inject(fault) {
             self.kernel.count_fault(fault);
             self.kernel.trace.note([9, fault as u64, 0]);
@@ -44,13 +44,13 @@ impl World {
     }
 
     /// Often the place of an instance that considers itself the leader, otherwise none.
-    fn the_leader_perhaps(&self) -> Option<usize> {
+    fn leader_often(&self) -> Option<usize> {
         self.leader().filter(|_| self.random.percent(40))
     }
 
     /// A place whose process runs.
     fn some_running(&self) -> Option<usize> {
-        if let Some(leader) = self.the_leader_perhaps() {
+        if let Some(leader) = self.leader_often() {
             return Some(leader);
         }
         let places = 0..self.processes.len();
@@ -61,7 +61,7 @@ impl World {
 
     /// Some of the places. Half of the time it is one.
     fn some_places(&self) -> Vec<usize> {
-        if let Some(leader) = self.the_leader_perhaps() {
+        if let Some(leader) = self.leader_often() {
             return vec![leader];
         }
         let count = self.processes.len();
@@ -126,7 +126,7 @@ impl World {
             Fault::WallJump => {
                 let place = self.random.index(self.processes.len());
                 let by = self.random.below(7_200_000) as i64 - 3_600_000;
-                self.processes[place].clock.jump_wall(by);
+                self.processes[place].clock.jump_wall_clock(by);
                 Some(format!("node {place} by {by} ms"))
             }
             Fault::SlowDisk => {
@@ -227,7 +227,7 @@ impl World {
         }
         for (from, to) in &links {
             if self.network.cut(*from, *to) && self.random.percent(50) {
-                self.noticed_soon(*from, *to, SECOND);
+                self.schedule_notice(*from, *to, SECOND);
             }
         }
         self.troubled_until = self.troubled_until.max(self.now() + time);
@@ -252,7 +252,7 @@ impl World {
         self.kernel.trace.log_fault(format_args!("the faults end"));
         // Only the instance that was cut off notices. Nobody else sends anything again.
         for (from, to) in self.network.heal_all() {
-            self.noticed_soon(from, to, SECOND);
+            self.schedule_notice(from, to, SECOND);
         }
         self.repair();
         let now = self.now();

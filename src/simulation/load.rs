@@ -220,7 +220,7 @@ impl Load {
 }
 
 /// The time of a sync on a slow disk.
-pub(crate) fn slowness(random: &Random, trouble: Trouble, heartbeat: Duration) -> Nanos {
+pub(crate) fn slow_sync_time(random: &Random, trouble: Trouble, heartbeat: Duration) -> Nanos {
     let election = nanos(Timings::new(heartbeat).election());
     // A leader whose disk takes 10 seconds for a write is asked to hand over.
     let most = 8 * SECOND;

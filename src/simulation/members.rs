@@ -24,7 +24,7 @@ pub(super) fn address(place: usize) -> String {
 }
 
 /// A new member, with an id that no node has had.
-fn newcomer(random: &Random, plan: &Plan, place: usize) -> (Member, u64) {
+fn new_member(random: &Random, plan: &Plan, place: usize) -> (Member, u64) {
     let (uid, incarnation) = (random.next().max(1), random.next());
     let node = node_id(uid, incarnation);
     let zone = plan.zones[place].to_owned();
@@ -66,7 +66,7 @@ impl World {
     pub(super) fn first_disks(&mut self) -> Vec<(Member, SimDisk)> {
         let plan = &self.kernel.plan;
         let newcomers: Vec<(Member, u64)> =
-            (0..plan.nodes).map(|place| newcomer(&self.identities, plan, place)).collect();
+            (0..plan.nodes).map(|place| new_member(&self.identities, plan, place)).collect();
         if !plan.founded {
             let blank = |(member, incarnation)| {
                 let disk = SimDisk::blank(0, &member, incarnation);
@@ -107,7 +107,7 @@ impl World {
 
     /// The data directory is useless: the instance begins a new one, and becomes another member of the
     /// same cluster.
-    pub(super) fn begin_anew(&mut self, place: usize) {
+    pub(super) fn start_over(&mut self, place: usize) {
         let old = self.processes[place].disk.identity();
         let Identity { cluster, node, incarnation, address, uid } =
             old.anew(self.identities.next());
@@ -205,7 +205,7 @@ impl World {
 
     /// Gives a process that is down an empty disk. Returns its new id.
     pub(super) fn empty_disk(&mut self, place: usize) -> NodeId {
-        let (member, incarnation) = newcomer(&self.identities, &self.kernel.plan, place);
+        let (member, incarnation) = new_member(&self.identities, &self.kernel.plan, place);
         let member = Member { address: self.processes[place].member.address.clone(), ..member };
         let (node, disk) = (member.node, SimDisk::blank(0, &member, incarnation));
         self.replace_disk(place, member, disk);
@@ -214,7 +214,7 @@ impl World {
 
     /// A store was refused: it is damaged, or its member was removed.
     pub(super) fn given_up(&mut self, place: usize) {
-        self.begin_anew(place);
+        self.start_over(place);
         let time = self.some_time();
         self.start_in(place, time);
     }
@@ -224,7 +224,7 @@ impl World {
         if place >= self.kernel.plan.places {
             return None;
         }
-        let (member, incarnation) = newcomer(&self.identities, &self.kernel.plan, place);
+        let (member, incarnation) = new_member(&self.identities, &self.kernel.plan, place);
         let disk = SimDisk::blank(0, &member, incarnation);
         let what = format!("node {place} as {:x}", member.node);
         self.add_process(member, disk, INVENTED);

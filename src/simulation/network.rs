@@ -69,7 +69,7 @@ impl Network {
 
     /// When a message that is sent at `at` and takes `time` has left the sender. An urgent one
     /// waits only for other urgent ones, and for one more that is being transmitted.
-    pub(crate) fn carry(
+    pub(crate) fn transmit(
         &mut self,
         (from, to): (usize, usize),
         urgent: bool,

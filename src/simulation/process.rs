@@ -216,7 +216,7 @@ impl Life {
     }
 
     pub(crate) fn perform(&mut self, mut op: DiskOp) {
-        super::surroundings::cut_too_far(&mut op);
+        super::surroundings::truncate_too_far(&mut op);
         self.owed += INPUT;
         let done = perform_now(&mut *self.store, op);
         self.host.input(

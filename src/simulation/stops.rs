@@ -27,7 +27,7 @@ impl World {
         process.busy_until = 0;
         for peer in 0..self.processes.len() {
             if peer != place && self.processes[peer].life.is_some() {
-                self.noticed_soon(peer, place, SECOND);
+                self.schedule_notice(peer, place, SECOND);
             }
         }
         self.clients_notice(place, SECOND);

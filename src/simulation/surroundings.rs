@@ -65,7 +65,7 @@ pub(super) fn forget(boot: &mut Boot) {
 }
 
 /// Truncates the log beyond its checkpoint.
-pub(super) fn cut_too_far(op: &mut DiskOp) {
+pub(super) fn truncate_too_far(op: &mut DiskOp) {
     if let DiskOp::Checkpoint { meta, keep_from, .. } = op {
         if_planted(Bug::CompactedTooFar, || *keep_from = meta.index + 2);
     }

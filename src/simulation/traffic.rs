@@ -69,7 +69,7 @@ impl World {
         let urgent = costs.is_some() && surroundings::is_urgent(message);
         for _ in 0..copies {
             let sent = costs.map_or(leaves, |costs| {
-                self.network.carry((from, to), urgent, leaves, costs.on_link(bytes.len()))
+                self.network.transmit((from, to), urgent, leaves, costs.on_link(bytes.len()))
             });
             let link_random = self.random_of_link(from, to);
             let half = self.kernel.plan.latency / 2;

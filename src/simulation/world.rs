@@ -58,7 +58,7 @@ pub(crate) enum Event {
     /// A process notices whether it can reach a peer.
     Notice { place: usize, peer: usize },
     /// A client dials a member.
-    Seek { place: usize, member: usize },
+    Dial { place: usize, member: usize },
     /// A process starts.
     Start { place: usize },
     /// Links are healed.
@@ -68,9 +68,9 @@ pub(crate) enum Event {
     /// An instance leaves.
     Leave { place: usize },
     /// A fault is injected.
-    Strike { fault: Fault },
+    Fault { fault: Fault },
     /// A fault is injected into a client.
-    StrikeClient { fault: Fault },
+    ClientFault { fault: Fault },
     /// The operator checks the instances.
     Roll,
     /// An episode under load goes on or ends.
@@ -342,7 +342,7 @@ impl World {
                 }
             }
             Event::Notice { place, peer } => self.notice(place, peer),
-            Event::Seek { place, member } => self.seek(place, member),
+            Event::Dial { place, member } => self.dial_member(place, member),
             Event::Start { place } if self.kernel.plan.is_client(place) => self.start_client(place),
             Event::Start { place } => self.start(place),
             Event::Heal { links } => self.heal(&links),
@@ -352,7 +352,7 @@ impl World {
             }
             // After the faults, the members must stay as they are.
             Event::Leave { .. } => {}
-            Event::Strike { fault } => self.strike(fault),
+            Event::Fault { fault } => self.handle_fault(fault),
             Event::Roll => self.roll(),
             Event::Episode => self.episode(),
             Event::DamageAll => self.damage_all(),
@@ -360,7 +360,7 @@ impl World {
             Event::DamageOne => self.damage_one(),
             Event::DamageFresh { place } => self.damage_fresh(place),
             Event::CutOff { place, time } => self.cut_off(place, time),
-            Event::StrikeClient { fault } => self.strike_client(fault),
+            Event::ClientFault { fault } => self.handle_client_fault(fault),
         }
     }
 
@@ -370,7 +370,7 @@ impl World {
     }
 
     /// One end of a link notices a change of it within this time.
-    pub(crate) fn noticed_soon(&mut self, place: usize, peer: usize, within: Nanos) {
+    pub(crate) fn schedule_notice(&mut self, place: usize, peer: usize, within: Nanos) {
         let delay = self.random_of_link(place, peer).below(within);
         self.schedule_in(delay, Event::Notice { place, peer });
     }
@@ -378,7 +378,7 @@ impl World {
     pub(crate) fn heal(&mut self, links: &[(usize, usize)]) {
         for (from, to) in links {
             if self.network.heal_link(*from, *to) {
-                self.noticed_soon(*from, *to, SECOND);
+                self.schedule_notice(*from, *to, SECOND);
             }
         }
     }
@@ -445,8 +445,8 @@ impl World {
         self.want_step(place, self.now());
         for peer in 0..self.processes.len() {
             if peer != place && self.processes[peer].life.is_some() {
-                self.noticed_soon(place, peer, 100 * MILLI);
-                self.noticed_soon(peer, place, 100 * MILLI);
+                self.schedule_notice(place, peer, 100 * MILLI);
+                self.schedule_notice(peer, place, 100 * MILLI);
             }
         }
         self.clients_notice(place, 100 * MILLI);
@@ -511,7 +511,7 @@ impl World {
         let (mono, leads) = (self.processes[place].clock.now(), node.leadership().0);
         let log_time = node.machine().time();
         checks.log_time.stepped((place, leads), mono, node.stamps(), log_time)?;
-        checks.sessions.stay_over()?;
+        checks.sessions.check_unaware()?;
         checks.queues.committed(oracle, self.now())?;
         let (from, to) = (before.zxid, node.machine().zxid());
         let moved = Moved { place, from, to, installed, attached: None };
@@ -575,7 +575,7 @@ impl World {
         let checked = self.observe(place, &life, before, installed, &work.disk).and_then(|()| {
             let mut checks = self.kernel.checks.borrow_mut();
             checks::load::sent(place, &work.messages)?;
-            checks.membership.told(work.cluster)?;
+            checks.membership.reported(work.cluster)?;
             work.disk.iter().try_for_each(|op| {
                 let membership = &mut checks.membership;
                 versions::proposing(op, leads_in, &self.processes, membership, now)?;

@@ -134,7 +134,7 @@ impl Membership {
     }
 
     /// I25: no node reports another cluster.
-    pub(crate) fn told(&self, cluster: Option<u64>) -> Result<(), Violation> {
+    pub(crate) fn reported(&self, cluster: Option<u64>) -> Result<(), Violation> {
         require(cluster.is_none() || cluster == self.cluster, "I25 one cluster", || {
             format!("there is {:x?}, and somebody says {cluster:x?}", self.cluster)
         })

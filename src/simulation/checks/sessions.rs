@@ -99,7 +99,7 @@ impl Sessions {
     }
 
     /// The same at any later moment, until the holder has learned of the end.
-    pub(crate) fn stay_over(&mut self) -> Result<(), Violation> {
+    pub(crate) fn check_unaware(&mut self) -> Result<(), Violation> {
         let mut checked = Ok(());
         self.unaware.retain(|stale| {
             let Some(handle) = stale.upgrade() else { return false };

@@ -75,21 +75,21 @@ impl fmt::Debug for Share {
 }
 
 /// The permits that this contender and all before it want, if it is in the queue.
-fn wanted_up_to(line: &[String], own: &str) -> Option<u64> {
+fn wanted_up_to(queue: &[String], own: &str) -> Option<u64> {
     let number = |name: &str| name.rsplit('-').next().and_then(|number| number.parse::<u64>().ok());
     let wanted = |name: &str| name.split('-').nth(1).and_then(|wanted| wanted.parse::<u64>().ok());
     let name = own.rsplit('/').next()?;
-    let until = number(line.iter().find(|other| *other == name)?)?;
-    let before = line.iter().filter(|other| number(other).is_some_and(|number| number <= until));
+    let until = number(queue.iter().find(|other| *other == name)?)?;
+    let before = queue.iter().filter(|other| number(other).is_some_and(|number| number <= until));
     Some(before.filter_map(|name| wanted(name)).sum())
 }
 
 /// Whether a writer is queued before this contender, if it is in the queue.
-fn writer_before(line: &[String], own: &str) -> Option<bool> {
+fn writer_before(queue: &[String], own: &str) -> Option<bool> {
     let number = |name: &str| name.rsplit('-').next().and_then(|number| number.parse::<u64>().ok());
     let name = own.rsplit('/').next()?;
-    let until = number(line.iter().find(|other| *other == name)?)?;
-    let mut writers = line.iter().filter(|other| other.starts_with("write-"));
+    let until = number(queue.iter().find(|other| *other == name)?)?;
+    let mut writers = queue.iter().filter(|other| other.starts_with("write-"));
     Some(writers.any(|other| number(other).is_some_and(|number| number < until)))
 }
 
@@ -211,7 +211,7 @@ impl Shares {
     }
 
     /// The lock is released.
-    pub(crate) fn let_go(&mut self, name: &str, token: u64) {
+    pub(crate) fn released(&mut self, name: &str, token: u64) {
         if self.lost.get(name).is_some_and(|(last, _)| *last == token) {
             self.lost.remove(name);
         }

@@ -23,7 +23,7 @@ impl Handle {
         what: &'static str,
         (path, kind): (&str, Kind),
         pending: Pending<T>,
-        begins: Begins,
+        start: Start,
         split: impl FnOnce(T) -> (Option<Seen>, Watch),
     ) -> Result<CheckedWatch> {
         let waits = self.kernel.wait(what, self.place);
@@ -51,12 +51,12 @@ impl Handle {
         };
         let mut checks = self.kernel.checks.borrow_mut();
         let checks = &mut *checks;
-        let set = match begins {
-            Begins::Since(from) => {
+        let set = match start {
+            Start::Since(from) => {
                 let range = (from.max(self.floor.get()), self.shown());
                 checks.watches.set(&checks.oracle, watched, range, fits)
             }
-            Begins::After(zxid) => {
+            Start::After(zxid) => {
                 checks.watches.set_from(&checks.oracle, watched, (zxid, self.shown()))
             }
         };
@@ -112,8 +112,8 @@ impl Handle {
         self.watching(what, (path, kind(mode)), pending, from, |watch| (None, watch)).await
     }
 
-    fn now(&self) -> Begins {
-        Begins::Since(self.shown())
+    fn now(&self) -> Start {
+        Start::Since(self.shown())
     }
 
     /// W6: the watch reports every change after the zxid, or the replica's history does not reach
@@ -127,9 +127,8 @@ impl Handle {
         let written = self.kernel.checks.borrow().oracle.zxid();
         let (session, below) = self.at(path);
         let pending = session.nonblocking().watch_from(below, mode, zxid);
-        let (what, begins) = ((path, kind(mode)), Begins::After(zxid));
-        let result =
-            self.watching("watch from", what, pending, begins, |watch| (None, watch)).await;
+        let (what, start) = ((path, kind(mode)), Start::After(zxid));
+        let result = self.watching("watch from", what, pending, start, |watch| (None, watch)).await;
         match result {
             Err(Error::TooOld { oldest, .. }) => {
                 self.kernel.count("watch from, too old");
@@ -201,7 +200,7 @@ fn kind(mode: WatchMode) -> Kind {
 }
 
 /// Where a watch begins.
-enum Begins {
+enum Start {
     /// At some moment since this zxid was shown.
     Since(Zxid),
     /// Right after this zxid.

@@ -32,7 +32,7 @@ use Call::{Create, Delete, Read, Set};
 use Return::{BadVersion, Done, NoNode, NodeExists, Value, Version};
 
 #[test]
-fn what_happens_one_after_the_other_is_linearizable() {
+fn sequential_operations_are_linearizable() {
     assert!(is_linearizable(&[
         (Read, 1, 2, NoNode),
         (Create(7), 3, 4, Done),
@@ -47,7 +47,7 @@ fn what_happens_one_after_the_other_is_linearizable() {
 }
 
 #[test]
-fn a_stale_read_is_not() {
+fn a_stale_read_is_not_linearizable() {
     let history =
         [(Create(1), 1, 2, Done), (Set(2, None), 3, 4, Version(1)), (Read, 5, 6, Value(1, 0))];
     assert!(!is_linearizable(&history));
@@ -60,7 +60,7 @@ fn a_stale_read_is_not() {
 }
 
 #[test]
-fn reads_that_see_a_write_come_and_go_are_not() {
+fn a_read_that_undoes_an_earlier_read_is_not_linearizable() {
     // The write is outstanding all the time.
     let history = |second| {
         [
@@ -75,7 +75,7 @@ fn reads_that_see_a_write_come_and_go_are_not() {
 }
 
 #[test]
-fn a_lost_write_is_not() {
+fn a_lost_write_is_not_linearizable() {
     assert!(!is_linearizable(&[
         (Create(1), 1, 2, Done),
         (Set(2, None), 3, 4, Version(1)),
@@ -84,7 +84,7 @@ fn a_lost_write_is_not() {
 }
 
 #[test]
-fn a_write_done_twice_is_not() {
+fn a_duplicated_write_is_not_linearizable() {
     assert!(!is_linearizable(&[
         (Create(1), 1, 2, Done),
         (Set(2, None), 3, 4, Version(1)),
@@ -93,7 +93,7 @@ fn a_write_done_twice_is_not() {
 }
 
 #[test]
-fn two_winners_of_one_version_are_not() {
+fn two_writes_of_one_version_are_not_linearizable() {
     let winner = |data| (Set(data, Some(0)), 3, 9, Version(1));
     assert!(!is_linearizable(&[(Create(1), 1, 2, Done), winner(2), winner(3)]));
     let loser = (Set(3, Some(0)), 3, 9, BadVersion);
@@ -101,7 +101,7 @@ fn two_winners_of_one_version_are_not() {
 }
 
 #[test]
-fn a_write_of_which_nobody_knows_may_have_happened_later_or_never() {
+fn an_unknown_write_may_happen_later_or_never() {
     let unknown = (Set(2, None), 3, NONE, Done);
     let create = (Create(1), 1, 2, Done);
     assert!(is_linearizable(&[create, unknown, (Read, 5, 6, Value(1, 0))]));
@@ -123,7 +123,7 @@ fn a_write_of_which_nobody_knows_may_have_happened_later_or_never() {
 }
 
 #[test]
-fn what_was_refused_must_not_show() {
+fn a_refused_write_has_no_effect() {
     let mut history = History::default();
     let place = history.call("/a", Create(1), 1);
     history.answered(&place, Known::Refused, 2);
@@ -134,7 +134,7 @@ fn what_was_refused_must_not_show() {
 }
 
 #[test]
-fn many_writes_of_which_nobody_knows_do_not_stop_the_search() {
+fn many_unknown_writes_do_not_stop_the_search() {
     let mut operations = vec![(Create(0), 1, 2, Done)];
     operations.extend((1..60).map(|data| (Set(data, None), 3, NONE, Done)));
     let mut now = 10;
@@ -207,7 +207,7 @@ fn with_outages(seed: u64, clients: usize, length: usize, outage: u64) -> Vec<Op
 }
 
 #[test]
-fn what_clients_see_among_outages_is_decided() {
+fn histories_with_outages_are_decided() {
     for seed in 0..8 {
         let mut operations = with_outages(seed, 5 + seed as usize, 2_000, 300);
         let unknown = operations.iter().filter(|operation| operation.returned.is_none());

@@ -331,6 +331,6 @@ async fn delayed(client: &Client, handle: &Rc<Handle>) -> Result<()> {
     {
         return Ok(());
     }
-    kernel.checks.borrow_mut().shares.let_go(name, token);
+    kernel.checks.borrow_mut().shares.released(name, token);
     Ok(())
 }

@@ -97,7 +97,7 @@ async fn take(client: &Client, handle: &Rc<Handle>) -> Result<()> {
                 let since = kernel.now().saturating_sub(prompt);
                 if calm && began < since {
                     kernel.count_event("long waits for an item");
-                    let checked = kernel.checks.borrow().queues.waited_in_vain(since);
+                    let checked = kernel.checks.borrow().queues.waited_too_long(since);
                     kernel.check(checked);
                 }
             }

@@ -30,7 +30,7 @@ pub(crate) async fn run(client: Client) {
         }
         ticket = Some(handle.ticket());
         if client.random.percent(20) {
-            steal(&client, &handle).await;
+            resume_with_wrong_password(&client, &handle).await;
         }
         if kernel.plan.detaches && client.random.percent(30) {
             handle.detach().await;
@@ -66,7 +66,7 @@ fn on_another_node(client: &Client) -> Option<Client> {
 }
 
 /// I20: no session can be resumed without its password.
-async fn steal(client: &Client, handle: &Rc<Handle>) {
+async fn resume_with_wrong_password(client: &Client, handle: &Rc<Handle>) {
     let mut ticket = handle.ticket();
     ticket.password[client.random.index(16)] ^= 1;
     let Ok((thief, opened)) = client.open(Some(ticket)) else { return };

@@ -93,7 +93,7 @@ impl State {
         let kernel = &self.client.kernel;
         let mut registered = None;
         let mut followed = self.follow().await?;
-        let mut told = 0;
+        let mut received = 0;
         while !kernel.is_stopping() && !self.handle.is_over() {
             // Each of these does several writes. The pauses leave time for those of other clients.
             for _ in 0..3 {
@@ -113,19 +113,19 @@ impl State {
             }
             self.session().nonblocking().sync().await?;
             if !self.session().has_replica() {
-                self.follow_on(&mut followed).await?;
+                self.follow_remotely(&mut followed).await?;
                 continue;
             }
             let Followed { cache, mirror, updates, .. } = &mut followed;
             if let Some(ConfigUpdate::Value(value)) = updates.try_recv()? {
-                kernel.check(require(value.version > told, "versions grow", || {
-                    format!("a follower was told {told}, and then {}", value.version)
+                kernel.check(require(value.version > received, "versions grow", || {
+                    format!("a follower was told {received}, and then {}", value.version)
                 }));
-                told = value.version;
+                received = value.version;
             }
-            let shown = self.config.get()?.map_or(told, |shown| shown.version);
-            kernel.check(require(shown == told, "a follower is told the last value", || {
-                format!("it was told {told}, and there is {shown}")
+            let shown = self.config.get()?.map_or(received, |shown| shown.version);
+            kernel.check(require(shown == received, "a follower is told the last value", || {
+                format!("it was told {received}, and there is {shown}")
             }));
             kernel.check(mirror.follow(&cache.try_recv()?));
             kernel.check(mirror.shows(&self.session().snapshot()?, ROOT));
@@ -147,7 +147,7 @@ impl State {
     /// Checks the followers of a client without a replica. Its reads show different moments. But if
     /// a value is the same before and after, it was the same in between, and the followers must
     /// show it.
-    async fn follow_on(&self, followed: &mut Followed) -> Result<()> {
+    async fn follow_remotely(&self, followed: &mut Followed) -> Result<()> {
         let kernel = &self.client.kernel;
         let Followed { cache, mirror, updates, value, instances, ids } = followed;
         if self.client.random.percent(50) {

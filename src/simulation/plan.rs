@@ -85,7 +85,7 @@ pub(crate) struct Plan {
 }
 
 impl Rolls {
-    /// Whether nothing happens but planned restarts.
+    /// Whether nothing happens but closes and restarts.
     pub(crate) fn is_planned(self) -> bool {
         self.quiet && !self.wipes && self.kills == 0
     }

@@ -5,25 +5,25 @@
 //!
 //! --seed N          this seed; may be given several times
 //! --seeds FROM..TO  these seeds
-//! --random COUNT    so many fresh seeds
-//! --found           the seeds that have found something before
+//! --random COUNT    this many random seeds
+//! --found           the seeds that have found bugs before
 //! --minutes M       how long faults happen in each world (10; of a fleet or under load, 1)
 //! --fleet           worlds of 1,000 instances: 5 voters, 15 learners and 980 clients without a
-//!                   replica, which are cut off, crash and lose their members many at a time
-//! --clients N       with --fleet: N clients that watch one znode; counts what a change costs the leader,
-//!                   and how soon all are served again after the death of a member
-//! --rolled          worlds in which an operator stops and starts the members in turn, by their
+//!                   replica, which are cut off, crash and lose their members, many at a time
+//! --clients N       with --fleet: N clients watch one znode; counts what a change costs the leader,
+//!                   and how soon all clients are served again after the death of a member
+//! --rolled          worlds in which an operator restarts the members in turn, guided by their
 //!                   readiness alone, in most of them with empty disks
-//! --loaded          worlds whose clients write without a pause while disks are slow and members away;
-//!                   steps, messages and writes take time by what they carry
+//! --loaded          worlds whose clients write without a pause while disks are slow and members
+//!                   are away; steps, messages and writes take time in proportion to their work
 //! --jobs J          worker threads, each with a world of its own (1)
-//! --trace           all that happens in words, of seeds that do not fail too;
-//!                   with --planted, how it came to what was found
-//! --planted COUNT   plants each of the known bugs, and expects a check that it names to find it in so many
-//!                   seeds
-//! --each            with --planted, expects that of each check that it names
-//! --bug NAME        only this one of them
-//! --checks          which bugs each check must find
+//! --trace           prints all events, also of seeds that do not fail;
+//!                   with --planted, the events that led to a failure
+//! --planted COUNT   plants each of the known bugs, and expects that one of its checks finds it
+//!                   within this many seeds
+//! --each            with --planted, expects that each of its checks finds it
+//! --bug NAME        only this bug
+//! --checks          lists the bugs that each check must find
 //! ```
 
 use std::collections::BTreeMap;
@@ -33,9 +33,9 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use quorate::planted::Bug;
-use quorate::simulation::{FOUND, Kind, Report, Totals, Words, hunt, run, run_once};
+use quorate::simulation::{FOUND, Kind, Report, Totals, Verbosity, hunt, run, run_once};
 
-/// How long faults happen, unless told otherwise.
+/// How long faults happen by default.
 const MINUTES: u64 = 10;
 const MINUTES_OF_LARGE: u64 = 1;
 
@@ -50,11 +50,11 @@ struct Options {
     length: Duration,
     jobs: usize,
     trace: bool,
-    /// Whether only to show what the bugs are for.
+    /// Whether only to list the checks and their bugs.
     checks: bool,
-    /// How many seeds a planted bug may take to be found.
+    /// The number of seeds within which a planted bug must be found.
     planted: Option<u64>,
-    /// Whether each of its checks must find it.
+    /// Whether each of a bug's checks must find it.
     each: bool,
     bugs: Vec<Bug>,
 }
@@ -165,7 +165,7 @@ fn show(report: &Report, options: &Options) {
     }
 }
 
-/// Each check, and the bugs that it must find.
+/// Prints each check with the bugs that it must find.
 fn show_checks() {
     let mut bugs: BTreeMap<&str, Vec<String>> = BTreeMap::new();
     for bug in Bug::ALL {
@@ -178,7 +178,7 @@ fn show_checks() {
     }
 }
 
-/// Hunts every planted bug; whether its checks have found it.
+/// Hunts every planted bug. Returns whether the checks have found all.
 fn hunt_all(options: &Options, seeds: u64) -> bool {
     let hunted: Vec<Bug> = match options.bugs.is_empty() {
         true => Bug::ALL.iter().copied().filter(|bug| !bug.checks().is_empty()).collect(),
@@ -190,8 +190,8 @@ fn hunt_all(options: &Options, seeds: u64) -> bool {
         for _ in 0..options.jobs {
             scope.spawn(|| {
                 while let Some(bug) = hunted.get(next.fetch_add(1, Ordering::Relaxed)) {
-                    let words = if options.trace { Words::Last } else { Words::None };
-                    let hunt = hunt(*bug, 0..seeds, options.length, words, options.each);
+                    let verbosity = if options.trace { Verbosity::Last } else { Verbosity::None };
+                    let hunt = hunt(*bug, 0..seeds, options.length, verbosity, options.each);
                     let name = format!("{bug:?}");
                     for report in &hunt.found {
                         report.timeline.iter().for_each(|line| println!("| {line}"));
@@ -230,7 +230,7 @@ fn main() -> ExitCode {
             return ExitCode::from(2);
         }
     };
-    // A panic in a world is reported with its seed.
+    // The report of a world contains a panic and its seed.
     std::panic::set_hook(Box::new(|_| {}));
     if options.checks {
         show_checks();
@@ -252,7 +252,7 @@ fn main() -> ExitCode {
                 while let Some(seed) = options.seeds.get(next.fetch_add(1, Ordering::Relaxed)) {
                     let report = match options.trace {
                         false => run(*seed, options.length, options.kind),
-                        true => run_once(*seed, options.length, Words::All, options.kind),
+                        true => run_once(*seed, options.length, Verbosity::All, options.kind),
                     };
                     let mut done = done.lock().expect("no worker panics while it holds this");
                     done.0.add(&report.totals);

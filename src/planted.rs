@@ -1,19 +1,19 @@
 //! Bugs that can be planted, to see that the checks of the simulator and of some tests find them.
 //!
-//! A bug in product code is one expression at one place, and has no state there. Bugs of what
-//! surrounds a node, such as its disk, its network and the delivery of events, are planted in the
-//! simulator instead (`simulation::surroundings`).
+//! A bug in product code is one expression at one place, without any state there. Bugs of a node's
+//! environment (its disk, its network and the delivery of events) are planted in the simulator
+//! instead (`simulation::surroundings`).
 //!
-//! Without the `simulator` feature, `planted` is always false, and the program contains nothing of
-//! this. With it, at most one bug at a time is planted, for the thread that asks for it.
+//! Without the `simulator` feature, `planted` is always false and the compiler removes the bugs.
+//! With it, at most one bug at a time is planted, for the current thread.
 
 use std::cell::Cell;
 
-/// Makes [`Bug`]: each bug, what goes wrong with it, and the checks of the simulator that must find
-/// it, each by itself. Without any, a test finds it and the simulator does not.
+/// Defines [`Bug`]: each bug, its story, and the simulator's checks that must find it, each on its
+/// own. A bug without checks is found by a test and not by the simulator.
 macro_rules! bugs {
     ($($bug:ident: $story:literal; [$($check:literal),* $(,)?],)*) => {
-        /// A bug, each of a kind that systems like this one have had.
+        /// A bug. Systems like this one have had bugs of each of these kinds.
         #[allow(missing_docs, reason = "`story` describes each")]
         #[cfg_attr(not(any(test, feature = "simulator")), allow(dead_code, unreachable_pub))]
         #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -23,17 +23,17 @@ macro_rules! bugs {
 
         #[cfg(any(test, feature = "simulator"))]
         impl Bug {
-            /// All of them.
+            /// All bugs.
             pub const ALL: &[Bug] = &[$(Bug::$bug,)*];
 
-            /// What goes wrong with it.
+            /// What goes wrong.
             pub fn story(self) -> &'static str {
                 match self {
                     $(Bug::$bug => $story,)*
                 }
             }
 
-            /// The checks of the simulator that must find it, by their names.
+            /// The names of the simulator's checks that must find it.
             pub fn checks(self) -> &'static [&'static str] {
                 match self {
                     $(Bug::$bug => &[$($check),*],)*
@@ -44,385 +44,385 @@ macro_rules! bugs {
 }
 
 bugs! {
-    AckBeforeDurable: "votes and acknowledgements leave before their write is done";
+    AckBeforeDurable: "votes and acknowledgements are sent before their writes are durable";
         ["I13 no vote before the sync", "I12 committed is durable", "I13 no acknowledgement before the sync"],
-    VoteForgotten: "a restarted node does not know whom it voted for";
+    VoteForgotten: "a restarted node has forgotten its vote";
         ["I14 a start knows what was durable"],
-    LogTailForgotten: "a restarted node does not know the last entry of its log";
+    LogTailForgotten: "a restarted node has forgotten the last entry of its log";
         ["I14 a start knows what was durable", "I11 one log"],
     TornRecordAccepted: "a record that a crash cut in two is accepted";
         ["I31 no node stops by itself"],
     RotAccepted: "a record with a flipped bit is accepted";
         ["I31 no node stops by itself"],
-    CompactedTooFar: "the log is cut beyond its checkpoint";
+    CompactedTooFar: "the log is truncated beyond its checkpoint";
         ["I31 the cluster comes back", "I31 replicas come together"],
     CheckpointLosesSessions: "a checkpoint leaves out the sessions that changed";
         ["I14 what was written opens"],
-    SnapshotMislabelled: "a snapshot is labelled with the entry before its own";
+    SnapshotMislabelled: "a snapshot is labelled with the index before its own";
         ["I15 equal states"],
-    ResultsLostAtSnapshot: "a snapshot does not bring the results of requests";
+    ResultsLostAtSnapshot: "a snapshot lacks the results of requests";
         ["I14 what was written opens"],
-    EntrySkipped: "an entry is counted as applied and is not";
+    EntrySkipped: "an entry counts as applied although it was not";
         ["I15 equal states"],
-    NotDeterministic: "applying depends on more than the entry";
+    NotDeterministic: "applying an entry depends on more than the entry and the state";
         ["I15 equal states"],
-    RunAgain: "a request that comes again runs again";
+    RunAgain: "a request that is received twice runs twice";
         ["I7 machine as model"],
-    OrderIgnored: "a request runs though one before it is missing";
+    OrderIgnored: "a request runs although an earlier one is missing";
         ["I7 machine as model"],
     EndedSessionReopens: "a late copy of its first request opens an ended session";
         ["I7 machine as model"],
-    ResendForgotten: "what was sent to a former leader is not sent to the next";
+    ResendForgotten: "requests sent to a former leader are not resent to the next";
         ["I31 everything is answered"],
-    OutcomeLost: "the answer to a request is thrown away now and then";
+    OutcomeLost: "some replies to requests are dropped";
         ["I31 everything is answered"],
-    ReadWithoutQuorum: "a leader confirms reads without asking whether it leads";
+    ReadWithoutQuorum: "a leader confirms a ReadIndex request without a quorum";
         ["I2 sync sees all"],
-    SyncWithoutCatchingUp: "a sync is answered before the replica has caught up";
+    SyncWithoutCatchingUp: "a sync returns before the replica has caught up";
         ["I2 sync sees all", "I1 I2 linearizable"],
-    ReadBeforeOwnWrites: "a read overtakes the writes before it";
+    ReadBeforeOwnWrites: "a read overtakes the session's earlier writes";
         ["I4 answers in order", "ephemerals: closed leaves nothing"],
     EphemeralForgotten: "a session forgets its first ephemeral";
         ["I3 reads show what was"],
-    MultiPartial: "a multi that fails leaves its first operations done";
+    MultiPartial: "the first operations of a failed multi take effect";
         ["I7 machine as model", "I3 snapshots show what was"],
-    ConditionIgnored: "a multi is done although a znode is not as it asks";
+    ConditionIgnored: "a multi succeeds although one of its conditions does not hold";
         ["I7 machine as model"],
-    AclOfWrongNode: "a delete asks the ACL of the znode and not of its parent";
+    AclOfWrongNode: "a delete checks the ACL of the znode instead of its parent's";
         ["I7 machine as model"],
-    AclLostAtSnapshot: "a snapshot does not bring the ACLs";
+    AclLostAtSnapshot: "a snapshot lacks the ACLs";
         ["I14 what was written opens"],
-    IdsStay: "a new holder of a session keeps the ids of the former one";
+    IdsStay: "the new holder of a session keeps the ids of the former one";
         ["I7 machine as model"],
-    ReadUnchecked: "data is read without a look at its ACL";
+    ReadUnchecked: "data is read without a check of its ACL";
         ["I3 reads show what was", "W4 set with the read"],
-    EventsUnfiltered: "a session gets events of znodes that it may not read";
+    EventsUnfiltered: "a session receives events of znodes that it may not read";
         ["W2 W3 the event that is due"],
-    QuotaForgets: "what is deleted still counts for its quota";
+    QuotaForgets: "deleted znodes still count towards their quota";
         ["I7 machine invariants"],
-    QuotaIgnored: "a write is done that goes beyond a hard limit";
+    QuotaIgnored: "a write that exceeds a hard limit succeeds";
         ["I7 machine as model"],
-    TakenFromAnybody: "an ephemeral is taken over from whoever has it";
+    TakenFromAnybody: "an ephemeral is taken over from a session other than the expected one";
         ["I7 machine as model"],
-    VersionStands: "setting data does not change the version";
+    VersionStands: "a set does not change the version";
         ["I7 machine as model"],
-    SequenceFromChildren: "sequential names come from the number of children";
+    SequenceFromChildren: "the number of a sequential znode is the number of children";
         ["I7 machine as model"],
-    SequenceTwice: "the number of a sequential znode that was deleted is given again";
+    SequenceTwice: "the number of a deleted sequential znode is used again";
         ["I7 machine as model"],
     EphemeralsStay: "an ephemeral outlives its session";
         ["I7 machine as model"],
-    ContainerWithChildReaped: "a container is deleted though it has a child by then";
+    ContainerWithChildReaped: "a container is deleted although it has a child again";
         ["I7 machine as model"],
-    TtlIgnoresTouch: "a time to live counts from the creation, whatever was set since";
+    TtlIgnoresTouch: "a TTL counts from the creation, not from the last change";
         ["I7 machine as model"],
-    NothingReaped: "no time to live ever ends";
+    NothingReaped: "znodes outlive their TTL";
         ["I31 what is due is deleted"],
-    LogTimeStands: "the log's time stands still for as long as the leader's clock was once ahead";
+    LogTimeStands: "the log's time stands still while the leader's clock is behind it";
         ["the log's time passes"],
-    ContainersStay: "a container that is not used any more stays";
+    ContainersStay: "unused containers are not deleted";
         ["I31 what is not used any more is deleted"],
-    DueForgottenAtSnapshot: "a node that starts from a snapshot does not know what is due";
+    DueForgottenAtSnapshot: "a node that starts from a snapshot does not know which znodes expire";
         ["I31 what is not used any more is deleted"],
     SecretIgnored: "a session is resumed with any password";
         ["I20 a session needs its password"],
-    DetachCloses: "a session that its holder detaches is closed";
+    DetachCloses: "detaching a session closes it";
         ["I18 a detached session stays open"],
     ExpiryEarly: "a session is expired before its time";
         ["I22 alive means not ended", "I19 no early expiry"],
-    NewLeaderForgetsSessions: "a new leader does not expire the sessions it finds";
+    NewLeaderForgetsSessions: "a new leader does not expire the sessions that it finds";
         ["I21 sessions of the dead end"],
     LeaseTooLong: "a holder trusts its session for longer than the cluster does";
         ["I22 alive means not ended"],
     LossUnreported: "the loss of a session is not reported to its holder";
         ["I31 everything is answered"],
-    EventLate: "an event comes after its change can be read";
+    EventLate: "an event arrives after its change can be read";
         ["W1 the event comes before the data", "W4 no watch ends silently"],
-    EventLostOnDelete: "the watches of a parent get no event of a deleted child";
+    EventLostOnDelete: "the watches of a parent get no event when a child is deleted";
         ["W1 the event comes before the data", "W4 all is told before the last"],
     EventTwice: "an event is delivered twice";
         ["W2 W3 the event that is due", "W3 once"],
     OneShotStays: "a one-shot watch fires again";
         ["W3 a watch that has fired is over"],
-    EventsLostAtSnapshot: "watches get no events of what a snapshot has changed";
+    EventsLostAtSnapshot: "watches get no events for the changes of a snapshot";
         ["W6 net changes after a snapshot"],
-    EventsOutOfOrder: "events of one entry come in the wrong order";
+    EventsOutOfOrder: "the events of one entry arrive in the wrong order";
         ["W2 W3 the event that is due"],
-    EventDataLate: "an event brings its znode as a later write has left it";
+    EventDataLate: "an event carries the znode as a later write has left it";
         ["W8 an event brings its znode"],
-    PositionForgotten: "an event does not say which change of its write it is of";
+    PositionForgotten: "an event does not carry the position of its change in the write";
         ["W2 W3 the event that is due"],
-    GapLate: "a gap is sent after the change that it stands for can be read";
+    GapLate: "a gap is sent after the changes that it stands for can be read";
         ["W9 nothing is lost for ever"],
-    HistoryMissesBatch: "a watch from the past lacks the changes of one entry";
+    HistoryMissesBatch: "a watch from the past misses the changes of one entry";
         ["W2 W3 the event that is due"],
-    HistoryKeptAtSnapshot: "a watch from the past lacks what a snapshot stands for, and does not say so";
+    HistoryKeptAtSnapshot: "a watch from the past misses the changes of a snapshot without an error";
         ["W9 nothing is lost for ever"],
-    SeamTwice: "a watch from the past begins with a change that was seen already";
+    SeamTwice: "a watch from the past begins with a change that its holder has seen already";
         ["W2 W3 the event that is due"],
-    WatchBeforeItsZxid: "a watch from a zxid is answered before its replica has come to that";
+    WatchBeforeItsZxid: "a watch from a zxid is set before the replica has reached that zxid";
         ["W6 only what nobody has is future"],
-    RemovedWatchStays: "a watch that was removed still fires";
+    RemovedWatchStays: "a removed watch still fires";
         ["W3 a watch that was removed is over", "W3 nothing after the last"],
-    LockEarly: "the second in the queue takes the lock too";
+    LockEarly: "the second contender in the queue acquires the lock as well";
         ["I23 one holder at a time", "elections: one leader at a time"],
-    TokenFixed: "every holder of a lock has the same fencing token";
+    TokenFixed: "all holders of a lock get the same fencing token";
         ["I22 tokens grow", "elections: tokens grow"],
-    PredecessorMissed: "a waiter takes the lock when the one before it gave up waiting";
+    PredecessorMissed: "a contender acquires the lock when its predecessor gives up waiting";
         ["I23 no more is held than there is"],
-    FenceUnchecked: "a fenced write is done though its lock is lost";
+    FenceUnchecked: "a fenced write succeeds although the lock is lost";
         ["I23 fenced writes in order"],
-    LockDelaySkipped: "the next holds a lock at once though its holder was lost";
+    LockDelaySkipped: "a lock is acquired at once after its holder was lost, without the lock-delay";
         ["I23 a lock-delay is kept"],
     RevocationLost: "a holder does not receive a request made before it listened";
         ["I24 revocation"],
-    ReaderOvertakes: "a reader does not wait for a writer that waits itself";
+    ReaderOvertakes: "a reader does not wait for a writer that is queued before it";
         ["I23 readers wait for the writers before them"],
-    DowngradeLetsGo: "a writer that becomes a reader goes to the end of the queue";
+    DowngradeLetsGo: "a writer that downgrades to a reader goes to the end of the queue";
         ["I23 no more is held than there is"],
-    SemaphoreOneMore: "a semaphore gives one permit more than it has";
+    SemaphoreOneMore: "a semaphore gives out one permit more than it has";
         ["I23 permits are given in order"],
-    MultiLockUnordered: "several locks are taken in the order in which they are named";
+    MultiLockUnordered: "several locks are acquired in the order in which they are named";
         ["I31 several locks in one order"],
-    VersionUnknown: "the version is raised though that of one member is not known";
+    VersionUnknown: "the version is raised although one member's version is unknown";
         ["I32 raised when all can", "I32 nobody is left behind"],
-    CommandAboveVersion: "a command is let in and done that not all members know";
+    CommandAboveVersion: "a command runs although not all members support it";
         ["I32 peers can read it", "I32 all can do what is in the log"],
-    VersionLostAtSnapshot: "a snapshot does not say by which version the cluster acts";
+    VersionLostAtSnapshot: "a snapshot lacks the cluster's version";
         ["I14 what was written opens"],
     TwoLeaders: "the second candidate of an election believes that it leads";
         ["elections: one leader at a time"],
-    LeaderChangeMissed: "an observer of an election is not shown a change of the leader";
+    LeaderChangeMissed: "an observer of an election misses a change of leader";
         ["elections: a change is told"],
-    SelectorRunsOn: "a selector's task is not stopped when the leadership is lost";
+    SelectorRunsOn: "a leader selector's task goes on after the leadership is lost";
         ["elections: runs while leading"],
-    GoneMemberShown: "a watch of a group shows a member that has gone";
+    GoneMemberShown: "a watch of a group shows a member that has left";
         ["groups: the present members", "groups: a change is told"],
     EphemeralStaysGone: "a persistent ephemeral that was deleted is not created again";
         ["ephemerals: it goes on"],
-    QueueItemTwice: "an item is taken though another consumer has it";
+    QueueItemTwice: "an item is taken although another consumer holds it";
         ["one consumer has an item", "what is done does not come again"],
-    QueueItemLost: "an item leaves its queue when it is taken, and not when it is done";
+    QueueItemLost: "an item is removed from its queue when it is taken, not when it is done";
         ["items leave when they are done"],
-    QueueOverfills: "two puts that saw the same last room in a queue both succeed";
+    QueueOverfills: "two puts that both saw the last free place in a queue succeed";
         ["queues are never too full"],
-    QueuePriorityIgnored: "items are taken in the order in which they were put";
+    QueuePriorityIgnored: "items are taken in the order in which they were put, without regard to priority";
         ["items come in their order"],
     QueueDelayIgnored: "an item is taken before it is due";
         ["items are not taken before they are due"],
-    QueueReturnUnnoticed: "a consumer that waits does not notice an item that is given back";
+    QueueReturnUnnoticed: "a waiting consumer does not notice an item that is returned to the queue";
         ["who waits hears of an item"],
-    BarrierOpensEarly: "whatever happens to a barrier opens it";
+    BarrierOpensEarly: "any change of a barrier opens it";
         ["a barrier holds while it is set"],
     DoubleBarrierOpensEarly: "a double barrier opens with one participant too few";
         ["a double barrier opens for enough"],
-    DoubleBarrierLeavesEarly: "a participant that leaves does not wait for the last of the others";
+    DoubleBarrierLeavesEarly: "a participant that leaves does not wait for the others";
         ["a double barrier is left by all"],
-    UpdateLost: "an update replaces what another wrote meanwhile";
+    UpdateLost: "an update overwrites a concurrent update";
         ["I9 counters"],
-    IdTwice: "the last number of a block is the first of the next";
+    IdTwice: "the last id of a block is also the first of the next";
         ["ids are given once"],
-    ConfigMissed: "a follower is not shown a value that was deleted and created again";
+    ConfigMissed: "a follower misses a value that was deleted and created again";
         ["a follower is told the last value"],
     CacheMissesRemoval: "a cache does not notice deletions";
         ["caches follow"],
-    ListUnordered: "the items of a list come in another order";
+    ListUnordered: "the items of a list are returned in another order";
         ["lists are in order"],
     InstanceStays: "an instance is shown after its session has ended";
         ["I18 instances"],
-    VoteLost: "a transaction is committed though a participant voted against it";
+    VoteLost: "a transaction commits although a participant voted no";
         ["all have voted for what is committed"],
-    LostHoldingShared: "a reentrant lock is acquired again through a holding that is lost";
+    LostHoldingShared: "a clone of a reentrant lock acquires it by a hold that is already lost";
         ["I22 what is lost is lost"],
-    CloneQueues: "a clone of a reentrant lock queues behind another";
+    CloneQueues: "a clone of a reentrant lock queues behind another clone";
         ["I31 everything is answered"],
-    PermitsOfOld: "a semaphore's handle keeps to the first number of permits";
+    PermitsOfOld: "a semaphore's handle never sees a change of the number of permits";
         ["I23 permits are given in order"],
-    UsageUnchecked: "a transaction is committed though the use of a quota that it has read has changed";
+    UsageUnchecked: "a transaction commits although the quota usage that it has read has changed";
         ["I8 transactions"],
-    ReleasedByPath: "a release deletes the znode of a lock though another session has taken it over";
+    ReleasedByPath: "a release deletes a lock's znode although another session has taken it over";
         ["I22 what is taken stays"],
     LearnerPromotedBehind: "a learner votes before it has caught up";
         ["I25 voters were learners"],
-    VoterRemovedBelowQuorum: "a change is made after which no majority is alive";
+    VoterRemovedBelowQuorum: "a change leaves a configuration without a live majority";
         ["I25 a majority is alive"],
-    JoinsAsVoter: "a new member votes before it has anything of the log";
+    JoinsAsVoter: "a new member votes before it has received the log";
         ["I25 voters were learners"],
-    LivingReplaced: "the place of a member that is alive is taken";
+    LivingReplaced: "a member that is alive is replaced";
         ["I25 the living stay"],
-    ClusterForgotten: "a node that has a cluster has none after a restart";
+    ClusterForgotten: "a restarted node has forgotten its cluster";
         ["I14 what was written opens"],
-    NodeIdTwice: "a node with a new directory has its former id";
+    NodeIdTwice: "a node with a new data directory uses its former id again";
         ["I26 an id is of one disk"],
-    FormerDataDeleted: "the next directory put aside always replaces the one before";
+    FormerDataDeleted: "a directory put aside always replaces the one put aside before";
         ["I34 former data is kept"],
-    PutAsideWithoutLeader: "a damaged directory is put aside before a leader answers";
+    PutAsideWithoutLeader: "a damaged directory is put aside before a leader has answered";
         ["I34 nothing is put aside without a leader"],
-    MarkBelieved: "a directory marked as damaged stays refused when it is sound";
+    MarkBelieved: "a directory marked as damaged is refused even after its repair";
         ["I14 what was written opens"],
     LearnerCounted: "a learner's acknowledgement counts as a voter's";
         ["I12 committed is durable"],
-    RemovedUnaware: "a member that was removed while it was away does not learn it";
+    RemovedUnaware: "a member removed while it was away does not learn of it";
         ["I25 the members are as they should be"],
-    PresumedAlive: "a new leader counts on voters that have sent nothing yet and may be dead";
+    PresumedAlive: "a new leader counts voters as alive that have not sent anything yet";
         ["I25 a majority is alive"],
-    ZonesIgnored: "votes are given without a look at the zones";
+    ZonesIgnored: "voters are chosen without regard to zones";
         ["I25 the members are as they should be"],
-    TwoFounders: "each node founds a cluster with those that it sees, unasked";
+    TwoFounders: "each node founds a cluster with the peers that it sees, without their consent";
         ["I25 one cluster"],
-    UnreachedAbsent: "a listed peer that is not reached is counted as none";
+    UnreachedAbsent: "an unreachable peer counts as one that has no cluster";
         ["I25 one genesis"],
-    OwnPromiseIgnored: "a genesis is started from though a later one was pledged";
+    OwnPromiseIgnored: "a node starts from a genesis although it has pledged itself to a later one";
         ["I31 the cluster comes back"],
-    VetoIgnored: "a cluster is founded though a peer has one already";
+    VetoIgnored: "a cluster is founded although a peer already has one";
         ["I25 one genesis"],
-    ChrootIgnored: "a path below a chroot is taken for one of the whole tree";
+    ChrootIgnored: "a path in a chroot is used as a path of the whole tree";
         ["W4 what was removed is over"],
-    ChrootShown: "a chroot's handle gets paths of the whole tree";
+    ChrootShown: "a handle with a chroot receives paths of the whole tree";
         ["I9 the answer of the log", "W4 no watch ends by itself"],
-    PageSkips: "a page of children begins behind where the last one ended";
+    PageSkips: "a page of children skips the child after the last page";
         ["I3 reads show what was"],
-    ClientWatchFromNow: "a client that moves has its watches set from now on";
+    ClientWatchFromNow: "when a client moves, its watches are set from now on";
         ["W1 the event comes before the data"],
     ClientSeesOlder: "a client that moves is served by a replica that is behind";
         ["I3 a client does not go back"],
-    ClientLeaseFromAnswer: "a client counts its lease from the answer, not the question";
+    ClientLeaseFromAnswer: "a client counts its lease from the reply, not from the request";
         ["I22 alive means not ended"],
-    ClientWriteAgain: "what a client sends again to the next member gets a new number";
+    ClientWriteAgain: "a write that a client resends to another member gets a new number";
         ["I1 writes in real-time order"],
-    ClientReadEarly: "a client's read is answered before its writes are done";
+    ClientReadEarly: "a client's read is answered before its earlier writes";
         ["I4 answers in order"],
-    ReadyBeforePlace: "an instance is ready before it has the vote that it is to take";
+    ReadyBeforePlace: "an instance reports ready before it has the vote that it is to get";
         ["I31 the cluster comes back"],
-    ClosesWithoutHandover: "a leader that closes goes without handing over";
+    ClosesWithoutHandover: "a leader closes without a handover";
         ["M3 a close fails no writes of others"],
-    AnswersAwaitDisk: "an answer to a heartbeat leaves after the writes before it";
+    AnswersAwaitDisk: "a heartbeat response waits for the writes before it";
         [
             "U1 requests are answered in time",
             "U2 a slow disk unseats no leader",
         ],
-    LevelByEntries: "a learner is level only if it has the last entry at each look";
+    LevelByEntries: "a learner counts as caught up only if it always has the last entry";
         ["U5 who lags catches up"],
     ClientLossUnnoticed: "a client does not notice that messages to it were lost";
         ["I31 everything is answered", "W2 W3 the event that is due"],
-    SentRefused: "what was sent for a session that is lost is refused for good";
+    SentRefused: "requests that a lost session has sent are reported as never done";
         ["I10 refused is not done"],
-    HistoryShort: "a replica forgets changes that it is to know";
+    HistoryShort: "a replica's history of changes is too short";
         ["W6 only what is forgotten is too old"],
-    VersionStays: "the version is not raised though all members support another";
+    VersionStays: "the version is not raised although all members support a higher one";
         ["I32 the version is that of all"],
-    VersionMistold: "a command is refused by another version than that of the cluster";
+    VersionMistold: "a command is refused with a version that is not the cluster's";
         ["I32 refused for its version"],
-    SnapshotAhead: "a snapshot is labelled with the entry after its own";
+    SnapshotAhead: "a snapshot is labelled with the index after its own";
         ["I11 no gap"],
-    CutUnderTransfer: "a leader cuts the log that a peer still needs behind the state that it is sent";
+    CutUnderTransfer: "a leader truncates the log that a peer needs after the snapshot being sent";
         ["U1 requests are answered in time"],
-    LogUntrimmed: "the log stays in memory until a checkpoint";
+    LogUntrimmed: "the whole log since the last checkpoint stays in memory";
         ["U6 the log is bounded"],
-    LogTimeBack: "a new leader begins with its own clock, whatever the log's time is";
+    LogTimeBack: "a new leader uses its own clock even if the log's time is ahead";
         ["the log's time goes on"],
-    WaitSpins: "who waits for another clone of a reentrant lock wakes itself";
+    WaitSpins: "a task that waits for another clone of a reentrant lock wakes itself repeatedly";
         ["I31 nobody spins"],
-    CloneHoldsApart: "a clone of a reentrant lock that is held acquires it once more";
+    CloneHoldsApart: "a clone of a held reentrant lock acquires it a second time";
         ["I22 clones share a holding"],
-    LostAtOnce: "a guard says from the start that it is lost";
+    LostAtOnce: "a guard reports from the start that it is lost";
         ["I22 held"],
-    OutcomeMistold: "a participant is told that a transaction was aborted, whatever was decided";
+    OutcomeMistold: "a participant learns that a transaction was aborted, whatever the decision";
         ["transactions have one outcome"],
-    ValueMisnumbered: "a follower is shown a value with the version of another";
+    ValueMisnumbered: "a follower gets a value with the version of another";
         ["versions grow"],
-    InstancesMissed: "some changes of a service's instances are not shown";
+    InstancesMissed: "some changes of a service's instances are not reported";
         ["who follows a service is told of all"],
-    PreCandidateLeads: "a node that asks whether it would be elected believes that it leads";
+    PreCandidateLeads: "a pre-candidate believes that it leads";
         ["I11 one leader a term"],
-    EntryAltered: "a follower gets another entry than its leader has sent";
+    EntryAltered: "a follower receives another entry than the leader has sent";
         ["I11 log matching"],
-    RecentIsFuture: "a watch from one of the last zxids is refused as one of the future";
+    RecentIsFuture: "a watch from a recent zxid is refused as one from the future";
         ["W6 only what nobody has is future", "W6 what was shown is not future"],
     MessageCut: "a message arrives without its last byte";
         ["messages decode"],
-    AnswerMixed: "a write that is done is answered as if it were not";
+    AnswerMixed: "a successful write gets the reply of a failed one";
         ["I9 the answer of the log"],
-    HeldAgain: "a guard says that it is lost, and then that it is held";
+    HeldAgain: "a guard reports that it is lost and later that it is held";
         ["I22 lost stays lost", "elections: lost stays lost", "I22 the last one releases"],
-    LearnersForgotten: "a checkpoint and a snapshot leave out who is a learner";
+    LearnersForgotten: "checkpoints and snapshots do not say who is a learner";
         ["I25 who votes follows from the log"],
-    RefusedUnasked: "a write is refused that nobody was asked for";
+    RefusedUnasked: "a write is refused without being proposed";
         ["I9 answered is in the log"],
-    RemovalDenied: "watches that are removed are said not to have been there";
+    RemovalDenied: "the removal of existing watches reports that there are none";
         ["W4 what is there is removed"],
-    FutureAccepted: "a watch is set from a zxid that nobody has written";
+    FutureAccepted: "a watch is accepted from a zxid that does not exist yet";
         ["W6 a replica comes to the zxid first"],
     StepPanics: "a step panics";
         ["a panic"],
-    GapForNothing: "a gap comes in the place of an event that was not left out";
+    GapForNothing: "a gap replaces an event although there was room for it";
         ["W6 gaps"],
-    NetForNothing: "an event says that it stands for what a snapshot has changed";
+    NetForNothing: "an event claims to be a net change of a snapshot";
         ["W6 net changes come with a snapshot"],
-    LeaderToldAgain: "an observer of an election is shown a leader whom it was shown before";
+    LeaderToldAgain: "an observer of an election is notified of the same leader twice";
         ["elections: told once"],
     LastForLeader: "an observer takes the last candidate for the leader";
         ["elections: the present leader", "elections: told in order"],
-    EphemeralAsleep: "who keeps a persistent ephemeral does nothing when it is deleted";
+    EphemeralAsleep: "a persistent ephemeral's keeper does not notice its deletion";
         ["ephemerals: it is there"],
-    MembersToldAgain: "a watch of a group shows members who were shown before";
+    MembersToldAgain: "a watch of a group reports the same members twice";
         ["groups: told once"],
-    JoinMisnumbered: "a member of a group does not know by which write it has joined";
+    JoinMisnumbered: "a group member gets a wrong zxid for its join";
         ["groups: self is in the view"],
-    UpdateRefused: "a member of a group cannot change its data";
+    UpdateRefused: "a group member cannot change its data";
         ["groups: a member can update"],
-    OvertakenShown: "a recipe that was overtaken by another fails";
+    OvertakenShown: "a recipe fails when another client is faster";
         ["no wonder", "recipes fail as writes do"],
-    LeaderAwaitsDisk: "a leader sends entries after its own disk has them";
+    LeaderAwaitsDisk: "a leader sends entries only after they are on its own disk";
         ["U1 a majority commits"],
     StepDawdles: "a step of a node takes a second";
         ["U4 no step takes long"],
     PledgeUnsynced: "a promise or a pledge is announced before it is durable";
         [],
-    PromiseForgotten: "a restarted node does not know what it has promised";
+    PromiseForgotten: "a restarted node has forgotten its promise";
         [],
-    VetoForgotten: "a cluster is founded though a peer that is out of reach had one already";
+    VetoForgotten: "a cluster is founded although an unreachable peer already had one";
         [],
-    ClientKeepsToItsList: "a client knows only the addresses that it was started with";
+    ClientKeepsToItsList: "a client knows only the addresses in its configuration";
         [],
     ClientDialsAll: "a client connects to all members";
         ["K4 a client has a member and a spare"],
-    ClientsAnywhere: "a client goes to any member, whether it leads or not";
+    ClientsAnywhere: "a client attaches to any member, even to the leader";
         ["K4 clients cost the leader nothing", "K4 learners serve all clients"],
-    ClientClings: "a client waits for a member that it has lost the connection with";
+    ClientClings: "a client waits for a member to which it has lost the connection";
         ["K5 clients of a dead member are served"],
-    ElectionMovesClients: "all clients leave their members when another leader is elected";
+    ElectionMovesClients: "all clients change members when a new leader is elected";
         ["K5 clients do not move together"],
-    SessionsDieWithConnection: "the session of a client whose member is lost ends";
+    SessionsDieWithConnection: "a client's session ends when its member is lost";
         ["K5 no session is lost"],
-    ChangeUntold: "some events are left out of what clients are sent";
+    ChangeUntold: "some events are not sent to clients";
         ["K1 all clients see a change"],
-    SeenUntold: "a client does not know up to which change it was sent events";
+    SeenUntold: "a client is not told up to which zxid it has received events";
         ["I31 clients are told of all"],
-    TreeLate: "what a node has applied cannot be read for a while";
+    TreeLate: "an applied change cannot be read for a while";
         ["I3 reads do not go back"],
     ClientStops: "a client stops by itself";
         ["I31 no client stops by itself"],
-    MoveFires: "a watch of a client that moves fires though nothing has changed";
+    MoveFires: "a watch of a client that moves fires although nothing has changed";
         ["W6 net changes after a move"],
-    NewcomersUnready: "an instance that replaces another is never ready";
+    NewcomersUnready: "an instance that replaces another never becomes ready";
         ["M2 whoever is replaced becomes ready"],
-    CloseLingers: "an instance that is to close does nothing for a second before";
+    CloseLingers: "an instance does nothing for a second before it closes";
         ["M3 a planned close is short"],
-    ProbesUnbounded: "a peer is sent the same entries for each answer to a heartbeat";
+    ProbesUnbounded: "each heartbeat response makes the leader send the same entries again";
         ["U8 a step sends entries once"],
     UrgentWaits: "heartbeats and renewals wait behind entries for a slow link";
         ["U3 no session ends for another's disk"],
-    SlowLeaderStays: "a leader leads on though its own disk is slow";
+    SlowLeaderStays: "a leader with a slow disk does not hand over";
         ["U1 a majority commits", "U2 a leader with a slow disk hands over"],
-    FullDisksIgnored: "writes go on though the disks of a majority are nearly full";
+    FullDisksIgnored: "writes go on although the disks of a majority are nearly full";
         ["U7 nearly full disks take no new data"],
 }
 
 #[cfg(any(test, feature = "simulator"))]
 impl Bug {
-    /// Those of how a cluster is founded, which the exploration of that finds. The simulator seldom
-    /// crashes a node at the very moment that some of them take.
+    /// Bugs of the bootstrap, which its state-space exploration finds. The simulator seldom crashes a
+    /// node at the moment that some of them need.
     pub const OF_FORMATION: [Bug; 7] = [
         Bug::TwoFounders,
         Bug::PledgeUnsynced,
@@ -433,7 +433,7 @@ impl Bug {
         Bug::VetoForgotten,
     ];
 
-    /// Those of clients without a replica, which a test of these finds.
+    /// Bugs of clients without a replica, which their own test finds.
     pub const OF_CLIENTS: [Bug; 5] = [
         Bug::ClientWatchFromNow,
         Bug::ClientSeesOlder,
@@ -448,7 +448,7 @@ thread_local! {
     static COUNT: Cell<u64> = const { Cell::new(0) };
 }
 
-/// Plants a bug for this thread, in place of the one before.
+/// Plants a bug for this thread and removes the one planted before.
 #[cfg(any(test, feature = "simulator"))]
 pub fn plant(bug: Option<Bug>) {
     PLANTED.set(bug);
@@ -461,7 +461,7 @@ pub(crate) fn planted(bug: Bug) -> bool {
     cfg!(any(test, feature = "simulator")) && PLANTED.get() == Some(bug)
 }
 
-/// Whether this bug is planted and strikes this time: every so many times that this is called.
+/// Whether this bug is planted and strikes now, which is at every `every`th call.
 #[inline(always)]
 pub(crate) fn strikes(bug: Bug, every: u64) -> bool {
     planted(bug) && {
@@ -470,7 +470,7 @@ pub(crate) fn strikes(bug: Bug, every: u64) -> bool {
     }
 }
 
-/// Does what is wrong if this bug is planted.
+/// Calls `wrong` if this bug is planted.
 #[inline(always)]
 pub(crate) fn if_planted(bug: Bug, wrong: impl FnOnce()) {
     if planted(bug) {
@@ -478,7 +478,7 @@ pub(crate) fn if_planted(bug: Bug, wrong: impl FnOnce()) {
     }
 }
 
-/// What is right, unless this bug is planted: then what is wrong.
+/// Returns `right`, or `wrong` if this bug is planted.
 #[inline(always)]
 pub(crate) fn unless<T>(bug: Bug, right: T, wrong: T) -> T {
     if planted(bug) { wrong } else { right }

@@ -1,10 +1,10 @@
-//! What the instances use, over time: a run of hours shows whether it grows.
+//! The resources of the instances over time: a run of hours shows whether they grow.
 
 use std::fs;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-/// How often.
+/// How often a line is printed.
 const EVERY: Duration = Duration::from_secs(60);
 
 /// Prints a line every minute.
@@ -13,7 +13,8 @@ pub(crate) struct Curve {
     next: Instant,
 }
 
-/// What a process uses: of memory, threads, open files and its directory's files, if the system can say so.
+/// The memory, threads, open files and files on disk of a process, as far as the system reports
+/// them.
 #[derive(Debug)]
 struct Usage {
     memory_kib: u64,
@@ -41,7 +42,7 @@ impl Usage {
     }
 }
 
-/// How many files are below a directory, and their bytes.
+/// The number of files below a directory, and their bytes.
 fn below(directory: &Path) -> (usize, u64) {
     let entries = fs::read_dir(directory).into_iter().flatten().flatten();
     entries.fold((0, 0), |(files, bytes), entry| match entry.metadata() {
@@ -50,7 +51,7 @@ fn below(directory: &Path) -> (usize, u64) {
             (files + more, bytes + of_them)
         }
         Ok(found) => (files + 1, bytes + found.len()),
-        // It was deleted meanwhile.
+        // The file was deleted meanwhile.
         Err(_) => (files, bytes),
     })
 }
@@ -61,7 +62,8 @@ impl Curve {
         Curve { begun, next: begun + EVERY }
     }
 
-    /// Prints the line that is due, if one is. `instances`: those that run, with their starts and directories.
+    /// Prints a line if one is due. `instances` are the running instances with their starts and
+    /// directories.
     pub(crate) fn go_on<'a>(
         &mut self,
         operations: u64,

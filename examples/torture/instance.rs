@@ -15,17 +15,18 @@ pub(crate) const ROLE: &str = "QUORATE_TORTURE_PEERS";
 pub(crate) const ADVERTISED: &str = "QUORATE_TORTURE_ADVERTISED";
 pub(crate) const LISTENED: &str = "QUORATE_TORTURE_LISTENED";
 pub(crate) const DIRECTORY: &str = "QUORATE_TORTURE_DIRECTORY";
-/// When the run began, by [`now`].
+/// The start of the run, by [`now`].
 pub(crate) const BEGUN: &str = "QUORATE_TORTURE_BEGUN";
 
-/// How many clients write and read.
+/// The number of clients that write and read.
 const CLIENTS: u64 = 3;
-/// How many znodes they share at a time.
+/// The number of znodes that they share at a time.
 const ZNODES: u64 = 4;
-/// For how long. The check takes each znode's history by itself, and its search is as long as that.
+/// How long they share the same znodes. The history of each znode is checked separately, and a
+/// short one is checked faster.
 const NANOSECONDS_OF_ZNODES: u64 = 60_000_000_000;
 
-/// Nanoseconds of a clock that all processes of this machine share.
+/// The time in nanoseconds, by a clock that all processes of this machine share.
 pub(crate) fn now() -> u64 {
     #[cfg(target_os = "linux")]
     {
@@ -39,12 +40,12 @@ pub(crate) fn now() -> u64 {
     }
 }
 
-/// Says a line at once: when the process is killed, it has been said.
+/// Prints a line at once, so that it is complete even if the process is killed right after.
 fn say(line: &str) {
     let _ = std::io::stdout().lock().write_all(format!("{line}\n").as_bytes());
 }
 
-/// A znode of a turn, of which each run has one after the other.
+/// The path of a znode. Each turn has its own znodes.
 fn register(turn: u64, number: u64) -> String {
     format!("/register-{turn}-{number}")
 }
@@ -80,7 +81,7 @@ pub(crate) fn run(peers: &str) -> Outcome<()> {
                 _ => instance.tell_state(),
             }
         }
-        // Whoever gave the orders is gone.
+        // The parent process is gone.
         instance.stopping.store(true, Ordering::Relaxed);
     });
     Ok(())
@@ -90,7 +91,7 @@ impl Instance {
     fn goes_on(&self) -> bool {
         if let Some(reason) = self.coordinator.status().stopped {
             eprintln!("{reason}");
-            // An application may restart its node in place; this one leaves that to its parent.
+            // An application could restart its node in place. This one leaves that to its parent.
             std::process::exit(3);
         }
         !self.stopping.load(Ordering::Relaxed)
@@ -117,7 +118,7 @@ impl Instance {
 
     fn operate(&self, session: &Session, random: &mut Random) {
         let path = register(self.turn(), random.below(ZNODES));
-        // Unlike any other's.
+        // Unique data.
         let data = random.below(u64::MAX / 2);
         let version = random.below(4);
         let call = match random.below(12) {
@@ -139,7 +140,7 @@ impl Instance {
         }
     }
 
-    /// The last reads, when nothing is wrong any more: what was acknowledged is there.
+    /// The final reads, when nothing is wrong any more: they must show everything acknowledged.
     fn finish(&self, client: u64) {
         if client > 0 {
             return;
@@ -166,7 +167,7 @@ impl Instance {
         say(&format!("state {} {}", status.zxid, status.state_hash.expect("it has a replica")));
     }
 
-    /// Holds the lock now and then, and says from when to when it was sure of that.
+    /// Acquires the lock now and then, and reports from when to when it surely held it.
     fn lock(&self) {
         let mut random = self.random(CLIENTS);
         while self.goes_on() {
@@ -196,7 +197,7 @@ impl Instance {
         }
     }
 
-    /// Events come in the order of their zxids, whatever happens.
+    /// Checks that events come in the order of their zxids.
     fn watch(&self) {
         while self.goes_on() {
             let Ok(session) = self.coordinator.open_session() else { continue };
@@ -215,7 +216,7 @@ impl Instance {
     }
 }
 
-/// Does what is asked, and says what is known of it.
+/// Makes a call and returns its outcome, if that is known.
 fn perform(session: &Session, path: &str, call: Call) -> Option<Known> {
     let done = |(): &()| Return::Done;
     match call {

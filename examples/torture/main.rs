@@ -3,19 +3,20 @@
 //! ```text
 //! cargo run --release --features simulator --example torture -- [OPTIONS]
 //!
-//! --minutes M   for how long (3)
+//! --minutes M   how long faults happen (3)
 //! --seconds S   the same, in seconds
 //! --seed N      the order of the faults (random); their moments depend on the machine
-//! --keep        leaves the instances' data and logs where they are
-//! --check FILE  checks the operations in this file again, which a failed check has left there
-//! --lasting     never kills the first instance, so that what it uses can be seen over the whole time
+//! --keep        keeps the instances' data and logs
+//! --check FILE  checks the operations in this file again, which a failed check has written
+//! --lasting     never kills the first instance, which shows its resources over the whole run
 //! ```
 //!
-//! Five processes on loopback, with real sockets and real disks, are killed (SIGKILL), paused
-//! (SIGSTOP) and cut off from each other, one way or both, and their disks get full, while clients
-//! in each of them write and read shared znodes and take a lock. In the end all must be well again
-//! within a minute, their replicas equal, what the clients saw linearizable, and no two holders of
-//! the lock may have overlapped. The checker is the simulator's. Each minute it prints what the instances use.
+//! Five processes on loopback addresses, with real sockets and real disks, are killed (SIGKILL),
+//! paused (SIGSTOP) and cut off from each other, one way or both, and a disk gets full. Meanwhile
+//! clients in each of them write and read shared znodes and acquire a lock. At the end the cluster
+//! must recover within a minute and all replicas must be equal. The clients' operations must be
+//! linearizable, and no two holders of the lock may have overlapped. The checker is the
+//! simulator's. Each minute the program prints the resources of the instances.
 //!
 //! The instances are this program, started with a role in the environment.
 
@@ -43,9 +44,9 @@ use record::{Record, operations_text};
 
 type Outcome<T> = Result<T, Box<dyn std::error::Error>>;
 
-/// How many instances there are.
+/// The number of instances.
 const NODES: usize = 5;
-/// How long a cluster may take to be well again.
+/// How long a cluster may take to recover.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 struct Options {
@@ -109,7 +110,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// The choices of a run: SplitMix64.
+/// The random choices of a run: SplitMix64.
 struct Random(u64);
 
 impl Random {
@@ -130,7 +131,7 @@ impl Random {
     }
 }
 
-/// What is to be undone, and when.
+/// What must be undone later.
 enum Undo {
     Start(usize),
     Continue(usize),
@@ -152,7 +153,7 @@ struct Torment {
     faults: Vec<&'static str>,
 }
 
-/// Checks the operations that a run has left in a file.
+/// Checks the operations in a file that an earlier run has written.
 fn check_again(file: &Path) -> Outcome<()> {
     let mut record = Record::default();
     for line in std::fs::read_to_string(file)?.lines() {
@@ -169,7 +170,7 @@ fn torment(options: &Options) -> Outcome<()> {
     let dir = tempfile::Builder::new().prefix("quorate-torture-").tempdir()?;
     let addresses = processes::addresses(NODES);
     let proxy = Proxy::start(&addresses)?;
-    // The last one's disk is small enough to be filled.
+    // The disk of the last instance is small enough to be filled.
     let quota = match Quota::new(&processes::directory(dir.path(), NODES - 1)) {
         Ok(quota) => Some(quota),
         Err(reason) => {
@@ -226,7 +227,7 @@ impl Torment {
         self.check(dir)
     }
 
-    /// Takes what the instances say, and undoes what is due, until some time.
+    /// Processes the lines of the instances, and undoes faults when they are due, until some time.
     fn listen_until(&mut self, until: Instant) -> Outcome<()> {
         loop {
             let now = Instant::now();
@@ -240,7 +241,7 @@ impl Torment {
                     heard = true;
                     self.record.take(place, self.processes[place].life, &line)?;
                 }
-                // An instance ends when its node stops: because its disk is full, and only then.
+                // An instance may end only because its disk is full: that stops its node.
                 if let Some(status) = self.processes[place].ended()? {
                     if place != NODES - 1 || self.quota.is_none() {
                         return Err(
@@ -333,7 +334,7 @@ impl Torment {
         Ok(())
     }
 
-    /// Undoes everything.
+    /// Undoes all faults.
     fn repair(&mut self) -> Outcome<()> {
         for (_, undo) in std::mem::take(&mut self.undo) {
             self.undo(undo)?;
@@ -351,7 +352,7 @@ impl Torment {
             let missing: Vec<usize> =
                 (0..NODES).filter(|place| !self.record.has_finished(*place)).collect();
             for place in &missing {
-                // Again and again: one that had no room left on its disk may have been started anew.
+                // Repeats this, because an instance whose disk was full may have been restarted.
                 self.processes[*place].order("finish")?;
             }
             if missing.is_empty() && self.record.replicas_agree() {

@@ -11,14 +11,15 @@ use crossbeam_channel::{Receiver, unbounded};
 use crate::Outcome;
 use crate::instance::{ADVERTISED, BEGUN, DIRECTORY, LISTENED, ROLE};
 
-/// Where an instance is reached, by the others through the proxy and by that itself.
+/// The addresses of an instance: the one at which the others reach it, through the proxy, and its
+/// own.
 #[derive(Clone, Debug)]
 pub(crate) struct Address {
     pub(crate) advertised: String,
     pub(crate) listened: String,
 }
 
-/// Addresses that nobody else takes: every run has a loopback address of its own.
+/// Addresses that no other run uses: every run has its own loopback address.
 pub(crate) fn addresses(count: usize) -> Vec<Address> {
     let pid = std::process::id();
     let host = match cfg!(target_os = "linux") {
@@ -49,7 +50,7 @@ pub(crate) struct Process {
     log: PathBuf,
     directory: PathBuf,
     running: Option<Running>,
-    /// Counts its starts.
+    /// The number of its starts.
     pub(crate) life: u64,
     lines: Option<Receiver<String>>,
 }
@@ -97,19 +98,19 @@ impl Process {
         Ok(())
     }
 
-    /// Its id, its start and its directory, while it runs.
+    /// Its process id, the time of its start and its directory, while it runs.
     pub(crate) fn started(&self) -> Option<(u32, Instant, &Path)> {
         let running = self.running.as_ref()?;
         Some((running.child.id(), running.since, &self.directory))
     }
 
-    /// What it has said since this was last asked; all of it, if it has ended.
+    /// The lines that it has printed since the last call; all of them, if it has ended.
     pub(crate) fn lines(&mut self) -> Vec<String> {
         let Some(lines) = &self.lines else { return Vec::new() };
         if self.running.is_some() { lines.try_iter().collect() } else { lines.iter().collect() }
     }
 
-    /// SIGKILL. Whether it ran.
+    /// Kills it with SIGKILL. Returns whether it was running.
     pub(crate) fn kill(&mut self) -> Outcome<bool> {
         let Some(mut running) = self.running.take() else { return Ok(false) };
         running.child.kill()?;
@@ -117,7 +118,7 @@ impl Process {
         Ok(true)
     }
 
-    /// How it has ended, if it has by itself.
+    /// Its exit status, if it has ended by itself.
     pub(crate) fn ended(&mut self) -> Outcome<Option<ExitStatus>> {
         let Some(running) = &mut self.running else { return Ok(None) };
         let status = running.child.try_wait()?;
@@ -127,7 +128,7 @@ impl Process {
         Ok(status)
     }
 
-    /// Pauses it or lets it go on. Whether that made a difference.
+    /// Pauses it or resumes it. Returns whether that made a difference.
     pub(crate) fn signal(&mut self, signal: &str) -> Outcome<bool> {
         let Some(running) = &mut self.running else { return Ok(false) };
         let pause = signal == "STOP";
@@ -144,7 +145,7 @@ impl Process {
         if let Some(stdin) = self.running.as_mut().and_then(|running| running.child.stdin.as_mut())
         {
             match writeln!(stdin, "{order}") {
-                // It has ended by itself just now, which `ended` tells.
+                // It has ended by itself just now, which `ended` reports.
                 Err(error) if error.kind() == ErrorKind::BrokenPipe => {}
                 written => written?,
             }

@@ -1,8 +1,8 @@
 //! A proxy for the instances' connections, which can cut them.
 //!
 //! Each instance advertises an address of the proxy, which forwards every connection. A connection
-//! carries messages one way, from the instance that made it, which names itself in the hello at its
-//! start.
+//! carries messages in one direction, from the instance that opened it. That instance names itself
+//! in the hello at the start.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{Read, Write};
@@ -12,11 +12,11 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use crate::processes::Address;
 use crate::{NODES, Outcome};
 
-/// Whose messages to whom do not get through.
+/// The senders and the receivers of the messages that a fault blocks.
 #[derive(Clone, Debug)]
 pub(crate) struct Cut {
     links: BTreeSet<(usize, usize)>,
-    /// Connections stay, and what is sent is late instead of lost.
+    /// Connections stay open, and messages are delayed instead of lost.
     held: bool,
 }
 
@@ -26,17 +26,17 @@ impl Cut {
         Cut { links: all.filter(|(from, to)| is_cut(*from, *to)).collect(), held: false }
     }
 
-    /// Nobody hears these.
+    /// Blocks all messages from these instances.
     pub(crate) fn from(these: BTreeSet<usize>) -> Cut {
         Cut::new(|from, _| these.contains(&from))
     }
 
-    /// These hear nobody.
+    /// Blocks all messages to these instances.
     pub(crate) fn to(these: BTreeSet<usize>) -> Cut {
         Cut::new(|_, to| these.contains(&to))
     }
 
-    /// Neither.
+    /// Blocks both.
     pub(crate) fn around(these: BTreeSet<usize>) -> Cut {
         Cut::new(|from, to| these.contains(&from) != these.contains(&to))
     }
@@ -48,12 +48,13 @@ impl Cut {
 
 #[derive(Default)]
 struct State {
-    /// How many cuts a link is in: of those that close connections, and of those that hold them.
+    /// The number of cuts of each link: those that close connections, and those that delay
+    /// messages.
     closed: BTreeMap<(usize, usize), usize>,
     held: BTreeMap<(usize, usize), usize>,
     /// The connections of each link.
     streams: BTreeMap<(usize, usize), Vec<TcpStream>>,
-    /// Which instance calls itself what: learnt from whom others mean by it.
+    /// The instance behind each id, learned from the receivers in other instances' hellos.
     names: BTreeMap<u64, usize>,
 }
 
@@ -105,7 +106,7 @@ impl Proxy {
         self.0.1.notify_all();
     }
 
-    /// Hands a connection to an instance on, until one end is gone or it is cut.
+    /// Forwards a connection to an instance until one end closes or it is cut.
     fn serve(&self, mut one: TcpStream, to: usize, target: &str) -> Option<()> {
         let mut hello = [0; 512];
         let length = one.read(&mut hello).ok()?;
@@ -113,7 +114,7 @@ impl Proxy {
         let from = {
             let mut state = self.state();
             state.names.insert(to_name, to);
-            // Whom nobody has called yet cannot be cut off yet either.
+            // An instance whose id is not known yet cannot be cut off yet.
             *state.names.get(&from_name).unwrap_or(&usize::MAX)
         };
         if self.is_closed((from, to)) {
@@ -154,8 +155,9 @@ impl Proxy {
     }
 }
 
-/// Who says hello, and to whom. A frame's header of 12 bytes, 10 of magic and version, then three
-/// numbers of up to ten bytes, seven bits in each: the cluster, who, and to whom.
+/// The sender and the receiver in a hello. After the frame's header of 12 bytes and 10 bytes of
+/// magic and version, there are three numbers of up to ten bytes with seven bits in each: the
+/// cluster, the sender and the receiver.
 fn parse_hello(frame: &[u8]) -> Option<(u64, u64)> {
     let mut rest = frame.get(22..)?.iter();
     let mut number = || {

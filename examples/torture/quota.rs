@@ -30,7 +30,7 @@ impl Quota {
         self.directory.join("ballast")
     }
 
-    /// Takes all the room that is left.
+    /// Fills all the space that is left.
     pub(crate) fn fill(&self) -> Outcome<()> {
         let mut file = File::options().create(true).append(true).open(self.ballast())?;
         for size in [1 << 20, 4096, 1] {

@@ -2,11 +2,11 @@
 
 use std::collections::BTreeMap;
 
-use quorate::simulation::linearizability::{Call, History, Known, Operation, Place, Return};
+use quorate::simulation::linearizability::{Call, History, Known, Operation, OperationId, Return};
 
 use crate::Outcome;
 
-/// A stretch of time in which a holder of the lock was sure to have it.
+/// A period in which a holder of the lock surely held it.
 #[derive(Clone, Copy, Debug)]
 struct Held {
     token: u64,
@@ -14,14 +14,14 @@ struct Held {
     to: u64,
 }
 
-/// All that was said.
+/// All reports.
 #[derive(Default)]
 pub(crate) struct Record {
     history: History,
-    /// What was asked and not answered, by the instance, its start and the number there.
-    open: BTreeMap<(usize, u64, u64), Place>,
+    /// Calls without a reply, by the instance, its start and the number there.
+    open: BTreeMap<(usize, u64, u64), OperationId>,
     held: Vec<Held>,
-    /// Each replica's zxid and state hash, as last told.
+    /// Each replica's last reported zxid and state hash.
     states: BTreeMap<usize, (u64, u64)>,
     finished: BTreeMap<usize, u64>,
     asked: u64,
@@ -31,7 +31,7 @@ pub(crate) struct Record {
 }
 
 impl Record {
-    /// Takes a line that an instance has written in its `life`th start.
+    /// Processes a line that an instance has printed in its `life`th start.
     pub(crate) fn take(&mut self, place: usize, life: u64, line: &str) -> Outcome<()> {
         let strange = || format!("instance {place} said {line:?}");
         let words: Vec<&str> = line.split(' ').collect();
@@ -71,12 +71,12 @@ impl Record {
         Ok(())
     }
 
-    /// Whether anything has been answered.
+    /// Whether any operation has returned.
     pub(crate) fn is_busy(&self) -> bool {
         self.succeeded > 100
     }
 
-    /// How many were asked for.
+    /// The number of operations.
     pub(crate) fn operations(&self) -> u64 {
         self.asked
     }
@@ -99,7 +99,7 @@ impl Record {
         &self.history
     }
 
-    /// Mutual exclusion in real time, and tokens that grow with it.
+    /// Checks that holders never overlapped in real time, and that tokens grow with time.
     pub(crate) fn check_locks(&self) -> Outcome<()> {
         let mut held = self.held.clone();
         held.sort_by_key(|held| held.from);
@@ -121,7 +121,7 @@ impl Record {
     }
 }
 
-/// The lines of a znode's operations.
+/// The operations of a znode, as lines.
 pub(crate) fn operations_text(operations: &[Operation], path: &str) -> String {
     let mut text = String::new();
     for (id, operation) in operations.iter().enumerate() {
@@ -134,7 +134,7 @@ pub(crate) fn operations_text(operations: &[Operation], path: &str) -> String {
     text
 }
 
-/// A call as a line has it.
+/// A call, as in a line.
 pub(crate) fn call_text(call: Call) -> String {
     let version = |version: Option<u64>| version.map_or("-".to_owned(), |some| some.to_string());
     match call {
@@ -159,7 +159,7 @@ fn parse_call(words: &[&str]) -> Option<Call> {
     })
 }
 
-/// A result as a line has it.
+/// A result, as in a line.
 pub(crate) fn known_text(known: Known) -> String {
     match known {
         Known::Refused => "refused".to_owned(),

@@ -1,4 +1,4 @@
-//! Whether the world has come to rest, and is as it must be then.
+//! Whether the world has settled, and whether it is in the state that it must have then.
 
 use super::checks::agreement::same_state;
 use super::checks::{Violation, require};
@@ -43,7 +43,7 @@ impl World {
         self.processes.iter().position(leads)
     }
 
-    /// The last checks, when all clients have finished: the replicas are equal.
+    /// The final checks, when all clients have finished: the replicas are equal.
     pub(crate) fn audit(&self) -> Result<(), Violation> {
         let checks = self.kernel.checks.borrow();
         for process in &self.processes {
@@ -58,7 +58,7 @@ impl World {
         checks.linearizable()?;
         let life = self.leader().and_then(|leader| self.processes[leader].life.as_ref());
         if let Some(time) = life.and_then(|life| life.host.node().stamps()) {
-            // The leader looks for such znodes once a period, at one of its ticks.
+            // The leader looks for such znodes once per period, at one of its ticks.
             let allowed = REAP_PERIOD * 5 + self.kernel.plan.heartbeat * 4;
             let overdue = checks.oracle.overdue(time, allowed.as_millis() as u64);
             require(overdue.is_none(), "I31 what is due is deleted", || {

@@ -34,7 +34,7 @@ use crate::types::membership::NodeId;
 use crate::types::version::INVENTED;
 use crate::types::znode::Zxid;
 
-/// The faults of clients, which come with time.
+/// The faults of clients that happen at random times.
 const FAULTS: [Fault; 7] = [
     Fault::PartitionOneWay,
     Fault::PartitionTwoWay,
@@ -45,14 +45,14 @@ const FAULTS: [Fault; 7] = [
     Fault::ClockDrift,
 ];
 
-/// How long it waits for the member at one address before it tries the next.
-const SEED_PAUSE: Nanos = 250 * MILLI;
+/// How long a client waits for the member at one address before it tries the next.
+const DIAL_INTERVAL: Nanos = 250 * MILLI;
 
-/// All places for clients.
+/// The places of all clients.
 #[derive(Debug)]
 pub(crate) struct ClientInstances {
     all: Vec<ClientInstance>,
-    /// The place of each client that is there now.
+    /// The place of each client that exists now.
     pub(super) places: BTreeMap<NodeId, usize>,
     random: Random,
 }
@@ -76,16 +76,16 @@ pub(crate) struct ClientInstance {
     starting: bool,
 }
 
-/// A client's process that runs.
+/// A running client process.
 pub(crate) struct ClientLife {
     pub(super) host: Host,
     calls: Receiver<Call>,
     step_at: Nanos,
-    /// The members that it is connected with, by their places.
+    /// The members to which it is connected, by their places.
     pub(super) connected: BTreeMap<usize, NodeId>,
-    /// Whom it is to be connected with.
+    /// The members to which it is to be connected.
     dial: Dial,
-    /// The number of the attachment in which it was served last.
+    /// The number of its last attachment.
     attachment: u64,
 }
 
@@ -151,8 +151,8 @@ impl World {
         }
     }
 
-    /// The random source that decides about a link. Links between members have their own.
-    pub(super) fn dice_of(&self, one: usize, other: usize) -> &Random {
+    /// The random source for a link. Links between members have another one.
+    pub(super) fn random_of_link(&self, one: usize, other: usize) -> &Random {
         let plan = &self.kernel.plan;
         let has_client = plan.is_client(one) || plan.is_client(other);
         if has_client { &self.clients.random } else { &self.random }
@@ -191,72 +191,73 @@ impl World {
         self.kernel.seen.borrow_mut()[place] = 0;
         self.kernel.count_event("starts of clients");
         self.kernel.trace.note([13, place as u64, epoch]);
-        self.kernel.trace.say_fault(format_args!("client {place}: starts"));
+        self.kernel.trace.log_fault(format_args!("client {place}: starts"));
         let calls = host.calls();
         let connected = BTreeMap::new();
         let (step_at, dial) = (Nanos::MAX, Dial::seeking());
         let life = ClientLife { host, calls, step_at, connected, dial, attachment: 0 };
         self.client_at_mut(place).life = Some(Box::new(life));
         self.want_client_step(place, self.now());
-        self.seek_members(place);
+        self.dial_addresses(place);
         if !self.kernel.is_stopping() {
             workload::start(&self.kernel, place, &coordinator);
         }
     }
 
-    /// A client looks for members at the addresses of its list, one after the other.
-    fn seek_members(&mut self, place: usize) {
+    /// A client dials the addresses of its list, one after the other.
+    fn dial_addresses(&mut self, place: usize) {
         let members = self.processes.len();
         let first = self.clients.random.index(members);
         for turn in 0..members {
             let member = (first + turn) % members;
-            let at = self.now() + turn as u64 * SEED_PAUSE + self.clients.random.below(100 * MILLI);
-            self.schedule(at, Event::Seek { place, member });
+            let at =
+                self.now() + turn as u64 * DIAL_INTERVAL + self.clients.random.below(100 * MILLI);
+            self.schedule(at, Event::Dial { place, member });
         }
     }
 
-    /// A client dials a member, if it wants to and is not connected with it already.
-    pub(super) fn seek(&mut self, place: usize, member: usize) {
+    /// A client dials a member, if it wants to and is not connected to it already.
+    pub(super) fn dial_member(&mut self, place: usize, member: usize) {
         let node = self.processes[member].member.node;
         let life = self.client_at(place).and_then(|client| client.life.as_ref());
         if life
             .is_some_and(|life| life.dial.wants(node) && life.connected.get(&member) != Some(&node))
         {
             self.notice(place, member);
-            self.noticed_soon(member, place, MILLI);
+            self.schedule_notice(member, place, MILLI);
         }
     }
 
-    /// The client at a place is to be connected with others.
+    /// The client at a place is to be connected to other members.
     fn dial(&mut self, place: usize, dial: Dial) {
         let Some(life) = self.client_at_mut(place).life.as_mut() else { return };
         let former = std::mem::replace(&mut life.dial, dial.clone());
         for member in 0..self.processes.len() {
             let node = self.processes[member].member.node;
             let Some(life) = &mut self.client_at_mut(place).life else { return };
-            // Whoever is named no more is left, and found again only at an address of the list. The
-            // process there may be another one by now.
+            // A member that is no longer named is disconnected. The client finds it again only
+            // through an address of the list, where another process may run by now.
             let connected = life.connected.get(&member).copied().unwrap_or(node);
             let is_left = former.names(connected) && !dial.names(connected);
             if is_left || former.wants(connected) && !dial.wants(connected) {
                 life.connected.remove(&member);
-                self.noticed_soon(member, place, 100 * MILLI);
+                self.schedule_notice(member, place, 100 * MILLI);
                 if dial.wants(node) {
-                    let at = self.now() + SEED_PAUSE + self.clients.random.below(SECOND);
-                    self.schedule(at, Event::Seek { place, member });
+                    let at = self.now() + DIAL_INTERVAL + self.clients.random.below(SECOND);
+                    self.schedule(at, Event::Dial { place, member });
                 }
             } else if dial.names(node) && !former.names(node) {
                 let at = self.now() + self.clients.random.below(10 * MILLI);
-                self.schedule(at, Event::Seek { place, member });
+                self.schedule(at, Event::Dial { place, member });
             }
         }
         if dial.seeks && !former.seeks {
-            self.seek_members(place);
+            self.dial_addresses(place);
         }
     }
 
-    /// A client that has a member is connected with that one and a spare, unless it asks all members for
-    /// their reports.
+    /// A client is connected to its member and a spare. Only while it asks all members for their
+    /// reports does it have more connections.
     fn check_connections(&self, place: usize) {
         let Some(life) = self.client_at(place).and_then(|client| client.life.as_ref()) else {
             return;
@@ -269,28 +270,28 @@ impl World {
         }));
     }
 
-    /// Whether one of these is a client that does not want to be connected with the other.
-    pub(super) fn is_shunned(&self, one: usize, other: usize) -> bool {
+    /// Whether one of these is a client that does not want a connection to the other.
+    pub(super) fn is_unwanted(&self, one: usize, other: usize) -> bool {
         let (client, member) =
             if self.kernel.plan.is_client(one) { (one, other) } else { (other, one) };
         let life = self.client_at(client).and_then(|client| client.life.as_ref());
         life.is_some_and(|life| !life.dial.wants(self.processes[member].member.node))
     }
 
-    /// A member has started, or is gone.
+    /// A member has started or is gone.
     pub(super) fn clients_notice(&mut self, member: usize, within: Nanos) {
         let runs = self.processes[member].life.is_some();
         for place in self.client_places() {
             if self.client_at(place).is_some_and(|client| client.life.is_some()) {
-                self.noticed_soon(place, member, within);
+                self.schedule_notice(place, member, within);
                 if runs {
-                    self.noticed_soon(member, place, within);
+                    self.schedule_notice(member, place, within);
                 }
             }
         }
     }
 
-    pub(super) fn look_at_client(&mut self, place: usize) {
+    pub(super) fn schedule_client_step(&mut self, place: usize) {
         let Some(client) = self.client_at(place) else { return };
         if client.life.as_ref().is_some_and(|life| !life.host.is_idle()) {
             let slow = client.slow_until > self.now();
@@ -338,7 +339,7 @@ impl World {
             if strikes(Bug::ClientStops, 5_000) {
                 life.host.input(Input::Failed { reason: "planted".to_owned() });
             }
-            self.look_at_client(place);
+            self.schedule_client_step(place);
         }
     }
 
@@ -373,7 +374,7 @@ impl World {
         if seen != before || anew.is_some() {
             let by = served.and_then(|(member, _)| self.place_of(member));
             let news = anew.map_or("", |_| ", anew");
-            self.kernel.trace.say(format_args!(
+            self.kernel.trace.log(format_args!(
                 "client {place}: is served by {by:?}{news}, seen {seen}, {} messages",
                 work.messages.len()
             ));
@@ -430,11 +431,11 @@ impl World {
         }
         self.want_client_step(place, wake_at.max(now + 1));
         if !idle {
-            self.look_at_client(place);
+            self.schedule_client_step(place);
         }
     }
 
-    /// Whether a client is paused right after it has asked to renew its sessions.
+    /// Whether a client is paused right after it has sent a renewal of its sessions.
     fn pauses_now(&self) -> bool {
         const OF_A_MILLION_ROUNDS: u64 = 4_000;
         self.kernel.phase.get() == Phase::Chaos
@@ -442,25 +443,26 @@ impl World {
             && self.clients.random.chance(OF_A_MILLION_ROUNDS)
     }
 
-    /// It finds the answer when it goes on, and by then no member receives anything from it.
+    /// Pauses a client and cuts it off before it goes on. It then finds the reply but reaches no
+    /// member.
     fn pause_after_asking(&mut self, place: usize) {
         let timeout = nanos(self.kernel.plan.session_timeout);
         let time = self.clients.random.within(timeout / 10..timeout);
         self.pause_client(place, time);
-        // What it has just asked is under way, and is not to be cut off.
+        // The renewal is on its way and must still arrive.
         let at = self.now() + time - timeout / 20;
         self.schedule(at, Event::CutOff { place, time: 2 * timeout });
         self.kernel.count_fault(Fault::Pause);
         self.kernel
             .trace
-            .say_fault(format_args!("pauses: client {place} for {time} ns, and then cut off"));
+            .log_fault(format_args!("pauses: client {place} for {time} ns, and then cut off"));
     }
 
-    /// No member receives anything from this client for a while.
+    /// Members receive nothing from this client for a while.
     pub(super) fn cut_off(&mut self, place: usize, time: Nanos) {
         if self.kernel.phase.get() == Phase::Chaos {
             let members: Vec<usize> = (0..self.processes.len()).collect();
-            self.part_client(place, &members, (true, false), time);
+            self.cut_client_links(place, &members, (true, false), time);
         }
     }
 
@@ -469,13 +471,13 @@ impl World {
         let client = self.client_at_mut(place);
         client.paused_until = until;
         if let Some(life) = &mut client.life {
-            // The step that was due comes afterwards.
+            // The step that was due comes after the pause.
             life.step_at = Nanos::MAX;
         }
         self.want_client_step(place, until);
     }
 
-    /// Checks what a step of a client has shown.
+    /// Checks the effects of a client's step.
     fn observe_client(&self, moved: Moved) -> Result<(), Violation> {
         let mut checks = self.kernel.checks.borrow_mut();
         let checks = &mut *checks;
@@ -491,19 +493,19 @@ impl World {
             checks.locks.check(|session| checks.sessions.is_forced(session))?;
             checks.shares.check(|session| checks.sessions.is_forced(session))?;
         }
-        checks.sessions.stay_over()
+        checks.sessions.check_unaware()
     }
 
-    /// The last zxid whose changes a member that shows `shown` need not know.
+    /// The last zxid whose changes may be missing from the history of a member that shows `shown`.
     fn forgotten_by(&self, member: NodeId, shown: Zxid) -> Zxid {
         match self.place_of(member) {
             Some(place) => self.kernel.forgotten(self.kernel.known_from.borrow()[place], shown),
-            // It has begun again since.
+            // The member has started from an empty disk since.
             None => Zxid::MAX,
         }
     }
 
-    /// The client is gone at once.
+    /// Kills the client.
     pub(super) fn crash_client(&mut self, place: usize) {
         let client = self.client_at_mut(place);
         (client.paused_until, client.slow_until) = (0, 0);
@@ -516,7 +518,7 @@ impl World {
         drop(life);
         for member in 0..self.processes.len() {
             if self.processes[member].life.is_some() {
-                self.noticed_soon(member, place, SECOND);
+                self.schedule_notice(member, place, SECOND);
             }
         }
     }
@@ -528,14 +530,14 @@ impl World {
     }
 
     fn crash_client_for_a_while(&mut self, place: usize) {
-        self.kernel.trace.say_fault(format_args!("client {place}: crashes"));
+        self.kernel.trace.log_fault(format_args!("client {place}: crashes"));
         self.crash_client(place);
         let time = self.some_client_time();
         self.start_client_in(place, time);
     }
 
     fn client_closed(&mut self, place: usize) {
-        self.kernel.trace.say_fault(format_args!("client {place}: has closed"));
+        self.kernel.trace.log_fault(format_args!("client {place}: has closed"));
         self.crash_client(place);
         let time = self.clients.random.around(2 * SECOND);
         self.start_client_in(place, time);
@@ -550,22 +552,22 @@ impl World {
 
     pub(super) fn begin_client_chaos(&mut self) {
         if !self.clients.all.is_empty() {
-            FAULTS.iter().for_each(|fault| self.strike_client_later(*fault));
+            FAULTS.iter().for_each(|fault| self.schedule_client_fault(*fault));
         }
     }
 
-    fn strike_client_later(&mut self, fault: Fault) {
+    fn schedule_client_fault(&mut self, fault: Fault) {
         if let Some(period) = self.kernel.plan.rates.period(fault) {
             let time = self.clients.random.around(period);
-            self.schedule_in(time, Event::StrikeClient { fault });
+            self.schedule_in(time, Event::ClientFault { fault });
         }
     }
 
-    pub(super) fn strike_client(&mut self, fault: Fault) {
+    pub(super) fn handle_client_fault(&mut self, fault: Fault) {
         if self.kernel.phase.get() != Phase::Chaos {
             return;
         }
-        self.strike_client_later(fault);
+        self.schedule_client_fault(fault);
         let all = self.client_places();
         let count =
             if self.kernel.plan.fleet { 1 + self.clients.random.index(all.len() / 4) } else { 1 };
@@ -575,7 +577,7 @@ impl World {
                 self.kernel.count_fault(fault);
                 self.kernel.trace.note([15, fault as u64, place as u64]);
                 let name = TABLE[fault as usize].name;
-                self.kernel.trace.say_fault(format_args!("{name}: client {place}: {what}"));
+                self.kernel.trace.log_fault(format_args!("{name}: client {place}: {what}"));
             }
         }
     }
@@ -585,7 +587,7 @@ impl World {
         let member = self.member_of(place);
         match fault {
             Fault::PartitionOneWay | Fault::PartitionTwoWay => {
-                // From the one that serves it, from all, or from any.
+                // Cuts it off from its own member, from all members, or from any of them.
                 let members: Vec<usize> = match (self.clients.random.below(3), member) {
                     (0, Some(member)) => vec![member],
                     (1, _) => (0..self.processes.len()).collect(),
@@ -595,14 +597,14 @@ impl World {
                 };
                 let both = fault == Fault::PartitionTwoWay;
                 let there = self.clients.random.percent(50);
-                self.part_client(place, &members, (both || there, both || !there), time);
+                self.cut_client_links(place, &members, (both || there, both || !there), time);
                 Some(format!("from {members:?} for {time} ns"))
             }
             Fault::SlowNode => {
                 self.client_at_mut(place).slow_until = now + time;
                 Some(format!("for {time} ns"))
             }
-            // Its member crashes instead. In a fleet, members have enough faults of their own.
+            // Crashes its member instead. In a fleet, members have enough faults of their own.
             Fault::Crash if !self.kernel.plan.fleet && self.clients.random.percent(40) => {
                 let member = member?;
                 self.crash(member);
@@ -634,20 +636,20 @@ impl World {
         }
     }
 
-    /// How many members the client at this place is connected with.
+    /// The number of members to which the client at this place is connected.
     pub(super) fn connections_of(&self, place: usize) -> usize {
         let life = self.client_at(place).and_then(|client| client.life.as_ref());
         life.map_or(0, |life| life.connected.len())
     }
 
-    /// The place of the member that serves the client at this one.
+    /// The place of the member that serves the client at this place.
     pub(super) fn member_of(&self, place: usize) -> Option<usize> {
         let life = self.client_at(place)?.life.as_ref()?;
         self.place_of(life.client().member()?)
     }
 
-    /// Cuts a client's links to members, from them, or both.
-    pub(super) fn part_client(
+    /// Cuts a client's links to members, those from them, or both.
+    pub(super) fn cut_client_links(
         &mut self,
         place: usize,
         members: &[usize],
@@ -661,7 +663,7 @@ impl World {
         let links: Vec<(usize, usize)> = links.collect();
         for (from, to) in &links {
             if self.network.cut(*from, *to) && self.clients.random.percent(50) {
-                self.noticed_soon(*from, *to, SECOND);
+                self.schedule_notice(*from, *to, SECOND);
             }
         }
         self.schedule_in(time, Event::Heal { links });
@@ -679,7 +681,7 @@ impl World {
         }
     }
 
-    /// Whether all clients that run have received everything.
+    /// Whether all running clients have received everything.
     pub(crate) fn clients_know_all(&self) -> bool {
         let last = self.kernel.checks.borrow().oracle.zxid();
         let lives = self.clients.all.iter().filter_map(|client| client.life.as_ref());

@@ -1,4 +1,4 @@
-//! True time, and what the nodes' clocks make of it.
+//! True time, and the clocks of the nodes.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -6,24 +6,25 @@ use std::time::Duration;
 
 use crate::runtime::clock::TimeSource;
 
-/// Nanoseconds since the world began.
+/// Nanoseconds since the start of the world.
 pub(crate) type Nanos = u64;
 
 pub(crate) const MICRO: Nanos = 1_000;
 pub(crate) const MILLI: Nanos = 1_000_000;
 pub(crate) const SECOND: Nanos = 1_000_000_000;
 
-/// A time of the engine's.
+/// Converts a duration of the engine.
 pub(crate) fn nanos(time: Duration) -> Nanos {
     u64::try_from(time.as_nanos()).unwrap_or(Nanos::MAX / 8)
 }
 
-/// What a monotonic clock shows at the start: nobody may take 0 for "before everything".
+/// What a monotonic clock shows at the start. It is not 0, so that no code can take 0 for "before
+/// everything".
 const BASE: Nanos = 3600 * SECOND;
 /// The wall clocks' start: 2026.
 const EPOCH_MS: u64 = 1_767_225_600_000;
 
-/// True time, which no node sees.
+/// True time. No node sees it.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct TrueTime(Arc<AtomicU64>);
 
@@ -37,7 +38,7 @@ impl TrueTime {
     }
 }
 
-/// The clocks of one node: the monotonic one runs at a rate of its own, the wall clock jumps.
+/// The clocks of one node. The monotonic clock runs at its own rate, and the wall clock jumps.
 #[derive(Debug)]
 pub(crate) struct NodeClock {
     time: TrueTime,
@@ -46,10 +47,10 @@ pub(crate) struct NodeClock {
 
 #[derive(Debug)]
 struct State {
-    /// A moment at which both are known.
+    /// A moment at which both values are known.
     since: Nanos,
     shown: Nanos,
-    /// In millionths of true time's.
+    /// The rate in millionths of true time's.
     rate_ppm: u64,
     wall_offset_ms: i64,
 }
@@ -72,7 +73,7 @@ impl NodeClock {
         state.rate_ppm = rate_ppm;
     }
 
-    pub(crate) fn jump_wall(&self, by_ms: i64) {
+    pub(crate) fn jump_wall_clock(&self, by_ms: i64) {
         let mut state = self.lock();
         state.wall_offset_ms = state.wall_offset_ms.saturating_add(by_ms);
     }
@@ -112,7 +113,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_clock_runs_at_its_rate_and_says_when_it_will_show_what() {
+    fn a_clock_runs_at_its_rate_and_computes_when_it_shows_a_time() {
         let time = TrueTime::default();
         let clock = NodeClock::new(time.clone(), 0, 1_030_000);
         let start = clock.now();

@@ -1,41 +1,41 @@
-//! What takes how long: the steps of a node's thread, the messages on a link, the writes of a disk.
+//! What things cost in time: steps of a node's thread, messages on a link, writes to a disk.
 //!
-//! Without it, a step takes no time at all, and a message of a megabyte no longer than an empty one. What
-//! only shows under load would then never show: a thread that is busy with one thing while others wait, a
-//! transfer that takes longer than the log is kept.
+//! Without costs, a step takes no time, and a message of a megabyte takes no longer than an empty
+//! one. Then problems that occur only under load would never show: a thread that is busy while
+//! others wait, or a transfer that takes longer than the log is kept.
 //!
-//! The times of the processor are rough: those of a usual machine, of a release build. They only have to
-//! be right in proportion.
+//! The processor times are rough values for an ordinary machine and a release build. Only their
+//! proportions matter.
 
 use super::clock::{MICRO, Nanos, SECOND};
 use crate::node::message::PeerMessage;
 
-/// To take a message, a call of a user, or an answer of the disk in, and to act on it.
+/// To receive a message, a user's call or a completion of the disk, and to act on it.
 pub(super) const INPUT: Nanos = 2 * MICRO;
-/// To apply a request to the state machine, and to tell whoever waits for it.
+/// To apply a request to the state machine and to send its reply.
 const REQUEST: Nanos = 3 * MICRO;
 /// To copy, encode or decode a byte.
 const BYTE: Nanos = 1;
-/// To look up one session among the others, and to note something of it.
+/// To look up one session and update it.
 const SESSION: Nanos = 200;
 
-/// The machines of a world, and the links between them.
+/// The speed of the machines of a world and of the links between them.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Costs {
-    /// What a link carries in a second, in bytes.
+    /// The bandwidth of a link, in bytes per second.
     pub(crate) link: u64,
-    /// What a disk writes in a second, in bytes.
+    /// The bandwidth of a disk, in bytes per second.
     pub(crate) disk: u64,
 }
 
-/// What a step has applied.
+/// The work that a step has applied.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Applied {
     pub(super) requests: u64,
     pub(super) bytes: u64,
 }
 
-/// How long the node's thread is busy with a message: to send it, or to take it in.
+/// The time that the node's thread takes to send or to receive a message.
 pub(super) fn message(message: &PeerMessage, bytes: usize) -> Nanos {
     let sessions = match message {
         PeerMessage::ReadIndex { sessions, .. } | PeerMessage::ClientReadIndex { sessions, .. } => {
@@ -46,23 +46,23 @@ pub(super) fn message(message: &PeerMessage, bytes: usize) -> Nanos {
     INPUT + BYTE * bytes as u64 + SESSION * sessions as u64
 }
 
-/// How long the node's thread is busy with applying.
+/// The time that the node's thread takes to apply this.
 pub(super) fn apply(applied: Applied) -> Nanos {
     REQUEST * applied.requests + BYTE * applied.bytes
 }
 
 impl Costs {
-    /// How long a message is on its link, besides the latency.
+    /// The time that a message is on its link, without the latency.
     pub(super) fn on_link(&self, bytes: usize) -> Nanos {
         at_rate(bytes as u64, self.link)
     }
 
-    /// How long a disk writes this, besides its latency.
+    /// The time that a disk takes to write this, without its latency.
     pub(super) fn on_disk(&self, bytes: u64) -> Nanos {
         at_rate(bytes, self.disk)
     }
 
-    /// How long it takes at least to bring so many bytes to another member's disk.
+    /// The least time that it takes to bring so many bytes to another member's disk.
     pub(super) fn transfer(&self, bytes: u64) -> Nanos {
         at_rate(bytes, self.link) + at_rate(bytes, self.disk)
     }

@@ -132,7 +132,7 @@ impl World {
             return;
         }
         self.kernel.count_event("disks damaged");
-        self.kernel.trace.say_fault(format_args!("node {place}: the disk is damaged"));
+        self.kernel.trace.log_fault(format_args!("node {place}: the disk is damaged"));
         self.processes[place].disk.condition().damaged = Some("a checksum does not match");
         self.lost_at = self.now();
         self.crash(place);
@@ -149,7 +149,7 @@ impl World {
             return self.schedule_in(10 * SECOND, Event::DamageAll);
         }
         self.kernel.count_event("all disks damaged");
-        self.kernel.trace.say_fault(format_args!("all disks are damaged"));
+        self.kernel.trace.log_fault(format_args!("all disks are damaged"));
         for place in 0..self.processes.len() {
             self.crash(place);
             let condition = self.processes[place].disk.condition().damaged;
@@ -178,7 +178,7 @@ impl World {
             if !repairable {
                 continue;
             }
-            self.kernel.trace.say_fault(format_args!("node {place}: the disk is repaired"));
+            self.kernel.trace.log_fault(format_args!("node {place}: the disk is repaired"));
             self.kernel.count_event("disks repaired");
             self.crash(place);
             self.processes[place].disk.condition().damaged = None;
@@ -198,7 +198,7 @@ impl World {
             return;
         }
         self.kernel.count_event("fresh disks damaged");
-        self.kernel.trace.say_fault(format_args!("node {place}: the fresh disk is damaged too"));
+        self.kernel.trace.log_fault(format_args!("node {place}: the fresh disk is damaged too"));
         self.processes[place].disk.condition().damaged = Some("a checksum does not match, again");
         self.crash(place);
         let time = self.damages.below(5 * SECOND);

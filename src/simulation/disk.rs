@@ -1,8 +1,8 @@
-//! A node's disk: what is durable on it, and its faults.
+//! A node's disk: its durable contents and its faults.
 //!
-//! A write is durable when its sync is done, which is an event of its own. Until then, a crash loses
-//! it, keeps it, or keeps a part of it. The store below is [`MemoryDisk`], which holds durable data
-//! only.
+//! A write is durable when its sync is complete, which is an event of its own. Until then, a crash
+//! loses it, keeps it, or keeps a part of it. The store below is [`MemoryDisk`], which holds only
+//! durable data.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -16,14 +16,14 @@ use crate::storage::{
 };
 use crate::types::membership::{Genesis, Member, Promise};
 
-/// A disk, which outlives its node. A clone is the same disk.
+/// A disk. It outlives its node. A clone is the same disk.
 #[derive(Clone, Debug)]
 pub(crate) struct SimDisk {
     disk: MemoryDisk,
     shared: Arc<Mutex<Condition>>,
 }
 
-/// What is on the disk, for the checks of promises, and which faults it has.
+/// The contents of the disk as the checks need them, and its faults.
 #[derive(Debug, Default)]
 pub(crate) struct Condition {
     pub(crate) hard_state: HardState,
@@ -134,7 +134,7 @@ impl SimDisk {
         self.disk.drops_former()
     }
 
-    /// The identity on it, which no damage affects.
+    /// The identity on the disk. No damage affects it.
     pub(crate) fn identity(&self) -> Identity {
         self.disk.identity().expect("every disk begins with one")
     }
@@ -233,7 +233,7 @@ impl LogStore for SimStore {
         if self.condition().damaged.is_some()
             && let Some(rotten) = boot.entries.last_mut().filter(|entry| !entry.data.is_empty())
         {
-            // Only with `RotAccepted`.
+            // Reached only with `RotAccepted`.
             let mut data = rotten.data.to_vec();
             if let Some(byte) = data.last_mut() {
                 *byte ^= 1;

@@ -1,21 +1,22 @@
-//! What goes wrong under load, one thing after another: disks are slow, members are away. While it lasts,
-//! the others must go on, and after it, whoever was behind must catch up though the writers do not pause.
+//! Faults under load, one after another: slow disks and members that are away. During a fault the
+//! others must go on. After it, the members that fell behind must catch up although the writers do
+//! not pause.
 
-use super::checks::load::Look;
+use super::checks::load::Observation;
 use super::checks::require;
 use super::clock::{MILLI, Nanos, SECOND, nanos};
 use super::kernel::Phase;
-use super::load::{Load, Trouble, slowness};
+use super::load::{Load, Trouble, slow_sync_time};
 use super::random::Random;
 use super::world::{Event, World};
 use crate::node::io::Input;
 
-/// How often it is looked at what has become of it.
-const LOOK: Nanos = 20 * MILLI;
-/// The room on a disk that has enough.
+/// How often the state of the world is checked.
+const CHECK_INTERVAL: Nanos = 20 * MILLI;
+/// The free space on a disk that is not nearly full.
 const ROOMY: u64 = 1 << 40;
 
-/// What goes wrong under load.
+/// The faults under load.
 #[derive(Debug)]
 pub(crate) struct Episodes {
     random: Random,
@@ -24,24 +25,24 @@ pub(crate) struct Episodes {
 
 #[derive(Debug)]
 enum State {
-    /// The members create their first znodes.
+    /// The members create their initial znodes.
     Filling,
-    /// Nothing is wrong until then.
+    /// There is no fault until then.
     Quiet { until: Nanos },
-    /// Something is wrong until then.
-    Wrong { trouble: Trouble, since: Nanos, until: Nanos, apart: Apart },
-    /// These members, which were affected, catch up. They must be level by then.
+    /// There is a fault until then.
+    Wrong { trouble: Trouble, since: Nanos, until: Nanos, affected: Affected },
+    /// The members that were affected catch up. They must have done so by then.
     CatchingUp { places: Vec<usize>, since: Nanos, until: Nanos },
 }
 
-/// Who is affected.
+/// The members that a fault affects.
 #[derive(Debug, Default)]
-struct Apart {
-    /// Members that are down, or cut off.
+struct Affected {
+    /// Members that are down or cut off.
     away: Vec<usize>,
-    /// Members whose disk is slow.
+    /// Members with a slow disk.
     slow: Vec<usize>,
-    /// Members whose disk is nearly full.
+    /// Members with a nearly full disk.
     low: Vec<usize>,
     links: Vec<(usize, usize)>,
 }
@@ -59,14 +60,14 @@ impl World {
             return;
         };
         let Some(mut episodes) = self.episodes.take() else { return };
-        // Members that are away for long are no reason for anything here.
+        // A member that is away for long does not excuse anything here.
         self.troubled_until = self.now();
         if !matches!(episodes.state, State::Filling) {
-            self.look_at_load(&load);
+            self.check_load(&load);
         }
         episodes.state = self.next_episode(&load, &episodes.random, episodes.state);
         self.episodes = Some(episodes);
-        self.schedule_in(LOOK, Event::Episode);
+        self.schedule_in(CHECK_INTERVAL, Event::Episode);
     }
 
     fn next_episode(&mut self, load: &Load, random: &Random, state: State) -> State {
@@ -77,19 +78,19 @@ impl World {
                 if !filled || !self.has_leader() {
                     return State::Filling;
                 }
-                let look = self.load_now(load);
-                self.kernel.checks.borrow_mut().load.begin(look);
-                self.kernel.trace.say_fault(format_args!("the load begins"));
+                let observation = self.load_now(load);
+                self.kernel.checks.borrow_mut().load.begin(observation);
+                self.kernel.trace.log_fault(format_args!("the load begins"));
                 State::Quiet { until: now + load.bounds.election }
             }
             State::Quiet { until } if until <= now => self.begin_episode(load, random),
-            State::Wrong { trouble, since, until, apart } if until <= now => {
-                self.end_episode(load, trouble, since, apart)
+            State::Wrong { trouble, since, until, affected } if until <= now => {
+                self.end_episode(load, trouble, since, affected)
             }
             State::CatchingUp { places, since, until } => {
-                let level = self.kernel.checks.borrow().load.level_at(now, load.bounds);
+                let level = self.kernel.checks.borrow().load.caught_up_index(now, load.bounds);
                 let behind: Vec<usize> =
-                    places.into_iter().filter(|place| !self.is_level(*place, level)).collect();
+                    places.into_iter().filter(|place| !self.is_caught_up(*place, level)).collect();
                 if behind.is_empty() && self.is_whole() {
                     self.kernel.count_event("members level again under load");
                     let mut checks = self.kernel.checks.borrow_mut();
@@ -116,35 +117,37 @@ impl World {
         }
     }
 
-    /// Whether a member has applied the log up to here, and has it on its disk.
-    fn is_level(&self, place: usize, index: u64) -> bool {
+    /// Whether a member has applied the log up to this index and has it on its disk.
+    fn is_caught_up(&self, place: usize, index: u64) -> bool {
         let process = &self.processes[place];
         let applied = process.life.as_ref().map_or(0, |life| life.host.node().applied().index);
         applied >= index && process.written_disk().condition().last() >= index
     }
 
-    fn load_now(&self, load: &Load) -> Look {
+    fn load_now(&self, load: &Load) -> Observation {
         let term = |process: &super::process::Process| {
             process.life.as_ref().map_or(0, |life| life.host.node().leadership().0)
         };
         let term = self.processes.iter().map(term).max().unwrap_or(0);
         let checks = self.kernel.checks.borrow();
         let now = self.now();
-        let waits =
-            self.kernel.waits_since("set", |place| checks.load.is_level(place, now, load.bounds));
-        Look { now, committed: checks.oracle.last(), term, waits }
+        let waits = self
+            .kernel
+            .waits_since("set", |place| checks.load.is_caught_up(place, now, load.bounds));
+        Observation { now, committed: checks.oracle.last(), term, waits }
     }
 
-    fn look_at_load(&mut self, load: &Load) {
-        let look = self.load_now(load);
+    fn check_load(&mut self, load: &Load) {
+        let observation = self.load_now(load);
         let mut checks = self.kernel.checks.borrow_mut();
-        let mut checked = checks.load.look(load, look);
-        checked = checked.and_then(|()| checks.load.look_at_room(look.now, look.committed));
+        let mut checked = checks.load.observe(load, observation);
+        checked =
+            checked.and_then(|()| checks.load.check_room(observation.now, observation.committed));
         for (place, process) in self.processes.iter().enumerate() {
             let Some(life) = &process.life else { continue };
             let memory = life.host.node().log_bytes();
-            // As long as a checkpoint that began on a slow disk takes.
-            let slow = process.slow_disk_until + 12 * process.slow_disk_by > look.now;
+            // The time of a checkpoint that began on a slow disk.
+            let slow = process.slow_disk_until + 12 * process.slow_disk_by > observation.now;
             let slow = if slow { process.slow_disk_by } else { 0 };
             checked = checked.and_then(|()| checks.load.log(load, place, memory, slow));
         }
@@ -152,7 +155,7 @@ impl World {
         self.kernel.check(checked);
     }
 
-    /// Some places, the leader's often among them.
+    /// Some places, often with the leader's among them.
     fn some_of(&self, random: &Random, count: usize, with_leader: bool) -> Vec<usize> {
         let leader = self.leader();
         let mut places: Vec<usize> = (0..self.processes.len()).collect();
@@ -173,24 +176,25 @@ impl World {
     fn begin_episode(&mut self, load: &Load, random: &Random) -> State {
         let (now, minority) = (self.now(), (self.processes.len() - 1) / 2);
         let trouble = *random.pick(&load.troubles);
-        let slow_by = slowness(random, trouble, self.kernel.plan.heartbeat);
+        let slow_by = slow_sync_time(random, trouble, self.kernel.plan.heartbeat);
         let election = nanos(self.kernel.plan.heartbeat * 10);
         let time = *random.pick(&[election / 2, 3 * election, 10 * election, 10 * SECOND]);
-        let mut apart = Apart::default();
+        let mut affected = Affected::default();
         match trouble {
-            Trouble::SlowDisks => apart.slow = self.some_of(random, minority, true),
-            Trouble::AllSlow => apart.slow = (0..self.processes.len()).collect(),
+            Trouble::SlowDisks => affected.slow = self.some_of(random, minority, true),
+            Trouble::AllSlow => affected.slow = (0..self.processes.len()).collect(),
             Trouble::SlowMajority => {
-                apart.away = self.some_of(random, minority, false);
-                let others = (0..self.processes.len()).filter(|place| !apart.away.contains(place));
-                apart.slow = vec![*random.pick(&others.collect::<Vec<usize>>())];
+                affected.away = self.some_of(random, minority, false);
+                let others =
+                    (0..self.processes.len()).filter(|place| !affected.away.contains(place));
+                affected.slow = vec![*random.pick(&others.collect::<Vec<usize>>())];
             }
             Trouble::Crash | Trouble::CutOff | Trouble::Wipe => {
-                apart.away = self.some_of(random, 1, true);
+                affected.away = self.some_of(random, 1, true);
             }
-            Trouble::LowDisks => apart.low = self.some_of(random, minority + 1, true),
+            Trouble::LowDisks => affected.low = self.some_of(random, minority + 1, true),
         }
-        if trouble == Trouble::Wipe && !self.may_lose(apart.away[0]) {
+        if trouble == Trouble::Wipe && !self.may_lose(affected.away[0]) {
             return State::Quiet { until: now + SECOND };
         }
         let time = match trouble {
@@ -200,10 +204,10 @@ impl World {
             _ => time,
         };
         let leader = self.leader();
-        for place in &apart.away {
+        for place in &affected.away {
             let mut checks = self.kernel.checks.borrow_mut();
             checks.load.is_away(*place);
-            // A member in the place of a lost one changes who votes, and then who leads perhaps.
+            // A member that replaces a lost one changes who votes, and perhaps who leads.
             if Some(*place) == leader || trouble == Trouble::Wipe {
                 checks.load.election_until(now + load.bounds.election);
             }
@@ -211,34 +215,34 @@ impl World {
         if matches!(trouble, Trouble::AllSlow | Trouble::SlowMajority) {
             self.kernel.checks.borrow_mut().load.slow_by(slow_by, now);
         }
-        let leads = leader.is_some_and(|leader| apart.slow.contains(&leader));
-        // A faster one does not keep it from leading.
+        let leads = leader.is_some_and(|leader| affected.slow.contains(&leader));
+        // A leader whose disk is faster than that may go on leading.
         if trouble == Trouble::SlowDisks && leads && slow_by > load.bounds.patience / 2 {
-            self.kernel.checks.borrow_mut().load.leader_is_slow(apart.slow.clone());
+            self.kernel.checks.borrow_mut().load.leader_is_slow(affected.slow.clone());
         }
         if trouble == Trouble::LowDisks {
             let reported = now + load.bounds.election;
             self.kernel.checks.borrow_mut().load.nearly_full_from(reported);
-            self.measured(&apart.low, 0);
+            self.measured(&affected.low, 0);
         }
-        for place in &apart.slow {
+        for place in &affected.slow {
             let process = &mut self.processes[*place];
             (process.slow_disk_until, process.slow_disk_by) = (now + time, slow_by);
         }
-        for place in &apart.away {
+        for place in &affected.away {
             if trouble == Trouble::CutOff {
-                apart.links.extend(self.cut_from_all(*place));
+                affected.links.extend(self.cut_from_all(*place));
             } else {
                 self.crash(*place);
             }
         }
         if trouble == Trouble::Wipe {
-            self.empty_disk(apart.away[0]);
+            self.empty_disk(affected.away[0]);
         }
-        self.kernel.trace.say_fault(format_args!(
+        self.kernel.trace.log_fault(format_args!(
             "{trouble:?} for {time} ns: nodes {:?} are away, the disks of {:?} slow by {slow_by} ns, \
              and those of {:?} nearly full",
-            apart.away, apart.slow, apart.low
+            affected.away, affected.slow, affected.low
         ));
         self.kernel.count_event(match trouble {
             Trouble::SlowDisks => "disks slow under load",
@@ -249,10 +253,10 @@ impl World {
             Trouble::Wipe => "members wiped under load",
             Trouble::LowDisks => "disks nearly full under load",
         });
-        State::Wrong { trouble, since: now, until: now + time, apart }
+        State::Wrong { trouble, since: now, until: now + time, affected }
     }
 
-    /// The hosts at these places have measured so much room on their disks.
+    /// The hosts at these places have measured this much free space on their disks.
     fn measured(&mut self, places: &[usize], free: u64) {
         for place in places {
             self.input(*place, Input::DiskSpace { free, total: ROOMY });
@@ -264,15 +268,21 @@ impl World {
         let links: Vec<_> = others.flat_map(|other| [(place, other), (other, place)]).collect();
         for (from, to) in &links {
             if self.network.cut(*from, *to) {
-                self.noticed_soon(*from, *to, SECOND);
+                self.schedule_notice(*from, *to, SECOND);
             }
         }
         links
     }
 
-    fn end_episode(&mut self, load: &Load, trouble: Trouble, since: Nanos, apart: Apart) -> State {
+    fn end_episode(
+        &mut self,
+        load: &Load,
+        trouble: Trouble,
+        since: Nanos,
+        affected: Affected,
+    ) -> State {
         let now = self.now();
-        let Apart { away, slow, low, links } = apart;
+        let Affected { away, slow, low, links } = affected;
         if trouble == Trouble::LowDisks {
             self.measured(&low, ROOMY);
             let by = now + load.bounds.election + SECOND + 20 * load.pause;
@@ -285,7 +295,9 @@ impl World {
             }
             if trouble == Trouble::Wipe {
                 let mut checks = self.kernel.checks.borrow_mut();
-                checks.load.election_until(now + load.level(&self.kernel.plan, now - since));
+                checks
+                    .load
+                    .election_until(now + load.catch_up_time(&self.kernel.plan, now - since));
             }
         }
         let slow_by = slow.iter().map(|place| self.processes[*place].slow_disk_by).max();
@@ -298,9 +310,9 @@ impl World {
         let mut places = away;
         places.extend(slow);
         places.extend(low);
-        self.kernel.trace.say_fault(format_args!("{trouble:?} is over; {places:?} catch up"));
-        // The last slow sync is still under way.
-        let allowed = load.level(&self.kernel.plan, now - since) + 2 * slow_by;
+        self.kernel.trace.log_fault(format_args!("{trouble:?} is over; {places:?} catch up"));
+        // The last slow sync is still in progress.
+        let allowed = load.catch_up_time(&self.kernel.plan, now - since) + 2 * slow_by;
         State::CatchingUp { places, since: now, until: now + allowed }
     }
 }

@@ -1,5 +1,5 @@
-//! The clients' tasks: ordinary `async fn`s over the library's own handles,
-//! polled on the world's thread in the order in which they were woken.
+//! The clients' tasks: `async fn`s over the library's own handles. The world's thread polls them in
+//! the order in which they were woken.
 
 use std::cell::RefCell;
 
@@ -12,7 +12,7 @@ use std::task::{Context, Poll, Wake, Waker};
 use super::clock::Nanos;
 use super::timeline::Timeline;
 
-/// The tasks that are to be polled. The wakers share it with the engine, which may hold them
+/// The tasks that are ready to be polled. The wakers share this queue, and the engine may hold them
 /// anywhere.
 #[derive(Debug, Default)]
 struct Woken(Mutex<VecDeque<u64>>);
@@ -36,7 +36,7 @@ struct Task {
     waker: Waker,
     /// Absent while it is polled.
     future: Option<TaskFuture>,
-    /// It is in the queue already.
+    /// Whether it is in the queue already.
     queued: bool,
 }
 
@@ -59,7 +59,7 @@ impl Executor {
         *next
     }
 
-    /// A task of a process, which ends with it.
+    /// Spawns a task of a process. It ends with the process.
     pub(crate) fn spawn(&self, process: usize, future: impl Future<Output = ()> + 'static) {
         let task = self.number();
         let waker = Waker::from(Arc::new(TaskWaker { task, woken: Arc::clone(&self.woken) }));
@@ -75,7 +75,7 @@ impl Executor {
         let ours = tasks.iter().filter(|(_, task)| task.process == process);
         let ours: Vec<u64> = ours.map(|(id, _)| *id).collect();
         let killed: Vec<Task> = ours.iter().filter_map(|id| tasks.remove(id)).collect();
-        // What is dropped with a task may want to look at the others.
+        // Values that are dropped with a task may access other tasks.
         drop(tasks);
         drop(killed);
     }
@@ -90,7 +90,7 @@ impl Executor {
         self.timers.borrow().next_at()
     }
 
-    /// Wakes the tasks that wait for a time up to now.
+    /// Wakes the tasks whose timers are due.
     pub(crate) fn fire(&self, now: Nanos) {
         loop {
             let mut timers = self.timers.borrow_mut();
@@ -110,9 +110,9 @@ impl Executor {
         self.timers.borrow_mut().add(at, waker);
     }
 
-    /// Polls the tasks that were woken, those of paused processes excepted: they stay woken. Gives
-    /// the processes whose tasks were polled; `None` if they went on waking each other while no time
-    /// passes.
+    /// Polls the tasks that were woken, except those of paused processes, which stay woken. Returns
+    /// the processes whose tasks were polled, or `None` if tasks went on waking each other while no
+    /// time passed.
     pub(crate) fn run(&self, is_paused: impl Fn(usize) -> bool) -> Option<Vec<usize>> {
         let (mut later, mut polled) = (Vec::new(), Vec::new());
         for polls in 0.. {
@@ -152,7 +152,7 @@ impl Executor {
         Some(polled)
     }
 
-    /// Whether any task of a process that is not paused waits to be polled.
+    /// Whether a woken task of a process that is not paused waits to be polled.
     pub(crate) fn has_work(&self) -> bool {
         !self.woken.0.lock().unwrap_or_else(PoisonError::into_inner).is_empty()
     }
@@ -166,7 +166,7 @@ impl std::fmt::Debug for Executor {
     }
 }
 
-/// Waits for two things at the same time, and for both.
+/// Waits for two futures at the same time, and for both.
 pub(crate) async fn both<A, B>(
     one: impl Future<Output = A>,
     two: impl Future<Output = B>,
@@ -195,7 +195,7 @@ pub(crate) async fn both<A, B>(
     .await
 }
 
-/// Waits for two things and gives what comes first.
+/// Waits for two futures and returns the first result.
 pub(crate) async fn first<A, B>(
     one: impl Future<Output = A>,
     two: impl Future<Output = B>,

@@ -1,8 +1,9 @@
-//! A world of many clients that all watch one znode: who serves them, and what a change costs whom.
+//! A world of many clients that all watch one znode. It checks which members serve them, and what a
+//! change costs each member.
 //!
-//! Nothing goes wrong here by chance: the script crashes the member that serves most clients, and makes
-//! the leader hand over. What is sent is counted, so that it can be compared between worlds with
-//! different numbers of clients.
+//! There are no random faults. The script crashes the member that serves most clients and makes the
+//! leader hand over. It counts messages, so that worlds with different numbers of clients can be
+//! compared.
 
 use std::cell::Cell;
 use std::rc::Rc;
@@ -14,33 +15,33 @@ use super::faults::Rates;
 use super::plan::Plan;
 use super::random::Random;
 use super::world::World;
-use super::{await_until, pass, workload};
+use super::{await_until, run_for, workload};
 use crate::node::io::{Input, Problem};
 use crate::node::message::{PeerMessage, RaftBody};
 use crate::planted::{Bug, if_planted};
 use crate::types::watch::WatchMode;
 use crate::types::znode::CreateMode;
 
-/// What all clients watch.
+/// The znode that all clients watch.
 const WATCHED: &str = "/watched";
-/// When the first clients start. It has been decided by then who votes.
+/// When the first clients start. By then the voters are known.
 pub(super) const CLIENTS_FROM: Nanos = 60 * SECOND;
-/// Within what time all clients have received a change.
+/// How soon all clients must have received a change.
 const TOLD_WITHIN: Nanos = 2 * SECOND;
-/// Within what time the clients of a member that has died are served again. A connection that ends is
-/// noticed within a second.
+/// How soon the clients of a dead member must be served again. A connection that ends is noticed
+/// within a second.
 const SERVED_WITHIN: Nanos = 3 * SECOND;
-/// The most messages of a leader for one change and each other member: the entry, that it is committed,
-/// and a few for what else has just been written.
+/// The most messages of a leader to each other member for one change: the entry, its commit, and a
+/// few for other recent writes.
 const MESSAGES_MAX: u64 = 6;
 /// The most bytes of such a message.
 const MESSAGE_BYTES_MAX: u64 = 300;
 
-/// What a member has sent.
+/// The messages that a member has sent.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Sent {
     to_clients: u64,
-    /// To members: heartbeats, and answers to requests that keep sessions alive.
+    /// To members: heartbeats, and replies to session renewals.
     keeping_alive: u64,
     /// To members: everything else.
     messages: u64,
@@ -76,7 +77,7 @@ impl Sent {
     }
 }
 
-/// As a fleet, with so many clients, and without faults or tasks of their own.
+/// A fleet with this many clients, without faults or tasks of its own.
 pub(super) fn plan(random: &Random, clients: usize) -> Plan {
     Plan {
         client_instances: clients,
@@ -87,7 +88,7 @@ pub(super) fn plan(random: &Random, clients: usize) -> Plan {
     }
 }
 
-/// A session that watches for as long as the world lasts.
+/// A session with a watch, for as long as the world lasts.
 async fn watch(client: Client) {
     let Ok((handle, opened)) = client.open(None) else { return };
     if opened.await.is_err() {
@@ -101,7 +102,7 @@ async fn watch(client: Client) {
     drop((handle, watching));
 }
 
-/// Makes as many changes as are wanted.
+/// Writes as many changes as are wanted.
 async fn write(client: Client, wanted: Rc<Cell<u64>>) {
     let Ok((handle, _opened)) = client.open(None) else { return };
     if handle.create(WATCHED, b"", CreateMode::Persistent).await.is_err() {
@@ -120,13 +121,13 @@ async fn write(client: Client, wanted: Rc<Cell<u64>>) {
     }
 }
 
-/// Runs a world to its end, or to the first check that fails.
-pub(super) fn live(world: &mut World) {
+/// Runs a world to its end or to the first failed check.
+pub(super) fn run_to_end(world: &mut World) {
     let kernel = Rc::clone(&world.kernel);
     let clients = kernel.plan.client_instances;
     let recovery = kernel.plan.recovery();
     await_until(world, recovery, "I31 the cluster comes back", World::has_leader);
-    pass(world, CLIENTS_FROM + 11 * SECOND);
+    run_for(world, CLIENTS_FROM + 11 * SECOND);
     let wanted = Rc::new(Cell::new(0));
     let place = kernel.plan.places;
     spawn(world, place, |client| write(client, Rc::clone(&wanted)));
@@ -139,9 +140,9 @@ pub(super) fn live(world: &mut World) {
     await_until(world, recovery, "I31 everything is answered", |world| {
         world.has_happened("clients that watch", clients as u64)
     });
-    // Until all have found their spare.
-    pass(world, 12 * SECOND);
-    kernel.check(require(world.clients_are_home(), "K4 learners serve all clients", || {
+    // Until all clients have found their spare.
+    run_for(world, 12 * SECOND);
+    kernel.check(require(world.clients_are_balanced(), "K4 learners serve all clients", || {
         let voting = kernel.checks.borrow().membership.voting().clone();
         let nodes: Vec<_> = world.processes.iter().map(|process| process.member.node).collect();
         format!("{:?} at {nodes:x?}, {voting:x?}", world.served())
@@ -156,20 +157,20 @@ pub(super) fn live(world: &mut World) {
 
     let most = world.serves_most();
     world.crash(most);
-    pass(world, SECOND);
+    run_for(world, SECOND);
     await_until(world, SERVED_WITHIN, "K5 clients of a dead member are served", |world| {
         world.clients_are_served_without(most)
     });
     change(world);
 
-    // Neither a member that is back nor another leader makes clients move at once.
+    // Clients do not move all at once when a member comes back or another leader is elected.
     let (leader, moved) = (world.leader_place(), world.count_of("clients moved"));
     world.start_in(most, SECOND);
     world.input(leader, Input::Resign);
-    if_planted(Bug::ElectionMovesClients, || world.part_clients());
-    pass(world, 5 * SECOND);
+    if_planted(Bug::ElectionMovesClients, || world.disconnect_clients());
+    run_for(world, 5 * SECOND);
     await_until(world, recovery, "I31 the cluster comes back", World::has_leader);
-    pass(world, 3 * SECOND);
+    run_for(world, 3 * SECOND);
     let moved = world.count_of("clients moved") - moved;
     kernel.check(require(
         leader != world.leader_place() && moved == 0,
@@ -178,7 +179,7 @@ pub(super) fn live(world: &mut World) {
     ));
     change(world);
     if_planted(Bug::SessionsDieWithConnection, || world.expire_one());
-    pass(world, SECOND);
+    run_for(world, SECOND);
     let lost = world.count_of("sessions expired") + world.count_of("sessions closed");
     kernel.check(require(lost == 0, "K5 no session is lost", || format!("{lost} are")));
 }
@@ -204,7 +205,7 @@ impl World {
         self.count_of(event) >= times
     }
 
-    /// The place of the leader; some other, if there is none.
+    /// The place of the leader, or of another member if there is none.
     fn leader_place(&self) -> usize {
         let leads = |process: &super::process::Process| {
             process.life.as_ref().is_some_and(|life| life.host.node().leadership().2)
@@ -212,7 +213,7 @@ impl World {
         self.processes.iter().position(leads).unwrap_or(0)
     }
 
-    /// How many clients each member serves.
+    /// The number of clients that each member serves.
     fn served(&self) -> Vec<usize> {
         let mut served = vec![0; self.processes.len()];
         for member in self.client_places().filter_map(|place| self.member_of(place)) {
@@ -226,18 +227,18 @@ impl World {
         (0..served.len()).max_by_key(|place| served[*place]).unwrap_or(0)
     }
 
-    /// All clients lose the connections with their members.
-    fn part_clients(&mut self) {
+    /// Cuts the connections of all clients to their members.
+    fn disconnect_clients(&mut self) {
         for place in self.client_places() {
             let Some(life) = &mut self.client_at_mut(place).life else { continue };
             if let Some((peer, _)) = life.client().served() {
                 life.host.input(Input::Unreachable { peer, problem: Problem::not_yet() });
-                self.look_at_client(place);
+                self.schedule_client_step(place);
             }
         }
     }
 
-    /// The leader ends a session.
+    /// The leader expires a session.
     fn expire_one(&mut self) {
         let leader = self.leader_place();
         let node = self.processes[leader].life.as_ref().map(|life| life.host.node());
@@ -247,21 +248,21 @@ impl World {
         }
     }
 
-    /// Whether all clients are served, and none by this member.
+    /// Whether all clients are served, and none of them by this member.
     fn clients_are_served_without(&self, dead: usize) -> bool {
         let served = self.served();
         served[dead] == 0 && served.iter().sum::<usize>() == self.client_places().len()
     }
 
-    /// Whether each client is connected with its member and one more, and learners serve all of them.
-    fn clients_are_home(&self) -> bool {
+    /// Whether each client is connected to its member and one more, and learners serve all clients.
+    fn clients_are_balanced(&self) -> bool {
         let (served, clients) = (self.served(), self.client_places().len());
         let learns = |place: usize| {
             let checks = self.kernel.checks.borrow();
             checks.membership.voting().learners.contains(&self.processes[place].member.node)
         };
         let learners = (0..served.len()).filter(|place| learns(*place)).count().max(1);
-        // Hashing spreads them at random: five standard deviations, about.
+        // Hashing spreads them at random. The bound is about five standard deviations.
         let even = clients.div_ceil(learners);
         let share = even + 5 * even.isqrt();
         let fit = |place: usize| served[place] <= if learns(place) { share } else { 0 };
@@ -270,7 +271,7 @@ impl World {
             && (0..served.len()).all(fit)
     }
 
-    /// Lets a change happen that was asked for, and counts what the leader sends for it.
+    /// Waits for a change that was requested, and counts the messages that the leader sends for it.
     fn cost_of_change(&mut self, change: u64) {
         let kernel = Rc::clone(&self.kernel);
         let clients = self.client_places().len() as u64;
@@ -279,8 +280,8 @@ impl World {
         await_until(self, TOLD_WITHIN, "K1 all clients see a change", |world| {
             world.kernel.checks.borrow().watches.events - received >= clients
         });
-        // What follows that all replicas have it belongs to the change, too.
-        pass(self, SECOND);
+        // The message that all replicas have the change belongs to it, too.
+        run_for(self, SECOND);
         let sent = self.sent[leader].since(before);
         let others = self.processes.len() as u64 - 1;
         let fits = sent.messages <= MESSAGES_MAX * others

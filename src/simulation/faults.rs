@@ -1,40 +1,40 @@
-//! Every fault that there is, and how often.
+//! All faults and their rates.
 //!
-//! To add one: a variant, a row in [`TABLE`], and an arm in the world's
-//! `inject` (or, for what happens to a message or a sync, where that is done).
+//! To add one, write a variant, a row in [`TABLE`], and an arm in the world's `inject`. For faults
+//! of a message or a sync, add it where those are handled.
 
 use super::random::Random;
 
-/// Something that goes wrong.
+/// A fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Fault {
     /// A message is lost.
     Loss,
     /// A message comes twice.
     Duplicate,
-    /// A message is late by up to some seconds.
+    /// A message is late by up to a few seconds.
     DelaySpike,
     /// Messages overtake each other.
     Reorder,
-    /// Messages of some nodes to the others are lost.
+    /// Messages from some nodes to the others are lost.
     PartitionOneWay,
-    /// Messages between some nodes and the others are lost, both ways.
+    /// Messages between some nodes and the others are lost, in both directions.
     PartitionTwoWay,
-    /// A node takes long for everything.
+    /// A node is slow in everything.
     SlowNode,
-    /// Some nodes are killed, and started again later.
+    /// Some nodes are killed and restarted later.
     Crash,
-    /// A node is killed between two things that one of its steps wanted done.
+    /// A node is killed between two effects of one of its steps.
     CrashInStep,
-    /// A node is closed in good order, and started again later.
+    /// A node is closed in an orderly way and restarted later.
     Close,
-    /// A process is stopped for a while, and goes on.
+    /// A process is paused for a while.
     Pause,
     /// A monotonic clock changes its rate.
     ClockDrift,
     /// A wall clock jumps.
     WallJump,
-    /// What was not synced when a node was killed is lost in part: a write may be torn.
+    /// A node is killed, and a part of its unsynced writes is lost. A write may be torn.
     TornWrite,
     /// A disk is slow for a while.
     SlowDisk,
@@ -42,36 +42,37 @@ pub(crate) enum Fault {
     FailedSync,
     /// A disk is full for a while.
     FullDisk,
-    /// A disk cannot be read when its node starts, for once.
+    /// The disk of a node cannot be read at one of its starts.
     ReadError,
-    /// What is on a disk decays: its node must refuse to start from it, and begins again.
+    /// Data on a disk is corrupted. The node must refuse to start from it and begins again.
     BitRot,
-    /// A disk has lost what it had synced: its node must refuse to start from it, and begins again.
+    /// A disk has lost synced data. The node must refuse to start from it and begins again.
     LostWrites,
-    /// A disk is replaced by an empty one. A node that starts from it has a new id.
+    /// A disk is replaced by an empty one. The node that starts from it has a new id.
     Wipe,
-    /// An instance is started at a new place, and joins.
+    /// An instance starts at a new place and joins.
     Join,
-    /// An instance leaves; it comes back later, as another member.
+    /// An instance leaves. It comes back later as another member.
     Leave,
-    /// An instance is started again under another address.
+    /// An instance restarts with another address.
     Move,
-    /// A leader is asked to hand over.
+    /// A leader is asked to resign.
     Resign,
     /// A session is expired before its time.
     Expire,
 }
 
-/// In what a rate is counted.
+/// The unit of a rate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Unit {
-    /// Of a million messages, syncs or the like.
+    /// Per million messages, syncs and so on.
     PerMillion,
-    /// In a thousand minutes.
+    /// Per thousand minutes.
     PerThousandMinutes,
 }
 
-/// One row: the fault, its name, how many percent of the seeds have it, and its rate there.
+/// One row: the fault, its name, the percentage of seeds that have it, and the range of its rate
+/// there.
 pub(crate) struct Row {
     pub(crate) fault: Fault,
     pub(crate) name: &'static str,
@@ -115,18 +116,18 @@ pub(crate) const TABLE: [Row; 26] = [
     row(Fault::Expire, "sessions expired", 30, PerThousandMinutes, (200, 3_000)),
 ];
 
-/// How often each fault happens in one world.
+/// The rate of each fault in one world.
 #[derive(Clone, Debug)]
 pub(crate) struct Rates([u64; TABLE.len()]);
 
 impl Rates {
-    /// Draws which faults there are, and how often (swarm testing: Groce et al. 2012).
+    /// Draws which faults there are, and their rates (swarm testing: Groce et al. 2012).
     pub(crate) fn draw(random: &Random) -> Rates {
         let quiet = random.percent(5);
         Rates(std::array::from_fn(|place| {
             let row = &TABLE[place];
             let (has, from, to) = (random.percent(row.percent), row.rate.0, row.rate.1);
-            // All orders of magnitude are as likely as each other.
+            // All orders of magnitude are equally likely.
             let doublings = (to / from).max(1).ilog2();
             let base = from << random.below(u64::from(doublings) + 1);
             let rate = random.within(base..base * 2).min(to);
@@ -134,7 +135,7 @@ impl Rates {
         }))
     }
 
-    /// Many of those that instances take notice of, and none that costs a member its disk.
+    /// High rates of the faults that instances notice, without those that cost a member its disk.
     pub(crate) fn fleet() -> Rates {
         Rates(std::array::from_fn(|place| match TABLE[place].fault {
             Fault::Loss | Fault::Duplicate => 200,
@@ -146,12 +147,12 @@ impl Rates {
         }))
     }
 
-    /// Nothing goes wrong.
+    /// No faults.
     pub(crate) fn none() -> Rates {
         Rates([0; TABLE.len()])
     }
 
-    /// All but these.
+    /// All faults except these.
     pub(crate) fn without(&self, faults: &[Fault]) -> Rates {
         let kept = |place: usize| !faults.contains(&TABLE[place].fault);
         Rates(std::array::from_fn(|place| if kept(place) { self.0[place] } else { 0 }))
@@ -161,7 +162,7 @@ impl Rates {
         self.0[fault as usize]
     }
 
-    /// The mean time to the next one, for the faults that come with time.
+    /// The mean time between two of these faults, if they happen at random times.
     pub(crate) fn period(&self, fault: Fault) -> Option<super::clock::Nanos> {
         let timed = TABLE[fault as usize].unit == PerThousandMinutes;
         let rate = self.of(fault);
@@ -174,7 +175,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_table_has_each_fault_in_its_place() {
+    fn the_table_is_in_the_order_of_the_faults() {
         for (place, row) in TABLE.iter().enumerate() {
             assert_eq!(row.fault as usize, place, "{:?}", row.fault);
         }

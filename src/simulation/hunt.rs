@@ -1,17 +1,17 @@
-//! Checks the checks: a planted bug must be found, and by the checks that its row names.
+//! Checks the checks: each planted bug must be found, and by the checks that its row names.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::time::Duration;
 
-use super::{Kind, Report, Words, run_with};
+use super::{Kind, Report, Verbosity, run_with};
 use crate::planted::{Bug, plant};
 
 /// How long a world under load lasts.
 const LOADED: Duration = Duration::from_secs(60);
 
-/// Seeds that have found a bug that is seldom found: they are tried first, to save time. A change of what
-/// worlds do makes them stale, and costs that time again.
+/// Seeds that find bugs that are seldom found. They are tried first, to save time. Any change of
+/// what worlds do makes them stale, which costs that time again.
 const FOUND_BY: [(Bug, u64); 46] = [
     (Bug::ReadWithoutQuorum, 176),
     (Bug::LeaderChangeMissed, 111),
@@ -61,11 +61,11 @@ const FOUND_BY: [(Bug, u64); 46] = [
     (Bug::UpdateRefused, 4),
 ];
 
-/// How many clients a world has that is about them.
+/// The number of clients in worlds for bugs of clients.
 const CLIENTS: usize = 60;
 
-/// Checks that see later, or by other means, what another check sees first: they are asked alone. What
-/// the others find is passed over meanwhile.
+/// Checks that see later, or in another way, what another check sees first. They run alone, without
+/// the violations of the others.
 const ALONE: [&str; 19] = [
     "I1 I2 linearizable",
     "I3 reads do not go back",
@@ -88,27 +88,34 @@ const ALONE: [&str; 19] = [
     "what is done does not come again",
 ];
 
-/// How the hunt for a planted bug went.
+/// The result of the hunt for a planted bug.
 #[derive(Clone, Debug)]
 pub struct Hunt {
     /// The bug.
     pub bug: Bug,
-    /// How many worlds were run.
+    /// The number of worlds that were run.
     pub worlds: u64,
-    /// For each of its checks the first run that it failed, in the order of their seeds.
+    /// For each check of the bug, the first run in which it failed, in the order of seeds.
     pub found: Vec<Report>,
-    /// Its checks that failed no run; none if one was enough.
+    /// The checks of the bug that failed in no run. Empty if one check was enough.
     pub missed: Vec<&'static str>,
-    /// How many runs which other check failed.
+    /// The number of runs in which other checks failed, by check.
     pub others: BTreeMap<&'static str, u64>,
 }
 
-/// Plants a bug and runs seeds until one of its checks has found it, or each, in this thread.
+/// Plants a bug and runs seeds in this thread until one of its checks has found it, or each of
+/// them.
 ///
-/// A check has found it in a world in which no other check failed before. What another one finds
-/// counts for nothing.
-pub fn hunt(bug: Bug, seeds: Range<u64>, length: Duration, words: Words, each: bool) -> Hunt {
-    // These show only where an operator restarts the instances, or under load.
+/// A check has found the bug if it is the first to fail in a world. Failures of other checks do not
+/// count.
+pub fn hunt(
+    bug: Bug,
+    seeds: Range<u64>,
+    length: Duration,
+    verbosity: Verbosity,
+    each: bool,
+) -> Hunt {
+    // These bugs show only where an operator restarts the instances, or under load.
     let kind = match bug {
         Bug::ReadyBeforePlace
         | Bug::ClosesWithoutHandover
@@ -144,7 +151,7 @@ pub fn hunt(bug: Bug, seeds: Range<u64>, length: Duration, words: Words, each: b
                 break;
             }
             plant(Some(bug));
-            let report = run_with(seed, length, words, kind, only);
+            let report = run_with(seed, length, verbosity, kind, only);
             plant(None);
             hunt.worlds += 1;
             let Some(failed) = report.check else { continue };

@@ -1,4 +1,4 @@
-//! How the faults that come with time strike, and how all of them end.
+//! How random faults are injected, and how all faults end.
 
 use super::clock::{MILLI, Nanos, SECOND, nanos};
 use super::faults::{Fault, TABLE};
@@ -9,10 +9,10 @@ use crate::node::io::Input;
 use crate::runtime::expect;
 
 impl World {
-    /// Lets the faults begin.
+    /// Starts the faults.
     pub(crate) fn begin_chaos(&mut self) {
         for row in &TABLE {
-            self.strike_later(row.fault);
+            self.schedule_fault(row.fault);
         }
         self.begin_client_chaos();
         if self.operator.is_some() {
@@ -24,33 +24,33 @@ impl World {
         self.begin_damages();
     }
 
-    fn strike_later(&mut self, fault: Fault) {
+    fn schedule_fault(&mut self, fault: Fault) {
         if let Some(period) = self.kernel.plan.rates.period(fault) {
             let time = self.random.around(period);
-            self.schedule_in(time, Event::Strike { fault });
+            self.schedule_in(time, Event::Fault { fault });
         }
     }
 
-    pub(crate) fn strike(&mut self, fault: Fault) {
+    pub(crate) fn handle_fault(&mut self, fault: Fault) {
         if self.kernel.phase.get() != Phase::Chaos {
             return;
         }
-        self.strike_later(fault);
+        self.schedule_fault(fault);
         if let Some(what) = self.inject(fault) {
             self.kernel.count_fault(fault);
             self.kernel.trace.note([9, fault as u64, 0]);
-            self.kernel.trace.say_fault(format_args!("{}: {what}", TABLE[fault as usize].name));
+            self.kernel.trace.log_fault(format_args!("{}: {what}", TABLE[fault as usize].name));
         }
     }
 
-    /// The place of an instance that takes itself for the leader, often; else none.
-    fn the_leader_perhaps(&self) -> Option<usize> {
+    /// Often the place of an instance that considers itself the leader, otherwise none.
+    fn leader_often(&self) -> Option<usize> {
         self.leader().filter(|_| self.random.percent(40))
     }
 
     /// A place whose process runs.
     fn some_running(&self) -> Option<usize> {
-        if let Some(leader) = self.the_leader_perhaps() {
+        if let Some(leader) = self.leader_often() {
             return Some(leader);
         }
         let places = 0..self.processes.len();
@@ -59,9 +59,9 @@ impl World {
         (!running.is_empty()).then(|| *self.random.pick(&running))
     }
 
-    /// Some of the places, as often one as more than one.
+    /// Some of the places. Half of the time it is one.
     fn some_places(&self) -> Vec<usize> {
-        if let Some(leader) = self.the_leader_perhaps() {
+        if let Some(leader) = self.leader_often() {
             return vec![leader];
         }
         let count = self.processes.len();
@@ -73,14 +73,14 @@ impl World {
         places
     }
 
-    /// Short, long, or longer than a session lives.
+    /// A short time, a long one, or one that exceeds the session timeout.
     pub(super) fn some_time(&self) -> Nanos {
         let timeout = nanos(self.kernel.plan.session_timeout);
         let mean = *self.random.pick(&[100 * MILLI, SECOND, timeout / 2, timeout, 2 * timeout]);
         self.random.around(mean)
     }
 
-    /// Does it, and says what it did; `None` if there was nothing that it could be done to.
+    /// Injects a fault and describes it. Returns `None` if no instance could have it.
     fn inject(&mut self, fault: Fault) -> Option<String> {
         let now = self.now();
         let time = self.some_time();
@@ -119,14 +119,14 @@ impl World {
                 let place = self.random.index(self.processes.len());
                 let rate = self.draw_rate();
                 self.processes[place].clock.set_rate(rate);
-                // What it waits for comes at another time now.
+                // Its deadline is at another true time now.
                 self.want_step(place, now);
                 Some(format!("node {place} to {rate} ppm"))
             }
             Fault::WallJump => {
                 let place = self.random.index(self.processes.len());
                 let by = self.random.below(7_200_000) as i64 - 3_600_000;
-                self.processes[place].clock.jump_wall(by);
+                self.processes[place].clock.jump_wall_clock(by);
                 Some(format!("node {place} by {by} ms"))
             }
             Fault::SlowDisk => {
@@ -170,7 +170,7 @@ impl World {
                 }
                 Some(format!("session {session}"))
             }
-            // These strike messages, syncs, steps and starts.
+            // These faults affect messages, syncs, steps and starts.
             Fault::Loss
             | Fault::Duplicate
             | Fault::DelaySpike
@@ -182,7 +182,7 @@ impl World {
         }
     }
 
-    /// An operator asks for something at any instance, and may not wait for the answer.
+    /// An operator makes a request at any instance, and may not wait for the reply.
     fn operate(&mut self) -> Option<String> {
         let place = self.random.index(self.processes.len() + self.client_places().len());
         let coordinator = self.kernel.coordinators.borrow()[place].clone()?;
@@ -227,7 +227,7 @@ impl World {
         }
         for (from, to) in &links {
             if self.network.cut(*from, *to) && self.random.percent(50) {
-                self.noticed_soon(*from, *to, SECOND);
+                self.schedule_notice(*from, *to, SECOND);
             }
         }
         self.troubled_until = self.troubled_until.max(self.now() + time);
@@ -240,19 +240,19 @@ impl World {
         self.processes[place].paused_until = until;
         self.troubled_until = self.troubled_until.max(until);
         if let Some(life) = &mut self.processes[place].life {
-            // The step that was due comes afterwards.
+            // The step that was due comes after the pause.
             life.step_at = Nanos::MAX;
         }
         self.want_step(place, until);
     }
 
-    /// No more faults; whatever can be repaired is.
+    /// Ends all faults and repairs everything that can be repaired.
     pub(crate) fn end_chaos(&mut self) {
         self.kernel.phase.set(Phase::Recovery);
-        self.kernel.trace.say_fault(format_args!("the faults end"));
+        self.kernel.trace.log_fault(format_args!("the faults end"));
         // Only the instance that was cut off notices. Nobody else sends anything again.
-        for (from, to) in self.network.mend_all() {
-            self.noticed_soon(from, to, SECOND);
+        for (from, to) in self.network.heal_all() {
+            self.schedule_notice(from, to, SECOND);
         }
         self.repair();
         let now = self.now();
@@ -263,7 +263,7 @@ impl World {
             process.disk.condition().full = false;
             process.disk.condition().unreadable = false;
             if self.processes[place].life.is_none() {
-                // One that waits for its start gets another, which finds it running.
+                // A process that waits for its start gets a second start, which finds it running.
                 self.schedule_in(SECOND, Event::Start { place });
             }
             self.want_step(place, now);

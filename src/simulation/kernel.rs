@@ -12,7 +12,7 @@ use super::executor::Executor;
 use super::faults::{Fault, TABLE};
 use super::plan::Plan;
 use super::random::Random;
-use super::trace::{Trace, Words};
+use super::trace::{Trace, Verbosity};
 use crate::api::coordinator::Coordinator;
 use crate::types::znode::Zxid;
 
@@ -38,40 +38,40 @@ pub(crate) struct Kernel {
     pub(crate) executor: Executor,
     pub(crate) trace: Trace,
     pub(crate) phase: Cell<Phase>,
-    /// The choices of the tasks of members, and those of the tasks of clients without a replica.
+    /// The random sources of members' tasks, and of the tasks of clients without a replica.
     pub(crate) random: Random,
     pub(crate) client_instance_random: Random,
     pub(crate) checks: RefCell<Checks>,
     /// The handles of the running instances.
     pub(crate) coordinators: RefCell<Vec<Option<Coordinator>>>,
-    /// The only check that counts; `None`: all of them do.
+    /// The only check that counts. `None`: all of them count.
     pub(crate) only: Cell<Option<&'static str>>,
     violation: RefCell<Option<Violation>>,
     faults: RefCell<[u64; TABLE.len()]>,
     operations: RefCell<BTreeMap<&'static str, u64>>,
-    /// What the engine was seen to do.
+    /// Events of the engine that were observed, by name.
     events: RefCell<BTreeMap<&'static str, u64>>,
-    /// How many snapshots each member has installed, and how often each client has attached to a
-    /// member.
+    /// The number of snapshots that each member has installed, and the number of attachments of
+    /// each client.
     pub(crate) installs: RefCell<Vec<u64>>,
     /// The zxid up to which each client without a replica has received everything.
     pub(crate) seen: RefCell<Vec<Zxid>>,
     /// The zxid since which each replica has applied every change itself.
     pub(crate) known_from: RefCell<Vec<Zxid>>,
-    /// What tasks wait for, and since when.
+    /// What each task waits for, at which place and since when.
     waiting: RefCell<BTreeMap<u64, (&'static str, usize, Nanos)>>,
     next_wait: Cell<u64>,
 }
 
 impl Kernel {
-    pub(crate) fn new(plan: Plan, randoms: [Random; 2], words: Words) -> Kernel {
+    pub(crate) fn new(plan: Plan, randoms: [Random; 2], verbosity: Verbosity) -> Kernel {
         let time = TrueTime::default();
         let places = plan.places + plan.client_instances;
         let coordinators = RefCell::new(vec![None; places]);
         let [random, client_instance_random] = randoms;
         let checks = RefCell::new(Checks::new(&plan));
         Kernel {
-            trace: Trace::new(time.clone(), words),
+            trace: Trace::new(time.clone(), verbosity),
             executor: Executor::default(),
             phase: Cell::new(Phase::Chaos),
             installs: RefCell::new(vec![0; places]),
@@ -97,8 +97,8 @@ impl Kernel {
         self.time.now()
     }
 
-    /// The last zxid whose changes a replica may have forgotten, if it shows `shown` and has applied all
-    /// changes itself since `known_from`.
+    /// The last zxid whose changes may be missing from the history of a replica that shows `shown`
+    /// and has applied all changes itself since `known_from`.
     pub(crate) fn forgotten(&self, known_from: Zxid, shown: Zxid) -> Zxid {
         let checks = self.checks.borrow();
         let count = checks.oracle.first_after(shown);
@@ -107,17 +107,17 @@ impl Kernel {
         known_from.max(dropped.unwrap_or(0))
     }
 
-    /// Whether clients are to finish.
+    /// Whether clients must finish.
     pub(crate) fn is_stopping(&self) -> bool {
         self.phase.get() >= Phase::Drain
     }
 
-    /// Only the first failure counts: later ones may follow from it.
+    /// Records a violation. Only the first one counts, because later ones may follow from it.
     pub(crate) fn fail(&self, violation: Violation) {
         if self.only.get().is_some_and(|only| only != violation.check) {
             return;
         }
-        self.trace.say_fault(format_args!("VIOLATION of {violation}"));
+        self.trace.log_fault(format_args!("VIOLATION of {violation}"));
         self.violation.borrow_mut().get_or_insert(violation);
     }
 
@@ -163,19 +163,19 @@ impl Kernel {
         self.operations.borrow().clone()
     }
 
-    /// What is waited for, the longest first.
+    /// What tasks wait for, the longest wait first.
     pub(crate) fn waits(&self) -> Vec<(&'static str, usize, Nanos)> {
         self.waiting.borrow().values().copied().collect()
     }
 
-    /// Since when something is waited for at one of these places, if anything is.
+    /// Since when a task waits for this at one of these places, if any does.
     pub(crate) fn waits_since(&self, what: &str, is_at: impl Fn(usize) -> bool) -> Option<Nanos> {
         let waiting = self.waiting.borrow();
         let mut these = waiting.values().filter(|(name, place, _)| *name == what && is_at(*place));
         these.next().map(|(_, _, since)| *since)
     }
 
-    /// Notes that a task waits, until the returned value is dropped.
+    /// Records that a task waits, until the returned value is dropped.
     pub(crate) fn wait(self: &Rc<Kernel>, what: &'static str, process: usize) -> Waiting {
         let id = self.next_wait.get();
         self.next_wait.set(id + 1);
@@ -183,7 +183,7 @@ impl Kernel {
         Waiting { kernel: Rc::clone(self), id }
     }
 
-    /// Waits, in true time.
+    /// Waits for a duration of true time.
     pub(crate) fn sleep(self: &Rc<Kernel>, time: Nanos) -> impl Future<Output = ()> + use<> {
         let kernel = Rc::clone(self);
         let until = self.now() + time;

@@ -1,6 +1,6 @@
-//! What a seed draws for a world under load: who writes how much, how large the state is, and what goes
-//! wrong meanwhile. And the bounds that follow: within what time something must happen *while* the load
-//! goes on, and how large the log may become.
+//! The plan of a world under load: how much clients write, how large the state is, and which faults
+//! there are. And the bounds that follow: how soon something must happen *while* the load goes on,
+//! and how large the log may become.
 
 use std::time::Duration;
 
@@ -14,23 +14,23 @@ use crate::node::{LogLimits, MembershipPolicy};
 use crate::runtime::disk::WRITE_BYTES_MAX;
 use crate::types::watch::WATCH_CAPACITY;
 
-/// Something that goes wrong for a while.
+/// A fault that lasts for a while.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Trouble {
-    /// The disks of a minority take up to ten elections for each sync.
+    /// The disks of a minority take up to ten election timeouts for each sync.
     SlowDisks,
     /// All disks take up to a second for each sync, for about as long.
     AllSlow,
-    /// As many members as the cluster can do without are down, and the disk of one of the others takes
-    /// up to two elections for each sync: every commit waits for it.
+    /// As many members are down as the cluster tolerates. The disk of another member takes up to
+    /// two election timeouts for each sync, and every commit waits for it.
     SlowMajority,
     /// A member is down.
     Crash,
-    /// A member reaches nobody.
+    /// A member is cut off from all others.
     CutOff,
-    /// A member is down, and comes back with an empty disk.
+    /// A member is down and comes back with an empty disk.
     Wipe,
-    /// The disks of a majority are nearly full: there is room again later.
+    /// The disks of a majority are nearly full. Later they have room again.
     LowDisks,
 }
 
@@ -38,50 +38,51 @@ use Trouble::{AllSlow, Crash, CutOff, LowDisks, SlowDisks, SlowMajority, Wipe};
 
 const ALL: [Trouble; 6] = [SlowDisks, AllSlow, SlowMajority, Crash, CutOff, Wipe];
 
-/// What the clients of a world under load do, and what goes wrong meanwhile.
+/// The load of the clients, and the faults.
 #[derive(Clone, Debug)]
 pub(crate) struct Load {
-    /// How many sessions of each member write, and how many requests of each are under way.
+    /// The number of sessions of each member that write, and of outstanding requests of each
+    /// session.
     pub(crate) writers: usize,
     pub(crate) window: usize,
-    /// What a writer waits before it sends another request in the place of one that was answered.
+    /// The pause of a writer between a reply and the next request.
     pub(crate) pause: Nanos,
-    /// How many requests come in a second, at the most.
+    /// The most requests per second.
     pub(crate) rate: u64,
     /// The most bytes that a request writes.
     pub(crate) value_bytes: usize,
-    /// The znodes that each member creates first, and their size.
+    /// The number and size of the znodes that each member creates first.
     pub(crate) znodes: usize,
     pub(crate) znode_bytes: usize,
-    /// How many more sessions each member has, which do nothing.
+    /// The number of idle sessions of each member.
     pub(crate) idle_sessions: usize,
-    /// How many watches each member has.
+    /// The number of watches of each member.
     pub(crate) watches: usize,
     pub(crate) troubles: Vec<Trouble>,
     pub(crate) bounds: Bounds,
 }
 
-/// What is demanded under load.
+/// The bounds under load.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Bounds {
-    /// How long nothing is committed, at the most, while a majority has good disks and connections.
+    /// The longest time without a commit while a majority has fast disks and connections.
     pub(crate) commit: Nanos,
-    /// For how many syncs of a slow disk a request may wait, where every commit needs that disk.
+    /// The number of slow syncs for which a request may wait, where every commit needs that disk.
     pub(crate) syncs: u64,
-    /// How long a leader leads on with a disk that is slower than those of the others.
+    /// How long a leader goes on leading with a disk that is slower than the others'.
     pub(crate) patience: Nanos,
-    /// How long until that holds again after a leader was lost.
+    /// How long after the loss of a leader these bounds do not hold.
     pub(crate) election: Nanos,
-    /// How long a step may keep a node's thread busy.
+    /// The longest time that a step may keep a node's thread busy.
     pub(crate) step: Nanos,
-    /// How many bytes of the log a member has in memory, at the most.
+    /// The most bytes of the log in a member's memory.
     pub(crate) log_bytes: u64,
-    /// How long sessions live.
+    /// The session timeout.
     pub(crate) session: Nanos,
 }
 
 impl Plan {
-    /// A world under load.
+    /// The plan of a world under load.
     pub(crate) fn loaded(random: &Random, length: Nanos) -> Plan {
         let nodes = *random.pick(&[3, 3, 3, 5]);
         let heartbeat = Duration::from_millis(*random.pick(&[50, 100, 100, 200]));
@@ -95,7 +96,7 @@ impl Plan {
             checkpoint_bytes: *random.pick(&[1, 4, 16]) << 20,
             checkpoint_age: Duration::from_secs(random.within(5..600)),
             memory_bytes: *random.pick(&[1, 4, 16]) << 20,
-            // Little enough that some members need the state.
+            // Small enough that some members need a snapshot.
             retained_bytes_min: random.within(100..10_000) << 10,
             ..LogLimits::default()
         };
@@ -156,7 +157,7 @@ impl Load {
         let value_bytes = *random.pick(&[100, 100, 100, 1_000, 10_000, 1_000_000]);
         let (znodes, znode_bytes) =
             *random.pick(&[(10, 100), (10, 100), (500, 100), (10_000, 300), (500, 10_000)]);
-        // More than this would be too much for those who must catch up besides.
+        // A higher rate would leave too little for members that catch up.
         let spare = costs.link.min(costs.disk) / 4;
         let rate = random.within(100..600).min(spare / (value_bytes as u64 / 2 + 200)).max(1);
         while window > 1 && (nodes * writers * window) as u64 > 2 * rate {
@@ -185,42 +186,43 @@ impl Load {
             watches: *random.pick(&[0, 0, 10, 500]),
             troubles,
             bounds: Bounds {
-                // A value goes to the leader and on to the others, and on each link another one may be ahead.
+                // A value is sent to the leader and on to the others. On each link, another one may
+                // be ahead of it.
                 commit: election + 4 * costs.on_link(value_bytes),
-                // The entries under way, those that have waited behind them, and the same at the leader;
-                // and a sync for each MiB of all.
+                // The outstanding entries, those that have waited behind them, the same again at
+                // the leader, and a sync for each MiB of them.
                 syncs: 4 + slots * value / WRITE_BYTES_MAX as u64,
                 patience: nanos(timings.patience()),
                 election: nanos(timings.patience()) * 3,
                 step: nanos(heartbeat),
-                // And what is under way, also to one that catches up: a follower takes up to 64 MiB that its
-                // disk does not have yet.
+                // Entries in flight count, too. A follower that catches up receives up to 64 MiB
+                // that its disk does not have yet.
                 log_bytes: log.memory_bytes + (24 << 20) + 2 * slots * value + rate * value,
                 session: nanos(session_timeout),
             },
         }
     }
 
-    /// How many bytes are written within a time, about.
+    /// About how many bytes are written within a time.
     pub(crate) fn bytes_in(&self, time: Nanos) -> u64 {
         time / MILLI * self.rate * (self.value_bytes as u64 / 2 + 200) / 1_000
     }
 
-    /// How long a member that was away for a time may take to be level again.
-    pub(crate) fn level(&self, plan: &Plan, away: Nanos) -> Nanos {
+    /// How long a member that was away for a time may take to catch up.
+    pub(crate) fn catch_up_time(&self, plan: &Plan, away: Nanos) -> Nanos {
         let costs = plan.costs.expect("a world under load has costs");
         let state = plan.nodes as u64 * (self.znodes * (self.znode_bytes + 150)) as u64;
         let log = self.bytes_in(away);
-        // It is noticed, gets the state, then the log that was written meanwhile, and takes all of
-        // it in while more is written. A new member votes once it has been level for a while.
+        // Its return is noticed. It receives the state and then the log that was written meanwhile,
+        // while more is written. A new member votes once it has been caught up for a while.
         2 * SECOND + 2 * self.bounds.election + 6 * costs.transfer(state + log)
     }
 }
 
-/// How long a sync takes on a slow disk.
-pub(crate) fn slowness(random: &Random, trouble: Trouble, heartbeat: Duration) -> Nanos {
+/// The time of a sync on a slow disk.
+pub(crate) fn slow_sync_time(random: &Random, trouble: Trouble, heartbeat: Duration) -> Nanos {
     let election = nanos(Timings::new(heartbeat).election());
-    // A leader whose disk takes 10 seconds for a write is asked to make way.
+    // A leader whose disk takes 10 seconds for a write is asked to hand over.
     let most = 8 * SECOND;
     match trouble {
         SlowDisks => random.within(election..10 * election).min(most),

@@ -1,4 +1,4 @@
-//! Which member is at which place: disks that begin blank, are lost and begin again, and instances
+//! Which member is at which place: disks that start blank, are lost and start again, and instances
 //! that join, leave and move.
 
 use std::collections::BTreeMap;
@@ -24,7 +24,7 @@ pub(super) fn address(place: usize) -> String {
 }
 
 /// A new member, with an id that no node has had.
-fn newcomer(random: &Random, plan: &Plan, place: usize) -> (Member, u64) {
+fn new_member(random: &Random, plan: &Plan, place: usize) -> (Member, u64) {
     let (uid, incarnation) = (random.next().max(1), random.next());
     let node = node_id(uid, incarnation);
     let zone = plan.zones[place].to_owned();
@@ -66,7 +66,7 @@ impl World {
     pub(super) fn first_disks(&mut self) -> Vec<(Member, SimDisk)> {
         let plan = &self.kernel.plan;
         let newcomers: Vec<(Member, u64)> =
-            (0..plan.nodes).map(|place| newcomer(&self.identities, plan, place)).collect();
+            (0..plan.nodes).map(|place| new_member(&self.identities, plan, place)).collect();
         if !plan.founded {
             let blank = |(member, incarnation)| {
                 let disk = SimDisk::blank(0, &member, incarnation);
@@ -107,13 +107,13 @@ impl World {
 
     /// The data directory is useless: the instance begins a new one, and becomes another member of the
     /// same cluster.
-    pub(super) fn begin_anew(&mut self, place: usize) {
+    pub(super) fn start_over(&mut self, place: usize) {
         let old = self.processes[place].disk.identity();
         let Identity { cluster, node, incarnation, address, uid } =
             old.anew(self.identities.next());
         let zone = self.processes[place].member.zone.clone();
         let member = Member { node, uid, address, zone };
-        self.kernel.trace.say_fault(format_args!(
+        self.kernel.trace.log_fault(format_args!(
             "node {place}: begins anew as {node:x}, and was {:x}",
             old.node
         ));
@@ -127,14 +127,14 @@ impl World {
         self.replace_disk(place, member, disk);
     }
 
-    /// How long a member may be silent and still count as alive, by the clock of its leader.
+    /// How long a silent member still counts as alive, by its leader's clock.
     pub(super) fn patience(&self) -> Nanos {
         self.kernel.plan.patience()
     }
 
     /// How long a leader may take to notice that a member is gone or wants to leave. This includes an
     /// election, after which requests to join or leave are made again.
-    pub(super) fn noticed_gone(&self) -> Nanos {
+    pub(super) fn detection_time(&self) -> Nanos {
         2 * self.patience() + 3 * nanos(REQUEST_TIME)
     }
 
@@ -145,19 +145,19 @@ impl World {
         let node = self.processes[place].member.node;
         let checks = self.kernel.checks.borrow();
         let membership = &checks.membership;
-        if self.lost_at > 0 && now < self.lost_at + self.noticed_gone() {
+        if self.lost_at > 0 && now < self.lost_at + self.detection_time() {
             return false;
         }
         if self.is_damaged(&self.processes[place]) {
             return false;
         }
         if !membership.is_founded() {
-            // Any peer that has pledged may found the cluster at any moment.
+            // Any peer that has pledged itself may found the cluster at any moment.
             let lost = self.disks.len() - self.processes.len();
             return 2 * (lost + 1) < self.kernel.plan.nodes;
         }
         let leaving = |process: &Process| process.life.as_ref().is_some_and(|life| life.leaving);
-        if !membership.is_quiet(now, self.noticed_gone()) || self.processes.iter().any(leaving) {
+        if !membership.is_quiet(now, self.detection_time()) || self.processes.iter().any(leaving) {
             return false;
         }
         let kept = |id: &&NodeId| {
@@ -176,7 +176,7 @@ impl World {
         process.disk.condition().damaged.is_some()
     }
 
-    /// Damages a disk, which its node finds at its next start.
+    /// Damages a disk. Its node finds that at its next start.
     pub(super) fn damage(&mut self, place: usize, how: &'static str) -> Option<String> {
         if !self.may_lose(place) {
             return None;
@@ -205,7 +205,7 @@ impl World {
 
     /// Gives a process that is down an empty disk. Returns its new id.
     pub(super) fn empty_disk(&mut self, place: usize) -> NodeId {
-        let (member, incarnation) = newcomer(&self.identities, &self.kernel.plan, place);
+        let (member, incarnation) = new_member(&self.identities, &self.kernel.plan, place);
         let member = Member { address: self.processes[place].member.address.clone(), ..member };
         let (node, disk) = (member.node, SimDisk::blank(0, &member, incarnation));
         self.replace_disk(place, member, disk);
@@ -214,7 +214,7 @@ impl World {
 
     /// A store was refused: it is damaged, or its member was removed.
     pub(super) fn given_up(&mut self, place: usize) {
-        self.begin_anew(place);
+        self.start_over(place);
         let time = self.some_time();
         self.start_in(place, time);
     }
@@ -224,7 +224,7 @@ impl World {
         if place >= self.kernel.plan.places {
             return None;
         }
-        let (member, incarnation) = newcomer(&self.identities, &self.kernel.plan, place);
+        let (member, incarnation) = new_member(&self.identities, &self.kernel.plan, place);
         let disk = SimDisk::blank(0, &member, incarnation);
         let what = format!("node {place} as {:x}", member.node);
         self.add_process(member, disk, INVENTED);
@@ -234,7 +234,7 @@ impl World {
 
     pub(super) fn leave(&mut self, place: usize) -> Option<String> {
         let now = self.now();
-        let recent = self.lost_at > 0 && now < self.lost_at + self.noticed_gone();
+        let recent = self.lost_at > 0 && now < self.lost_at + self.detection_time();
         let node = self.processes[place].member.node;
         if recent || !self.is_member(node) {
             return None;
@@ -251,7 +251,7 @@ impl World {
         if another == place || !self.is_member(self.processes[place].member.node) {
             return self.leave(place);
         }
-        let time = self.noticed_gone();
+        let time = self.detection_time();
         self.crash(another);
         self.start_in(another, 2 * time);
         self.schedule_in(time, Event::Leave { place });
@@ -287,7 +287,7 @@ impl World {
     }
 
     /// The place of the member or client with this id.
-    pub(super) fn somebody(&self, node: NodeId) -> Option<usize> {
+    pub(super) fn place_of_any(&self, node: NodeId) -> Option<usize> {
         self.place_of(node).or_else(|| self.clients.places.get(&node).copied())
     }
 
@@ -304,7 +304,8 @@ impl World {
         self.down_since.get(&node).is_none_or(|at| at + allowed > self.now())
     }
 
-    /// Whether a leader may give this node's place to another: it wants to leave, or was silent for a
+    /// Whether a leader may give this node's place to another: it wants to leave, or it was silent
+    /// for a while.
     /// while.
     pub(super) fn may_go(&self, node: NodeId) -> bool {
         let down = self.down_since.get(&node).copied().unwrap_or(self.now());
@@ -364,15 +365,15 @@ impl World {
         )
     }
 
-    /// Within what time the members must be complete after the last fault.
-    pub(crate) fn mending(&self) -> Nanos {
+    /// How soon the members must be complete after the last fault.
+    pub(crate) fn repair_time(&self) -> Nanos {
         let plan = &self.kernel.plan;
         4 * plan.recovery() + nanos(plan.policy.replace_after * 2)
     }
 
-    /// How long the members may include one that no process is any more. Its version counts until it
-    /// is forgotten: it might come back.
-    pub(crate) fn forgetting(&self) -> Nanos {
+    /// How long the members may include one whose process is gone. Its version counts until it is
+    /// removed, because it might come back.
+    pub(crate) fn removal_time(&self) -> Nanos {
         let checks = self.kernel.checks.borrow();
         let lives = |node| self.processes.iter().any(|process| process.member.node == node);
         match checks.oracle.roster().members().all(|member| lives(member.node)) {
@@ -381,7 +382,7 @@ impl World {
         }
     }
 
-    /// A process notices whether it can reach a peer, or finds another one in its place.
+    /// A process notices whether it can reach a peer, or that another one has taken its place.
     pub(super) fn notice(&mut self, place: usize, peer: usize) {
         let (node, version, runs) = match self.client_at(peer) {
             Some(client) => (client.node, INVENTED, client.life.is_some()),
@@ -390,14 +391,14 @@ impl World {
                 (other.member.node, other.version, other.life.is_some())
             }
         };
-        let is_shunned = self.is_shunned(place, peer);
-        let reaches = self.network.is_open(place, peer) && runs && !is_shunned;
+        let is_unwanted = self.is_unwanted(place, peer);
+        let reaches = self.network.is_open(place, peer) && runs && !is_unwanted;
         let Some((host, connected)) = self.host_at(place) else {
             return;
         };
         let before = connected.get(&peer).copied();
         let lost = before.unwrap_or(node);
-        if is_shunned && before.is_none() {
+        if is_unwanted && before.is_none() {
             return;
         }
         if !reaches || lost != node {
@@ -408,7 +409,7 @@ impl World {
             connected.insert(peer, node);
             host.input(Input::Connected { peer: node, version });
         }
-        self.look(place);
+        self.schedule_step(place);
     }
 
     /// The host that runs at a place, and its connections.

@@ -16,29 +16,29 @@
 //! | where | what |
 //! | --- | --- |
 //! | `world` | the events, and the nodes as their threads would run them |
-//! | `process`, `disk`, `network`, `clock` | what surrounds a node |
-//! | `traffic`, `sync` | how messages and writes get there |
-//! | `faults`, `inject` | which faults there are, how often they happen, and what they do |
+//! | `process`, `disk`, `network`, `clock` | the environment of a node |
+//! | `traffic`, `sync` | how messages and writes travel through it |
+//! | `faults`, `inject` | all faults, their rates and their effects |
 //! | `members` | which member is at which place: instances that join, leave and move, disks that are lost |
 //! | `damages` | damaged disks: when a disk is put aside, all disks damaged at once, repairs |
 //! | `client_instances` | clients: instances without a replica |
 //! | `rolls` | an operator who restarts the instances in turn |
-//! | `load`, `episodes` | writers that never pause, and what goes wrong meanwhile |
-//! | `costs` | how long a step, a message and a write take |
+//! | `load`, `episodes` | writers that never pause, and the faults that they meet |
+//! | `costs` | the time that a step, a message and a write take |
 //! | `upgrades` | members of several versions |
 //! | `plan` | what a seed draws: sizes, settings, rates |
 //! | `kernel`, `executor`, `timeline`, `client` | the clients' tasks and handles |
-//! | `workload` | what clients do, one file for each area |
-//! | `oracle` | what the log means, by a plain model |
-//! | `checks` | what must hold, one file for each concern |
-//! | `linearizability` | whether the answers to clients have one order; it does not look at the log |
-//! | `trace` | the hash of everything that happened, and the last events in words |
-//! | `hunt` | the search for bugs that are planted to see that the checks find them |
-//! | `surroundings` | the planted bugs of disks, of the network, and of the delivery of events |
+//! | `workload` | the workloads of clients, one file for each area |
+//! | `oracle` | a plain model that replays the committed log |
+//! | `checks` | the invariants, one file for each concern |
+//! | `linearizability` | whether the replies to clients are linearizable, without a look at the log |
+//! | `trace` | the hash of everything that happened, and the last events as text |
+//! | `hunt` | the search for planted bugs, which tests the checks |
+//! | `surroundings` | planted bugs of disks, of the network, and of the delivery of events |
 //!
-//! Caveats. The disk below a store is not simulated: stores have their own crash tests. Neither are
-//! connections: messages go through the real codec, but not through a socket. Threads are simulated
-//! as events, so the simulator does not find races between threads.
+//! Caveats. The disk below a store is not simulated: stores have their own crash tests. Connections
+//! are not simulated either: messages go through the real codec, but not through a socket. Threads
+//! are simulated as events, so the simulator does not find races between threads.
 
 mod audits;
 mod checks;
@@ -90,9 +90,9 @@ use world::World;
 pub use hunt::{Hunt, hunt};
 pub use seeds::FOUND;
 pub use totals::Totals;
-pub use trace::Words;
+pub use trace::Verbosity;
 
-/// How one seed went.
+/// The result of one seed.
 #[derive(Clone, Debug)]
 pub struct Report {
     /// The seed.
@@ -101,39 +101,39 @@ pub struct Report {
     pub trace_hash: u64,
     /// The check that failed, if one did.
     pub check: Option<&'static str>,
-    /// Its name, and what it found.
+    /// The name of the check, and what it found.
     pub failure: Option<String>,
-    /// Every fault and the last other events, in words; only of a failed run.
+    /// Every fault and the last other events as text. Only of a failed run.
     pub timeline: Vec<String>,
-    /// What the run did.
+    /// Counters of the run.
     pub totals: Totals,
 }
 
-/// What kind of world a seed is run in.
+/// The kind of world in which a seed runs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Kind {
     /// A few members, their clients, and all kinds of faults.
     #[default]
     Usual,
-    /// A thousand instances: 5 that vote, 15 learners and 980 clients.
+    /// A thousand instances: 5 voters, 15 learners and 980 clients.
     Fleet,
-    /// So many clients that all watch one znode, of 5 members that vote and 15 learners: who serves them
-    /// is checked, and what a change costs the leader.
+    /// This many clients that all watch one znode, with 5 voters and 15 learners. It checks which
+    /// members serve them and what a change costs the leader.
     FanOut(usize),
-    /// A few members that an operator stops and starts in turn, by their readiness alone, in most
+    /// A few members that an operator restarts in turn, guided by their readiness alone, in most
     /// worlds with empty disks.
     Rolled,
-    /// A few members whose clients write without a pause, while disks are slow and members away.
+    /// A few members whose clients write without a pause while disks are slow and members are away.
     Loaded,
 }
 
-/// Runs one seed, with faults for this time. A seed that fails is run again, for its timeline.
+/// Runs one seed, with faults for this time. A seed that fails runs again, for its timeline.
 pub fn run(seed: u64, length: Duration, kind: Kind) -> Report {
-    let report = run_once(seed, length, Words::None, kind);
+    let report = run_once(seed, length, Verbosity::None, kind);
     if report.failure.is_none() {
         return report;
     }
-    let again = run_once(seed, length, Words::Last, kind);
+    let again = run_once(seed, length, Verbosity::Last, kind);
     if again.trace_hash == report.trace_hash {
         return again;
     }
@@ -142,28 +142,28 @@ pub fn run(seed: u64, length: Duration, kind: Kind) -> Report {
     Report { failure: Some(failure), ..again }
 }
 
-/// Runs one seed, and keeps as much of it in words as asked for.
-pub fn run_once(seed: u64, length: Duration, words: Words, kind: Kind) -> Report {
-    run_with(seed, length, words, kind, None)
+/// Runs one seed and keeps as much text as requested.
+pub fn run_once(seed: u64, length: Duration, verbosity: Verbosity, kind: Kind) -> Report {
+    run_with(seed, length, verbosity, kind, None)
 }
 
 /// The same, with all checks or with one of them alone.
 fn run_with(
     seed: u64,
     length: Duration,
-    words: Words,
+    verbosity: Verbosity,
     kind: Kind,
     only: Option<&'static str>,
 ) -> Report {
     let length = u64::try_from(length.as_nanos()).unwrap_or(u64::MAX / 4);
-    let mut world = World::new(seed, length, words, kind);
+    let mut world = World::new(seed, length, verbosity, kind);
     world.kernel.only.set(only);
-    if words != Words::None {
-        world.kernel.trace.say_fault(format_args!("{:?}", world.kernel.plan));
+    if verbosity != Verbosity::None {
+        world.kernel.trace.log_fault(format_args!("{:?}", world.kernel.plan));
     }
     let lived = catch_unwind(AssertUnwindSafe(|| match kind {
-        Kind::FanOut(_) => fan_out::live(&mut world),
-        Kind::Usual | Kind::Fleet | Kind::Rolled | Kind::Loaded => live(&mut world),
+        Kind::FanOut(_) => fan_out::run_to_end(&mut world),
+        Kind::Usual | Kind::Fleet | Kind::Rolled | Kind::Loaded => run_to_end(&mut world),
     }));
     if let Err(panic) = lived {
         let what = panic
@@ -200,13 +200,13 @@ fn run_with(
     }
 }
 
-/// How often [`await_until`] looks.
-const LOOK: Nanos = SECOND / 10;
+/// How often [`await_until`] checks its condition.
+const CHECK_INTERVAL: Nanos = SECOND / 10;
 
-/// Runs a world to its end, or to the first check that fails.
-fn live(world: &mut World) {
+/// Runs a world to its end or to the first failed check.
+fn run_to_end(world: &mut World) {
     let kernel = std::rc::Rc::clone(&world.kernel);
-    // That of the longest sessions.
+    // The longest session timeout.
     let timeout = kernel.plan.session_timeout * 2;
     let timeout = nanos(timeout);
     world.begin_chaos();
@@ -215,20 +215,20 @@ fn live(world: &mut World) {
     }
     world.end_chaos();
     let recovery = kernel.plan.recovery();
-    // Sessions that were lost meanwhile expire, and their ephemerals go with them.
+    // Sessions that were lost meanwhile expire, and their ephemerals are deleted.
     await_until(world, recovery, "I31 the cluster comes back", World::has_leader);
-    let known = recovery + world.forgetting();
+    let known = recovery + world.removal_time();
     await_until(world, known, "I32 the version is that of all", World::has_its_version);
-    let mending = world.mending();
-    await_until(world, mending, "I25 the members are as they should be", World::is_whole);
-    pass(world, 3 * timeout);
+    let repair_time = world.repair_time();
+    await_until(world, repair_time, "I25 the members are as they should be", World::is_whole);
+    run_for(world, 3 * timeout);
     enter(world, Phase::Calm);
-    pass(world, 2 * timeout + 5 * SECOND);
+    run_for(world, 2 * timeout + 5 * SECOND);
     enter(world, Phase::Drain);
     let done = |world: &World| world.kernel.executor.is_empty();
     await_until(world, recovery + 20 * kernel.plan.think, "I31 everything is answered", done);
     enter(world, Phase::Settle);
-    pass(world, 2 * timeout);
+    run_for(world, 2 * timeout);
     await_until(world, recovery, "I31 replicas come together", World::is_settled);
     await_until(world, recovery, "I31 clients are told of all", World::clients_know_all);
     // One container after another: each may have been the only child of the next.
@@ -242,14 +242,14 @@ fn live(world: &mut World) {
 
 fn enter(world: &World, phase: Phase) {
     world.kernel.phase.set(phase);
-    world.kernel.trace.say_fault(format_args!("{phase:?}"));
+    world.kernel.trace.log_fault(format_args!("{phase:?}"));
 }
 
-fn pass(world: &mut World, time: Nanos) {
+fn run_for(world: &mut World, time: Nanos) {
     world.run_until(world.now() + time);
 }
 
-/// Lets time pass until `is_so`, which must be the case within `time`.
+/// Lets time pass until `is_so` holds, which must happen within `time`.
 fn await_until(
     world: &mut World,
     time: Nanos,
@@ -259,7 +259,7 @@ fn await_until(
     let until = world.now() + time;
     while !world.kernel.has_failed() && !is_so(world) {
         if world.now() < until {
-            world.run_until(world.now() + LOOK);
+            world.run_until(world.now() + CHECK_INTERVAL);
             continue;
         }
         let what = {

@@ -1,15 +1,16 @@
-//! The links between the places: which are cut, and when their last message arrives.
+//! The links between places: which of them are cut, and when their messages arrive.
 
 use super::clock::Nanos;
 
 #[derive(Clone, Copy, Debug, Default)]
 struct Link {
-    /// How many partitions cut it.
+    /// The number of partitions that cut it.
     cuts: u32,
-    /// What is urgent, and all else.
+    /// The lanes of urgent messages and of all others.
     urgent: Lane,
     usual: Lane,
-    /// What the longest of the messages took that are not urgent, since there was none last.
+    /// The longest transmission time of a message that is not urgent, since the lane was last
+    /// empty.
     longest: Nanos,
 }
 
@@ -17,7 +18,7 @@ struct Link {
 struct Lane {
     /// When the last message sent in order arrives.
     last: Nanos,
-    /// Until when it carries what was sent so far.
+    /// Until when it transmits what was sent so far.
     busy_until: Nanos,
 }
 
@@ -28,7 +29,7 @@ pub(crate) struct Network {
 
 impl Network {
     /// The links among these members, and between them and these clients, whose places come after
-    /// theirs. Clients have no links with each other.
+    /// the members'. Clients have no links to each other.
     pub(crate) fn new(members: usize, clients: usize) -> Network {
         let mut links = vec![vec![Link::default(); members + clients]; members];
         links.extend((0..clients).map(|_| vec![Link::default(); members]));
@@ -39,22 +40,22 @@ impl Network {
         self.links[from][to].cuts == 0
     }
 
-    /// Cuts a link. Returns whether it was open before.
+    /// Adds one partition to a link. Returns whether the link was open before.
     pub(crate) fn cut(&mut self, from: usize, to: usize) -> bool {
         let link = &mut self.links[from][to];
         link.cuts += 1;
         link.cuts == 1
     }
 
-    /// Takes away one partition of a link. Returns whether it is open now.
-    pub(crate) fn mend(&mut self, from: usize, to: usize) -> bool {
+    /// Removes one partition from a link. Returns whether the link is open now.
+    pub(crate) fn heal_link(&mut self, from: usize, to: usize) -> bool {
         let link = &mut self.links[from][to];
         link.cuts = link.cuts.saturating_sub(1);
         link.cuts == 0
     }
 
-    /// Mends all links, and returns those that were cut.
-    pub(crate) fn mend_all(&mut self) -> Vec<(usize, usize)> {
+    /// Removes all partitions and returns the links that were cut.
+    pub(crate) fn heal_all(&mut self) -> Vec<(usize, usize)> {
         let mut mended = Vec::new();
         for (from, links) in self.links.iter_mut().enumerate() {
             for (to, link) in links.iter_mut().enumerate() {
@@ -66,9 +67,9 @@ impl Network {
         mended
     }
 
-    /// When a message that is sent at `at` has left, if that takes this time. An urgent one waits for others
-    /// that are urgent, and for one more that is under way.
-    pub(crate) fn carry(
+    /// When a message that is sent at `at` and takes `time` has left the sender. An urgent one
+    /// waits only for other urgent ones, and for one more that is being transmitted.
+    pub(crate) fn transmit(
         &mut self,
         (from, to): (usize, usize),
         urgent: bool,
@@ -91,7 +92,7 @@ impl Network {
         link.urgent.busy_until
     }
 
-    /// When a message that would arrive at `at` arrives if it stays behind those before it.
+    /// When a message that would arrive at `at` arrives if it stays behind the messages before it.
     pub(crate) fn in_order(&mut self, from: usize, to: usize, urgent: bool, at: Nanos) -> Nanos {
         let link = &mut self.links[from][to];
         let lane = if urgent { &mut link.urgent } else { &mut link.usual };

@@ -1,9 +1,9 @@
-//! What the committed log means: every entry, as soon as the first replica has
-//! applied it, goes through a plain model that shares no code with the engine's
-//! state machine. What clients are told and read is compared with it.
+//! A plain model of the state machine. Every entry goes through it as soon as the first replica has
+//! applied the entry. The model shares no code with the engine's state machine. Replies to clients
+//! and their reads are compared with it.
 //!
-//! A second, real state machine that applies entry by entry gives the hash that
-//! each replica must have at each index.
+//! A second, real state machine applies one entry at a time. It gives the hash that each replica
+//! must have at each index.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -22,22 +22,22 @@ use crate::types::znode::{SessionId, Stat, Zxid};
 
 /// A znode as it was between two writes.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Known {
+pub(crate) struct ZnodeState {
     pub(crate) data: Arc<[u8]>,
     pub(crate) stat: Stat,
     pub(crate) children: Vec<String>,
-    /// `None`: everybody may do everything.
+    /// `None`: everybody has all permissions.
     pub(crate) acl: Option<Vec<Acl>>,
 }
 
-impl Known {
-    /// Whether a session that is known as these may do any of this.
+impl ZnodeState {
+    /// Whether a session with these ids has any of these permissions.
     pub(crate) fn permits(&self, ids: &[Id], wanted: Permissions) -> bool {
         self.acl.as_deref().is_none_or(|acl| gives(acl, ids, wanted))
     }
 }
 
-/// Whether an access list gives any of what is wanted to somebody of these ids.
+/// Whether an ACL gives any of the wanted permissions to one of these ids.
 pub(crate) fn gives(acl: &[Acl], ids: &[Id], wanted: Permissions) -> bool {
     acl.iter().any(|entry| {
         let given = entry.permissions.bits() & wanted.bits() != 0;
@@ -45,17 +45,17 @@ pub(crate) fn gives(acl: &[Acl], ids: &[Id], wanted: Permissions) -> bool {
     })
 }
 
-/// What came of a request.
+/// The outcome of a request.
 #[derive(Clone, Debug)]
 pub(crate) struct Outcome {
     pub(crate) index: u64,
     pub(crate) zxid: Zxid,
     pub(crate) result: Result<Reply, OpError>,
-    /// It is the end of the session: of a process that closes, which asks for that by itself.
+    /// Whether it ends the session because its process closes.
     pub(crate) closes: bool,
-    /// It has changed the tree.
+    /// Whether it has changed the tree.
     pub(crate) changes: bool,
-    /// What the cluster acted by.
+    /// The cluster's version at that time.
     pub(crate) version: u16,
 }
 
@@ -70,18 +70,18 @@ impl Outcome {
 struct Entry {
     term: u64,
     digest: u64,
-    /// The state's hash and zxid after it.
+    /// The state's hash and zxid after the entry.
     hash: u64,
     zxid: Zxid,
     /// The requests and the bytes of all entries up to it.
     work: (u64, u64),
 }
 
-/// How a session ended.
+/// The end of a session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct End {
     pub(crate) session: SessionId,
-    /// Who held it then.
+    /// The holder at that time.
     pub(crate) holder: u64,
     pub(crate) by_expiry: bool,
 }
@@ -90,25 +90,25 @@ pub(crate) struct End {
 pub(crate) struct Oracle {
     model: Model,
     machine: Machine,
-    /// The entries after the first, which stands for the founding.
+    /// The entries after the first, which stands for the founding state.
     entries: Vec<Entry>,
-    /// By the numbers that the users' own requests have.
+    /// By the numbers of the users' own requests.
     outcomes: BTreeMap<(SessionId, u64, u64), Outcome>,
-    /// The numbers of the requests that nobody has asked for: they acknowledge results.
+    /// The numbers of requests that no user has made. They acknowledge results.
     own: BTreeSet<(SessionId, u64, u64)>,
     /// All changes of the tree, in order.
     changes: Vec<Change>,
-    /// Each path's past, oldest first.
-    history: BTreeMap<String, Vec<(Zxid, Option<Known>)>>,
+    /// The history of each path, oldest first.
+    history: BTreeMap<String, Vec<(Zxid, Option<ZnodeState>)>>,
     ended: Vec<End>,
-    /// Whether the past of znodes is kept, for the checks of reads.
+    /// Whether the history of znodes is kept, for the checks of reads.
     keeps_past: bool,
 }
 
-/// Where the state has the members.
+/// The znode with the members.
 const CONFIG: &str = "/zookeeper/config";
 
-/// The index that the founding state stands for.
+/// The index of the founding state.
 const FOUNDING: u64 = 1;
 
 impl Oracle {
@@ -140,7 +140,7 @@ impl Oracle {
         self.record(CONFIG);
     }
 
-    /// The members as the state has them.
+    /// The members in the state.
     pub(crate) fn roster(&self) -> Roster {
         Roster::parse(&self.model.znodes[CONFIG].data).unwrap_or_default()
     }
@@ -150,7 +150,7 @@ impl Oracle {
         FOUNDING + self.entries.len() as u64
     }
 
-    /// What the cluster acts by.
+    /// The version of the cluster.
     pub(crate) fn version(&self) -> u16 {
         self.model.version
     }
@@ -169,7 +169,7 @@ impl Oracle {
         Some((entry.hash, entry.zxid))
     }
 
-    /// The requests and the bytes of the committed entries after `after`, up to another.
+    /// The requests and the bytes of the committed entries after `after`, up to `upto`.
     pub(crate) fn work(&self, after: u64, upto: u64) -> (u64, u64) {
         let upto_there = |index: u64| {
             let place =
@@ -193,7 +193,7 @@ impl Oracle {
         self.model.zxid
     }
 
-    /// The place of the first change after this zxid.
+    /// The position of the first change after this zxid.
     pub(crate) fn first_after(&self, zxid: Zxid) -> usize {
         self.changes.partition_point(|change| change.zxid <= zxid)
     }
@@ -208,7 +208,7 @@ impl Oracle {
     }
 
     /// A path's znode as of a zxid.
-    pub(crate) fn at(&self, path: &str, zxid: Zxid) -> Option<&Known> {
+    pub(crate) fn at(&self, path: &str, zxid: Zxid) -> Option<&ZnodeState> {
         let past = self.history.get(path)?;
         let later = past.partition_point(|(from, _)| *from <= zxid);
         past[..later].last()?.1.as_ref()
@@ -220,8 +220,7 @@ impl Oracle {
         self.paths_below("/").filter(|path| owner(path) == Some(session)).collect()
     }
 
-    /// The zxids within a range at which a path's znode was any different from the zxid before,
-    /// and the range's first one.
+    /// The zxids within a range at which a path's znode changed, and the first zxid of the range.
     pub(crate) fn versions(&self, path: &str, from: Zxid, to: Zxid) -> Vec<Zxid> {
         let mut zxids = vec![from];
         if let Some(past) = self.history.get(path) {
@@ -231,7 +230,7 @@ impl Oracle {
         zxids
     }
 
-    /// All paths that were ever there, at or below this one.
+    /// All paths at or below this one that ever existed.
     pub(crate) fn paths_below<'a>(&'a self, root: &'a str) -> impl Iterator<Item = &'a str> {
         self.history.keys().map(String::as_str).filter(move |path| path::is_below(path, root))
     }
@@ -240,7 +239,7 @@ impl Oracle {
         if !self.keeps_past && path != CONFIG {
             return;
         }
-        let known = self.model.znodes.contains_key(path).then(|| Known {
+        let known = self.model.znodes.contains_key(path).then(|| ZnodeState {
             data: self.model.znodes[path].data[..].into(),
             stat: self.model.stat(path),
             children: self.model.children(path),
@@ -254,7 +253,7 @@ impl Oracle {
         }
     }
 
-    /// Takes the next committed entry.
+    /// Applies the next committed entry.
     pub(crate) fn take(&mut self, entry: &LogEntry) -> Result<(), Violation> {
         let mut requests = 0;
         if entry.kind == EntryKind::Normal && !entry.data.is_empty() {
@@ -328,7 +327,7 @@ impl Oracle {
                 let outcome = Outcome { index, zxid, result, closes, changes, version };
                 let is_open = |outcome: &Outcome| outcome.result != Err(OpError::SessionExpired);
                 match self.outcomes.get(&key) {
-                    // Sent behind an open that was stale, it is sent again behind the next.
+                    // A request sent behind a stale open is sent again behind the next open.
                     Some(known) if is_open(known) => {}
                     _ => {
                         self.outcomes.insert(key, outcome);
@@ -353,7 +352,7 @@ impl Oracle {
         Ok(())
     }
 
-    /// I32: all members can do what is in the log, and read what is answered.
+    /// I32: all members support the log entries and can decode the replies.
     fn check_versions(
         &self,
         request: &Request,
@@ -366,22 +365,22 @@ impl Oracle {
         })
     }
 
-    /// The machine's own invariants: each ephemeral's session is open, among others.
+    /// The state machine's own invariants, for example that each ephemeral's session is open.
     pub(crate) fn check_state(&self) -> Result<(), Violation> {
         self.machine
             .check_invariants()
             .map_err(|reason| Violation::new("I7 machine invariants", reason))
     }
 
-    /// A znode whose time to live was over `allowed` before `time`, or before the log's own time,
-    /// if there is any.
+    /// A znode whose TTL ended more than `allowed` before `time`, or before the log's own time, if
+    /// there is any.
     pub(crate) fn overdue(&self, time: u64, allowed: u64) -> Option<String> {
         let time = self.model.time.max(time).saturating_sub(allowed);
         let overdue = |path: &&String| self.model.end(path).is_some_and(|at| at < time);
         self.model.znodes.keys().find(overdue).cloned()
     }
 
-    /// A container that has had children and has none, if there is any.
+    /// A container that has had children and has none now, if there is any.
     pub(crate) fn unused_container(&self) -> Option<String> {
         let unused = |path: &&String| self.model.is_unused_container(path);
         self.model.znodes.keys().find(unused).cloned()
@@ -393,7 +392,7 @@ impl Oracle {
     }
 }
 
-/// The paths whose access lists a request has set, if that succeeded.
+/// The paths whose ACLs a request has set, if it succeeded.
 fn acls_set<'a>(request: &'a Request, result: &Result<Reply, OpError>) -> Vec<&'a str> {
     let ops = match &request.command {
         _ if result.is_err() => &[],
@@ -405,7 +404,7 @@ fn acls_set<'a>(request: &'a Request, result: &Result<Reply, OpError>) -> Vec<&'
     set.map(Op::path).collect()
 }
 
-/// What of an entry must be the same everywhere.
+/// A hash of everything in an entry that must be equal on all nodes.
 pub(crate) fn digest(entry: &LogEntry) -> u64 {
     xxh3_64(&entry.data).wrapping_add(entry.index).wrapping_add(entry.term << 32)
 }

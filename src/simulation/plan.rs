@@ -1,4 +1,4 @@
-//! What a seed draws for its world: its size, its settings, its faults and its clients.
+//! What a seed draws for its world: size, settings, faults and clients.
 
 use std::time::Duration;
 
@@ -32,60 +32,60 @@ pub(crate) struct Plan {
     pub(crate) container_period: Duration,
     pub(crate) log: LogLimits,
     pub(crate) rates: Rates,
-    /// How long the faults go on.
+    /// How long the faults last.
     pub(crate) length: Nanos,
-    /// A message takes `latency`, and now and then several times as much.
+    /// The latency of a message. Now and then it is several times as long.
     pub(crate) latency: Nanos,
-    /// How long a node takes from an input to its step.
+    /// The time from an input of a node to its step.
     pub(crate) step_delay: Nanos,
     pub(crate) sync: Nanos,
-    /// How far a clock's rate may differ from that of true time, in millionths.
+    /// How far a clock's rate may differ from true time's, in millionths.
     pub(crate) drift_ppm: u64,
     /// Clients of each process.
     pub(crate) clients: usize,
-    /// How long a client waits between two operations.
+    /// The time between two operations of a client.
     pub(crate) think: Nanos,
-    /// How many paths the clients share: the fewer, the more they meet.
+    /// The number of paths that clients share. The fewer there are, the more the clients conflict.
     pub(crate) paths: usize,
-    /// The most bytes that are written to a znode.
+    /// The most bytes of a znode's data.
     pub(crate) data_bytes: usize,
-    /// How many requests may wait at a node.
+    /// The limit of pending requests at a node.
     pub(crate) pending_requests_max: usize,
-    /// Whether members may be of an older version, to be upgraded when they start again.
+    /// Whether members may have an older version and are upgraded at a restart.
     pub(crate) mixed: bool,
     /// Whether there are queues and barriers.
     pub(crate) queues: bool,
     /// Whether there are transactions that read the usage of a quota.
     pub(crate) usage: bool,
-    /// Whether there are sessions that take the znodes of lock holders over.
+    /// Whether there are sessions that take over the znodes of lock holders.
     pub(crate) takers: bool,
-    /// The zone of each place; empty: none.
+    /// The zone of each place. Empty: none.
     pub(crate) zones: Vec<&'static str>,
     /// The number of clients without a replica, whose places come after those of the members.
     pub(crate) client_instances: usize,
-    /// How many tasks use each of those.
+    /// The number of tasks at each of those.
     pub(crate) client_instance_tasks: usize,
     /// Whether all disks may be damaged at once, and a new disk before its node votes.
     pub(crate) damages: bool,
     /// Whether sessions are detached, and keep their timeouts when they are resumed.
     pub(crate) detaches: bool,
-    /// Whether it is a fleet: a fault strikes many clients at a time.
+    /// Whether it is a fleet, where a fault affects many clients at a time.
     pub(crate) fleet: bool,
-    /// Whether an operator restarts the instances, and how.
+    /// Whether and how an operator restarts the instances.
     pub(crate) rolls: Option<Rolls>,
-    /// How many events wait in a watch's channel.
+    /// The capacity of a watch's channel.
     pub(crate) watch_capacity: usize,
-    /// The seed of the consumers' choices, if each member has a consumer of watches, which resumes and is
-    /// slow now and then.
+    /// The seed of the consumers' choices, if each member has a consumer of watches that resumes
+    /// and is slow now and then.
     pub(crate) consumers: Option<u64>,
-    /// What takes how long, if that is charged.
+    /// The costs of steps, messages and writes, if they take time.
     pub(crate) costs: Option<Costs>,
-    /// What clients do in a world under load.
+    /// The load, in a world under load.
     pub(crate) load: Option<Load>,
 }
 
 impl Rolls {
-    /// Whether nothing happens but that instances are closed and started again.
+    /// Whether nothing happens but closes and restarts.
     pub(crate) fn is_planned(self) -> bool {
         self.quiet && !self.wipes && self.kills == 0
     }
@@ -94,11 +94,11 @@ impl Rolls {
 /// What an operator does with each instance.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Rolls {
-    /// It starts again from an empty disk.
+    /// Restarts it from an empty disk.
     pub(crate) wipes: bool,
-    /// How many of a hundred stops are kills. The others are closes.
+    /// The percentage of stops that are kills. The others are closes.
     pub(crate) kills: u64,
-    /// Nothing else goes wrong.
+    /// There are no other faults.
     pub(crate) quiet: bool,
 }
 
@@ -116,7 +116,7 @@ impl Plan {
         let log = LogLimits {
             checkpoint_entries: if few { random.within(5..300) } else { 20_000 },
             checkpoint_age: Duration::from_secs(random.within(5..600)),
-            // So few that members are often brought up to date by a snapshot.
+            // Small enough that members often need a snapshot.
             retained_bytes_min: retained,
             retained_bytes_max: retained,
             catch_up_bytes: retained * random.within(1..100),
@@ -134,7 +134,7 @@ impl Plan {
             heartbeat,
             tick,
             session_timeout,
-            // Often so short that containers are deleted while clients use them.
+            // Often short enough that containers are deleted while clients use them.
             container_period: Duration::from_secs(*random.pick(&[1, 2, 5, 20, 60])),
             log,
             rates: Rates::draw(random),
@@ -169,7 +169,7 @@ impl Plan {
             load: None,
         };
         if random.percent(50) {
-            // So few that clients often ask for what is forgotten.
+            // Small enough that clients often ask for changes that are no longer kept.
             plan.log.history_changes = random.within(1..200) as usize;
         }
         plan.queues = random.fork(7).percent(30);
@@ -179,7 +179,7 @@ impl Plan {
         plan.draw_consumers(&random.fork(260));
         plan.usage = random.fork(280).percent(20);
         plan.takers = random.fork(281).percent(20);
-        // If a majority may found, a lost disk may make two clusters.
+        // If a majority may found a cluster, a lost disk may lead to two clusters.
         plan.damages = random.fork(241).percent(20) && plan.majority_after.is_none();
         plan.detaches = random.fork(300).percent(40);
         plan
@@ -188,13 +188,13 @@ impl Plan {
     fn draw_consumers(&mut self, random: &Random) {
         if random.percent(30) {
             self.consumers = Some(random.next());
-            // So few that channels are often full.
+            // Small enough that channels are often full.
             self.watch_capacity = *random.pick(&[1, 2, 3, 5, 20, WATCH_CAPACITY]);
         }
     }
 
     fn draw_client_instances(&mut self, random: &Random) {
-        // Few, since each of them slows the run down.
+        // Few, because each of them slows the run down.
         if random.percent(60) {
             self.client_instances = random.within(1..4) as usize;
             self.client_instance_tasks = if self.client_instances == 1 { 2 } else { 1 };
@@ -213,7 +213,7 @@ impl Plan {
         }
     }
 
-    /// How long a disk writes this, besides its latency.
+    /// The time that a disk takes to write this, without its latency.
     pub(crate) fn on_disk(&self, bytes: u64) -> Nanos {
         self.costs.map_or(0, |costs| costs.on_disk(bytes))
     }
@@ -223,7 +223,7 @@ impl Plan {
         place >= self.places
     }
 
-    /// A fleet of a thousand: five of its members vote, fifteen do not, and the others are clients.
+    /// A fleet of a thousand instances: 5 voters, 15 learners, and clients.
     pub(crate) fn fleet(random: &Random, length: Nanos) -> Plan {
         let heartbeat = Duration::from_millis(500);
         let retained = 150 * random.within(100..1_000);
@@ -238,7 +238,7 @@ impl Plan {
             session_timeout: Duration::from_secs(12),
             container_period: Duration::from_secs(10),
             log: LogLimits {
-                // So few that some learners are brought up to date by a snapshot.
+                // Few enough that some learners need a snapshot.
                 checkpoint_entries: 2_000,
                 retained_bytes_min: retained,
                 retained_bytes_max: retained,
@@ -299,7 +299,7 @@ impl Plan {
             plan.rates = plan.rates.without(&taken);
         }
         if rolls.is_planned() {
-            // So that the handover decides how long writes wait, and not the disk or the network.
+            // The handover then decides how long writes wait, and not the disk or the network.
             plan.latency = random.within(50 * MICRO..2 * MILLI);
             plan.sync = random.within(50 * MICRO..5 * MILLI);
             plan.step_delay = plan.step_delay.min(200 * MICRO);
@@ -317,7 +317,7 @@ impl Plan {
             max_voters: *random.pick(&[3, 5, 5, 7]),
             replace_after: *random.pick(&[time, MembershipPolicy::default().replace_after]),
         };
-        // Not where disks are lost: that may make two clusters then.
+        // Not where disks are lost: a lost disk may lead to two clusters then.
         let losses = [Fault::Wipe, Fault::BitRot, Fault::LostWrites];
         if losses.iter().all(|fault| self.rates.of(*fault) == 0) && random.percent(50) {
             self.majority_after = Some(Duration::from_secs(random.within(0..60)));
@@ -330,26 +330,26 @@ impl Plan {
         self.zones = (0..self.places).map(|_| *random.pick(names)).collect();
     }
 
-    /// Whether the clocks' rates are so similar that `is_held` and `is_alive` are never wrong.
+    /// Whether the clocks' rates are similar enough that `is_held` and `is_alive` are never wrong.
     pub(crate) fn clocks_are_fair(&self) -> bool {
         self.drift_ppm <= DRIFT_SAFE_PPM
     }
 
-    /// How long writes may wait while a leader hands over. The next leader gets the rest of the log, is
-    /// asked to stand, is elected, and commits an entry of its own. Each of these takes a few messages
-    /// and syncs, which now and then take many times as long as usual. An election after a silence
-    /// would take longer.
+    /// How long writes may wait while a leader hands over. The next leader receives the rest of the
+    /// log and a TimeoutNow message, is elected, and commits an entry of its own. Each of these
+    /// takes a few messages and syncs, which now and then take many times as long as usual. An
+    /// election after a timeout would take longer.
     pub(crate) fn handover(&self) -> Nanos {
         2 * steady::PAUSE + 30 * (self.latency + self.sync + self.step_delay)
     }
 
-    /// How long a member may be silent and still count as alive: see [`Timings::patience`].
+    /// How long a silent member still counts as alive: see [`Timings::patience`].
     pub(crate) fn patience(&self) -> Nanos {
         nanos(Timings::new(self.heartbeat).patience())
     }
 
-    /// How long the cluster may take to answer everything after the last fault: some elections, once no
-    /// node waits for a slow disk any more.
+    /// How long the cluster may take to answer everything after the last fault: some elections,
+    /// once no node waits for a slow disk any more.
     pub(crate) fn recovery(&self) -> Nanos {
         nanos(DISK_DEAD) + 5 * self.patience()
     }

@@ -1,4 +1,5 @@
-//! One place of the cluster: a disk and clocks, which stay, and a process, which stops and starts.
+//! One place of the cluster: a disk and clocks, which persist, and a process, which stops and
+//! starts.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
@@ -28,7 +29,7 @@ pub(crate) struct Process {
     pub(crate) member: Member,
     pub(crate) clock: Arc<NodeClock>,
     pub(crate) life: Option<Box<Life>>,
-    /// Counts its starts, so that an event for an earlier one does not reach a later one.
+    /// The number of its starts, so that an event for an earlier start does not reach a later one.
     pub(crate) epoch: u64,
     /// While `disk` is damaged: the disk of the new member that this start has made, or the next one
     /// will make. It replaces `disk` when a leader has admitted the new member.
@@ -37,12 +38,12 @@ pub(crate) struct Process {
     pub(crate) former: Vec<Former>,
     /// The version that it supports since its last start.
     pub(crate) version: u16,
-    /// When it was last taken back to an older build.
+    /// When it last went back to an older build.
     pub(crate) lowered_at: Option<Nanos>,
     pub(crate) paused_until: Nanos,
     pub(crate) slow_until: Nanos,
     pub(crate) slow_disk_until: Nanos,
-    /// By how much each sync takes longer until then; 0: by something like a second.
+    /// The extra time of each sync until then. 0: about a second.
     pub(crate) slow_disk_by: Nanos,
     /// Until when its node's thread is busy with the last step.
     pub(crate) busy_until: Nanos,
@@ -88,7 +89,7 @@ pub(crate) struct Life {
     pub(crate) store: Box<dyn LogStore>,
     /// When its next step is due.
     pub(crate) step_at: Nanos,
-    /// How long that step takes for what waits to be taken in: see [`costs`](super::costs).
+    /// How long that step takes for its waiting inputs: see [`costs`](super::costs).
     pub(crate) owed: Nanos,
     /// What its disk is syncing, and what waits for the next sync.
     pub(crate) syncing: Vec<DiskOp>,
@@ -96,10 +97,10 @@ pub(crate) struct Life {
     pub(crate) syncing_since: Nanos,
     pub(crate) checkpoint: Option<(u64, DiskOp)>,
     pub(crate) checkpoints: u64,
-    /// The bytes of the entries written since the last checkpoint began, which are about what the next
-    /// one takes.
+    /// The bytes of the entries written since the last checkpoint began: about the size of the next
+    /// one.
     pub(crate) uncheckpointed: u64,
-    /// The bytes of the state that is being received.
+    /// The bytes of the snapshot that is being received.
     pub(crate) received: u64,
     pub(crate) resigned: bool,
     /// Whether it was asked to leave.
@@ -114,11 +115,11 @@ pub(crate) struct Life {
     pub(super) late_events: LateEvents,
 }
 
-/// What a disk has begun: a sync, which a crash may tear, and a checkpoint.
+/// What a disk has started: a sync, which a crash may tear, and a checkpoint.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Begun {
     pub(crate) sync: bool,
-    /// What is written before it.
+    /// The bytes that are written before it.
     pub(crate) bytes: u64,
     pub(crate) tearable: bool,
     /// Its number, and about how many bytes it writes.
@@ -215,7 +216,7 @@ impl Life {
     }
 
     pub(crate) fn perform(&mut self, mut op: DiskOp) {
-        super::surroundings::cut_too_far(&mut op);
+        super::surroundings::truncate_too_far(&mut op);
         self.owed += INPUT;
         let done = perform_now(&mut *self.store, op);
         self.host.input(

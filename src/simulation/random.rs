@@ -14,7 +14,7 @@ impl Random {
         Random { state: Cell::new(seed) }
     }
 
-    /// A generator for one concern, so that more draws in one do not change all others.
+    /// A generator for one concern, so that more draws for one concern do not change the others.
     pub(crate) fn fork(&self, salt: u64) -> Random {
         Random::new(mix(self.next() ^ mix(salt)))
     }
@@ -25,7 +25,7 @@ impl Random {
         mix(state)
     }
 
-    /// A number below `bound`; 0 if there is none.
+    /// A number below `bound`, or 0 if there is none.
     pub(crate) fn below(&self, bound: u64) -> u64 {
         // The bias is negligible for bounds far below 2^64.
         ((u128::from(self.next()) * u128::from(bound)) >> 64) as u64
@@ -39,7 +39,7 @@ impl Random {
         self.below(len as u64) as usize
     }
 
-    /// True with a probability of so many millionths.
+    /// True with a probability of this many millionths.
     pub(crate) fn chance(&self, ppm: u64) -> bool {
         ppm > 0 && self.below(1_000_000) < ppm
     }
@@ -52,10 +52,10 @@ impl Random {
         &from[self.index(from.len())]
     }
 
-    /// Around `mean`, now and then several times as much: the time to the next of rare events, in
-    /// whole numbers, since the same seed must give the same on every machine.
+    /// A number around `mean`, now and then several times as large, like the time between rare
+    /// events. It uses integers only, because a seed must give the same result on every machine.
     pub(crate) fn around(&self, mean: u64) -> u64 {
-        // The geometric distribution of halvings is near enough to the exponential one.
+        // The geometric distribution of halvings is close enough to the exponential one.
         let halvings = u64::from(self.next().leading_zeros());
         let fraction = self.below(1 << 20);
         let scaled = u128::from(mean) * u128::from((halvings << 20) + fraction) * 2 / 3;

@@ -1,8 +1,9 @@
-//! An operator who restarts one instance after another, and looks at nothing but their readiness.
+//! An operator who restarts one instance after another, guided by nothing but their readiness.
 //!
-//! The operator closes or kills an instance, empties its disk in some worlds, and starts it again at
-//! the same address. As soon as `is_ready` returns true there, the next instance is stopped. So does a
-//! rolling update of an orchestrator. The cluster and every acknowledged write must survive.
+//! The operator closes or kills an instance, empties its disk in some worlds, and restarts it at
+//! the same address. As soon as `is_ready` returns true there, the operator stops the next
+//! instance. A rolling update of an orchestrator does the same. The cluster and every acknowledged
+//! write must survive.
 
 use super::checks::Violation;
 use super::clock::{MILLI, Nanos, SECOND};
@@ -12,8 +13,8 @@ use super::random::Random;
 use super::world::{Event, World};
 use crate::planted::{Bug, if_planted, planted};
 
-/// How often the operator looks.
-const LOOK: Nanos = 50 * MILLI;
+/// How often the operator checks.
+const CHECK_INTERVAL: Nanos = 50 * MILLI;
 
 /// What the operator waits for.
 #[derive(Debug)]
@@ -41,7 +42,7 @@ impl Operator {
 }
 
 impl World {
-    /// The operator looks at the instances, and does what is next.
+    /// The operator checks the instances and does the next action.
     pub(super) fn roll(&mut self) {
         let (Some(rolls), Phase::Chaos) = (self.kernel.plan.rolls, self.kernel.phase.get()) else {
             return;
@@ -49,7 +50,7 @@ impl World {
         let Some(mut operator) = self.operator.take() else { return };
         operator.state = self.rolled(&operator, rolls);
         self.operator = Some(operator);
-        self.schedule_in(LOOK, Event::Roll);
+        self.schedule_in(CHECK_INTERVAL, Event::Roll);
     }
 
     fn rolled(&mut self, operator: &Operator, rolls: Rolls) -> State {
@@ -71,7 +72,7 @@ impl World {
             {
                 self.kernel.count_event("instances rolled");
                 self.kernel.checks.borrow_mut().handover.is_back();
-                self.kernel.trace.say_fault(format_args!("node {place}: is ready"));
+                self.kernel.trace.log_fault(format_args!("node {place}: is ready"));
                 State::Next { at: now + *operator.random.pick(&[0, 0, SECOND, 10 * SECOND]) }
             }
             State::Starting { place, since } if rolls.quiet => {
@@ -96,7 +97,7 @@ impl World {
         let coordinator = self.kernel.coordinators.borrow()[place].clone();
         match coordinator.filter(|_| !random.percent(rolls.kills)) {
             Some(coordinator) => {
-                self.kernel.trace.say_fault(format_args!("node {place}: is to close"));
+                self.kernel.trace.log_fault(format_args!("node {place}: is to close"));
                 self.kernel.checks.borrow_mut().handover.closes(place, self.now());
                 coordinator.close();
                 if_planted(Bug::CloseLingers, || self.charge(place, SECOND));
@@ -105,7 +106,7 @@ impl World {
                 State::Closing { place, epoch: self.processes[place].epoch }
             }
             None => {
-                self.kernel.trace.say_fault(format_args!("node {place}: is killed"));
+                self.kernel.trace.log_fault(format_args!("node {place}: is killed"));
                 self.start_rolled(place, random, rolls)
             }
         }
@@ -117,7 +118,7 @@ impl World {
         if rolls.wipes {
             self.crash(place);
             let node = self.empty_disk(place);
-            self.kernel.trace.say_fault(format_args!("node {place}: is {node:x} now"));
+            self.kernel.trace.log_fault(format_args!("node {place}: is {node:x} now"));
         } else if self.processes[place].life.is_some() {
             self.crash(place);
         }

@@ -1,7 +1,7 @@
-//! Seeds that have found something. What a seed does changes with the simulator, so they are not
-//! regression tests of what they found. They are good places to look.
+//! Seeds that have found bugs. What a seed does changes with the simulator, so they are not
+//! regression tests. They are good places to look.
 
-/// Seeds, each with what it once found.
+/// Seeds, each with the bug that it once found.
 pub const FOUND: &[(u64, &str)] = &[
     (99, "a write done in what a snapshot stands for was answered as never done"),
     (104, "a lease that had run out was renewed: a lock was held again"),

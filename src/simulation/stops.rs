@@ -27,7 +27,7 @@ impl World {
         process.busy_until = 0;
         for peer in 0..self.processes.len() {
             if peer != place && self.processes[peer].life.is_some() {
-                self.noticed_soon(peer, place, SECOND);
+                self.schedule_notice(peer, place, SECOND);
             }
         }
         self.clients_notice(place, SECOND);
@@ -47,7 +47,7 @@ impl World {
 
     /// A process has closed. It starts again after a while.
     pub(super) fn closed(&mut self, place: usize) {
-        self.kernel.trace.say_fault(format_args!("node {place}: has closed"));
+        self.kernel.trace.log_fault(format_args!("node {place}: has closed"));
         self.crash(place);
         let time = self.random.around(2 * SECOND);
         self.start_in(place, time);
@@ -56,7 +56,7 @@ impl World {
     /// A node has stopped by itself. It may do so only if its disk has failed, if it is too old, or if
     /// it is no member any more.
     pub(super) fn node_stopped(&mut self, place: usize, reason: &str) {
-        self.kernel.trace.say_fault(format_args!("node {place}: has stopped: {reason}"));
+        self.kernel.trace.log_fault(format_args!("node {place}: has stopped: {reason}"));
         if reason.starts_with("the cluster acts by version") {
             self.too_old(place);
         } else if reason == REMOVED && self.may_be_gone(place) {

@@ -1,6 +1,6 @@
-//! Planted bugs of what surrounds a node. The simulator makes them itself, in the places where it
-//! stands in for the disk, the network and the thread that delivers events, so that the product
-//! code has no trace of them.
+//! Planted bugs of a node's environment. The simulator stands in for the disk, the network and the
+//! thread that delivers events, and plants the bugs there, so that the product code has no trace of
+//! them.
 
 use bytes::Bytes;
 
@@ -18,8 +18,8 @@ use crate::types::watch::{EventKind, WatchEvent};
 /// Events that a planted bug delivers a step late.
 pub(super) type LateEvents = Vec<(WatchId, WatchEvent)>;
 
-/// Delivers the events of a step with the next one, after its tree was published: all of them, or
-/// those that find no room in their channels. Or does not publish the tree.
+/// Delivers the events of a step one step late, after its tree is visible: all of them, or those
+/// that find no room in their channels. Another bug does not publish the tree.
 pub(super) fn delay_events(host: &mut Host, of_step: &mut HandleEffects, late: &mut LateEvents) {
     assert!(!strikes(Bug::StepPanics, 10_000), "planted");
     if strikes(Bug::TreeLate, 50) {
@@ -36,7 +36,7 @@ pub(super) fn delay_events(host: &mut Host, of_step: &mut HandleEffects, late: &
     }
 }
 
-/// Says of some events that they stand for others.
+/// Marks some events as gaps or as net changes.
 pub(super) fn misreport(of_step: &mut HandleEffects) {
     for (_, event) in of_step.events_mut() {
         if strikes(Bug::GapForNothing, 50) {
@@ -51,8 +51,8 @@ pub(super) fn is_urgent(message: &PeerMessage) -> bool {
     message.is_urgent() && !planted(Bug::UrgentWaits)
 }
 
-/// For how long a node computes besides what a message takes.
-pub(super) fn dawdling() -> Nanos {
+/// The time that a node computes in addition to the cost of a message.
+pub(super) fn extra_step_time() -> Nanos {
     if strikes(Bug::StepDawdles, 5_000) { SECOND } else { 0 }
 }
 
@@ -64,14 +64,15 @@ pub(super) fn forget(boot: &mut Boot) {
     }
 }
 
-/// A checkpoint, whose log the disk cuts beyond it.
-pub(super) fn cut_too_far(op: &mut DiskOp) {
+/// Truncates the log beyond its checkpoint.
+pub(super) fn truncate_too_far(op: &mut DiskOp) {
     if let DiskOp::Checkpoint { meta, keep_from, .. } = op {
         if_planted(Bug::CompactedTooFar, || *keep_from = meta.index + 2);
     }
 }
 
-/// Who a node takes for the sender of a message: for a learner that acknowledges, a voter.
+/// The sender of a message, as the node sees it. The bug replaces a learner that acknowledges by a
+/// voter.
 pub(super) fn sender(node: &Node, from: NodeId, message: &PeerMessage) -> NodeId {
     let acknowledges = matches!(
         message,
@@ -85,7 +86,7 @@ pub(super) fn sender(node: &Node, from: NodeId, message: &PeerMessage) -> NodeId
     others.copied().unwrap_or(from)
 }
 
-/// Gives a client's write that arrives again the next number, so that it is not known.
+/// Gives a resent write of a client the next number, so that it is not recognized.
 pub(super) fn renumber(node: &Node, message: &mut PeerMessage) {
     let PeerMessage::FromClient { messages, .. } = message else { return };
     for message in messages.iter_mut().filter(|_| planted(Bug::ClientWriteAgain)) {
@@ -107,7 +108,7 @@ pub(super) fn alter(message: &mut PeerMessage) {
     }
 }
 
-/// Leaves events out of what a client is sent, or up to which change it has been sent them.
+/// Omits events from a message to a client, or the zxid up to which it has received them.
 pub(super) fn leave_out(message: &mut PeerMessage) {
     if let PeerMessage::ToClient { updates, up_to, .. } = message {
         if !updates.iter().any(|update| matches!(update, ToClient::Attached)) {
@@ -119,7 +120,7 @@ pub(super) fn leave_out(message: &mut PeerMessage) {
     }
 }
 
-/// What of a message arrives.
+/// The part of a message that arrives.
 pub(super) fn arriving(bytes: &[u8]) -> &[u8] {
     &bytes[..bytes.len() - usize::from(strikes(Bug::MessageCut, 500))]
 }

@@ -1,5 +1,5 @@
-//! How disks perform the writes of their nodes, as the disk's thread does: one sync for all writes that
-//! wait, up to some size, and checkpoints at the same time.
+//! How disks perform the writes of their nodes. Like the disk's thread, they use one sync for all
+//! waiting writes, up to some size, and write checkpoints at the same time.
 
 use std::time::Duration;
 
@@ -79,7 +79,7 @@ impl World {
         if fails {
             process.disk.condition().fails = true;
             self.kernel.count_fault(Fault::FailedSync);
-            self.kernel.trace.say_fault(format_args!("node {place}: a sync fails"));
+            self.kernel.trace.log_fault(format_args!("node {place}: a sync fails"));
         }
         self.kernel.trace.note([7, place as u64, life.syncing.len() as u64]);
         life.end_sync();
@@ -87,6 +87,6 @@ impl World {
         let begun = life.begin_sync(now);
         self.settle_fresh(place);
         self.sync_begun(place, begun, now);
-        self.look(place);
+        self.schedule_step(place);
     }
 }

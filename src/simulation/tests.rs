@@ -11,24 +11,24 @@ const MINUTE: Duration = Duration::from_secs(60);
 
 #[test]
 fn the_same_seed_gives_the_same_trace() {
-    let one = run_once(7, MINUTE, Words::None, Kind::Usual);
-    // Another seed in between, so that whatever it left behind would show.
-    let other = run_once(8, MINUTE, Words::None, Kind::Usual);
-    let again = run_once(7, MINUTE, Words::All, Kind::Usual);
+    let one = run_once(7, MINUTE, Verbosity::None, Kind::Usual);
+    // Another seed in between would show any state that the first run leaves behind.
+    let other = run_once(8, MINUTE, Verbosity::None, Kind::Usual);
+    let again = run_once(7, MINUTE, Verbosity::All, Kind::Usual);
     assert_eq!(one.trace_hash, again.trace_hash);
     assert_eq!(one.totals.operations, again.totals.operations);
     assert_ne!(one.trace_hash, other.trace_hash);
 }
 
-/// All of them are hunted by the example, which is not built for debugging: see `.ci/run`.
+/// The example hunts all bugs in a release build: see `.ci/run`.
 #[test]
 fn a_planted_bug_is_found() {
-    let hunt = hunt(Bug::OneShotStays, 0..20, MINUTE, Words::None, true);
+    let hunt = hunt(Bug::OneShotStays, 0..20, MINUTE, Verbosity::None, true);
     assert_eq!(hunt.missed, [""; 0]);
     assert_eq!(run(hunt.found[0].seed, MINUTE, Kind::Usual).failure, None, "it is gone again");
 }
 
-/// The names of all checks: what follows the condition of a `require`, and the like.
+/// The names of all checks: the string after the condition of a `require`, and so on.
 fn checks_in(source: &str) -> Vec<String> {
     let mut found = Vec::new();
     for (call, first) in [("require(", false), ("Violation::new(", true), ("await_until(", false)] {
@@ -52,7 +52,7 @@ fn checks_in(source: &str) -> Vec<String> {
     found
 }
 
-/// A check that no bug trips may look at nothing at all.
+/// A check that no bug trips may check nothing at all.
 #[test]
 fn a_bug_is_planted_for_each_check() {
     fn walk(folder: &Path, found: &mut BTreeSet<String>) {
@@ -78,7 +78,7 @@ fn a_bug_is_planted_for_each_check() {
     assert!(blind.is_empty(), "no bug is planted for {blind:?}");
 }
 
-/// Instances are rolled by their readiness alone, in most worlds with empty disks.
+/// Instances are restarted by their readiness alone, in most worlds with empty disks.
 #[test]
 fn short_seeds_of_rolled_clusters_find_nothing() {
     for seed in 1..=2 {
@@ -87,7 +87,7 @@ fn short_seeds_of_rolled_clusters_find_nothing() {
     }
 }
 
-/// Under load a second is as long as a minute elsewhere.
+/// A second under load costs as much as a minute elsewhere.
 #[test]
 fn short_seeds_under_load_find_nothing() {
     for seed in 1..=2 {

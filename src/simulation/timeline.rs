@@ -1,4 +1,4 @@
-//! What is due at which time. Of two things due at the same time, the one added first comes first.
+//! The queue of future events. Of two events at the same time, the one added first comes first.
 
 use std::cmp::{Ordering, Reverse};
 use std::collections::BinaryHeap;
@@ -30,7 +30,7 @@ impl<T> Timeline<T> {
         self.due.push(Reverse(Due { at, sequence: self.sequence, what }));
     }
 
-    /// When the next is due.
+    /// When the next event is due.
     pub(crate) fn next_at(&self) -> Option<Nanos> {
         self.due.peek().map(|Reverse(due)| due.at)
     }

@@ -1,4 +1,4 @@
-//! What runs did, in numbers.
+//! Counters of runs.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -6,22 +6,22 @@ use std::time::Duration;
 
 use super::faults::TABLE;
 
-/// What one or more runs did.
+/// The counters of one or more runs.
 #[derive(Clone, Debug, Default)]
 pub struct Totals {
-    /// How many seeds were run.
+    /// The number of seeds.
     pub seeds: u64,
-    /// The time that passed in their worlds.
+    /// The simulated time.
     pub virtual_time: Duration,
     /// The faults, by kind.
     pub faults: BTreeMap<&'static str, u64>,
     /// The clients' operations that were checked, by kind.
     pub operations: BTreeMap<&'static str, u64>,
-    /// What the engine was seen to do, so that it shows what was never reached.
+    /// Observed events of the engine, by name. They show what was never reached.
     pub events: BTreeMap<&'static str, u64>,
-    /// The events of watches that were checked.
+    /// The watch events that were checked.
     pub watch_events: u64,
-    /// The entries of the logs.
+    /// The log entries.
     pub entries: u64,
     /// The steps of nodes.
     pub steps: u64,
@@ -32,7 +32,7 @@ pub(super) fn faults(counts: &[u64; TABLE.len()]) -> BTreeMap<&'static str, u64>
 }
 
 impl Totals {
-    /// Adds what another run did.
+    /// Adds the counters of another run.
     pub fn add(&mut self, other: &Totals) {
         self.seeds += other.seeds;
         self.virtual_time += other.virtual_time;

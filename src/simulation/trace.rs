@@ -1,5 +1,4 @@
-//! The trace of a run: a hash of everything that happened and, if somebody will read it, the last
-//! events in words.
+//! The trace of a run: a hash of everything that happened and, on request, the last events as text.
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
@@ -9,18 +8,18 @@ use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 use super::clock::{Nanos, TrueTime};
 
-/// How many lines of each kind a timeline keeps: the last ones.
-/// How much of what happens is put into words.
+/// How much of a run is kept as text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Words {
+pub enum Verbosity {
     /// Nothing.
     None,
     /// Every fault, and the last other events.
     Last,
-    /// All of it.
+    /// Everything.
     All,
 }
 
+/// How many of the last lines of each kind a timeline keeps.
 const EVENTS_KEPT: usize = 400;
 const FAULTS_KEPT: usize = 4000;
 
@@ -29,7 +28,7 @@ const FAULTS_KEPT: usize = 4000;
 pub(crate) struct Trace {
     time: TrueTime,
     hash: Cell<u64>,
-    /// Empty unless the run is to be read: the words take longer than the run.
+    /// `None` unless somebody will read the run: text takes longer than the run itself.
     lines: Option<RefCell<Lines>>,
 }
 
@@ -42,11 +41,11 @@ struct Lines {
 }
 
 impl Trace {
-    pub(crate) fn new(time: TrueTime, words: Words) -> Trace {
-        let events_kept = match words {
-            Words::None => None,
-            Words::Last => Some(EVENTS_KEPT),
-            Words::All => Some(usize::MAX),
+    pub(crate) fn new(time: TrueTime, verbosity: Verbosity) -> Trace {
+        let events_kept = match verbosity {
+            Verbosity::None => None,
+            Verbosity::Last => Some(EVENTS_KEPT),
+            Verbosity::All => Some(usize::MAX),
         };
         let lines =
             events_kept.map(|events_kept| RefCell::new(Lines { events_kept, ..Lines::default() }));
@@ -67,8 +66,8 @@ impl Trace {
         self.hash.set(xxh3_64_with_seed(&bytes, self.hash.get()));
     }
 
-    /// Keeps an event in words, if the run is to be read.
-    pub(crate) fn say(&self, line: Arguments<'_>) {
+    /// Adds an event as text, if somebody will read the run.
+    pub(crate) fn log(&self, line: Arguments<'_>) {
         if let Some(lines) = &self.lines {
             let mut lines = lines.borrow_mut();
             lines.count += 1;
@@ -80,8 +79,8 @@ impl Trace {
         }
     }
 
-    /// The same for a fault, or another event that every timeline must show.
-    pub(crate) fn say_fault(&self, line: Arguments<'_>) {
+    /// The same for a fault, or for another event that every timeline must show.
+    pub(crate) fn log_fault(&self, line: Arguments<'_>) {
         if let Some(lines) = &self.lines {
             let mut lines = lines.borrow_mut();
             lines.count += 1;

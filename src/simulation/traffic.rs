@@ -1,4 +1,4 @@
-//! The messages of a world, which go through the real codec.
+//! The messages of a world. They go through the real codec.
 
 use std::fmt;
 
@@ -24,7 +24,7 @@ impl World {
                 durability::sending(message, nodes.0, to, &process.written_disk().condition());
             self.kernel.check(checked);
         }
-        let Some(to) = self.somebody(to) else {
+        let Some(to) = self.place_of_any(to) else {
             return;
         };
         let (_, epoch, runs) = self.node_at(to);
@@ -37,22 +37,22 @@ impl World {
         if let Some(process) = self.processes.get(to) {
             self.kernel.check(versions::sending(message, process));
         }
-        let dice = self.dice_of(from, to);
+        let link_random = self.random_of_link(from, to);
         let rates = &self.kernel.plan.rates;
         let chaos = self.kernel.phase.get() == Phase::Chaos;
         let strikes = |fault| {
-            let strikes = chaos && dice.chance(rates.of(fault));
+            let strikes = chaos && link_random.chance(rates.of(fault));
             if strikes {
                 self.kernel.count_fault(fault);
             }
             strikes
         };
         if strikes(Fault::Loss) {
-            self.kernel.trace.say(format_args!("from {from} to {to}: lost: {}", Brief(message)));
+            self.kernel.trace.log(format_args!("from {from} to {to}: lost: {}", Summary(message)));
             return;
         }
         let copies = 1 + usize::from(strikes(Fault::Duplicate));
-        let spike = if strikes(Fault::DelaySpike) { dice.around(SECOND) } else { 0 };
+        let spike = if strikes(Fault::DelaySpike) { link_random.around(SECOND) } else { 0 };
         let overtakes = strikes(Fault::Reorder);
         let bytes = message.encode(Vec::with_capacity(64));
         if let Some(sent) = self.sent.get_mut(from) {
@@ -64,23 +64,24 @@ impl World {
         }
         let leaves = self.processes.get(from).map_or(0, |process| process.busy_until);
         let leaves = self.now().max(leaves);
-        // Without costs a link takes no time, and so nothing waits that could be overtaken.
+        // Without costs, a link takes no time, so no message waits that an urgent one could
+        // overtake.
         let urgent = costs.is_some() && surroundings::is_urgent(message);
         for _ in 0..copies {
             let sent = costs.map_or(leaves, |costs| {
-                self.network.carry((from, to), urgent, leaves, costs.on_link(bytes.len()))
+                self.network.transmit((from, to), urgent, leaves, costs.on_link(bytes.len()))
             });
-            let dice = self.dice_of(from, to);
+            let link_random = self.random_of_link(from, to);
             let half = self.kernel.plan.latency / 2;
-            let latency = half + dice.around(half);
+            let latency = half + link_random.around(half);
             let mut at = sent + latency + spike;
             if overtakes {
-                at += dice.around(self.kernel.plan.latency * 10);
+                at += link_random.around(self.kernel.plan.latency * 10);
             } else {
                 at = self.network.in_order(from, to, urgent, at);
             }
             if spike >= self.patience() / 4 {
-                // Later messages wait behind it, and so the sender seems silent.
+                // Later messages wait behind it, so the sender seems silent.
                 let until = self.late_until.entry(nodes.0).or_default();
                 *until = at.max(*until);
             }
@@ -106,7 +107,7 @@ impl World {
             }
         };
         self.kernel.trace.note([8, (from * 16 + to) as u64, xxh3_64(bytes)]);
-        self.kernel.trace.say(format_args!("from {from} to {to}: {}", Brief(&message)));
+        self.kernel.trace.log(format_args!("from {from} to {to}: {}", Summary(&message)));
         if self.kernel.plan.is_client(to) {
             return self.deliver_to_client(to, nodes.0, message);
         }
@@ -116,20 +117,20 @@ impl World {
             surroundings::alter(&mut message);
             surroundings::renumber(life.host.node(), &mut message);
             let from = surroundings::sender(life.host.node(), nodes.0, &message);
-            life.owed += costs::message(&message, bytes.len()) + surroundings::dawdling();
+            life.owed += costs::message(&message, bytes.len()) + surroundings::extra_step_time();
             if let PeerMessage::SnapshotChunk { number, bytes, .. } = &message {
                 life.received = if *number == 0 { 0 } else { life.received } + bytes.len() as u64;
             }
             life.host.input(Input::Peer { from, message });
-            self.look(to);
+            self.schedule_step(to);
         }
     }
 }
 
-/// A message in a few words.
-struct Brief<'a>(&'a PeerMessage);
+/// The summary of a message.
+struct Summary<'a>(&'a PeerMessage);
 
-impl fmt::Display for Brief<'_> {
+impl fmt::Display for Summary<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         const SHOWN: usize = 200;
         let words = format!("{:?}", self.0);

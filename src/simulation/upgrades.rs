@@ -1,4 +1,4 @@
-//! Members of several versions: which are upgraded, taken back to an older build, or too old.
+//! Members of several versions: they are upgraded, go back to an older build, or are too old.
 
 use super::checks::versions;
 use super::kernel::{Kernel, Phase};
@@ -8,7 +8,7 @@ use super::world::World;
 use crate::types::version::{INVENTED, VERSION};
 
 impl World {
-    /// Draws whether the next start is an upgrade, or goes back to an older build.
+    /// Draws whether the next start is an upgrade or goes back to an older build.
     pub(super) fn draw_version(kernel: &Kernel, versions: &Random, process: &mut Process) -> u16 {
         if kernel.plan.mixed && process.epoch > 1 {
             if process.version < INVENTED {
@@ -24,7 +24,7 @@ impl World {
         process.version
     }
 
-    /// The node is too old for its cluster, and has stopped: it is upgraded.
+    /// The node is too old for its cluster and has stopped. It is upgraded.
     pub(super) fn too_old(&mut self, place: usize) {
         self.kernel.count_event("too old");
         let process = &mut self.processes[place];
@@ -33,7 +33,7 @@ impl World {
         self.kernel.check(checked);
     }
 
-    /// Whether the cluster acts by the highest version that all its members support.
+    /// Whether the cluster has the highest version that all its members support.
     pub(crate) fn has_its_version(&self) -> bool {
         let lowest = self.processes.iter().map(|process| process.version).min();
         let acts_by = self.kernel.checks.borrow().oracle.version();

@@ -1,4 +1,4 @@
-//! The world: a cluster, its network and its clients, moved from event to event.
+//! The world: a cluster, its network and its clients, driven from event to event.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
@@ -7,7 +7,7 @@ use std::sync::Arc;
 use super::Kind;
 use super::checks::Violation;
 use super::checks::agreement::{Before, same_state};
-use super::checks::membership::Known;
+use super::checks::membership::WorldView;
 use super::checks::watches::Moved;
 use super::checks::{self, durability, versions};
 use super::client_instances::ClientInstances;
@@ -27,7 +27,7 @@ use super::random::Random;
 use super::rolls::Operator;
 use super::surroundings;
 use super::timeline::Timeline;
-use super::trace::Words;
+use super::trace::Verbosity;
 use super::workload;
 use crate::api::coordinator::Coordinator;
 use crate::node::TimeoutBounds;
@@ -42,38 +42,38 @@ use crate::storage::StorageError;
 use crate::types::membership::{Member, NodeId};
 use crate::types::version::{INVENTED, VERSION};
 
-/// Something that is due.
+/// An event.
 #[derive(Debug)]
 pub(crate) enum Event {
     /// A process takes a step.
     Step { place: usize },
     /// A message arrives.
     Deliver(Delivery),
-    /// A disk has finished a sync.
+    /// A disk has completed a sync.
     Synced { place: usize, epoch: u64 },
-    /// A process is killed in the middle of a sync, if that is still under way.
+    /// A process is killed during a sync, if that is still in progress.
     Tear { place: usize, epoch: u64 },
     /// A disk has written a checkpoint.
     Checkpointed { place: usize, epoch: u64, number: u64 },
     /// A process notices whether it can reach a peer.
     Notice { place: usize, peer: usize },
     /// A client dials a member.
-    Seek { place: usize, member: usize },
+    Dial { place: usize, member: usize },
     /// A process starts.
     Start { place: usize },
-    /// Links are mended.
+    /// Links are healed.
     Heal { links: Vec<(usize, usize)> },
     /// A disk has room again.
     MakeRoom { place: usize },
     /// An instance leaves.
     Leave { place: usize },
-    /// A fault strikes.
-    Strike { fault: Fault },
-    /// A fault strikes a client.
-    StrikeClient { fault: Fault },
-    /// The operator looks at the instances.
+    /// A fault is injected.
+    Fault { fault: Fault },
+    /// A fault is injected into a client.
+    ClientFault { fault: Fault },
+    /// The operator checks the instances.
     Roll,
-    /// What goes wrong under load goes on, or is over.
+    /// An episode under load goes on or ends.
     Episode,
     /// All disks are damaged at once, until they are repaired.
     DamageAll,
@@ -83,17 +83,17 @@ pub(crate) enum Event {
     DamageOne,
     /// A disk is damaged before its node has voted.
     DamageFresh { place: usize },
-    /// No member receives anything from a client for a while.
+    /// Members receive nothing from a client for a while.
     CutOff { place: usize, time: Nanos },
 }
 
-/// A message under way. Its sender belonged to this cluster when it was sent.
+/// A message in flight. Its sender belonged to this cluster when it was sent.
 #[derive(Debug)]
 pub(crate) struct Delivery {
     pub(crate) places: (usize, usize),
     pub(crate) nodes: (NodeId, NodeId),
     pub(crate) cluster: u64,
-    /// How often the receiver had started by then.
+    /// How often the receiver had started when it was sent.
     pub(crate) epoch: u64,
     pub(crate) bytes: Vec<u8>,
 }
@@ -103,20 +103,20 @@ pub(crate) struct World {
     pub(crate) kernel: Rc<Kernel>,
     /// The random source of the world's own choices.
     pub(crate) random: Random,
-    /// That of upgrades.
+    /// The random source of upgrades.
     pub(super) versions: Random,
     pub(crate) network: Network,
     pub(crate) processes: Vec<Process>,
     pub(super) clients: ClientInstances,
-    /// That of the ids on new disks.
+    /// The random source of the ids on new disks.
     pub(super) identities: Random,
-    /// That of damage to all disks, or to one for the second time.
+    /// The random source of damage to all disks, or to one for the second time.
     pub(super) damages: Random,
     /// The list of addresses that every instance is given.
     pub(super) list: Vec<String>,
     /// All disks that ever existed, for the checks.
     pub(super) disks: BTreeMap<NodeId, SimDisk>,
-    /// Since when nodes that have run are down.
+    /// Since when each node that has run is down.
     pub(super) down_since: BTreeMap<NodeId, Nanos>,
     /// Nodes that were asked to leave.
     pub(super) leavers: BTreeSet<NodeId>,
@@ -126,18 +126,18 @@ pub(crate) struct World {
     pub(super) late_until: BTreeMap<NodeId, Nanos>,
     /// When a disk was last lost for good; 0: never.
     pub(super) lost_at: Nanos,
-    /// What goes wrong under load, in worlds that have it.
+    /// The faults under load, in worlds that have it.
     pub(super) episodes: Option<Episodes>,
     /// The operator, in worlds that have one.
     pub(super) operator: Option<Operator>,
-    /// What each member has sent.
+    /// The messages that each member has sent.
     pub(super) sent: Vec<Sent>,
     due: Timeline<Event>,
     pub(crate) steps: u64,
 }
 
 impl World {
-    pub(crate) fn new(seed: u64, length: Nanos, words: Words, kind: Kind) -> World {
+    pub(crate) fn new(seed: u64, length: Nanos, verbosity: Verbosity, kind: Kind) -> World {
         let random = Random::new(seed);
         let plans = random.fork(1);
         let plan = match kind {
@@ -168,7 +168,7 @@ impl World {
             versions: random.fork(6),
             clients: ClientInstances::default(),
             damages: Random::new(0),
-            kernel: Rc::new(Kernel::new(plan, [random.fork(3), random.fork(10)], words)),
+            kernel: Rc::new(Kernel::new(plan, [random.fork(3), random.fork(10)], verbosity)),
         };
         for (place, (member, disk)) in world.first_disks().into_iter().enumerate() {
             let old = world.kernel.plan.mixed && world.versions.percent(60);
@@ -221,12 +221,12 @@ impl World {
         self.schedule(self.now() + time, event);
     }
 
-    /// Runs the world until some time, or until a check fails.
+    /// Runs the world until some time or until a check fails.
     pub(crate) fn run_until(&mut self, end: Nanos) {
         while !self.kernel.has_failed() && self.advance(end) {}
     }
 
-    /// Runs the next event. Returns `false` if there is none before `end`, and goes on to that time.
+    /// Runs the next event. Returns `false`, and goes on to `end`, if there is none before that.
     pub(crate) fn advance(&mut self, end: Nanos) -> bool {
         self.run_tasks();
         let event = self.due.next_at();
@@ -256,13 +256,13 @@ impl World {
             kernel.fail(Violation::new("I31 nobody spins", format!("{:?}", kernel.waits())));
         }
         for place in 0..self.processes.len() {
-            self.look(place);
+            self.schedule_step(place);
         }
         // In a fleet, no task has handles of another instance.
         if kernel.plan.fleet {
-            polled.into_iter().flatten().for_each(|place| self.look(place));
+            polled.into_iter().flatten().for_each(|place| self.schedule_step(place));
         } else {
-            self.client_places().for_each(|place| self.look(place));
+            self.client_places().for_each(|place| self.schedule_step(place));
         }
     }
 
@@ -274,9 +274,9 @@ impl World {
     }
 
     /// Schedules a step if the process has something to do.
-    pub(super) fn look(&mut self, place: usize) {
+    pub(super) fn schedule_step(&mut self, place: usize) {
         if self.kernel.plan.is_client(place) {
-            return self.look_at_client(place);
+            return self.schedule_client_step(place);
         }
         if self.processes[place].life.as_ref().is_some_and(|life| !life.host.is_idle()) {
             let delay = self.step_delay(place);
@@ -338,11 +338,11 @@ impl World {
                     self.kernel.trace.note([4, place as u64, number]);
                     life.perform(op);
                     self.settle_fresh(place);
-                    self.look(place);
+                    self.schedule_step(place);
                 }
             }
             Event::Notice { place, peer } => self.notice(place, peer),
-            Event::Seek { place, member } => self.seek(place, member),
+            Event::Dial { place, member } => self.dial_member(place, member),
             Event::Start { place } if self.kernel.plan.is_client(place) => self.start_client(place),
             Event::Start { place } => self.start(place),
             Event::Heal { links } => self.heal(&links),
@@ -352,7 +352,7 @@ impl World {
             }
             // After the faults, the members must stay as they are.
             Event::Leave { .. } => {}
-            Event::Strike { fault } => self.strike(fault),
+            Event::Fault { fault } => self.handle_fault(fault),
             Event::Roll => self.roll(),
             Event::Episode => self.episode(),
             Event::DamageAll => self.damage_all(),
@@ -360,7 +360,7 @@ impl World {
             Event::DamageOne => self.damage_one(),
             Event::DamageFresh { place } => self.damage_fresh(place),
             Event::CutOff { place, time } => self.cut_off(place, time),
-            Event::StrikeClient { fault } => self.strike_client(fault),
+            Event::ClientFault { fault } => self.handle_client_fault(fault),
         }
     }
 
@@ -370,15 +370,15 @@ impl World {
     }
 
     /// One end of a link notices a change of it within this time.
-    pub(crate) fn noticed_soon(&mut self, place: usize, peer: usize, within: Nanos) {
-        let delay = self.dice_of(place, peer).below(within);
+    pub(crate) fn schedule_notice(&mut self, place: usize, peer: usize, within: Nanos) {
+        let delay = self.random_of_link(place, peer).below(within);
         self.schedule_in(delay, Event::Notice { place, peer });
     }
 
     pub(crate) fn heal(&mut self, links: &[(usize, usize)]) {
         for (from, to) in links {
-            if self.network.mend(*from, *to) {
-                self.noticed_soon(*from, *to, SECOND);
+            if self.network.heal_link(*from, *to) {
+                self.schedule_notice(*from, *to, SECOND);
             }
         }
     }
@@ -431,7 +431,7 @@ impl World {
         let coordinator = Coordinator::simulated(shared);
         self.kernel.coordinators.borrow_mut()[place] = Some(coordinator.clone());
         self.kernel.trace.note([5, place as u64, self.processes[place].epoch]);
-        self.kernel.trace.say_fault(format_args!("node {place}: starts"));
+        self.kernel.trace.log_fault(format_args!("node {place}: starts"));
         let life = Box::new(Life::new(host, store));
         let checked = same_state(&self.kernel.checks.borrow().oracle, life.host.node());
         self.kernel.check(checked);
@@ -440,13 +440,13 @@ impl World {
         self.kernel.check(checked);
         self.down_since.remove(&self.processes[place].member.node);
         self.processes[place].life = Some(life);
-        // Only a planted bug makes a start put the damaged disk aside.
+        // Only with a planted bug does a start put the damaged disk aside.
         self.settle_fresh(place);
         self.want_step(place, self.now());
         for peer in 0..self.processes.len() {
             if peer != place && self.processes[peer].life.is_some() {
-                self.noticed_soon(place, peer, 100 * MILLI);
-                self.noticed_soon(peer, place, 100 * MILLI);
+                self.schedule_notice(place, peer, 100 * MILLI);
+                self.schedule_notice(peer, place, 100 * MILLI);
             }
         }
         self.clients_notice(place, 100 * MILLI);
@@ -457,7 +457,7 @@ impl World {
 
     /// A store did not open.
     fn refused(&mut self, place: usize, error: &StorageError) {
-        self.kernel.trace.say_fault(format_args!("node {place}: does not start: {error}"));
+        self.kernel.trace.log_fault(format_args!("node {place}: does not start: {error}"));
         let damaged = self.processes[place].disk.condition().damaged;
         match error {
             StorageError::Io { .. } | StorageError::NoSpace { .. } => {
@@ -511,7 +511,7 @@ impl World {
         let (mono, leads) = (self.processes[place].clock.now(), node.leadership().0);
         let log_time = node.machine().time();
         checks.log_time.stepped((place, leads), mono, node.stamps(), log_time)?;
-        checks.sessions.stay_over()?;
+        checks.sessions.check_unaware()?;
         checks.queues.committed(oracle, self.now())?;
         let (from, to) = (before.zxid, node.machine().zxid());
         let moved = Moved { place, from, to, installed, attached: None };
@@ -560,7 +560,7 @@ impl World {
         self.kernel.trace.note([1, place as u64 ^ node.machine().hash(), applied]);
         if applied != before.applied || !work.disk.is_empty() {
             let (term, _, leads) = node.leadership();
-            self.kernel.trace.say(format_args!(
+            self.kernel.trace.log(format_args!(
                 "node {place}: {} in term {term}, applied {applied}, {} disk operations, {} messages",
                 if leads { "leads" } else { "follows" },
                 work.disk.len(),
@@ -575,16 +575,16 @@ impl World {
         let checked = self.observe(place, &life, before, installed, &work.disk).and_then(|()| {
             let mut checks = self.kernel.checks.borrow_mut();
             checks::load::sent(place, &work.messages)?;
-            checks.membership.told(work.cluster)?;
+            checks.membership.reported(work.cluster)?;
             work.disk.iter().try_for_each(|op| {
                 let membership = &mut checks.membership;
                 versions::proposing(op, leads_in, &self.processes, membership, now)?;
-                // A node that was paused reads messages of nodes that are gone by now.
-                let stopped = self.processes[place].paused_until + self.noticed_gone() > now;
-                let known = Known {
+                // A node that was paused may read messages of nodes that are gone by now.
+                let stopped = self.processes[place].paused_until + self.detection_time() > now;
+                let known = WorldView {
                     now,
                     // Its leader's clock may be fast.
-                    level: self.patience() / 2,
+                    caught_up_for: self.patience() / 2,
                     is_alive: &|node| stopped || self.may_seem_alive(node),
                     may_go: &|node| self.may_go(node),
                 };
@@ -604,7 +604,7 @@ impl World {
         let mut messages = work.messages;
         let mut disk = work.disk;
         if cut_short {
-            // Sends and writes may happen in either order.
+            // Sends and writes may happen in any order.
             messages.truncate(self.random.index(messages.len() + 1));
             disk.truncate(self.random.index(disk.len() + 1));
         }
@@ -626,7 +626,7 @@ impl World {
         self.processes[place].life = Some(life);
         if cut_short {
             self.kernel.count_fault(Fault::CrashInStep);
-            self.kernel.trace.say_fault(format_args!("node {place}: crashes in a step"));
+            self.kernel.trace.log_fault(format_args!("node {place}: crashes in a step"));
             return self.crash_for_a_while(place);
         }
         if closed {
@@ -637,13 +637,14 @@ impl World {
         }
         self.want_step(place, wake_at.max(now + 1));
         if !idle {
-            self.look(place);
+            self.schedule_step(place);
         }
     }
 
-    /// What a step has applied, of a node that had applied this much before.
+    /// What a step has applied, on a node that had applied entries up to `before`.
     fn applied(&self, before: u64, installed: bool, node: &Node) -> Applied {
-        // What a state stands for was not applied here, and another thread has built the state.
+        // The entries behind a snapshot were not applied here, and another thread has built the
+        // state.
         if installed {
             return Applied::default();
         }
@@ -652,7 +653,7 @@ impl World {
         Applied { requests, bytes }
     }
 
-    /// The node's thread at a place is busy for so long, after what it does already.
+    /// Keeps the node's thread at a place busy for this time, after its present work.
     pub(super) fn charge(&mut self, place: usize, time: Nanos) {
         let now = self.now();
         if let Some(process) = self.processes.get_mut(place) {
@@ -660,7 +661,7 @@ impl World {
         }
     }
 
-    /// Whether a node crashes in a step that sends these messages. It is more likely if it votes.
+    /// Whether a node crashes in a step that sends these messages. A vote makes that more likely.
     fn crashes_now(&self, messages: &[(NodeId, PeerMessage)]) -> bool {
         let promises = messages.iter().any(|(_, message)| {
             let PeerMessage::Raft { body, .. } = message else { return false };

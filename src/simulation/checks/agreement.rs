@@ -1,4 +1,4 @@
-//! Replicas agree: one leader a term, one log, one state (I11, I15).
+//! Replicas agree: one leader in each term, one log, one state (I11, I15).
 
 use std::collections::BTreeMap;
 
@@ -22,13 +22,13 @@ pub(crate) struct Before {
 #[derive(Debug, Default)]
 pub(crate) struct Agreement {
     pub(crate) leaders: BTreeMap<u64, NodeId>,
-    /// What was ever put into a log, by index and term.
+    /// The digest of every entry ever written to a log, by index and term.
     written: BTreeMap<(u64, u64), u64>,
 }
 
 impl Agreement {
-    /// After each step, and at each start: the entries that the node has applied go to the oracle,
-    /// or are what it knows already. Returns whether there was anything new for the oracle.
+    /// Called after each step and at each start. The entries that the node has applied go to the
+    /// oracle, or equal those that it already has. Returns whether any was new.
     pub(crate) fn stepped(
         &mut self,
         oracle: &mut Oracle,
@@ -75,7 +75,7 @@ impl Agreement {
         Ok(news)
     }
 
-    /// Log matching: what two nodes hand to their disks at one index and term is the same.
+    /// Log matching: entries that two nodes write at the same index and term are equal.
     pub(crate) fn writing(&mut self, op: &DiskOp) -> Result<(), Violation> {
         let DiskOp::Write { write, .. } = op else {
             return Ok(());
@@ -91,7 +91,7 @@ impl Agreement {
     }
 }
 
-/// I15: the same state after the same entries.
+/// I15: equal logs lead to equal states.
 pub(crate) fn same_state(oracle: &Oracle, node: &Node) -> Result<(), Violation> {
     let applied = node.applied().index;
     let Some((hash, zxid)) = oracle.state_at(applied) else {

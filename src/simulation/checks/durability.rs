@@ -1,4 +1,4 @@
-//! Nothing is promised before it is durable (I12, I13).
+//! Nothing is acknowledged before it is durable (I12, I13, I14).
 
 use std::collections::BTreeMap;
 
@@ -9,10 +9,10 @@ use crate::node::message::{PeerMessage, RaftBody};
 use crate::simulation::disk::{Condition, SimDisk};
 use crate::types::membership::NodeId;
 
-/// I12: what is committed is on the disks of a majority, at the moment when it first counts as
-/// committed. Whatever crashes then, it is in every later state.
+/// I12: an entry is on the disks of a majority at the moment at which it first counts as committed.
+/// So it is in every later state, whatever crashes then.
 ///
-/// Learners do not count. A disk that was lost since counts as it was then.
+/// Learners do not count. A disk that was lost since then counts as it was.
 pub(crate) fn on_majority(
     membership: &Membership,
     disks: &BTreeMap<NodeId, SimDisk>,
@@ -27,11 +27,11 @@ pub(crate) fn on_majority(
     })
 }
 
-/// I14: a node that starts knows all that it had made durable: its term, its vote and its log.
+/// I14: a node starts with everything that it had made durable: its term, its vote and its log.
 pub(crate) fn recovered(node: &Node, disk: &Condition) -> Result<(), Violation> {
     let (hard_state, last) = node.recovered();
     let durable = disk.hard_state;
-    // The only member stands for election, and wins it, as soon as it is there.
+    // A single member stands for election and wins as soon as it starts.
     let alone = hard_state.term == durable.term + 1 && hard_state.vote == node.id();
     let knows =
         (hard_state.term, hard_state.vote, last) == (durable.term, durable.vote, disk.last());
@@ -44,7 +44,7 @@ pub(crate) fn recovered(node: &Node, disk: &Condition) -> Result<(), Violation> 
     })
 }
 
-/// I13: no acknowledgement and no vote leaves a node before what it rests on is durable there.
+/// I13: a node sends no acknowledgement and no vote before what it confirms is durable on its disk.
 pub(crate) fn sending(
     message: &PeerMessage,
     from: NodeId,
@@ -56,8 +56,9 @@ pub(crate) fn sending(
     };
     match body {
         RaftBody::AppendResponse { index, reject: false, .. } => {
-            // One to a deposed leader may acknowledge entries that the next leader has replaced since,
-            // in the same step: that step is durable, and they cannot have been committed.
+            // An acknowledgement to a deposed leader may name entries that the next leader has
+            // replaced in the same step. That step is durable, and the entries cannot have been
+            // committed.
             let held = *index <= disk.last() || disk.hard_state.term > *term;
             require(held, "I13 no acknowledgement before the sync", || {
                 format!("node {from} acknowledges {index}, and has {} on disk", disk.last())

@@ -1,5 +1,5 @@
-//! An election has one leader at a time, and tokens grow; observers and watches of groups end
-//! up with what is there.
+//! The election recipe has one leader at a time, and fencing tokens grow. Observers of the election
+//! and of groups end up with the present state.
 
 use std::rc::{Rc, Weak};
 
@@ -11,7 +11,7 @@ use crate::types::znode::{SessionId, Zxid};
 pub(crate) struct Elections {
     fair_clocks: bool,
     leaderships: Vec<(Weak<Leadership>, SessionId, usize)>,
-    /// The largest token that led.
+    /// The largest token of a leader.
     token: Zxid,
 }
 
@@ -20,7 +20,8 @@ impl Elections {
         Elections { fair_clocks, leaderships: Vec::new(), token: 0 }
     }
 
-    /// somebody leads now, with a larger token than all before, and nobody else says that he does.
+    /// A client leads now. Its token is larger than all before, and no other client believes that
+    /// it leads.
     pub(crate) fn leads(
         &mut self,
         leadership: &Rc<Leadership>,
@@ -54,16 +55,16 @@ impl Elections {
     }
 }
 
-/// What an observer was shown, in order.
+/// The notifications of an observer, in order.
 #[derive(Debug, Default)]
-pub(crate) struct Told {
+pub(crate) struct Notifications {
     last: Option<Option<Zxid>>,
     token: Zxid,
 }
 
-impl Told {
-    /// each is another than the one before, and later.
-    pub(crate) fn told(&mut self, token: Option<Zxid>) -> Result<(), Violation> {
+impl Notifications {
+    /// Each notification differs from the one before, and tokens grow.
+    pub(crate) fn record(&mut self, token: Option<Zxid>) -> Result<(), Violation> {
         let last = self.last.replace(token);
         require(last != Some(token), "elections: told once", || {
             format!("{token:?} is told again")

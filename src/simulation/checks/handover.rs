@@ -1,4 +1,4 @@
-//! Planned closes: for how long nobody can write, where writers never pause and nothing else goes wrong.
+//! Planned closes: how long writes wait where writers never pause and nothing else goes wrong.
 
 use super::{Violation, require};
 use crate::simulation::clock::Nanos;
@@ -6,9 +6,9 @@ use crate::simulation::plan::Plan;
 
 #[derive(Debug, Default)]
 pub(crate) struct Handover {
-    /// When a write was last acknowledged, to whomever.
+    /// When any write was last acknowledged.
     last: Nanos,
-    /// When an instance was asked to close, until a write is acknowledged after that.
+    /// When an instance was asked to close, until the next write is acknowledged.
     closing: Option<Nanos>,
     /// The instance that was stopped last.
     stopped: Option<usize>,
@@ -20,7 +20,7 @@ impl Handover {
         (self.closing, self.stopped) = (Some(now), Some(place));
     }
 
-    /// The instance that was stopped serves again.
+    /// The stopped instance serves again.
     pub(crate) fn is_back(&mut self) {
         self.stopped = None;
     }
@@ -29,7 +29,7 @@ impl Handover {
         self.stopped == Some(place)
     }
 
-    /// M3: a write is done soon after the last one before a close.
+    /// M3: the first write after a close comes soon after the last one before it.
     pub(crate) fn acknowledged(&mut self, now: Nanos, plan: &Plan) -> Result<(), Violation> {
         let last = std::mem::replace(&mut self.last, now);
         let Some(closing) = self.closing.filter(|closing| *closing < now) else {

@@ -11,55 +11,57 @@ use crate::types::membership::NodeId;
 
 #[derive(Debug)]
 pub(crate) struct Load {
-    /// The members that have created their first znodes.
+    /// The members that have created their initial znodes.
     filled: BTreeSet<usize>,
-    /// Since when each member runs, reaches all others and is level with them; `None`: it is away.
+    /// Since when each member runs, is connected to all others and has caught up. `None`: it is
+    /// away.
     connected: Vec<Option<Nanos>>,
-    /// The last index committed, and since when.
+    /// The last committed index, and since when.
     committed: (u64, Nanos),
-    /// The last index committed at the latest looks, for as long as a member may lag.
-    looks: VecDeque<(Nanos, u64)>,
+    /// The committed index at each recent observation, for as long as a member may lag.
+    observations: VecDeque<(Nanos, u64)>,
     /// The highest term.
     term: u64,
-    /// Until when there may be an election.
+    /// Until when an election may take place.
     election_until: Nanos,
     /// The members with slow disks, if the leader is one of them and a majority is not.
     slow: Vec<usize>,
     /// Whether that leader has handed over.
     handed_over: bool,
-    /// How long a sync takes on the disks that a majority needs, besides the usual.
+    /// The extra time of a sync on the disks that a majority needs.
     slow_by: Nanos,
-    /// Since when it is so.
+    /// Since when `slow_by` has its value.
     slow_since: Nanos,
-    /// What is demanded of writes while disks are nearly full, or since they have room again.
+    /// What is demanded of writes while disks are nearly full, and after that.
     room: Room,
 }
 
-/// Whether there is room on disks for what clients write.
+/// Whether disks have room for the writes of clients.
 #[derive(Clone, Copy, Debug)]
 enum Room {
     Enough,
-    /// From then on, next to nothing is written: what was committed at the first look.
+    /// From this time on, almost nothing is written. `committed` is the index at the first
+    /// observation.
     Low {
         from: Nanos,
         committed: Option<u64>,
     },
-    /// By then, a write is taken again.
+    /// By this time, writes are accepted again.
     Again {
         by: Nanos,
     },
 }
 
-/// How much may be written for the members' own sake while disks are nearly full.
+/// The number of entries that members may write for their own purposes while disks are nearly full.
 const FOR_MEMBERS: u64 = 50;
 
-/// What the world looks like.
+/// An observation of the world.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Look {
+pub(crate) struct Observation {
     pub(crate) now: Nanos,
     pub(crate) committed: u64,
     pub(crate) term: u64,
-    /// Since when a write waits at a member that is level.
+    /// Since when a write waits at a member that has caught up.
     pub(crate) waits: Option<Nanos>,
 }
 
@@ -69,7 +71,7 @@ impl Load {
             filled: BTreeSet::new(),
             connected: vec![Some(0); places],
             committed: (0, 0),
-            looks: VecDeque::new(),
+            observations: VecDeque::new(),
             term: 0,
             election_until: Nanos::MAX,
             slow: Vec::new(),
@@ -80,7 +82,7 @@ impl Load {
         }
     }
 
-    /// A member has created its first znodes.
+    /// A member has created its initial znodes.
     pub(crate) fn filled(&mut self, place: usize) {
         self.filled.insert(place);
     }
@@ -89,46 +91,46 @@ impl Load {
         self.filled.len() == members
     }
 
-    /// From now on, all of it must hold.
-    pub(crate) fn begin(&mut self, look: Look) {
-        self.election_until = look.now;
-        self.term = look.term;
-        self.committed = (look.committed, look.now);
+    /// From now on, everything must hold.
+    pub(crate) fn begin(&mut self, observation: Observation) {
+        self.election_until = observation.now;
+        self.term = observation.term;
+        self.committed = (observation.committed, observation.now);
     }
 
-    /// The leader is lost, or may be: there may be an election until then.
+    /// The leader may be lost, so an election may take place until then.
     pub(crate) fn election_until(&mut self, until: Nanos) {
         self.election_until = self.election_until.max(until);
     }
 
-    /// These members have slow disks from now on, the leader among them, and a majority has not. None: no
-    /// longer.
+    /// From now on, these members have slow disks, the leader among them, but a majority does not.
+    /// An empty list ends that.
     pub(crate) fn leader_is_slow(&mut self, slow: Vec<usize>) {
         (self.slow, self.handed_over) = (slow, false);
     }
 
-    /// U2, for the leader whose own disk was slow for long enough.
+    /// U2: a leader whose own disk was slow for long enough has handed over.
     pub(crate) fn handed_over(&self, still_leads: bool) -> Result<(), Violation> {
         require(!still_leads, "U2 a leader with a slow disk hands over", || {
             "it leads still, and other members have better disks".to_owned()
         })
     }
 
-    /// Every commit waits for a disk that takes so long; 0: no longer.
+    /// Every commit waits for a disk whose syncs take this much longer. 0 ends that.
     pub(crate) fn slow_by(&mut self, time: Nanos, now: Nanos) {
         (self.slow_by, self.slow_since) = (time, now);
     }
 
-    /// Whether a member's requests are answered in time: it is there, and its disk need not take first what
-    /// a new leader has sent it.
+    /// Whether a member must answer requests in time: it is connected, and its slow disk is not
+    /// busy with the entries of a new leader.
     pub(crate) fn is_served(&self, place: usize) -> bool {
         self.connected[place].is_some() && !(self.handed_over && self.slow.contains(&place))
     }
 
-    /// Whether a member is served and has been back for long enough to have what the others have.
-    pub(crate) fn is_level(&self, place: usize, now: Nanos, bounds: load::Bounds) -> bool {
-        let is_level = |since| since == 0 || since + bounds.commit <= now;
-        self.is_served(place) && self.connected[place].is_some_and(is_level)
+    /// Whether a member is served and has been back for long enough to have caught up.
+    pub(crate) fn is_caught_up(&self, place: usize, now: Nanos, bounds: load::Bounds) -> bool {
+        let is_caught_up = |since| since == 0 || since + bounds.commit <= now;
+        self.is_served(place) && self.connected[place].is_some_and(is_caught_up)
     }
 
     pub(crate) fn is_away(&mut self, place: usize) {
@@ -139,18 +141,22 @@ impl Load {
         self.connected[place].get_or_insert(now);
     }
 
-    /// How long nothing may be committed.
+    /// The longest time without a commit.
     fn pause_max(&self, bounds: load::Bounds) -> Nanos {
         bounds.commit + bounds.syncs * self.slow_by
     }
 
-    /// U1: a majority commits. U2: no leader is unseated.
-    pub(crate) fn look(&mut self, load: &load::Load, look: Look) -> Result<(), Violation> {
-        let Look { now, committed, term, waits } = look;
+    /// U1: a majority commits. U2: no leader is deposed.
+    pub(crate) fn observe(
+        &mut self,
+        load: &load::Load,
+        observation: Observation,
+    ) -> Result<(), Violation> {
+        let Observation { now, committed, term, waits } = observation;
         let kept = self.pause_max(load.bounds);
-        self.looks.push_back((now, committed));
-        while self.looks.front().is_some_and(|(at, _)| at + kept < now) {
-            self.looks.pop_front();
+        self.observations.push_back((now, committed));
+        while self.observations.front().is_some_and(|(at, _)| at + kept < now) {
+            self.observations.pop_front();
         }
         if committed > self.committed.0 || now <= self.election_until {
             self.committed = (committed, now);
@@ -169,25 +175,25 @@ impl Load {
         })
     }
 
-    /// The disks of a majority are nearly full, which all members have been told by then.
+    /// The disks of a majority are nearly full. All members know it from this time on.
     pub(crate) fn nearly_full_from(&mut self, from: Nanos) {
         self.room = Room::Low { from, committed: None };
     }
 
-    /// They have room again, and by then all members have been told.
+    /// The disks have room again. All members know it by this time.
     pub(crate) fn has_room(&mut self, by: Nanos) {
         self.room = Room::Again { by };
     }
 
-    /// A write was taken.
+    /// A write was accepted.
     pub(crate) fn wrote(&mut self) {
         if let Room::Again { .. } = self.room {
             self.room = Room::Enough;
         }
     }
 
-    /// U7: writes are refused while disks are nearly full, and are taken again afterwards.
-    pub(crate) fn look_at_room(&mut self, now: Nanos, at: u64) -> Result<(), Violation> {
+    /// U7: writes are refused while disks are nearly full, and are accepted again afterwards.
+    pub(crate) fn check_room(&mut self, now: Nanos, at: u64) -> Result<(), Violation> {
         match &mut self.room {
             Room::Low { from, committed } if now >= *from => {
                 let grown = at - *committed.get_or_insert(at);
@@ -205,14 +211,15 @@ impl Load {
         }
     }
 
-    /// What a member must have applied to be level with the others: the log's end, an election ago.
-    pub(crate) fn level_at(&self, now: Nanos, bounds: load::Bounds) -> u64 {
+    /// The index that a member must have applied to count as caught up: the end of the log some
+    /// time ago.
+    pub(crate) fn caught_up_index(&self, now: Nanos, bounds: load::Bounds) -> u64 {
         let before = now.saturating_sub(bounds.commit);
-        let older = self.looks.iter().take_while(|(at, _)| *at <= before);
-        older.last().or(self.looks.front()).map_or(0, |(_, committed)| *committed)
+        let older = self.observations.iter().take_while(|(at, _)| *at <= before);
+        older.last().or(self.observations.front()).map_or(0, |(_, committed)| *committed)
     }
 
-    /// U1, for one request that was answered, of a member.
+    /// U1, for one request that a member has answered.
     pub(crate) fn answered(
         &self,
         load: &load::Load,
@@ -223,7 +230,7 @@ impl Load {
         let Some(since) = self.connected[place].filter(|_| self.is_served(place)) else {
             return Ok(());
         };
-        // Whoever is level may lag by as much as this.
+        // A member that has caught up may still lag by this much.
         let since = since + load.bounds.commit;
         let from = asked.max(self.election_until).max(self.slow_since).max(since);
         let (took, most) = (now.saturating_sub(from), self.pause_max(load.bounds));
@@ -249,7 +256,7 @@ impl Load {
         })
     }
 
-    /// U6: the log is bounded, in memory.
+    /// U6: the log in memory is bounded.
     pub(crate) fn log(
         &self,
         load: &load::Load,
@@ -278,10 +285,11 @@ impl Load {
     }
 }
 
-/// How often a step may send the same entries to a peer: when it is lost and found again, say.
+/// How often a step may send the same entries to a peer, for example when the peer is lost and
+/// found again.
 const REPEATED_MAX: usize = 3;
 
-/// U8: what a step sends is bounded, however much has come for it.
+/// U8: the messages of one step are bounded, however many it has received.
 pub(crate) fn sent(place: usize, messages: &[(NodeId, PeerMessage)]) -> Result<(), Violation> {
     let mut appends: BTreeMap<(NodeId, u64), usize> = BTreeMap::new();
     for (to, message) in messages {

@@ -1,4 +1,4 @@
-//! A lock has one holder at a time (I22, I23), and tokens grow.
+//! A lock has one holder at a time (I22, I23), and fencing tokens grow.
 
 use std::collections::BTreeMap;
 use std::rc::{Rc, Weak};
@@ -11,7 +11,7 @@ use crate::types::znode::SessionId;
 pub(crate) struct Locks {
     fair_clocks: bool,
     guards: BTreeMap<String, Vec<Holding>>,
-    /// The largest token that was held.
+    /// The largest token of a holder, by lock.
     tokens: BTreeMap<String, u64>,
 }
 
@@ -27,7 +27,7 @@ impl Locks {
         Locks { fair_clocks, guards: BTreeMap::new(), tokens: BTreeMap::new() }
     }
 
-    /// I22: of the guards that are held, each has a larger token than those before it.
+    /// I22: each new guard that is held has a larger token than those before it.
     pub(crate) fn acquired(
         &mut self,
         lock: &str,
@@ -50,7 +50,7 @@ impl Locks {
         Ok(())
     }
 
-    /// I23: at one moment of true time, no two guards of a lock say that it is held.
+    /// I23: at no moment of true time do two guards of a lock report that they are held.
     pub(crate) fn check(&self, excused: impl Fn(SessionId) -> bool) -> Result<(), Violation> {
         if !self.fair_clocks {
             return Ok(());

@@ -1,24 +1,25 @@
-//! While one node leads, the log's time passes about as fast as its monotonic clock, and it never goes
-//! back.
+//! While one node leads, the log's time passes about as fast as its monotonic clock, and it never
+//! goes back.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
 
 use super::{Violation, require};
 
-/// A leader's clocks at one moment: its monotonic one, and the time that it stamps in milliseconds.
+/// A leader's clocks at one moment: the monotonic clock, and the timestamp of its entries in
+/// milliseconds.
 #[derive(Clone, Copy, Debug)]
 struct Moment {
     mono: Duration,
     stamps: u64,
 }
 
-/// What each place showed in the term that it leads, first and last.
+/// The first and the last clocks of each place in the term that it leads.
 #[derive(Debug, Default)]
 pub(crate) struct LogTime(BTreeMap<usize, (u64, Moment, Moment)>);
 
 impl LogTime {
-    /// What a node stamps after a step, if it leads.
+    /// Checks the timestamp of a node after a step, if it leads.
     pub(crate) fn stepped(
         &mut self,
         (place, term): (usize, u64),

@@ -1,4 +1,5 @@
-//! There is one cluster, whatever members join and leave (I25, I26). Who votes in it follows from its log.
+//! There is one cluster, whatever members join and leave (I25, I26). Its log alone determines who
+//! votes.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -14,22 +15,22 @@ use crate::types::membership::NodeId;
 #[derive(Debug, Default)]
 pub(crate) struct Membership {
     cluster: Option<u64>,
-    /// The hash of its founding state, and who voted then.
+    /// The hash of the founding state, and the voters at that time.
     genesis: Option<(u64, Voting)>,
-    /// Who votes after the last committed entry, and who voted before the last change.
+    /// The voters after the last committed entry, and the voters before the last change.
     voting: Voting,
     before: Voting,
-    /// The entry of that change.
+    /// The index of that change.
     pub(crate) changed_at: u64,
-    /// The last change that a leader put into its log, and when.
+    /// The last change that a leader has proposed, and when.
     proposed: (u64, Nanos),
-    /// Since when the members are members, in the world's time.
+    /// When each member was admitted, in true time.
     since: BTreeMap<NodeId, Nanos>,
     /// Nodes that have ever been voters.
     voted: BTreeSet<NodeId>,
-    /// Nodes that a leader has proposed to remove, whether that was committed or not.
+    /// Nodes whose removal a leader has proposed, whether it was committed or not.
     gone: BTreeSet<NodeId>,
-    /// Every id that any disk has had.
+    /// Every id that any disk has ever had.
     ids: BTreeSet<NodeId>,
 }
 
@@ -69,20 +70,20 @@ impl Membership {
         })
     }
 
-    /// I34: what was put aside is deleted only when its instance has been a voter again, as the node
-    /// `since`, or when its cluster had removed the member.
+    /// I34: a disk that was put aside is deleted only when its instance has been a voter again, as
+    /// the node `since`, or when its cluster has removed the member.
     pub(crate) fn deleting(&self, former: NodeId, since: NodeId) -> Result<(), Violation> {
         require(self.voted.contains(&since), "I34 former data is kept", || {
             format!("the data of {former:x} is deleted, and {since:x} has never voted")
         })
     }
 
-    /// Whether this node has ever voted, or may vote soon.
+    /// Whether this node has ever voted or may vote soon.
     pub(crate) fn may_vote(&self, node: NodeId) -> bool {
         self.voted.contains(&node) || self.proposed.0 > self.changed_at
     }
 
-    /// Whether this node may have stopped because it is no member any more.
+    /// Whether this node may have stopped because it is no longer a member.
     pub(crate) fn may_be_gone(&self, node: NodeId) -> bool {
         self.gone.contains(&node)
     }
@@ -92,13 +93,13 @@ impl Membership {
         quorums(&self.voting)
     }
 
-    /// Whether no change is under way, nor was within this time.
+    /// Whether no change is under way and none was within this time.
     pub(crate) fn is_quiet(&self, now: Nanos, time: Nanos) -> bool {
         let (index, at) = self.proposed;
         self.voting.voters_outgoing.is_empty() && index <= self.changed_at && at + time < now
     }
 
-    /// I26: a disk that is begun again has an id that no disk has had.
+    /// I26: a disk that starts again from nothing has an id that no disk has had.
     pub(crate) fn new_disk(&mut self, node: NodeId) -> Result<(), Violation> {
         require(node != 0 && self.ids.insert(node), "I26 an id is of one disk", || {
             format!("a new disk has the id {node:x}, which another one had")
@@ -133,14 +134,14 @@ impl Membership {
     }
 
     /// I25: no node reports another cluster.
-    pub(crate) fn told(&self, cluster: Option<u64>) -> Result<(), Violation> {
+    pub(crate) fn reported(&self, cluster: Option<u64>) -> Result<(), Violation> {
         require(cluster.is_none() || cluster == self.cluster, "I25 one cluster", || {
             format!("there is {:x?}, and somebody says {cluster:x?}", self.cluster)
         })
     }
 
-    /// I12: a committed entry is on a majority of the voters. A leader counts by the configuration that
-    /// it has applied, which may be the one before the last change.
+    /// I12: whether a committed entry is on a majority of the voters. A leader counts by the
+    /// configuration that it has applied, which may be the one before the last change.
     pub(crate) fn decides(&self, mut holds: impl FnMut(NodeId) -> bool) -> bool {
         let mut decide = |voting: &Voting| {
             let mut quorums = quorums(voting).peekable();
@@ -180,15 +181,15 @@ impl Membership {
         })
     }
 
-    /// I25: when a leader proposes a change, a majority of the voters after it is alive. (The entry that
-    /// ends a change has no steps. It removes the former voters and needs nobody who is not needed
-    /// already.)
+    /// I25: when a leader proposes a change, a majority of the voters after it is alive. The entry
+    /// that ends a change is exempt: it has no steps, removes the outgoing voters and needs no
+    /// other votes.
     pub(crate) fn proposing(
         &mut self,
         op: &DiskOp,
         node: &Node,
         leads_in: Option<u64>,
-        known: &Known<'_>,
+        known: &WorldView<'_>,
     ) -> Result<(), Violation> {
         let DiskOp::Write { write, .. } = op else {
             return Ok(());
@@ -209,7 +210,8 @@ impl Membership {
                 continue;
             };
             for (node, part) in &change.steps {
-                let settled = self.since.get(node).is_some_and(|at| at + known.level <= now);
+                let settled =
+                    self.since.get(node).is_some_and(|at| at + known.caught_up_for <= now);
                 let voted = self.genesis.iter().any(|(_, voting)| voting.voters.contains(node));
                 require(
                     *part != Part::Voter || settled || voted,
@@ -238,13 +240,13 @@ impl Membership {
     }
 }
 
-/// What the world knows of the nodes.
-pub(crate) struct Known<'a> {
+/// The state of all nodes, as the world knows it.
+pub(crate) struct WorldView<'a> {
     pub(crate) now: Nanos,
-    /// How long a learner must have been level with the log before it votes, at the least.
-    pub(crate) level: Nanos,
+    /// The shortest time for which a learner must have been caught up before it votes.
+    pub(crate) caught_up_for: Nanos,
     pub(crate) is_alive: &'a dyn Fn(NodeId) -> bool,
-    /// Whether its place may be taken.
+    /// Whether a leader may give its place to another.
     pub(crate) may_go: &'a dyn Fn(NodeId) -> bool,
 }
 
@@ -260,8 +262,8 @@ fn sorted(voting: &Voting) -> [Vec<NodeId>; 4] {
     lists
 }
 
-/// Who votes after a change, by the rules of the Raft thesis and none of raft-rs's code; `None`:
-/// the change cannot be.
+/// The voters after a change, by the rules of the Raft thesis and without raft-rs's code. `None` if
+/// the change is not possible.
 fn changed(voting: &Voting, change: &VotingChange) -> Option<Voting> {
     let mut after = voting.clone();
     let joint = !voting.voters_outgoing.is_empty();

@@ -1,9 +1,8 @@
-//! What must always hold, one file for each concern, each check by the name
-//! that the documents give it (I1 to I33, W1 to W10).
+//! Invariants, one file for each concern. The documents name most of them (I1, W1, U1 and so on).
 //!
-//! The world calls the checks after each step of a node; clients call those
-//! that concern what they were told. To add one: a file here with its state, a
-//! field in [`Checks`], and a call where it has something to look at.
+//! The world calls the checks after each step of a node. Clients call those that concern their
+//! replies. To add one, write a file here with its state, add a field to [`Checks`], and call it
+//! where its input is available.
 
 pub(crate) mod agreement;
 pub(crate) mod consumers;
@@ -31,7 +30,7 @@ use super::plan::Plan;
 use crate::recipes::{Item, LockGuard};
 use crate::types::znode::{SessionId, Zxid};
 
-/// Something that must never be.
+/// A broken invariant.
 #[derive(Clone, Debug)]
 pub(crate) struct Violation {
     pub(crate) check: &'static str,
@@ -50,7 +49,7 @@ impl fmt::Display for Violation {
     }
 }
 
-/// Fails a check unless what must hold does.
+/// Fails unless `holds`.
 pub(crate) fn require(
     holds: bool,
     check: &'static str,
@@ -59,12 +58,12 @@ pub(crate) fn require(
     if holds { Ok(()) } else { Err(Violation::new(check, what())) }
 }
 
-/// All that the checks remember.
+/// The state of all checks.
 #[derive(Debug)]
 pub(crate) struct Checks {
     pub(crate) oracle: Oracle,
     pub(crate) agreement: agreement::Agreement,
-    /// What clients saw of the registers.
+    /// The history of the registers.
     pub(crate) history: History,
     moments: u64,
     pub(crate) consumers: consumers::Consumers,
@@ -105,13 +104,13 @@ impl Checks {
         }
     }
 
-    /// A moment for the history: each is another, in the order in which things happen.
-    pub(crate) fn moment(&mut self) -> u64 {
+    /// The next timestamp for the history. All are different, in the order in which things happen.
+    pub(crate) fn next_timestamp(&mut self) -> u64 {
         self.moments += 1;
         self.moments
     }
 
-    /// I1 and I2, as clients see them.
+    /// I1 and I2, from the view of clients.
     pub(crate) fn linearizable(&self) -> Result<(), Violation> {
         match self.history.check() {
             Verdict::Linearizable(_) => Ok(()),
@@ -122,7 +121,7 @@ impl Checks {
         }
     }
 
-    /// A client has an item of a queue.
+    /// A client has taken an item from a queue.
     pub(crate) fn taken(
         &mut self,
         item: &Rc<Item>,
@@ -133,7 +132,7 @@ impl Checks {
         queues.taken(oracle, item, session, from, |session| sessions.is_forced(session))
     }
 
-    /// A client has a lock.
+    /// A client has acquired a lock.
     pub(crate) fn acquired(
         &mut self,
         lock: &str,

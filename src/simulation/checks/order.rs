@@ -1,15 +1,14 @@
-//! What clients are told, against the one order of all writes (I1 to I5, I8 to
-//! I10).
+//! Replies to clients, compared with the one order of all writes (I1 to I5, I8 to I10).
 
 use super::{Violation, require};
-use crate::simulation::oracle::{Known, Oracle, Outcome};
+use crate::simulation::oracle::{Oracle, Outcome, ZnodeState};
 use crate::types::error::Error;
 use crate::types::znode::{SessionId, Zxid};
 
-/// What every client may rely on who asks from now on.
+/// What every later request may rely on.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Floor {
-    /// The last entry whose write has been answered, to anybody.
+    /// The last entry whose write has a reply, to any client.
     pub(crate) index: u64,
     pub(crate) zxid: Zxid,
 }
@@ -26,7 +25,7 @@ impl Order {
         self.floor
     }
 
-    /// I1: a write that was asked for after another was answered comes after it.
+    /// I1: a write that was sent after another one's reply comes after it in the log.
     pub(crate) fn answered(
         &mut self,
         asked: Floor,
@@ -47,7 +46,7 @@ impl Order {
         self.never.push((session, holder, seq));
     }
 
-    /// I10, at the end.
+    /// I10, at the end of a run.
     pub(crate) fn settled(&self, oracle: &Oracle) -> Result<(), Violation> {
         for (session, holder, seq) in &self.never {
             let outcome = oracle.outcome(*session, *holder, *seq);
@@ -65,13 +64,13 @@ pub(crate) fn is_definite(error: &Error) -> bool {
     !error.is_outcome_unknown()
 }
 
-/// I3: the state that a read shows is one that its replica had between two zxids. Returns the
-/// earliest one that fits, before which no later read of the session may be.
+/// I3: a read shows a state that its replica had between two zxids. Returns the earliest one that
+/// fits. No later read of the session may show an older one.
 pub(crate) fn read(
     oracle: &Oracle,
     path: &str,
     (from, to): (Zxid, Zxid),
-    fits: impl Fn(Option<&Known>) -> bool,
+    fits: impl Fn(Option<&ZnodeState>) -> bool,
     what: impl FnOnce() -> String,
 ) -> Result<Zxid, Violation> {
     let versions = oracle.versions(path, from, to);

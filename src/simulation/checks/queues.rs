@@ -1,5 +1,6 @@
-//! What queues and barriers promise, read off the committed log: an item is with one consumer, in
-//! order, and leaves only when it is done; a queue is never too full; barriers open when they may.
+//! What queues and barriers promise, checked against the committed log. One consumer has an item at
+//! a time, items come in order and leave only when they are done, a queue never exceeds its limit,
+//! and barriers open only when they may.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::{Rc, Weak};
@@ -8,33 +9,33 @@ use super::{Violation, require};
 use crate::machine::command::ChangeKind;
 use crate::recipes::Item;
 use crate::simulation::clock::Nanos;
-use crate::simulation::oracle::{Known, Oracle};
+use crate::simulation::oracle::{Oracle, ZnodeState};
 use crate::types::znode::{SessionId, Zxid};
 
-/// The queue of which all items are taken under a lease.
+/// The queue whose items are taken under a lease.
 pub(crate) const LEASED: &str = "/queues/leased";
-/// The queue of which all are popped.
+/// The queue whose items are popped.
 pub(crate) const POPPED: &str = "/queues/popped";
-/// The most items of either.
+/// The most items of either queue.
 pub(crate) const MAX: usize = 3;
-/// A double barrier.
+/// The double barrier.
 pub(crate) const DOUBLE: &str = "/queues/double";
-/// The participants that open it.
+/// The number of participants that opens it.
 pub(crate) const PARTICIPANTS: usize = 2;
-/// A barrier.
+/// The barrier.
 pub(crate) const BARRIER: &str = "/queues/barrier";
 
 #[derive(Debug)]
 pub(crate) struct Queues {
     fair_clocks: bool,
-    /// How many of the changes were looked at.
+    /// The number of changes that were checked.
     seen: usize,
-    /// What consumers have said, or are saying, to be done with: paths.
+    /// The paths of items that a consumer has finished or is about to finish.
     finishing: BTreeSet<String>,
-    /// The data of items that will not come again.
+    /// The data of items that must not come again.
     finished: BTreeSet<Vec<u8>>,
     held: BTreeMap<String, Vec<(Weak<Item>, SessionId)>>,
-    /// Since when an item without a delay waits for a consumer.
+    /// Since when each item without a delay is free to be taken.
     free: BTreeMap<String, Nanos>,
     rounds: BTreeSet<Vec<u8>>,
 }
@@ -52,7 +53,7 @@ impl Queues {
         }
     }
 
-    /// Looks at what has been committed since.
+    /// Checks the changes that were committed since the last call.
     pub(crate) fn committed(&mut self, oracle: &Oracle, now: Nanos) -> Result<(), Violation> {
         for change in &oracle.changes()[self.seen..] {
             self.seen += 1;
@@ -105,7 +106,7 @@ impl Queues {
 
     /// A participant of the double barrier is in a round.
     fn entered(&mut self, oracle: &Oracle, path: &str, zxid: Zxid) -> Result<(), Violation> {
-        let data = |known: Option<&Known>| known.map(|known| known.data.to_vec());
+        let data = |known: Option<&ZnodeState>| known.map(|known| known.data.to_vec());
         let round = data(oracle.at(path, zxid)).unwrap_or_default();
         if round.is_empty() || !self.rounds.insert(round.clone()) {
             return Ok(());
@@ -116,7 +117,7 @@ impl Queues {
         })
     }
 
-    /// A consumer has an item of the leased queue, which it has waited for since `from`.
+    /// A consumer has taken an item of the leased queue. It has waited since `from`.
     pub(crate) fn taken(
         &mut self,
         oracle: &Oracle,
@@ -138,7 +139,8 @@ impl Queues {
         require(!two, "one consumer has an item", || format!("session {session} has {path} too"))?;
         held.push((Rc::downgrade(item), session));
         let token = item.fencing_token();
-        let first = looks(oracle, from, token - 1).any(|zxid| is_first(oracle, &path, zxid));
+        let first =
+            takeable_changes(oracle, from, token - 1).any(|zxid| is_first(oracle, &path, zxid));
         require(first, "items come in their order", || {
             let items = oracle.at(&format!("{LEASED}/items"), token - 1);
             format!(
@@ -148,31 +150,31 @@ impl Queues {
         })
     }
 
-    /// A consumer says that it is done with an item.
+    /// A consumer is about to finish an item.
     pub(crate) fn finishing(&mut self, item: &Item) {
         self.finishing.insert(item.path().to_owned());
     }
 
-    /// An item will not come again.
+    /// An item must not come again.
     pub(crate) fn finished(&mut self, data: &[u8]) -> Result<(), Violation> {
         require(self.finished.insert(data.to_vec()), "what is done does not come again", || {
             format!("{} was taken twice", String::from_utf8_lossy(data))
         })
     }
 
-    /// Consumers that wait learn of the items that there are, while nothing is wrong.
-    pub(crate) fn waited_in_vain(&self, since: Nanos) -> Result<(), Violation> {
+    /// A consumer that waits gets an item that is free, while nothing is wrong.
+    pub(crate) fn waited_too_long(&self, since: Nanos) -> Result<(), Violation> {
         let free = self.free.iter().find(|(path, free)| path.starts_with(LEASED) && **free < since);
         require(free.is_none(), "who waits hears of an item", || format!("{free:?} is there"))
     }
 
-    /// A round of the double barrier is over for those who leave it.
+    /// A participant leaves the double barrier only after its whole round is over.
     pub(crate) fn left(oracle: &Oracle, round: &[u8]) -> Result<(), Violation> {
         let count = inside(oracle, round, oracle.zxid());
         require(count == 0, "a double barrier is left by all", || format!("{count} are inside"))
     }
 
-    /// A barrier that was waited for since `from` was not set at some moment.
+    /// A client has waited since `from` for a barrier. It was not set at some moment since then.
     pub(crate) fn passed(oracle: &Oracle, (from, to): (Zxid, Zxid)) -> Result<(), Violation> {
         let zxids = oracle.versions(BARRIER, from, to.max(from));
         let open = zxids.into_iter().any(|zxid| oracle.at(BARRIER, zxid).is_none());
@@ -182,15 +184,15 @@ impl Queues {
     }
 }
 
-/// How many are in a round.
+/// The number of participants in a round.
 fn inside(oracle: &Oracle, round: &[u8], zxid: Zxid) -> usize {
     let Some(double) = oracle.at(DOUBLE, zxid) else { return 0 };
     let all = double.children.iter().map(|child| format!("{DOUBLE}/{child}"));
     all.filter(|path| oracle.at(path, zxid).is_some_and(|known| *known.data == *round)).count()
 }
 
-/// The zxids at which there may be something else to take.
-fn looks(oracle: &Oracle, from: Zxid, to: Zxid) -> impl Iterator<Item = Zxid> + use<> {
+/// The zxids at which the first free item may be another one.
+fn takeable_changes(oracle: &Oracle, from: Zxid, to: Zxid) -> impl Iterator<Item = Zxid> + use<> {
     let of = |path: &str| oracle.versions(&format!("{LEASED}/{path}"), from, to);
     let (items, claims) = (of("items"), of("claims"));
     items.into_iter().chain(claims)
@@ -201,8 +203,8 @@ fn delay(item: &str) -> u64 {
     item.split('-').nth(1).and_then(|delay| u64::from_str_radix(delay, 16).ok()).unwrap_or(0)
 }
 
-/// Whether an item was the first at a zxid that anybody might take; delayed ones apart, of which
-/// that depends on the time.
+/// Whether an item was the first free one at a zxid. Delayed items do not count, because they
+/// depend on the time.
 fn is_first(oracle: &Oracle, path: &str, zxid: Zxid) -> bool {
     let place = |item: &str| {
         let number = item.rsplit('-').next().and_then(|number| number.parse::<u64>().ok());

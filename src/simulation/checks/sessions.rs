@@ -1,4 +1,4 @@
-//! Sessions end when they must and not before (I18, I19, I21, I22).
+//! Sessions end when they must, and not before (I18, I19, I21, I22).
 
 use std::collections::BTreeSet;
 use std::rc::{Rc, Weak};
@@ -13,12 +13,12 @@ use crate::types::znode::SessionId;
 pub(crate) struct Sessions {
     fair_clocks: bool,
     handles: Vec<Weak<Handle>>,
-    /// Sessions that were detached, and by which holder.
+    /// Detached sessions, each with the holder that detached it.
     detached: BTreeSet<(SessionId, u64)>,
-    /// Sessions that were expired by order, whatever their holders could know.
+    /// Sessions that were expired by an operator. Their holders could not know.
     forced: BTreeSet<SessionId>,
-    /// Holders whose session is over, and who do not know it yet.
-    ghosts: Vec<Weak<Handle>>,
+    /// Handles of sessions that are over, whose holders do not know it yet.
+    unaware: Vec<Weak<Handle>>,
 }
 
 impl Sessions {
@@ -28,7 +28,7 @@ impl Sessions {
             handles: Vec::new(),
             detached: BTreeSet::new(),
             forced: BTreeSet::new(),
-            ghosts: Vec::new(),
+            unaware: Vec::new(),
         }
     }
 
@@ -53,22 +53,22 @@ impl Sessions {
         self.handles.iter().filter_map(Weak::upgrade)
     }
 
-    /// Some session that a client holds, chosen by `pick` among so many.
+    /// A session that a client holds. `pick` chooses among so many.
     pub(crate) fn any(&self, pick: impl FnOnce(usize) -> usize) -> Option<SessionId> {
         let live: Vec<Rc<Handle>> = self.live().collect();
         let place = pick(live.len());
         live.get(place).map(|handle| handle.session().id())
     }
 
-    /// Where a session's holder is.
+    /// The place of a session's holder.
     pub(crate) fn place_of(&self, session: SessionId, holder: u64) -> Option<usize> {
         let held =
             |handle: &Rc<Handle>| (handle.session().id(), handle.holder()) == (session, holder);
         self.live().find(held).map(|handle| handle.place())
     }
 
-    /// I19, I22: at the moment when a session's end is first applied anywhere, its holder does not
-    /// take it for alive any more; and where nothing is wrong, no session expires.
+    /// I19, I22: when the end of a session is first applied anywhere, its holder no longer
+    /// considers it alive. While nothing is wrong, no session expires.
     pub(crate) fn ended(&mut self, end: End, phase: Phase) -> Result<(), Violation> {
         let closed = !end.by_expiry && self.detached.contains(&(end.session, end.holder));
         require(!closed, "I18 a detached session stays open", || {
@@ -92,17 +92,17 @@ impl Sessions {
                 format!("session {} expired, and nothing was wrong", session.id())
             })?;
             if fair && !session.state().is_final() {
-                self.ghosts.push(Rc::downgrade(&handle));
+                self.unaware.push(Rc::downgrade(&handle));
             }
         }
         Ok(())
     }
 
-    /// The same at any later moment, until the holder has learned of it.
-    pub(crate) fn stay_over(&mut self) -> Result<(), Violation> {
+    /// The same at any later moment, until the holder has learned of the end.
+    pub(crate) fn check_unaware(&mut self) -> Result<(), Violation> {
         let mut checked = Ok(());
-        self.ghosts.retain(|ghost| {
-            let Some(handle) = ghost.upgrade() else { return false };
+        self.unaware.retain(|stale| {
+            let Some(handle) = stale.upgrade() else { return false };
             let session = handle.session();
             if session.is_alive() && checked.is_ok() {
                 let what = format!("session {} is alive again after its end", session.id());
@@ -113,7 +113,7 @@ impl Sessions {
         checked
     }
 
-    /// I21: once everybody has finished, and time enough has passed, no session is left.
+    /// I21: once all clients have finished and enough time has passed, no session is left.
     pub(crate) fn settled(oracle: &Oracle) -> Result<(), Violation> {
         let left = oracle.sessions();
         require(left.is_empty(), "I21 sessions of the dead end", || {

@@ -1,6 +1,6 @@
-//! What is held together is never more than there is (I23 for readers and writers, permits, whose
-//! number changes, and sets of locks); fenced writes keep the order of the holders; nobody holds
-//! before a lock-delay is over.
+//! The shares of a resource never exceed the whole: readers and writers, permits whose number
+//! changes, and sets of locks (I23). Fenced writes keep the order of the holders. Nobody acquires a
+//! lock before its lock-delay is over.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -9,7 +9,7 @@ use std::rc::{Rc, Weak};
 use super::{Violation, require};
 use crate::recipes::{LockGuard, MultiLockGuard, Permits, ReadGuard, ReentrantGuard, WriteGuard};
 use crate::simulation::clock::Nanos;
-use crate::simulation::oracle::{Known, Oracle};
+use crate::simulation::oracle::{Oracle, ZnodeState};
 use crate::types::znode::{SessionId, Zxid};
 
 /// A guard of any kind.
@@ -41,7 +41,7 @@ impl Holding for WriteGuard {
     }
 }
 
-/// All parts in one holding.
+/// Several guards of one hold.
 impl Holding for Vec<ReentrantGuard> {
     fn is_held(&self) -> bool {
         self.iter().any(|guard| guard.is_held())
@@ -52,17 +52,18 @@ impl Holding for Vec<ReentrantGuard> {
 pub(crate) struct Shares {
     fair_clocks: bool,
     held: BTreeMap<String, Vec<Share>>,
-    /// The tokens of fenced writes, by their zxids.
+    /// The tokens of fenced writes, by zxid.
     fenced: BTreeMap<String, BTreeMap<Zxid, u64>>,
-    /// Who was last to hold what has a lock-delay, and until when, if it did not let go.
+    /// The last holder of each lock with a lock-delay, and until when it surely held it, unless it
+    /// released it.
     lost: BTreeMap<String, (u64, Nanos)>,
 }
 
-/// What somebody has.
+/// The share of one holder.
 struct Share {
     guard: Weak<dyn Holding>,
     part: u64,
-    /// How much there may be held together with it.
+    /// The whole of which it is a part.
     all: u64,
     session: SessionId,
 }
@@ -73,22 +74,22 @@ impl fmt::Debug for Share {
     }
 }
 
-/// What all in a semaphore's line want who are not behind this one, if it is there.
-fn wanted_up_to(line: &[String], own: &str) -> Option<u64> {
+/// The permits that this contender and all before it want, if it is in the queue.
+fn wanted_up_to(queue: &[String], own: &str) -> Option<u64> {
     let number = |name: &str| name.rsplit('-').next().and_then(|number| number.parse::<u64>().ok());
     let wanted = |name: &str| name.split('-').nth(1).and_then(|wanted| wanted.parse::<u64>().ok());
     let name = own.rsplit('/').next()?;
-    let until = number(line.iter().find(|other| *other == name)?)?;
-    let before = line.iter().filter(|other| number(other).is_some_and(|number| number <= until));
+    let until = number(queue.iter().find(|other| *other == name)?)?;
+    let before = queue.iter().filter(|other| number(other).is_some_and(|number| number <= until));
     Some(before.filter_map(|name| wanted(name)).sum())
 }
 
-/// Whether a writer is before this one, if it is there.
-fn writer_before(line: &[String], own: &str) -> Option<bool> {
+/// Whether a writer is queued before this contender, if it is in the queue.
+fn writer_before(queue: &[String], own: &str) -> Option<bool> {
     let number = |name: &str| name.rsplit('-').next().and_then(|number| number.parse::<u64>().ok());
     let name = own.rsplit('/').next()?;
-    let until = number(line.iter().find(|other| *other == name)?)?;
-    let mut writers = line.iter().filter(|other| other.starts_with("write-"));
+    let until = number(queue.iter().find(|other| *other == name)?)?;
+    let mut writers = queue.iter().filter(|other| other.starts_with("write-"));
     Some(writers.any(|other| number(other).is_some_and(|number| number < until)))
 }
 
@@ -98,15 +99,20 @@ impl Shares {
         Shares { fair_clocks, held, fenced, lost }
     }
 
-    /// The line has let a client in to its permits. Gives the most of them that there have been since
-    /// it joined.
-    pub(crate) fn let_in(oracle: &Oracle, name: &str, permits: &Permits) -> Result<u64, Violation> {
+    /// A contender has acquired its permits: it had its turn. Returns the largest number of permits
+    /// that there were since it joined the queue.
+    pub(crate) fn permits_in_turn(
+        oracle: &Oracle,
+        name: &str,
+        permits: &Permits,
+    ) -> Result<u64, Violation> {
         let (own, now) = (permits.path(), oracle.zxid());
         let mut past = oracle.versions(own, 0, now).into_iter();
         let since = past.find(|zxid| oracle.at(own, *zxid).is_some()).unwrap_or(now);
         let states = oracle.versions(name, since, now);
         let states = states.into_iter().filter_map(|zxid| oracle.at(name, zxid));
-        let number = |known: &Known| std::str::from_utf8(&known.data).ok()?.parse::<u64>().ok();
+        let number =
+            |known: &ZnodeState| std::str::from_utf8(&known.data).ok()?.parse::<u64>().ok();
         let numbers: Vec<(u64, Option<u64>)> = states
             .filter_map(|known| Some((number(known)?, wanted_up_to(&known.children, own))))
             .collect();
@@ -117,7 +123,8 @@ impl Shares {
         Ok(numbers.iter().map(|(all, _)| *all).max().unwrap_or(0))
     }
 
-    /// The line has let a reader in: since it joined, there was a moment with no writer before it.
+    /// A reader has acquired the lock: at some moment since it joined the queue, no writer was
+    /// before it.
     pub(crate) fn read_in_turn(oracle: &Oracle, name: &str, own: &str) -> Result<(), Violation> {
         let now = oracle.zxid();
         let mut past = oracle.versions(own, 0, now).into_iter();
@@ -130,7 +137,7 @@ impl Shares {
         })
     }
 
-    /// A client has a part of what there is `all` of.
+    /// A client has acquired a part of `all`.
     pub(crate) fn acquired<G: Holding + 'static>(
         &mut self,
         name: &str,
@@ -144,14 +151,16 @@ impl Shares {
         shares.push(Share { guard: Rc::downgrade(&guard), part, all, session });
     }
 
-    /// At one moment of true time, the guards that say that they are held have no more than there is.
+    /// At any moment of true time, the guards that report that they are held do not exceed the
+    /// whole.
     pub(crate) fn check(&self, excused: impl Fn(SessionId) -> bool) -> Result<(), Violation> {
         if !self.fair_clocks {
             return Ok(());
         }
         for (name, shares) in &self.held {
             let sum = |shares: &[&Share]| shares.iter().map(|share| share.part).sum::<u64>();
-            // There may have become less since some of them were let in, but not since the last was.
+            // The number of permits may have shrunk since the first of them were acquired, but not
+            // since the last.
             let all = |shares: &[&Share]| shares.iter().map(|share| share.all).max().unwrap_or(0);
             let alive = |share: &&Share| share.guard.strong_count() > 0;
             let held: Vec<&Share> = shares.iter().filter(alive).collect();
@@ -170,7 +179,7 @@ impl Shares {
         Ok(())
     }
 
-    /// Whatever clocks do, the fenced writes of an earlier holder come before those of a later one.
+    /// The fenced writes of an earlier holder come before those of a later one, whatever clocks do.
     pub(crate) fn fenced(&mut self, name: &str, zxid: Zxid, token: u64) -> Result<(), Violation> {
         let writes = self.fenced.entry(name.to_owned()).or_default();
         let before = writes.range(..zxid).next_back().map_or(0, |(_, token)| *token);
@@ -181,7 +190,7 @@ impl Shares {
         })
     }
 
-    /// One has what has a lock-delay.
+    /// A client has acquired a lock with a lock-delay.
     pub(crate) fn delayed(
         &mut self,
         name: &str,
@@ -189,20 +198,20 @@ impl Shares {
         (now, delay): (Nanos, Nanos),
     ) -> Result<(), Violation> {
         let Some((lost, until)) = self.lost.remove(name) else { return Ok(()) };
-        // Its leader's clock may run a tenth fast.
+        // The leader's clock may run a tenth fast.
         let too_early = self.fair_clocks && lost != token && now < until + delay / 10 * 9;
         require(!too_early, "I23 a lock-delay is kept", || {
             format!("{name} was held by {lost} until {until}, and lost, and by {token} at {now}")
         })
     }
 
-    /// It was surely held at this time, and has not been let go of.
+    /// The lock was surely held at this time and is not released yet.
     pub(crate) fn still_held(&mut self, name: &str, token: u64, now: Nanos) {
         self.lost.insert(name.to_owned(), (token, now));
     }
 
-    /// It is let go of in order.
-    pub(crate) fn let_go(&mut self, name: &str, token: u64) {
+    /// The lock is released.
+    pub(crate) fn released(&mut self, name: &str, token: u64) {
         if self.lost.get(name).is_some_and(|(last, _)| *last == token) {
             self.lost.remove(name);
         }

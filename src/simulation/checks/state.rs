@@ -1,5 +1,5 @@
-//! What instances share: nothing is counted twice or lost, no id is given twice, a cache follows, and
-//! a transaction has one outcome, for which all have voted.
+//! Shared state: no addition to a counter is lost or counted twice, no id is given twice, a cache
+//! follows the tree, and a transaction has one outcome, for which all participants have voted.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -9,15 +9,15 @@ use crate::recipes::{Change, Counted, Entry, ListItem, Phase, Vote};
 use crate::simulation::oracle::Oracle;
 use crate::types::znode::{SessionId, Zxid};
 
-/// A transaction: what was created at a path by a write.
+/// A transaction: its path and the zxid that created it.
 pub(crate) type Transaction = (String, Zxid);
 
 #[derive(Debug, Default)]
 pub(crate) struct State {
-    /// What each addition left, and what it found.
+    /// The value after each addition, and the value before it.
     counted: BTreeMap<i64, i64>,
     ids: BTreeSet<u64>,
-    /// Whose instances were known once.
+    /// The sessions whose instances were registered.
     registered: BTreeSet<SessionId>,
     transactions: BTreeMap<Transaction, Agreement>,
 }
@@ -25,14 +25,14 @@ pub(crate) struct State {
 #[derive(Debug, Default)]
 struct Agreement {
     decided: Option<Phase>,
-    /// Who was about to vote for it.
+    /// The participants that were about to vote yes.
     for_it: BTreeSet<&'static str>,
-    /// Whose vote against it was taken.
+    /// The participants whose vote against it was recorded.
     against_it: BTreeSet<&'static str>,
 }
 
 impl State {
-    /// The intervals that additions stand for are apart: none was lost, and none done twice.
+    /// The intervals of all additions are disjoint. So none was lost and none counted twice.
     pub(crate) fn counted(&mut self, added: Counted, number: i64) -> Result<(), Violation> {
         let Counted { before, after, .. } = added;
         let overlaps = self.counted.range(before + 1..).next().filter(|(_, found)| **found < after);
@@ -57,7 +57,7 @@ impl State {
         self.registered.insert(session);
     }
 
-    /// Those whose sessions are over by now.
+    /// The registered sessions that are over by now.
     pub(crate) fn ended(&self, oracle: &Oracle) -> Vec<SessionId> {
         self.registered.iter().copied().filter(|session| !oracle.is_open(*session)).collect()
     }
@@ -115,7 +115,7 @@ impl Agreement {
     }
 }
 
-/// What a cache has reported: which write created each znode, and its data.
+/// The contents of a cache, by its reports: the zxids that created and last changed each znode.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Mirror(BTreeMap<String, (Zxid, Zxid)>);
 
@@ -125,7 +125,7 @@ impl Mirror {
         Mirror(walk.map(|(path, _, stat)| (path.to_owned(), (stat.czxid, stat.mzxid))).collect())
     }
 
-    /// Each change finds what it says that it found, in order.
+    /// Each reported change applies to the state before it.
     pub(crate) fn follow(&mut self, changes: &[Change]) -> Result<(), Violation> {
         let state = |entry: &Entry| (entry.stat.czxid, entry.stat.mzxid);
         let mut last = 0;

@@ -1,4 +1,4 @@
-//! Members of several versions: nobody meets what it cannot do (I32).
+//! Members of several versions: no member receives what it does not support (I32).
 
 use super::membership::Membership;
 use super::{Violation, require};
@@ -10,11 +10,11 @@ use crate::simulation::oracle::Outcome;
 use crate::simulation::process::Process;
 use crate::types::error::{Error, Result as Answered};
 
-/// Within what time a process that was taken back to an older build may still be believed to be what
-/// it was: that of a notice.
+/// How long peers may take a process that went back to an older build for what it was. A peer
+/// notices within this time.
 const NOTICED: Nanos = 2 * SECOND;
 
-/// When a leader writes to its log: if it raises the version, all can do it and have said so.
+/// When a leader raises the version in the log, all members support it and have reported so.
 pub(crate) fn proposing(
     op: &DiskOp,
     leads_in: Option<u64>,
@@ -48,7 +48,7 @@ pub(crate) fn proposing(
     Ok(())
 }
 
-/// What is sent can be read by whom it is sent to, unless that was taken back to an older build.
+/// The receiver can decode every message, unless it went back to an older build.
 pub(crate) fn sending(message: &PeerMessage, to: &Process) -> Result<(), Violation> {
     let (PeerMessage::Forward { requests } | PeerMessage::ClientForward { requests, .. }) = message
     else {
@@ -61,7 +61,7 @@ pub(crate) fn sending(message: &PeerMessage, to: &Process) -> Result<(), Violati
     })
 }
 
-/// A node does not start, or has stopped, because it is too old. It was taken back to an older
+/// A node does not start, or has stopped, because its version is too old. It went back to an older
 /// build, or the cluster has removed it and did not wait for it.
 pub(crate) fn too_old(process: &Process, membership: &Membership) -> Result<(), Violation> {
     let is_waited_for = membership.is_member(process.member.node) && process.lowered_at.is_none();
@@ -70,8 +70,8 @@ pub(crate) fn too_old(process: &Process, membership: &Membership) -> Result<(), 
     })
 }
 
-/// What a write was refused with because of the cluster's version, if it was: what it needs, and
-/// what the cluster is said to have.
+/// The versions in a reply that refuses a write because of the cluster's version: the required one
+/// and the cluster's.
 pub(crate) fn refusal<T>(result: &Answered<T>) -> Option<(u16, u16)> {
     let unsupported = |error: &Error| match error {
         Error::Unsupported { needs, cluster, .. } => Some((*needs, *cluster)),
@@ -83,8 +83,8 @@ pub(crate) fn refusal<T>(result: &Answered<T>) -> Option<(u16, u16)> {
     }
 }
 
-/// A refusal is right: the cluster acted by that version between the question, when its node knew
-/// of version `known`, and the answer; and nothing was done.
+/// A refusal is right. The cluster had that version at some time between the request, when the node
+/// knew version `known`, and the reply. The write did nothing.
 pub(crate) fn refused(
     (needs, cluster): (u16, u16),
     known: u16,

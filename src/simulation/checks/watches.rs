@@ -1,9 +1,9 @@
-//! Watches report everything once, in order and in time (W1 to W6, W8).
+//! Watches report everything once, in order and in time (W1 to W8).
 //!
-//! What a watch must report follows from the oracle's list of changes and from the zxid at which the
-//! watch was set. That zxid is known only between two bounds, and by what the read showed that came
-//! with the watch. So a few places in the list are candidates, and each event rules some out. A watch
-//! that begins after a zxid has one candidate from the start.
+//! The reports that are due follow from the oracle's list of changes and from the zxid at which the
+//! watch was set. That zxid is known only within bounds, narrowed by the read that came with the
+//! watch. So several positions in the list are candidates, and each event rules some of them out. A
+//! watch that begins after a given zxid has one candidate from the start.
 
 use std::collections::BTreeMap;
 use std::rc::{Rc, Weak};
@@ -13,7 +13,7 @@ use crossbeam_channel::{Receiver, TryRecvError};
 use super::{Violation, require};
 use crate::machine::command::{Change, ChangeKind};
 use crate::simulation::client::Handle;
-use crate::simulation::oracle::{Known, Oracle, gives};
+use crate::simulation::oracle::{Oracle, ZnodeState, gives};
 use crate::types::acl::{AccessList, Id, Permissions};
 use crate::types::path;
 use crate::types::watch::{EVENT_DATA_MAX, EventKind, WatchEvent, WatcherType};
@@ -21,9 +21,9 @@ use crate::types::znode::Zxid;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
-    /// Of get and exists: fires once.
+    /// Of get and exists. One-shot.
     Data,
-    /// Of children: fires once.
+    /// Of children. One-shot.
     Children,
     Persistent,
     Recursive,
@@ -57,12 +57,12 @@ impl Kind {
 pub(crate) struct Watched {
     pub(crate) place: usize,
     pub(crate) path: String,
-    /// What its events' paths are below: the chroot of its handle, if there is one.
+    /// The chroot of its handle, if there is one.
     pub(crate) root: String,
     pub(crate) kind: Kind,
-    /// Whether its events bring the znode.
+    /// Whether its events carry the znode's data.
     pub(crate) data: bool,
-    /// As whom its session is known.
+    /// The ids of its session.
     pub(crate) ids: Vec<Id>,
     pub(crate) events: Receiver<WatchEvent>,
     pub(crate) handle: Weak<Handle>,
@@ -71,15 +71,15 @@ pub(crate) struct Watched {
 #[derive(Debug)]
 struct Record {
     watched: Watched,
-    /// How many events wait in its channel.
+    /// The capacity of its channel.
     capacity: usize,
-    /// Places in the list of changes from which on the watch may have been set.
+    /// Positions in the list of changes at which the watch may have been set.
     candidates: Vec<usize>,
     fired: bool,
-    /// It fires once, and has been used up by a change that its session may not read.
+    /// It is one-shot, and a change that its session may not read has ended it.
     used_up: bool,
     seen: u64,
-    /// Its removal has been asked for.
+    /// Its removal was requested.
     removing: bool,
     removed: bool,
 }
@@ -88,23 +88,23 @@ struct Record {
 pub(crate) struct Watches {
     records: BTreeMap<u64, Record>,
     next: u64,
-    /// How many events wait in a channel.
+    /// The capacity of a channel.
     capacity: usize,
-    /// Events that were compared.
+    /// The number of events compared.
     pub(crate) events: u64,
 }
 
-/// Where a replica stands after a step.
+/// How a replica has moved in a step.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Moved {
     pub(crate) place: usize,
     /// The zxid before the step, and after it.
     pub(crate) from: Zxid,
     pub(crate) to: Zxid,
-    /// The zxid of the snapshot that was installed in between.
+    /// The zxid of the snapshot that was installed in the step.
     pub(crate) installed: Option<Zxid>,
-    /// Of one without a replica that has come to a member in between: the last zxid whose changes
-    /// that need not know.
+    /// For a client without a replica that has attached to a member in the step: the last zxid
+    /// whose changes may be missing from the member's history.
     pub(crate) attached: Option<Zxid>,
 }
 
@@ -113,14 +113,14 @@ impl Moved {
         Moved { place, from: zxid, to: zxid, installed: None, attached: None }
     }
 
-    /// Whether the member that an instance has come to need not know all that it has missed.
+    /// Whether the history of the member may lack some of the changes that the client has missed.
     fn is_forgotten(&self) -> bool {
         self.attached.is_some_and(|forgotten| self.from < forgotten)
     }
 }
 
-/// What a watch reports of a change, if anything.
-pub(super) fn told<'a>(
+/// The event that a watch reports for a change, if any.
+pub(super) fn event_of<'a>(
     kind: Kind,
     watched: &'a str,
     change: &'a Change,
@@ -145,15 +145,15 @@ pub(super) fn told<'a>(
     }
 }
 
-/// W7: whether a session of these ids may receive this event of a change.
-pub(super) fn hears(ids: &[Id], change: &Change, told: EventKind) -> bool {
-    let acl = if told == EventKind::ChildrenChanged { &change.parent_acl } else { &change.acl };
+/// W7: whether a session with these ids may receive this event of a change.
+pub(super) fn may_receive(ids: &[Id], change: &Change, reported: EventKind) -> bool {
+    let acl = if reported == EventKind::ChildrenChanged { &change.parent_acl } else { &change.acl };
     acl.as_deref().map(AccessList::entries).is_none_or(|acl| gives(acl, ids, Permissions::READ))
 }
 
-/// W5: the place of this event of a change among the events of its write.
-pub(super) fn position(change: &Change, told: EventKind) -> u32 {
-    change.position * 2 + u32::from(told == EventKind::ChildrenChanged)
+/// W5: the position of this event of a change among the events of its write.
+pub(super) fn position(change: &Change, reported: EventKind) -> u32 {
+    change.position * 2 + u32::from(reported == EventKind::ChildrenChanged)
 }
 
 impl Watches {
@@ -161,20 +161,20 @@ impl Watches {
         Watches { records: BTreeMap::new(), next: 0, capacity, events: 0 }
     }
 
-    /// A watch that was set when its replica was somewhere between two zxids, together with a read
-    /// of its path that `fits`.
+    /// Adds a watch that was set while its replica was between two zxids, with a read of its path
+    /// that `fits`.
     pub(crate) fn set(
         &mut self,
         oracle: &Oracle,
         watched: Watched,
         (from, to): (Zxid, Zxid),
-        fits: impl Fn(Option<&Known>) -> bool,
+        fits: impl Fn(Option<&ZnodeState>) -> bool,
     ) -> Result<u64, Violation> {
         let mut zxids = oracle.versions(&watched.path, from, to);
         let between = oracle.first_after(from)..oracle.first_after(to);
         let matching = oracle.changes()[between]
             .iter()
-            .filter(|change| told(watched.kind, &watched.path, change).is_some());
+            .filter(|change| event_of(watched.kind, &watched.path, change).is_some());
         zxids.extend(matching.map(|change| change.zxid));
         zxids.sort_unstable();
         zxids.dedup();
@@ -186,7 +186,7 @@ impl Watches {
         self.add(oracle, watched, candidates, to)
     }
 
-    /// Notes a watch that reports every change after `from`. Its replica shows `to`.
+    /// Adds a watch that reports every change after `from`. Its replica shows `to`.
     pub(crate) fn set_from(
         &mut self,
         oracle: &Oracle,
@@ -207,7 +207,7 @@ impl Watches {
         to: Zxid,
     ) -> Result<u64, Violation> {
         let place = watched.place;
-        // So that those of one place are next to each other.
+        // The watches of one place get adjacent ids.
         let id = ((place as u64) << 40) + self.next;
         self.next += 1;
         let (capacity, fired, seen, removing, removed) = (self.capacity, false, 0, false, false);
@@ -232,7 +232,7 @@ impl Watches {
         self.records.values_mut().filter(move |record| ours(record))
     }
 
-    /// The watches of a type at a path may be removed from now on.
+    /// From now on, the watches of this type at a path may be removed.
     pub(crate) fn removing(&mut self, handle: &Rc<Handle>, path: &str, which: WatcherType) {
         for record in self.of(handle) {
             let watched = &record.watched;
@@ -241,11 +241,11 @@ impl Watches {
     }
 
     /// No watch was removed.
-    pub(crate) fn stay(&mut self, handle: &Rc<Handle>) {
+    pub(crate) fn none_removed(&mut self, handle: &Rc<Handle>) {
         self.of(handle).for_each(|record| record.removing = false);
     }
 
-    /// The watches were removed, or there were none. A client does one thing at a time.
+    /// The watches were removed, or there were none. A client has one such request at a time.
     pub(crate) fn removed(
         &mut self,
         oracle: &Oracle,
@@ -286,7 +286,7 @@ impl Watches {
         self.records.retain(|_, record| record.watched.place != place);
     }
 
-    /// W1: the events of all that a replica shows after a step are in their channels.
+    /// W1: the events of everything that a replica shows after a step are in the channels.
     pub(crate) fn stepped(&mut self, oracle: &Oracle, moved: Moved) -> Result<(), Violation> {
         let mut events = 0;
         let place = moved.place as u64;
@@ -303,7 +303,7 @@ impl Record {
         let (kind, path) = (self.watched.kind, self.watched.path.clone());
         let mut events = 0;
         let mut net = Vec::new();
-        // What a snapshot changed comes before what was applied after it.
+        // The changes of a snapshot come before those that were applied after it.
         let over = kind.fires_once() && self.fired;
         let mut net_is_due = moved.installed.is_some() && !over && !self.removed;
         let closed = loop {
@@ -324,7 +324,7 @@ impl Record {
                 format!("a watch of {path} was removed, and then got {event:?}")
             })?;
             if event.kind == kind.removed() {
-                // It may have come before the snapshot of the same step.
+                // The removal may have come before the snapshot of the same step.
                 net_is_due &= moved.installed.is_some_and(|installed| event.zxid >= installed);
                 if std::mem::take(&mut net_is_due) || !net.is_empty() {
                     self.check_net(oracle, moved, &std::mem::take(&mut net))?;
@@ -334,7 +334,7 @@ impl Record {
             }
             if event.kind == EventKind::Gap {
                 let is_full = events > self.capacity as u64;
-                // What was left out may be a part of the net changes.
+                // Some of the net changes may have found no room.
                 let of_net = net_is_due || !net.is_empty();
                 if is_full {
                     net_is_due = false;
@@ -345,7 +345,7 @@ impl Record {
             }
             self.fired = true;
             if event.net && moved.is_forgotten() {
-                self.check_net_from_afar(oracle, moved, &event)?;
+                self.check_net_of_client(oracle, moved, &event)?;
                 continue;
             }
             if event.net {
@@ -357,30 +357,30 @@ impl Record {
             }
             let before = self.candidates.clone();
             self.candidates.retain_mut(|place| {
-                let next = next_told(oracle, *place, moved.to, &self.watched);
-                let Some((at, told)) = next else { return false };
+                let next = next_event(oracle, *place, moved.to, &self.watched);
+                let Some((at, reported)) = next else { return false };
                 *place = at + 1;
                 let change = &oracle.changes()[at];
-                told == (event.kind, event.path.as_str())
+                reported == (event.kind, event.path.as_str())
                     && change.zxid == event.zxid
-                    && position(change, told.0) == event.position
+                    && position(change, reported.0) == event.position
             });
             require(!self.candidates.is_empty(), "W2 W3 the event that is due", || {
                 let due: Vec<_> = before
                     .iter()
-                    .filter_map(|place| next_told(oracle, *place, moved.to, &self.watched))
-                    .map(|(at, told)| (told, &oracle.changes()[at]))
-                    .map(|(told, change)| (told, change.zxid, position(change, told.0)))
+                    .filter_map(|place| next_event(oracle, *place, moved.to, &self.watched))
+                    .map(|(at, reported)| (reported, &oracle.changes()[at]))
+                    .map(|(reported, change)| (reported, change.zxid, position(change, reported.0)))
                     .collect();
                 format!("a {kind:?} watch of {path} got {event:?}, and due was {due:?}")
             })?;
         };
         self.seen += events;
         let ended = self.watched.handle.upgrade().is_none_or(|handle| handle.is_over());
-        // A change that the session may not read ends a watch that fires once all the same.
+        // A change that the session may not read also ends a one-shot watch.
         self.used_up |= closed && kind.fires_once() && self.hidden(oracle, moved);
         if closed && (ended || self.used_up) && net.is_empty() {
-            // Perhaps before the snapshot.
+            // The watch may have ended before the snapshot.
             return Ok(events);
         }
         if net_is_due || !net.is_empty() {
@@ -406,17 +406,17 @@ impl Record {
             return Ok(events);
         }
         if moved.is_forgotten() && kind.fires_once() {
-            // What came and went while it was away is nothing that its member knows of.
+            // The member does not know of znodes that came and went while the client was away.
             self.candidates = vec![oracle.first_after(moved.to)];
         }
         let watched = &self.watched;
         let missed: Vec<_> = self
             .candidates
-            .extract_if(.., |place| next_told(oracle, *place, moved.to, watched).is_some())
+            .extract_if(.., |place| next_event(oracle, *place, moved.to, watched).is_some())
             .collect();
         require(!self.candidates.is_empty(), "W1 the event comes before the data", || {
             let next =
-                missed.first().and_then(|place| next_told(oracle, *place, moved.to, watched));
+                missed.first().and_then(|place| next_event(oracle, *place, moved.to, watched));
             format!(
                 "node {} shows zxid {}; its watch of {path} lacks {next:?}",
                 moved.place, moved.to
@@ -426,9 +426,9 @@ impl Record {
         Ok(events)
     }
 
-    /// A gap comes behind as many events as a channel holds. Otherwise only an instance without a
-    /// replica has gaps here, once it has come to a member: for a watch that brings data, which is
-    /// not known of former writes, or if that member does not know them at all.
+    /// A gap follows as many events as the channel holds. Other gaps occur only for a client
+    /// without a replica after it has attached to a member: if the watch carries data, which is not
+    /// known of former writes, or if the member's history does not reach back.
     fn check_gap(
         &mut self,
         oracle: &Oracle,
@@ -439,16 +439,16 @@ impl Record {
         let Watched { kind, path, data, .. } = &self.watched;
         let from = self.candidates.iter().copied().min().unwrap_or(0);
         let mut missed = oracle.changes()[from..].iter();
-        // Access lists do not matter: a gap says only that something was missed.
+        // Access lists do not matter: a gap only says that something was missed.
         let first_missed = missed
-            .find(|change| told(*kind, path, change).is_some())
+            .find(|change| event_of(*kind, path, change).is_some())
             .is_some_and(|change| change.zxid == event.zxid);
         let known = moved.attached.is_some() && *data && first_missed;
         let is_next = |place: &usize| {
-            let next = next_told(oracle, *place, moved.to, &self.watched);
-            next.is_some_and(|(at, (told, _))| {
+            let next = next_event(oracle, *place, moved.to, &self.watched);
+            next.is_some_and(|(at, (reported, _))| {
                 let change = &oracle.changes()[at];
-                (change.zxid, position(change, told)) == (event.zxid, event.position)
+                (change.zxid, position(change, reported)) == (event.zxid, event.position)
             })
         };
         let left_out = is_full && (of_net || self.candidates.iter().any(is_next));
@@ -460,16 +460,16 @@ impl Record {
         let end = oracle.first_after(moved.to);
         self.candidates = vec![end];
         if !is_full {
-            // It stands for what its member did not know, and what came after that follows.
+            // The gap stands for what the member did not know. Later changes follow as events.
             let begin = oracle.first_after(event.zxid.saturating_sub(1)).max(from);
             self.candidates.extend(begin..end);
         }
         Ok(())
     }
 
-    /// A watch that fires once fires if what it watches has changed, as far as its new member can tell
-    /// by its tree.
-    fn check_net_from_afar(
+    /// A one-shot watch fires if its znode has changed, as far as the new member can tell from its
+    /// tree.
+    fn check_net_of_client(
         &self,
         oracle: &Oracle,
         moved: Moved,
@@ -478,13 +478,13 @@ impl Record {
         let Watched { kind, path, .. } = &self.watched;
         let mut missed = oracle.changes()[oracle.first_after(moved.from)..].iter();
         let changed =
-            missed.any(|change| change.zxid <= moved.to && told(*kind, path, change).is_some());
+            missed.any(|change| change.zxid <= moved.to && event_of(*kind, path, change).is_some());
         require(changed && kind.fires_once(), "W6 net changes after a move", || {
             format!("a {kind:?} watch of {path} got {event:?}, at {moved:?}")
         })
     }
 
-    /// What an event brings is the znode as its write has left it.
+    /// An event carries the znode as its write has left it.
     fn check_data(
         &self,
         oracle: &Oracle,
@@ -505,12 +505,12 @@ impl Record {
         })
     }
 
-    /// Whether something has changed, or may have in what a snapshot stands for, of which its
-    /// session may not hear.
+    /// Whether the missed changes include, or a snapshot may hide, one that the session may not
+    /// read.
     fn hidden(&self, oracle: &Oracle, moved: Moved) -> bool {
         let Watched { kind, path, ids, .. } = &self.watched;
-        // Of a net change it may not hear by what the znode is in the end, also if it is the member
-        // of a client that compares.
+        // For net changes, the znode's final state decides. That also holds if the member compares
+        // on behalf of a client.
         let compared = moved.installed.or(moved.is_forgotten().then_some(moved.to));
         let in_the_end = compared
             .and_then(|compared| oracle.at(path, compared).or_else(|| oracle.at(path, moved.from)));
@@ -520,13 +520,13 @@ impl Record {
         self.candidates.iter().any(|place| {
             let mut changes = oracle.changes()[*place..].iter();
             changes.any(|change| {
-                let hidden = |(event, _)| !hears(ids, change, event);
-                change.zxid <= moved.to && told(*kind, path, change).is_some_and(hidden)
+                let hidden = |(event, _)| !may_receive(ids, change, event);
+                change.zxid <= moved.to && event_of(*kind, path, change).is_some_and(hidden)
             })
         })
     }
 
-    /// The last event of a watch that is to be removed. Everything before has been reported.
+    /// Checks the last event of a watch that was removed. Everything before it was reported.
     fn check_removed(
         &mut self,
         oracle: &Oracle,
@@ -537,7 +537,7 @@ impl Record {
         require(self.removing && event.path == path, "W4 no watch ends by itself", || {
             format!("a {kind:?} watch of {path} got {event:?}")
         })?;
-        let lacks = |place: &usize| next_told(oracle, *place, event.zxid, &self.watched).is_some();
+        let lacks = |place: &usize| next_event(oracle, *place, event.zxid, &self.watched).is_some();
         let complete = event.zxid <= moved.to && !self.candidates.iter().all(lacks);
         require(complete, "W4 all is told before the last", || {
             format!("a {kind:?} watch of {path} got {event:?} at zxid {}", moved.to)
@@ -546,7 +546,7 @@ impl Record {
         Ok(())
     }
 
-    /// After a snapshot: the watch has fired if, and only if, something is different.
+    /// After a snapshot, the watch has fired if and only if something is different.
     fn check_net(
         &mut self,
         oracle: &Oracle,
@@ -563,7 +563,7 @@ impl Record {
         let differs = |path: &str, children: bool| {
             let one = oracle.at(path, moved.from);
             let two = oracle.at(path, installed);
-            let readable = |known: &Known| known.permits(&self.watched.ids, Permissions::READ);
+            let readable = |known: &ZnodeState| known.permits(&self.watched.ids, Permissions::READ);
             if !two.or(one).is_none_or(readable) {
                 return false;
             }
@@ -597,8 +597,8 @@ impl Record {
     }
 }
 
-/// The next change up to a zxid that the watch reports, and what it reports.
-fn next_told<'a>(
+/// The next change up to a zxid that the watch reports, with its event.
+fn next_event<'a>(
     oracle: &'a Oracle,
     from: usize,
     to: Zxid,
@@ -607,7 +607,7 @@ fn next_told<'a>(
     let changes = &oracle.changes()[from.min(oracle.changes().len())..];
     let upto = changes.iter().take_while(|change| change.zxid <= to);
     upto.enumerate().find_map(|(at, change)| {
-        let told = told(watched.kind, &watched.path, change)?;
-        hears(&watched.ids, change, told.0).then_some((from + at, told))
+        let reported = event_of(watched.kind, &watched.path, change)?;
+        may_receive(&watched.ids, change, reported.0).then_some((from + at, reported))
     })
 }

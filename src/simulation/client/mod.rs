@@ -1,5 +1,5 @@
-//! A client's handles: the library's own, each call of which is noted, and
-//! whose every answer is compared with the oracle's.
+//! A client's handles. They wrap the library's own handles, record each call and compare each reply
+//! with the oracle's.
 
 mod reads;
 mod watches;
@@ -28,10 +28,10 @@ use crate::types::acl::{Acl, Id};
 use crate::types::error::{Error, Result};
 use crate::types::znode::{CreateMode, Created, OpResult, SessionId, Stat, Zxid};
 
-pub(crate) use watches::Watching;
+pub(crate) use watches::CheckedWatch;
 
-/// An answer that is checked when it comes.
-pub(crate) type Answering<T> = Pin<Box<dyn Future<Output = T>>>;
+/// A reply that is checked when it arrives.
+pub(crate) type CheckedReply<T> = Pin<Box<dyn Future<Output = T>>>;
 
 /// One client: a task of a process.
 #[derive(Clone, Debug)]
@@ -42,7 +42,7 @@ pub(crate) struct Client {
     pub(crate) random: Rc<Random>,
 }
 
-/// What is needed to resume a session.
+/// The data that resumes a session.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Ticket {
     pub(crate) id: SessionId,
@@ -51,13 +51,12 @@ pub(crate) struct Ticket {
 }
 
 impl Client {
-    /// Thinks for a while.
     pub(crate) async fn think(&self) {
         let time = self.random.around(self.kernel.plan.think);
         self.kernel.sleep(time.max(MILLI)).await;
     }
 
-    /// Opens one session after another. In each, it does something again and again until the session is
+    /// Opens one session after another and calls `act` repeatedly in each, until the session is
     /// over.
     pub(crate) async fn in_sessions(&self, mut act: impl AsyncFnMut(&Rc<Handle>)) {
         while !self.kernel.is_stopping() {
@@ -70,11 +69,11 @@ impl Client {
         }
     }
 
-    /// Opens or resumes a session; the second value is the answer to that.
+    /// Opens or resumes a session. The second value is the reply to that.
     pub(crate) fn open(
         &self,
         resume: Option<Ticket>,
-    ) -> Result<(Rc<Handle>, Answering<Result<()>>)> {
+    ) -> Result<(Rc<Handle>, CheckedReply<Result<()>>)> {
         let holder = entropy::simulated::peek();
         let known = resume.map(|ticket| (ticket.id, ticket.password));
         let usual = self.kernel.plan.session_timeout;
@@ -83,7 +82,7 @@ impl Client {
         } else {
             usual / 2 * self.random.within(1..5) as u32
         };
-        // Whose holder's number is even: half of them.
+        // Half of the holders, those with even numbers, keep the session's timeout.
         let keeps = self.kernel.plan.detaches && known.is_some() && holder.is_multiple_of(2);
         let timeout = (!keeps).then_some(timeout);
         let (session, pending) = self.coordinator.begin_session(timeout, known)?;
@@ -109,40 +108,40 @@ impl Client {
             let result = pending.await;
             kernel.count(name);
             kernel.trace.note([3, id.number(), u64::from(result.is_ok())]);
-            kernel.trace.say(format_args!("node {place}: {name} session {id}: {result:?}"));
+            kernel.trace.log(format_args!("node {place}: {name} session {id}: {result:?}"));
             result
         });
         Ok((handle, opened))
     }
 }
 
-/// A session as one holder has it.
+/// A session, as one holder has it.
 #[derive(Debug)]
 pub(crate) struct Handle {
     kernel: Rc<Kernel>,
     place: usize,
     session: Session,
     holder: u64,
-    /// The number of the last write that was asked for.
+    /// The number of the last write sent.
     issued: Cell<u64>,
-    /// Of these, those that were refused since disks are nearly full. They have no number in the log.
+    /// Writes refused because disks are nearly full. They have no number in the log.
     refused: RefCell<BTreeSet<u64>>,
-    /// What every later read must show, at least.
+    /// The lowest zxid that a later read may show.
     floor: Cell<Zxid>,
     order: RefCell<Order>,
     closing: Cell<bool>,
-    /// How many syncs are under way.
+    /// The number of outstanding syncs.
     syncs: Cell<u32>,
-    /// As whom it has authenticated.
+    /// The ids with which the session has authenticated.
     ids: RefCell<Vec<Id>>,
 }
 
-/// I4: answers come in the order of the questions. Only a write does not wait for the reads and
-/// syncs before it.
+/// I4: replies come in the order of the requests. A write is the exception: it does not wait for
+/// the reads and syncs before it.
 #[derive(Debug, Default)]
 struct Order {
     asked: u64,
-    /// What has no answer yet, and whether it is a write.
+    /// Requests without a reply, each with whether it is a write.
     open: BTreeMap<u64, bool>,
 }
 
@@ -176,8 +175,9 @@ impl Handle {
         self.kernel.installs.borrow()[self.place]
     }
 
-    /// The zxid of what reads show now. Without a replica, it is the one up to which everything has
-    /// been told: a member's answer comes with that of the state which it is taken from, or a later.
+    /// The zxid that reads show now. Without a replica, it is the zxid up to which everything was
+    /// received: a member sends a reply together with the zxid of the state that it shows, or with
+    /// a later one.
     pub(crate) fn shown(&self) -> Zxid {
         match self.session.has_replica() {
             true => self.session.shared().tree().zxid(),
@@ -193,14 +193,15 @@ impl Handle {
         number
     }
 
-    /// A third of the sessions have what is below the first part of a path through a chroot: which.
+    /// The chroot through which a session uses this path, if it does: the path's first part, in a
+    /// third of the sessions.
     fn root_of<'a>(&self, path: &'a str) -> Option<&'a str> {
         let end = path.get(1..)?.find('/')? + 1;
         let through = self.session.id().number().is_multiple_of(3) && path.len() > end + 1;
         through.then(|| &path[..end])
     }
 
-    /// The handle that the session has of this path, and the path as that has it.
+    /// The handle for this path, and the path relative to it.
     fn at<'a>(&self, path: &'a str) -> (Session, &'a str) {
         match self.root_of(path) {
             Some(root) => {
@@ -211,14 +212,14 @@ impl Handle {
         }
     }
 
-    /// I4: everything asked for earlier was answered before this, unless the session is over.
+    /// I4: all earlier requests have a reply, unless the session is over.
     fn answered<T>(&self, number: u64, what: &'static str, result: &Result<T>) {
         self.kernel.count(what);
         let mut order = self.order.borrow_mut();
         let wrote = order.open.remove(&number) == Some(true);
         let mut before = order.open.range(..number).filter(|(_, writes)| **writes || !wrote);
         let earlier = before.next().map(|(number, _)| *number);
-        // What a session that is over, or a full queue or disk, refuses need not wait its turn.
+        // Such an error need not wait for the replies before it.
         let at_once = |error: &Error| {
             error.is_session_lost() || matches!(error, Error::Busy { .. } | Error::DiskLow { .. })
         };
@@ -237,10 +238,10 @@ impl Handle {
         };
         self.kernel.trace.note([2, id.number() ^ what.len() as u64, kind]);
         let place = self.place;
-        self.kernel.trace.say(format_args!("node {place}: {what} {path} by {id}: {result:?}"));
+        self.kernel.trace.log(format_args!("node {place}: {what} {path} by {id}: {result:?}"));
     }
 
-    /// A write that has just been asked for.
+    /// Checks a write that has just been sent.
     fn write<T: Debug + PartialEq + 'static>(
         self: &Rc<Self>,
         what: &'static str,
@@ -248,7 +249,7 @@ impl Handle {
         pending: Pending<T>,
         convert: impl FnOnce(Answer) -> Result<T> + 'static,
         changes: fn(&T) -> bool,
-    ) -> Answering<Result<T>> {
+    ) -> CheckedReply<Result<T>> {
         let asked = self.kernel.checks.borrow().order.floor();
         let waits = self.kernel.wait(what, self.place);
         let version = self.session.shared().status().version;
@@ -281,7 +282,7 @@ impl Handle {
         })
     }
 
-    /// I9, I10: the answer is that of the log, and what was refused for good has not happened.
+    /// I9, I10: the reply matches the log, and a write that was refused for good has not happened.
     fn check_write<T: Debug + PartialEq>(
         &self,
         seq: u64,
@@ -337,14 +338,14 @@ impl Handle {
         path: &str,
         data: &[u8],
         mode: CreateMode,
-    ) -> Answering<Result<Created>> {
+    ) -> CheckedReply<Result<Created>> {
         let (session, below) = self.at(path);
         let pending = session.nonblocking().create(below, data, mode);
         self.write("create", path, pending, expect::created, |_| true)
     }
 
-    /// Authenticates as this user, before anything else is asked for: what may be read by whom is
-    /// clear from then on.
+    /// Authenticates as this user before any other request, so that the session's permissions are
+    /// fixed from then on.
     pub(crate) async fn add_auth(self: &Rc<Self>, user: &str) {
         let pending = self.session.nonblocking().add_auth("digest", format!("{user}:1"));
         let convert = |answer| expect::ids(answer).map(drop);
@@ -358,7 +359,7 @@ impl Handle {
         path: &str,
         mode: CreateMode,
         acl: &[Acl],
-    ) -> Answering<Result<Created>> {
+    ) -> CheckedReply<Result<Created>> {
         let (session, below) = self.at(path);
         let pending = session.nonblocking().create_with_acl(below, b"", mode, acl);
         self.write("create with acl", path, pending, expect::created, |_| true)
@@ -369,7 +370,7 @@ impl Handle {
         path: &str,
         data: &[u8],
         mode: CreateMode,
-    ) -> Answering<Result<Created>> {
+    ) -> CheckedReply<Result<Created>> {
         let (session, below) = self.at(path);
         let pending = session.nonblocking().create_or_set(below, data, mode);
         let at = path.to_owned();
@@ -382,13 +383,13 @@ impl Handle {
         )
     }
 
-    /// Of the session that this client had before.
+    /// Takes over an ephemeral of another session.
     pub(crate) fn take_over(
         self: &Rc<Self>,
         path: &str,
         data: &[u8],
         from: SessionId,
-    ) -> Answering<Result<Created>> {
+    ) -> CheckedReply<Result<Created>> {
         let (session, below) = self.at(path);
         let pending = session.nonblocking().take_over(below, data, from);
         let at = path.to_owned();
@@ -400,7 +401,7 @@ impl Handle {
         path: &str,
         acl: &[Acl],
         version: Option<u64>,
-    ) -> Answering<Result<Stat>> {
+    ) -> CheckedReply<Result<Stat>> {
         let (session, below) = self.at(path);
         let session = session.nonblocking();
         let pending = match version {
@@ -415,7 +416,7 @@ impl Handle {
         path: &str,
         data: &[u8],
         version: Option<u64>,
-    ) -> Answering<Result<Stat>> {
+    ) -> CheckedReply<Result<Stat>> {
         let (session, below) = self.at(path);
         let session = session.nonblocking();
         let pending = match version {
@@ -426,7 +427,7 @@ impl Handle {
         self.write(what, path, pending, expect::set, |_| true)
     }
 
-    pub(crate) fn invented(self: &Rc<Self>, path: &str, data: &[u8]) -> Answering<Result<Stat>> {
+    pub(crate) fn invented(self: &Rc<Self>, path: &str, data: &[u8]) -> CheckedReply<Result<Stat>> {
         let (session, below) = self.at(path);
         let pending = session.nonblocking().invented(below, data);
         self.write("invented", path, pending, expect::set, |_| true)
@@ -436,7 +437,7 @@ impl Handle {
         self: &Rc<Self>,
         path: &str,
         version: Option<u64>,
-    ) -> Answering<Result<()>> {
+    ) -> CheckedReply<Result<()>> {
         let (session, below) = self.at(path);
         let session = session.nonblocking();
         let pending = match version {
@@ -447,7 +448,7 @@ impl Handle {
         self.write(what, path, pending, expect::done, |()| true)
     }
 
-    pub(crate) fn delete_recursive(self: &Rc<Self>, path: &str) -> Answering<Result<()>> {
+    pub(crate) fn delete_recursive(self: &Rc<Self>, path: &str) -> CheckedReply<Result<()>> {
         let (session, below) = self.at(path);
         let pending = session.nonblocking().delete_recursive(below);
         self.write("delete all", path, pending, expect::done, |()| true)
@@ -456,7 +457,7 @@ impl Handle {
     pub(crate) fn multi(
         self: &Rc<Self>,
         build: impl FnOnce(Multi<'_>) -> Multi<'_>,
-    ) -> Answering<Result<Vec<OpResult>>> {
+    ) -> CheckedReply<Result<Vec<OpResult>>> {
         let pending = build(self.session.multi()).submit();
         let changes = |results: &Vec<OpResult>| {
             results.iter().any(|result| !matches!(result, OpResult::Checked))
@@ -464,8 +465,8 @@ impl Handle {
         self.write("multi", "", pending, expect::multi, changes)
     }
 
-    /// Closes the session. Whatever became of it, that is no error.
-    pub(crate) fn close(self: &Rc<Self>) -> Answering<()> {
+    /// Closes the session. No result of that is an error.
+    pub(crate) fn close(self: &Rc<Self>) -> CheckedReply<()> {
         self.closing.set(true);
         let waits = self.kernel.wait("close", self.place);
         let pending = self.session.nonblocking().close();
@@ -479,8 +480,8 @@ impl Handle {
         })
     }
 
-    /// Lets go of the session and leaves it open, as `Session::detach` does it.
-    pub(crate) fn detach(self: &Rc<Self>) -> Answering<()> {
+    /// Detaches the session and leaves it open, as `Session::detach` does.
+    pub(crate) fn detach(self: &Rc<Self>) -> CheckedReply<()> {
         let waits = self.kernel.wait("detach", self.place);
         let pending = self.session.nonblocking().who_am_i();
         let handle = Rc::clone(self);
@@ -497,8 +498,8 @@ impl Handle {
         })
     }
 
-    /// I2: what is read after it shows every write that was answered, to anybody, before it.
-    pub(crate) fn sync(self: &Rc<Self>) -> Answering<Result<Zxid>> {
+    /// I2: reads after the sync show every write that any client had a reply for before it.
+    pub(crate) fn sync(self: &Rc<Self>) -> CheckedReply<Result<Zxid>> {
         let asked = self.kernel.checks.borrow().order.floor();
         let waits = self.kernel.wait("sync", self.place);
         let pending = self.session.nonblocking().sync();
@@ -521,7 +522,7 @@ impl Handle {
     }
 }
 
-/// An answer in words, with paths as they are seen from a root.
+/// Formats a reply with paths relative to a chroot.
 fn seen_from(root: &str, answer: &str) -> String {
     let in_path = |c: char| c.is_alphanumeric() || matches!(c, '/' | '-' | '_' | '.');
     let mut seen = String::with_capacity(answer.len());

@@ -1,51 +1,51 @@
-//! A client's reads: each shows one state that its replica had, and none before
-//! what the session has seen.
+//! A client's reads. Each shows one state of its replica, and no state older than what the session
+//! has already seen.
 
 use std::collections::BTreeMap;
 use std::fmt::Debug;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use super::{Answering, Handle};
+use super::{CheckedReply, Handle};
 use crate::api::multi_read::{ReadOp, ReadResult};
 use crate::api::snapshot::Snapshot;
 use crate::runtime::pending::Pending;
 use crate::simulation::checks::{Checks, Violation, order, require};
-use crate::simulation::oracle::Known;
+use crate::simulation::oracle::ZnodeState;
 use crate::types::acl::{Acl, Id, Permissions};
 use crate::types::error::{Error, Result};
 use crate::types::path;
 use crate::types::znode::{Stat, Zxid};
 
 impl Handle {
-    /// A read of a path's znode that has just been asked for.
+    /// Checks a read of a path's znode that has just been sent.
     fn read<T: Debug + 'static>(
         self: &Rc<Self>,
         what: &'static str,
         path: &str,
         pending: Pending<T>,
         fits: Fits<T>,
-    ) -> Answering<Result<T>> {
+    ) -> CheckedReply<Result<T>> {
         let (at, ids) = (path.to_owned(), self.ids.borrow().clone());
         self.read_state(what, path, pending, move |checks, range, result| {
-            let fits = |known: Option<&Known>| permitted(result, known, &ids, fits);
+            let fits = |known: Option<&ZnodeState>| permitted(result, known, &ids, fits);
             order::read(&checks.oracle, &at, range, fits, || format!("{what} {at} gave {result:?}"))
         })
     }
 
-    /// A read that has just been asked for. `find` is given the zxids between which is the state that
-    /// it shows, and gives the earliest that it can be.
+    /// Checks a read that has just been sent. `find` is given the range of zxids that the read may
+    /// show. It returns the earliest one that fits the result.
     fn read_state<T: Debug + 'static>(
         self: &Rc<Self>,
         what: &'static str,
         path: &str,
         pending: Pending<T>,
         find: impl FnOnce(&Checks, (Zxid, Zxid), &Result<T>) -> Result<Zxid, Violation> + 'static,
-    ) -> Answering<Result<T>> {
+    ) -> CheckedReply<Result<T>> {
         let from = self.shown();
         let waits = self.kernel.wait(what, self.place);
         let number = self.ask(false);
-        // Behind a sync, a read is answered late, and the writes after it do not wait for it.
+        // A read behind a sync is answered late, and later writes do not wait for it.
         let behind = (self.syncs.get() == 0).then(|| self.issued.get());
         let installs = self.installs();
         let (path, handle) = (path.to_owned(), Rc::clone(self));
@@ -54,7 +54,8 @@ impl Handle {
             let result = pending.await;
             handle.answered(number, what, &result);
             handle.note(what, &path, &result);
-            // A snapshot may bring several of the session's writes at once, and no state between.
+            // A snapshot may bring several of the session's writes at once, without a state between
+            // them.
             let behind = behind.filter(|_| installs == handle.installs());
             if matches!(result, Ok(_) | Err(Error::NoNode { .. } | Error::NoAuth { .. })) {
                 handle.check_read((from, behind), |checks, range| find(checks, range, &result));
@@ -68,9 +69,9 @@ impl Handle {
         (from, behind): (Zxid, Option<u64>),
         find: impl FnOnce(&Checks, (Zxid, Zxid)) -> Result<Zxid, Violation>,
     ) {
-        // The session's earlier writes have been answered by now, and so are in its floor.
+        // The session's earlier writes have replies by now, so its floor includes them.
         let checks = self.kernel.checks.borrow();
-        // What the session has asked for later is not to be seen.
+        // The read must not show the session's later writes.
         let next =
             behind.and_then(|seq| checks.oracle.outcome(self.session.id(), self.holder, seq + 1));
         let before_next =
@@ -86,37 +87,37 @@ impl Handle {
     }
 
     /// A read that is queued behind the session's earlier requests.
-    pub(crate) fn get(self: &Rc<Self>, path: &str) -> Answering<Result<(Arc<[u8]>, Stat)>> {
+    pub(crate) fn get(self: &Rc<Self>, path: &str) -> CheckedReply<Result<(Arc<[u8]>, Stat)>> {
         let (session, below) = self.at(path);
         self.read("get", path, session.nonblocking().get(below), data_fits)
     }
 
-    /// As [`Handle::get`].
-    pub(crate) fn exists(self: &Rc<Self>, path: &str) -> Answering<Result<Option<Stat>>> {
+    /// Like [`Handle::get`].
+    pub(crate) fn exists(self: &Rc<Self>, path: &str) -> CheckedReply<Result<Option<Stat>>> {
         let (session, below) = self.at(path);
         self.read("exists", path, session.nonblocking().exists(below), exists_fits)
     }
 
-    /// As [`Handle::get`].
-    pub(crate) fn children(self: &Rc<Self>, path: &str) -> Answering<Result<Vec<String>>> {
+    /// Like [`Handle::get`].
+    pub(crate) fn children(self: &Rc<Self>, path: &str) -> CheckedReply<Result<Vec<String>>> {
         let (session, below) = self.at(path);
         self.read("children", path, session.nonblocking().children(below), children_fits)
     }
 
-    /// The access list as the session may see it, as [`Handle::get`].
-    pub(crate) fn acl(self: &Rc<Self>, path: &str) -> Answering<Result<(Vec<Acl>, Stat)>> {
+    /// Like [`Handle::get`], for the access list as the session may see it.
+    pub(crate) fn acl(self: &Rc<Self>, path: &str) -> CheckedReply<Result<(Vec<Acl>, Stat)>> {
         let (session, below) = self.at(path);
         let pending = session.nonblocking().acl(below);
         let (at, ids) = (path.to_owned(), self.ids.borrow().clone());
         self.read_state("get acl", path, pending, move |checks, range, result| {
-            let fits = |known: Option<&Known>| acl_fits(result, known, &ids);
+            let fits = |known: Option<&ZnodeState>| acl_fits(result, known, &ids);
             let what = || format!("the acl of {at} was {result:?}");
             order::read(&checks.oracle, &at, range, fits, what)
         })
     }
 
-    /// The session's ephemerals, as [`Handle::get`].
-    pub(crate) fn ephemerals(self: &Rc<Self>) -> Answering<Result<Vec<String>>> {
+    /// Like [`Handle::get`], for the session's ephemerals.
+    pub(crate) fn ephemerals(self: &Rc<Self>) -> CheckedReply<Result<Vec<String>>> {
         let id = self.session.id();
         let pending = self.session.nonblocking().ephemerals();
         self.read_state("ephemerals", "", pending, move |checks, range, result| {
@@ -124,13 +125,13 @@ impl Handle {
         })
     }
 
-    /// A snapshot, as [`Handle::get`]. What it shows is for [`Handle::check_snapshot`].
-    pub(crate) fn snapshot(self: &Rc<Self>) -> Answering<Result<Snapshot>> {
+    /// Like [`Handle::get`], for a snapshot. [`Handle::check_snapshot`] checks its contents.
+    pub(crate) fn snapshot(self: &Rc<Self>) -> CheckedReply<Result<Snapshot>> {
         let pending = self.session.nonblocking().snapshot();
         self.read_state("snapshot", "", pending, snapshot_between)
     }
 
-    /// What is below a path, as a replica has it now; without one, as a member has it soon.
+    /// The subtree of a path: from the replica, or from a member without waiting for a sync.
     pub(crate) async fn view(&self, path: &str) -> Result<Snapshot> {
         match self.session.has_replica() {
             true => self.session.snapshot(),
@@ -138,7 +139,7 @@ impl Handle {
         }
     }
 
-    /// As [`Handle::view`].
+    /// Like [`Handle::view`].
     pub(crate) async fn children_seen(&self, path: &str) -> Result<Vec<String>> {
         match self.session.has_replica() {
             true => self.session.children(path),
@@ -146,7 +147,7 @@ impl Handle {
         }
     }
 
-    /// As [`Handle::view`].
+    /// Like [`Handle::view`].
     pub(crate) async fn stat_seen(&self, path: &str) -> Result<Option<Stat>> {
         match self.session.has_replica() {
             true => self.session.exists(path),
@@ -154,7 +155,7 @@ impl Handle {
         }
     }
 
-    /// As [`Handle::view`].
+    /// Like [`Handle::view`].
     pub(crate) async fn data_seen(&self, path: &str) -> Result<Arc<[u8]>> {
         match self.session.has_replica() {
             true => self.session.get(path).map(|(data, _)| data),
@@ -162,25 +163,25 @@ impl Handle {
         }
     }
 
-    /// [`Handle::look`] without a replica: a snapshot of what is below a path, and reads that are
-    /// answered one after the other.
-    pub(crate) async fn look_from_afar(self: &Rc<Self>, path: &str) {
+    /// [`Handle::read_now`] without a replica: a snapshot of the subtree, and reads that a member
+    /// answers one after the other.
+    pub(crate) async fn read_remotely(self: &Rc<Self>, path: &str) {
         let (session, below) = self.at(path);
         let root = self.root_of(path).is_some();
         let pending = session.nonblocking().snapshot_of(below);
         let below = self.read_state("snapshot below", path, pending, snapshot_between);
         let (get, children) = (self.get(path), self.children(path));
-        // What a chroot's snapshot shows has other paths.
+        // A snapshot through a chroot has other paths.
         if let (Ok(snapshot), false) = (below.await, root) {
             self.check_snapshot(path, &snapshot);
         }
         let _ = (get.await, children.await);
     }
 
-    /// The reads that do not wait, one after the other: they show one state.
-    pub(crate) fn look(&self, path: &str) {
+    /// The reads that do not wait of one path. All of them show one state.
+    pub(crate) fn read_now(&self, path: &str) {
         let shown = self.shown();
-        // A session that is connecting again may find its replica behind: only `sync` helps that.
+        // The replica of a session that reconnects may be behind. Only a sync helps against that.
         let get = self.session.get(path);
         self.note("get now", path, &get);
         self.check_now("get now", path, shown, &get, data_fits);
@@ -198,8 +199,8 @@ impl Handle {
         }
     }
 
-    /// Several reads of one state, each with what it would show alone.
-    pub(crate) fn look_together(&self, paths: &[String; 2]) {
+    /// Several reads of one state. Each must show what it would show alone.
+    pub(crate) fn multi_read_now(&self, paths: &[String; 2]) {
         let shown = self.shown();
         let ops = paths.iter().flat_map(|path| {
             [ReadOp::Get(path), ReadOp::Exists(path), ReadOp::Children(path)]
@@ -247,7 +248,7 @@ impl Handle {
         self.kernel.check(checked);
     }
 
-    /// A snapshot shows all that was there at its zxid, and nothing else.
+    /// A snapshot shows everything that existed at its zxid, and nothing else.
     pub(crate) fn check_snapshot(&self, path: &str, snapshot: &Snapshot) {
         let checks = self.kernel.checks.borrow();
         let at = |path: &str| checks.oracle.at(path, snapshot.zxid());
@@ -255,7 +256,7 @@ impl Handle {
         let readable =
             |path: &str| at(path).is_some_and(|known| known.permits(&ids, Permissions::READ));
         let all = checks.oracle.paths_below(path).filter(|path| at(path).is_some()).count();
-        // What is below something that cannot be read is not shown either.
+        // Nothing is shown below a znode that the session cannot read.
         let shown = |at: &str| {
             let mut above = std::iter::successors(Some(at), |path| path::parent(path))
                 .take_while(|above| path::is_below(above, path));
@@ -314,10 +315,10 @@ impl Handle {
     }
 }
 
-/// How many children there are on a page.
+/// Children on one page.
 const PAGE: usize = 2;
 
-/// All that there is, page by page.
+/// Reads all children, page by page.
 fn in_pages(read: impl Fn(Option<&str>) -> Result<Vec<String>>) -> Result<Vec<String>> {
     let mut all: Vec<String> = Vec::new();
     loop {
@@ -329,7 +330,7 @@ fn in_pages(read: impl Fn(Option<&str>) -> Result<Vec<String>>) -> Result<Vec<St
     }
 }
 
-/// A snapshot is of a state that there was between two zxids.
+/// The snapshot shows a state within the range.
 fn snapshot_between(
     _: &Checks,
     (from, to): (Zxid, Zxid),
@@ -342,15 +343,15 @@ fn snapshot_between(
     Ok(zxid)
 }
 
-/// Whether a read's result is what the znode was.
-type Fits<T> = fn(&Result<T>, Option<&Known>) -> bool;
+/// Whether a result matches the state of the znode.
+type Fits<T> = fn(&Result<T>, Option<&ZnodeState>) -> bool;
 
-/// The same, if the session may read it.
+/// The same, if the session has the permission to read. Otherwise the result must be `NoAuth`.
 fn permitted<T>(
     result: &Result<T>,
-    known: Option<&Known>,
+    known: Option<&ZnodeState>,
     ids: &[Id],
-    fits: impl Fn(&Result<T>, Option<&Known>) -> bool,
+    fits: impl Fn(&Result<T>, Option<&ZnodeState>) -> bool,
 ) -> bool {
     if known.is_some_and(|known| !known.permits(ids, Permissions::READ)) {
         return matches!(result, Err(Error::NoAuth { permission: Permissions::READ, .. }));
@@ -358,7 +359,7 @@ fn permitted<T>(
     fits(result, known)
 }
 
-fn data_fits(result: &Result<(Arc<[u8]>, Stat)>, known: Option<&Known>) -> bool {
+fn data_fits(result: &Result<(Arc<[u8]>, Stat)>, known: Option<&ZnodeState>) -> bool {
     match (result, known) {
         (Ok((data, stat)), Some(known)) => *data == known.data && *stat == known.stat,
         (Err(Error::NoNode { .. }), None) => true,
@@ -366,7 +367,7 @@ fn data_fits(result: &Result<(Arc<[u8]>, Stat)>, known: Option<&Known>) -> bool 
     }
 }
 
-fn acl_fits(result: &Result<(Vec<Acl>, Stat)>, known: Option<&Known>, ids: &[Id]) -> bool {
+fn acl_fits(result: &Result<(Vec<Acl>, Stat)>, known: Option<&ZnodeState>, ids: &[Id]) -> bool {
     let either = Permissions::READ | Permissions::ADMIN;
     match (result, known) {
         (Ok((acl, stat)), Some(known)) => {
@@ -391,11 +392,11 @@ fn acl_fits(result: &Result<(Vec<Acl>, Stat)>, known: Option<&Known>, ids: &[Id]
     }
 }
 
-fn exists_fits(result: &Result<Option<Stat>>, known: Option<&Known>) -> bool {
+fn exists_fits(result: &Result<Option<Stat>>, known: Option<&ZnodeState>) -> bool {
     matches!(result, Ok(stat) if *stat == known.map(|known| known.stat))
 }
 
-fn children_fits(result: &Result<Vec<String>>, known: Option<&Known>) -> bool {
+fn children_fits(result: &Result<Vec<String>>, known: Option<&ZnodeState>) -> bool {
     match (result, known) {
         (Ok(children), Some(known)) => *children == known.children,
         (Err(Error::NoNode { .. }), None) => true,
@@ -403,7 +404,10 @@ fn children_fits(result: &Result<Vec<String>>, known: Option<&Known>) -> bool {
     }
 }
 
-fn children_with_stat_fit(result: &Result<(Vec<String>, Stat)>, known: Option<&Known>) -> bool {
+fn children_with_stat_fit(
+    result: &Result<(Vec<String>, Stat)>,
+    known: Option<&ZnodeState>,
+) -> bool {
     match (result, known) {
         (Ok((children, stat)), Some(known)) => *children == known.children && *stat == known.stat,
         (Err(Error::NoNode { .. }), None) => true,

@@ -1,31 +1,31 @@
-//! A client's watches: each is checked for as long as the client has it.
+//! A client's watches. Each is checked for as long as the client keeps it.
 
 use std::fmt::Debug;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use super::{Answering, Handle};
+use super::{CheckedReply, Handle};
 use crate::api::watch::Watch;
 use crate::runtime::pending::Pending;
 use crate::simulation::checks::watches::{Kind, Watched};
 use crate::simulation::checks::{Checks, require};
 use crate::simulation::kernel::Kernel;
-use crate::simulation::oracle::Known;
+use crate::simulation::oracle::ZnodeState;
 use crate::types::acl::Permissions;
 use crate::types::error::{Error, Result};
 use crate::types::watch::{WatchMode, WatcherType};
 use crate::types::znode::{Stat, Zxid};
 
 impl Handle {
-    /// Sets a watch, which is checked from then on until [`Watching`] is dropped.
+    /// Sets a watch and checks it until [`CheckedWatch`] is dropped.
     async fn watching<T: Debug>(
         self: &Rc<Self>,
         what: &'static str,
         (path, kind): (&str, Kind),
         pending: Pending<T>,
-        begins: Begins,
+        start: Start,
         split: impl FnOnce(T) -> (Option<Seen>, Watch),
-    ) -> Result<Watching> {
+    ) -> Result<CheckedWatch> {
         let waits = self.kernel.wait(what, self.place);
         let number = self.ask(false);
         let result = pending.await;
@@ -44,19 +44,19 @@ impl Handle {
             handle: Rc::downgrade(self),
         };
         let ids = self.ids.borrow().clone();
-        let readable = |known: &Known| known.permits(&ids, Permissions::READ);
-        let fits = |known: Option<&Known>| {
+        let readable = |known: &ZnodeState| known.permits(&ids, Permissions::READ);
+        let fits = |known: Option<&ZnodeState>| {
             let fits = |seen: &Seen| known.is_none_or(readable) && seen.fits(known);
             seen.as_ref().is_none_or(fits)
         };
         let mut checks = self.kernel.checks.borrow_mut();
         let checks = &mut *checks;
-        let set = match begins {
-            Begins::Since(from) => {
+        let set = match start {
+            Start::Since(from) => {
                 let range = (from.max(self.floor.get()), self.shown());
                 checks.watches.set(&checks.oracle, watched, range, fits)
             }
-            Begins::After(zxid) => {
+            Start::After(zxid) => {
                 checks.watches.set_from(&checks.oracle, watched, (zxid, self.shown()))
             }
         };
@@ -67,31 +67,35 @@ impl Handle {
                 None
             }
         };
-        Ok(Watching { kernel: Rc::clone(&self.kernel), id, _watch: watch })
+        Ok(CheckedWatch { kernel: Rc::clone(&self.kernel), id, _watch: watch })
     }
 
-    pub(crate) async fn get_and_watch(self: &Rc<Self>, path: &str) -> Result<Watching> {
+    pub(crate) async fn get_and_watch(self: &Rc<Self>, path: &str) -> Result<CheckedWatch> {
         let (session, below) = self.at(path);
         let (from, pending) = (self.now(), session.nonblocking().get_and_watch(below));
         let split = |(data, stat, watch)| (Some(Seen::Data(data, stat)), watch);
         self.watching("get and watch", (path, Kind::Data), pending, from, split).await
     }
 
-    pub(crate) async fn exists_and_watch(self: &Rc<Self>, path: &str) -> Result<Watching> {
+    pub(crate) async fn exists_and_watch(self: &Rc<Self>, path: &str) -> Result<CheckedWatch> {
         let (session, below) = self.at(path);
         let (from, pending) = (self.now(), session.nonblocking().exists_and_watch(below));
         let split = |(stat, watch)| (Some(Seen::Exists(stat)), watch);
         self.watching("exists and watch", (path, Kind::Data), pending, from, split).await
     }
 
-    pub(crate) async fn children_and_watch(self: &Rc<Self>, path: &str) -> Result<Watching> {
+    pub(crate) async fn children_and_watch(self: &Rc<Self>, path: &str) -> Result<CheckedWatch> {
         let (session, below) = self.at(path);
         let (from, pending) = (self.now(), session.nonblocking().children_and_watch(below));
         let split = |(children, watch)| (Some(Seen::Children(children)), watch);
         self.watching("children and watch", (path, Kind::Children), pending, from, split).await
     }
 
-    pub(crate) async fn watch(self: &Rc<Self>, path: &str, mode: WatchMode) -> Result<Watching> {
+    pub(crate) async fn watch(
+        self: &Rc<Self>,
+        path: &str,
+        mode: WatchMode,
+    ) -> Result<CheckedWatch> {
         let (session, below) = self.at(path);
         let (from, pending) = (self.now(), session.nonblocking().watch(below, mode));
         self.watching("watch", (path, kind(mode)), pending, from, |watch| (None, watch)).await
@@ -101,30 +105,30 @@ impl Handle {
         self: &Rc<Self>,
         path: &str,
         mode: WatchMode,
-    ) -> Result<Watching> {
+    ) -> Result<CheckedWatch> {
         let (session, below) = self.at(path);
         let (from, pending) = (self.now(), session.nonblocking().watch_with_data(below, mode));
         let what = "watch with data";
         self.watching(what, (path, kind(mode)), pending, from, |watch| (None, watch)).await
     }
 
-    fn now(&self) -> Begins {
-        Begins::Since(self.shown())
+    fn now(&self) -> Start {
+        Start::Since(self.shown())
     }
 
-    /// W6: it reports everything after the zxid, or the replica cannot know that any more.
+    /// W6: the watch reports every change after the zxid, or the replica's history does not reach
+    /// back to it.
     pub(crate) async fn watch_from(
         self: &Rc<Self>,
         path: &str,
         mode: WatchMode,
         zxid: Zxid,
-    ) -> Result<Watching> {
+    ) -> Result<CheckedWatch> {
         let written = self.kernel.checks.borrow().oracle.zxid();
         let (session, below) = self.at(path);
         let pending = session.nonblocking().watch_from(below, mode, zxid);
-        let (what, begins) = ((path, kind(mode)), Begins::After(zxid));
-        let result =
-            self.watching("watch from", what, pending, begins, |watch| (None, watch)).await;
+        let (what, start) = ((path, kind(mode)), Start::After(zxid));
+        let result = self.watching("watch from", what, pending, start, |watch| (None, watch)).await;
         match result {
             Err(Error::TooOld { oldest, .. }) => {
                 self.kernel.count("watch from, too old");
@@ -146,10 +150,10 @@ impl Handle {
         result
     }
 
-    /// The last zxid whose changes this replica need not know.
+    /// The last zxid whose changes may be missing from this replica's history.
     fn forgotten(&self) -> Zxid {
         if !self.session.has_replica() {
-            // Any of the members may have said so, and each has seen the log up to now at most.
+            // Any member may have answered, and none has seen more than the present log.
             let known_from = self.kernel.known_from.borrow().iter().copied().max();
             let now = self.kernel.checks.borrow().oracle.zxid();
             return self.kernel.forgotten(known_from.unwrap_or(0), now);
@@ -157,12 +161,12 @@ impl Handle {
         self.kernel.forgotten(self.kernel.known_from.borrow()[self.place], self.shown())
     }
 
-    /// Removes watches; each of this handle's is over by then.
+    /// Removes watches. Every one of them on this handle must be over by then.
     pub(crate) fn remove_watches(
         self: &Rc<Self>,
         path: &str,
         which: WatcherType,
-    ) -> Answering<Result<()>> {
+    ) -> CheckedReply<Result<()>> {
         self.kernel.checks.borrow_mut().watches.removing(self, path, which);
         let waits = self.kernel.wait("remove watches", self.place);
         let pending = self.session.nonblocking().remove_watches(path, which);
@@ -178,7 +182,7 @@ impl Handle {
                 let (shown, some) = (handle.shown(), result.is_ok());
                 watches.removed(oracle, &handle, (&path, which), some, shown)
             } else {
-                watches.stay(&handle);
+                watches.none_removed(&handle);
                 Ok(())
             };
             drop(checks);
@@ -196,14 +200,14 @@ fn kind(mode: WatchMode) -> Kind {
 }
 
 /// Where a watch begins.
-enum Begins {
+enum Start {
     /// At some moment since this zxid was shown.
     Since(Zxid),
     /// Right after this zxid.
     After(Zxid),
 }
 
-/// What the read that came with a watch showed.
+/// The result of the read that came with a watch.
 enum Seen {
     Data(Arc<[u8]>, Stat),
     Exists(Option<Stat>),
@@ -211,7 +215,7 @@ enum Seen {
 }
 
 impl Seen {
-    fn fits(&self, known: Option<&Known>) -> bool {
+    fn fits(&self, known: Option<&ZnodeState>) -> bool {
         match (self, known) {
             (Seen::Exists(stat), known) => *stat == known.map(|known| known.stat),
             (_, None) => false,
@@ -223,23 +227,23 @@ impl Seen {
 
 /// A watch that is being checked.
 #[derive(Debug)]
-pub(crate) struct Watching {
+pub(crate) struct CheckedWatch {
     kernel: Rc<Kernel>,
     id: Option<u64>,
     _watch: Watch,
 }
 
-impl Watching {
-    /// Whether it has fired, if it fires once.
+impl CheckedWatch {
+    /// Whether it is a one-shot watch that has fired.
     pub(crate) fn has_fired(&self) -> bool {
         self.id.is_none_or(|id| self.kernel.checks.borrow().watches.has_fired(id))
     }
 }
 
-impl Drop for Watching {
+impl Drop for CheckedWatch {
     fn drop(&mut self) {
         if let Some(id) = self.id
-            // The checks may drop it last. Then the process is gone anyway.
+            // The checks may drop it last. The process is gone by then.
             && let Ok(mut checks) = self.kernel.checks.try_borrow_mut()
         {
             checks.watches.forget(id);

@@ -1,10 +1,9 @@
-//! Whether what clients saw of single znodes has one order in which each
-//! operation happened at some moment between its call and its return
-//! (Herlihy and Wing 1990).
+//! Checks that the history of each znode is linearizable: its operations have one order in which
+//! each takes effect at some moment between its call and its return (Herlihy and Wing 1990).
 //!
-//! The check looks for that order. It knows nothing of the log, of zxids or of
-//! the engine. An operation on several znodes counts for each of them on its
-//! own: that is weaker than the whole, and never wrong.
+//! The check searches for such an order. It knows nothing of the log, of zxids or of the engine. An
+//! operation on several znodes counts as one operation on each of them. That makes the check
+//! weaker, but it never reports a correct history.
 
 mod search;
 mod values;
@@ -16,47 +15,47 @@ use crate::types::error::{Error, Result};
 use search::Search;
 use values::Values;
 
-/// What was asked of a znode.
+/// A call on a znode.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Call {
-    /// To create it with this data.
+    /// Creates it with this data.
     Create(u64),
-    /// To set its data, if it has this version.
+    /// Sets its data, if it has this version.
     Set(u64, Option<u64>),
-    /// To delete it, if it has this version.
+    /// Deletes it, if it has this version.
     Delete(Option<u64>),
-    /// A linearizable read.
+    /// Reads it. The read is linearizable.
     Read,
 }
 
-/// What came back.
+/// The result of a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Return {
-    /// Created, or deleted.
+    /// Created or deleted.
     Done,
-    /// Set, and has this version now.
+    /// Set. This is the new version.
     Version(u64),
-    /// What a read showed: the data and the version.
+    /// Read: the data and the version.
     Value(u64, u64),
-    /// There is no such znode.
+    /// The znode does not exist.
     NoNode,
-    /// There is one already.
+    /// The znode exists already.
     NodeExists,
-    /// Its version is another.
+    /// The znode has another version.
     BadVersion,
 }
 
-/// What is known of an operation when its answer has come.
+/// What a reply tells about an operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Known {
-    /// It happened, and gave this.
+    /// It happened and returned this.
     Returned(Return),
-    /// It did not happen, and never will.
+    /// It did not happen and never will.
     Refused,
 }
 
 impl Known {
-    /// What an answer says; `None` if it leaves open whether it has happened.
+    /// What a reply tells. `None` if it leaves open whether the operation happened.
     pub fn of<T>(answer: &Result<T>, done: impl FnOnce(&T) -> Return) -> Option<Known> {
         Some(Known::Returned(match answer {
             Ok(value) => done(value),
@@ -72,15 +71,15 @@ impl Known {
 /// One operation of a history.
 #[derive(Clone, Copy, Debug)]
 pub struct Operation {
-    /// What was asked.
+    /// The call.
     pub call: Call,
-    /// When, by any clock that all clients share.
+    /// When it was called, by any clock that all clients share.
     pub called: u64,
-    /// What came of it, and when; `None` when nobody knows.
+    /// The result and when it returned. `None` if nobody knows whether the operation happened.
     pub returned: Option<(Return, u64)>,
 }
 
-/// What clients saw, by znode.
+/// The operations of all clients, by znode.
 #[derive(Clone, Debug, Default)]
 pub struct History {
     znodes: BTreeMap<String, Vec<Operation>>,
@@ -89,9 +88,9 @@ pub struct History {
 /// Why a history is not linearizable.
 #[derive(Clone, Debug)]
 pub struct Anomaly {
-    /// The znode.
+    /// The path of the znode.
     pub path: String,
-    /// The operation that does not fit in anywhere, and the state that it would have to fit in.
+    /// The operation that fits nowhere, and the state in which it would have to fit.
     pub what: String,
 }
 
@@ -104,11 +103,11 @@ impl fmt::Display for Anomaly {
 /// The outcome of a check.
 #[derive(Clone, Debug)]
 pub enum Verdict {
-    /// There is such an order for every znode; how many operations it has in all.
+    /// Every znode has such an order. The number of operations in all.
     Linearizable(usize),
-    /// There is none.
+    /// A znode has no such order.
     Not(Anomaly),
-    /// It was not found out within the search's bounds.
+    /// The search reached its limit for this znode.
     Undecided(String),
 }
 
@@ -122,35 +121,35 @@ impl fmt::Display for Verdict {
     }
 }
 
-/// Where an operation is in its history.
+/// The position of an operation in its history.
 #[derive(Clone, Debug)]
-pub struct Place(String, usize);
+pub struct OperationId(String, usize);
 
 impl History {
-    /// Notes that something was asked for.
-    pub fn call(&mut self, path: &str, call: Call, now: u64) -> Place {
+    /// Records a call.
+    pub fn call(&mut self, path: &str, call: Call, now: u64) -> OperationId {
         let operations = self.znodes.entry(path.to_owned()).or_default();
         operations.push(Operation { call, called: now, returned: None });
-        Place(path.to_owned(), operations.len() - 1)
+        OperationId(path.to_owned(), operations.len() - 1)
     }
 
-    /// Notes what came of it.
-    pub fn answered(&mut self, place: &Place, known: Known, now: u64) {
-        let operations = self.znodes.get_mut(&place.0);
-        let Some(operation) = operations.and_then(|all| all.get_mut(place.1)) else { return };
+    /// Records a reply.
+    pub fn answered(&mut self, id: &OperationId, known: Known, now: u64) {
+        let operations = self.znodes.get_mut(&id.0);
+        let Some(operation) = operations.and_then(|all| all.get_mut(id.1)) else { return };
         match known {
             Known::Returned(what) => operation.returned = Some((what, now)),
-            // It must not show anywhere: a read without a result says nothing, and changes nothing.
+            // It must have no effect. A read without a result has none and constrains nothing.
             Known::Refused => operation.call = Call::Read,
         }
     }
 
-    /// The operations of a znode, in the order in which they were noted.
+    /// The operations of a znode, in the order in which they were recorded.
     pub fn operations(&self, path: &str) -> &[Operation] {
         self.znodes.get(path).map_or(&[], Vec::as_slice)
     }
 
-    /// Looks for the order.
+    /// Checks every znode.
     pub fn check(&self) -> Verdict {
         let mut count = 0;
         let mut undecided = None;
@@ -162,7 +161,7 @@ impl History {
             };
             match found {
                 Ok(true) => {}
-                // What is wrong with another one is worth more.
+                // Another znode's anomaly is worth more than an undecided one.
                 Ok(false) => undecided = undecided.or_else(|| Some(path.clone())),
                 Err(what) => return Verdict::Not(Anomaly { path: path.clone(), what }),
             }
@@ -171,10 +170,10 @@ impl History {
     }
 }
 
-/// A znode: its data and version, if it is there.
+/// The state of a znode: its data and version, if it exists.
 type State = Option<(u64, u64)>;
 
-/// What an operation does to a znode, and what it answers.
+/// The sequential specification: the next state and the result of a call.
 fn step(state: State, call: Call) -> (State, Return) {
     let wrong = |version: Option<u64>, has: u64| version.is_some_and(|version| version != has);
     match (call, state) {

@@ -1,4 +1,8 @@
-//! The search for an order: Wing and Gong's, with Lowe's memory of what has been tried (2017).
+//! The search for a linearization: the algorithm of Wing and Gong (1993), with Lowe's cache of
+//! visited configurations (2017).
+//!
+//! The search linearizes one operation after another. When no operation can come next, it
+//! backtracks.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -7,44 +11,44 @@ use xxhash_rust::xxh3::xxh3_128;
 use super::values::Values;
 use super::{Call, Operation, Return, State, step};
 
-/// The most steps of one search: some seconds.
+/// The most steps of one search. They take some seconds.
 const STEPS_MAX: u64 = 5_000_000;
 
-/// Stands for all data that no read shows, or none from here on.
+/// Stands for all data that no remaining read shows.
 const NEVER_READ: u64 = u64::MAX;
 
 #[derive(Debug)]
 pub(super) struct Search<'a> {
-    /// Operations that returned, by their calls; and those of which nobody knows.
+    /// Operations with a known result, by their calls, and those whose outcome is unknown.
     known: Vec<&'a Operation>,
     unknown: Vec<&'a Operation>,
-    /// For each unknown one, what it is to the others: of those that do the same, the earliest can
-    /// take the place of any other.
-    alike: Vec<Call>,
+    /// For each unknown operation, its equivalence class. Of the operations of a class, the
+    /// earliest call can take the place of any other.
+    class: Vec<Call>,
     values: Values,
     done: Vec<bool>,
-    /// All known ones before this are done.
+    /// All known operations before this one are linearized.
     first: usize,
-    /// The sum of the known ones that are done, as a hash.
+    /// The sum of the hashes of the known operations that are linearized.
     digest: u128,
     state: State,
-    /// What was tried and led nowhere: with which unknown ones done, a bit for each. With those
-    /// and more it leads nowhere either, since nothing has to be done that is unknown.
-    tried: BTreeMap<(u128, State), Vec<Vec<u64>>>,
+    /// The configurations that lead nowhere, each with its set of linearized unknown operations as
+    /// bits. A superset leads nowhere either, because no unknown operation has to happen.
+    visited: BTreeMap<(u128, State), Vec<Vec<u64>>>,
     unknown_done: Vec<u64>,
-    taken: Vec<Taken>,
+    linearized: Vec<Linearized>,
 }
 
-/// One operation that has its place in the order.
+/// A linearized operation.
 #[derive(Debug)]
-struct Taken {
+struct Linearized {
     number: usize,
     /// The state before it.
     state: State,
     first: usize,
-    /// What else could have come here, the last to be tried first. Nothing, if it changed nothing:
-    /// then it need not come later.
-    others: Vec<usize>,
+    /// The other operations that could have come here. The last one is tried first. Empty if the
+    /// operation changed nothing: to linearize it later would gain nothing.
+    alternatives: Vec<usize>,
 }
 
 impl<'a> Search<'a> {
@@ -57,26 +61,26 @@ impl<'a> Search<'a> {
         let mut unknown: Vec<&Operation> = operations.iter().filter(changes).collect();
         unknown.sort_by_key(|operation| operation.called);
         let values = Values::of(operations);
-        let alike = unknown.iter().map(|operation| match operation.call {
+        let class = unknown.iter().map(|operation| match operation.call {
             Call::Create(data) if !values.is_read(data) => Call::Create(NEVER_READ),
             Call::Set(data, version) if !values.is_read(data) => Call::Set(NEVER_READ, version),
             call => call,
         });
-        let alike = alike.collect();
+        let class = class.collect();
         let done = vec![false; known.len() + unknown.len()];
         let unknown_done = vec![0; unknown.len().div_ceil(64)];
         Search {
             known,
             unknown,
-            alike,
+            class,
             values,
             done,
             first: 0,
             digest: 0,
             state: None,
-            tried: BTreeMap::new(),
+            visited: BTreeMap::new(),
             unknown_done,
-            taken: Vec::new(),
+            linearized: Vec::new(),
         }
     }
 
@@ -84,8 +88,8 @@ impl<'a> Search<'a> {
         self.known.get(number).copied().unwrap_or_else(|| self.unknown[number - self.known.len()])
     }
 
-    /// Whether an order was found; `false` if the search was too long. The error says how far it
-    /// came, and what did not fit in.
+    /// Returns true if a linearization was found, and false if the search reached its limit. The
+    /// error says how far the search came and which operation did not fit.
     pub(super) fn run(&mut self) -> Result<bool, String> {
         let mut furthest = (0, String::new());
         for _ in 0..STEPS_MAX {
@@ -93,16 +97,16 @@ impl<'a> Search<'a> {
                 return Ok(true);
             }
             let next = self.candidates();
-            if next.is_empty() && self.taken.len() >= furthest.0 {
-                furthest = (self.taken.len(), self.describe());
+            if next.is_empty() && self.linearized.len() >= furthest.0 {
+                furthest = (self.linearized.len(), self.describe());
             }
-            // What changes nothing can as well come now.
-            let still = next
+            // An operation that changes nothing can be linearized at once.
+            let unchanged = next
                 .iter()
                 .find(|number| step(self.state, self.operation(**number).call).0 == self.state);
-            let still = still.map(|number| vec![*number]);
-            let choice = still.unwrap_or(next);
-            if !self.choose(choice) && !self.try_another() {
+            let unchanged = unchanged.map(|number| vec![*number]);
+            let choice = unchanged.unwrap_or(next);
+            if !self.choose(choice) && !self.backtrack() {
                 let (ordered, what) = furthest;
                 return Err(format!("{ordered} operations in order, then {what}"));
             }
@@ -110,8 +114,8 @@ impl<'a> Search<'a> {
         Ok(false)
     }
 
-    /// What can come next: was called before anything else returned that has no place yet, and
-    /// gives what it gave. The last is to be tried first.
+    /// The operations that can come next: each was called before any remaining operation returned,
+    /// and its result fits. The last one is tried first.
     fn candidates(&self) -> Vec<usize> {
         let mut deadline = u64::MAX;
         let mut known = Vec::new();
@@ -132,21 +136,21 @@ impl<'a> Search<'a> {
         known.sort_unstable();
         let first = known.first().map(|(_, number)| *number);
         let deletes = |number: usize| matches!(self.operation(number).call, Call::Delete(_));
-        let may_go = known.iter().any(|(_, number)| deletes(*number))
+        let may_be_deleted = known.iter().any(|(_, number)| deletes(*number))
             || unknown.iter().any(|number| deletes(*number));
-        if first.is_some_and(|first| !may_go && self.is_beyond(first)) {
+        if first.is_some_and(|first| !may_be_deleted && self.is_too_late(first)) {
             return Vec::new();
         }
-        // First what has to be over first; last what may not have happened at all. Of that, first
-        // what fits in at the fewest places.
+        // Known operations are tried before unknown ones, the earliest return first. Of the unknown
+        // ones, those that fit in the fewest places are tried first.
         let mut next = Vec::new();
         let mut seen = BTreeSet::new();
         for number in unknown {
-            if seen.insert(self.alike[number - self.known.len()]) && self.fits(number) {
+            if seen.insert(self.class[number - self.known.len()]) && self.fits(number) {
                 next.push(number);
             }
         }
-        next.sort_by_key(|number| match self.alike[number - self.known.len()] {
+        next.sort_by_key(|number| match self.class[number - self.known.len()] {
             Call::Set(NEVER_READ, None) | Call::Create(NEVER_READ) | Call::Delete(None) => 0,
             Call::Set(NEVER_READ, Some(_)) | Call::Delete(Some(_)) => 1,
             _ => 2,
@@ -156,35 +160,35 @@ impl<'a> Search<'a> {
         next
     }
 
-    /// Whether an operation can come now, as far as its result goes, and what reads have shown.
+    /// Whether an operation can come next, by its own result and by the results of the reads.
     fn fits(&self, number: usize) -> bool {
         let (state, _) = step(self.state, self.operation(number).call);
-        let may = state == self.state || (self.may_go(self.state) && self.may_come(state));
+        let may = state == self.state || (self.may_end(self.state) && self.is_possible(state));
         may && self.gives(number)
     }
 
-    /// Whether an operation gives now what it gave; one of which nobody knows, whether it changes
-    /// anything.
+    /// Whether an operation returns what it returned in the history. For an unknown operation,
+    /// whether it changes anything.
     fn gives(&self, number: usize) -> bool {
         let operation = self.operation(number);
         let (state, gives) = step(self.state, operation.call);
         operation.returned.map_or(state != self.state, |(gave, _)| gives == gave)
     }
 
-    /// Whether a state may be over: data that one operation writes does not come again, and then
-    /// all reads of it must have their places.
-    fn may_go(&self, state: State) -> bool {
+    /// Whether a state may end. Data of a single writer does not come back, so all its reads must
+    /// have been linearized by then.
+    fn may_end(&self, state: State) -> bool {
         let value = state.and_then(|(data, _)| self.values.get(data));
         value.is_none_or(|value| !value.is_read_of_one_writer())
     }
 
-    /// Whether there can be a state: data that one operation writes has one version.
-    fn may_come(&self, state: State) -> bool {
-        state.is_none_or(|(data, version)| self.values.may_be(data, version))
+    /// Whether a state is possible: data of a single writer has one version.
+    fn is_possible(&self, state: State) -> bool {
+        state.is_none_or(|(data, version)| self.values.may_have_version(data, version))
     }
 
     /// Whether it is too late for an operation, if the version can only grow.
-    fn is_beyond(&self, number: usize) -> bool {
+    fn is_too_late(&self, number: usize) -> bool {
         let needed = match self.operation(number).returned {
             Some((Return::Value(_, version), _)) => version,
             Some((Return::Version(version), _)) => version.saturating_sub(1),
@@ -194,58 +198,61 @@ impl<'a> Search<'a> {
         self.state.is_some_and(|(_, has)| has > needed || (has == needed && !gives))
     }
 
-    /// Goes the last of these ways that has not been tried. `false` if there is none.
-    fn choose(&mut self, mut ways: Vec<usize>) -> bool {
-        while let Some(number) = ways.pop() {
-            self.take(number);
-            if !self.was_tried() {
-                if let Some(last) = self.taken.last_mut() {
-                    last.others = ways;
+    /// Linearizes the last candidate that leads to a new configuration. Returns false if there is
+    /// none.
+    fn choose(&mut self, mut candidates: Vec<usize>) -> bool {
+        while let Some(number) = candidates.pop() {
+            self.linearize(number);
+            if !self.was_visited() {
+                if let Some(last) = self.linearized.last_mut() {
+                    last.alternatives = candidates;
                 }
                 return true;
             }
-            self.untake();
+            self.undo();
         }
         false
     }
 
-    /// Goes back to the last choice that had another way, and goes that. `false` if there is none.
-    fn try_another(&mut self) -> bool {
+    /// Goes back to the last choice with an alternative left and takes it. Returns false if there
+    /// is none.
+    fn backtrack(&mut self) -> bool {
         loop {
-            self.note_tried();
-            let Some(others) = self.untake() else { return false };
-            if self.choose(others) {
+            self.mark_visited();
+            let Some(alternatives) = self.undo() else { return false };
+            if self.choose(alternatives) {
                 return true;
             }
         }
     }
 
-    /// The place of the search: data that no read has to show from here on is as good as any other.
-    fn place(&self) -> (u128, State) {
+    /// The configuration, without unknown operations. All data that no remaining read shows is
+    /// equivalent.
+    fn configuration(&self) -> (u128, State) {
         let state = self.state.map(|(data, version)| {
             (if self.values.is_read(data) { data } else { NEVER_READ }, version)
         });
         (self.digest, state)
     }
 
-    fn was_tried(&self) -> bool {
-        let within = |tried: &Vec<u64>| {
-            tried.iter().zip(&self.unknown_done).all(|(tried, done)| tried & !done == 0)
+    fn was_visited(&self) -> bool {
+        let within = |visited: &Vec<u64>| {
+            visited.iter().zip(&self.unknown_done).all(|(visited, done)| visited & !done == 0)
         };
-        self.tried.get(&self.place()).is_some_and(|all| all.iter().any(within))
+        self.visited.get(&self.configuration()).is_some_and(|all| all.iter().any(within))
     }
 
-    fn note_tried(&mut self) {
-        let place = self.place();
+    fn mark_visited(&mut self) {
+        let configuration = self.configuration();
         let done = &self.unknown_done;
-        let all = self.tried.entry(place).or_default();
-        all.retain(|tried| tried.iter().zip(done).any(|(tried, done)| done & !tried != 0));
+        let all = self.visited.entry(configuration).or_default();
+        all.retain(|visited| visited.iter().zip(done).any(|(visited, done)| done & !visited != 0));
         all.push(done.clone());
     }
 
-    fn take(&mut self, number: usize) {
+    fn linearize(&mut self, number: usize) {
         let (state, first) = (self.state, self.first);
-        self.taken.push(Taken { number, state, first, others: Vec::new() });
+        self.linearized.push(Linearized { number, state, first, alternatives: Vec::new() });
         self.state = step(self.state, self.operation(number).call).0;
         self.mark(number, true);
         while self.first < self.known.len() && self.done[self.first] {
@@ -253,18 +260,18 @@ impl<'a> Search<'a> {
         }
     }
 
-    /// Takes the last one back, and gives the other ways that there were.
-    fn untake(&mut self) -> Option<Vec<usize>> {
-        let taken = self.taken.pop()?;
-        self.mark(taken.number, false);
-        (self.state, self.first) = (taken.state, taken.first);
-        Some(taken.others)
+    /// Undoes the last operation and returns its alternatives.
+    fn undo(&mut self) -> Option<Vec<usize>> {
+        let linearized = self.linearized.pop()?;
+        self.mark(linearized.number, false);
+        (self.state, self.first) = (linearized.state, linearized.first);
+        Some(linearized.alternatives)
     }
 
     fn mark(&mut self, number: usize, done: bool) {
         self.done[number] = done;
-        if let Some(place) = number.checked_sub(self.known.len()) {
-            self.unknown_done[place / 64] ^= 1 << (place % 64);
+        if let Some(bit) = number.checked_sub(self.known.len()) {
+            self.unknown_done[bit / 64] ^= 1 << (bit % 64);
             return;
         }
         let digest = digest(number);
@@ -284,7 +291,8 @@ impl<'a> Search<'a> {
         let Some(number) = open else { return format!("{:?}", self.state) };
         let mut text = format!("{:?}, {:?} does not fit", self.state, self.known[number]);
         if self.gives(number) {
-            // It would, if it were not for a read that shows what is over then, or another version.
+            // It would fit, but a remaining read needs the state that it ends, or another version
+            // of its data.
             let after = step(self.state, self.known[number].call).0;
             let shows = |data: u64, version: Option<u64>| {
                 (self.first..self.known.len()).find(|read| {

@@ -4,7 +4,8 @@ use super::*;
 
 const NONE: u64 = u64::MAX;
 
-/// Operations as call, called, returned, result; those that return at [`NONE`] did not.
+/// Operations as call, time of the call, time of the return, and result. A return at [`NONE`] never
+/// came.
 fn verdict(operations: &[(Call, u64, u64, Return)]) -> Verdict {
     let mut history = History::default();
     for (call, called, at, result) in operations {
@@ -31,7 +32,7 @@ use Call::{Create, Delete, Read, Set};
 use Return::{BadVersion, Done, NoNode, NodeExists, Value, Version};
 
 #[test]
-fn what_happens_one_after_the_other_is_linearizable() {
+fn sequential_operations_are_linearizable() {
     assert!(is_linearizable(&[
         (Read, 1, 2, NoNode),
         (Create(7), 3, 4, Done),
@@ -46,7 +47,7 @@ fn what_happens_one_after_the_other_is_linearizable() {
 }
 
 #[test]
-fn a_stale_read_is_not() {
+fn a_stale_read_is_not_linearizable() {
     let history =
         [(Create(1), 1, 2, Done), (Set(2, None), 3, 4, Version(1)), (Read, 5, 6, Value(1, 0))];
     assert!(!is_linearizable(&history));
@@ -59,8 +60,8 @@ fn a_stale_read_is_not() {
 }
 
 #[test]
-fn reads_that_see_a_write_come_and_go_are_not() {
-    // The write is under way all the while.
+fn a_read_that_undoes_an_earlier_read_is_not_linearizable() {
+    // The write is outstanding all the time.
     let history = |second| {
         [
             (Create(1), 1, 2, Done),
@@ -74,7 +75,7 @@ fn reads_that_see_a_write_come_and_go_are_not() {
 }
 
 #[test]
-fn a_lost_write_is_not() {
+fn a_lost_write_is_not_linearizable() {
     assert!(!is_linearizable(&[
         (Create(1), 1, 2, Done),
         (Set(2, None), 3, 4, Version(1)),
@@ -83,7 +84,7 @@ fn a_lost_write_is_not() {
 }
 
 #[test]
-fn a_write_done_twice_is_not() {
+fn a_duplicated_write_is_not_linearizable() {
     assert!(!is_linearizable(&[
         (Create(1), 1, 2, Done),
         (Set(2, None), 3, 4, Version(1)),
@@ -92,7 +93,7 @@ fn a_write_done_twice_is_not() {
 }
 
 #[test]
-fn two_winners_of_one_version_are_not() {
+fn two_writes_of_one_version_are_not_linearizable() {
     let winner = |data| (Set(data, Some(0)), 3, 9, Version(1));
     assert!(!is_linearizable(&[(Create(1), 1, 2, Done), winner(2), winner(3)]));
     let loser = (Set(3, Some(0)), 3, 9, BadVersion);
@@ -100,7 +101,7 @@ fn two_winners_of_one_version_are_not() {
 }
 
 #[test]
-fn a_write_of_which_nobody_knows_may_have_happened_later_or_never() {
+fn an_unknown_write_may_happen_later_or_never() {
     let unknown = (Set(2, None), 3, NONE, Done);
     let create = (Create(1), 1, 2, Done);
     assert!(is_linearizable(&[create, unknown, (Read, 5, 6, Value(1, 0))]));
@@ -110,7 +111,7 @@ fn a_write_of_which_nobody_knows_may_have_happened_later_or_never() {
         (Read, 5, 6, Value(1, 0)),
         (Read, 7, 8, Value(2, 1)),
     ]));
-    // But not before it was asked for, and only once.
+    // But not before its call, and only once.
     assert!(!is_linearizable(&[create, (Set(2, None), 7, NONE, Done), (Read, 5, 6, Value(2, 1)),]));
     assert!(!is_linearizable(&[
         create,
@@ -122,7 +123,7 @@ fn a_write_of_which_nobody_knows_may_have_happened_later_or_never() {
 }
 
 #[test]
-fn what_was_refused_must_not_show() {
+fn a_refused_write_has_no_effect() {
     let mut history = History::default();
     let place = history.call("/a", Create(1), 1);
     history.answered(&place, Known::Refused, 2);
@@ -133,7 +134,7 @@ fn what_was_refused_must_not_show() {
 }
 
 #[test]
-fn many_writes_of_which_nobody_knows_do_not_stop_the_search() {
+fn many_unknown_writes_do_not_stop_the_search() {
     let mut operations = vec![(Create(0), 1, 2, Done)];
     operations.extend((1..60).map(|data| (Set(data, None), 3, NONE, Done)));
     let mut now = 10;
@@ -144,8 +145,9 @@ fn many_writes_of_which_nobody_knows_do_not_stop_the_search() {
     assert!(is_linearizable(&operations));
 }
 
-/// What clients of a znode see while members are killed: each `outage`th moment begins a time in
-/// which nothing is answered, and then what was asked for has happened or not, and nobody knows.
+/// A history of clients whose members are killed. Each moment begins an outage with the probability
+/// of one in `outage`. During an outage no replies come, and nobody knows whether the calls take
+/// effect.
 fn with_outages(seed: u64, clients: usize, length: usize, outage: u64) -> Vec<Operation> {
     let mut random = seed;
     let mut below = |end: u64| {
@@ -156,7 +158,7 @@ fn with_outages(seed: u64, clients: usize, length: usize, outage: u64) -> Vec<Op
     };
     let mut state = None;
     let mut operations: Vec<Operation> = Vec::new();
-    // What each client has asked for, and its answer once it has happened.
+    // Each client's outstanding operation, with its result once it has taken effect.
     let mut open: Vec<Option<(usize, Option<Return>)>> = vec![None; clients];
     let mut now = 0;
     let mut ends = 0;
@@ -189,7 +191,7 @@ fn with_outages(seed: u64, clients: usize, length: usize, outage: u64) -> Vec<Op
                 operations[number].returned = Some((gives, now));
                 open[client] = None;
             }
-            // Its time is over, or its member is killed; what was asked may happen later.
+            // The request times out or its member is killed. It may still take effect later.
             Some(_) if below(40) == 0 => {
                 if let Some((number, None)) = open[client].take()
                     && below(4) == 0
@@ -205,7 +207,7 @@ fn with_outages(seed: u64, clients: usize, length: usize, outage: u64) -> Vec<Op
 }
 
 #[test]
-fn what_clients_see_among_outages_is_decided() {
+fn histories_with_outages_are_decided() {
     for seed in 0..8 {
         let mut operations = with_outages(seed, 5 + seed as usize, 2_000, 300);
         let unknown = operations.iter().filter(|operation| operation.returned.is_none());
@@ -214,7 +216,7 @@ fn what_clients_see_among_outages_is_decided() {
             History { znodes: BTreeMap::from([("/a".to_owned(), operations.to_vec())]) }.check()
         };
         assert!(matches!(check(&operations), Verdict::Linearizable(2_000)), "{seed}");
-        // One read shows what was read long before.
+        // One read shows what another read showed long before.
         let reads: Vec<usize> = (0..operations.len())
             .filter(|number| matches!(operations[*number].returned, Some((Value(..), _))))
             .collect();
@@ -225,7 +227,7 @@ fn what_clients_see_among_outages_is_decided() {
     }
 }
 
-/// All orders that real time allows, without any cleverness.
+/// Tries all orders that real time allows, without any optimization.
 fn is_linearizable_by_brute_force(left: &[Operation], state: State) -> bool {
     let deadline = left.iter().filter_map(|op| op.returned).map(|(_, at)| at).min();
     let Some(deadline) = deadline else { return true };
@@ -269,7 +271,7 @@ proptest! {
             1..7,
         ),
     ) {
-        // Half of the answers are those of some order, so that both verdicts are common.
+        // Half of the results come from a real order, so that both verdicts are common.
         let mut state = None;
         let mut operations = Vec::new();
         for (call, called, takes, wild, known, truly) in drawn {

@@ -1,29 +1,29 @@
-//! What the reads of a history show of the data that one operation alone can have written.
+//! The times at which a znode had data that only one operation can have written.
 //!
-//! Such data has one time at which it is the znode's, and what returned or was called within that
-//! time bounds it from the inside (Gibbons and Korach 1997, "zones").
+//! Such data is the znode's for one interval. The returns and calls of the operations that wrote or
+//! read it bound that interval from the inside (the "zones" of Gibbons and Korach 1997).
 
 use std::collections::BTreeMap;
 
 use super::{Call, Operation, Return, step};
 
-/// Data that operations write, and reads show.
+/// Data that operations write and reads show.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Value {
-    /// How many operations may have written it.
+    /// The number of operations that may have written it.
     writers: usize,
     /// The version at which a read showed it.
     version: u64,
-    /// How many reads that showed it have no place yet.
+    /// The number of its reads that are not linearized yet.
     pub(super) reads: usize,
-    /// The first return of an operation that wrote or showed it, and the last call of one: it is
-    /// the znode's data from the one to the other.
+    /// The first return and the last call of the operations that wrote or showed it. The znode has
+    /// this data from the former to the latter.
     from: u64,
     to: u64,
 }
 
 impl Value {
-    /// Whether it comes once, and each read of it belongs to that one time.
+    /// Whether the data comes only once, so that each read of it belongs to that one time.
     pub(super) fn is_read_of_one_writer(&self) -> bool {
         self.writers == 1 && self.reads > 0
     }
@@ -72,20 +72,21 @@ impl Values {
         self.0.get_mut(&data)
     }
 
-    /// Whether a read shows this data, or one of those that have no place yet.
+    /// Whether a read shows this data. During a search, only reads that are not linearized yet
+    /// count.
     pub(super) fn is_read(&self, data: u64) -> bool {
         self.get(data).is_some_and(|value| value.reads > 0)
     }
 
-    /// Whether there can be this data at this version.
-    pub(super) fn may_be(&self, data: u64, version: u64) -> bool {
+    /// Whether the data can have this version.
+    pub(super) fn may_have_version(&self, data: u64, version: u64) -> bool {
         self.get(data)
             .is_none_or(|value| !value.is_read_of_one_writer() || value.version == version)
     }
 
-    /// An operation that does not fit into a time at which the znode surely had some data, if there
-    /// is one. It finds a stale read in a long history, where a search would try all orders of what
-    /// was before it.
+    /// An operation that contradicts the data that the znode had at the time, if there is one. This
+    /// finds a stale read in a long history, where a search would try all orders of what came
+    /// before.
     pub(super) fn contradiction(&self, operations: &[Operation]) -> Option<String> {
         let mut times: Vec<(&u64, &Value)> = self
             .0

@@ -1,6 +1,8 @@
-//! Accounts between which clients move money, each time in one transaction: there is always as much
-//! as there was. And znodes of which there are never more than some, since each is made in a
-//! transaction that has looked at the use of a quota.
+//! Transfers between accounts. Each transfer is one transaction, so the sum of all balances never
+//! changes.
+//!
+//! A second workload keeps a set of znodes below a maximum: the transaction that creates one first
+//! reads the usage that a quota shows.
 
 use std::fmt::Debug;
 
@@ -13,7 +15,7 @@ use crate::types::quota::{Quota, Usage};
 use crate::types::znode::CreateMode;
 
 const ACCOUNTS: u64 = 4;
-/// What each has at first.
+/// The balance of each account at the start.
 const BALANCE: u64 = 100;
 
 pub(crate) async fn run(client: Client) {
@@ -50,9 +52,9 @@ pub(crate) async fn run(client: Client) {
 }
 
 const COUNTED: &str = "/counted";
-/// As many znodes are made there, and no more.
+/// The maximum number of children of [`COUNTED`], beside the znode itself.
 const COUNTED_MAX: u64 = 2;
-/// How many transactions a client makes without a pause, so that some meet.
+/// Transactions that a client makes without a pause, so that some conflict.
 const BURST: u64 = 4;
 
 pub(crate) async fn run_counted(client: Client) {
@@ -63,7 +65,8 @@ pub(crate) async fn run_counted(client: Client) {
                 let counted = session.transact_async(|txn| count(&client, txn)).await;
                 client.kernel.count("transact by use");
                 match counted {
-                    // What it would delete has gone with its session, and another is there instead.
+                    // The znode to delete was an ephemeral whose session ended, and another one
+                    // exists now.
                     Err(Error::Multi { error, .. }) if matches!(*error, Error::NoNode { .. }) => {}
                     counted => client.kernel.check(is_expected(&counted)),
                 }
@@ -72,7 +75,7 @@ pub(crate) async fn run_counted(client: Client) {
         .await;
 }
 
-/// Makes a znode if there are not enough of them by the quota's use, and deletes one otherwise.
+/// Creates a znode if the quota's usage is below the maximum, and deletes one otherwise.
 fn count(client: &Client, txn: &mut Transaction<'_>) -> Result<()> {
     let (limits, stats) = (Quota::limits_path(COUNTED), Quota::stats_path(COUNTED));
     client.kernel.check(check_counted(txn.snapshot()));
@@ -84,7 +87,7 @@ fn count(client: &Client, txn: &mut Transaction<'_>) -> Result<()> {
         txn.create(&stats, b"", mode);
         return Ok(());
     }
-    // All that is decided by.
+    // The decision depends on this read alone.
     let (used, _) = txn.get(&stats)?;
     if Usage::parse(&used).znodes <= COUNTED_MAX {
         let mode = CreateMode::EphemeralSequential;
@@ -102,7 +105,7 @@ fn check_counted(snapshot: &Snapshot) -> std::result::Result<(), Violation> {
     })
 }
 
-/// Nothing but what befalls any write.
+/// Fails on any error that a write cannot always get.
 fn is_expected<T: Debug>(done: &Result<T>) -> std::result::Result<(), Violation> {
     let expected = match done {
         Ok(_) => true,

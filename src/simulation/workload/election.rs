@@ -1,5 +1,5 @@
-//! An election, of which several clients are candidates, and that others look at; a group;
-//! and znodes that are to be there whatever becomes of sessions.
+//! An election with several candidates and observers, a group, and ephemerals that outlive their
+//! sessions.
 
 use std::ops::ControlFlow;
 use std::rc::Rc;
@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use crate::api::session::Session;
 use crate::recipes::{Group, LeaderLatch, LeaderSelector, PersistentEphemeral};
-use crate::simulation::checks::elections::Told;
+use crate::simulation::checks::elections::Notifications;
 use crate::simulation::checks::require;
 use crate::simulation::client::{Client, Handle};
 use crate::simulation::clock::SECOND;
@@ -18,7 +18,7 @@ use crate::types::znode::{Stat, Zxid};
 
 const PATH: &str = "/election";
 const GROUP: &str = "/group";
-/// By when an observer has the state, while nothing is wrong.
+/// How long an observer may take to see the current state while nothing is wrong.
 const GRACE: u64 = 3 * SECOND;
 
 pub(crate) async fn run(client: Client) {
@@ -26,9 +26,9 @@ pub(crate) async fn run(client: Client) {
         .in_sessions(async |handle| match client.random.below(7) {
             0 | 1 => campaign(&client, handle).await,
             2 => select(&client, handle).await,
-            3 => belong(&client, handle).await,
-            4 => look_at_group(&client, handle).await,
-            5 => stay(&client, handle).await,
+            3 => join_group(&client, handle).await,
+            4 => observe_group(&client, handle).await,
+            5 => keep_ephemeral(&client, handle).await,
             _ => observe(&client, handle).await,
         })
         .await;
@@ -51,7 +51,7 @@ async fn campaign(client: &Client, handle: &Handle) {
     let session = handle.session().id();
     let leading = leadership.is_leading();
     kernel.trace.note([11, session.number(), leadership.fencing_token()]);
-    kernel.trace.say(format_args!(
+    kernel.trace.log(format_args!(
         "node {}: session {session} leads, token {}: {leading}",
         client.place,
         leadership.fencing_token()
@@ -83,7 +83,7 @@ async fn select(client: &Client, handle: &Handle) {
             kernel.check(require(leadership.is_leading(), "elections: runs while leading", || {
                 format!("{} runs on, and leads no longer", leadership.path())
             }));
-            // Now and then somebody puts an end to it.
+            // Now and then somebody deletes the leader's znode.
             if term == 1 && client.random.percent(30) {
                 drop(handle.session().nonblocking().delete(leadership.path()));
             }
@@ -98,7 +98,7 @@ async fn select(client: &Client, handle: &Handle) {
     drop(waits);
 }
 
-/// Who leads by the session's replica, found the plain way.
+/// The current leader, read directly from the session's replica.
 async fn leader(handle: &Handle) -> Option<Option<Zxid>> {
     let snapshot = handle.view(PATH).await.ok()?;
     let Ok(children) = snapshot.children(PATH) else { return Some(None) };
@@ -109,7 +109,7 @@ async fn leader(handle: &Handle) -> Option<Option<Zxid>> {
 async fn observe(client: &Client, handle: &Handle) {
     let kernel = &client.kernel;
     let Some(latch) = latch(client, handle) else { return };
-    let (mut changes, mut told) = (latch.observe(), Told::default());
+    let (mut changes, mut notifications) = (latch.observe(), Notifications::default());
     for _ in 0..client.random.within(2..12) {
         if kernel.is_stopping() {
             return;
@@ -121,8 +121,8 @@ async fn observe(client: &Client, handle: &Handle) {
                 let now = now.map(|leader| leader.fencing_token);
                 kernel.count("leader told");
                 kernel.trace.note([12, handle.session().id().number(), now.unwrap_or(0)]);
-                kernel.check(told.told(now));
-                // What is asked for is not of the same moment.
+                kernel.check(notifications.record(now));
+                // Without a replica, the two reads show different moments.
                 let same = handle.session().has_replica();
                 let is = if same { leader(handle).await } else { Some(now) };
                 kernel.check(require(is == Some(now), "elections: the present leader", || {
@@ -131,19 +131,21 @@ async fn observe(client: &Client, handle: &Handle) {
             }
             Ok(Err(_)) => return,
             Err(()) if calm && before.is_some() && before == leader(handle).await => {
-                kernel.check(require(told.last() == before, "elections: a change is told", || {
-                    format!("{:?} was told last, and {before:?} leads", told.last())
-                }));
+                kernel.check(require(
+                    notifications.last() == before,
+                    "elections: a change is told",
+                    || format!("{:?} was told last, and {before:?} leads", notifications.last()),
+                ));
             }
             Err(()) => {}
         }
     }
 }
 
-async fn belong(client: &Client, handle: &Handle) {
+async fn join_group(client: &Client, handle: &Handle) {
     let kernel = &client.kernel;
     let Ok(group) = Group::new(handle.session(), GROUP) else { return };
-    // So few names that some must wait for each other.
+    // There are so few names that some clients must wait for each other.
     let name = client.random.below(4).to_string();
     let waits = kernel.wait("join", client.place);
     let patience = client.random.around(kernel.plan.think * 10);
@@ -176,7 +178,7 @@ async fn belong(client: &Client, handle: &Handle) {
     client.think().await;
 }
 
-/// The group's members, found the plain way: each by its name and its last update.
+/// The group's members, read directly from the replica: each by its name and its last update.
 async fn group_now(handle: &Handle) -> Option<Vec<(String, Zxid)>> {
     let snapshot = handle.view(GROUP).await.ok()?;
     let Ok(children) = snapshot.children(GROUP) else { return Some(Vec::new()) };
@@ -187,7 +189,7 @@ async fn group_now(handle: &Handle) -> Option<Vec<(String, Zxid)>> {
     Some(children.into_iter().filter_map(updated).collect())
 }
 
-async fn look_at_group(client: &Client, handle: &Handle) {
+async fn observe_group(client: &Client, handle: &Handle) {
     let kernel = &client.kernel;
     let Ok(group) = Group::new(handle.session(), GROUP) else { return };
     let (mut changes, mut last) = (group.watch(), None);
@@ -200,17 +202,19 @@ async fn look_at_group(client: &Client, handle: &Handle) {
         match first(changes.next(), kernel.sleep(GRACE)).await {
             Ok(Ok(members)) => {
                 kernel.count("members told");
-                let told = Some(
+                let notified = Some(
                     members.iter().map(|member| (member.name.clone(), member.updated)).collect(),
                 );
-                kernel.check(require(told != last, "groups: told once", || format!("{told:?}")));
-                // What is asked for is not of the same moment.
-                let same = handle.session().has_replica();
-                let is = if same { group_now(handle).await } else { told.clone() };
-                kernel.check(require(is == told, "groups: the present members", || {
-                    format!("{told:?} are told while {is:?} are there")
+                kernel.check(require(notified != last, "groups: told once", || {
+                    format!("{notified:?}")
                 }));
-                last = told;
+                // Without a replica, the two reads show different moments.
+                let same = handle.session().has_replica();
+                let is = if same { group_now(handle).await } else { notified.clone() };
+                kernel.check(require(is == notified, "groups: the present members", || {
+                    format!("{notified:?} are told while {is:?} are there")
+                }));
+                last = notified;
             }
             Ok(Err(_)) => return,
             Err(()) if calm && before.is_some() && before == group_now(handle).await => {
@@ -223,8 +227,8 @@ async fn look_at_group(client: &Client, handle: &Handle) {
     }
 }
 
-/// A znode that is to be there, deleted now and then by somebody, until it is closed.
-async fn stay(client: &Client, handle: &Handle) {
+/// A persistent ephemeral that somebody deletes now and then, until it is closed.
+async fn keep_ephemeral(client: &Client, handle: &Handle) {
     let kernel = &client.kernel;
     let path = format!("/stays/{:x}", client.random.next());
     let (coordinator, timeout) = (client.coordinator.clone(), kernel.plan.session_timeout);
@@ -245,7 +249,7 @@ async fn stay(client: &Client, handle: &Handle) {
             let calm = kernel.phase.get() == Phase::Calm;
             let present = first(stays.present_async(), kernel.sleep(GRACE)).await;
             kernel.count("ephemeral stays");
-            // A former client may have made so many requests that this one has to wait.
+            // With a small limit, the requests of a former client may delay this one.
             let free = kernel.plan.pending_requests_max > 100;
             kernel.check(require(
                 present.is_ok() || !calm || !free,
@@ -261,7 +265,7 @@ async fn stay(client: &Client, handle: &Handle) {
             client.think().await;
         }
     };
-    // Closed, or just dropped.
+    // Half of them are closed, the others dropped.
     let closes = client.random.percent(50);
     let ended = first(znode.run_async(), live).await;
     if let Ok(ended) = ended {
@@ -274,7 +278,7 @@ async fn stay(client: &Client, handle: &Handle) {
     let calls = handle.session().nonblocking();
     let (synced, left) = (calls.sync(), calls.exists(&path));
     if let (true, Ok(_), Ok(left)) = (closes, synced.await, left.await) {
-        // What a session that is lost here has left goes when the cluster gives it up.
+        // A session lost here leaves its znode until the cluster expires the session.
         let opened = opened.lock().unwrap_or_else(PoisonError::into_inner);
         let lives = |stat: Stat| {
             let owner = opened.iter().find(|session| Some(session.id()) == stat.ephemeral_owner);

@@ -1,11 +1,11 @@
-//! What the instances of a fleet do: each has a session, is registered as an instance of a service and
-//! watches who leads; some contend for the leadership, some for locks, some write and read what all
-//! share.
+//! The workload of a fleet. Each instance has a session, registers itself with a service and
+//! watches who leads. Some contend for the leadership or for locks, and some read and write shared
+//! znodes.
 
 use std::rc::Rc;
 
 use crate::simulation::checks::require;
-use crate::simulation::client::{Client, Handle, Watching};
+use crate::simulation::client::{CheckedWatch, Client, Handle};
 use crate::simulation::clock::Nanos;
 use crate::simulation::executor::first;
 use crate::simulation::kernel::Phase;
@@ -13,17 +13,17 @@ use crate::types::error::{Error, Result};
 use crate::types::watch::WatchMode;
 use crate::types::znode::CreateMode;
 
-/// Who leads, which everybody watches.
+/// The znode that names the leader. Every instance watches it.
 const LEADER: &str = "/fleet/leader";
-/// Services, each of as many instances as the others.
+/// The number of services. All have the same number of instances.
 const SERVICES: usize = 25;
-/// Of as many locks as this, each is contended for by a few.
+/// The number of locks, each contended for by a few instances.
 const LOCKS: u64 = 20;
 
 pub(crate) async fn run(client: Client) {
     let kernel = &client.kernel;
     while !kernel.is_stopping() {
-        // They do not all begin at once.
+        // Spreads the starts over time.
         kernel.sleep(client.random.below(kernel.plan.think)).await;
         let Ok((handle, opened)) = client.open(None) else { return };
         if opened.await.is_err() {
@@ -37,15 +37,15 @@ async fn live(client: &Client, handle: &Rc<Handle>) -> Result<()> {
     let kernel = &client.kernel;
     let service = format!("/fleet/services/{}", client.place % SERVICES);
     for path in ["/fleet", "/fleet/services", &service, LEADER] {
-        let_be(handle.create(path, b"", CreateMode::Persistent).await)?;
+        allow_existing(handle.create(path, b"", CreateMode::Persistent).await)?;
     }
-    let mut watches: Vec<Watching> = vec![handle.watch(LEADER, WatchMode::Persistent).await?];
+    let mut watches: Vec<CheckedWatch> = vec![handle.watch(LEADER, WatchMode::Persistent).await?];
     if client.random.percent(30) {
-        // Who comes and goes in its service.
+        // Instances that join and leave its service.
         watches.push(handle.watch(&service, WatchMode::PersistentRecursive).await?);
     }
-    // What recipes write is not counted with what a handle is asked for: they have sessions of
-    // their own.
+    // A handle numbers the writes of its session to check their replies, and recipes write without
+    // a handle. So they get a session of their own.
     let contender = match client.random.percent(40) {
         true => Some(client.open(None)?.0),
         false => None,
@@ -68,7 +68,7 @@ async fn live(client: &Client, handle: &Rc<Handle>) -> Result<()> {
             }
             (0..6, None) => drop(handle.set(&own, b"still up", None).await?),
             (6..8, _) => {
-                // What fires once, too.
+                // A one-shot watch as well.
                 watches.truncate(2);
                 watches.push(handle.get_and_watch(LEADER).await?);
             }
@@ -81,7 +81,7 @@ async fn live(client: &Client, handle: &Rc<Handle>) -> Result<()> {
             _ => drop(handle.get(LEADER).await?),
         }
     }
-    // Events of what was written come before it is read. Both are checked as they come.
+    // The events of these writes come before the reads that show them. The checks compare both.
     let (sync, get) = (handle.sync(), handle.get(LEADER));
     sync.await?;
     get.await?;
@@ -90,15 +90,16 @@ async fn live(client: &Client, handle: &Rc<Handle>) -> Result<()> {
     Ok(())
 }
 
-/// That it is there already is fine.
-fn let_be<T>(created: Result<T>) -> Result<()> {
+/// Treats an existing znode as success.
+fn allow_existing<T>(created: Result<T>) -> Result<()> {
     match created {
         Ok(_) | Err(Error::NodeExists { .. }) => Ok(()),
         Err(error) => Err(error),
     }
 }
 
-/// Waits for a lock, for some time at most, and holds it for a while; a leader `tells` everybody.
+/// Waits for a lock for at most `patience` and holds it for a while. A new leader writes its name
+/// with the session `tells`.
 async fn hold(
     client: &Client,
     handle: &Rc<Handle>,
@@ -116,7 +117,7 @@ async fn hold(
     let (guard, session) = (Rc::new(guard), handle.session().id());
     let held = guard.is_held();
     kernel.trace.note([10, session.number(), guard.fencing_token()]);
-    kernel.trace.say(format_args!("instance {}: session {session} has {path}", client.place));
+    kernel.trace.log(format_args!("instance {}: session {session} has {path}", client.place));
     kernel.check(kernel.checks.borrow_mut().acquired(path, &guard, session, client.place));
     kernel.check(require(held || kernel.phase.get() != Phase::Calm, "I22 held", || {
         format!("nothing is wrong, and a guard of {path} is not held from the start")

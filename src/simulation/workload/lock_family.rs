@@ -1,4 +1,4 @@
-//! Readers and writers, permits, several locks at once, reentrant ones, fences, revocation and
+//! Read-write locks, semaphores, multi-locks, reentrant locks, fencing tokens, revocation and
 //! lock-delay.
 
 use std::future::Future;
@@ -16,9 +16,9 @@ use crate::simulation::faults::Fault;
 use crate::types::error::{Error, Result};
 use crate::types::znode::{CreateMode, OpResult};
 
-/// What a writer has, and readers a part of.
+/// The share of a writer. A reader's share is 1.
 const READERS_MAX: u64 = 1_000;
-/// How many permits there are at first.
+/// The number of permits at the start.
 const PERMITS: u32 = 3;
 const LOCK_DELAY: Duration = Duration::from_secs(3);
 
@@ -33,7 +33,7 @@ pub(crate) async fn run(client: Client) {
                 6 => reentrant(&client, handle).await,
                 _ => delayed(&client, handle).await,
             };
-            // Whatever befalls any call; the checks are made where something was achieved.
+            // Any call may fail. The checks look at what succeeded.
             drop(done);
         })
         .await;
@@ -41,11 +41,11 @@ pub(crate) async fn run(client: Client) {
 
 const TAKEN: &[u8] = b"taken";
 
-/// Some take the znode of a holder over, which must then leave it alone.
+/// Some clients take over the znode of a lock holder, who must then leave it alone.
 pub(crate) async fn run_taken(client: Client) {
     client
         .in_sessions(async |handle| {
-            // Whatever befalls any call; the checks are made where something was achieved.
+            // Any call may fail. The checks look at what succeeded.
             drop(match client.random.percent(50) {
                 true => hold_until_taken(&client, handle).await,
                 false => take_over(&client, handle).await,
@@ -57,18 +57,18 @@ pub(crate) async fn run_taken(client: Client) {
 async fn hold_until_taken(client: &Client, handle: &Rc<Handle>) -> Result<()> {
     let lock = ReadWriteLock::new(handle.session(), "/taken")?;
     if client.random.percent(50) {
-        let Some(guard) = patiently(client, "taken lock", lock.read_async()).await else {
+        let Some(guard) = with_patience(client, "taken lock", lock.read_async()).await else {
             return Ok(());
         };
         client.think().await;
         drop(guard);
         return Ok(());
     }
-    let Some(guard) = patiently(client, "taken lock", lock.write_async()).await else {
+    let Some(guard) = with_patience(client, "taken lock", lock.write_async()).await else {
         return Ok(());
     };
     client.think().await;
-    // Its deletion is asked for at once when this has failed.
+    // If this fails, the guard deletes its znode at once.
     drop(guard.downgrade_async().await?);
     Ok(())
 }
@@ -78,7 +78,8 @@ async fn take_over(client: &Client, handle: &Rc<Handle>) -> Result<()> {
     let lock = ReadWriteLock::new(session, "/taken")?;
     for contender in lock.contenders_async().await? {
         let (path, Some(holder)) = (contender.path, contender.session) else { continue };
-        // Not this session's own, since others may take that over, and none that is taken already.
+        // Other clients may take over this session's own znode. Skips znodes that were taken over
+        // already.
         if holder == session.id() {
             continue;
         }
@@ -90,14 +91,14 @@ async fn take_over(client: &Client, handle: &Rc<Handle>) -> Result<()> {
         kernel.count("taken over");
         for _ in 0..client.random.within(1..4) {
             client.think().await;
-            // Answered after the end of this session, if it has one: then it fails.
+            // If this session has ended, its znode may be gone. Then this read fails, too.
             let Ok(there) = calls.exists(&path).await else { continue };
             let there = there.map(|stat| stat.czxid);
             kernel.check(require(there == Some(taken.czxid), "I22 what is taken stays", || {
                 format!("{path} was taken over by {}, and is gone", taken.czxid)
             }));
         }
-        // It is in the way of all who wait for the lock, so a full queue must not keep it there.
+        // The znode blocks all who wait for the lock, so a full queue must not leave it there.
         while let Err(Error::Busy { .. }) = calls.delete(&path).await {
             client.think().await;
         }
@@ -106,8 +107,8 @@ async fn take_over(client: &Client, handle: &Rc<Handle>) -> Result<()> {
     Ok(())
 }
 
-/// Waits for it, now and then only for a while.
-async fn patiently<T>(
+/// Waits until it is acquired, in a third of the cases only for a while.
+async fn with_patience<T>(
     client: &Client,
     what: &'static str,
     acquiring: impl Future<Output = Result<T>>,
@@ -124,7 +125,7 @@ async fn patiently<T>(
     acquired.ok()?.ok()
 }
 
-/// Notes what is held, and holds it for a while.
+/// Records what is held and holds it for a while.
 async fn hold<G: Holding + 'static>(
     client: &Client,
     handle: &Handle,
@@ -133,7 +134,7 @@ async fn hold<G: Holding + 'static>(
     guard: G,
 ) -> Option<G> {
     let (kernel, guard, session) = (&client.kernel, Rc::new(guard), handle.session().id());
-    kernel.trace.say(format_args!("node {}: session {session} has {name}", client.place));
+    kernel.trace.log(format_args!("node {}: session {session} has {name}", client.place));
     {
         let mut checks = kernel.checks.borrow_mut();
         checks.shares.acquired(name, &guard, share, session);
@@ -142,8 +143,8 @@ async fn hold<G: Holding + 'static>(
     for _ in 0..client.random.within(1..3) {
         client.think().await;
     }
-    kernel.trace.say(format_args!("node {}: {session} is done with {name}", client.place));
-    // Nobody else has it but for the moment of a check.
+    kernel.trace.log(format_args!("node {}: {session} is done with {name}", client.place));
+    // The checks hold another reference only while they run.
     Rc::into_inner(guard)
 }
 
@@ -151,14 +152,15 @@ async fn readers_and_writers(client: &Client, handle: &Rc<Handle>) -> Result<()>
     let name = "/shared";
     let lock = ReadWriteLock::new(handle.session(), name)?;
     if client.random.percent(60) {
-        let Some(guard) = patiently(client, "read lock", lock.read_async()).await else {
+        let Some(guard) = with_patience(client, "read lock", lock.read_async()).await else {
             return Ok(());
         };
         let kernel = &client.kernel;
         let in_turn = Shares::read_in_turn(&kernel.checks.borrow().oracle, name, guard.path());
         kernel.check(in_turn);
         if guard.fencing_token().is_multiple_of(4) {
-            // A writer comes while this one reads, and a reader behind it, who waits as well.
+            // A writer queues up while this client reads, and behind it a reader, which must wait
+            // as well.
             let (writes, reads) = (pin!(lock.write_async()), pin!(lock.read_async()));
             let come = first(first(writes, reads), client.think()).await;
             if let Ok(Err(Ok(early))) = come {
@@ -171,7 +173,7 @@ async fn readers_and_writers(client: &Client, handle: &Rc<Handle>) -> Result<()>
         hold(client, handle, name, (1, READERS_MAX), guard).await;
         return Ok(());
     }
-    let Some(guard) = patiently(client, "write lock", lock.write_async()).await else {
+    let Some(guard) = with_patience(client, "write lock", lock.write_async()).await else {
         return Ok(());
     };
     let guard = hold(client, handle, name, (READERS_MAX, READERS_MAX), guard).await;
@@ -194,8 +196,8 @@ async fn permits(client: &Client, handle: &Rc<Handle>) -> Result<()> {
     }
     let wanted = client.random.within(1..3) as u32;
     let acquiring = semaphore.acquire_many_async(wanted);
-    let Some(permits) = patiently(client, "permits", acquiring).await else { return Ok(()) };
-    let all = Shares::let_in(&kernel.checks.borrow().oracle, name, &permits);
+    let Some(permits) = with_patience(client, "permits", acquiring).await else { return Ok(()) };
+    let all = Shares::permits_in_turn(&kernel.checks.borrow().oracle, name, &permits);
     let all = all.map_err(|violation| kernel.fail(violation)).unwrap_or(u64::MAX);
     hold(client, handle, name, (u64::from(wanted), all), permits).await;
     Ok(())
@@ -205,20 +207,20 @@ async fn several(client: &Client, handle: &Rc<Handle>) -> Result<()> {
     let first = client.random.below(3);
     let paths = [first, (first + 1 + client.random.below(2)) % 3].map(|n| format!("/set/{n}"));
     let lock = MultiLock::new(handle.session(), &paths)?;
-    let Some(guard) = patiently(client, "several locks", lock.acquire_async()).await else {
+    let Some(guard) = with_patience(client, "several locks", lock.acquire_async()).await else {
         return Ok(());
     };
     let in_order = guard.guards().is_sorted_by_key(|guard| guard.path());
     client.kernel.check(require(in_order, "I31 several locks in one order", || {
         format!("{paths:?} were not taken in the order of their paths")
     }));
-    // All sets of two of three overlap.
+    // Any two sets of two out of three locks overlap.
     hold(client, handle, "/set", (1, 1), guard).await;
     Ok(())
 }
 
-/// Two clones acquire it at the same time and share one holding, until the last lets go of it. Some
-/// lose it meanwhile, by a delete of their own.
+/// Two clones acquire the lock at the same time and share one hold until the last of them releases
+/// it. Some lose it meanwhile because they delete its znode.
 async fn reentrant(client: &Client, handle: &Rc<Handle>) -> Result<()> {
     let (name, kernel, session) = ("/reentrant", &client.kernel, handle.session());
     let lock = ReentrantLock::new(session, name)?;
@@ -227,7 +229,9 @@ async fn reentrant(client: &Client, handle: &Rc<Handle>) -> Result<()> {
         let (one, other) = both(lock.acquire_async(), twin.acquire_async()).await;
         Ok(vec![one?, other?])
     };
-    let Some(guards) = patiently(client, "reentrant lock", acquiring).await else { return Ok(()) };
+    let Some(guards) = with_patience(client, "reentrant lock", acquiring).await else {
+        return Ok(());
+    };
     let tokens = [guards[0].fencing_token(), guards[1].fencing_token()];
     kernel.check(require(tokens[0] == tokens[1], "I22 clones share a holding", || {
         format!("clones hold {name} with the tokens {tokens:?}")
@@ -245,7 +249,7 @@ async fn reentrant(client: &Client, handle: &Rc<Handle>) -> Result<()> {
     if client.random.percent(50) {
         session.nonblocking().delete(guards[0].path()).await?;
         let acquiring = lock.acquire_async();
-        let Some(again) = patiently(client, "reentrant lock", acquiring).await else {
+        let Some(again) = with_patience(client, "reentrant lock", acquiring).await else {
             return Ok(());
         };
         kernel.check(require(
@@ -253,13 +257,13 @@ async fn reentrant(client: &Client, handle: &Rc<Handle>) -> Result<()> {
             "I22 what is lost is lost",
             || format!("a holding of {name} was deleted, and had again"),
         ));
-        // All its guards have one holding. What is left of the former has none.
+        // The new guard counts for the new hold, and the old guard for none.
         hold(client, handle, name, (1, 1), vec![again]).await;
     }
     Ok(())
 }
 
-/// Some delete the znode of a living holder, which must then not be able to write.
+/// Some clients delete the znode of a live holder, whose fenced writes must then fail.
 async fn fenced(client: &Client, handle: &Rc<Handle>) -> Result<()> {
     let (session, kernel) = (handle.session(), &client.kernel);
     let lock = session.lock("/fenced")?;
@@ -280,7 +284,7 @@ async fn fenced(client: &Client, handle: &Rc<Handle>) -> Result<()> {
         Ok(_) | Err(Error::NodeExists { .. }) => {}
         Err(error) => return Err(error),
     }
-    let Some(guard) = patiently(client, "fenced lock", lock.acquire_async()).await else {
+    let Some(guard) = with_patience(client, "fenced lock", lock.acquire_async()).await else {
         return Ok(());
     };
     client.think().await;
@@ -289,7 +293,7 @@ async fn fenced(client: &Client, handle: &Rc<Handle>) -> Result<()> {
     kernel.check(require(!asked || !heard.events().is_empty(), "I24 revocation", || {
         "somebody asked for a lock, and its holder does not hear of it".to_owned()
     }));
-    // It does not look whether it still has the lock.
+    // The holder does not check whether it still has the lock: fencing must.
     for _ in 0..4 {
         let token = guard.fencing_token();
         let results = guard.fenced().set("/fenced-data", token.to_be_bytes()).submit().await?;
@@ -306,12 +310,12 @@ async fn fenced(client: &Client, handle: &Rc<Handle>) -> Result<()> {
 async fn delayed(client: &Client, handle: &Rc<Handle>) -> Result<()> {
     let (name, kernel) = ("/delayed", &client.kernel);
     let lock = handle.session().lock(name)?.with_lock_delay(LOCK_DELAY)?;
-    let Some(guard) = patiently(client, "delayed lock", lock.acquire_async()).await else {
+    let Some(guard) = with_patience(client, "delayed lock", lock.acquire_async()).await else {
         return Ok(());
     };
     let token = guard.fencing_token();
     let times = (kernel.now(), LOCK_DELAY.as_nanos() as Nanos);
-    // A new leader takes the log's time forward if its wall clock has jumped ahead.
+    // A new leader moves the log's time forward if its wall clock has jumped ahead.
     let jumped = kernel.fault_counts()[Fault::WallJump as usize] > 0;
     let kept = kernel.checks.borrow_mut().shares.delayed(name, token, times);
     kernel.check(if jumped { Ok(()) } else { kept });
@@ -321,12 +325,12 @@ async fn delayed(client: &Client, handle: &Rc<Handle>) -> Result<()> {
         }
         client.think().await;
     }
-    // Some lose it: a session that expires does so long after its last sign of life, and this at once.
+    // Some lose the lock at once, by a delete. A session expires only long after its last renewal.
     if client.random.percent(50)
         && handle.session().nonblocking().delete(guard.path()).await.is_ok()
     {
         return Ok(());
     }
-    kernel.checks.borrow_mut().shares.let_go(name, token);
+    kernel.checks.borrow_mut().shares.released(name, token);
     Ok(())
 }

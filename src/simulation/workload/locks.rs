@@ -1,4 +1,4 @@
-//! Locks, acquired by several clients and held for a while.
+//! Locks that several clients acquire and hold for a while.
 
 use std::rc::Rc;
 
@@ -8,7 +8,6 @@ use crate::simulation::clock::Nanos;
 use crate::simulation::executor::first;
 use crate::simulation::kernel::Phase;
 
-/// How many locks there are.
 const LOCKS: u64 = 2;
 
 pub(crate) async fn run(client: Client) {
@@ -20,7 +19,7 @@ pub(crate) async fn run(client: Client) {
         .in_sessions(async |handle| {
             let path = format!("/locks/{}", client.random.below(LOCKS));
             let Ok(lock) = handle.session().lock(&path) else { return };
-            // Some give up after a while; the others must get it in the end.
+            // Some give up after a while. The others must acquire it in the end.
             let patience = match client.random.below(2) {
                 0 => client.random.around(kernel.plan.think * 20),
                 _ => Nanos::MAX / 2,
@@ -34,7 +33,7 @@ pub(crate) async fn run(client: Client) {
             let session = handle.session().id();
             let held = guard.is_held();
             kernel.trace.note([10, session.number(), guard.fencing_token()]);
-            kernel.trace.say(format_args!(
+            kernel.trace.log(format_args!(
                 "node {}: session {session} has {path}, token {}, held: {held}",
                 client.place,
                 guard.fencing_token()
@@ -52,7 +51,7 @@ pub(crate) async fn run(client: Client) {
                 }));
                 lost |= !held;
             }
-            kernel.trace.say(format_args!("node {}: lets go of {path}", client.place));
+            kernel.trace.log(format_args!("node {}: lets go of {path}", client.place));
         })
         .await;
 }

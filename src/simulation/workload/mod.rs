@@ -1,7 +1,7 @@
-//! What clients do, one file for each area.
+//! The workloads of the clients, one file for each area.
 //!
-//! To add one: a file here with an `async fn` over [`Client`] that goes on
-//! until [`Kernel::is_stopping`], and an arm in [`start`].
+//! To add one, write an `async fn` over [`Client`] that runs until [`Kernel::is_stopping`], and add
+//! an arm to [`start`].
 
 mod accounts;
 mod consumers;
@@ -54,7 +54,7 @@ pub(crate) fn start(kernel: &Rc<Kernel>, place: usize, coordinator: &Coordinator
     if let Some(seed) = kernel.plan.consumers
         && !kernel.plan.is_client(place)
     {
-        // Choices of its own: the others make theirs as if it were not there.
+        // A random source of its own, so that the choices of the other clients stay the same.
         let random = Rc::new(Random::new(seed ^ kernel.now()).fork(place as u64));
         let (kernel, coordinator) = (Rc::clone(kernel), coordinator.clone());
         let client = Client { kernel, place, coordinator, random };
@@ -88,7 +88,7 @@ pub(crate) fn new_client(kernel: &Rc<Kernel>, place: usize, coordinator: &Coordi
     }
 }
 
-/// A path that clients share.
+/// One of the paths that clients share.
 fn shared_path(kernel: &Kernel, random: &Random) -> String {
     let number = random.index(kernel.plan.paths);
     // A few directories with a few znodes each.

@@ -1,4 +1,4 @@
-//! Queues that are put into and taken from, and barriers that are waited for.
+//! Queues with producers and consumers, and barriers.
 
 use std::pin::pin;
 use std::rc::Rc;
@@ -15,11 +15,11 @@ use crate::simulation::executor::first;
 use crate::simulation::kernel::Phase;
 use crate::types::error::{Error, Result};
 
-/// How long an item may lie about while somebody waits and nothing is wrong, besides what messages
-/// and disks take.
+/// How long an item may stay in the queue while a consumer waits and nothing is wrong, in addition
+/// to the time that messages and disks take.
 const PROMPT: Nanos = SECOND / 2;
-/// How often who waits looks for that.
-const LOOK: Nanos = SECOND / 4;
+/// How often a waiting consumer checks for that.
+const CHECK_INTERVAL: Nanos = SECOND / 4;
 
 pub(crate) async fn run(client: Client) {
     let kernel = &client.kernel;
@@ -29,15 +29,15 @@ pub(crate) async fn run(client: Client) {
                 0..3 => put(&client, handle).await,
                 3..6 => take(&client, handle).await,
                 6 => pop(&client, handle).await,
-                7..9 => meet(&client, handle).await,
-                _ => pass(&client, handle).await,
+                7..9 => use_double_barrier(&client, handle).await,
+                _ => use_barrier(&client, handle).await,
             };
             kernel.check(is_expected(&done));
         })
         .await;
 }
 
-/// Nothing but what befalls any write.
+/// Fails on any error that a write cannot always get.
 fn is_expected(done: &Result<()>) -> Result<(), Violation> {
     let expected = match done {
         Ok(()) => true,
@@ -50,8 +50,8 @@ fn is_expected(done: &Result<()>) -> Result<(), Violation> {
     require(expected, "recipes fail as writes do", || format!("one came to {done:?}"))
 }
 
-/// How long a client waits: not for ever, since nobody need ever come, nor for longer than the end
-/// of a run waits for the last answers.
+/// How long a client waits. It gives up in the end, because nobody else may ever come, and before
+/// the drain phase runs out of time.
 fn patience(client: &Client) -> Nanos {
     let think = client.kernel.plan.think;
     client.random.around(think * 10).min(think * 20)
@@ -80,7 +80,8 @@ async fn take(client: &Client, handle: &Rc<Handle>) -> Result<()> {
     let kernel = &client.kernel;
     let queue = Queue::new(handle.session(), LEASED)?;
     let (from, began) = (handle.shown(), kernel.now());
-    // A session that is not open yet, as on a node that has just started, waits for that.
+    // A session that is still being opened, as on a node that has just started, waits for that
+    // first.
     let is_well = || kernel.phase.get() == Phase::Calm && handle.session().is_alive();
     let mut calm = is_well();
     let patience = patience(client);
@@ -88,7 +89,7 @@ async fn take(client: &Client, handle: &Rc<Handle>) -> Result<()> {
     let waits = kernel.wait("take", client.place);
     let mut taking = pin!(queue.take_async());
     let item = loop {
-        match first(taking.as_mut(), kernel.sleep(LOOK.min(patience))).await {
+        match first(taking.as_mut(), kernel.sleep(CHECK_INTERVAL.min(patience))).await {
             Ok(item) => break Rc::new(item?),
             Err(()) if kernel.now() >= began + patience => return Ok(()),
             Err(()) => {
@@ -96,7 +97,7 @@ async fn take(client: &Client, handle: &Rc<Handle>) -> Result<()> {
                 let since = kernel.now().saturating_sub(prompt);
                 if calm && began < since {
                     kernel.count_event("long waits for an item");
-                    let checked = kernel.checks.borrow().queues.waited_in_vain(since);
+                    let checked = kernel.checks.borrow().queues.waited_too_long(since);
                     kernel.check(checked);
                 }
             }
@@ -105,7 +106,7 @@ async fn take(client: &Client, handle: &Rc<Handle>) -> Result<()> {
     drop(waits);
     kernel.count("take");
     let session = handle.session().id();
-    kernel.trace.say(format_args!(
+    kernel.trace.log(format_args!(
         "node {}: session {session} has {}, token {}",
         client.place,
         item.path(),
@@ -114,12 +115,12 @@ async fn take(client: &Client, handle: &Rc<Handle>) -> Result<()> {
     kernel.check(kernel.checks.borrow_mut().taken(&item, session, from));
     client.think().await;
     if client.random.percent(30) {
-        // Given back.
+        // The item goes back to the queue.
         return Ok(());
     }
     kernel.checks.borrow_mut().queues.finishing(&item);
     let data = item.data().to_vec();
-    // Nobody else keeps it.
+    // Nobody else holds a reference.
     let Some(item) = Rc::into_inner(item) else { return Ok(()) };
     item.done_async().await?;
     kernel.count("item done");
@@ -143,7 +144,7 @@ async fn pop(client: &Client, handle: &Rc<Handle>) -> Result<()> {
 }
 
 /// Enters a double barrier and leaves it.
-async fn meet(client: &Client, handle: &Rc<Handle>) -> Result<()> {
+async fn use_double_barrier(client: &Client, handle: &Rc<Handle>) -> Result<()> {
     let kernel = &client.kernel;
     let barrier = DoubleBarrier::new(handle.session(), DOUBLE, PARTICIPANTS)?;
     let waits = kernel.wait("enter", client.place);
@@ -170,7 +171,7 @@ async fn meet(client: &Client, handle: &Rc<Handle>) -> Result<()> {
 }
 
 /// Sets a barrier, removes it, or waits for it.
-async fn pass(client: &Client, handle: &Rc<Handle>) -> Result<()> {
+async fn use_barrier(client: &Client, handle: &Rc<Handle>) -> Result<()> {
     let kernel = &client.kernel;
     let barrier = Barrier::new(handle.session(), BARRIER)?;
     match client.random.below(6) {

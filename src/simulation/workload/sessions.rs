@@ -1,5 +1,5 @@
-//! Sessions that come and go: closed, dropped, left to expire with their
-//! process, and resumed here or at another node.
+//! Sessions that are closed, dropped, left to expire with their process, or resumed here or on
+//! another node.
 
 use std::rc::Rc;
 
@@ -13,10 +13,10 @@ pub(crate) async fn run(client: Client) {
     let mut ticket = None;
     while !kernel.is_stopping() {
         client.think().await;
-        // Often a new one; sometimes the last one again, which may be over by now.
+        // Usually a new session, sometimes the last one, which may be over by now.
         let resume = ticket.take().filter(|_| client.random.percent(50));
         let mut here = client.clone();
-        if let Some(other) = somewhere(&client) {
+        if let Some(other) = on_another_node(&client) {
             here = other;
         }
         let Ok((handle, opened)) = here.open(resume) else { continue };
@@ -25,12 +25,12 @@ pub(crate) async fn run(client: Client) {
         }
         authenticate(&here, &handle).await;
         for _ in 0..client.random.within(1..6) {
-            leave_something(&client, &handle).await;
+            create_ephemeral(&client, &handle).await;
             client.think().await;
         }
         ticket = Some(handle.ticket());
         if client.random.percent(20) {
-            steal(&client, &handle).await;
+            resume_with_wrong_password(&client, &handle).await;
         }
         if kernel.plan.detaches && client.random.percent(30) {
             handle.detach().await;
@@ -39,11 +39,11 @@ pub(crate) async fn run(client: Client) {
         match client.random.below(4) {
             0 => handle.close().await,
             1 => {
-                // Resumed while this one is still held.
+                // Resumes the session while this handle still holds it.
                 let Ok((again, opened)) = client.open(ticket) else { continue };
                 if opened.await.is_ok() {
                     authenticate(&client, &again).await;
-                    leave_something(&client, &again).await;
+                    create_ephemeral(&client, &again).await;
                     ticket = Some(again.ticket());
                 }
                 drop(handle);
@@ -53,9 +53,9 @@ pub(crate) async fn run(client: Client) {
     }
 }
 
-/// This client at another node: an application that moves a session on has a handle there. Such a
-/// handle ends with this task's process, as if it had been dropped.
-fn somewhere(client: &Client) -> Option<Client> {
+/// This client on another node, as if an application moved its session there. Such a handle ends
+/// when this task's process does, as if it had been dropped.
+fn on_another_node(client: &Client) -> Option<Client> {
     if client.random.percent(70) {
         return None;
     }
@@ -65,8 +65,8 @@ fn somewhere(client: &Client) -> Option<Client> {
     Some(Client { place, coordinator, ..client.clone() })
 }
 
-/// I20: nobody has a session without its password.
-async fn steal(client: &Client, handle: &Rc<Handle>) {
+/// I20: no session can be resumed without its password.
+async fn resume_with_wrong_password(client: &Client, handle: &Rc<Handle>) {
     let mut ticket = handle.ticket();
     ticket.password[client.random.index(16)] ^= 1;
     let Ok((thief, opened)) = client.open(Some(ticket)) else { return };
@@ -76,7 +76,7 @@ async fn steal(client: &Client, handle: &Rc<Handle>) {
     }));
 }
 
-async fn leave_something(client: &Client, handle: &Rc<Handle>) {
+async fn create_ephemeral(client: &Client, handle: &Rc<Handle>) {
     let path = format!("/left-{:x}-", handle.session().id().number() >> 48);
     let created = handle.create(&path, b"", CreateMode::EphemeralSequential).await;
     if client.random.percent(30)

@@ -1,5 +1,5 @@
-//! What instances share: a counter, ids, a value and who follows it, a list, a cache, services, and
-//! transactions that several agree on.
+//! Shared state: a counter, ids, a configuration value and its followers, a list, a cache, service
+//! discovery, and two-phase commits.
 
 use std::rc::Rc;
 use std::time::Duration;
@@ -17,27 +17,27 @@ use crate::simulation::executor::first;
 use crate::types::error::{Error, Result};
 use crate::types::znode::{SessionId, Zxid};
 
-/// Where all of it is.
+/// The parent of all these znodes.
 const ROOT: &str = "/state";
 const SERVICE: &str = "/state/services/s";
 
 /// The participants of each transaction.
 const SITES: [&str; 2] = ["a", "b"];
 
-/// What somebody follows.
+/// The values that a client follows.
 struct Followed {
     cache: Cache,
     mirror: Mirror,
     updates: ConfigWatch<Vec<u64>>,
-    /// The version of the value that was last shown, if there is one.
+    /// The version of the last value received, if there is one.
     value: Option<Zxid>,
     /// Only without a replica.
     instances: Option<InstancesWatch>,
-    /// As they were last shown.
+    /// The ids of the last set of instances received.
     ids: Vec<String>,
 }
 
-/// One client's handles, for as long as its session lives.
+/// One client's recipes, for as long as its session lives.
 struct State {
     client: Client,
     handle: Rc<Handle>,
@@ -93,9 +93,9 @@ impl State {
         let kernel = &self.client.kernel;
         let mut registered = None;
         let mut followed = self.follow().await?;
-        let mut told = 0;
+        let mut received = 0;
         while !kernel.is_stopping() && !self.handle.is_over() {
-            // Each of these is several writes, and the others' are to be seen too.
+            // Each of these does several writes. The pauses leave time for those of other clients.
             for _ in 0..3 {
                 self.client.think().await;
             }
@@ -113,19 +113,19 @@ impl State {
             }
             self.session().nonblocking().sync().await?;
             if !self.session().has_replica() {
-                self.follow_on(&mut followed).await?;
+                self.follow_remotely(&mut followed).await?;
                 continue;
             }
             let Followed { cache, mirror, updates, .. } = &mut followed;
             if let Some(ConfigUpdate::Value(value)) = updates.try_recv()? {
-                kernel.check(require(value.version > told, "versions grow", || {
-                    format!("a follower was told {told}, and then {}", value.version)
+                kernel.check(require(value.version > received, "versions grow", || {
+                    format!("a follower was told {received}, and then {}", value.version)
                 }));
-                told = value.version;
+                received = value.version;
             }
-            let shown = self.config.get()?.map_or(told, |shown| shown.version);
-            kernel.check(require(shown == told, "a follower is told the last value", || {
-                format!("it was told {told}, and there is {shown}")
+            let shown = self.config.get()?.map_or(received, |shown| shown.version);
+            kernel.check(require(shown == received, "a follower is told the last value", || {
+                format!("it was told {received}, and there is {shown}")
             }));
             kernel.check(mirror.follow(&cache.try_recv()?));
             kernel.check(mirror.shows(&self.session().snapshot()?, ROOT));
@@ -144,13 +144,14 @@ impl State {
         Ok(Followed { cache, mirror, updates, value: None, instances, ids: Vec::new() })
     }
 
-    /// What is asked for without a replica is not of one moment: what was there before and after was
-    /// so in between, and whoever follows it knows of it.
-    async fn follow_on(&self, followed: &mut Followed) -> Result<()> {
+    /// Checks the followers of a client without a replica. Its reads show different moments. But if
+    /// a value is the same before and after, it was the same in between, and the followers must
+    /// show it.
+    async fn follow_remotely(&self, followed: &mut Followed) -> Result<()> {
         let kernel = &self.client.kernel;
         let Followed { cache, mirror, updates, value, instances, ids } = followed;
         if self.client.random.percent(50) {
-            // Waited for, and perhaps given up at any moment.
+            // Waits for changes and may give up at any moment.
             if let Ok(changes) = first(cache.next(), self.client.think()).await {
                 kernel.check(mirror.follow(&changes?));
             }
@@ -205,8 +206,8 @@ impl State {
         Ok(())
     }
 
-    /// What is asked for, answered or given up after a while.
-    async fn patiently<T>(
+    /// Waits for a reply, in a third of the cases only for a while.
+    async fn with_patience<T>(
         &self,
         what: &'static str,
         asked: impl Future<Output = Result<T>>,
@@ -230,7 +231,7 @@ impl State {
 
     async fn count(&self) -> Result<()> {
         let number = 1 + self.client.random.below(9) as i64;
-        let Some(added) = self.patiently("count", self.counter.add_async(number)).await? else {
+        let Some(added) = self.with_patience("count", self.counter.add_async(number)).await? else {
             return Ok(());
         };
         let checked = self.client.kernel.checks.borrow_mut().state.counted(added, number);
@@ -240,7 +241,7 @@ impl State {
 
     async fn take_ids(&self) -> Result<()> {
         for _ in 0..4 {
-            let Some(id) = self.patiently("take an id", self.ids.next_id_async()).await? else {
+            let Some(id) = self.with_patience("take an id", self.ids.next_id_async()).await? else {
                 return Ok(());
             };
             let checked = self.client.kernel.checks.borrow_mut().state.id_given(id);
@@ -249,7 +250,7 @@ impl State {
         Ok(())
     }
 
-    /// Puts a number behind those that are there, of which the last few are kept.
+    /// Appends a number and keeps the last few.
     async fn configure(&self) -> Result<()> {
         if self.client.random.percent(20) {
             match self.session().nonblocking().delete("/state/config").await {
@@ -266,18 +267,18 @@ impl State {
             }
             numbers
         });
-        self.patiently("configure", updated).await?;
+        self.with_patience("configure", updated).await?;
         Ok(())
     }
 
     async fn list(&self) -> Result<()> {
         if self.client.random.percent(60) {
-            self.patiently("push", self.list.push_async(b"")).await?;
+            self.with_patience("push", self.list.push_async(b"")).await?;
         }
         let items = self.list.items_in(&self.handle.view(self.list.path()).await?)?;
         self.client.kernel.check(state::State::ordered(&items));
         if items.len() > 3 {
-            self.patiently("remove", self.list.remove_async(&items[0])).await?;
+            self.with_patience("remove", self.list.remove_async(&items[0])).await?;
         }
         Ok(())
     }
@@ -288,7 +289,7 @@ impl State {
         }
         let id = self.session().id().number();
         let instance = Instance::new(format!("{id:016x}"), "address", 1);
-        match self.patiently("register", self.registry.register_async("s", &instance)).await {
+        match self.with_patience("register", self.registry.register_async("s", &instance)).await {
             Ok(made) => {
                 if made.is_some() {
                     let session = self.session().id();
@@ -296,7 +297,8 @@ impl State {
                 }
                 *registered = made;
             }
-            // The one let go of before is there still: it was given up while it was made.
+            // An earlier registration was dropped before its reply came, and its znode is still
+            // there.
             Err(Error::NodeExists { .. }) => {}
             Err(error) => return Err(error),
         }
@@ -304,7 +306,7 @@ impl State {
     }
 
     async fn discover(&self) -> Result<()> {
-        // Who had ended by now is not shown by what comes after the sync.
+        // Sessions that have ended by now must not show after the sync.
         let ended = {
             let checks = self.client.kernel.checks.borrow();
             checks.state.ended(&checks.oracle)
@@ -313,44 +315,45 @@ impl State {
         if !self.session().has_replica() {
             let shown = self.handle.children_seen(SERVICE).await.unwrap_or_default();
             let is_shown = |id: &&SessionId| shown.contains(&format!("{:016x}", id.number()));
-            let ghost = ended.iter().find(is_shown);
-            self.client.kernel.check(require(ghost.is_none(), "I18 instances", || {
-                format!("{ghost:?} is shown to a client, and had ended")
+            let stale = ended.iter().find(is_shown);
+            self.client.kernel.check(require(stale.is_none(), "I18 instances", || {
+                format!("{stale:?} is shown to a client, and had ended")
             }));
             return Ok(());
         }
         let instances = self.discovery.instances("s")?;
         let shown = |id: u64| instances.iter().find(|shown| shown.id == format!("{id:016x}"));
-        let ghost = ended.iter().find_map(|id| shown(id.number()));
-        self.client.kernel.check(require(ghost.is_none(), "I18 instances", || {
-            format!("{ghost:?} is shown, and its session had ended")
+        let stale = ended.iter().find_map(|id| shown(id.number()));
+        self.client.kernel.check(require(stale.is_none(), "I18 instances", || {
+            format!("{stale:?} is shown, and its session had ended")
         }));
         Ok(())
     }
 
-    /// Takes some part in one of a few transactions.
+    /// Plays one part in one of a few transactions.
     async fn transact(&self) -> Result<()> {
         let path = format!("{ROOT}/tx-{}", self.client.random.below(2));
         let transaction = TwoPhaseCommit::new(self.session(), &path)?;
         let site = *self.client.random.pick(&SITES);
         let before = self.begun(&path).await?;
         let done = match self.client.random.below(8) {
-            0 => self.patiently("begin", transaction.begin_async(&SITES, b"")).await.map(drop),
+            0 => self.with_patience("begin", transaction.begin_async(&SITES, b"")).await.map(drop),
             1..5 => self.take_part(&transaction, site).await,
             5 | 6 => {
                 let time = Duration::from_nanos(self.client.kernel.plan.think * 10);
                 let deciding = transaction.decide_timeout_async(time);
-                match self.patiently("decide", deciding).await {
+                match self.with_patience("decide", deciding).await {
                     Ok(phase) => self.decided(before, &path, phase).await,
                     Err(error) => Err(error),
                 }
             }
-            _ => self.patiently("forget", transaction.forget_async()).await.map(drop),
+            _ => self.with_patience("forget", transaction.forget_async()).await.map(drop),
         };
         match done {
-            // It has not begun, or has already.
+            // It has not begun, or somebody else has begun it.
             Err(Error::NoNode { .. } | Error::NodeExists { .. }) => Ok(()),
-            // Another one by now, which is not decided or in which it has voted otherwise.
+            // Another transaction has replaced it. That one is undecided, or this site has voted
+            // otherwise there.
             Err(Error::InvalidData { .. }) => Ok(()),
             other => other,
         }
@@ -359,24 +362,24 @@ impl State {
     async fn take_part(&self, transaction: &TwoPhaseCommit, site: &'static str) -> Result<()> {
         let (kernel, path) = (&self.client.kernel, transaction.path());
         let begun = self.begun(path).await?;
-        let Some(part) = self.patiently("join", transaction.join_async(site)).await? else {
+        let Some(part) = self.with_patience("join", transaction.join_async(site)).await? else {
             return Ok(());
         };
         if self.client.random.percent(20) {
             self.client.think().await;
         }
         let vote = if self.client.random.percent(75) { Vote::Yes } else { Vote::No };
-        // It may have ended since, and another have begun; then it is that one's vote.
+        // If another transaction has replaced it meanwhile, the vote counts for the new one.
         if let Some(begun) = self.begun(path).await? {
             kernel.checks.borrow_mut().state.voting(&begun, site, vote);
         }
-        if let Some(phase) = self.patiently("vote", part.vote_async(vote)).await? {
+        if let Some(phase) = self.with_patience("vote", part.vote_async(vote)).await? {
             if let Some(begun) = self.same(begun.clone(), path).await? {
                 kernel.check(kernel.checks.borrow_mut().state.voted(&begun, site, vote));
             }
             self.decided(begun.clone(), path, Some(phase)).await?;
         }
-        let outcome = self.patiently("outcome", async {
+        let outcome = self.with_patience("outcome", async {
             match first(part.outcome_async(), self.client.think()).await {
                 Ok(outcome) => outcome,
                 Err(()) => Ok(Phase::Voting),
@@ -385,18 +388,18 @@ impl State {
         let outcome = outcome.await?;
         self.decided(begun, path, outcome).await?;
         if matches!(outcome, Some(Phase::Committed | Phase::Aborted)) {
-            self.patiently("acknowledge", part.acknowledge_async()).await?;
+            self.with_patience("acknowledge", part.acknowledge_async()).await?;
         }
         Ok(())
     }
 
-    /// The transaction that is at this path now.
+    /// The transaction that exists at this path now.
     async fn begun(&self, path: &str) -> Result<Option<Transaction>> {
         let stat = self.handle.stat_seen(path).await?;
         Ok(stat.map(|stat| (path.to_owned(), stat.czxid)))
     }
 
-    /// The transaction that was there before, if it still is: so was it all the time.
+    /// Returns `before` if that transaction still exists: then it has existed all the time.
     async fn same(&self, before: Option<Transaction>, path: &str) -> Result<Option<Transaction>> {
         let now = self.begun(path).await?;
         Ok(before.filter(|before| now.as_ref() == Some(before)))

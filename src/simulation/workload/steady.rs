@@ -1,5 +1,5 @@
-//! One who writes without a pause, on every instance that an operator closes: as an application's threads
-//! that know nothing of the shutdown, in a new session whenever the last one is over.
+//! A writer that never pauses, on every instance that an operator closes. It stands for application
+//! threads that know nothing of the shutdown. It opens a new session whenever the last one is over.
 
 use crate::simulation::checks::{Violation, require};
 use crate::simulation::client::Client;
@@ -8,7 +8,7 @@ use crate::simulation::kernel::Phase;
 use crate::types::error::Error;
 use crate::types::znode::{CreateMode, Created};
 
-/// What it waits after each write, so that worlds stay small.
+/// The pause after each write, which keeps the log small.
 pub(crate) const PAUSE: Nanos = 20 * MILLI;
 
 pub(crate) async fn run(client: Client) {
@@ -29,13 +29,13 @@ pub(crate) async fn run(client: Client) {
     }
 }
 
-/// M3, of one write.
+/// Checks M3 for one write.
 fn check(client: &Client, written: &Result<Created, Error>) -> Result<(), Violation> {
     let kernel = &client.kernel;
     let mut checks = kernel.checks.borrow_mut();
     match written {
         Ok(_) => checks.handover.acknowledged(kernel.now(), &kernel.plan),
-        // Every client may get this, at first or in worlds where few requests may wait.
+        // Any client may get these: before it has joined, or where few requests may wait.
         Err(Error::Busy { .. } | Error::Unsupported { .. }) => Ok(()),
         Err(error) => {
             let goes = checks.handover.is_stopped(client.place);

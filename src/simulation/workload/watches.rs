@@ -1,5 +1,5 @@
-//! Watches of every kind, from now and from the past, held for a while and now and then removed.
-//! Their events are compared one by one as they come.
+//! Watches of every kind, from now on or from a past zxid, kept for a while and sometimes removed.
+//! Their events are compared one by one as they arrive.
 
 use std::rc::Rc;
 
@@ -41,7 +41,7 @@ pub(crate) async fn run(client: Client) {
             while watches.len() > 12 {
                 watches.swap_remove(client.random.index(watches.len()));
             }
-            // So that something changes where this client watches, by its own hand too.
+            // The client's own writes also change what it watches.
             if client.random.percent(20) {
                 let _ = handle.set(&path, b"seen", None).await;
             }
@@ -61,8 +61,8 @@ async fn remove(client: &Client, handle: &Rc<Handle>, path: &str) {
     let _ = handle.remove_watches(path, which).await;
 }
 
-/// A zxid that somebody may have seen, here or elsewhere, so that this replica may be behind it; or
-/// nobody.
+/// A zxid that some client may have seen, so that this replica may be behind it, or one that does
+/// not exist yet.
 fn past(client: &Client, handle: &Rc<Handle>) -> Zxid {
     let checks = client.kernel.checks.borrow();
     let oracle = &checks.oracle;
@@ -71,7 +71,7 @@ fn past(client: &Client, handle: &Rc<Handle>) -> Zxid {
         let place = answered.saturating_sub(changes);
         oracle.changes().get(place).map_or(0, |change| change.zxid)
     };
-    // At most a few changes ago: many fewer than fit into a channel.
+    // At most as many changes as a channel holds.
     match client.random.below(10) {
         0 => oracle.zxid() + 1_000_000,
         1 => handle.ticket().floor.max(ago(150)),

@@ -1,5 +1,5 @@
-//! What clients do in a world under load: they fill the tree, and then write without a pause, each with
-//! many requests under way. Others only have a session, or watches.
+//! The workload of a world under load. Clients fill the tree and then write without a pause, each
+//! with many outstanding requests. Others only have a session, or watches.
 
 use std::rc::Rc;
 
@@ -11,7 +11,7 @@ use crate::types::error::Error;
 use crate::types::watch::WatchMode;
 use crate::types::znode::CreateMode;
 
-/// How many znodes are in one directory, and are created at a time.
+/// Znodes of one directory. They are created together.
 const DIRECTORY: usize = 50;
 
 /// Starts the clients of a member.
@@ -42,7 +42,7 @@ fn path(client: &Client, load: &Load) -> String {
     format!("{}/{number}", directory(place, number))
 }
 
-/// Creates the first znodes, unless an earlier start of this member has.
+/// Creates the initial znodes, unless an earlier start of this member has.
 async fn fill(client: &Client, load: &Load) {
     let kernel = &client.kernel;
     let Ok((handle, opened)) = client.open(None) else { return };
@@ -52,7 +52,7 @@ async fn fill(client: &Client, load: &Load) {
     while number < load.znodes && kernel.phase.get() == Phase::Chaos && !handle.is_over() {
         let directory = directory(client.place, number);
         let numbers = number..(number + DIRECTORY).min(load.znodes);
-        // Not as a multi: for that the model would be copied.
+        // A multi would make the model copy its state.
         let mut creates = vec![handle.create(&directory, b"", CreateMode::Persistent)];
         creates.extend(numbers.clone().map(|number| {
             handle.create(&format!("{directory}/{number}"), &data, CreateMode::Persistent)
@@ -73,7 +73,7 @@ async fn fill(client: &Client, load: &Load) {
     handle.close().await;
 }
 
-/// One who writes, in a new session whenever the last one is over.
+/// A writer. It opens a new session whenever the last one is over.
 async fn write(client: Client, load: Load) {
     let kernel = &client.kernel;
     while kernel.phase.get() == Phase::Chaos {
@@ -92,10 +92,10 @@ async fn write(client: Client, load: Load) {
     }
 }
 
-/// One request of a session after another.
+/// Sends one request of a session after another.
 async fn requests(client: Client, handle: Rc<Handle>, load: Load) {
     let kernel = &client.kernel;
-    // They do not all begin at once.
+    // Spreads the starts over time.
     kernel.sleep(client.random.below(load.pause.max(1))).await;
     while kernel.phase.get() == Phase::Chaos && !handle.is_over() {
         let path = path(&client, &load);
@@ -120,7 +120,7 @@ async fn requests(client: Client, handle: Rc<Handle>, load: Load) {
     }
 }
 
-/// One who only has a session.
+/// A client that only has a session.
 async fn idle(client: Client) {
     let kernel = &client.kernel;
     while kernel.phase.get() == Phase::Chaos {
@@ -134,7 +134,7 @@ async fn idle(client: Client) {
     }
 }
 
-/// One who watches, and reads what comes now and then.
+/// A client with watches, which drains their channels from time to time.
 async fn watch(client: Client, load: Load) {
     let kernel = &client.kernel;
     let Ok((handle, opened)) = client.open(None) else { return };

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use super::shared_path;
 use crate::api::multi::Multi;
-use crate::simulation::client::{Answering, Client, Handle};
+use crate::simulation::client::{CheckedReply, Client, Handle};
 use crate::types::acl::{Acl, Id, Permissions};
 use crate::types::error::Result;
 use crate::types::path;
@@ -26,18 +26,18 @@ pub(crate) async fn run(client: Client) {
         authenticate(&client, &handle).await;
         while !client.kernel.is_stopping() && !handle.is_over() {
             client.think().await;
-            // Often one thing at a time, sometimes several that are under way together.
+            // Usually one request at a time, sometimes several at once.
             let together = if client.random.percent(80) { 1 } else { client.random.within(2..8) };
-            let asked = (0..together).map(|_| ask(&client, &handle)).collect();
-            all(asked).await;
+            let outstanding = (0..together).map(|_| send_request(&client, &handle)).collect();
+            await_all(outstanding).await;
             if client.random.percent(30) && !handle.is_over() {
                 let path = || some_path(&client);
                 if !handle.session().has_replica() {
-                    handle.look_from_afar(&path()).await;
+                    handle.read_remotely(&path()).await;
                     continue;
                 }
-                handle.look(&path());
-                handle.look_together(&[path(), path()]);
+                handle.read_now(&path());
+                handle.multi_read_now(&[path(), path()]);
             }
         }
         if client.random.percent(50) {
@@ -46,7 +46,7 @@ pub(crate) async fn run(client: Client) {
     }
 }
 
-/// A path that clients share, or the znode that shows its usage.
+/// One of the paths that clients share, or the znode that shows its usage.
 fn some_path(client: &Client) -> String {
     let path = shared_path(&client.kernel, &client.random);
     match client.random.percent(20) {
@@ -55,7 +55,7 @@ fn some_path(client: &Client) -> String {
     }
 }
 
-/// Some sessions are known as somebody.
+/// Authenticates some of the sessions.
 pub(super) async fn authenticate(client: &Client, handle: &Rc<Handle>) {
     if client.random.percent(60) {
         let user = if client.random.percent(50) { "alice" } else { "bob" };
@@ -63,7 +63,7 @@ pub(super) async fn authenticate(client: &Client, handle: &Rc<Handle>) {
     }
 }
 
-/// Alice may do everything, so that nothing stays for ever that nobody may delete.
+/// Alice has all permissions, so that every znode can be deleted by somebody.
 fn some_acl(client: &Client) -> Vec<Acl> {
     let some = Permissions::from_bits(client.random.below(32) as u8).unwrap_or(Permissions::ALL);
     let alice = Acl::new(Permissions::ALL, Id::digest("alice", "1"));
@@ -76,8 +76,8 @@ fn some_acl(client: &Client) -> Vec<Acl> {
     }
 }
 
-/// Limits one of the directories that clients share, or all of them.
-fn some_quota(client: &Client, handle: &Rc<Handle>) -> Answering<Result<Vec<OpResult>>> {
+/// Sets a quota on one of the shared directories or on the root.
+fn some_quota(client: &Client, handle: &Rc<Handle>) -> CheckedReply<Result<Vec<OpResult>>> {
     let random = &client.random;
     let number = random.index(client.kernel.plan.paths.div_ceil(4) + 1);
     let of = number.checked_sub(1).map_or("/".to_owned(), |number| format!("/d{number}"));
@@ -86,7 +86,7 @@ fn some_quota(client: &Client, handle: &Rc<Handle>) -> Answering<Result<Vec<OpRe
     let quota = match random.below(3) {
         0 => Quota::new().znodes(znodes).bytes(bytes),
         1 => Quota::new().znodes_hard(znodes.max(8)).bytes(bytes),
-        // So that not much is refused everywhere.
+        // The root's limit is large, so that few writes elsewhere are refused.
         _ => Quota::new().znodes(znodes).bytes_hard(if number == 0 { 1 << 20 } else { bytes }),
     };
     let quota = if number == 0 { Quota::new().znodes(znodes) } else { quota };
@@ -103,14 +103,14 @@ fn some_quota(client: &Client, handle: &Rc<Handle>) -> Answering<Result<Vec<OpRe
     })
 }
 
-type Asked = Pin<Box<dyn Future<Output = ()>>>;
+type Outstanding = Pin<Box<dyn Future<Output = ()>>>;
 
-/// Waits for all, and polls them in order, so that none is seen answered before an earlier one
-/// that was answered in the same step.
-async fn all(mut asked: Vec<Asked>) {
+/// Waits for all of them. Polls them in order, so that an earlier reply of the same step is seen
+/// first.
+async fn await_all(mut outstanding: Vec<Outstanding>) {
     std::future::poll_fn(|context| {
-        asked.retain_mut(|one| one.as_mut().poll(context).is_pending());
-        if asked.is_empty() { Poll::Ready(()) } else { Poll::Pending }
+        outstanding.retain_mut(|one| one.as_mut().poll(context).is_pending());
+        if outstanding.is_empty() { Poll::Ready(()) } else { Poll::Pending }
     })
     .await;
 }
@@ -132,14 +132,14 @@ fn some_mode(client: &Client) -> CreateMode {
 
 fn some_data(client: &Client) -> Vec<u8> {
     let most = client.kernel.plan.data_bytes;
-    // Mostly little: what is large is copied often.
+    // Most data is small, because the model copies large data often.
     let length = client.random.index(most.min(40) + 1);
     let length = if client.random.percent(5) { client.random.index(most + 1) } else { length };
     vec![client.random.next() as u8; length]
 }
 
-/// Asks for something at once, and gives what waits for the answer.
-fn ask(client: &Client, handle: &Rc<Handle>) -> Asked {
+/// Sends a request at once. The returned future waits for its reply and checks it.
+fn send_request(client: &Client, handle: &Rc<Handle>) -> Outstanding {
     let random = &client.random;
     let path = shared_path(&client.kernel, random);
     let data = some_data(client);
@@ -178,7 +178,7 @@ fn ask(client: &Client, handle: &Rc<Handle>) -> Asked {
             let set = handle.set(&path, &data, Some(version));
             Box::pin(async { drop(set.await) })
         }
-        9..11 => Box::pin(thin_out(Rc::clone(handle), path)),
+        9..11 => Box::pin(delete_one(Rc::clone(handle), path)),
         11 if version == 0 => {
             let delete = handle.delete_recursive(&path);
             Box::pin(async { drop(delete.await) })
@@ -214,9 +214,9 @@ fn ask(client: &Client, handle: &Rc<Handle>) -> Asked {
         }
         _ => {
             let sync = handle.sync();
-            // Behind it in the queue, so that it shows what the sync has brought.
+            // Queued behind the sync, so that it shows what the sync has brought.
             let get = handle.get(&path);
-            Box::pin(all(vec![
+            Box::pin(await_all(vec![
                 Box::pin(async { drop(sync.await) }),
                 Box::pin(async { drop(get.await) }),
             ]))
@@ -224,7 +224,7 @@ fn ask(client: &Client, handle: &Rc<Handle>) -> Asked {
     }
 }
 
-/// Takes one of a directory's ephemerals over: from who has it, or who has not.
+/// Takes over an ephemeral of a directory, with the right owner or a wrong one.
 fn take_over(
     client: &Client,
     handle: Rc<Handle>,
@@ -243,15 +243,15 @@ fn take_over(
     async { drop(taken.await) }
 }
 
-/// Where they are known at once: without a replica, what is asked for after they were heard of would
-/// not be asked for in its turn.
+/// The children, if they can be read at once. Without a replica, the read would have to wait, and
+/// the request that depends on it would lose its turn.
 fn children_now(handle: &Handle, path: &str) -> Option<Vec<String>> {
     let session = handle.session();
     session.has_replica().then(|| session.children(path).ok()).flatten()
 }
 
-/// Deletes a znode, or one below it: there are never many.
-fn thin_out(handle: Rc<Handle>, path: String) -> impl Future<Output = ()> {
+/// Deletes a znode or one of its children, which keeps the tree small.
+fn delete_one(handle: Rc<Handle>, path: String) -> impl Future<Output = ()> {
     let below = children_now(&handle, &path);
     let below = below.and_then(|children| children.last().cloned());
     let path = below.map_or(path.clone(), |child| path::join(&path, &child));
@@ -259,7 +259,7 @@ fn thin_out(handle: Rc<Handle>, path: String) -> impl Future<Output = ()> {
     async { drop(delete.await) }
 }
 
-/// Takes a snapshot, and looks at it then and later: it stays as it is.
+/// Takes a snapshot and checks it twice: it must not change.
 fn keep_snapshot(client: Client, handle: Rc<Handle>, path: String) -> impl Future<Output = ()> {
     let snapshot = handle.snapshot();
     async move {
@@ -290,7 +290,7 @@ fn some_condition(client: &Client) -> Condition {
     }
 }
 
-fn some_multi(client: &Client, handle: &Rc<Handle>) -> Answering<Result<Vec<OpResult>>> {
+fn some_multi(client: &Client, handle: &Rc<Handle>) -> CheckedReply<Result<Vec<OpResult>>> {
     let random = &client.random;
     handle.multi(|mut multi: Multi<'_>| {
         for _ in 0..random.within(1..5) {

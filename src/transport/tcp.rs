@@ -82,8 +82,8 @@ mod stream;
 #[cfg(test)]
 #[allow(clippy::disallowed_methods, reason = "deadlines of tests")]
 mod tests;
+mod writer;
 
-use std::fmt;
 use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -92,7 +92,6 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use crossbeam_channel::{Receiver, Sender, unbounded};
 use mio::{Poll, Token, Waker};
 
 use self::event_loop::EventLoop;
@@ -278,26 +277,8 @@ impl TcpTransport {
         options: TransportOptions,
         handler: Box<dyn Handler>,
     ) -> io::Result<JoinHandle<()>> {
-        let TcpTransport { poll, shared } = self;
         let listener = listener.into();
-        if let Some(listener) = &listener {
-            listener.set_nonblocking(true)?;
-        }
-        // Helpers -> network thread: the answer to each look-up, and what was read of certificates.
-        let (results_tx, results_rx) = unbounded();
-        let listener = listener.map(mio::net::TcpListener::from_std);
-        let to_whom = (peers, seeds);
-        let results: (Sender<HelperResult>, Receiver<HelperResult>) = (results_tx, results_rx);
-        let event_loop =
-            EventLoop::new(poll, listener, local, to_whom, options, shared, results, handler)?;
+        let event_loop = EventLoop::new(self, listener, local, peers, seeds, options, handler)?;
         std::thread::Builder::new().name(name.to_owned()).spawn(move || event_loop.run())
-    }
-}
-
-impl fmt::Debug for TcpTransport {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("TcpTransport")
-            .field("counters", &self.shared.counters)
-            .finish_non_exhaustive()
     }
 }

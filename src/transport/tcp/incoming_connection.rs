@@ -47,9 +47,7 @@ pub(super) struct IncomingConnection {
 
 #[derive(Clone, Copy, Debug)]
 pub(super) enum ConnectionState {
-    Handshaking {
-        until: Instant,
-    },
+    Handshaking,
     /// Another connected process is this node already, as of its hello.
     Rival {
         node: NodeId,
@@ -102,9 +100,10 @@ pub(super) enum Closed {
     Failed(io::Error),
     /// It has sent what no peer sends.
     Junk(String),
-    /// It has not proven that it belongs to the cluster.
-    Unproven(Fault),
-    Refused(Refusal),
+    /// It is not one that is taken here, for this reason.
+    Refused(String),
+    /// It is this node's own.
+    Itself,
 }
 
 impl IncomingConnection {
@@ -113,14 +112,13 @@ impl IncomingConnection {
         stream: Stream,
         token: Token,
         address: SocketAddr,
-        until: Instant,
     ) -> IncomingConnection {
         IncomingConnection {
             stream,
             token,
             address,
             reader: FrameReader::new(HANDSHAKE_BYTES_MAX),
-            state: ConnectionState::Handshaking { until },
+            state: ConnectionState::Handshaking,
             rate: Rate::new(context.now),
             is_readable: false,
             received_at: context.now,
@@ -129,12 +127,20 @@ impl IncomingConnection {
         }
     }
 
+    /// Whose it is, once that is known.
+    pub(super) fn peer(&self) -> Option<PeerIdentity> {
+        match self.state {
+            ConnectionState::Peer(identity) => Some(identity),
+            ConnectionState::Handshaking | ConnectionState::Rival { .. } => None,
+        }
+    }
+
     /// Reads a limited amount, and passes on whole messages.
     pub(super) fn turn(&mut self, context: &mut Context) -> Result<Turn, Closed> {
         for _ in 0..READS_PER_TURN {
             // Frames that arrived along with the hello are still in the reader.
             let room = match self.state {
-                ConnectionState::Handshaking { .. } => {
+                ConnectionState::Handshaking => {
                     if let Some(hello) = self.receive_hello(context)? {
                         return Ok(Turn::Greeted(hello));
                     }
@@ -211,7 +217,8 @@ impl IncomingConnection {
     /// Refuses the other end, and reports the highest version that this node supports.
     pub(super) fn refuse(&mut self, own: u16, refusal: Refusal) -> Closed {
         match self.answer(own, &Answer::Refused(refusal.clone())) {
-            Ok(()) => Closed::Refused(refusal),
+            Ok(()) if refusal.code == RefusalCode::OwnId => Closed::Itself,
+            Ok(()) => Closed::Refused(refusal.text),
             Err(closed) => closed,
         }
     }
@@ -286,7 +293,7 @@ impl IncomingConnection {
             // The connection ends whether it arrives or not.
             let _ = self.stream.socket.write(&frame);
         }
-        Closed::Unproven(fault.clone())
+        Closed::Refused(fault.to_string())
     }
 
     fn answer(&mut self, own: u16, answer: &Answer) -> Result<(), Closed> {

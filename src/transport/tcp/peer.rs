@@ -26,7 +26,7 @@ use super::{Counters, WAKER};
 use crate::node::message::PeerMessage;
 use crate::security::Security;
 use crate::transport::TransportEvent;
-use crate::transport::handshake::{Hello, Refusal, RefusalCode, Responder};
+use crate::transport::handshake::{Answer, Hello, Refusal, RefusalCode, Responder};
 use crate::types::membership::{Named, NodeId};
 use crate::types::version::OLDEST;
 
@@ -69,7 +69,6 @@ pub(super) struct DialledPeer {
     /// Its address in the list of members, if it is one.
     pub(super) listed: Option<String>,
     link: Link,
-    timer: Option<Instant>,
     /// Attempts that failed in a row; they determine the pause.
     failures: u32,
     tried_at: Instant,
@@ -81,10 +80,8 @@ pub(super) struct DialledPeer {
     reports: Reports,
     /// Another node has answered at its address.
     pub(super) is_elsewhere: bool,
-    /// The node just found at a seed's address, and the version that it supports.
-    pub(super) found: Option<(Responder, u16)>,
-    /// Whether it is listed for a flush.
-    pub(super) is_unflushed: bool,
+    /// The version that the node just found at a seed's address supports, and that node.
+    pub(super) found: Option<(u16, Responder)>,
     /// Whether there may be more to read at once.
     pub(super) has_unread: bool,
 }
@@ -112,7 +109,6 @@ impl DialledPeer {
             address,
             listed: None,
             link: Link::Waiting,
-            timer: None,
             failures: 0,
             tried_at: now,
             attempt: WAKER,
@@ -120,7 +116,6 @@ impl DialledPeer {
             reports: Reports::new(now),
             is_elsewhere: false,
             found: None,
-            is_unflushed: false,
             has_unread: false,
         }
     }
@@ -217,13 +212,11 @@ impl DialledPeer {
         context.options.retry_min.saturating_mul(doubled).min(context.options.retry_max)
     }
 
-    fn arm(&mut self, context: &mut Context, at: Option<Instant>) {
+    fn arm(&self, context: &mut Context, at: Option<Instant>) {
         let timer = Timer::Peer(self.target);
-        if let Some(before) = std::mem::replace(&mut self.timer, at) {
-            context.timers.remove(before, timer);
-        }
-        if let Some(at) = at {
-            context.timers.insert(at, timer);
+        match at {
+            Some(at) => context.timers.set(timer, at),
+            None => context.timers.cancel(timer),
         }
     }
 
@@ -257,14 +250,16 @@ impl DialledPeer {
     /// over.
     pub(super) fn nudge(&mut self, context: &mut Context) -> Result<(), Failure> {
         let at = self.tried_at + NUDGE_PAUSE;
-        match self.link {
-            Link::Waiting if at <= context.now => self.dial(context),
-            Link::Waiting if self.timer.is_some_and(|timer| at < timer) => {
-                self.arm(context, Some(at));
-                Ok(())
-            }
-            Link::Waiting | Link::Resolving | Link::Open(_) => Ok(()),
+        if !self.is_waiting() {
+            return Ok(());
         }
+        if at <= context.now {
+            return self.dial(context);
+        }
+        if context.timers.at(Timer::Peer(self.target)).is_some_and(|timer| at < timer) {
+            self.arm(context, Some(at));
+        }
+        Ok(())
     }
 
     /// Connects to the first of `addresses` that can be tried; `reason` is the error if there is
@@ -310,7 +305,7 @@ impl DialledPeer {
                 Err(error) => return self.connect_elsewhere(context, &describe(&error)),
             }
         } else if event.is_writable() {
-            connection.writable = true;
+            connection.writer.writable = true;
         }
         // Read first: a refusal says more than the broken pipe that follows it.
         self.read(context)?;
@@ -348,17 +343,17 @@ impl DialledPeer {
                 return Ok(true);
             };
             match received {
-                Received::Welcome { version, responder } if context.is_client() => {
+                Received::Answer(version, Answer::Welcome(responder)) if context.is_client() => {
                     self.welcome(context, version, Some(responder));
                     if self.found.is_some() {
                         // The following frames are for the peer that was found here.
                         return Ok(false);
                     }
                 }
-                Received::Welcome { version, responder } => {
+                Received::Answer(version, Answer::Welcome(responder)) => {
                     connection.greeted = Some((version, responder));
                 }
-                Received::Refusal { version, refusal } => {
+                Received::Answer(version, Answer::Refused(refusal)) => {
                     return self.refused(context, version, &refusal).map(|()| false);
                 }
                 Received::Message(message) => {
@@ -370,7 +365,6 @@ impl DialledPeer {
                         context.emit(TransportEvent::Received { from, message });
                     }
                 }
-                Received::Pong => {}
             }
         }
         Ok(false)
@@ -394,7 +388,7 @@ impl DialledPeer {
         let version = self.lowered_to.unwrap_or(context.local.version);
         let to = self.target.id();
         if let Some(connection) = self.link.connection() {
-            connection.greet(&Hello::new(&context.local, version, to))?;
+            connection.greet(context.now, &Hello::new(&context.local, version, to))?;
             self.arm(context, Some(context.now + context.options.handshake_timeout));
         }
         Ok(())
@@ -416,7 +410,7 @@ impl DialledPeer {
                 }
                 context.emit(TransportEvent::Connected { peer, version });
             }
-            Target::Seed(_) => self.found = responder.map(|responder| (responder, version)),
+            Target::Seed(_) => self.found = responder.map(|responder| (version, responder)),
         }
     }
 
@@ -458,16 +452,14 @@ impl DialledPeer {
         Err(Failure { reason, ..Failure::from(refusal.clone()) })
     }
 
-    /// Queues a message; `Err(None)` if the peer is not connected.
+    /// Queues a message; `None` if the peer has not welcomed this node.
     pub(super) fn send(
         &mut self,
-        context: &mut Context,
+        context: &Context,
         message: &PeerMessage,
-    ) -> Result<(), Option<Rejected>> {
-        match self.link.connection() {
-            Some(connection) => connection.send(context, message),
-            None => Err(None),
-        }
+    ) -> Option<Result<(), Rejected>> {
+        let connection = self.link.connection().filter(|connection| connection.is_up())?;
+        Some(connection.send(context, message))
     }
 
     pub(super) fn has_more_to_write(&self) -> bool {
@@ -480,7 +472,7 @@ impl DialledPeer {
         };
         connection.flush(context)?;
         if let Some(at) = connection.dead_at(context)
-            && self.timer.is_none_or(|timer| at < timer)
+            && context.timers.at(Timer::Peer(self.target)).is_none_or(|timer| at < timer)
         {
             self.arm(context, Some(at));
         }
@@ -488,7 +480,6 @@ impl DialledPeer {
     }
 
     pub(super) fn timer(&mut self, context: &mut Context) -> Result<(), Failure> {
-        self.timer = None;
         let phase = match &mut self.link {
             Link::Waiting => return self.dial(context),
             Link::Resolving => {
@@ -498,7 +489,7 @@ impl DialledPeer {
                 return Ok(());
             }
             Link::Open(connection) => {
-                connection.writable |= connection.phase != Phase::Connecting;
+                connection.writer.writable |= connection.phase != Phase::Connecting;
                 connection.phase
             }
         };
@@ -528,7 +519,7 @@ impl DialledPeer {
             connection.ping_if_due(context.now);
         }
         self.flush(context)?;
-        if self.timer.is_none() {
+        if context.timers.at(Timer::Peer(self.target)).is_none() {
             self.arm(context, Some(context.now + IDLE_PING_INTERVAL));
         }
         Ok(())
@@ -537,17 +528,13 @@ impl DialledPeer {
     /// Closes the connection, reports why, and sets the time of the next attempt. Returns whether
     /// it had been up for long.
     pub(super) fn fail(&mut self, context: &mut Context, failure: &Failure) -> bool {
-        let up_since = match &self.link {
-            Link::Open(connection) => match connection.phase {
-                Phase::Up { since } => Some(since),
-                Phase::Connecting | Phase::Greeting => None,
-            },
-            Link::Waiting | Link::Resolving => None,
-        };
+        // A peer that welcomes this node only to close the connection does not reset the pause.
+        let lasted = self.link.connection().is_some_and(|connection| match connection.phase {
+            Phase::Up { since } => context.now >= since + context.options.retry_max,
+            Phase::Connecting | Phase::Greeting => false,
+        });
         self.disconnect(context);
         self.lowered_to = None;
-        // A peer that welcomes this node only to close the connection does not reset the pause.
-        let lasted = up_since.is_some_and(|since| context.now >= since + context.options.retry_max);
         if lasted {
             self.failures = 0;
         }
@@ -561,11 +548,10 @@ impl DialledPeer {
             FailureKind::Itself => self.address.parse::<SocketAddr>().is_err().then_some(long),
         };
         self.arm(context, pause.map(|pause| context.now + pause));
-        match failure.kind {
-            FailureKind::Itself => tracing::debug!(address = self.address, "is this node itself"),
-            FailureKind::Passing | FailureKind::Permanent | FailureKind::Elsewhere => {
-                self.reports.add(context, self.target, &self.address, failure);
-            }
+        if failure.kind == FailureKind::Itself {
+            tracing::debug!(address = self.address, "is this node itself");
+        } else {
+            self.reports.add(context, self.target, &self.address, failure);
         }
         lasted
     }

@@ -95,17 +95,9 @@ impl WriteQueue {
         self.bytes == 0
     }
 
-    /// Appends one frame. `write` appends its payload to the given buffer.
+    /// Appends one frame, behind those that are urgent, too, if it is. `write` appends its payload
+    /// to the given buffer.
     pub(super) fn push(
-        &mut self,
-        payload_bytes_max: usize,
-        write: impl FnOnce(Vec<u8>) -> Vec<u8>,
-    ) -> Result<(), Rejected> {
-        self.push_to(false, payload_bytes_max, write)
-    }
-
-    /// Appends one frame, behind those that are urgent, too, if it is.
-    pub(super) fn push_to(
         &mut self,
         urgent: bool,
         payload_bytes_max: usize,
@@ -211,7 +203,7 @@ mod tests {
         let mut queue = WriteQueue::new(1 << 30);
         let sizes = [0, 1, 200, CHUNK_BYTES - 1, 1, CHUNK_BYTES * 3, 7];
         for size in sizes {
-            queue.push(usize::MAX, payload(size)).unwrap();
+            queue.push(false, usize::MAX, payload(size)).unwrap();
         }
         let mut narrow = Narrow(977, Vec::new());
         let mut total = 0;
@@ -221,7 +213,7 @@ mod tests {
         assert_eq!(total, narrow.1.len());
         assert!(queue.usual.chunks.is_empty());
         let mut reader = FrameReader::new(CHUNK_BYTES * 3);
-        reader.push(&narrow.1);
+        reader.push(false, &narrow.1);
         for size in sizes {
             assert_eq!(reader.next_frame().unwrap().map(<[u8]>::len), Some(size));
         }
@@ -231,19 +223,19 @@ mod tests {
     fn what_is_urgent_waits_for_what_is_begun_and_for_nothing_else() {
         let mut queue = WriteQueue::new(1 << 30);
         let mut narrow = Narrow(100, Vec::new());
-        queue.push_to(true, usize::MAX, payload(3)).unwrap();
+        queue.push(true, usize::MAX, payload(3)).unwrap();
         queue.write_to(&mut narrow).unwrap();
         for size in [CHUNK_BYTES, CHUNK_BYTES + 1, CHUNK_BYTES + 2] {
-            queue.push(usize::MAX, payload(size)).unwrap();
+            queue.push(false, usize::MAX, payload(size)).unwrap();
         }
         queue.write_to(&mut narrow).unwrap();
-        queue.push_to(true, usize::MAX, payload(5)).unwrap();
-        queue.push_to(true, usize::MAX, payload(7)).unwrap();
+        queue.push(true, usize::MAX, payload(5)).unwrap();
+        queue.push(true, usize::MAX, payload(7)).unwrap();
         while !queue.is_empty() {
             queue.write_to(&mut narrow).unwrap();
         }
         let mut reader = FrameReader::new(CHUNK_BYTES * 3);
-        reader.push(&narrow.1);
+        reader.push(false, &narrow.1);
         for size in [3, CHUNK_BYTES, 5, 7, CHUNK_BYTES + 1, CHUNK_BYTES + 2] {
             assert_eq!(reader.next_frame().unwrap().map(<[u8]>::len), Some(size));
         }
@@ -271,7 +263,7 @@ mod tests {
                         buffer.extend(std::iter::repeat_n(0, more));
                         buffer
                     };
-                    queue.push_to(lane == 1, usize::MAX, frame).unwrap();
+                    queue.push(lane == 1, usize::MAX, frame).unwrap();
                 } else {
                     let mut narrow = Narrow(1 + below(200_000), Vec::new());
                     queue.write_to(&mut narrow).unwrap();
@@ -279,7 +271,7 @@ mod tests {
                 }
             }
             let mut reader = FrameReader::new(CHUNK_BYTES * 3);
-            reader.push(&written);
+            reader.push(false, &written);
             let mut read = [0_u8; 2];
             while let Some(frame) = reader.next_frame().unwrap() {
                 let lane = usize::from(frame[0]);
@@ -293,18 +285,18 @@ mod tests {
     #[test]
     fn queue_refuses_what_is_too_much_and_keeps_the_rest_whole() {
         let mut queue = WriteQueue::new(3 * (HEADER_BYTES + 10));
-        assert_eq!(queue.push(20, payload(21)), Err(Rejected::TooLong { bytes: 21 }));
+        assert_eq!(queue.push(false, 20, payload(21)), Err(Rejected::TooLong { bytes: 21 }));
         assert!(queue.is_empty() && queue.usual.chunks.is_empty());
-        queue.push(20, payload(10)).unwrap();
-        queue.push(20, payload(10)).unwrap();
-        assert_eq!(queue.push(20, payload(11)), Err(Rejected::Full));
-        queue.push(20, payload(10)).unwrap();
-        assert_eq!(queue.push(20, payload(0)), Err(Rejected::Full));
+        queue.push(false, 20, payload(10)).unwrap();
+        queue.push(false, 20, payload(10)).unwrap();
+        assert_eq!(queue.push(false, 20, payload(11)), Err(Rejected::Full));
+        queue.push(false, 20, payload(10)).unwrap();
+        assert_eq!(queue.push(false, 20, payload(0)), Err(Rejected::Full));
         let mut narrow = Narrow(usize::MAX, Vec::new());
         while !queue.is_empty() {
             queue.write_to(&mut narrow).unwrap();
         }
         assert_eq!(narrow.1.len(), 3 * (HEADER_BYTES + 10));
-        queue.push(20, payload(10)).unwrap();
+        queue.push(false, 20, payload(10)).unwrap();
     }
 }

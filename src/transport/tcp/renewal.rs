@@ -70,5 +70,5 @@ impl Renewal {
 
 fn arm(context: &mut Context) {
     let at = context.now + context.options.reload_interval;
-    context.timers.insert(at, Timer::Certificates);
+    context.timers.set(Timer::Certificates, at);
 }

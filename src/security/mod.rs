@@ -10,6 +10,7 @@ mod tls;
 #[cfg(feature = "tls")]
 pub(crate) mod x509;
 
+use std::collections::BTreeSet;
 use std::fmt;
 use std::sync::Arc;
 
@@ -141,11 +142,8 @@ fn invalid(reason: &str) -> Error {
 
 fn key(text: &str) -> Result<[u8; 32]> {
     let text = text.trim();
-    let mut different: Vec<char> = text.chars().collect();
-    let length = different.len();
-    different.sort_unstable();
-    different.dedup();
-    if length < PHRASE_CHARS_MIN || different.len() < DIFFERENT_CHARS_MIN {
+    let different: BTreeSet<char> = text.chars().collect();
+    if text.chars().count() < PHRASE_CHARS_MIN || different.len() < DIFFERENT_CHARS_MIN {
         return Err(invalid(
             "it could be guessed: use 32 random bytes (openssl rand -hex 32), or a phrase of at \
              least 20 characters, 8 of them different",

@@ -9,7 +9,7 @@
 //! for several hosts, each of them would take itself for the listed one and found a cluster of its
 //! own. [`OwnName`] checks that.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, ToSocketAddrs, UdpSocket};
@@ -198,11 +198,7 @@ pub(crate) fn is_own(address: &SocketAddr) -> bool {
 /// Whether one host would not have all of these: there is more than one of a family.
 pub(crate) fn several<'a>(addresses: impl IntoIterator<Item = &'a SocketAddr>) -> bool {
     let ips = addresses.into_iter().map(|address| address.ip().to_canonical());
-    let (mut four, mut six): (Vec<IpAddr>, Vec<IpAddr>) = ips.partition(IpAddr::is_ipv4);
-    for family in [&mut four, &mut six] {
-        family.sort_unstable();
-        family.dedup();
-    }
+    let (four, six): (BTreeSet<IpAddr>, BTreeSet<IpAddr>) = ips.partition(IpAddr::is_ipv4);
     four.len() > 1 || six.len() > 1
 }
 

@@ -337,15 +337,14 @@ impl EventLoop {
     /// Takes the results that have arrived until now, and not those added meanwhile: others wait,
     /// too.
     fn take_helper_results(&mut self) {
-        for _ in 0..self.results_rx.len() {
-            let Ok(result) = self.results_rx.try_recv() else {
-                return;
-            };
+        for result in self.results_rx.try_iter().take(self.results_rx.len()) {
             match result {
                 #[cfg(feature = "tls")]
                 HelperResult::Certificates(read) => self.renewal.renew(&mut self.context, read),
                 HelperResult::Resolved { target, attempt, addresses } => {
-                    self.outgoing.resolved(&mut self.context, target, attempt, addresses);
+                    self.outgoing.with(&mut self.context, target, |peer, context| {
+                        peer.resolved(context, attempt, addresses)
+                    });
                 }
             }
         }

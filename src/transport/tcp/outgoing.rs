@@ -10,9 +10,7 @@
 
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
-use std::net::SocketAddr;
 
-use mio::Token;
 use mio::event::Event;
 
 use super::Counters;
@@ -194,16 +192,6 @@ impl Outgoing {
             return;
         }
         self.with(context, target, DialledPeer::timer);
-    }
-
-    pub(super) fn resolved(
-        &mut self,
-        context: &mut Context,
-        target: Target,
-        attempt: Token,
-        addresses: Result<Vec<SocketAddr>, String>,
-    ) {
-        self.with(context, target, |peer, context| peer.resolved(context, attempt, addresses));
     }
 
     fn get_mut(&mut self, target: Target) -> Option<&mut DialledPeer> {

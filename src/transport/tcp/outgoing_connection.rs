@@ -61,7 +61,6 @@ impl OutgoingConnection {
     pub(super) fn begin(
         context: &mut Context,
         address: SocketAddr,
-        rest: std::vec::IntoIter<SocketAddr>,
     ) -> io::Result<OutgoingConnection> {
         let mut socket = mio::net::TcpStream::connect(address)?;
         let token = context.token();
@@ -73,7 +72,7 @@ impl OutgoingConnection {
             token,
             phase: Phase::Connecting,
             cluster: 0,
-            rest,
+            rest: Vec::new().into_iter(),
             greeted: None,
             reader: FrameReader::new(HANDSHAKE_BYTES_MAX),
             writer: Writer::new(queue_bytes_max, false, context.now),

@@ -166,7 +166,7 @@ impl DialledPeer {
         }
     }
 
-    /// Hands the connection over to the peer that it leads to.
+    /// Hands the connection over: to the peer that it leads to, or to be closed.
     pub(super) fn release(&mut self, context: &mut Context) -> Option<Box<OutgoingConnection>> {
         self.arm(context, None);
         match std::mem::replace(&mut self.link, Link::Waiting) {
@@ -197,11 +197,11 @@ impl DialledPeer {
             self.failures = 0;
         }
         let pause = self.pause(context).max(at_least);
-        self.arm(context, Some(context.now + pause));
+        self.dial_in(context, pause);
     }
 
     /// Dials after this pause.
-    pub(super) fn dial_in(&mut self, context: &mut Context, pause: Duration) {
+    pub(super) fn dial_in(&self, context: &mut Context, pause: Duration) {
         self.arm(context, Some(context.now + pause));
     }
 
@@ -273,15 +273,15 @@ impl DialledPeer {
         self.disconnect(context);
         let mut reason = reason.to_owned();
         while let Some(address) = addresses.next() {
-            let rest = addresses.clone();
             if matches!(context.options.security, Security::Loopback)
                 && !address.ip().to_canonical().is_loopback()
             {
                 reason = format!("{address} is not on the loopback, and this node has no keys");
                 continue;
             }
-            match OutgoingConnection::begin(context, address, rest) {
-                Ok(connection) => {
+            match OutgoingConnection::begin(context, address) {
+                Ok(mut connection) => {
+                    connection.rest = addresses;
                     context.dialled.insert(connection.token, self.target);
                     self.link = Link::Open(Box::new(connection));
                     self.arm(context, Some(context.now + context.options.connect_timeout));
@@ -565,8 +565,7 @@ impl DialledPeer {
     }
 
     pub(super) fn disconnect(&mut self, context: &mut Context) {
-        self.arm(context, None);
-        if let Link::Open(mut connection) = std::mem::replace(&mut self.link, Link::Waiting) {
+        if let Some(mut connection) = self.release(context) {
             context.dialled.remove(&connection.token);
             // It is closed next, which deregisters it in any case.
             let _ = context.registry.deregister(&mut connection.stream.socket);

@@ -118,23 +118,22 @@ impl WriteQueue {
         let before = chunk.len();
         let payload_bytes = append_frame(&mut chunk, write);
         let added = chunk.len() - before;
-        let rejected = if payload_bytes > payload_bytes_max {
-            Some(Rejected::TooLong { bytes: payload_bytes })
+        let pushed = if payload_bytes > payload_bytes_max {
+            Err(Rejected::TooLong { bytes: payload_bytes })
         } else if self.bytes + added > self.bytes_max {
-            Some(Rejected::Full)
-        } else {
-            None
-        };
-        if rejected.is_some() {
-            chunk.truncate(before);
+            Err(Rejected::Full)
         } else {
             self.bytes += added;
+            Ok(())
+        };
+        if pushed.is_err() {
+            chunk.truncate(before);
         }
         match chunk.is_empty() {
             true => keep(&mut self.spare, chunk),
             false => lane.chunks.push_back(chunk),
         }
-        rejected.map_or(Ok(()), Err)
+        pushed
     }
 
     /// Writes as much as one call takes; returns how much that was.
@@ -213,7 +212,7 @@ mod tests {
         assert_eq!(total, narrow.1.len());
         assert!(queue.usual.chunks.is_empty());
         let mut reader = FrameReader::new(CHUNK_BYTES * 3);
-        reader.push(false, &narrow.1);
+        reader.push(&narrow.1);
         for size in sizes {
             assert_eq!(reader.next_frame().unwrap().map(<[u8]>::len), Some(size));
         }
@@ -235,7 +234,7 @@ mod tests {
             queue.write_to(&mut narrow).unwrap();
         }
         let mut reader = FrameReader::new(CHUNK_BYTES * 3);
-        reader.push(false, &narrow.1);
+        reader.push(&narrow.1);
         for size in [3, CHUNK_BYTES, 5, 7, CHUNK_BYTES + 1, CHUNK_BYTES + 2] {
             assert_eq!(reader.next_frame().unwrap().map(<[u8]>::len), Some(size));
         }
@@ -271,7 +270,7 @@ mod tests {
                 }
             }
             let mut reader = FrameReader::new(CHUNK_BYTES * 3);
-            reader.push(false, &written);
+            reader.push(&written);
             let mut read = [0_u8; 2];
             while let Some(frame) = reader.next_frame().unwrap() {
                 let lane = usize::from(frame[0]);

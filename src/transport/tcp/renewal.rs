@@ -47,12 +47,12 @@ impl Renewal {
         let Security::Tls(tls) = &mut context.options.security else {
             return;
         };
-        match read {
-            Ok(None) => self.reported = None,
+        self.reported = match read {
+            Ok(None) => None,
             Ok(Some(loaded)) => {
                 tls.renew(loaded);
-                self.reported = None;
                 tracing::info!(?tls, "new connections have the renewed certificate");
+                None
             }
             Err(reason) => {
                 if self.reported.as_ref() != Some(&reason) {
@@ -62,9 +62,9 @@ impl Renewal {
                         "the renewed certificate is of no use: policy the former"
                     );
                 }
-                self.reported = Some(reason);
+                Some(reason)
             }
-        }
+        };
     }
 }
 

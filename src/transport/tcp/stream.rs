@@ -116,7 +116,6 @@ impl Encryption {
     /// Returns whether the socket took any of the waiting bytes. A full socket is not an error.
     fn flush(&mut self, socket: &mut TcpStream) -> io::Result<bool> {
         let before = self.sent;
-        let mut took = false;
         while self.sent < self.out.len() {
             match socket.write(&self.out[self.sent..]) {
                 Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
@@ -125,8 +124,8 @@ impl Encryption {
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 Err(error) => return Err(error),
             }
-            took = self.sent > before;
         }
+        let took = self.sent > before;
         if self.sent == self.out.len() {
             self.out.clear();
             self.sent = 0;

@@ -16,7 +16,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, ToSocketAddrs, UdpSocket}
 use std::sync::Arc;
 use std::time::Duration;
 
-use crossbeam_channel::{Receiver, after, never, select, unbounded};
+use crossbeam_channel::{Receiver, after, select, unbounded};
 
 use crate::node::io::Hindrance;
 
@@ -63,20 +63,11 @@ impl Resolver {
     }
 }
 
-/// Looks up a name on a thread of its own, and calls `done` with the answer there.
+/// Runs what looks up names on a thread of its own.
 ///
 /// # Errors
 /// If the system cannot start a thread.
-pub(crate) fn look_up_apart(
-    resolver: &Resolver,
-    name: String,
-    done: impl FnOnce(Answer) + Send + 'static,
-) -> io::Result<()> {
-    let resolver = resolver.clone();
-    spawn(move || done(resolver.look_up(&name)))
-}
-
-fn spawn(run: impl FnOnce() + Send + 'static) -> io::Result<()> {
+pub(crate) fn spawn(run: impl FnOnce() + Send + 'static) -> io::Result<()> {
     std::thread::Builder::new().name("quorate-dns".to_owned()).spawn(run).map(drop)
 }
 
@@ -154,8 +145,7 @@ impl LookUps {
 
     /// As [`LookUps::wait`], for a time.
     pub(crate) fn wait_for(&mut self, address: Option<&str>, time: Duration) {
-        let deadline = if self.missing == 0 { never() } else { after(time) };
-        self.wait(address, &deadline);
+        self.wait(address, &after(time));
     }
 
     /// The channel of the answers that were not waited for. It closes when there are no more.
@@ -310,7 +300,7 @@ impl OwnName {
 
 #[cfg(test)]
 mod tests {
-    use crossbeam_channel::bounded;
+    use crossbeam_channel::{bounded, never};
 
     use super::*;
 

@@ -58,8 +58,9 @@
 //!
 //! Not here: the bytes (`frame`, `handshake`, `PeerMessage`), keys (`secure`, `crate::security`),
 //! the loop (`event_loop`), outgoing connections (`outgoing`, `seeds`, `peer`, `look_up`, `reports`,
-//! `outgoing_connection`, `queue`), incoming connections (`incoming`, `handshake_queue`,
-//! `incoming_connection`, `client_connection`), and who may make them (`known_peers`).
+//! `outgoing_connection`), incoming connections (`incoming`, `handshake_queue`,
+//! `incoming_connection`, `client_connection`), what waits to be written to either (`writer`,
+//! `queue`), and who may make them (`known_peers`).
 
 mod client_connection;
 mod event_loop;

@@ -11,7 +11,6 @@
 //! nothing, a timer runs.
 
 use std::io;
-use std::time::Instant;
 
 use mio::{Interest, Token};
 
@@ -30,11 +29,9 @@ const CLIENT_BYTES_MAX: usize = 32 << 20;
 /// Bytes that wait to be written to a client.
 #[derive(Debug)]
 pub(super) struct ClientWriter {
-    writer: Writer,
+    pub(super) writer: Writer,
     /// The client has sent something since it was welcomed.
     pub(super) is_open: bool,
-    /// Whether the connection is listed for a flush.
-    is_unflushed: bool,
 }
 
 impl IncomingConnection {
@@ -46,7 +43,6 @@ impl IncomingConnection {
         self.client_writer = Some(Box::new(ClientWriter {
             writer: Writer::new(queue_bytes_max, true, context.now),
             is_open: false,
-            is_unflushed: false,
         }));
         Ok(())
     }
@@ -55,16 +51,10 @@ impl IncomingConnection {
         self.client_writer.is_some()
     }
 
-    /// Whether to list the connection for a flush; if so, it counts as listed.
-    pub(super) fn wants_flush(&mut self) -> bool {
-        let Some(client_writer) = &mut self.client_writer else {
-            return false;
-        };
-        let wants = client_writer.is_open
-            && !client_writer.is_unflushed
-            && client_writer.writer.has_more(&self.stream);
-        client_writer.is_unflushed |= wants;
-        wants
+    /// Whether to list the connection for a flush.
+    pub(super) fn wants_flush(&self) -> bool {
+        let client_writer = self.client_writer.as_ref();
+        client_writer.is_some_and(|one| one.is_open && one.writer.has_more(&self.stream))
     }
 
     /// Writes until nothing waits or the socket is full, for a limited number of writes.
@@ -83,14 +73,6 @@ impl IncomingConnection {
             context.timers.set(timer, since + context.options.stall_timeout);
         }
         Ok(())
-    }
-}
-
-impl ClientWriter {
-    /// Queues the answer to an empty frame. If there is no room, frames already queued show the
-    /// same.
-    pub(super) fn answer(&mut self, now: Instant) {
-        let _ = self.writer.ping(now);
     }
 }
 
@@ -122,7 +104,7 @@ impl Incoming {
         }
         let token = connection.token;
         if connection.wants_flush() {
-            self.unflushed.push(token);
+            self.unflushed.insert(token);
         }
         true
     }
@@ -134,7 +116,7 @@ impl Incoming {
         {
             client_writer.writer.writable = true;
             if connection.wants_flush() {
-                self.unflushed.push(token);
+                self.unflushed.insert(token);
             }
         }
     }
@@ -145,13 +127,10 @@ impl Incoming {
             let Some(connection) = self.connections.get_mut(&token) else {
                 continue;
             };
-            if let Some(client_writer) = &mut connection.client_writer {
-                client_writer.is_unflushed = false;
-            }
             if let Err(error) = connection.write_to_client(context) {
                 self.close(context, token, Closed::Failed(error));
             } else if connection.wants_flush() {
-                self.unflushed.push(token);
+                self.unflushed.insert(token);
             }
         }
     }
@@ -175,7 +154,7 @@ impl Incoming {
         } else if is_dead {
             self.close(context, token, Closed::Failed(io::ErrorKind::TimedOut.into()));
         } else if connection.wants_flush() {
-            self.unflushed.push(token);
+            self.unflushed.insert(token);
         }
     }
 }

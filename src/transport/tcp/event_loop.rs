@@ -354,7 +354,8 @@ impl EventLoop {
     /// many.
     fn check_unlisted(&mut self, node: NodeId) {
         let silent_since = self.context.now.checked_sub(self.context.options.unlisted_timeout);
-        let has_sent = self.incoming.received_at(node) > silent_since;
+        let connection = self.incoming.of_peer(node);
+        let has_sent = connection.map(|connection| connection.received_at) > silent_since;
         let is_reached = self.outgoing.is_up(node) && !self.context.known_peers.is_full();
         if has_sent || is_reached {
             return self.context.remember_unlisted(node);
@@ -406,7 +407,7 @@ impl Network for EventLoop {
         let members = peers.iter().map(|peer| peer.node).collect();
         for node in self.context.known_peers.set_members(members) {
             // A removed member has yet to learn of its removal.
-            if self.incoming.is_connected(node) && !self.context.known_peers.is_full() {
+            if self.incoming.of_peer(node).is_some() && !self.context.known_peers.is_full() {
                 self.context.admit(node);
             } else {
                 self.incoming.disconnect(&mut self.context, node);

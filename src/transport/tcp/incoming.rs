@@ -13,7 +13,7 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::io;
 use std::net::{IpAddr, SocketAddr};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use mio::net::TcpListener;
 use mio::{Interest, Token};
@@ -49,7 +49,7 @@ pub(super) struct Incoming {
     /// The connections that may have something to read, in the order of their turns.
     pub(super) readable: VecDeque<Token>,
     /// Clients' connections that may have bytes to write and room for them.
-    pub(super) unflushed: Vec<Token>,
+    pub(super) unflushed: BTreeSet<Token>,
     /// Peers whose handshake has just succeeded, with the address that each gave.
     pub(super) welcomed: Vec<RemotePeer>,
     junk: Warnings,
@@ -97,16 +97,6 @@ impl Incoming {
         for token in others.map(|connection| connection.token).collect::<Vec<_>>() {
             self.remove(context, token);
         }
-    }
-
-    /// Whether this node is connected to us.
-    pub(super) fn is_connected(&self, node: NodeId) -> bool {
-        self.by_peer.contains_key(&node)
-    }
-
-    /// When the connection of this node last delivered anything, or was made.
-    pub(super) fn received_at(&self, node: NodeId) -> Option<Instant> {
-        self.of_peer(node).map(|connection| connection.received_at)
     }
 
     pub(super) fn listener_ready(&mut self) {
@@ -237,8 +227,9 @@ impl Incoming {
                 continue;
             }
             let turn = connection.turn(context);
+            connection.is_readable = !matches!(turn, Ok(Turn::Drained));
             if connection.wants_flush() {
-                self.unflushed.push(token);
+                self.unflushed.insert(token);
             }
             if let Some(identity) = connection.peer()
                 && connection.challenge.is_some_and(|challenge| challenge.answered)
@@ -246,11 +237,7 @@ impl Incoming {
                 self.refuse_rival(context, identity.node);
             }
             match turn {
-                Ok(Turn::Drained) => {
-                    if let Some(connection) = self.connections.get_mut(&token) {
-                        connection.is_readable = false;
-                    }
-                }
+                Ok(Turn::Drained) => {}
                 Ok(Turn::More) => self.readable.push_back(token),
                 // It stays readable, so it is not listed again until it is resumed.
                 Ok(Turn::Paused(until)) => context.timers.set(Timer::Resume(token), until),

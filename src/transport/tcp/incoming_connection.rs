@@ -272,9 +272,10 @@ impl IncomingConnection {
         Counters::add(&context.shared.counters.messages_foreign, foreign);
         self.rate.count(received * MESSAGE_COST, context.now, &context.options);
         if asked {
-            // One answer to several pings is enough.
+            // One answer to several pings is enough. If there is no room for it, frames already queued
+            // show the same.
             match &mut self.client_writer {
-                Some(client_writer) => client_writer.answer(context.now),
+                Some(client_writer) => _ = client_writer.writer.ping(context.now),
                 None => self.write_frame(|buffer| buffer)?,
             }
         }

@@ -84,12 +84,9 @@ impl FrameReader {
         let len = self.buffer.len();
         if self.buffer.capacity() - len < bytes.len() {
             // The incomplete frame needs this much, if its header is right.
-            let missing = match self.declared() {
-                Some(declared) if declared <= self.limit => {
-                    (HEADER_BYTES + declared).saturating_sub(len)
-                }
-                _ => 0,
-            };
+            let declared = self.declared().filter(|declared| *declared <= self.limit);
+            let missing =
+                declared.map_or(0, |declared| (HEADER_BYTES + declared).saturating_sub(len));
             self.buffer.reserve_exact(missing.min(AHEAD_BYTES).max(bytes.len()));
         }
         self.buffer.extend_from_slice(bytes);

@@ -120,7 +120,7 @@ enum HelperResult {
 
 /// What the network thread shares with other threads, beside the channel.
 #[derive(Debug)]
-struct NetworkShared {
+pub(crate) struct NetworkShared {
     waker: Waker,
     /// The thread will check the channel before it sleeps, so it need not be woken.
     awake: AtomicBool,
@@ -133,8 +133,9 @@ struct NetworkShared {
 }
 
 impl NetworkShared {
-    /// Makes the network thread check its channels. Call it after the push.
-    fn wake(&self) {
+    /// Makes the network thread check its channels, and its handler. Call it after storing whatever
+    /// it is woken for.
+    pub(crate) fn wake(&self) {
         if !self.awake.swap(true, AcqRel)
             && let Err(error) = self.waker.wake()
         {
@@ -213,15 +214,7 @@ pub(crate) trait Network {
 }
 
 /// Wakes the network thread for its handler.
-#[derive(Clone, Debug)]
-pub(crate) struct Wake(Arc<NetworkShared>);
-
-impl Wake {
-    /// Call it after storing whatever the handler is woken for.
-    pub(crate) fn wake(&self) {
-        self.0.wake();
-    }
-}
+pub(crate) type Wake = Arc<NetworkShared>;
 
 /// Messages between this node and its peers, over TCP.
 pub(crate) struct TcpTransport {
@@ -245,7 +238,7 @@ impl TcpTransport {
     }
 
     pub(crate) fn wake(&self) -> Wake {
-        Wake(Arc::clone(&self.shared))
+        Arc::clone(&self.shared)
     }
 
     /// Returns a function that adds this transport's counters to the metrics.

@@ -150,20 +150,16 @@ impl DialledPeer {
     /// Sends a new hello over a new connection, if one was sent. What is queued is written first,
     /// as far as the socket takes it. A client sends no new hello to a member of its own cluster.
     pub(super) fn greet_again(&mut self, context: &mut Context) -> Result<(), Failure> {
-        match &self.link {
-            Link::Open(connection)
-                if context.is_client() && connection.cluster == context.local.cluster =>
-            {
-                Ok(())
-            }
-            Link::Open(connection) if connection.phase != Phase::Connecting => {
-                // An error does not matter: the connection is closed in any case.
-                let _ = self.flush(context);
-                self.disconnect(context);
-                self.dial(context)
-            }
-            Link::Open(_) | Link::Waiting | Link::Resolving => Ok(()),
+        let must = self.link.connection().is_some_and(|connection| {
+            let knows = context.is_client() && connection.cluster == context.local.cluster;
+            connection.phase != Phase::Connecting && !knows
+        });
+        if !must {
+            return Ok(());
         }
+        // An error does not matter: the connection is closed in any case.
+        let _ = self.flush(context);
+        self.redial(context)
     }
 
     /// Hands the connection over: to the peer that it leads to, or to be closed.
@@ -307,9 +303,7 @@ impl DialledPeer {
         } else if event.is_writable() {
             connection.writer.writable = true;
         }
-        // Read first: a refusal says more than the broken pipe that follows it.
-        self.read(context)?;
-        self.flush(context)
+        self.proceed(context)
     }
 
     /// Reads the answer to the hello, and the answers to pings. A client also receives the peer's
@@ -372,6 +366,7 @@ impl DialledPeer {
 
     /// Reads and writes as much as is ready.
     pub(super) fn proceed(&mut self, context: &mut Context) -> Result<(), Failure> {
+        // Read first: a refusal says more than the broken pipe that follows it.
         if matches!(&self.link, Link::Open(connection) if connection.phase != Phase::Connecting) {
             self.read(context)?;
         }
@@ -498,8 +493,7 @@ impl DialledPeer {
             Phase::Greeting => Err(Failure::passing("the peer did not answer the handshake")),
             Phase::Up { .. } => {
                 // This thread itself may have been delayed: ask the socket for its present state.
-                self.read(context)?;
-                self.flush(context)?;
+                self.proceed(context)?;
                 match &self.link {
                     Link::Open(connection)
                         if connection.dead_at(context).is_some_and(|at| at <= context.now) =>

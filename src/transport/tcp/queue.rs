@@ -40,7 +40,7 @@ struct Lane {
     written: usize,
 }
 
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct WriteQueue {
     urgent: Lane,
     usual: Lane,
@@ -87,8 +87,7 @@ fn keep(spare: &mut Vec<u8>, mut chunk: Vec<u8>) {
 
 impl WriteQueue {
     pub(super) fn new(bytes_max: usize) -> WriteQueue {
-        let (urgent, usual) = Default::default();
-        WriteQueue { urgent, usual, bytes: 0, bytes_max, spare: Vec::new() }
+        WriteQueue { bytes_max, ..WriteQueue::default() }
     }
 
     pub(super) fn is_empty(&self) -> bool {
@@ -148,18 +147,13 @@ impl WriteQueue {
             *slice = IoSlice::new(bytes);
             filled += 1;
         }
-        let bytes = stream.write_vectored(&slices[..filled])?;
-        self.advance(bytes, begun);
-        Ok(bytes)
-    }
-
-    fn advance(&mut self, bytes: usize, begun: usize) {
         // Do not trust a `Write` that claims to have taken more than it was given.
-        let bytes = bytes.min(self.bytes);
+        let bytes = stream.write_vectored(&slices[..filled])?.min(self.bytes);
         self.bytes -= bytes;
         let begun = self.usual.advance(bytes, begun, &mut self.spare);
         let urgent = self.urgent.advance(bytes - begun, usize::MAX, &mut self.spare);
         self.usual.advance(bytes - begun - urgent, usize::MAX, &mut self.spare);
+        Ok(bytes)
     }
 
     /// Frees all memory but that of a few messages.

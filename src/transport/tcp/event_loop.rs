@@ -205,7 +205,7 @@ impl EventLoop {
     ) -> io::Result<EventLoop> {
         // Helpers -> network thread: the answer to each look-up, and what was read of certificates.
         let (results_tx, results_rx) = unbounded();
-        let mut context = Context {
+        let context = Context {
             registry: poll.registry().try_clone()?,
             local,
             known_peers: KnownPeers::new(options.unlisted_max),
@@ -227,10 +227,12 @@ impl EventLoop {
             results_rx,
             outgoing: Outgoing::default(),
             #[cfg(feature = "tls")]
-            renewal: Renewal::start(&mut context),
+            renewal: Renewal::default(),
             incoming: Incoming::default(),
             context,
         };
+        #[cfg(feature = "tls")]
+        Renewal::start(&mut event_loop.context);
         if let Some(listener) = listener {
             event_loop.listen(listener)?;
         }

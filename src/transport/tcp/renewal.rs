@@ -9,18 +9,18 @@ use crate::security::{Loaded, Security};
 /// Reads the certificate files again now and then, on a thread of its own, `quorate-pem`: a disk
 /// may be slow, and a deployment's secrets are often not on a local one. There is one such thread
 /// at a time, and it is not joined.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct Renewal {
     /// Why the files could not be used at the last reading; logged once.
     reported: Option<String>,
 }
 
 impl Renewal {
-    pub(super) fn start(context: &mut Context) -> Renewal {
+    /// Sets the timer for the first reading, if there are files.
+    pub(super) fn start(context: &mut Context) {
         if matches!(&context.options.security, Security::Tls(tls) if tls.is_from_files()) {
             arm(context);
         }
-        Renewal { reported: None }
     }
 
     /// Starts to read the files.

@@ -71,9 +71,12 @@ fn all(mut bytes: &[u8], tag: u8) -> Option<Vec<&[u8]>> {
     while !bytes.is_empty() {
         let (content, rest) = expect(bytes, tag)?;
         all.push(content);
+        if all.len() > PARTS_MAX {
+            return None;
+        }
         bytes = rest;
     }
-    (all.len() <= PARTS_MAX).then_some(all)
+    Some(all)
 }
 
 fn relative_name(set: &[u8]) -> Option<String> {

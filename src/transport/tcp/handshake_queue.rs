@@ -19,7 +19,7 @@ use mio::Token;
 use super::event_loop::{Context, Timer};
 use super::incoming::Incoming;
 use super::incoming_connection::{Closed, ConnectionState, PeerIdentity};
-use crate::transport::handshake::{self, Answer, Hello, Refusal, RefusalCode, Responder};
+use crate::transport::handshake::{self, Hello, Refusal, RefusalCode};
 use crate::transport::{RemotePeer, TransportEvent};
 use crate::types::membership::NodeId;
 
@@ -69,14 +69,13 @@ impl Incoming {
         };
         let node = hello.from;
         context.admit(node);
-        let answer = Answer::Welcome(Responder::of(&context.local));
         let identity = PeerIdentity {
             node,
             incarnation: hello.incarnation,
             cluster: hello.cluster,
             boot: hello.run.boot,
         };
-        if let Err(closed) = connection.welcome(context.local.version, &answer, identity) {
+        if let Err(closed) = connection.welcome(context, identity) {
             return self.close(context, token, closed);
         }
         // What arrived along with the hello is still to be read.
@@ -117,7 +116,7 @@ impl Incoming {
 
     fn refuse(&mut self, context: &mut Context, token: Token, refusal: Refusal) {
         if let Some(connection) = self.connections.get_mut(&token) {
-            let closed = connection.refuse(context.local.version, refusal);
+            let closed = connection.refuse(context, refusal);
             self.close(context, token, closed);
         }
     }

@@ -13,7 +13,9 @@ use super::rate::Rate;
 use super::stream::Stream;
 use crate::node::message::{MESSAGE_BYTES_MAX, PeerMessage};
 use crate::transport::frame::{FrameReader, HEADER_BYTES, append_frame};
-use crate::transport::handshake::{Answer, HANDSHAKE_BYTES_MAX, Hello, Refusal, RefusalCode};
+use crate::transport::handshake::{
+    Answer, HANDSHAKE_BYTES_MAX, Hello, Refusal, RefusalCode, Responder,
+};
 use crate::transport::secure::Fault;
 use crate::transport::{TransportEvent, TransportOptions};
 use crate::types::membership::NodeId;
@@ -204,19 +206,13 @@ impl IncomingConnection {
 
     fn receive_hello(&mut self, context: &Context) -> Result<Option<Hello>, Closed> {
         let frame = self.reader.next_frame().map_err(|error| Closed::Junk(error.to_string()))?;
-        let Some(frame) = frame else {
-            return Ok(None);
-        };
-        let own = context.local.version;
-        match Hello::decode(frame, OLDEST..=own) {
-            Ok(hello) => Ok(Some(hello)),
-            Err(refusal) => Err(self.refuse(own, refusal)),
-        }
+        let hello = frame.map(|frame| Hello::decode(frame, OLDEST..=context.local.version));
+        hello.transpose().map_err(|refusal| self.refuse(context, refusal))
     }
 
     /// Refuses the other end, and reports the highest version that this node supports.
-    pub(super) fn refuse(&mut self, own: u16, refusal: Refusal) -> Closed {
-        match self.answer(own, &Answer::Refused(refusal.clone())) {
+    pub(super) fn refuse(&mut self, context: &Context, refusal: Refusal) -> Closed {
+        match self.answer(context, &Answer::Refused(refusal.clone())) {
             Ok(()) if refusal.code == RefusalCode::OwnId => Closed::Itself,
             Ok(()) => Closed::Refused(refusal.text),
             Err(closed) => closed,
@@ -226,12 +222,11 @@ impl IncomingConnection {
     /// Welcomes the other end, and receives its messages from now on.
     pub(super) fn welcome(
         &mut self,
-        own: u16,
-        welcome: &Answer,
+        context: &Context,
         identity: PeerIdentity,
     ) -> Result<(), Closed> {
         self.stream.trust();
-        self.answer(own, welcome)?;
+        self.answer(context, &Answer::Welcome(Responder::of(&context.local)))?;
         self.state = ConnectionState::Peer(identity);
         self.reader.set_limit(MESSAGE_BYTES_MAX);
         Ok(())
@@ -297,8 +292,8 @@ impl IncomingConnection {
         Closed::Refused(fault.to_string())
     }
 
-    fn answer(&mut self, own: u16, answer: &Answer) -> Result<(), Closed> {
-        self.write_frame(|buffer| answer.encode(own, buffer))
+    fn answer(&mut self, context: &Context, answer: &Answer) -> Result<(), Closed> {
+        self.write_frame(|buffer| answer.encode(context.local.version, buffer))
     }
 
     /// Writes a small frame at once. A full socket is an error: the other end does not read its

@@ -17,20 +17,6 @@ impl Wakers {
         self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Registers a waker, in place of the former one with this number.
-    fn register(&self, number: &mut Option<u64>, waker: &Waker) {
-        let former = self.lock().register(number, waker);
-        // Not under the lock: dropping a waker runs user code.
-        drop(former);
-    }
-
-    /// Removes the waker with this number, if it has not been woken.
-    fn remove(&self, number: u64) {
-        let removed = self.lock().remove(number);
-        // As above.
-        drop(removed);
-    }
-
     /// Wakes all. Call it after the change.
     pub(crate) fn wake(&self) {
         let woken = self.lock().take();
@@ -60,7 +46,9 @@ impl Place {
         if let Some(found) = look() {
             return Poll::Ready(found);
         }
-        self.wakers.register(&mut self.number, waker);
+        let former = self.wakers.lock().register(&mut self.number, waker);
+        // Not under the lock: dropping a waker runs user code.
+        drop(former);
         // It may have changed in between.
         look().map_or(Poll::Pending, Poll::Ready)
     }
@@ -69,7 +57,9 @@ impl Place {
 impl Drop for Place {
     fn drop(&mut self) {
         if let Some(number) = self.number {
-            self.wakers.remove(number);
+            let removed = self.wakers.lock().remove(number);
+            // As above.
+            drop(removed);
         }
     }
 }

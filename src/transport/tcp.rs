@@ -36,7 +36,7 @@
 //! `stall_timeout` looks like a dead machine to the peers, and they connect again.
 //!
 //! A name is looked up on a thread of its own, `quorate-dns`, since a resolver may take minutes.
-//! There is one for each peer or seed, and `look_ups_max` in all. It cannot be interrupted and is
+//! There is one for each peer or seed, and `LOOK_UPS_MAX` in all. It cannot be interrupted and is
 //! not joined: it ends when the resolver returns, possibly after the transport.
 //!
 //! Invariants:

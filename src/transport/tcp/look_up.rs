@@ -14,6 +14,9 @@ use crate::transport::names;
 /// The most addresses tried for one name.
 const ADDRESSES_MAX: usize = 8;
 
+/// The most names looked up at a time.
+const LOOK_UPS_MAX: usize = 128;
+
 /// Starts to look up `address` for this attempt. The result is a [`HelperResult::Resolved`].
 pub(super) fn look_up(
     context: &Context,
@@ -33,7 +36,7 @@ pub(super) fn look_up(
         }
     };
     let look_ups = &context.shared.look_ups;
-    if look_ups.fetch_add(1, AcqRel) >= context.options.look_ups_max {
+    if look_ups.fetch_add(1, AcqRel) >= LOOK_UPS_MAX {
         look_ups.fetch_sub(1, AcqRel);
         return Err(Failure::passing("too many names are being looked up already"));
     }

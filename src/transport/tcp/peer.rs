@@ -552,7 +552,6 @@ impl DialledPeer {
 
     /// Reports that the peer is given up, unless it is reported as unreachable already.
     pub(super) fn give_up(&mut self, context: &mut Context, reason: &str) {
-        self.disconnect(context);
         if self.reports.is_empty() {
             self.reports.add(context, self.target, &self.address, &Failure::passing(reason));
         }

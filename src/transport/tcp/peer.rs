@@ -16,13 +16,13 @@ use std::time::{Duration, Instant};
 use mio::Token;
 use mio::event::Event;
 
+use super::Counters;
 use super::event_loop::{Context, Timer};
 use super::failure::{Failure, FailureKind, describe};
 use super::look_up::look_up;
 use super::outgoing_connection::{OutgoingConnection, Phase, Received};
 use super::queue::Rejected;
 use super::reports::Reports;
-use super::{Counters, WAKER};
 use crate::node::message::PeerMessage;
 use crate::security::Security;
 use crate::transport::TransportEvent;
@@ -72,8 +72,6 @@ pub(super) struct DialledPeer {
     /// Attempts that failed in a row; they determine the pause.
     failures: u32,
     tried_at: Instant,
-    /// The latest look-up. The answer to an earlier one, perhaps for another address, is ignored.
-    attempt: Token,
     /// The version of the next hello, if the peer has just said that ours is too high for it. Not
     /// kept for later attempts: the peer may support another one by then.
     lowered_to: Option<u16>,
@@ -89,7 +87,9 @@ pub(super) struct DialledPeer {
 #[derive(Debug)]
 enum Link {
     Waiting,
-    Resolving,
+    /// The name is looked up. The answer to an earlier look-up, perhaps for another address, is
+    /// ignored.
+    Resolving(Token),
     Open(Box<OutgoingConnection>),
 }
 
@@ -97,7 +97,7 @@ impl Link {
     fn connection(&mut self) -> Option<&mut OutgoingConnection> {
         match self {
             Link::Open(connection) => Some(connection),
-            Link::Waiting | Link::Resolving => None,
+            Link::Waiting | Link::Resolving(_) => None,
         }
     }
 }
@@ -111,7 +111,6 @@ impl DialledPeer {
             link: Link::Waiting,
             failures: 0,
             tried_at: now,
-            attempt: WAKER,
             lowered_to: None,
             reports: Reports::new(now),
             is_elsewhere: false,
@@ -139,7 +138,7 @@ impl DialledPeer {
 
     /// Abandons the current attempt or connection, and dials now.
     pub(super) fn redial(&mut self, context: &mut Context) -> Result<(), Failure> {
-        if matches!(self.link, Link::Resolving) && self.address.parse::<SocketAddr>().is_err() {
+        if matches!(self.link, Link::Resolving(_)) && self.address.parse::<SocketAddr>().is_err() {
             // One look-up at a time. Its result is tried first, and the new address after that.
             return Ok(());
         }
@@ -167,7 +166,7 @@ impl DialledPeer {
         self.arm(context, None);
         match std::mem::replace(&mut self.link, Link::Waiting) {
             Link::Open(connection) => Some(connection),
-            Link::Waiting | Link::Resolving => None,
+            Link::Waiting | Link::Resolving(_) => None,
         }
     }
 
@@ -222,10 +221,10 @@ impl DialledPeer {
         if let Ok(address) = self.address.parse::<SocketAddr>() {
             return self.connect(context, vec![address].into_iter(), "");
         }
-        self.attempt = context.token();
-        self.link = Link::Resolving;
+        let attempt = context.token();
+        self.link = Link::Resolving(attempt);
         self.arm(context, Some(context.now + context.options.connect_timeout));
-        look_up(context, self.target, self.attempt, &self.address)
+        look_up(context, self.target, attempt, &self.address)
     }
 
     /// A look-up has finished.
@@ -235,7 +234,7 @@ impl DialledPeer {
         attempt: Token,
         addresses: Result<Vec<SocketAddr>, String>,
     ) -> Result<(), Failure> {
-        if self.attempt != attempt || !matches!(self.link, Link::Resolving) {
+        if !matches!(self.link, Link::Resolving(latest) if latest == attempt) {
             return Ok(());
         }
         let addresses = addresses.map_err(Failure::passing)?;
@@ -477,7 +476,7 @@ impl DialledPeer {
     pub(super) fn timer(&mut self, context: &mut Context) -> Result<(), Failure> {
         let phase = match &mut self.link {
             Link::Waiting => return self.dial(context),
-            Link::Resolving => {
+            Link::Resolving(_) => {
                 // The look-up continues; a second one would not be faster.
                 let reason = format!("looking up {:?} takes long", self.address);
                 self.reports.add(context, self.target, &self.address, &Failure::passing(reason));

@@ -8,7 +8,6 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
 
-use argon2::{Algorithm, Argon2, Params, Version};
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD as BASE64;
 use sha1::{Digest, Sha1};
@@ -100,10 +99,7 @@ fn digest(user: &str, credentials: &[u8]) -> Id {
 
 fn argon2(user: &str, password: &[u8]) -> Id {
     let salt = Sha1::new().chain_update("quorate argon2 ").chain_update(user).finalize();
-    let hasher = Argon2::new(Algorithm::Argon2id, Version::V0x13, Params::DEFAULT);
-    let mut hash = [0; 32];
-    hasher
-        .hash_password_into(password, &salt, &mut hash)
+    let hash = super::stretched(password, &salt)
         .expect("the salt has 20 bytes, the hash 32, and a password less than 4 GiB");
     Id::new("argon2", format!("{user}:{}", BASE64.encode(hash)))
 }

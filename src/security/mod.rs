@@ -10,6 +10,7 @@ mod tls;
 #[cfg(feature = "tls")]
 pub(crate) mod x509;
 
+use std::collections::BTreeSet;
 use std::fmt;
 use std::sync::Arc;
 
@@ -141,11 +142,8 @@ fn invalid(reason: &str) -> Error {
 
 fn key(text: &str) -> Result<[u8; 32]> {
     let text = text.trim();
-    let mut different: Vec<char> = text.chars().collect();
-    let length = different.len();
-    different.sort_unstable();
-    different.dedup();
-    if length < PHRASE_CHARS_MIN || different.len() < DIFFERENT_CHARS_MIN {
+    let different: BTreeSet<char> = text.chars().collect();
+    if text.chars().count() < PHRASE_CHARS_MIN || different.len() < DIFFERENT_CHARS_MIN {
         return Err(invalid(
             "it could be guessed: use 32 random bytes (openssl rand -hex 32), or a phrase of at \
              least 20 characters, 8 of them different",
@@ -154,20 +152,24 @@ fn key(text: &str) -> Result<[u8; 32]> {
     if let Some(key) = from_hex(text) {
         return Ok(key);
     }
-    let mut key = [0; 32];
-    Argon2::new(Algorithm::Argon2id, Version::V0x13, Params::DEFAULT)
-        .hash_password_into(text.as_bytes(), SALT, &mut key)
-        .map_err(|error| invalid(&error.to_string()))?;
-    Ok(key)
+    stretched(text.as_bytes(), SALT).map_err(|error| invalid(&error.to_string()))
+}
+
+/// The hash of a password or phrase, each guess of which takes 19 MiB of memory and about 20 ms:
+/// Argon2id with two passes, as OWASP recommends.
+fn stretched(text: &[u8], salt: &[u8]) -> argon2::Result<[u8; 32]> {
+    let mut hash = [0; 32];
+    let hasher = Argon2::new(Algorithm::Argon2id, Version::V0x13, Params::DEFAULT);
+    hasher.hash_password_into(text, salt, &mut hash)?;
+    Ok(hash)
 }
 
 fn from_hex(text: &str) -> Option<[u8; 32]> {
-    let digits: Option<Vec<u8>> =
-        text.chars().map(|digit| Some(u8::try_from(digit.to_digit(16)?).ok()? & 15)).collect();
+    let digits: Option<Vec<u32>> = text.chars().map(|digit| digit.to_digit(16)).collect();
     let (pairs, []) = digits.as_ref()?.as_chunks::<2>() else {
         return None;
     };
-    let bytes: Vec<u8> = pairs.iter().map(|[high, low]| high << 4 | low).collect();
+    let bytes: Vec<u8> = pairs.iter().map(|[high, low]| (high << 4 | low) as u8).collect();
     bytes.try_into().ok()
 }
 

@@ -8,6 +8,7 @@ use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, Server
 use rustls::client::{Resumption, verify_server_cert_signed_by_trust_anchor};
 use rustls::crypto::{CryptoProvider, WebPkiSupportedAlgorithms, ring};
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
+use rustls::server::danger::ClientCertVerifier;
 use rustls::server::{NoServerSessionStorage, ParsedCertificate, WebPkiClientVerifier};
 use rustls::version::TLS13;
 use rustls::{ClientConfig, DigitallySignedStruct, RootCertStore, ServerConfig, SignatureScheme};
@@ -154,47 +155,31 @@ pub(crate) struct Keys {
     pub(crate) subject: String,
 }
 
-impl fmt::Debug for Loaded {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Loaded").field("subject", &self.keys.subject).finish_non_exhaustive()
-    }
-}
-
 impl Loaded {
     /// With a time, also checks whether others will accept the certificate then.
     fn new(pem: [Vec<u8>; 3], now: Option<UnixTime>) -> std::result::Result<Loaded, String> {
-        let provider = Arc::new(ring::default_provider());
         let roots = pem::roots(&pem[0], "the authority")?;
         let chain = pem::certificates(&pem[1], "this member")?;
         let key = pem::key(&pem[2], "this member")?;
-        let subject = chain.first().and_then(|own| x509::subject(own));
-        let subject = subject.ok_or("the certificate of this member has no subject")?;
+        let (own, between) = chain.split_first().ok_or("no certificate of this member")?;
+        let subject = x509::subject(own).ok_or("the certificate of this member has no subject")?;
+        let refused = |error| format!("the certificate of this member: {}", describe(&error));
+        let provider = Arc::new(ring::default_provider());
+        let clients =
+            WebPkiClientVerifier::builder_with_provider(Arc::clone(&roots), Arc::clone(&provider))
+                .build()
+                .map_err(|error| refused(rustls::Error::General(error.to_string())))?;
+        let algorithms = provider.signature_verification_algorithms;
+        let members = Arc::new(Verifier { roots, algorithms });
         if let Some(now) = now {
-            verify(&roots, &provider, &chain, now)?;
+            // From a member that listens, and from one that connects.
+            members.check(own, between, now).map_err(refused)?;
+            clients.verify_client_cert(own, between, now).map_err(refused)?;
         }
-        Keys::new(provider, roots, chain, key, subject)
+        Keys::new(provider, clients, members, chain, key, subject)
             .map(|keys| Loaded { pem: Arc::new(pem), keys })
             .map_err(|error| format!("the certificate and key of this member: {error}"))
     }
-}
-
-/// Checks that this chain will be accepted, both from a member that connects and from one that
-/// listens.
-fn verify(
-    roots: &Arc<RootCertStore>,
-    provider: &Arc<CryptoProvider>,
-    chain: &[CertificateDer<'static>],
-    now: UnixTime,
-) -> std::result::Result<(), String> {
-    let refused = |error| format!("the certificate of this member: {}", describe(&error));
-    let (own, between) = chain.split_first().ok_or("no certificate of this member")?;
-    let algorithms = provider.signature_verification_algorithms;
-    Verifier { roots: Arc::clone(roots), algorithms }.check(own, between, now).map_err(refused)?;
-    client_verifier(roots, provider)
-        .map_err(refused)?
-        .verify_client_cert(own, between, now)
-        .map_err(refused)?;
-    Ok(())
 }
 
 /// An error's description, for the cluster's operator.
@@ -218,24 +203,16 @@ pub(crate) fn describe(error: &rustls::Error) -> String {
     }
 }
 
-fn client_verifier(
-    roots: &Arc<RootCertStore>,
-    provider: &Arc<CryptoProvider>,
-) -> std::result::Result<Arc<dyn rustls::server::danger::ClientCertVerifier>, rustls::Error> {
-    WebPkiClientVerifier::builder_with_provider(Arc::clone(roots), Arc::clone(provider))
-        .build()
-        .map_err(|error| rustls::Error::General(error.to_string()))
-}
-
 impl Keys {
+    /// `clients` verifies those that connect, and `members` those that are connected to.
     fn new(
         provider: Arc<CryptoProvider>,
-        roots: Arc<RootCertStore>,
+        clients: Arc<dyn ClientCertVerifier>,
+        members: Arc<dyn ServerCertVerifier>,
         chain: Vec<CertificateDer<'static>>,
         key: PrivateKeyDer<'static>,
         subject: String,
     ) -> std::result::Result<Keys, rustls::Error> {
-        let clients = client_verifier(&roots, &provider)?;
         let mut server = ServerConfig::builder_with_provider(Arc::clone(&provider))
             .with_protocol_versions(&[&TLS13])?
             .with_client_cert_verifier(clients)
@@ -243,11 +220,10 @@ impl Keys {
         server.alpn_protocols = vec![PROTOCOL.to_vec()];
         server.send_tls13_tickets = 0;
         server.session_storage = Arc::new(NoServerSessionStorage {});
-        let algorithms = provider.signature_verification_algorithms;
         let mut client = ClientConfig::builder_with_provider(provider)
             .with_protocol_versions(&[&TLS13])?
             .dangerous()
-            .with_custom_certificate_verifier(Arc::new(Verifier { roots, algorithms }))
+            .with_custom_certificate_verifier(members)
             .with_client_auth_cert(chain, key)?;
         client.alpn_protocols = vec![PROTOCOL.to_vec()];
         client.resumption = Resumption::disabled();
@@ -271,14 +247,8 @@ impl Verifier {
         now: UnixTime,
     ) -> std::result::Result<(), rustls::Error> {
         let certificate = ParsedCertificate::try_from(certificate)?;
-        let algorithms = self.algorithms.all;
-        verify_server_cert_signed_by_trust_anchor(
-            &certificate,
-            &self.roots,
-            between,
-            now,
-            algorithms,
-        )
+        let (roots, algorithms) = (&self.roots, self.algorithms.all);
+        verify_server_cert_signed_by_trust_anchor(&certificate, roots, between, now, algorithms)
     }
 }
 

@@ -29,18 +29,9 @@ pub(crate) fn subject(certificate: &[u8]) -> Option<String> {
     for _ in 0..4 {
         fields = element(fields)?.rest;
     }
-    let (mut name, _) = expect(fields, SEQUENCE)?;
-    let mut parts = Vec::new();
-    while !name.is_empty() {
-        let (set, rest) = expect(name, SET)?;
-        parts.push(relative_name(set)?);
-        if parts.len() > PARTS_MAX {
-            return None;
-        }
-        name = rest;
-    }
-    parts.reverse();
-    Some(parts.join(","))
+    let (name, _) = expect(fields, SEQUENCE)?;
+    let parts: Option<Vec<String>> = all(name, SET)?.into_iter().rev().map(relative_name).collect();
+    Some(parts?.join(","))
 }
 
 struct Element<'a> {
@@ -74,21 +65,29 @@ fn expect(bytes: &[u8], tag: u8) -> Option<(&[u8], &[u8])> {
         .map(|element| (element.content, element.rest))
 }
 
-fn relative_name(mut set: &[u8]) -> Option<String> {
-    let mut attributes = Vec::new();
-    while !set.is_empty() {
-        let (attribute, rest) = expect(set, SEQUENCE)?;
-        let (kind, value) = expect(attribute, OBJECT_IDENTIFIER)?;
-        attributes.push(format_attribute(kind, &element(value)?)?);
-        if attributes.len() > PARTS_MAX {
+/// The contents of all elements, each of which must have this tag.
+fn all(mut bytes: &[u8], tag: u8) -> Option<Vec<&[u8]>> {
+    let mut all = Vec::new();
+    while !bytes.is_empty() {
+        let (content, rest) = expect(bytes, tag)?;
+        all.push(content);
+        if all.len() > PARTS_MAX {
             return None;
         }
-        set = rest;
+        bytes = rest;
     }
-    Some(attributes.join("+"))
+    Some(all)
 }
 
-fn format_attribute(kind: &[u8], value: &Element<'_>) -> Option<String> {
+fn relative_name(set: &[u8]) -> Option<String> {
+    let attributes: Option<Vec<String>> =
+        all(set, SEQUENCE)?.into_iter().map(format_attribute).collect();
+    Some(attributes?.join("+"))
+}
+
+fn format_attribute(attribute: &[u8]) -> Option<String> {
+    let (kind, value) = expect(attribute, OBJECT_IDENTIFIER)?;
+    let value = element(value)?;
     let keyword = match kind {
         [0x55, 4, 3] => Some("CN"),
         [0x55, 4, 6] => Some("C"),
@@ -101,7 +100,7 @@ fn format_attribute(kind: &[u8], value: &Element<'_>) -> Option<String> {
         [0x09, 0x92, 0x26, 0x89, 0x93, 0xf2, 0x2c, 0x64, 0x01, 0x01] => Some("UID"),
         _ => None,
     };
-    match (keyword, text(value)) {
+    match (keyword, text(&value)) {
         (Some(keyword), Some(text)) => Some(format!("{keyword}={}", escaped(&text))),
         (keyword, _) => {
             let kind = keyword.map_or_else(|| numbers(kind), |keyword| Some(keyword.to_owned()))?;

@@ -25,7 +25,7 @@ use std::task::{Poll, Waker};
 use super::prim::{
     Mutex, MutexGuard, OnceLock, PoisonError, Receiver, Sender, TryRecvError, unbounded,
 };
-use super::task::Task;
+use super::task::Tasks;
 
 /// The sending end.
 #[derive(Debug)]
@@ -62,16 +62,9 @@ enum Waiting {
     Over,
 }
 
-#[derive(Debug, Default)]
-struct Tasks {
-    /// Each with the number of its [`Waiter`], in order.
-    wakers: Vec<(u64, Task)>,
-    last_number: u64,
-}
-
 /// A waiting task. Dropping it removes its waker.
 struct Waiter<'a, E> {
-    receiver: &'a EventReceiver<E>,
+    between: &'a Between<E>,
     number: Option<u64>,
 }
 
@@ -173,14 +166,18 @@ impl<E> EventReceiver<E> {
 
     /// Waits for the next event, `None` after the last one. Of several waiters, one gets it.
     pub(crate) async fn next(&self) -> Option<E> {
-        let mut waiter = self.waiter();
-        poll_fn(|context| waiter.poll(context.waker())).await
+        self.until(|_| match self.events().try_recv() {
+            Ok(event) => Some(Some(event)),
+            Err(TryRecvError::Disconnected) => Some(None),
+            Err(TryRecvError::Empty) => None,
+        })
+        .await
     }
 
     /// Waits until `done` returns a value, and leaves the events to others. It is called now, and
     /// again after each delivery; its argument says whether no more events will come.
     pub(crate) async fn until<T>(&self, mut done: impl FnMut(bool) -> Option<T>) -> T {
-        let mut waiter = self.waiter();
+        let mut waiter = Waiter { between: &self.between, number: None };
         poll_fn(|context| {
             // Registered before looking, so that an event in between wakes the task.
             let is_over = waiter.register(context.waker());
@@ -188,42 +185,18 @@ impl<E> EventReceiver<E> {
         })
         .await
     }
-
-    fn waiter(&self) -> Waiter<'_, E> {
-        Waiter { receiver: self, number: None }
-    }
 }
 
 impl<E> Waiter<'_, E> {
-    fn poll(&mut self, waker: &Waker) -> Poll<Option<E>> {
-        // Registered before looking, so that an event in between wakes the task.
-        self.register(waker);
-        match self.receiver.events().try_recv() {
-            Ok(event) => Poll::Ready(Some(event)),
-            Err(TryRecvError::Disconnected) => Poll::Ready(None),
-            Err(TryRecvError::Empty) => Poll::Pending,
-        }
-    }
-
     /// Registers this waker, in place of the waiter's former one. Returns whether the sender is
     /// gone, and no waker will be called.
     fn register(&mut self, waker: &Waker) -> bool {
-        let mut waiting = self.receiver.between.waiting();
+        let mut waiting = self.between.waiting();
         if matches!(*waiting, Waiting::Nobody) {
             *waiting = Waiting::Tasks(Box::default());
         }
         let Waiting::Tasks(tasks) = &mut *waiting else { return true };
-        let number = *self.number.get_or_insert_with(|| {
-            tasks.last_number += 1;
-            tasks.last_number
-        });
-        let former = match tasks.at(number) {
-            Ok(at) => Some(std::mem::replace(&mut tasks.wakers[at].1, Task::new(waker))),
-            Err(at) => {
-                tasks.wakers.insert(at, (number, Task::new(waker)));
-                None
-            }
-        };
+        let former = tasks.register(&mut self.number, waker);
         drop(waiting);
         // Not under the lock: dropping a waker runs user code.
         drop(former);
@@ -231,19 +204,12 @@ impl<E> Waiter<'_, E> {
     }
 }
 
-impl Tasks {
-    /// The index of a waiter's waker, or where to insert it.
-    fn at(&self, number: u64) -> Result<usize, usize> {
-        self.wakers.binary_search_by_key(&number, |(number, _)| *number)
-    }
-}
-
 impl<E> Drop for Waiter<'_, E> {
     fn drop(&mut self) {
         let Some(number) = self.number else { return };
-        let mut waiting = self.receiver.between.waiting();
+        let mut waiting = self.between.waiting();
         let removed = match &mut *waiting {
-            Waiting::Tasks(tasks) => tasks.at(number).ok().map(|at| tasks.wakers.remove(at)),
+            Waiting::Tasks(tasks) => tasks.remove(number),
             Waiting::Nobody | Waiting::Over => None,
         };
         drop(waiting);
@@ -301,13 +267,13 @@ impl<E> Between<E> {
     fn wake(&self, is_over: bool) {
         let mut waiting = self.waiting();
         let woken = match &mut *waiting {
-            Waiting::Tasks(tasks) => std::mem::take(&mut tasks.wakers),
+            Waiting::Tasks(tasks) => tasks.take(),
             Waiting::Nobody | Waiting::Over => Vec::new(),
         };
         if is_over {
             *waiting = Waiting::Over;
         }
         drop(waiting);
-        woken.into_iter().for_each(|(_, waker)| waker.wake());
+        woken.into_iter().for_each(|(_, task)| task.wake());
     }
 }

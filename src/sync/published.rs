@@ -5,7 +5,6 @@
 //! matter of order alone. For the second, readers wait while events are being sent, for the few
 //! microseconds from the first event to the new value.
 
-use std::fmt;
 use std::sync::Arc;
 
 use super::prim::{ArcSwap, AtomicBool, Guard, Ordering, yield_now};
@@ -14,12 +13,6 @@ pub(crate) struct Published<T> {
     value: ArcSwap<T>,
     /// Events have been sent whose value is not published yet.
     announced: AtomicBool,
-}
-
-impl<T> fmt::Debug for Published<T> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Published").finish_non_exhaustive()
-    }
 }
 
 impl<T> Published<T> {

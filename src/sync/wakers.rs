@@ -5,64 +5,21 @@ use std::sync::Arc;
 use std::task::{Poll, Waker};
 
 use super::prim::{Mutex, MutexGuard, PoisonError};
-use super::task::Task;
+use super::task::Tasks;
 
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct Wakers {
-    waiting: Mutex<Waiting>,
-}
-
-#[derive(Debug)]
-struct Waiting {
-    /// Each with the number of the one that waits.
-    tasks: Vec<(u64, Task)>,
-    last_number: u64,
-}
-
-impl Default for Wakers {
-    fn default() -> Wakers {
-        Wakers { waiting: Mutex::new(Waiting { tasks: Vec::new(), last_number: 0 }) }
-    }
+    waiting: Mutex<Tasks>,
 }
 
 impl Wakers {
-    fn lock(&self) -> MutexGuard<'_, Waiting> {
+    fn lock(&self) -> MutexGuard<'_, Tasks> {
         self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Registers a waker, in place of the former one with this number.
-    fn register(&self, number: &mut Option<u64>, waker: &Waker) {
-        let mut waiting = self.lock();
-        let number = *number.get_or_insert_with(|| {
-            waiting.last_number += 1;
-            waiting.last_number
-        });
-        let task = Task::new(waker);
-        let former = match waiting.tasks.iter_mut().find(|(of, _)| *of == number) {
-            Some((_, former)) => Some(std::mem::replace(former, task)),
-            None => {
-                waiting.tasks.push((number, task));
-                None
-            }
-        };
-        drop(waiting);
-        // Not under the lock: dropping a waker runs user code.
-        drop(former);
-    }
-
-    /// Removes the waker with this number, if it has not been woken.
-    fn remove(&self, number: u64) {
-        let mut waiting = self.lock();
-        let at = waiting.tasks.iter().position(|(of, _)| *of == number);
-        let removed = at.map(|at| waiting.tasks.swap_remove(at));
-        drop(waiting);
-        // As above.
-        drop(removed);
     }
 
     /// Wakes all. Call it after the change.
     pub(crate) fn wake(&self) {
-        let woken = std::mem::take(&mut self.lock().tasks);
+        let woken = self.lock().take();
         woken.into_iter().for_each(|(_, task)| task.wake());
     }
 }
@@ -89,7 +46,9 @@ impl Place {
         if let Some(found) = look() {
             return Poll::Ready(found);
         }
-        self.wakers.register(&mut self.number, waker);
+        let former = self.wakers.lock().register(&mut self.number, waker);
+        // Not under the lock: dropping a waker runs user code.
+        drop(former);
         // It may have changed in between.
         look().map_or(Poll::Pending, Poll::Ready)
     }
@@ -98,7 +57,9 @@ impl Place {
 impl Drop for Place {
     fn drop(&mut self) {
         if let Some(number) = self.number {
-            self.wakers.remove(number);
+            let removed = self.wakers.lock().remove(number);
+            // As above.
+            drop(removed);
         }
     }
 }

@@ -84,12 +84,9 @@ impl FrameReader {
         let len = self.buffer.len();
         if self.buffer.capacity() - len < bytes.len() {
             // The incomplete frame needs this much, if its header is right.
-            let missing = match self.declared() {
-                Some(declared) if declared <= self.limit => {
-                    (HEADER_BYTES + declared).saturating_sub(len)
-                }
-                _ => 0,
-            };
+            let declared = self.declared().filter(|declared| *declared <= self.limit);
+            let missing =
+                declared.map_or(0, |declared| (HEADER_BYTES + declared).saturating_sub(len));
             self.buffer.reserve_exact(missing.min(AHEAD_BYTES).max(bytes.len()));
         }
         self.buffer.extend_from_slice(bytes);
@@ -109,9 +106,8 @@ impl FrameReader {
             return Ok(None);
         }
         let end = payload + bytes;
-        let mut checksum = [0; 8];
-        checksum.copy_from_slice(&self.buffer[self.start + 4..payload]);
-        if xxh3_64(&self.buffer[payload..end]) != u64::from_le_bytes(checksum) {
+        let checksum = xxh3_64(&self.buffer[payload..end]).to_le_bytes();
+        if self.buffer[self.start + 4..payload] != checksum {
             return Err(FrameError::Checksum);
         }
         self.start = end;
@@ -126,9 +122,7 @@ impl FrameReader {
     /// The declared length of the incomplete frame; `None` before its header is whole.
     fn declared(&self) -> Option<usize> {
         let header = self.buffer.get(self.start..self.start + HEADER_BYTES)?;
-        let mut length = [0; 4];
-        length.copy_from_slice(&header[..4]);
-        usize::try_from(u32::from_le_bytes(length)).ok()
+        usize::try_from(u32::from_le_bytes(*header.first_chunk()?)).ok()
     }
 
     fn forget_taken(&mut self) {

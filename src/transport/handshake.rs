@@ -102,62 +102,38 @@ pub(crate) struct Refusal {
     pub(crate) text: String,
 }
 
-/// The kind of a refusal.
+/// The kind of a refusal: its byte in an answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
 pub(crate) enum RefusalCode {
     /// The bytes that arrived are not a hello.
-    Malformed,
+    Malformed = 1,
     /// The peer does not support this version.
-    Protocol,
+    Protocol = 2,
     /// The peer is of another cluster.
-    Cluster,
+    Cluster = 3,
     /// The peer wants another node.
-    NotAddressed,
+    NotAddressed = 4,
     /// The peer claims to be this node, or is this node.
-    OwnId,
+    OwnId = 5,
     /// The peer is not a member that this node knows, and cannot become an unlisted peer, since there
     /// are too many.
-    UnknownPeer,
+    UnknownPeer = 6,
     /// The node that listens has other keys, or none, or requires some.
-    Security,
+    Security = 7,
     /// The peer's certificate belongs to another node.
-    Identity,
+    Identity = 8,
     /// Another process runs as this node, with a copy of its data directory.
-    Duplicate,
-    /// A reason that a later version has added.
-    Other(u8),
+    Duplicate = 9,
+    /// A reason that a later version has added; never sent.
+    Other = u8::MAX,
 }
 
 impl RefusalCode {
     /// Whether trying again helps only after a reconfiguration. An unknown member may be a new one
     /// that this node has not learned of yet.
     pub(crate) fn is_permanent(self) -> bool {
-        match self {
-            RefusalCode::Protocol
-            | RefusalCode::Cluster
-            | RefusalCode::NotAddressed
-            | RefusalCode::OwnId
-            | RefusalCode::Security
-            | RefusalCode::Identity
-            | RefusalCode::Duplicate
-            | RefusalCode::Other(_) => true,
-            RefusalCode::Malformed | RefusalCode::UnknownPeer => false,
-        }
-    }
-
-    fn to_byte(self) -> u8 {
-        match self {
-            RefusalCode::Malformed => 1,
-            RefusalCode::Protocol => 2,
-            RefusalCode::Cluster => 3,
-            RefusalCode::NotAddressed => 4,
-            RefusalCode::OwnId => 5,
-            RefusalCode::UnknownPeer => 6,
-            RefusalCode::Security => 7,
-            RefusalCode::Identity => 8,
-            RefusalCode::Duplicate => 9,
-            RefusalCode::Other(byte) => byte,
-        }
+        !matches!(self, RefusalCode::Malformed | RefusalCode::UnknownPeer)
     }
 
     fn from_byte(byte: u8) -> RefusalCode {
@@ -171,7 +147,7 @@ impl RefusalCode {
             7 => RefusalCode::Security,
             8 => RefusalCode::Identity,
             9 => RefusalCode::Duplicate,
-            other => RefusalCode::Other(other),
+            _ => RefusalCode::Other,
         }
     }
 }
@@ -265,7 +241,7 @@ impl Answer {
                     .expect("encoding integers and a string to a Vec cannot fail");
             }
             Answer::Refused(refusal) => {
-                buffer.push(refusal.code.to_byte());
+                buffer.push(refusal.code as u8);
                 buffer.extend_from_slice(shortened(&refusal.text).as_bytes());
             }
         }

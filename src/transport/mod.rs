@@ -67,8 +67,6 @@ pub(crate) struct TransportOptions {
     pub(crate) security: Security,
     /// How names are looked up.
     pub(crate) resolver: Resolver,
-    /// The most names looked up at a time.
-    pub(crate) look_ups_max: usize,
     /// How often certificate files are read again.
     #[cfg(feature = "tls")]
     pub(crate) reload_interval: Duration,
@@ -101,7 +99,6 @@ impl Default for TransportOptions {
         TransportOptions {
             security: Security::default(),
             resolver: Resolver::default(),
-            look_ups_max: 128,
             #[cfg(feature = "tls")]
             reload_interval: Duration::from_secs(10),
             queue_bytes_max: 64 << 20,

@@ -9,14 +9,14 @@
 //! for several hosts, each of them would take itself for the listed one and found a cluster of its
 //! own. [`OwnName`] checks that.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, ToSocketAddrs, UdpSocket};
 use std::sync::Arc;
 use std::time::Duration;
 
-use crossbeam_channel::{Receiver, after, never, select, unbounded};
+use crossbeam_channel::{Receiver, after, select, unbounded};
 
 use crate::node::io::Hindrance;
 
@@ -63,20 +63,11 @@ impl Resolver {
     }
 }
 
-/// Looks up a name on a thread of its own, and calls `done` with the answer there.
+/// Runs what looks up names on a thread of its own.
 ///
 /// # Errors
 /// If the system cannot start a thread.
-pub(crate) fn look_up_apart(
-    resolver: &Resolver,
-    name: String,
-    done: impl FnOnce(Answer) + Send + 'static,
-) -> io::Result<()> {
-    let resolver = resolver.clone();
-    spawn(move || done(resolver.look_up(&name)))
-}
-
-fn spawn(run: impl FnOnce() + Send + 'static) -> io::Result<()> {
+pub(crate) fn spawn(run: impl FnOnce() + Send + 'static) -> io::Result<()> {
     std::thread::Builder::new().name("quorate-dns".to_owned()).spawn(run).map(drop)
 }
 
@@ -154,8 +145,7 @@ impl LookUps {
 
     /// As [`LookUps::wait`], for a time.
     pub(crate) fn wait_for(&mut self, address: Option<&str>, time: Duration) {
-        let deadline = if self.missing == 0 { never() } else { after(time) };
-        self.wait(address, &deadline);
+        self.wait(address, &after(time));
     }
 
     /// The channel of the answers that were not waited for. It closes when there are no more.
@@ -198,11 +188,7 @@ pub(crate) fn is_own(address: &SocketAddr) -> bool {
 /// Whether one host would not have all of these: there is more than one of a family.
 pub(crate) fn several<'a>(addresses: impl IntoIterator<Item = &'a SocketAddr>) -> bool {
     let ips = addresses.into_iter().map(|address| address.ip().to_canonical());
-    let (mut four, mut six): (Vec<IpAddr>, Vec<IpAddr>) = ips.partition(IpAddr::is_ipv4);
-    for family in [&mut four, &mut six] {
-        family.sort_unstable();
-        family.dedup();
-    }
+    let (four, six): (BTreeSet<IpAddr>, BTreeSet<IpAddr>) = ips.partition(IpAddr::is_ipv4);
     four.len() > 1 || six.len() > 1
 }
 
@@ -314,7 +300,7 @@ impl OwnName {
 
 #[cfg(test)]
 mod tests {
-    use crossbeam_channel::bounded;
+    use crossbeam_channel::{bounded, never};
 
     use super::*;
 

@@ -36,7 +36,7 @@
 //! `stall_timeout` looks like a dead machine to the peers, and they connect again.
 //!
 //! A name is looked up on a thread of its own, `quorate-dns`, since a resolver may take minutes.
-//! There is one for each peer or seed, and `look_ups_max` in all. It cannot be interrupted and is
+//! There is one for each peer or seed, and `LOOK_UPS_MAX` in all. It cannot be interrupted and is
 //! not joined: it ends when the resolver returns, possibly after the transport.
 //!
 //! Invariants:
@@ -58,8 +58,9 @@
 //!
 //! Not here: the bytes (`frame`, `handshake`, `PeerMessage`), keys (`secure`, `crate::security`),
 //! the loop (`event_loop`), outgoing connections (`outgoing`, `seeds`, `peer`, `look_up`, `reports`,
-//! `outgoing_connection`, `queue`), incoming connections (`incoming`, `handshake_queue`,
-//! `incoming_connection`, `client_connection`), and who may make them (`known_peers`).
+//! `outgoing_connection`), incoming connections (`incoming`, `handshake_queue`,
+//! `incoming_connection`, `client_connection`), what waits to be written to either (`writer`,
+//! `queue`), and who may make them (`known_peers`).
 
 mod client_connection;
 mod event_loop;
@@ -82,8 +83,8 @@ mod stream;
 #[cfg(test)]
 #[allow(clippy::disallowed_methods, reason = "deadlines of tests")]
 mod tests;
+mod writer;
 
-use std::fmt;
 use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -92,7 +93,6 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use crossbeam_channel::{Receiver, Sender, unbounded};
 use mio::{Poll, Token, Waker};
 
 use self::event_loop::EventLoop;
@@ -120,7 +120,7 @@ enum HelperResult {
 
 /// What the network thread shares with other threads, beside the channel.
 #[derive(Debug)]
-struct NetworkShared {
+pub(crate) struct NetworkShared {
     waker: Waker,
     /// The thread will check the channel before it sleeps, so it need not be woken.
     awake: AtomicBool,
@@ -133,8 +133,9 @@ struct NetworkShared {
 }
 
 impl NetworkShared {
-    /// Makes the network thread check its channels. Call it after the push.
-    fn wake(&self) {
+    /// Makes the network thread check its channels, and its handler. Call it after storing whatever
+    /// it is woken for.
+    pub(crate) fn wake(&self) {
         if !self.awake.swap(true, AcqRel)
             && let Err(error) = self.waker.wake()
         {
@@ -213,15 +214,7 @@ pub(crate) trait Network {
 }
 
 /// Wakes the network thread for its handler.
-#[derive(Clone, Debug)]
-pub(crate) struct Wake(Arc<NetworkShared>);
-
-impl Wake {
-    /// Call it after storing whatever the handler is woken for.
-    pub(crate) fn wake(&self) {
-        self.0.wake();
-    }
-}
+pub(crate) type Wake = Arc<NetworkShared>;
 
 /// Messages between this node and its peers, over TCP.
 pub(crate) struct TcpTransport {
@@ -245,7 +238,7 @@ impl TcpTransport {
     }
 
     pub(crate) fn wake(&self) -> Wake {
-        Wake(Arc::clone(&self.shared))
+        Arc::clone(&self.shared)
     }
 
     /// Returns a function that adds this transport's counters to the metrics.
@@ -278,26 +271,8 @@ impl TcpTransport {
         options: TransportOptions,
         handler: Box<dyn Handler>,
     ) -> io::Result<JoinHandle<()>> {
-        let TcpTransport { poll, shared } = self;
         let listener = listener.into();
-        if let Some(listener) = &listener {
-            listener.set_nonblocking(true)?;
-        }
-        // Helpers -> network thread: the answer to each look-up, and what was read of certificates.
-        let (results_tx, results_rx) = unbounded();
-        let listener = listener.map(mio::net::TcpListener::from_std);
-        let to_whom = (peers, seeds);
-        let results: (Sender<HelperResult>, Receiver<HelperResult>) = (results_tx, results_rx);
-        let event_loop =
-            EventLoop::new(poll, listener, local, to_whom, options, shared, results, handler)?;
+        let event_loop = EventLoop::new(self, listener, local, peers, seeds, options, handler)?;
         std::thread::Builder::new().name(name.to_owned()).spawn(move || event_loop.run())
-    }
-}
-
-impl fmt::Debug for TcpTransport {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("TcpTransport")
-            .field("counters", &self.shared.counters)
-            .finish_non_exhaustive()
     }
 }

@@ -104,6 +104,14 @@ pub(crate) enum Fault {
 }
 
 impl Fault {
+    /// The other end has other settings, as its first bytes show.
+    pub(crate) fn other_protocol(side: Side, ours: Protocol, theirs: Protocol) -> Fault {
+        match side {
+            Side::Listens => Fault::Mismatch { ours, theirs },
+            Side::Connects => Fault::Foreign { ours, theirs },
+        }
+    }
+
     /// Whether trying again helps only after a reconfiguration.
     pub(crate) fn is_permanent(&self) -> bool {
         !matches!(self, Fault::TooMuch | Fault::Damaged | Fault::Internal(_))
@@ -214,20 +222,17 @@ impl SecureChannel {
                 };
                 let head = std::mem::take(head);
                 let ours = self.protocol();
-                match self.side {
-                    _ if theirs == ours => {
-                        self.head = Head::Ours;
-                        self.decrypt(&head, plain, out)
-                    }
-                    Side::Listens => Err(Fault::Mismatch { ours, theirs }),
-                    Side::Connects if theirs == Protocol::Plain => {
-                        let mut reader = FrameReader::new(HANDSHAKE_BYTES_MAX);
-                        let result = read_refusal(&mut reader, &head);
-                        self.head = Head::Refusal(reader);
-                        result
-                    }
-                    Side::Connects => Err(Fault::Foreign { ours, theirs }),
+                if theirs == ours {
+                    self.head = Head::Ours;
+                    return self.decrypt(&head, plain, out);
                 }
+                if theirs != Protocol::Plain || self.side == Side::Listens {
+                    return Err(Fault::other_protocol(self.side, ours, theirs));
+                }
+                let mut reader = FrameReader::new(HANDSHAKE_BYTES_MAX);
+                let result = read_refusal(&mut reader, &head);
+                self.head = Head::Refusal(reader);
+                result
             }
         }
     }

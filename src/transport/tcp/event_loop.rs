@@ -5,13 +5,12 @@
 //! sleeping.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fmt;
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::{AcqRel, Release};
 use std::time::{Duration, Instant};
 
-use crossbeam_channel::{Receiver, Sender};
+use crossbeam_channel::{Receiver, Sender, unbounded};
 use mio::{Events, Poll, Registry, Token};
 
 use super::incoming::Incoming;
@@ -20,7 +19,7 @@ use super::outgoing::Outgoing;
 use super::peer::Target;
 #[cfg(feature = "tls")]
 use super::renewal::Renewal;
-use super::{Handler, HelperResult, LISTENER, Network, NetworkShared, WAKER};
+use super::{Handler, HelperResult, LISTENER, Network, NetworkShared, TcpTransport, WAKER};
 use crate::node::message::PeerMessage;
 use crate::transport::secure::Subjects;
 use crate::transport::{LocalPeer, RemotePeer, TransportEvent, TransportOptions};
@@ -81,28 +80,18 @@ impl Context {
 
     /// Remembers an unlisted peer, and sets the timer that checks it.
     fn remember_unlisted(&mut self, node: NodeId) {
-        let at = self.now + self.options.unlisted_timeout;
-        if let Some(before) = self.known_peers.add_unlisted(node, at) {
-            self.timers.remove(before, Timer::Unlisted(node));
-        }
-        self.timers.insert(at, Timer::Unlisted(node));
+        self.known_peers.unlisted.insert(node);
+        self.timers.set(Timer::Unlisted(node), self.now + self.options.unlisted_timeout);
     }
 
     fn forget_unlisted(&mut self, node: NodeId) {
-        if let Some(at) = self.known_peers.remove_unlisted(node) {
-            self.timers.remove(at, Timer::Unlisted(node));
-        }
+        self.known_peers.unlisted.remove(&node);
+        self.timers.cancel(Timer::Unlisted(node));
     }
 
     /// Passes an event to the handler, before its next turn.
     pub(super) fn emit(&mut self, event: TransportEvent) {
         self.events.push(event);
-    }
-}
-
-impl fmt::Debug for Context {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Context").field("local", &self.local).finish_non_exhaustive()
     }
 }
 
@@ -128,26 +117,40 @@ pub(super) enum Timer {
     Certificates,
 }
 
+/// What the loop waits for, each at one time.
 #[derive(Debug, Default)]
-pub(super) struct Timers(BTreeSet<(Instant, Timer)>);
+pub(super) struct Timers {
+    times: BTreeMap<Timer, Instant>,
+    in_order: BTreeSet<(Instant, Timer)>,
+}
 
 impl Timers {
-    pub(super) fn insert(&mut self, at: Instant, timer: Timer) {
-        self.0.insert((at, timer));
+    /// Sets a timer, which may be set already, to this time.
+    pub(super) fn set(&mut self, timer: Timer, at: Instant) {
+        self.cancel(timer);
+        self.times.insert(timer, at);
+        self.in_order.insert((at, timer));
     }
 
-    pub(super) fn remove(&mut self, at: Instant, timer: Timer) {
-        self.0.remove(&(at, timer));
+    pub(super) fn cancel(&mut self, timer: Timer) {
+        if let Some(at) = self.times.remove(&timer) {
+            self.in_order.remove(&(at, timer));
+        }
+    }
+
+    /// When this timer fires, if it is set.
+    pub(super) fn at(&self, timer: Timer) -> Option<Instant> {
+        self.times.get(&timer).copied()
     }
 
     fn next(&self) -> Option<Instant> {
-        self.0.first().map(|(at, _)| *at)
+        self.in_order.first().map(|(at, _)| *at)
     }
 
     fn pop_due(&mut self, now: Instant) -> Option<Timer> {
-        let first = self.0.first().filter(|(at, _)| *at <= now).copied()?;
-        self.0.remove(&first);
-        Some(first.1)
+        let (_, timer) = self.in_order.first().filter(|(at, _)| *at <= now).copied()?;
+        self.cancel(timer);
+        Some(timer)
     }
 }
 
@@ -191,21 +194,18 @@ fn clock() -> Instant {
 }
 
 impl EventLoop {
-    #[expect(
-        clippy::too_many_arguments,
-        reason = "called once; a struct would only repeat the fields"
-    )]
     pub(super) fn new(
-        poll: Poll,
-        socket: Option<mio::net::TcpListener>,
+        TcpTransport { poll, shared }: TcpTransport,
+        listener: Option<std::net::TcpListener>,
         local: LocalPeer,
-        (peers, seeds): (Vec<RemotePeer>, Vec<String>),
+        peers: Vec<RemotePeer>,
+        seeds: Vec<String>,
         options: TransportOptions,
-        shared: Arc<NetworkShared>,
-        (results_tx, results_rx): (Sender<HelperResult>, Receiver<HelperResult>),
         handler: Box<dyn Handler>,
     ) -> io::Result<EventLoop> {
-        let mut context = Context {
+        // Helpers -> network thread: the answer to each look-up, and what was read of certificates.
+        let (results_tx, results_rx) = unbounded();
+        let context = Context {
             registry: poll.registry().try_clone()?,
             local,
             known_peers: KnownPeers::new(options.unlisted_max),
@@ -227,10 +227,15 @@ impl EventLoop {
             results_rx,
             outgoing: Outgoing::default(),
             #[cfg(feature = "tls")]
-            renewal: Renewal::start(&mut context),
-            incoming: Incoming::new(&mut context, socket)?,
+            renewal: Renewal::default(),
+            incoming: Incoming::default(),
             context,
         };
+        #[cfg(feature = "tls")]
+        Renewal::start(&mut event_loop.context);
+        if let Some(listener) = listener {
+            event_loop.listen(listener)?;
+        }
         event_loop.set_peers(peers);
         event_loop.outgoing.set_seeds(&mut event_loop.context, seeds);
         Ok(event_loop)
@@ -310,7 +315,7 @@ impl EventLoop {
 
     /// Dials peers that have just been welcomed.
     fn dial_welcomed(&mut self) {
-        for peer in self.incoming.take_welcomed() {
+        for peer in std::mem::take(&mut self.incoming.welcomed) {
             self.outgoing.peer_welcomed(&mut self.context, peer);
         }
     }
@@ -334,15 +339,14 @@ impl EventLoop {
     /// Takes the results that have arrived until now, and not those added meanwhile: others wait,
     /// too.
     fn take_helper_results(&mut self) {
-        for _ in 0..self.results_rx.len() {
-            let Ok(result) = self.results_rx.try_recv() else {
-                return;
-            };
+        for result in self.results_rx.try_iter().take(self.results_rx.len()) {
             match result {
                 #[cfg(feature = "tls")]
                 HelperResult::Certificates(read) => self.renewal.renew(&mut self.context, read),
                 HelperResult::Resolved { target, attempt, addresses } => {
-                    self.outgoing.resolved(&mut self.context, target, attempt, addresses);
+                    self.outgoing.with(&mut self.context, target, |peer, context| {
+                        peer.resolved(context, attempt, addresses)
+                    });
                 }
             }
         }
@@ -351,11 +355,9 @@ impl EventLoop {
     /// Forgets an unlisted peer that has left. A silent one is also forgotten if there are too
     /// many.
     fn check_unlisted(&mut self, node: NodeId) {
-        if !self.context.known_peers.is_unlisted(node) {
-            return;
-        }
         let silent_since = self.context.now.checked_sub(self.context.options.unlisted_timeout);
-        let has_sent = self.incoming.received_at(node) > silent_since;
+        let connection = self.incoming.of_peer(node);
+        let has_sent = connection.map(|connection| connection.received_at) > silent_since;
         let is_reached = self.outgoing.is_up(node) && !self.context.known_peers.is_full();
         if has_sent || is_reached {
             return self.context.remember_unlisted(node);
@@ -407,7 +409,7 @@ impl Network for EventLoop {
         let members = peers.iter().map(|peer| peer.node).collect();
         for node in self.context.known_peers.set_members(members) {
             // A removed member has yet to learn of its removal.
-            if self.incoming.is_connected(node) && !self.context.known_peers.is_full() {
+            if self.incoming.of_peer(node).is_some() && !self.context.known_peers.is_full() {
                 self.context.admit(node);
             } else {
                 self.incoming.disconnect(&mut self.context, node);
@@ -428,6 +430,7 @@ impl Network for EventLoop {
         self.incoming.disconnect_other_clusters(&mut self.context);
         self.outgoing.greet_again(&mut self.context);
     }
+
     fn look_at(&mut self, addresses: Vec<String>) {
         self.outgoing.look_at(&mut self.context, addresses);
     }

@@ -17,10 +17,10 @@
 use mio::Token;
 
 use super::event_loop::{Context, Timer};
-use super::incoming::{Incoming, WelcomedPeer};
+use super::incoming::Incoming;
 use super::incoming_connection::{Closed, ConnectionState, PeerIdentity};
-use crate::transport::TransportEvent;
-use crate::transport::handshake::{self, Answer, Hello, Refusal, RefusalCode, Responder};
+use crate::transport::handshake::{self, Hello, Refusal, RefusalCode};
+use crate::transport::{RemotePeer, TransportEvent};
 use crate::types::membership::NodeId;
 
 /// A connection that waits for the answer to its hello.
@@ -28,8 +28,6 @@ use crate::types::membership::NodeId;
 pub(super) struct Rival {
     pub(super) token: Token,
     hello: Hello,
-    /// When its timer fires.
-    pub(super) at: std::time::Instant,
 }
 
 impl Incoming {
@@ -58,38 +56,27 @@ impl Incoming {
             .subjects
             .check(hello.from, connection.stream.subject())
             .map_err(|reason| Refusal::new(RefusalCode::Identity, reason))?;
-        let former = self.by_peer.get(&hello.from).and_then(|one| self.connections.get_mut(one));
-        let Some(former) = former else {
-            return Ok(true);
-        };
-        match former.state {
-            ConnectionState::Peer(PeerIdentity { boot, .. }) if boot != hello.run.boot => {
-                Ok(former.is_dead(context.now, &context.options))
-            }
-            _ => Ok(true),
-        }
+        Ok(self.of_peer_mut(hello.from).is_none_or(|former| {
+            former.peer().is_none_or(|identity| identity.boot == hello.run.boot)
+                || former.is_dead(context.now, &context.options)
+        }))
     }
 
     fn welcome(&mut self, context: &mut Context, token: Token, hello: &Hello) {
+        self.end_handshake(context, token);
         let Some(connection) = self.connections.get_mut(&token) else {
             return;
         };
         let node = hello.from;
         context.admit(node);
-        let answer = Answer::Welcome(Responder::of(&context.local));
         let identity = PeerIdentity {
             node,
             incarnation: hello.incarnation,
             cluster: hello.cluster,
             boot: hello.run.boot,
         };
-        let was = connection.state;
-        if let Err(closed) = connection.welcome(context.local.version, &answer, identity) {
+        if let Err(closed) = connection.welcome(context, identity) {
             return self.close(context, token, closed);
-        }
-        if let ConnectionState::Handshaking { until } = was {
-            self.handshaking.remove(&token);
-            context.timers.remove(until, Timer::Handshake(token));
         }
         // What arrived along with the hello is still to be read.
         connection.is_readable = true;
@@ -98,8 +85,7 @@ impl Incoming {
         if is_client && let Err(error) = connection.start_sending(context) {
             return self.close(context, token, Closed::Failed(error));
         }
-        let former = self.by_peer.insert(node, token);
-        if let Some(former) = former {
+        if let Some(former) = self.by_peer.insert(node, token) {
             self.supersede(context, former, node, hello);
         }
         if is_client {
@@ -108,15 +94,14 @@ impl Incoming {
             context.emit(TransportEvent::Connected { peer: node, version });
         } else {
             let address = hello.run.address.clone();
-            self.welcomed.push(WelcomedPeer { node, address });
+            self.welcomed.push(RemotePeer { node, address });
         }
     }
 
     /// Closes a peer's former connection in favour of its new one.
     fn supersede(&mut self, context: &mut Context, former: Token, node: NodeId, hello: &Hello) {
         if let Some(connection) = self.connections.get(&former)
-            && let ConnectionState::Peer(PeerIdentity { incarnation, .. }) = connection.state
-            && incarnation != hello.incarnation
+            && connection.peer().is_some_and(|peer| peer.incarnation != hello.incarnation)
         {
             tracing::warn!(
                 peer = node,
@@ -131,7 +116,7 @@ impl Incoming {
 
     fn refuse(&mut self, context: &mut Context, token: Token, refusal: Refusal) {
         if let Some(connection) = self.connections.get_mut(&token) {
-            let closed = connection.refuse(context.local.version, refusal);
+            let closed = connection.refuse(context, refusal);
             self.close(context, token, closed);
         }
     }
@@ -139,10 +124,10 @@ impl Incoming {
     /// Lets a connection wait for its answer. It replaces an earlier one of the same node.
     fn wait_as_rival(&mut self, context: &mut Context, token: Token, hello: Hello) {
         let node = hello.from;
-        let former = self.by_peer.get(&node).and_then(|former| self.connections.get(former));
-        let Some(at) = former.map(|one| one.ask_again_at(context.now, &context.options)) else {
+        let Some(former) = self.of_peer(node) else {
             return;
         };
+        let at = former.ask_again_at(context.now, &context.options);
         let Some(connection) = self.connections.get_mut(&token) else {
             return;
         };
@@ -151,30 +136,23 @@ impl Incoming {
             address = %connection.address,
             "another process says that it is this peer; waiting whether the former one is alive",
         );
-        if let ConnectionState::Handshaking { until } = connection.state {
-            self.handshaking.remove(&token);
-            context.timers.remove(until, Timer::Handshake(token));
-        }
         connection.state = ConnectionState::Rival { node };
+        self.end_handshake(context, token);
         if let Some(earlier) = self.take_rival(context, node) {
             self.close(context, earlier.token, Closed::End);
         }
-        context.timers.insert(at, Timer::Rival(node));
-        self.rivals.insert(node, Rival { token, hello, at });
+        context.timers.set(Timer::Rival(node), at);
+        self.rivals.insert(node, Rival { token, hello });
     }
 
     /// Checks whether the former connection of this node is alive, for the one that waits.
     pub(super) fn contest(&mut self, context: &mut Context, node: NodeId) {
-        let Some(rival) = self.rivals.get_mut(&node) else {
-            return;
-        };
-        let former = self.by_peer.get(&node).copied();
-        if let Some(token) = former
-            && let Some(former) = self.connections.get_mut(&token)
+        if let Some(former) = self.of_peer_mut(node)
             && !former.is_dead(context.now, &context.options)
         {
-            rival.at = former.ask_again_at(context.now, &context.options);
-            context.timers.insert(rival.at, Timer::Rival(node));
+            let at = former.ask_again_at(context.now, &context.options);
+            let token = former.token;
+            context.timers.set(Timer::Rival(node), at);
             // Reading finds out whether it is empty.
             self.ready(token);
         } else if let Some(rival) = self.take_rival(context, node) {
@@ -184,8 +162,7 @@ impl Incoming {
 
     /// The former connection of this node, or the process that made it, is alive.
     pub(super) fn refuse_rival(&mut self, context: &mut Context, node: NodeId) {
-        let Some(former) = self.by_peer.get(&node).and_then(|one| self.connections.get_mut(one))
-        else {
+        let Some(former) = self.of_peer_mut(node) else {
             return;
         };
         former.challenge = None;
@@ -197,7 +174,7 @@ impl Incoming {
 
     pub(super) fn take_rival(&mut self, context: &mut Context, node: NodeId) -> Option<Rival> {
         let rival = self.rivals.remove(&node)?;
-        context.timers.remove(rival.at, Timer::Rival(node));
+        context.timers.cancel(Timer::Rival(node));
         Some(rival)
     }
 }

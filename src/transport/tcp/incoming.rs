@@ -13,7 +13,7 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::io;
 use std::net::{IpAddr, SocketAddr};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use mio::net::TcpListener;
 use mio::{Interest, Token};
@@ -23,9 +23,9 @@ use super::handshake_queue::Rival;
 use super::incoming_connection::{Closed, ConnectionState, IncomingConnection, Turn};
 use super::stream::Stream;
 use super::{Counters, LISTENER};
-use crate::transport::TransportEvent;
-use crate::transport::handshake::{self, RefusalCode};
+use crate::transport::handshake;
 use crate::transport::secure::Side;
+use crate::transport::{RemotePeer, TransportEvent};
 use crate::types::membership::{Named, NodeId};
 
 /// The most connections accepted before existing ones have their turn.
@@ -34,7 +34,7 @@ const ACCEPTS_PER_TURN: usize = 64;
 /// The pause after an error of the listener, such as too many open files.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(500);
 
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct Incoming {
     /// `None` for a client, and for a member that cannot listen yet.
     listener: Option<TcpListener>,
@@ -49,46 +49,15 @@ pub(super) struct Incoming {
     /// The connections that may have something to read, in the order of their turns.
     pub(super) readable: VecDeque<Token>,
     /// Clients' connections that may have bytes to write and room for them.
-    pub(super) unflushed: Vec<Token>,
-    /// Peers whose handshake has just succeeded.
-    pub(super) welcomed: Vec<WelcomedPeer>,
+    pub(super) unflushed: BTreeSet<Token>,
+    /// Peers whose handshake has just succeeded, with the address that each gave.
+    pub(super) welcomed: Vec<RemotePeer>,
     junk: Warnings,
     refusals: Warnings,
     failures: Warnings,
 }
 
-/// A peer whose handshake has succeeded.
-#[derive(Debug)]
-pub(super) struct WelcomedPeer {
-    pub(super) node: NodeId,
-    /// The address it gave.
-    pub(super) address: String,
-}
-
 impl Incoming {
-    pub(super) fn new(
-        context: &mut Context,
-        mut listener: Option<TcpListener>,
-    ) -> io::Result<Incoming> {
-        if let Some(listener) = &mut listener {
-            context.registry.register(listener, LISTENER, Interest::READABLE)?;
-        }
-        Ok(Incoming {
-            acceptable: listener.is_some(),
-            listener,
-            connections: BTreeMap::new(),
-            by_peer: BTreeMap::new(),
-            handshaking: BTreeSet::new(),
-            rivals: BTreeMap::new(),
-            readable: VecDeque::new(),
-            unflushed: Vec::new(),
-            welcomed: Vec::new(),
-            junk: Warnings::default(),
-            refusals: Warnings::default(),
-            failures: Warnings::default(),
-        })
-    }
-
     /// Accepts connections here from now on.
     pub(super) fn listen(
         &mut self,
@@ -102,6 +71,15 @@ impl Incoming {
         Ok(())
     }
 
+    /// The connection of this node, if it is connected to us.
+    pub(super) fn of_peer(&self, node: NodeId) -> Option<&IncomingConnection> {
+        self.connections.get(self.by_peer.get(&node)?)
+    }
+
+    pub(super) fn of_peer_mut(&mut self, node: NodeId) -> Option<&mut IncomingConnection> {
+        self.connections.get_mut(self.by_peer.get(&node)?)
+    }
+
     /// Closes this node's incoming connection.
     pub(super) fn disconnect(&mut self, context: &mut Context, node: NodeId) {
         if let Some(token) = self.by_peer.get(&node).copied() {
@@ -112,29 +90,13 @@ impl Incoming {
     /// Closes the connections of nodes of other clusters, made while this node had none.
     pub(super) fn disconnect_other_clusters(&mut self, context: &mut Context) {
         let own = context.local.cluster;
-        let others: Vec<Token> = self
-            .connections
-            .values()
-            .filter(|one| match one.state {
-                ConnectionState::Peer(identity) => !handshake::fit(identity.cluster, own),
-                ConnectionState::Handshaking { .. } | ConnectionState::Rival { .. } => false,
-            })
-            .map(|connection| connection.token)
-            .collect();
-        for token in others {
+        let is_other = |one: &&IncomingConnection| {
+            one.peer().is_some_and(|identity| !handshake::fit(identity.cluster, own))
+        };
+        let others = self.connections.values().filter(is_other);
+        for token in others.map(|connection| connection.token).collect::<Vec<_>>() {
             self.remove(context, token);
         }
-    }
-
-    /// Whether this node is connected to us.
-    pub(super) fn is_connected(&self, node: NodeId) -> bool {
-        self.by_peer.contains_key(&node)
-    }
-
-    /// When the connection of this node last delivered anything, or was made.
-    pub(super) fn received_at(&self, node: NodeId) -> Option<Instant> {
-        let connection = self.by_peer.get(&node).and_then(|token| self.connections.get(token));
-        connection.map(|connection| connection.received_at)
     }
 
     pub(super) fn listener_ready(&mut self) {
@@ -155,10 +117,6 @@ impl Incoming {
         self.acceptable || !self.readable.is_empty() || !self.unflushed.is_empty()
     }
 
-    pub(super) fn take_welcomed(&mut self) -> Vec<WelcomedPeer> {
-        std::mem::take(&mut self.welcomed)
-    }
-
     /// Accepts new connections.
     pub(super) fn accept(&mut self, context: &mut Context) {
         for _ in 0..ACCEPTS_PER_TURN {
@@ -176,7 +134,7 @@ impl Incoming {
                     // Trying again at once would fail the same way: too many open files.
                     _ => {
                         self.acceptable = false;
-                        context.timers.insert(context.now + ACCEPT_PAUSE, Timer::Accept);
+                        context.timers.set(Timer::Accept, context.now + ACCEPT_PAUSE);
                         if let Some(suppressed) = self.failures.permit(context.now) {
                             tracing::warn!(%error, suppressed, "cannot accept connections");
                         }
@@ -223,26 +181,23 @@ impl Incoming {
         let token = context.token();
         // Without it small frames still arrive, only later, so a failure does not matter.
         let _ = socket.set_nodelay(true);
-        if let Err(error) = context.registry.register(&mut socket, token, Interest::READABLE) {
-            if let Some(suppressed) = self.failures.permit(context.now) {
-                tracing::warn!(%error, suppressed, "cannot watch a connection");
-            }
-            return;
-        }
-        let stream = match Stream::new(socket, &context.options.security, Side::Listens) {
+        let stream = context
+            .registry
+            .register(&mut socket, token, Interest::READABLE)
+            .and_then(|()| Stream::new(socket, &context.options.security, Side::Listens));
+        let stream = match stream {
             Ok(stream) => stream,
             Err(error) => {
                 if let Some(suppressed) = self.failures.permit(context.now) {
-                    tracing::warn!(%error, suppressed, "cannot make a connection secure");
+                    tracing::warn!(%error, suppressed, "cannot watch or secure a connection");
                 }
                 return;
             }
         };
         let until = context.now + context.options.handshake_timeout;
-        context.timers.insert(until, Timer::Handshake(token));
+        context.timers.set(Timer::Handshake(token), until);
         self.handshaking.insert(token);
-        let connection = IncomingConnection::new(context, stream, token, address, until);
-        self.connections.insert(token, connection);
+        self.connections.insert(token, IncomingConnection::new(context, stream, token, address));
     }
 
     /// The pause that a connection's rate demanded is over.
@@ -272,23 +227,20 @@ impl Incoming {
                 continue;
             }
             let turn = connection.turn(context);
+            connection.is_readable = !matches!(turn, Ok(Turn::Drained));
             if connection.wants_flush() {
-                self.unflushed.push(token);
+                self.unflushed.insert(token);
             }
-            if let ConnectionState::Peer(identity) = connection.state
+            if let Some(identity) = connection.peer()
                 && connection.challenge.is_some_and(|challenge| challenge.answered)
             {
                 self.refuse_rival(context, identity.node);
             }
             match turn {
-                Ok(Turn::Drained) => {
-                    if let Some(connection) = self.connections.get_mut(&token) {
-                        connection.is_readable = false;
-                    }
-                }
+                Ok(Turn::Drained) => {}
                 Ok(Turn::More) => self.readable.push_back(token),
                 // It stays readable, so it is not listed again until it is resumed.
-                Ok(Turn::Paused(until)) => context.timers.insert(until, Timer::Resume(token)),
+                Ok(Turn::Paused(until)) => context.timers.set(Timer::Resume(token), until),
                 Ok(Turn::Greeted(hello)) => self.answer_hello(context, token, hello),
                 Err(closed) => self.close(context, token, closed),
             }
@@ -300,11 +252,8 @@ impl Incoming {
             return;
         };
         let address = connection.address;
-        let peer = match connection.state {
-            ConnectionState::Peer(identity) => Some(identity.node),
-            ConnectionState::Handshaking { .. } | ConnectionState::Rival { .. } => None,
-        };
-        let peer = peer.map(|peer| tracing::field::display(Named::of(peer)));
+        let peer = connection.peer();
+        let peer = peer.map(|identity| tracing::field::display(Named::of(identity.node)));
         match closed {
             Closed::End => tracing::debug!(%address, peer, "connection closed"),
             Closed::Failed(error) => tracing::debug!(%address, peer, %error, "connection failed"),
@@ -314,21 +263,12 @@ impl Incoming {
                     tracing::warn!(%address, peer, suppressed, "connection closed: it sent {why}");
                 }
             }
-            Closed::Unproven(fault) => {
-                Counters::add(&context.shared.counters.connections_refused, 1);
-                if let Some(suppressed) = self.refusals.permit(context.now) {
-                    tracing::warn!(%address, peer, reason = %fault, suppressed, "connection refused");
-                }
-            }
             // A node tries all addresses that it was given, including its own.
-            Closed::Refused(refusal) if refusal.code == RefusalCode::OwnId => {
-                tracing::debug!(%address, "this node has reached itself");
-            }
-            Closed::Refused(refusal) => {
+            Closed::Itself => tracing::debug!(%address, "this node has reached itself"),
+            Closed::Refused(reason) => {
                 Counters::add(&context.shared.counters.connections_refused, 1);
                 if let Some(suppressed) = self.refusals.permit(context.now) {
-                    let reason = refusal.text;
-                    tracing::warn!(%address, reason, suppressed, "connection refused");
+                    tracing::warn!(%address, peer, reason, suppressed, "connection refused");
                 }
             }
         }
@@ -340,36 +280,34 @@ impl Incoming {
             return;
         };
         match connection.state {
-            ConnectionState::Handshaking { until } => {
-                self.handshaking.remove(&token);
-                context.timers.remove(until, Timer::Handshake(token));
-            }
+            ConnectionState::Handshaking => self.end_handshake(context, token),
             ConnectionState::Rival { node } => {
                 if self.rivals.get(&node).is_some_and(|rival| rival.token == token) {
                     self.take_rival(context, node);
                 }
             }
             ConnectionState::Peer(identity) => {
-                connection.cancel_timer(context);
+                context.timers.cancel(Timer::Stall(token));
                 if self.by_peer.get(&identity.node) == Some(&token) {
                     self.by_peer.remove(&identity.node);
                     if connection.is_client() {
                         let (peer, reason) = (identity.node, "its connection has ended".to_owned());
-                        context.emit(TransportEvent::Unreachable {
-                            peer,
-                            reason,
-                            permanent: false,
-                        });
+                        let permanent = false;
+                        context.emit(TransportEvent::Unreachable { peer, reason, permanent });
                     }
-                    if let Some(rival) = self.rivals.get_mut(&identity.node) {
-                        context.timers.remove(rival.at, Timer::Rival(identity.node));
-                        rival.at = context.now;
-                        context.timers.insert(rival.at, Timer::Rival(identity.node));
+                    if self.rivals.contains_key(&identity.node) {
+                        context.timers.set(Timer::Rival(identity.node), context.now);
                     }
                 }
             }
         }
         // It is closed next, which deregisters it in any case.
         let _ = context.registry.deregister(&mut connection.stream.socket);
+    }
+
+    /// A connection is no longer in handshake.
+    pub(super) fn end_handshake(&mut self, context: &mut Context, token: Token) {
+        self.handshaking.remove(&token);
+        context.timers.cancel(Timer::Handshake(token));
     }
 }

@@ -13,7 +13,9 @@ use super::rate::Rate;
 use super::stream::Stream;
 use crate::node::message::{MESSAGE_BYTES_MAX, PeerMessage};
 use crate::transport::frame::{FrameReader, HEADER_BYTES, append_frame};
-use crate::transport::handshake::{Answer, HANDSHAKE_BYTES_MAX, Hello, Refusal, RefusalCode};
+use crate::transport::handshake::{
+    Answer, HANDSHAKE_BYTES_MAX, Hello, Refusal, RefusalCode, Responder,
+};
 use crate::transport::secure::Fault;
 use crate::transport::{TransportEvent, TransportOptions};
 use crate::types::membership::NodeId;
@@ -47,9 +49,7 @@ pub(super) struct IncomingConnection {
 
 #[derive(Clone, Copy, Debug)]
 pub(super) enum ConnectionState {
-    Handshaking {
-        until: Instant,
-    },
+    Handshaking,
     /// Another connected process is this node already, as of its hello.
     Rival {
         node: NodeId,
@@ -102,9 +102,10 @@ pub(super) enum Closed {
     Failed(io::Error),
     /// It has sent what no peer sends.
     Junk(String),
-    /// It has not proven that it belongs to the cluster.
-    Unproven(Fault),
-    Refused(Refusal),
+    /// It is not one that is taken here, for this reason.
+    Refused(String),
+    /// It is this node's own.
+    Itself,
 }
 
 impl IncomingConnection {
@@ -113,14 +114,13 @@ impl IncomingConnection {
         stream: Stream,
         token: Token,
         address: SocketAddr,
-        until: Instant,
     ) -> IncomingConnection {
         IncomingConnection {
             stream,
             token,
             address,
             reader: FrameReader::new(HANDSHAKE_BYTES_MAX),
-            state: ConnectionState::Handshaking { until },
+            state: ConnectionState::Handshaking,
             rate: Rate::new(context.now),
             is_readable: false,
             received_at: context.now,
@@ -129,12 +129,20 @@ impl IncomingConnection {
         }
     }
 
+    /// Whose it is, once that is known.
+    pub(super) fn peer(&self) -> Option<PeerIdentity> {
+        match self.state {
+            ConnectionState::Peer(identity) => Some(identity),
+            ConnectionState::Handshaking | ConnectionState::Rival { .. } => None,
+        }
+    }
+
     /// Reads a limited amount, and passes on whole messages.
     pub(super) fn turn(&mut self, context: &mut Context) -> Result<Turn, Closed> {
         for _ in 0..READS_PER_TURN {
             // Frames that arrived along with the hello are still in the reader.
             let room = match self.state {
-                ConnectionState::Handshaking { .. } => {
+                ConnectionState::Handshaking => {
                     if let Some(hello) = self.receive_hello(context)? {
                         return Ok(Turn::Greeted(hello));
                     }
@@ -198,20 +206,15 @@ impl IncomingConnection {
 
     fn receive_hello(&mut self, context: &Context) -> Result<Option<Hello>, Closed> {
         let frame = self.reader.next_frame().map_err(|error| Closed::Junk(error.to_string()))?;
-        let Some(frame) = frame else {
-            return Ok(None);
-        };
-        let own = context.local.version;
-        match Hello::decode(frame, OLDEST..=own) {
-            Ok(hello) => Ok(Some(hello)),
-            Err(refusal) => Err(self.refuse(own, refusal)),
-        }
+        let hello = frame.map(|frame| Hello::decode(frame, OLDEST..=context.local.version));
+        hello.transpose().map_err(|refusal| self.refuse(context, refusal))
     }
 
     /// Refuses the other end, and reports the highest version that this node supports.
-    pub(super) fn refuse(&mut self, own: u16, refusal: Refusal) -> Closed {
-        match self.answer(own, &Answer::Refused(refusal.clone())) {
-            Ok(()) => Closed::Refused(refusal),
+    pub(super) fn refuse(&mut self, context: &Context, refusal: Refusal) -> Closed {
+        match self.answer(context, &Answer::Refused(refusal.clone())) {
+            Ok(()) if refusal.code == RefusalCode::OwnId => Closed::Itself,
+            Ok(()) => Closed::Refused(refusal.text),
             Err(closed) => closed,
         }
     }
@@ -219,12 +222,11 @@ impl IncomingConnection {
     /// Welcomes the other end, and receives its messages from now on.
     pub(super) fn welcome(
         &mut self,
-        own: u16,
-        welcome: &Answer,
+        context: &Context,
         identity: PeerIdentity,
     ) -> Result<(), Closed> {
         self.stream.trust();
-        self.answer(own, welcome)?;
+        self.answer(context, &Answer::Welcome(Responder::of(&context.local)))?;
         self.state = ConnectionState::Peer(identity);
         self.reader.set_limit(MESSAGE_BYTES_MAX);
         Ok(())
@@ -265,9 +267,10 @@ impl IncomingConnection {
         Counters::add(&context.shared.counters.messages_foreign, foreign);
         self.rate.count(received * MESSAGE_COST, context.now, &context.options);
         if asked {
-            // One answer to several pings is enough.
+            // One answer to several pings is enough. If there is no room for it, frames already queued
+            // show the same.
             match &mut self.client_writer {
-                Some(client_writer) => client_writer.answer(context.now),
+                Some(client_writer) => _ = client_writer.writer.ping(context.now),
                 None => self.write_frame(|buffer| buffer)?,
             }
         }
@@ -286,11 +289,11 @@ impl IncomingConnection {
             // The connection ends whether it arrives or not.
             let _ = self.stream.socket.write(&frame);
         }
-        Closed::Unproven(fault.clone())
+        Closed::Refused(fault.to_string())
     }
 
-    fn answer(&mut self, own: u16, answer: &Answer) -> Result<(), Closed> {
-        self.write_frame(|buffer| answer.encode(own, buffer))
+    fn answer(&mut self, context: &Context, answer: &Answer) -> Result<(), Closed> {
+        self.write_frame(|buffer| answer.encode(context.local.version, buffer))
     }
 
     /// Writes a small frame at once. A full socket is an error: the other end does not read its

@@ -1,7 +1,6 @@
 //! Which nodes may connect: the members that this node knows, and unlisted peers.
 
-use std::collections::{BTreeMap, BTreeSet};
-use std::time::Instant;
+use std::collections::BTreeSet;
 
 use crate::transport::handshake::{Hello, Refusal, RefusalCode};
 use crate::types::membership::NodeId;
@@ -14,21 +13,17 @@ use crate::types::membership::NodeId;
 pub(super) struct KnownPeers {
     unlisted_max: usize,
     members: BTreeSet<NodeId>,
-    /// With the time of the next check.
-    unlisted: BTreeMap<NodeId, Instant>,
+    /// Each has a timer for its next check.
+    pub(super) unlisted: BTreeSet<NodeId>,
 }
 
 impl KnownPeers {
     pub(super) fn new(unlisted_max: usize) -> KnownPeers {
-        KnownPeers { unlisted_max, members: BTreeSet::new(), unlisted: BTreeMap::new() }
+        KnownPeers { unlisted_max, members: BTreeSet::new(), unlisted: BTreeSet::new() }
     }
 
     pub(super) fn is_known(&self, node: NodeId) -> bool {
-        self.members.contains(&node) || self.unlisted.contains_key(&node)
-    }
-
-    pub(super) fn is_unlisted(&self, node: NodeId) -> bool {
-        self.unlisted.contains_key(&node)
+        self.members.contains(&node) || self.unlisted.contains(&node)
     }
 
     pub(super) fn is_full(&self) -> bool {
@@ -48,16 +43,6 @@ impl KnownPeers {
         let text =
             format!("node {node} is not a member known here, and there are too many such ones");
         Err(Refusal::new(RefusalCode::UnknownPeer, text))
-    }
-
-    /// Adds an unlisted peer, to be checked at that time. Returns the former time, if it was one.
-    pub(super) fn add_unlisted(&mut self, node: NodeId, at: Instant) -> Option<Instant> {
-        self.unlisted.insert(node, at)
-    }
-
-    /// Removes an unlisted peer. Returns the time of its next check, if it was one.
-    pub(super) fn remove_unlisted(&mut self, node: NodeId) -> Option<Instant> {
-        self.unlisted.remove(&node)
     }
 
     /// Replaces the members. Returns those that no longer are.

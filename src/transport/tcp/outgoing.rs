@@ -8,17 +8,14 @@
 //! owns the connection, and dialled again when that peer is lost. While a peer is dialled at the
 //! same address, the seed rests (`seeds`).
 
-use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
-use std::net::SocketAddr;
+use std::collections::{BTreeMap, BTreeSet};
 
-use mio::Token;
 use mio::event::Event;
 
 use super::Counters;
 use super::event_loop::{Context, Warnings};
 use super::failure::Failure;
-use super::incoming::WelcomedPeer;
 use super::peer::{DialledPeer, Target};
 use super::queue::Rejected;
 use super::seeds::Seed;
@@ -33,9 +30,9 @@ pub(super) struct Outgoing {
     /// Whether seeds are dialled.
     pub(super) seeks: bool,
     /// Peers that may have bytes to write and room for them.
-    unflushed: Vec<Target>,
+    unflushed: BTreeSet<Target>,
     /// Peers that may have more to read at once.
-    unread: Vec<Target>,
+    unread: BTreeSet<Target>,
     too_long: Warnings,
 }
 
@@ -78,8 +75,8 @@ impl Outgoing {
     }
 
     /// An incoming handshake succeeded, so the peer is alive: dials it before the pause is over.
-    pub(super) fn peer_welcomed(&mut self, context: &mut Context, peer: WelcomedPeer) {
-        let WelcomedPeer { node, address } = peer;
+    pub(super) fn peer_welcomed(&mut self, context: &mut Context, peer: RemotePeer) {
+        let RemotePeer { node, address } = peer;
         if !context.known_peers.is_known(node) {
             return;
         }
@@ -153,21 +150,13 @@ impl Outgoing {
 
     /// Queues a message, or drops it.
     pub(super) fn send(&mut self, context: &mut Context, node: NodeId, message: &PeerMessage) {
-        let rejected = match self.peers.get_mut(&node) {
-            Some(peer) => match peer.send(context, message) {
-                Ok(()) => {
-                    if !peer.is_unflushed {
-                        peer.is_unflushed = true;
-                        self.unflushed.push(Target::Node(node));
-                    }
-                    return;
-                }
-                Err(rejected) => rejected,
-            },
-            None => None,
-        };
+        let sent = self.peers.get_mut(&node).and_then(|peer| peer.send(context, message));
+        if sent == Some(Ok(())) {
+            self.unflushed.insert(Target::Node(node));
+            return;
+        }
         Counters::add(&context.shared.counters.messages_dropped, 1);
-        if let Some(Rejected::TooLong { bytes }) = rejected
+        if let Some(Err(Rejected::TooLong { bytes })) = sent
             && let Some(suppressed) = self.too_long.permit(context.now)
         {
             tracing::warn!(peer = node, bytes, suppressed, "message too long to send");
@@ -176,19 +165,14 @@ impl Outgoing {
 
     pub(super) fn flush(&mut self, context: &mut Context) {
         for target in std::mem::take(&mut self.unflushed) {
-            if let Some(peer) = self.get_mut(target) {
-                peer.is_unflushed = false;
-                self.with(context, target, DialledPeer::flush);
-            }
+            self.with(context, target, DialledPeer::flush);
         }
     }
 
     /// Continues reading where a turn ended before the socket was empty.
     pub(super) fn read(&mut self, context: &mut Context) {
         for target in std::mem::take(&mut self.unread) {
-            if self.get_mut(target).is_some_and(|peer| std::mem::take(&mut peer.has_unread)) {
-                self.with(context, target, DialledPeer::proceed);
-            }
+            self.with(context, target, DialledPeer::proceed);
         }
     }
 
@@ -208,16 +192,6 @@ impl Outgoing {
             return;
         }
         self.with(context, target, DialledPeer::timer);
-    }
-
-    pub(super) fn resolved(
-        &mut self,
-        context: &mut Context,
-        target: Target,
-        attempt: Token,
-        addresses: Result<Vec<SocketAddr>, String>,
-    ) {
-        self.with(context, target, |peer, context| peer.resolved(context, attempt, addresses));
     }
 
     fn get_mut(&mut self, target: Target) -> Option<&mut DialledPeer> {
@@ -244,18 +218,16 @@ impl Outgoing {
             }
             return;
         }
-        let unread = peer.has_unread;
-        let unflushed = peer.has_more_to_write() && !peer.is_unflushed;
-        peer.is_unflushed |= unflushed;
+        let (unflushed, unread) = (peer.has_more_to_write(), std::mem::take(&mut peer.has_unread));
         let found = peer.found.take();
         if unflushed {
-            self.unflushed.push(target);
+            self.unflushed.insert(target);
         }
-        if unread && !self.unread.contains(&target) {
-            self.unread.push(target);
+        if unread {
+            self.unread.insert(target);
         }
-        if let (Target::Seed(place), Some((responder, version))) = (target, found) {
-            self.found(context, place, responder, version);
+        if let (Target::Seed(place), Some((version, responder))) = (target, found) {
+            self.found(context, place, version, responder);
         }
     }
 

@@ -10,18 +10,14 @@ use mio::{Interest, Token};
 use super::Counters;
 use super::event_loop::Context;
 use super::failure::Failure;
-use super::queue::{Rejected, WriteQueue};
+use super::queue::Rejected;
 use super::stream::Stream;
+use super::writer::Writer;
 use crate::node::message::{MESSAGE_BYTES_MAX, PeerMessage};
 use crate::transport::frame::FrameReader;
-use crate::transport::handshake::{
-    Answer, HANDSHAKE_BYTES_MAX, Hello, Refusal, Responder, check_responder,
-};
+use crate::transport::handshake::{Answer, HANDSHAKE_BYTES_MAX, Hello, Responder, check_responder};
 use crate::transport::secure::Side;
 use crate::types::membership::NodeId;
-
-/// The most writes to one connection before the others have their turn.
-pub(super) const WRITES_PER_TURN: usize = 16;
 
 /// How often a connection in use is pinged.
 const PING_INTERVAL: Duration = Duration::from_secs(1);
@@ -37,11 +33,8 @@ pub(super) struct OutgoingConnection {
     pub(super) rest: std::vec::IntoIter<SocketAddr>,
     /// The welcome, until it is known that the peer has not closed the connection with it.
     pub(super) greeted: Option<(u16, Responder)>,
-    pub(super) writable: bool,
+    pub(super) writer: Writer,
     reader: FrameReader,
-    queue: WriteQueue,
-    /// When the socket last took bytes, or the first bytes were queued.
-    progress_at: Instant,
     /// When the ping was sent that is not answered yet.
     pinged_at: Option<Instant>,
     ping_due: Instant,
@@ -57,19 +50,10 @@ pub(super) enum Phase {
 /// What the peer has sent.
 #[derive(Debug)]
 pub(super) enum Received {
-    /// It takes messages from now on.
-    Welcome {
-        version: u16,
-        responder: Responder,
-    },
-    /// It refuses this node, and supports this version.
-    Refusal {
-        version: u16,
-        refusal: Refusal,
-    },
+    /// The answer to the hello, and the highest version that the peer supports. After a welcome it
+    /// takes messages.
+    Answer(u16, Answer),
     Message(PeerMessage),
-    /// The answer to a ping.
-    Pong,
 }
 
 impl OutgoingConnection {
@@ -77,23 +61,21 @@ impl OutgoingConnection {
     pub(super) fn begin(
         context: &mut Context,
         address: SocketAddr,
-        rest: std::vec::IntoIter<SocketAddr>,
     ) -> io::Result<OutgoingConnection> {
         let mut socket = mio::net::TcpStream::connect(address)?;
         let token = context.token();
         context.registry.register(&mut socket, token, Interest::READABLE | Interest::WRITABLE)?;
         let stream = Stream::new(socket, &context.options.security, Side::Connects)?;
+        let queue_bytes_max = context.options.queue_bytes_max.max(HANDSHAKE_BYTES_MAX);
         Ok(OutgoingConnection {
             stream,
             token,
             phase: Phase::Connecting,
             cluster: 0,
-            rest,
+            rest: Vec::new().into_iter(),
             greeted: None,
             reader: FrameReader::new(HANDSHAKE_BYTES_MAX),
-            queue: WriteQueue::new(context.options.queue_bytes_max.max(HANDSHAKE_BYTES_MAX)),
-            writable: false,
-            progress_at: context.now,
+            writer: Writer::new(queue_bytes_max, false, context.now),
             pinged_at: None,
             ping_due: context.now,
         })
@@ -121,37 +103,27 @@ impl OutgoingConnection {
     }
 
     /// The connection is made: sends the hello.
-    pub(super) fn greet(&mut self, hello: &Hello) -> Result<(), Failure> {
+    pub(super) fn greet(&mut self, now: Instant, hello: &Hello) -> Result<(), Failure> {
         self.stream.socket.set_nodelay(true)?;
         self.phase = Phase::Greeting;
-        self.writable = true;
-        self.queue
-            .push(HANDSHAKE_BYTES_MAX, |buffer| hello.encode(buffer))
+        self.writer.writable = true;
+        self.writer
+            .push(now, false, HANDSHAKE_BYTES_MAX, |buffer| hello.encode(buffer))
             .map_err(|rejected| Failure::passing(format!("cannot greet: {rejected:?}")))
     }
 
-    /// Queues a message; `Err(None)` if the peer has not welcomed this node.
+    /// Queues a message.
     pub(super) fn send(
         &mut self,
         context: &Context,
         message: &PeerMessage,
-    ) -> Result<(), Option<Rejected>> {
-        if !self.is_up() {
-            return Err(None);
-        }
-        if self.queue.is_empty() {
-            self.progress_at = context.now;
-        }
-        self.queue
-            .push_to(message.is_urgent(), MESSAGE_BYTES_MAX, |buffer| message.encode(buffer))
-            .map_err(Some)?;
-        Counters::add(&context.shared.counters.messages_sent, 1);
-        Ok(())
+    ) -> Result<(), Rejected> {
+        self.writer.send(context, message.is_urgent(), message)
     }
 
     /// Queues a ping, if there is room. Returns whether there was.
     pub(super) fn ping(&mut self, now: Instant) -> bool {
-        let queued = self.queue.push(0, |buffer| buffer).is_ok();
+        let queued = self.writer.ping(now).is_ok();
         if queued {
             self.pinged_at = Some(now);
             self.ping_due = now + PING_INTERVAL;
@@ -166,14 +138,15 @@ impl OutgoingConnection {
 
     /// Whether the socket takes bytes, and there are some.
     pub(super) fn has_more_to_write(&self) -> bool {
-        self.writable && (!self.queue.is_empty() || self.stream.has_pending())
+        self.writer.has_more(&self.stream)
     }
 
     /// Writes what the socket takes, and now and then a ping behind it.
-    pub(super) fn flush(&mut self, context: &mut Context) -> io::Result<()> {
-        let written = self.write(context)?;
-        if written && self.queue.is_empty() && self.is_up() && self.ping_if_due(context.now) {
-            self.write(context)?;
+    pub(super) fn flush(&mut self, context: &Context) -> io::Result<()> {
+        let written = self.writer.write(context, &mut self.stream)?;
+        let is_empty = self.writer.queue.is_empty();
+        if written && is_empty && self.is_up() && self.ping_if_due(context.now) {
+            self.writer.write(context, &mut self.stream)?;
         }
         Ok(())
     }
@@ -202,32 +175,28 @@ impl OutgoingConnection {
         context: &mut Context,
         to: NodeId,
     ) -> Result<Option<Received>, Failure> {
-        let Some(frame) = self
+        while let Some(frame) = self
             .reader
             .next_frame()
             .map_err(|error| Failure::passing(format!("the peer sent {error}")))?
-        else {
-            return Ok(None);
-        };
-        if self.phase != Phase::Greeting {
-            if frame.is_empty() {
-                return Ok(Some(Received::Pong));
+        {
+            if self.phase == Phase::Greeting {
+                let (version, answer) = Answer::decode(frame)
+                    .ok_or_else(|| Failure::passing("the peer is not a quorate node"))?;
+                if let Answer::Welcome(responder) = &answer {
+                    self.welcomed(context, to, responder)?;
+                }
+                return Ok(Some(Received::Answer(version, answer)));
             }
-            let message = PeerMessage::decode(frame).map_err(|why| {
-                Failure::passing(format!("the peer sent what cannot be read: {why}"))
-            })?;
-            return Ok(Some(Received::Message(message)));
+            // An empty frame is the answer to a ping.
+            if !frame.is_empty() {
+                let message = PeerMessage::decode(frame).map_err(|why| {
+                    Failure::passing(format!("the peer sent what cannot be read: {why}"))
+                })?;
+                return Ok(Some(Received::Message(message)));
+            }
         }
-        match Answer::decode(frame) {
-            Some((version, Answer::Welcome(responder))) => {
-                self.welcomed(context, to, &responder)?;
-                Ok(Some(Received::Welcome { version, responder }))
-            }
-            Some((version, Answer::Refused(refusal))) => {
-                Ok(Some(Received::Refusal { version, refusal }))
-            }
-            None => Err(Failure::passing("the peer is not a quorate node")),
-        }
+        Ok(None)
     }
 
     /// Checks who has welcomed this node. Messages may be sent from now on.
@@ -248,36 +217,9 @@ impl OutgoingConnection {
         Ok(())
     }
 
-    /// Writes until the queue is empty or the socket full, for a limited number of writes. Returns
-    /// whether anything was written.
-    fn write(&mut self, context: &mut Context) -> io::Result<bool> {
-        let mut written = 0;
-        let flushed = self.writable && self.stream.flush_pending()?;
-        for _ in 0..WRITES_PER_TURN {
-            if !self.writable || self.queue.is_empty() {
-                break;
-            }
-            match self.queue.write_to(&mut self.stream) {
-                Ok(0) => return Err(io::ErrorKind::BrokenPipe.into()),
-                Ok(bytes) => written += bytes,
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => self.writable = false,
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Err(error) => return Err(error),
-            }
-        }
-        // The socket did not take all, and reports when it takes more.
-        self.writable &= !self.stream.has_pending();
-        if written > 0 || flushed {
-            self.progress_at = context.now;
-            Counters::add(&context.shared.counters.bytes_sent, written);
-        }
-        Ok(written > 0)
-    }
-
     /// When the peer counts as dead if nothing changes until then.
     pub(super) fn dead_at(&self, context: &Context) -> Option<Instant> {
-        let blocked = !self.queue.is_empty() || self.stream.has_pending();
-        let blocked_since = blocked.then_some(self.progress_at);
+        let blocked_since = self.writer.waits_since(&self.stream);
         let waiting_since = [blocked_since, self.pinged_at].into_iter().flatten().min();
         waiting_since.map(|since| since + context.options.stall_timeout)
     }

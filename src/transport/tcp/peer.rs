@@ -16,17 +16,17 @@ use std::time::{Duration, Instant};
 use mio::Token;
 use mio::event::Event;
 
+use super::Counters;
 use super::event_loop::{Context, Timer};
 use super::failure::{Failure, FailureKind, describe};
 use super::look_up::look_up;
 use super::outgoing_connection::{OutgoingConnection, Phase, Received};
 use super::queue::Rejected;
 use super::reports::Reports;
-use super::{Counters, WAKER};
 use crate::node::message::PeerMessage;
 use crate::security::Security;
 use crate::transport::TransportEvent;
-use crate::transport::handshake::{Hello, Refusal, RefusalCode, Responder};
+use crate::transport::handshake::{Answer, Hello, Refusal, RefusalCode, Responder};
 use crate::types::membership::{Named, NodeId};
 use crate::types::version::OLDEST;
 
@@ -69,22 +69,17 @@ pub(super) struct DialledPeer {
     /// Its address in the list of members, if it is one.
     pub(super) listed: Option<String>,
     link: Link,
-    timer: Option<Instant>,
     /// Attempts that failed in a row; they determine the pause.
     failures: u32,
     tried_at: Instant,
-    /// The latest look-up. The answer to an earlier one, perhaps for another address, is ignored.
-    attempt: Token,
     /// The version of the next hello, if the peer has just said that ours is too high for it. Not
     /// kept for later attempts: the peer may support another one by then.
     lowered_to: Option<u16>,
     reports: Reports,
     /// Another node has answered at its address.
     pub(super) is_elsewhere: bool,
-    /// The node just found at a seed's address, and the version that it supports.
-    pub(super) found: Option<(Responder, u16)>,
-    /// Whether it is listed for a flush.
-    pub(super) is_unflushed: bool,
+    /// The version that the node just found at a seed's address supports, and that node.
+    pub(super) found: Option<(u16, Responder)>,
     /// Whether there may be more to read at once.
     pub(super) has_unread: bool,
 }
@@ -92,7 +87,9 @@ pub(super) struct DialledPeer {
 #[derive(Debug)]
 enum Link {
     Waiting,
-    Resolving,
+    /// The name is looked up. The answer to an earlier look-up, perhaps for another address, is
+    /// ignored.
+    Resolving(Token),
     Open(Box<OutgoingConnection>),
 }
 
@@ -100,7 +97,7 @@ impl Link {
     fn connection(&mut self) -> Option<&mut OutgoingConnection> {
         match self {
             Link::Open(connection) => Some(connection),
-            Link::Waiting | Link::Resolving => None,
+            Link::Waiting | Link::Resolving(_) => None,
         }
     }
 }
@@ -112,15 +109,12 @@ impl DialledPeer {
             address,
             listed: None,
             link: Link::Waiting,
-            timer: None,
             failures: 0,
             tried_at: now,
-            attempt: WAKER,
             lowered_to: None,
             reports: Reports::new(now),
             is_elsewhere: false,
             found: None,
-            is_unflushed: false,
             has_unread: false,
         }
     }
@@ -144,7 +138,7 @@ impl DialledPeer {
 
     /// Abandons the current attempt or connection, and dials now.
     pub(super) fn redial(&mut self, context: &mut Context) -> Result<(), Failure> {
-        if matches!(self.link, Link::Resolving) && self.address.parse::<SocketAddr>().is_err() {
+        if matches!(self.link, Link::Resolving(_)) && self.address.parse::<SocketAddr>().is_err() {
             // One look-up at a time. Its result is tried first, and the new address after that.
             return Ok(());
         }
@@ -155,28 +149,24 @@ impl DialledPeer {
     /// Sends a new hello over a new connection, if one was sent. What is queued is written first,
     /// as far as the socket takes it. A client sends no new hello to a member of its own cluster.
     pub(super) fn greet_again(&mut self, context: &mut Context) -> Result<(), Failure> {
-        match &self.link {
-            Link::Open(connection)
-                if context.is_client() && connection.cluster == context.local.cluster =>
-            {
-                Ok(())
-            }
-            Link::Open(connection) if connection.phase != Phase::Connecting => {
-                // An error does not matter: the connection is closed in any case.
-                let _ = self.flush(context);
-                self.disconnect(context);
-                self.dial(context)
-            }
-            Link::Open(_) | Link::Waiting | Link::Resolving => Ok(()),
+        let must = self.link.connection().is_some_and(|connection| {
+            let knows = context.is_client() && connection.cluster == context.local.cluster;
+            connection.phase != Phase::Connecting && !knows
+        });
+        if !must {
+            return Ok(());
         }
+        // An error does not matter: the connection is closed in any case.
+        let _ = self.flush(context);
+        self.redial(context)
     }
 
-    /// Hands the connection over to the peer that it leads to.
+    /// Hands the connection over: to the peer that it leads to, or to be closed.
     pub(super) fn release(&mut self, context: &mut Context) -> Option<Box<OutgoingConnection>> {
         self.arm(context, None);
         match std::mem::replace(&mut self.link, Link::Waiting) {
             Link::Open(connection) => Some(connection),
-            Link::Waiting | Link::Resolving => None,
+            Link::Waiting | Link::Resolving(_) => None,
         }
     }
 
@@ -202,11 +192,11 @@ impl DialledPeer {
             self.failures = 0;
         }
         let pause = self.pause(context).max(at_least);
-        self.arm(context, Some(context.now + pause));
+        self.dial_in(context, pause);
     }
 
     /// Dials after this pause.
-    pub(super) fn dial_in(&mut self, context: &mut Context, pause: Duration) {
+    pub(super) fn dial_in(&self, context: &mut Context, pause: Duration) {
         self.arm(context, Some(context.now + pause));
     }
 
@@ -217,13 +207,11 @@ impl DialledPeer {
         context.options.retry_min.saturating_mul(doubled).min(context.options.retry_max)
     }
 
-    fn arm(&mut self, context: &mut Context, at: Option<Instant>) {
+    fn arm(&self, context: &mut Context, at: Option<Instant>) {
         let timer = Timer::Peer(self.target);
-        if let Some(before) = std::mem::replace(&mut self.timer, at) {
-            context.timers.remove(before, timer);
-        }
-        if let Some(at) = at {
-            context.timers.insert(at, timer);
+        match at {
+            Some(at) => context.timers.set(timer, at),
+            None => context.timers.cancel(timer),
         }
     }
 
@@ -233,10 +221,10 @@ impl DialledPeer {
         if let Ok(address) = self.address.parse::<SocketAddr>() {
             return self.connect(context, vec![address].into_iter(), "");
         }
-        self.attempt = context.token();
-        self.link = Link::Resolving;
+        let attempt = context.token();
+        self.link = Link::Resolving(attempt);
         self.arm(context, Some(context.now + context.options.connect_timeout));
-        look_up(context, self.target, self.attempt, &self.address)
+        look_up(context, self.target, attempt, &self.address)
     }
 
     /// A look-up has finished.
@@ -246,7 +234,7 @@ impl DialledPeer {
         attempt: Token,
         addresses: Result<Vec<SocketAddr>, String>,
     ) -> Result<(), Failure> {
-        if self.attempt != attempt || !matches!(self.link, Link::Resolving) {
+        if !matches!(self.link, Link::Resolving(latest) if latest == attempt) {
             return Ok(());
         }
         let addresses = addresses.map_err(Failure::passing)?;
@@ -257,14 +245,16 @@ impl DialledPeer {
     /// over.
     pub(super) fn nudge(&mut self, context: &mut Context) -> Result<(), Failure> {
         let at = self.tried_at + NUDGE_PAUSE;
-        match self.link {
-            Link::Waiting if at <= context.now => self.dial(context),
-            Link::Waiting if self.timer.is_some_and(|timer| at < timer) => {
-                self.arm(context, Some(at));
-                Ok(())
-            }
-            Link::Waiting | Link::Resolving | Link::Open(_) => Ok(()),
+        if !self.is_waiting() {
+            return Ok(());
         }
+        if at <= context.now {
+            return self.dial(context);
+        }
+        if context.timers.at(Timer::Peer(self.target)).is_some_and(|timer| at < timer) {
+            self.arm(context, Some(at));
+        }
+        Ok(())
     }
 
     /// Connects to the first of `addresses` that can be tried; `reason` is the error if there is
@@ -278,15 +268,15 @@ impl DialledPeer {
         self.disconnect(context);
         let mut reason = reason.to_owned();
         while let Some(address) = addresses.next() {
-            let rest = addresses.clone();
             if matches!(context.options.security, Security::Loopback)
                 && !address.ip().to_canonical().is_loopback()
             {
                 reason = format!("{address} is not on the loopback, and this node has no keys");
                 continue;
             }
-            match OutgoingConnection::begin(context, address, rest) {
-                Ok(connection) => {
+            match OutgoingConnection::begin(context, address) {
+                Ok(mut connection) => {
+                    connection.rest = addresses;
                     context.dialled.insert(connection.token, self.target);
                     self.link = Link::Open(Box::new(connection));
                     self.arm(context, Some(context.now + context.options.connect_timeout));
@@ -310,11 +300,9 @@ impl DialledPeer {
                 Err(error) => return self.connect_elsewhere(context, &describe(&error)),
             }
         } else if event.is_writable() {
-            connection.writable = true;
+            connection.writer.writable = true;
         }
-        // Read first: a refusal says more than the broken pipe that follows it.
-        self.read(context)?;
-        self.flush(context)
+        self.proceed(context)
     }
 
     /// Reads the answer to the hello, and the answers to pings. A client also receives the peer's
@@ -348,17 +336,17 @@ impl DialledPeer {
                 return Ok(true);
             };
             match received {
-                Received::Welcome { version, responder } if context.is_client() => {
+                Received::Answer(version, Answer::Welcome(responder)) if context.is_client() => {
                     self.welcome(context, version, Some(responder));
                     if self.found.is_some() {
                         // The following frames are for the peer that was found here.
                         return Ok(false);
                     }
                 }
-                Received::Welcome { version, responder } => {
+                Received::Answer(version, Answer::Welcome(responder)) => {
                     connection.greeted = Some((version, responder));
                 }
-                Received::Refusal { version, refusal } => {
+                Received::Answer(version, Answer::Refused(refusal)) => {
                     return self.refused(context, version, &refusal).map(|()| false);
                 }
                 Received::Message(message) => {
@@ -370,7 +358,6 @@ impl DialledPeer {
                         context.emit(TransportEvent::Received { from, message });
                     }
                 }
-                Received::Pong => {}
             }
         }
         Ok(false)
@@ -378,6 +365,7 @@ impl DialledPeer {
 
     /// Reads and writes as much as is ready.
     pub(super) fn proceed(&mut self, context: &mut Context) -> Result<(), Failure> {
+        // Read first: a refusal says more than the broken pipe that follows it.
         if matches!(&self.link, Link::Open(connection) if connection.phase != Phase::Connecting) {
             self.read(context)?;
         }
@@ -394,7 +382,7 @@ impl DialledPeer {
         let version = self.lowered_to.unwrap_or(context.local.version);
         let to = self.target.id();
         if let Some(connection) = self.link.connection() {
-            connection.greet(&Hello::new(&context.local, version, to))?;
+            connection.greet(context.now, &Hello::new(&context.local, version, to))?;
             self.arm(context, Some(context.now + context.options.handshake_timeout));
         }
         Ok(())
@@ -416,7 +404,7 @@ impl DialledPeer {
                 }
                 context.emit(TransportEvent::Connected { peer, version });
             }
-            Target::Seed(_) => self.found = responder.map(|responder| (responder, version)),
+            Target::Seed(_) => self.found = responder.map(|responder| (version, responder)),
         }
     }
 
@@ -458,16 +446,14 @@ impl DialledPeer {
         Err(Failure { reason, ..Failure::from(refusal.clone()) })
     }
 
-    /// Queues a message; `Err(None)` if the peer is not connected.
+    /// Queues a message; `None` if the peer has not welcomed this node.
     pub(super) fn send(
         &mut self,
-        context: &mut Context,
+        context: &Context,
         message: &PeerMessage,
-    ) -> Result<(), Option<Rejected>> {
-        match self.link.connection() {
-            Some(connection) => connection.send(context, message),
-            None => Err(None),
-        }
+    ) -> Option<Result<(), Rejected>> {
+        let connection = self.link.connection().filter(|connection| connection.is_up())?;
+        Some(connection.send(context, message))
     }
 
     pub(super) fn has_more_to_write(&self) -> bool {
@@ -480,7 +466,7 @@ impl DialledPeer {
         };
         connection.flush(context)?;
         if let Some(at) = connection.dead_at(context)
-            && self.timer.is_none_or(|timer| at < timer)
+            && context.timers.at(Timer::Peer(self.target)).is_none_or(|timer| at < timer)
         {
             self.arm(context, Some(at));
         }
@@ -488,17 +474,16 @@ impl DialledPeer {
     }
 
     pub(super) fn timer(&mut self, context: &mut Context) -> Result<(), Failure> {
-        self.timer = None;
         let phase = match &mut self.link {
             Link::Waiting => return self.dial(context),
-            Link::Resolving => {
+            Link::Resolving(_) => {
                 // The look-up continues; a second one would not be faster.
                 let reason = format!("looking up {:?} takes long", self.address);
                 self.reports.add(context, self.target, &self.address, &Failure::passing(reason));
                 return Ok(());
             }
             Link::Open(connection) => {
-                connection.writable |= connection.phase != Phase::Connecting;
+                connection.writer.writable |= connection.phase != Phase::Connecting;
                 connection.phase
             }
         };
@@ -507,8 +492,7 @@ impl DialledPeer {
             Phase::Greeting => Err(Failure::passing("the peer did not answer the handshake")),
             Phase::Up { .. } => {
                 // This thread itself may have been delayed: ask the socket for its present state.
-                self.read(context)?;
-                self.flush(context)?;
+                self.proceed(context)?;
                 match &self.link {
                     Link::Open(connection)
                         if connection.dead_at(context).is_some_and(|at| at <= context.now) =>
@@ -528,7 +512,7 @@ impl DialledPeer {
             connection.ping_if_due(context.now);
         }
         self.flush(context)?;
-        if self.timer.is_none() {
+        if context.timers.at(Timer::Peer(self.target)).is_none() {
             self.arm(context, Some(context.now + IDLE_PING_INTERVAL));
         }
         Ok(())
@@ -537,17 +521,13 @@ impl DialledPeer {
     /// Closes the connection, reports why, and sets the time of the next attempt. Returns whether
     /// it had been up for long.
     pub(super) fn fail(&mut self, context: &mut Context, failure: &Failure) -> bool {
-        let up_since = match &self.link {
-            Link::Open(connection) => match connection.phase {
-                Phase::Up { since } => Some(since),
-                Phase::Connecting | Phase::Greeting => None,
-            },
-            Link::Waiting | Link::Resolving => None,
-        };
+        // A peer that welcomes this node only to close the connection does not reset the pause.
+        let lasted = self.link.connection().is_some_and(|connection| match connection.phase {
+            Phase::Up { since } => context.now >= since + context.options.retry_max,
+            Phase::Connecting | Phase::Greeting => false,
+        });
         self.disconnect(context);
         self.lowered_to = None;
-        // A peer that welcomes this node only to close the connection does not reset the pause.
-        let lasted = up_since.is_some_and(|since| context.now >= since + context.options.retry_max);
         if lasted {
             self.failures = 0;
         }
@@ -561,26 +541,23 @@ impl DialledPeer {
             FailureKind::Itself => self.address.parse::<SocketAddr>().is_err().then_some(long),
         };
         self.arm(context, pause.map(|pause| context.now + pause));
-        match failure.kind {
-            FailureKind::Itself => tracing::debug!(address = self.address, "is this node itself"),
-            FailureKind::Passing | FailureKind::Permanent | FailureKind::Elsewhere => {
-                self.reports.add(context, self.target, &self.address, failure);
-            }
+        if failure.kind == FailureKind::Itself {
+            tracing::debug!(address = self.address, "is this node itself");
+        } else {
+            self.reports.add(context, self.target, &self.address, failure);
         }
         lasted
     }
 
     /// Reports that the peer is given up, unless it is reported as unreachable already.
     pub(super) fn give_up(&mut self, context: &mut Context, reason: &str) {
-        self.disconnect(context);
         if self.reports.is_empty() {
             self.reports.add(context, self.target, &self.address, &Failure::passing(reason));
         }
     }
 
     pub(super) fn disconnect(&mut self, context: &mut Context) {
-        self.arm(context, None);
-        if let Link::Open(mut connection) = std::mem::replace(&mut self.link, Link::Waiting) {
+        if let Some(mut connection) = self.release(context) {
             context.dialled.remove(&connection.token);
             // It is closed next, which deregisters it in any case.
             let _ = context.registry.deregister(&mut connection.stream.socket);

@@ -40,7 +40,7 @@ struct Lane {
     written: usize,
 }
 
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct WriteQueue {
     urgent: Lane,
     usual: Lane,
@@ -87,25 +87,16 @@ fn keep(spare: &mut Vec<u8>, mut chunk: Vec<u8>) {
 
 impl WriteQueue {
     pub(super) fn new(bytes_max: usize) -> WriteQueue {
-        let (urgent, usual) = Default::default();
-        WriteQueue { urgent, usual, bytes: 0, bytes_max, spare: Vec::new() }
+        WriteQueue { bytes_max, ..WriteQueue::default() }
     }
 
     pub(super) fn is_empty(&self) -> bool {
         self.bytes == 0
     }
 
-    /// Appends one frame. `write` appends its payload to the given buffer.
+    /// Appends one frame, behind those that are urgent, too, if it is. `write` appends its payload
+    /// to the given buffer.
     pub(super) fn push(
-        &mut self,
-        payload_bytes_max: usize,
-        write: impl FnOnce(Vec<u8>) -> Vec<u8>,
-    ) -> Result<(), Rejected> {
-        self.push_to(false, payload_bytes_max, write)
-    }
-
-    /// Appends one frame, behind those that are urgent, too, if it is.
-    pub(super) fn push_to(
         &mut self,
         urgent: bool,
         payload_bytes_max: usize,
@@ -126,23 +117,22 @@ impl WriteQueue {
         let before = chunk.len();
         let payload_bytes = append_frame(&mut chunk, write);
         let added = chunk.len() - before;
-        let rejected = if payload_bytes > payload_bytes_max {
-            Some(Rejected::TooLong { bytes: payload_bytes })
+        let pushed = if payload_bytes > payload_bytes_max {
+            Err(Rejected::TooLong { bytes: payload_bytes })
         } else if self.bytes + added > self.bytes_max {
-            Some(Rejected::Full)
-        } else {
-            None
-        };
-        if rejected.is_some() {
-            chunk.truncate(before);
+            Err(Rejected::Full)
         } else {
             self.bytes += added;
+            Ok(())
+        };
+        if pushed.is_err() {
+            chunk.truncate(before);
         }
         match chunk.is_empty() {
             true => keep(&mut self.spare, chunk),
             false => lane.chunks.push_back(chunk),
         }
-        rejected.map_or(Ok(()), Err)
+        pushed
     }
 
     /// Writes as much as one call takes; returns how much that was.
@@ -157,18 +147,13 @@ impl WriteQueue {
             *slice = IoSlice::new(bytes);
             filled += 1;
         }
-        let bytes = stream.write_vectored(&slices[..filled])?;
-        self.advance(bytes, begun);
-        Ok(bytes)
-    }
-
-    fn advance(&mut self, bytes: usize, begun: usize) {
         // Do not trust a `Write` that claims to have taken more than it was given.
-        let bytes = bytes.min(self.bytes);
+        let bytes = stream.write_vectored(&slices[..filled])?.min(self.bytes);
         self.bytes -= bytes;
         let begun = self.usual.advance(bytes, begun, &mut self.spare);
         let urgent = self.urgent.advance(bytes - begun, usize::MAX, &mut self.spare);
         self.usual.advance(bytes - begun - urgent, usize::MAX, &mut self.spare);
+        Ok(bytes)
     }
 
     /// Frees all memory but that of a few messages.
@@ -211,7 +196,7 @@ mod tests {
         let mut queue = WriteQueue::new(1 << 30);
         let sizes = [0, 1, 200, CHUNK_BYTES - 1, 1, CHUNK_BYTES * 3, 7];
         for size in sizes {
-            queue.push(usize::MAX, payload(size)).unwrap();
+            queue.push(false, usize::MAX, payload(size)).unwrap();
         }
         let mut narrow = Narrow(977, Vec::new());
         let mut total = 0;
@@ -231,14 +216,14 @@ mod tests {
     fn what_is_urgent_waits_for_what_is_begun_and_for_nothing_else() {
         let mut queue = WriteQueue::new(1 << 30);
         let mut narrow = Narrow(100, Vec::new());
-        queue.push_to(true, usize::MAX, payload(3)).unwrap();
+        queue.push(true, usize::MAX, payload(3)).unwrap();
         queue.write_to(&mut narrow).unwrap();
         for size in [CHUNK_BYTES, CHUNK_BYTES + 1, CHUNK_BYTES + 2] {
-            queue.push(usize::MAX, payload(size)).unwrap();
+            queue.push(false, usize::MAX, payload(size)).unwrap();
         }
         queue.write_to(&mut narrow).unwrap();
-        queue.push_to(true, usize::MAX, payload(5)).unwrap();
-        queue.push_to(true, usize::MAX, payload(7)).unwrap();
+        queue.push(true, usize::MAX, payload(5)).unwrap();
+        queue.push(true, usize::MAX, payload(7)).unwrap();
         while !queue.is_empty() {
             queue.write_to(&mut narrow).unwrap();
         }
@@ -271,7 +256,7 @@ mod tests {
                         buffer.extend(std::iter::repeat_n(0, more));
                         buffer
                     };
-                    queue.push_to(lane == 1, usize::MAX, frame).unwrap();
+                    queue.push(lane == 1, usize::MAX, frame).unwrap();
                 } else {
                     let mut narrow = Narrow(1 + below(200_000), Vec::new());
                     queue.write_to(&mut narrow).unwrap();
@@ -293,18 +278,18 @@ mod tests {
     #[test]
     fn queue_refuses_what_is_too_much_and_keeps_the_rest_whole() {
         let mut queue = WriteQueue::new(3 * (HEADER_BYTES + 10));
-        assert_eq!(queue.push(20, payload(21)), Err(Rejected::TooLong { bytes: 21 }));
+        assert_eq!(queue.push(false, 20, payload(21)), Err(Rejected::TooLong { bytes: 21 }));
         assert!(queue.is_empty() && queue.usual.chunks.is_empty());
-        queue.push(20, payload(10)).unwrap();
-        queue.push(20, payload(10)).unwrap();
-        assert_eq!(queue.push(20, payload(11)), Err(Rejected::Full));
-        queue.push(20, payload(10)).unwrap();
-        assert_eq!(queue.push(20, payload(0)), Err(Rejected::Full));
+        queue.push(false, 20, payload(10)).unwrap();
+        queue.push(false, 20, payload(10)).unwrap();
+        assert_eq!(queue.push(false, 20, payload(11)), Err(Rejected::Full));
+        queue.push(false, 20, payload(10)).unwrap();
+        assert_eq!(queue.push(false, 20, payload(0)), Err(Rejected::Full));
         let mut narrow = Narrow(usize::MAX, Vec::new());
         while !queue.is_empty() {
             queue.write_to(&mut narrow).unwrap();
         }
         assert_eq!(narrow.1.len(), 3 * (HEADER_BYTES + 10));
-        queue.push(20, payload(10)).unwrap();
+        queue.push(false, 20, payload(10)).unwrap();
     }
 }

@@ -9,18 +9,18 @@ use crate::security::{Loaded, Security};
 /// Reads the certificate files again now and then, on a thread of its own, `quorate-pem`: a disk
 /// may be slow, and a deployment's secrets are often not on a local one. There is one such thread
 /// at a time, and it is not joined.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct Renewal {
     /// Why the files could not be used at the last reading; logged once.
     reported: Option<String>,
 }
 
 impl Renewal {
-    pub(super) fn start(context: &mut Context) -> Renewal {
+    /// Sets the timer for the first reading, if there are files.
+    pub(super) fn start(context: &mut Context) {
         if matches!(&context.options.security, Security::Tls(tls) if tls.is_from_files()) {
             arm(context);
         }
-        Renewal { reported: None }
     }
 
     /// Starts to read the files.
@@ -47,12 +47,12 @@ impl Renewal {
         let Security::Tls(tls) = &mut context.options.security else {
             return;
         };
-        match read {
-            Ok(None) => self.reported = None,
+        self.reported = match read {
+            Ok(None) => None,
             Ok(Some(loaded)) => {
                 tls.renew(loaded);
-                self.reported = None;
                 tracing::info!(?tls, "new connections have the renewed certificate");
+                None
             }
             Err(reason) => {
                 if self.reported.as_ref() != Some(&reason) {
@@ -62,13 +62,13 @@ impl Renewal {
                         "the renewed certificate is of no use: policy the former"
                     );
                 }
-                self.reported = Some(reason);
+                Some(reason)
             }
-        }
+        };
     }
 }
 
 fn arm(context: &mut Context) {
     let at = context.now + context.options.reload_interval;
-    context.timers.insert(at, Timer::Certificates);
+    context.timers.set(Timer::Certificates, at);
 }

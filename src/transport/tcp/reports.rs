@@ -13,7 +13,7 @@ const STARTS_WITHIN: Duration = Duration::from_secs(10);
 
 /// What was reported since the peer was last reached. A reason is reported once, not for each
 /// attempt that fails for it.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct Reports {
     /// The reason last reported.
     reason: Option<String>,
@@ -26,8 +26,7 @@ pub(super) struct Reports {
 impl Reports {
     /// Those of a peer that is dialled from now on.
     pub(super) fn new(now: Instant) -> Reports {
-        let starts_until = Some(now + STARTS_WITHIN);
-        Reports { reason: None, is_warned_of: false, starts_until }
+        Reports { starts_until: Some(now + STARTS_WITHIN), ..Reports::default() }
     }
 
     /// Whether nothing was reported since the peer was last reached.
@@ -37,7 +36,7 @@ impl Reports {
 
     /// The peer is reached.
     pub(super) fn reached(&mut self) {
-        *self = Reports { reason: None, is_warned_of: false, starts_until: None };
+        *self = Reports::default();
     }
 
     /// Reports why the peer is not reached, unless it is reported already.

@@ -154,8 +154,8 @@ impl Outgoing {
         &mut self,
         context: &mut Context,
         place: usize,
-        responder: Responder,
         version: u16,
+        responder: Responder,
     ) {
         let Some(seed) = self.seeds.get_mut(place) else {
             return;

@@ -19,17 +19,11 @@ const AHEAD_BYTES: usize = 64 << 10;
 #[derive(Debug)]
 pub(super) struct Stream {
     pub(super) socket: TcpStream,
-    layer: Layer,
-}
-
-#[derive(Debug)]
-enum Layer {
-    /// `checked` once the first bytes were inspected.
-    Plain {
-        side: Side,
-        checked: bool,
-    },
-    Secure(Box<Encryption>),
+    side: Side,
+    /// `None` without keys.
+    encryption: Option<Box<Encryption>>,
+    /// Whether the first bytes were inspected, without keys.
+    checked: bool,
 }
 
 #[derive(Debug)]
@@ -45,13 +39,10 @@ struct Encryption {
 impl Stream {
     pub(super) fn new(socket: TcpStream, security: &Security, side: Side) -> io::Result<Stream> {
         let mut out = Vec::new();
-        let layer = match SecureChannel::start(security, side, &mut out)? {
-            None => Layer::Plain { side, checked: false },
-            Some(channel) => {
-                Layer::Secure(Box::new(Encryption { channel, plain: Vec::new(), out, sent: 0 }))
-            }
-        };
-        Ok(Stream { socket, layer })
+        let channel = SecureChannel::start(security, side, &mut out)?;
+        let encryption = channel
+            .map(|channel| Box::new(Encryption { channel, plain: Vec::new(), out, sent: 0 }));
+        Ok(Stream { socket, side, encryption, checked: false })
     }
 
     /// Reads once, at most as much as fits into `scratch`, and passes it to `reader`. Returns how
@@ -66,26 +57,23 @@ impl Stream {
     ) -> io::Result<usize> {
         let bytes = self.socket.read(scratch)?;
         let arrived = &scratch[..bytes];
-        match &mut self.layer {
-            Layer::Plain { side, checked } => {
-                if !*checked && bytes > 0 {
-                    *checked = true;
-                    check_protocol(arrived, *side)?;
-                }
-                reader.push(arrived);
+        let Some(secure) = &mut self.encryption else {
+            if !self.checked && bytes > 0 {
+                self.checked = true;
+                check_protocol(arrived, self.side)?;
             }
-            Layer::Secure(secure) => {
-                let received = secure.channel.receive(arrived, &mut secure.plain, &mut secure.out);
-                let flushed = secure.flush(&mut self.socket);
-                received?;
-                flushed?;
-                if !secure.plain.is_empty() {
-                    reader.push(&secure.plain);
-                    secure.plain.clear();
-                    if secure.plain.capacity() > KEPT_BYTES {
-                        secure.plain = Vec::new();
-                    }
-                }
+            reader.push(arrived);
+            return Ok(bytes);
+        };
+        let received = secure.channel.receive(arrived, &mut secure.plain, &mut secure.out);
+        let flushed = secure.flush(&mut self.socket);
+        received?;
+        flushed?;
+        if !secure.plain.is_empty() {
+            reader.push(&secure.plain);
+            secure.plain.clear();
+            if secure.plain.capacity() > KEPT_BYTES {
+                secure.plain = Vec::new();
             }
         }
         Ok(bytes)
@@ -93,47 +81,34 @@ impl Stream {
 
     /// Whether bytes wait for the socket.
     pub(super) fn has_pending(&self) -> bool {
-        match &self.layer {
-            Layer::Plain { .. } => false,
-            Layer::Secure(secure) => secure.sent < secure.out.len(),
-        }
+        self.encryption.as_ref().is_some_and(|secure| secure.sent < secure.out.len())
     }
 
     /// Offers them to the socket; returns whether it took any.
     pub(super) fn flush_pending(&mut self) -> io::Result<bool> {
-        match &mut self.layer {
-            Layer::Plain { .. } => Ok(false),
-            Layer::Secure(secure) => secure.flush(&mut self.socket),
-        }
+        self.encryption.as_mut().map_or(Ok(false), |secure| secure.flush(&mut self.socket))
     }
 
     /// The other end's handshake has succeeded.
     pub(super) fn trust(&mut self) {
-        if let Layer::Secure(secure) = &mut self.layer {
+        if let Some(secure) = &mut self.encryption {
             secure.channel.trust();
         }
     }
 
     /// The subject of the other end's certificate, if it has one.
     pub(super) fn subject(&self) -> Option<String> {
-        match &self.layer {
-            Layer::Plain { .. } => None,
-            Layer::Secure(secure) => secure.channel.subject(),
-        }
+        self.encryption.as_ref()?.channel.subject()
     }
 }
 
 /// Without keys, the first bytes of a peer with keys would look like a very long frame.
 fn check_protocol(head: &[u8], side: Side) -> Result<(), Fault> {
-    let ours = Protocol::Plain;
-    match (Protocol::of(head), side) {
-        (Some(theirs @ (Protocol::Tls | Protocol::Secret)), Side::Listens) => {
-            Err(Fault::Mismatch { ours, theirs })
+    match Protocol::of(head) {
+        Some(theirs @ (Protocol::Tls | Protocol::Secret)) => {
+            Err(Fault::other_protocol(side, Protocol::Plain, theirs))
         }
-        (Some(theirs @ (Protocol::Tls | Protocol::Secret)), Side::Connects) => {
-            Err(Fault::Foreign { ours, theirs })
-        }
-        (Some(Protocol::Plain | Protocol::Foreign) | None, _) => Ok(()),
+        Some(Protocol::Plain | Protocol::Foreign) | None => Ok(()),
     }
 }
 
@@ -141,7 +116,6 @@ impl Encryption {
     /// Returns whether the socket took any of the waiting bytes. A full socket is not an error.
     fn flush(&mut self, socket: &mut TcpStream) -> io::Result<bool> {
         let before = self.sent;
-        let mut took = false;
         while self.sent < self.out.len() {
             match socket.write(&self.out[self.sent..]) {
                 Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
@@ -150,8 +124,8 @@ impl Encryption {
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 Err(error) => return Err(error),
             }
-            took = self.sent > before;
         }
+        let took = self.sent > before;
         if self.sent == self.out.len() {
             self.out.clear();
             self.sent = 0;
@@ -188,9 +162,9 @@ impl Write for Stream {
     }
 
     fn write_vectored(&mut self, slices: &[IoSlice<'_>]) -> io::Result<usize> {
-        match &mut self.layer {
-            Layer::Plain { .. } => self.socket.write_vectored(slices),
-            Layer::Secure(secure) => secure.write(&mut self.socket, slices),
+        match &mut self.encryption {
+            None => self.socket.write_vectored(slices),
+            Some(secure) => secure.write(&mut self.socket, slices),
         }
     }
 

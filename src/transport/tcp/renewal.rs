@@ -59,7 +59,7 @@ impl Renewal {
                     tracing::warn!(
                         ?tls,
                         reason,
-                        "the renewed certificate is of no use: policy the former"
+                        "the renewed certificate is of no use; keeping the former"
                     );
                 }
                 Some(reason)

@@ -76,18 +76,17 @@ pub(super) fn read_copy(copy: &Path) -> std::result::Result<Found, StorageError>
     let Some(identity) = identity_of(copy)? else {
         return Err(StorageError::Corrupt { what: "IDENTITY is missing".to_owned() });
     };
-    let options = StoreOptions::default();
-    let damage = match DiskStore::open(copy, options).and_then(load) {
+    let damage = match DiskStore::open(copy, StoreOptions::default()).and_then(load) {
         Ok(held) => return Ok(Found { identity, damage: None, whole: Some(held), part: None }),
         Err(StorageError::Corrupt { what }) => what,
         Err(other) => return Err(other),
     };
     // Promises from founding a cluster do not matter for a new one.
-    let whole = DiskStore::open_without_promise(copy, options).and_then(load).ok();
+    let whole = DiskStore::open_without_promise(copy).and_then(load).ok();
     let part = if whole.is_some() {
         None
     } else {
-        DiskStore::salvage(copy, options)
+        DiskStore::salvage(copy)
             .and_then(|salvage| {
                 let load = |sink: &mut ChunkSink<'_>| {
                     let corrupt = |what| StorageError::Corrupt { what };

@@ -171,8 +171,7 @@ fn rejoin(dir: &Path, address: &str, config: &NodeConfig, now: Now) -> Started {
     let (hard_state, meta, state) = nothing();
     let incarnation = entropy::number()?;
     let chunks = &mut ChunkWriter::full(state);
-    let options = StoreOptions::default();
-    drop(DiskStore::found_replacement(dir, options, incarnation, hard_state, &meta, chunks)?);
+    drop(DiskStore::found_replacement(dir, incarnation, hard_state, &meta, chunks)?);
     open(dir, address, config, now)
 }
 
@@ -185,7 +184,7 @@ fn replace(
     now: Now,
 ) -> Started {
     let dir = directory.path();
-    let replacement = Replacement::begin(dir, StoreOptions::default())?;
+    let replacement = Replacement::begin(dir)?;
     replacement.check_room()?;
     let mut config = config.clone();
     let identity = match replacement.before() {

@@ -54,14 +54,12 @@ impl MemoryDisk {
     pub(crate) fn open(&self) -> MemoryStore {
         let mut disk = lock(&self.shared);
         disk.opened += 1;
+        let image = disk.image.as_ref();
         MemoryStore {
             shared: Arc::clone(&self.shared),
             opened: disk.opened,
-            identity: disk.image.as_ref().map(|image| image.identity.clone()),
-            promise: disk
-                .image
-                .as_ref()
-                .map_or_else(Promise::default, |image| image.promise.clone()),
+            identity: image.map(|image| image.identity.clone()),
+            promise: image.map(|image| image.promise.clone()).unwrap_or_default(),
             pending: Arc::default(),
             failed: None,
         }
@@ -110,8 +108,7 @@ impl MemoryStore {
         &mut self,
         call: impl FnOnce(&mut MemoryStore, &mut Disk) -> Result<T>,
     ) -> Result<T> {
-        if let Some(reason) = &self.failed {
-            let reason = reason.clone();
+        if let Some(reason) = self.failed.clone() {
             return Err(StorageError::Poisoned { reason });
         }
         let shared = Arc::clone(&self.shared);

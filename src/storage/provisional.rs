@@ -64,14 +64,19 @@ impl Provisional {
             State::Waiting { .. } => refuse("a store that does not begin".to_owned()),
         }
     }
+
+    /// The store on disk, if it has begun.
+    fn on_disk(&mut self) -> Option<&mut dyn LogStore> {
+        match &mut self.state {
+            State::Begun(store) => Some(&mut **store),
+            State::Waiting { .. } | State::Failed(_) => None,
+        }
+    }
 }
 
 impl LogStore for Provisional {
     fn scrub(&mut self, done: ScrubDone) -> Result<u64> {
-        match &mut self.state {
-            State::Begun(store) => store.scrub(done),
-            State::Waiting { .. } | State::Failed(_) => Ok(0),
-        }
+        self.on_disk().map_or(Ok(0), |store| store.scrub(done))
     }
 
     fn space(&self) -> Option<Space> {
@@ -110,20 +115,15 @@ impl LogStore for Provisional {
     }
 
     fn set_promise(&mut self, promise: &Promise) -> Result<()> {
-        match &mut self.state {
-            State::Begun(store) => store.set_promise(promise),
-            State::Waiting { .. } | State::Failed(_) => {
-                refuse("a promise of an instance whose directory is damaged".to_owned())
-            }
+        match self.on_disk() {
+            Some(store) => store.set_promise(promise),
+            None => refuse("a promise of an instance whose directory is damaged".to_owned()),
         }
     }
 
     fn mark_removed(&mut self) -> Result<()> {
-        match &mut self.state {
-            State::Begun(store) => store.mark_removed(),
-            // It never was a member, and the directory does not belong to it yet.
-            State::Waiting { .. } | State::Failed(_) => Ok(()),
-        }
+        // It never was a member before, and the directory does not belong to it yet.
+        self.on_disk().map_or(Ok(()), LogStore::mark_removed)
     }
 
     fn found(
@@ -155,10 +155,7 @@ impl LogStore for Provisional {
     }
 
     fn idle(&mut self) -> Result<()> {
-        match &mut self.state {
-            State::Begun(store) => store.idle(),
-            State::Waiting { .. } | State::Failed(_) => Ok(()),
-        }
+        self.on_disk().map_or(Ok(()), LogStore::idle)
     }
 
     fn checkpointer(&mut self) -> Result<Box<dyn Checkpointer>> {

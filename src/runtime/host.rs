@@ -166,62 +166,51 @@ impl Host {
     /// Takes a call; `false` when the host is to be dropped now.
     pub(crate) fn call(&mut self, call: Call) -> bool {
         match call {
-            Call::Request(request) => {
-                self.request(request);
-                true
-            }
-            Call::Look(look) => {
-                look(&self.engine);
-                true
-            }
-            Call::Sessions(held) => {
-                let sessions = self.sessions.values().filter_map(|(_, held)| held.upgrade());
-                let _ = held.send(sessions.collect());
-                true
-            }
-            Call::Leave => {
-                self.inputs.push(Input::Leave);
-                true
-            }
-            Call::Timer(timer) => {
-                self.timers.add(timer);
-                true
-            }
-            Call::Close(closed) => {
-                self.closers.push(closed);
-                // Sessions closed in the log release their locks now, and not after their timeout.
-                for (session, (_, shared)) in &self.sessions {
-                    let held = shared.upgrade();
-                    if held.as_ref().is_some_and(|held| held.recipient.get().is_some()) {
-                        // A client of a gateway goes on at another instance.
-                        if held.is_some_and(|held| held.detach()) {
-                            let (session, state) = (*session, SessionState::Detached);
-                            let abandon = ClientRequest::Abandon { session, state };
-                            self.inputs.push(Input::Client(abandon));
-                        }
-                        continue;
-                    }
-                    if shared.upgrade().is_some_and(|shared| !shared.give_up()) {
-                        // Detached: the handle that did so is about to notify this host.
-                        continue;
-                    }
-                    let request = RequestId(self.shared.next_id.fetch_add(1, Ordering::Relaxed));
-                    self.inputs.push(Input::Client(ClientRequest::Write {
-                        request,
-                        session: *session,
-                        command: Write::Close,
-                    }));
-                }
-                let now = self.shared.clock.now();
-                self.closing.get_or_insert(Closing {
-                    stays_until: now + STAY_TIME,
-                    stays: false,
-                    until: now + CLOSE_TIME,
-                    led: false,
-                });
-                self.engine.status().leader.is_some()
-            }
+            Call::Request(request) => self.request(request),
+            Call::Look(look) => look(self),
+            Call::Leave => self.inputs.push(Input::Leave),
+            Call::Timer(timer) => self.timers.add(timer),
+            Call::Close(closed) => return self.begin_close(closed),
         }
+        true
+    }
+
+    /// The sessions that this node holds.
+    pub(super) fn sessions(&self) -> Vec<Arc<SessionShared>> {
+        self.sessions.values().filter_map(|(_, held)| held.upgrade()).collect()
+    }
+
+    /// Closes or detaches the sessions; `false` if nothing else is to be waited for.
+    fn begin_close(&mut self, closed: Sender<()>) -> bool {
+        self.closers.push(closed);
+        // Sessions closed in the log release their locks now, and not after their timeout.
+        for (session, (_, shared)) in &self.sessions {
+            let (session, shared) = (*session, shared.upgrade());
+            let request = match shared {
+                // A client of a gateway goes on at another instance.
+                Some(shared) if shared.recipient.get().is_some() => {
+                    if !shared.detach() {
+                        continue;
+                    }
+                    ClientRequest::Abandon { session, state: SessionState::Detached }
+                }
+                // Detached: the handle that did so is about to notify this host.
+                Some(shared) if !shared.give_up() => continue,
+                _ => {
+                    let request = RequestId(self.shared.next_id.fetch_add(1, Ordering::Relaxed));
+                    ClientRequest::Write { request, session, command: Write::Close }
+                }
+            };
+            self.inputs.push(Input::Client(request));
+        }
+        let now = self.shared.clock.now();
+        self.closing.get_or_insert(Closing {
+            stays_until: now + STAY_TIME,
+            stays: false,
+            until: now + CLOSE_TIME,
+            led: false,
+        });
+        self.engine.status().leader.is_some()
     }
 
     fn request(&mut self, mut call: Request) {

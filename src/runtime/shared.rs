@@ -93,8 +93,6 @@ pub(super) struct Measured {
     pub(super) requests_refused: u64,
 }
 
-struct Meter(Box<dyn Fn(&mut Metrics) + Send + Sync>);
-
 /// The state that the handles of one node share.
 pub(crate) struct NodeShared {
     /// Handles -> node. Unbounded; `waiting` counts the requests in it and behind it.
@@ -119,7 +117,7 @@ pub(crate) struct NodeShared {
     pub(crate) members: ArcSwap<Vec<Member>>,
     pub(crate) availability: Readers,
     pub(crate) obstacles: Obstacles,
-    meter: OnceCell<Meter>,
+    meter: OnceCell<Box<dyn Fn(&mut Metrics) + Send + Sync>>,
     measured: Mutex<Measured>,
     /// The metrics that were last published to the facade.
     #[cfg(feature = "metrics")]
@@ -461,7 +459,7 @@ impl NodeShared {
 
     /// Sets the function that adds the network's counters.
     pub(crate) fn meter_by(&self, meter: impl Fn(&mut Metrics) + Send + Sync + 'static) {
-        let _ = self.meter.set(Meter(Box::new(meter)));
+        let _ = self.meter.set(Box::new(meter));
     }
 
     /// Sets how to wake the thread that takes the calls. Called once, before the first call.
@@ -493,7 +491,7 @@ impl NodeShared {
             watch_delivery,
             ..counted
         };
-        if let Some(Meter(meter)) = self.meter.get() {
+        if let Some(meter) = self.meter.get() {
             meter(&mut metrics);
         }
         metrics

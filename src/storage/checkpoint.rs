@@ -10,7 +10,7 @@
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use super::directory::GenerationPaths;
+use super::directory::{FIRST_GENERATION, GenerationPaths};
 use super::files::remove_all;
 use super::generation::{Generation, guarded};
 use super::log_body::CheckpointPart;
@@ -247,15 +247,14 @@ fn put_chunk(part: &mut CheckpointPart, generation: &mut Generation, chunk: &[u8
     Ok(())
 }
 
-/// Writes the first full image of a new generation, durably.
+/// Writes the first full image of the first generation, durably.
 pub(super) fn write_first(
     paths: &GenerationPaths,
     log_id: u64,
-    number: u64,
     chunks: &mut dyn Iterator<Item = Vec<u8>>,
 ) -> Result<(Generation, CheckpointPart)> {
-    let mut generation = paths.create(number)?;
-    let mut part = empty_part(log_id, number, FIRST_PART);
+    let mut generation = paths.create(FIRST_GENERATION)?;
+    let mut part = empty_part(log_id, FIRST_GENERATION, FIRST_PART);
     for chunk in chunks {
         put_chunk(&mut part, &mut generation, &chunk)?;
     }

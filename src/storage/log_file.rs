@@ -91,12 +91,19 @@ pub(super) struct RecordPosition {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct LogRecord<'a> {
     pub(super) kind: RecordKind,
+    /// The chain before it.
+    previous: u64,
     pub(super) at: RecordPosition,
     pub(super) place: Place,
     body: &'a [u8],
 }
 
 impl LogRecord<'_> {
+    /// Whether it comes right after this one.
+    pub(super) fn follows(&self, before: RecordPosition) -> bool {
+        before.seq.checked_add(1) == Some(self.at.seq) && before.chain == self.previous
+    }
+
     /// Decodes the body, all of it.
     pub(super) fn decode<T: DeserializeOwned>(&self) -> Result<T> {
         let seq = self.at.seq;
@@ -378,15 +385,10 @@ pub(super) fn scan(
             continue;
         }
         check_header(&bytes, segment)?;
-        let first_seq = last.map_or(0, |last| last.seq + 1);
-        segments.push_back(LogSegment { number: *number, length: bytes.len() as u64, first_seq });
+        let mut first_seq = last.map(|last| last.seq + 1);
         let mut continues = false;
         while let Some(record) = reader.next(&mut last)? {
-            if let Some(newest) = segments.back_mut()
-                && newest.first_seq == 0
-            {
-                newest.first_seq = record.at.seq;
-            }
+            first_seq.get_or_insert(record.at.seq);
             if record.kind == RecordKind::End {
                 continues = true;
                 break;
@@ -399,6 +401,8 @@ pub(super) fn scan(
                 last.map_or(1, |last| last.seq + 1)
             ));
         }
+        let (length, first_seq) = (bytes.len() as u64, first_seq.unwrap_or(0));
+        segments.push_back(LogSegment { number: *number, length, first_seq });
         end = (reader.offset, continues);
     }
     let Some(last) = last else {
@@ -410,12 +414,12 @@ pub(super) fn scan(
     Ok(Scan { segments, offset: end.0, last })
 }
 
-/// Passes every sound record of a log that may be damaged to `sink`, with the chain before it. The
-/// caller has to check that they follow each other.
+/// Passes every sound record of a log that may be damaged to `sink`. The caller has to check that
+/// they follow each other.
 pub(super) fn sound_records(
     dir: &Path,
     id: u64,
-    mut sink: impl FnMut(&LogRecord<'_>, u64),
+    mut sink: impl FnMut(&LogRecord<'_>),
 ) -> Result<()> {
     let io = io_error("reading the log");
     for number in numbers(dir).map_err(io)? {
@@ -424,9 +428,9 @@ pub(super) fn sound_records(
         let mut reader = SegmentReader { segment, start: 0, bytes: &bytes, offset: HEADER_BYTES };
         while reader.offset < bytes.len() {
             match reader.at(reader.offset) {
-                Some((record, previous, length)) => {
-                    sink(&record, previous);
-                    reader.offset += length;
+                Some(record) => {
+                    sink(&record);
+                    reader.offset += record.place.bytes as usize;
                 }
                 None => reader.offset += ALIGNMENT,
             }
@@ -475,11 +479,11 @@ pub(super) fn read_entries(dir: &Path, id: u64, read: &LogRead) -> Result<Vec<Lo
             SegmentReader { segment, start: offset as usize, bytes: &records, offset: 0 };
         let mut seq = span.seq;
         while reader.offset < records.len() {
-            let sound = reader.at(reader.offset).filter(|(record, ..)| record.at.seq == seq);
-            let Some((record, _, length)) = sound else {
+            let sound = reader.at(reader.offset).filter(|record| record.at.seq == seq);
+            let Some(record) = sound else {
                 return corrupt(format!("log record {seq}, which was read before"));
             };
-            reader.offset += length;
+            reader.offset += record.place.bytes as usize;
             seq += 1;
             let body: LogBody = record.decode()?;
             for entry in body.entries {
@@ -517,21 +521,17 @@ struct SegmentReader<'a> {
 impl<'a> SegmentReader<'a> {
     /// The next record, if there is a sound one; `last` is the one before.
     fn next(&mut self, last: &mut Option<RecordPosition>) -> Result<Option<LogRecord<'a>>> {
-        let Some((record, previous, length)) = self.at(self.offset) else {
-            return Ok(None);
-        };
+        let Some(record) = self.at(self.offset) else { return Ok(None) };
         // Records before the oldest segment are gone, unless it is the first of all.
         let is_first = self.segment.number == FIRST_SEGMENT;
         let before =
             last.or(is_first.then_some(RecordPosition { seq: 0, chain: self.segment.log }));
-        if let Some(before) = before
-            && (before.seq.checked_add(1) != Some(record.at.seq) || before.chain != previous)
-        {
+        if let Some(before) = before.filter(|before| !record.follows(*before)) {
             let seq = record.at.seq;
             return corrupt(format!("log record {seq} does not follow record {}", before.seq));
         }
         *last = Some(record.at);
-        self.offset += length;
+        self.offset += record.place.bytes as usize;
         Ok(Some(record))
     }
 
@@ -541,8 +541,8 @@ impl<'a> SegmentReader<'a> {
         places.into_iter().any(|place| self.at(place).is_some())
     }
 
-    /// The record at a place if it is sound, with the chain before it and the bytes that it takes.
-    fn at(&self, offset: usize) -> Option<(LogRecord<'a>, u64, usize)> {
+    /// The record at a place, if it is sound.
+    fn at(&self, offset: usize) -> Option<LogRecord<'a>> {
         let rest = self.bytes.get(offset..)?;
         let prefix = rest.get(..PREFIX_BYTES)?;
         if !prefix.starts_with(MAGIC) {
@@ -552,17 +552,15 @@ impl<'a> SegmentReader<'a> {
         let field = |start| u64_at(prefix, start);
         let length = usize::try_from(field(8)?).ok()?;
         let end = PREFIX_BYTES.checked_add(length)?;
-        let (body, chain) = (rest.get(..end)?, u64_at(&rest[end..], 0)?);
+        let (sealed, chain) = (rest.get(..end)?, u64_at(&rest[end..], 0)?);
         let place = self.start + offset;
-        if checksum(self.segment, place, body) != chain {
+        if checksum(self.segment, place, sealed) != chain {
             return None;
         }
         let at = RecordPosition { seq: field(16)?, chain };
-        let bytes = record_bytes(length);
         let (segment, offset) = (self.segment.number, place as u64);
-        let place = Place { segment, offset, bytes: bytes as u64 };
-        let record = LogRecord { kind, at, place, body: &rest[PREFIX_BYTES..end] };
-        Some((record, field(24)?, bytes))
+        let place = Place { segment, offset, bytes: record_bytes(length) as u64 };
+        Some(LogRecord { kind, previous: field(24)?, at, place, body: &sealed[PREFIX_BYTES..] })
     }
 }
 

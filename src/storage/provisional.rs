@@ -167,12 +167,6 @@ impl LogStore for Provisional {
     }
 }
 
-impl std::fmt::Debug for Provisional {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Provisional").field("identity", &self.identity).finish_non_exhaustive()
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use std::sync::Arc;

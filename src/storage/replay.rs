@@ -74,7 +74,7 @@ pub(super) fn read_log(dir: &Path, id: u64, witness: &Testimony) -> Result<LogRe
 /// and the entries after it up to the first gap.
 pub(super) fn salvage_log(dir: &Path, id: u64) -> Result<(CheckpointBody, Boot)> {
     let mut checkpoint: Option<(RecordPosition, CheckpointBody)> = None;
-    sound_records(dir, id, |record, _| {
+    sound_records(dir, id, |record| {
         if record.kind == RecordKind::Checkpoint
             && let Ok(body) = record.decode()
         {
@@ -87,13 +87,13 @@ pub(super) fn salvage_log(dir: &Path, id: u64) -> Result<(CheckpointBody, Boot)>
     let mut log = ReadLog::new(&checkpoint);
     let mut last: Option<RecordPosition> = None;
     let mut continues = true;
-    sound_records(dir, id, |record, previous| {
+    sound_records(dir, id, |record| {
         if !continues || record.at.seq < checkpoint.kept_from {
             return;
         }
         let follows = match last {
             None => record.at.seq == checkpoint.kept_from,
-            Some(last) => last.seq.checked_add(1) == Some(record.at.seq) && last.chain == previous,
+            Some(last) => record.follows(last),
         };
         // The first record that is damaged or missing ends the log.
         continues = follows && log.take(record).is_ok();

@@ -316,7 +316,7 @@ impl LogStore for DiskStore {
             store.directory.remove_leftovers(None).map_err(io)?;
             let log_id = Directory::log_id_of(identity);
             let (paths, options) = (store.directory.generations(), store.options);
-            let (generation, part) = write_first(&paths, log_id, FIRST_GENERATION, chunks)?;
+            let (generation, part) = write_first(&paths, log_id, chunks)?;
             let dir = store.directory.log();
             let mut log = LogFile::create(&dir, log_id, options.segment_bytes)?;
             let checkpoint = CheckpointBody {

@@ -78,6 +78,8 @@ struct Asked {
     sink: AnswerSink,
     /// Whether it counts if it is refused.
     counts: bool,
+    /// The watch that it sets.
+    watch: Option<WatchId>,
 }
 
 pub(crate) struct Host {
@@ -89,8 +91,6 @@ pub(crate) struct Host {
     watches: BTreeMap<WatchId, WatchSink>,
     /// For mailboxes, when the step is over.
     outgoing: Outgoing,
-    /// Requests in flight that set a watch.
-    watching: BTreeMap<RequestId, WatchId>,
     /// With their holders: see [`Holding`].
     sessions: BTreeMap<SessionId, (u64, Weak<SessionShared>)>,
     timers: Timers,
@@ -124,7 +124,6 @@ impl Host {
             answers: BTreeMap::new(),
             watches: BTreeMap::new(),
             outgoing: Outgoing::default(),
-            watching: BTreeMap::new(),
             sessions: BTreeMap::new(),
             timers: Timers::new(),
             readers_behind: false,
@@ -235,11 +234,9 @@ impl Host {
             }
             return;
         }
-        if let (Some((request, _)), Some(watch)) = (&call.sink, &call.watch) {
-            self.watching.insert(*request, watch.0);
-        }
         if let Some((id, sink)) = call.sink.take() {
-            self.answers.insert(id, Asked { sink, counts });
+            let watch = call.watch.as_ref().map(|(watch, _)| *watch);
+            self.answers.insert(id, Asked { sink, counts, watch });
         }
         if let Some((id, sender)) = call.watch.take() {
             self.watches.insert(id, sender);
@@ -340,7 +337,7 @@ impl Host {
             self.shared.measured().watch_delivery.record(took);
         }
         if let Some(reason) = &effects.stopped {
-            self.watching.clear();
+            self.answers.values_mut().for_each(|asked| asked.watch = None);
             let _ = self.shared.stopped.set(reason.clone());
             self.watches.clear();
         }
@@ -375,8 +372,9 @@ impl Host {
             }
         }
         for answered in effects.replies {
-            let request = answered.request;
-            if let Some(watch) = self.watching.remove(&request) {
+            let asked = self.answers.remove(&answered.request);
+            let Some(Asked { sink, counts, watch }) = asked else { continue };
+            if let Some(watch) = watch {
                 if answered.answer.is_err() {
                     // It was not set.
                     self.watches.remove(&watch);
@@ -385,14 +383,12 @@ impl Host {
                     self.inputs.push(Input::Client(ClientRequest::Unwatch { watch }));
                 }
             }
-            if let Some(Asked { sink, counts }) = self.answers.remove(&request) {
-                let refused = |error: &Error| !error.is_outcome_unknown();
-                if counts && answered.answer.as_ref().is_err_and(refused) {
-                    self.shared.measured().requests_refused += 1;
-                }
-                self.shared.waiting.fetch_sub(1, Ordering::Relaxed);
-                sink.complete(answered, &mut self.outgoing);
+            let refused = |error: &Error| !error.is_outcome_unknown();
+            if counts && answered.answer.as_ref().is_err_and(refused) {
+                self.shared.measured().requests_refused += 1;
             }
+            self.shared.waiting.fetch_sub(1, Ordering::Relaxed);
+            sink.complete(answered, &mut self.outgoing);
         }
         self.outgoing.send(effects.zxid);
         if let Some(members) = members {

@@ -10,27 +10,35 @@ use super::{Result, StorageError};
 
 /// How long a lock may outlive its last user: a child process holds a copy of it until it runs its
 /// own program, and threads of sled hold that of the database.
-pub(super) const LOCK_WAIT: Duration = Duration::from_secs(1);
-pub(super) const LOCK_POLL: Duration = Duration::from_millis(10);
+const LOCK_WAIT: Duration = Duration::from_secs(1);
+const LOCK_POLL: Duration = Duration::from_millis(10);
+
+/// Repeats what returns nothing because somebody else has the lock, for as long as a lock may
+/// outlive its last user.
+#[expect(clippy::disallowed_methods, reason = "another process's lock gives no sign")]
+pub(super) fn while_locked<T>(mut attempt: impl FnMut() -> Option<Result<T>>) -> Result<T> {
+    let begun = Instant::now();
+    loop {
+        if let Some(done) = attempt() {
+            return done;
+        }
+        if begun.elapsed() >= LOCK_WAIT {
+            return Err(StorageError::InUse);
+        }
+        thread::sleep(LOCK_POLL);
+    }
+}
 
 /// Locks a file, and creates it if it does not exist.
-#[expect(clippy::disallowed_methods, reason = "another process's lock gives no sign")]
 pub(super) fn lock(path: &Path) -> Result<File> {
     let opened = private().create(true).truncate(false).open(path);
     let file = opened.map_err(io_error("opening LOCK"))?;
-    let begun = Instant::now();
-    loop {
-        match file.try_lock() {
-            Ok(()) => return Ok(file),
-            Err(TryLockError::WouldBlock) => {
-                if begun.elapsed() >= LOCK_WAIT {
-                    return Err(StorageError::InUse);
-                }
-                thread::sleep(LOCK_POLL);
-            }
-            Err(TryLockError::Error(error)) => return Err(io_error("locking LOCK")(error)),
-        }
-    }
+    while_locked(|| match file.try_lock() {
+        Ok(()) => Some(Ok(())),
+        Err(TryLockError::WouldBlock) => None,
+        Err(TryLockError::Error(error)) => Some(Err(io_error("locking LOCK")(error))),
+    })?;
+    Ok(file)
 }
 
 /// The entries of a directory, all listed before any of them is changed.

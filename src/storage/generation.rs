@@ -17,14 +17,10 @@ use std::fs::{self, File};
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
-use std::thread;
-use std::time::Instant;
 
 use sled::{Db, IVec, Mode};
 
-use super::files::{
-    LOCK_POLL, LOCK_WAIT, create_directory, entries, io_error, open_file, sync_directory,
-};
+use super::files::{create_directory, entries, io_error, open_file, sync_directory, while_locked};
 use super::record::{ChunkId, Encoded, Reader, corrupt};
 use super::segments::forget_cached;
 use super::{Result, StorageError};
@@ -290,7 +286,6 @@ fn remove_torn_snapshots(path: &Path) -> io::Result<()> {
     Ok(())
 }
 
-#[expect(clippy::disallowed_methods, reason = "another process's lock gives no sign")]
 fn open_sled(path: &Path) -> Result<Db> {
     let config = sled::Config::new()
         .path(path)
@@ -298,25 +293,14 @@ fn open_sled(path: &Path) -> Result<Db> {
         .cache_capacity(CACHE_BYTES)
         .segment_size(SEGMENT_BYTES)
         .flush_every_ms(None);
-    let begun = Instant::now();
-    loop {
-        // Damaged files make sled panic as often as fail.
-        let error = match catch_unwind(AssertUnwindSafe(|| config.open())) {
-            Ok(Ok(db)) => return Ok(db),
-            Ok(Err(error)) => error,
-            Err(panic) => return corrupt(format!("the database: {}", panic_text(&*panic))),
-        };
-        match &error {
-            // Only sled's text distinguishes this from other errors.
-            sled::Error::Io(io) if io.to_string().contains("could not acquire lock") => {
-                if begun.elapsed() >= LOCK_WAIT {
-                    return Err(StorageError::InUse);
-                }
-                thread::sleep(LOCK_POLL);
-            }
-            _ => return Err(open_error(error)),
-        }
-    }
+    // Damaged files make sled panic as often as fail.
+    while_locked(|| match catch_unwind(AssertUnwindSafe(|| config.open())) {
+        Ok(Ok(db)) => Some(Ok(db)),
+        // Only sled's text distinguishes this from other errors.
+        Ok(Err(sled::Error::Io(io))) if io.to_string().contains("could not acquire lock") => None,
+        Ok(Err(error)) => Some(Err(open_error(error))),
+        Err(panic) => Some(corrupt(format!("the database: {}", panic_text(&*panic)))),
+    })
 }
 
 /// sled's message once a thread of its pool has panicked.

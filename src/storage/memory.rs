@@ -7,6 +7,7 @@
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::log_body::size;
+use super::record::corrupt;
 use super::rules::{Bounds, check_successor, has_voted, is_voter, refuse};
 use crate::node::log_outline::LogOutline;
 use crate::node::stored::{Boot, HardState, Identity, LogEntry, LogWrite, SnapshotMeta};
@@ -207,14 +208,9 @@ impl LogStore for MemoryStore {
             }
             Ok(image.clone())
         })?;
-        for chunk in image.checkpoints.iter().flatten() {
-            if let Err(reason) = sink(chunk) {
-                return self.call(|_, _| {
-                    Err(StorageError::Corrupt {
-                        what: format!("a chunk of the checkpoint: {reason}"),
-                    })
-                });
-            }
+        let mut chunks = image.checkpoints.iter().flatten();
+        if let Err(reason) = chunks.try_for_each(|chunk| sink(chunk)) {
+            return self.call(|_, _| corrupt(format!("a chunk of the checkpoint: {reason}")));
         }
         let Image { hard_state, checkpoint, entries, .. } = image;
         let (earlier, entries): (Vec<LogEntry>, _) =

@@ -8,7 +8,7 @@
 //! After a crash before the first write, the next start draws another id. The former id has
 //! acknowledged nothing, and the cluster replaces it by the new one.
 
-use super::rules::{check_successor, refuse};
+use super::rules::refuse;
 use crate::machine::snapshot::ChunkWriter;
 use crate::node::bootstrap::genesis::nothing;
 use crate::node::stored::{Boot, HardState, Identity, LogWrite, SnapshotMeta};
@@ -25,18 +25,12 @@ pub(crate) type Begin = Box<dyn FnOnce(&Identity) -> Result<Box<dyn LogStore>> +
 
 /// See the module's documentation.
 pub(crate) struct Provisional {
-    identity: Identity,
-    state: State,
-}
-
-enum State {
-    /// Nothing was written yet.
-    Waiting {
-        empty: MemoryStore,
-        begin: Begin,
-    },
-    Begun(Box<dyn LogStore>),
-    Failed(String),
+    /// What is in it until it has begun.
+    empty: MemoryStore,
+    /// Taken by the first write.
+    begin: Option<Begin>,
+    /// The store on disk, unless it could not begin.
+    begun: Option<Box<dyn LogStore>>,
 }
 
 impl Provisional {
@@ -45,77 +39,58 @@ impl Provisional {
         let mut empty = MemoryDisk::new().open();
         let (hard_state, meta, state) = nothing();
         empty.found(&identity, hard_state, &meta, &mut ChunkWriter::full(state))?;
-        let mut store = Provisional { identity, state: State::Waiting { empty, begin } };
+        let mut store = Provisional { empty, begin: Some(begin), begun: None };
         planted(Bug::PutAsideWithoutLeader).then(|| store.begun().map(drop)).transpose()?;
         Ok(store)
     }
 
     /// The store on disk, which the first call creates.
     fn begun(&mut self) -> Result<&mut dyn LogStore> {
-        if matches!(self.state, State::Waiting { .. }) {
-            let failed = State::Failed("the data directory could not be replaced".to_owned());
-            if let State::Waiting { begin, .. } = std::mem::replace(&mut self.state, failed) {
-                self.state = State::Begun(begin(&self.identity)?);
-            }
+        if let (Some(begin), Some(identity)) = (self.begin.take(), self.empty.identity()) {
+            self.begun = Some(begin(identity)?);
         }
-        match &mut self.state {
-            State::Begun(store) => Ok(&mut **store),
-            State::Failed(reason) => Err(StorageError::Poisoned { reason: reason.clone() }),
-            State::Waiting { .. } => refuse("a store that does not begin".to_owned()),
+        match &mut self.begun {
+            Some(store) => Ok(&mut **store),
+            None => {
+                let reason = "the data directory could not be replaced".to_owned();
+                Err(StorageError::Poisoned { reason })
+            }
         }
     }
 
-    /// The store on disk, if it has begun.
-    fn on_disk(&mut self) -> Option<&mut dyn LogStore> {
-        match &mut self.state {
-            State::Begun(store) => Some(&mut **store),
-            State::Waiting { .. } | State::Failed(_) => None,
-        }
+    /// What can be read now.
+    fn now(&self) -> &dyn LogStore {
+        self.begun.as_deref().unwrap_or(&self.empty)
     }
 }
 
 impl LogStore for Provisional {
     fn scrub(&mut self, done: ScrubDone) -> Result<u64> {
-        self.on_disk().map_or(Ok(0), |store| store.scrub(done))
+        self.begun.as_mut().map_or(Ok(0), |store| store.scrub(done))
     }
 
     fn space(&self) -> Option<Space> {
-        match &self.state {
-            State::Begun(store) => store.space(),
-            State::Waiting { .. } | State::Failed(_) => None,
-        }
+        self.now().space()
     }
 
     fn identity(&self) -> Option<&Identity> {
-        match &self.state {
-            State::Begun(store) => store.identity(),
-            State::Waiting { .. } | State::Failed(_) => Some(&self.identity),
-        }
+        self.now().identity()
     }
 
     fn promise(&self) -> &Promise {
-        const NONE: &Promise = &Promise {
-            ballot: crate::types::membership::Ballot { round: 0, proposer: 0 },
-            pledge: None,
-        };
-        match &self.state {
-            State::Begun(store) => store.promise(),
-            State::Waiting { .. } | State::Failed(_) => NONE,
-        }
+        self.now().promise()
     }
 
     /// Not durable before the store has begun: a crash until then forgets the identity as a whole.
     fn set_identity(&mut self, identity: &Identity) -> Result<()> {
-        if let State::Waiting { .. } = &self.state {
-            check_successor(&self.identity, identity)?;
-            self.identity = identity.clone();
-            return Ok(());
+        match self.begin {
+            Some(_) => self.empty.set_identity(identity),
+            None => self.begun()?.set_identity(identity),
         }
-        self.begun()?.set_identity(identity)
     }
 
     fn set_promise(&mut self, promise: &Promise) -> Result<()> {
-        match self.on_disk() {
+        match &mut self.begun {
             Some(store) => store.set_promise(promise),
             None => refuse("a promise of an instance whose directory is damaged".to_owned()),
         }
@@ -123,7 +98,7 @@ impl LogStore for Provisional {
 
     fn mark_removed(&mut self) -> Result<()> {
         // It never was a member before, and the directory does not belong to it yet.
-        self.on_disk().map_or(Ok(()), LogStore::mark_removed)
+        self.begun.as_mut().map_or(Ok(()), |store| store.mark_removed())
     }
 
     fn found(
@@ -137,10 +112,7 @@ impl LogStore for Provisional {
     }
 
     fn load(&mut self, sink: &mut ChunkSink<'_>) -> Result<Boot> {
-        match &mut self.state {
-            State::Waiting { empty, .. } => empty.load(sink),
-            State::Begun(_) | State::Failed(_) => self.begun()?.load(sink),
-        }
+        if self.begin.is_some() { self.empty.load(sink) } else { self.begun()?.load(sink) }
     }
 
     fn read(&mut self, from: u64, bytes: u64, done: ReadDone) -> Result<()> {
@@ -155,7 +127,7 @@ impl LogStore for Provisional {
     }
 
     fn idle(&mut self) -> Result<()> {
-        self.on_disk().map_or(Ok(()), LogStore::idle)
+        self.begun.as_mut().map_or(Ok(()), |store| store.idle())
     }
 
     fn checkpointer(&mut self) -> Result<Box<dyn Checkpointer>> {

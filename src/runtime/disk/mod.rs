@@ -91,7 +91,6 @@ impl Disk {
         })?;
         let (open, closing) = bounded(0);
         let stepper = log_steps.stepper();
-        let (checkpoint, checkpoints) = (None, 0);
         let mut writer = Writer {
             store,
             queue,
@@ -100,8 +99,8 @@ impl Disk {
             reports,
             stepper,
             state,
-            checkpoint,
-            checkpoints,
+            checkpoint: None,
+            checkpoints: 0,
             busy: false,
             space_due: tick(SPACE_PERIOD),
             space: None,

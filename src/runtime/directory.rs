@@ -43,10 +43,6 @@ struct Known {
 }
 
 impl DataDirectory {
-    fn new(path: &Path) -> DataDirectory {
-        DataDirectory { path: path.to_owned(), known: Mutex::default() }
-    }
-
     /// No code panics while it holds the lock.
     fn known(&self) -> MutexGuard<'_, Known> {
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
@@ -78,7 +74,7 @@ pub(crate) struct Opened {
 pub(crate) fn start(dir: &Path, address: &str, config: &NodeConfig, now: Now) -> Result<Opened> {
     check_not_forked(dir)?;
     let has_peers = config.peers.iter().any(|peer| peer != address);
-    let directory = Arc::new(DataDirectory::new(dir));
+    let directory = Arc::new(DataDirectory { path: dir.to_owned(), known: Mutex::default() });
     let opened = match open(dir, address, config, now) {
         Err(Failure::Store(StorageError::Removed { reason })) => {
             tracing::info!(

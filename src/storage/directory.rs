@@ -272,13 +272,7 @@ impl Directory {
     }
 
     fn write_mark(&self, name: &str, reason: &str) -> Result<()> {
-        let failed = |error| io_error(&format!("writing {name}"))(error);
-        let names = Names::of(&self.path).map_err(failed)?;
-        let mut file = create_file(&self.path.join(name))?;
-        writeln!(file, "{reason}")
-            .and_then(|()| file.sync_all())
-            .and_then(|()| names.sync())
-            .map_err(failed)
+        self.write_file(name, name, format!("{reason}\n").as_bytes())
     }
 
     /// Marks the directory as that of a member that was removed, durably.
@@ -532,15 +526,18 @@ impl Directory {
 
     /// Replaces a file by a frame, atomically.
     fn write_frame<T: Serialize>(&self, file: &Format, body: &T) -> Result<()> {
-        let name = file.name;
-        let tmp = self.path.join(format!("{name}{TMP}"));
-        let bytes = file.seal(body)?;
+        self.write_file(file.name, &format!("{}{TMP}", file.name), &file.seal(body)?)
+    }
+
+    /// Writes a file, durably. It is created as `first`, and renamed when it is complete.
+    fn write_file(&self, name: &str, first: &str, bytes: &[u8]) -> Result<()> {
         let failed = |error| io_error(&format!("writing {name}"))(error);
+        let (path, created) = (self.path.join(name), self.path.join(first));
         let names = Names::of(&self.path).map_err(failed)?;
-        let mut open = create_file(&tmp)?;
-        open.write_all(&bytes)
-            .and_then(|()| open.sync_all())
-            .and_then(|()| fs::rename(&tmp, self.path.join(name)))
+        let mut file = create_file(&created)?;
+        file.write_all(bytes)
+            .and_then(|()| file.sync_all())
+            .and_then(|()| if first == name { Ok(()) } else { fs::rename(created, path) })
             .and_then(|()| names.sync())
             .map_err(failed)
     }

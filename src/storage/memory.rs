@@ -310,6 +310,17 @@ struct MemoryCheckpointer {
     pending: Arc<Mutex<Option<Begun>>>,
 }
 
+impl MemoryCheckpointer {
+    fn change(&self, change: impl FnOnce(&mut Begun)) -> Result<()> {
+        let mut pending = pending(&self.pending);
+        let Some(begun) = &mut *pending else {
+            return refuse("no checkpoint was begun".to_owned());
+        };
+        change(begun);
+        Ok(())
+    }
+}
+
 impl Checkpointer for MemoryCheckpointer {
     fn begin(&mut self, full: bool, _: u64) -> Result<CheckpointKind> {
         let deltas = founded(&mut lock(&self.disk))?.checkpoints.len();
@@ -320,18 +331,10 @@ impl Checkpointer for MemoryCheckpointer {
     }
 
     fn put_chunk(&mut self, chunk: &[u8]) -> Result<()> {
-        match &mut *pending(&self.pending) {
-            Some(begun) => begun.chunks.push(chunk.to_vec()),
-            None => return refuse("a chunk, and no checkpoint was begun".to_owned()),
-        }
-        Ok(())
+        self.change(|begun| begun.chunks.push(chunk.to_vec()))
     }
 
     fn finish(&mut self) -> Result<()> {
-        match &mut *pending(&self.pending) {
-            Some(begun) => begun.is_finished = true,
-            None => return refuse("an end, and no checkpoint was begun".to_owned()),
-        }
-        Ok(())
+        self.change(|begun| begun.is_finished = true)
     }
 }

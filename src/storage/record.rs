@@ -222,11 +222,7 @@ fn open(id: ChunkId, part: u32, value: &[u8]) -> Result<Opened<'_>> {
         return corrupt(format!("{id}: part {part} has a wrong checksum"));
     }
     // After the checksum, so that another version is reported as that, and not as damage.
-    if header[0] != FORMAT {
-        return Err(StorageError::Version {
-            what: format!("records of format {}, this version reads {FORMAT}", header[0]),
-        });
-    }
+    check_format("records", header[0].into(), FORMAT.into())?;
     Ok(Opened {
         parts: u32::from_le_bytes(array(&header[1..5]).ok_or_else(short)?),
         previous: u64::from_le_bytes(array(&header[5..]).ok_or_else(short)?),
@@ -271,6 +267,15 @@ pub(super) fn array<const N: usize>(bytes: &[u8]) -> Option<[u8; N]> {
 /// The number at a place, little endian; `None` behind the end.
 pub(super) fn u64_at(bytes: &[u8], start: usize) -> Option<u64> {
     bytes.get(start..start + 8).and_then(array).map(u64::from_le_bytes)
+}
+
+/// Fails for the format of another version.
+pub(super) fn check_format(what: &str, format: u32, own: u32) -> Result<()> {
+    if format == own {
+        return Ok(());
+    }
+    let what = format!("{what} of format {format}, this version reads {own}");
+    Err(StorageError::Version { what })
 }
 
 /// The error for bytes that differ from what was written.

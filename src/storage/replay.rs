@@ -31,13 +31,6 @@ pub(super) struct LogReplay {
     pub(super) bounds: Bounds,
 }
 
-impl LogReplay {
-    /// What the node starts from, once it has the chunks.
-    pub(super) fn boot(&mut self) -> Boot {
-        self.log.boot(&self.checkpoint)
-    }
-}
-
 /// Reads and verifies a log.
 pub(super) fn read_log(dir: &Path, id: u64, witness: &Testimony) -> Result<LogReplay> {
     if witness.first_chain != id {
@@ -170,8 +163,8 @@ impl ReadLog {
         ReadLog { checkpoint, hard_state, outline, entries, index }
     }
 
-    /// What a node starts from with this checkpoint. It takes the entries.
-    fn boot(&mut self, checkpoint: &CheckpointBody) -> Boot {
+    /// What a node starts from with this checkpoint, once it has the chunks. It takes the entries.
+    pub(super) fn boot(&mut self, checkpoint: &CheckpointBody) -> Boot {
         Boot {
             hard_state: self.hard_state,
             checkpoint: checkpoint.meta.clone(),

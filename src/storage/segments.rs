@@ -35,7 +35,7 @@ use xxhash_rust::xxh3::xxh3_64;
 use super::files::{create_file, entries, io_error, open_file, remove_all, sync_directory};
 use super::generation::Generation;
 use super::log_file::verify_segment;
-use super::record::{corrupt, u64_at};
+use super::record::{check_format, corrupt, u64_at};
 use super::{Result, StorageError};
 
 const MAGIC: &[u8; 8] = b"qrlogseg";
@@ -101,12 +101,7 @@ pub(super) fn check_header(bytes: &[u8], id: SegmentId) -> Result<()> {
     if sealed.map(xxh3_64) != field(SEALED_BYTES) || sealed.is_none() {
         return corrupt(format!("segment {number} of the log has a damaged header"));
     }
-    let format = field(8).map_or(0, |field| field as u32);
-    if format != FORMAT {
-        return Err(StorageError::Version {
-            what: format!("a log of format {format}, this version reads {FORMAT}"),
-        });
-    }
+    check_format("a log", field(8).map_or(0, |field| field as u32), FORMAT)?;
     if field(16) != Some(id.log) || field(24) != Some(number) {
         return corrupt(format!("segment {number} of the log is another one"));
     }

@@ -358,7 +358,7 @@ impl LogStore for DiskStore {
                 let mut checkpoints = live.checkpoints.lock();
                 let generation = checkpoints.generation();
                 read_chunks(generation, live.log.id(), &replay.checkpoint, sink)?;
-                return Ok(replay.boot());
+                return Ok(replay.log.boot(&replay.checkpoint));
             }
             let State::Opened(opened) = std::mem::replace(&mut store.state, State::Blank) else {
                 return refuse("the store is blank".to_owned());
@@ -366,7 +366,7 @@ impl LogStore for DiskStore {
             let Opened { mut generation, mut replay, witness } = *opened;
             let log_id = store.directory.log_id()?;
             read_chunks(&mut generation, log_id, &replay.checkpoint, sink)?;
-            let boot = replay.boot();
+            let boot = replay.log.boot(&replay.checkpoint);
             let LogReplay { scan, checkpoint, log: read, bounds } = replay;
             // Only now, since everything has passed the checks. Best effort: the next open tries
             // again.

@@ -28,9 +28,9 @@ use std::path::Path;
 use xxhash_rust::xxh3::xxh3_64;
 
 use super::files::{create_file, io_error, open_file};
-use super::record::{corrupt, u64_at};
+use super::record::{check_format, corrupt, u64_at};
 use crate::node::stored::HardState;
-use crate::storage::{Result, StorageError};
+use crate::storage::Result;
 
 const MAGIC: &[u8; 8] = b"qrwitnes";
 const FORMAT: u32 = 1;
@@ -137,12 +137,7 @@ fn decode(slot: &[u8]) -> Result<Option<Testimony>> {
     if xxh3_64(sealed) != field(SEALED_BYTES) || !sealed.starts_with(MAGIC) {
         return Ok(None);
     }
-    let format = field(8) as u32;
-    if format != FORMAT {
-        return Err(StorageError::Version {
-            what: format!("a witness of format {format}, this version reads {FORMAT}"),
-        });
-    }
+    check_format("a witness", field(8) as u32, FORMAT)?;
     Ok(Some(Testimony {
         first_chain: field(12),
         seq: field(20),
@@ -170,6 +165,7 @@ pub(super) fn fuzz(bytes: &[u8]) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::storage::StorageError;
 
     fn testimony(seq: u64) -> Testimony {
         Testimony {

@@ -48,13 +48,6 @@ pub(crate) struct Listening {
     on_loopback_only: bool,
 }
 
-/// What came of a turn.
-pub(crate) enum Turn {
-    Listens(TcpListener),
-    /// Why it does not listen yet.
-    Waits(String),
-}
-
 impl Listening {
     pub(crate) fn new(address: &str, resolver: Resolver, on_loopback_only: bool) -> Listening {
         let begun = LookUps::start(&resolver, [address]);
@@ -71,19 +64,20 @@ impl Listening {
         format!("this instance does not listen at {} yet: {reason}; {HINT}", self.address)
     }
 
-    /// Goes on when it is time, or an answer has arrived.
-    pub(crate) fn go_on(&mut self, now: Time) -> Option<Turn> {
+    /// Goes on when it is time, or an answer has arrived. Returns what came of an attempt: the
+    /// listener, or why this instance does not listen yet.
+    pub(crate) fn go_on(&mut self, now: Time) -> Option<Result<TcpListener, String>> {
         let answer = self.look_ups.go_on(now, [self.address.as_str()])?;
         self.look_ups.rest(now);
         let reason = match answer {
             None => "no thread to look it up could be started".to_owned(),
             Some((_, Err(reason))) => reason,
             Some((_, Ok(found))) => match self.try_at(&found) {
-                Attempt::Listens(listener) => return Some(Turn::Listens(listener)),
+                Attempt::Listens(listener) => return Some(Ok(listener)),
                 Attempt::Elsewhere(reason) | Attempt::Failed(reason) => reason,
             },
         };
-        Some(Turn::Waits(self.waits(&reason)))
+        Some(Err(self.waits(&reason)))
     }
 
     fn try_at(&self, found: &[SocketAddr]) -> Attempt {

@@ -19,7 +19,7 @@ use crate::runtime::discovery::Discovery;
 use crate::runtime::disk::Disk;
 use crate::runtime::engine::Engine;
 use crate::runtime::host::Host;
-use crate::runtime::listening::{Listening, Turn};
+use crate::runtime::listening::Listening;
 use crate::runtime::naming::Naming;
 use crate::runtime::own_thread;
 use crate::runtime::shared::{Call, Limits, NodeShared};
@@ -282,8 +282,8 @@ impl NodeThread {
         let Some(listening) = &mut self.listening else { return };
         let waits = match listening.go_on(self.clock.now()) {
             None => return,
-            Some(Turn::Waits(reason)) => Some(reason),
-            Some(Turn::Listens(listener)) => match network.listen(listener) {
+            Some(Err(reason)) => Some(reason),
+            Some(Ok(listener)) => match network.listen(listener) {
                 Ok(()) => {
                     tracing::info!("this instance listens");
                     self.listening = None;

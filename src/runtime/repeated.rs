@@ -34,8 +34,8 @@ impl Repeated {
         self.next_at.map_or(LOOK, |at| at.saturating_sub(now))
     }
 
-    /// Starts to look up the names if it is time, and takes an answer that has arrived. `None`: none
-    /// has; `Some(None)`: there are no more, and the pause begins.
+    /// Starts to look up the names if it is time, and takes an answer that has arrived. `None`:
+    /// none has; `Some(None)`: there are no more, and the pause begins.
     pub(super) fn go_on<'a>(
         &mut self,
         now: Time,

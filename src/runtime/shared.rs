@@ -1,5 +1,5 @@
-//! The state that the handles of one node share: an inbox for its [`Host`], and
-//! what the host publishes. Each session also has a [`SessionShared`].
+//! The state that the handles of one node share: an inbox for its [`Host`], and what the host
+//! publishes. Each session also has a [`SessionShared`].
 
 use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};

@@ -204,7 +204,8 @@ impl Checkpoints {
         }
     }
 
-    /// The log names the finished checkpoint now, with these parts. Returns the generation that it replaces, if any.
+    /// The log names the finished checkpoint now, with these parts. Returns the generation that it
+    /// replaces, if any.
     pub(super) fn committed(&mut self, parts: Vec<CheckpointPart>) -> Option<Generation> {
         self.parts = parts;
         let Pending { target, bytes, .. } = self.pending.take()?;

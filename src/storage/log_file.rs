@@ -99,7 +99,7 @@ pub(super) struct LogRecord<'a> {
 }
 
 impl LogRecord<'_> {
-    /// Whether it comes right after this one.
+    /// Whether it comes right after the record at `before`.
     pub(super) fn follows(&self, before: RecordPosition) -> bool {
         before.seq.checked_add(1) == Some(self.at.seq) && before.chain == self.previous
     }

@@ -113,7 +113,7 @@ pub(crate) fn watch(
 ) -> (WatchSender, Watch) {
     let (sender, events) = channel(shared.limits.watch_capacity);
     let deletion = (!shared.has_replica).then(Arc::default);
-    let reported = deletion.clone();
-    let sender = WatchSender::new(path, root.clone(), sender, reported);
+    let (root, reported) = (root.clone(), deletion.clone());
+    let sender = WatchSender { path, root, events: sender, deletion: reported };
     (sender, Watch { id, events, deletion, shared: Arc::clone(shared) })
 }

@@ -4,9 +4,8 @@ use std::path::{Path, PathBuf};
 
 use crate::machine::Machine;
 use crate::machine::command::Batch;
-use crate::machine::snapshot::ChunkReader;
 use crate::node::stored::{Boot, EntryKind, Identity};
-use crate::runtime::entropy;
+use crate::runtime::{entropy, read_state};
 use crate::storage::{
     ChunkSink, DiskStore, LogStore, Marks, StorageError, StoreOptions, copy_store, identity_of,
 };
@@ -76,18 +75,17 @@ pub(super) fn read_copy(copy: &Path) -> std::result::Result<Found, StorageError>
     let Some(identity) = identity_of(copy)? else {
         return Err(StorageError::Corrupt { what: "IDENTITY is missing".to_owned() });
     };
-    let options = StoreOptions::default();
-    let damage = match DiskStore::open(copy, options).and_then(load) {
+    let damage = match DiskStore::open(copy, StoreOptions::default()).and_then(load) {
         Ok(held) => return Ok(Found { identity, damage: None, whole: Some(held), part: None }),
         Err(StorageError::Corrupt { what }) => what,
         Err(other) => return Err(other),
     };
     // Promises from founding a cluster do not matter for a new one.
-    let whole = DiskStore::open_without_promise(copy, options).and_then(load).ok();
+    let whole = DiskStore::open_without_promise(copy).and_then(load).ok();
     let part = if whole.is_some() {
         None
     } else {
-        DiskStore::salvage(copy, options)
+        DiskStore::salvage(copy)
             .and_then(|salvage| {
                 let load = |sink: &mut ChunkSink<'_>| {
                     let corrupt = |what| StorageError::Corrupt { what };
@@ -110,17 +108,7 @@ fn read_back(
     load: impl FnOnce(&mut ChunkSink<'_>) -> std::result::Result<Boot, StorageError>,
 ) -> std::result::Result<Held, StorageError> {
     let corrupt = |what: String| StorageError::Corrupt { what };
-    let mut reader = ChunkReader::new();
-    let loaded = load(&mut |chunk| match reader.push(chunk) {
-        Err(_) if reader.version() > VERSION => Ok(()),
-        pushed => pushed,
-    });
-    let too_new = |version| StorageError::Version { what: too_old(version, VERSION) };
-    if reader.version() > VERSION {
-        return Err(too_new(reader.version()));
-    }
-    let boot = loaded?;
-    let mut machine = reader.finish(boot.checkpoint.zxid, boot.checkpoint.hash).map_err(corrupt)?;
+    let (boot, mut machine) = read_state(VERSION, load)?;
     let mut committed = (machine.zxid(), machine.time());
     let mut last = (boot.checkpoint.term, boot.checkpoint.index);
     let mut membership_changes = false;
@@ -136,7 +124,7 @@ fn read_back(
                 let batch = Batch::decode(&entry.data)
                     .map_err(|reason| corrupt(format!("entry {}: {reason}", entry.index)))?;
                 if batch.version() > VERSION {
-                    return Err(too_new(batch.version()));
+                    return Err(StorageError::Version { what: too_old(batch.version(), VERSION) });
                 }
                 machine.apply(entry.term, &batch);
             }

@@ -87,8 +87,7 @@ impl Plan {
         if let Some(address) = address {
             check_address(address)?;
         }
-        let options = StoreOptions::default();
-        let mut replacement = Replacement::begin(dir, options).map_err(in_dir)?;
+        let mut replacement = Replacement::begin(dir).map_err(in_dir)?;
         let copy = Temporary::new()?;
         replacement.copy_to(copy.path()).map_err(in_dir)?;
         let found = copy::read_copy(copy.path()).map_err(in_dir)?;

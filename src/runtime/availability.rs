@@ -72,16 +72,18 @@ impl Reader {
     }
 }
 
+/// How many more voters may fail; `None` if the cluster cannot decide.
+pub(super) fn spare(seen: &io::Availability) -> Option<usize> {
+    seen.spare(|voter| seen.silent.contains(&voter)).filter(|_| seen.has_leader)
+}
+
 impl Availability {
     pub(crate) fn of(
         seen: &io::Availability,
         address: impl Fn(u64) -> String,
         waiting_for: impl FnOnce() -> String,
     ) -> Availability {
-        if !seen.has_leader {
-            return Availability::NoQuorum { reason: waiting_for() };
-        }
-        let Some(spare) = seen.spare(|voter| seen.silent.contains(&voter)) else {
+        let Some(spare) = spare(seen) else {
             return Availability::NoQuorum { reason: waiting_for() };
         };
         if seen.silent.is_empty() {

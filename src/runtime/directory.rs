@@ -43,10 +43,6 @@ struct Known {
 }
 
 impl DataDirectory {
-    fn new(path: &Path) -> DataDirectory {
-        DataDirectory { path: path.to_owned(), known: Mutex::default() }
-    }
-
     /// No code panics while it holds the lock.
     fn known(&self) -> MutexGuard<'_, Known> {
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
@@ -77,29 +73,27 @@ pub(crate) struct Opened {
 /// Opens the directory and starts its node.
 pub(crate) fn start(dir: &Path, address: &str, config: &NodeConfig, now: Now) -> Result<Opened> {
     check_not_forked(dir)?;
+    let unused = newcomer(address)?;
     let has_peers = config.peers.iter().any(|peer| peer != address);
-    let directory = Arc::new(DataDirectory::new(dir));
-    let opened = match open(dir, address, config, now) {
-        Err(Failure::Store(StorageError::Removed { reason })) => {
+    let directory = Arc::new(DataDirectory { path: dir.to_owned(), known: Mutex::default() });
+    let opened = match open(dir, &unused, config, now) {
+        Err(StorageError::Removed { reason }) => {
             tracing::info!(
                 dir = %dir.display(),
                 reason,
                 "the data directory is put aside, and this instance joins as a new member"
             );
-            rejoin(dir, address, config, now)
+            rejoin(dir, &unused, config, now)
         }
-        Err(Failure::Store(StorageError::Corrupt { what })) if has_peers => {
-            replace(&directory, what, address, config, now)
+        Err(StorageError::Corrupt { what }) if has_peers => {
+            replace(&directory, what, unused, config, now)
         }
         other => other,
     };
-    let (store, node) = opened.map_err(|failure| match failure {
-        Failure::Store(error) => error.into_error(dir.to_owned()),
-        Failure::Other(error) => error,
-    })?;
+    let in_dir = |error: StorageError| error.into_error(dir.to_owned());
+    let (store, node) = opened.map_err(in_dir)?;
     if directory.damage().is_none() {
-        let former = DiskStore::former(dir).map_err(|error| error.into_error(dir.to_owned()))?;
-        directory.known().former = former;
+        directory.known().former = DiskStore::former(dir).map_err(in_dir)?;
     }
     Ok(Opened { store, node, directory })
 }
@@ -119,38 +113,22 @@ fn check_not_forked(dir: &Path) -> Result<()> {
     Err(Error::DataDirUnusable { dir: dir.to_owned(), reason })
 }
 
-enum Failure {
-    Store(StorageError),
-    Other(Error),
-}
+type Started = std::result::Result<(Box<dyn LogStore>, Node), StorageError>;
 
-impl From<StorageError> for Failure {
-    fn from(error: StorageError) -> Failure {
-        Failure::Store(error)
-    }
-}
-
-impl From<Error> for Failure {
-    fn from(error: Error) -> Failure {
-        Failure::Other(error)
-    }
-}
-
-type Started = std::result::Result<(Box<dyn LogStore>, Node), Failure>;
-
-fn open(dir: &Path, address: &str, config: &NodeConfig, now: Now) -> Started {
+/// Opens the directory, which gets the unused identity if it is blank.
+fn open(dir: &Path, unused: &Identity, config: &NodeConfig, now: Now) -> Started {
+    let address = &unused.address;
     let mut store = DiskStore::open(dir, StoreOptions::default())?;
     match store.identity().cloned() {
-        Some(identity) if identity.address != address => {
+        Some(identity) if identity.address != *address => {
             tracing::info!(from = identity.address, to = address, "this instance has moved");
-            store.set_identity(&Identity { address: address.to_owned(), ..identity })?;
+            store.set_identity(&Identity { address: address.clone(), ..identity })?;
         }
         Some(_) => {}
         None => {
-            let identity = newcomer(address)?;
             let (hard_state, meta, state) = nothing();
-            store.found(&identity, hard_state, &meta, &mut ChunkWriter::full(state))?;
-            tracing::info!(node = %Named::of(identity.node), "a new data directory");
+            store.found(unused, hard_state, &meta, &mut ChunkWriter::full(state))?;
+            tracing::info!(node = %Named::of(unused.node), "a new data directory");
         }
     }
     let node = boot(&mut store, config.clone(), now)?;
@@ -167,37 +145,32 @@ fn newcomer(address: &str) -> Result<Identity> {
 }
 
 /// Sets aside the directory of a member that was removed.
-fn rejoin(dir: &Path, address: &str, config: &NodeConfig, now: Now) -> Started {
+fn rejoin(dir: &Path, unused: &Identity, config: &NodeConfig, now: Now) -> Started {
     let (hard_state, meta, state) = nothing();
-    let incarnation = entropy::number()?;
     let chunks = &mut ChunkWriter::full(state);
-    let options = StoreOptions::default();
-    drop(DiskStore::found_replacement(dir, options, incarnation, hard_state, &meta, chunks)?);
-    open(dir, address, config, now)
+    drop(DiskStore::found_replacement(dir, unused.incarnation, hard_state, &meta, chunks)?);
+    open(dir, unused, config, now)
 }
 
 /// Starts a new member in place of the one whose directory is damaged.
 fn replace(
     directory: &Arc<DataDirectory>,
     what: String,
-    address: &str,
+    unused: Identity,
     config: &NodeConfig,
     now: Now,
 ) -> Started {
     let dir = directory.path();
-    let replacement = Replacement::begin(dir, StoreOptions::default())?;
+    let replacement = Replacement::begin(dir)?;
     replacement.check_room()?;
     let mut config = config.clone();
     let identity = match replacement.before() {
-        Some(before) => {
-            let address = address.to_owned();
-            Identity { address, ..before.anew(entropy::number()?) }
-        }
+        Some(before) => Identity { address: unused.address, ..before.anew(unused.incarnation) },
         None => {
             // The directory may contain a promise that cannot be read, so this instance may only
             // join.
-            config.peers.retain(|peer| peer != address);
-            newcomer(address)?
+            config.peers.retain(|peer| *peer != unused.address);
+            unused
         }
     };
     if replacement.before().is_some_and(|before| before.cluster == 0) {
@@ -208,7 +181,7 @@ fn replace(
              there is no data in it"
         );
         drop(put_aside(replacement, dir, &identity)?);
-        return open(dir, address, &config, now);
+        return open(dir, &identity, &config, now);
     }
     tracing::error!(
         dir = %dir.display(),

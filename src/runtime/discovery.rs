@@ -4,11 +4,9 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use crossbeam_channel::{Receiver, TryRecvError};
-
 use crate::node::io::{Discovered, Time};
-use crate::runtime::naming::LOOK;
-use crate::transport::names::{Answer, LookUps, Resolver};
+use crate::runtime::repeated::Repeated;
+use crate::transport::names::{LookUps, Resolver};
 
 /// The pause between two look-ups.
 const PAUSE: Duration = Duration::from_secs(1);
@@ -27,16 +25,12 @@ pub(crate) struct Wanted {
     pub(crate) own: SocketAddr,
 }
 
-/// A new look-up starts only after the last one is answered. Addresses count for founding once two
-/// look-ups in a row have found the same: while instances start, a name shows some of them at first.
+/// Addresses count for founding once two look-ups in a row have found the same: while instances
+/// start, a name shows some of them at first.
 #[derive(Debug)]
 pub(crate) struct Discovery {
     wanted: Wanted,
-    resolver: Resolver,
-    /// The answer to the look-up in progress.
-    answers: Receiver<(String, Answer)>,
-    /// The time of the next look-up, if none is in progress.
-    next_at: Option<Time>,
+    pub(super) look_ups: Repeated,
     /// What the last look-up has found.
     last: Vec<String>,
     /// What was last reported to the node.
@@ -47,49 +41,30 @@ pub(crate) struct Discovery {
 
 impl Discovery {
     pub(crate) fn new(wanted: Wanted, resolver: Resolver) -> Discovery {
-        let answers = LookUps::start(&resolver, [wanted.name.as_str()]).answers();
-        Discovery {
-            wanted,
-            resolver,
-            answers,
-            next_at: None,
-            last: Vec::new(),
-            reported: None,
-            looked_at: Vec::new(),
-        }
-    }
-
-    /// When to continue at the latest. Answers do not wake the thread.
-    pub(crate) fn pause(&self, now: Time) -> Duration {
-        self.next_at.map_or(LOOK, |at| at.saturating_sub(now))
+        let begun = LookUps::start(&resolver, [wanted.name.as_str()]);
+        let look_ups = Repeated::new(resolver, PAUSE, &begun);
+        Discovery { wanted, look_ups, last: Vec::new(), reported: None, looked_at: Vec::new() }
     }
 
     /// Takes an answer that has arrived, and looks the name up again when it is time. Returns what
     /// is found for the node, if that has changed.
     pub(crate) fn go_on(&mut self, now: Time) -> Option<Discovered> {
-        if self.next_at.is_some_and(|at| at <= now) {
-            self.next_at = None;
-            self.answers = LookUps::start(&self.resolver, [self.wanted.name.as_str()]).answers();
-        }
-        if self.next_at.is_some() {
-            return None;
-        }
-        let is_settled = match self.answers.try_recv() {
-            Err(TryRecvError::Empty) => return None,
-            Ok((_, Ok(found))) => {
+        let answer = self.look_ups.go_on(now, [self.wanted.name.as_str()])?;
+        self.look_ups.rest(now);
+        let is_settled = match answer {
+            Some((_, Ok(found))) => {
                 let found = self.of_own_family(&found);
                 let before = std::mem::replace(&mut self.last, found);
                 before == self.last
             }
             // The former addresses may still be right, and continue to count.
-            Ok((_, Err(reason))) => {
+            Some((_, Err(reason))) => {
                 tracing::debug!(reason, "the other instances cannot be discovered for now");
                 self.reported.as_ref().is_some_and(|reported| !reported.addresses.is_empty())
             }
             // The look-up could not be started.
-            Err(TryRecvError::Disconnected) => false,
+            None => false,
         };
-        self.next_at = Some(now + PAUSE);
         let Wanted { name, expected, founds, .. } = &self.wanted;
         let addresses = if is_settled { self.last.clone() } else { Vec::new() };
         let (name, expected, founds) = (name.clone(), *expected, *founds);

@@ -25,67 +25,49 @@ pub(crate) fn done(answer: Answer) -> Result<()> {
 }
 
 pub(crate) fn admin(answer: Answer) -> Result<Vec<(NodeId, AdminReply)>> {
-    match answer {
-        Answer::Admin(replies) => Ok(replies),
-        other => unexpected(&other),
-    }
+    let Answer::Admin(replies) = answer else { return unexpected(&answer) };
+    Ok(replies)
 }
 
 pub(crate) fn created(answer: Answer) -> Result<Created> {
-    match answer {
-        Answer::Reply(Reply::Created(created)) => Ok(created),
-        other => unexpected(&other),
-    }
+    let Answer::Reply(Reply::Created(created)) = answer else { return unexpected(&answer) };
+    Ok(created)
 }
 
 pub(crate) fn set(answer: Answer) -> Result<Stat> {
-    match answer {
-        Answer::Reply(Reply::Set(stat)) => Ok(stat),
-        other => unexpected(&other),
-    }
+    let Answer::Reply(Reply::Set(stat)) = answer else { return unexpected(&answer) };
+    Ok(stat)
 }
 
 pub(crate) fn multi(answer: Answer) -> Result<Vec<OpResult>> {
-    match answer {
-        Answer::Reply(Reply::Multi(results)) => Ok(results),
-        other => unexpected(&other),
-    }
+    let Answer::Reply(Reply::Multi(results)) = answer else { return unexpected(&answer) };
+    Ok(results)
 }
 
 pub(crate) fn data(answer: Answer) -> Result<(Arc<[u8]>, Stat)> {
-    match answer {
-        Answer::Data { data, stat, .. } => Ok((data, stat)),
-        other => unexpected(&other),
-    }
+    let Answer::Data { data, stat, .. } = answer else { return unexpected(&answer) };
+    Ok((data, stat))
 }
 
 #[cfg(feature = "gateway")]
 pub(crate) fn data_or_null(answer: Answer) -> Result<(Option<Arc<[u8]>>, Stat)> {
-    match answer {
-        Answer::Data { data, stat, is_null } => Ok(((!is_null).then_some(data), stat)),
-        other => unexpected(&other),
-    }
+    let Answer::Data { data, stat, is_null } = answer else { return unexpected(&answer) };
+    Ok(((!is_null).then_some(data), stat))
 }
 
 pub(crate) fn exists(answer: Answer) -> Result<Option<Stat>> {
-    match answer {
-        Answer::Exists(stat) => Ok(stat),
-        other => unexpected(&other),
-    }
+    let Answer::Exists(stat) = answer else { return unexpected(&answer) };
+    Ok(stat)
 }
 
 pub(crate) fn children(answer: Answer) -> Result<Vec<String>> {
-    match answer {
-        Answer::Children(children, _) => Ok(children),
-        other => unexpected(&other),
-    }
+    let Answer::Children(children, _) = answer else { return unexpected(&answer) };
+    Ok(children)
 }
 
 pub(crate) fn acl(answer: Answer) -> Result<(Vec<Acl>, Stat)> {
-    match answer {
-        Answer::Acl(acl, stat) => Ok((acl, stat)),
-        other => unexpected(&other),
-    }
+    let Answer::Acl(acl, stat) = answer else { return unexpected(&answer) };
+    Ok((acl, stat))
 }
 
 pub(crate) fn ids(answer: Answer) -> Result<Vec<Id>> {
@@ -109,10 +91,8 @@ pub(crate) fn tree(answer: Answer) -> Result<Arc<Tree>> {
 }
 
 pub(crate) fn synced(answer: Answer) -> Result<u64> {
-    match answer {
-        Answer::Synced(zxid) => Ok(zxid),
-        other => unexpected(&other),
-    }
+    let Answer::Synced(zxid) = answer else { return unexpected(&answer) };
+    Ok(zxid)
 }
 
 #[cfg(test)]

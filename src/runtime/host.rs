@@ -78,6 +78,8 @@ struct Asked {
     sink: AnswerSink,
     /// Whether it counts if it is refused.
     counts: bool,
+    /// The watch that it sets.
+    watch: Option<WatchId>,
 }
 
 pub(crate) struct Host {
@@ -89,8 +91,6 @@ pub(crate) struct Host {
     watches: BTreeMap<WatchId, WatchSink>,
     /// For mailboxes, when the step is over.
     outgoing: Outgoing,
-    /// Requests in flight that set a watch.
-    watching: BTreeMap<RequestId, WatchId>,
     /// With their holders: see [`Holding`].
     sessions: BTreeMap<SessionId, (u64, Weak<SessionShared>)>,
     timers: Timers,
@@ -124,7 +124,6 @@ impl Host {
             answers: BTreeMap::new(),
             watches: BTreeMap::new(),
             outgoing: Outgoing::default(),
-            watching: BTreeMap::new(),
             sessions: BTreeMap::new(),
             timers: Timers::new(),
             readers_behind: false,
@@ -166,62 +165,51 @@ impl Host {
     /// Takes a call; `false` when the host is to be dropped now.
     pub(crate) fn call(&mut self, call: Call) -> bool {
         match call {
-            Call::Request(request) => {
-                self.request(request);
-                true
-            }
-            Call::Look(look) => {
-                look(&self.engine);
-                true
-            }
-            Call::Sessions(held) => {
-                let sessions = self.sessions.values().filter_map(|(_, held)| held.upgrade());
-                let _ = held.send(sessions.collect());
-                true
-            }
-            Call::Leave => {
-                self.inputs.push(Input::Leave);
-                true
-            }
-            Call::Timer(timer) => {
-                self.timers.add(timer);
-                true
-            }
-            Call::Close(closed) => {
-                self.closers.push(closed);
-                // Sessions closed in the log release their locks now, and not after their timeout.
-                for (session, (_, shared)) in &self.sessions {
-                    let held = shared.upgrade();
-                    if held.as_ref().is_some_and(|held| held.recipient.get().is_some()) {
-                        // A client of a gateway goes on at another instance.
-                        if held.is_some_and(|held| held.detach()) {
-                            let (session, state) = (*session, SessionState::Detached);
-                            let abandon = ClientRequest::Abandon { session, state };
-                            self.inputs.push(Input::Client(abandon));
-                        }
-                        continue;
-                    }
-                    if shared.upgrade().is_some_and(|shared| !shared.give_up()) {
-                        // Detached: the handle that did so is about to notify this host.
-                        continue;
-                    }
-                    let request = RequestId(self.shared.next_id.fetch_add(1, Ordering::Relaxed));
-                    self.inputs.push(Input::Client(ClientRequest::Write {
-                        request,
-                        session: *session,
-                        command: Write::Close,
-                    }));
-                }
-                let now = self.shared.clock.now();
-                self.closing.get_or_insert(Closing {
-                    stays_until: now + STAY_TIME,
-                    stays: false,
-                    until: now + CLOSE_TIME,
-                    led: false,
-                });
-                self.engine.status().leader.is_some()
-            }
+            Call::Request(request) => self.request(request),
+            Call::Look(look) => look(self),
+            Call::Leave => self.inputs.push(Input::Leave),
+            Call::Timer(timer) => self.timers.add(timer),
+            Call::Close(closed) => return self.begin_close(closed),
         }
+        true
+    }
+
+    /// The sessions that this node holds.
+    pub(super) fn sessions(&self) -> Vec<Arc<SessionShared>> {
+        self.sessions.values().filter_map(|(_, held)| held.upgrade()).collect()
+    }
+
+    /// Closes or detaches the sessions; `false` if nothing else is to be waited for.
+    fn begin_close(&mut self, closed: Sender<()>) -> bool {
+        self.closers.push(closed);
+        // Sessions closed in the log release their locks now, and not after their timeout.
+        for (session, (_, shared)) in &self.sessions {
+            let (session, shared) = (*session, shared.upgrade());
+            let request = match shared {
+                // A client of a gateway goes on at another instance.
+                Some(shared) if shared.recipient.get().is_some() => {
+                    if !shared.detach() {
+                        continue;
+                    }
+                    ClientRequest::Abandon { session, state: SessionState::Detached }
+                }
+                // Detached: the handle that did so is about to notify this host.
+                Some(shared) if !shared.give_up() => continue,
+                _ => {
+                    let request = RequestId(self.shared.next_id.fetch_add(1, Ordering::Relaxed));
+                    ClientRequest::Write { request, session, command: Write::Close }
+                }
+            };
+            self.inputs.push(Input::Client(request));
+        }
+        let now = self.shared.clock.now();
+        self.closing.get_or_insert(Closing {
+            stays_until: now + STAY_TIME,
+            stays: false,
+            until: now + CLOSE_TIME,
+            led: false,
+        });
+        self.engine.status().leader.is_some()
     }
 
     fn request(&mut self, mut call: Request) {
@@ -246,11 +234,9 @@ impl Host {
             }
             return;
         }
-        if let (Some((request, _)), Some(watch)) = (&call.sink, &call.watch) {
-            self.watching.insert(*request, watch.0);
-        }
         if let Some((id, sink)) = call.sink.take() {
-            self.answers.insert(id, Asked { sink, counts });
+            let watch = call.watch.as_ref().map(|(watch, _)| *watch);
+            self.answers.insert(id, Asked { sink, counts, watch });
         }
         if let Some((id, sender)) = call.watch.take() {
             self.watches.insert(id, sender);
@@ -351,7 +337,7 @@ impl Host {
             self.shared.measured().watch_delivery.record(took);
         }
         if let Some(reason) = &effects.stopped {
-            self.watching.clear();
+            self.answers.values_mut().for_each(|asked| asked.watch = None);
             let _ = self.shared.stopped.set(reason.clone());
             self.watches.clear();
         }
@@ -386,8 +372,9 @@ impl Host {
             }
         }
         for answered in effects.replies {
-            let request = answered.request;
-            if let Some(watch) = self.watching.remove(&request) {
+            let asked = self.answers.remove(&answered.request);
+            let Some(Asked { sink, counts, watch }) = asked else { continue };
+            if let Some(watch) = watch {
                 if answered.answer.is_err() {
                     // It was not set.
                     self.watches.remove(&watch);
@@ -396,14 +383,12 @@ impl Host {
                     self.inputs.push(Input::Client(ClientRequest::Unwatch { watch }));
                 }
             }
-            if let Some(Asked { sink, counts }) = self.answers.remove(&request) {
-                let refused = |error: &Error| !error.is_outcome_unknown();
-                if counts && answered.answer.as_ref().is_err_and(refused) {
-                    self.shared.measured().requests_refused += 1;
-                }
-                self.shared.waiting.fetch_sub(1, Ordering::Relaxed);
-                sink.complete(answered, &mut self.outgoing);
+            let refused = |error: &Error| !error.is_outcome_unknown();
+            if counts && answered.answer.as_ref().is_err_and(refused) {
+                self.shared.measured().requests_refused += 1;
             }
+            self.shared.waiting.fetch_sub(1, Ordering::Relaxed);
+            sink.complete(answered, &mut self.outgoing);
         }
         self.outgoing.send(effects.zxid);
         if let Some(members) = members {

@@ -6,11 +6,9 @@ use std::io::ErrorKind;
 use std::net::{SocketAddr, TcpListener};
 use std::time::Duration;
 
-use crossbeam_channel::{Receiver, TryRecvError};
-
 use crate::node::io::Time;
-use crate::runtime::naming::LOOK;
-use crate::transport::names::{Answer, LookUps, Resolver};
+use crate::runtime::repeated::Repeated;
+use crate::transport::names::{LookUps, Resolver};
 
 /// The pause between two attempts.
 const PAUSE: Duration = Duration::from_secs(1);
@@ -40,36 +38,21 @@ pub(crate) fn listen(found: &[SocketAddr]) -> Attempt {
     }
 }
 
-/// Looks the name up and tries to listen, again and again. One look-up at a time.
+/// Looks the name up and tries to listen, again and again.
 #[derive(Debug)]
 pub(crate) struct Listening {
     /// The name, with its port.
     address: String,
-    resolver: Resolver,
+    pub(super) look_ups: Repeated,
     /// Whether connections from other hosts would not be protected.
     on_loopback_only: bool,
-    answers: Receiver<(String, Answer)>,
-    /// The time of the next attempt, if none is in progress.
-    next_at: Option<Time>,
-}
-
-/// What came of a turn.
-pub(crate) enum Turn {
-    Listens(TcpListener),
-    /// Why it does not listen yet.
-    Waits(String),
 }
 
 impl Listening {
     pub(crate) fn new(address: &str, resolver: Resolver, on_loopback_only: bool) -> Listening {
-        let answers = LookUps::start(&resolver, [address]).answers();
-        let address = address.to_owned();
-        Listening { address, resolver, on_loopback_only, answers, next_at: None }
-    }
-
-    /// When to continue at the latest. Answers do not wake the thread.
-    pub(crate) fn pause(&self, now: Time) -> Duration {
-        self.next_at.map_or(LOOK, |at| at.saturating_sub(now))
+        let begun = LookUps::start(&resolver, [address]);
+        let look_ups = Repeated::new(resolver, PAUSE, &begun);
+        Listening { address: address.to_owned(), look_ups, on_loopback_only }
     }
 
     /// What the instance waits for, before the first answer.
@@ -81,28 +64,20 @@ impl Listening {
         format!("this instance does not listen at {} yet: {reason}; {HINT}", self.address)
     }
 
-    /// Goes on when it is time, or an answer has arrived.
-    pub(crate) fn go_on(&mut self, now: Time) -> Option<Turn> {
-        if self.next_at.is_some_and(|at| at <= now) {
-            self.next_at = None;
-            self.answers = LookUps::start(&self.resolver, [self.address.as_str()]).answers();
-        }
-        if self.next_at.is_some() {
-            return None;
-        }
-        let reason = match self.answers.try_recv() {
-            Err(TryRecvError::Empty) => return None,
-            Err(TryRecvError::Disconnected) => {
-                "no thread to look it up could be started".to_owned()
-            }
-            Ok((_, Err(reason))) => reason,
-            Ok((_, Ok(found))) => match self.try_at(&found) {
-                Attempt::Listens(listener) => return Some(Turn::Listens(listener)),
+    /// Goes on when it is time, or an answer has arrived. Returns what came of an attempt: the
+    /// listener, or why this instance does not listen yet.
+    pub(crate) fn go_on(&mut self, now: Time) -> Option<Result<TcpListener, String>> {
+        let answer = self.look_ups.go_on(now, [self.address.as_str()])?;
+        self.look_ups.rest(now);
+        let reason = match answer {
+            None => "no thread to look it up could be started".to_owned(),
+            Some((_, Err(reason))) => reason,
+            Some((_, Ok(found))) => match self.try_at(&found) {
+                Attempt::Listens(listener) => return Some(Ok(listener)),
                 Attempt::Elsewhere(reason) | Attempt::Failed(reason) => reason,
             },
         };
-        self.next_at = Some(now + PAUSE);
-        Some(Turn::Waits(self.waits(&reason)))
+        Some(Err(self.waits(&reason)))
     }
 
     fn try_at(&self, found: &[SocketAddr]) -> Attempt {

@@ -138,13 +138,7 @@ impl AnswerSink {
     pub(crate) fn complete(self, answered: Answered, outgoing: &mut Outgoing) {
         let Answered { zxid, answer, .. } = answered;
         match self {
-            AnswerSink::Slot(slot, span) => {
-                if let Err(error) = &answer {
-                    spans::failed(&span, error);
-                }
-                drop(span);
-                slot.complete(answer);
-            }
+            AnswerSink::Slot(slot, span) => fill(&slot, span, answer),
             AnswerSink::Mailbox { to, number } => {
                 outgoing.add(&to, Delivery::Answer { number, zxid, answer });
             }
@@ -154,16 +148,21 @@ impl AnswerSink {
     /// There will be no answer.
     pub(crate) fn fail(self, error: Error) {
         match self {
-            AnswerSink::Slot(slot, span) => {
-                spans::failed(&span, &error);
-                drop(span);
-                slot.complete(Err(error));
-            }
+            AnswerSink::Slot(slot, span) => fill(&slot, span, Err(error)),
             AnswerSink::Mailbox { to, number } => {
                 to.send(Delivery::Answer { number, zxid: Zxid::default(), answer: Err(error) });
             }
         }
     }
+}
+
+/// Ends the span, and then gives the answer.
+fn fill(slot: &Slot, span: Span, answer: Result<Answer>) {
+    if let Err(error) = &answer {
+        spans::failed(&span, error);
+    }
+    drop(span);
+    slot.complete(answer);
 }
 
 /// Where the events of a watch go.

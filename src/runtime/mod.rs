@@ -10,7 +10,7 @@
 //! | `offload` | runs a call that blocks on a thread, for a task |
 //! | `thread_end` | waits for threads that a dropped handle has ended |
 //! | `pending`, `timers`, `watch_sender`, `availability` | how answers, timers and events reach users |
-//! | `directory`, `naming`, `discovery`, `listening` | the start of a member: its data directory, the names of its peers, and its own |
+//! | `directory`, `naming`, `discovery`, `listening`, `repeated` | the start of a member: its data directory, the names of its peers, and its own |
 //! | `clock`, `uptime`, `entropy` | the only places that read clocks and random numbers |
 
 pub(crate) mod availability;
@@ -32,6 +32,7 @@ pub(crate) mod obstacles;
 pub(crate) mod offload;
 pub(crate) mod own_thread;
 pub(crate) mod pending;
+mod repeated;
 pub(crate) mod session;
 pub(crate) mod shared;
 mod spans;
@@ -41,10 +42,12 @@ mod uptime;
 pub(crate) mod watch_sender;
 pub(crate) mod watchdog;
 
+use crate::machine::Machine;
 use crate::machine::snapshot::ChunkReader;
 use crate::node::io::Now;
+use crate::node::stored::Boot;
 use crate::node::{Node, NodeConfig, Origin};
-use crate::storage::{LogStore, StorageError};
+use crate::storage::{ChunkSink, LogStore, StorageError};
 use crate::types::version;
 
 /// Starts a node from the content of its store.
@@ -53,22 +56,10 @@ pub(crate) fn boot(
     config: NodeConfig,
     now: Now,
 ) -> Result<Node, StorageError> {
-    let corrupt = |what: String| StorageError::Corrupt { what };
     let Some(identity) = store.identity().cloned() else {
         return Err(corrupt("no identity".to_owned()));
     };
-    let mut reader = ChunkReader::new();
-    let newest = config.version;
-    // A state that is only too new is not damaged, and the store must not report it as that.
-    let loaded = store.load(&mut |chunk| match reader.push(chunk) {
-        Err(_) if reader.version() > newest => Ok(()),
-        pushed => pushed,
-    });
-    if reader.version() > newest {
-        return Err(StorageError::Version { what: version::too_old(reader.version(), newest) });
-    }
-    let boot = loaded?;
-    let machine = reader.finish(boot.checkpoint.zxid, boot.checkpoint.hash).map_err(corrupt)?;
+    let (boot, machine) = read_state(config.version, |sink| store.load(sink))?;
     let voting = &boot.checkpoint.voting;
     let members = voting.voters.iter().chain(&voting.learners).chain(&voting.voters_outgoing);
     let blank = voting.voters.is_empty();
@@ -79,10 +70,32 @@ pub(crate) fn boot(
     Node::new(config, origin, boot, machine, now).map_err(corrupt)
 }
 
+/// Reads the state of a store's checkpoint, in a version up to `newest`.
+pub(crate) fn read_state(
+    newest: u16,
+    load: impl FnOnce(&mut ChunkSink<'_>) -> Result<Boot, StorageError>,
+) -> Result<(Boot, Machine), StorageError> {
+    let mut reader = ChunkReader::new();
+    // A state that is only too new is not damaged, and the store must not report it as that.
+    let loaded = load(&mut |chunk| match reader.push(chunk) {
+        Err(_) if reader.version() > newest => Ok(()),
+        pushed => pushed,
+    });
+    if reader.version() > newest {
+        return Err(StorageError::Version { what: version::too_old(reader.version(), newest) });
+    }
+    let boot = loaded?;
+    let machine = reader.finish(boot.checkpoint.zxid, boot.checkpoint.hash).map_err(corrupt)?;
+    Ok((boot, machine))
+}
+
+fn corrupt(what: String) -> StorageError {
+    StorageError::Corrupt { what }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::machine::Machine;
     use crate::machine::command::{Batch, Command, Request};
     use crate::machine::snapshot::ChunkWriter;
     use crate::node::io::Time;

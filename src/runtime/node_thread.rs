@@ -19,7 +19,7 @@ use crate::runtime::discovery::Discovery;
 use crate::runtime::disk::Disk;
 use crate::runtime::engine::Engine;
 use crate::runtime::host::Host;
-use crate::runtime::listening::{Listening, Turn};
+use crate::runtime::listening::Listening;
 use crate::runtime::naming::Naming;
 use crate::runtime::own_thread;
 use crate::runtime::shared::{Call, Limits, NodeShared};
@@ -74,26 +74,23 @@ pub(crate) struct Start {
 /// Starts the threads. Returns the handles' shared state, and the thread that ends when they ask
 /// for it.
 pub(crate) fn start(start: Start) -> Result<(Arc<NodeShared>, JoinHandle<()>)> {
-    let Start { engine, store, directory, listener, address, local, .. } = start;
-    let Start { remote, seeds, clock, members, limits, .. } = start;
-    let Start { naming, discovery, listening, .. } = start;
-    let Start { schemes, security, resolver, .. } = start;
-    let cluster = local.cluster;
+    let Start { engine, clock, limits, members, schemes, security, resolver, .. } = start;
     let system =
         |what| move |error: std::io::Error| Error::System { what, reason: error.to_string() };
     let options = TransportOptions { security, resolver, ..TransportOptions::default() };
     let transport = TcpTransport::new().map_err(system("the network"))?;
     let (host, shared) = Host::new(engine, clock.clone(), limits, members, schemes);
-    shared.cluster.store(cluster, Ordering::Relaxed);
-    shared.reached_at(address);
-    shared.keeps_data_in(directory);
+    shared.cluster.store(start.local.cluster, Ordering::Relaxed);
+    shared.reached_at(start.address);
+    shared.keeps_data_in(start.directory);
     shared.meter_by(transport.meter());
     shared.wakes_by(transport.wake());
-    let node_thread = NodeThread::new(host, clock, store, transport.wake());
+    let node_thread = NodeThread::new(host, clock, start.store, transport.wake());
     let mut node_thread = Box::new(node_thread.map_err(system("the disk threads"))?);
-    shared.obstacles.listens_not(listening.as_ref().map(Listening::begins));
-    (node_thread.naming, node_thread.discovery) = (naming, discovery);
-    node_thread.listening = listening;
+    shared.obstacles.listens_not(start.listening.as_ref().map(Listening::begins));
+    (node_thread.naming, node_thread.discovery) = (start.naming, start.discovery);
+    node_thread.listening = start.listening;
+    let Start { listener, local, remote, seeds, .. } = start;
     let thread: JoinHandle<()> = transport
         .start("quorate-node", listener, local, remote, seeds, options, node_thread)
         .map_err(system("the node thread"))?;
@@ -116,7 +113,20 @@ struct NodeThread {
 
 impl Handler for NodeThread {
     fn take(&mut self, event: TransportEvent) {
-        self.take_event(event);
+        self.host.input(match event {
+            TransportEvent::Received { from, message } => Input::Peer { from, message },
+            TransportEvent::Connected { peer, version } => {
+                self.host.shared().obstacles.seed_found();
+                Input::Connected { peer, version }
+            }
+            TransportEvent::Unreachable { peer, reason, permanent } => {
+                Input::Unreachable { peer, problem: Problem { reason, refused: permanent } }
+            }
+            TransportEvent::SeedUnreachable { address, reason, permanent } => {
+                self.host.shared().obstacles.seed_unreachable(address, reason, permanent);
+                return;
+            }
+        });
     }
 
     fn is_busy(&self) -> bool {
@@ -137,16 +147,15 @@ impl Handler for NodeThread {
         if self.watchdogs.iter().any(Watchdog::is_on) {
             pause = pause.min(GAP_MAX);
         }
-        if let Some(naming) = &self.naming {
-            pause = pause.min(naming.pause(self.clock.now()));
-        }
-        if let Some(discovery) = self.discovery.as_ref().filter(|_| self.discovers()) {
-            pause = pause.min(discovery.pause(self.clock.now()));
-        }
-        if let Some(listening) = &self.listening {
-            pause = pause.min(listening.pause(self.clock.now()));
-        }
-        Some(pause)
+        let now = self.clock.now();
+        let discovery = self.discovery.as_ref().filter(|_| self.discovers());
+        let look_ups = [
+            self.naming.as_ref().map(|naming| &naming.look_ups),
+            discovery.map(|discovery| &discovery.look_ups),
+            self.listening.as_ref().map(|listening| &listening.look_ups),
+        ];
+        let pauses = look_ups.into_iter().flatten().map(|look_ups| look_ups.pause(now));
+        Some(pauses.fold(pause, Duration::min))
     }
 
     fn end(mut self: Box<Self>, failure: Option<String>) {
@@ -174,18 +183,16 @@ impl NodeThread {
         let (done, written) = unbounded();
         let start = |store| Disk::start(store, done, move || wake.wake());
         let disk = store.map(start).transpose()?;
-        let (calls, watchdogs) = (host.calls(), Default::default());
-        let (naming, discovery, listening) = (None, None, None);
         Ok(NodeThread {
+            calls: host.calls(),
             host,
-            calls,
             written,
             disk,
-            naming,
-            discovery,
-            listening,
+            naming: None,
+            discovery: None,
+            listening: None,
             clock,
-            watchdogs,
+            watchdogs: Default::default(),
             resigned: false,
         })
     }
@@ -235,23 +242,6 @@ impl NodeThread {
         true
     }
 
-    fn take_event(&mut self, event: TransportEvent) {
-        self.host.input(match event {
-            TransportEvent::Received { from, message } => Input::Peer { from, message },
-            TransportEvent::Connected { peer, version } => {
-                self.host.shared().obstacles.seed_found();
-                Input::Connected { peer, version }
-            }
-            TransportEvent::Unreachable { peer, reason, permanent } => {
-                Input::Unreachable { peer, problem: Problem { reason, refused: permanent } }
-            }
-            TransportEvent::SeedUnreachable { address, reason, permanent } => {
-                self.host.shared().obstacles.seed_unreachable(address, reason, permanent);
-                return;
-            }
-        });
-    }
-
     /// The addresses of the names matter as long as a cluster may be founded with them.
     fn watch_names(&mut self, network: &mut dyn Network) {
         if self.naming.is_none() && self.discovery.is_none() {
@@ -292,8 +282,8 @@ impl NodeThread {
         let Some(listening) = &mut self.listening else { return };
         let waits = match listening.go_on(self.clock.now()) {
             None => return,
-            Some(Turn::Waits(reason)) => Some(reason),
-            Some(Turn::Listens(listener)) => match network.listen(listener) {
+            Some(Err(reason)) => Some(reason),
+            Some(Ok(listener)) => match network.listen(listener) {
                 Ok(()) => {
                     tracing::info!("this instance listens");
                     self.listening = None;

@@ -108,13 +108,11 @@ impl Obstacles {
                 unreachable.join(", ")
             ),
         };
-        match status.leader.and_then(&address) {
-            Some(leader) => format!("the leader is {leader}; {peers}"),
-            None => match &status.quorum_loss {
-                Some(loss) if status.peers.is_empty() => format!("there is no leader; {loss}"),
-                Some(loss) => format!("there is no leader; {loss}; {peers}"),
-                None => format!("there is no leader; {peers}"),
-            },
+        match (status.leader.and_then(&address), &status.quorum_loss) {
+            (Some(leader), _) => format!("the leader is {leader}; {peers}"),
+            (None, Some(loss)) if status.peers.is_empty() => format!("there is no leader; {loss}"),
+            (None, Some(loss)) => format!("there is no leader; {loss}; {peers}"),
+            (None, None) => format!("there is no leader; {peers}"),
         }
     }
 }

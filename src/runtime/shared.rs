@@ -1,5 +1,5 @@
-//! The state that the handles of one node share: an inbox for its [`Host`](super::host::Host), and
-//! what the host publishes. Each session also has a [`SessionShared`].
+//! The state that the handles of one node share: an inbox for its [`Host`], and what the host
+//! publishes. Each session also has a [`SessionShared`].
 
 use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
@@ -16,10 +16,11 @@ use crate::node::TimeoutBounds;
 use crate::node::admin::message::AdminRequest;
 use crate::node::io::{ClientRequest, NodeStatus, RequestId, WatchId, Write};
 use crate::node::query::{Answer, Query, Read};
-use crate::runtime::availability::Readers;
+use crate::runtime::availability::{Readers, spare};
 use crate::runtime::clock::Clock;
 use crate::runtime::directory::DataDirectory;
 use crate::runtime::engine::Engine;
+use crate::runtime::host::Host;
 use crate::runtime::mailbox::{AnswerSink, Recipient, WatchSink};
 use crate::runtime::obstacles::Obstacles;
 use crate::runtime::pending::{Pending, Slot};
@@ -43,10 +44,8 @@ pub(crate) enum Call {
     Request(Request),
     /// A timer was set.
     Timer(Timer),
-    /// Runs a function on the node's state.
-    Look(Box<dyn FnOnce(&Engine) + Send>),
-    /// Asks for the sessions that this node holds.
-    Sessions(Sender<Vec<Arc<SessionShared>>>),
+    /// Runs a function on the host's state.
+    Look(Box<dyn FnOnce(&Host) + Send>),
     /// The node is to leave the cluster.
     Leave,
     /// The coordinator is to stop in an orderly way. The sender is dropped when it has.
@@ -94,8 +93,6 @@ pub(super) struct Measured {
     pub(super) requests_refused: u64,
 }
 
-struct Meter(Box<dyn Fn(&mut Metrics) + Send + Sync>);
-
 /// The state that the handles of one node share.
 pub(crate) struct NodeShared {
     /// Handles -> node. Unbounded; `waiting` counts the requests in it and behind it.
@@ -120,7 +117,7 @@ pub(crate) struct NodeShared {
     pub(crate) members: ArcSwap<Vec<Member>>,
     pub(crate) availability: Readers,
     pub(crate) obstacles: Obstacles,
-    meter: OnceCell<Meter>,
+    meter: OnceCell<Box<dyn Fn(&mut Metrics) + Send + Sync>>,
     measured: Mutex<Measured>,
     /// The metrics that were last published to the facade.
     #[cfg(feature = "metrics")]
@@ -191,12 +188,9 @@ impl NodeShared {
     /// The error of a session's handles, if it is over for them: that the node has stopped, if that ended it.
     pub(crate) fn over(&self, session: &SessionShared) -> Option<Error> {
         // Not `stopped` first: that costs a system call, and every read asks for this.
-        match (session.over()?, self.stopped()) {
-            (Error::SessionExpired { .. }, Some(reason)) => {
-                Some(Error::Stopped { reason: reason.to_owned() })
-            }
-            (error, _) => Some(error),
-        }
+        let over = session.over()?;
+        let is_expired = matches!(over, Error::SessionExpired { .. });
+        Some(self.stop_error().filter(|_| is_expired).unwrap_or(over))
     }
 
     /// Why the node has stopped, if it has. It does not run in a fork of its process either.
@@ -205,6 +199,10 @@ impl NodeShared {
             return Some(self.forked.get_or_init(|| self.clock.fork_reason()));
         }
         self.stopped.get().map(String::as_str)
+    }
+
+    fn stop_error(&self) -> Option<Error> {
+        self.stopped().map(|reason| Error::Stopped { reason: reason.to_owned() })
     }
 
     pub(crate) fn next_watch(&self) -> WatchId {
@@ -231,8 +229,7 @@ impl NodeShared {
         watch: Option<(WatchId, WatchSender)>,
         convert: impl FnOnce(Answer) -> Result<T> + Send + 'static,
     ) -> Pending<T> {
-        if let Some(reason) = self.stopped() {
-            let error = Error::Stopped { reason: reason.to_owned() };
+        if let Some(error) = self.stop_error() {
             return Pending::failed(error, self.clock.clone());
         }
         if self.waiting.fetch_add(1, Ordering::Relaxed) >= limit {
@@ -276,8 +273,8 @@ impl NodeShared {
     ) {
         let watch = watch.map(|watch| (watch, WatchSink::Mailbox(to.clone())));
         let sink = AnswerSink::Mailbox { to, number };
-        if let Some(reason) = self.stopped() {
-            return sink.fail(Error::Stopped { reason: reason.to_owned() });
+        if let Some(error) = self.stop_error() {
+            return sink.fail(error);
         }
         self.waiting.fetch_add(1, Ordering::Relaxed);
         let id = RequestId(self.next_id.fetch_add(1, Ordering::Relaxed));
@@ -318,30 +315,28 @@ impl NodeShared {
         &self,
         look: impl FnOnce(&Engine) -> T + Send + 'static,
     ) -> Option<T> {
+        self.look_at_host(|host| look(host.engine()))
+    }
+
+    fn look_at_host<T: Send + 'static>(
+        &self,
+        look: impl FnOnce(&Host) -> T + Send + 'static,
+    ) -> Option<T> {
         if own_thread::is_this() || self.clock.is_forked() {
             return None;
         }
         let (sender, seen) = bounded(1);
-        let look = move |engine: &Engine| drop(sender.send(look(engine)));
+        let look = move |host: &Host| drop(sender.send(look(host)));
         self.call(Call::Look(Box::new(look)));
         seen.recv_timeout(self.limits.request_timeout).ok()
-    }
-
-    /// The sessions that this node holds; empty where blocking is not allowed.
-    fn sessions(&self) -> Vec<Arc<SessionShared>> {
-        if own_thread::is_this() || self.clock.is_forked() {
-            return Vec::new();
-        }
-        let (sender, held) = bounded(1);
-        self.call(Call::Sessions(sender));
-        held.recv_timeout(self.limits.request_timeout).unwrap_or_default()
     }
 
     /// Detaches all sessions that this node holds, and returns their ids and passwords. Waits for
     /// the answers to their requests, at most for this time.
     pub(crate) fn detach_all(&self, patience: Duration) -> Vec<(SessionId, [u8; 16])> {
         let until = self.clock.now() + patience;
-        let waiting = self.sessions().into_iter().map(|session| {
+        let sessions = self.look_at_host(Host::sessions).unwrap_or_default();
+        let waiting = sessions.into_iter().map(|session| {
             let (asker, id) = (Asker::Holder(Arc::clone(&session)), session.id);
             let read = |request| {
                 let query = Query::Read { read: Read::Ids, watch: None };
@@ -372,8 +367,7 @@ impl NodeShared {
 
     /// An answer that comes after this time, whatever else happens.
     pub(crate) fn timer(&self, after: Duration) -> Pending<()> {
-        if let Some(reason) = self.stopped() {
-            let error = Error::Stopped { reason: reason.to_owned() };
+        if let Some(error) = self.stop_error() {
             return Pending::failed(error, self.clock.clone());
         }
         let slot = Arc::new(Slot::default());
@@ -465,7 +459,7 @@ impl NodeShared {
 
     /// Sets the function that adds the network's counters.
     pub(crate) fn meter_by(&self, meter: impl Fn(&mut Metrics) + Send + Sync + 'static) {
-        let _ = self.meter.set(Meter(Box::new(meter)));
+        let _ = self.meter.set(Box::new(meter));
     }
 
     /// Sets how to wake the thread that takes the calls. Called once, before the first call.
@@ -482,27 +476,22 @@ impl NodeShared {
     pub(crate) fn metrics(&self) -> Metrics {
         let look = |engine: &Engine| (engine.metrics(), engine.status());
         let (counted, status) = self.look(look).unwrap_or_default();
-        let seen = &status.availability;
-        let spare = seen.spare(|voter| seen.silent.contains(&voter)).filter(|_| seen.has_leader);
+        let unreachable = status.peers.iter().filter(|(_, problem)| problem.is_some());
         let now = self.clock.now();
         let Measured { apply, watch_delivery, requests_refused } = self.measured().clone();
         let mut metrics = Metrics {
             has_leader: status.leader.is_some(),
             is_leader: status.is_leader,
             members: self.members.load().len() as u64,
-            unreachable_members: status
-                .peers
-                .iter()
-                .filter(|(_, problem)| problem.is_some())
-                .count() as u64,
-            spare_voters: spare.map(|spare| spare as u64),
+            unreachable_members: unreachable.count() as u64,
+            spare_voters: spare(&status.availability).map(|spare| spare as u64),
             stale_by: status.fresh_at.map(|fresh| now.saturating_sub(fresh)),
             requests_refused,
             apply,
             watch_delivery,
             ..counted
         };
-        if let Some(Meter(meter)) = self.meter.get() {
+        if let Some(meter) = self.meter.get() {
             meter(&mut metrics);
         }
         metrics

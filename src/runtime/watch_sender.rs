@@ -11,22 +11,14 @@ use crate::types::watch::{EventKind, WatchEvent};
 #[derive(Debug)]
 pub(crate) struct WatchSender {
     /// In the whole tree.
-    path: Arc<str>,
-    root: Root,
-    pub(super) events: EventSender<WatchEvent>,
-    deletion: Option<Arc<AtomicBool>>,
+    pub(crate) path: Arc<str>,
+    pub(crate) root: Root,
+    pub(crate) events: EventSender<WatchEvent>,
+    /// Set when the znode was deleted.
+    pub(crate) deletion: Option<Arc<AtomicBool>>,
 }
 
 impl WatchSender {
-    pub(crate) fn new(
-        path: Arc<str>,
-        root: Root,
-        events: EventSender<WatchEvent>,
-        deletion: Option<Arc<AtomicBool>>,
-    ) -> WatchSender {
-        WatchSender { path, root, events, deletion }
-    }
-
     /// Sends an event, before the tree that shows the change is published. Returns whether this is
     /// the first since `wake`, which must be called then.
     pub(crate) fn deliver(&mut self, event: WatchEvent) -> bool {

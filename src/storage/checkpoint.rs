@@ -10,7 +10,7 @@
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use super::directory::GenerationPaths;
+use super::directory::{FIRST_GENERATION, GenerationPaths};
 use super::files::remove_all;
 use super::generation::{Generation, guarded};
 use super::log_body::CheckpointPart;
@@ -70,32 +70,6 @@ pub(super) struct Finished {
 }
 
 impl Checkpoints {
-    /// The checkpoints of a generation with these valid parts.
-    pub(super) fn new(
-        paths: GenerationPaths,
-        options: StoreOptions,
-        log_id: u64,
-        generation: Generation,
-        parts: Vec<CheckpointPart>,
-    ) -> Result<Checkpoints> {
-        let counts = |group: &u64| parts.iter().any(|part| part.id == *group);
-        let groups = generation.chunk_groups()?;
-        let last = groups.iter().copied().chain(parts.iter().map(|part| part.id)).max();
-        Ok(Checkpoints {
-            paths,
-            options,
-            log_id,
-            next_part: last.map_or(FIRST_PART, |id| id.saturating_add(1)),
-            stale: groups.into_iter().filter(|group| !counts(group)).collect(),
-            generation,
-            parts,
-            pending: None,
-            base_bytes: None,
-            verified: (0, 0),
-            is_damaged: false,
-        })
-    }
-
     pub(super) fn generation(&mut self) -> &mut Generation {
         &mut self.generation
     }
@@ -117,7 +91,7 @@ impl Checkpoints {
             return Ok(CheckpointKind::Delta);
         }
         self.paths.have_room_for(bytes)?;
-        let target = Some(self.paths.create(number + 1, &self.options).map_err(retryable)?);
+        let target = Some(self.paths.create(number + 1).map_err(retryable)?);
         let part = empty_part(self.log_id, number + 1, FIRST_PART);
         self.pending = Some(Pending { target, part, bytes, is_finished });
         Ok(CheckpointKind::Full)
@@ -178,10 +152,6 @@ impl Checkpoints {
         written
     }
 
-    fn put_chunk(&mut self, chunk: &[u8]) -> Result<()> {
-        self.write(|part, generation| put_chunk(part, generation, chunk))
-    }
-
     fn finish(&mut self) -> Result<()> {
         self.write(|_, generation| generation.sync())?;
         self.pending()?.is_finished = true;
@@ -190,21 +160,17 @@ impl Checkpoints {
 
     /// The checkpoint that can be committed now.
     pub(super) fn finished(&mut self) -> Result<Finished> {
-        let (current, parts) = (self.generation.number(), self.parts.clone());
+        let (current, earlier) = (self.generation.number(), self.parts.clone());
         let pending = self.pending()?;
         if !pending.is_finished {
             return refuse("a commit of a checkpoint that is not finished".to_owned());
         }
-        let part = pending.part.clone();
-        Ok(match &pending.target {
-            Some(target) => {
-                Finished { is_full: true, generation: target.number(), parts: vec![part] }
-            }
-            None => {
-                let parts = [parts, vec![part]].concat();
-                Finished { is_full: false, generation: current, parts }
-            }
-        })
+        let (is_full, generation, mut parts) = match &pending.target {
+            Some(target) => (true, target.number(), Vec::new()),
+            None => (false, current, earlier),
+        };
+        parts.push(pending.part.clone());
+        Ok(Finished { is_full, generation, parts })
     }
 
     /// Verifies the next chunk, read from the disk and not from sled's memory. Returns its bytes; `None`
@@ -238,9 +204,10 @@ impl Checkpoints {
         }
     }
 
-    /// The log names this checkpoint now. Returns the generation that it replaces, if any.
-    pub(super) fn committed(&mut self, finished: Finished) -> Option<Generation> {
-        self.parts = finished.parts;
+    /// The log names the finished checkpoint now, with these parts. Returns the generation that it
+    /// replaces, if any.
+    pub(super) fn committed(&mut self, parts: Vec<CheckpointPart>) -> Option<Generation> {
+        self.parts = parts;
         let Pending { target, bytes, .. } = self.pending.take()?;
         let target = target?;
         self.base_bytes = Some(bytes);
@@ -281,16 +248,14 @@ fn put_chunk(part: &mut CheckpointPart, generation: &mut Generation, chunk: &[u8
     Ok(())
 }
 
-/// Writes the first full image of a new generation, durably.
+/// Writes the first full image of the first generation, durably.
 pub(super) fn write_first(
     paths: &GenerationPaths,
-    options: &StoreOptions,
     log_id: u64,
-    number: u64,
     chunks: &mut dyn Iterator<Item = Vec<u8>>,
 ) -> Result<(Generation, CheckpointPart)> {
-    let mut generation = paths.create(number, options)?;
-    let mut part = empty_part(log_id, number, FIRST_PART);
+    let mut generation = paths.create(FIRST_GENERATION)?;
+    let mut part = empty_part(log_id, FIRST_GENERATION, FIRST_PART);
     for chunk in chunks {
         put_chunk(&mut part, &mut generation, &chunk)?;
     }
@@ -303,17 +268,42 @@ pub(super) fn write_first(
 pub(super) struct SharedCheckpoints(Arc<Mutex<Checkpoints>>);
 
 impl SharedCheckpoints {
-    pub(super) fn new(checkpoints: Checkpoints) -> SharedCheckpoints {
-        SharedCheckpoints(Arc::new(Mutex::new(checkpoints)))
+    /// The checkpoints of a generation with these valid parts.
+    pub(super) fn new(
+        paths: GenerationPaths,
+        options: StoreOptions,
+        log_id: u64,
+        generation: Generation,
+        parts: Vec<CheckpointPart>,
+    ) -> Result<SharedCheckpoints> {
+        let counts = |group: &u64| parts.iter().any(|part| part.id == *group);
+        let groups = generation.chunk_groups()?;
+        let last = groups.iter().copied().chain(parts.iter().map(|part| part.id)).max();
+        Ok(SharedCheckpoints(Arc::new(Mutex::new(Checkpoints {
+            paths,
+            options,
+            log_id,
+            next_part: last.map_or(FIRST_PART, |id| id.saturating_add(1)),
+            stale: groups.into_iter().filter(|group| !counts(group)).collect(),
+            generation,
+            parts,
+            pending: None,
+            base_bytes: None,
+            verified: (0, 0),
+            is_damaged: false,
+        }))))
     }
 
     pub(super) fn lock(&self) -> MutexGuard<'_, Checkpoints> {
         // A panic in the middle of a change leaves an unfinished checkpoint, which is never valid.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
-}
 
-impl SharedCheckpoints {
+    fn call<T>(&self, call: impl FnOnce(&mut Checkpoints) -> Result<T>) -> Result<T> {
+        let mut checkpoints = self.lock();
+        guarded(|| call(&mut checkpoints))
+    }
+
     /// How many pieces of so many bytes there are to verify; 0 while a checkpoint is written.
     pub(super) fn pieces(&self, bytes: u64) -> u64 {
         let Ok(checkpoints) = self.0.try_lock() else { return 0 };
@@ -349,17 +339,16 @@ impl SharedCheckpoints {
 
 impl Checkpointer for SharedCheckpoints {
     fn begin(&mut self, full: bool, bytes: u64) -> Result<CheckpointKind> {
-        let mut checkpoints = self.lock();
-        guarded(|| checkpoints.begin(full, bytes))
+        self.call(|checkpoints| checkpoints.begin(full, bytes))
     }
 
     fn put_chunk(&mut self, chunk: &[u8]) -> Result<()> {
-        let mut checkpoints = self.lock();
-        guarded(|| checkpoints.put_chunk(chunk))
+        self.call(|checkpoints| {
+            checkpoints.write(|part, generation| put_chunk(part, generation, chunk))
+        })
     }
 
     fn finish(&mut self) -> Result<()> {
-        let mut checkpoints = self.lock();
-        guarded(|| checkpoints.finish())
+        self.call(Checkpoints::finish)
     }
 }

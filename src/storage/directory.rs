@@ -34,16 +34,18 @@
 //! `before-*`, and one more for each damage found before this instance could vote again.
 //! [`FORMER_MAX`] bounds their number.
 
-use std::fs::{self, File};
+use std::fs::{self, DirEntry, File};
 use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
+use xxhash_rust::xxh3::xxh3_64;
 
 use super::files::{
-    Names, copy_all, create_directory, create_file, io_error, lock, move_entries, remove_all,
-    sync_directory,
+    Names, copy_all, create_directory, create_file, entries, io_error, lock, move_entries,
+    remove_all, sync_directory,
 };
 use super::frame::{FRAME_BYTES_MAX, Format};
 use super::generation::Generation;
@@ -51,7 +53,7 @@ use super::record::{corrupt, encode_body};
 use super::rules::{check_successor, drops_former, refuse};
 use super::witness::Witness;
 use crate::node::stored::Identity;
-use crate::storage::{Result, Space, StorageError, StoreOptions};
+use crate::storage::{Result, Space, StorageError};
 use crate::types::membership::Promise;
 
 const LOCK: &str = "LOCK";
@@ -104,7 +106,7 @@ const GENERATION_ROOM: u64 = 16 << 20;
 pub(super) struct GenerationPaths(PathBuf);
 
 impl GenerationPaths {
-    pub(super) fn path(&self, number: u64) -> PathBuf {
+    fn path(&self, number: u64) -> PathBuf {
         self.0.join(format!("{GENERATION}{number:06}"))
     }
 
@@ -123,8 +125,15 @@ impl GenerationPaths {
     }
 
     /// Makes an empty generation.
-    pub(super) fn create(&self, number: u64, options: &StoreOptions) -> Result<Generation> {
-        Generation::create(self.path(number), number, &options.tuning())
+    pub(super) fn create(&self, number: u64) -> Result<Generation> {
+        Generation::create(self.path(number), number)
+    }
+
+    /// Opens a generation that was made before. Says how large it is first.
+    pub(super) fn open(&self, number: u64, size: &AtomicU64) -> Result<Generation> {
+        let path = self.path(number);
+        size.store(Generation::bytes_in(&path), Ordering::Relaxed);
+        Generation::open(path, number)
     }
 }
 
@@ -200,24 +209,26 @@ impl Directory {
 
     /// Locks a directory, and reads nothing yet.
     pub(super) fn look(path: &Path) -> Result<Directory> {
-        if !path.join(IDENTITY.name).exists() && !path.join(ANEW.name).exists() {
+        if !is_used(path) {
             return Err(StorageError::Io {
                 what: "looking at the directory".to_owned(),
                 reason: "it is no data directory: there is no IDENTITY in it".to_owned(),
             });
         }
-        let lock = lock(&path.join(LOCK))?;
-        let promise = Promise::default();
+        Directory::locked(path)
+    }
+
+    fn locked(path: &Path) -> Result<Directory> {
+        let (lock, promise) = (lock(&path.join(LOCK))?, Promise::default());
         let path = path.to_owned();
         Ok(Directory { path, owner: None, promise, voter: false, _lock: lock })
     }
 
     /// Copies the store, without its marks, to a directory that does not exist yet. Not durably.
     pub(super) fn copy_to(&self, to: &Path) -> Result<()> {
-        let io = |error| io_error("copying the store", &error);
+        let io = io_error("copying the store");
         create_directory(to).map_err(io)?;
-        for entry in fs::read_dir(&self.path).map_err(io)? {
-            let entry = entry.map_err(io)?;
+        for entry in entries(&self.path).map_err(io)? {
             let name = entry.file_name();
             let wanted = name.to_str().is_some_and(|name| {
                 FRAMES.iter().any(|frame| frame.name == name)
@@ -232,19 +243,12 @@ impl Directory {
     }
 
     fn lock(path: &Path) -> Result<Directory> {
-        create_directory(path).map_err(|error| io_error("creating the directory", &error))?;
+        create_directory(path).map_err(io_error("creating the directory"))?;
         // Before the lock file, so that nothing is created in a directory of another program.
-        if ![IDENTITY, ANEW].iter().any(|frame| path.join(frame.name).exists()) {
+        if !is_used(path) {
             refuse_foreign(path)?;
         }
-        let lock = lock(&path.join(LOCK))?;
-        let mut directory = Directory {
-            path: path.to_owned(),
-            owner: None,
-            promise: Promise::default(),
-            voter: false,
-            _lock: lock,
-        };
+        let mut directory = Directory::locked(path)?;
         if let Some(takeover) = directory.read_frame(&ANEW)? {
             directory.give_place(takeover)?;
         }
@@ -263,26 +267,12 @@ impl Directory {
     }
 
     fn read_mark(&self, name: &str) -> Result<Option<String>> {
-        let mut reason = Vec::new();
-        match File::open(self.path.join(name)) {
-            Ok(file) => file
-                .take(FRAME_BYTES_MAX)
-                .read_to_end(&mut reason)
-                .map_err(|error| io_error(&format!("reading {name}"), &error))?,
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
-            Err(error) => return Err(io_error(&format!("opening {name}"), &error)),
-        };
-        Ok(Some(String::from_utf8_lossy(&reason).trim_end().to_owned()))
+        let reason = self.read_file(name)?;
+        Ok(reason.map(|reason| String::from_utf8_lossy(&reason).trim_end().to_owned()))
     }
 
     fn write_mark(&self, name: &str, reason: &str) -> Result<()> {
-        let failed = |error| io_error(&format!("writing {name}"), &error);
-        let names = Names::of(&self.path).map_err(failed)?;
-        let mut file = create_file(&self.path.join(name))?;
-        writeln!(file, "{reason}")
-            .and_then(|()| file.sync_all())
-            .and_then(|()| names.sync())
-            .map_err(failed)
+        self.write_file(name, name, format!("{reason}\n").as_bytes())
     }
 
     /// Marks the directory as that of a member that was removed, durably.
@@ -293,11 +283,9 @@ impl Directory {
     /// Removes the mark of damage, durably: all checks have passed since.
     pub(super) fn clear_quarantined(&self) -> Result<()> {
         match fs::remove_file(self.path.join(QUARANTINED)) {
-            Ok(()) => {
-                sync_directory(&self.path).map_err(|error| io_error("removing a mark", &error))
-            }
+            Ok(()) => sync_directory(&self.path).map_err(io_error("removing a mark")),
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
-            Err(error) => Err(io_error("removing QUARANTINED", &error)),
+            Err(error) => Err(io_error("removing QUARANTINED")(error)),
         }
     }
 
@@ -318,13 +306,13 @@ impl Directory {
 
     /// The directories with former data.
     pub(super) fn former(&self) -> Result<Vec<PathBuf>> {
-        former_in(&self.path).map_err(|error| io_error("listing the directory", &error))
+        former_in(&self.path).map_err(io_error("listing the directory"))
     }
 
     /// An empty place for a data directory that will replace this one.
     pub(super) fn make_place(&self) -> Result<PathBuf> {
         let anew = self.path.join(ANEW_DIRECTORY);
-        remove_all(&anew).map_err(|error| io_error("clearing anew", &error))?;
+        remove_all(&anew).map_err(io_error("clearing anew"))?;
         Ok(anew)
     }
 
@@ -358,7 +346,7 @@ impl Directory {
     }
 
     fn give_place(&self, mut takeover: Takeover) -> Result<()> {
-        let io = |error| io_error("beginning the directory anew", &error);
+        let io = io_error("beginning the directory anew");
         let (here, anew) = (&self.path, self.path.join(ANEW_DIRECTORY));
         let before = here.join(&takeover.before);
         if !takeover.cleared {
@@ -405,14 +393,15 @@ impl Directory {
         &self.promise
     }
 
-    /// The bytes from which the chains of the records start.
-    pub(super) fn origin(&self) -> Result<&[u8]> {
-        self.owner().map(|owner| owner.origin.as_slice())
+    /// The id of the log, from which the chain of its records starts. So a file from another store
+    /// does not fit.
+    pub(super) fn log_id(&self) -> Result<u64> {
+        self.owner().map(|owner| xxh3_64(&owner.origin))
     }
 
-    /// As [`Directory::origin`], for a directory that this identity will own.
-    pub(super) fn origin_of(identity: &Identity) -> Vec<u8> {
-        encode_body(identity)
+    /// As [`Directory::log_id`], for a directory that this identity will own.
+    pub(super) fn log_id_of(identity: &Identity) -> u64 {
+        xxh3_64(&encode_body(identity))
     }
 
     fn owner(&self) -> Result<&Owner> {
@@ -436,7 +425,7 @@ impl Directory {
     pub(super) fn take(&mut self, identity: &Identity) -> Result<()> {
         let promise = Promise::default();
         self.write_frame(&PROMISE, &promise)?;
-        let origin = Directory::origin_of(identity);
+        let origin = encode_body(identity);
         self.write_owner(Owner { identity: identity.clone(), origin })?;
         self.promise = promise;
         Ok(())
@@ -467,17 +456,14 @@ impl Directory {
     /// Removes the leftovers of crashes: all generations except `keep`, and files that were not
     /// renamed.
     pub(super) fn remove_leftovers(&self, keep: Option<u64>) -> io::Result<()> {
-        for entry in fs::read_dir(&self.path)? {
-            let entry = entry?;
+        for entry in entries(&self.path)? {
             let name = entry.file_name();
             let Some(name) = name.to_str() else { continue };
-            match generation_number(name) {
-                None if name == ANEW_DIRECTORY => remove_all(&entry.path())?,
-                None if name == LOG && keep.is_none() => remove_all(&entry.path())?,
-                Some(number) if Some(number) != keep => fs::remove_dir_all(entry.path())?,
-                Some(_) => {}
-                None if is_tmp(name) => fs::remove_file(entry.path())?,
-                None => {}
+            let is_stale = generation_number(name).is_some_and(|number| Some(number) != keep);
+            if is_stale || name == ANEW_DIRECTORY || (name == LOG && keep.is_none()) {
+                remove_all(&entry.path())?;
+            } else if is_tmp(name) {
+                fs::remove_file(entry.path())?;
             }
         }
         Ok(())
@@ -503,10 +489,7 @@ impl Directory {
         if promise.is_some_and(|promise| *promise != Promise::default()) {
             return used();
         }
-        let entries =
-            fs::read_dir(&self.path).map_err(|error| io_error("listing the directory", &error))?;
-        for entry in entries {
-            let entry = entry.map_err(|error| io_error("listing the directory", &error))?;
+        for entry in entries(&self.path).map_err(io_error("listing the directory"))? {
             let name = entry.file_name();
             let number = name.to_str().and_then(generation_number);
             if number.is_some_and(|number| number != FIRST_GENERATION) {
@@ -524,40 +507,50 @@ impl Directory {
     }
 
     fn read_frame<T: DeserializeOwned>(&self, file: &Format) -> Result<Option<T>> {
-        let name = file.name;
+        self.read_file(file.name)?.map(|bytes| file.unseal(&bytes)).transpose()
+    }
+
+    /// The content of a file, up to the length of a frame; `None` if there is no such file.
+    fn read_file(&self, name: &str) -> Result<Option<Vec<u8>>> {
         let mut bytes = Vec::new();
         match File::open(self.path.join(name)) {
-            Ok(open) => open
+            Ok(file) => file
                 .take(FRAME_BYTES_MAX)
                 .read_to_end(&mut bytes)
-                .map_err(|error| io_error(&format!("reading {name}"), &error))?,
+                .map_err(io_error(&format!("reading {name}")))?,
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
-            Err(error) => return Err(io_error(&format!("opening {name}"), &error)),
+            Err(error) => return Err(io_error(&format!("opening {name}"))(error)),
         };
-        file.unseal(&bytes).map(Some)
+        Ok(Some(bytes))
     }
 
     /// Replaces a file by a frame, atomically.
     fn write_frame<T: Serialize>(&self, file: &Format, body: &T) -> Result<()> {
-        let name = file.name;
-        let tmp = self.path.join(format!("{name}{TMP}"));
-        let bytes = file.seal(body)?;
-        let failed = |error| io_error(&format!("writing {name}"), &error);
+        self.write_file(file.name, &format!("{}{TMP}", file.name), &file.seal(body)?)
+    }
+
+    /// Writes a file, durably. It is created as `first`, and renamed when it is complete.
+    fn write_file(&self, name: &str, first: &str, bytes: &[u8]) -> Result<()> {
+        let failed = |error| io_error(&format!("writing {name}"))(error);
+        let (path, created) = (self.path.join(name), self.path.join(first));
         let names = Names::of(&self.path).map_err(failed)?;
-        let mut open = create_file(&tmp)?;
-        open.write_all(&bytes)
-            .and_then(|()| open.sync_all())
-            .and_then(|()| fs::rename(&tmp, self.path.join(name)))
+        let mut file = create_file(&created)?;
+        file.write_all(bytes)
+            .and_then(|()| file.sync_all())
+            .and_then(|()| if first == name { Ok(()) } else { fs::rename(created, path) })
             .and_then(|()| names.sync())
             .map_err(failed)
     }
 }
 
+/// Whether a directory has an owner, or had one when its replacement began.
+fn is_used(path: &Path) -> bool {
+    [IDENTITY, ANEW].iter().any(|frame| path.join(frame.name).exists())
+}
+
 /// Fails if a directory without `IDENTITY` holds anything that founding does not write.
 fn refuse_foreign(path: &Path) -> Result<()> {
-    let entries = fs::read_dir(path).map_err(|error| io_error("listing the directory", &error))?;
-    for entry in entries {
-        let entry = entry.map_err(|error| io_error("listing the directory", &error))?;
+    for entry in entries(path).map_err(io_error("listing the directory"))? {
         let name = entry.file_name();
         let ours = name.to_str().is_some_and(|name| {
             [LOCK, LOG, QUARANTINED, REMOVED, VOTER, ANEW_DIRECTORY, LOST_AND_FOUND].contains(&name)
@@ -578,13 +571,9 @@ fn refuse_foreign(path: &Path) -> Result<()> {
 
 /// The directories with former data in a data directory.
 pub(super) fn former_in(path: &Path) -> io::Result<Vec<PathBuf>> {
-    let mut found = Vec::new();
-    for entry in fs::read_dir(path)? {
-        let entry = entry?;
-        if entry.file_name().to_str().is_some_and(|name| name.starts_with(BEFORE)) {
-            found.push(entry.path());
-        }
-    }
+    let mut found = entries(path)?;
+    found.retain(|entry| entry.file_name().to_str().is_some_and(|name| name.starts_with(BEFORE)));
+    let mut found: Vec<PathBuf> = found.iter().map(DirEntry::path).collect();
     found.sort();
     Ok(found)
 }

@@ -1,6 +1,6 @@
 //! Creating, moving, locking and syncing files and directories.
 
-use std::fs::{self, DirBuilder, File, OpenOptions, TryLockError};
+use std::fs::{self, DirBuilder, DirEntry, File, OpenOptions, TryLockError};
 use std::io;
 use std::path::Path;
 use std::thread;
@@ -10,30 +10,40 @@ use super::{Result, StorageError};
 
 /// How long a lock may outlive its last user: a child process holds a copy of it until it runs its
 /// own program, and threads of sled hold that of the database.
-pub(super) const LOCK_WAIT: Duration = Duration::from_secs(1);
-pub(super) const LOCK_POLL: Duration = Duration::from_millis(10);
+const LOCK_WAIT: Duration = Duration::from_secs(1);
+const LOCK_POLL: Duration = Duration::from_millis(10);
 
-/// Locks a file, and creates it if it does not exist.
+/// Repeats what returns nothing because somebody else has the lock, for as long as a lock may
+/// outlive its last user.
 #[expect(clippy::disallowed_methods, reason = "another process's lock gives no sign")]
-pub(super) fn lock(path: &Path) -> Result<File> {
-    let file = private()
-        .create(true)
-        .truncate(false)
-        .open(path)
-        .map_err(|error| io_error("opening LOCK", &error))?;
+pub(super) fn while_locked<T>(mut attempt: impl FnMut() -> Option<Result<T>>) -> Result<T> {
     let begun = Instant::now();
     loop {
-        match file.try_lock() {
-            Ok(()) => return Ok(file),
-            Err(TryLockError::WouldBlock) => {
-                if begun.elapsed() >= LOCK_WAIT {
-                    return Err(StorageError::InUse);
-                }
-                thread::sleep(LOCK_POLL);
-            }
-            Err(TryLockError::Error(error)) => return Err(io_error("locking LOCK", &error)),
+        if let Some(done) = attempt() {
+            return done;
         }
+        if begun.elapsed() >= LOCK_WAIT {
+            return Err(StorageError::InUse);
+        }
+        thread::sleep(LOCK_POLL);
     }
+}
+
+/// Locks a file, and creates it if it does not exist.
+pub(super) fn lock(path: &Path) -> Result<File> {
+    let opened = private().create(true).truncate(false).open(path);
+    let file = opened.map_err(io_error("opening LOCK"))?;
+    while_locked(|| match file.try_lock() {
+        Ok(()) => Some(Ok(())),
+        Err(TryLockError::WouldBlock) => None,
+        Err(TryLockError::Error(error)) => Some(Err(io_error("locking LOCK")(error))),
+    })?;
+    Ok(file)
+}
+
+/// The entries of a directory, all listed before any of them is changed.
+pub(super) fn entries(path: &Path) -> io::Result<Vec<DirEntry>> {
+    fs::read_dir(path)?.collect()
 }
 
 /// Moves the chosen entries of a directory to another one, durably.
@@ -42,8 +52,7 @@ pub(super) fn move_entries(
     to: &Path,
     chosen: impl Fn(&str) -> bool,
 ) -> io::Result<()> {
-    for entry in fs::read_dir(from)? {
-        let entry = entry?;
+    for entry in entries(from)? {
         if entry.file_name().to_str().is_none_or(&chosen) {
             fs::rename(entry.path(), to.join(entry.file_name()))?;
         }
@@ -58,8 +67,7 @@ pub(super) fn copy_all(from: &Path, to: &Path) -> io::Result<()> {
         return fs::copy(from, to).map(drop);
     }
     create_directory(to)?;
-    for entry in fs::read_dir(from)? {
-        let entry = entry?;
+    for entry in entries(from)? {
         copy_all(&entry.path(), &to.join(entry.file_name()))?;
     }
     Ok(())
@@ -82,13 +90,15 @@ fn private() -> OpenOptions {
     options
 }
 
+/// Opens a file that exists, to read and to write.
+pub(super) fn open_file(path: &Path) -> io::Result<File> {
+    File::options().read(true).write(true).open(path)
+}
+
 /// Creates or truncates a file that only its owner may read.
 pub(crate) fn create_file(path: &Path) -> Result<File> {
-    private()
-        .create(true)
-        .truncate(true)
-        .open(path)
-        .map_err(|error| io_error(&format!("creating {}", path.display()), &error))
+    let created = private().create(true).truncate(true).open(path);
+    created.map_err(io_error(&format!("creating {}", path.display())))
 }
 
 /// Creates a directory that only its owner may enter, and its parents, durably.
@@ -145,16 +155,16 @@ impl Names {
     }
 }
 
-/// The store's form of an I/O error.
-pub(super) fn io_error(what: &str, error: &io::Error) -> StorageError {
+/// Gives I/O errors of this work the store's form.
+pub(super) fn io_error(what: &str) -> impl Fn(io::Error) -> StorageError + Copy {
     use io::ErrorKind::{FileTooLarge, QuotaExceeded, StorageFull};
-    let what = what.to_owned();
-    if has_no_file_to_give(error) {
-        return StorageError::Again { what, reason: error.to_string() };
-    }
-    match error.kind() {
-        StorageFull | QuotaExceeded | FileTooLarge => StorageError::NoSpace { what },
-        _ => StorageError::Io { what, reason: error.to_string() },
+    move |error| {
+        let (what, reason) = (what.to_owned(), error.to_string());
+        match error.kind() {
+            _ if has_no_file_to_give(&error) => StorageError::Again { what, reason },
+            StorageFull | QuotaExceeded | FileTooLarge => StorageError::NoSpace { what },
+            _ => StorageError::Io { what, reason },
+        }
     }
 }
 

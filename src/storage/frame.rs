@@ -7,7 +7,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use xxhash_rust::xxh3::xxh3_64;
 
-use super::record::{array, encode_body};
+use super::record::encode_body;
 use super::rules::refuse;
 use super::{Result, StorageError};
 
@@ -42,8 +42,8 @@ impl Format {
             return Err(damaged());
         }
         let body = sealed.strip_prefix(self.magic).ok_or_else(damaged)?;
-        let (format, body) = body.split_at_checked(4).ok_or_else(damaged)?;
-        let format = u32::from_le_bytes(array(format).ok_or_else(damaged)?);
+        let (format, body) = body.split_first_chunk().ok_or_else(damaged)?;
+        let format = u32::from_le_bytes(*format);
         if format != self.number {
             let Format { name, number, .. } = self;
             return Err(StorageError::Version {

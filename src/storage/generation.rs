@@ -17,12 +17,10 @@ use std::fs::{self, File};
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
-use std::thread;
-use std::time::Instant;
 
 use sled::{Db, IVec, Mode};
 
-use super::files::{LOCK_POLL, LOCK_WAIT, create_directory, io_error, sync_directory};
+use super::files::{create_directory, entries, io_error, open_file, sync_directory, while_locked};
 use super::record::{ChunkId, Encoded, Reader, corrupt};
 use super::segments::forget_cached;
 use super::{Result, StorageError};
@@ -36,19 +34,16 @@ const DB: &str = "db";
 const CONF: &str = "conf";
 const BLOBS: &str = "blobs";
 
-/// The settings of sled.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Tuning {
-    pub(super) cache_bytes: u64,
-    pub(super) segment_bytes: usize,
-}
+/// The size of sled's cache. The node itself holds the log and the state in memory.
+const CACHE_BYTES: u64 = 4 << 20;
+/// Fixed, since the largest value that makes no blob depends on it.
+const SEGMENT_BYTES: usize = 8 << 20;
 
 /// An open generation.
 #[derive(Debug)]
 pub(super) struct Generation {
     number: u64,
     path: PathBuf,
-    tuning: Tuning,
     /// `None` only while it is being closed.
     db: Option<Db>,
     /// A second handle of the database file, to sync it.
@@ -65,29 +60,29 @@ pub(super) type Parts = Box<dyn Iterator<Item = Result<(IVec, IVec)>>>;
 
 impl Generation {
     /// Makes an empty generation. Nothing names it yet.
-    pub(super) fn create(path: PathBuf, number: u64, tuning: &Tuning) -> Result<Generation> {
-        let io = |error| io_error("creating a generation", &error);
+    pub(super) fn create(path: PathBuf, number: u64) -> Result<Generation> {
+        let io = io_error("creating a generation");
         if path.exists() {
             // Left over from a crash: nothing names it, or it would not be created again.
             fs::remove_dir_all(&path).map_err(io)?;
         }
         create_directory(&path).map_err(io)?;
         // A problem of a new database is not damage to an existing one.
-        let db = open_sled(&path, tuning).map_err(|error| match error {
+        let db = open_sled(&path).map_err(|error| match error {
             StorageError::Corrupt { what } => {
                 StorageError::Io { what: "creating a generation".to_owned(), reason: what }
             }
             other => other,
         })?;
         let file = open_file(&path.join(DB)).map_err(io)?;
-        let mut generation = Generation::of(number, path, *tuning, db, file);
+        let mut generation = Generation::of(number, path, db, file);
         generation.sync_everything()?;
         Ok(generation)
     }
 
     /// Opens a generation that was made before.
-    pub(super) fn open(path: PathBuf, number: u64, tuning: &Tuning) -> Result<Generation> {
-        let io = |error| io_error("opening a generation", &error);
+    pub(super) fn open(path: PathBuf, number: u64) -> Result<Generation> {
+        let io = io_error("opening a generation");
         // If a file is missing, sled creates a new database.
         for name in [DB, CONF] {
             if !path.join(name).try_exists().map_err(io)? {
@@ -97,8 +92,8 @@ impl Generation {
         remove_torn_snapshots(&path).map_err(io)?;
         // Before sled opens the file, so that write errors of its recovery are ours to see.
         let file = open_file(&path.join(DB)).map_err(io)?;
-        let db = open_sled(&path, tuning)?;
-        let mut generation = Generation::of(number, path, *tuning, db, file);
+        let db = open_sled(&path)?;
+        let mut generation = Generation::of(number, path, db, file);
         let mut blobs = fs::read_dir(generation.path.join(BLOBS)).map_err(io)?;
         if blobs.next().is_some() {
             return corrupt("there is a blob file, and none is ever made".to_owned());
@@ -108,18 +103,9 @@ impl Generation {
         Ok(generation)
     }
 
-    fn of(number: u64, path: PathBuf, tuning: Tuning, db: Db, file: File) -> Generation {
-        let (unsynced_bytes, cached_bytes) = (0, 0);
-        Generation {
-            number,
-            path,
-            tuning,
-            db: Some(db),
-            file,
-            unsynced_bytes,
-            cached_bytes,
-            holds_written: true,
-        }
+    fn of(number: u64, path: PathBuf, db: Db, file: File) -> Generation {
+        let (db, unsynced_bytes, cached_bytes, holds_written) = (Some(db), 0, 0, true);
+        Generation { number, path, db, file, unsynced_bytes, cached_bytes, holds_written }
     }
 
     /// Opens the database anew, to free memory.
@@ -130,7 +116,7 @@ impl Generation {
     pub(super) fn reopen(&mut self) -> Result<()> {
         self.shut();
         forget_cached(&self.file);
-        self.db = Some(open_sled(&self.path, &self.tuning)?);
+        self.db = Some(open_sled(&self.path)?);
         (self.cached_bytes, self.holds_written) = (0, false);
         // sled's recovery writes too.
         self.sync_everything()
@@ -167,17 +153,14 @@ impl Generation {
 
     /// The length of the database file.
     pub(super) fn file_bytes(&self) -> Result<u64> {
-        match self.file.metadata() {
-            Ok(metadata) => Ok(metadata.len()),
-            Err(error) => Err(io_error("reading the length of the database", &error)),
-        }
+        let metadata = self.file.metadata();
+        Ok(metadata.map_err(io_error("reading the length of the database"))?.len())
     }
 
     /// Writes a chunk; durable after the next sync.
     pub(super) fn write(&mut self, record: &Encoded) -> Result<()> {
         for (key, value) in &record.parts {
-            let inserted = self.db()?.insert(key, value.as_slice());
-            inserted.map_err(|error| sled_error("writing", &error))?;
+            self.db()?.insert(key, value.as_slice()).map_err(sled_error("writing"))?;
             let bytes = (key.len() + value.len()) as u64;
             self.unsynced_bytes += bytes;
             self.cached_bytes += bytes;
@@ -195,9 +178,8 @@ impl Generation {
     pub(super) fn remove_group(&mut self, group: u64) -> Result<()> {
         let keys = self.db()?.scan_prefix(ChunkId::group_prefix(group)).keys();
         for key in keys {
-            let key = key.map_err(|error| sled_error("reading", &error))?;
-            let removed = self.db()?.remove(&key);
-            removed.map_err(|error| sled_error("removing", &error))?;
+            let key = key.map_err(sled_error("reading"))?;
+            self.db()?.remove(&key).map_err(sled_error("removing"))?;
             self.unsynced_bytes += key.len() as u64;
             self.sync_if_due()?;
         }
@@ -206,9 +188,8 @@ impl Generation {
 
     /// Makes everything written durable.
     pub(super) fn sync(&mut self) -> Result<()> {
-        let flushed = self.db()?.flush();
-        flushed.map_err(|error| sled_error("flushing", &error))?;
-        self.file.sync_data().map_err(|error| io_error("syncing the database", &error))?;
+        self.db()?.flush().map_err(sled_error("flushing"))?;
+        self.file.sync_data().map_err(io_error("syncing the database"))?;
         self.unsynced_bytes = 0;
         Ok(())
     }
@@ -226,8 +207,7 @@ impl Generation {
         let prefix = ChunkId::group_prefix(group);
         let first =
             from.map_or(prefix.to_vec(), |number| ChunkId { group, number }.key(0).to_vec());
-        let parts = self.db()?.range(first..);
-        let parts = parts.map(|part| part.map_err(|error| sled_error("reading", &error)));
+        let parts = self.db()?.range(first..).map(|part| part.map_err(sled_error("reading")));
         let is_in = move |part: &Result<(IVec, IVec)>| {
             part.as_ref().map_or(true, |(key, _)| key.starts_with(&prefix))
         };
@@ -241,10 +221,8 @@ impl Generation {
         let end = ChunkId::end();
         // One look-up for each group, not for each chunk.
         while let Some(found) = self.db()?.range(&from[..]..&end[..]).next() {
-            let (key, _) = found.map_err(|error| sled_error("reading", &error))?;
-            let Some((id, _)) = ChunkId::parse(&key) else {
-                return corrupt(format!("a key that is none of ours: {key:02x?}"));
-            };
+            let (key, _) = found.map_err(sled_error("reading"))?;
+            let (id, _) = ChunkId::parse(&key)?;
             groups.push(id.group);
             match id.group.checked_add(1) {
                 Some(next) => from = ChunkId { group: next, number: 0 }.key(0),
@@ -279,7 +257,7 @@ impl Generation {
             sync_directory(&self.path.join(BLOBS))?;
             sync_directory(&self.path)
         };
-        sync().map_err(|error| io_error("syncing a generation", &error))
+        sync().map_err(io_error("syncing a generation"))
     }
 
     fn db(&self) -> Result<&Db> {
@@ -296,14 +274,9 @@ impl Drop for Generation {
     }
 }
 
-fn open_file(path: &Path) -> io::Result<File> {
-    File::options().read(true).write(true).open(path)
-}
-
 /// Removes snapshot files that sled had not finished: it would report them as damaged on each open.
 fn remove_torn_snapshots(path: &Path) -> io::Result<()> {
-    for entry in fs::read_dir(path)? {
-        let entry = entry?;
+    for entry in entries(path)? {
         let name = entry.file_name();
         let name = name.to_string_lossy();
         if name.starts_with("snap.") && name.ends_with(".generating") {
@@ -313,40 +286,28 @@ fn remove_torn_snapshots(path: &Path) -> io::Result<()> {
     Ok(())
 }
 
-#[expect(clippy::disallowed_methods, reason = "another process's lock gives no sign")]
-fn open_sled(path: &Path, tuning: &Tuning) -> Result<Db> {
+fn open_sled(path: &Path) -> Result<Db> {
     let config = sled::Config::new()
         .path(path)
         .mode(Mode::LowSpace)
-        .cache_capacity(tuning.cache_bytes)
-        .segment_size(tuning.segment_bytes)
+        .cache_capacity(CACHE_BYTES)
+        .segment_size(SEGMENT_BYTES)
         .flush_every_ms(None);
-    let begun = Instant::now();
-    loop {
-        // Damaged files make sled panic as often as fail.
-        let error = match catch_unwind(AssertUnwindSafe(|| config.open())) {
-            Ok(Ok(db)) => return Ok(db),
-            Ok(Err(error)) => error,
-            Err(panic) => return corrupt(format!("the database: {}", panic_text(&*panic))),
-        };
-        match &error {
-            // Only sled's text distinguishes this from other errors.
-            sled::Error::Io(io) if io.to_string().contains("could not acquire lock") => {
-                if begun.elapsed() >= LOCK_WAIT {
-                    return Err(StorageError::InUse);
-                }
-                thread::sleep(LOCK_POLL);
-            }
-            _ => return Err(open_error(&error)),
-        }
-    }
+    // Damaged files make sled panic as often as fail.
+    while_locked(|| match catch_unwind(AssertUnwindSafe(|| config.open())) {
+        Ok(Ok(db)) => Some(Ok(db)),
+        // Only sled's text distinguishes this from other errors.
+        Ok(Err(sled::Error::Io(io))) if io.to_string().contains("could not acquire lock") => None,
+        Ok(Err(error)) => Some(Err(open_error(error))),
+        Err(panic) => Some(corrupt(format!("the database: {}", panic_text(&*panic)))),
+    })
 }
 
 /// sled's message once a thread of its pool has panicked.
 const POOL_BROKEN: &str = "IO thread unexpectedly panicked";
 
 /// Why sled did not open a database. sled reports most damage of files as a bug of its own.
-fn open_error(error: &sled::Error) -> StorageError {
+fn open_error(error: sled::Error) -> StorageError {
     match error {
         // The pool is shared by all databases of the process: this one may be sound.
         sled::Error::ReportableBug(what) if what.contains(POOL_BROKEN) => StorageError::Io {
@@ -354,30 +315,29 @@ fn open_error(error: &sled::Error) -> StorageError {
             reason: format!("{what} (in any database of this process: restart it)"),
         },
         sled::Error::ReportableBug(what) | sled::Error::Unsupported(what) => {
-            corrupt_error("the database", what)
+            corrupt_error("the database", &what)
         }
-        _ => sled_error("opening", error),
+        other => sled_error("opening")(other),
     }
 }
 
-fn sled_error(what: &str, error: &sled::Error) -> StorageError {
-    let what = format!("{what} the database");
-    match error {
-        // sled's own checks of its files report these kinds.
-        sled::Error::Io(error)
-            if matches!(
-                error.kind(),
-                io::ErrorKind::InvalidData | io::ErrorKind::UnexpectedEof
-            ) =>
-        {
-            corrupt_error(&what, &error.to_string())
-        }
-        sled::Error::Io(error) => io_error(&what, error),
-        sled::Error::Corruption { .. } | sled::Error::CollectionNotFound(_) => {
-            corrupt_error(&what, &error.to_string())
-        }
-        sled::Error::Unsupported(_) | sled::Error::ReportableBug(_) => {
-            StorageError::Io { what, reason: error.to_string() }
+/// Gives sled's errors of this work on the database the store's form.
+fn sled_error(what: &str) -> impl Fn(sled::Error) -> StorageError {
+    use io::ErrorKind::{InvalidData, UnexpectedEof};
+    move |error| {
+        let what = format!("{what} the database");
+        match error {
+            // sled's own checks of its files report these kinds.
+            sled::Error::Io(error) if matches!(error.kind(), InvalidData | UnexpectedEof) => {
+                corrupt_error(&what, &error.to_string())
+            }
+            sled::Error::Io(error) => io_error(&what)(error),
+            sled::Error::Corruption { .. } | sled::Error::CollectionNotFound(_) => {
+                corrupt_error(&what, &error.to_string())
+            }
+            sled::Error::Unsupported(_) | sled::Error::ReportableBug(_) => {
+                StorageError::Io { what, reason: error.to_string() }
+            }
         }
     }
 }
@@ -399,13 +359,9 @@ pub(super) fn guarded<T>(call: impl FnOnce() -> Result<T>) -> Result<T> {
 
 /// The message of a panic.
 fn panic_text(panic: &(dyn Any + Send)) -> String {
-    if let Some(text) = panic.downcast_ref::<&str>() {
-        (*text).to_owned()
-    } else if let Some(text) = panic.downcast_ref::<String>() {
-        text.clone()
-    } else {
-        "a panic without words".to_owned()
-    }
+    let text = panic.downcast_ref::<&str>().copied();
+    let text = text.or_else(|| panic.downcast_ref::<String>().map(String::as_str));
+    text.unwrap_or("a panic without words").to_owned()
 }
 
 #[cfg(test)]
@@ -417,9 +373,9 @@ mod tests {
     fn what_broke_in_another_database_is_no_damage_here() {
         let pool =
             "IO thread unexpectedly panicked. please report this bug on the sled github repo.";
-        let broken = open_error(&sled::Error::ReportableBug(pool.to_owned()));
+        let broken = open_error(sled::Error::ReportableBug(pool.to_owned()));
         assert!(matches!(broken, StorageError::Io { .. }), "{broken}");
         let other = sled::Error::ReportableBug("failed to serialize a page".to_owned());
-        assert!(matches!(open_error(&other), StorageError::Corrupt { .. }));
+        assert!(matches!(open_error(other), StorageError::Corrupt { .. }));
     }
 }

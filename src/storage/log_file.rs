@@ -39,19 +39,19 @@ use std::path::{Path, PathBuf};
 
 use serde::Serialize;
 use serde::de::DeserializeOwned;
-use xxhash_rust::xxh3::Xxh3;
 
 use super::files::{create_directory, io_error, sync_directory};
 use super::generation::Generation;
 use super::log_body::{LogBody, size};
 use super::log_index::{Place, Span};
-use super::record::{array, corrupt};
+use super::record::{corrupt, hash, u64_at};
 use super::segments::{
-    Files, HEADER_BYTES, Segment, SegmentId, VerifyDone, check_header, numbers, path, read_at,
-    read_stored, write_at,
+    Files, HEADER_BYTES, Order, Segment, SegmentId, VerifyDone, check_header, numbers, path,
+    read_at, read_stored, write_at,
 };
+use super::witness::Testimony;
 use super::{ReadDone, Result, StorageError};
-use crate::node::stored::LogEntry;
+use crate::node::stored::{HardState, LogEntry};
 
 const MAGIC: &[u8; 4] = b"qrec";
 const PREFIX_BYTES: usize = 32;
@@ -64,30 +64,19 @@ const BUFFER_BYTES_MAX: usize = 1 << 20;
 /// The number of the first segment of a log.
 const FIRST_SEGMENT: u64 = 1;
 
-/// The kind of a record.
+/// The kind of a record, by its tag.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
 pub(super) enum RecordKind {
-    Write,
-    Checkpoint,
-    End,
+    Write = b'W',
+    Checkpoint = b'C',
+    End = b'E',
 }
 
 impl RecordKind {
-    fn tag(self) -> u8 {
-        match self {
-            RecordKind::Write => b'W',
-            RecordKind::Checkpoint => b'C',
-            RecordKind::End => b'E',
-        }
-    }
-
     fn parse(tag: u8) -> Option<RecordKind> {
-        match tag {
-            b'W' => Some(RecordKind::Write),
-            b'C' => Some(RecordKind::Checkpoint),
-            b'E' => Some(RecordKind::End),
-            _ => None,
-        }
+        let kinds = [RecordKind::Write, RecordKind::Checkpoint, RecordKind::End];
+        kinds.into_iter().find(|kind| *kind as u8 == tag)
     }
 }
 
@@ -102,12 +91,19 @@ pub(super) struct RecordPosition {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct LogRecord<'a> {
     pub(super) kind: RecordKind,
+    /// The chain before it.
+    previous: u64,
     pub(super) at: RecordPosition,
     pub(super) place: Place,
     body: &'a [u8],
 }
 
 impl LogRecord<'_> {
+    /// Whether it comes right after the record at `before`.
+    pub(super) fn follows(&self, before: RecordPosition) -> bool {
+        before.seq.checked_add(1) == Some(self.at.seq) && before.chain == self.previous
+    }
+
     /// Decodes the body, all of it.
     pub(super) fn decode<T: DeserializeOwned>(&self) -> Result<T> {
         let seq = self.at.seq;
@@ -162,7 +158,7 @@ pub(super) struct LogFile {
 impl LogFile {
     /// Creates an empty log in a directory without one.
     pub(super) fn create(dir: &Path, id: u64, segment_bytes: u64) -> Result<LogFile> {
-        create_directory(dir).map_err(|error| io_error("making the log's directory", &error))?;
+        create_directory(dir).map_err(io_error("making the log's directory"))?;
         let first = SegmentId { log: id, number: FIRST_SEGMENT };
         let segment = Segment::create(dir, first, segment_bytes)?;
         let only = LogSegment { number: first.number, length: segment_bytes, first_seq: 1 };
@@ -179,7 +175,7 @@ impl LogFile {
         let (Some(first), Some(last)) = (scan.segments.front(), scan.segments.back()) else {
             return corrupt("the log has no segment".to_owned());
         };
-        let io = |error| io_error("clearing the log's directory", &error);
+        let io = io_error("clearing the log's directory");
         // Segments that are not part of the log any more, or not yet.
         for number in numbers(dir).map_err(io)? {
             if !(first.number..=last.number).contains(&number) {
@@ -205,8 +201,18 @@ impl LogFile {
         Ok(LogFile { dir: dir.to_owned(), id, segments, segment, offset, last, files, buffer })
     }
 
+    pub(super) fn id(&self) -> u64 {
+        self.id
+    }
+
     pub(super) fn last(&self) -> RecordPosition {
         self.last
+    }
+
+    /// What a witness is to say of it.
+    pub(super) fn testimony(&self, last_index: u64, hard_state: HardState) -> Testimony {
+        let RecordPosition { seq, chain } = self.last;
+        Testimony { first_chain: self.id, seq, chain, last_index, hard_state }
     }
 
     pub(super) fn dir(&self) -> &Path {
@@ -239,7 +245,7 @@ impl LogFile {
         let length = buffer.len() - PREFIX_BYTES;
         let seq = self.last.seq + 1;
         buffer[..4].copy_from_slice(MAGIC);
-        buffer[4..8].copy_from_slice(&[kind.tag(), 0, 0, 0]);
+        buffer[4..8].copy_from_slice(&[kind as u8, 0, 0, 0]);
         buffer[8..16].copy_from_slice(&(length as u64).to_le_bytes());
         buffer[16..24].copy_from_slice(&seq.to_le_bytes());
         buffer[24..32].copy_from_slice(&self.last.chain.to_le_bytes());
@@ -252,7 +258,7 @@ impl LogFile {
 
     /// Writes a sealed record and waits for the device.
     fn write(&mut self, record: &[u8], at: RecordPosition) -> Result<()> {
-        let io = |error| io_error("appending to the log", &error);
+        let io = io_error("appending to the log");
         write_at(&self.segment.file, record, self.offset as u64).map_err(io)?;
         self.segment.file.sync_data().map_err(io)?;
         self.last = at;
@@ -298,12 +304,13 @@ impl LogFile {
 
     /// Closes a generation that is not valid any more, and removes it, on the thread of the files.
     pub(super) fn dispose(&self, generation: Generation) {
-        self.files.dispose(generation);
+        self.files.send(Order::Dispose(generation));
     }
 
     /// Reads entries on the thread of the files, where no append waits for it.
     pub(super) fn read(&self, read: LogRead, done: ReadDone) {
-        self.files.read(self.id, read, done);
+        let (dir, id) = (self.dir.clone(), self.id);
+        self.work(Box::new(move || done(read_entries(&dir, id, &read))));
     }
 
     /// The segment after this one that is not written to any more, or the first, and how many there are.
@@ -315,12 +322,12 @@ impl LogFile {
 
     /// Verifies such a segment on the thread of the files.
     pub(super) fn verify(&self, number: u64, done: VerifyDone) {
-        self.files.verify(SegmentId { log: self.id, number }, done);
+        self.files.send(Order::Verify(SegmentId { log: self.id, number }, done));
     }
 
     /// Does something on the thread of the files.
     pub(super) fn work(&self, work: Box<dyn FnOnce() + Send>) {
-        self.files.work(work);
+        self.files.send(Order::Work(work));
     }
 
     /// Frees the segments with only records before this one.
@@ -328,7 +335,8 @@ impl LogFile {
         while let (Some(first), Some(second)) = (self.segments.front(), self.segments.get(1))
             && second.first_seq <= seq
         {
-            self.files.free(first.number, first.length);
+            let LogSegment { number, length, .. } = *first;
+            self.files.send(Order::Free { number, length });
             self.segments.pop_front();
         }
     }
@@ -354,7 +362,7 @@ pub(super) fn scan(
     id: u64,
     mut sink: impl FnMut(&LogRecord<'_>) -> Result<()>,
 ) -> Result<Scan> {
-    let io = |error| io_error("reading the log", &error);
+    let io = io_error("reading the log");
     let present = match numbers(dir) {
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
             return corrupt("the log is missing".to_owned());
@@ -377,15 +385,10 @@ pub(super) fn scan(
             continue;
         }
         check_header(&bytes, segment)?;
-        let first_seq = last.map_or(0, |last| last.seq + 1);
-        segments.push_back(LogSegment { number: *number, length: bytes.len() as u64, first_seq });
+        let mut first_seq = last.map(|last| last.seq + 1);
         let mut continues = false;
         while let Some(record) = reader.next(&mut last)? {
-            if let Some(newest) = segments.back_mut()
-                && newest.first_seq == 0
-            {
-                newest.first_seq = record.at.seq;
-            }
+            first_seq.get_or_insert(record.at.seq);
             if record.kind == RecordKind::End {
                 continues = true;
                 break;
@@ -398,6 +401,8 @@ pub(super) fn scan(
                 last.map_or(1, |last| last.seq + 1)
             ));
         }
+        let (length, first_seq) = (bytes.len() as u64, first_seq.unwrap_or(0));
+        segments.push_back(LogSegment { number: *number, length, first_seq });
         end = (reader.offset, continues);
     }
     let Some(last) = last else {
@@ -409,23 +414,23 @@ pub(super) fn scan(
     Ok(Scan { segments, offset: end.0, last })
 }
 
-/// Passes every sound record of a log that may be damaged to `sink`, with the chain before it. The
-/// caller has to check that they follow each other.
+/// Passes every sound record of a log that may be damaged to `sink`. The caller has to check that
+/// they follow each other.
 pub(super) fn sound_records(
     dir: &Path,
     id: u64,
-    mut sink: impl FnMut(&LogRecord<'_>, u64),
+    mut sink: impl FnMut(&LogRecord<'_>),
 ) -> Result<()> {
-    let io = |error| io_error("reading the log", &error);
+    let io = io_error("reading the log");
     for number in numbers(dir).map_err(io)? {
         let bytes = fs::read(path(dir, number)).map_err(io)?;
         let segment = SegmentId { log: id, number };
         let mut reader = SegmentReader { segment, start: 0, bytes: &bytes, offset: HEADER_BYTES };
         while reader.offset < bytes.len() {
             match reader.at(reader.offset) {
-                Some((record, previous, length)) => {
-                    sink(&record, previous);
-                    reader.offset += length;
+                Some(record) => {
+                    sink(&record);
+                    reader.offset += record.place.bytes as usize;
                 }
                 None => reader.offset += ALIGNMENT,
             }
@@ -436,8 +441,7 @@ pub(super) fn sound_records(
 
 /// Reads a segment to its end, where the log goes on in the next one, and verifies all of it.
 pub(super) fn verify_segment(dir: &Path, segment: SegmentId) -> Result<()> {
-    let bytes = read_stored(&path(dir, segment.number))
-        .map_err(|error| io_error("reading the log", &error))?;
+    let bytes = read_stored(&path(dir, segment.number)).map_err(io_error("reading the log"))?;
     check_header(&bytes, segment)?;
     let mut reader = SegmentReader { segment, start: 0, bytes: &bytes, offset: HEADER_BYTES };
     let mut last = None;
@@ -469,18 +473,17 @@ pub(super) fn read_entries(dir: &Path, id: u64, read: &LogRead) -> Result<Vec<Lo
         let Place { segment: number, offset, bytes } = span.place;
         let segment = Segment::open(dir, number, 0)?;
         let mut records = vec![0; bytes as usize];
-        read_at(&segment.file, &mut records, offset)
-            .map_err(|error| io_error("reading the log", &error))?;
+        read_at(&segment.file, &mut records, offset).map_err(io_error("reading the log"))?;
         let segment = SegmentId { log: id, number };
         let mut reader =
             SegmentReader { segment, start: offset as usize, bytes: &records, offset: 0 };
         let mut seq = span.seq;
         while reader.offset < records.len() {
-            let sound = reader.at(reader.offset).filter(|(record, ..)| record.at.seq == seq);
-            let Some((record, _, length)) = sound else {
+            let sound = reader.at(reader.offset).filter(|record| record.at.seq == seq);
+            let Some(record) = sound else {
                 return corrupt(format!("log record {seq}, which was read before"));
             };
-            reader.offset += length;
+            reader.offset += record.place.bytes as usize;
             seq += 1;
             let body: LogBody = record.decode()?;
             for entry in body.entries {
@@ -518,21 +521,17 @@ struct SegmentReader<'a> {
 impl<'a> SegmentReader<'a> {
     /// The next record, if there is a sound one; `last` is the one before.
     fn next(&mut self, last: &mut Option<RecordPosition>) -> Result<Option<LogRecord<'a>>> {
-        let Some((record, previous, length)) = self.at(self.offset) else {
-            return Ok(None);
-        };
+        let Some(record) = self.at(self.offset) else { return Ok(None) };
         // Records before the oldest segment are gone, unless it is the first of all.
         let is_first = self.segment.number == FIRST_SEGMENT;
         let before =
             last.or(is_first.then_some(RecordPosition { seq: 0, chain: self.segment.log }));
-        if let Some(before) = before
-            && (before.seq.checked_add(1) != Some(record.at.seq) || before.chain != previous)
-        {
+        if let Some(before) = before.filter(|before| !record.follows(*before)) {
             let seq = record.at.seq;
             return corrupt(format!("log record {seq} does not follow record {}", before.seq));
         }
         *last = Some(record.at);
-        self.offset += length;
+        self.offset += record.place.bytes as usize;
         Ok(Some(record))
     }
 
@@ -542,30 +541,26 @@ impl<'a> SegmentReader<'a> {
         places.into_iter().any(|place| self.at(place).is_some())
     }
 
-    /// The record at a place if it is sound, with the chain before it and the bytes that it takes.
-    fn at(&self, offset: usize) -> Option<(LogRecord<'a>, u64, usize)> {
+    /// The record at a place, if it is sound.
+    fn at(&self, offset: usize) -> Option<LogRecord<'a>> {
         let rest = self.bytes.get(offset..)?;
         let prefix = rest.get(..PREFIX_BYTES)?;
         if !prefix.starts_with(MAGIC) {
             return None;
         }
         let kind = RecordKind::parse(prefix[4])?;
-        let field =
-            |start: usize| prefix.get(start..start + 8).and_then(array).map(u64::from_le_bytes);
+        let field = |start| u64_at(prefix, start);
         let length = usize::try_from(field(8)?).ok()?;
         let end = PREFIX_BYTES.checked_add(length)?;
-        let stored = rest.get(end..end.checked_add(CHECKSUM_BYTES)?)?;
-        let chain = u64::from_le_bytes(array(stored)?);
+        let (sealed, chain) = (rest.get(..end)?, u64_at(&rest[end..], 0)?);
         let place = self.start + offset;
-        if checksum(self.segment, place, &rest[..end]) != chain {
+        if checksum(self.segment, place, sealed) != chain {
             return None;
         }
         let at = RecordPosition { seq: field(16)?, chain };
-        let bytes = record_bytes(length);
         let (segment, offset) = (self.segment.number, place as u64);
-        let place = Place { segment, offset, bytes: bytes as u64 };
-        let record = LogRecord { kind, at, place, body: &rest[PREFIX_BYTES..end] };
-        Some((record, field(24)?, bytes))
+        let place = Place { segment, offset, bytes: record_bytes(length) as u64 };
+        Some(LogRecord { kind, previous: field(24)?, at, place, body: &sealed[PREFIX_BYTES..] })
     }
 }
 
@@ -575,10 +570,5 @@ fn record_bytes(length: usize) -> usize {
 }
 
 fn checksum(segment: SegmentId, offset: usize, bytes: &[u8]) -> u64 {
-    let mut hash = Xxh3::new();
-    for field in [segment.log, segment.number, offset as u64] {
-        hash.update(&field.to_le_bytes());
-    }
-    hash.update(bytes);
-    hash.digest()
+    hash([segment.log, segment.number, offset as u64], bytes)
 }

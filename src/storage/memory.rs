@@ -7,6 +7,7 @@
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::log_body::size;
+use super::record::corrupt;
 use super::rules::{Bounds, check_successor, has_voted, is_voter, refuse};
 use crate::node::log_outline::LogOutline;
 use crate::node::stored::{Boot, HardState, Identity, LogEntry, LogWrite, SnapshotMeta};
@@ -54,14 +55,12 @@ impl MemoryDisk {
     pub(crate) fn open(&self) -> MemoryStore {
         let mut disk = lock(&self.shared);
         disk.opened += 1;
+        let image = disk.image.as_ref();
         MemoryStore {
             shared: Arc::clone(&self.shared),
             opened: disk.opened,
-            identity: disk.image.as_ref().map(|image| image.identity.clone()),
-            promise: disk
-                .image
-                .as_ref()
-                .map_or_else(Promise::default, |image| image.promise.clone()),
+            identity: image.map(|image| image.identity.clone()),
+            promise: image.map(|image| image.promise.clone()).unwrap_or_default(),
             pending: Arc::default(),
             failed: None,
         }
@@ -110,8 +109,7 @@ impl MemoryStore {
         &mut self,
         call: impl FnOnce(&mut MemoryStore, &mut Disk) -> Result<T>,
     ) -> Result<T> {
-        if let Some(reason) = &self.failed {
-            let reason = reason.clone();
+        if let Some(reason) = self.failed.clone() {
             return Err(StorageError::Poisoned { reason });
         }
         let shared = Arc::clone(&self.shared);
@@ -210,14 +208,9 @@ impl LogStore for MemoryStore {
             }
             Ok(image.clone())
         })?;
-        for chunk in image.checkpoints.iter().flatten() {
-            if let Err(reason) = sink(chunk) {
-                return self.call(|_, _| {
-                    Err(StorageError::Corrupt {
-                        what: format!("a chunk of the checkpoint: {reason}"),
-                    })
-                });
-            }
+        let mut chunks = image.checkpoints.iter().flatten();
+        if let Err(reason) = chunks.try_for_each(|chunk| sink(chunk)) {
+            return self.call(|_, _| corrupt(format!("a chunk of the checkpoint: {reason}")));
         }
         let Image { hard_state, checkpoint, entries, .. } = image;
         let (earlier, entries): (Vec<LogEntry>, _) =
@@ -317,6 +310,17 @@ struct MemoryCheckpointer {
     pending: Arc<Mutex<Option<Begun>>>,
 }
 
+impl MemoryCheckpointer {
+    fn change(&self, change: impl FnOnce(&mut Begun)) -> Result<()> {
+        let mut pending = pending(&self.pending);
+        let Some(begun) = &mut *pending else {
+            return refuse("no checkpoint was begun".to_owned());
+        };
+        change(begun);
+        Ok(())
+    }
+}
+
 impl Checkpointer for MemoryCheckpointer {
     fn begin(&mut self, full: bool, _: u64) -> Result<CheckpointKind> {
         let deltas = founded(&mut lock(&self.disk))?.checkpoints.len();
@@ -327,18 +331,10 @@ impl Checkpointer for MemoryCheckpointer {
     }
 
     fn put_chunk(&mut self, chunk: &[u8]) -> Result<()> {
-        match &mut *pending(&self.pending) {
-            Some(begun) => begun.chunks.push(chunk.to_vec()),
-            None => return refuse("a chunk, and no checkpoint was begun".to_owned()),
-        }
-        Ok(())
+        self.change(|begun| begun.chunks.push(chunk.to_vec()))
     }
 
     fn finish(&mut self) -> Result<()> {
-        match &mut *pending(&self.pending) {
-            Some(begun) => begun.is_finished = true,
-            None => return refuse("an end, and no checkpoint was begun".to_owned()),
-        }
-        Ok(())
+        self.change(|begun| begun.is_finished = true)
     }
 }

@@ -27,36 +27,23 @@ const LOOK: Duration = Duration::from_secs(1);
 /// How often to warn that it takes long.
 const WARN_EVERY: Duration = Duration::from_secs(10);
 
-/// The bytes of the database that is being opened, once they are known.
-#[derive(Clone, Debug, Default)]
-pub(super) struct Size(Arc<AtomicU64>);
-
-impl Size {
-    pub(super) fn set(&self, bytes: u64) {
-        self.0.store(bytes, Ordering::Relaxed);
-    }
-
-    fn bytes(&self) -> u64 {
-        self.0.load(Ordering::Relaxed)
-    }
-}
-
-/// Runs `open` for this directory on a separate thread, and waits for a limited time.
+/// Runs `open` for this directory on a separate thread, and waits for a limited time. `open` stores
+/// how many bytes the database has, once it knows that.
 pub(super) fn within<T: Send + 'static>(
     patience: Duration,
     dir: &Path,
-    open: impl FnOnce(&Size) -> Result<T> + Send + 'static,
+    open: impl FnOnce(&Path, &AtomicU64) -> Result<T> + Send + 'static,
 ) -> Result<T> {
     let failed = |reason: String| {
         let what = "opening the store".to_owned();
         Err(StorageError::Io { what, reason })
     };
-    let size = Size::default();
+    let size = Arc::<AtomicU64>::default();
     let (opened, opening) = bounded(1);
-    let known = size.clone();
+    let (path, known) = (dir.to_owned(), Arc::clone(&size));
     let thread = std::thread::Builder::new().name("quorate-open".to_owned()).spawn(move || {
         // If the caller has given up, the store is closed here.
-        let _ = opened.send(open(&known));
+        let _ = opened.send(open(&path, &known));
     });
     if let Err(error) = thread {
         return failed(format!("cannot start its thread: {error}"));
@@ -71,7 +58,7 @@ pub(super) fn within<T: Send + 'static>(
         }
         // Counted, and not read from a clock: a process that was stopped meanwhile has not waited.
         waited += look;
-        let limit = limit(patience, size.bytes());
+        let limit = limit(patience, size.load(Ordering::Relaxed));
         if waited >= limit {
             return failed(format!(
                 "it has not come to an end in {waited:?}, as if the disk hung; until it does, the \
@@ -101,7 +88,8 @@ mod tests {
 
     #[test]
     fn a_panic_is_an_error() {
-        let opened: Result<(), _> = within(PATIENCE, Path::new("here"), |_| panic!("in a thread"));
+        let opened: Result<(), _> =
+            within(PATIENCE, Path::new("here"), |_, _| panic!("in a thread"));
         assert!(opened.unwrap_err().to_string().contains("panicked"));
     }
 

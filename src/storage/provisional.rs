@@ -8,7 +8,7 @@
 //! After a crash before the first write, the next start draws another id. The former id has
 //! acknowledged nothing, and the cluster replaces it by the new one.
 
-use super::rules::{check_successor, refuse};
+use super::rules::refuse;
 use crate::machine::snapshot::ChunkWriter;
 use crate::node::bootstrap::genesis::nothing;
 use crate::node::stored::{Boot, HardState, Identity, LogWrite, SnapshotMeta};
@@ -25,18 +25,12 @@ pub(crate) type Begin = Box<dyn FnOnce(&Identity) -> Result<Box<dyn LogStore>> +
 
 /// See the module's documentation.
 pub(crate) struct Provisional {
-    identity: Identity,
-    state: State,
-}
-
-enum State {
-    /// Nothing was written yet.
-    Waiting {
-        empty: MemoryStore,
-        begin: Begin,
-    },
-    Begun(Box<dyn LogStore>),
-    Failed(String),
+    /// What is in it until it has begun.
+    empty: MemoryStore,
+    /// Taken by the first write.
+    begin: Option<Begin>,
+    /// The store on disk, unless it could not begin.
+    begun: Option<Box<dyn LogStore>>,
 }
 
 impl Provisional {
@@ -45,85 +39,66 @@ impl Provisional {
         let mut empty = MemoryDisk::new().open();
         let (hard_state, meta, state) = nothing();
         empty.found(&identity, hard_state, &meta, &mut ChunkWriter::full(state))?;
-        let mut store = Provisional { identity, state: State::Waiting { empty, begin } };
+        let mut store = Provisional { empty, begin: Some(begin), begun: None };
         planted(Bug::PutAsideWithoutLeader).then(|| store.begun().map(drop)).transpose()?;
         Ok(store)
     }
 
     /// The store on disk, which the first call creates.
     fn begun(&mut self) -> Result<&mut dyn LogStore> {
-        if matches!(self.state, State::Waiting { .. }) {
-            let failed = State::Failed("the data directory could not be replaced".to_owned());
-            if let State::Waiting { begin, .. } = std::mem::replace(&mut self.state, failed) {
-                self.state = State::Begun(begin(&self.identity)?);
+        if let (Some(begin), Some(identity)) = (self.begin.take(), self.empty.identity()) {
+            self.begun = Some(begin(identity)?);
+        }
+        match &mut self.begun {
+            Some(store) => Ok(&mut **store),
+            None => {
+                let reason = "the data directory could not be replaced".to_owned();
+                Err(StorageError::Poisoned { reason })
             }
         }
-        match &mut self.state {
-            State::Begun(store) => Ok(&mut **store),
-            State::Failed(reason) => Err(StorageError::Poisoned { reason: reason.clone() }),
-            State::Waiting { .. } => refuse("a store that does not begin".to_owned()),
-        }
+    }
+
+    /// What can be read now.
+    fn now(&self) -> &dyn LogStore {
+        self.begun.as_deref().unwrap_or(&self.empty)
     }
 }
 
 impl LogStore for Provisional {
     fn scrub(&mut self, done: ScrubDone) -> Result<u64> {
-        match &mut self.state {
-            State::Begun(store) => store.scrub(done),
-            State::Waiting { .. } | State::Failed(_) => Ok(0),
-        }
+        self.begun.as_mut().map_or(Ok(0), |store| store.scrub(done))
     }
 
     fn space(&self) -> Option<Space> {
-        match &self.state {
-            State::Begun(store) => store.space(),
-            State::Waiting { .. } | State::Failed(_) => None,
-        }
+        self.now().space()
     }
 
     fn identity(&self) -> Option<&Identity> {
-        match &self.state {
-            State::Begun(store) => store.identity(),
-            State::Waiting { .. } | State::Failed(_) => Some(&self.identity),
-        }
+        self.now().identity()
     }
 
     fn promise(&self) -> &Promise {
-        const NONE: &Promise = &Promise {
-            ballot: crate::types::membership::Ballot { round: 0, proposer: 0 },
-            pledge: None,
-        };
-        match &self.state {
-            State::Begun(store) => store.promise(),
-            State::Waiting { .. } | State::Failed(_) => NONE,
-        }
+        self.now().promise()
     }
 
     /// Not durable before the store has begun: a crash until then forgets the identity as a whole.
     fn set_identity(&mut self, identity: &Identity) -> Result<()> {
-        if let State::Waiting { .. } = &self.state {
-            check_successor(&self.identity, identity)?;
-            self.identity = identity.clone();
-            return Ok(());
+        match self.begin {
+            Some(_) => self.empty.set_identity(identity),
+            None => self.begun()?.set_identity(identity),
         }
-        self.begun()?.set_identity(identity)
     }
 
     fn set_promise(&mut self, promise: &Promise) -> Result<()> {
-        match &mut self.state {
-            State::Begun(store) => store.set_promise(promise),
-            State::Waiting { .. } | State::Failed(_) => {
-                refuse("a promise of an instance whose directory is damaged".to_owned())
-            }
+        match &mut self.begun {
+            Some(store) => store.set_promise(promise),
+            None => refuse("a promise of an instance whose directory is damaged".to_owned()),
         }
     }
 
     fn mark_removed(&mut self) -> Result<()> {
-        match &mut self.state {
-            State::Begun(store) => store.mark_removed(),
-            // It never was a member, and the directory does not belong to it yet.
-            State::Waiting { .. } | State::Failed(_) => Ok(()),
-        }
+        // It never was a member before, and the directory does not belong to it yet.
+        self.begun.as_mut().map_or(Ok(()), |store| store.mark_removed())
     }
 
     fn found(
@@ -137,10 +112,7 @@ impl LogStore for Provisional {
     }
 
     fn load(&mut self, sink: &mut ChunkSink<'_>) -> Result<Boot> {
-        match &mut self.state {
-            State::Waiting { empty, .. } => empty.load(sink),
-            State::Begun(_) | State::Failed(_) => self.begun()?.load(sink),
-        }
+        if self.begin.is_some() { self.empty.load(sink) } else { self.begun()?.load(sink) }
     }
 
     fn read(&mut self, from: u64, bytes: u64, done: ReadDone) -> Result<()> {
@@ -155,10 +127,7 @@ impl LogStore for Provisional {
     }
 
     fn idle(&mut self) -> Result<()> {
-        match &mut self.state {
-            State::Begun(store) => store.idle(),
-            State::Waiting { .. } | State::Failed(_) => Ok(()),
-        }
+        self.begun.as_mut().map_or(Ok(()), |store| store.idle())
     }
 
     fn checkpointer(&mut self) -> Result<Box<dyn Checkpointer>> {
@@ -167,12 +136,6 @@ impl LogStore for Provisional {
 
     fn commit_checkpoint(&mut self, meta: &SnapshotMeta, log: LogAfter) -> Result<u64> {
         self.begun()?.commit_checkpoint(meta, log)
-    }
-}
-
-impl std::fmt::Debug for Provisional {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Provisional").field("identity", &self.identity).finish_non_exhaustive()
     }
 }
 

@@ -27,7 +27,7 @@
 //! restored from an old copy is detected. The log holds the chain after the last chunk.
 
 use serde::Serialize;
-use xxhash_rust::xxh3::{Xxh3, xxh3_64};
+use xxhash_rust::xxh3::Xxh3;
 
 use super::{Result, StorageError};
 
@@ -80,13 +80,17 @@ impl ChunkId {
     }
 
     /// The chunk and the part that a key names.
-    pub(super) fn parse(key: &[u8]) -> Option<(ChunkId, u32)> {
-        let key: &Key = key.try_into().ok().filter(|key: &&Key| key[0] == TAG)?;
-        let id = ChunkId {
-            group: u64::from_be_bytes(array(&key[1..9])?),
-            number: u32::from_be_bytes(array(&key[9..13])?),
+    pub(super) fn parse(key: &[u8]) -> Result<(ChunkId, u32)> {
+        let parse = |key: &Key| {
+            let group = u64::from_be_bytes(array(&key[1..9])?);
+            let number = u32::from_be_bytes(array(&key[9..13])?);
+            Some((ChunkId { group, number }, u32::from_be_bytes(array(&key[13..])?)))
         };
-        Some((id, u32::from_be_bytes(array(&key[13..])?)))
+        let ours = key.try_into().ok().filter(|key: &&Key| key[0] == TAG);
+        match ours.and_then(parse) {
+            Some(parsed) => Ok(parsed),
+            None => corrupt(format!("a key that is none of ours: {key:02x?}")),
+        }
     }
 }
 
@@ -139,7 +143,6 @@ pub(super) struct Record {
     /// The chain before the record and after it.
     pub(super) previous: u64,
     pub(super) chain: u64,
-    parts: u32,
     pub(super) body: Vec<u8>,
 }
 
@@ -161,41 +164,30 @@ where
 
     /// The next record; after an error the reader must not be asked again.
     pub(super) fn next(&mut self) -> Result<Option<Record>> {
-        let Some(first) = self.parts.next() else {
+        let Some((key, value)) = self.parts.next().transpose()? else {
             return Ok(None);
         };
-        let (key, value) = first?;
-        let (id, part) = parse_key(key.as_ref())?;
-        let opened = open(id, part, value.as_ref())?;
+        let (id, part) = ChunkId::parse(key.as_ref())?;
+        let Opened { parts, previous, piece, checksum } = open(id, part, value.as_ref())?;
         if part != 0 {
             return corrupt(format!("{id}: begins with part {part}"));
         }
         let mut chain = Xxh3::new();
-        chain.update(&opened.checksum.to_le_bytes());
-        let mut record = Record {
-            id,
-            previous: opened.previous,
-            chain: 0,
-            parts: opened.parts,
-            body: opened.piece.to_vec(),
-        };
-        for part in 1..record.parts {
-            let Some(next) = self.parts.next() else {
+        chain.update(&checksum.to_le_bytes());
+        let mut body = piece.to_vec();
+        for part in 1..parts {
+            let next = self.parts.next().transpose()?;
+            let Some((_, value)) = next.filter(|(key, _)| key.as_ref() == id.key(part)) else {
                 return corrupt(format!("{id}: part {part} is missing"));
             };
-            let (key, value) = next?;
-            if key.as_ref() != id.key(part).as_slice() {
-                return corrupt(format!("{id}: part {part} is missing"));
-            }
             let opened = open(id, part, value.as_ref())?;
-            if opened.parts != record.parts || opened.previous != record.previous {
+            if opened.parts != parts || opened.previous != previous {
                 return corrupt(format!("{id}: part {part} is of another record"));
             }
             chain.update(&opened.checksum.to_le_bytes());
-            record.body.extend_from_slice(opened.piece);
+            body.extend_from_slice(opened.piece);
         }
-        record.chain = chain.digest();
-        Ok(Some(record))
+        Ok(Some(Record { id, previous, chain: chain.digest(), body }))
     }
 }
 
@@ -210,13 +202,6 @@ pub(super) fn fuzz(parts: &[&[u8]]) {
         let mut reader = Reader::new(encoded.parts.iter().map(|(key, value)| Ok((key, value))));
         let record = reader.next().unwrap().unwrap();
         assert_eq!(record.body, *body);
-    }
-}
-
-fn parse_key(key: &[u8]) -> Result<(ChunkId, u32)> {
-    match ChunkId::parse(key) {
-        Some(parsed) => Ok(parsed),
-        None => corrupt(format!("a key that is none of ours: {key:02x?}")),
     }
 }
 
@@ -237,11 +222,7 @@ fn open(id: ChunkId, part: u32, value: &[u8]) -> Result<Opened<'_>> {
         return corrupt(format!("{id}: part {part} has a wrong checksum"));
     }
     // After the checksum, so that another version is reported as that, and not as damage.
-    if header[0] != FORMAT {
-        return Err(StorageError::Version {
-            what: format!("records of format {}, this version reads {FORMAT}", header[0]),
-        });
-    }
+    check_format("records", header[0].into(), FORMAT.into())?;
     Ok(Opened {
         parts: u32::from_le_bytes(array(&header[1..5]).ok_or_else(short)?),
         previous: u64::from_le_bytes(array(&header[5..]).ok_or_else(short)?),
@@ -257,18 +238,18 @@ fn seal(key: &Key, value: &[u8]) -> u64 {
     hash.digest()
 }
 
-/// The id of a log, from which the chain of its records starts. So a file from another store does
-/// not fit. `origin` is [`Directory::origin`](super::directory::Directory::origin).
-pub(super) fn log_id(origin: &[u8]) -> u64 {
-    xxh3_64(origin)
-}
-
 /// The chain before the first chunk of a part of a checkpoint.
 pub(super) fn first_chunk_chain(log: u64, generation: u64, part: u64) -> u64 {
+    hash([log, generation, part], &[])
+}
+
+/// The XXH3 of numbers and of what follows them.
+pub(super) fn hash(fields: [u64; 3], bytes: &[u8]) -> u64 {
     let mut hash = Xxh3::new();
-    for field in [log, generation, part] {
+    for field in fields {
         hash.update(&field.to_le_bytes());
     }
+    hash.update(bytes);
     hash.digest()
 }
 
@@ -281,6 +262,20 @@ pub(super) fn encode_body<T: Serialize>(body: &T) -> Vec<u8> {
 /// An array of a slice of that length.
 pub(super) fn array<const N: usize>(bytes: &[u8]) -> Option<[u8; N]> {
     bytes.try_into().ok()
+}
+
+/// The number at a place, little endian; `None` behind the end.
+pub(super) fn u64_at(bytes: &[u8], start: usize) -> Option<u64> {
+    bytes.get(start..start + 8).and_then(array).map(u64::from_le_bytes)
+}
+
+/// Fails for the format of another version.
+pub(super) fn check_format(what: &str, format: u32, own: u32) -> Result<()> {
+    if format == own {
+        return Ok(());
+    }
+    let what = format!("{what} of format {format}, this version reads {own}");
+    Err(StorageError::Version { what })
 }
 
 /// The error for bytes that differ from what was written.

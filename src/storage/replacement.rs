@@ -40,8 +40,6 @@ pub(crate) fn identity_of(dir: &Path) -> Result<Option<Identity>> {
 /// before [`Replacement::finish`], it changes nothing.
 #[derive(Debug)]
 pub(crate) struct Replacement {
-    before: Option<Identity>,
-    options: StoreOptions,
     /// Closed before the directory is unlocked.
     store: Option<DiskStore>,
     directory: Directory,
@@ -49,15 +47,13 @@ pub(crate) struct Replacement {
 
 impl Replacement {
     /// Locks `dir`, whatever is wrong with what is in it.
-    pub(crate) fn begin(dir: &Path, options: StoreOptions) -> Result<Replacement> {
-        let directory = Directory::open_any(dir)?;
-        let before = directory.identity().cloned();
-        Ok(Replacement { before, options, store: None, directory })
+    pub(crate) fn begin(dir: &Path) -> Result<Replacement> {
+        Ok(Replacement { store: None, directory: Directory::open_any(dir)? })
     }
 
     /// The directory's identity; `None` if it cannot be read.
     pub(crate) fn before(&self) -> Option<&Identity> {
-        self.before.as_ref()
+        self.directory.identity()
     }
 
     /// The directories with former data.
@@ -100,7 +96,7 @@ impl Replacement {
         meta: &SnapshotMeta,
         chunks: &mut dyn Iterator<Item = Vec<u8>>,
     ) -> Result<()> {
-        let mut store = DiskStore::open(&self.directory.make_place()?, self.options)?;
+        let mut store = DiskStore::open(&self.directory.make_place()?, StoreOptions::default())?;
         store.found(identity, hard_state, meta, chunks)?;
         self.store = Some(store);
         Ok(())
@@ -127,7 +123,7 @@ impl Drop for Replacement {
 impl DiskStore {
     /// The directories with former data in a data directory.
     pub(crate) fn former(dir: &Path) -> Result<Vec<PathBuf>> {
-        former_in(dir).map_err(|error| io_error("listing the directory", &error))
+        former_in(dir).map_err(io_error("listing the directory"))
     }
 
     /// Replaces the store of a removed member, or a damaged one, by an empty one with a new id. The
@@ -136,13 +132,12 @@ impl DiskStore {
     /// The cluster, the uid and the address stay the same.
     pub(crate) fn found_replacement(
         dir: &Path,
-        options: StoreOptions,
         incarnation: u64,
         hard_state: HardState,
         meta: &SnapshotMeta,
         chunks: &mut dyn Iterator<Item = Vec<u8>>,
     ) -> Result<DiskStore> {
-        let mut replacement = Replacement::begin(dir, options)?;
+        let mut replacement = Replacement::begin(dir)?;
         if replacement.marks()? == Marks::default() {
             return refuse("to begin anew, and the directory may be sound".to_owned());
         }
@@ -152,7 +147,7 @@ impl DiskStore {
         let identity = before.anew(incarnation);
         replacement.found(&identity, hard_state, meta, chunks)?;
         replacement.finish()?;
-        DiskStore::open(dir, options)
+        DiskStore::open(dir, StoreOptions::default())
     }
 }
 
@@ -175,9 +170,8 @@ mod tests {
     }
 
     fn found_replacement(dir: &Path, incarnation: u64) -> Result<DiskStore> {
-        let (options, chunks) = (StoreOptions::default(), vec![b"empty".to_vec()]);
-        let (hard_state, mut chunks) = (HardState::default(), chunks.into_iter());
-        DiskStore::found_replacement(dir, options, incarnation, hard_state, &nothing(), &mut chunks)
+        let (hard_state, mut chunks) = (HardState::default(), vec![b"empty".to_vec()].into_iter());
+        DiskStore::found_replacement(dir, incarnation, hard_state, &nothing(), &mut chunks)
     }
 
     /// A member with a log and a promise, as it is before it is removed.
@@ -277,7 +271,7 @@ mod tests {
             to
         };
         let make = |dir: &Path| {
-            let mut replacement = Replacement::begin(dir, StoreOptions::default()).unwrap();
+            let mut replacement = Replacement::begin(dir).unwrap();
             let identity = replacement.before().unwrap().anew(5);
             let mut chunks = vec![b"empty".to_vec()].into_iter();
             let hard_state = HardState::default();

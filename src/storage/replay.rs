@@ -32,25 +32,8 @@ pub(super) struct LogReplay {
     pub(super) scan: Scan,
     /// The last checkpoint.
     pub(super) checkpoint: CheckpointBody,
-    pub(super) hard_state: HardState,
-    /// The entries up to the checkpoint, and those after it.
-    outline: LogOutline,
-    entries: Vec<LogEntry>,
+    pub(super) log: ReadLog,
     pub(super) bounds: Bounds,
-    pub(super) index: LogIndex,
-}
-
-impl LogReplay {
-    /// What the node starts from, once it has the chunks.
-    pub(super) fn boot(&mut self) -> Boot {
-        Boot {
-            hard_state: self.hard_state,
-            checkpoint: self.checkpoint.meta.clone(),
-            checkpoint_bytes: self.checkpoint.bytes(),
-            outline: std::mem::take(&mut self.outline),
-            entries: std::mem::take(&mut self.entries),
-        }
-    }
 }
 
 /// Reads and verifies a log.
@@ -76,22 +59,20 @@ pub(super) fn read_log(dir: &Path, id: u64, witness: &Testimony) -> Result<LogRe
     if scanned.first_seq().is_none_or(|first| first > kept_from) {
         return corrupt(format!("the log does not reach back to record {kept_from}"));
     }
-    let mut log = ReadLog::new(checkpoint.meta.index);
-    let mut hard_state = checkpoint.hard_state;
+    let mut log = ReadLog::new(&checkpoint);
     scan(dir, id, |record: &LogRecord<'_>| {
         // Older records are not needed any more.
-        if record.at.seq >= kept_from { log.take(record, &mut hard_state) } else { Ok(()) }
+        if record.at.seq >= kept_from { log.take(record) } else { Ok(()) }
     })?;
-    let ReadLog { outline, entries, index, .. } = log;
-    let bounds = check_end(&outline, &entries, &checkpoint, hard_state, scanned.last.seq, witness)?;
-    Ok(LogReplay { scan: scanned, checkpoint, hard_state, outline, entries, bounds, index })
+    let bounds = log.check_end(scanned.last.seq, witness)?;
+    Ok(LogReplay { scan: scanned, checkpoint, log, bounds })
 }
 
 /// Reads as much of a log as is undamaged, without its witness: the last checkpoint that it names,
 /// and the entries after it up to the first gap.
 pub(super) fn salvage_log(dir: &Path, id: u64) -> Result<(CheckpointBody, Boot)> {
     let mut checkpoint: Option<(RecordPosition, CheckpointBody)> = None;
-    sound_records(dir, id, |record, _| {
+    sound_records(dir, id, |record| {
         if record.kind == RecordKind::Checkpoint
             && let Ok(body) = record.decode()
         {
@@ -101,36 +82,33 @@ pub(super) fn salvage_log(dir: &Path, id: u64) -> Result<(CheckpointBody, Boot)>
     let Some((named_at, checkpoint)) = checkpoint else {
         return corrupt("the log names no checkpoint".to_owned());
     };
-    let mut log = ReadLog::new(checkpoint.meta.index);
-    let mut hard_state = checkpoint.hard_state;
+    let mut log = ReadLog::new(&checkpoint);
     let mut last: Option<RecordPosition> = None;
     let mut continues = true;
-    sound_records(dir, id, |record, previous| {
+    sound_records(dir, id, |record| {
         if !continues || record.at.seq < checkpoint.kept_from {
             return;
         }
         let follows = match last {
             None => record.at.seq == checkpoint.kept_from,
-            Some(last) => last.seq.checked_add(1) == Some(record.at.seq) && last.chain == previous,
+            Some(last) => record.follows(last),
         };
         // The first record that is damaged or missing ends the log.
-        continues = follows && log.take(record, &mut hard_state).is_ok();
+        continues = follows && log.take(record).is_ok();
         if continues {
             last = Some(record.at);
         }
     })?;
     if last.is_none_or(|last| last.seq < named_at.seq) {
-        hard_state = checkpoint.hard_state;
+        log.hard_state = checkpoint.hard_state;
     }
-    let ReadLog { outline, mut entries, .. } = log;
     let index = checkpoint.meta.index;
-    if entries.first().is_some_and(|first| first.index > index + 1) {
-        entries.clear();
+    if log.entries.first().is_some_and(|first| first.index > index + 1) {
+        log.entries.clear();
     }
-    let end = entries.last().map_or(0, |last| last.index).max(index);
-    hard_state.commit = hard_state.commit.min(end);
-    let (meta, checkpoint_bytes) = (checkpoint.meta.clone(), checkpoint.bytes());
-    let boot = Boot { hard_state, checkpoint: meta, checkpoint_bytes, outline, entries };
+    let end = log.entries.last().map_or(0, |last| last.index).max(index);
+    log.hard_state.commit = log.hard_state.commit.min(end);
+    let boot = log.boot(&checkpoint);
     Ok((checkpoint, boot))
 }
 
@@ -222,19 +200,33 @@ fn verify_chunks(
 }
 
 /// The log as far as it has been read.
-struct ReadLog {
+#[derive(Debug)]
+pub(super) struct ReadLog {
     /// The index of the last checkpoint in the whole log.
     checkpoint: u64,
-    /// The entries up to that, and those after it.
+    pub(super) hard_state: HardState,
+    /// The entries up to that checkpoint, and those after it.
     outline: LogOutline,
     entries: Vec<LogEntry>,
-    index: LogIndex,
+    pub(super) index: LogIndex,
 }
 
 impl ReadLog {
-    fn new(checkpoint: u64) -> ReadLog {
+    fn new(checkpoint: &CheckpointBody) -> ReadLog {
         let (outline, entries, index) = Default::default();
-        ReadLog { checkpoint, outline, entries, index }
+        let (checkpoint, hard_state) = (checkpoint.meta.index, checkpoint.hard_state);
+        ReadLog { checkpoint, hard_state, outline, entries, index }
+    }
+
+    /// What a node starts from with this checkpoint, once it has the chunks. It takes the entries.
+    pub(super) fn boot(&mut self, checkpoint: &CheckpointBody) -> Boot {
+        Boot {
+            hard_state: self.hard_state,
+            checkpoint: checkpoint.meta.clone(),
+            checkpoint_bytes: checkpoint.bytes(),
+            outline: std::mem::take(&mut self.outline),
+            entries: std::mem::take(&mut self.entries),
+        }
     }
 
     /// The index after the last entry.
@@ -250,17 +242,17 @@ impl ReadLog {
     }
 
     /// Adds a record, and updates the hard state.
-    fn take(&mut self, record: &LogRecord<'_>, hard_state: &mut HardState) -> Result<()> {
+    fn take(&mut self, record: &LogRecord<'_>) -> Result<()> {
         match record.kind {
             RecordKind::Write => {
                 let body: LogBody = record.decode()?;
-                *hard_state = body.hard_state;
+                self.hard_state = body.hard_state;
                 self.append(record.at.seq, record.place, body)?;
             }
             RecordKind::Checkpoint => {
                 let body: CheckpointBody = record.decode()?;
                 self.drop_before(body.log_from);
-                *hard_state = body.hard_state;
+                self.hard_state = body.hard_state;
             }
             RecordKind::End => {}
         }
@@ -290,48 +282,38 @@ impl ReadLog {
         self.index.push(Span { seq, first, end, place });
         Ok(())
     }
-}
 
-/// Checks that the log reaches far enough and is consistent.
-fn check_end(
-    outline: &LogOutline,
-    entries: &[LogEntry],
-    checkpoint: &CheckpointBody,
-    hard_state: HardState,
-    last_seq: u64,
-    witness: &Testimony,
-) -> Result<Bounds> {
-    if last_seq < witness.seq {
-        return corrupt(format!(
-            "acknowledged data is missing: log record {} was written and {last_seq} is the last \
-             there is",
-            witness.seq
-        ));
-    }
-    let index = checkpoint.meta.index;
-    let mut bounds = Bounds::empty(index);
-    if let Some(first) = outline.first().or(entries.first().map(|entry| entry.index)) {
-        bounds.first = first;
-        if first > index + 1 {
-            return corrupt(format!("a gap between the checkpoint at {index} and entry {first}"));
+    /// Checks that the log reaches far enough and is consistent.
+    fn check_end(&self, last_seq: u64, witness: &Testimony) -> Result<Bounds> {
+        if last_seq < witness.seq {
+            return corrupt(format!(
+                "acknowledged data is missing: log record {} was written and {last_seq} is the \
+                 last there is",
+                witness.seq
+            ));
         }
+        let index = self.checkpoint;
+        let mut bounds = Bounds::empty(index);
+        if let Some(first) = self.outline.first().or(self.entries.first().map(|entry| entry.index))
+        {
+            bounds.first = first;
+            if first > index + 1 {
+                return corrupt(format!(
+                    "a gap between the checkpoint at {index} and entry {first}"
+                ));
+            }
+        }
+        if let Some(next) = self.next() {
+            bounds.next = next;
+        }
+        let (last, commit) = (bounds.last(), self.hard_state.commit);
+        if commit > last {
+            return corrupt(format!("commit index {commit} after the last index {last}"));
+        }
+        let seen = (witness.last_index, witness.hard_state);
+        if last_seq == witness.seq && (last, self.hard_state) != seen {
+            return corrupt("the log does not end as the witness saw it".to_owned());
+        }
+        Ok(bounds)
     }
-    if let Some((last, _)) = outline.last() {
-        bounds.next = last + 1;
-    }
-    if let Some(last) = entries.last() {
-        bounds.next = last.index + 1;
-    }
-    if hard_state.commit > bounds.last() {
-        return corrupt(format!(
-            "commit index {} after the last index {}",
-            hard_state.commit,
-            bounds.last()
-        ));
-    }
-    let seen = (witness.last_index, witness.hard_state);
-    if last_seq == witness.seq && (bounds.last(), hard_state) != seen {
-        return corrupt("the log does not end as the witness saw it".to_owned());
-    }
-    Ok(bounds)
 }

@@ -21,15 +21,8 @@ pub(super) struct Bounds {
 impl Bounds {
     /// The bounds of a store that holds a checkpoint and no log.
     pub(super) fn empty(checkpoint: u64) -> Bounds {
-        Bounds {
-            checkpoint,
-            first: checkpoint.saturating_add(1),
-            next: checkpoint.saturating_add(1),
-        }
-    }
-
-    fn is_empty(&self) -> bool {
-        self.first == self.next
+        let next = checkpoint.saturating_add(1);
+        Bounds { checkpoint, first: next, next }
     }
 
     /// The last index that the store knows of, in the log or under the checkpoint.
@@ -52,9 +45,6 @@ impl Bounds {
                     return refuse(format!("entry {} where {index} was due", entry.index));
                 }
                 index += 1;
-            }
-            if self.is_empty() {
-                self.first = first.index;
             }
             self.first = self.first.min(first.index);
             self.next = index;

@@ -8,9 +8,7 @@
 use std::path::Path;
 
 use super::directory::Directory;
-use super::generation::Generation;
 use super::opening;
-use super::record::log_id;
 use super::replay::{read_chunks, salvage_log};
 use crate::node::stored::Boot;
 use crate::storage::{DiskStore, Result, StoreOptions};
@@ -25,23 +23,20 @@ pub(crate) struct Salvage {
 
 impl DiskStore {
     /// Opens a store whose `PROMISE` may be lost or damaged.
-    pub(crate) fn open_without_promise(dir: &Path, options: StoreOptions) -> Result<DiskStore> {
-        let path = dir.to_owned();
-        opening::within(opening::PATIENCE, dir, move |size| {
-            DiskStore::open_directory(Directory::open_marked(&path)?, options, size)
+    pub(crate) fn open_without_promise(dir: &Path) -> Result<DiskStore> {
+        opening::within(opening::PATIENCE, dir, |dir, size| {
+            let directory = Directory::open_marked(dir)?;
+            DiskStore::open_directory(directory, StoreOptions::default(), size)
         })
     }
 
     /// Reads the undamaged part of a store. Opening changes the directory, so use a copy.
-    pub(crate) fn salvage(dir: &Path, options: StoreOptions) -> Result<Salvage> {
-        let path = dir.to_owned();
-        opening::within(opening::PATIENCE, dir, move |size| {
-            let directory = Directory::open_marked(&path)?;
-            let log_id = log_id(directory.origin()?);
+    pub(crate) fn salvage(dir: &Path) -> Result<Salvage> {
+        opening::within(opening::PATIENCE, dir, |dir, size| {
+            let directory = Directory::open_marked(dir)?;
+            let log_id = directory.log_id()?;
             let (checkpoint, boot) = salvage_log(&directory.log(), log_id)?;
-            let path = directory.generations().path(checkpoint.generation);
-            size.set(Generation::bytes_in(&path));
-            let mut generation = Generation::open(path, checkpoint.generation, &options.tuning())?;
+            let mut generation = directory.generations().open(checkpoint.generation, size)?;
             let mut chunks = Vec::new();
             read_chunks(&mut generation, log_id, &checkpoint, &mut |chunk| {
                 chunks.push(chunk.to_vec());

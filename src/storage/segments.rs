@@ -25,18 +25,18 @@
 
 use std::collections::VecDeque;
 use std::fs::{self, File};
-use std::io::{self, Read, Write};
+use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 use std::thread::JoinHandle;
 
 use crossbeam_channel::{Receiver, Sender, TryRecvError, bounded, unbounded};
 use xxhash_rust::xxh3::xxh3_64;
 
-use super::files::{create_file, io_error, remove_all, sync_directory};
+use super::files::{create_file, entries, io_error, open_file, remove_all, sync_directory};
 use super::generation::Generation;
-use super::log_file::{LogRead, read_entries, verify_segment};
-use super::record::{array, corrupt};
-use super::{ReadDone, Result, StorageError};
+use super::log_file::verify_segment;
+use super::record::{check_format, corrupt, u64_at};
+use super::{Result, StorageError};
 
 const MAGIC: &[u8; 8] = b"qrlogseg";
 pub(super) const FORMAT: u32 = 1;
@@ -65,8 +65,8 @@ pub(super) fn path(dir: &Path, number: u64) -> PathBuf {
 /// The numbers of the segments in a directory, in order.
 pub(super) fn numbers(dir: &Path) -> io::Result<Vec<u64>> {
     let mut numbers = Vec::new();
-    for entry in fs::read_dir(dir)? {
-        let name = entry?.file_name();
+    for entry in entries(dir)? {
+        let name = entry.file_name();
         let name = name.to_str().unwrap_or_default();
         if name.len() >= 12
             && name.bytes().all(|byte| byte.is_ascii_digit())
@@ -96,19 +96,12 @@ pub(super) fn header(id: SegmentId, length: u64) -> [u8; HEADER_BYTES] {
 /// Checks that these bytes are a complete segment with this identity.
 pub(super) fn check_header(bytes: &[u8], id: SegmentId) -> Result<()> {
     let number = id.number;
-    let field = |start: usize| -> Option<u64> {
-        bytes.get(start..start + 8).and_then(array).map(u64::from_le_bytes)
-    };
+    let field = |start| u64_at(bytes, start);
     let sealed = bytes.get(..SEALED_BYTES).filter(|sealed| sealed.starts_with(MAGIC));
     if sealed.map(xxh3_64) != field(SEALED_BYTES) || sealed.is_none() {
         return corrupt(format!("segment {number} of the log has a damaged header"));
     }
-    let format = field(8).map_or(0, |field| field as u32);
-    if format != FORMAT {
-        return Err(StorageError::Version {
-            what: format!("a log of format {format}, this version reads {FORMAT}"),
-        });
-    }
+    check_format("a log", field(8).map_or(0, |field| field as u32), FORMAT)?;
     if field(16) != Some(id.log) || field(24) != Some(number) {
         return corrupt(format!("segment {number} of the log is another one"));
     }
@@ -130,38 +123,26 @@ pub(super) struct Segment {
 impl Segment {
     /// Opens a segment that was read before.
     pub(super) fn open(dir: &Path, number: u64, length: u64) -> Result<Segment> {
-        let file = File::options().read(true).write(true).open(path(dir, number));
-        let file = file.map_err(|error| io_error("opening a segment of the log", &error))?;
+        let file = open_file(&path(dir, number));
+        let file = file.map_err(io_error("opening a segment of the log"))?;
         Ok(Segment { number, file, length })
     }
 
     /// Creates a segment, durably.
     pub(super) fn create(dir: &Path, id: SegmentId, length: u64) -> Result<Segment> {
-        let mut file = create_file(&path(dir, id.number))?;
-        let write = |file: &mut File| -> io::Result<()> {
-            file.write_all(&header(id, length))?;
-            let mut left = length - HEADER_BYTES as u64;
-            while left > 0 {
-                let piece = left.min(ZEROS.len() as u64);
-                file.write_all(&ZEROS[..piece as usize])?;
-                left -= piece;
-            }
-            file.sync_all()?;
-            sync_directory(dir)
-        };
-        write(&mut file).map_err(|error| io_error("making a segment of the log", &error))?;
+        let file = create_file(&path(dir, id.number))?;
+        write_at(&file, &header(id, length), 0)
+            .and_then(|()| fill(&file, HEADER_BYTES as u64, length))
+            .and_then(|()| file.sync_all())
+            .and_then(|()| sync_directory(dir))
+            .map_err(io_error("making a segment of the log"))?;
         Ok(Segment { number: id.number, file, length })
     }
 
     /// Makes a segment longer, durably, and then writes the new length to its header.
     pub(super) fn lengthen(&mut self, id: SegmentId, length: u64) -> Result<()> {
-        let io = |error| io_error("lengthening a segment of the log", &error);
-        let mut end = self.length;
-        while end < length {
-            let piece = (length - end).min(ZEROS.len() as u64);
-            write_at(&self.file, &ZEROS[..piece as usize], end).map_err(io)?;
-            end += piece;
-        }
+        let io = io_error("lengthening a segment of the log");
+        fill(&self.file, self.length, length).map_err(io)?;
         self.file.sync_all().map_err(io)?;
         // Durable with the next append.
         write_at(&self.file, &header(id, length), 0).map_err(io)?;
@@ -171,7 +152,7 @@ impl Segment {
 
     /// Turns a segment that is not needed any more into a new one, durably.
     fn reuse(dir: &Path, old: u64, id: SegmentId, length: u64) -> Result<Segment> {
-        let io = |error| io_error("using a segment of the log again", &error);
+        let io = io_error("using a segment of the log again");
         let segment = Segment::open(dir, old, length)?;
         // The name first, durably: an old header under the new name means that the segment is not
         // used yet; a new header under the old name would look like damage.
@@ -183,6 +164,16 @@ impl Segment {
     }
 }
 
+/// Writes zeros between two places of a file.
+fn fill(file: &File, mut from: u64, to: u64) -> io::Result<()> {
+    while from < to {
+        let piece = (to - from).min(ZEROS.len() as u64);
+        write_at(file, &ZEROS[..piece as usize], from)?;
+        from += piece;
+    }
+    Ok(())
+}
+
 /// Writes at a place of a file.
 #[cfg(unix)]
 pub(super) fn write_at(file: &File, bytes: &[u8], offset: u64) -> io::Result<()> {
@@ -192,7 +183,7 @@ pub(super) fn write_at(file: &File, bytes: &[u8], offset: u64) -> io::Result<()>
 /// Writes at a place of a file.
 #[cfg(not(unix))]
 pub(super) fn write_at(mut file: &File, bytes: &[u8], offset: u64) -> io::Result<()> {
-    use std::io::{Seek, SeekFrom};
+    use std::io::{Seek, SeekFrom, Write};
     file.seek(SeekFrom::Start(offset))?;
     file.write_all(bytes)
 }
@@ -206,7 +197,7 @@ pub(super) fn read_at(file: &File, bytes: &mut [u8], offset: u64) -> io::Result<
 /// Reads from a place of a file.
 #[cfg(not(unix))]
 pub(super) fn read_at(mut file: &File, bytes: &mut [u8], offset: u64) -> io::Result<()> {
-    use std::io::{Read, Seek, SeekFrom};
+    use std::io::{Seek, SeekFrom};
     file.seek(SeekFrom::Start(offset))?;
     file.read_exact(bytes)
 }
@@ -237,15 +228,14 @@ pub(super) fn read_stored(path: &Path) -> io::Result<Vec<u8>> {
 pub(super) type VerifyDone = Box<dyn FnOnce(Result<()>) + Send>;
 
 /// A request to the thread of the files.
-enum Order {
+pub(super) enum Order {
     Make(SegmentId),
-    /// Entries of this log. A segment that has them is freed by a later order, if at all.
-    Read(u64, LogRead, ReadDone),
-    /// A segment that is freed by a later order, if at all.
+    /// Verify a segment that is not written to any more.
     Verify(SegmentId, VerifyDone),
-    /// Something else that reads or writes files.
+    /// Something else that reads or writes files, after what was asked for before. Segments that it
+    /// needs are freed by a later order, if at all.
     Work(Box<dyn FnOnce() + Send>),
-    /// A generation that is not valid any more.
+    /// Close and remove a generation that is not valid any more.
     Dispose(Generation),
     /// The oldest segment is not needed any more.
     Free {
@@ -284,7 +274,7 @@ impl Files {
         let thread = std::thread::Builder::new()
             .name("quorate-files".to_owned())
             .spawn(move || worker.run())
-            .map_err(|error| io_error("starting the thread of the log's files", &error))?;
+            .map_err(io_error("starting the thread of the log's files"))?;
         let (dir, orders, thread) = (dir.to_owned(), Some(orders), Some(thread));
         Ok(Files { dir, length, orders, made, ordered: false, thread })
     }
@@ -314,32 +304,7 @@ impl Files {
         self.length
     }
 
-    /// Reads entries back.
-    pub(super) fn read(&self, log: u64, read: LogRead, done: ReadDone) {
-        self.send(Order::Read(log, read, done));
-    }
-
-    /// Verifies a segment that is not written to any more.
-    pub(super) fn verify(&self, segment: SegmentId, done: VerifyDone) {
-        self.send(Order::Verify(segment, done));
-    }
-
-    /// Does something after what was asked for before.
-    pub(super) fn work(&self, work: Box<dyn FnOnce() + Send>) {
-        self.send(Order::Work(work));
-    }
-
-    /// Gives up the oldest segment.
-    pub(super) fn free(&self, number: u64, length: u64) {
-        self.send(Order::Free { number, length });
-    }
-
-    /// Closes a generation that is not valid any more, and removes it.
-    pub(super) fn dispose(&self, generation: Generation) {
-        self.send(Order::Dispose(generation));
-    }
-
-    fn send(&self, order: Order) {
+    pub(super) fn send(&self, order: Order) {
         if let Some(orders) = &self.orders {
             // If the thread is gone, `take` creates the segments.
             let _ = orders.send(order);
@@ -398,7 +363,6 @@ impl Worker {
                 // While the log is closed, nobody takes it.
                 let _ = self.done.send(made);
             }
-            Order::Read(log, read, done) => done(read_entries(&self.dir, log, &read)),
             Order::Verify(segment, done) => {
                 let verified = verify_segment(&self.dir, segment);
                 if !matches!(verified, Ok(()) | Err(StorageError::Again { .. })) {

@@ -17,16 +17,17 @@
 //! catches nothing.
 
 use std::path::Path;
+use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
-use super::checkpoint::{Checkpoints, Finished, SharedCheckpoints, write_first};
+use super::checkpoint::{Finished, SharedCheckpoints, write_first};
 use super::directory::{Directory, FIRST_GENERATION, FOUNDING_SEQ};
-use super::generation::{Generation, Tuning, guarded};
+use super::files::{io_error, sync_directory};
+use super::generation::{Generation, guarded};
 use super::log_body::{CheckpointBody, LogBodyRef};
 use super::log_file::{LogFile, LogRead, RecordKind};
 use super::log_index::{LogIndex, Span};
 use super::opening;
-use super::record::log_id;
 use super::replay::{LogReplay, read_chunks, read_log};
 use super::rules::{Bounds, has_voted, is_voter, refuse};
 use super::witness::{Testimony, Witness};
@@ -40,8 +41,6 @@ use crate::types::membership::Promise;
 /// The settings of a store.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct StoreOptions {
-    /// The size of sled's cache. The node itself holds the log and the state in memory.
-    pub(crate) cache_bytes: u64,
     /// A checkpoint is full when the deltas take more than the image before them, and than this.
     pub(crate) delta_bytes_min: u64,
     /// A checkpoint is full when the database is more than four times as long as its live content,
@@ -56,21 +55,10 @@ pub(crate) struct StoreOptions {
 impl Default for StoreOptions {
     fn default() -> StoreOptions {
         StoreOptions {
-            cache_bytes: 4 << 20,
             delta_bytes_min: 1 << 20,
             file_bytes_min: 64 << 20,
             deltas_max: 256,
             segment_bytes: 4 << 20,
-        }
-    }
-}
-
-impl StoreOptions {
-    pub(super) fn tuning(&self) -> Tuning {
-        Tuning {
-            cache_bytes: self.cache_bytes,
-            // Fixed, since the largest value that makes no blob depends on it.
-            segment_bytes: 8 << 20,
         }
     }
 }
@@ -106,7 +94,6 @@ struct Opened {
 struct Live {
     checkpoints: SharedCheckpoints,
     log: LogFile,
-    log_id: u64,
     witness: Witness,
     /// The last record in the witness.
     witnessed: u64,
@@ -141,54 +128,39 @@ impl DiskStore {
         dir: &Path,
         options: StoreOptions,
     ) -> Result<DiskStore> {
-        let path = dir.to_owned();
-        opening::within(patience, dir, move |size| DiskStore::open_now(&path, options, size))
-    }
-
-    fn open_now(dir: &Path, options: StoreOptions, size: &opening::Size) -> Result<DiskStore> {
-        DiskStore::open_directory(Directory::open(dir)?, options, size)
+        opening::within(patience, dir, move |dir, size| {
+            DiskStore::open_directory(Directory::open(dir)?, options, size)
+        })
     }
 
     pub(super) fn open_directory(
         directory: Directory,
         options: StoreOptions,
-        size: &opening::Size,
+        size: &AtomicU64,
     ) -> Result<DiskStore> {
         let opened = match directory.identity() {
             None => Ok(State::Blank),
-            Some(_) => DiskStore::open_log(&directory, &options, size)
-                .map(|opened| State::Opened(Box::new(opened))),
+            Some(_) => DiskStore::open_log(&directory, size),
         };
-        match opened {
-            Ok(state) => Ok(DiskStore { options, failed: None, state, directory }),
-            Err(error) => Err(directory.quarantine_if_corrupt(error)),
-        }
+        let state = opened.map_err(|error| directory.quarantine_if_corrupt(error))?;
+        Ok(DiskStore { options, failed: None, state, directory })
     }
 
-    fn open_log(
-        directory: &Directory,
-        options: &StoreOptions,
-        size: &opening::Size,
-    ) -> Result<Opened> {
+    fn open_log(directory: &Directory, size: &AtomicU64) -> Result<State> {
         let log = directory.log();
         let (witness, last) = Witness::open(&log.join(Witness::FILE))?;
-        let replay = read_log(&log, log_id(directory.origin()?), &last)?;
-        let number = replay.checkpoint.generation;
-        let path = directory.generations().path(number);
-        size.set(Generation::bytes_in(&path));
-        let generation = Generation::open(path, number, &options.tuning())?;
-        Ok(Opened { generation, replay, witness })
+        let replay = read_log(&log, directory.log_id()?, &last)?;
+        let generation = directory.generations().open(replay.checkpoint.generation, size)?;
+        Ok(State::Opened(Box::new(Opened { generation, replay, witness })))
     }
 
     /// Runs one call, unless the store has failed before. If this one fails, no other will run,
     /// except after [`StorageError::Again`].
     fn call<T>(&mut self, call: impl FnOnce(&mut DiskStore) -> Result<T>) -> Result<T> {
-        if let Some(reason) = &self.failed {
-            let reason = reason.clone();
+        if let Some(reason) = self.failed.clone() {
             return Err(StorageError::Poisoned { reason });
         }
-        let result = guarded(|| call(self));
-        result.map_err(|error| {
+        guarded(|| call(self)).map_err(|error| {
             if matches!(error, StorageError::Again { .. }) {
                 return error;
             }
@@ -223,14 +195,7 @@ impl DiskStore {
 
 impl Live {
     fn testimony(&self) -> Testimony {
-        let last = self.log.last();
-        Testimony {
-            first_chain: self.log_id,
-            seq: last.seq,
-            chain: last.chain,
-            last_index: self.bounds.last(),
-            hard_state: self.hard_state,
-        }
+        self.log.testimony(self.bounds.last(), self.hard_state)
     }
 
     /// Writes to the witness how far the log reaches.
@@ -239,8 +204,7 @@ impl Live {
         if testimony.seq == self.witnessed {
             return Ok(());
         }
-        let written = self.witness.write(&testimony);
-        written.map_err(|error| super::files::io_error("writing the witness", &error))?;
+        self.witness.write(&testimony).map_err(io_error("writing the witness"))?;
         self.witnessed = testimony.seq;
         Ok(())
     }
@@ -300,8 +264,7 @@ impl Live {
         self.log.drop_before(kept_from);
         self.hard_state = hard_state;
         self.bounds = bounds;
-        let finished = Finished { is_full, generation, parts: body.parts };
-        if let Some(old) = checkpoints.committed(finished) {
+        if let Some(old) = checkpoints.committed(body.parts) {
             self.log.dispose(old);
         }
         Ok(bytes)
@@ -331,7 +294,7 @@ impl LogStore for DiskStore {
 
     fn mark_removed(&mut self) -> Result<()> {
         self.call(|store| {
-            store.directory.origin()?;
+            store.directory.log_id()?;
             store.directory.mark_removed()
         })
     }
@@ -349,14 +312,13 @@ impl LogStore for DiskStore {
             }
             let before = Bounds::empty(meta.index);
             let bounds = before.after_checkpoint(meta, LogAfter::Reset(hard_state), true)?;
-            let io = |error| super::files::io_error("clearing the directory", &error);
+            let io = io_error("clearing the directory");
             store.directory.remove_leftovers(None).map_err(io)?;
-            let log_id = log_id(&Directory::origin_of(identity));
+            let log_id = Directory::log_id_of(identity);
             let (paths, options) = (store.directory.generations(), store.options);
-            let (generation, part) =
-                write_first(&paths, &options, log_id, FIRST_GENERATION, chunks)?;
+            let (generation, part) = write_first(&paths, log_id, chunks)?;
             let dir = store.directory.log();
-            let mut log = LogFile::create(&dir, log_id, store.options.segment_bytes)?;
+            let mut log = LogFile::create(&dir, log_id, options.segment_bytes)?;
             let checkpoint = CheckpointBody {
                 generation: FIRST_GENERATION,
                 parts: vec![part],
@@ -366,26 +328,17 @@ impl LogStore for DiskStore {
                 kept_from: FOUNDING_SEQ,
             };
             log.append(RecordKind::Checkpoint, &checkpoint)?;
-            let last = log.last();
-            let testimony = Testimony {
-                first_chain: log_id,
-                seq: last.seq,
-                chain: last.chain,
-                last_index: bounds.last(),
-                hard_state,
-            };
+            let testimony = log.testimony(bounds.last(), hard_state);
             let witness = Witness::create(&dir.join(Witness::FILE), &testimony)?;
-            super::files::sync_directory(&dir).map_err(io)?;
+            sync_directory(&dir).map_err(io)?;
             // Before this the directory opens as blank, afterwards as founded.
             store.directory.take(identity)?;
             let parts = checkpoint.parts;
-            let checkpoints = Checkpoints::new(paths, options, log_id, generation, parts)?;
             store.state = State::Live(Box::new(Live {
-                checkpoints: SharedCheckpoints::new(checkpoints),
+                checkpoints: SharedCheckpoints::new(paths, options, log_id, generation, parts)?,
                 log,
-                log_id,
                 witness,
-                witnessed: last.seq,
+                witnessed: testimony.seq,
                 hard_state,
                 bounds,
                 index: LogIndex::default(),
@@ -399,45 +352,38 @@ impl LogStore for DiskStore {
 
     fn load(&mut self, sink: &mut ChunkSink<'_>) -> Result<Boot> {
         self.call(|store| {
-            let opened = match std::mem::replace(&mut store.state, State::Blank) {
-                State::Blank => return refuse("the store is blank".to_owned()),
-                State::Live(live) => {
-                    // As the next start would read it.
-                    let replayed = read_log(live.log.dir(), live.log_id, &live.testimony());
-                    let boot = replayed.and_then(|mut replay| {
-                        let mut checkpoints = live.checkpoints.lock();
-                        let generation = checkpoints.generation();
-                        read_chunks(generation, live.log_id, &replay.checkpoint, sink)?;
-                        Ok(replay.boot())
-                    });
-                    store.state = State::Live(live);
-                    return boot;
-                }
-                State::Opened(opened) => *opened,
+            if let State::Live(live) = &store.state {
+                // As the next start would read it.
+                let mut replay = read_log(live.log.dir(), live.log.id(), &live.testimony())?;
+                let mut checkpoints = live.checkpoints.lock();
+                let generation = checkpoints.generation();
+                read_chunks(generation, live.log.id(), &replay.checkpoint, sink)?;
+                return Ok(replay.log.boot(&replay.checkpoint));
+            }
+            let State::Opened(opened) = std::mem::replace(&mut store.state, State::Blank) else {
+                return refuse("the store is blank".to_owned());
             };
-            let Opened { mut generation, mut replay, witness } = opened;
-            let log_id = log_id(store.directory.origin()?);
+            let Opened { mut generation, mut replay, witness } = *opened;
+            let log_id = store.directory.log_id()?;
             read_chunks(&mut generation, log_id, &replay.checkpoint, sink)?;
-            let boot = replay.boot();
-            let LogReplay { scan, checkpoint, hard_state, bounds, index, .. } = replay;
+            let boot = replay.log.boot(&replay.checkpoint);
+            let LogReplay { scan, checkpoint, log: read, bounds } = replay;
             // Only now, since everything has passed the checks. Best effort: the next open tries
             // again.
             let _ = store.directory.remove_leftovers(Some(generation.number()));
-            let (dir, length) = (store.directory.log(), store.options.segment_bytes);
-            let mut log = LogFile::resume(&dir, log_id, length, scan)?;
-            log.drop_before(checkpoint.kept_from);
             let (paths, options) = (store.directory.generations(), store.options);
+            let dir = store.directory.log();
+            let mut log = LogFile::resume(&dir, log_id, options.segment_bytes, scan)?;
+            log.drop_before(checkpoint.kept_from);
             let parts = checkpoint.parts;
-            let checkpoints = Checkpoints::new(paths, options, log_id, generation, parts)?;
             let mut live = Live {
-                checkpoints: SharedCheckpoints::new(checkpoints),
+                checkpoints: SharedCheckpoints::new(paths, options, log_id, generation, parts)?,
                 log,
-                log_id,
                 witness,
                 witnessed: 0,
-                hard_state,
+                hard_state: read.hard_state,
                 bounds,
-                index,
+                index: read.index,
                 scrubbed: 0,
                 scrubbed_pieces: 0,
             };

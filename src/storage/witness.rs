@@ -27,10 +27,10 @@ use std::path::Path;
 
 use xxhash_rust::xxh3::xxh3_64;
 
-use super::files::{create_file, io_error};
-use super::record::{array, corrupt};
+use super::files::{create_file, io_error, open_file};
+use super::record::{check_format, corrupt, u64_at};
 use crate::node::stored::HardState;
-use crate::storage::{Result, StorageError};
+use crate::storage::Result;
 
 const MAGIC: &[u8; 8] = b"qrwitnes";
 const FORMAT: u32 = 1;
@@ -64,24 +64,24 @@ impl Witness {
         // Both slots hold the first testimony: one of them may be torn by the first write.
         file.write_all(&[slot, slot].concat())
             .and_then(|()| file.sync_all())
-            .map_err(|error| io_error("creating the witness", &error))?;
+            .map_err(io_error("creating the witness"))?;
         Ok(Witness { file })
     }
 
     /// Opens the file and reads its last testimony.
     pub(super) fn open(path: &Path) -> Result<(Witness, Testimony)> {
-        let mut file = match File::options().read(true).write(true).open(path) {
+        let mut file = match open_file(path) {
             Ok(file) => file,
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
                 return corrupt("the witness is missing".to_owned());
             }
-            Err(error) => return Err(io_error("opening the witness", &error)),
+            Err(error) => return Err(io_error("opening the witness")(error)),
         };
         let mut bytes = Vec::with_capacity(2 * SLOT_BYTES);
         (&mut file)
             .take(2 * SLOT_BYTES as u64 + 1)
             .read_to_end(&mut bytes)
-            .map_err(|error| io_error("reading the witness", &error))?;
+            .map_err(io_error("reading the witness"))?;
         if bytes.len() != 2 * SLOT_BYTES {
             return corrupt("the witness has a wrong length".to_owned());
         }
@@ -132,19 +132,12 @@ fn encode(testimony: &Testimony) -> [u8; SLOT_BYTES] {
 
 /// `None` for a slot that is torn.
 fn decode(slot: &[u8]) -> Result<Option<Testimony>> {
-    let field = |start: usize| -> u64 {
-        slot.get(start..start + 8).and_then(array).map_or(0, u64::from_le_bytes)
-    };
+    let field = |start| u64_at(slot, start).unwrap_or(0);
     let sealed = &slot[..SEALED_BYTES];
     if xxh3_64(sealed) != field(SEALED_BYTES) || !sealed.starts_with(MAGIC) {
         return Ok(None);
     }
-    let format = field(8) as u32;
-    if format != FORMAT {
-        return Err(StorageError::Version {
-            what: format!("a witness of format {format}, this version reads {FORMAT}"),
-        });
-    }
+    check_format("a witness", field(8) as u32, FORMAT)?;
     Ok(Some(Testimony {
         first_chain: field(12),
         seq: field(20),
@@ -172,6 +165,7 @@ pub(super) fn fuzz(bytes: &[u8]) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::storage::StorageError;
 
     fn testimony(seq: u64) -> Testimony {
         Testimony {

@@ -81,7 +81,7 @@ impl Disk {
         done: Sender<Input>,
         wake: impl Fn() + Send + Sync + 'static,
     ) -> std::io::Result<Disk> {
-        let wake = Arc::new(wake);
+        let reports = Reports { done, wake: Arc::new(wake) };
         let (jobs, queue) = unbounded();
         let (log_steps, checkpoint_steps) = (Steps::default(), Steps::default());
         let finished = jobs.clone();
@@ -91,17 +91,16 @@ impl Disk {
         })?;
         let (open, closing) = bounded(0);
         let stepper = log_steps.stepper();
-        let (checkpoint, checkpoints) = (None, 0);
         let mut writer = Writer {
             store,
             queue,
+            next: None,
             closing,
-            done,
-            wake,
+            reports,
             stepper,
             state,
-            checkpoint,
-            checkpoints,
+            checkpoint: None,
+            checkpoints: 0,
             busy: false,
             space_due: tick(SPACE_PERIOD),
             space: None,
@@ -134,13 +133,30 @@ impl Drop for Disk {
     }
 }
 
+/// The way of results to the node.
+#[derive(Clone)]
+struct Reports {
+    done: Sender<Input>,
+    wake: Arc<dyn Fn() + Send + Sync>,
+}
+
+impl Reports {
+    fn send(&self, input: Input) {
+        // If the node is gone, nobody waits for this.
+        if self.done.send(input).is_ok() {
+            (self.wake)();
+        }
+    }
+}
+
 struct Writer {
     store: Box<dyn LogStore>,
     queue: Receiver<Job>,
+    /// What was taken from the queue behind a write.
+    next: Option<Job>,
     /// Closed when the thread is to end.
     closing: Receiver<()>,
-    done: Sender<Input>,
-    wake: Arc<dyn Fn() + Send + Sync>,
+    reports: Reports,
     stepper: Stepper,
     /// Ended before the store is closed, since an order holds part of the store.
     state: StateThread,
@@ -168,25 +184,24 @@ impl Writer {
     fn run(&mut self) {
         if let Err(error) = self.work() {
             tracing::error!(%error, "the disk failed");
-            self.notify(Input::Failed { reason: format!("the disk failed: {error}") });
+            self.reports.send(Input::Failed { reason: format!("the disk failed: {error}") });
         }
         self.stepper.rest();
     }
 
     /// Returns `Ok` when the node is gone and everything is written.
     fn work(&mut self) -> Result<(), StorageError> {
-        let mut next = None;
         self.measure();
         loop {
             if self.space_due.try_recv().is_ok() {
                 self.each_second()?;
             }
-            let job = match next.take() {
+            let job = match self.next.take() {
                 Some(job) => job,
                 None => self.wait()?,
             };
             match job {
-                Job::Op(op) => next = self.perform(op)?,
+                Job::Op(op) => self.perform(op)?,
                 Job::Finished(number, finished) => self.commit(number, finished)?,
                 Job::End => return Ok(()),
             }
@@ -227,12 +242,10 @@ impl Writer {
 
     /// Has the next cold piece of the log verified.
     fn scrub(&mut self) -> Result<(), StorageError> {
-        let (done, wake) = (self.done.clone(), Arc::clone(&self.wake));
+        let reports = self.reports.clone();
         let found = move |rot: Option<Rot>| {
-            if let Some(Rot { what, below }) = rot
-                && done.send(Input::Rotten { what, below }).is_ok()
-            {
-                wake();
+            if let Some(Rot { what, below }) = rot {
+                reports.send(Input::Rotten { what, below });
             }
         };
         let pieces = self.store.scrub(Box::new(found))?;
@@ -251,64 +264,53 @@ impl Writer {
         if let Some(Space { free, total }) = space
             && space != self.space
         {
-            self.notify(Input::DiskSpace { free, total });
+            self.reports.send(Input::DiskSpace { free, total });
         }
         self.space = space.or(self.space);
     }
 
-    /// Performs an operation. Returns the next job, if it has taken that from the queue.
-    fn perform(&mut self, op: DiskOp) -> Result<Option<Job>, StorageError> {
-        let number = match op {
+    fn perform(&mut self, op: DiskOp) -> Result<(), StorageError> {
+        let (number, done) = match op {
             DiskOp::Write { number, write } => return self.write(number, write),
+            DiskOp::Read { from, bytes } => return self.read(from, bytes),
             DiskOp::Checkpoint { meta, state, dirty, keep_from } => {
                 self.checkpoints += 1;
                 let number = self.checkpoints;
                 let checkpointer = self.store.checkpointer()?;
                 self.checkpoint = Some(Checkpoint { number, meta, keep_from });
                 self.state.order(Order { number, state, dirty, checkpointer });
-                return Ok(None);
-            }
-            DiskOp::Read { from, bytes } => {
-                self.read(from, bytes)?;
-                return Ok(None);
+                return Ok(());
             }
             DiskOp::Build { transfer, reader, zxid, hash } => {
-                let (done, wake) = (self.done.clone(), Arc::clone(&self.wake));
-                self.state.work(Box::new(move || {
-                    if done.send(built(transfer, *reader, zxid, hash)).is_ok() {
-                        wake();
-                    }
-                }));
-                return Ok(None);
+                let reports = self.reports.clone();
+                let build = move || reports.send(built(transfer, *reader, zxid, hash));
+                self.state.work(Box::new(build));
+                return Ok(());
             }
             DiskOp::Drop { state } => {
                 self.state.work(Box::new(move || drop(state)));
-                return Ok(None);
+                return Ok(());
             }
             DiskOp::Install { number, hard_state, meta, state } => {
                 // It replaces everything, including a checkpoint in progress.
                 self.checkpoint = None;
                 self.state.cancel();
-                self.insist(|store, stepper| {
+                let installed = self.insist(|store, stepper| {
                     install(store, hard_state, &meta, state.clone(), || stepper.begin())
-                })?;
-                number
+                });
+                (number, installed)
             }
             DiskOp::Identify { number, identity } => {
-                self.insist(|store, _| store.set_identity(&identity))?;
-                number
+                (number, self.insist(|store, _| store.set_identity(&identity)))
             }
             DiskOp::Promise { number, promise } => {
-                self.insist(|store, _| store.set_promise(&promise))?;
-                number
+                (number, self.insist(|store, _| store.set_promise(&promise)))
             }
-            DiskOp::Removed { number } => {
-                self.insist(|store, _| store.mark_removed())?;
-                number
-            }
+            DiskOp::Removed { number } => (number, self.insist(|store, _| store.mark_removed())),
         };
-        self.notify(Input::Written { number });
-        Ok(None)
+        done?;
+        self.reports.send(Input::Written { number });
+        Ok(())
     }
 
     /// Makes a call, and repeats it after a while if that may help.
@@ -335,9 +337,8 @@ impl Writer {
         }
     }
 
-    /// Writes this and all writes that have gathered behind it. Returns the next job.
-    fn write(&mut self, mut number: u64, mut write: LogWrite) -> Result<Option<Job>, StorageError> {
-        let mut next = None;
+    /// Writes this and all writes that have gathered behind it.
+    fn write(&mut self, mut number: u64, mut write: LogWrite) -> Result<(), StorageError> {
         while size(&write) < WRITE_BYTES_MAX
             && let Ok(job) = self.queue.try_recv()
         {
@@ -349,26 +350,22 @@ impl Writer {
                 // It reads what was written earlier.
                 Job::Op(DiskOp::Read { from, bytes }) => self.read(from, bytes)?,
                 other => {
-                    next = Some(other);
+                    self.next = Some(other);
                     break;
                 }
             }
         }
         append(&mut *self.store, write, || self.stepper.begin())?;
         self.busy = true;
-        self.notify(Input::Written { number });
-        Ok(next)
+        self.reports.send(Input::Written { number });
+        Ok(())
     }
 
     /// Has entries read, on a thread that no write waits for.
     fn read(&mut self, from: u64, bytes: u64) -> Result<(), StorageError> {
-        let (done, wake) = (self.done.clone(), Arc::clone(&self.wake));
-        let notify = move |read| {
-            if done.send(entries_read(from, read)).is_ok() {
-                wake();
-            }
-        };
-        self.store.read(from, bytes, Box::new(notify))
+        let reports = self.reports.clone();
+        let report = move |read| reports.send(entries_read(from, read));
+        self.store.read(from, bytes, Box::new(report))
     }
 
     /// Commits the checkpoint that is durable now, if it is still wanted.
@@ -382,65 +379,42 @@ impl Writer {
             result?;
             self.stepper.begin();
             let bytes = self.store.commit_checkpoint(&meta, LogAfter::From(keep_from))?;
-            self.notify(Input::CheckpointDone { index: meta.index, bytes });
+            self.reports.send(Input::CheckpointDone { index: meta.index, bytes });
         }
         Ok(())
-    }
-
-    fn notify(&self, input: Input) {
-        // If the node is gone, nobody waits for this.
-        if self.done.send(input).is_ok() {
-            (self.wake)();
-        }
     }
 }
 
 /// Performs one operation at once, for a store that needs no thread.
 pub(crate) fn perform_now(store: &mut dyn LogStore, op: DiskOp) -> Result<Input, StorageError> {
-    match op {
-        DiskOp::Write { number, write } => {
-            append(store, write, || {})?;
-            Ok(Input::Written { number })
-        }
+    let (number, done) = match op {
+        DiskOp::Write { number, write } => (number, append(store, write, || {})),
         DiskOp::Install { number, hard_state, meta, state } => {
-            install(store, hard_state, &meta, state, || {})?;
-            Ok(Input::Written { number })
+            (number, install(store, hard_state, &meta, state, || {}))
         }
-        DiskOp::Identify { number, identity } => {
-            store.set_identity(&identity)?;
-            Ok(Input::Written { number })
-        }
-        DiskOp::Promise { number, promise } => {
-            store.set_promise(&promise)?;
-            Ok(Input::Written { number })
-        }
-        DiskOp::Removed { number } => {
-            store.mark_removed()?;
-            Ok(Input::Written { number })
-        }
-        DiskOp::Build { transfer, reader, zxid, hash } => Ok(built(transfer, *reader, zxid, hash)),
+        DiskOp::Identify { number, identity } => (number, store.set_identity(&identity)),
+        DiskOp::Promise { number, promise } => (number, store.set_promise(&promise)),
+        DiskOp::Removed { number } => (number, store.mark_removed()),
         // Nothing comes of it, as of a write that was done before.
-        DiskOp::Drop { .. } => Ok(Input::Written { number: 0 }),
+        DiskOp::Drop { .. } => (0, Ok(())),
+        DiskOp::Build { transfer, reader, zxid, hash } => {
+            return Ok(built(transfer, *reader, zxid, hash));
+        }
         DiskOp::Read { from, bytes } => {
             let (done, read) = bounded(1);
-            let send = move |entries| {
-                // The receiver below is there.
-                let _ = done.send(entries);
-            };
-            store.read(from, bytes, Box::new(send))?;
-            Ok(read.recv().map_or_else(
-                |_| entries_read(from, Ok(Vec::new())),
-                |read| entries_read(from, read),
-            ))
+            // The receiver is there.
+            store.read(from, bytes, Box::new(move |entries| drop(done.send(entries))))?;
+            return Ok(entries_read(from, read.recv().unwrap_or_else(|_| Ok(Vec::new()))));
         }
         DiskOp::Checkpoint { meta, state, dirty, keep_from } => {
             let checkpointer = store.checkpointer()?;
             let mut order = Order { number: 1, state, dirty, checkpointer };
             write_checkpoint(&mut order, || true)?;
             let bytes = store.commit_checkpoint(&meta, LogAfter::From(keep_from))?;
-            Ok(Input::CheckpointDone { index: meta.index, bytes })
+            return Ok(Input::CheckpointDone { index: meta.index, bytes });
         }
-    }
+    };
+    done.map(|()| Input::Written { number })
 }
 
 fn built(transfer: u64, reader: ChunkReader, zxid: Zxid, hash: u64) -> Input {

@@ -74,24 +74,21 @@ impl StateThread {
             let mut again = never();
             let mut pause = AGAIN_PAUSE;
             loop {
-                let job = select! {
+                let ordered = select! {
                     recv(queue) -> job => match job {
-                        Ok(job) => Some(job),
+                        Ok(Job::Checkpoint(order)) => Some(*order),
+                        Ok(Job::Other(work)) => {
+                            // At the end nobody waits for it.
+                            if closing.try_recv() == Err(TryRecvError::Empty) {
+                                work();
+                            }
+                            continue;
+                        }
                         Err(_) => return,
                     },
-                    recv(again) -> _ => failed.take().map(|order| Job::Checkpoint(Box::new(order))),
+                    recv(again) -> _ => failed.take(),
                 };
-                let mut order = match job {
-                    Some(Job::Checkpoint(order)) => *order,
-                    Some(Job::Other(work)) => {
-                        // At the end nobody waits for it.
-                        if closing.try_recv() == Err(TryRecvError::Empty) {
-                            work();
-                        }
-                        continue;
-                    }
-                    None => continue,
-                };
+                let Some(mut order) = ordered else { continue };
                 (failed, again) = (None, never());
                 let written = shared.write(&mut order, &mut stepper);
                 stepper.rest();

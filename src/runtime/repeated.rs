@@ -1,0 +1,65 @@
+//! Looks names up again and again.
+
+use std::time::Duration;
+
+use crossbeam_channel::{Receiver, TryRecvError};
+
+use crate::node::io::Time;
+use crate::transport::names::{Answer, LookUps, Resolver};
+
+/// How often to check for answers while names are being looked up.
+const LOOK: Duration = Duration::from_millis(20);
+
+/// Look-ups of the same names. A new one starts only after the last one is answered, so that each
+/// name has at most one in progress.
+#[derive(Debug)]
+pub(crate) struct Repeated {
+    resolver: Resolver,
+    /// The pause between two of them.
+    every: Duration,
+    /// The answers to the look-ups in progress.
+    answers: Receiver<(String, Answer)>,
+    /// The time of the next look-up, if none is in progress.
+    next_at: Option<Time>,
+}
+
+impl Repeated {
+    /// Continues these look-ups.
+    pub(super) fn new(resolver: Resolver, every: Duration, begun: &LookUps) -> Repeated {
+        Repeated { resolver, every, answers: begun.answers(), next_at: None }
+    }
+
+    /// When to continue at the latest. Answers do not wake the thread.
+    pub(super) fn pause(&self, now: Time) -> Duration {
+        self.next_at.map_or(LOOK, |at| at.saturating_sub(now))
+    }
+
+    /// Starts to look up the names if it is time, and takes an answer that has arrived. `None`:
+    /// none has; `Some(None)`: there are no more, and the pause begins.
+    pub(super) fn go_on<'a>(
+        &mut self,
+        now: Time,
+        names: impl IntoIterator<Item = &'a str>,
+    ) -> Option<Option<(String, Answer)>> {
+        if self.next_at.is_some_and(|at| at <= now) {
+            self.next_at = None;
+            self.answers = LookUps::start(&self.resolver, names).answers();
+        }
+        if self.next_at.is_some() {
+            return None;
+        }
+        match self.answers.try_recv() {
+            Ok(answer) => Some(Some(answer)),
+            Err(TryRecvError::Empty) => None,
+            Err(TryRecvError::Disconnected) => {
+                self.rest(now);
+                Some(None)
+            }
+        }
+    }
+
+    /// Begins the pause before the next look-up.
+    pub(super) fn rest(&mut self, now: Time) {
+        self.next_at = Some(now + self.every);
+    }
+}

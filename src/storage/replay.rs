@@ -133,7 +133,7 @@ pub(super) fn read_chunks(
                     let _ = sender.send(Err(error));
                 }
             })
-            .map_err(|error| io_error("starting a thread", &error))?;
+            .map_err(io_error("starting a thread"))?;
         let verified = verify_chunks(log, checkpoint, &records, sink);
         // After an error the reader ends, since nobody takes what it reads.
         drop(records);

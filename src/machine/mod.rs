@@ -146,8 +146,8 @@ impl Machine {
     pub(crate) fn new() -> Machine {
         Machine::from_state(State {
             tree: Tree::genesis(),
-            sessions: Sessions::new(),
-            tombstones: Tombstones::new(),
+            sessions: Sessions::default(),
+            tombstones: Tombstones::default(),
             time: 0,
             version: FIRST,
             era: 0,

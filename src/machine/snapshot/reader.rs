@@ -46,8 +46,8 @@ impl ChunkReader {
         ChunkReader {
             tree: Tree::empty(),
             ephemerals: BTreeMap::new(),
-            sessions: Sessions::new(),
-            tombstones: Tombstones::new(),
+            sessions: Sessions::default(),
+            tombstones: Tombstones::default(),
             time: 0,
             version: FIRST,
             phase: Phase::Blank,
@@ -139,27 +139,12 @@ impl ChunkReader {
                 }
                 Ok(())
             }
-            (
-                Phase::Open,
-                Item::Session {
-                    id,
-                    secret,
-                    timeout_ms,
-                    opened,
-                    owner,
-                    holder,
-                    former,
-                    last_seq,
-                    ids,
-                    results,
-                },
-            ) => {
-                if former.len() > FORMER_MAX || u64::from(results) > last_seq {
+            (Phase::Open, Item::Session { id, record, ids, results }) => {
+                let mut record = record.into_owned();
+                record.ids = Arc::new(ids);
+                if record.former.len() > FORMER_MAX || u64::from(results) > record.last_seq {
                     return Err(format!("session {id}: more history than it can have"));
                 }
-                let mut record = SessionRecord::new(secret, timeout_ms, opened, owner, holder)
-                    .with_history(last_seq, former);
-                record.ids = Arc::new(ids);
                 if results == 0 {
                     self.sessions.insert(id, record);
                 } else {
@@ -170,7 +155,7 @@ impl ChunkReader {
             (Phase::Outcomes(_, record, missing), Item::Outcome { multi, result }) => {
                 let result = decode_result(multi, result.0)?;
                 *missing -= 1;
-                record.restore(record.last_seq - u64::from(*missing), result);
+                record.push(record.last_seq - u64::from(*missing), result);
                 if *missing == 0
                     && let Phase::Outcomes(id, record, _) =
                         std::mem::replace(&mut self.phase, Phase::Open)

@@ -130,25 +130,20 @@ impl Command {
 
     /// What it is refused with in a cluster that acts by a version below its own.
     pub(crate) fn unsupported(&self, cluster: u16) -> Option<OpError> {
-        let refuse = |op: &Op| {
-            let (what, needs) = (op.name().to_owned(), op.version());
-            OpError::Unsupported { what, needs, cluster }
-        };
+        let mut ops = self.ops().iter();
+        let index = ops.position(|op| is_above(op.version(), cluster))?;
+        let op = &self.ops()[index];
+        let (what, needs) = (op.name().to_owned(), op.version());
+        let error = OpError::Unsupported { what, needs, cluster };
+        Some(if matches!(self, Command::Multi(_)) { error.in_multi(index) } else { error })
+    }
+
+    /// The operations that it consists of.
+    pub(super) fn ops(&self) -> &[Op] {
         match self {
-            Command::Op(op) => is_above(op.version(), cluster).then(|| refuse(op)),
-            Command::Multi(ops) => {
-                let index = ops.iter().position(|op| is_above(op.version(), cluster))?;
-                let error = Box::new(refuse(&ops[index]));
-                Some(OpError::Multi { index: u32::try_from(index).unwrap_or(u32::MAX), error })
-            }
-            Command::Open { .. }
-            | Command::Resume { .. }
-            | Command::Close
-            | Command::Expire { .. }
-            | Command::Reap { .. }
-            | Command::Authenticate { .. }
-            | Command::RaiseVersion { .. }
-            | Command::Configure { .. } => None,
+            Command::Op(op) => std::slice::from_ref(op),
+            Command::Multi(ops) => ops,
+            _ => &[],
         }
     }
 }
@@ -248,22 +243,6 @@ impl Op {
             Op::DeleteTree { .. } => "delete_recursive",
             #[cfg(any(test, feature = "simulator"))]
             Op::Invented { .. } => "invented",
-        }
-    }
-
-    pub(crate) fn path_mut(&mut self) -> &mut String {
-        match self {
-            Op::Create { path, .. }
-            | Op::Set { path, .. }
-            | Op::Delete { path, .. }
-            | Op::Check { path, .. }
-            | Op::DeleteTree { path }
-            | Op::CreateWithAcl { path, .. }
-            | Op::SetAcl { path, .. }
-            | Op::CreateOrSet { path, .. }
-            | Op::TakeOver { path, .. } => path,
-            #[cfg(any(test, feature = "simulator"))]
-            Op::Invented { path, .. } => path,
         }
     }
 
@@ -437,6 +416,12 @@ pub(crate) enum OpError {
 }
 
 impl OpError {
+    /// The error of a multi whose operation at this index has failed with this one.
+    pub(super) fn in_multi(self, index: usize) -> OpError {
+        let index = u32::try_from(index).unwrap_or(u32::MAX);
+        OpError::Multi { index, error: Box::new(self) }
+    }
+
     /// The version that a cluster must act by for this to be in its state. (A refusal of a command
     /// for its version has the version of the command: a build that cannot read the refusal could
     /// not read the command either.)

@@ -13,13 +13,10 @@ use crate::api::session::Session;
 use crate::node::REMOVED;
 use crate::node::client::LEFT;
 use crate::runtime::own_thread;
-use crate::runtime::pending::Pending;
+use crate::runtime::pending::{Pending, block_on};
 use crate::runtime::shared::NodeShared;
 use crate::types::error::{Error, Result};
 use crate::types::znode::SessionId;
-
-/// How often an instance that waits to be ready checks whether it has its place.
-pub(super) const PLACE_PERIOD: Duration = Duration::from_millis(20);
 
 /// This process's membership in the cluster: its replica, its vote and its sessions.
 ///
@@ -245,27 +242,9 @@ impl Coordinator {
     pub fn wait_ready(&self, timeout: Duration) -> Result<()> {
         let shared = self.shared();
         let until = shared.clock.now().saturating_add(timeout);
-        let timed_out = |reason| Error::Timeout {
-            operation: "joining the cluster".to_owned(),
-            waited: timeout,
-            reason,
-        };
-        let mut synced = self.session().nonblocking().sync_in_any_case();
-        match synced.wait_timeout(timeout) {
-            Some(synced) => drop(synced?),
-            None => {
-                return Err(shared.refusal().unwrap_or_else(|| timed_out(shared.waiting_for())));
-            }
-        }
-        while !shared.status().is_placed {
-            let left = until.saturating_sub(shared.clock.now());
-            if left.is_zero() {
-                let place = "its replica is up to date, but it is not settled yet whether it votes";
-                return Err(timed_out(format!("{place}; {}", shared.waiting_for())));
-            }
-            shared.timer(left.min(PLACE_PERIOD)).wait()?;
-        }
-        Ok(())
+        let mut is_synced = false;
+        let ready = block_on(self.ready(&mut is_synced), &shared.clock, Some(until))?;
+        ready.unwrap_or_else(|| Err(self.not_ready(timeout, is_synced)))
     }
 
     /// The address by which the peers know this instance. For a client, to which nobody connects,
@@ -291,13 +270,12 @@ impl Coordinator {
         let until = shared.clock.now().saturating_add(timeout);
         shared.leave();
         loop {
-            match shared.stopped() {
-                Some(reason) if has_left(reason) => {
-                    self.close();
-                    return Ok(());
+            if let Some(reason) = shared.stopped() {
+                if !has_left(reason) {
+                    return Err(Error::Stopped { reason: reason.to_owned() });
                 }
-                Some(reason) => return Err(Error::Stopped { reason: reason.to_owned() }),
-                None => {}
+                self.close();
+                return Ok(());
             }
             let left = until.saturating_sub(shared.clock.now());
             if left.is_zero() {
@@ -308,14 +286,9 @@ impl Coordinator {
                 });
             }
             // The node's end closes the channel, or is a change in it.
-            match changes.recv_timeout(left) {
-                Ok(_) | Err(RecvTimeoutError::Timeout) => {}
-                Err(RecvTimeoutError::Disconnected) => {
-                    let reason = shared.stopped().unwrap_or("it was closed").to_owned();
-                    if !has_left(&reason) {
-                        return Err(Error::Stopped { reason });
-                    }
-                }
+            let ended = changes.recv_timeout(left) == Err(RecvTimeoutError::Disconnected);
+            if ended && shared.stopped().is_none() {
+                return Err(Error::Stopped { reason: "it was closed".to_owned() });
             }
         }
     }

@@ -59,22 +59,17 @@ impl Owner {
 
 impl Drop for Owner {
     fn drop(&mut self) {
-        if self.shared.clock.is_forked() {
-            // There is no thread to join, and nothing to release.
-            if let Runs::Thread(thread) = &mut self.runs {
-                let thread = thread.get_mut().unwrap_or_else(PoisonError::into_inner);
-                std::mem::forget(thread.take());
-            }
-            return;
-        }
         // A node of an in-memory cluster continues: the users of other nodes may still need its
         // vote.
-        if let Runs::Thread(thread) = &mut self.runs {
-            let thread = thread.get_mut().unwrap_or_else(PoisonError::into_inner).take();
-            drop(self.shared.close());
-            if let Some(thread) = thread {
-                self.shared.wait_end(thread);
-            }
+        let Runs::Thread(thread) = &mut self.runs else { return };
+        let thread = thread.get_mut().unwrap_or_else(PoisonError::into_inner).take();
+        if self.shared.clock.is_forked() {
+            // There is no thread to join, and nothing to release.
+            return std::mem::forget(thread);
+        }
+        drop(self.shared.close());
+        if let Some(thread) = thread {
+            self.shared.wait_end(thread);
         }
     }
 }

@@ -69,10 +69,7 @@ impl Session {
     ) -> Result<Committed<T>> {
         let mut attempt = 1;
         loop {
-            let snapshot = match self.has_replica() {
-                true => self.snapshot()?,
-                false => self.nonblocking().snapshot().await?,
-            };
+            let snapshot = self.snapshot_soon("/").await?;
             let (pending, value, reads) = {
                 let mut transaction = Transaction::on(self, snapshot);
                 let value = body(&mut transaction)?;

@@ -263,18 +263,15 @@ impl Write {
             let (path, data, mode) = (path.to_owned(), data.clone(), CreateMode::Ephemeral);
             return self.execute(tree, &Op::Create { path, data, mode });
         };
-        match znode.fields().owner() {
-            Some(owner) if owner == self.session => {
-                let (path, data, version) = (path.to_owned(), data.clone(), None);
-                return self.execute(tree, &Op::Set { path, data, version });
-            }
-            Some(owner) if owner == from || planted(Bug::TakenFromAnybody) => {}
-            _ => {
-                self.check_size(op)?;
-                return Err(OpError::NodeExists { path: path.to_owned() });
-            }
+        let owner = znode.fields().owner();
+        if owner == Some(self.session) {
+            let (path, data, version) = (path.to_owned(), data.clone(), None);
+            return self.execute(tree, &Op::Set { path, data, version });
         }
         self.check_size(op)?;
+        if !owner.is_some_and(|owner| owner == from || planted(Bug::TakenFromAnybody)) {
+            return Err(OpError::NodeExists { path: path.to_owned() });
+        }
         // Everything that could make the create fail is checked before the delete.
         let more = (0, data.len() as i64 - znode.data().len() as i64);
         self.permitted_in_parent(tree, path, Permissions::DELETE)?;

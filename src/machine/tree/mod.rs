@@ -359,19 +359,13 @@ impl Tree {
         self.bytes = self.bytes.wrapping_sub(before.bytes).wrapping_add(after.bytes);
         self.unsound += usize::from(after.is_unsound);
         self.unsound -= usize::from(before.is_unsound);
-        self.index(path, before.due, after.due);
-    }
-
-    /// Updates `due` when a znode's time has changed.
-    fn index(&mut self, path: &str, before: Option<u64>, after: Option<u64>) {
-        if before == after {
-            return;
-        }
-        if let Some(before) = before {
-            self.due.remove_mut(&(before, Arc::from(path)));
-        }
-        if let Some(after) = after {
-            self.due.insert_mut((after, Arc::from(path)));
+        if before.due != after.due {
+            if let Some(due) = before.due {
+                self.due.remove_mut(&(due, Arc::from(path)));
+            }
+            if let Some(due) = after.due {
+                self.due.insert_mut((due, Arc::from(path)));
+            }
         }
     }
 

@@ -13,7 +13,7 @@ use crate::api::session::Session;
 use crate::node::REMOVED;
 use crate::node::client::LEFT;
 use crate::runtime::own_thread;
-use crate::runtime::pending::{Pending, block_on};
+use crate::runtime::pending::block_on;
 use crate::runtime::shared::NodeShared;
 use crate::types::error::{Error, Result};
 use crate::types::znode::SessionId;
@@ -108,6 +108,10 @@ impl Coordinator {
         Coordinator { inner: Arc::new(Inner { owner, session: Mutex::new(None) }) }
     }
 
+    pub(super) fn owner(&self) -> &Arc<Owner> {
+        &self.inner.owner
+    }
+
     pub(crate) fn shared(&self) -> &Arc<NodeShared> {
         &self.inner.owner.shared
     }
@@ -148,12 +152,7 @@ impl Coordinator {
     /// [`Error::System`].
     pub fn open_session_with(&self, timeout: Duration) -> Result<Session> {
         // The session's state and its calls show whether it could be opened.
-        self.begin_open(timeout).map(|(session, _)| session)
-    }
-
-    /// Opens a session, and returns the answer to wait for.
-    pub(super) fn begin_open(&self, timeout: Duration) -> Result<(Session, Pending<()>)> {
-        Session::open(&self.inner.owner, timeout)
+        Session::open(self.owner(), timeout).map(|(session, _)| session)
     }
 
     /// Takes over a session that was opened here or elsewhere. It keeps its ephemeral znodes, its
@@ -211,21 +210,13 @@ impl Coordinator {
         self.resume_as(session, password, Some(timeout))
     }
 
-    pub(crate) fn begin_resume(
-        &self,
-        known: (SessionId, [u8; 16]),
-        timeout: Option<Duration>,
-    ) -> Result<(Session, Pending<()>)> {
-        Session::resume(&self.inner.owner, known, timeout)
-    }
-
     fn resume_as(
         &self,
         session: SessionId,
         password: [u8; 16],
         timeout: Option<Duration>,
     ) -> Result<Session> {
-        let (resumed, opened) = self.begin_resume((session, password), timeout)?;
+        let (resumed, opened) = Session::resume(self.owner(), (session, password), timeout)?;
         let answer = self.shared().wait_for("resume session", &session.to_string(), opened);
         answer.inspect_err(|_| resumed.abandon())?;
         // The former holder has seen nothing newer than this one now has.

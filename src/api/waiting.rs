@@ -221,7 +221,7 @@ impl Coordinator {
         password: [u8; 16],
         timeout: Option<Duration>,
     ) -> Result<Session> {
-        let (session, opened) = self.begin_resume((session, password), timeout)?;
+        let (session, opened) = Session::resume(self.owner(), (session, password), timeout)?;
         let mut resuming = Resuming(Some(session.clone()));
         opened.await?;
         resuming.0 = None;

@@ -277,16 +277,6 @@ impl Op {
             Op::Delete { .. } | Op::DeleteTree { .. } | Op::Check { .. } => 0,
         }
     }
-
-    /// Of a create, how.
-    pub(crate) fn create_mode(&self) -> Option<CreateMode> {
-        match self {
-            Op::Create { mode, .. }
-            | Op::CreateWithAcl { mode, .. }
-            | Op::CreateOrSet { mode, .. } => Some(*mode),
-            _ => None,
-        }
-    }
 }
 
 /// The version that a cluster must act by for a condition to be in its log.

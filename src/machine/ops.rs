@@ -367,9 +367,8 @@ impl Write {
         for of in tree.counted_for(path) {
             let exceeded = limits(tree, of).exceeded(usage(tree, of), more);
             let exceeded = exceeded.filter(|_| !planted(Bug::QuotaIgnored));
-            if let Some((resource, limit, needed)) = exceeded {
-                let (path, bytes) = (of.to_owned(), resource == "bytes");
-                return Err(OpError::QuotaExceeded { path, bytes, limit, needed });
+            if let Some((bytes, limit, needed)) = exceeded {
+                return Err(OpError::QuotaExceeded { path: of.to_owned(), bytes, limit, needed });
             }
         }
         Ok(())
@@ -381,21 +380,17 @@ impl Write {
         let counted = tree.counted_for(path).filter(|_| more.0 >= 0 || !planted(Bug::QuotaForgets));
         let all: Vec<String> = counted.map(str::to_owned).collect();
         for of in all {
-            self.count_for(tree, &of, more);
-        }
-    }
-
-    fn count_for(&mut self, tree: &mut Tree, of: &str, more: (i64, i64)) {
-        let (stats, before) = (Quota::stats_path(of), usage(tree, of));
-        let after = before.and(more);
-        let quota = limits(tree, of);
-        let data = after.to_string();
-        if quota.overstepped(before) == quota.overstepped(after) {
-            tree.set_quietly(&stats, data.as_bytes());
-            self.unwatched.push(stats);
-        } else {
-            tree.set(&stats, &data.as_bytes().into(), self.zxid, self.time);
-            self.note(tree, ChangeKind::DataChanged, &stats);
+            let (stats, before) = (Quota::stats_path(&of), usage(tree, &of));
+            let after = before.and(more);
+            let quota = limits(tree, &of);
+            let data = after.to_string();
+            if quota.overstepped(before) == quota.overstepped(after) {
+                tree.set_quietly(&stats, data.as_bytes());
+                self.unwatched.push(stats);
+            } else {
+                tree.set(&stats, &data.as_bytes().into(), self.zxid, self.time);
+                self.note(tree, ChangeKind::DataChanged, &stats);
+            }
         }
     }
 
@@ -457,23 +452,21 @@ fn check_number(
 
 /// Fails unless the znode meets this condition of a multi.
 fn check(tree: &Tree, path: &str, condition: Condition) -> Result<(), OpError> {
-    let znode = tree.get(path);
-    let holds = match (condition, znode.map(Znode::fields)) {
-        (Condition::Absent, None) => true,
-        (Condition::Absent, Some(_)) => {
-            return Err(OpError::NodeExists { path: path.to_owned() });
-        }
-        (_, None) => return Err(no_node(path)),
-        (Condition::Exists, Some(_)) => true,
-        (Condition::Version(version), Some(_)) => return check_version(tree, path, Some(version)),
-        (Condition::Czxid(czxid), Some(fields)) => fields.czxid == czxid,
-        (Condition::Mzxid(mzxid), Some(fields)) => fields.mzxid == mzxid,
-        (Condition::Pzxid(pzxid), Some(fields)) => fields.pzxid == pzxid,
-        (Condition::Cversion(cversion), Some(fields)) => fields.cversion == cversion,
-        (Condition::Aversion(aversion), Some(fields)) => fields.aversion == aversion,
-        (Condition::Usage { znodes, bytes }, Some(_)) => {
-            znode.is_some_and(|znode| Usage::parse(znode.data()) == Usage { znodes, bytes })
-        }
+    let znode = match find(tree, path) {
+        Err(_) if condition == Condition::Absent => return Ok(()),
+        found => found?,
+    };
+    let fields = znode.fields();
+    let holds = match condition {
+        Condition::Absent => return Err(OpError::NodeExists { path: path.to_owned() }),
+        Condition::Exists => true,
+        Condition::Version(version) => return check_version(tree, path, Some(version)),
+        Condition::Czxid(czxid) => fields.czxid == czxid,
+        Condition::Mzxid(mzxid) => fields.mzxid == mzxid,
+        Condition::Pzxid(pzxid) => fields.pzxid == pzxid,
+        Condition::Cversion(cversion) => fields.cversion == cversion,
+        Condition::Aversion(aversion) => fields.aversion == aversion,
+        Condition::Usage { znodes, bytes } => Usage::parse(znode.data()) == Usage { znodes, bytes },
     };
     if holds || planted(Bug::ConditionIgnored) {
         Ok(())

@@ -118,26 +118,23 @@ impl ChunkReader {
 
     fn item(&mut self, item: Item<'_>) -> Result<(), String> {
         match (&mut self.phase, item) {
-            (Phase::Failed, _) => Err("a chunk before this one was in error".to_owned()),
+            (Phase::Failed, _) => return Err("a chunk before this one was in error".to_owned()),
             (_, Item::Begin { full: true, version }) => {
                 *self = ChunkReader { version, phase: Phase::Open, ..ChunkReader::new() };
-                Ok(())
             }
             (Phase::Complete, Item::Begin { full: false, version }) => {
                 self.version = version;
                 self.phase = Phase::Open;
-                Ok(())
             }
-            (Phase::Open, Item::ZnodeGone { path }) => self.remove(path),
+            (Phase::Open, Item::ZnodeGone { path }) => self.remove(path)?,
             (Phase::Open, Item::Znode { path, data, fields, acl }) => {
-                self.put(path, data.0, fields, acl)
+                self.put(path, data.0, fields, acl)?;
             }
             (Phase::Open, Item::SessionGone { id, zxid }) => {
                 self.sessions.remove(id);
                 if let Some(zxid) = zxid {
                     self.tombstones.put(id, zxid);
                 }
-                Ok(())
             }
             (Phase::Open, Item::Session { id, record, ids, results }) => {
                 let mut record = record.into_owned();
@@ -150,7 +147,6 @@ impl ChunkReader {
                 } else {
                     self.phase = Phase::Outcomes(id, Box::new(record), results);
                 }
-                Ok(())
             }
             (Phase::Outcomes(_, record, missing), Item::Outcome { multi, result }) => {
                 let result = decode_result(multi, result.0)?;
@@ -162,7 +158,6 @@ impl ChunkReader {
                 {
                     self.sessions.insert(id, *record);
                 }
-                Ok(())
             }
             (Phase::Open, Item::End { zxid, time, znodes, sessions, tombstones, forgotten }) => {
                 self.tombstones.forget(forgotten);
@@ -176,10 +171,10 @@ impl ChunkReader {
                 self.tree.set_zxid(zxid);
                 self.time = time;
                 self.phase = Phase::Complete;
-                Ok(())
             }
-            (_, item) => Err(format!("out of place: {}", item.name())),
+            (_, item) => return Err(format!("out of place: {}", item.name())),
         }
+        Ok(())
     }
 
     fn put(

@@ -189,14 +189,11 @@ impl ChunkReader {
             return Err(format!("{path}: its parent is not there"));
         }
         let owner = fields.owner();
-        let replaced = self.tree.put(path, data, fields);
+        let replaced = self.tree.put(path, data, fields, acl.map(AccessList::stored));
         match owner {
             Some(owner) => drop(self.ephemerals.insert(Arc::from(path), owner)),
             None if replaced.is_some() => drop(self.ephemerals.remove(path)),
             None => {}
-        }
-        if let Some(acl) = acl {
-            self.tree.put_acl(path, AccessList::stored(acl));
         }
         Ok(())
     }

@@ -89,14 +89,14 @@ impl Tree {
     pub(super) fn genesis() -> Tree {
         let mut tree = Tree::empty();
         for path in RESERVED {
-            tree.put(path, &[], Fields::default());
+            tree.put(path, &[], Fields::default(), None);
         }
         tree
     }
 
     /// Sets the members of a new cluster, before any write.
     pub(super) fn set_config(&mut self, text: &[u8]) {
-        self.put(CONFIG, text, Fields::default());
+        self.put(CONFIG, text, Fields::default(), None);
     }
 
     /// A tree without any znode, even the root: the start of reading a snapshot.
@@ -119,29 +119,20 @@ impl Tree {
         let mut tree = Tree::empty();
         for (path, content) in znodes {
             let Some((data, stat)) = content else {
-                tree.put(&path, &[], Fields::default());
-                tree.put_acl(&path, AccessList::stored(Vec::new()));
+                let nobodys = AccessList::stored(Vec::new());
+                tree.put(&path, &[], Fields::default(), Some(nobodys));
                 continue;
             };
-            let fields = Fields {
-                czxid: stat.czxid,
-                mzxid: stat.mzxid,
-                pzxid: stat.pzxid,
-                ctime: stat.ctime,
-                mtime: stat.mtime,
-                version: stat.version,
-                cversion: stat.cversion,
-                aversion: stat.aversion,
-                creates: 0,
-                kind: match (stat.ephemeral_owner, stat.ttl) {
-                    (Some(session), _) => Kind::Ephemeral(session),
-                    (None, Some(ttl)) => Kind::Ttl(u64::try_from(ttl.as_millis()).unwrap_or(0)),
-                    (None, None) if stat.is_container => Kind::Container,
-                    (None, None) => Kind::Persistent,
-                },
-                is_null: false,
+            let kind = match (stat.ephemeral_owner, stat.ttl) {
+                (Some(session), _) => Kind::Ephemeral(session),
+                (None, Some(ttl)) => Kind::Ttl(u64::try_from(ttl.as_millis()).unwrap_or(0)),
+                (None, None) if stat.is_container => Kind::Container,
+                (None, None) => Kind::Persistent,
             };
-            tree.put(&path, &data, fields);
+            let Stat { czxid, mzxid, pzxid, ctime, mtime, version, cversion, aversion, .. } = stat;
+            let fields = Fields { czxid, mzxid, pzxid, ctime, mtime, ..Fields::default() };
+            let fields = Fields { version, cversion, aversion, kind, ..fields };
+            tree.put(&path, &data, fields, None);
         }
         tree.set_zxid(zxid);
         tree
@@ -271,12 +262,6 @@ impl Tree {
         })
     }
 
-    /// Sets a znode's access list from a snapshot.
-    pub(super) fn put_acl(&mut self, path: &str, acl: AccessList) -> Option<Stat> {
-        let acl = self.shared(path, acl);
-        self.update(path, |znode| znode.change(|parts| parts.acl = Some(acl)))
-    }
-
     /// Shares an access list with the parent if it is equal, as it most often is.
     fn shared(&self, path: &str, acl: AccessList) -> Arc<AccessList> {
         let parent = path::parent(path).and_then(|parent| self.get(parent)?.acl());
@@ -296,10 +281,17 @@ impl Tree {
 
     /// Inserts a znode of a snapshot. Beside it, only the parent's set of children changes. A znode
     /// that was at this path is replaced, and keeps its children; returns the session that owned it.
-    pub(super) fn put(&mut self, path: &str, data: &[u8], fields: Fields) -> Option<SessionId> {
+    pub(super) fn put(
+        &mut self,
+        path: &str,
+        data: &[u8],
+        fields: Fields,
+        acl: Option<AccessList>,
+    ) -> Option<SessionId> {
+        let acl = acl.map(|acl| self.shared(path, acl));
         let old = self.get(path).cloned();
         let children = old.as_ref().and_then(|old| old.children_set().cloned()).unwrap_or_default();
-        let znode = Znode::new(path, data, Parts { fields, acl: None, children });
+        let znode = Znode::new(path, data, Parts { fields, acl, children });
         let mut after = Share::of(&znode);
         after.due = after.due.filter(|_| !planted(Bug::DueForgottenAtSnapshot));
         self.account(path, old.as_ref().map(Share::of), Some(after));

@@ -127,10 +127,7 @@ impl Coordinator {
         match &*own {
             Some(session) if !session.state().is_final() => session.clone(),
             _ => {
-                let session = match self.open_session() {
-                    Ok(session) => session,
-                    Err(error) => panic!("{error}"),
-                };
+                let session = self.open_session().unwrap_or_else(|error| panic!("{error}"));
                 *own = Some(session.clone());
                 session
             }

@@ -408,8 +408,8 @@ impl Coordinator {
     /// # Ok::<(), quorate::Error>(())
     /// ```
     pub fn expire_session(&self, session: SessionId, by: &str) -> Result<()> {
-        let known =
-            self.gather(AdminRequest::Sessions { after: before(session) }, "expiring a session")?;
+        let after = session.0.checked_sub(1).map(SessionId);
+        let known = self.gather(AdminRequest::Sessions { after }, "expiring a session")?;
         if !page_of(&known).0.iter().any(|info| info.id == session) {
             return Err(Error::SessionExpired { session });
         }
@@ -518,11 +518,6 @@ impl Coordinator {
             None => Ok(Gathered { members, replies }),
         }
     }
-}
-
-/// The id before this one.
-fn before(session: SessionId) -> Option<SessionId> {
-    session.0.checked_sub(1).map(SessionId)
 }
 
 /// The sessions up to which all replies go: those of the leader, or else of the furthest replica. One that lags

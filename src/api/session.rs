@@ -485,11 +485,10 @@ impl Session {
         self.check_alive()?;
         let Inner { session, shared, .. } = &*self.inner;
         shared.schemes.authenticate(scheme, credentials).inspect_err(|error| {
-            if !matches!(error, Error::AuthFailed { .. }) {
-                return;
+            if matches!(error, Error::AuthFailed { .. }) {
+                session.fail_auth(error.clone());
+                shared.close_session(session);
             }
-            session.fail_auth(error.clone());
-            shared.close_session(session);
         })
     }
 

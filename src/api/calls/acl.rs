@@ -228,10 +228,7 @@ impl NonBlocking<'_> {
     /// ```
     pub fn add_auth(&self, scheme: &str, credentials: impl AsRef<[u8]>) -> Pending<()> {
         let ids = self.session.authenticate(scheme, credentials.as_ref());
-        let (checked, ids) = match ids {
-            Ok(ids) => (Ok(()), ids),
-            Err(error) => (Err(error), Vec::new()),
-        };
+        let (checked, ids) = ids.map_or_else(|error| (Err(error), Vec::new()), |ids| (Ok(()), ids));
         let command = Write::Authenticate(ids);
         let request = |request, session| ClientRequest::Write { request, session, command };
         self.ask(checked, request, |answer| expect::ids(answer).map(drop))

@@ -1,7 +1,7 @@
 //! Several operations, of which all are done or none.
 
 use crate::api::calls::{create_or_set_op, create_with_acl_op, take_over_op};
-use crate::api::nonblocking::{check_create, check_data};
+use crate::api::nonblocking::{check_create, check_data, create_op};
 use crate::api::session::Session;
 use crate::machine::command::Op;
 use crate::planted::{Bug, unless};
@@ -120,10 +120,8 @@ impl<'a> Multi<'a> {
     /// # Ok::<(), quorate::Error>(())
     /// ```
     pub fn require(self, path: &str, condition: Condition) -> Multi<'a> {
-        self.push(path::validate(path), |root| Op::Check {
-            path: root.full(path).into(),
-            condition,
-        })
+        let op = |root: &Root| Op::Check { path: root.full(path).into(), condition };
+        self.push(path::validate(path), op)
     }
 
     /// Requires that something is still held: see [`Fence`]. It counts as one operation, or one for
@@ -157,11 +155,7 @@ impl<'a> Multi<'a> {
     /// ```
     pub fn create(self, path: &str, data: impl AsRef<[u8]>, mode: CreateMode) -> Multi<'a> {
         let data = data.as_ref();
-        self.push(check_create(path, data, mode), |root| Op::Create {
-            path: root.new_path(path, mode),
-            data: data.into(),
-            mode,
-        })
+        self.push(check_create(path, data, mode), |root| create_op(root, path, data, mode))
     }
 
     /// Creates a znode with an access list: see [`Session::create_with_acl`].
@@ -218,11 +212,9 @@ impl<'a> Multi<'a> {
 
     fn set_acl_version(self, path: &str, acl: &[Acl], version: Option<u64>) -> Multi<'a> {
         let checked = path::validate(path).and_then(|()| self.check_acl(path, acl));
-        self.push(checked, |root| Op::SetAcl {
-            path: root.full(path).into(),
-            acl: acl.to_vec(),
-            version,
-        })
+        let op =
+            |root: &Root| Op::SetAcl { path: root.full(path).into(), acl: acl.to_vec(), version };
+        self.push(checked, op)
     }
 
     fn check_acl(&self, path: &str, acl: &[Acl]) -> Result<()> {
@@ -275,11 +267,8 @@ impl<'a> Multi<'a> {
     }
 
     fn set_version(self, path: &str, data: &[u8], version: Option<u64>) -> Multi<'a> {
-        self.push(path::validate(path), |root| Op::Set {
-            path: root.full(path).into(),
-            data: data.into(),
-            version,
-        })
+        let op = |root: &Root| Op::Set { path: root.full(path).into(), data: data.into(), version };
+        self.push(path::validate(path), op)
     }
 
     /// [`Op::Invented`].

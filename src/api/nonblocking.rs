@@ -105,8 +105,7 @@ impl NonBlocking<'_> {
     /// ```
     pub fn create(&self, path: &str, data: impl AsRef<[u8]>, mode: CreateMode) -> Pending<Created> {
         let data = data.as_ref();
-        let op =
-            |root: &Root| Op::Create { path: root.new_path(path, mode), data: data.into(), mode };
+        let op = |root: &Root| create_op(root, path, data, mode);
         self.write(check_create(path, data, mode), op, self.created())
     }
 
@@ -555,6 +554,10 @@ pub(crate) fn check_create(path: &str, data: &[u8], mode: CreateMode) -> Result<
         return Err(Error::InvalidTtl { path: path.to_owned(), ttl });
     }
     check_data(path, data.len())
+}
+
+pub(crate) fn create_op(root: &Root, path: &str, data: &[u8], mode: CreateMode) -> Op {
+    Op::Create { path: root.new_path(path, mode), data: data.into(), mode }
 }
 
 pub(crate) fn check_data(path: &str, size: usize) -> Result<()> {

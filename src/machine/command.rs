@@ -150,30 +150,26 @@ impl Command {
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum Op {
+    /// A znode that is not there yet. Of a sequential mode, its number is appended to the path.
     Create {
         path: String,
         data: Data,
         #[serde(with = "LogForm")]
         mode: CreateMode,
     },
-    Set {
-        path: String,
-        data: Data,
-        version: Option<u64>,
-    },
-    Delete {
-        path: String,
-        version: Option<u64>,
-    },
+    /// The data of a znode, which has this version if one is given.
+    Set { path: String, data: Data, version: Option<u64> },
+    /// A znode without children, which has this version if one is given.
+    Delete { path: String, version: Option<u64> },
+    /// What has to be so. Nothing is changed.
     Check {
         path: String,
         #[serde(with = "LogForm")]
         condition: Condition,
     },
     /// The znode and everything below it.
-    DeleteTree {
-        path: String,
-    },
+    DeleteTree { path: String },
+    /// As [`Op::Create`], with an access list.
     CreateWithAcl {
         path: String,
         data: Data,
@@ -182,6 +178,7 @@ pub(crate) enum Op {
         #[serde(with = "LogForm")]
         acl: Vec<Acl>,
     },
+    /// The access list of a znode, which has this aversion if one is given.
     SetAcl {
         path: String,
         #[serde(with = "LogForm")]
@@ -205,10 +202,7 @@ pub(crate) enum Op {
     },
     /// Sets the data, as [`Op::Set`] does: the operation of a version that no release has.
     #[cfg(any(test, feature = "simulator"))]
-    Invented {
-        path: String,
-        data: Data,
-    },
+    Invented { path: String, data: Data },
 }
 
 impl Op {
@@ -298,14 +292,14 @@ fn condition_version(condition: Condition) -> u16 {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum Reply {
     /// To `Open` and `Resume`.
-    Session {
-        timeout_ms: u32,
-    },
+    Session { timeout_ms: u32 },
     /// To `Close`, `Expire`, a delete and a check.
     Done,
+    /// To a create, and to what may have been one.
     Created(#[serde(with = "LogForm")] Created),
     /// To a set, of data or of an ACL.
     Set(#[serde(with = "LogForm")] Stat),
+    /// To a multi: the result of each operation.
     Multi(#[serde(with = "LogForm")] Vec<OpResult>),
     /// To `Authenticate`: all that the session is known as now.
     Ids(#[serde(with = "LogForm")] Vec<Id>),
@@ -315,45 +309,30 @@ pub(crate) enum Reply {
 /// that a resent request gets again), so variants are only ever appended.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum OpError {
-    NoNode {
-        path: String,
-    },
-    NodeExists {
-        path: String,
-    },
-    NotEmpty {
-        path: String,
-    },
-    BadVersion {
-        path: String,
-        expected: u64,
-        actual: u64,
-    },
-    NoChildrenForEphemerals {
-        path: String,
-    },
-    InvalidPath {
-        path: String,
-        reason: String,
-    },
+    /// There is no such znode, or the parent of a new one is missing.
+    NoNode { path: String },
+    /// There is a znode already.
+    NodeExists { path: String },
+    /// The znode has children.
+    NotEmpty { path: String },
+    /// The znode, or its access list, has another version.
+    BadVersion { path: String, expected: u64, actual: u64 },
+    /// The parent is an ephemeral.
+    NoChildrenForEphemerals { path: String },
+    /// See `types::path`.
+    InvalidPath { path: String, reason: String },
     /// The path is one that the system keeps (`/`, `/zookeeper`, ...).
-    Reserved {
-        path: String,
-    },
-    TooLarge {
-        path: String,
-        size: u64,
-        limit: u64,
-    },
+    Reserved { path: String },
+    /// The data and access lists of the request are too long together.
+    TooLarge { path: String, size: u64, limit: u64 },
+    /// The session is not there, or not any more.
     SessionExpired,
+    /// The session has another holder.
     SessionMoved,
     /// The secret given to `Resume`, or an id that is in use by another `Open`.
     WrongSecret,
     /// The operation at this place failed, and so none was done.
-    Multi {
-        index: u32,
-        error: Box<OpError>,
-    },
+    Multi { index: u32, error: Box<OpError> },
     /// An earlier request of the session has not arrived yet. Never answered
     /// to a user: the node sends again from the missing one.
     OutOfOrder,
@@ -369,10 +348,8 @@ pub(crate) enum OpError {
         #[serde(with = "LogForm")]
         condition: Condition,
     },
-    InvalidTtl {
-        path: String,
-        ttl: Duration,
-    },
+    /// No time to live is 0, or longer than `TTL_MAX`.
+    InvalidTtl { path: String, ttl: Duration },
     /// It is used again, or was touched, or is gone.
     StaleReap,
     /// The session may not do any of this with the znode.
@@ -381,15 +358,11 @@ pub(crate) enum OpError {
         #[serde(with = "LogForm")]
         permission: Permissions,
     },
-    InvalidAcl {
-        path: String,
-        reason: String,
-    },
+    /// See [`AccessList::asked`].
+    InvalidAcl { path: String, reason: String },
     /// The session has no further id. (What a scheme refuses is not in the log.)
-    AuthFailed {
-        scheme: String,
-        reason: String,
-    },
+    AuthFailed { scheme: String, reason: String },
+    /// A hard limit of the quota at this path would be exceeded.
     QuotaExceeded {
         path: String,
         /// And not znodes.
@@ -398,11 +371,7 @@ pub(crate) enum OpError {
         needed: u64,
     },
     /// The cluster acts by a version that has no such operation.
-    Unsupported {
-        what: String,
-        needs: u16,
-        cluster: u16,
-    },
+    Unsupported { what: String, needs: u16, cluster: u16 },
 }
 
 impl OpError {

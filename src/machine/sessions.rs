@@ -122,7 +122,7 @@ impl SessionRecord {
         let mut all = (*self.ids).clone();
         for id in ids {
             let failed = |reason| OpError::AuthFailed { scheme: id.scheme.clone(), reason };
-            if id.scheme.len() + id.id.len() > ID_BYTES_MAX {
+            if id.is_too_long() {
                 return Err(failed(format!("an id of more than {ID_BYTES_MAX} bytes")));
             }
             if !all.contains(id) {

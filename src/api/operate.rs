@@ -501,14 +501,11 @@ impl Coordinator {
                 reason: shared.waiting_for(),
             });
         }
-        let mut members = Vec::new();
-        replies.retain_mut(|(_, reply)| match reply {
-            AdminReply::Members { members: known } => {
-                members = std::mem::take(known);
-                false
-            }
-            _ => true,
+        let members = replies.iter_mut().find_map(|(_, reply)| match reply {
+            AdminReply::Members { members } => Some(std::mem::take(members)),
+            _ => None,
         });
+        let members = members.unwrap_or_default();
         let refused = replies.iter().find_map(|(_, reply)| match reply {
             AdminReply::Refused { reason } => Some(reason.clone()),
             _ => None,

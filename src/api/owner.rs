@@ -16,11 +16,10 @@ pub(crate) struct Owner {
 
 /// What runs the node.
 pub(crate) enum Runs {
+    /// Its own thread, until it is joined.
     Thread(Mutex<Option<JoinHandle<()>>>),
     /// An in-memory cluster, which ends with the last of its users.
-    Cluster {
-        _running: Arc<dyn Any + Send + Sync>,
-    },
+    Cluster { _running: Arc<dyn Any + Send + Sync> },
     /// A simulation, whose only thread never waits.
     #[cfg(any(test, feature = "simulator"))]
     Simulation,

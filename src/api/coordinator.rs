@@ -13,13 +13,10 @@ use crate::api::session::Session;
 use crate::node::REMOVED;
 use crate::node::client::LEFT;
 use crate::runtime::own_thread;
-use crate::runtime::pending::Pending;
+use crate::runtime::pending::block_on;
 use crate::runtime::shared::NodeShared;
 use crate::types::error::{Error, Result};
 use crate::types::znode::SessionId;
-
-/// How often an instance that waits to be ready checks whether it has its place.
-pub(super) const PLACE_PERIOD: Duration = Duration::from_millis(20);
 
 /// This process's membership in the cluster: its replica, its vote and its sessions.
 ///
@@ -111,6 +108,10 @@ impl Coordinator {
         Coordinator { inner: Arc::new(Inner { owner, session: Mutex::new(None) }) }
     }
 
+    pub(super) fn owner(&self) -> &Arc<Owner> {
+        &self.inner.owner
+    }
+
     pub(crate) fn shared(&self) -> &Arc<NodeShared> {
         &self.inner.owner.shared
     }
@@ -126,10 +127,7 @@ impl Coordinator {
         match &*own {
             Some(session) if !session.state().is_final() => session.clone(),
             _ => {
-                let session = match self.open_session() {
-                    Ok(session) => session,
-                    Err(error) => panic!("{error}"),
-                };
+                let session = self.open_session().unwrap_or_else(|error| panic!("{error}"));
                 *own = Some(session.clone());
                 session
             }
@@ -151,12 +149,7 @@ impl Coordinator {
     /// [`Error::System`].
     pub fn open_session_with(&self, timeout: Duration) -> Result<Session> {
         // The session's state and its calls show whether it could be opened.
-        self.begin_open(timeout).map(|(session, _)| session)
-    }
-
-    /// Opens a session, and returns the answer to wait for.
-    pub(super) fn begin_open(&self, timeout: Duration) -> Result<(Session, Pending<()>)> {
-        Session::open(&self.inner.owner, timeout)
+        Session::open(self.owner(), timeout).map(|(session, _)| session)
     }
 
     /// Takes over a session that was opened here or elsewhere. It keeps its ephemeral znodes, its
@@ -214,21 +207,13 @@ impl Coordinator {
         self.resume_as(session, password, Some(timeout))
     }
 
-    pub(crate) fn begin_resume(
-        &self,
-        known: (SessionId, [u8; 16]),
-        timeout: Option<Duration>,
-    ) -> Result<(Session, Pending<()>)> {
-        Session::resume(&self.inner.owner, known, timeout)
-    }
-
     fn resume_as(
         &self,
         session: SessionId,
         password: [u8; 16],
         timeout: Option<Duration>,
     ) -> Result<Session> {
-        let (resumed, opened) = self.begin_resume((session, password), timeout)?;
+        let (resumed, opened) = Session::resume(self.owner(), (session, password), timeout)?;
         let answer = self.shared().wait_for("resume session", &session.to_string(), opened);
         answer.inspect_err(|_| resumed.abandon())?;
         // The former holder has seen nothing newer than this one now has.
@@ -245,27 +230,9 @@ impl Coordinator {
     pub fn wait_ready(&self, timeout: Duration) -> Result<()> {
         let shared = self.shared();
         let until = shared.clock.now().saturating_add(timeout);
-        let timed_out = |reason| Error::Timeout {
-            operation: "joining the cluster".to_owned(),
-            waited: timeout,
-            reason,
-        };
-        let mut synced = self.session().nonblocking().sync_in_any_case();
-        match synced.wait_timeout(timeout) {
-            Some(synced) => drop(synced?),
-            None => {
-                return Err(shared.refusal().unwrap_or_else(|| timed_out(shared.waiting_for())));
-            }
-        }
-        while !shared.status().is_placed {
-            let left = until.saturating_sub(shared.clock.now());
-            if left.is_zero() {
-                let place = "its replica is up to date, but it is not settled yet whether it votes";
-                return Err(timed_out(format!("{place}; {}", shared.waiting_for())));
-            }
-            shared.timer(left.min(PLACE_PERIOD)).wait()?;
-        }
-        Ok(())
+        let mut is_synced = false;
+        let ready = block_on(self.ready(&mut is_synced), &shared.clock, Some(until))?;
+        ready.unwrap_or_else(|| Err(self.not_ready(timeout, is_synced)))
     }
 
     /// The address by which the peers know this instance. For a client, to which nobody connects,
@@ -291,13 +258,12 @@ impl Coordinator {
         let until = shared.clock.now().saturating_add(timeout);
         shared.leave();
         loop {
-            match shared.stopped() {
-                Some(reason) if has_left(reason) => {
-                    self.close();
-                    return Ok(());
+            if let Some(reason) = shared.stopped() {
+                if !has_left(reason) {
+                    return Err(Error::Stopped { reason: reason.to_owned() });
                 }
-                Some(reason) => return Err(Error::Stopped { reason: reason.to_owned() }),
-                None => {}
+                self.close();
+                return Ok(());
             }
             let left = until.saturating_sub(shared.clock.now());
             if left.is_zero() {
@@ -308,14 +274,9 @@ impl Coordinator {
                 });
             }
             // The node's end closes the channel, or is a change in it.
-            match changes.recv_timeout(left) {
-                Ok(_) | Err(RecvTimeoutError::Timeout) => {}
-                Err(RecvTimeoutError::Disconnected) => {
-                    let reason = shared.stopped().unwrap_or("it was closed").to_owned();
-                    if !has_left(&reason) {
-                        return Err(Error::Stopped { reason });
-                    }
-                }
+            let ended = changes.recv_timeout(left) == Err(RecvTimeoutError::Disconnected);
+            if ended && shared.stopped().is_none() {
+                return Err(Error::Stopped { reason: "it was closed".to_owned() });
             }
         }
     }

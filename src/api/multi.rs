@@ -1,10 +1,11 @@
 //! Several operations, of which all are done or none.
 
 use crate::api::calls::{create_or_set_op, create_with_acl_op, take_over_op};
-use crate::api::nonblocking::{check_create, check_data, create_op, set_op};
+use crate::api::nonblocking::{check_create, check_data, create_op};
 use crate::api::session::Session;
 use crate::machine::command::Op;
 use crate::planted::{Bug, unless};
+use crate::runtime::chroot::Root;
 use crate::runtime::pending::Pending;
 use crate::types::acl::Acl;
 use crate::types::error::{Error, Result};
@@ -57,8 +58,8 @@ impl<'a> Multi<'a> {
         Multi { session, ops: Vec::new(), content_bytes: 0, path_bytes: 0, checked: Ok(()) }
     }
 
-    fn push(self, checked: Result<()>, op: impl FnOnce() -> Op) -> Multi<'a> {
-        let op = self.session.root.op(op());
+    fn push(self, checked: Result<()>, op: impl FnOnce(&Root) -> Op) -> Multi<'a> {
+        let op = op(&self.session.root);
         self.push_in_all(checked, op)
     }
 
@@ -119,7 +120,7 @@ impl<'a> Multi<'a> {
     /// # Ok::<(), quorate::Error>(())
     /// ```
     pub fn require(self, path: &str, condition: Condition) -> Multi<'a> {
-        let op = || Op::Check { path: path.to_owned(), condition };
+        let op = |root: &Root| Op::Check { path: root.full(path).into(), condition };
         self.push(path::validate(path), op)
     }
 
@@ -154,8 +155,7 @@ impl<'a> Multi<'a> {
     /// ```
     pub fn create(self, path: &str, data: impl AsRef<[u8]>, mode: CreateMode) -> Multi<'a> {
         let data = data.as_ref();
-        let op = || create_op(path, data, mode);
-        self.push(check_create(path, data, mode), op)
+        self.push(check_create(path, data, mode), |root| create_op(root, path, data, mode))
     }
 
     /// Creates a znode with an access list: see [`Session::create_with_acl`].
@@ -177,7 +177,7 @@ impl<'a> Multi<'a> {
     ) -> Multi<'a> {
         let data = data.as_ref();
         let checked = check_create(path, data, mode).and_then(|()| self.check_acl(path, acl));
-        self.push(checked, || create_with_acl_op(path, data, mode, acl))
+        self.push(checked, |root| create_with_acl_op(root, path, data, mode, acl))
     }
 
     /// Replaces the access list of a znode: see [`Session::set_acl`]. (ZooKeeper's multi cannot.)
@@ -212,7 +212,9 @@ impl<'a> Multi<'a> {
 
     fn set_acl_version(self, path: &str, acl: &[Acl], version: Option<u64>) -> Multi<'a> {
         let checked = path::validate(path).and_then(|()| self.check_acl(path, acl));
-        self.push(checked, || Op::SetAcl { path: path.to_owned(), acl: acl.to_vec(), version })
+        let op =
+            |root: &Root| Op::SetAcl { path: root.full(path).into(), acl: acl.to_vec(), version };
+        self.push(checked, op)
     }
 
     fn check_acl(&self, path: &str, acl: &[Acl]) -> Result<()> {
@@ -231,7 +233,7 @@ impl<'a> Multi<'a> {
     /// ```
     pub fn create_or_set(self, path: &str, data: impl AsRef<[u8]>, mode: CreateMode) -> Multi<'a> {
         let data = data.as_ref();
-        self.push(check_create(path, data, mode), || create_or_set_op(path, data, mode))
+        self.push(check_create(path, data, mode), |root| create_or_set_op(root, path, data, mode))
     }
 
     /// Makes a znode an ephemeral of this session: see [`Session::take_over`].
@@ -246,7 +248,7 @@ impl<'a> Multi<'a> {
     /// ```
     pub fn take_over(self, path: &str, data: impl AsRef<[u8]>, from: SessionId) -> Multi<'a> {
         let data = data.as_ref();
-        self.push(path::validate(path), || take_over_op(path, data, from))
+        self.push(path::validate(path), |root| take_over_op(root, path, data, from))
     }
 
     /// Replaces the data of a znode: see [`Session::set`].
@@ -261,14 +263,18 @@ impl<'a> Multi<'a> {
     /// # Ok::<(), quorate::Error>(())
     /// ```
     pub fn set(self, path: &str, data: impl AsRef<[u8]>) -> Multi<'a> {
-        let data = data.as_ref();
-        self.push(path::validate(path), || set_op(path, data, None))
+        self.set_version(path, data.as_ref(), None)
+    }
+
+    fn set_version(self, path: &str, data: &[u8], version: Option<u64>) -> Multi<'a> {
+        let op = |root: &Root| Op::Set { path: root.full(path).into(), data: data.into(), version };
+        self.push(path::validate(path), op)
     }
 
     /// [`Op::Invented`].
     #[cfg(any(test, feature = "simulator"))]
     pub(crate) fn invented(self, path: &str, data: &[u8]) -> Multi<'a> {
-        let op = || Op::Invented { path: path.to_owned(), data: data.to_vec().into() };
+        let op = |root: &Root| Op::Invented { path: root.full(path).into(), data: data.into() };
         self.push(path::validate(path), op)
     }
 
@@ -284,8 +290,7 @@ impl<'a> Multi<'a> {
     /// # Ok::<(), quorate::Error>(())
     /// ```
     pub fn set_if(self, path: &str, data: impl AsRef<[u8]>, version: u64) -> Multi<'a> {
-        let data = data.as_ref();
-        self.push(path::validate(path), || set_op(path, data, Some(version)))
+        self.set_version(path, data.as_ref(), Some(version))
     }
 
     /// Deletes a znode: see [`Session::delete`].
@@ -300,7 +305,11 @@ impl<'a> Multi<'a> {
     /// # Ok::<(), quorate::Error>(())
     /// ```
     pub fn delete(self, path: &str) -> Multi<'a> {
-        self.push(path::validate(path), || Op::Delete { path: path.to_owned(), version: None })
+        self.delete_version(path, None)
+    }
+
+    fn delete_version(self, path: &str, version: Option<u64>) -> Multi<'a> {
+        self.push(path::validate(path), |root| Op::Delete { path: root.full(path).into(), version })
     }
 
     /// Deletes a znode of this version: see [`Session::delete_if`].
@@ -315,8 +324,7 @@ impl<'a> Multi<'a> {
     /// # Ok::<(), quorate::Error>(())
     /// ```
     pub fn delete_if(self, path: &str, version: u64) -> Multi<'a> {
-        let op = || Op::Delete { path: path.to_owned(), version: Some(version) };
-        self.push(path::validate(path), op)
+        self.delete_version(path, Some(version))
     }
 
     pub(crate) fn is_empty(&self) -> bool {
@@ -356,7 +364,7 @@ impl<'a> Multi<'a> {
     /// # Ok::<(), quorate::Error>(())
     /// ```
     pub fn delete_recursive(self, path: &str) -> Multi<'a> {
-        self.push(path::validate(path), || Op::DeleteTree { path: path.to_owned() })
+        self.push(path::validate(path), |root| Op::DeleteTree { path: root.full(path).into() })
     }
 
     /// Does all operations, or none. Blocks as [`Session::create`].

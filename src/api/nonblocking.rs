@@ -10,12 +10,13 @@ use crate::machine::DATA_BYTES_MAX;
 use crate::machine::command::Op;
 use crate::node::io::{ClientRequest, RequestId, WatchId, Write};
 use crate::node::query::{Answer, Query, Read};
+use crate::runtime::chroot::Root;
 use crate::runtime::expect;
 use crate::runtime::pending::Pending;
 use crate::types::error::{Error, Result};
 use crate::types::path;
 use crate::types::watch::{WatchMode, WatcherType};
-use crate::types::znode::{CreateMode, Created, OpResult, Stat, TTL_MAX, Zxid};
+use crate::types::znode::{CreateMode, Created, OpResult, SessionId, Stat, TTL_MAX, Zxid};
 
 /// The calls of a [`Session`], returning at once with a [`Pending`] answer.
 ///
@@ -41,18 +42,15 @@ pub struct NonBlocking<'a> {
     pub(crate) session: &'a Session,
 }
 
-impl<'a> NonBlocking<'a> {
-    pub(crate) fn new(session: &'a Session) -> NonBlocking<'a> {
-        NonBlocking { session }
-    }
-
+impl NonBlocking<'_> {
     pub(crate) fn ask<T: 'static>(
         &self,
         checked: Result<()>,
-        request: impl FnOnce(RequestId) -> ClientRequest,
+        request: impl FnOnce(RequestId, SessionId) -> ClientRequest,
         convert: impl FnOnce(Answer) -> Result<T> + Send + 'static,
     ) -> Pending<T> {
-        let shared = self.session.shared();
+        let (shared, session) = (self.session.shared(), self.session.id());
+        let request = |number| request(number, session);
         match checked.and_then(|()| self.session.check_alive()) {
             Ok(()) => self.relative(shared.ask(self.session.asker(), request, None, convert)),
             Err(error) => Pending::failed(error, shared.clock.clone()),
@@ -78,16 +76,20 @@ impl<'a> NonBlocking<'a> {
     pub(crate) fn write<T: 'static>(
         &self,
         checked: Result<()>,
-        op: impl FnOnce() -> Op,
+        op: impl FnOnce(&Root) -> Op,
         convert: impl FnOnce(Answer) -> Result<T> + Send + 'static,
     ) -> Pending<T> {
-        let session = self.session.id();
-        let request = |request| ClientRequest::Write {
-            request,
-            session,
-            command: Write::Op(self.session.root.op(op())),
+        let request = |request, session| {
+            let command = Write::Op(op(&self.session.root));
+            ClientRequest::Write { request, session, command }
         };
         self.ask(checked, request, convert)
+    }
+
+    /// Converts the answer of a create.
+    pub(crate) fn created(&self) -> impl FnOnce(Answer) -> Result<Created> + Send + use<> {
+        let root = self.session.root.clone();
+        move |answer| expect::created(answer).map(|created| root.created(created))
     }
 
     /// See [`Session::create`].
@@ -103,10 +105,8 @@ impl<'a> NonBlocking<'a> {
     /// ```
     pub fn create(&self, path: &str, data: impl AsRef<[u8]>, mode: CreateMode) -> Pending<Created> {
         let data = data.as_ref();
-        let op = || create_op(path, data, mode);
-        let root = self.session.root.clone();
-        let convert = move |answer| expect::created(answer).map(|created| root.created(created));
-        self.write(check_create(path, data, mode), op, convert)
+        let op = |root: &Root| create_op(root, path, data, mode);
+        self.write(check_create(path, data, mode), op, self.created())
     }
 
     /// See [`Session::set`].
@@ -138,14 +138,15 @@ impl<'a> NonBlocking<'a> {
 
     fn set_version(&self, path: &str, data: &[u8], version: Option<u64>) -> Pending<Stat> {
         let checked = self.validate(path).and_then(|()| check_data(path, data.len()));
-        self.write(checked, || set_op(path, data, version), expect::set)
+        let op = |root: &Root| Op::Set { path: root.full(path).into(), data: data.into(), version };
+        self.write(checked, op, expect::set)
     }
 
     /// [`Op::Invented`].
     #[cfg(any(test, feature = "simulator"))]
     pub(crate) fn invented(&self, path: &str, data: &[u8]) -> Pending<Stat> {
         let checked = self.validate(path).and_then(|()| check_data(path, data.len()));
-        let op = || Op::Invented { path: path.to_owned(), data: data.into() };
+        let op = |root: &Root| Op::Invented { path: root.full(path).into(), data: data.into() };
         self.write(checked, op, expect::set)
     }
 
@@ -176,7 +177,7 @@ impl<'a> NonBlocking<'a> {
     }
 
     fn delete_version(&self, path: &str, version: Option<u64>) -> Pending<()> {
-        let op = || Op::Delete { path: path.to_owned(), version };
+        let op = |root: &Root| Op::Delete { path: root.full(path).into(), version };
         self.write(self.validate(path), op, expect::done)
     }
 
@@ -189,14 +190,13 @@ impl<'a> NonBlocking<'a> {
     /// # }
     /// ```
     pub fn delete_recursive(&self, path: &str) -> Pending<()> {
-        let op = || Op::DeleteTree { path: path.to_owned() };
+        let op = |root: &Root| Op::DeleteTree { path: root.full(path).into() };
         self.write(self.validate(path), op, expect::done)
     }
 
     pub(crate) fn commit(&self, checked: Result<()>, ops: Vec<Op>) -> Pending<Vec<OpResult>> {
-        let session = self.session.id();
-        let request =
-            |request| ClientRequest::Write { request, session, command: Write::Multi(ops) };
+        let command = Write::Multi(ops);
+        let request = |request, session| ClientRequest::Write { request, session, command };
         let root = self.session.root.clone();
         let convert = move |answer| expect::multi(answer).map(|results| root.results(results));
         self.ask(checked, request, convert)
@@ -208,9 +208,8 @@ impl<'a> NonBlocking<'a> {
         read: impl FnOnce(Arc<str>) -> Read,
         convert: impl FnOnce(Answer) -> Result<T> + Send + 'static,
     ) -> Pending<T> {
-        let session = self.session.id();
         let full = self.session.root.full(path).into_owned();
-        let request = |request| {
+        let request = |request, session| {
             let query = Query::Read { read: read(full.into()), watch: None };
             ClientRequest::Query { request, session, query }
         };
@@ -274,22 +273,18 @@ impl<'a> NonBlocking<'a> {
     /// # }
     /// ```
     pub fn snapshot(&self) -> Pending<Snapshot> {
-        let (root, session) = (self.session.root.clone(), self.session.clone());
-        let convert = move |answer| Ok(Snapshot::new(expect::tree(answer)?, root, session.ids()));
-        let whole = self.session.has_replica();
-        let read = |path| if whole { Read::Tree } else { Read::Below { path } };
-        self.read("/", read, convert)
+        self.snapshot_of("/")
     }
 
     /// A snapshot of which only the part at and below this path is read: a client receives only
     /// that.
     pub(crate) fn snapshot_of(&self, path: &str) -> Pending<Snapshot> {
-        if self.session.has_replica() {
-            return self.snapshot();
-        }
         let (root, session) = (self.session.root.clone(), self.session.clone());
         let convert = move |answer| Ok(Snapshot::new(expect::tree(answer)?, root, session.ids()));
-        self.read(path, |path| Read::Below { path }, convert)
+        match self.session.has_replica() {
+            true => self.read("/", |_| Read::Tree, convert),
+            false => self.read(path, |path| Read::Below { path }, convert),
+        }
     }
 
     /// See [`Session::ephemerals`].
@@ -481,9 +476,8 @@ impl<'a> NonBlocking<'a> {
     /// # }
     /// ```
     pub fn remove_watches(&self, path: &str, which: WatcherType) -> Pending<()> {
-        let session = self.session.id();
         let full = self.session.root.full(path).into_owned();
-        let request = |request| {
+        let request = |request, session| {
             let query = Query::RemoveWatches { path: full, which };
             ClientRequest::Query { request, session, query }
         };
@@ -503,12 +497,9 @@ impl<'a> NonBlocking<'a> {
     /// # }
     /// ```
     pub fn sync(&self) -> Pending<Zxid> {
-        let session = self.session.id();
-        self.ask(
-            Ok(()),
-            |request| ClientRequest::Query { request, session, query: Query::Sync },
-            expect::synced,
-        )
+        let query = Query::Sync;
+        let sync = |request, session| ClientRequest::Query { request, session, query };
+        self.ask(Ok(()), sync, expect::synced)
     }
 
     /// As [`NonBlocking::sync`], however many requests are waiting.
@@ -555,26 +546,18 @@ impl<'a> NonBlocking<'a> {
     }
 }
 
-pub(crate) fn create_op(path: &str, data: &[u8], mode: CreateMode) -> Op {
-    Op::Create { path: path.to_owned(), data: data.into(), mode }
-}
-
-pub(crate) fn set_op(path: &str, data: &[u8], version: Option<u64>) -> Op {
-    Op::Set { path: path.to_owned(), data: data.into(), version }
-}
-
 pub(crate) fn check_create(path: &str, data: &[u8], mode: CreateMode) -> Result<()> {
-    if mode.is_sequential() {
-        path::validate_sequential(path)?;
-    } else {
-        path::validate(path)?;
-    }
+    path::validate_new(path, mode)?;
     if let Some(ttl) = mode.ttl()
         && (ttl.as_millis() == 0 || ttl > TTL_MAX)
     {
         return Err(Error::InvalidTtl { path: path.to_owned(), ttl });
     }
     check_data(path, data.len())
+}
+
+pub(crate) fn create_op(root: &Root, path: &str, data: &[u8], mode: CreateMode) -> Op {
+    Op::Create { path: root.new_path(path, mode), data: data.into(), mode }
 }
 
 pub(crate) fn check_data(path: &str, size: usize) -> Result<()> {

@@ -10,7 +10,7 @@ use crate::node::admin::message::{
 };
 use crate::runtime::{expect, own_thread};
 use crate::types::error::{Error, Result};
-use crate::types::membership::NodeId;
+use crate::types::membership::{Member, NodeId};
 use crate::types::znode::{SessionId, Zxid};
 
 /// How often an action is asked for again while it is not complete.
@@ -28,11 +28,8 @@ const AGAIN_AFTER: Duration = Duration::from_millis(500);
 /// # Ok::<(), quorate::Error>(())
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-#[cfg_attr(
-    feature = "serde",
-    derive(serde::Serialize, serde::Deserialize),
-    serde(rename_all = "snake_case")
-)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+#[cfg_attr(feature = "serde", serde(rename_all = "snake_case"))]
 #[non_exhaustive]
 pub enum Role {
     /// It leads, by its own report.
@@ -115,10 +112,7 @@ pub struct MemberState {
     pub applied_index: u64,
     /// Its replica has every write that was completed so long ago. `None` before it has had contact
     /// with a leader.
-    #[cfg_attr(
-        feature = "serde",
-        serde(serialize_with = "crate::types::serde_form::Millis::serialize")
-    )]
+    #[cfg_attr(feature = "serde", serde(with = "crate::types::serde_form::Millis"))]
     pub stale_by: Option<Duration>,
     /// The sessions that it holds, for its own users and for its clients.
     pub sessions: u64,
@@ -133,10 +127,7 @@ pub struct MemberState {
     /// The bytes of its last checkpoint; 0 before it has made one.
     pub checkpoint_bytes: u64,
     /// When its last checkpoint was begun; before the first one, when it started.
-    #[cfg_attr(
-        feature = "serde",
-        serde(serialize_with = "crate::types::serde_form::Millis::serialize")
-    )]
+    #[cfg_attr(feature = "serde", serde(with = "crate::types::serde_form::Millis"))]
     pub checkpoint_age: Duration,
     /// Bytes of room that the file system of its data directory has for it; `None` where that is not
     /// known.
@@ -212,22 +203,13 @@ pub struct SessionInfo {
     /// client has no member.
     pub served_by: Option<String>,
     /// How long the session survives without a sign of life.
-    #[cfg_attr(
-        feature = "serde",
-        serde(serialize_with = "crate::types::serde_form::Millis::serialize")
-    )]
+    #[cfg_attr(feature = "serde", serde(with = "crate::types::serde_form::Millis"))]
     pub timeout: Duration,
     /// How long ago it was opened, by the members' wall clocks.
-    #[cfg_attr(
-        feature = "serde",
-        serde(serialize_with = "crate::types::serde_form::Millis::serialize")
-    )]
+    #[cfg_attr(feature = "serde", serde(with = "crate::types::serde_form::Millis"))]
     pub age: Duration,
     /// How long ago the leader had its last sign of life, about. `None` if no leader reports.
-    #[cfg_attr(
-        feature = "serde",
-        serde(serialize_with = "crate::types::serde_form::Millis::serialize")
-    )]
+    #[cfg_attr(feature = "serde", serde(with = "crate::types::serde_form::Millis"))]
     pub renewed: Option<Duration>,
     /// How many ephemeral znodes it owns.
     pub ephemerals: u64,
@@ -238,14 +220,14 @@ pub struct SessionInfo {
 /// What was gathered from the members.
 struct Gathered {
     /// All members, as the one that was asked knows them, and whether they vote.
-    members: Vec<(NodeId, String, String, bool)>,
+    members: Vec<(Member, bool)>,
     replies: Vec<(NodeId, AdminReply)>,
 }
 
 impl Gathered {
     fn address(&self, node: NodeId) -> Option<String> {
-        let found = self.members.iter().find(|(id, ..)| *id == node);
-        found.map(|(_, address, ..)| address.clone())
+        let found = self.members.iter().find(|(member, _)| member.node == node);
+        found.map(|(member, _)| member.address.clone())
     }
 
     fn reports(&self) -> impl Iterator<Item = (NodeId, &Report)> {
@@ -280,14 +262,15 @@ impl Coordinator {
         let leader = leader.max_by_key(|(_, report)| report.term);
         let address =
             |node: NodeId| gathered.address(node).unwrap_or_else(|| format!("{node:016x}"));
-        let of = |(node, at, zone, votes): &(NodeId, String, String, bool)| {
-            let report =
-                gathered.reports().find(|(from, _)| from == node).map(|(_, report)| report);
-            let leads = leader.is_some_and(|(leader, _)| leader == *node);
+        let of = |(member, votes): &(Member, bool)| {
+            let node = member.node;
+            let report = gathered.reports().find(|(from, _)| *from == node);
+            let report = report.map(|(_, report)| report);
+            let leads = leader.is_some_and(|(leader, _)| leader == node);
             MemberReport {
-                address: at.clone(),
+                address: member.address.clone(),
                 id: format!("{node:016x}"),
-                zone: zone.clone(),
+                zone: member.zone.clone(),
                 role: match votes {
                     _ if leads => Role::Leader,
                     true => Role::Voter,
@@ -351,9 +334,9 @@ impl Coordinator {
         let mut after = None;
         loop {
             let asked = AdminRequest::Sessions { after };
-            let page = page_of(&self.gather(asked, "reading the members' sessions")?);
-            infos.extend(page.sessions);
-            after = page.end;
+            let sessions;
+            (sessions, after) = page_of(&self.gather(asked, "reading the members' sessions")?);
+            infos.extend(sessions);
             if after.is_none() {
                 return Ok(infos);
             }
@@ -425,9 +408,9 @@ impl Coordinator {
     /// # Ok::<(), quorate::Error>(())
     /// ```
     pub fn expire_session(&self, session: SessionId, by: &str) -> Result<()> {
-        let known =
-            self.gather(AdminRequest::Sessions { after: before(session) }, "expiring a session")?;
-        if !page_of(&known).sessions.iter().any(|info| info.id == session) {
+        let after = session.0.checked_sub(1).map(SessionId);
+        let known = self.gather(AdminRequest::Sessions { after }, "expiring a session")?;
+        if !page_of(&known).0.iter().any(|info| info.id == session) {
             return Err(Error::SessionExpired { session });
         }
         self.act(&Action::Expire { session }, by, &format!("expiring the session {session}"))
@@ -471,18 +454,17 @@ impl Coordinator {
 
     fn member_at(&self, address: &str) -> Result<NodeId> {
         let gathered = self.gather(AdminRequest::Report, "looking for the member")?;
-        let is_it = |(node, at, ..): &&(NodeId, String, String, bool)| {
-            at == address || format!("{node:016x}") == address
+        let is_it = |member: &&Member| {
+            member.address == address || format!("{:016x}", member.node) == address
         };
         let refused = |reason: String| {
             Err(Error::Refused { operation: format!("finding the member {address}"), reason })
         };
-        let found: Vec<NodeId> =
-            gathered.members.iter().filter(is_it).map(|(node, ..)| *node).collect();
+        let members = || gathered.members.iter().map(|(member, _)| member);
+        let found: Vec<NodeId> = members().filter(is_it).map(|member| member.node).collect();
         match found[..] {
             [] => {
-                let known = gathered.members.iter().map(|(_, at, ..)| at.as_str());
-                let known: Vec<&str> = known.collect();
+                let known: Vec<&str> = members().map(|member| member.address.as_str()).collect();
                 refused(format!(
                     "no member has this address or id; the members are {}",
                     known.join(", ")
@@ -519,17 +501,11 @@ impl Coordinator {
                 reason: shared.waiting_for(),
             });
         }
-        let mut members = Vec::new();
-        replies.retain_mut(|(_, reply)| match reply {
-            AdminReply::Members { members: known } => {
-                members = known
-                    .drain(..)
-                    .map(|(member, votes)| (member.node, member.address, member.zone, votes))
-                    .collect();
-                false
-            }
-            _ => true,
+        let members = replies.iter_mut().find_map(|(_, reply)| match reply {
+            AdminReply::Members { members } => Some(std::mem::take(members)),
+            _ => None,
         });
+        let members = members.unwrap_or_default();
         let refused = replies.iter().find_map(|(_, reply)| match reply {
             AdminReply::Refused { reason } => Some(reason.clone()),
             _ => None,
@@ -541,20 +517,9 @@ impl Coordinator {
     }
 }
 
-/// The id before this one.
-fn before(session: SessionId) -> Option<SessionId> {
-    session.0.checked_sub(1).map(SessionId)
-}
-
-/// Some sessions, and the id up to which these are all; `None` if there are no more.
-struct Page {
-    sessions: Vec<SessionInfo>,
-    end: Option<SessionId>,
-}
-
 /// The sessions up to which all replies go: those of the leader, or else of the furthest replica. One that lags
-/// still has some that have ended.
-fn page_of(gathered: &Gathered) -> Page {
+/// still has some that have ended. And the id up to which these are all; `None` if there are no more.
+fn page_of(gathered: &Gathered) -> (Vec<SessionInfo>, Option<SessionId>) {
     let pages = || {
         gathered.replies.iter().filter_map(|(node, reply)| match reply {
             AdminReply::Sessions { sessions, more, leads, zxid } => {
@@ -567,7 +532,7 @@ fn page_of(gathered: &Gathered) -> Page {
     let end = ends.filter_map(|(_, sessions, ..)| sessions.last().map(|last| last.session)).min();
     let is_within = |of: &&SessionReport| end.is_none_or(|end| of.session <= end);
     let Some((_, listed, ..)) = pages().max_by_key(|(.., order)| *order) else {
-        return Page { sessions: Vec::new(), end: None };
+        return (Vec::new(), None);
     };
     let of = |of: &SessionReport| SessionInfo {
         id: of.session,
@@ -590,5 +555,5 @@ fn page_of(gathered: &Gathered) -> Page {
             }
         }
     }
-    Page { sessions: infos.into_values().collect(), end }
+    (infos.into_values().collect(), end)
 }

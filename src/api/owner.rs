@@ -16,11 +16,10 @@ pub(crate) struct Owner {
 
 /// What runs the node.
 pub(crate) enum Runs {
+    /// Its own thread, until it is joined.
     Thread(Mutex<Option<JoinHandle<()>>>),
     /// An in-memory cluster, which ends with the last of its users.
-    Cluster {
-        _running: Arc<dyn Any + Send + Sync>,
-    },
+    Cluster { _running: Arc<dyn Any + Send + Sync> },
     /// A simulation, whose only thread never waits.
     #[cfg(any(test, feature = "simulator"))]
     Simulation,
@@ -59,22 +58,17 @@ impl Owner {
 
 impl Drop for Owner {
     fn drop(&mut self) {
-        if self.shared.clock.is_forked() {
-            // There is no thread to join, and nothing to release.
-            if let Runs::Thread(thread) = &mut self.runs {
-                let thread = thread.get_mut().unwrap_or_else(PoisonError::into_inner);
-                std::mem::forget(thread.take());
-            }
-            return;
-        }
         // A node of an in-memory cluster continues: the users of other nodes may still need its
         // vote.
-        if let Runs::Thread(thread) = &mut self.runs {
-            let thread = thread.get_mut().unwrap_or_else(PoisonError::into_inner).take();
-            drop(self.shared.close());
-            if let Some(thread) = thread {
-                self.shared.wait_end(thread);
-            }
+        let Runs::Thread(thread) = &mut self.runs else { return };
+        let thread = thread.get_mut().unwrap_or_else(PoisonError::into_inner).take();
+        if self.shared.clock.is_forked() {
+            // There is no thread to join, and nothing to release.
+            return std::mem::forget(thread);
+        }
+        drop(self.shared.close());
+        if let Some(thread) = thread {
+            self.shared.wait_end(thread);
         }
     }
 }

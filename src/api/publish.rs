@@ -34,9 +34,8 @@ impl Coordinator {
         // Two threads that publish at once must not record the same durations.
         let mut published = shared.published.lock().unwrap_or_else(PoisonError::into_inner);
         let metrics = self.metrics();
-        for metric in METRICS {
-            let (name, help) = (metric.name, metric.help);
-            match metric.value {
+        for &(name, help, ref value) in METRICS {
+            match value {
                 Value::Counter(of) => {
                     let Some(value) = of(&metrics) else { continue };
                     describe_counter!(name, help);

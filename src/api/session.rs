@@ -82,47 +82,38 @@ impl Session {
     /// Opens a session, and returns the answer to wait for.
     pub(crate) fn open(owner: &Arc<Owner>, timeout: Duration) -> Result<(Session, Pending<()>)> {
         let holder = entropy::number()?;
-        let (id, secret) = (SessionId(entropy::number()?), entropy::bytes()?);
+        let (session, secret) = (SessionId(entropy::number()?), entropy::bytes()?);
         let timeout = owner.shared.limits.timeouts.negotiated(timeout);
-        let session = SessionShared::new(id, holder, secret, timeout);
-        Session::hold(owner, session, |request, known| {
-            let &SessionShared { id: session, holder, secret, .. } = known;
-            ClientRequest::Open { request, session, holder, secret, timeout }
-        })
+        let known = SessionShared::new(session, holder, secret, timeout);
+        let open = |request| ClientRequest::Open { request, session, holder, secret, timeout };
+        Session::hold(owner, known, open)
     }
 
     /// As [`Session::open`], for a session that is already open. Without a timeout it keeps its
     /// own, which is known with the answer.
     pub(crate) fn resume(
         owner: &Arc<Owner>,
-        (id, secret): (SessionId, [u8; 16]),
+        (session, secret): (SessionId, [u8; 16]),
         timeout: Option<Duration>,
     ) -> Result<(Session, Pending<()>)> {
         let timeout = timeout.map(|timeout| owner.shared.limits.timeouts.negotiated(timeout));
         let holder = entropy::number()?;
-        let session = SessionShared::new(id, holder, secret, timeout.unwrap_or_default());
-        Session::hold(owner, session, |request, known| {
-            let &SessionShared { id: session, holder, secret, .. } = known;
-            ClientRequest::Resume { request, session, holder, secret, timeout }
-        })
+        let known = SessionShared::new(session, holder, secret, timeout.unwrap_or_default());
+        let resume = |request| ClientRequest::Resume { request, session, holder, secret, timeout };
+        Session::hold(owner, known, resume)
     }
 
     fn hold(
         owner: &Arc<Owner>,
         session: SessionShared,
-        opening: impl FnOnce(RequestId, &SessionShared) -> ClientRequest,
+        opening: impl FnOnce(RequestId) -> ClientRequest,
     ) -> Result<(Session, Pending<()>)> {
         let shared = Arc::clone(&owner.shared);
         let session = Arc::new(session);
-        let pending = shared.ask(
-            Asker::Opener(Arc::clone(&session)),
-            |request| opening(request, &session),
-            None,
-            {
-                let session = Arc::clone(&session);
-                move |answer| expect::timeout(answer).map(|timeout| session.set_timeout(timeout))
-            },
-        );
+        let (opener, opened) = (Asker::Opener(Arc::clone(&session)), Arc::clone(&session));
+        let pending = shared.ask(opener, opening, None, move |answer| {
+            expect::timeout(answer).map(|timeout| opened.set_timeout(timeout))
+        });
         if pending.has_failed() {
             // It was refused at once, and will never be open.
             session.set_state(SessionState::Expired);
@@ -328,7 +319,7 @@ impl Session {
     /// # Ok::<(), quorate::Error>(())
     /// ```
     pub fn nonblocking(&self) -> NonBlocking<'_> {
-        NonBlocking::new(self)
+        NonBlocking { session: self }
     }
 
     pub(crate) fn shared(&self) -> &Arc<NodeShared> {
@@ -345,9 +336,9 @@ impl Session {
         &self,
         operation: &str,
         path: &str,
-        pending: Pending<T>,
+        answer: impl Future<Output = Result<T>>,
     ) -> Result<T> {
-        self.inner.shared.wait_for(operation, path, pending)
+        self.inner.shared.wait_for(operation, path, answer)
     }
 
     pub(crate) fn check_alive(&self) -> Result<()> {
@@ -494,11 +485,10 @@ impl Session {
         self.check_alive()?;
         let Inner { session, shared, .. } = &*self.inner;
         shared.schemes.authenticate(scheme, credentials).inspect_err(|error| {
-            if !matches!(error, Error::AuthFailed { .. }) {
-                return;
+            if matches!(error, Error::AuthFailed { .. }) {
+                session.fail_auth(error.clone());
+                shared.close_session(session);
             }
-            session.fail_auth(error.clone());
-            shared.close_session(session);
         })
     }
 

@@ -56,10 +56,7 @@ pub struct Status {
     pub state_hash: Option<u64>,
     /// An upper bound for the age of this replica's state: it has every write completed before
     /// that. About a second in normal operation. `None` before it has had contact with a leader.
-    #[cfg_attr(
-        feature = "serde",
-        serde(serialize_with = "crate::types::serde_form::Millis::serialize")
-    )]
+    #[cfg_attr(feature = "serde", serde(with = "crate::types::serde_form::Millis"))]
     pub stale_by: Option<Duration>,
     /// How many sessions the cluster has.
     pub sessions: Option<usize>,

@@ -366,7 +366,8 @@ impl Runs<'_> {
             if !self.pause.is_zero() {
                 shared.timer(self.pause).await?;
             }
-            let (session, opened) = self.coordinator.begin_open(shared.limits.session_timeout)?;
+            let (owner, timeout) = (self.coordinator.owner(), shared.limits.session_timeout);
+            let (session, opened) = Session::open(owner, timeout)?;
             match opened.await {
                 Ok(()) => {
                     self.began = shared.clock.now();

@@ -2,19 +2,22 @@
 //! work with files or threads block a thread of their own.
 
 use std::future::{Future, poll_fn};
-use std::pin::Pin;
+use std::pin::{Pin, pin};
 use std::sync::atomic::Ordering;
 use std::task::Poll;
 use std::time::Duration;
 
 use crate::api::builder::Builder;
-use crate::api::coordinator::{Coordinator, PLACE_PERIOD};
+use crate::api::coordinator::Coordinator;
 use crate::api::operate::{MemberReport, SessionInfo};
 use crate::api::session::Session;
 use crate::runtime::offload::offload;
 use crate::types::error::{Error, Result};
 use crate::types::metrics::Metrics;
 use crate::types::znode::SessionId;
+
+/// How often an instance that waits to be ready checks whether it has its place.
+const PLACE_PERIOD: Duration = Duration::from_millis(20);
 
 impl Builder {
     /// As [`Builder::join`], without blocking the thread: a thread of its own does it. If the future
@@ -130,34 +133,43 @@ impl Coordinator {
     /// # }
     /// ```
     pub async fn wait_ready_async(&self, timeout: Duration) -> Result<()> {
-        let shared = self.shared();
-        let mut limit = shared.timer(timeout);
-        let timed_out = |reason| Error::Timeout {
-            operation: "joining the cluster".to_owned(),
-            waited: timeout,
-            reason,
+        let mut limit = self.shared().timer(timeout);
+        let mut is_synced = false;
+        let in_time = {
+            let mut ready = pin!(self.ready(&mut is_synced));
+            poll_fn(|context| match ready.as_mut().poll(context) {
+                Poll::Ready(ready) => Poll::Ready(Some(ready)),
+                Poll::Pending => {
+                    Pin::new(&mut limit).poll(context).map(|limit| limit.err().map(Err))
+                }
+            })
+            .await
         };
-        let session = self.session();
-        let mut synced = session.nonblocking().sync_in_any_case();
-        let synced = poll_fn(|context| match Pin::new(&mut synced).poll(context) {
-            Poll::Ready(synced) => Poll::Ready(Some(synced)),
-            Poll::Pending => Pin::new(&mut limit).poll(context).map(|limit| limit.err().map(Err)),
-        });
-        match synced.await {
-            Some(synced) => drop(synced?),
-            None => {
-                return Err(shared.refusal().unwrap_or_else(|| timed_out(shared.waiting_for())));
-            }
-        }
-        while !shared.status().is_placed {
-            if let Some(limit) = limit.try_take() {
-                limit?;
-                let place = "its replica is up to date, but it is not settled yet whether it votes";
-                return Err(timed_out(format!("{place}; {}", shared.waiting_for())));
-            }
-            shared.timer(PLACE_PERIOD).await?;
+        in_time.unwrap_or_else(|| Err(self.not_ready(timeout, is_synced)))
+    }
+
+    /// Waits until the instance is ready, and notes when its replica has caught up.
+    pub(super) async fn ready(&self, is_synced: &mut bool) -> Result<()> {
+        self.session().nonblocking().sync_in_any_case().await?;
+        *is_synced = true;
+        while !self.shared().status().is_placed {
+            self.shared().timer(PLACE_PERIOD).await?;
         }
         Ok(())
+    }
+
+    /// Why it is not ready after this time.
+    pub(super) fn not_ready(&self, waited: Duration, is_synced: bool) -> Error {
+        let shared = self.shared();
+        if let Some(refusal) = shared.refusal().filter(|_| !is_synced) {
+            return refusal;
+        }
+        let mut reason = shared.waiting_for();
+        if is_synced {
+            let place = "its replica is up to date, but it is not settled yet whether it votes";
+            reason = format!("{place}; {reason}");
+        }
+        Error::Timeout { operation: "joining the cluster".to_owned(), waited, reason }
     }
 
     /// As [`Coordinator::resume`], without blocking the thread and without a time limit. If the future
@@ -209,7 +221,7 @@ impl Coordinator {
         password: [u8; 16],
         timeout: Option<Duration>,
     ) -> Result<Session> {
-        let (session, opened) = self.begin_resume((session, password), timeout)?;
+        let (session, opened) = Session::resume(self.owner(), (session, password), timeout)?;
         let mut resuming = Resuming(Some(session.clone()));
         opened.await?;
         resuming.0 = None;

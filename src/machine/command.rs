@@ -130,55 +130,46 @@ impl Command {
 
     /// What it is refused with in a cluster that acts by a version below its own.
     pub(crate) fn unsupported(&self, cluster: u16) -> Option<OpError> {
-        let refuse = |op: &Op| {
-            let (what, needs) = (op.name().to_owned(), op.version());
-            OpError::Unsupported { what, needs, cluster }
-        };
+        let mut ops = self.ops().iter();
+        let index = ops.position(|op| is_above(op.version(), cluster))?;
+        let op = &self.ops()[index];
+        let (what, needs) = (op.name().to_owned(), op.version());
+        let error = OpError::Unsupported { what, needs, cluster };
+        Some(if matches!(self, Command::Multi(_)) { error.in_multi(index) } else { error })
+    }
+
+    /// The operations that it consists of.
+    pub(super) fn ops(&self) -> &[Op] {
         match self {
-            Command::Op(op) => is_above(op.version(), cluster).then(|| refuse(op)),
-            Command::Multi(ops) => {
-                let index = ops.iter().position(|op| is_above(op.version(), cluster))?;
-                let error = Box::new(refuse(&ops[index]));
-                Some(OpError::Multi { index: u32::try_from(index).unwrap_or(u32::MAX), error })
-            }
-            Command::Open { .. }
-            | Command::Resume { .. }
-            | Command::Close
-            | Command::Expire { .. }
-            | Command::Reap { .. }
-            | Command::Authenticate { .. }
-            | Command::RaiseVersion { .. }
-            | Command::Configure { .. } => None,
+            Command::Op(op) => std::slice::from_ref(op),
+            Command::Multi(ops) => ops,
+            _ => &[],
         }
     }
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum Op {
+    /// A znode that is not there yet. Of a sequential mode, its number is appended to the path.
     Create {
         path: String,
         data: Data,
         #[serde(with = "LogForm")]
         mode: CreateMode,
     },
-    Set {
-        path: String,
-        data: Data,
-        version: Option<u64>,
-    },
-    Delete {
-        path: String,
-        version: Option<u64>,
-    },
+    /// The data of a znode, which has this version if one is given.
+    Set { path: String, data: Data, version: Option<u64> },
+    /// A znode without children, which has this version if one is given.
+    Delete { path: String, version: Option<u64> },
+    /// What has to be so. Nothing is changed.
     Check {
         path: String,
         #[serde(with = "LogForm")]
         condition: Condition,
     },
     /// The znode and everything below it.
-    DeleteTree {
-        path: String,
-    },
+    DeleteTree { path: String },
+    /// As [`Op::Create`], with an access list.
     CreateWithAcl {
         path: String,
         data: Data,
@@ -187,6 +178,7 @@ pub(crate) enum Op {
         #[serde(with = "LogForm")]
         acl: Vec<Acl>,
     },
+    /// The access list of a znode, which has this aversion if one is given.
     SetAcl {
         path: String,
         #[serde(with = "LogForm")]
@@ -210,10 +202,7 @@ pub(crate) enum Op {
     },
     /// Sets the data, as [`Op::Set`] does: the operation of a version that no release has.
     #[cfg(any(test, feature = "simulator"))]
-    Invented {
-        path: String,
-        data: Data,
-    },
+    Invented { path: String, data: Data },
 }
 
 impl Op {
@@ -251,22 +240,6 @@ impl Op {
         }
     }
 
-    pub(crate) fn path_mut(&mut self) -> &mut String {
-        match self {
-            Op::Create { path, .. }
-            | Op::Set { path, .. }
-            | Op::Delete { path, .. }
-            | Op::Check { path, .. }
-            | Op::DeleteTree { path }
-            | Op::CreateWithAcl { path, .. }
-            | Op::SetAcl { path, .. }
-            | Op::CreateOrSet { path, .. }
-            | Op::TakeOver { path, .. } => path,
-            #[cfg(any(test, feature = "simulator"))]
-            Op::Invented { path, .. } => path,
-        }
-    }
-
     pub(crate) fn path(&self) -> &str {
         match self {
             Op::Create { path, .. }
@@ -298,16 +271,6 @@ impl Op {
             Op::Delete { .. } | Op::DeleteTree { .. } | Op::Check { .. } => 0,
         }
     }
-
-    /// Of a create, how.
-    pub(crate) fn create_mode(&self) -> Option<CreateMode> {
-        match self {
-            Op::Create { mode, .. }
-            | Op::CreateWithAcl { mode, .. }
-            | Op::CreateOrSet { mode, .. } => Some(*mode),
-            _ => None,
-        }
-    }
 }
 
 /// The version that a cluster must act by for a condition to be in its log.
@@ -329,14 +292,14 @@ fn condition_version(condition: Condition) -> u16 {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum Reply {
     /// To `Open` and `Resume`.
-    Session {
-        timeout_ms: u32,
-    },
+    Session { timeout_ms: u32 },
     /// To `Close`, `Expire`, a delete and a check.
     Done,
+    /// To a create, and to what may have been one.
     Created(#[serde(with = "LogForm")] Created),
     /// To a set, of data or of an ACL.
     Set(#[serde(with = "LogForm")] Stat),
+    /// To a multi: the result of each operation.
     Multi(#[serde(with = "LogForm")] Vec<OpResult>),
     /// To `Authenticate`: all that the session is known as now.
     Ids(#[serde(with = "LogForm")] Vec<Id>),
@@ -346,45 +309,30 @@ pub(crate) enum Reply {
 /// that a resent request gets again), so variants are only ever appended.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum OpError {
-    NoNode {
-        path: String,
-    },
-    NodeExists {
-        path: String,
-    },
-    NotEmpty {
-        path: String,
-    },
-    BadVersion {
-        path: String,
-        expected: u64,
-        actual: u64,
-    },
-    NoChildrenForEphemerals {
-        path: String,
-    },
-    InvalidPath {
-        path: String,
-        reason: String,
-    },
+    /// There is no such znode, or the parent of a new one is missing.
+    NoNode { path: String },
+    /// There is a znode already.
+    NodeExists { path: String },
+    /// The znode has children.
+    NotEmpty { path: String },
+    /// The znode, or its access list, has another version.
+    BadVersion { path: String, expected: u64, actual: u64 },
+    /// The parent is an ephemeral.
+    NoChildrenForEphemerals { path: String },
+    /// See `types::path`.
+    InvalidPath { path: String, reason: String },
     /// The path is one that the system keeps (`/`, `/zookeeper`, ...).
-    Reserved {
-        path: String,
-    },
-    TooLarge {
-        path: String,
-        size: u64,
-        limit: u64,
-    },
+    Reserved { path: String },
+    /// The data and access lists of the request are too long together.
+    TooLarge { path: String, size: u64, limit: u64 },
+    /// The session is not there, or not any more.
     SessionExpired,
+    /// The session has another holder.
     SessionMoved,
     /// The secret given to `Resume`, or an id that is in use by another `Open`.
     WrongSecret,
     /// The operation at this place failed, and so none was done.
-    Multi {
-        index: u32,
-        error: Box<OpError>,
-    },
+    Multi { index: u32, error: Box<OpError> },
     /// An earlier request of the session has not arrived yet. Never answered
     /// to a user: the node sends again from the missing one.
     OutOfOrder,
@@ -400,10 +348,8 @@ pub(crate) enum OpError {
         #[serde(with = "LogForm")]
         condition: Condition,
     },
-    InvalidTtl {
-        path: String,
-        ttl: Duration,
-    },
+    /// No time to live is 0, or longer than `TTL_MAX`.
+    InvalidTtl { path: String, ttl: Duration },
     /// It is used again, or was touched, or is gone.
     StaleReap,
     /// The session may not do any of this with the znode.
@@ -412,15 +358,11 @@ pub(crate) enum OpError {
         #[serde(with = "LogForm")]
         permission: Permissions,
     },
-    InvalidAcl {
-        path: String,
-        reason: String,
-    },
+    /// See [`AccessList::asked`].
+    InvalidAcl { path: String, reason: String },
     /// The session has no further id. (What a scheme refuses is not in the log.)
-    AuthFailed {
-        scheme: String,
-        reason: String,
-    },
+    AuthFailed { scheme: String, reason: String },
+    /// A hard limit of the quota at this path would be exceeded.
     QuotaExceeded {
         path: String,
         /// And not znodes.
@@ -429,14 +371,16 @@ pub(crate) enum OpError {
         needed: u64,
     },
     /// The cluster acts by a version that has no such operation.
-    Unsupported {
-        what: String,
-        needs: u16,
-        cluster: u16,
-    },
+    Unsupported { what: String, needs: u16, cluster: u16 },
 }
 
 impl OpError {
+    /// The error of a multi whose operation at this index has failed with this one.
+    pub(super) fn in_multi(self, index: usize) -> OpError {
+        let index = u32::try_from(index).unwrap_or(u32::MAX);
+        OpError::Multi { index, error: Box::new(self) }
+    }
+
     /// The version that a cluster must act by for this to be in its state. (A refusal of a command
     /// for its version has the version of the command: a build that cannot read the refusal could
     /// not read the command either.)

@@ -146,8 +146,8 @@ impl Machine {
     pub(crate) fn new() -> Machine {
         Machine::from_state(State {
             tree: Tree::genesis(),
-            sessions: Sessions::new(),
-            tombstones: Tombstones::new(),
+            sessions: Sessions::default(),
+            tombstones: Tombstones::default(),
             time: 0,
             version: FIRST,
             era: 0,
@@ -311,9 +311,9 @@ impl Machine {
             Command::Configure { version, seats } => {
                 return self.configure(*version, seats, applied);
             }
-            Command::Close | Command::Authenticate { .. } => &[],
-            Command::Op(op) => std::slice::from_ref(op),
-            Command::Multi(ops) => ops.as_slice(),
+            Command::Close | Command::Authenticate { .. } | Command::Op(_) | Command::Multi(_) => {
+                request.command.ops()
+            }
         };
 
         let record = self.session(id).ok_or(OpError::SessionExpired)?;
@@ -509,10 +509,7 @@ impl Machine {
                             if !planted(Bug::MultiPartial) {
                                 *tree = before;
                             }
-                            return Err(OpError::Multi {
-                                index: u32::try_from(index).unwrap_or(u32::MAX),
-                                error: Box::new(error),
-                            });
+                            return Err(error.in_multi(index));
                         }
                     }
                 }

@@ -483,7 +483,11 @@ impl Model {
     ) -> Result<OpResult, OpError> {
         let path = op.path().to_owned();
         let valid = match op {
-            op if op.create_mode().is_some_and(CreateMode::is_sequential) => {
+            Op::Create { mode, .. }
+            | Op::CreateWithAcl { mode, .. }
+            | Op::CreateOrSet { mode, .. }
+                if mode.is_sequential() =>
+            {
                 path::validate_sequential(&path)
             }
             _ => path::validate(&path),

@@ -82,12 +82,7 @@ impl Write {
     pub(super) fn execute(&mut self, tree: &mut Tree, op: &Op) -> Result<OpResult, OpError> {
         match op {
             Op::Create { path, data, mode } | Op::CreateWithAcl { path, data, mode, .. } => {
-                let checked = if mode.is_sequential() {
-                    path::validate_sequential(path)
-                } else {
-                    path::validate(path)
-                };
-                checked.map_err(invalid_path)?;
+                path::validate_new(path, *mode).map_err(invalid_path)?;
                 self.check_size(op)?;
                 let kind = self.kind(path, *mode)?;
                 let acl = match op {
@@ -99,13 +94,7 @@ impl Write {
                 }
                 // The name may consist of digits alone, so the parent is found before they are
                 // known.
-                let parent = match path.rfind('/') {
-                    Some(0) | None => "/",
-                    Some(slash) => &path[..slash],
-                };
-                let Some(znode) = tree.get(parent) else {
-                    return Err(no_node(parent));
-                };
+                let znode = find(tree, path::parent(path).unwrap_or("/"))?;
                 let mut number = znode.fields().creates;
                 if_planted(Bug::SequenceFromChildren, || number = znode.children().count() as u64);
                 let is_there = |last: u64| tree.get(&format!("{path}{last:010}")).is_some();
@@ -123,21 +112,15 @@ impl Write {
                 if path == CONFIG || quota::of_stats(path).is_some() {
                     return Err(reserved(path));
                 }
-                let Some(znode) = tree.get(path) else {
-                    return Err(no_node(path));
-                };
-                let more = (0, data.len() as i64 - znode.data().len() as i64);
+                let more = (0, data.len() as i64 - find(tree, path)?.data().len() as i64);
                 self.permitted(tree, path, Permissions::WRITE)?;
                 self.check_quota(tree, path, more)?;
                 check_version(tree, path, *version)?;
-                match tree.set(path, data, self.zxid, self.time) {
-                    Some(stat) => {
-                        self.note(tree, ChangeKind::DataChanged, path);
-                        self.count(tree, path, more);
-                        Ok(OpResult::Set(stat))
-                    }
-                    None => Err(no_node(path)),
-                }
+                let set = tree.set(path, data, self.zxid, self.time);
+                let stat = set.ok_or_else(|| no_node(path))?;
+                self.note(tree, ChangeKind::DataChanged, path);
+                self.count(tree, path, more);
+                Ok(OpResult::Set(stat))
             }
             Op::Delete { path, version } => {
                 path::validate(path).map_err(invalid_path)?;
@@ -193,13 +176,9 @@ impl Write {
                 let acl = self.asked(path, acl)?;
                 self.permitted(tree, path, Permissions::ADMIN)?;
                 check_number(tree, path, *version, |fields| fields.aversion)?;
-                match tree.set_acl(path, acl) {
-                    Some(stat) => {
-                        self.unwatched.push(path.clone());
-                        Ok(OpResult::AclSet(stat))
-                    }
-                    None => Err(no_node(path)),
-                }
+                let stat = tree.set_acl(path, acl).ok_or_else(|| no_node(path))?;
+                self.unwatched.push(path.clone());
+                Ok(OpResult::AclSet(stat))
             }
         }
     }
@@ -212,12 +191,10 @@ impl Write {
         text: &[u8],
     ) -> Result<Write, OpError> {
         check_version(tree, CONFIG, Some(version))?;
-        let before = tree.get(CONFIG).map_or(0, |znode| znode.data().len());
-        if tree.set(CONFIG, &Data::from(text), self.zxid, self.time).is_none() {
-            return Err(no_node(CONFIG));
-        }
+        let more = (0, text.len() as i64 - find(tree, CONFIG)?.data().len() as i64);
+        tree.set(CONFIG, &Data::from(text), self.zxid, self.time);
         self.note(tree, ChangeKind::DataChanged, CONFIG);
-        self.count(tree, CONFIG, (0, text.len() as i64 - before as i64));
+        self.count(tree, CONFIG, more);
         Ok(self)
     }
 
@@ -233,10 +210,8 @@ impl Write {
         if tree.is_open() {
             return Ok(());
         }
-        let Some(znode) = tree.get(path) else {
-            return Ok(());
-        };
-        if acl::permits(znode.acl().map(|acl| &**acl), &self.ids, wanted) {
+        let acl = tree.get(path).and_then(|znode| Some(&**znode.acl()?));
+        if acl::permits(acl, &self.ids, wanted) {
             return Ok(());
         }
         Err(OpError::NoAuth { path: path.to_owned(), permission: wanted })
@@ -249,10 +224,7 @@ impl Write {
             return Err(reserved(path));
         }
         self.permitted_in_parent(tree, path, Permissions::DELETE)?;
-        if tree.get(path).is_none() {
-            return Err(no_node(path));
-        }
-        Ok(())
+        find(tree, path).map(drop)
     }
 
     /// Whether this znode's children may be deleted with it.
@@ -262,10 +234,10 @@ impl Write {
         path: &str,
         znode: &Znode,
     ) -> Result<(), OpError> {
-        if !znode.has_children() {
-            return Ok(());
+        match znode.has_children() {
+            true => self.permitted(tree, path, Permissions::DELETE),
+            false => Ok(()),
         }
-        self.permitted(tree, path, Permissions::DELETE)
     }
 
     /// As [`Write::permitted`], for the parent.
@@ -291,18 +263,15 @@ impl Write {
             let (path, data, mode) = (path.to_owned(), data.clone(), CreateMode::Ephemeral);
             return self.execute(tree, &Op::Create { path, data, mode });
         };
-        match znode.fields().owner() {
-            Some(owner) if owner == self.session => {
-                let (path, data, version) = (path.to_owned(), data.clone(), None);
-                return self.execute(tree, &Op::Set { path, data, version });
-            }
-            Some(owner) if owner == from || planted(Bug::TakenFromAnybody) => {}
-            _ => {
-                self.check_size(op)?;
-                return Err(OpError::NodeExists { path: path.to_owned() });
-            }
+        let owner = znode.fields().owner();
+        if owner == Some(self.session) {
+            let (path, data, version) = (path.to_owned(), data.clone(), None);
+            return self.execute(tree, &Op::Set { path, data, version });
         }
         self.check_size(op)?;
+        if !owner.is_some_and(|owner| owner == from || planted(Bug::TakenFromAnybody)) {
+            return Err(OpError::NodeExists { path: path.to_owned() });
+        }
         // Everything that could make the create fail is checked before the delete.
         let more = (0, data.len() as i64 - znode.data().len() as i64);
         self.permitted_in_parent(tree, path, Permissions::DELETE)?;
@@ -339,17 +308,12 @@ impl Write {
         acl: Option<AccessList>,
     ) -> Result<OpResult, OpError> {
         let exists = || OpError::NodeExists { path: path.to_owned() };
-        let Some(parent) = path::parent(path) else {
-            return Err(exists());
-        };
-        let Some(znode) = tree.get(parent) else {
-            return Err(no_node(parent));
-        };
+        let parent = path::parent(path).ok_or_else(exists)?;
+        let parent_owner = find(tree, parent)?.fields().owner();
         if parent == CONFIG {
             return Err(reserved(parent));
         }
         self.permitted(tree, parent, Permissions::CREATE)?;
-        let parent_owner = znode.fields().owner();
         if tree.get(path).is_some() {
             return Err(exists());
         }
@@ -403,9 +367,8 @@ impl Write {
         for of in tree.counted_for(path) {
             let exceeded = limits(tree, of).exceeded(usage(tree, of), more);
             let exceeded = exceeded.filter(|_| !planted(Bug::QuotaIgnored));
-            if let Some((resource, limit, needed)) = exceeded {
-                let (path, bytes) = (of.to_owned(), resource == "bytes");
-                return Err(OpError::QuotaExceeded { path, bytes, limit, needed });
+            if let Some((bytes, limit, needed)) = exceeded {
+                return Err(OpError::QuotaExceeded { path: of.to_owned(), bytes, limit, needed });
             }
         }
         Ok(())
@@ -417,21 +380,17 @@ impl Write {
         let counted = tree.counted_for(path).filter(|_| more.0 >= 0 || !planted(Bug::QuotaForgets));
         let all: Vec<String> = counted.map(str::to_owned).collect();
         for of in all {
-            self.count_for(tree, &of, more);
-        }
-    }
-
-    fn count_for(&mut self, tree: &mut Tree, of: &str, more: (i64, i64)) {
-        let (stats, before) = (Quota::stats_path(of), usage(tree, of));
-        let after = before.and(more);
-        let quota = limits(tree, of);
-        let data = after.to_string();
-        if quota.overstepped(before) == quota.overstepped(after) {
-            tree.set_quietly(&stats, data.as_bytes());
-            self.unwatched.push(stats);
-        } else {
-            tree.set(&stats, &data.as_bytes().into(), self.zxid, self.time);
-            self.note(tree, ChangeKind::DataChanged, &stats);
+            let (stats, before) = (Quota::stats_path(&of), usage(tree, &of));
+            let after = before.and(more);
+            let quota = limits(tree, &of);
+            let data = after.to_string();
+            if quota.overstepped(before) == quota.overstepped(after) {
+                tree.set_quietly(&stats, data.as_bytes());
+                self.unwatched.push(stats);
+            } else {
+                tree.set(&stats, &data.as_bytes().into(), self.zxid, self.time);
+                self.note(tree, ChangeKind::DataChanged, &stats);
+            }
         }
     }
 
@@ -482,10 +441,7 @@ fn check_number(
     version: Option<u64>,
     number: impl FnOnce(&Fields) -> u64,
 ) -> Result<(), OpError> {
-    let Some(znode) = tree.get(path) else {
-        return Err(no_node(path));
-    };
-    let actual = number(&znode.fields());
+    let actual = number(&find(tree, path)?.fields());
     match version {
         Some(expected) if expected != actual => {
             Err(OpError::BadVersion { path: path.to_owned(), expected, actual })
@@ -496,29 +452,31 @@ fn check_number(
 
 /// Fails unless the znode meets this condition of a multi.
 fn check(tree: &Tree, path: &str, condition: Condition) -> Result<(), OpError> {
-    let znode = tree.get(path);
-    let holds = match (condition, znode.map(Znode::fields)) {
-        (Condition::Absent, None) => true,
-        (Condition::Absent, Some(_)) => {
-            return Err(OpError::NodeExists { path: path.to_owned() });
-        }
-        (_, None) => return Err(no_node(path)),
-        (Condition::Exists, Some(_)) => true,
-        (Condition::Version(version), Some(_)) => return check_version(tree, path, Some(version)),
-        (Condition::Czxid(czxid), Some(fields)) => fields.czxid == czxid,
-        (Condition::Mzxid(mzxid), Some(fields)) => fields.mzxid == mzxid,
-        (Condition::Pzxid(pzxid), Some(fields)) => fields.pzxid == pzxid,
-        (Condition::Cversion(cversion), Some(fields)) => fields.cversion == cversion,
-        (Condition::Aversion(aversion), Some(fields)) => fields.aversion == aversion,
-        (Condition::Usage { znodes, bytes }, Some(_)) => {
-            znode.is_some_and(|znode| Usage::parse(znode.data()) == Usage { znodes, bytes })
-        }
+    let znode = match find(tree, path) {
+        Err(_) if condition == Condition::Absent => return Ok(()),
+        found => found?,
+    };
+    let fields = znode.fields();
+    let holds = match condition {
+        Condition::Absent => return Err(OpError::NodeExists { path: path.to_owned() }),
+        Condition::Exists => true,
+        Condition::Version(version) => return check_version(tree, path, Some(version)),
+        Condition::Czxid(czxid) => fields.czxid == czxid,
+        Condition::Mzxid(mzxid) => fields.mzxid == mzxid,
+        Condition::Pzxid(pzxid) => fields.pzxid == pzxid,
+        Condition::Cversion(cversion) => fields.cversion == cversion,
+        Condition::Aversion(aversion) => fields.aversion == aversion,
+        Condition::Usage { znodes, bytes } => Usage::parse(znode.data()) == Usage { znodes, bytes },
     };
     if holds || planted(Bug::ConditionIgnored) {
         Ok(())
     } else {
         Err(OpError::Unmet { path: path.to_owned(), condition })
     }
+}
+
+fn find<'a>(tree: &'a Tree, path: &str) -> Result<&'a Znode, OpError> {
+    tree.get(path).ok_or_else(|| no_node(path))
 }
 
 fn no_node(path: &str) -> OpError {

@@ -17,6 +17,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use rpds::{RedBlackTreeMapSync, RedBlackTreeSetSync};
+use serde::{Deserialize, Serialize};
 use xxhash_rust::xxh3::{xxh3_64, xxh3_64_with_seed};
 
 use super::tree::hash_words;
@@ -29,8 +30,8 @@ use crate::types::znode::SessionId;
 /// How many former holders a session remembers: see [`SessionRecord::former`].
 pub(super) const FORMER_MAX: usize = 8;
 
-/// One session.
-#[derive(Clone, Debug)]
+/// One session. A snapshot has its first fields, in this order; what is skipped follows by itself.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub(crate) struct SessionRecord {
     pub(crate) secret: [u8; 16],
     pub(crate) timeout_ms: u32,
@@ -39,17 +40,22 @@ pub(crate) struct SessionRecord {
     /// The node that the holder is on.
     pub(crate) owner: NodeId,
     pub(crate) holder: u64,
-    /// The last request of this holder that was run.
-    pub(crate) last_seq: u64,
-    /// The session's ephemerals, sorted.
-    pub(crate) ephemerals: RedBlackTreeSetSync<Arc<str>>,
     /// The last few former holders, oldest first: a late duplicate of their resumption must not
     /// take the session from the present holder.
     pub(super) former: Vec<u64>,
+    /// The last request of this holder that was run.
+    pub(crate) last_seq: u64,
     /// The ids that its holder has authenticated as.
+    #[serde(skip)]
     pub(crate) ids: Arc<Vec<Id>>,
+    /// The session's ephemerals, sorted.
+    #[serde(skip)]
+    pub(crate) ephemerals: RedBlackTreeSetSync<Arc<str>>,
+    #[serde(skip)]
     results: VecDeque<Remembered>,
+    #[serde(skip)]
     results_hash: u64,
+    #[serde(skip)]
     hash: u64,
 }
 
@@ -79,32 +85,7 @@ impl SessionRecord {
         owner: NodeId,
         holder: u64,
     ) -> SessionRecord {
-        SessionRecord {
-            secret,
-            timeout_ms,
-            opened,
-            owner,
-            holder,
-            last_seq: 0,
-            ephemerals: RedBlackTreeSetSync::new_sync(),
-            former: Vec::new(),
-            ids: Arc::default(),
-            results: VecDeque::new(),
-            results_hash: 0,
-            hash: 0,
-        }
-    }
-
-    /// A record of a snapshot. Its results follow: see [`SessionRecord::restore`].
-    pub(super) fn with_history(mut self, last_seq: u64, former: Vec<u64>) -> SessionRecord {
-        self.last_seq = last_seq;
-        self.former = former;
-        self
-    }
-
-    /// Appends the next result; the last one is that of `last_seq`.
-    pub(super) fn restore(&mut self, seq: u64, result: Result<Reply, OpError>) {
-        self.push(seq, result);
+        SessionRecord { secret, timeout_ms, opened, owner, holder, ..SessionRecord::default() }
     }
 
     /// Whether this is the session's secret, in constant time.
@@ -141,7 +122,7 @@ impl SessionRecord {
         let mut all = (*self.ids).clone();
         for id in ids {
             let failed = |reason| OpError::AuthFailed { scheme: id.scheme.clone(), reason };
-            if id.scheme.len() + id.id.len() > ID_BYTES_MAX {
+            if id.is_too_long() {
                 return Err(failed(format!("an id of more than {ID_BYTES_MAX} bytes")));
             }
             if !all.contains(id) {
@@ -181,7 +162,8 @@ impl SessionRecord {
         self.push(self.last_seq, result);
     }
 
-    fn push(&mut self, seq: u64, result: Result<Reply, OpError>) {
+    /// Appends the next result; the last one is that of `last_seq`.
+    pub(super) fn push(&mut self, seq: u64, result: Result<Reply, OpError>) {
         let hash = hash_result(seq, &result);
         self.results_hash = self.results_hash.wrapping_add(hash);
         self.results.push_back(Remembered { result, hash });
@@ -243,17 +225,13 @@ pub(super) fn encode_result(result: &Result<Reply, OpError>) -> Vec<u8> {
 }
 
 /// All sessions.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub(super) struct Sessions {
     records: RedBlackTreeMapSync<SessionId, SessionRecord>,
     hash: u64,
 }
 
 impl Sessions {
-    pub(super) fn new() -> Sessions {
-        Sessions { records: RedBlackTreeMapSync::new_sync(), hash: 0 }
-    }
-
     pub(super) fn get(&self, id: SessionId) -> Option<&SessionRecord> {
         self.records.get(&id)
     }
@@ -408,7 +386,7 @@ mod tests {
 
     #[test]
     fn the_table_keeps_its_hash() {
-        let mut sessions = Sessions::new();
+        let mut sessions = Sessions::default();
         let (a, b) = (SessionId(1), SessionId(2));
         sessions.insert(a, record());
         let one = sessions.hash();

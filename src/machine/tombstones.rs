@@ -24,7 +24,7 @@ pub(super) const TOMBSTONES_MAX: usize = if cfg!(feature = "simulator") {
     10_000
 };
 
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub(super) struct Tombstones {
     by_zxid: RedBlackTreeMapSync<Zxid, SessionId>,
     by_id: RedBlackTreeMapSync<SessionId, Zxid>,
@@ -37,15 +37,6 @@ fn hash(zxid: Zxid, id: SessionId) -> u64 {
 }
 
 impl Tombstones {
-    pub(super) fn new() -> Tombstones {
-        Tombstones {
-            by_zxid: RedBlackTreeMapSync::new_sync(),
-            by_id: RedBlackTreeMapSync::new_sync(),
-            forgotten: 0,
-            hash: 0,
-        }
-    }
-
     pub(super) fn len(&self) -> usize {
         self.by_zxid.size()
     }
@@ -129,7 +120,7 @@ mod tests {
 
     #[test]
     fn an_ended_session_never_opens_again() {
-        let mut tombstones = Tombstones::new();
+        let mut tombstones = Tombstones::default();
         let ended = TOMBSTONES_MAX as u64 + 100;
         for n in 1..=ended {
             assert_eq!(tombstones.admit(SessionId(n), n - 1), Ok(()), "the first time");
@@ -145,11 +136,11 @@ mod tests {
 
     #[test]
     fn the_same_graves_have_the_same_hash_however_they_came() {
-        let mut one = Tombstones::new();
+        let mut one = Tombstones::default();
         for n in 1..=TOMBSTONES_MAX as u64 + 5 {
             one.bury(SessionId(n * 7), n);
         }
-        let mut two = Tombstones::new();
+        let mut two = Tombstones::default();
         let mut at = None;
         while let Some((zxid, id)) = one.after(at) {
             two.put(id, zxid);

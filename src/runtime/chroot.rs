@@ -3,7 +3,6 @@
 use std::borrow::Cow;
 use std::sync::Arc;
 
-use crate::machine::command::Op;
 use crate::planted::{Bug, planted};
 use crate::types::error::Error;
 use crate::types::znode::{CreateMode, Created, OpResult};
@@ -57,16 +56,13 @@ impl Root {
         }
     }
 
-    /// An operation's form in the whole tree.
-    pub(crate) fn op(&self, mut op: Op) -> Op {
-        if let Some(root) = &self.0 {
-            let sequential = op.create_mode().is_some_and(CreateMode::is_sequential);
-            let path = op.path_mut();
+    /// The form in the whole tree of a path that a znode is created with.
+    pub(crate) fn new_path(&self, path: &str, mode: CreateMode) -> String {
+        match &self.0 {
             // The number is appended to the path: with `/`, it goes below the root, not beside it.
-            let full = if sequential { format!("{root}{path}") } else { self.full(path).into() };
-            *path = full;
+            Some(root) if mode.is_sequential() => format!("{root}{path}"),
+            _ => self.full(path).into(),
         }
-        op
     }
 
     pub(crate) fn created(&self, created: Created) -> Created {

@@ -23,7 +23,7 @@ use crate::runtime::engine::Engine;
 use crate::runtime::host::Host;
 use crate::runtime::mailbox::{AnswerSink, Recipient, WatchSink};
 use crate::runtime::obstacles::Obstacles;
-use crate::runtime::pending::{Pending, Slot};
+use crate::runtime::pending::{Pending, Slot, block_on};
 use crate::runtime::session::SessionShared;
 use crate::runtime::timers::Timer;
 use crate::runtime::watch_sender::WatchSender;
@@ -398,14 +398,16 @@ impl NodeShared {
         &self,
         operation: &str,
         path: &str,
-        mut pending: Pending<T>,
+        answer: impl Future<Output = Result<T>>,
     ) -> Result<T> {
         let waited = self.limits.request_timeout;
+        let until = self.clock.now().saturating_add(waited);
         let named = || format!("{operation} {path}").trim_end().to_owned();
-        match pending.wait_timeout(waited) {
-            Some(Err(Error::WouldBlock { .. })) => Err(Error::WouldBlock { operation: named() }),
-            Some(answer) => answer,
-            None => {
+        match block_on(answer, &self.clock, Some(until)).and_then(Option::transpose) {
+            Err(Error::WouldBlock { .. }) => Err(Error::WouldBlock { operation: named() }),
+            Err(error) => Err(error),
+            Ok(Some(answer)) => Ok(answer),
+            Ok(None) => {
                 let (operation, reason) = (named(), self.waiting_for());
                 Err(Error::Timeout { operation, waited, reason })
             }

@@ -4,7 +4,7 @@
 //! on every replica, from the ids of its session and the list of the znode. How a session gets its
 //! ids is in `auth`.
 
-use std::fmt;
+use std::fmt::{self, Write};
 use std::net::IpAddr;
 use std::ops::BitOr;
 use std::str::FromStr;
@@ -45,6 +45,15 @@ pub(crate) const ID_BYTES_MAX: usize = 1024;
 /// ```
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Permissions(pub(crate) u8);
+
+/// The letter of each permission, in the order of ZooKeeper's command line.
+pub(crate) const LETTERS: [(Permissions, char); 5] = [
+    (Permissions::CREATE, 'c'),
+    (Permissions::DELETE, 'd'),
+    (Permissions::READ, 'r'),
+    (Permissions::WRITE, 'w'),
+    (Permissions::ADMIN, 'a'),
+];
 
 impl Permissions {
     /// None of them.
@@ -94,19 +103,8 @@ impl BitOr for Permissions {
 /// In the format of ZooKeeper's command line: `cdrwa`.
 impl fmt::Display for Permissions {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let letters = [
-            (Permissions::CREATE, 'c'),
-            (Permissions::DELETE, 'd'),
-            (Permissions::READ, 'r'),
-            (Permissions::WRITE, 'w'),
-            (Permissions::ADMIN, 'a'),
-        ];
-        letters.iter().filter(|(permission, _)| self.contains(*permission)).try_for_each(
-            |(_, letter)| {
-                use fmt::Write;
-                f.write_char(*letter)
-            },
-        )
+        let mut granted = LETTERS.iter().filter(|(permission, _)| self.contains(*permission));
+        granted.try_for_each(|(_, letter)| f.write_char(*letter))
     }
 }
 
@@ -367,18 +365,18 @@ impl AccessList {
             if !kept.contains(&entry) {
                 kept.push(entry);
             }
-            kept.len() <= ACL_ENTRIES_MAX
+            match kept.len() <= ACL_ENTRIES_MAX {
+                true => Ok(()),
+                false => Err(format!("more than {ACL_ENTRIES_MAX} entries")),
+            }
         };
-        let too_many = || format!("more than {ACL_ENTRIES_MAX} entries");
         for entry in entries {
             entry.id.check()?;
             if Permissions::from_bits(entry.permissions.0).is_none() {
                 return Err("an unknown permission".to_owned());
             }
             if !entry.id.is("auth") {
-                if !keep(entry.clone()) {
-                    return Err(too_many());
-                }
+                keep(entry.clone())?;
                 continue;
             }
             let mut authenticated = ids.iter().filter(|id| id.is_authenticated()).peekable();
@@ -386,9 +384,7 @@ impl AccessList {
                 return Err("it names who sets it, who has authenticated as nobody".to_owned());
             }
             for id in authenticated {
-                if !keep(Acl::new(entry.permissions, id.clone())) {
-                    return Err(too_many());
-                }
+                keep(Acl::new(entry.permissions, id.clone()))?;
             }
         }
         match kept.len() {

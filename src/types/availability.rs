@@ -23,11 +23,8 @@ use std::fmt;
 /// [`Coordinator::is_ready`]: crate::Coordinator::is_ready
 /// [`Status::stopped`]: crate::Status::stopped
 #[derive(Clone, Debug, PartialEq, Eq)]
-#[cfg_attr(
-    feature = "serde",
-    derive(serde::Serialize, serde::Deserialize),
-    serde(rename_all = "snake_case")
-)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+#[cfg_attr(feature = "serde", serde(rename_all = "snake_case"))]
 #[non_exhaustive]
 pub enum Availability {
     /// All voters are reachable.

@@ -6,6 +6,7 @@
 //! Basic Multilingual Plane. Paths are plain `&str` once checked.
 
 use crate::types::error::{Error, Result};
+use crate::types::znode::CreateMode;
 
 /// The longest path, in bytes.
 pub(crate) const PATH_BYTES_MAX: usize = 4096;
@@ -26,6 +27,11 @@ pub(crate) fn validate_sequential(path: &str) -> Result<()> {
         None => Ok(()),
         Some(reason) => Err(Error::InvalidPath { path: abridged(path), reason: reason.into() }),
     }
+}
+
+/// Checks the path that a znode is to be created with.
+pub(crate) fn validate_new(path: &str, mode: CreateMode) -> Result<()> {
+    if mode.is_sequential() { validate_sequential(path) } else { validate(path) }
 }
 
 fn problem(path: &str) -> Option<&'static str> {

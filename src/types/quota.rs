@@ -111,22 +111,16 @@ impl Quota {
         quota
     }
 
-    /// The first hard limit that a write would exceed, with its name and the amount needed. `more`
-    /// is the write's addition.
-    pub(crate) fn exceeded(
-        &self,
-        used: Usage,
-        more: (i64, i64),
-    ) -> Option<(&'static str, u64, u64)> {
-        let exceeded = |limit: Option<u64>, used: u64, more: i64| {
+    /// The first hard limit that a write would exceed: whether it is that of bytes, the limit, and the
+    /// amount needed. `more` is the write's addition.
+    pub(crate) fn exceeded(&self, used: Usage, more: (i64, i64)) -> Option<(bool, u64, u64)> {
+        let exceeded = |bytes: bool, limit: Option<u64>, used: u64, more: i64| {
             let needed = used.saturating_add_signed(more);
-            limit.filter(|limit| more > 0 && needed > *limit).map(|limit| (limit, needed))
+            let limit = limit.filter(|limit| more > 0 && needed > *limit)?;
+            Some((bytes, limit, needed))
         };
-        let znodes = exceeded(self.znodes_hard, used.znodes, more.0);
-        let bytes = || exceeded(self.bytes_hard, used.bytes, more.1);
-        znodes
-            .map(|(limit, needed)| ("znodes", limit, needed))
-            .or_else(|| bytes().map(|(limit, needed)| ("bytes", limit, needed)))
+        exceeded(false, self.znodes_hard, used.znodes, more.0)
+            .or_else(|| exceeded(true, self.bytes_hard, used.bytes, more.1))
     }
 
     /// Which soft limits are exceeded: of znodes, of bytes.
@@ -269,10 +263,10 @@ mod tests {
         let quota = Quota::new().znodes(1).znodes_hard(2).bytes(10);
         let used = |znodes, bytes| Usage { znodes, bytes };
         assert_eq!(quota.exceeded(used(1, 0), (1, 5)), None);
-        assert_eq!(quota.exceeded(used(2, 0), (1, 0)), Some(("znodes", 2, 3)));
+        assert_eq!(quota.exceeded(used(2, 0), (1, 0)), Some((false, 2, 3)));
         // Usage above the limit may change as long as it does not grow.
         assert_eq!(quota.exceeded(used(9, 0), (0, 5)), None);
-        assert_eq!(Quota::new().bytes_hard(4).exceeded(used(1, 3), (0, 2)), Some(("bytes", 4, 5)));
+        assert_eq!(Quota::new().bytes_hard(4).exceeded(used(1, 3), (0, 2)), Some((true, 4, 5)));
         assert_eq!(quota.overstepped(used(2, 10)), (false, false));
         assert_eq!(quota.overstepped(used(2, 11)), (false, true));
         assert_eq!(Quota::new().znodes(1).overstepped(used(2, 0)), (true, false));

@@ -12,7 +12,7 @@ use serde::de::{Error as _, Unexpected};
 use serde::ser::Error as _;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-use crate::types::acl::{Id, Permissions};
+use crate::types::acl::{Id, LETTERS, Permissions};
 use crate::types::znode::SessionId;
 
 /// A duration as a number of whole milliseconds.
@@ -121,15 +121,8 @@ impl<'de> Deserialize<'de> for Permissions {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Permissions, D::Error> {
         parsed(deserializer, "some of the letters cdrwa", |text| {
             text.chars().try_fold(Permissions::NONE, |all, letter| {
-                let permission = match letter {
-                    'c' => Permissions::CREATE,
-                    'd' => Permissions::DELETE,
-                    'r' => Permissions::READ,
-                    'w' => Permissions::WRITE,
-                    'a' => Permissions::ADMIN,
-                    _ => return None,
-                };
-                Some(all | permission)
+                let (permission, _) = LETTERS.iter().find(|(_, known)| *known == letter)?;
+                Some(all | *permission)
             })
         })
     }

@@ -34,28 +34,22 @@ impl Builder {
         peers: &Peers,
         names: &mut LookUps,
     ) -> Result<(String, Option<TcpListener>)> {
-        let Some(address) = self.advertise.clone().or_else(|| {
-            // A list of one leaves no choice, whatever address it listens on.
-            let mut all = peers.addresses();
-            match (all.next(), all.next(), &self.listen) {
-                (Some(only), None, Some(_)) => Some(only.to_owned()),
-                _ => None,
-            }
-        }) else {
-            return match &self.listen {
-                None => self.bind_own(peers, names),
-                Some(listen) if peers.addresses().any(|peer| peer == listen) => {
-                    Ok((listen.clone(), bind(listen, names)?))
-                }
-                Some(_) => Err(Error::NotAPeer {
+        let address = match (&self.advertise, &self.listen) {
+            (Some(advertised), _) => advertised,
+            (None, None) => return self.bind_own(peers, names),
+            (None, Some(listen)) => {
+                // A list of one leaves no choice, whatever address it listens on.
+                let is_only = peers.addresses().count() == 1;
+                let own = peers.addresses().find(|peer| is_only || *peer == *listen);
+                own.ok_or_else(|| Error::NotAPeer {
                     peers: peers.addresses().map(str::to_owned).collect(),
                     detail: " (the address to listen on is not one of them)".to_owned(),
-                }),
-            };
+                })?
+            }
         };
-        check_address(&address)?;
-        let listener = bind(self.listen.as_deref().unwrap_or(&address), names)?;
-        Ok((address, listener))
+        check_address(address)?;
+        let listener = bind(self.listen.as_deref().unwrap_or(address), names)?;
+        Ok((address.to_owned(), listener))
     }
 
     /// Without knowing which peer this instance is, there is nothing to start.

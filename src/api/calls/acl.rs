@@ -6,6 +6,7 @@ use crate::machine::CONFIG;
 use crate::machine::command::Op;
 use crate::node::io::{ClientRequest, Write};
 use crate::node::query::Read;
+use crate::runtime::chroot::Root;
 use crate::runtime::expect;
 use crate::runtime::pending::Pending;
 use crate::types::acl;
@@ -88,13 +89,10 @@ impl Session {
         if !self.has_replica() {
             return self.wait_for("acl", path, self.nonblocking().acl(path));
         }
-        self.read(path, Permissions::READ | Permissions::ADMIN, |znode| match znode {
-            Some(znode) => {
-                let acl = znode.acl().map(|acl| &**acl);
-                let closed = self.root.full(path) == CONFIG;
-                Ok((acl::shown(acl, closed, &self.ids()), znode.stat()))
-            }
-            None => Err(Error::NoNode { path: path.to_owned() }),
+        self.read_znode(path, Permissions::READ | Permissions::ADMIN, |znode| {
+            let acl = znode.acl().map(|acl| &**acl);
+            let closed = self.root.full(path) == CONFIG;
+            (acl::shown(acl, closed, &self.ids()), znode.stat())
         })
     }
 
@@ -166,10 +164,8 @@ impl NonBlocking<'_> {
         let data = data.as_ref();
         let checked =
             check_create(path, data, mode).and_then(|()| self.check_acl(path, data.len(), acl));
-        let op = || create_with_acl_op(path, data, mode, acl);
-        let root = self.session.root.clone();
-        let convert = move |answer| expect::created(answer).map(|created| root.created(created));
-        self.write(checked, op, convert)
+        let op = |root: &Root| create_with_acl_op(root, path, data, mode, acl);
+        self.write(checked, op, self.created())
     }
 
     /// See [`Session::set_acl`].
@@ -205,7 +201,8 @@ impl NonBlocking<'_> {
 
     fn set_acl_version(&self, path: &str, acl: &[Acl], version: Option<u64>) -> Pending<Stat> {
         let checked = self.validate(path).and_then(|()| self.check_acl(path, 0, acl));
-        let op = || Op::SetAcl { path: path.to_owned(), acl: acl.to_vec(), version };
+        let op =
+            |root: &Root| Op::SetAcl { path: root.full(path).into(), acl: acl.to_vec(), version };
         self.write(checked, op, expect::set)
     }
 
@@ -230,14 +227,10 @@ impl NonBlocking<'_> {
     /// # }
     /// ```
     pub fn add_auth(&self, scheme: &str, credentials: impl AsRef<[u8]>) -> Pending<()> {
-        let session = self.session.id();
         let ids = self.session.authenticate(scheme, credentials.as_ref());
-        let (checked, ids) = match ids {
-            Ok(ids) => (Ok(()), ids),
-            Err(error) => (Err(error), Vec::new()),
-        };
+        let (checked, ids) = ids.map_or_else(|error| (Err(error), Vec::new()), |ids| (Ok(()), ids));
         let command = Write::Authenticate(ids);
-        let request = |request| ClientRequest::Write { request, session, command };
+        let request = |request, session| ClientRequest::Write { request, session, command };
         self.ask(checked, request, |answer| expect::ids(answer).map(drop))
     }
 
@@ -266,7 +259,13 @@ impl NonBlocking<'_> {
     }
 }
 
-pub(crate) fn create_with_acl_op(path: &str, data: &[u8], mode: CreateMode, acl: &[Acl]) -> Op {
-    let (path, data) = (path.to_owned(), data.into());
+pub(crate) fn create_with_acl_op(
+    root: &Root,
+    path: &str,
+    data: &[u8],
+    mode: CreateMode,
+    acl: &[Acl],
+) -> Op {
+    let (path, data) = (root.new_path(path, mode), data.into());
     Op::CreateWithAcl { path, data, mode, acl: acl.to_vec() }
 }

@@ -91,20 +91,18 @@ impl Session {
     pub fn delete_quota(&self, path: &str) -> Result<()> {
         let of = self.quota_root(path)?;
         let deleted = self.everything().transact(|transaction| {
-            let own = [Quota::limits_path(&of), Quota::stats_path(&of)];
-            let mut gone = Vec::new();
-            for znode in own {
+            let mut children = 0;
+            for znode in [Quota::limits_path(&of), Quota::stats_path(&of)] {
                 if transaction.is_there(&znode)? {
                     transaction.delete(&znode);
-                    gone.push(znode);
+                    children += 1;
                 }
             }
-            if gone.is_empty() {
+            if children == 0 {
                 return Ok(());
             }
             // And parents that are then empty.
             let mut at = Quota::base_path(&of);
-            let mut children = gone.len();
             while at != Quota::base_path("/") && transaction.children(&at)?.len() == children {
                 transaction.delete(&at);
                 at = path::parent(&at).unwrap_or("/").to_owned();
@@ -134,13 +132,11 @@ impl Session {
 fn make_parents(transaction: &mut Transaction<'_>, of: &str) -> Result<()> {
     let base = Quota::base_path(of);
     let mut missing = Vec::new();
-    let mut at = base.as_str();
-    while !transaction.is_there(at)? {
-        missing.push(at);
-        match path::parent(at) {
-            Some(parent) => at = parent,
-            None => break,
+    for at in std::iter::successors(Some(base.as_str()), |at| path::parent(at)) {
+        if transaction.is_there(at)? {
+            break;
         }
+        missing.push(at);
     }
     for path in missing.into_iter().rev() {
         transaction.create(path, b"", CreateMode::Persistent);

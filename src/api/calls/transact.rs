@@ -69,19 +69,13 @@ impl Session {
     ) -> Result<Committed<T>> {
         let mut attempt = 1;
         loop {
-            let snapshot = match self.has_replica() {
-                true => self.snapshot()?,
-                false => self.nonblocking().snapshot().await?,
+            let mut transaction = Transaction::on(self, self.snapshot_soon("/").await?);
+            let value = body(&mut transaction)?;
+            let Some((multi, reads)) = transaction.commit() else {
+                return Ok(Committed::unwritten(value));
             };
-            let (pending, value, reads) = {
-                let mut transaction = Transaction::on(self, snapshot);
-                let value = body(&mut transaction)?;
-                let Some((multi, reads)) = transaction.commit() else {
-                    return Ok(Committed::unwritten(value));
-                };
-                (multi.submit(), value, reads)
-            };
-            if let Some(outcome) = transaction::outcome(pending.await, value, reads, attempt) {
+            let committed = multi.submit().await;
+            if let Some(outcome) = transaction::outcome(committed, value, reads, attempt) {
                 return outcome;
             }
             attempt += 1;

@@ -4,7 +4,7 @@ use crate::api::nonblocking::{NonBlocking, check_create, check_data};
 use crate::api::session::Session;
 use crate::machine::command::{Op, Reply};
 use crate::node::query::Answer;
-use crate::runtime::expect;
+use crate::runtime::chroot::Root;
 use crate::runtime::pending::Pending;
 use crate::types::error::Result;
 use crate::types::znode::{CreateMode, Created, SessionId};
@@ -91,7 +91,7 @@ impl NonBlocking<'_> {
         mode: CreateMode,
     ) -> Pending<Created> {
         let data = data.as_ref();
-        let op = || create_or_set_op(path, data, mode);
+        let op = |root: &Root| create_or_set_op(root, path, data, mode);
         self.write(check_create(path, data, mode), op, self.created_or_set(path))
     }
 
@@ -115,7 +115,7 @@ impl NonBlocking<'_> {
     ) -> Pending<Created> {
         let data = data.as_ref();
         let checked = self.validate(path).and_then(|()| check_data(path, data.len()));
-        let op = || take_over_op(path, data, from);
+        let op = |root: &Root| take_over_op(root, path, data, from);
         self.write(checked, op, self.created_or_set(path))
     }
 
@@ -123,18 +123,18 @@ impl NonBlocking<'_> {
         &self,
         path: &str,
     ) -> impl FnOnce(Answer) -> Result<Created> + Send + 'static {
-        let (path, root) = (path.to_owned(), self.session.root.clone());
+        let (path, created) = (path.to_owned(), self.created());
         move |answer| match answer {
             Answer::Reply(Reply::Set(stat)) => Ok(Created { path, stat }),
-            answer => expect::created(answer).map(|created| root.created(created)),
+            answer => created(answer),
         }
     }
 }
 
-pub(crate) fn create_or_set_op(path: &str, data: &[u8], mode: CreateMode) -> Op {
-    Op::CreateOrSet { path: path.to_owned(), data: data.into(), mode }
+pub(crate) fn create_or_set_op(root: &Root, path: &str, data: &[u8], mode: CreateMode) -> Op {
+    Op::CreateOrSet { path: root.new_path(path, mode), data: data.into(), mode }
 }
 
-pub(crate) fn take_over_op(path: &str, data: &[u8], from: SessionId) -> Op {
-    Op::TakeOver { path: path.to_owned(), data: data.into(), from }
+pub(crate) fn take_over_op(root: &Root, path: &str, data: &[u8], from: SessionId) -> Op {
+    Op::TakeOver { path: root.full(path).into(), data: data.into(), from }
 }

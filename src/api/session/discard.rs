@@ -10,7 +10,7 @@ use crate::runtime::expect;
 use crate::runtime::pending::Pending;
 use crate::runtime::shared::Asker;
 use crate::types::error::{Error, Result};
-use crate::types::znode::{Condition, Zxid};
+use crate::types::znode::{Condition, SessionId, Zxid};
 
 impl Session {
     /// Returns a function that deletes the znode created by the write `czxid`, by its path in the
@@ -19,29 +19,23 @@ impl Session {
     pub(crate) fn discarding(&self) -> impl FnOnce(String, Zxid) + Send + 'static {
         let (shared, session) = (Arc::clone(&self.inner.shared), Arc::clone(&self.inner.session));
         move |path, czxid| {
-            let (request, id) = (RequestId(0), session.id);
-            let command = deletion(path, czxid, None);
-            let delete = ClientRequest::Write { request, session: id, command };
-            shared.send(Some(Asker::Holder(session)), delete);
+            let delete = deletion(session.id, path, czxid, None);
+            shared.send(Some(Asker::Holder(session)), delete(RequestId(0)));
         }
     }
 
     /// As [`Session::discarding`], together with another znode: both or neither.
     pub(crate) fn discard_with(&self, path: &str, czxid: Zxid, other: &str) {
         let in_all = |path: &str| self.root.full(path).into_owned();
-        let (request, session) = (RequestId(0), self.id());
-        let command = deletion(in_all(path), czxid, Some(in_all(other)));
-        let delete = ClientRequest::Write { request, session, command };
-        self.inner.shared.send(Some(self.asker()), delete);
+        let delete = deletion(self.id(), in_all(path), czxid, Some(in_all(other)));
+        self.inner.shared.send(Some(self.asker()), delete(RequestId(0)));
     }
 
     /// As [`Session::discarding`], with an answer to wait for. It is [`Error::NoNode`] or
     /// [`Error::Unmet`] if the znode is already gone.
     pub(crate) fn discard(&self, path: &str, czxid: Zxid) -> Result<Pending<()>> {
         self.check_alive()?;
-        let session = self.id();
-        let command = deletion(self.root.full(path).into_owned(), czxid, None);
-        let delete = |request| ClientRequest::Write { request, session, command };
+        let delete = deletion(self.id(), self.root.full(path).into_owned(), czxid, None);
         let shared = &self.inner.shared;
         let done = |answer| expect::multi(answer).map(drop);
         let pending = shared.ask_within(usize::MAX, self.asker(), delete, None, done);
@@ -57,10 +51,16 @@ impl Session {
 
 /// A write that deletes the znode created by the write `czxid`, and another one with it; it does
 /// nothing if that znode is gone. Paths are in the whole tree.
-fn deletion(path: String, czxid: Zxid, other: Option<String>) -> Write {
+fn deletion(
+    session: SessionId,
+    path: String,
+    czxid: Zxid,
+    other: Option<String>,
+) -> impl FnOnce(RequestId) -> ClientRequest {
     let own = unless(Bug::ReleasedByPath, Condition::Czxid(czxid), Condition::Exists);
     let check = Op::Check { path: path.clone(), condition: own };
     let deletes = [Some(path), other].into_iter().flatten();
     let deletes = deletes.map(|path| Op::Delete { path, version: None });
-    Write::Multi(std::iter::once(check).chain(deletes).collect())
+    let command = Write::Multi(std::iter::once(check).chain(deletes).collect());
+    move |request| ClientRequest::Write { request, session, command }
 }

@@ -2,7 +2,6 @@
 
 use crate::api::nonblocking::NonBlocking;
 use crate::api::session::Session;
-use crate::runtime::pending::block_on;
 use crate::types::error::{Error, Result};
 use crate::types::path;
 use crate::types::znode::{CreateMode, Created, OpResult};
@@ -31,17 +30,7 @@ impl Session {
         data: impl AsRef<[u8]>,
         mode: CreateMode,
     ) -> Result<Created> {
-        let shared = self.shared();
-        let waited = shared.limits.request_timeout;
-        let until = shared.clock.now().saturating_add(waited);
-        let creating = create_with_parents(self, path, data.as_ref(), mode);
-        block_on(creating, &shared.clock, Some(until))?.unwrap_or_else(|| {
-            Err(Error::Timeout {
-                operation: format!("create {path}"),
-                waited,
-                reason: shared.waiting_for(),
-            })
-        })
+        self.wait_for("create", path, create_with_parents(self, path, data.as_ref(), mode))
     }
 }
 

@@ -32,10 +32,12 @@ impl Session {
 
     /// As [`NonBlocking::snapshot_of`].
     pub(crate) fn snapshot_of(&self, path: &str) -> Result<Snapshot> {
-        if self.has_replica() {
-            return self.snapshot();
+        if !self.has_replica() {
+            return self.wait_for("snapshot", path, self.nonblocking().snapshot_of(path));
         }
-        self.wait_for("snapshot", path, self.nonblocking().snapshot_of(path))
+        self.check_alive()?;
+        let tree = Arc::clone(&self.inner.shared.tree());
+        Ok(Snapshot::new(tree, self.root.clone(), self.ids()))
     }
 
     /// As [`Session::snapshot_of`], without blocking: immediate on an instance with a replica.
@@ -46,12 +48,12 @@ impl Session {
         }
     }
 
-    pub(crate) fn read<T>(
+    fn read<T>(
         &self,
         path: &str,
         wanted: Permissions,
-        read: impl FnOnce(Option<&Znode>) -> Result<T>,
-    ) -> Result<T> {
+        read: impl FnOnce(&Znode) -> T,
+    ) -> Result<Option<T>> {
         self.check_alive()?;
         path::validate(path)?;
         let tree = self.inner.shared.tree();
@@ -60,7 +62,17 @@ impl Session {
         if acl.is_some() && !acl::permits(acl, &self.inner.session.ids.load(), wanted) {
             return Err(Error::NoAuth { path: path.to_owned(), permission: wanted });
         }
-        read(znode)
+        Ok(znode.map(read))
+    }
+
+    /// As [`Session::read`], of a znode that has to be there.
+    pub(crate) fn read_znode<T>(
+        &self,
+        path: &str,
+        wanted: Permissions,
+        read: impl FnOnce(&Znode) -> T,
+    ) -> Result<T> {
+        self.read(path, wanted, read)?.ok_or_else(|| Error::NoNode { path: path.to_owned() })
     }
 
     /// The data and the stat of a znode, as this replica has them. Does not block; to read what
@@ -82,10 +94,7 @@ impl Session {
         if !self.has_replica() {
             return self.wait_for("get", path, self.nonblocking().get(path));
         }
-        self.read(path, Permissions::READ, |znode| match znode {
-            Some(znode) => Ok((znode.shared_data(), znode.stat())),
-            None => Err(Error::NoNode { path: path.to_owned() }),
-        })
+        self.read_znode(path, Permissions::READ, |znode| (znode.shared_data(), znode.stat()))
     }
 
     /// The stat of a znode, `None` if there is none, as this replica has it. Does not block.
@@ -103,7 +112,7 @@ impl Session {
         if !self.has_replica() {
             return self.wait_for("exists", path, self.nonblocking().exists(path));
         }
-        self.read(path, Permissions::READ, |znode| Ok(znode.map(Znode::stat)))
+        self.read(path, Permissions::READ, Znode::stat)
     }
 
     /// The names of a znode's children, sorted, as this replica has them. Does not block.
@@ -121,10 +130,8 @@ impl Session {
         if !self.has_replica() {
             return self.wait_for("children", path, self.nonblocking().children(path));
         }
-        self.read(path, Permissions::READ, |znode| match znode {
-            Some(znode) => Ok(znode.children().map(str::to_owned).collect()),
-            None => Err(Error::NoNode { path: path.to_owned() }),
-        })
+        let names = |znode: &Znode| znode.children().map(str::to_owned).collect();
+        self.read_znode(path, Permissions::READ, names)
     }
 
     /// The names of a znode's children, sorted, and its stat, as this replica has them. Does not
@@ -143,10 +150,8 @@ impl Session {
         if !self.has_replica() {
             return self.ask_children_with_stat(path);
         }
-        self.read(path, Permissions::READ, |znode| match znode {
-            Some(znode) => Ok((znode.children().map(str::to_owned).collect(), znode.stat())),
-            None => Err(Error::NoNode { path: path.to_owned() }),
-        })
+        let both = |znode: &Znode| (znode.children().map(str::to_owned).collect(), znode.stat());
+        self.read_znode(path, Permissions::READ, both)
     }
 
     /// A page of the names of a znode's children, as this replica has them: see
@@ -228,11 +233,6 @@ impl Session {
     /// # Ok::<(), quorate::Error>(())
     /// ```
     pub fn snapshot(&self) -> Result<Snapshot> {
-        if !self.has_replica() {
-            return self.wait_for("snapshot", "/", self.nonblocking().snapshot());
-        }
-        self.check_alive()?;
-        let tree = Arc::clone(&self.inner.shared.tree());
-        Ok(Snapshot::new(tree, self.root.clone(), self.ids()))
+        self.snapshot_of("/")
     }
 }

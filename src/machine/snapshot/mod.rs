@@ -23,15 +23,14 @@
 mod reader;
 mod writer;
 
-use std::fmt;
+use std::borrow::Cow;
 
-use serde::de::{Deserializer, Visitor};
 use serde::{Deserialize, Serialize, Serializer};
 
+use super::sessions::SessionRecord;
 use super::tree::Fields;
 use crate::types::acl::{Acl, Id};
 use crate::types::log_form::LogForm;
-use crate::types::membership::NodeId;
 use crate::types::znode::{SessionId, Zxid};
 
 pub(crate) use self::reader::ChunkReader;
@@ -75,13 +74,7 @@ enum Item<'a> {
     Session {
         #[serde(with = "LogForm")]
         id: SessionId,
-        secret: [u8; 16],
-        timeout_ms: u32,
-        opened: u64,
-        owner: NodeId,
-        holder: u64,
-        former: Vec<u64>,
-        last_seq: u64,
+        record: Cow<'a, SessionRecord>,
         /// The ids that its holder has authenticated as.
         #[serde(with = "LogForm")]
         ids: Vec<Id>,
@@ -107,32 +100,12 @@ enum Item<'a> {
 }
 
 /// Borrowed bytes, encoded as they are.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Deserialize)]
 struct Raw<'a>(&'a [u8]);
 
 impl Serialize for Raw<'_> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         serializer.serialize_bytes(self.0)
-    }
-}
-
-impl<'de: 'a, 'a> Deserialize<'de> for Raw<'a> {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Raw<'a>, D::Error> {
-        struct Bytes;
-
-        impl<'de> Visitor<'de> for Bytes {
-            type Value = &'de [u8];
-
-            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("bytes")
-            }
-
-            fn visit_borrowed_bytes<E>(self, bytes: &'de [u8]) -> Result<&'de [u8], E> {
-                Ok(bytes)
-            }
-        }
-
-        deserializer.deserialize_bytes(Bytes).map(Raw)
     }
 }
 

@@ -58,8 +58,8 @@ impl ChunkReader {
             tree: Tree::empty(),
             siblings: Siblings::default(),
             ephemerals: BTreeMap::new(),
-            sessions: Sessions::new(),
-            tombstones: Tombstones::new(),
+            sessions: Sessions::default(),
+            tombstones: Tombstones::default(),
             time: 0,
             version: FIRST,
             phase: Phase::Blank,
@@ -130,66 +130,46 @@ impl ChunkReader {
 
     fn item(&mut self, item: Item<'_>) -> Result<(), String> {
         match (&mut self.phase, item) {
-            (Phase::Failed, _) => Err("a chunk before this one was in error".to_owned()),
+            (Phase::Failed, _) => return Err("a chunk before this one was in error".to_owned()),
             (_, Item::Begin { full: true, version }) => {
                 *self = ChunkReader { version, phase: Phase::Open, ..ChunkReader::new() };
-                Ok(())
             }
             (Phase::Complete, Item::Begin { full: false, version }) => {
                 self.version = version;
                 self.phase = Phase::Open;
-                Ok(())
             }
-            (Phase::Open, Item::ZnodeGone { path }) => self.remove(path),
+            (Phase::Open, Item::ZnodeGone { path }) => self.remove(path)?,
             (Phase::Open, Item::Znode { path, data, fields, acl }) => {
-                self.put(path, data.0, fields, acl)
+                self.put(path, data.0, fields, acl)?;
             }
             (Phase::Open, Item::SessionGone { id, zxid }) => {
                 self.sessions.remove(id);
                 if let Some(zxid) = zxid {
                     self.tombstones.put(id, zxid);
                 }
-                Ok(())
             }
-            (
-                Phase::Open,
-                Item::Session {
-                    id,
-                    secret,
-                    timeout_ms,
-                    opened,
-                    owner,
-                    holder,
-                    former,
-                    last_seq,
-                    ids,
-                    results,
-                },
-            ) => {
-                if former.len() > FORMER_MAX || u64::from(results) > last_seq {
+            (Phase::Open, Item::Session { id, record, ids, results }) => {
+                let mut record = record.into_owned();
+                record.ids = Arc::new(ids);
+                if record.former.len() > FORMER_MAX || u64::from(results) > record.last_seq {
                     return Err(format!("session {id}: more history than it can have"));
                 }
-                let mut record = SessionRecord::new(secret, timeout_ms, opened, owner, holder)
-                    .with_history(last_seq, former);
-                record.ids = Arc::new(ids);
                 if results == 0 {
                     self.sessions.insert(id, record);
                 } else {
                     self.phase = Phase::Outcomes(id, Box::new(record), results);
                 }
-                Ok(())
             }
             (Phase::Outcomes(_, record, missing), Item::Outcome { multi, result }) => {
                 let result = decode_result(multi, result.0)?;
                 *missing -= 1;
-                record.restore(record.last_seq - u64::from(*missing), result);
+                record.push(record.last_seq - u64::from(*missing), result);
                 if *missing == 0
                     && let Phase::Outcomes(id, record, _) =
                         std::mem::replace(&mut self.phase, Phase::Open)
                 {
                     self.sessions.insert(id, *record);
                 }
-                Ok(())
             }
             (Phase::Open, Item::End { zxid, time, znodes, sessions, tombstones, forgotten }) => {
                 self.tombstones.forget(forgotten);
@@ -204,10 +184,10 @@ impl ChunkReader {
                 self.tree.set_zxid(zxid);
                 self.time = time;
                 self.phase = Phase::Complete;
-                Ok(())
             }
-            (_, item) => Err(format!("out of place: {}", item.name())),
+            (_, item) => return Err(format!("out of place: {}", item.name())),
         }
+        Ok(())
     }
 
     fn put(
@@ -227,7 +207,7 @@ impl ChunkReader {
             self.siblings.parent.push_str(parent);
         }
         let owner = fields.owner();
-        let replaced = self.tree.put_apart(path, data, fields);
+        let replaced = self.tree.put_apart(path, data, fields, acl.map(AccessList::stored));
         if replaced.is_none() && parent.is_some() {
             self.siblings.names.push('/');
             self.siblings.names.push_str(path::name(path));
@@ -237,9 +217,6 @@ impl ChunkReader {
             Some(owner) => drop(self.ephemerals.insert(Arc::from(path), owner)),
             None if former.is_some() => drop(self.ephemerals.remove(path)),
             None => {}
-        }
-        if let Some(acl) = acl {
-            self.tree.put_acl(path, AccessList::stored(acl));
         }
         Ok(())
     }

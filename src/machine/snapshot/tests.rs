@@ -202,23 +202,8 @@ fn znodes_that_do_not_fit_together_are_refused() {
         for (path, fields) in znodes {
             add(&mut chunk, &Item::Znode { path, data: Raw(b""), fields: *fields, acl: None });
         }
-        let (id, secret, timeout_ms, owner, holder, last_seq) = (ID, [9; 16], 1000, 1, 1, 0);
-        let (former, ids, results) = (Vec::new(), Vec::new(), 0);
-        add(
-            &mut chunk,
-            &Item::Session {
-                id,
-                secret,
-                timeout_ms,
-                opened: 0,
-                owner,
-                holder,
-                former,
-                last_seq,
-                ids,
-                results,
-            },
-        );
+        let record = Cow::Owned(SessionRecord::new([9; 16], 1000, 0, 1, 1));
+        add(&mut chunk, &Item::Session { id: ID, record, ids: Vec::new(), results: 0 });
         let znodes = znodes.len() as u64;
         let (zxid, time, sessions, tombstones, forgotten) = (1, 1, 1, 0, 0);
         add(&mut chunk, &Item::End { zxid, time, znodes, sessions, tombstones, forgotten });
@@ -295,15 +280,11 @@ fn a_sound_image_of_an_unsound_state_is_refused() {
         tombstones: 0,
         forgotten: 0,
     };
+    let mut one_request = SessionRecord::default();
+    one_request.last_seq = 1;
     let session = |results| Item::Session {
         id: ID,
-        secret: [0; 16],
-        timeout_ms: 0,
-        opened: 0,
-        owner: 0,
-        holder: 0,
-        former: vec![],
-        last_seq: 1,
+        record: Cow::Owned(one_request.clone()),
         ids: vec![],
         results,
     };

@@ -1,7 +1,7 @@
 //! Encoding a state as chunks.
 
+use std::borrow::Cow;
 use std::collections::BTreeSet;
-use std::ops::Bound::{Excluded, Unbounded};
 
 use super::{CHUNK_BYTES, FORMAT, Item, RUN_BYTES, Raw};
 use crate::machine::command::{OpError, Reply};
@@ -19,6 +19,8 @@ pub(crate) struct ChunkWriter {
     dirty: Option<Dirty>,
     /// The znodes of a delta that are still to be written, the first one last.
     written: Vec<Znode>,
+    /// The sessions that are gone and still to be written in a delta.
+    sessions_gone: BTreeSet<SessionId>,
     step: Step,
     /// Items that did not fit into the last chunk.
     pending: Vec<u8>,
@@ -32,8 +34,8 @@ enum Step {
     ZnodesGone,
     /// The znodes after this path; in a delta, those still in `written`.
     Znodes(Option<String>),
-    /// The sessions that are gone after this one.
-    SessionsGone(Option<SessionId>),
+    /// The sessions that are gone, as far as they are still to be written.
+    SessionsGone,
     /// In a full image, the sessions that ended after this zxid.
     Tombstones(Option<Zxid>),
     /// The sessions after this one; in a delta, those still in the dirty set.
@@ -47,8 +49,9 @@ enum Step {
 impl ChunkWriter {
     /// The whole state.
     pub(crate) fn full(state: State) -> ChunkWriter {
-        let (written, step, pending) = (Vec::new(), Step::Begin, Vec::new());
-        ChunkWriter { state, dirty: None, written, step, pending }
+        let (written, sessions_gone) = (Vec::new(), BTreeSet::new());
+        let (step, pending) = (Step::Begin, Vec::new());
+        ChunkWriter { state, dirty: None, written, sessions_gone, step, pending }
     }
 
     /// The changes of this state since the last image. `dirty` has the changes since that image was
@@ -59,7 +62,11 @@ impl ChunkWriter {
         let mut written: Vec<Znode> = written.cloned().collect();
         written.sort_unstable_by(|one, other| other.path().cmp(one.path()));
         written.dedup_by(|one, other| one.path() == other.path());
-        ChunkWriter { dirty: Some(dirty), written, ..ChunkWriter::full(state) }
+        let sessions = std::mem::take(&mut dirty.sessions).into_iter();
+        let sessions_gone;
+        (dirty.sessions, sessions_gone) =
+            sessions.partition(|id| state.sessions.get(*id).is_some());
+        ChunkWriter { dirty: Some(dirty), written, sessions_gone, ..ChunkWriter::full(state) }
     }
 
     /// Adds the next items to `pending`, if the step has any, and moves to the next step.
@@ -88,27 +95,22 @@ impl ChunkWriter {
                         add_znode(pending, znode.path(), &znode);
                         Step::Znodes(None)
                     }
-                    None => Step::SessionsGone(None),
+                    None => Step::SessionsGone,
                 },
                 None => match add_run(pending, tree, cursor.as_deref()) {
                     Some(last) => Step::Znodes(Some(last)),
-                    None => Step::SessionsGone(None),
+                    None => Step::SessionsGone,
                 },
             },
-            Step::SessionsGone(cursor) => {
-                let after = (cursor.map_or(Unbounded, Excluded), Unbounded);
-                let ids = self.dirty.iter().flat_map(|dirty| dirty.sessions.range(after));
-                let mut gone = ids.filter(|id| self.state.sessions.get(**id).is_none());
-                match gone.next() {
-                    Some(id) => {
-                        let zxid = self.state.tombstones.get(*id);
-                        add(pending, &Item::SessionGone { id: *id, zxid });
-                        Step::SessionsGone(Some(*id))
-                    }
-                    None if self.dirty.is_none() => Step::Tombstones(None),
-                    None => Step::Sessions(None),
+            Step::SessionsGone => match self.sessions_gone.pop_first() {
+                Some(id) => {
+                    let zxid = self.state.tombstones.get(id);
+                    add(pending, &Item::SessionGone { id, zxid });
+                    Step::SessionsGone
                 }
-            }
+                None if self.dirty.is_none() => Step::Tombstones(None),
+                None => Step::Sessions(None),
+            },
             Step::Tombstones(cursor) => match self.state.tombstones.after(cursor) {
                 Some((zxid, id)) => {
                     add(pending, &Item::SessionGone { id, zxid: Some(zxid) });
@@ -120,8 +122,7 @@ impl ChunkWriter {
                 let sessions = &self.state.sessions;
                 let next = match &mut self.dirty {
                     Some(dirty) => {
-                        pop_first_where(&mut dirty.sessions, |id| sessions.get(*id).is_some())
-                            .and_then(|id| Some((id, sessions.get(id)?)))
+                        dirty.sessions.pop_first().and_then(|id| Some((id, sessions.get(id)?)))
                     }
                     None => sessions.after(cursor).next(),
                 };
@@ -131,13 +132,7 @@ impl ChunkWriter {
                         let first = if planted(Bug::ResultsLostAtSnapshot) { count } else { 0 };
                         let item = Item::Session {
                             id,
-                            secret: record.secret,
-                            timeout_ms: record.timeout_ms,
-                            opened: record.opened,
-                            owner: record.owner,
-                            holder: record.holder,
-                            former: record.former.clone(),
-                            last_seq: record.last_seq,
+                            record: Cow::Borrowed(record),
                             ids: (*record.ids).clone(),
                             results: u32::try_from(count - first).unwrap_or(u32::MAX),
                         };
@@ -234,13 +229,4 @@ fn add_outcome(buffer: &mut Vec<u8>, result: &Result<Reply, OpError>) {
     };
     let result = Raw(&bytes);
     add(buffer, &Item::Outcome { multi, result });
-}
-
-fn pop_first_where<T: Ord>(set: &mut BTreeSet<T>, wanted: impl Fn(&T) -> bool) -> Option<T> {
-    while let Some(first) = set.pop_first() {
-        if wanted(&first) {
-            return Some(first);
-        }
-    }
-    None
 }

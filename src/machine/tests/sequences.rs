@@ -53,7 +53,7 @@ fn sequence_numbers_go_on_past_thirty_two_bits_and_past_ten_digits() {
         let fields =
             Fields { creates: number, cversion: number.wrapping_mul(2), ..Fields::default() };
         s.make("/q", Persistent);
-        s.machine.state.tree.put("/q", b"", fields);
+        s.machine.state.tree.put("/q", b"", fields, None);
         for name in names {
             assert_eq!(s.make("/q/n-", mode), format!("/q/n-{name}"));
         }
@@ -64,7 +64,7 @@ fn sequence_numbers_go_on_past_thirty_two_bits_and_past_ten_digits() {
     let mut s = Script::new();
     let fields = Fields { creates: 9_999_999_999, cversion: 19_999_999_998, ..Fields::default() };
     s.make("/q", Persistent);
-    s.machine.state.tree.put("/q", b"", fields);
+    s.machine.state.tree.put("/q", b"", fields, None);
     let longest = format!("/q/{}", "x".repeat(PATH_BYTES_MAX - 13));
     assert_eq!(s.make(&longest, PersistentSequential).len(), PATH_BYTES_MAX);
     let result = s.op(create(&longest, PersistentSequential));

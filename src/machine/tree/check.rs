@@ -35,7 +35,7 @@ impl Tree {
         for (path, znode) in self.iter_from("/") {
             seen += 1;
             ephemerals += usize::from(znode.fields().owner().is_some());
-            bytes += (path.len() + znode.data().len()) as u64;
+            bytes += path.len() + znode.data().len();
             restricted += usize::from(znode.acl().is_some());
             if let Some(at) = znode.due() {
                 due += 1;
@@ -55,27 +55,19 @@ impl Tree {
             }
             unsound += usize::from(!znode.is_sound());
         }
-        // The walk looks up each child in the table, and stops at one that is missing. So equal
-        // numbers mean that the table and the sets of children agree.
-        if seen != self.len() {
-            return Err(format!("{seen} znodes in the tree, but {} in the table", self.len()));
-        }
-        if due != self.due.size() {
-            return Err(format!("{due} znodes are due, but {} are known", self.due.size()));
-        }
-        if counted != self.counted.size() {
-            let known = self.counted.size();
-            return Err(format!("{counted} paths are counted, but {known} are known"));
-        }
-        if restricted != self.restricted {
-            let known = self.restricted;
-            return Err(format!("{restricted} access lists, but {known} are known"));
-        }
-        if bytes != self.bytes {
-            return Err(format!("{bytes} bytes, but {} are known", self.bytes));
-        }
-        if unsound != self.unsound {
-            return Err(format!("{unsound} znodes are not sound, but {} are known", self.unsound));
+        for (what, found, known) in [
+            // The walk looks up each child in the table, and stops at one that is missing. So equal
+            // numbers mean that the table and the sets of children agree.
+            ("znodes are in the tree", seen, self.len()),
+            ("znodes are due", due, self.due.size()),
+            ("paths are counted", counted, self.counted.size()),
+            ("access lists are there", restricted, self.restricted),
+            ("bytes are there", bytes, self.bytes as usize),
+            ("znodes are not sound", unsound, self.unsound),
+        ] {
+            if found != known {
+                return Err(format!("{found} {what}, but {known} are known"));
+            }
         }
         if hash != self.hash {
             return Err("the hash is not the sum of the znodes' hashes".to_owned());

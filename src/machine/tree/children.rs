@@ -12,7 +12,7 @@ const PAGE_BYTES: usize = 512;
 
 /// A persistent, ordered set of names. Many names share one allocation, a page, so a name takes
 /// little more than its own bytes.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub(super) struct Children {
     pages: RedBlackTreeSetSync<Page>,
     len: usize,
@@ -22,12 +22,6 @@ pub(super) struct Children {
 /// ordered by their first names.
 #[derive(Clone, Debug)]
 struct Page(Arc<str>);
-
-impl Default for Children {
-    fn default() -> Children {
-        Children { pages: RedBlackTreeSetSync::new_sync(), len: 0 }
-    }
-}
 
 impl Children {
     pub(super) fn len(&self) -> usize {

@@ -89,14 +89,14 @@ impl Tree {
     pub(super) fn genesis() -> Tree {
         let mut tree = Tree::empty();
         for path in RESERVED {
-            tree.put(path, &[], Fields::default());
+            tree.put(path, &[], Fields::default(), None);
         }
         tree
     }
 
     /// Sets the members of a new cluster, before any write.
     pub(super) fn set_config(&mut self, text: &[u8]) {
-        self.put(CONFIG, text, Fields::default());
+        self.put(CONFIG, text, Fields::default(), None);
     }
 
     /// A tree without any znode, even the root: the start of reading a snapshot.
@@ -119,29 +119,20 @@ impl Tree {
         let mut tree = Tree::empty();
         for (path, content) in znodes {
             let Some((data, stat)) = content else {
-                tree.put(&path, &[], Fields::default());
-                tree.put_acl(&path, AccessList::stored(Vec::new()));
+                let nobodys = AccessList::stored(Vec::new());
+                tree.put(&path, &[], Fields::default(), Some(nobodys));
                 continue;
             };
-            let fields = Fields {
-                czxid: stat.czxid,
-                mzxid: stat.mzxid,
-                pzxid: stat.pzxid,
-                ctime: stat.ctime,
-                mtime: stat.mtime,
-                version: stat.version,
-                cversion: stat.cversion,
-                aversion: stat.aversion,
-                creates: 0,
-                kind: match (stat.ephemeral_owner, stat.ttl) {
-                    (Some(session), _) => Kind::Ephemeral(session),
-                    (None, Some(ttl)) => Kind::Ttl(u64::try_from(ttl.as_millis()).unwrap_or(0)),
-                    (None, None) if stat.is_container => Kind::Container,
-                    (None, None) => Kind::Persistent,
-                },
-                is_null: false,
+            let kind = match (stat.ephemeral_owner, stat.ttl) {
+                (Some(session), _) => Kind::Ephemeral(session),
+                (None, Some(ttl)) => Kind::Ttl(u64::try_from(ttl.as_millis()).unwrap_or(0)),
+                (None, None) if stat.is_container => Kind::Container,
+                (None, None) => Kind::Persistent,
             };
-            tree.put(&path, &data, fields);
+            let Stat { czxid, mzxid, pzxid, ctime, mtime, version, cversion, aversion, .. } = stat;
+            let fields = Fields { czxid, mzxid, pzxid, ctime, mtime, ..Fields::default() };
+            let fields = Fields { version, cversion, aversion, kind, ..fields };
+            tree.put(&path, &data, fields, None);
         }
         tree.set_zxid(zxid);
         tree
@@ -271,12 +262,6 @@ impl Tree {
         })
     }
 
-    /// Sets a znode's access list from a snapshot.
-    pub(super) fn put_acl(&mut self, path: &str, acl: AccessList) -> Option<Stat> {
-        let acl = self.shared(path, acl);
-        self.update(path, |znode| znode.change(|parts| parts.acl = Some(acl)))
-    }
-
     /// Shares an access list with the parent if it is equal, as it most often is.
     fn shared(&self, path: &str, acl: AccessList) -> Arc<AccessList> {
         let parent = path::parent(path).and_then(|parent| self.get(parent)?.acl());
@@ -296,18 +281,29 @@ impl Tree {
 
     /// Inserts a znode of a snapshot. Beside it, only the parent's set of children changes. A znode
     /// that was at this path is replaced, and keeps its children.
-    pub(super) fn put(&mut self, path: &str, data: &[u8], fields: Fields) {
-        let replaced = self.put_apart(path, data, fields);
-        if replaced.is_none() {
+    pub(super) fn put(
+        &mut self,
+        path: &str,
+        data: &[u8],
+        fields: Fields,
+        acl: Option<AccessList>,
+    ) {
+        if self.put_apart(path, data, fields, acl).is_none() {
             self.change_parent(path, |parts| parts.children.insert(path::name(path)));
         }
     }
 
     /// Inserts a znode of a snapshot, but not its name at its parent ([`Tree::add_children`]). Returns
     /// the znode that was at this path, whose children the new one has.
-    pub(super) fn put_apart(&mut self, path: &str, data: &[u8], fields: Fields) -> Option<Znode> {
-        let parts = Parts { fields, acl: None, children: Children::default() };
-        let znode = Znode::new(path, data, parts);
+    pub(super) fn put_apart(
+        &mut self,
+        path: &str,
+        data: &[u8],
+        fields: Fields,
+        acl: Option<AccessList>,
+    ) -> Option<Znode> {
+        let acl = acl.map(|acl| self.shared(path, acl));
+        let znode = Znode::new(path, data, Parts { fields, acl, children: Children::default() });
         let mut after = Share::of(&znode);
         let replaced = self.znodes.insert(znode);
         if let Some(parent) = replaced.as_ref().filter(|replaced| replaced.has_children()) {
@@ -378,19 +374,13 @@ impl Tree {
         self.bytes = self.bytes.wrapping_sub(before.bytes).wrapping_add(after.bytes);
         self.unsound += usize::from(after.is_unsound);
         self.unsound -= usize::from(before.is_unsound);
-        self.index(path, before.due, after.due);
-    }
-
-    /// Updates `due` when a znode's time has changed.
-    fn index(&mut self, path: &str, before: Option<u64>, after: Option<u64>) {
-        if before == after {
-            return;
-        }
-        if let Some(before) = before {
-            self.due.remove_mut(&(before, Arc::from(path)));
-        }
-        if let Some(after) = after {
-            self.due.insert_mut((after, Arc::from(path)));
+        if before.due != after.due {
+            if let Some(due) = before.due {
+                self.due.remove_mut(&(due, Arc::from(path)));
+            }
+            if let Some(due) = after.due {
+                self.due.insert_mut((due, Arc::from(path)));
+            }
         }
     }
 

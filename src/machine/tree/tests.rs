@@ -103,7 +103,7 @@ fn the_hash_returns_when_the_contents_do() {
     let fields = tree.get("/a").unwrap().fields();
     tree.set("/a", &b"x"[..].into(), 2, 2).unwrap();
     assert_ne!(tree.hash(), hash);
-    tree.put("/a", b"", fields);
+    tree.put("/a", b"", fields, None);
     assert_eq!(tree.hash(), hash);
 }
 

@@ -82,82 +82,72 @@ impl<T: Entry> Trie<T> {
 
     pub(super) fn get(&self, key: &[u8]) -> Option<&T> {
         let hash = hash(key);
+        let bucket = self.bucket(hash)?;
+        bucket.entries().get(bucket.find(hash, key)?)?.as_ref()
+    }
+
+    /// The entries whose keys have this hash.
+    pub(super) fn with_hash(&self, of: u64) -> impl Iterator<Item = &T> {
+        let tagged = self.bucket(of).into_iter().flat_map(move |bucket| bucket.tagged(of));
+        tagged.filter(move |entry| hash(entry.key()) == of)
+    }
+
+    /// The bucket for keys of this hash, if there is one.
+    fn bucket(&self, hash: u64) -> Option<&Bucket<T>> {
         let (mut node, mut depth) = (&self.root, 0);
         loop {
             match node {
                 Node::Empty => return None,
-                Node::Bucket(bucket) => {
-                    return bucket.entries().get(bucket.find(hash, key)?)?.as_ref();
-                }
+                Node::Bucket(bucket) => return Some(bucket),
                 Node::Inner(children) => node = &children[branch(hash, depth)],
             }
             depth += 1;
         }
     }
 
-    /// The entries whose keys have this hash.
-    pub(super) fn with_hash(&self, of: u64) -> impl Iterator<Item = &T> {
-        let (mut node, mut depth) = (&self.root, 0);
-        let entries = loop {
+    /// The place for keys of this hash, a bucket or empty, and its depth.
+    fn leaf(&mut self, hash: u64) -> (&mut Node<T>, u32) {
+        let (mut node, mut depth) = (&mut self.root, 0);
+        loop {
             match node {
-                Node::Empty => break None,
-                Node::Bucket(bucket) => break Some(bucket.tagged(of)),
-                Node::Inner(children) => node = &children[branch(of, depth)],
+                Node::Inner(children) => node = &mut own(children)[branch(hash, depth)],
+                leaf => return (leaf, depth),
             }
             depth += 1;
-        };
-        entries.into_iter().flatten().filter(move |entry| hash(entry.key()) == of)
+        }
     }
 
     /// Returns the entry that had the key before.
     pub(super) fn insert(&mut self, entry: T) -> Option<T> {
         let hash = hash(entry.key());
-        let (mut node, mut depth) = (&mut self.root, 0);
-        let before = loop {
-            match node {
-                Node::Empty => {
-                    let tags = [tag(hash); BUCKET_MAX];
-                    *node = Node::Bucket(Bucket::new(tags, vec![Some(entry)]));
-                    break None;
+        let (leaf, depth) = self.leaf(hash);
+        let (mut tags, mut entries) = match leaf {
+            Node::Bucket(bucket) => {
+                if let Some(place) = bucket.find(hash, entry.key()) {
+                    return bucket.change(|entries| entries.get_mut(place)?.replace(entry));
                 }
-                Node::Bucket(bucket) => {
-                    if let Some(place) = bucket.find(hash, entry.key()) {
-                        break bucket.change(|entries| entries.get_mut(place)?.replace(entry));
-                    }
-                    let (mut tags, mut entries) = bucket.take();
-                    if let Some(free) = tags.get_mut(entries.len()) {
-                        *free = tag(hash);
-                    }
-                    entries.push(Some(entry));
-                    *node = match entries.len() > BUCKET_MAX && depth < DEPTH_MAX {
-                        true => Node::split(entries, depth),
-                        false => Node::Bucket(Bucket::new(tags, entries)),
-                    };
-                    break None;
-                }
-                Node::Inner(children) => node = &mut own(children)[branch(hash, depth)],
+                bucket.take()
             }
-            depth += 1;
+            _ => ([tag(hash); BUCKET_MAX], Vec::new()),
         };
-        self.len += usize::from(before.is_none());
-        before
+        if let Some(free) = tags.get_mut(entries.len()) {
+            *free = tag(hash);
+        }
+        entries.push(Some(entry));
+        *leaf = match entries.len() > BUCKET_MAX && depth < DEPTH_MAX {
+            true => Node::split(entries, depth),
+            false => Node::Bucket(Bucket::new(tags, entries)),
+        };
+        self.len += 1;
+        None
     }
 
     /// Changes an entry, but not its key; `None` if there is no such entry.
     pub(super) fn update<R>(&mut self, key: &[u8], change: impl FnOnce(&mut T) -> R) -> Option<R> {
         let hash = hash(key);
-        let (mut node, mut depth) = (&mut self.root, 0);
-        loop {
-            match node {
-                Node::Empty => return None,
-                Node::Bucket(bucket) => {
-                    let place = bucket.find(hash, key)?;
-                    return bucket.change(|entries| entries.get_mut(place)?.as_mut().map(change));
-                }
-                Node::Inner(children) => node = &mut own(children)[branch(hash, depth)],
-            }
-            depth += 1;
-        }
+        let (Node::Bucket(bucket), _) = self.leaf(hash) else { return None };
+        let place = bucket.find(hash, key)?;
+        bucket.change(|entries| entries.get_mut(place)?.as_mut().map(change))
     }
 
     pub(super) fn remove(&mut self, key: &[u8]) -> Option<T> {

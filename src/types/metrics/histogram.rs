@@ -4,30 +4,15 @@ use std::time::Duration;
 
 /// The upper bounds of the buckets, in microseconds: 1, 2 and 5 of each power of ten, from 10 µs to 100 s.
 /// Above the last one there is one more bucket.
-const BOUNDS_US: [u64; 22] = [
-    10,
-    20,
-    50,
-    100,
-    200,
-    500,
-    1_000,
-    2_000,
-    5_000,
-    10_000,
-    20_000,
-    50_000,
-    100_000,
-    200_000,
-    500_000,
-    1_000_000,
-    2_000_000,
-    5_000_000,
-    10_000_000,
-    20_000_000,
-    50_000_000,
-    100_000_000,
-];
+const BOUNDS_US: [u64; 22] = {
+    let mut bounds = [0; 22];
+    let mut place = 0;
+    while place < bounds.len() {
+        bounds[place] = [10, 20, 50][place % 3] * 10_u64.pow(place as u32 / 3);
+        place += 1;
+    }
+    bounds
+};
 
 /// How often durations of each length occurred: one of the histograms of [`Metrics`](crate::Metrics).
 ///

@@ -99,10 +99,7 @@ pub struct Metrics {
     pub spare_voters: Option<u64>,
     /// An upper bound for the age of this replica's state, as in
     /// [`Status::stale_by`](crate::Status::stale_by).
-    #[cfg_attr(
-        feature = "serde",
-        serde(serialize_with = "crate::types::serde_form::Millis::serialize")
-    )]
+    #[cfg_attr(feature = "serde", serde(with = "crate::types::serde_form::Millis"))]
     pub stale_by: Option<Duration>,
     /// The last entry of the log that this replica has applied. This and the three below are `None`
     /// without a replica.

@@ -5,13 +5,9 @@ use std::time::Duration;
 
 use crate::types::metrics::{Histogram, Metrics};
 
-/// A metric.
-pub(crate) struct Metric {
-    /// By Prometheus's conventions: the unit comes last, and after it `total` for what only grows.
-    pub(crate) name: &'static str,
-    pub(crate) help: &'static str,
-    pub(crate) value: Value,
-}
+/// The name of a metric, its help, and how it is read. Names follow Prometheus's conventions: the unit
+/// comes last, and after it `total` for what only grows.
+type Metric = (&'static str, &'static str, Value);
 
 /// How a metric is read. `None` and absent numbers are those that this instance does not have.
 pub(crate) enum Value {
@@ -25,10 +21,6 @@ pub(crate) enum Value {
 
 /// The label of [`Value::ByPath`].
 pub(crate) const BY_PATH: &str = "below";
-
-const fn metric(name: &'static str, help: &'static str, value: Value) -> Metric {
-    Metric { name, help, value }
-}
 
 use Value::{ByPath, Counter, Gauge, Histogram as Distribution, Seconds};
 
@@ -46,206 +38,202 @@ fn replicas_gauge(metrics: &Metrics, number: u64) -> Option<i64> {
 }
 
 pub(crate) const METRICS: &[Metric] = &[
-    metric(
+    (
         "quorate_has_leader",
         "Whether this instance knows a leader.",
         Gauge(|of| gauge(of.has_leader.into())),
     ),
-    metric(
+    (
         "quorate_is_leader",
         "Whether this instance is the leader.",
         Gauge(|of| gauge(of.is_leader.into())),
     ),
-    metric("quorate_members", "Members of the cluster.", Gauge(|of| gauge(of.members))),
-    metric(
+    ("quorate_members", "Members of the cluster.", Gauge(|of| gauge(of.members))),
+    (
         "quorate_unreachable_members",
         "Members that this instance cannot reach.",
         Gauge(|of| gauge(of.unreachable_members)),
     ),
-    metric(
+    (
         "quorate_spare_voters",
         "Voters that may still be lost without losing the quorum; -1: no quorum.",
         Gauge(|of| of.spare_voters.map_or(Some(-1), gauge)),
     ),
-    metric(
+    (
         "quorate_stale_seconds",
         "An upper bound for the age of this replica's state.",
         Seconds(|of| of.stale_by),
     ),
-    metric(
+    (
         "quorate_leader_changes_total",
         "How often this instance came to know a leader.",
         Counter(|of| replicas(of, of.leader_changes)),
     ),
-    metric(
+    (
         "quorate_elections_won_total",
         "How often this instance became the leader.",
         Counter(|of| replicas(of, of.elections_won)),
     ),
-    metric(
+    (
         "quorate_commit_seconds",
         "From proposing a batch until the leader has applied it.",
         Distribution(|of| &of.commit),
     ),
-    metric(
+    (
         "quorate_disk_sync_seconds",
         "From handing a write of the log out until it is durable.",
         Distribution(|of| &of.disk_sync),
     ),
-    metric(
+    (
         "quorate_apply_seconds",
         "Time of the node's steps that applied writes.",
         Distribution(|of| &of.apply),
     ),
-    metric(
+    (
         "quorate_sync_seconds",
         "From asking whether the leader leads until it is confirmed.",
         Distribution(|of| &of.sync),
     ),
-    metric(
+    (
         "quorate_watch_delivery_seconds",
         "From learning of a commit until its events were delivered.",
         Distribution(|of| &of.watch_delivery),
     ),
-    metric(
+    (
         "quorate_zxid",
         "The number of the last write that this replica has applied.",
         Gauge(|of| of.zxid.and_then(gauge)),
     ),
-    metric(
+    (
         "quorate_applied_index",
         "The last entry of the log that this replica has applied.",
         Gauge(|of| of.applied_index.and_then(gauge)),
     ),
-    metric(
+    (
         "quorate_durable_index",
         "The last entry of the log that is on this instance's disk.",
         Gauge(|of| of.durable_index.and_then(gauge)),
     ),
-    metric(
+    (
         "quorate_log_bytes",
         "Bytes of the log's entries on this instance's disk, about.",
         Gauge(|of| of.log_bytes.and_then(gauge)),
     ),
-    metric(
+    (
         "quorate_checkpoint_bytes",
         "Bytes of the last checkpoint.",
         Gauge(|of| of.checkpoint_bytes.and_then(gauge)),
     ),
-    metric(
+    (
         "quorate_disk_free_bytes",
         "Bytes of room in the file system of the data directory.",
         Gauge(|of| of.disk_free_bytes.and_then(gauge)),
     ),
-    metric(
+    (
         "quorate_disk_low",
         "Whether this instance's disk is nearly full.",
         Gauge(|of| replicas_gauge(of, of.disk_low.into())),
     ),
-    metric(
+    (
         "quorate_scrub_errors_total",
         "Damages found in the log or the checkpoint on disk; a new checkpoint repairs each.",
         Counter(|of| replicas(of, of.scrub_errors)),
     ),
-    metric(
+    (
         "quorate_checkpoints_total",
         "Checkpoints started to be written to disk.",
         Counter(|of| replicas(of, of.checkpoints)),
     ),
-    metric(
+    (
         "quorate_snapshots_sent_total",
         "Snapshots started to be sent to others.",
         Counter(|of| replicas(of, of.snapshots_sent)),
     ),
-    metric(
+    (
         "quorate_snapshots_installed_total",
         "Snapshots installed from others.",
         Counter(|of| replicas(of, of.snapshots_installed)),
     ),
-    metric("quorate_znodes", "Znodes.", Gauge(|of| of.znodes.and_then(gauge))),
-    metric(
+    ("quorate_znodes", "Znodes.", Gauge(|of| of.znodes.and_then(gauge))),
+    (
         "quorate_znode_bytes",
         "Bytes of the paths and the data of all znodes.",
         Gauge(|of| of.znode_bytes.and_then(gauge)),
     ),
-    metric(
+    (
         "quorate_znodes_created_total",
         "Znodes created, counted by every replica.",
         Counter(|of| replicas(of, of.znodes_created)),
     ),
-    metric(
+    (
         "quorate_znodes_changed_total",
         "Writes of the data of znodes, counted by every replica.",
         Counter(|of| replicas(of, of.znodes_changed)),
     ),
-    metric(
+    (
         "quorate_znodes_deleted_total",
         "Znodes deleted, counted by every replica.",
         Counter(|of| replicas(of, of.znodes_deleted)),
     ),
-    metric(
+    (
         "quorate_znode_changes_total",
         "Changes of znodes by the first component of their paths.",
         ByPath(|of| &of.changes_below),
     ),
-    metric(
+    (
         "quorate_requests_refused_total",
         "Writes that this instance's users asked for and that failed.",
         Counter(|of| Some(of.requests_refused)),
     ),
-    metric("quorate_sessions", "Sessions of the cluster.", Gauge(|of| of.sessions.and_then(gauge))),
-    metric(
+    ("quorate_sessions", "Sessions of the cluster.", Gauge(|of| of.sessions.and_then(gauge))),
+    (
         "quorate_sessions_opened_total",
         "Sessions opened or resumed, counted by every replica.",
         Counter(|of| replicas(of, of.sessions_opened)),
     ),
-    metric(
+    (
         "quorate_sessions_ended_total",
         "Sessions closed or expired, counted by every replica.",
         Counter(|of| replicas(of, of.sessions_ended)),
     ),
-    metric(
+    (
         "quorate_sessions_expired_total",
         "Sessions that this instance has expired as the leader.",
         Counter(|of| replicas(of, of.sessions_expired)),
     ),
-    metric(
-        "quorate_watches",
-        "Watches of this instance's sessions.",
-        Gauge(|of| gauge(of.watches)),
-    ),
-    metric(
+    ("quorate_watches", "Watches of this instance's sessions.", Gauge(|of| gauge(of.watches))),
+    (
         "quorate_watch_events_total",
         "Events delivered by this instance's watches.",
         Counter(|of| Some(of.watch_events)),
     ),
-    metric(
+    (
         "quorate_clients",
         "Instances without a replica that this one serves.",
         Gauge(|of| replicas_gauge(of, of.clients)),
     ),
-    metric(
+    (
         "quorate_messages_sent_total",
         "Messages sent to peers.",
         Counter(|of| Some(of.messages_sent)),
     ),
-    metric("quorate_sent_bytes_total", "Bytes sent to peers.", Counter(|of| Some(of.sent_bytes))),
-    metric(
+    ("quorate_sent_bytes_total", "Bytes sent to peers.", Counter(|of| Some(of.sent_bytes))),
+    (
         "quorate_messages_received_total",
         "Messages received from peers.",
         Counter(|of| Some(of.messages_received)),
     ),
-    metric(
+    (
         "quorate_received_bytes_total",
         "Bytes received from peers.",
         Counter(|of| Some(of.received_bytes)),
     ),
-    metric(
+    (
         "quorate_messages_dropped_total",
         "Messages not sent: no connection, no room, or too long.",
         Counter(|of| Some(of.messages_dropped)),
     ),
-    metric(
+    (
         "quorate_connections_refused_total",
         "Incoming connections closed for what they sent or did not send.",
         Counter(|of| Some(of.connections_refused)),

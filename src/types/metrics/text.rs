@@ -8,11 +8,9 @@ use crate::types::metrics::table::{BY_PATH, METRICS, Value};
 
 impl fmt::Display for Metrics {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for metric in METRICS {
-            let name = metric.name;
-            let mut head =
-                |kind: &str| writeln!(f, "# HELP {name} {}\n# TYPE {name} {kind}", metric.help);
-            match metric.value {
+        for (name, help, value) in METRICS {
+            let mut head = |kind: &str| writeln!(f, "# HELP {name} {help}\n# TYPE {name} {kind}");
+            match value {
                 Value::Counter(of) => {
                     let Some(value) = of(self) else { continue };
                     head("counter")?;
@@ -76,15 +74,14 @@ mod tests {
         metrics.count_below("/a\n\\/b");
         let text = metrics.to_string();
         let mut names = BTreeSet::new();
-        for metric in METRICS {
-            let name = metric.name;
+        for (name, help, value) in METRICS {
             assert!(name.starts_with("quorate_"), "{name}");
             assert!(names.insert(name), "{name} twice");
             assert!(name.bytes().all(|of| of == b'_' || of.is_ascii_lowercase()), "{name}");
-            assert!(metric.help.ends_with('.') && metric.help.is_ascii(), "{name}");
-            let counts = matches!(metric.value, Value::Counter(_) | Value::ByPath(_));
+            assert!(help.ends_with('.') && help.is_ascii(), "{name}");
+            let counts = matches!(value, Value::Counter(_) | Value::ByPath(_));
             assert_eq!(name.ends_with("_total"), counts, "{name}");
-            let times = matches!(metric.value, Value::Histogram(_) | Value::Seconds(_));
+            let times = matches!(value, Value::Histogram(_) | Value::Seconds(_));
             assert_eq!(name.ends_with("_seconds"), times, "{name}");
         }
         assert!(text.contains("\nquorate_znode_changes_total{below=\"/a\\n\\\\\"} 1\n"), "{text}");

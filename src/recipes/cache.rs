@@ -216,6 +216,10 @@ impl Cache {
         Ok(Cache { session, path, watch, view, changed_paths, early: None })
     }
 
+    pub(super) fn session(&self) -> &Session {
+        &self.session
+    }
+
     /// The path.
     pub fn path(&self) -> &str {
         &self.path
@@ -351,15 +355,14 @@ impl Cache {
 
     /// Blocks until there are changes. Fails as [`Cache::next`].
     pub fn recv(&mut self) -> Result<Vec<Change>> {
-        let session = self.session.clone();
-        blocking::forever(&session, self.next())
+        blocking::forever(&self.session.clone(), self.next())
     }
 
     /// Blocks until there are changes, at most for `timeout`: empty if there are none by then.
     /// Fails as [`Cache::next`].
     pub fn recv_timeout(&mut self, timeout: Duration) -> Result<Vec<Change>> {
-        let session = self.session.clone();
-        Ok(blocking::within(&session, timeout, self.next())?.unwrap_or_default())
+        let changes = blocking::within(&self.session.clone(), timeout, self.next())?;
+        Ok(changes.unwrap_or_default())
     }
 }
 

@@ -416,15 +416,13 @@ impl<T, C: Codec<T>> ConfigWatch<T, C> {
 
     /// Blocks until the next update. Fails as [`ConfigWatch::next`].
     pub fn recv(&mut self) -> Result<ConfigUpdate<T>> {
-        let session = self.config.value.session().clone();
-        blocking::forever(&session, self.next())
+        blocking::forever(&self.config.value.session().clone(), self.next())
     }
 
     /// Blocks until the next update, at most for `timeout`; `None` if there is none by then. Fails as
     /// [`ConfigWatch::next`].
     pub fn recv_timeout(&mut self, timeout: Duration) -> Result<Option<ConfigUpdate<T>>> {
-        let session = self.config.value.session().clone();
-        blocking::within(&session, timeout, self.next())
+        blocking::within(&self.config.value.session().clone(), timeout, self.next())
     }
 }
 

@@ -31,7 +31,8 @@
 // | queue instances in order of arrival, for a lock or an election | `contenders` |
 // | ask a holder to release | `revocation` |
 // | keep something free for a while after its holder was lost | `delay` |
-// | find out whether a failed write is worth another attempt | `errors` |
+// | find out what a failed write means, and whether it is worth another attempt | `errors` |
+// | wait for one of two futures, or until a znode changes | `waiting` |
 // | offer a blocking form of a future | `blocking` |
 // | encode values as data | `codec` |
 // | follow all changes below a path | `cache` |
@@ -78,6 +79,7 @@ mod semaphore;
 #[cfg(feature = "futures")]
 mod streams;
 mod two_phase;
+mod waiting;
 
 pub use barrier::Barrier;
 pub use cache::{Cache, Change, Entry};

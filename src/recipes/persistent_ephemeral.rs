@@ -25,6 +25,7 @@ use crate::planted::{Bug, planted};
 use crate::recipes::LockLost;
 use crate::recipes::owned_ephemeral::OwnedEphemeral;
 use crate::recipes::parents::Parents;
+use crate::recipes::waiting::until_changed;
 use crate::runtime::pending::block_on;
 use crate::types::error::{Error, Result};
 use crate::types::path;
@@ -215,16 +216,13 @@ impl PersistentEphemeral {
     async fn run_in(&self, session: &Session) -> Result<std::convert::Infallible> {
         let mut parents = Parents::of(session, path::parent(&self.handle.path).unwrap_or("/"));
         loop {
-            let created = match parents.make().await {
-                Ok(()) => self.create(session).await,
-                Err(error) => {
-                    recover(session, error).await?;
-                    continue;
-                }
-            };
-            let ended = match created {
+            if let Err(error) = parents.make().await {
+                recover(session, error).await?;
+                continue;
+            }
+            let ended = match self.create(session).await {
                 Ok(ephemeral) => self.maintain(&ephemeral).await,
-                Err(Error::NodeExists { .. }) => self.until_free(session).await,
+                Err(Error::NodeExists { .. }) => until_changed(session, &self.handle.path).await,
                 Err(Error::NoNode { .. }) => Ok(()),
                 Err(error) => Err(error),
             };
@@ -247,9 +245,9 @@ impl PersistentEphemeral {
             })
         };
         let Some(creating) = creating else { return std::future::pending().await };
-        let czxid =
+        let stat =
             PendingCreate::answer(&creating).await.map_err(|error| session.root.error(error))?;
-        let ephemeral = Arc::new(OwnedEphemeral::new(session, &handle.path, czxid));
+        let ephemeral = Arc::new(OwnedEphemeral::new(session, &handle.path, &stat));
         // If it was closed meanwhile, this deletes it once more.
         handle.set_state(ZnodeState::Exists(Arc::clone(&ephemeral)));
         Ok(ephemeral)
@@ -311,15 +309,6 @@ impl PersistentEphemeral {
             event.as_mut().poll(context).map(|event| event.is_some())
         })
         .await
-    }
-
-    /// Waits until the znode at the path has gone, or has at least changed.
-    async fn until_free(&self, session: &Session) -> Result<()> {
-        let (exists, watch) = session.nonblocking().exists_and_watch(&self.handle.path).await?;
-        if exists.is_some() {
-            watch.next().await;
-        }
-        Ok(())
     }
 }
 

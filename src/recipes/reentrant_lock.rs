@@ -44,7 +44,6 @@ use crate::types::error::Result;
 #[derive(Clone, Debug)]
 pub struct ReentrantLock {
     lock: Lock,
-    session: Session,
     owner: Arc<Mutex<Owner>>,
 }
 
@@ -137,8 +136,7 @@ impl ReentrantLock {
     /// # Errors
     /// [`Error::InvalidPath`](crate::Error::InvalidPath).
     pub fn new(session: &Session, path: &str) -> Result<ReentrantLock> {
-        let (lock, session) = (Lock::new(session, path)?, session.clone());
-        Ok(ReentrantLock { lock, session, owner: Arc::default() })
+        Ok(ReentrantLock { lock: Lock::new(session, path)?, owner: Arc::default() })
     }
 
     /// The lock's path.
@@ -152,28 +150,19 @@ impl ReentrantLock {
     /// # Errors
     /// As [`Lock::acquire`]. This holds for all ways to acquire it.
     pub fn acquire(&self) -> Result<ReentrantGuard> {
-        blocking::forever(&self.session, self.acquire_async())
+        blocking::forever(self.lock.session(), self.acquire_async())
     }
 
     /// As [`ReentrantLock::acquire`], at most for `timeout`: `None` if it is not held by then.
     pub fn acquire_timeout(&self, timeout: Duration) -> Result<Option<ReentrantGuard>> {
-        blocking::within(&self.session, timeout, self.acquire_async())
+        blocking::within(self.lock.session(), timeout, self.acquire_async())
     }
 
     /// Acquires the lock if this owner holds it, or if it is free and nobody waits. Blocks for the
     /// request timeout at most.
     pub fn try_acquire(&self) -> Result<Option<ReentrantGuard>> {
-        let turn = locked(&self.owner).turn(&self.owner);
-        match turn {
-            None => Ok(None),
-            Some(Turn::Held(guard)) => Ok(Some(ReentrantGuard { guard })),
-            Some(Turn::Acquire(acquiring)) => {
-                let guard = self.lock.try_acquire()?;
-                let guard = guard.map(|guard| self.held(guard));
-                drop(acquiring);
-                Ok(guard)
-            }
-        }
+        let taking = self.try_acquire_async();
+        blocking::request(self.lock.session(), "try_acquire", self.path(), taking)
     }
 
     /// As [`ReentrantLock::try_acquire`], without blocking the thread and without a time limit.

@@ -16,8 +16,6 @@
 //! Source: ZooKeeper, "Recipes and Solutions", Two-phased Commit, where every site watches every
 //! other, or waits for a coordinator that may be gone.
 
-use std::pin::pin;
-use std::task::Poll;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
@@ -28,10 +26,11 @@ use crate::api::snapshot::Snapshot;
 use crate::recipes::blocking;
 use crate::recipes::codec::{Codec, Postcard};
 use crate::recipes::creating::created_in_multi;
-use crate::recipes::errors::{inner, is_overtaken};
+use crate::recipes::errors::{if_exists, inner, unless_gone, unless_overtaken};
 use crate::recipes::parents::create_at;
 use crate::recipes::participant::Participant;
 use crate::recipes::registry::name_in;
+use crate::recipes::waiting::{Either, either};
 use crate::types::error::{Error, Result};
 use crate::types::path;
 use crate::types::watch::WatchMode;
@@ -323,17 +322,10 @@ impl TwoPhaseCommit {
     /// # }
     /// ```
     pub async fn decide_timeout_async(&self, timeout: Duration) -> Result<Phase> {
-        let (mut deciding, mut time) =
-            (pin!(self.decide_async()), self.session.nonblocking().sleep(timeout));
-        let decided = std::future::poll_fn(|context| {
-            if let Poll::Ready(phase) = deciding.as_mut().poll(context) {
-                return Poll::Ready(Some(phase));
-            }
-            pin!(&mut time).poll(context).map(|_| None)
-        });
-        match decided.await {
-            Some(phase) => phase,
-            None => self.abort_async().await,
+        let time = self.session.nonblocking().sleep(timeout);
+        match either(self.decide_async(), time).await {
+            Either::One(phase) => phase,
+            Either::Other(_) => self.abort_async().await,
         }
     }
 
@@ -370,11 +362,10 @@ impl TwoPhaseCommit {
             for (path, mzxid) in votes {
                 multi = multi.require(&path, Condition::Mzxid(mzxid));
             }
-            match inner(self.deciding(multi, &header, phase)?.submit().await) {
-                Ok(_) => return Ok(phase),
-                // Somebody has voted, or decided, in between.
-                Err(error) if is_overtaken(&error) => {}
-                Err(error) => return Err(error),
+            // Unless somebody has voted, or decided, in between.
+            let decided = self.deciding(multi, &header, phase)?.submit().await;
+            if unless_overtaken(decided)?.is_some() {
+                return Ok(phase);
             }
         }
     }
@@ -437,10 +428,8 @@ impl TwoPhaseCommit {
                 return Ok(header.value.phase);
             }
             let multi = self.deciding(self.session.multi(), &header, Phase::Aborted)?;
-            match inner(multi.submit().await) {
-                Ok(_) => return Ok(Phase::Aborted),
-                Err(error) if is_overtaken(&error) => {}
-                Err(error) => return Err(error),
+            if unless_overtaken(multi.submit().await)?.is_some() {
+                return Ok(Phase::Aborted);
             }
         }
     }
@@ -492,11 +481,9 @@ impl TwoPhaseCommit {
                     b"",
                     CreateMode::Ephemeral,
                 );
-                match created_in_multi(&self.session, multi.submit()).await {
-                    Ok(ephemeral) => alive = Some(ephemeral),
-                    Err(error) if is_overtaken(&error) => continue,
-                    Err(error) => return Err(error),
-                }
+                let created = created_in_multi(&self.session, multi.submit()).await;
+                let Some(ephemeral) = unless_overtaken(created)? else { continue };
+                alive = Some(ephemeral);
             }
             return Ok(Participant::new(self, site_path, header.value.proposal, alive));
         }
@@ -525,10 +512,7 @@ impl TwoPhaseCommit {
     /// ```
     pub async fn forget_async(&self) -> Result<bool> {
         let snapshot = self.session.nonblocking().snapshot_of(&self.path).await?;
-        let header = match self.header(&snapshot) {
-            Err(Error::NoNode { .. }) => return Ok(true),
-            other => other?,
-        };
+        let Some(header) = if_exists(self.header(&snapshot))? else { return Ok(true) };
         if header.value.phase == Phase::Voting {
             return Ok(false);
         }
@@ -540,12 +524,9 @@ impl TwoPhaseCommit {
         }
         let condition = Condition::Mzxid(header.mzxid);
         let multi = self.session.multi().require(&self.path, condition);
-        match inner(multi.delete_recursive(&self.path).submit().await) {
-            Ok(_) | Err(Error::NoNode { .. }) => Ok(true),
-            // There is another one by now.
-            Err(Error::Unmet { .. }) => Ok(true),
-            Err(error) => Err(error),
-        }
+        // Otherwise somebody else has deleted it, and there may be another one by now.
+        unless_gone(multi.delete_recursive(&self.path).submit().await)?;
+        Ok(true)
     }
 }
 

@@ -15,7 +15,7 @@ use crate::runtime::clock::Clock;
 use crate::runtime::expect;
 use crate::runtime::pending::block_on;
 use crate::types::error::Result;
-use crate::types::znode::{CreateMode, Zxid};
+use crate::types::znode::{CreateMode, Stat};
 
 /// A handle of a [`PersistentEphemeral`](crate::recipes::PersistentEphemeral) that runs elsewhere. Cheap to clone; dropping it does
 /// nothing. It holds the session of a znode that has not been seen to go.
@@ -66,7 +66,7 @@ pub(super) enum ZnodeState {
 #[derive(Default)]
 pub(super) struct PendingCreate {
     /// The write that created it.
-    answer: Option<Result<Zxid>>,
+    answer: Option<Result<Stat>>,
     /// It is no longer wanted: the answer or this flag, whichever comes second, deletes it.
     given_up: bool,
     waiting: Vec<Waker>,
@@ -82,6 +82,12 @@ pub(super) fn register(waiting: &mut Vec<Waker>, context: &Context<'_>) {
     }
 }
 
+impl EphemeralState {
+    fn is_present(&self) -> bool {
+        matches!(&self.znode, ZnodeState::Exists(ephemeral) if ephemeral.exists())
+    }
+}
+
 impl PendingCreate {
     /// Creates the znode.
     pub(super) fn begin(session: &Session, path: &str, data: &[u8]) -> Arc<Mutex<PendingCreate>> {
@@ -94,7 +100,7 @@ impl PendingCreate {
             if let (true, Ok(created)) = (creating.given_up, &answer) {
                 discard(created.path.clone(), created.stat.czxid);
             }
-            creating.answer = Some(answer.map(|created| created.stat.czxid));
+            creating.answer = Some(answer.map(|created| created.stat));
             let woken = std::mem::take(&mut creating.waiting);
             drop(creating);
             woken.into_iter().for_each(Waker::wake);
@@ -106,12 +112,12 @@ impl PendingCreate {
     pub(super) fn give_up(creating: &Mutex<PendingCreate>, session: &Session, path: &str) {
         let mut creating = lock(creating);
         creating.given_up = true;
-        if let Some(Ok(czxid)) = creating.answer {
-            session.discarding()(session.root.full(path).into_owned(), czxid);
+        if let Some(Ok(stat)) = &creating.answer {
+            session.discarding()(session.root.full(path).into_owned(), stat.czxid);
         }
     }
 
-    pub(super) async fn answer(creating: &Mutex<PendingCreate>) -> Result<Zxid> {
+    pub(super) async fn answer(creating: &Mutex<PendingCreate>) -> Result<Stat> {
         poll_fn(|context| {
             let mut creating = lock(creating);
             match &creating.answer {
@@ -149,21 +155,18 @@ impl EphemeralHandle {
         lock(&self.state)
     }
 
-    pub(super) fn change(&self, change: impl FnOnce(&mut EphemeralState)) {
+    pub(super) fn change<T>(&self, change: impl FnOnce(&mut EphemeralState) -> T) -> T {
         let mut state = self.state();
-        change(&mut state);
+        let changed = change(&mut state);
         let woken = std::mem::take(&mut state.waiting);
         drop(state);
         woken.into_iter().for_each(Waker::wake);
+        changed
     }
 
     pub(super) fn set_state(&self, znode: ZnodeState) {
-        let mut former = None;
-        self.change(|state| {
-            if !state.closed {
-                former = Some(std::mem::replace(&mut state.znode, znode));
-            }
-        });
+        let former = self
+            .change(|state| (!state.closed).then(|| std::mem::replace(&mut state.znode, znode)));
         // Not under the lock: this may drop the session.
         drop(former);
     }
@@ -192,7 +195,7 @@ impl EphemeralHandle {
     /// Whether the znode exists at this moment, in a session that is certainly alive, as this
     /// replica has it.
     pub fn is_present(&self) -> bool {
-        matches!(&self.state().znode, ZnodeState::Exists(ephemeral) if ephemeral.exists())
+        self.state().is_present()
     }
 
     /// Blocks until the znode exists with the data that was set last, at most for `timeout`.
@@ -218,9 +221,7 @@ impl EphemeralHandle {
             if state.closed {
                 return Poll::Ready(false);
             }
-            let present =
-                matches!(&state.znode, ZnodeState::Exists(ephemeral) if ephemeral.exists());
-            if present && state.wanted == state.written {
+            if state.is_present() && state.wanted == state.written {
                 return Poll::Ready(true);
             }
             register(&mut state.waiting, context);
@@ -240,12 +241,10 @@ impl EphemeralHandle {
     /// Closes it, and deletes the znode. Returns the state to wait for, which also stays for the
     /// next caller.
     pub(super) fn end(&self) -> ZnodeState {
-        let mut state = self.state();
-        state.closed = true;
-        let znode = state.znode.clone();
-        let woken = std::mem::take(&mut state.waiting);
-        drop(state);
-        woken.into_iter().for_each(Waker::wake);
+        let znode = self.change(|state| {
+            state.closed = true;
+            state.znode.clone()
+        });
         match &znode {
             ZnodeState::Missing => {}
             ZnodeState::Creating(session, creating) => {

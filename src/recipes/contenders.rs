@@ -24,10 +24,10 @@ pub(super) use self::hold::Hold;
 use crate::api::session::Session;
 use crate::api::snapshot::Snapshot;
 use crate::planted::{Bug, planted};
-use crate::recipes::LockContender;
 use crate::recipes::creating::create_ephemeral;
 use crate::recipes::errors::{children_or_none, if_exists};
 use crate::recipes::parents::create_below;
+use crate::recipes::{LockContender, sequence};
 use crate::runtime::entropy;
 use crate::types::error::{Error, Result};
 use crate::types::path;
@@ -47,9 +47,6 @@ pub(super) struct ListedContender {
     pub(super) path: String,
     /// One of the kinds given to [`Contenders::new`].
     pub(super) kind: &'static str,
-    /// Its length and digits: a number may outgrow ten digits, and then the longer one is the
-    /// larger.
-    number: (usize, String),
 }
 
 /// Gets the contenders in order and the index of one of them, and returns the index of the one that
@@ -145,26 +142,23 @@ impl Contenders {
         children.iter().any(|name| self.parse(name).is_some())
     }
 
-    fn parse(&self, name: &str) -> Option<ListedContender> {
+    /// The order and the kind of a contender.
+    fn parse<'a>(&self, name: &'a str) -> Option<((usize, &'a str), &'static str)> {
         let kind = self
             .kinds
             .iter()
             .find(|kind| name.strip_prefix(**kind).is_some_and(|rest| rest.starts_with('-')))?;
-        let number = name.rsplit('-').next()?;
-        let is_number = !number.is_empty() && number.bytes().all(|byte| byte.is_ascii_digit());
-        is_number.then(|| ListedContender {
-            path: path::join(&self.path, name),
-            kind,
-            number: (number.len(), number.to_owned()),
-        })
+        Some((sequence::number(name.rsplit('-').next()?)?, kind))
     }
 
     /// The contenders among the children, in order.
     pub(super) fn sorted(&self, children: Vec<String>) -> Vec<ListedContender> {
-        let mut listed: Vec<ListedContender> =
-            children.iter().filter_map(|name| self.parse(name)).collect();
-        listed.sort_by(|one, other| one.number.cmp(&other.number));
-        listed
+        let parsed = |name| self.parse(name).map(|(order, kind)| (order, kind, name));
+        let mut listed: Vec<_> = children.iter().map(String::as_str).filter_map(parsed).collect();
+        listed.sort_by_key(|(order, ..)| *order);
+        let contender =
+            |(_, kind, name)| ListedContender { path: path::join(&self.path, name), kind };
+        listed.into_iter().map(contender).collect()
     }
 
     /// Waits until nobody blocks the contender.

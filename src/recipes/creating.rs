@@ -35,9 +35,18 @@ impl<T> Creating<T> {
 
 impl<T> Drop for Creating<T> {
     fn drop(&mut self) {
-        if let Some(pending) = self.pending.take() {
-            discard_when_created(&self.session, pending);
-        }
+        let Some(pending) = self.pending.take() else { return };
+        let discard = self.session.discarding();
+        pending.then(move |answer| {
+            let created = match answer {
+                Ok(Answer::Reply(Reply::Created(created))) => Some(created),
+                Ok(Answer::Reply(Reply::Multi(results))) => created_among(results),
+                _ => None,
+            };
+            if let Some(created) = created {
+                discard(created.path, created.stat.czxid);
+            }
+        });
     }
 }
 
@@ -63,21 +72,6 @@ pub(super) async fn created_in_multi(
         // Every caller's multi contains a create.
         None => Err(Error::Stopped { reason: "nothing was created".to_owned() }),
     }
-}
-
-/// Deletes the znode that a write in flight creates, as soon as it exists.
-fn discard_when_created<T>(session: &Session, pending: Pending<T>) {
-    let discard = session.discarding();
-    pending.then(move |answer| {
-        let created = match answer {
-            Ok(Answer::Reply(Reply::Created(created))) => Some(created),
-            Ok(Answer::Reply(Reply::Multi(results))) => created_among(results),
-            _ => None,
-        };
-        if let Some(created) = created {
-            discard(created.path, created.stat.czxid);
-        }
-    });
 }
 
 fn created_among(results: Vec<OpResult>) -> Option<Created> {

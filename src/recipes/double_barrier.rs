@@ -26,7 +26,7 @@ use crate::api::session::Session;
 use crate::planted::{Bug, planted};
 use crate::recipes::blocking;
 use crate::recipes::contenders::{Contender, Contenders};
-use crate::recipes::errors::is_overtaken;
+use crate::recipes::errors::unless_overtaken;
 use crate::recipes::waiting::until_changed;
 use crate::types::error::{Error, Result};
 use crate::types::path;
@@ -174,11 +174,9 @@ impl DoubleBarrier {
                 }
                 continue;
             };
-            match begun.await {
-                Ok(_) => {}
-                // A participant has gone, or another one was faster: look again.
-                Err(Error::Multi { error, .. })
-                    if is_overtaken(&error) || matches!(*error, Error::BadVersion { .. }) => {}
+            match unless_overtaken(begun.await) {
+                // If it failed, a participant has gone, or another one was faster: look again.
+                Ok(_) | Err(Error::BadVersion { .. }) => {}
                 Err(error) => return Err(error),
             }
         }

@@ -7,9 +7,9 @@ use std::sync::Arc;
 use crate::api::session::Session;
 use crate::api::snapshot::Snapshot;
 use crate::planted::{Bug, if_planted};
-use crate::recipes::blocking;
 use crate::recipes::errors::{children_or_none, unless_gone};
 use crate::recipes::parents::create_below;
+use crate::recipes::{blocking, sequence};
 use crate::types::error::Result;
 use crate::types::path;
 use crate::types::znode::{Condition, CreateMode, Stat};
@@ -191,12 +191,9 @@ impl NodeList {
     }
 }
 
-/// The length and digits of an item's number; `None` if it is not an item. A number may outgrow ten
-/// digits, and then the longer one is the larger.
+/// The order of an item; `None` if it is not an item.
 fn number(name: &str) -> Option<(usize, &str)> {
-    let number = name.strip_prefix(PREFIX)?;
-    let is_number = !number.is_empty() && number.bytes().all(|byte| byte.is_ascii_digit());
-    is_number.then_some((number.len(), number))
+    sequence::number(name.strip_prefix(PREFIX)?)
 }
 
 #[cfg(test)]

@@ -35,6 +35,7 @@
 // | wait for one of two futures, or until a znode changes | `waiting` |
 // | offer a blocking form of a future | `blocking` |
 // | encode values as data | `codec` |
+// | order sequential znodes | `sequence` |
 // | follow all changes below a path | `cache` |
 //
 // A recipe writes and watches by the public calls alone, so it needs nothing of the cluster that
@@ -76,6 +77,7 @@ mod registry;
 mod revocation;
 mod selector;
 mod semaphore;
+mod sequence;
 #[cfg(feature = "futures")]
 mod streams;
 mod two_phase;

@@ -9,14 +9,11 @@
 mod handle;
 
 use std::fmt;
-use std::future::{Future, poll_fn};
-use std::pin::pin;
 use std::sync::{Arc, Mutex, PoisonError};
-use std::task::Poll;
 use std::time::Duration;
 
 pub use self::handle::EphemeralHandle;
-use self::handle::{PendingCreate, ZnodeState, register};
+use self::handle::{PendingCreate, ZnodeState};
 use crate::api::coordinator::Coordinator;
 use crate::api::nonblocking::check_create;
 use crate::api::session::Session;
@@ -25,7 +22,7 @@ use crate::planted::{Bug, planted};
 use crate::recipes::LockLost;
 use crate::recipes::owned_ephemeral::OwnedEphemeral;
 use crate::recipes::parents::Parents;
-use crate::recipes::waiting::until_changed;
+use crate::recipes::waiting::{Either, either, until_changed};
 use crate::runtime::pending::block_on;
 use crate::types::error::{Error, Result};
 use crate::types::path;
@@ -184,14 +181,11 @@ impl PersistentEphemeral {
     /// ```
     pub async fn run_async(mut self) -> Result<()> {
         let handle = self.handle.clone();
-        let mut running = pin!(self.run_sessions());
-        poll_fn(|context| {
-            if handle.poll_closed(context) {
-                return Poll::Ready(Ok(()));
-            }
-            running.as_mut().poll(context)
-        })
-        .await
+        let closed = handle.until(|state| state.closed.then_some(()));
+        match either(closed, self.run_sessions()).await {
+            Either::One(()) => Ok(()),
+            Either::Other(ended) => ended,
+        }
     }
 
     /// Runs in one session after the other.
@@ -245,8 +239,7 @@ impl PersistentEphemeral {
             })
         };
         let Some(creating) = creating else { return std::future::pending().await };
-        let stat =
-            PendingCreate::answer(&creating).await.map_err(|error| session.root.error(error))?;
+        let stat = creating.answer().await.map_err(|error| session.root.error(error))?;
         let ephemeral = Arc::new(OwnedEphemeral::new(session, &handle.path, &stat));
         // If it was closed meanwhile, this deletes it once more.
         handle.set_state(ZnodeState::Exists(Arc::clone(&ephemeral)));
@@ -298,17 +291,11 @@ impl PersistentEphemeral {
     /// Waits until something has happened to the znode, or other data is wanted than was written.
     /// `false` if the watch is over.
     async fn changed(&self, ephemeral: &OwnedEphemeral, watch: &Watch, written: u64) -> bool {
-        let mut event = pin!(ephemeral.next(watch));
-        poll_fn(|context| {
-            let mut state = self.handle.state();
-            if state.wanted != written {
-                return Poll::Ready(true);
-            }
-            register(&mut state.waiting, context);
-            drop(state);
-            event.as_mut().poll(context).map(|event| event.is_some())
-        })
-        .await
+        let wanted = self.handle.until(|state| (state.wanted != written).then_some(()));
+        match either(wanted, ephemeral.next(watch)).await {
+            Either::One(()) => true,
+            Either::Other(event) => event.is_some(),
+        }
     }
 }
 

@@ -30,7 +30,7 @@ use crate::recipes::errors::{if_exists, inner, unless_gone, unless_overtaken};
 use crate::recipes::parents::create_at;
 use crate::recipes::participant::Participant;
 use crate::recipes::registry::name_in;
-use crate::recipes::waiting::{Either, either};
+use crate::recipes::waiting::{Either, either, next_event};
 use crate::types::error::{Error, Result};
 use crate::types::path;
 use crate::types::watch::WatchMode;
@@ -351,10 +351,7 @@ impl TwoPhaseCommit {
                 Tally::Commit(votes) => (Phase::Committed, votes),
                 Tally::Abort => (Phase::Aborted, Vec::new()),
                 Tally::Wait => {
-                    if watch.next().await.is_none() {
-                        self.session.check_alive()?;
-                        return Err(Error::NoWatch { path: self.path.clone() });
-                    }
+                    next_event(&self.session, &watch, &self.path).await?;
                     continue;
                 }
             };

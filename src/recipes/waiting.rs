@@ -4,7 +4,9 @@ use std::pin::pin;
 use std::task::Poll;
 
 use crate::api::session::Session;
-use crate::types::error::Result;
+use crate::api::watch::Watch;
+use crate::types::error::{Error, Result};
+use crate::types::watch::WatchEvent;
 
 /// Waits until the znode is gone, or has at least changed; not at all if there is none.
 pub(super) async fn until_changed(session: &Session, path: &str) -> Result<()> {
@@ -14,6 +16,18 @@ pub(super) async fn until_changed(session: &Session, path: &str) -> Result<()> {
         watch.next().await;
     }
     Ok(())
+}
+
+/// Waits for an event of a watch of this path.
+///
+/// # Errors
+/// Those of a session that is over; [`Error::NoWatch`] if somebody has removed the watch.
+pub(super) async fn next_event(session: &Session, watch: &Watch, path: &str) -> Result<WatchEvent> {
+    if let Some(event) = watch.next().await {
+        return Ok(event);
+    }
+    session.check_alive()?;
+    Err(Error::NoWatch { path: path.to_owned() })
 }
 
 pub(super) enum Either<A, B> {

@@ -161,6 +161,11 @@ impl Queue {
         Ok(due.map_or(Head::Nothing, Head::DueAt))
     }
 
+    /// As [`Queue::head`], as of the session's earlier calls.
+    async fn look(&self) -> Result<Head> {
+        self.head(&self.session.nonblocking().snapshot_of(&self.path).await?)
+    }
+
     /// All items in order.
     pub(super) fn names(&self, snapshot: &Snapshot) -> Result<Vec<Name>> {
         let children = children_or_none(snapshot.children(&self.items))?;
@@ -173,8 +178,7 @@ impl Queue {
     pub(super) async fn take_now<W: TakeMethod>(&self, method: &W) -> Result<Option<W::Taken>> {
         let mut time_known = false;
         loop {
-            let snapshot = self.session.nonblocking().snapshot_of(&self.path).await?;
-            match self.head(&snapshot)? {
+            match self.look().await? {
                 Head::Item(found) => {
                     if let Some(taken) = method.take(self, found, None).await? {
                         return Ok(Some(taken));
@@ -192,13 +196,11 @@ impl Queue {
 
     /// Takes the first item as soon as there is one.
     pub(super) async fn take_when_there<W: TakeMethod>(&self, method: &W) -> Result<W::Taken> {
-        let snapshot = self.session.nonblocking().snapshot_of(&self.path).await?;
-        if let Head::Item(found) = self.head(&snapshot)?
+        if let Head::Item(found) = self.look().await?
             && let Some(taken) = method.take(self, found, None).await?
         {
             return Ok(taken);
         }
-        drop(snapshot);
         // Waiters queue up, and only the first looks at the items: a new item wakes only that one.
         // It takes the item and leaves the queue of waiters in one write, which wakes the next. If
         // it dies, the end of its session does, and the next one finds the item.
@@ -224,10 +226,7 @@ impl Queue {
     ) -> Result<Option<W::Taken>> {
         let mut clock_look = Duration::from_millis(1);
         loop {
-            let snapshot = self.session.nonblocking().snapshot_of(&self.path).await?;
-            let head = self.head(&snapshot)?;
-            drop(snapshot);
-            match head {
+            match self.look().await? {
                 Head::Item(found) => {
                     if let Some(taken) = method.take(self, found, Some(contender)).await? {
                         return Ok(Some(taken));

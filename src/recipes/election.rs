@@ -457,7 +457,7 @@ impl LeaderChanges {
 /// ```
 #[derive(Debug)]
 pub struct Leadership {
-    hold: Hold,
+    pub(super) hold: Hold,
 }
 
 impl Leadership {
@@ -514,11 +514,6 @@ impl Leadership {
     /// The condition of [`Leadership::multi`], for any multi or transaction.
     pub fn fence(&self) -> Fence {
         self.hold.fence()
-    }
-
-    /// Resigns, without waiting for the answer.
-    pub(super) fn give_up(&self) {
-        self.hold.discard();
     }
 
     /// Resigns and waits for that.

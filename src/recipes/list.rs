@@ -96,16 +96,12 @@ impl NodeList {
         &self.path
     }
 
-    fn wait<T>(&self, operation: &str, future: impl Future<Output = Result<T>>) -> Result<T> {
-        blocking::request(&self.session, operation, &self.path, future)
-    }
-
     /// Appends an item. Blocks for the request timeout at most.
     ///
     /// # Errors
     /// As [`Session::create`], but for [`Error::NoNode`](crate::Error::NoNode).
     pub fn push(&self, data: impl AsRef<[u8]>) -> Result<ListItem> {
-        self.wait("push to", self.push_async(data))
+        blocking::request(&self.session, "push to", &self.path, self.push_async(data))
     }
 
     /// As [`NodeList::push`], without blocking the thread.
@@ -171,7 +167,7 @@ impl NodeList {
     /// # Errors
     /// As [`Session::delete`].
     pub fn remove(&self, item: &ListItem) -> Result<bool> {
-        self.wait("remove from", self.remove_async(item))
+        blocking::request(&self.session, "remove from", &self.path, self.remove_async(item))
     }
 
     /// As [`NodeList::remove`], without blocking the thread.

@@ -41,7 +41,7 @@
 // A recipe writes and watches by the public calls alone, so it needs nothing of the cluster that
 // users do not have. Inside the process it also uses:
 // - this replica's tree without waiting for an answer, to see what is missing or lost (`parents`,
-//   `owned_ephemeral`, `contenders`), and a snapshot of one subtree (`Session::snapshot_soon`);
+//   `owned_ephemeral`), and a snapshot of one subtree (`Session::snapshot_soon`);
 // - a delete that follows a create whose caller is gone (`Session::discarding`, in `creating`);
 // - the clock and the random numbers of `runtime`, which let the simulator replay a recipe;
 // - `runtime::pending::block_on`, for the blocking forms.

@@ -111,7 +111,7 @@ impl OwnedEphemeral {
 
     /// Waits until the session is known to be alive. After a slow opening the session is open before
     /// that is known, and the znode would look lost although it is not.
-    pub(super) async fn until_alive(&self) -> Result<()> {
+    async fn until_alive(&self) -> Result<()> {
         while !self.session.is_alive() {
             self.session.nonblocking().sync().await?;
         }
@@ -123,10 +123,9 @@ impl OwnedEphemeral {
         Error::NoNode { path: self.path.clone() }
     }
 
-    /// Asks whether the path still is that of this znode.
-    async fn check_there(&self) -> Result<()> {
-        let there = self.session.nonblocking().exists(&self.path).await?;
-        match there.map(|stat| stat.czxid) == Some(self.czxid) {
+    /// Checks what is at the path: another znode may have taken this one's place.
+    fn check(&self, there: Option<Stat>) -> Result<()> {
+        match there.is_some_and(|stat| stat.czxid == self.czxid) {
             true => Ok(()),
             false => Err(self.is_gone()),
         }
@@ -146,7 +145,7 @@ impl OwnedEphemeral {
         };
         let watch = calls.watch(&self.path, WatchMode::Persistent).await?;
         // It may have gone before the watches were set.
-        self.check_there().await?;
+        self.check(calls.exists(&self.path).await?)?;
         if let Some(end) = end {
             let deleted = [end.deletion(), watch.deletion()].into_iter().flatten().collect();
             let new = DeletionState { end: Some(Arc::new(end)), deleted };
@@ -170,23 +169,29 @@ impl OwnedEphemeral {
     /// As [`OwnedEphemeral::watch`], with a watch that fires only when the znode is deleted.
     pub(super) async fn watch_end(&self) -> Result<Watch> {
         // The znode has no children.
-        let (_, watch) = self.session.nonblocking().children_and_watch(&self.path).await?;
-        // The watched znode may be another one at the same path.
-        if !self.session.has_replica() {
-            self.check_there().await?;
+        let watching = self.session.nonblocking().children_and_watch(&self.path);
+        self.follow(async { Ok(watching.await?.1) }).await
+    }
+
+    /// As [`OwnedEphemeral::watch_end`], by a watch that was requested already. It may be that of
+    /// another znode at the same path.
+    pub(super) async fn follow(
+        &self,
+        watching: impl Future<Output = Result<Watch>>,
+    ) -> Result<Watch> {
+        // Requested together with the watch, at the cost of one round trip.
+        let is_client = !self.session.has_replica();
+        let there = is_client.then(|| self.session.nonblocking().exists(&self.path));
+        let watch = watching.await?;
+        if let Some(there) = there {
+            self.check(there.await?)?;
         }
-        self.follow_by(&watch);
+        self.deletion().deleted.extend(watch.deletion());
         if self.loss() == Some(LockLost::Deleted) {
             return Err(self.is_gone());
         }
         self.until_alive().await?;
         Ok(watch)
-    }
-
-    /// Makes a client's [`OwnedEphemeral::loss`] depend on a watch that fires only when the znode is
-    /// deleted.
-    pub(super) fn follow_by(&self, watch: &Watch) {
-        self.deletion().deleted.extend(watch.deletion());
     }
 
     /// Waits for the watch's next event; on a client, for the end of the znode alone, after which

@@ -20,6 +20,7 @@ use crate::api::session::Session;
 use crate::api::watch::Watch;
 use crate::planted::{Bug, planted};
 use crate::recipes::LockLost;
+use crate::recipes::errors::if_exists;
 use crate::recipes::owned_ephemeral::OwnedEphemeral;
 use crate::recipes::parents::Parents;
 use crate::recipes::waiting::{Either, either, until_changed};
@@ -308,10 +309,9 @@ impl Drop for PersistentEphemeral {
 /// Watches the znode; `None` if it is already gone.
 async fn follow(ephemeral: &OwnedEphemeral) -> Result<Option<Watch>> {
     loop {
-        match ephemeral.watch().await {
-            Ok(watch) => return Ok(Some(watch)),
-            Err(Error::NoNode { .. }) => return Ok(None),
+        match if_exists(ephemeral.watch().await) {
             Err(error) => recover(ephemeral.session(), error).await?,
+            watch => return watch,
         }
     }
 }

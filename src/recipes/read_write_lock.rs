@@ -415,7 +415,7 @@ mod tests {
         let listed = contenders.sorted(names.collect());
         let before = |at: usize| match listed[at].kind {
             READ => blocker_of_reader(&listed, at),
-            _ => blocker_of_writer(&listed, at),
+            _ => predecessor(&listed, at),
         };
         let all: Vec<_> = (0..listed.len()).map(before).collect();
         assert_eq!(all, [None, None, Some(1), Some(2), Some(2), Some(4), Some(5)]);

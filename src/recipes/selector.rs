@@ -164,7 +164,7 @@ struct Term(Arc<Leadership>);
 
 impl Drop for Term {
     fn drop(&mut self) {
-        self.0.give_up();
+        self.0.hold.discard();
     }
 }
 

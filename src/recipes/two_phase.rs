@@ -130,13 +130,8 @@ pub(super) struct Read<T> {
     pub(super) mzxid: Zxid,
 }
 
-/// The result of the votes.
-enum Tally {
-    /// All are `Yes`: these znodes, in this state.
-    Commit(Vec<(String, Zxid)>),
-    Abort,
-    Wait,
-}
+/// The znodes of votes, each with the write that made it so.
+type Votes = Vec<(String, Zxid)>;
 
 /// A transaction that several participants agree on: all commit it, or none does.
 ///
@@ -347,13 +342,9 @@ impl TwoPhaseCommit {
             if header.value.phase != Phase::Voting {
                 return Ok(header.value.phase);
             }
-            let (phase, votes) = match self.tally(&snapshot, &header.value)? {
-                Tally::Commit(votes) => (Phase::Committed, votes),
-                Tally::Abort => (Phase::Aborted, Vec::new()),
-                Tally::Wait => {
-                    next_event(&self.session, &watch, &self.path).await?;
-                    continue;
-                }
+            let Some((phase, votes)) = self.tally(&snapshot, &header.value)? else {
+                next_event(&self.session, &watch, &self.path).await?;
+                continue;
             };
             let mut multi = self.session.multi();
             for (path, mzxid) in votes {
@@ -378,7 +369,8 @@ impl TwoPhaseCommit {
         Ok(multi.require(&self.path, Condition::Mzxid(header.mzxid)).set(&self.path, decided))
     }
 
-    fn tally(&self, snapshot: &Snapshot, header: &Header) -> Result<Tally> {
+    /// What follows from the votes, and the votes that it depends on; `None` if some are missing.
+    fn tally(&self, snapshot: &Snapshot, header: &Header) -> Result<Option<(Phase, Votes)>> {
         let mut votes = Vec::new();
         let mut waits = false;
         for name in &header.participants {
@@ -386,10 +378,10 @@ impl TwoPhaseCommit {
             let site: Read<Site> = read(snapshot, &path)?;
             match site.value {
                 Site::Voted(Vote::Yes) => votes.push((path, site.mzxid)),
-                Site::Voted(Vote::No) => return Ok(Tally::Abort),
+                Site::Voted(Vote::No) => return Ok(Some((Phase::Aborted, Vec::new()))),
                 // It has joined and is gone.
                 Site::Joined if snapshot.exists(&alive(&path))?.is_none() => {
-                    return Ok(Tally::Abort);
+                    return Ok(Some((Phase::Aborted, Vec::new())));
                 }
                 Site::Joined | Site::Invited => waits = true,
                 Site::Acknowledged => {
@@ -398,7 +390,7 @@ impl TwoPhaseCommit {
                 }
             }
         }
-        Ok(if waits { Tally::Wait } else { Tally::Commit(votes) })
+        Ok((!waits).then_some((Phase::Committed, votes)))
     }
 
     /// Aborts it, unless it is already decided, and returns the decision. Anybody may call this.
@@ -573,13 +565,16 @@ mod tests {
             let snapshot = session.snapshot().unwrap();
             let header = transaction.header(&snapshot).unwrap().value;
             let tally = match transaction.tally(&snapshot, &header).unwrap() {
-                Tally::Commit(votes) => {
+                Some((Phase::Committed, votes)) => {
                     let paths: Vec<&str> = votes.iter().map(|(path, _)| &path[..]).collect();
                     assert_eq!(paths, ["/tx/a", "/tx/b"], "it rests on all of them");
                     "commit"
                 }
-                Tally::Abort => "abort",
-                Tally::Wait => "wait",
+                Some((phase, _)) => {
+                    assert_eq!(phase, Phase::Aborted);
+                    "abort"
+                }
+                None => "wait",
             };
             assert_eq!(tally, expected, "{a:?} and {b:?}");
         }

@@ -1,5 +1,6 @@
 //! This session's contender, until it holds or gives up.
 
+use std::future::ready;
 use std::ops::Deref;
 
 use once_cell::sync::OnceCell;
@@ -8,7 +9,7 @@ use super::Hold;
 use crate::api::watch::Watch;
 use crate::planted::{Bug, planted};
 use crate::recipes::owned_ephemeral::OwnedEphemeral;
-use crate::types::error::{Error, Result};
+use crate::types::error::Result;
 
 /// This session's contender. Dropping it before it holds deletes its znode.
 pub(in crate::recipes) struct Contender {
@@ -44,23 +45,10 @@ impl Contender {
     /// Its turn has come: takes the hold. From here on, a loss is reported.
     pub(in crate::recipes) async fn hold(self) -> Result<Hold> {
         let Contender { ephemeral, watch } = self;
-        let (session, path) = (ephemeral.session(), ephemeral.path());
-        let calls = session.nonblocking();
-        let (watch, there) = match watch.into_inner() {
-            Some(watch) if session.has_replica() => (watch, session.exists(path)?),
-            Some(watch) => (watch, calls.exists(path).await?),
-            None => {
-                // Requested together. If the znode is already gone, the first fails.
-                let (watching, there) = (calls.children_and_watch(path), calls.exists(path));
-                (watching.await?.1, there.await?)
-            }
+        let watch = match watch.into_inner() {
+            Some(watch) => ephemeral.follow(ready(Ok(watch))).await?,
+            None => ephemeral.watch_end().await?,
         };
-        // Another znode may have taken its place.
-        if there.map(|stat| stat.czxid) != Some(ephemeral.czxid()) {
-            return Err(Error::NoNode { path: path.to_owned() });
-        }
-        ephemeral.until_alive().await?;
-        ephemeral.follow_by(&watch);
         let token = if planted(Bug::TokenFixed) { 1 } else { ephemeral.czxid() };
         Ok(Hold { ephemeral, watch, token })
     }

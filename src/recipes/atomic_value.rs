@@ -17,12 +17,12 @@ use std::time::Duration;
 use crate::api::session::Session;
 use crate::api::transaction::TRANSACTION_ATTEMPTS_MAX;
 use crate::planted::{Bug, unless};
-use crate::recipes::errors::{inner, is_overtaken};
+use crate::recipes::errors::{if_exists, inner, stat_of_set, unless_overtaken};
 use crate::recipes::parents::{create_at, is_missing};
 use crate::runtime::entropy;
 use crate::types::error::{Error, Result};
 use crate::types::path;
-use crate::types::znode::{Condition, CreateMode, OpResult, Stat, Zxid};
+use crate::types::znode::{Condition, CreateMode, Stat, Zxid};
 
 /// A conflicting update waits for less than this, each time for up to twice as long ...
 const FIRST_WAIT: Duration = Duration::from_millis(2);
@@ -88,8 +88,7 @@ impl AtomicValue {
     async fn replace_written(&self, seen: Zxid, data: &[u8]) -> Result<Zxid> {
         let seen = unless(Bug::UpdateLost, Condition::Mzxid(seen), Condition::Exists);
         let multi = self.session.multi().require(&self.path, seen).set(&self.path, data);
-        let results = inner(multi.submit().await)?;
-        Ok(results.iter().find_map(written).unwrap_or(0))
+        Ok(stat_of_set(inner(multi.submit().await)?)?.mzxid)
     }
 
     async fn create(&self, data: &[u8]) -> Result<Zxid> {
@@ -130,10 +129,9 @@ impl AtomicValue {
             let seen = content.as_ref().map(|content| content.zxid);
             let (data, value) = change(content.as_ref())?;
             let Some(data) = data else { return Ok((value, seen.unwrap_or(0))) };
-            match self.replace(seen, &data).await {
-                Ok(zxid) => return Ok((value, zxid)),
-                Err(error) if is_overtaken(&error) => self.back_off(attempt).await?,
-                Err(error) => return Err(error),
+            match unless_overtaken(self.replace(seen, &data).await)? {
+                Some(zxid) => return Ok((value, zxid)),
+                None => self.back_off(attempt).await?,
             }
         }
         Err(Error::Conflict { path: self.path.clone(), attempts: TRANSACTION_ATTEMPTS_MAX })
@@ -153,18 +151,7 @@ impl AtomicValue {
 }
 
 fn content(read: Result<(Arc<[u8]>, Stat)>) -> Result<Option<Content>> {
-    match read {
-        Ok((data, stat)) => Ok(Some(Content { data, zxid: stat.mzxid })),
-        Err(Error::NoNode { .. }) => Ok(None),
-        Err(error) => Err(error),
-    }
-}
-
-fn written(result: &OpResult) -> Option<Zxid> {
-    match result {
-        OpResult::Set(stat) => Some(stat.mzxid),
-        _ => None,
-    }
+    Ok(if_exists(read)?.map(|(data, stat)| Content { data, zxid: stat.mzxid }))
 }
 
 #[cfg(test)]

@@ -7,6 +7,7 @@ use std::time::Duration;
 use crate::api::session::Session;
 use crate::planted::{Bug, planted};
 use crate::recipes::blocking;
+use crate::recipes::errors::if_exists;
 use crate::recipes::parents::create_at;
 use crate::types::error::{Error, Result};
 use crate::types::path;
@@ -124,10 +125,7 @@ impl Barrier {
     /// # }
     /// ```
     pub async fn remove_async(&self) -> Result<()> {
-        match self.session.nonblocking().delete(&self.path).await {
-            Ok(()) | Err(Error::NoNode { .. }) => Ok(()),
-            Err(error) => Err(error),
-        }
+        if_exists(self.session.nonblocking().delete(&self.path).await).map(drop)
     }
 
     /// Blocks until the barrier is not set, for as long as the session lives. At some moment since

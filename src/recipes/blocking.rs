@@ -10,11 +10,9 @@ use crate::types::error::{Error, Result};
 
 /// Waits without a limit.
 pub(super) fn forever<T>(session: &Session, future: impl Future<Output = Result<T>>) -> Result<T> {
-    match block_on(future, &session.shared().clock, None)? {
-        Some(result) => result,
-        // Without a deadline there is always a result.
-        None => Err(Error::Stopped { reason: "no answer".to_owned() }),
-    }
+    // Without a deadline there is always a result.
+    block_on(future, &session.shared().clock, None)?
+        .unwrap_or_else(|| Err(Error::Stopped { reason: "no answer".to_owned() }))
 }
 
 /// Waits without a limit for a loss.

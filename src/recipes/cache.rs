@@ -29,7 +29,8 @@ use crate::api::snapshot::Snapshot;
 use crate::api::watch::Watch;
 use crate::planted::{Bug, planted};
 use crate::recipes::blocking;
-use crate::types::error::{Error, Result};
+use crate::recipes::waiting::next_event;
+use crate::types::error::Result;
 use crate::types::watch::{EventKind, WatchEvent, WatchMode};
 use crate::types::znode::{Stat, Zxid};
 
@@ -216,6 +217,10 @@ impl Cache {
         Ok(Cache { session, path, watch, view, changed_paths, early: None })
     }
 
+    pub(super) fn session(&self) -> &Session {
+        &self.session
+    }
+
     /// The path.
     pub fn path(&self) -> &str {
         &self.path
@@ -280,8 +285,8 @@ impl Cache {
     /// Does not block on a member; a client waits for its member's answer.
     ///
     /// # Errors
-    /// [`Error::TooLarge`] on a client, which receives everything below the path, at most 8 MiB;
-    /// those of a session that is over.
+    /// [`Error::TooLarge`](crate::Error::TooLarge) on a client, which receives everything below the
+    /// path, at most 8 MiB; those of a session that is over.
     pub fn try_recv(&mut self) -> Result<Vec<Change>> {
         loop {
             let fresh = self.session.snapshot_of(&self.path)?;
@@ -316,7 +321,8 @@ impl Cache {
     /// nothing.
     ///
     /// # Errors
-    /// Those of a session that is over, and [`Error::NoWatch`] if somebody removed the watch.
+    /// Those of a session that is over, and [`Error::NoWatch`](crate::Error::NoWatch) if somebody
+    /// removed the watch.
     ///
     /// ```
     /// # async fn example(cache: &mut quorate::recipes::Cache) -> quorate::Result<()> {
@@ -339,27 +345,20 @@ impl Cache {
                 // Once the event was taken, what it reports can be read.
                 continue;
             }
-            match self.watch.next().await {
-                Some(event) => self.early = Some(event),
-                None => {
-                    self.session.check_alive()?;
-                    return Err(Error::NoWatch { path: self.path.clone() });
-                }
-            }
+            self.early = Some(next_event(&self.session, &self.watch, &self.path).await?);
         }
     }
 
     /// Blocks until there are changes. Fails as [`Cache::next`].
     pub fn recv(&mut self) -> Result<Vec<Change>> {
-        let session = self.session.clone();
-        blocking::forever(&session, self.next())
+        blocking::forever(&self.session.clone(), self.next())
     }
 
     /// Blocks until there are changes, at most for `timeout`: empty if there are none by then.
     /// Fails as [`Cache::next`].
     pub fn recv_timeout(&mut self, timeout: Duration) -> Result<Vec<Change>> {
-        let session = self.session.clone();
-        Ok(blocking::within(&session, timeout, self.next())?.unwrap_or_default())
+        let changes = blocking::within(&self.session.clone(), timeout, self.next())?;
+        Ok(changes.unwrap_or_default())
     }
 }
 

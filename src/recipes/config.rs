@@ -12,7 +12,8 @@ use crate::planted::{Bug, planted, strikes};
 use crate::recipes::atomic_value::{AtomicValue, Content};
 use crate::recipes::blocking;
 use crate::recipes::codec::{Codec, Postcard};
-use crate::types::error::{Error, Result};
+use crate::recipes::waiting::next_event;
+use crate::types::error::Result;
 use crate::types::watch::WatchMode;
 use crate::types::znode::Zxid;
 
@@ -97,7 +98,7 @@ where
     /// The value at this path.
     ///
     /// # Errors
-    /// [`Error::InvalidPath`].
+    /// [`Error::InvalidPath`](crate::Error::InvalidPath).
     pub fn new(session: &Session, path: &str) -> Result<Config<T>> {
         Config::with_codec(session, path)
     }
@@ -107,7 +108,7 @@ impl<T, C: Codec<T>> Config<T, C> {
     /// The value at this path, encoded by a codec.
     ///
     /// # Errors
-    /// [`Error::InvalidPath`].
+    /// [`Error::InvalidPath`](crate::Error::InvalidPath).
     pub fn with_codec(session: &Session, path: &str) -> Result<Config<T, C>> {
         Ok(Config { value: AtomicValue::new(session, path)?, types: PhantomData })
     }
@@ -130,8 +131,8 @@ impl<T, C: Codec<T>> Config<T, C> {
     /// Does not block on a member; a client waits for its member's answer.
     ///
     /// # Errors
-    /// [`Error::InvalidData`] if the data cannot be decoded; [`Error::NoAuth`]; those of a session
-    /// that is over.
+    /// [`Error::InvalidData`](crate::Error::InvalidData) if the data cannot be decoded;
+    /// [`Error::NoAuth`](crate::Error::NoAuth); those of a session that is over.
     pub fn get(&self) -> Result<Option<Versioned<T>>> {
         self.value.read_now()?.map(|content| self.decode(&content)).transpose()
     }
@@ -158,8 +159,8 @@ impl<T, C: Codec<T>> Config<T, C> {
     /// most.
     ///
     /// # Errors
-    /// [`Error::InvalidData`] if the codec cannot encode it; otherwise as [`Session::set`], but for
-    /// [`Error::NoNode`].
+    /// [`Error::InvalidData`](crate::Error::InvalidData) if the codec cannot encode it; otherwise
+    /// as [`Session::set`], but for [`Error::NoNode`](crate::Error::NoNode).
     pub fn set(&self, value: &T) -> Result<Zxid> {
         self.wait("set", self.set_async(value))
     }
@@ -180,9 +181,10 @@ impl<T, C: Codec<T>> Config<T, C> {
     /// the new version.
     ///
     /// # Errors
-    /// If the version differs: [`Error::Unmet`], [`Error::NoNode`] if there is no value, or
-    /// [`Error::NodeExists`] if there is one and none was expected. Nothing was changed then.
-    /// Otherwise as [`Config::set`].
+    /// If the version differs: [`Error::Unmet`](crate::Error::Unmet),
+    /// [`Error::NoNode`](crate::Error::NoNode) if there is no value, or
+    /// [`Error::NodeExists`](crate::Error::NodeExists) if there is one and none was expected.
+    /// Nothing was changed then. Otherwise as [`Config::set`].
     pub fn compare_and_set(&self, expected: Option<Zxid>, value: &T) -> Result<Zxid> {
         self.wait("compare and set", self.compare_and_set_async(expected, value))
     }
@@ -205,9 +207,9 @@ impl<T, C: Codec<T>> Config<T, C> {
     /// `change` is called again with the new value.
     ///
     /// # Errors
-    /// As [`Config::set`] and [`Config::get`], and [`Error::Conflict`] after
-    /// [`TRANSACTION_ATTEMPTS_MAX`](crate::TRANSACTION_ATTEMPTS_MAX) attempts; nothing was changed
-    /// then.
+    /// As [`Config::set`] and [`Config::get`], and [`Error::Conflict`](crate::Error::Conflict)
+    /// after [`TRANSACTION_ATTEMPTS_MAX`](crate::TRANSACTION_ATTEMPTS_MAX) attempts; nothing was
+    /// changed then.
     pub fn update(&self, change: impl FnMut(Option<T>) -> T) -> Result<Versioned<T>> {
         self.wait("update", self.update_async(change))
     }
@@ -254,7 +256,7 @@ impl<T, C: Codec<T>> Config<T, C> {
     pub async fn watch_async(&self) -> Result<ConfigWatch<T, C>> {
         let session = self.value.session();
         let watch = session.nonblocking().watch(self.path(), WatchMode::Persistent).await?;
-        Ok(ConfigWatch { config: self.clone(), watch, reported: Reported::Nothing })
+        Ok(ConfigWatch { config: self.clone(), watch, reported: None })
     }
 }
 
@@ -291,13 +293,6 @@ pub enum ConfigUpdate<T> {
     },
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Reported {
-    Nothing,
-    Missing,
-    Version(Zxid),
-}
-
 /// Follows a [`Config`]: each call returns the latest value, once.
 ///
 /// Versions only increase. A reader that is slow, or was cut off and comes back, gets the latest
@@ -320,7 +315,8 @@ enum Reported {
 pub struct ConfigWatch<T, C = Postcard> {
     config: Config<T, C>,
     watch: Watch,
-    reported: Reported,
+    /// What was reported last: the version of the value, or that there is none.
+    reported: Option<Option<Zxid>>,
 }
 
 impl<T, C> fmt::Debug for ConfigWatch<T, C> {
@@ -335,7 +331,8 @@ impl<T, C: Codec<T>> ConfigWatch<T, C> {
     /// for its member's answer.
     ///
     /// # Errors
-    /// As [`Config::get`], but for [`Error::InvalidData`], which is returned as an update.
+    /// As [`Config::get`], but for [`Error::InvalidData`](crate::Error::InvalidData), which is
+    /// returned as an update.
     pub fn try_recv(&mut self) -> Result<Option<ConfigUpdate<T>>> {
         self.drain();
         let content = self.config.value.read_now()?;
@@ -356,9 +353,8 @@ impl<T, C: Codec<T>> ConfigWatch<T, C> {
 
     /// The update, if what was read differs from what was last reported.
     fn report(&mut self, content: Option<Content>) -> Option<ConfigUpdate<T>> {
-        let now =
-            content.as_ref().map_or(Reported::Missing, |content| Reported::Version(content.zxid));
-        let missed = self.reported == Reported::Missing && planted(Bug::ConfigMissed);
+        let now = Some(content.as_ref().map(|content| content.zxid));
+        let missed = self.reported == Some(None) && planted(Bug::ConfigMissed);
         if now == self.reported || missed {
             return None;
         }
@@ -390,7 +386,7 @@ impl<T, C: Codec<T>> ConfigWatch<T, C> {
     ///
     /// # Errors
     /// As [`ConfigWatch::try_recv`]. After an error of a session that is over, or
-    /// [`Error::NoWatch`] if somebody removed its watch, it has ended.
+    /// [`Error::NoWatch`](crate::Error::NoWatch) if somebody removed its watch, it has ended.
     ///
     /// ```
     /// # async fn example(limits: &mut quorate::recipes::ConfigWatch<u32>) -> quorate::Result<()> {
@@ -407,24 +403,19 @@ impl<T, C: Codec<T>> ConfigWatch<T, C> {
             if let Some(update) = self.latest().await? {
                 return Ok(update);
             }
-            if self.watch.next().await.is_none() {
-                self.config.value.session().check_alive()?;
-                return Err(Error::NoWatch { path: self.config.path().to_owned() });
-            }
+            next_event(self.config.value.session(), &self.watch, self.config.path()).await?;
         }
     }
 
     /// Blocks until the next update. Fails as [`ConfigWatch::next`].
     pub fn recv(&mut self) -> Result<ConfigUpdate<T>> {
-        let session = self.config.value.session().clone();
-        blocking::forever(&session, self.next())
+        blocking::forever(&self.config.value.session().clone(), self.next())
     }
 
     /// Blocks until the next update, at most for `timeout`; `None` if there is none by then. Fails as
     /// [`ConfigWatch::next`].
     pub fn recv_timeout(&mut self, timeout: Duration) -> Result<Option<ConfigUpdate<T>>> {
-        let session = self.config.value.session().clone();
-        blocking::within(&session, timeout, self.next())
+        blocking::within(&self.config.value.session().clone(), timeout, self.next())
     }
 }
 
@@ -432,6 +423,7 @@ impl<T, C: Codec<T>> ConfigWatch<T, C> {
 mod tests {
     use super::*;
     use crate::testing::Cluster;
+    use crate::types::error::Error;
     use crate::types::znode::CreateMode;
 
     /// Even numbers, as text.

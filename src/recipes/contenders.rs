@@ -24,9 +24,10 @@ pub(super) use self::hold::Hold;
 use crate::api::session::Session;
 use crate::api::snapshot::Snapshot;
 use crate::planted::{Bug, planted};
-use crate::recipes::LockContender;
-use crate::recipes::errors::children_or_none;
+use crate::recipes::creating::create_ephemeral;
+use crate::recipes::errors::{children_or_none, if_exists};
 use crate::recipes::parents::create_below;
+use crate::recipes::{LockContender, sequence};
 use crate::runtime::entropy;
 use crate::types::error::{Error, Result};
 use crate::types::path;
@@ -46,9 +47,15 @@ pub(super) struct ListedContender {
     pub(super) path: String,
     /// One of the kinds given to [`Contenders::new`].
     pub(super) kind: &'static str,
-    /// Its length and digits: a number may outgrow ten digits, and then the longer one is the
-    /// larger.
-    number: (usize, String),
+}
+
+/// Gets the contenders in order and the index of one of them, and returns the index of the one that
+/// it has to wait for.
+pub(super) type BlockedBy = fn(&[ListedContender], usize) -> Option<usize>;
+
+/// The contender before it.
+pub(super) fn predecessor(_: &[ListedContender], at: usize) -> Option<usize> {
+    at.checked_sub(1)
 }
 
 /// A contender's name, without its number.
@@ -89,13 +96,11 @@ impl Contenders {
     /// Adds a contender, at the end. `kind` may continue after the kind itself with data of the
     /// contender, which everybody sees in its name.
     pub(super) async fn join(&self, kind: &str, data: &[u8]) -> Result<Contender> {
-        create_below(&self.session, &self.path, || async {
+        let create = || async {
             let name = path::join(&self.path, &name(kind, entropy::number()?));
-            let mode = CreateMode::EphemeralSequential;
-            let creating = self.session.nonblocking().create(&name, data, mode);
-            Contender::created_by(&self.session, creating).await
-        })
-        .await
+            create_ephemeral(&self.session, &name, data, CreateMode::EphemeralSequential).await
+        };
+        create_below(&self.session, &self.path, create).await.map(Contender::new)
     }
 
     /// All contenders in order, as of the session's earlier calls.
@@ -137,41 +142,33 @@ impl Contenders {
         children.iter().any(|name| self.parse(name).is_some())
     }
 
-    fn parse(&self, name: &str) -> Option<ListedContender> {
+    /// The order and the kind of a contender.
+    fn parse<'a>(&self, name: &'a str) -> Option<((usize, &'a str), &'static str)> {
         let kind = self
             .kinds
             .iter()
             .find(|kind| name.strip_prefix(**kind).is_some_and(|rest| rest.starts_with('-')))?;
-        let number = name.rsplit('-').next()?;
-        let is_number = !number.is_empty() && number.bytes().all(|byte| byte.is_ascii_digit());
-        is_number.then(|| ListedContender {
-            path: path::join(&self.path, name),
-            kind,
-            number: (number.len(), number.to_owned()),
-        })
+        Some((sequence::number(name.rsplit('-').next()?)?, kind))
     }
 
     /// The contenders among the children, in order.
     pub(super) fn sorted(&self, children: Vec<String>) -> Vec<ListedContender> {
-        let mut listed: Vec<ListedContender> =
-            children.iter().filter_map(|name| self.parse(name)).collect();
-        listed.sort_by(|one, other| one.number.cmp(&other.number));
-        listed
+        let parsed = |name| self.parse(name).map(|(order, kind)| (order, kind, name));
+        let mut listed: Vec<_> = children.iter().map(String::as_str).filter_map(parsed).collect();
+        listed.sort_by_key(|(order, ..)| *order);
+        let contender =
+            |(_, kind, name)| ListedContender { path: path::join(&self.path, name), kind };
+        listed.into_iter().map(contender).collect()
     }
 
-    /// Waits until `blocked_by` returns `None`. It gets the contenders in order and this one's
-    /// index, and returns the index of the one to wait for.
+    /// Waits until nobody blocks the contender.
     ///
     /// # Errors
     /// [`Error::NoNode`] if somebody has deleted the contender's znode.
-    pub(super) async fn wait(
-        &self,
-        contender: &Contender,
-        blocked_by: impl Fn(&[ListedContender], usize) -> Option<usize>,
-    ) -> Result<()> {
-        while let Some(before) = self.blocker(contender, &blocked_by).await? {
+    pub(super) async fn wait(&self, contender: &Contender, blocked_by: BlockedBy) -> Result<()> {
+        while let Some(before) = self.blocker(contender, blocked_by).await? {
             // Set now and not when its turn comes, since the former holder may be releasing then.
-            contender.watch().await?;
+            contender.watch_own().await?;
             until_deleted(&self.session, &before).await?;
             if planted(Bug::PredecessorMissed) {
                 return Ok(());
@@ -185,9 +182,10 @@ impl Contenders {
     pub(super) async fn acquire(
         &self,
         kind: &str,
-        blocked_by: impl Fn(&[ListedContender], usize) -> Option<usize>,
+        data: &[u8],
+        blocked_by: BlockedBy,
     ) -> Result<Hold> {
-        let contender = self.join(kind, b"").await?;
+        let contender = self.join(kind, data).await?;
         self.wait(&contender, blocked_by).await?;
         contender.hold().await
     }
@@ -196,9 +194,10 @@ impl Contenders {
     pub(super) async fn try_acquire(
         &self,
         kind: &str,
-        blocked_by: impl Fn(&[ListedContender], usize) -> Option<usize>,
+        data: &[u8],
+        blocked_by: BlockedBy,
     ) -> Result<Option<Hold>> {
-        let contender = self.join(kind, b"").await?;
+        let contender = self.join(kind, data).await?;
         match self.blocker(&contender, blocked_by).await? {
             None => contender.hold().await.map(Some),
             Some(_) => Ok(None),
@@ -209,7 +208,7 @@ impl Contenders {
     pub(super) async fn blocker(
         &self,
         contender: &Contender,
-        blocked_by: impl Fn(&[ListedContender], usize) -> Option<usize>,
+        blocked_by: BlockedBy,
     ) -> Result<Option<String>> {
         // A replica shows its session's own writes before they are answered.
         let listed =
@@ -226,12 +225,9 @@ impl Contenders {
 /// Waits until a contender's znode is deleted or this session is over.
 async fn until_deleted(session: &Session, path: &str) -> Result<()> {
     // Ephemeral znodes have no children, so this watch reports only the deletion.
-    match session.nonblocking().children_and_watch(path).await {
-        Ok((_, watch)) => {
-            watch.next().await;
-            Ok(())
-        }
-        Err(Error::NoNode { .. }) => Ok(()),
-        Err(error) => Err(error),
+    let watching = session.nonblocking().children_and_watch(path).await;
+    if let Some((_, watch)) = if_exists(watching)? {
+        watch.next().await;
     }
+    Ok(())
 }

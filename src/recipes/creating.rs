@@ -4,26 +4,25 @@
 use crate::api::session::Session;
 use crate::machine::command::Reply;
 use crate::node::query::Answer;
-use crate::recipes::errors::inner;
 use crate::recipes::owned_ephemeral::OwnedEphemeral;
 use crate::runtime::pending::Pending;
 use crate::types::error::{Error, Result};
 use crate::types::znode::{CreateMode, Created, OpResult};
 
 /// A write in flight that creates one znode: a create, or a multi with one.
-pub(super) struct Creating<T> {
+struct Creating<T> {
     session: Session,
     /// `None` once the answer has come.
     pending: Option<Pending<T>>,
 }
 
 impl<T> Creating<T> {
-    pub(super) fn new(session: &Session, pending: Pending<T>) -> Creating<T> {
+    fn new(session: &Session, pending: Pending<T>) -> Creating<T> {
         Creating { session: session.clone(), pending: Some(pending) }
     }
 
     /// Waits for the answer. From then on, the znode is the caller's to delete.
-    pub(super) async fn answer(mut self) -> Result<T> {
+    async fn answer(mut self) -> Result<T> {
         let Some(pending) = &mut self.pending else {
             return Err(Error::Stopped { reason: "it was waited for already".to_owned() });
         };
@@ -36,9 +35,18 @@ impl<T> Creating<T> {
 
 impl<T> Drop for Creating<T> {
     fn drop(&mut self) {
-        if let Some(pending) = self.pending.take() {
-            discard_when_created(&self.session, pending);
-        }
+        let Some(pending) = self.pending.take() else { return };
+        let discard = self.session.discarding();
+        pending.then(move |answer| {
+            let created = match answer {
+                Ok(Answer::Reply(Reply::Created(created))) => Some(created),
+                Ok(Answer::Reply(Reply::Multi(results))) => created_among(results),
+                _ => None,
+            };
+            if let Some(created) = created {
+                discard(created.path, created.stat.czxid);
+            }
+        });
     }
 }
 
@@ -47,10 +55,11 @@ pub(super) async fn create_ephemeral(
     session: &Session,
     path: &str,
     data: &[u8],
+    mode: CreateMode,
 ) -> Result<OwnedEphemeral> {
-    let pending = session.nonblocking().create(path, data, CreateMode::Ephemeral);
+    let pending = session.nonblocking().create(path, data, mode);
     let Created { path, stat } = Creating::new(session, pending).answer().await?;
-    Ok(OwnedEphemeral::new(session, &path, stat.czxid))
+    Ok(OwnedEphemeral::new(session, &path, &stat))
 }
 
 /// Waits for a multi that creates one ephemeral znode.
@@ -58,32 +67,16 @@ pub(super) async fn created_in_multi(
     session: &Session,
     pending: Pending<Vec<OpResult>>,
 ) -> Result<OwnedEphemeral> {
-    let results = inner(Creating::new(session, pending).answer().await)?;
-    match results.into_iter().find_map(created) {
-        Some(Created { path, stat }) => Ok(OwnedEphemeral::new(session, &path, stat.czxid)),
+    match created_among(Creating::new(session, pending).answer().await?) {
+        Some(Created { path, stat }) => Ok(OwnedEphemeral::new(session, &path, &stat)),
         // Every caller's multi contains a create.
         None => Err(Error::Stopped { reason: "nothing was created".to_owned() }),
     }
 }
 
-/// Deletes the znode that a write in flight creates, as soon as it exists.
-fn discard_when_created<T>(session: &Session, pending: Pending<T>) {
-    let discard = session.discarding();
-    pending.then(move |answer| {
-        let created = match answer {
-            Ok(Answer::Reply(Reply::Created(created))) => Some(created),
-            Ok(Answer::Reply(Reply::Multi(results))) => results.into_iter().find_map(created),
-            _ => None,
-        };
-        if let Some(created) = created {
-            discard(created.path, created.stat.czxid);
-        }
-    });
-}
-
-fn created(result: OpResult) -> Option<Created> {
-    match result {
+fn created_among(results: Vec<OpResult>) -> Option<Created> {
+    results.into_iter().find_map(|result| match result {
         OpResult::Created(created) => Some(created),
         _ => None,
-    }
+    })
 }

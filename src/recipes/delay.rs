@@ -15,17 +15,14 @@
 //! Sources: Burrows, "The Chubby lock service for loosely-coupled distributed systems", 2.4; Consul,
 //! sessions, `LockDelay`.
 
-use std::future::{Future, poll_fn};
-use std::pin::{Pin, pin};
-use std::task::Poll;
 use std::time::Duration;
 
 use crate::api::watch::Watch;
 use crate::planted::{Bug, planted};
 use crate::recipes::contenders::{Contender, Contenders};
-use crate::recipes::errors::is_overtaken;
-use crate::runtime::pending::Pending;
-use crate::types::error::{Error, Result};
+use crate::recipes::errors::{if_exists, unless_gone, unless_overtaken};
+use crate::recipes::waiting::{Either, either};
+use crate::types::error::Result;
 use crate::types::path;
 use crate::types::znode::{Condition, CreateMode, Stat, TTL_MAX};
 
@@ -39,7 +36,7 @@ pub(super) async fn mark(
     delay: Duration,
 ) -> Result<()> {
     let path = path::join(contenders.path(), HELD);
-    contender.mark(&path, delay.as_millis().to_string().as_bytes()).await
+    contender.ephemeral.mark(&path, delay.as_millis().to_string().as_bytes()).await
 }
 
 /// Whether the first contender may hold. If not, the delay runs from now on at the latest.
@@ -52,29 +49,17 @@ pub(super) async fn wait(contenders: &Contenders) -> Result<()> {
     while let Some((stat, watch)) = look(contenders).await? {
         let session = contenders.session();
         let time = session.nonblocking().sleep(stat.ttl.unwrap_or_default());
-        if is_gone_before(&watch, time).await? {
-            continue;
+        match either(watch.next(), time).await {
+            // Something has happened to it: look again.
+            Either::One(_) => continue,
+            Either::Other(slept) => slept?,
         }
         let path = path::join(contenders.path(), DELAY);
         let multi = session.multi().require(&path, Condition::Czxid(stat.czxid)).delete(&path);
-        match multi.submit().await {
-            Ok(_) => {}
-            // It has expired.
-            Err(Error::Multi { index: 0, .. }) => {}
-            Err(error) => return Err(error),
-        }
+        // Not an error if it has expired.
+        unless_gone(multi.submit().await)?;
     }
     Ok(())
-}
-
-/// Whether the watch reports an event before the time is over.
-async fn is_gone_before(watch: &Watch, mut time: Pending<()>) -> Result<bool> {
-    let mut event = pin!(watch.next());
-    poll_fn(|context| match event.as_mut().poll(context) {
-        Poll::Ready(_) => Poll::Ready(Ok(true)),
-        Poll::Pending => Pin::new(&mut time).poll(context).map_ok(|()| false),
-    })
-    .await
 }
 
 /// The delay, if there is one, and a watch of it. Starts the delay if there is a mark.
@@ -85,28 +70,16 @@ async fn look(contenders: &Contenders) -> Result<Option<(Stat, Watch)>> {
         let calls = session.nonblocking();
         // Requested together, at the cost of one round trip. Only an existing znode is watched.
         let (mark, delayed) = (calls.get(&held), calls.get_and_watch(&delay));
-        let mark = match mark.await {
-            Ok((data, stat)) => Some((data, stat.czxid)),
-            Err(Error::NoNode { .. }) => None,
-            Err(error) => return Err(error),
-        };
-        let delayed = match delayed.await {
-            Ok((_, stat, watch)) => Some((stat, watch)),
-            Err(Error::NoNode { .. }) => None,
-            Err(error) => return Err(error),
-        };
-        let Some((data, czxid)) = mark else { return Ok(delayed) };
+        let (mark, delayed) = (if_exists(mark.await)?, if_exists(delayed.await)?);
+        let delayed = delayed.map(|(_, stat, watch)| (stat, watch));
+        let Some((data, stat)) = mark else { return Ok(delayed) };
         // The condition excludes the mark of a later holder.
-        let mut multi = session.multi().require(&held, Condition::Czxid(czxid)).delete(&held);
+        let mut multi = session.multi().require(&held, Condition::Czxid(stat.czxid)).delete(&held);
         if delayed.is_none() && !planted(Bug::LockDelaySkipped) {
             multi = multi.create(&delay, b"", CreateMode::PersistentWithTtl(millis(&data)));
         }
-        match multi.submit().await {
-            // Done, or another contender was faster, or the delay has ended: look again.
-            Ok(_) => {}
-            Err(Error::Multi { error, .. }) if is_overtaken(&error) => {}
-            Err(error) => return Err(error),
-        }
+        // Done, or another contender was faster, or the delay has ended: look again.
+        unless_overtaken(multi.submit().await)?;
     }
 }
 

@@ -13,7 +13,7 @@ use crate::planted::{Bug, strikes};
 use crate::recipes::blocking;
 use crate::recipes::cache::Cache;
 use crate::recipes::errors::children_or_none;
-use crate::recipes::registry::{Instance, decode, service_path};
+use crate::recipes::registry::{Instance, decode, name_in};
 use crate::runtime::entropy;
 use crate::types::error::Result;
 use crate::types::path;
@@ -100,7 +100,7 @@ impl Discovery {
     /// [`Error::InvalidPath`](crate::Error::InvalidPath) if the name is not valid for a znode;
     /// [`Error::NoAuth`](crate::Error::NoAuth); those of a session that is over.
     pub fn instances(&self, service: &str) -> Result<Vec<Instance>> {
-        let path = service_path(&self.path, service)?;
+        let path = name_in(&self.path, service)?;
         instances(&self.session.snapshot_of(&path)?, &path)
     }
 
@@ -115,7 +115,7 @@ impl Discovery {
     /// # }
     /// ```
     pub async fn instances_async(&self, service: &str) -> Result<Vec<Instance>> {
-        let path = service_path(&self.path, service)?;
+        let path = name_in(&self.path, service)?;
         instances(&self.session.snapshot_soon(&path).await?, &path)
     }
 
@@ -139,9 +139,8 @@ impl Discovery {
     /// # }
     /// ```
     pub async fn watch_async(&self, service: &str) -> Result<InstancesWatch> {
-        let path = service_path(&self.path, service)?;
-        let cache = Cache::new_async(&self.session, &path).await?;
-        Ok(InstancesWatch { session: self.session.clone(), cache, reported: None })
+        let path = name_in(&self.path, service)?;
+        Ok(InstancesWatch { cache: Cache::new_async(&self.session, &path).await?, reported: None })
     }
 
     /// Chooses among the instances of a service.
@@ -149,7 +148,7 @@ impl Discovery {
     /// # Errors
     /// [`Error::InvalidPath`](crate::Error::InvalidPath) if the name is not valid for a znode.
     pub fn chooser(&self, service: &str, strategy: Strategy) -> Result<Chooser> {
-        let path = service_path(&self.path, service)?;
+        let path = name_in(&self.path, service)?;
         let session = self.session.clone();
         Ok(Chooser { session, path, strategy, time_out: USUAL_TIME_OUT, state: Arc::default() })
     }
@@ -185,7 +184,6 @@ fn instances(snapshot: &Snapshot, path: &str) -> Result<Vec<Instance>> {
 /// ```
 #[derive(Debug)]
 pub struct InstancesWatch {
-    session: Session,
     cache: Cache,
     reported: Option<Vec<Instance>>,
 }
@@ -255,15 +253,13 @@ impl InstancesWatch {
 
     /// Blocks until the set has changed. Fails as [`InstancesWatch::next`].
     pub fn recv(&mut self) -> Result<Vec<Instance>> {
-        let session = self.session.clone();
-        blocking::forever(&session, self.next())
+        blocking::forever(&self.cache.session().clone(), self.next())
     }
 
     /// Blocks until the set has changed, at most for `timeout`; `None` if it has not by then. Fails
     /// as [`InstancesWatch::next`].
     pub fn recv_timeout(&mut self, timeout: Duration) -> Result<Option<Vec<Instance>>> {
-        let session = self.session.clone();
-        blocking::within(&session, timeout, self.next())
+        blocking::within(&self.cache.session().clone(), timeout, self.next())
     }
 }
 

@@ -26,8 +26,10 @@ use crate::api::session::Session;
 use crate::planted::{Bug, planted};
 use crate::recipes::blocking;
 use crate::recipes::contenders::{Contender, Contenders};
-use crate::recipes::errors::is_overtaken;
+use crate::recipes::errors::unless_overtaken;
+use crate::recipes::waiting::until_changed;
 use crate::types::error::{Error, Result};
+use crate::types::path;
 use crate::types::znode::{Condition, Zxid};
 
 /// The kind of its contenders.
@@ -141,7 +143,7 @@ impl DoubleBarrier {
         let session = self.contenders.session();
         let contender = self.contenders.join(KIND, b"").await?;
         loop {
-            let all = self.all().await?;
+            let all = participants(&self.contenders).await?;
             let Some(at) = all.iter().position(|one| one.is(&contender)) else {
                 return Err(Error::NoNode { path: contender.path().to_owned() });
             };
@@ -151,14 +153,13 @@ impl DoubleBarrier {
             }
             let missing = usize::from(planted(Bug::DoubleBarrierOpensEarly));
             // Nothing is set if another znode has taken its place.
-            let mut multi =
-                session.multi().require(contender.path(), Condition::Czxid(contender.czxid()));
+            let mut multi = contender.multi();
             let begun = if let Some(inside) = all.iter().find(|one| !one.round.is_empty()) {
                 // A round is on. One of its participants must still exist when this one joins.
                 let multi = multi.require(&inside.path, Condition::Exists);
                 multi.set_if(contender.path(), &inside.round, 0).submit()
             } else if all.len() + missing >= self.participants {
-                let name = contender.path().rsplit('/').next().unwrap_or_default();
+                let name = path::name(contender.path());
                 for one in &all {
                     // The condition that it exists and still waits.
                     multi = multi.set_if(&one.path, name, 0);
@@ -173,19 +174,12 @@ impl DoubleBarrier {
                 }
                 continue;
             };
-            match begun.await {
-                Ok(_) => {}
-                // A participant has gone, or another one was faster: look again.
-                Err(Error::Multi { error, .. })
-                    if is_overtaken(&error) || matches!(*error, Error::BadVersion { .. }) => {}
+            match unless_overtaken(begun.await) {
+                // If it failed, a participant has gone, or another one was faster: look again.
+                Ok(_) | Err(Error::BadVersion { .. }) => {}
                 Err(error) => return Err(error),
             }
         }
-    }
-
-    /// All participants in order, as of the session's earlier calls.
-    async fn all(&self) -> Result<Vec<Participant>> {
-        participants(&self.contenders).await
     }
 }
 
@@ -196,6 +190,7 @@ impl Participant {
     }
 }
 
+/// All participants in order, as of the session's earlier calls.
 async fn participants(contenders: &Contenders) -> Result<Vec<Participant>> {
     let snapshot = contenders.session().nonblocking().snapshot_of(contenders.path()).await?;
     let participant = |path: String| {
@@ -250,8 +245,7 @@ impl Inside {
     /// Those of a session that is over; [`Error::Busy`]. This participant has left in any case, or
     /// leaves with its session.
     pub fn leave(self) -> Result<()> {
-        let session = self.contenders.session().clone();
-        blocking::forever(&session, self.leave_async())
+        blocking::forever(&self.contenders.session().clone(), self.leave_async())
     }
 
     /// As [`Inside::leave`], at most for `timeout`: `false` if others are still inside then. This
@@ -300,11 +294,7 @@ impl Inside {
                 }
                 [first, ..] => &first.path,
             };
-            let calls = contenders.session().nonblocking();
-            let (there, watch) = calls.exists_and_watch(wait_for).await?;
-            if there.is_some() {
-                watch.next().await;
-            }
+            until_changed(contenders.session(), wait_for).await?;
         }
     }
 }

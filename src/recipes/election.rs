@@ -15,9 +15,11 @@ use crate::api::session::Session;
 use crate::api::snapshot::Snapshot;
 use crate::api::watch::Watch;
 use crate::planted::{Bug, planted, strikes, unless};
-use crate::recipes::contenders::{Contenders, Hold, ListedContender};
+use crate::recipes::contenders::{Contenders, Hold, ListedContender, predecessor};
+use crate::recipes::errors::if_exists;
+use crate::recipes::waiting::until_changed;
 use crate::recipes::{LockLost, blocking};
-use crate::types::error::{Error, Result};
+use crate::types::error::Result;
 use crate::types::watch::{WatchEvent, WatchMode};
 use crate::types::znode::{Condition, SessionId, Zxid};
 
@@ -25,8 +27,8 @@ use crate::types::znode::{Condition, SessionId, Zxid};
 const KIND: &str = "candidate";
 
 /// The candidate that this one waits for: the one before it.
-fn predecessor(at: usize) -> Option<usize> {
-    at.checked_sub(1).filter(|_| at != 1 || !planted(Bug::TwoLeaders))
+fn blocked_by(listed: &[ListedContender], at: usize) -> Option<usize> {
+    predecessor(listed, at).filter(|_| at != 1 || !planted(Bug::TwoLeaders))
 }
 
 /// An election of one leader among the candidates at a path.
@@ -107,7 +109,8 @@ impl LeaderLatch {
     /// parents are created as containers when they are missing.
     ///
     /// # Errors
-    /// [`Error::InvalidPath`]; [`Error::TooLarge`] for an id of more than 1 MiB.
+    /// [`Error::InvalidPath`](crate::Error::InvalidPath);
+    /// [`Error::TooLarge`](crate::Error::TooLarge) for an id of more than 1 MiB.
     pub fn new(session: &Session, path: &str, id: impl AsRef<[u8]>) -> Result<LeaderLatch> {
         let id = id.as_ref();
         check_data(path, id.len())?;
@@ -131,8 +134,9 @@ impl LeaderLatch {
     /// Blocks until this candidate leads, for as long as the session lives.
     ///
     /// # Errors
-    /// Those of a session that is over; [`Error::NoNode`] if somebody deleted the candidate's znode;
-    /// otherwise as [`Session::create`], but for [`Error::Timeout`].
+    /// Those of a session that is over; [`Error::NoNode`](crate::Error::NoNode) if somebody deleted
+    /// the candidate's znode; otherwise as [`Session::create`], but for
+    /// [`Error::Timeout`](crate::Error::Timeout).
     pub fn campaign(&self) -> Result<Leadership> {
         blocking::forever(self.session(), self.campaign_async())
     }
@@ -149,7 +153,7 @@ impl LeaderLatch {
     /// Leads if there is no other candidate. Blocks for the request timeout at most.
     ///
     /// # Errors
-    /// As [`LeaderLatch::campaign`], and [`Error::Timeout`].
+    /// As [`LeaderLatch::campaign`], and [`Error::Timeout`](crate::Error::Timeout).
     pub fn try_campaign(&self) -> Result<Option<Leadership>> {
         let campaign = self.try_campaign_async();
         blocking::request(self.session(), "try_campaign", self.path(), campaign)
@@ -159,7 +163,7 @@ impl LeaderLatch {
     /// Dropping the future gives up the candidacy.
     ///
     /// # Errors
-    /// As [`LeaderLatch::try_campaign`], but for [`Error::Timeout`].
+    /// As [`LeaderLatch::try_campaign`], but for [`Error::Timeout`](crate::Error::Timeout).
     ///
     /// ```
     /// # async fn example(latch: &quorate::recipes::LeaderLatch) -> quorate::Result<()> {
@@ -170,11 +174,8 @@ impl LeaderLatch {
     /// # }
     /// ```
     pub async fn try_campaign_async(&self) -> Result<Option<Leadership>> {
-        let contender = self.contenders.join(KIND, &self.id).await?;
-        match self.contenders.blocker(&contender, |_, at| predecessor(at)).await? {
-            None => Ok(Some(Leadership { hold: contender.hold().await? })),
-            Some(_) => Ok(None),
-        }
+        let hold = self.contenders.try_acquire(KIND, &self.id, blocked_by).await?;
+        Ok(hold.map(|hold| Leadership { hold }))
     }
 
     /// As [`LeaderLatch::campaign`], without blocking the thread. Dropping the future ends the
@@ -191,9 +192,7 @@ impl LeaderLatch {
     /// # }
     /// ```
     pub async fn campaign_async(&self) -> Result<Leadership> {
-        let contender = self.contenders.join(KIND, &self.id).await?;
-        self.contenders.wait(&contender, |_, at| predecessor(at)).await?;
-        Ok(Leadership { hold: contender.hold().await? })
+        Ok(Leadership { hold: self.contenders.acquire(KIND, &self.id, blocked_by).await? })
     }
 
     /// The first candidate, as this replica has it; `None` if there is no candidate. Does not block
@@ -203,7 +202,7 @@ impl LeaderLatch {
     /// leadership, have it send its token, or write by [`Leadership::multi`].
     ///
     /// # Errors
-    /// Those of a session that is over; [`Error::NoAuth`].
+    /// Those of a session that is over; [`Error::NoAuth`](crate::Error::NoAuth).
     pub fn leader(&self) -> Result<Option<Candidate>> {
         self.leader_in(&self.session().snapshot_of(self.contenders.path())?)
     }
@@ -224,10 +223,8 @@ impl LeaderLatch {
 
     fn leader_in(&self, snapshot: &Snapshot) -> Result<Option<Candidate>> {
         let listed = self.contenders.list_in(snapshot)?;
-        match unless(Bug::LastForLeader, listed.first(), listed.last()) {
-            Some(first) => candidate(snapshot, first).map(Some),
-            None => Ok(None),
-        }
+        let leader = unless(Bug::LastForLeader, listed.first(), listed.last());
+        leader.map(|leader| candidate(snapshot, leader)).transpose()
     }
 
     /// All candidates in order, the leader first, as this replica has them at one moment. Does not
@@ -321,10 +318,9 @@ impl LeaderChanges {
     /// Blocks until the leader has changed since the last call; `None` means that nobody leads.
     ///
     /// # Errors
-    /// Those of a session that is over; [`Error::NoAuth`].
+    /// Those of a session that is over; [`Error::NoAuth`](crate::Error::NoAuth).
     pub fn recv(&mut self) -> Result<Option<Candidate>> {
-        let session = self.latch.session().clone();
-        blocking::forever(&session, self.next())
+        blocking::forever(&self.latch.session().clone(), self.next())
     }
 
     /// As [`LeaderChanges::recv`], at most for `timeout`: the outer `None` means that nothing has
@@ -333,8 +329,7 @@ impl LeaderChanges {
     /// # Errors
     /// As [`LeaderChanges::recv`].
     pub fn recv_timeout(&mut self, timeout: Duration) -> Result<Option<Option<Candidate>>> {
-        let session = self.latch.session().clone();
-        blocking::within(&session, timeout, self.next())
+        blocking::within(&self.latch.session().clone(), timeout, self.next())
     }
 
     /// The leader, if it has changed since the last call: the outer `None` means that nothing has
@@ -417,40 +412,27 @@ impl LeaderChanges {
                 return Ok(leader);
             }
             match leader {
-                Some(leader) => self.until_deleted(&leader.path).await?,
+                // While a candidate leads, only its end changes the leader.
+                Some(leader) => until_changed(self.latch.session(), &leader.path).await?,
                 None => self.until_some().await?,
             }
         }
     }
 
-    /// While a candidate leads, only its end changes the leader.
-    async fn until_deleted(&self, leader: &str) -> Result<()> {
-        let (exists, watch) = self.latch.session().nonblocking().exists_and_watch(leader).await?;
-        if exists.is_some() {
+    async fn until_some(&self) -> Result<()> {
+        let (contenders, path) = (&self.latch.contenders, self.latch.path());
+        let calls = contenders.session().nonblocking();
+        let (has_come, watch) = match if_exists(calls.children_and_watch(path).await)? {
+            Some((children, watch)) => (contenders.any_among(children), watch),
+            None => {
+                let (exists, watch) = calls.exists_and_watch(path).await?;
+                (exists.is_some(), watch)
+            }
+        };
+        if !has_come {
             watch.next().await;
         }
         Ok(())
-    }
-
-    async fn until_some(&self) -> Result<()> {
-        let LeaderLatch { contenders, .. } = &self.latch;
-        let calls = contenders.session().nonblocking();
-        match calls.children_and_watch(contenders.path()).await {
-            Ok((children, watch)) => {
-                if !contenders.any_among(children) {
-                    watch.next().await;
-                }
-                Ok(())
-            }
-            Err(Error::NoNode { .. }) => {
-                let (exists, watch) = calls.exists_and_watch(contenders.path()).await?;
-                if exists.is_none() {
-                    watch.next().await;
-                }
-                Ok(())
-            }
-            Err(error) => Err(error),
-        }
     }
 }
 
@@ -475,7 +457,7 @@ impl LeaderChanges {
 /// ```
 #[derive(Debug)]
 pub struct Leadership {
-    hold: Hold,
+    pub(super) hold: Hold,
 }
 
 impl Leadership {
@@ -489,7 +471,7 @@ impl Leadership {
     /// A resource outside the cluster that refuses numbers smaller than the largest it has seen is
     /// safe from leaders that have not yet noticed that they no longer lead.
     pub fn fencing_token(&self) -> Zxid {
-        self.hold.token()
+        self.hold.token
     }
 
     /// The path of the candidate's znode.
@@ -522,10 +504,10 @@ impl Leadership {
 
     /// Starts a multi that has effect only if this candidate still leads when it is applied. It
     /// starts with [`Condition::Czxid`] of the candidate's znode, so that further operations count
-    /// from 1 in [`Error::Multi`], and a failure of operation 0 means that it no longer leads. This
-    /// is exact, whatever the clocks do.
+    /// from 1 in [`Error::Multi`](crate::Error::Multi), and a failure of operation 0 means that it
+    /// no longer leads. This is exact, whatever the clocks do.
     pub fn multi(&self) -> Multi<'_> {
-        let fence = Condition::Czxid(self.hold.token());
+        let fence = Condition::Czxid(self.hold.token);
         self.hold.session().multi().require(self.hold.path(), fence)
     }
 
@@ -534,16 +516,11 @@ impl Leadership {
         self.hold.fence()
     }
 
-    /// Resigns, without waiting for the answer.
-    pub(super) fn give_up(&self) {
-        self.hold.discard();
-    }
-
     /// Resigns and waits for that.
     ///
     /// # Errors
-    /// As [`Session::delete`], but for [`Error::Busy`]; not an error if it was already lost. After
-    /// [`Error::Timeout`] it continues.
+    /// As [`Session::delete`], but for [`Error::Busy`](crate::Error::Busy); not an error if it was
+    /// already lost. After [`Error::Timeout`](crate::Error::Timeout) it continues.
     pub fn resign(self) -> Result<()> {
         self.hold.release()
     }

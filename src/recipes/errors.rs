@@ -3,23 +3,69 @@
 use crate::planted::{Bug, planted};
 use crate::recipes::parents::ROOT;
 use crate::types::error::{Error, Result};
-use crate::types::znode::OpResult;
+use crate::types::znode::{OpResult, Stat};
 
 /// The error of the operation that failed, without its index: callers do not see that the recipe
 /// used a multi.
-pub(super) fn inner(committed: Result<Vec<OpResult>>) -> Result<Vec<OpResult>> {
+pub(super) fn inner<T>(committed: Result<T>) -> Result<T> {
     committed.map_err(|error| match error {
         Error::Multi { error, .. } => *error,
         error => error,
     })
 }
 
+/// Another znode at an ephemeral's path means that the ephemeral is gone.
+pub(super) fn gone(error: Error) -> Error {
+    match error {
+        Error::Unmet { path, .. } => Error::NoNode { path },
+        error => error,
+    }
+}
+
+/// `None` if there is no such znode.
+pub(super) fn if_exists<T>(done: Result<T>) -> Result<Option<T>> {
+    match done {
+        Ok(done) => Ok(Some(done)),
+        Err(Error::NoNode { .. }) => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
 /// The children that were read; none if there is no such znode.
 pub(super) fn children_or_none(read: Result<Vec<String>>) -> Result<Vec<String>> {
-    match read {
-        Err(Error::NoNode { .. }) => Ok(Vec::new()),
-        other => other,
+    Ok(if_exists(read)?.unwrap_or_default())
+}
+
+/// `None` if the znode is gone, or is not the one that the multi requires.
+pub(super) fn unless_gone<T>(committed: Result<T>) -> Result<Option<T>> {
+    if_exists(inner(committed).map_err(gone))
+}
+
+/// Not an error if what was released had been lost already.
+pub(super) fn lost_anyway(released: Result<()>) -> Result<()> {
+    match unless_gone(released) {
+        Err(error) if !error.is_session_lost() => Err(error),
+        _ => Ok(()),
     }
+}
+
+/// `None` if another write came first, so that a new attempt may succeed.
+pub(super) fn unless_overtaken<T>(committed: Result<T>) -> Result<Option<T>> {
+    match inner(committed) {
+        Ok(done) => Ok(Some(done)),
+        Err(error) if is_overtaken(&error) => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+/// The stat after the only set of a multi.
+pub(super) fn stat_of_set(results: Vec<OpResult>) -> Result<Stat> {
+    let stat = results.into_iter().find_map(|result| match result {
+        OpResult::Set(stat) => Some(stat),
+        _ => None,
+    });
+    // A multi's results have the kinds of its operations.
+    stat.ok_or_else(|| Error::Stopped { reason: "nothing was set".to_owned() })
 }
 
 /// Whether a write failed because another one came first, so that a new attempt may succeed.

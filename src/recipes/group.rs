@@ -16,6 +16,7 @@ use crate::recipes::creating::create_ephemeral;
 use crate::recipes::errors::children_or_none;
 use crate::recipes::owned_ephemeral::OwnedEphemeral;
 use crate::recipes::parents::create_below;
+use crate::recipes::waiting::until_changed;
 use crate::recipes::{LockLost, blocking};
 use crate::types::error::{Error, Result};
 use crate::types::path;
@@ -241,11 +242,8 @@ impl Group {
                 other => return other,
             }
             let taken = path::join(&self.path, name);
-            let (exists, watch) = self.session.nonblocking().exists_and_watch(&taken).await?;
-            if exists.is_some() {
-                // Its data may have changed, or it is gone: try again.
-                watch.next().await;
-            }
+            // Its data may have changed, or it is gone: try again.
+            until_changed(&self.session, &taken).await?;
         }
     }
 
@@ -256,11 +254,9 @@ impl Group {
             return Err(Error::InvalidPath { path, reason });
         }
         check_create(&path, data, CreateMode::Ephemeral)?;
-        let create = || create_ephemeral(&self.session, &path, data);
+        let create = || create_ephemeral(&self.session, &path, data, CreateMode::Ephemeral);
         let ephemeral = create_below(&self.session, &self.path, create).await?;
-        // The znode has no children, so the watch fires only when it is deleted.
-        let (_, watch) = self.session.nonblocking().children_and_watch(ephemeral.path()).await?;
-        ephemeral.watch_by(&watch).await?;
+        let watch = ephemeral.watch_end().await?;
         Ok(Membership { ephemeral, watch })
     }
 
@@ -339,8 +335,7 @@ impl MemberChanges {
     /// # Errors
     /// Those of a session that is over; [`Error::NoAuth`].
     pub fn recv(&mut self) -> Result<Members> {
-        let session = self.group.session.clone();
-        blocking::forever(&session, self.next())
+        blocking::forever(&self.group.session.clone(), self.next())
     }
 
     /// As [`MemberChanges::recv`], at most for `timeout`; `None` if nothing has changed by then.
@@ -348,8 +343,7 @@ impl MemberChanges {
     /// # Errors
     /// As [`MemberChanges::recv`].
     pub fn recv_timeout(&mut self, timeout: Duration) -> Result<Option<Members>> {
-        let session = self.group.session.clone();
-        blocking::within(&session, timeout, self.next())
+        blocking::within(&self.group.session.clone(), timeout, self.next())
     }
 
     /// The members, if they have changed since the last call. Does not block.
@@ -385,26 +379,25 @@ impl MemberChanges {
     /// # }
     /// ```
     pub async fn next(&mut self) -> Result<Members> {
-        let Group { session, path, .. } = &self.group;
-        let watch = match &mut self.watch {
-            Some(watch) => watch,
-            none => {
-                let mode = WatchMode::PersistentRecursive;
-                none.insert(session.nonblocking().watch(path, mode).await?)
-            }
-        };
+        let Group { session, path } = &self.group;
         loop {
+            let watch = match &mut self.watch {
+                Some(watch) => watch,
+                none => {
+                    let mode = WatchMode::PersistentRecursive;
+                    none.insert(session.nonblocking().watch(path, mode).await?)
+                }
+            };
             // Whatever the events report, also after a gap or a snapshot, shows in the next read.
-            while watch.events().try_recv().is_ok() {}
+            watch.events().try_iter().for_each(drop);
             let now = self.group.members_async().await?;
             if let Some(now) = report(now, &mut self.reported) {
                 return Ok(now);
             }
             if watch.next().await.is_none() {
                 // An error if the session is over; otherwise a new watch is needed.
-                self.group.session.check_alive()?;
-                let mode = WatchMode::PersistentRecursive;
-                *watch = session.nonblocking().watch(path, mode).await?;
+                session.check_alive()?;
+                self.watch = None;
             }
         }
     }
@@ -495,8 +488,7 @@ impl Membership {
     /// # Errors
     /// [`Error::NoNode`] if it is no longer a member; otherwise as [`Session::set`].
     pub fn update(&self, data: impl AsRef<[u8]>) -> Result<()> {
-        let update = self.update_async(data);
-        blocking::request(self.ephemeral.session(), "update", self.ephemeral.path(), update)
+        blocking::request(self.ephemeral.session(), "update", self.path(), self.update_async(data))
     }
 
     /// Replaces its data, without blocking the thread.
@@ -522,7 +514,7 @@ impl Membership {
     /// [`Error::Timeout`], after which it continues; [`Error::System`]. Not an error if it is no
     /// longer a member.
     pub fn leave(self) -> Result<()> {
-        let (session, path) = (self.ephemeral.session().clone(), self.ephemeral.path().to_owned());
+        let (session, path) = (self.ephemeral.session().clone(), self.path().to_owned());
         blocking::request(&session, "leave", &path, self.ephemeral.give_up())
     }
 

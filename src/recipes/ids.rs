@@ -69,15 +69,8 @@ impl IdGenerator {
     /// [`Error::Conflict`] after too many attempts; otherwise as [`Session::set`]. No number was
     /// given then.
     pub fn next_id(&self) -> Result<u64> {
-        match self.take() {
-            Some(id) => Ok(id),
-            None => blocking::request(
-                self.value.session(),
-                "take ids from",
-                self.path(),
-                self.next_id_async(),
-            ),
-        }
+        let taking = self.next_id_async();
+        blocking::request(self.value.session(), "take ids from", self.path(), taking)
     }
 
     /// As [`IdGenerator::next_id`], without blocking the thread. If the future is dropped, a block

@@ -7,12 +7,12 @@ use std::sync::Arc;
 use crate::api::session::Session;
 use crate::api::snapshot::Snapshot;
 use crate::planted::{Bug, if_planted};
-use crate::recipes::blocking;
-use crate::recipes::errors::{children_or_none, inner};
+use crate::recipes::errors::{children_or_none, unless_gone};
 use crate::recipes::parents::create_below;
-use crate::types::error::{Error, Result};
+use crate::recipes::{blocking, sequence};
+use crate::types::error::Result;
 use crate::types::path;
-use crate::types::znode::{Condition, CreateMode, Stat, Zxid};
+use crate::types::znode::{Condition, CreateMode, Stat};
 
 /// The beginning of an item's name.
 const PREFIX: &str = "item-";
@@ -84,7 +84,7 @@ impl NodeList {
     /// The list at this path.
     ///
     /// # Errors
-    /// [`Error::InvalidPath`].
+    /// [`Error::InvalidPath`](crate::Error::InvalidPath).
     pub fn new(session: &Session, path: &str) -> Result<NodeList> {
         path::validate(path)?;
         path::validate_sequential(&path::join(path, PREFIX))?;
@@ -96,16 +96,12 @@ impl NodeList {
         &self.path
     }
 
-    fn wait<T>(&self, operation: &str, future: impl Future<Output = Result<T>>) -> Result<T> {
-        blocking::request(&self.session, operation, &self.path, future)
-    }
-
     /// Appends an item. Blocks for the request timeout at most.
     ///
     /// # Errors
-    /// As [`Session::create`], but for [`Error::NoNode`].
+    /// As [`Session::create`], but for [`Error::NoNode`](crate::Error::NoNode).
     pub fn push(&self, data: impl AsRef<[u8]>) -> Result<ListItem> {
-        self.wait("push to", self.push_async(data))
+        blocking::request(&self.session, "push to", &self.path, self.push_async(data))
     }
 
     /// As [`NodeList::push`], without blocking the thread.
@@ -128,7 +124,7 @@ impl NodeList {
     /// client waits for its member's answer.
     ///
     /// # Errors
-    /// [`Error::NoAuth`]; those of a session that is over.
+    /// [`Error::NoAuth`](crate::Error::NoAuth); those of a session that is over.
     pub fn items(&self) -> Result<Vec<ListItem>> {
         self.items_in(&self.session.snapshot_of(&self.path)?)
     }
@@ -148,7 +144,7 @@ impl NodeList {
     /// All items, in order, in a snapshot, consistent with whatever else is read from it.
     ///
     /// # Errors
-    /// [`Error::NoAuth`].
+    /// [`Error::NoAuth`](crate::Error::NoAuth).
     pub fn items_in(&self, snapshot: &Snapshot) -> Result<Vec<ListItem>> {
         let names = children_or_none(snapshot.children(&self.path))?;
         let mut names: Vec<&String> = names.iter().filter(|name| number(name).is_some()).collect();
@@ -171,7 +167,7 @@ impl NodeList {
     /// # Errors
     /// As [`Session::delete`].
     pub fn remove(&self, item: &ListItem) -> Result<bool> {
-        self.wait("remove from", self.remove_async(item))
+        blocking::request(&self.session, "remove from", &self.path, self.remove_async(item))
     }
 
     /// As [`NodeList::remove`], without blocking the thread.
@@ -185,25 +181,15 @@ impl NodeList {
     /// # }
     /// ```
     pub async fn remove_async(&self, item: &ListItem) -> Result<bool> {
-        self.delete(&item.path, item.stat.mzxid).await
-    }
-
-    async fn delete(&self, path: &str, mzxid: Zxid) -> Result<bool> {
-        let multi = self.session.multi().require(path, Condition::Mzxid(mzxid)).delete(path);
-        match inner(multi.submit().await) {
-            Ok(_) => Ok(true),
-            Err(Error::NoNode { .. } | Error::Unmet { .. }) => Ok(false),
-            Err(error) => Err(error),
-        }
+        let (path, seen) = (&item.path, Condition::Mzxid(item.stat.mzxid));
+        let removing = self.session.multi().require(path, seen).delete(path).submit();
+        Ok(unless_gone(removing.await)?.is_some())
     }
 }
 
-/// The length and digits of an item's number; `None` if it is not an item. A number may outgrow ten
-/// digits, and then the longer one is the larger.
+/// The order of an item; `None` if it is not an item.
 fn number(name: &str) -> Option<(usize, &str)> {
-    let number = name.strip_prefix(PREFIX)?;
-    let is_number = !number.is_empty() && number.bytes().all(|byte| byte.is_ascii_digit());
-    is_number.then_some((number.len(), number))
+    sequence::number(name.strip_prefix(PREFIX)?)
 }
 
 #[cfg(test)]

@@ -9,7 +9,7 @@ use crossbeam_channel::Receiver;
 
 use crate::api::multi::{Fence, Multi};
 use crate::api::session::Session;
-use crate::recipes::contenders::{Contender, Contenders, Hold};
+use crate::recipes::contenders::{Contender, Contenders, Hold, predecessor};
 use crate::recipes::revocation::{self, Revocations};
 use crate::recipes::{blocking, delay};
 use crate::types::error::{Error, Result};
@@ -18,11 +18,6 @@ use crate::types::znode::{SessionId, TTL_MAX};
 
 /// The kind of its contenders.
 const KIND: &str = "lock";
-
-/// The contender that this one waits for: the one before it.
-fn predecessor(at: usize) -> Option<usize> {
-    at.checked_sub(1)
-}
 
 /// A lock with one holder at a time in the whole cluster.
 ///
@@ -76,6 +71,10 @@ impl Session {
 impl Lock {
     pub(crate) fn new(session: &Session, path: &str) -> Result<Lock> {
         Ok(Lock { contenders: Contenders::new(session, path, &[KIND])?, delay: None })
+    }
+
+    pub(super) fn session(&self) -> &Session {
+        self.contenders.session()
     }
 
     /// The same lock, with a lock-delay for acquisitions through this handle. If a holder is *lost*
@@ -148,7 +147,7 @@ impl Lock {
     /// # Ok::<(), quorate::Error>(())
     /// ```
     pub fn acquire(&self) -> Result<LockGuard> {
-        blocking::forever(self.contenders.session(), self.acquire_async())
+        blocking::forever(self.session(), self.acquire_async())
     }
 
     /// As [`Lock::acquire`], at most for `timeout`: `None` if it is not held by then. Its place in
@@ -169,7 +168,7 @@ impl Lock {
     /// # Ok::<(), quorate::Error>(())
     /// ```
     pub fn acquire_timeout(&self, timeout: Duration) -> Result<Option<LockGuard>> {
-        blocking::within(self.contenders.session(), timeout, self.acquire_async())
+        blocking::within(self.session(), timeout, self.acquire_async())
     }
 
     /// Acquires the lock if nobody holds it or waits. Blocks for the request timeout at most.
@@ -186,7 +185,7 @@ impl Lock {
     /// ```
     pub fn try_acquire(&self) -> Result<Option<LockGuard>> {
         let taking = self.try_acquire_async();
-        blocking::request(self.contenders.session(), "try_acquire", self.path(), taking)
+        blocking::request(self.session(), "try_acquire", self.path(), taking)
     }
 
     /// As [`Lock::try_acquire`], without blocking the thread and without a time limit.
@@ -204,7 +203,7 @@ impl Lock {
     /// ```
     pub async fn try_acquire_async(&self) -> Result<Option<LockGuard>> {
         let contender = self.contenders.join(KIND, b"").await?;
-        match self.contenders.blocker(&contender, |_, at| predecessor(at)).await? {
+        match self.contenders.blocker(&contender, predecessor).await? {
             None if delay::is_over(&self.contenders).await? => self.hold(contender).await.map(Some),
             _ => Ok(None),
         }
@@ -226,7 +225,7 @@ impl Lock {
     /// ```
     pub async fn acquire_async(&self) -> Result<LockGuard> {
         let contender = self.contenders.join(KIND, b"").await?;
-        self.contenders.wait(&contender, |_, at| predecessor(at)).await?;
+        self.contenders.wait(&contender, predecessor).await?;
         delay::wait(&self.contenders).await?;
         self.hold(contender).await
     }
@@ -322,7 +321,7 @@ impl Lock {
     ///
     /// Source: ZooKeeper, "Recoverable Shared Locks"; Curator, `Revoker`.
     pub fn revoke(&self) -> Result<usize> {
-        blocking::request(self.contenders.session(), "revoke", self.path(), self.revoke_async())
+        blocking::request(self.session(), "revoke", self.path(), self.revoke_async())
     }
 
     /// As [`Lock::revoke`], without blocking the thread.
@@ -401,26 +400,10 @@ pub enum LockLost {
 /// ```
 #[derive(Debug)]
 pub struct LockGuard {
-    hold: Hold,
+    pub(super) hold: Hold,
 }
 
 impl LockGuard {
-    pub(super) fn new(hold: Hold) -> LockGuard {
-        LockGuard { hold }
-    }
-
-    pub(super) fn session(&self) -> &Session {
-        self.hold.session()
-    }
-
-    pub(super) fn is_lost(&self) -> bool {
-        self.hold.loss().is_some()
-    }
-
-    pub(super) fn into_hold(self) -> Hold {
-        self.hold
-    }
-
     /// A number that increases with each later holder of the lock: the zxid that created the
     /// holder's znode. A resource that refuses numbers smaller than the largest it has seen is safe
     /// from holders that have not yet noticed the loss of the lock.
@@ -433,7 +416,7 @@ impl LockGuard {
     /// # Ok::<(), quorate::Error>(())
     /// ```
     pub fn fencing_token(&self) -> u64 {
-        self.hold.token()
+        self.hold.token
     }
 
     /// The path of the holder's znode.

@@ -31,15 +31,17 @@
 // | queue instances in order of arrival, for a lock or an election | `contenders` |
 // | ask a holder to release | `revocation` |
 // | keep something free for a while after its holder was lost | `delay` |
-// | find out whether a failed write is worth another attempt | `errors` |
+// | find out what a failed write means, and whether it is worth another attempt | `errors` |
+// | wait for one of two futures, or until a znode changes | `waiting` |
 // | offer a blocking form of a future | `blocking` |
 // | encode values as data | `codec` |
+// | order sequential znodes | `sequence` |
 // | follow all changes below a path | `cache` |
 //
 // A recipe writes and watches by the public calls alone, so it needs nothing of the cluster that
 // users do not have. Inside the process it also uses:
 // - this replica's tree without waiting for an answer, to see what is missing or lost (`parents`,
-//   `owned_ephemeral`, `contenders`), and a snapshot of one subtree (`Session::snapshot_soon`);
+//   `owned_ephemeral`), and a snapshot of one subtree (`Session::snapshot_soon`);
 // - a delete that follows a create whose caller is gone (`Session::discarding`, in `creating`);
 // - the clock and the random numbers of `runtime`, which let the simulator replay a recipe;
 // - `runtime::pending::block_on`, for the blocking forms.
@@ -75,9 +77,11 @@ mod registry;
 mod revocation;
 mod selector;
 mod semaphore;
+mod sequence;
 #[cfg(feature = "futures")]
 mod streams;
 mod two_phase;
+mod waiting;
 
 pub use barrier::Barrier;
 pub use cache::{Cache, Change, Entry};

@@ -38,7 +38,7 @@ use crate::types::error::{Error, Result};
 /// ```
 #[derive(Clone, Debug)]
 pub struct MultiLock {
-    session: Session,
+    /// In the order of acquisition. Never empty.
     locks: Vec<Lock>,
 }
 
@@ -63,7 +63,12 @@ impl MultiLock {
             let reason = "at least one is needed".to_owned();
             return Err(Error::InvalidSetting { setting: "paths", reason });
         }
-        Ok(MultiLock { session: session.for_recipe(), locks })
+        Ok(MultiLock { locks })
+    }
+
+    fn session(&self) -> &Session {
+        // There is always one.
+        self.locks[0].session()
     }
 
     /// The paths, in the order of acquisition.
@@ -77,19 +82,19 @@ impl MultiLock {
     /// As [`Lock::acquire`]; [`Error::NoNode`] also if one was lost during the wait for the others.
     /// Those already acquired are released. This holds for all ways to acquire them.
     pub fn acquire(&self) -> Result<MultiLockGuard> {
-        blocking::forever(&self.session, self.acquire_async())
+        blocking::forever(self.session(), self.acquire_async())
     }
 
     /// As [`MultiLock::acquire`], at most for `timeout` in total: `None`, with none held, if they
     /// are not all held by then.
     pub fn acquire_timeout(&self, timeout: Duration) -> Result<Option<MultiLockGuard>> {
-        blocking::within(&self.session, timeout, self.acquire_async())
+        blocking::within(self.session(), timeout, self.acquire_async())
     }
 
     /// Acquires all of them if each is free. Blocks for the request timeout at most.
     pub fn try_acquire(&self) -> Result<Option<MultiLockGuard>> {
         let taking = self.try_acquire_async();
-        blocking::request(&self.session, "try_acquire", self.locks[0].path(), taking)
+        blocking::request(self.session(), "try_acquire", self.locks[0].path(), taking)
     }
 
     /// As [`MultiLock::try_acquire`], without blocking the thread and without a time limit. Dropping
@@ -153,10 +158,15 @@ pub struct MultiLockGuard {
 impl MultiLockGuard {
     /// One may have been lost during the wait for the others.
     fn checked(self) -> Result<MultiLockGuard> {
-        match self.guards.iter().find(|guard| guard.is_lost()) {
+        match self.guards.iter().find(|guard| guard.hold.loss().is_some()) {
             Some(lost) => Err(Error::NoNode { path: lost.path().to_owned() }),
             None => Ok(self),
         }
+    }
+
+    fn session(&self) -> &Session {
+        // There is always one.
+        self.guards[0].hold.session()
     }
 
     /// The guards of the locks, in the order of their paths.
@@ -172,8 +182,7 @@ impl MultiLockGuard {
     /// Starts a multi that has effect only if all locks are still held: see [`LockGuard::fenced`].
     /// The checks are its first operations, one for each lock.
     pub fn fenced(&self) -> Multi<'_> {
-        // There is always one.
-        self.guards[0].session().multi().fence(&self.fence())
+        self.session().multi().fence(&self.fence())
     }
 
     /// The checks of [`MultiLockGuard::fenced`], for any multi or transaction.
@@ -215,8 +224,7 @@ impl MultiLockGuard {
 
     /// Blocks until one of the locks is lost.
     pub fn wait_lost(&self) -> LockLost {
-        // There is always one.
-        blocking::until_lost(self.guards[0].session(), self.lost_async())
+        blocking::until_lost(self.session(), self.lost_async())
     }
 
     /// Waits until one of the locks is lost, without blocking the thread. Any number of tasks may

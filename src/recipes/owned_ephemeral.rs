@@ -8,20 +8,28 @@ use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use crate::api::multi::{Fence, Multi};
 use crate::api::session::Session;
 use crate::api::watch::Watch;
 use crate::recipes::LockLost;
+use crate::recipes::errors::{gone, inner, stat_of_set, unless_gone};
+use crate::runtime::pending::Pending;
 use crate::types::error::{Error, Result};
 use crate::types::watch::{WatchEvent, WatchMode};
-use crate::types::znode::{Condition, OpResult, Stat, Zxid};
+use crate::types::znode::{Condition, CreateMode, Stat, Zxid};
 
 /// An ephemeral znode. Dropping it deletes the znode, without waiting for the answer.
 pub(super) struct OwnedEphemeral {
     session: Session,
     path: String,
+    /// The write that created it.
     czxid: Zxid,
+    /// When it was created, by the cluster's clock.
+    ctime: u64,
+    /// A znode to delete together with it: see [`OwnedEphemeral::mark`].
+    mark: Option<String>,
     given_up: AtomicBool,
-    deletion: DeletionWatch,
+    deletion: Mutex<DeletionState>,
 }
 
 impl fmt::Debug for OwnedEphemeral {
@@ -33,11 +41,29 @@ impl fmt::Debug for OwnedEphemeral {
     }
 }
 
+/// What a client's watches have reported about an ephemeral znode, so that it knows of the deletion
+/// without asking: every later answer comes after the report. Unused on an instance with a replica.
+#[derive(Debug, Default)]
+struct DeletionState {
+    /// Fires only when the znode, which has no children, is deleted; also when the history is no
+    /// longer known and other watches report a gap.
+    end: Option<Arc<Watch>>,
+    /// Each is set when one of the watches reports the deletion.
+    deleted: Vec<Arc<AtomicBool>>,
+}
+
 impl OwnedEphemeral {
-    pub(super) fn new(session: &Session, path: &str, czxid: Zxid) -> OwnedEphemeral {
-        let given_up = AtomicBool::new(false);
-        let (path, deletion) = (path.to_owned(), DeletionWatch::default());
-        OwnedEphemeral { session: session.clone(), path, czxid, given_up, deletion }
+    /// The znode at this path, with the stat that it had when it was created.
+    pub(super) fn new(session: &Session, path: &str, stat: &Stat) -> OwnedEphemeral {
+        OwnedEphemeral {
+            session: session.clone(),
+            path: path.to_owned(),
+            czxid: stat.czxid,
+            ctime: stat.ctime,
+            mark: None,
+            given_up: AtomicBool::new(false),
+            deletion: Mutex::default(),
+        }
     }
 
     pub(super) fn session(&self) -> &Session {
@@ -52,6 +78,14 @@ impl OwnedEphemeral {
         self.czxid
     }
 
+    pub(super) fn ctime(&self) -> u64 {
+        self.ctime
+    }
+
+    fn deletion(&self) -> MutexGuard<'_, DeletionState> {
+        self.deletion.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// Whether the znode certainly exists at this moment, as far as this replica knows. Once false,
     /// it stays false.
     pub(super) fn exists(&self) -> bool {
@@ -62,20 +96,64 @@ impl OwnedEphemeral {
         if self.session.is_over() {
             return Some(LockLost::SessionOver);
         }
-        if !self.session.has_replica() {
-            return self.deletion.is_deleted().then_some(LockLost::Deleted);
+        let is_deleted = match self.session.has_replica() {
+            true => !self.replica_has_it(),
+            false => self.deletion().deleted.iter().any(|it| it.load(Ordering::Acquire)),
+        };
+        is_deleted.then_some(LockLost::Deleted)
+    }
+
+    fn replica_has_it(&self) -> bool {
+        let tree = self.session.shared().tree();
+        let znode = tree.get(&self.session.root.full(&self.path));
+        znode.is_some_and(|znode| znode.stat().czxid == self.czxid)
+    }
+
+    /// Waits until the session is known to be alive. After a slow opening the session is open before
+    /// that is known, and the znode would look lost although it is not.
+    async fn until_alive(&self) -> Result<()> {
+        while !self.session.is_alive() {
+            self.session.nonblocking().sync().await?;
         }
-        let exists = replica_has(&self.session, &self.path, self.czxid);
-        (!exists).then_some(LockLost::Deleted)
+        Ok(())
+    }
+
+    /// The error that the znode no longer exists.
+    fn is_gone(&self) -> Error {
+        Error::NoNode { path: self.path.clone() }
+    }
+
+    /// Checks what is at the path: another znode may have taken this one's place.
+    fn check(&self, there: Option<Stat>) -> Result<()> {
+        match there.is_some_and(|stat| stat.czxid == self.czxid) {
+            true => Ok(()),
+            false => Err(self.is_gone()),
+        }
     }
 
     /// Watches the znode, without waiting for the session to be alive. From here on, a client's
-    /// [`OwnedEphemeral::loss`] reports a deletion.
+    /// [`OwnedEphemeral::loss`] reports a deletion before the returned watch does. May be called
+    /// again.
     ///
     /// # Errors
     /// [`Error::NoNode`] if the znode is already gone.
     pub(super) async fn watch_deletion(&self) -> Result<Watch> {
-        self.deletion.follow(&self.session, &self.path, self.czxid).await
+        let calls = self.session.nonblocking();
+        let end = match self.session.has_replica() {
+            true => None,
+            false => Some(calls.children_and_watch(&self.path).await?.1),
+        };
+        let watch = calls.watch(&self.path, WatchMode::Persistent).await?;
+        // It may have gone before the watches were set.
+        self.check(calls.exists(&self.path).await?)?;
+        if let Some(end) = end {
+            let deleted = [end.deletion(), watch.deletion()].into_iter().flatten().collect();
+            let new = DeletionState { end: Some(Arc::new(end)), deleted };
+            let former = std::mem::replace(&mut *self.deletion(), new);
+            // Not under the lock: dropping it removes its watch.
+            drop(former);
+        }
+        Ok(watch)
     }
 
     /// As [`OwnedEphemeral::watch_deletion`], and waits until the session is alive.
@@ -84,30 +162,70 @@ impl OwnedEphemeral {
     /// [`Error::NoNode`] if the znode is already gone.
     pub(super) async fn watch(&self) -> Result<Watch> {
         let watch = self.watch_deletion().await?;
-        until_alive(&self.session).await?;
+        self.until_alive().await?;
         Ok(watch)
     }
 
     /// As [`OwnedEphemeral::watch`], with a watch that fires only when the znode is deleted.
-    pub(super) async fn watch_by(&self, watch: &Watch) -> Result<()> {
-        self.deletion.follow_by(watch, &self.session, &self.path, self.czxid).await?;
-        if self.loss() == Some(LockLost::Deleted) {
-            // The watched znode is another one at the same path.
-            return Err(Error::NoNode { path: self.path.clone() });
+    pub(super) async fn watch_end(&self) -> Result<Watch> {
+        // The znode has no children.
+        let watching = self.session.nonblocking().children_and_watch(&self.path);
+        self.follow(async { Ok(watching.await?.1) }).await
+    }
+
+    /// As [`OwnedEphemeral::watch_end`], by a watch that was requested already. It may be that of
+    /// another znode at the same path.
+    pub(super) async fn follow(
+        &self,
+        watching: impl Future<Output = Result<Watch>>,
+    ) -> Result<Watch> {
+        // Requested together with the watch, at the cost of one round trip.
+        let is_client = !self.session.has_replica();
+        let there = is_client.then(|| self.session.nonblocking().exists(&self.path));
+        let watch = watching.await?;
+        if let Some(there) = there {
+            self.check(there.await?)?;
         }
-        until_alive(&self.session).await
+        self.deletion().deleted.extend(watch.deletion());
+        if self.loss() == Some(LockLost::Deleted) {
+            return Err(self.is_gone());
+        }
+        self.until_alive().await?;
+        Ok(watch)
     }
 
     /// Waits for the watch's next event; on a client, for the end of the znode alone, after which
     /// [`OwnedEphemeral::loss`] is up to date. `None` if the watch is over.
     pub(super) async fn next(&self, watch: &Watch) -> Option<WatchEvent> {
-        let end = self.deletion.state().end.clone();
+        let end = self.deletion().end.clone();
         end.as_deref().unwrap_or(watch).next().await
     }
 
-    /// Waits for the loss, by a watch that was passed to [`OwnedEphemeral::watch_by`].
+    /// Waits for the loss, by a watch that fires when the znode is deleted. Takes no event from the
+    /// watch, so that any number of tasks may wait while another reads its channel.
     pub(super) async fn lost_async(&self, watch: &Watch) -> LockLost {
-        until_lost(&self.session, watch, || self.loss()).await
+        watch
+            .until(|is_over| {
+                // The session's time may be over before the node reports it.
+                let is_over = is_over || !self.session.is_alive();
+                self.loss().or_else(|| is_over.then_some(LockLost::SessionOver))
+            })
+            .await
+    }
+
+    /// The condition that the znode exists.
+    pub(super) fn fence(&self) -> Fence {
+        Fence::of(&self.session, &self.path, self.czxid)
+    }
+
+    /// Starts a multi with the check that the znode exists.
+    pub(super) fn multi(&self) -> Multi<'_> {
+        self.session.multi().require(&self.path, Condition::Czxid(self.czxid))
+    }
+
+    /// Adds the check that the znode exists, and its deletion.
+    pub(super) fn leave_in<'a>(&self, multi: Multi<'a>) -> Multi<'a> {
+        multi.require(&self.path, Condition::Czxid(self.czxid)).delete(&self.path)
     }
 
     /// Replaces the znode's data.
@@ -115,18 +233,34 @@ impl OwnedEphemeral {
     /// # Errors
     /// [`Error::NoNode`] if the znode no longer exists.
     pub(super) async fn set(&self, data: &[u8]) -> Result<Stat> {
-        let fence = Condition::Czxid(self.czxid);
-        let multi = self.session.multi().require(&self.path, fence).set(&self.path, data);
-        match multi.submit().await {
-            Ok(results) => match results.into_iter().nth(1) {
-                Some(OpResult::Set(stat)) => Ok(stat),
-                // A multi's results have the kinds of its operations.
-                other => Err(Error::Stopped { reason: format!("a set gave {other:?}") }),
-            },
-            Err(Error::Multi { index: 0, .. }) => Err(Error::NoNode { path: self.path.clone() }),
-            Err(Error::Multi { error, .. }) => Err(*error),
-            Err(error) => Err(error),
+        match self.multi().set(&self.path, data).submit().await {
+            Err(Error::Multi { index: 0, .. }) => Err(self.is_gone()),
+            done => stat_of_set(inner(done)?),
         }
+    }
+
+    /// Sets the znode's data if it was never set. Not an error if it was.
+    ///
+    /// # Errors
+    /// [`Error::NoNode`] if the znode no longer exists.
+    pub(super) async fn set_first(&self, data: &[u8]) -> Result<()> {
+        match inner(self.multi().set_if(&self.path, data, 0).submit().await) {
+            Ok(_) | Err(Error::BadVersion { .. }) => Ok(()),
+            Err(error) => Err(gone(error)),
+        }
+    }
+
+    /// Creates a znode that is deleted when this one is given up, and that stays when this one is
+    /// lost.
+    pub(super) async fn mark(&mut self, path: &str, data: &[u8]) -> Result<()> {
+        self.mark = Some(path.to_owned());
+        let marked = self.multi().create(path, data, CreateMode::Persistent).submit();
+        inner(marked.await).map(drop).map_err(gone)
+    }
+
+    /// Deletes the znode, and waits for that. Not an error if it is already gone.
+    pub(super) async fn delete(&self) -> Result<()> {
+        unless_gone(self.leave_in(self.session.multi()).submit().await).map(drop)
     }
 
     /// Deletes the znode and waits for that. Not an error if it is already gone.
@@ -139,16 +273,38 @@ impl OwnedEphemeral {
         }
     }
 
+    /// Deletes the znode, with an answer to wait for: see [`Session::discard`].
+    pub(super) fn begin_deletion(&self) -> Result<Pending<()>> {
+        self.forget();
+        self.discard_mark();
+        // This comes after the former: when it is answered, both are done.
+        self.session.discard(&self.path, self.czxid)
+    }
+
     /// Leaves the deletion to somebody else: dropping this no longer deletes the znode.
     pub(super) fn forget(&self) {
-        self.given_up.store(true, Ordering::Relaxed);
+        self.given_up.store(true, Ordering::Release);
+    }
+
+    /// Whether it was forgotten or discarded.
+    pub(super) fn is_given_up(&self) -> bool {
+        self.given_up.load(Ordering::Acquire)
     }
 
     /// Deletes the znode, without waiting for the answer.
     pub(super) fn discard(&self) {
-        if !self.given_up.swap(true, Ordering::Relaxed) {
+        if !self.given_up.swap(true, Ordering::AcqRel) {
+            self.discard_mark();
+            // Needed if somebody else has deleted the mark.
             let path = self.session.root.full(&self.path).into_owned();
             self.session.discarding()(path, self.czxid);
+        }
+    }
+
+    fn discard_mark(&self) {
+        if let Some(mark) = &self.mark {
+            // Only together: the mark of a lost znode stays.
+            self.session.discard_with(&self.path, self.czxid, mark);
         }
     }
 }
@@ -157,102 +313,4 @@ impl Drop for OwnedEphemeral {
     fn drop(&mut self) {
         self.discard();
     }
-}
-
-/// What a client's watches have reported about an ephemeral znode, so that it knows of the deletion
-/// without asking: every later answer comes after the report. Unused on an instance with a replica.
-#[derive(Debug, Default)]
-struct DeletionWatch(Mutex<DeletionState>);
-
-#[derive(Debug, Default)]
-struct DeletionState {
-    /// Fires only when the znode, which has no children, is deleted; also when the history is no
-    /// longer known and other watches report a gap.
-    end: Option<Arc<Watch>>,
-    /// Each is set when one of the watches reports the deletion.
-    deleted: Vec<Arc<AtomicBool>>,
-}
-
-impl DeletionWatch {
-    fn state(&self) -> MutexGuard<'_, DeletionState> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Watches the znode that this write created. From here on, [`DeletionWatch::is_deleted`] knows
-    /// of a deletion before the returned watch reports it. May be called again.
-    ///
-    /// # Errors
-    /// [`Error::NoNode`] if the znode is already gone.
-    async fn follow(&self, session: &Session, path: &str, czxid: Zxid) -> Result<Watch> {
-        let calls = session.nonblocking();
-        let end = match session.has_replica() {
-            true => None,
-            false => Some(calls.children_and_watch(path).await?.1),
-        };
-        let watch = calls.watch(path, WatchMode::Persistent).await?;
-        // It may have gone before the watches were set.
-        if calls.exists(path).await?.map(|stat| stat.czxid) != Some(czxid) {
-            return Err(Error::NoNode { path: path.to_owned() });
-        }
-        if let Some(end) = end {
-            let deleted = [end.deletion(), watch.deletion()].into_iter().flatten().collect();
-            let new = DeletionState { end: Some(Arc::new(end)), deleted };
-            let former = std::mem::replace(&mut *self.state(), new);
-            // Not under the lock: dropping it removes its watch.
-            drop(former);
-        }
-        Ok(watch)
-    }
-
-    /// As [`DeletionWatch::follow`], with a watch that fires only when the znode is deleted.
-    async fn follow_by(
-        &self,
-        watch: &Watch,
-        session: &Session,
-        path: &str,
-        czxid: Zxid,
-    ) -> Result<()> {
-        let Some(deleted) = watch.deletion() else { return Ok(()) };
-        // The watched znode may be another one at the same path.
-        if session.nonblocking().exists(path).await?.map(|stat| stat.czxid) != Some(czxid) {
-            return Err(Error::NoNode { path: path.to_owned() });
-        }
-        self.state().deleted.push(deleted);
-        Ok(())
-    }
-
-    fn is_deleted(&self) -> bool {
-        self.state().deleted.iter().any(|deleted| deleted.load(Ordering::Acquire))
-    }
-}
-
-/// Whether this replica has the znode at `path` that the write `czxid` created.
-pub(super) fn replica_has(session: &Session, path: &str, czxid: Zxid) -> bool {
-    let tree = session.shared().tree();
-    tree.get(&session.root.full(path)).is_some_and(|znode| znode.stat().czxid == czxid)
-}
-
-/// Waits until the session is known to be alive. After a slow opening the session is open before
-/// that is known, and its znode would look lost although it is not.
-pub(super) async fn until_alive(session: &Session) -> Result<()> {
-    while !session.is_alive() {
-        session.nonblocking().sync().await?;
-    }
-    Ok(())
-}
-
-/// Waits for a loss, by a watch that fires when the znode is deleted. Takes no event from the watch,
-/// so that any number of tasks may wait while another reads its channel.
-pub(super) async fn until_lost(
-    session: &Session,
-    watch: &Watch,
-    loss: impl Fn() -> Option<LockLost>,
-) -> LockLost {
-    watch
-        .until(|is_over| {
-            // The session's time may be over before the node reports it.
-            let is_over = is_over || !session.is_alive();
-            loss().or_else(|| is_over.then_some(LockLost::SessionOver))
-        })
-        .await
 }

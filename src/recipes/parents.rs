@@ -6,11 +6,10 @@
 //! member.
 
 use crate::api::session::Session;
-use crate::recipes::errors::{inner, is_overtaken};
-use crate::runtime::pending::Pending;
+use crate::recipes::errors::unless_overtaken;
 use crate::types::error::{Error, Result};
 use crate::types::path;
-use crate::types::znode::{CreateMode, Stat};
+use crate::types::znode::CreateMode;
 
 pub(super) const ROOT: &str = "/";
 
@@ -74,16 +73,14 @@ impl<'a> Parents<'a> {
             if missing.is_empty() {
                 return Ok(());
             }
-            let create = |multi: crate::api::multi::Multi<'a>, path: &&str| {
-                multi.create(path, b"", CreateMode::Container)
-            };
-            let multi = missing.iter().rev().fold(self.session.multi(), create);
-            match inner(multi.submit().await) {
-                Ok(_) => return Ok(()),
-                // Others have created one of them, or an unused one was deleted: look again. This
-                // instance has seen that by now.
-                Err(error) if is_overtaken(&error) => {}
-                Err(error) => return Err(error),
+            let mut multi = self.session.multi();
+            for path in missing.into_iter().rev() {
+                multi = multi.create(path, b"", CreateMode::Container);
+            }
+            // Otherwise others have created one of them, or an unused one was deleted: look again.
+            // This instance has seen that by now.
+            if unless_overtaken(multi.submit().await)?.is_some() {
+                return Ok(());
             }
         }
     }
@@ -96,8 +93,7 @@ impl<'a> Parents<'a> {
         }
         // Requested together, at the cost of one round trip.
         let calls = self.session.nonblocking();
-        let asked: Vec<(&str, Pending<Option<Stat>>)> =
-            all.map(|path| (path, calls.exists(path))).collect();
+        let asked: Vec<_> = all.map(|path| (path, calls.exists(path))).collect();
         let mut missing = Vec::new();
         for (path, answer) in asked {
             match answer.await {

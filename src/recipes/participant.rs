@@ -6,7 +6,7 @@ use std::time::Duration;
 use crate::planted::{Bug, unless};
 use crate::recipes::blocking;
 use crate::recipes::codec::{Codec, Postcard};
-use crate::recipes::errors::{inner, is_overtaken};
+use crate::recipes::errors::{if_exists, unless_gone, unless_overtaken};
 use crate::recipes::owned_ephemeral::OwnedEphemeral;
 use crate::recipes::two_phase::{Header, Phase, Read, Site, TwoPhaseCommit, Vote, alive, read};
 use crate::types::error::{Error, Result};
@@ -128,15 +128,11 @@ impl Participant {
                 multi = multi.require(&transaction.path, condition);
                 Phase::Voting
             };
-            match inner(multi.submit().await) {
-                Ok(_) => {
-                    if let Some(ephemeral) = self.alive().take() {
-                        ephemeral.forget();
-                    }
-                    return Ok(after);
+            if unless_overtaken(multi.submit().await)?.is_some() {
+                if let Some(ephemeral) = self.alive().take() {
+                    ephemeral.forget();
                 }
-                Err(error) if is_overtaken(&error) => {}
-                Err(error) => return Err(error),
+                return Ok(after);
             }
         }
     }
@@ -210,10 +206,7 @@ impl Participant {
     pub async fn acknowledge_async(&self) -> Result<()> {
         let transaction = &self.transaction;
         let snapshot = transaction.session.nonblocking().snapshot_of(&transaction.path).await?;
-        let header = match transaction.header(&snapshot) {
-            Err(Error::NoNode { .. }) => return Ok(()),
-            other => other?,
-        };
+        let Some(header) = if_exists(transaction.header(&snapshot))? else { return Ok(()) };
         if header.value.phase == Phase::Voting {
             let (path, reason) = (transaction.path.clone(), "nothing is decided yet".to_owned());
             return Err(Error::InvalidData { path, reason });
@@ -221,11 +214,8 @@ impl Participant {
         let known = transaction.encode(&Site::Acknowledged)?;
         let condition = Condition::Mzxid(header.mzxid);
         let multi = transaction.session.multi().require(&transaction.path, condition);
-        match inner(multi.set(&self.path, known).submit().await) {
-            // It was forgotten, or there is another one by now.
-            Ok(_) | Err(Error::NoNode { .. } | Error::Unmet { .. }) => Ok(()),
-            Err(error) => Err(error),
-        }
+        // Not an error if it was forgotten, or if there is another one by now.
+        unless_gone(multi.set(&self.path, known).submit().await).map(drop)
     }
 }
 

@@ -9,22 +9,21 @@
 mod handle;
 
 use std::fmt;
-use std::future::{Future, poll_fn};
-use std::pin::pin;
 use std::sync::{Arc, Mutex, PoisonError};
-use std::task::Poll;
 use std::time::Duration;
 
 pub use self::handle::EphemeralHandle;
-use self::handle::{PendingCreate, ZnodeState, register};
+use self::handle::{PendingCreate, ZnodeState};
 use crate::api::coordinator::Coordinator;
 use crate::api::nonblocking::check_create;
 use crate::api::session::Session;
 use crate::api::watch::Watch;
 use crate::planted::{Bug, planted};
 use crate::recipes::LockLost;
+use crate::recipes::errors::if_exists;
 use crate::recipes::owned_ephemeral::OwnedEphemeral;
 use crate::recipes::parents::Parents;
+use crate::recipes::waiting::{Either, either, until_changed};
 use crate::runtime::pending::block_on;
 use crate::types::error::{Error, Result};
 use crate::types::path;
@@ -183,14 +182,11 @@ impl PersistentEphemeral {
     /// ```
     pub async fn run_async(mut self) -> Result<()> {
         let handle = self.handle.clone();
-        let mut running = pin!(self.run_sessions());
-        poll_fn(|context| {
-            if handle.poll_closed(context) {
-                return Poll::Ready(Ok(()));
-            }
-            running.as_mut().poll(context)
-        })
-        .await
+        let closed = handle.until(|state| state.closed.then_some(()));
+        match either(closed, self.run_sessions()).await {
+            Either::One(()) => Ok(()),
+            Either::Other(ended) => ended,
+        }
     }
 
     /// Runs in one session after the other.
@@ -215,16 +211,13 @@ impl PersistentEphemeral {
     async fn run_in(&self, session: &Session) -> Result<std::convert::Infallible> {
         let mut parents = Parents::of(session, path::parent(&self.handle.path).unwrap_or("/"));
         loop {
-            let created = match parents.make().await {
-                Ok(()) => self.create(session).await,
-                Err(error) => {
-                    recover(session, error).await?;
-                    continue;
-                }
-            };
-            let ended = match created {
+            if let Err(error) = parents.make().await {
+                recover(session, error).await?;
+                continue;
+            }
+            let ended = match self.create(session).await {
                 Ok(ephemeral) => self.maintain(&ephemeral).await,
-                Err(Error::NodeExists { .. }) => self.until_free(session).await,
+                Err(Error::NodeExists { .. }) => until_changed(session, &self.handle.path).await,
                 Err(Error::NoNode { .. }) => Ok(()),
                 Err(error) => Err(error),
             };
@@ -247,9 +240,8 @@ impl PersistentEphemeral {
             })
         };
         let Some(creating) = creating else { return std::future::pending().await };
-        let czxid =
-            PendingCreate::answer(&creating).await.map_err(|error| session.root.error(error))?;
-        let ephemeral = Arc::new(OwnedEphemeral::new(session, &handle.path, czxid));
+        let stat = creating.answer().await.map_err(|error| session.root.error(error))?;
+        let ephemeral = Arc::new(OwnedEphemeral::new(session, &handle.path, &stat));
         // If it was closed meanwhile, this deletes it once more.
         handle.set_state(ZnodeState::Exists(Arc::clone(&ephemeral)));
         Ok(ephemeral)
@@ -300,26 +292,11 @@ impl PersistentEphemeral {
     /// Waits until something has happened to the znode, or other data is wanted than was written.
     /// `false` if the watch is over.
     async fn changed(&self, ephemeral: &OwnedEphemeral, watch: &Watch, written: u64) -> bool {
-        let mut event = pin!(ephemeral.next(watch));
-        poll_fn(|context| {
-            let mut state = self.handle.state();
-            if state.wanted != written {
-                return Poll::Ready(true);
-            }
-            register(&mut state.waiting, context);
-            drop(state);
-            event.as_mut().poll(context).map(|event| event.is_some())
-        })
-        .await
-    }
-
-    /// Waits until the znode at the path has gone, or has at least changed.
-    async fn until_free(&self, session: &Session) -> Result<()> {
-        let (exists, watch) = session.nonblocking().exists_and_watch(&self.handle.path).await?;
-        if exists.is_some() {
-            watch.next().await;
+        let wanted = self.handle.until(|state| (state.wanted != written).then_some(()));
+        match either(wanted, ephemeral.next(watch)).await {
+            Either::One(()) => true,
+            Either::Other(event) => event.is_some(),
         }
-        Ok(())
     }
 }
 
@@ -332,10 +309,9 @@ impl Drop for PersistentEphemeral {
 /// Watches the znode; `None` if it is already gone.
 async fn follow(ephemeral: &OwnedEphemeral) -> Result<Option<Watch>> {
     loop {
-        match ephemeral.watch().await {
-            Ok(watch) => return Ok(Some(watch)),
-            Err(Error::NoNode { .. }) => return Ok(None),
+        match if_exists(ephemeral.watch().await) {
             Err(error) => recover(ephemeral.session(), error).await?,
+            watch => return watch,
         }
     }
 }

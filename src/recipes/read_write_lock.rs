@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use crate::api::session::Session;
 use crate::planted::{Bug, planted};
-use crate::recipes::contenders::{Contenders, ListedContender};
+use crate::recipes::contenders::{Contenders, ListedContender, predecessor};
 use crate::recipes::{LockContender, LockGuard, blocking, revocation};
 use crate::types::error::Result;
 
@@ -20,10 +20,6 @@ const WRITE: &str = "write";
 fn blocker_of_reader(listed: &[ListedContender], at: usize) -> Option<usize> {
     let nearest = (0..at).rev().find(|before| listed[*before].kind == WRITE);
     nearest.filter(|writer| *writer == 0 || !planted(Bug::ReaderOvertakes))
-}
-
-fn blocker_of_writer(_: &[ListedContender], at: usize) -> Option<usize> {
-    at.checked_sub(1)
 }
 
 /// A lock for the whole cluster that any number of readers hold together, or one writer alone.
@@ -108,8 +104,8 @@ impl ReadWriteLock {
     /// # }
     /// ```
     pub async fn try_read_async(&self) -> Result<Option<ReadGuard>> {
-        let hold = self.contenders.try_acquire(READ, blocker_of_reader).await?;
-        Ok(hold.map(|hold| ReadGuard { guard: LockGuard::new(hold) }))
+        let hold = self.contenders.try_acquire(READ, b"", blocker_of_reader).await?;
+        Ok(hold.map(|hold| ReadGuard { guard: LockGuard { hold } }))
     }
 
     /// As [`ReadWriteLock::read`], without blocking the thread. Dropping the future gives up its
@@ -124,8 +120,8 @@ impl ReadWriteLock {
     /// # }
     /// ```
     pub async fn read_async(&self) -> Result<ReadGuard> {
-        let hold = self.contenders.acquire(READ, blocker_of_reader).await?;
-        Ok(ReadGuard { guard: LockGuard::new(hold) })
+        let hold = self.contenders.acquire(READ, b"", blocker_of_reader).await?;
+        Ok(ReadGuard { guard: LockGuard { hold } })
     }
 
     /// Blocks until the lock is held for writing, for as long as the session lives.
@@ -156,8 +152,8 @@ impl ReadWriteLock {
     /// # }
     /// ```
     pub async fn try_write_async(&self) -> Result<Option<WriteGuard>> {
-        let hold = self.contenders.try_acquire(WRITE, blocker_of_writer).await?;
-        Ok(hold.map(|hold| WriteGuard { guard: LockGuard::new(hold) }))
+        let hold = self.contenders.try_acquire(WRITE, b"", predecessor).await?;
+        Ok(hold.map(|hold| WriteGuard { guard: LockGuard { hold } }))
     }
 
     /// As [`ReadWriteLock::write`], without blocking the thread. Dropping the future gives up its
@@ -172,8 +168,8 @@ impl ReadWriteLock {
     /// # }
     /// ```
     pub async fn write_async(&self) -> Result<WriteGuard> {
-        let hold = self.contenders.acquire(WRITE, blocker_of_writer).await?;
-        Ok(WriteGuard { guard: LockGuard::new(hold) })
+        let hold = self.contenders.acquire(WRITE, b"", predecessor).await?;
+        Ok(WriteGuard { guard: LockGuard { hold } })
     }
 
     /// Holders and waiters in order, as this replica has them. If a writer is first, it holds the
@@ -373,7 +369,7 @@ impl WriteGuard {
     /// # Errors
     /// [`Error::NoNode`](crate::Error::NoNode) if the lock was lost; as [`Session::create`].
     pub fn downgrade(self) -> Result<ReadGuard> {
-        let (session, path) = (self.guard.session().clone(), self.path().to_owned());
+        let (session, path) = (self.guard.hold.session().clone(), self.path().to_owned());
         blocking::request(&session, "downgrade", &path, self.downgrade_async())
     }
 
@@ -392,8 +388,8 @@ impl WriteGuard {
     /// # }
     /// ```
     pub async fn downgrade_async(self) -> Result<ReadGuard> {
-        let hold = self.guard.into_hold().change(READ).await?;
-        Ok(ReadGuard { guard: LockGuard::new(hold) })
+        let hold = self.guard.hold.change(READ).await?;
+        Ok(ReadGuard { guard: LockGuard { hold } })
     }
 }
 
@@ -419,7 +415,7 @@ mod tests {
         let listed = contenders.sorted(names.collect());
         let before = |at: usize| match listed[at].kind {
             READ => blocker_of_reader(&listed, at),
-            _ => blocker_of_writer(&listed, at),
+            _ => predecessor(&listed, at),
         };
         let all: Vec<_> = (0..listed.len()).map(before).collect();
         assert_eq!(all, [None, None, Some(1), Some(2), Some(2), Some(4), Some(5)]);

@@ -2,16 +2,15 @@
 //!
 //! Source: Curator, `InterProcessMutex`, which counts for each thread.
 
-use std::collections::BTreeMap;
 use std::future::poll_fn;
 use std::ops::Deref;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
-use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use crate::api::session::Session;
 use crate::planted::{Bug, if_planted, planted};
 use crate::recipes::{Lock, LockGuard, blocking};
+use crate::sync::wakers::{Place, Wakers};
 use crate::types::error::Result;
 
 /// A [`Lock`] that its owner may acquire again while holding it.
@@ -44,24 +43,22 @@ use crate::types::error::Result;
 #[derive(Clone, Debug)]
 pub struct ReentrantLock {
     lock: Lock,
-    session: Session,
-    owner: Arc<Mutex<Owner>>,
+    owner: Arc<Owner>,
 }
 
 /// What the clones share.
 #[derive(Debug, Default)]
 struct Owner {
+    holding: Mutex<Holding>,
+    /// The clones that wait for the one that acquires the lock.
+    waiting: Arc<Wakers>,
+}
+
+#[derive(Debug, Default)]
+struct Holding {
     held: Weak<LockGuard>,
     /// One of the clones is waiting for the lock, for all of them.
     acquiring: bool,
-    /// The others.
-    waiting: BTreeMap<u64, Waker>,
-    next: u64,
-}
-
-fn locked(owner: &Mutex<Owner>) -> MutexGuard<'_, Owner> {
-    // No change to it is ever left half done.
-    owner.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// How an acquisition continues.
@@ -72,61 +69,33 @@ enum Turn<'a> {
 }
 
 /// The clone that acquires the lock. When dropped, another may.
-struct Acquiring<'a>(&'a Mutex<Owner>);
+struct Acquiring<'a>(&'a Owner);
 
 impl Drop for Acquiring<'_> {
     fn drop(&mut self) {
-        let waiting = {
-            let mut owner = locked(self.0);
-            owner.acquiring = false;
-            std::mem::take(&mut owner.waiting)
-        };
-        waiting.into_values().for_each(Waker::wake);
-    }
-}
-
-/// A clone that waits for another; dropping it ends the wait.
-struct Waiting<'a> {
-    owner: &'a Mutex<Owner>,
-    id: Option<u64>,
-}
-
-impl<'a> Waiting<'a> {
-    fn poll(&mut self, context: &Context<'_>) -> Poll<Turn<'a>> {
-        let mut owner = locked(self.owner);
-        if let Some(turn) = owner.turn(self.owner) {
-            return Poll::Ready(turn);
-        }
-        let id = *self.id.get_or_insert_with(|| {
-            owner.next += 1;
-            owner.next
-        });
-        owner.waiting.insert(id, context.waker().clone());
-        if_planted(Bug::WaitSpins, || context.waker().wake_by_ref());
-        Poll::Pending
-    }
-}
-
-impl Drop for Waiting<'_> {
-    fn drop(&mut self) {
-        if let Some(id) = self.id {
-            locked(self.owner).waiting.remove(&id);
-        }
+        self.0.holding().acquiring = false;
+        self.0.waiting.wake();
     }
 }
 
 impl Owner {
+    fn holding(&self) -> MutexGuard<'_, Holding> {
+        // No change to it is ever left half done.
+        self.holding.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// `None` while another clone acquires the lock.
-    fn turn<'a>(&mut self, all: &'a Mutex<Owner>) -> Option<Turn<'a>> {
+    fn turn(&self) -> Option<Turn<'_>> {
+        let mut holding = self.holding();
         let is_ours = |guard: &Arc<LockGuard>| guard.is_held() || planted(Bug::LostHoldingShared);
-        if let Some(guard) = self.held.upgrade().filter(is_ours) {
+        if let Some(guard) = holding.held.upgrade().filter(is_ours) {
             return Some(Turn::Held(guard));
         }
-        if self.acquiring && !planted(Bug::CloneQueues) && !planted(Bug::CloneHoldsApart) {
+        if holding.acquiring && !planted(Bug::CloneQueues) && !planted(Bug::CloneHoldsApart) {
             return None;
         }
-        self.acquiring = true;
-        Some(Turn::Acquire(Acquiring(all)))
+        holding.acquiring = true;
+        Some(Turn::Acquire(Acquiring(self)))
     }
 }
 
@@ -137,8 +106,7 @@ impl ReentrantLock {
     /// # Errors
     /// [`Error::InvalidPath`](crate::Error::InvalidPath).
     pub fn new(session: &Session, path: &str) -> Result<ReentrantLock> {
-        let (lock, session) = (Lock::new(session, path)?, session.clone());
-        Ok(ReentrantLock { lock, session, owner: Arc::default() })
+        Ok(ReentrantLock { lock: Lock::new(session, path)?, owner: Arc::default() })
     }
 
     /// The lock's path.
@@ -152,28 +120,19 @@ impl ReentrantLock {
     /// # Errors
     /// As [`Lock::acquire`]. This holds for all ways to acquire it.
     pub fn acquire(&self) -> Result<ReentrantGuard> {
-        blocking::forever(&self.session, self.acquire_async())
+        blocking::forever(self.lock.session(), self.acquire_async())
     }
 
     /// As [`ReentrantLock::acquire`], at most for `timeout`: `None` if it is not held by then.
     pub fn acquire_timeout(&self, timeout: Duration) -> Result<Option<ReentrantGuard>> {
-        blocking::within(&self.session, timeout, self.acquire_async())
+        blocking::within(self.lock.session(), timeout, self.acquire_async())
     }
 
     /// Acquires the lock if this owner holds it, or if it is free and nobody waits. Blocks for the
     /// request timeout at most.
     pub fn try_acquire(&self) -> Result<Option<ReentrantGuard>> {
-        let turn = locked(&self.owner).turn(&self.owner);
-        match turn {
-            None => Ok(None),
-            Some(Turn::Held(guard)) => Ok(Some(ReentrantGuard { guard })),
-            Some(Turn::Acquire(acquiring)) => {
-                let guard = self.lock.try_acquire()?;
-                let guard = guard.map(|guard| self.held(guard));
-                drop(acquiring);
-                Ok(guard)
-            }
-        }
+        let taking = self.try_acquire_async();
+        blocking::request(self.lock.session(), "try_acquire", self.path(), taking)
     }
 
     /// As [`ReentrantLock::try_acquire`], without blocking the thread and without a time limit.
@@ -186,8 +145,7 @@ impl ReentrantLock {
     /// # }
     /// ```
     pub async fn try_acquire_async(&self) -> Result<Option<ReentrantGuard>> {
-        let turn = locked(&self.owner).turn(&self.owner);
-        match turn {
+        match self.owner.turn() {
             None => Ok(None),
             Some(Turn::Held(guard)) => Ok(Some(ReentrantGuard { guard })),
             Some(Turn::Acquire(acquiring)) => {
@@ -211,8 +169,15 @@ impl ReentrantLock {
     /// # }
     /// ```
     pub async fn acquire_async(&self) -> Result<ReentrantGuard> {
-        let mut waiting = Waiting { owner: &self.owner, id: None };
-        match poll_fn(|context| waiting.poll(context)).await {
+        let mut place = Place::new(Arc::clone(&self.owner.waiting));
+        let turn = poll_fn(|context| {
+            let turn = place.poll(context.waker(), || self.owner.turn());
+            if turn.is_pending() {
+                if_planted(Bug::WaitSpins, || context.waker().wake_by_ref());
+            }
+            turn
+        });
+        match turn.await {
             Turn::Held(guard) => Ok(ReentrantGuard { guard }),
             Turn::Acquire(acquiring) => {
                 let guard = self.held(self.lock.acquire_async().await?);
@@ -224,7 +189,7 @@ impl ReentrantLock {
 
     fn held(&self, guard: LockGuard) -> ReentrantGuard {
         let guard = Arc::new(guard);
-        locked(&self.owner).held = Arc::downgrade(&guard);
+        self.owner.holding().held = Arc::downgrade(&guard);
         ReentrantGuard { guard }
     }
 }

@@ -16,15 +16,15 @@ use crate::planted::{Bug, unless};
 #[cfg(feature = "json")]
 use crate::recipes::codec::Json;
 use crate::recipes::codec::{Codec, Postcard};
-use crate::recipes::creating::created_in_multi;
-use crate::recipes::errors::inner;
+use crate::recipes::creating::create_ephemeral;
+use crate::recipes::errors::{inner, lost_anyway};
 use crate::recipes::owned_ephemeral::OwnedEphemeral;
 use crate::recipes::parents::create_below;
 use crate::recipes::{LockLost, blocking};
 use crate::types::error::{Error, Result};
 use crate::types::path;
 use crate::types::watch::{WatchEvent, WatchMode};
-use crate::types::znode::{Condition, CreateMode};
+use crate::types::znode::CreateMode;
 
 /// An instance of a service: what others need to reach it.
 ///
@@ -114,11 +114,7 @@ pub(super) fn decode(data: &[u8]) -> Result<Instance, String> {
 #[serde(transparent)]
 struct InJson(#[serde(with = "InstanceForm")] Instance);
 
-/// The path of a service.
-pub(super) fn service_path(root: &str, service: &str) -> Result<String> {
-    name_in(root, service)
-}
-
+/// The path of a znode with this name, such as a service.
 pub(super) fn name_in(parent: &str, name: &str) -> Result<String> {
     let path = path::join(parent, name);
     if name.contains('/') {
@@ -222,16 +218,13 @@ impl Registry {
     /// # }
     /// ```
     pub async fn register_async(&self, service: &str, instance: &Instance) -> Result<Registration> {
-        let parent = service_path(&self.path, service)?;
+        let parent = name_in(&self.path, service)?;
         let path = name_in(&parent, &instance.id)?;
         // Watched first, so that no event is missed.
         let watch = self.session.nonblocking().watch(&path, WatchMode::Persistent).await?;
         let data = self.form.encode(&path, instance)?;
         let mode = unless(Bug::InstanceStays, CreateMode::Ephemeral, CreateMode::Persistent);
-        let create = || {
-            let creating = self.session.multi().create(&path, &data, mode).submit();
-            created_in_multi(&self.session, creating)
-        };
+        let create = || create_ephemeral(&self.session, &path, &data, mode);
         let ephemeral = create_below(&self.session, &parent, create).await?;
         let watch = match self.session.has_replica() {
             true => watch,
@@ -323,14 +316,12 @@ impl Registration {
     /// ```
     pub async fn update_async(&self, instance: &Instance) -> Result<()> {
         let path = self.ephemeral.path();
-        if path.rsplit('/').next() != Some(&instance.id[..]) {
+        if path::name(path) != instance.id {
             let reason = format!("the instance is said to be {:?}", instance.id).into();
             return Err(Error::InvalidPath { path: path.to_owned(), reason });
         }
         let data = self.form.encode(path, instance)?;
-        let condition = Condition::Czxid(self.ephemeral.czxid());
-        let multi = self.ephemeral.session().multi().require(path, condition).set(path, data);
-        inner(multi.submit().await).map(drop)
+        inner(self.ephemeral.multi().set(path, data).submit().await).map(drop)
     }
 
     /// Deregisters the instance and waits for that. Not an error if it was already gone.
@@ -355,14 +346,7 @@ impl Registration {
     /// # }
     /// ```
     pub async fn deregister_async(self) -> Result<()> {
-        let (session, path) = (self.ephemeral.session(), self.ephemeral.path());
-        let condition = Condition::Czxid(self.ephemeral.czxid());
-        let deleting = session.multi().require(path, condition).delete(path).submit();
-        match inner(deleting.await).map(drop) {
-            Err(Error::NoNode { .. } | Error::Unmet { .. }) => Ok(()),
-            Err(error) if error.is_session_lost() => Ok(()),
-            other => other,
-        }
+        lost_anyway(self.ephemeral.delete().await)
     }
 }
 

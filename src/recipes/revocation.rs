@@ -14,9 +14,10 @@ use crate::api::session::Session;
 use crate::api::watch::Watch;
 use crate::planted::{Bug, planted};
 use crate::recipes::contenders::{Contenders, ListedContender};
+use crate::recipes::errors::if_exists;
 use crate::runtime::clock::Clock;
 use crate::runtime::pending::block_on;
-use crate::types::error::{Error, Result};
+use crate::types::error::Result;
 use crate::types::watch::{EventKind, WatchEvent, WatchMode};
 
 /// The end of a holder's data after a request to release.
@@ -35,12 +36,8 @@ pub(super) async fn ask(
             holders.iter().map(|contender| calls.set(&contender.path, REVOKE)).collect();
         let mut count = 0;
         for answer in asked {
-            match answer.await {
-                Ok(_) => count += 1,
-                // It has released meanwhile.
-                Err(Error::NoNode { .. }) => {}
-                Err(error) => return Err(error),
-            }
+            // Unless it has released meanwhile.
+            count += usize::from(if_exists(answer.await)?.is_some());
         }
         if count > 0 || holders.is_empty() {
             return Ok(count);
@@ -66,11 +63,7 @@ pub(super) async fn ask_one(
 
 /// Sets the data of a holder's znode; `false` if it is gone.
 pub(super) async fn set(session: &Session, holder: &str, data: &[u8]) -> Result<bool> {
-    match session.nonblocking().set(holder, data).await {
-        Ok(_) => Ok(true),
-        Err(Error::NoNode { .. }) => Ok(false),
-        Err(error) => Err(error),
-    }
+    Ok(if_exists(session.nonblocking().set(holder, data).await)?.is_some())
 }
 
 /// Receives requests to release: see [`LockGuard::revocations`](super::LockGuard::revocations) and

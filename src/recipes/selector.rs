@@ -11,7 +11,7 @@ use std::task::Poll;
 use crate::api::session::Session;
 use crate::planted::{Bug, planted};
 use crate::recipes::errors::is_root_missing;
-use crate::recipes::{LeaderLatch, Leadership};
+use crate::recipes::{LeaderLatch, Leadership, blocking};
 use crate::types::error::{Error, Result};
 
 /// Runs a closure whenever this instance leads an election, and resigns when the closure returns.
@@ -73,12 +73,7 @@ impl LeaderSelector {
     /// [`LeaderLatch::campaign`].
     pub fn run<T>(&self, mut body: impl FnMut(&Leadership) -> ControlFlow<T>) -> Result<T> {
         loop {
-            let leadership = match self.latch.campaign() {
-                Ok(leadership) => leadership,
-                // Its candidate was deleted.
-                Err(error @ Error::NoNode { .. }) if !is_root_missing(&error) => continue,
-                Err(error) => return Err(error),
-            };
+            let leadership = blocking::forever(self.latch.session(), self.campaign())?;
             let flow = body(&leadership);
             let resigned = leadership.resign();
             match (flow, resigned) {
@@ -145,16 +140,20 @@ impl LeaderSelector {
         mut body: impl FnMut(Arc<Leadership>) -> F,
     ) -> Result<T> {
         loop {
-            let leadership = match self.latch.campaign_async().await {
-                Ok(leadership) => leadership,
-                // Its candidate was deleted.
-                Err(error @ Error::NoNode { .. }) if !is_root_missing(&error) => continue,
-                Err(error) => return Err(error),
-            };
-            let term = Term(Arc::new(leadership));
+            let term = Term(Arc::new(self.campaign().await?));
             let running = body(Arc::clone(&term.0));
             if let Some(ControlFlow::Break(value)) = while_leading(&term.0, running).await {
                 return Ok(value);
+            }
+        }
+    }
+
+    /// Waits until it leads, as a new candidate if somebody has deleted the candidate.
+    async fn campaign(&self) -> Result<Leadership> {
+        loop {
+            match self.latch.campaign_async().await {
+                Err(error @ Error::NoNode { .. }) if !is_root_missing(&error) => {}
+                done => return done,
             }
         }
     }
@@ -165,7 +164,7 @@ struct Term(Arc<Leadership>);
 
 impl Drop for Term {
     fn drop(&mut self) {
-        self.0.give_up();
+        self.0.hold.discard();
     }
 }
 

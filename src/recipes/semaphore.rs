@@ -24,6 +24,7 @@ use crate::api::snapshot::Snapshot;
 use crate::api::watch::Watch;
 use crate::planted::{Bug, planted, unless};
 use crate::recipes::contenders::{Contender, Contenders, ListedContender};
+use crate::recipes::errors::if_exists;
 use crate::recipes::parents::Parents;
 use crate::recipes::{LockContender, blocking, revocation};
 use crate::types::error::{Error, Result};
@@ -93,7 +94,7 @@ enum Turn {
 /// How many permits a contender wants. A name without a number, which no version writes, counts
 /// one.
 fn wanted(contender: &ListedContender) -> u64 {
-    let name = contender.path.rsplit('/').next().unwrap_or_default();
+    let name = path::name(&contender.path);
     let wanted = name.strip_prefix("lease-").and_then(|rest| rest.split_once('-'));
     wanted.and_then(|(number, _)| number.parse().ok()).unwrap_or(1)
 }
@@ -239,30 +240,23 @@ impl Semaphore {
                 Turn::First => None,
                 Turn::Behind(before) => Some(before),
             };
+            let calls = self.contenders.session().nonblocking();
             if let Some(before) = before {
-                match self.contenders.session().nonblocking().get_and_watch(&before).await {
-                    Ok((data, _, watch)) if !data.starts_with(HOLDS) => {
-                        watch.next().await;
-                        continue;
-                    }
-                    // It holds by a former total.
-                    Ok(_) => {}
-                    Err(Error::NoNode { .. }) => continue,
-                    Err(error) => return Err(error),
+                let read = if_exists(calls.get_and_watch(&before).await)?;
+                let Some((data, _, watch)) = read else { continue };
+                // Otherwise it holds by a former total.
+                if !data.starts_with(HOLDS) {
+                    watch.next().await;
+                    continue;
                 }
             }
             match &changes {
-                Some(watch) => {
-                    if watch.next().await.is_none() {
-                        changes = None;
-                    }
+                Some(watch) => match watch.next().await {
                     // One look covers all events until now.
-                    drain(&changes);
-                }
-                None => {
-                    let calls = self.contenders.session().nonblocking();
-                    changes = Some(calls.watch(self.path(), WatchMode::Persistent).await?);
-                }
+                    Some(_) => watch.events().try_iter().for_each(drop),
+                    None => changes = None,
+                },
+                None => changes = Some(calls.watch(self.path(), WatchMode::Persistent).await?),
             }
         }
     }
@@ -306,43 +300,43 @@ impl Semaphore {
 
     fn contenders_and_permits(&self, snapshot: &Snapshot) -> Result<(Vec<ListedContender>, u32)> {
         let listed = self.contenders.sorted(snapshot.children(self.path())?);
-        let number = parsed(&snapshot.get(self.path())?.0);
-        let number = unless(Bug::PermitsOfOld, number, Some(self.permits));
-        Ok((listed, number.ok_or_else(|| self.unreadable())?))
+        let number = self.parse(&snapshot.get(self.path())?.0);
+        Ok((listed, unless(Bug::PermitsOfOld, number, Ok(self.permits))?))
     }
 
-    fn unreadable(&self) -> Error {
-        let reason = format!("the data of {} is not a number of permits", self.path());
-        Error::InvalidSetting { setting: "permits", reason }
+    fn parse(&self, data: &[u8]) -> Result<u32> {
+        parsed(data).ok_or_else(|| {
+            let reason = format!("the data of {} is not a number of permits", self.path());
+            Error::InvalidSetting { setting: "permits", reason }
+        })
+    }
+
+    /// Checks the cluster's total, once for each handle.
+    fn compare(&self, actual: u32) -> Result<()> {
+        if actual != self.permits && !self.agreed.load(Ordering::Relaxed) {
+            let (path, expected) = (self.path().to_owned(), self.permits);
+            return Err(Error::PermitsDiffer { path, expected, actual });
+        }
+        self.agreed.store(true, Ordering::Relaxed);
+        Ok(())
     }
 
     /// Makes sure that the cluster has a total and, once for each handle, that it is the handle's.
     async fn agree(&self) -> Result<()> {
         let (session, path) = (self.contenders.session(), self.path());
-        let data = self.permits.to_string();
+        let total = self.permits.to_string();
         let mut parents = Parents::of(session, path::parent(path).unwrap_or("/"));
         loop {
-            let actual = match session.nonblocking().get(path).await {
-                Ok((data, stat)) if data.is_empty() => Err(Some(stat.version)),
-                Ok((data, _)) => Ok(parsed(&data).ok_or_else(|| self.unreadable())?),
-                Err(Error::NoNode { .. }) => Err(None),
-                Err(error) => return Err(error),
-            };
             let calls = session.nonblocking();
-            let written = match actual {
-                Ok(actual) if actual == self.permits || self.agreed.load(Ordering::Relaxed) => {
-                    self.agreed.store(true, Ordering::Relaxed);
-                    return Ok(());
-                }
-                Ok(actual) => {
-                    let (path, expected) = (path.to_owned(), self.permits);
-                    return Err(Error::PermitsDiffer { path, expected, actual });
-                }
+            let written = match if_exists(calls.get(path).await)? {
                 // It was created by something other than a semaphore.
-                Err(Some(version)) => calls.set_if(path, &data, version).await.map(drop),
-                Err(None) => {
+                Some((data, stat)) if data.is_empty() => {
+                    calls.set_if(path, &total, stat.version).await.map(drop)
+                }
+                Some((data, _)) => return self.compare(self.parse(&data)?),
+                None => {
                     parents.make().await?;
-                    calls.create(path, &data, CreateMode::Persistent).await.map(drop)
+                    calls.create(path, &total, CreateMode::Persistent).await.map(drop)
                 }
             };
             match written {
@@ -360,8 +354,7 @@ impl Semaphore {
     /// # Errors
     /// [`Error::NoNode`] before the first use; those of a session that is over.
     pub fn permits(&self) -> Result<u32> {
-        let (data, _) = self.contenders.session().get(self.path())?;
-        parsed(&data).ok_or_else(|| self.unreadable())
+        self.parse(&self.contenders.session().get(self.path())?.0)
     }
 
     /// As [`Semaphore::permits`], without blocking the thread.
@@ -373,8 +366,7 @@ impl Semaphore {
     /// # }
     /// ```
     pub async fn permits_async(&self) -> Result<u32> {
-        let (data, _) = self.contenders.session().nonblocking().get(self.path()).await?;
-        parsed(&data).ok_or_else(|| self.unreadable())
+        self.parse(&self.contenders.session().nonblocking().get(self.path()).await?.0)
     }
 
     /// Changes the total for everybody. Programs that start to use the semaphore later must be
@@ -492,13 +484,6 @@ fn check(permits: u32) -> Result<()> {
     }
     let reason = "at least one is needed".to_owned();
     Err(Error::InvalidSetting { setting: "permits", reason })
-}
-
-/// Takes the remaining events from the channel.
-fn drain(watch: &Option<Watch>) {
-    if let Some(watch) = watch {
-        watch.events().try_iter().for_each(drop);
-    }
 }
 
 #[cfg(test)]

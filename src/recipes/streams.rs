@@ -1,5 +1,7 @@
 //! What recipes report as streams: the feature `futures`.
 
+use std::pin::Pin;
+
 use futures_core::Stream;
 
 use crate::api::stream::Repeated;
@@ -13,6 +15,23 @@ use crate::recipes::registry::Instance;
 use crate::recipes::revocation::Revocations;
 use crate::types::error::Result;
 
+/// The future of the next item.
+type Next<'a, T> = Pin<Box<dyn Future<Output = Result<T>> + Send + 'a>>;
+
+/// What `next` gives, one after the other, up to an error.
+fn until_error<S: Send + 'static, T: 'static>(
+    from: S,
+    next: fn(&mut S) -> Next<'_, T>,
+) -> impl Stream<Item = Result<T>> + Send + Unpin {
+    Repeated::new(from, move |mut from: S| {
+        Box::pin(async move {
+            let item = next(&mut from).await;
+            let rest = item.is_ok().then_some(from);
+            Some((item, rest))
+        })
+    })
+}
+
 impl Cache {
     /// The changes of [`Cache::next`] as a stream, which ends after an error. A wait for the next item that is dropped loses
     /// nothing; dropping the stream drops this.
@@ -20,13 +39,7 @@ impl Cache {
     /// # Errors
     /// As `next`.
     pub fn into_stream(self) -> impl Stream<Item = Result<Vec<Change>>> + Send + Unpin {
-        Repeated::new(self, |mut from: Self| {
-            Box::pin(async move {
-                let item = from.next().await;
-                let rest = item.is_ok().then_some(from);
-                Some((item, rest))
-            })
-        })
+        until_error(self, |from| Box::pin(from.next()))
     }
 }
 
@@ -37,13 +50,7 @@ impl MemberChanges {
     /// # Errors
     /// As `next`.
     pub fn into_stream(self) -> impl Stream<Item = Result<Members>> + Send + Unpin {
-        Repeated::new(self, |mut from: Self| {
-            Box::pin(async move {
-                let item = from.next().await;
-                let rest = item.is_ok().then_some(from);
-                Some((item, rest))
-            })
-        })
+        until_error(self, |from| Box::pin(from.next()))
     }
 }
 
@@ -54,13 +61,7 @@ impl LeaderChanges {
     /// # Errors
     /// As `next`.
     pub fn into_stream(self) -> impl Stream<Item = Result<Option<Candidate>>> + Send + Unpin {
-        Repeated::new(self, |mut from: Self| {
-            Box::pin(async move {
-                let item = from.next().await;
-                let rest = item.is_ok().then_some(from);
-                Some((item, rest))
-            })
-        })
+        until_error(self, |from| Box::pin(from.next()))
     }
 }
 
@@ -71,13 +72,7 @@ impl InstancesWatch {
     /// # Errors
     /// As `next`.
     pub fn into_stream(self) -> impl Stream<Item = Result<Vec<Instance>>> + Send + Unpin {
-        Repeated::new(self, |mut from: Self| {
-            Box::pin(async move {
-                let item = from.next().await;
-                let rest = item.is_ok().then_some(from);
-                Some((item, rest))
-            })
-        })
+        until_error(self, |from| Box::pin(from.next()))
     }
 }
 
@@ -88,13 +83,7 @@ impl<T: Send + 'static, C: Codec<T> + Send + 'static> ConfigWatch<T, C> {
     /// # Errors
     /// As `next`.
     pub fn into_stream(self) -> impl Stream<Item = Result<ConfigUpdate<T>>> + Send + Unpin {
-        Repeated::new(self, |mut from: Self| {
-            Box::pin(async move {
-                let item = from.next().await;
-                let rest = item.is_ok().then_some(from);
-                Some((item, rest))
-            })
-        })
+        until_error(self, |from| Box::pin(from.next()))
     }
 }
 

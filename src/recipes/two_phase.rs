@@ -16,8 +16,6 @@
 //! Source: ZooKeeper, "Recipes and Solutions", Two-phased Commit, where every site watches every
 //! other, or waits for a coordinator that may be gone.
 
-use std::pin::pin;
-use std::task::Poll;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
@@ -28,10 +26,11 @@ use crate::api::snapshot::Snapshot;
 use crate::recipes::blocking;
 use crate::recipes::codec::{Codec, Postcard};
 use crate::recipes::creating::created_in_multi;
-use crate::recipes::errors::{inner, is_overtaken};
+use crate::recipes::errors::{if_exists, inner, unless_gone, unless_overtaken};
 use crate::recipes::parents::create_at;
 use crate::recipes::participant::Participant;
 use crate::recipes::registry::name_in;
+use crate::recipes::waiting::{Either, either, next_event};
 use crate::types::error::{Error, Result};
 use crate::types::path;
 use crate::types::watch::WatchMode;
@@ -131,13 +130,8 @@ pub(super) struct Read<T> {
     pub(super) mzxid: Zxid,
 }
 
-/// The result of the votes.
-enum Tally {
-    /// All are `Yes`: these znodes, in this state.
-    Commit(Vec<(String, Zxid)>),
-    Abort,
-    Wait,
-}
+/// The znodes of votes, each with the write that made it so.
+type Votes = Vec<(String, Zxid)>;
 
 /// A transaction that several participants agree on: all commit it, or none does.
 ///
@@ -323,17 +317,10 @@ impl TwoPhaseCommit {
     /// # }
     /// ```
     pub async fn decide_timeout_async(&self, timeout: Duration) -> Result<Phase> {
-        let (mut deciding, mut time) =
-            (pin!(self.decide_async()), self.session.nonblocking().sleep(timeout));
-        let decided = std::future::poll_fn(|context| {
-            if let Poll::Ready(phase) = deciding.as_mut().poll(context) {
-                return Poll::Ready(Some(phase));
-            }
-            pin!(&mut time).poll(context).map(|_| None)
-        });
-        match decided.await {
-            Some(phase) => phase,
-            None => self.abort_async().await,
+        let time = self.session.nonblocking().sleep(timeout);
+        match either(self.decide_async(), time).await {
+            Either::One(phase) => phase,
+            Either::Other(_) => self.abort_async().await,
         }
     }
 
@@ -355,26 +342,18 @@ impl TwoPhaseCommit {
             if header.value.phase != Phase::Voting {
                 return Ok(header.value.phase);
             }
-            let (phase, votes) = match self.tally(&snapshot, &header.value)? {
-                Tally::Commit(votes) => (Phase::Committed, votes),
-                Tally::Abort => (Phase::Aborted, Vec::new()),
-                Tally::Wait => {
-                    if watch.next().await.is_none() {
-                        self.session.check_alive()?;
-                        return Err(Error::NoWatch { path: self.path.clone() });
-                    }
-                    continue;
-                }
+            let Some((phase, votes)) = self.tally(&snapshot, &header.value)? else {
+                next_event(&self.session, &watch, &self.path).await?;
+                continue;
             };
             let mut multi = self.session.multi();
             for (path, mzxid) in votes {
                 multi = multi.require(&path, Condition::Mzxid(mzxid));
             }
-            match inner(self.deciding(multi, &header, phase)?.submit().await) {
-                Ok(_) => return Ok(phase),
-                // Somebody has voted, or decided, in between.
-                Err(error) if is_overtaken(&error) => {}
-                Err(error) => return Err(error),
+            // Unless somebody has voted, or decided, in between.
+            let decided = self.deciding(multi, &header, phase)?.submit().await;
+            if unless_overtaken(decided)?.is_some() {
+                return Ok(phase);
             }
         }
     }
@@ -390,7 +369,8 @@ impl TwoPhaseCommit {
         Ok(multi.require(&self.path, Condition::Mzxid(header.mzxid)).set(&self.path, decided))
     }
 
-    fn tally(&self, snapshot: &Snapshot, header: &Header) -> Result<Tally> {
+    /// What follows from the votes, and the votes that it depends on; `None` if some are missing.
+    fn tally(&self, snapshot: &Snapshot, header: &Header) -> Result<Option<(Phase, Votes)>> {
         let mut votes = Vec::new();
         let mut waits = false;
         for name in &header.participants {
@@ -398,10 +378,10 @@ impl TwoPhaseCommit {
             let site: Read<Site> = read(snapshot, &path)?;
             match site.value {
                 Site::Voted(Vote::Yes) => votes.push((path, site.mzxid)),
-                Site::Voted(Vote::No) => return Ok(Tally::Abort),
+                Site::Voted(Vote::No) => return Ok(Some((Phase::Aborted, Vec::new()))),
                 // It has joined and is gone.
                 Site::Joined if snapshot.exists(&alive(&path))?.is_none() => {
-                    return Ok(Tally::Abort);
+                    return Ok(Some((Phase::Aborted, Vec::new())));
                 }
                 Site::Joined | Site::Invited => waits = true,
                 Site::Acknowledged => {
@@ -410,7 +390,7 @@ impl TwoPhaseCommit {
                 }
             }
         }
-        Ok(if waits { Tally::Wait } else { Tally::Commit(votes) })
+        Ok((!waits).then_some((Phase::Committed, votes)))
     }
 
     /// Aborts it, unless it is already decided, and returns the decision. Anybody may call this.
@@ -437,10 +417,8 @@ impl TwoPhaseCommit {
                 return Ok(header.value.phase);
             }
             let multi = self.deciding(self.session.multi(), &header, Phase::Aborted)?;
-            match inner(multi.submit().await) {
-                Ok(_) => return Ok(Phase::Aborted),
-                Err(error) if is_overtaken(&error) => {}
-                Err(error) => return Err(error),
+            if unless_overtaken(multi.submit().await)?.is_some() {
+                return Ok(Phase::Aborted);
             }
         }
     }
@@ -492,11 +470,9 @@ impl TwoPhaseCommit {
                     b"",
                     CreateMode::Ephemeral,
                 );
-                match created_in_multi(&self.session, multi.submit()).await {
-                    Ok(ephemeral) => alive = Some(ephemeral),
-                    Err(error) if is_overtaken(&error) => continue,
-                    Err(error) => return Err(error),
-                }
+                let created = created_in_multi(&self.session, multi.submit()).await;
+                let Some(ephemeral) = unless_overtaken(created)? else { continue };
+                alive = Some(ephemeral);
             }
             return Ok(Participant::new(self, site_path, header.value.proposal, alive));
         }
@@ -525,10 +501,7 @@ impl TwoPhaseCommit {
     /// ```
     pub async fn forget_async(&self) -> Result<bool> {
         let snapshot = self.session.nonblocking().snapshot_of(&self.path).await?;
-        let header = match self.header(&snapshot) {
-            Err(Error::NoNode { .. }) => return Ok(true),
-            other => other?,
-        };
+        let Some(header) = if_exists(self.header(&snapshot))? else { return Ok(true) };
         if header.value.phase == Phase::Voting {
             return Ok(false);
         }
@@ -540,12 +513,9 @@ impl TwoPhaseCommit {
         }
         let condition = Condition::Mzxid(header.mzxid);
         let multi = self.session.multi().require(&self.path, condition);
-        match inner(multi.delete_recursive(&self.path).submit().await) {
-            Ok(_) | Err(Error::NoNode { .. }) => Ok(true),
-            // There is another one by now.
-            Err(Error::Unmet { .. }) => Ok(true),
-            Err(error) => Err(error),
-        }
+        // Otherwise somebody else has deleted it, and there may be another one by now.
+        unless_gone(multi.delete_recursive(&self.path).submit().await)?;
+        Ok(true)
     }
 }
 
@@ -595,13 +565,16 @@ mod tests {
             let snapshot = session.snapshot().unwrap();
             let header = transaction.header(&snapshot).unwrap().value;
             let tally = match transaction.tally(&snapshot, &header).unwrap() {
-                Tally::Commit(votes) => {
+                Some((Phase::Committed, votes)) => {
                     let paths: Vec<&str> = votes.iter().map(|(path, _)| &path[..]).collect();
                     assert_eq!(paths, ["/tx/a", "/tx/b"], "it rests on all of them");
                     "commit"
                 }
-                Tally::Abort => "abort",
-                Tally::Wait => "wait",
+                Some((phase, _)) => {
+                    assert_eq!(phase, Phase::Aborted);
+                    "abort"
+                }
+                None => "wait",
             };
             assert_eq!(tally, expected, "{a:?} and {b:?}");
         }

@@ -72,17 +72,14 @@ pub(super) fn write(path: &Path, header: &Header, state: State) -> io::Result<u6
     let mut name = path.file_name().ok_or(io::ErrorKind::IsADirectory)?.to_owned();
     name.push(".tmp");
     let tmp = path.with_file_name(name);
-    let parent = match path.parent() {
-        Some(parent) if parent != Path::new("") => parent,
-        _ => Path::new("."),
-    };
+    let parent = path.parent().filter(|parent| *parent != Path::new(""));
     let written = create_file(&tmp).map_err(io::Error::other).and_then(|file| {
         let mut sink = Sink { inner: BufWriter::new(file), hash: Xxh3::new(), bytes: 0 };
         encode(&mut sink, header, ChunkWriter::full(state))?;
         let bytes = sink.bytes;
         sink.inner.into_inner().map_err(io::IntoInnerError::into_error)?.sync_all()?;
         fs::rename(&tmp, path)?;
-        sync_directory(parent)?;
+        sync_directory(parent.unwrap_or(Path::new(".")))?;
         Ok(bytes)
     });
     if written.is_err() {

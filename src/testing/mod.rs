@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use crossbeam_channel::{Receiver, Sender, bounded, unbounded};
+use crossbeam_channel::{Sender, bounded, unbounded};
 
 use crate::api::builder::Builder;
 use crate::api::coordinator::Coordinator;
@@ -22,7 +22,6 @@ use crate::runtime::shared::NodeShared;
 use crate::security::auth::AuthProvider;
 use crate::types::acl::Id;
 use crate::types::error::Result;
-use crate::types::znode::SessionId;
 use nodes::Nodes;
 
 /// An in-memory cluster.
@@ -59,7 +58,8 @@ pub struct Cluster {
 /// The cluster's thread, which ends with the last of its users.
 #[derive(Debug)]
 pub(crate) struct Running {
-    control: Sender<Control>,
+    /// `None` once the thread is to end.
+    orders: Option<Sender<Order>>,
     clock: Clock,
     thread: Option<JoinHandle<()>>,
 }
@@ -71,7 +71,7 @@ impl Drop for Running {
             // The thread does not run in this process.
             return std::mem::forget(thread);
         }
-        let _ = self.control.send(Control::End);
+        self.orders = None;
         if let Some(thread) = thread
             && !own_thread::is_this()
         {
@@ -80,22 +80,8 @@ impl Drop for Running {
     }
 }
 
-/// A command for the cluster's thread.
-pub(crate) enum Control {
-    /// Only nodes of the same group can reach each other.
-    Groups(Vec<usize>, Sender<()>),
-    Stop(usize, Sender<()>),
-    /// With another version, if one is given.
-    Restart(usize, Option<u16>, Sender<Result<Arc<NodeShared>>>),
-    /// Adds a node.
-    Add(Sender<Arc<NodeShared>>),
-    AddClient(Sender<Arc<NodeShared>>),
-    Wipe(usize, Sender<()>),
-    Expire(SessionId, Sender<()>),
-    Advance(Duration, Sender<()>),
-    Leader(Sender<Option<usize>>),
-    End,
-}
+/// What the cluster's thread is to do.
+pub(crate) type Order = Box<dyn FnOnce(&mut Nodes) + Send>;
 
 /// The settings of an in-memory [`Cluster`]: those of
 /// [`Coordinator::builder`](crate::Coordinator::builder) that matter in memory.
@@ -115,72 +101,62 @@ pub struct ClusterBuilder {
 impl ClusterBuilder {
     /// See [`Builder::session_timeout`].
     #[must_use]
-    pub fn session_timeout(mut self, timeout: Duration) -> ClusterBuilder {
-        self.settings = self.settings.session_timeout(timeout);
-        self
+    pub fn session_timeout(self, timeout: Duration) -> ClusterBuilder {
+        ClusterBuilder { settings: self.settings.session_timeout(timeout) }
     }
 
     /// See [`Builder::request_timeout`].
     #[must_use]
-    pub fn request_timeout(mut self, timeout: Duration) -> ClusterBuilder {
-        self.settings = self.settings.request_timeout(timeout);
-        self
+    pub fn request_timeout(self, timeout: Duration) -> ClusterBuilder {
+        ClusterBuilder { settings: self.settings.request_timeout(timeout) }
     }
 
     /// See [`Builder::tick`].
     #[must_use]
-    pub fn tick(mut self, tick: Duration) -> ClusterBuilder {
-        self.settings = self.settings.tick(tick);
-        self
+    pub fn tick(self, tick: Duration) -> ClusterBuilder {
+        ClusterBuilder { settings: self.settings.tick(tick) }
     }
 
     /// See [`Builder::session_timeout_bounds`].
     #[must_use]
-    pub fn session_timeout_bounds(mut self, least: Duration, most: Duration) -> ClusterBuilder {
-        self.settings = self.settings.session_timeout_bounds(least, most);
-        self
+    pub fn session_timeout_bounds(self, least: Duration, most: Duration) -> ClusterBuilder {
+        ClusterBuilder { settings: self.settings.session_timeout_bounds(least, most) }
     }
 
     /// See [`Builder::pending_requests_max`].
     #[must_use]
-    pub fn pending_requests_max(mut self, requests: usize) -> ClusterBuilder {
-        self.settings = self.settings.pending_requests_max(requests);
-        self
+    pub fn pending_requests_max(self, requests: usize) -> ClusterBuilder {
+        ClusterBuilder { settings: self.settings.pending_requests_max(requests) }
     }
 
     /// See [`Builder::auth_provider`].
     #[must_use]
-    pub fn auth_provider(mut self, provider: impl AuthProvider) -> ClusterBuilder {
-        self.settings = self.settings.auth_provider(provider);
-        self
+    pub fn auth_provider(self, provider: impl AuthProvider) -> ClusterBuilder {
+        ClusterBuilder { settings: self.settings.auth_provider(provider) }
     }
 
     /// See [`Builder::super_user`].
     #[must_use]
-    pub fn super_user(mut self, id: Id) -> ClusterBuilder {
-        self.settings = self.settings.super_user(id);
-        self
+    pub fn super_user(self, id: Id) -> ClusterBuilder {
+        ClusterBuilder { settings: self.settings.super_user(id) }
     }
 
     /// See [`Builder::audit`].
     #[must_use]
-    pub fn audit(mut self, on: bool) -> ClusterBuilder {
-        self.settings = self.settings.audit(on);
-        self
+    pub fn audit(self, on: bool) -> ClusterBuilder {
+        ClusterBuilder { settings: self.settings.audit(on) }
     }
 
     /// See [`Builder::max_voters`].
     #[must_use]
-    pub fn max_voters(mut self, voters: usize) -> ClusterBuilder {
-        self.settings = self.settings.max_voters(voters);
-        self
+    pub fn max_voters(self, voters: usize) -> ClusterBuilder {
+        ClusterBuilder { settings: self.settings.max_voters(voters) }
     }
 
     /// See [`Builder::replace_after`].
     #[must_use]
-    pub fn replace_after(mut self, time: Duration) -> ClusterBuilder {
-        self.settings = self.settings.replace_after(time);
-        self
+    pub fn replace_after(self, time: Duration) -> ClusterBuilder {
+        ClusterBuilder { settings: self.settings.replace_after(time) }
     }
 
     /// Starts instances that support this version at most: [`Cluster::restart_as`] upgrades them.
@@ -220,14 +196,14 @@ impl Cluster {
         if let Err(error) = settings.validate() {
             panic!("{error}");
         }
-        let (control, orders): (_, Receiver<Control>) = unbounded();
+        let (sender, orders) = unbounded();
         let clock = Clock::manual();
         let (all, shared) = Nodes::new(nodes, settings, clock.clone());
         let thread = std::thread::Builder::new()
             .name("quorate-test".to_owned())
             .spawn(move || all.run(&orders))
             .unwrap_or_else(|error| panic!("the system refused a thread: {error}"));
-        let running = Arc::new(Running { control, clock, thread: Some(thread) });
+        let running = Arc::new(Running { orders: Some(sender), clock, thread: Some(thread) });
         let coordinators =
             shared.into_iter().map(|shared| Coordinator::of_cluster(shared, running.clone()));
         let nodes = Mutex::new(coordinators.collect());
@@ -247,10 +223,15 @@ impl Cluster {
         panic!("no leader was elected in 50 seconds");
     }
 
-    fn order<T>(&self, order: impl FnOnce(Sender<T>) -> Control) -> T {
+    /// Has the cluster's thread do something, and waits for that.
+    fn order<T: Send + 'static>(&self, order: impl FnOnce(&mut Nodes) -> T + Send + 'static) -> T {
         assert!(!own_thread::is_this(), "a cluster in memory cannot be waited for in a waker");
         let (sender, receiver) = bounded(1);
-        let _ = self.running.control.send(order(sender));
+        if let Some(orders) = &self.running.orders {
+            let _ = orders.send(Box::new(move |nodes| {
+                let _ = sender.send(order(nodes));
+            }));
+        }
         // The thread runs as long as this cluster exists, unless it has panicked.
         receiver.recv().expect("the cluster's thread has panicked")
     }
@@ -280,7 +261,7 @@ impl Cluster {
     /// The index of the leader, if there is one. If several nodes believe that they lead, the one
     /// with the highest term.
     pub fn leader(&self) -> Option<usize> {
-        self.order(Control::Leader)
+        self.order(Nodes::leader)
     }
 
     fn check(&self, node: usize) {
@@ -313,7 +294,7 @@ impl Cluster {
                 of[*node] = group;
             }
         }
-        self.order(|done| Control::Groups(of, done));
+        self.order(|nodes| nodes.regroup(of));
     }
 
     /// Isolates one node from all others, which still reach each other.
@@ -339,7 +320,7 @@ impl Cluster {
     /// If there is no such node.
     pub fn stop(&self, node: usize) {
         self.check(node);
-        self.order(|done| Control::Stop(node, done));
+        self.order(move |nodes| nodes.kill(node));
     }
 
     /// Starts a stopped node again, from what it had "on disk"; a running one is stopped first.
@@ -366,7 +347,7 @@ impl Cluster {
     }
 
     fn start_again(&self, node: usize, version: Option<u16>) -> Result<()> {
-        let shared = self.order(|done| Control::Restart(node, version, done))?;
+        let shared = self.order(move |nodes| nodes.restart(node, version))?;
         self.lock_nodes()[node] = Coordinator::of_cluster(shared, self.running.clone());
         Ok(())
     }
@@ -386,10 +367,7 @@ impl Cluster {
     /// # let _ = second;
     /// ```
     pub fn add_node(&self) -> usize {
-        let shared = self.order(Control::Add);
-        let mut nodes = self.lock_nodes();
-        nodes.push(Coordinator::of_cluster(shared, self.running.clone()));
-        nodes.len() - 1
+        self.added(self.order(Nodes::add))
     }
 
     /// Adds a client, an instance without a replica that a member serves (see
@@ -407,7 +385,10 @@ impl Cluster {
     /// # Ok::<(), quorate::Error>(())
     /// ```
     pub fn add_client(&self) -> usize {
-        let shared = self.order(Control::AddClient);
+        self.added(self.order(Nodes::add_client))
+    }
+
+    fn added(&self, shared: Arc<NodeShared>) -> usize {
         let mut nodes = self.lock_nodes();
         nodes.push(Coordinator::of_cluster(shared, self.running.clone()));
         nodes.len() - 1
@@ -420,7 +401,7 @@ impl Cluster {
     /// If there is no such node.
     pub fn wipe(&self, node: usize) {
         self.check(node);
-        self.order(|done| Control::Wipe(node, done));
+        self.order(move |nodes| nodes.replace(node));
     }
 
     /// Expires a session, as if its node had been silent for its timeout.
@@ -440,12 +421,13 @@ impl Cluster {
     /// If there is no quorum.
     pub fn expire(&self, session: &Session) {
         self.elect();
-        self.order(|done| Control::Expire(session.id(), done));
+        let session = session.id();
+        self.order(move |nodes| nodes.expire(session));
     }
 
     /// Advances the clock, in steps as small as a heartbeat, and processes everything that follows:
     /// when this returns, no message is in flight and no timeout is due.
     pub fn advance(&self, time: Duration) {
-        self.order(|done| Control::Advance(time, done));
+        self.order(move |nodes| nodes.advance(time));
     }
 }

@@ -6,9 +6,9 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use crossbeam_channel::{Receiver, Select};
+use crossbeam_channel::{Receiver, Select, TryRecvError};
 
-use super::Control;
+use super::Order;
 use crate::api::builder::Builder;
 use crate::machine::State;
 use crate::machine::snapshot::ChunkWriter;
@@ -25,7 +25,9 @@ use crate::runtime::shared::{Call, Limits, NodeShared};
 use crate::runtime::{boot, entropy, own_thread};
 use crate::storage::{LogStore, MemoryDisk, MemoryStore, StorageError};
 use crate::types::acl::Id;
+use crate::types::error::Result;
 use crate::types::membership::{Genesis, Member};
+use crate::types::znode::SessionId;
 
 /// The id of every in-memory cluster: they never meet others.
 const CLUSTER: u64 = 1;
@@ -88,16 +90,13 @@ impl Nodes {
         settings: Builder,
         clock: Clock,
     ) -> (Nodes, Vec<Arc<NodeShared>>) {
-        let members: Vec<Member> = (1..=count as u64)
-            .map(|node| Member::new(node, format!("node-{}", node - 1)))
-            .collect();
-        let founding = Genesis { cluster: CLUSTER, members: members.clone() };
+        let members = (1..=count as u64).map(|id| Member::new(id, format!("node-{}", id - 1)));
+        let founding = Genesis { cluster: CLUSTER, members: members.collect() };
         let next_id = count as u64 + 1;
-        let mut nodes = Nodes { slots: Vec::new(), settings, clock, members, next_id };
+        let mut nodes = Nodes { slots: Vec::new(), settings, clock, members: Vec::new(), next_id };
         for member in &founding.members {
-            let disk = Some(disk(member, &founding.start()));
-            let version = nodes.settings.version;
-            nodes.slots.push(NodeSlot { disk, running: None, group: 0, version });
+            let disk = disk(member, &founding.start());
+            nodes.add_slot(member.clone(), Some(disk));
         }
         let shared = (0..count)
             .map(|node| nodes.start(node).expect("a store in memory keeps what it was given"))
@@ -105,7 +104,7 @@ impl Nodes {
         (nodes, shared)
     }
 
-    fn start(&mut self, node: usize) -> Result<Arc<NodeShared>, StorageError> {
+    fn start(&mut self, node: usize) -> std::result::Result<Arc<NodeShared>, StorageError> {
         let Some(disk) = &self.slots[node].disk else {
             return Ok(self.start_client(node));
         };
@@ -175,11 +174,11 @@ impl Nodes {
         };
         let mut schemes = self.settings.schemes.clone();
         schemes.set_own([Id::new("ip", address(node).to_string())]);
-        let places = self.members.iter().zip(&self.slots);
-        let members = places.filter(|(_, seat)| seat.disk.is_some());
-        let members = members.map(|(member, _)| member.clone()).collect();
         // A client gets them from the member that serves it.
-        let members = if self.slots[node].disk.is_some() { members } else { Vec::new() };
+        let gets_them = self.slots[node].disk.is_some();
+        let places = self.members.iter().zip(&self.slots);
+        let members = places.filter(|(_, seat)| gets_them && seat.disk.is_some());
+        let members = members.map(|(member, _)| member.clone()).collect();
         let (host, shared) = Host::new(engine, self.clock.clone(), limits, members, schemes);
         shared.reached_at(self.members[node].address.clone());
         shared.cluster.store(CLUSTER, Ordering::Relaxed);
@@ -240,24 +239,27 @@ impl Nodes {
     }
 
     /// Runs until the last user of the cluster is gone.
-    pub(crate) fn run(mut self, orders: &Receiver<Control>) {
+    pub(crate) fn run(mut self, orders: &Receiver<Order>) {
         own_thread::claim();
         loop {
             self.wait(orders);
-            while let Ok(order) = orders.try_recv() {
-                if matches!(order, Control::End) {
-                    for node in 0..self.slots.len() {
-                        self.stop(node);
+            loop {
+                match orders.try_recv() {
+                    Ok(order) => order(&mut self),
+                    Err(TryRecvError::Empty) => break,
+                    Err(TryRecvError::Disconnected) => {
+                        for node in 0..self.slots.len() {
+                            self.stop(node);
+                        }
+                        return;
                     }
-                    return;
                 }
-                self.obey(order);
             }
             self.run_until_idle();
         }
     }
 
-    fn wait(&self, orders: &Receiver<Control>) {
+    fn wait(&self, orders: &Receiver<Order>) {
         let running = || self.slots.iter().filter_map(|seat| seat.running.as_ref());
         let mut select = Select::new();
         select.recv(orders);
@@ -269,85 +271,84 @@ impl Nodes {
         let _ = select.ready_timeout(wait);
     }
 
-    fn obey(&mut self, order: Control) {
-        match order {
-            Control::Groups(groups, done) => {
-                for (seat, group) in self.slots.iter_mut().zip(groups) {
-                    seat.group = group;
-                }
-                for node in 0..self.slots.len() {
-                    for other in 0..self.slots.len() {
-                        self.meet(node, other);
-                    }
-                }
-                self.run_until_idle();
-                let _ = done.send(());
+    /// Puts each node in a group.
+    pub(super) fn regroup(&mut self, groups: Vec<usize>) {
+        for (seat, group) in self.slots.iter_mut().zip(groups) {
+            seat.group = group;
+        }
+        for node in 0..self.slots.len() {
+            for other in 0..self.slots.len() {
+                self.meet(node, other);
             }
-            Control::Stop(node, done) => {
-                self.stop(node);
-                self.run_until_idle();
-                let _ = done.send(());
-            }
-            Control::Restart(node, version, done) => {
-                self.stop(node);
-                self.slots[node].version = version.unwrap_or(self.slots[node].version);
-                let dir = PathBuf::from(&self.members[node].address);
-                let _ = done.send(self.start(node).map_err(|error| error.into_error(dir)));
-            }
-            Control::Add(done) => {
-                let address = format!("node-{}", self.members.len());
-                self.members.push(Member::new(self.next_id, address));
-                self.next_id += 1;
-                let disk = Some(disk(&self.members[self.members.len() - 1], &nothing()));
-                let version = self.settings.version;
-                self.slots.push(NodeSlot { disk, running: None, group: 0, version });
-                let started = self.start(self.slots.len() - 1);
-                let _ = done.send(started.expect("a store in memory keeps what it was given"));
-            }
-            Control::AddClient(done) => {
-                self.members.push(Member::new(0, format!("node-{}", self.members.len())));
-                let version = self.settings.version;
-                self.slots.push(NodeSlot { disk: None, running: None, group: 0, version });
-                let _ = done.send(self.start_client(self.slots.len() - 1));
-            }
-            Control::Wipe(node, done) => {
-                self.stop(node);
-                if self.slots[node].disk.is_some() {
-                    self.wipe(node);
-                }
-                let _ = done.send(());
-            }
-            Control::Expire(session, done) => {
-                self.run_until_idle();
-                for seat in &mut self.slots {
-                    if let Some(running) = &mut seat.running {
-                        running.host.input(Input::Expire { session });
-                    }
-                }
-                self.run_until_idle();
-                let _ = done.send(());
-            }
-            Control::Advance(time, done) => {
-                self.run_until_idle();
-                let step = self.settings.heartbeat;
-                let mut left = time;
-                while !left.is_zero() {
-                    let by = step.min(left);
-                    self.clock.advance(by);
-                    left -= by;
-                    self.run_until_idle();
-                }
-                let _ = done.send(());
-            }
-            Control::Leader(answer) => {
-                self.run_until_idle();
-                let _ = answer.send(self.leader());
-            }
-            Control::End => {}
+        }
+        self.run_until_idle();
+    }
+
+    /// Stops a node, and lets the others notice that.
+    pub(super) fn kill(&mut self, node: usize) {
+        self.stop(node);
+        self.run_until_idle();
+    }
+
+    /// The node's next start supports this version at most, if one is given.
+    pub(super) fn restart(&mut self, node: usize, version: Option<u16>) -> Result<Arc<NodeShared>> {
+        self.stop(node);
+        self.slots[node].version = version.unwrap_or(self.slots[node].version);
+        let dir = PathBuf::from(&self.members[node].address);
+        self.start(node).map_err(|error| error.into_error(dir))
+    }
+
+    pub(super) fn add(&mut self) -> Arc<NodeShared> {
+        let member = Member::new(self.next_id, format!("node-{}", self.members.len()));
+        self.next_id += 1;
+        let disk = disk(&member, &nothing());
+        self.add_slot(member, Some(disk));
+        let started = self.start(self.slots.len() - 1);
+        started.expect("a store in memory keeps what it was given")
+    }
+
+    pub(super) fn add_client(&mut self) -> Arc<NodeShared> {
+        // Its start gives it an id.
+        self.add_slot(Member::new(0, format!("node-{}", self.members.len())), None);
+        self.start_client(self.slots.len() - 1)
+    }
+
+    fn add_slot(&mut self, member: Member, disk: Option<MemoryDisk>) {
+        self.members.push(member);
+        let version = self.settings.version;
+        self.slots.push(NodeSlot { disk, running: None, group: 0, version });
+    }
+
+    /// Stops a node. It has an empty disk at its next start, unless it is a client.
+    pub(super) fn replace(&mut self, node: usize) {
+        self.stop(node);
+        if self.slots[node].disk.is_some() {
+            self.wipe(node);
         }
     }
 
-    fn leader(&self) -> Option<usize> {
+    pub(super) fn expire(&mut self, session: SessionId) {
+        self.run_until_idle();
+        for running in self.slots.iter_mut().filter_map(|seat| seat.running.as_mut()) {
+            running.host.input(Input::Expire { session });
+        }
+        self.run_until_idle();
+    }
+
+    pub(super) fn advance(&mut self, time: Duration) {
+        self.run_until_idle();
+        let step = self.settings.heartbeat;
+        let mut left = time;
+        while !left.is_zero() {
+            let by = step.min(left);
+            self.clock.advance(by);
+            left -= by;
+            self.run_until_idle();
+        }
+    }
+
+    pub(super) fn leader(&mut self) -> Option<usize> {
+        self.run_until_idle();
         let nodes = self.slots.iter().enumerate();
         let status = nodes.filter_map(|(node, seat)| {
             Some((node, seat.running.as_ref()?.host.member()?.status()))

@@ -3,7 +3,6 @@
 use std::fmt;
 use std::future::poll_fn;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use super::recover;
@@ -14,8 +13,9 @@ use crate::recipes::owned_ephemeral::OwnedEphemeral;
 use crate::runtime::clock::Clock;
 use crate::runtime::expect;
 use crate::runtime::pending::block_on;
+use crate::sync::wakers::{Place, Wakers};
 use crate::types::error::Result;
-use crate::types::znode::{CreateMode, Zxid};
+use crate::types::znode::{CreateMode, Stat};
 
 /// A handle of a [`PersistentEphemeral`](crate::recipes::PersistentEphemeral) that runs elsewhere. Cheap to clone; dropping it does
 /// nothing. It holds the session of a znode that has not been seen to go.
@@ -37,7 +37,9 @@ use crate::types::znode::{CreateMode, Zxid};
 pub struct EphemeralHandle {
     pub(super) path: Arc<str>,
     pub(super) clock: Clock,
-    pub(super) state: Arc<Mutex<EphemeralState>>,
+    state: Arc<Mutex<EphemeralState>>,
+    /// Tasks that wait for any change of the state.
+    waiting: Arc<Wakers>,
 }
 
 pub(super) struct EphemeralState {
@@ -48,8 +50,6 @@ pub(super) struct EphemeralState {
     pub(super) written: u64,
     pub(super) closed: bool,
     pub(super) znode: ZnodeState,
-    /// Tasks that wait for any change.
-    pub(super) waiting: Vec<Waker>,
 }
 
 /// What is known of the znode.
@@ -57,7 +57,7 @@ pub(super) struct EphemeralState {
 pub(super) enum ZnodeState {
     Missing,
     /// Its create is in flight in this session.
-    Creating(Session, Arc<Mutex<PendingCreate>>),
+    Creating(Session, Arc<PendingCreate>),
     Exists(Arc<OwnedEphemeral>),
 }
 
@@ -65,64 +65,61 @@ pub(super) enum ZnodeState {
 /// otherwise be dropped there.
 #[derive(Default)]
 pub(super) struct PendingCreate {
-    /// The write that created it.
-    answer: Option<Result<Zxid>>,
+    state: Mutex<CreateState>,
+    waiting: Arc<Wakers>,
+}
+
+#[derive(Default)]
+struct CreateState {
+    /// The stat of what was created.
+    answer: Option<Result<Stat>>,
     /// It is no longer wanted: the answer or this flag, whichever comes second, deletes it.
     given_up: bool,
-    waiting: Vec<Waker>,
 }
 
 fn lock<T>(state: &Mutex<T>) -> MutexGuard<'_, T> {
     state.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-pub(super) fn register(waiting: &mut Vec<Waker>, context: &Context<'_>) {
-    if !waiting.iter().any(|waker| waker.will_wake(context.waker())) {
-        waiting.push(context.waker().clone());
+impl EphemeralState {
+    fn is_present(&self) -> bool {
+        matches!(&self.znode, ZnodeState::Exists(ephemeral) if ephemeral.exists())
     }
 }
 
 impl PendingCreate {
     /// Creates the znode.
-    pub(super) fn begin(session: &Session, path: &str, data: &[u8]) -> Arc<Mutex<PendingCreate>> {
-        let creating = Arc::new(Mutex::new(PendingCreate::default()));
+    pub(super) fn begin(session: &Session, path: &str, data: &[u8]) -> Arc<PendingCreate> {
+        let creating = Arc::new(PendingCreate::default());
         let (put, discard) = (Arc::clone(&creating), session.discarding());
         let pending = session.nonblocking().create(path, data, CreateMode::Ephemeral);
         pending.then(move |answer| {
-            let mut creating = lock(&put);
+            let mut state = lock(&put.state);
             let answer = answer.and_then(expect::created);
-            if let (true, Ok(created)) = (creating.given_up, &answer) {
+            if let (true, Ok(created)) = (state.given_up, &answer) {
                 discard(created.path.clone(), created.stat.czxid);
             }
-            creating.answer = Some(answer.map(|created| created.stat.czxid));
-            let woken = std::mem::take(&mut creating.waiting);
-            drop(creating);
-            woken.into_iter().for_each(Waker::wake);
+            state.answer = Some(answer.map(|created| created.stat));
+            drop(state);
+            put.waiting.wake();
         });
         creating
     }
 
-    /// Deletes the znode, once its answer has come.
-    pub(super) fn give_up(creating: &Mutex<PendingCreate>, session: &Session, path: &str) {
-        let mut creating = lock(creating);
-        creating.given_up = true;
-        if let Some(Ok(czxid)) = creating.answer {
-            session.discarding()(session.root.full(path).into_owned(), czxid);
+    /// Deletes the znode as soon as it exists.
+    fn give_up(&self, session: &Session, path: &str) {
+        let mut state = lock(&self.state);
+        state.given_up = true;
+        if let Some(Ok(stat)) = &state.answer {
+            session.discarding()(session.root.full(path).into_owned(), stat.czxid);
         }
     }
 
-    pub(super) async fn answer(creating: &Mutex<PendingCreate>) -> Result<Zxid> {
-        poll_fn(|context| {
-            let mut creating = lock(creating);
-            match &creating.answer {
-                Some(answer) => Poll::Ready(answer.clone()),
-                None => {
-                    register(&mut creating.waiting, context);
-                    Poll::Pending
-                }
-            }
-        })
-        .await
+    /// Waits for the answer. Paths in it are in the whole tree.
+    pub(super) async fn answer(&self) -> Result<Stat> {
+        let mut place = Place::new(Arc::clone(&self.waiting));
+        let look = || lock(&self.state).answer.clone();
+        poll_fn(|context| place.poll(context.waker(), look)).await
     }
 }
 
@@ -140,30 +137,30 @@ impl EphemeralHandle {
             written: 0,
             closed: false,
             znode: ZnodeState::Missing,
-            waiting: Vec::new(),
         };
-        EphemeralHandle { path: path.into(), clock, state: Arc::new(Mutex::new(state)) }
+        let (state, waiting) = (Arc::new(Mutex::new(state)), Arc::default());
+        EphemeralHandle { path: path.into(), clock, state, waiting }
     }
 
     pub(super) fn state(&self) -> MutexGuard<'_, EphemeralState> {
         lock(&self.state)
     }
 
-    pub(super) fn change(&self, change: impl FnOnce(&mut EphemeralState)) {
-        let mut state = self.state();
-        change(&mut state);
-        let woken = std::mem::take(&mut state.waiting);
-        drop(state);
-        woken.into_iter().for_each(Waker::wake);
+    pub(super) fn change<T>(&self, change: impl FnOnce(&mut EphemeralState) -> T) -> T {
+        let changed = change(&mut self.state());
+        self.waiting.wake();
+        changed
+    }
+
+    /// Waits until `look` finds something in the state.
+    pub(super) async fn until<T>(&self, look: impl Fn(&EphemeralState) -> Option<T>) -> T {
+        let mut place = Place::new(Arc::clone(&self.waiting));
+        poll_fn(|context| place.poll(context.waker(), || look(&self.state()))).await
     }
 
     pub(super) fn set_state(&self, znode: ZnodeState) {
-        let mut former = None;
-        self.change(|state| {
-            if !state.closed {
-                former = Some(std::mem::replace(&mut state.znode, znode));
-            }
-        });
+        let former = self
+            .change(|state| (!state.closed).then(|| std::mem::replace(&mut state.znode, znode)));
         // Not under the lock: this may drop the session.
         drop(former);
     }
@@ -192,7 +189,7 @@ impl EphemeralHandle {
     /// Whether the znode exists at this moment, in a session that is certainly alive, as this
     /// replica has it.
     pub fn is_present(&self) -> bool {
-        matches!(&self.state().znode, ZnodeState::Exists(ephemeral) if ephemeral.exists())
+        self.state().is_present()
     }
 
     /// Blocks until the znode exists with the data that was set last, at most for `timeout`.
@@ -213,44 +210,24 @@ impl EphemeralHandle {
     /// # }
     /// ```
     pub async fn present_async(&self) -> bool {
-        poll_fn(|context| {
-            let mut state = self.state();
-            if state.closed {
-                return Poll::Ready(false);
-            }
-            let present =
-                matches!(&state.znode, ZnodeState::Exists(ephemeral) if ephemeral.exists());
-            if present && state.wanted == state.written {
-                return Poll::Ready(true);
-            }
-            register(&mut state.waiting, context);
-            Poll::Pending
+        let is_written = |state: &EphemeralState| state.wanted == state.written;
+        self.until(|state| match state.closed {
+            true => Some(false),
+            false => (state.is_present() && is_written(state)).then_some(true),
         })
         .await
-    }
-
-    pub(super) fn poll_closed(&self, context: &Context<'_>) -> bool {
-        let mut state = self.state();
-        if !state.closed {
-            register(&mut state.waiting, context);
-        }
-        state.closed
     }
 
     /// Closes it, and deletes the znode. Returns the state to wait for, which also stays for the
     /// next caller.
     pub(super) fn end(&self) -> ZnodeState {
-        let mut state = self.state();
-        state.closed = true;
-        let znode = state.znode.clone();
-        let woken = std::mem::take(&mut state.waiting);
-        drop(state);
-        woken.into_iter().for_each(Waker::wake);
+        let znode = self.change(|state| {
+            state.closed = true;
+            state.znode.clone()
+        });
         match &znode {
             ZnodeState::Missing => {}
-            ZnodeState::Creating(session, creating) => {
-                PendingCreate::give_up(creating, session, &self.path)
-            }
+            ZnodeState::Creating(session, creating) => creating.give_up(session, &self.path),
             ZnodeState::Exists(ephemeral) => ephemeral.discard(),
         }
         znode
@@ -296,7 +273,7 @@ impl EphemeralHandle {
             ZnodeState::Missing => return Ok(()),
             ZnodeState::Creating(session, creating) => {
                 // A create that failed has created nothing.
-                let _ = PendingCreate::answer(creating).await;
+                let _ = creating.answer().await;
                 session
             }
             ZnodeState::Exists(ephemeral) => ephemeral.session(),

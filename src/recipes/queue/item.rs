@@ -7,12 +7,13 @@ use crossbeam_channel::Receiver;
 use super::take::FoundItem;
 use crate::api::multi::Fence;
 use crate::api::watch::Watch;
+use crate::recipes::errors::inner;
 use crate::recipes::owned_ephemeral::OwnedEphemeral;
 use crate::recipes::{LockLost, blocking};
 use crate::runtime::pending::Pending;
-use crate::types::error::{Error, Result};
+use crate::types::error::Result;
 use crate::types::watch::WatchEvent;
-use crate::types::znode::{Condition, OpResult};
+use crate::types::znode::OpResult;
 
 /// An item of a [`Queue`](super::Queue) that this consumer has, until it is [`Item::done`],
 /// dropped, or the session is over. In the last two cases the item is in its old place again, for
@@ -49,12 +50,9 @@ impl Item {
     /// Makes an item of a claim. From here on, a loss is reported.
     ///
     /// # Errors
-    /// [`Error::NoNode`] if it is already lost.
+    /// [`Error::NoNode`](crate::Error::NoNode) if it is already lost.
     pub(super) async fn new(item: String, claim: OwnedEphemeral, found: FoundItem) -> Result<Item> {
-        let calls = claim.session().nonblocking();
-        // The claim has no children, so the watch fires only when it is deleted.
-        let (_, watch) = calls.children_and_watch(claim.path()).await?;
-        claim.watch_by(&watch).await?;
+        let watch = claim.watch_end().await?;
         let (priority, id) = (found.name.priority, found.name.id());
         Ok(Item { item, claim, watch, data: found.data, priority, id })
     }
@@ -89,7 +87,7 @@ impl Item {
 
     /// The condition that this consumer has the item, for its writes.
     pub fn fence(&self) -> Fence {
-        Fence::of(self.claim.session(), self.claim.path(), self.claim.czxid())
+        self.claim.fence()
     }
 
     /// Whether this consumer certainly has the item at this moment: the session is alive, and this
@@ -124,10 +122,11 @@ impl Item {
     /// Finishes the item: removes it from the queue, and waits for that.
     ///
     /// # Errors
-    /// [`Error::NoNode`] or [`Error::Unmet`] if somebody deleted the item or its claim; the errors
-    /// of a session that is over, after which others can take the item again; those of
-    /// [`Session::create`](crate::Session::create), after which the item is given back. After
-    /// [`Error::Timeout`] this continues, and it is not known whether the item will be taken again.
+    /// [`Error::NoNode`](crate::Error::NoNode) or [`Error::Unmet`](crate::Error::Unmet) if somebody
+    /// deleted the item or its claim; the errors of a session that is over, after which others can
+    /// take the item again; those of [`Session::create`](crate::Session::create), after which the
+    /// item is given back. After [`Error::Timeout`](crate::Error::Timeout) this continues, and it
+    /// is not known whether the item will be taken again.
     pub fn done(self) -> Result<()> {
         let done = self.claim.session().wait_for("done", &self.item, self.finish());
         self.finished(done)
@@ -137,7 +136,7 @@ impl Item {
     /// even if the future is dropped.
     ///
     /// # Errors
-    /// As [`Item::done`], but for [`Error::Timeout`].
+    /// As [`Item::done`], but for [`Error::Timeout`](crate::Error::Timeout).
     ///
     /// ```
     /// # async fn example(item: quorate::recipes::Item) -> quorate::Result<()> {
@@ -152,22 +151,14 @@ impl Item {
     }
 
     fn finish(&self) -> Pending<Vec<OpResult>> {
-        let multi = self.claim.session().multi();
-        let multi = multi.require(self.claim.path(), Condition::Czxid(self.claim.czxid()));
-        multi.delete(self.claim.path()).delete(&self.item).submit()
+        self.claim.leave_in(self.claim.session().multi()).delete(&self.item).submit()
     }
 
     /// Gives the item back if it could not be finished. If a `done` in flight comes first, there is
     /// nothing left to give back.
     fn finished(self, done: Result<Vec<OpResult>>) -> Result<()> {
-        match done {
-            Ok(_) => {
-                self.claim.forget();
-                Ok(())
-            }
-            // The error of the operation that failed.
-            Err(Error::Multi { error, .. }) => Err(*error),
-            Err(error) => Err(error),
-        }
+        inner(done)?;
+        self.claim.forget();
+        Ok(())
     }
 }

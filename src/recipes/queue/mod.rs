@@ -24,6 +24,7 @@ use std::time::Duration;
 use crate::api::session::Session;
 use crate::recipes::blocking;
 use crate::recipes::contenders::Contenders;
+use crate::recipes::errors::inner;
 use crate::types::error::{Error, Result};
 use crate::types::path;
 use crate::types::znode::Condition;
@@ -610,13 +611,10 @@ impl Queue {
         for name in named {
             let unclaimed = path::join(&self.claims, &name.name);
             let multi = self.session.multi().require(&unclaimed, Condition::Absent);
-            match multi.delete(&path::join(&self.items, &name.name)).submit().await {
+            match inner(multi.delete(&path::join(&self.items, &name.name)).submit().await) {
                 Ok(_) => removed += 1,
-                Err(Error::Multi { error, .. }) => match *error {
-                    // A consumer has it, or had it.
-                    Error::NodeExists { .. } | Error::NoNode { .. } => {}
-                    error => return Err(error),
-                },
+                // A consumer has it, or had it.
+                Err(Error::NodeExists { .. } | Error::NoNode { .. }) => {}
                 Err(error) => return Err(error),
             }
         }

@@ -8,6 +8,7 @@ use std::cmp::Ordering;
 use std::fmt::Write;
 
 use crate::planted::{Bug, unless};
+use crate::recipes::sequence;
 
 /// An item's name, parsed.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -18,8 +19,7 @@ pub(super) struct Name {
     pub(super) delay_ms: u64,
     /// As it is encoded in names.
     id: String,
-    /// Its length and digits: a number may outgrow ten digits, and then the longer one is the
-    /// larger.
+    /// As [`sequence::number`] gives it.
     number: (usize, String),
 }
 
@@ -55,16 +55,16 @@ impl Name {
         let mut parts = name.split('-');
         let (priority, delay, id, number) =
             (parts.next()?, parts.next()?, parts.next()?, parts.next()?);
-        let is_number = !number.is_empty() && number.bytes().all(|byte| byte.is_ascii_digit());
-        if parts.next().is_some() || priority.len() != 8 || !is_number {
+        if parts.next().is_some() || priority.len() != 8 {
             return None;
         }
+        let (length, digits) = sequence::number(number)?;
         let priority = u32::from_str_radix(priority, 16).ok()?;
         Some(Name {
             priority: (priority ^ (1 << 31)).cast_signed(),
             delay_ms: u64::from_str_radix(delay, 16).ok()?,
             id: id.to_owned(),
-            number: (number.len(), number.to_owned()),
+            number: (length, digits.to_owned()),
             name,
         })
     }

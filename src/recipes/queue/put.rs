@@ -3,8 +3,11 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use super::take::until_event;
 use super::{NewItem, Queue, name};
 use crate::planted::{Bug, unless};
+use crate::recipes::contenders::predecessor;
+use crate::recipes::errors::inner;
 use crate::recipes::parents::Parents;
 use crate::types::error::{Error, Result};
 use crate::types::path;
@@ -30,7 +33,7 @@ impl Queue {
         }
         // Waiters queue up, and only the first looks at the items.
         let contender = self.putters.join(PUTTER, b"").await?;
-        self.putters.wait(&contender, |_, at| at.checked_sub(1)).await?;
+        self.putters.wait(&contender, predecessor).await?;
         loop {
             let watch = self.session.nonblocking();
             let watch = watch.watch(&self.items, WatchMode::PersistentRecursive).await?;
@@ -41,15 +44,8 @@ impl Queue {
                 }
                 // An event about a new item makes no room.
                 let makes_room = |kind| matches!(kind, EventKind::Deleted | EventKind::Gap);
-                let made = loop {
-                    match watch.next().await {
-                        Some(event) if makes_room(event.kind) => break true,
-                        Some(_) => {}
-                        // The watch was removed, or the session is over.
-                        None => break false,
-                    }
-                };
-                if !made {
+                if !until_event(&watch, |event| makes_room(event.kind)).await {
+                    // The watch was removed, or the session is over.
                     break;
                 }
             }
@@ -80,7 +76,6 @@ impl Queue {
                 let seen = unless(Bug::QueueOverfills, seen, Condition::Exists);
                 multi = multi.require(&self.items, seen).set(&self.items, b"");
             }
-            let checks = if self.max.is_some() { 2 } else { 0 };
             for item in items {
                 let delay = item.delay.as_nanos().div_ceil(1_000_000);
                 let delay = u64::try_from(delay).unwrap_or(u64::MAX);
@@ -92,7 +87,7 @@ impl Queue {
             busy.store(true, Ordering::Relaxed);
             let put = put.await;
             busy.store(false, Ordering::Relaxed);
-            match put {
+            match inner(put) {
                 Ok(results) => {
                     for result in results {
                         if let OpResult::Created(created) = result {
@@ -101,12 +96,8 @@ impl Queue {
                     }
                     return Ok(());
                 }
-                Err(Error::Multi { index, error }) => match *error {
-                    // Another put has come first.
-                    Error::Unmet { .. } if index < checks => {}
-                    Error::NoNode { .. } => {}
-                    error => return Err(error),
-                },
+                // Another put has come first, or the parent is missing.
+                Err(Error::Unmet { .. } | Error::NoNode { .. }) => {}
                 Err(error) => return Err(error),
             }
         }

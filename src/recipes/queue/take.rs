@@ -1,10 +1,7 @@
 //! Taking items out of a queue.
 
-use std::future::Future;
-use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::task::Poll;
 use std::time::Duration;
 
 use super::Queue;
@@ -14,15 +11,15 @@ use super::put::InFlight;
 use crate::api::snapshot::Snapshot;
 use crate::api::watch::Watch;
 use crate::planted::{Bug, if_planted, planted};
-use crate::recipes::contenders::Contender;
-use crate::recipes::creating::Creating;
-use crate::recipes::errors::children_or_none;
-use crate::recipes::owned_ephemeral::OwnedEphemeral;
+use crate::recipes::contenders::{Contender, predecessor};
+use crate::recipes::creating::created_in_multi;
+use crate::recipes::errors::{children_or_none, gone, inner};
 use crate::recipes::parents::Parents;
+use crate::recipes::waiting::{Either, either};
 use crate::types::error::{Error, Result};
 use crate::types::path;
 use crate::types::watch::{EventKind, WatchEvent, WatchMode};
-use crate::types::znode::{Condition, CreateMode, OpResult, Zxid};
+use crate::types::znode::{Condition, CreateMode, Zxid};
 
 /// The kind of contenders that wait for an item.
 pub(super) const TAKER: &str = "take";
@@ -89,19 +86,15 @@ impl TakeMethod for Lease {
                 multi = contender.leave_in(multi);
             }
             multi = if planted(Bug::QueueItemLost) { multi.delete(&item) } else { multi };
-            let claimed = Creating::new(&queue.session, multi.submit()).answer().await;
+            let claimed = created_in_multi(&queue.session, multi.submit()).await;
             if matches!(&claimed, Err(Error::Multi { index: 1, error })
                 if matches!(**error, Error::NoNode { .. }))
             {
                 // The parent of the claim is missing.
                 continue;
             }
-            let Some(results) = overtaken(claimed, contender)? else { return Ok(None) };
-            let Some(OpResult::Created(created)) = results.into_iter().nth(1) else {
-                return Err(Error::NoNode { path: claim });
-            };
-            queue.learn_time(created.stat.ctime);
-            let claim = OwnedEphemeral::new(&queue.session, &created.path, created.stat.czxid);
+            let Some(claim) = overtaken(claimed, contender)? else { return Ok(None) };
+            queue.learn_time(claim.ctime());
             return Item::new(item, claim, found).await.map(Some);
         }
     }
@@ -136,21 +129,15 @@ impl TakeMethod for Removal<'_> {
 }
 
 /// `None` if the multi failed because the item was taken. An error if the contender is gone.
-fn overtaken(
-    done: Result<Vec<OpResult>>,
-    contender: Option<&Contender>,
-) -> Result<Option<Vec<OpResult>>> {
-    match done {
-        Ok(results) => Ok(Some(results)),
-        Err(Error::Multi { error, .. }) => match *error {
-            Error::NoNode { path } | Error::Unmet { path, .. }
-                if contender.is_some_and(|contender| contender.path() == path) =>
-            {
-                Err(Error::NoNode { path })
-            }
-            Error::NoNode { .. } | Error::Unmet { .. } | Error::NodeExists { .. } => Ok(None),
-            error => Err(error),
-        },
+fn overtaken<T>(done: Result<T>, contender: Option<&Contender>) -> Result<Option<T>> {
+    match inner(done).map_err(gone) {
+        Ok(done) => Ok(Some(done)),
+        Err(Error::NoNode { path })
+            if contender.is_some_and(|contender| contender.path() == path) =>
+        {
+            Err(Error::NoNode { path })
+        }
+        Err(Error::NoNode { .. } | Error::NodeExists { .. }) => Ok(None),
         Err(error) => Err(error),
     }
 }
@@ -174,6 +161,11 @@ impl Queue {
         Ok(due.map_or(Head::Nothing, Head::DueAt))
     }
 
+    /// As [`Queue::head`], as of the session's earlier calls.
+    async fn look(&self) -> Result<Head> {
+        self.head(&self.session.nonblocking().snapshot_of(&self.path).await?)
+    }
+
     /// All items in order.
     pub(super) fn names(&self, snapshot: &Snapshot) -> Result<Vec<Name>> {
         let children = children_or_none(snapshot.children(&self.items))?;
@@ -186,8 +178,7 @@ impl Queue {
     pub(super) async fn take_now<W: TakeMethod>(&self, method: &W) -> Result<Option<W::Taken>> {
         let mut time_known = false;
         loop {
-            let snapshot = self.session.nonblocking().snapshot_of(&self.path).await?;
-            match self.head(&snapshot)? {
+            match self.look().await? {
                 Head::Item(found) => {
                     if let Some(taken) = method.take(self, found, None).await? {
                         return Ok(Some(taken));
@@ -195,7 +186,7 @@ impl Queue {
                 }
                 Head::DueAt(_) if !time_known => {
                     // Answers to writes carry the time; any write would do.
-                    self.learn_time(self.takers.join(TAKER, b"").await?.joined_at());
+                    self.learn_time(self.takers.join(TAKER, b"").await?.ctime());
                     time_known = true;
                 }
                 Head::DueAt(_) | Head::Nothing => return Ok(None),
@@ -205,19 +196,17 @@ impl Queue {
 
     /// Takes the first item as soon as there is one.
     pub(super) async fn take_when_there<W: TakeMethod>(&self, method: &W) -> Result<W::Taken> {
-        let snapshot = self.session.nonblocking().snapshot_of(&self.path).await?;
-        if let Head::Item(found) = self.head(&snapshot)?
+        if let Head::Item(found) = self.look().await?
             && let Some(taken) = method.take(self, found, None).await?
         {
             return Ok(taken);
         }
-        drop(snapshot);
         // Waiters queue up, and only the first looks at the items: a new item wakes only that one.
         // It takes the item and leaves the queue of waiters in one write, which wakes the next. If
         // it dies, the end of its session does, and the next one finds the item.
         let contender = self.takers.join(TAKER, b"").await?;
-        self.learn_time(contender.joined_at());
-        self.takers.wait(&contender, |_, at| at.checked_sub(1)).await?;
+        self.learn_time(contender.ctime());
+        self.takers.wait(&contender, predecessor).await?;
         loop {
             let watch = self.session.nonblocking();
             let watch = watch.watch(&self.path, WatchMode::PersistentRecursive).await?;
@@ -237,10 +226,7 @@ impl Queue {
     ) -> Result<Option<W::Taken>> {
         let mut clock_look = Duration::from_millis(1);
         loop {
-            let snapshot = self.session.nonblocking().snapshot_of(&self.path).await?;
-            let head = self.head(&snapshot)?;
-            drop(snapshot);
-            match head {
+            match self.look().await? {
                 Head::Item(found) => {
                     if let Some(taken) = method.take(self, found, Some(contender)).await? {
                         return Ok(Some(taken));
@@ -276,13 +262,7 @@ impl Queue {
 
     /// Waits until there may be more to take; `false` if the watch is over.
     async fn changed(&self, watch: &Watch) -> bool {
-        loop {
-            match watch.next().await {
-                Some(event) if self.gives(&event) => return true,
-                Some(_) => {}
-                None => return false,
-            }
-        }
+        until_event(watch, |event| self.gives(event)).await
     }
 
     /// Whether there may be more to take after this event.
@@ -297,20 +277,12 @@ impl Queue {
     }
 }
 
-enum Either<A, B> {
-    One(A),
-    Other(B),
-}
-
-/// Whichever future is ready first.
-async fn either<A, B>(
-    one: impl Future<Output = A>,
-    other: impl Future<Output = B>,
-) -> Either<A, B> {
-    let (mut one, mut other) = (pin!(one), pin!(other));
-    std::future::poll_fn(move |context| match one.as_mut().poll(context) {
-        Poll::Ready(value) => Poll::Ready(Either::One(value)),
-        Poll::Pending => other.as_mut().poll(context).map(Either::Other),
-    })
-    .await
+/// Waits for an event of this kind; `false` if the watch is over.
+pub(super) async fn until_event(watch: &Watch, is_it: impl Fn(&WatchEvent) -> bool) -> bool {
+    while let Some(event) = watch.next().await {
+        if is_it(&event) {
+            return true;
+        }
+    }
+    false
 }

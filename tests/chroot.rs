@@ -56,6 +56,14 @@ fn errors_name_what_the_caller_named() {
     let failed = app.multi().set("/x", b"1").require("/x", Condition::Czxid(1)).commit();
     let unmet = Error::Unmet { path: "/x".to_owned(), condition: Condition::Czxid(1) };
     assert_eq!(failed, Err(Error::Multi { index: 1, error: Box::new(unmet) }));
+    // A multi that is too large named the path in the whole tree.
+    let half = vec![0; 600_000];
+    let Err(Error::Multi { index: 1, error }) =
+        app.multi().set("/x", &half).set("/x", &half).commit()
+    else {
+        panic!("it is too large")
+    };
+    assert!(matches!(*error, Error::TooLarge { path, .. } if path == "/x"));
     assert!(matches!(app.get("x"), Err(Error::InvalidPath { path, .. }) if path == "x"));
     assert!(matches!(all.chroot("app/"), Err(Error::InvalidPath { .. })));
     // As long as it may be by itself, and too long below its root.

@@ -70,8 +70,9 @@ impl<'a> Multi<'a> {
         // Roughly what an operation takes besides.
         self.path_bytes += op.path().len() + 32;
         if self.checked.is_ok() {
+            let (root, bytes) = (&self.session.root, self.content_bytes.max(self.path_bytes));
             self.checked = checked
-                .and_then(|()| check_data(op.path(), self.content_bytes.max(self.path_bytes)))
+                .and_then(|()| check_data(op.path(), bytes).map_err(|error| root.error(error)))
                 .map_err(|error| Error::Multi { index, error: Box::new(error) });
         }
         self.ops.push(op);

@@ -281,13 +281,7 @@ impl Tree {
 
     /// Inserts a znode of a snapshot. Beside it, only the parent's set of children changes. A znode
     /// that was at this path is replaced, and keeps its children.
-    pub(super) fn put(
-        &mut self,
-        path: &str,
-        data: &[u8],
-        fields: Fields,
-        acl: Option<AccessList>,
-    ) {
+    pub(super) fn put(&mut self, path: &str, data: &[u8], fields: Fields, acl: Option<AccessList>) {
         if self.put_apart(path, data, fields, acl).is_none() {
             self.change_parent(path, |parts| parts.children.insert(path::name(path)));
         }

@@ -22,6 +22,27 @@ use crate::types::znode::SessionId;
 /// others of its batch.
 pub(crate) const MESSAGE_BYTES_MAX: usize = 4 << 20;
 
+/// Splits what travels as several messages of about so many bytes each: one item may be larger. If there is
+/// nothing, that is one part.
+pub(crate) fn in_parts<T>(
+    all: impl IntoIterator<Item = T>,
+    bytes_max: usize,
+    size: impl Fn(&T) -> usize,
+) -> Vec<Vec<T>> {
+    let (mut parts, mut part, mut bytes) = (Vec::new(), Vec::new(), 0);
+    for one in all {
+        let size = size(&one);
+        if bytes + size > bytes_max && !part.is_empty() {
+            parts.push(std::mem::take(&mut part));
+            bytes = 0;
+        }
+        bytes += size;
+        part.push(one);
+    }
+    parts.push(part);
+    parts
+}
+
 /// One message. Variants are only ever appended, and a new one is sent only to a peer of a version
 /// that has it (`version`).
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -387,7 +408,7 @@ impl RaftBody {
 mod tests {
     use super::*;
     use crate::golden::Golden;
-    use crate::machine::command::{Command, Reply};
+    use crate::machine::command::{Command, Outcome, Reply};
     use std::time::Duration;
 
     use crate::node::admin::message::{Action, ImageEnd, Latency, Report, SessionReport};
@@ -635,7 +656,7 @@ mod tests {
                 watch: 6,
                 session,
                 holder,
-                path: path(),
+                path: path().into(),
                 kind: WatchKind::Recursive,
                 existed: true,
                 from: 350,
@@ -679,7 +700,13 @@ mod tests {
         let mut updates = vec![
             ToClient::Attached,
             ToClient::Held { session, holder, ids: ids.clone() },
-            ToClient::Outcome { session, holder, seq: 9, zxid: 12, result: Ok(Reply::Done) },
+            ToClient::Outcome(Outcome {
+                session,
+                holder,
+                seq: 9,
+                zxid: 12,
+                result: Ok(Reply::Done),
+            }),
             ToClient::Ended { session, holder, moved: true, known: true },
             ToClient::Unseen { session, holder },
             ToClient::Event { watch, event: EventOf::of(event) },

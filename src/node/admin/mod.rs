@@ -228,7 +228,7 @@ impl Node {
             durable: log.persisted,
             committed: log.committed,
             applied: log.applied,
-            stale_by: self.read_index.fresh_at().map(|fresh| now.saturating_sub(fresh)),
+            stale_by: self.local.read_index.fresh_at().map(|fresh| now.saturating_sub(fresh)),
             sessions: (self.local.len() + self.replica.clients.session_count()) as u64,
             clients: self.replica.clients.count() as u64,
             watches: self.replica.watches.len() as u64,

@@ -251,9 +251,9 @@ fn a_client_that_has_missed_much_is_served() {
     }
     let claim = Claim { session, holder, applied: 0, opened: true, base: None };
     let mut messages = vec![FromClient::Begin { seen: from, cluster: 0 }, FromClient::Claim(claim)];
-    let (path, kind) = ("/n".to_owned(), WatchKind::Persistent);
+    let (path, kind) = (Arc::<str>::from("/n"), WatchKind::Persistent);
     messages.extend((0..WATCHES).map(|watch| {
-        let (path, existed, data) = (path.clone(), true, false);
+        let (path, existed, data) = (Arc::clone(&path), true, false);
         FromClient::Watch(HeldWatch { watch, session, holder, path, kind, existed, from, data })
     }));
     messages.push(FromClient::Begun);

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::Client;
 use super::choice_tests::config;
-use crate::machine::command::Reply;
+use crate::machine::command::{Outcome, Reply};
 use crate::node::client_message::{FromClient, ToClient, UpTo};
 use crate::node::io::{ClientRequest, Effects, Input, Now, RequestId, Time};
 use crate::node::message::PeerMessage;
@@ -82,7 +82,8 @@ fn a_client_keeps_to_the_cluster_that_first_served_it() {
     let effects = seat.reach(1);
     assert_eq!(begun(&effects), Some((1, 1, 0)), "it has no cluster yet");
     let done = Ok(Reply::Session { timeout_ms: 10_000 });
-    let opened = ToClient::Outcome { session: SESSION, holder: 9, seq: 0, zxid: 1, result: done };
+    let opened =
+        ToClient::Outcome(Outcome { session: SESSION, holder: 9, seq: 0, zxid: 1, result: done });
     let effects =
         seat.up_to(1, 1, vec![ToClient::Cluster { cluster: 77 }, opened, ToClient::Attached], 5);
     assert_eq!(effects.cluster, Some(77), "its connections say so from now on");

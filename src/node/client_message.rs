@@ -10,7 +10,7 @@ use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 
 use crate::machine::command::{Outcome, Reply, Request};
-use crate::node::io::Availability;
+use crate::node::io::{Availability, Holding};
 use crate::node::query::{Answer, Query, Refusal, ZnodeRead};
 use crate::node::replica::watch_kind::WatchKind;
 use crate::types::acl::Id;
@@ -51,9 +51,7 @@ pub(crate) enum FromClient {
     },
     /// The session is over for the client.
     Leave {
-        #[serde(with = "LogForm")]
-        session: SessionId,
-        holder: u64,
+        holding: Holding,
     },
     /// As [`PeerMessage::ReadIndex`](crate::node::message::PeerMessage::ReadIndex).
     ReadIndex {
@@ -69,9 +67,7 @@ pub(crate) enum FromClient {
 /// A session of a client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Claim {
-    #[serde(with = "LogForm")]
-    pub(crate) session: SessionId,
-    pub(crate) holder: u64,
+    pub(crate) holding: Holding,
     /// The last write whose result it has.
     pub(crate) applied: u64,
     pub(crate) opened: bool,
@@ -83,9 +79,7 @@ pub(crate) struct Claim {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct HeldWatch {
     pub(crate) watch: u64,
-    #[serde(with = "LogForm")]
-    pub(crate) session: SessionId,
-    pub(crate) holder: u64,
+    pub(crate) holding: Holding,
     pub(crate) path: Arc<str>,
     pub(crate) kind: WatchKind,
     /// Whether the znode was there when it was read.
@@ -99,9 +93,7 @@ pub(crate) struct HeldWatch {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Call {
     pub(crate) request: u64,
-    #[serde(with = "LogForm")]
-    pub(crate) session: SessionId,
-    pub(crate) holder: u64,
+    pub(crate) holding: Holding,
     pub(crate) after: u64,
 }
 
@@ -112,26 +104,20 @@ pub(crate) enum ToClient {
     Attached,
     /// The session is its holder's.
     Held {
-        #[serde(with = "LogForm")]
-        session: SessionId,
-        holder: u64,
+        holding: Holding,
         #[serde(with = "LogForm")]
         ids: Vec<Id>,
     },
     Outcome(Outcome),
     /// The session is over for this holder. `known`: the outcomes of its writes were sent before.
     Ended {
-        #[serde(with = "LogForm")]
-        session: SessionId,
-        holder: u64,
+        holding: Holding,
         moved: bool,
         known: bool,
     },
     /// The session's open is not in the log yet, or has come and gone.
     Unseen {
-        #[serde(with = "LogForm")]
-        session: SessionId,
-        holder: u64,
+        holding: Holding,
     },
     Event {
         watch: u64,
@@ -223,6 +209,8 @@ struct ZnodeOf {
 
 /// How many bytes of names or znodes travel as one piece, about.
 const PIECE_BYTES: usize = 256 << 10;
+/// What a message takes beside what is counted, about.
+const FIXED: usize = 64;
 
 impl EventOf {
     pub(crate) fn of(event: WatchEvent) -> EventOf {
@@ -330,7 +318,6 @@ impl Pieces {
 impl FromClient {
     /// About how many bytes it takes.
     pub(crate) fn size(&self) -> usize {
-        const FIXED: usize = 64;
         FIXED
             + match self {
                 FromClient::Write(request) => {
@@ -347,7 +334,6 @@ impl FromClient {
 impl ToClient {
     /// About how many bytes it takes.
     pub(crate) fn size(&self) -> usize {
-        const FIXED: usize = 64;
         let names = |names: &[String]| names.iter().map(name_size).sum::<usize>();
         let znodes = |znodes: &[ZnodeRead]| znodes.iter().map(ZnodeRead::size).sum();
         FIXED

@@ -413,7 +413,7 @@ mod tests {
 
     use crate::node::admin::message::{Action, ImageEnd, Latency, Report, SessionReport};
     use crate::node::client_message::{Call, Claim, EventOf, HeldWatch};
-    use crate::node::io::{Availability, WatchId};
+    use crate::node::io::{Availability, Holding, WatchId};
     use crate::node::query::{Answer, Query, Read, Refusal, ZnodeContent, ZnodeRead};
     use crate::node::replica::watch_kind::WatchKind;
     use crate::types::acl::{Acl, Id, Permissions};
@@ -638,7 +638,8 @@ mod tests {
     fn client_messages(request: &Request) -> Vec<FromClient> {
         let Request { session, holder, .. } = *request;
         let path = || "/a".to_owned();
-        let call = Call { request: 7, session, holder, after: 9 };
+        let holding = Holding { session, holder };
+        let call = Call { request: 7, holding, after: 9 };
         let reads = [
             Read::Get { path: "/a".into() },
             Read::Exists { path: "/a".into() },
@@ -651,11 +652,10 @@ mod tests {
         ];
         let mut messages = vec![
             FromClient::Begin { seen: 350, cluster: 77 },
-            FromClient::Claim(Claim { session, holder, applied: 8, opened: true, base: Some(300) }),
+            FromClient::Claim(Claim { holding, applied: 8, opened: true, base: Some(300) }),
             FromClient::Watch(HeldWatch {
                 watch: 6,
-                session,
-                holder,
+                holding,
                 path: path().into(),
                 kind: WatchKind::Recursive,
                 existed: true,
@@ -665,7 +665,7 @@ mod tests {
             FromClient::Begun,
             FromClient::Write(request.clone()),
             FromClient::Unwatch { watch: 6 },
-            FromClient::Leave { session, holder },
+            FromClient::Leave { holding },
             FromClient::ReadIndex { boot: 1, read_index: 2, sessions: vec![session] },
             FromClient::End,
         ];
@@ -684,6 +684,7 @@ mod tests {
     /// One of each.
     fn updates() -> Vec<ToClient> {
         let (session, holder, watch, request) = (SessionId(1), 42, 6, 7);
+        let holding = Holding { session, holder };
         let ids = vec![Id::new("ip", "10.0.0.1")];
         let event = WatchEvent {
             kind: EventKind::DataChanged,
@@ -699,7 +700,7 @@ mod tests {
         let path = || "/a".to_owned();
         let mut updates = vec![
             ToClient::Attached,
-            ToClient::Held { session, holder, ids: ids.clone() },
+            ToClient::Held { holding, ids: ids.clone() },
             ToClient::Outcome(Outcome {
                 session,
                 holder,
@@ -707,8 +708,8 @@ mod tests {
                 zxid: 12,
                 result: Ok(Reply::Done),
             }),
-            ToClient::Ended { session, holder, moved: true, known: true },
-            ToClient::Unseen { session, holder },
+            ToClient::Ended { holding, moved: true, known: true },
+            ToClient::Unseen { holding },
             ToClient::Event { watch, event: EventOf::of(event) },
             ToClient::Over { watch },
             ToClient::Names { request, names: vec!["a".to_owned()] },

@@ -2,7 +2,7 @@
 
 use super::{Client, PeerMessage, Time, ToClient};
 use crate::node::client_message::{Elsewhere, FromClient, HeldWatch, UpTo, are_members};
-use crate::node::io::{Availability, Holding, Problem, WatchId};
+use crate::node::io::{Availability, Problem, WatchId};
 use crate::node::message::in_parts;
 use crate::node::replica::server::CLAIMS_BYTES_MAX;
 use crate::node::versions::PATIENCE_TICKS;
@@ -258,7 +258,7 @@ impl Client {
         self.forget_sent_calls();
         self.messages.push(FromClient::Begin { seen: self.seen, cluster: self.cluster });
         for claim in self.local.claims() {
-            self.claimed.insert((claim.session, claim.holder));
+            self.claimed.insert(claim.holding);
             self.messages.push(FromClient::Claim(claim));
         }
         debug_assert!(self.watch_bytes <= CLAIMS_BYTES_MAX, "calls are refused before");
@@ -339,29 +339,30 @@ impl Client {
                     self.local.rest_on(self.seen);
                     self.local.send_again(now);
                 }
-                ToClient::Held { session, holder, ids } => {
+                ToClient::Held { holding, ids } => {
                     if !ids.is_empty() {
-                        self.effects.ids.push((Holding { session, holder }, ids));
+                        self.effects.ids.push((holding, ids));
                     }
                 }
                 ToClient::Outcome(outcome) => {
                     self.local.outcome(&outcome, now, self.seen, &mut self.effects);
                 }
-                ToClient::Ended { session, holder, moved, known } => {
+                ToClient::Ended { holding, moved, known } => {
                     let state = if moved { SessionState::Moved } else { SessionState::Expired };
-                    if !self.local.holds(session, holder) {
+                    if !self.local.holds(holding) {
                         continue;
                     }
                     if known {
-                        self.local.end(session, state, &mut self.effects);
+                        self.local.end(holding.session, state, &mut self.effects);
                     } else {
                         let reason = "the session ended while this client had no member";
+                        let session = holding.session;
                         self.local.end_unknown(session, state, reason, &mut self.effects);
                     }
                 }
-                ToClient::Unseen { session, holder } => {
-                    if self.local.holds(session, holder) {
-                        self.local.unseen(session);
+                ToClient::Unseen { holding } => {
+                    if self.local.holds(holding) {
+                        self.local.unseen(holding.session);
                     }
                 }
                 ToClient::Event { watch, event } => {

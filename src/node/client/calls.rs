@@ -20,7 +20,6 @@ pub(super) struct Outstanding {
     place: Call,
     ask: FromClient,
     size: usize,
-    sent: bool,
     /// The watch that it sets.
     watch: Option<HeldWatch>,
     /// The parts of its answer that have come already.
@@ -38,7 +37,8 @@ impl Client {
             return self.effects.reply(id, Err(error));
         }
         self.next_call += 1;
-        let place = Call { request: self.next_call, session, holder, after };
+        let holding = Holding { session, holder };
+        let place = Call { request: self.next_call, holding, after };
         // Any ReadIndex request from the next one on does.
         let read_index = self.local.read_index.upcoming();
         if waits_for_others(&query, self.seen) {
@@ -47,7 +47,7 @@ impl Client {
         let data = matches!(query, Query::Watch { data: true, .. });
         let watch = query.watch().map(|(WatchId(watch), path, kind)| {
             let path = Arc::clone(path);
-            HeldWatch { watch, session, holder, path, kind, existed: true, from: 0, data }
+            HeldWatch { watch, holding, path, kind, existed: true, from: 0, data }
         });
         let ask = FromClient::Query { call: place, query, read_index };
         if watch.is_some() && !self.has_room_for_watch(ask.size()) {
@@ -57,8 +57,8 @@ impl Client {
             self.asked_watches += 1;
             self.asked_watch_bytes += watch.path.len();
         }
-        let (size, sent, pieces) = (ask.size(), false, Pieces::default());
-        let call = Outstanding { request: id, place, ask, size, sent, watch, pieces };
+        let (size, pieces) = (ask.size(), Pieces::default());
+        let call = Outstanding { request: id, place, ask, size, watch, pieces };
         self.calls.insert(self.next_call, call);
     }
 
@@ -70,10 +70,7 @@ impl Client {
 
     /// Sends all of them again, to another member.
     pub(super) fn forget_sent_calls(&mut self) {
-        for call in self.calls.values_mut() {
-            call.sent = false;
-            call.pieces = Pieces::default();
-        }
+        self.calls.values_mut().for_each(|call| call.pieces = Pieces::default());
         self.sent_bytes = 0;
         self.first_unsent = 0;
     }
@@ -82,27 +79,23 @@ impl Client {
     pub(super) fn send_calls(&mut self) {
         let mut full = false;
         self.local.lift_ceilings();
-        for (number, call) in self.calls.range_mut(self.first_unsent..) {
-            if call.sent {
-                continue;
-            }
+        for (number, call) in self.calls.range(self.first_unsent..) {
             let fits = self.sent_bytes == 0 || self.sent_bytes + call.size <= QUEUE_BYTES_MAX / 2;
             full |= !fits;
             if full {
-                self.local.set_ceiling(call.place.session, call.place.after);
+                self.local.set_ceiling(call.place.holding.session, call.place.after);
                 continue;
             }
-            call.sent = true;
             self.sent_bytes += call.size;
             self.first_unsent = number + 1;
-            self.claimed.insert((call.place.session, call.place.holder));
+            self.claimed.insert(call.place.holding);
             self.messages.push(call.ask.clone());
         }
     }
 
     fn end_call(&mut self, number: u64) -> Option<Outstanding> {
         let call = self.calls.remove(&number)?;
-        if call.sent {
+        if number < self.first_unsent {
             self.sent_bytes -= call.size;
         }
         if let Some(watch) = &call.watch {
@@ -168,17 +161,16 @@ impl Client {
         holder: Option<u64>,
         state: SessionState,
     ) {
-        let ours = |of: SessionId, by: u64| of == session && holder.is_none_or(|own| own == by);
+        let ours = |of: Holding| of.session == session && holder.is_none_or(|by| by == of.holder);
         let error = over(session, state);
-        let calls =
-            self.calls.iter().filter(|(_, call)| ours(call.place.session, call.place.holder));
+        let calls = self.calls.iter().filter(|(_, call)| ours(call.place.holding));
         let calls: Vec<u64> = calls.map(|(number, _)| *number).collect();
         for number in calls {
             if let Some(call) = self.end_call(number) {
                 self.effects.reply(call.request, Err(error.clone()));
             }
         }
-        let watches = self.watches.iter().filter(|(_, watch)| ours(watch.session, watch.holder));
+        let watches = self.watches.iter().filter(|(_, watch)| ours(watch.holding));
         let watches: Vec<WatchId> = watches.map(|(id, _)| *id).collect();
         for id in watches {
             self.unwatch(id);
@@ -197,11 +189,10 @@ impl Client {
 
     /// The member need not follow the sessions that this client does not hold any more.
     pub(super) fn leave_sessions(&mut self) {
-        self.claimed.retain(|(session, holder)| {
-            let holds = self.local.holds(*session, *holder);
+        self.claimed.retain(|holding| {
+            let holds = self.local.holds(*holding);
             if !holds {
-                let (session, holder) = (*session, *holder);
-                self.messages.push(FromClient::Leave { session, holder });
+                self.messages.push(FromClient::Leave { holding: *holding });
             }
             holds
         });

@@ -37,7 +37,7 @@ use std::time::Duration;
 
 use super::ELECTION_TICKS;
 use super::io::{
-    Availability, ClientRequest, Effects, Input, NodeStatus, Now, Problem, Time, WatchId,
+    Availability, ClientRequest, Effects, Holding, Input, NodeStatus, Now, Problem, Time, WatchId,
 };
 use super::message::PeerMessage;
 use super::versions::Gate;
@@ -52,7 +52,7 @@ use crate::types::metrics::Metrics;
 use crate::types::session::SessionState;
 use crate::types::version::FIRST;
 use crate::types::watch::WatchInfo;
-use crate::types::znode::{SessionId, Zxid};
+use crate::types::znode::Zxid;
 use attach::Attachment;
 use calls::Outstanding;
 use choice::{Choice, Member};
@@ -98,12 +98,12 @@ pub(crate) struct Client {
     attached: Option<Attachment>,
     attachments: u64,
     local: LocalSessions,
-    /// The sessions that the member knows of, with their holders.
-    claimed: BTreeSet<(SessionId, u64)>,
+    /// The sessions that the member knows of.
+    claimed: BTreeSet<Holding>,
     /// Requests that the member answers, by their order.
     calls: BTreeMap<u64, Outstanding>,
     next_call: u64,
-    /// None before it is unsent.
+    /// Those before it were sent to the member, the others were not.
     first_unsent: u64,
     /// The bytes of the queries that were sent.
     sent_bytes: usize,
@@ -221,7 +221,7 @@ impl Client {
     ) -> impl Iterator<Item = (WatchId, WatchInfo)> {
         let after = (after.map_or(Bound::Unbounded, Bound::Excluded), Bound::Unbounded);
         self.watches.range(after).map(|(id, watch)| {
-            let (path, session) = ((*watch.path).to_owned(), watch.session);
+            let (path, session) = ((*watch.path).to_owned(), watch.holding.session);
             (*id, WatchInfo { path, kind: watch.kind.of_type(), session })
         })
     }
@@ -386,7 +386,8 @@ impl Client {
         self.send_calls();
         if self.local.has_unsent() {
             for request in self.local.take_unsent(self.gate(), self.now.mono) {
-                self.claimed.insert((request.session, request.holder));
+                let (session, holder) = (request.session, request.holder);
+                self.claimed.insert(Holding { session, holder });
                 self.messages.push(FromClient::Write(request));
             }
         }

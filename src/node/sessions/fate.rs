@@ -4,6 +4,7 @@
 use crate::machine::command::{Outcome, Reply};
 use crate::machine::{Machine, SessionRecord};
 use crate::node::client_message::Claim;
+use crate::node::io::Holding;
 use crate::types::session::SessionState;
 
 pub(in crate::node) enum Fate<'a> {
@@ -18,7 +19,7 @@ pub(in crate::node) enum Fate<'a> {
 
 impl Fate<'_> {
     pub(in crate::node) fn of(claim: Claim, machine: &Machine) -> Fate<'_> {
-        let Claim { session, holder, applied, opened, base } = claim;
+        let Claim { holding: Holding { session, holder }, applied, opened, base } = claim;
         // Whether it may have been opened, and have ended, in what the state stands for.
         let ended = base.is_some_and(|base| machine.admits(session, base).is_err());
         match machine.session(session) {

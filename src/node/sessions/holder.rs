@@ -149,8 +149,7 @@ impl LocalSession {
             _ => None,
         };
         Claim {
-            session: self.id,
-            holder: self.holder,
+            holding: self.holding(),
             applied: self.applied,
             opened: self.opening.is_none(),
             base: base.filter(|_| self.first_sent.is_some()),

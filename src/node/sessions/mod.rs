@@ -31,7 +31,7 @@ use crate::machine::Machine;
 use crate::machine::command::{Command, OpError, Outcome, Reply, TIMEOUT_KEPT};
 use crate::node::TimeoutBounds;
 use crate::node::client_message::Claim;
-use crate::node::io::{ClientRequest, Effects, RequestId, Time, Write};
+use crate::node::io::{ClientRequest, Effects, Holding, RequestId, Time, Write};
 use crate::node::query::Answer;
 use crate::node::session_timers::SessionTimers;
 use crate::node::sessions::read_index::{ReadIndexRequests, SyncId};
@@ -472,8 +472,8 @@ impl LocalSessions {
     }
 
     /// Whether the session is this holder's here.
-    pub(crate) fn holds(&self, session: SessionId, holder: u64) -> bool {
-        self.sessions.get(&session).is_some_and(|held| held.holder == holder)
+    pub(crate) fn holds(&self, holding: Holding) -> bool {
+        self.sessions.get(&holding.session).is_some_and(|held| held.holder == holding.holder)
     }
 
     /// Whether the session was opened here by another one than this holder.

@@ -6,7 +6,7 @@ use std::time::Duration;
 use crate::machine::command::{
     Applied, Batch, ChangeKind, Command, OpError, Outcome, Reply, Request, SessionChange,
 };
-use crate::node::io::{ClientRequest, Effects};
+use crate::node::io::{ClientRequest, Effects, Holding};
 use crate::node::leader::admission;
 use crate::node::leader::read_index::Asked;
 use crate::node::message::{PeerMessage, in_parts};
@@ -115,6 +115,7 @@ impl Node {
     pub(in crate::node) fn reconcile_sessions(&mut self) {
         let (now, zxid) = (self.now.mono, self.machine.zxid());
         for claim in self.local.claims() {
+            let session = claim.holding.session;
             match Fate::of(claim, &self.machine) {
                 Fate::Held(_, outcomes) => {
                     for outcome in outcomes {
@@ -123,10 +124,10 @@ impl Node {
                 }
                 Fate::Over(state) => {
                     let reason = "the session ended while this replica was out of reach";
-                    self.local.end_unknown(claim.session, state, reason, &mut self.effects);
-                    self.end_watches(claim.session);
+                    self.local.end_unknown(session, state, reason, &mut self.effects);
+                    self.end_watches(session);
                 }
-                Fate::Unseen => self.local.unseen(claim.session),
+                Fate::Unseen => self.local.unseen(session),
             }
         }
     }
@@ -223,7 +224,8 @@ impl Node {
                 }
             };
             let is_gone = timeout.is_none();
-            self.replica.client_session_changed(session, holder, is_gone, &mut self.effects);
+            let holding = Holding { session, holder };
+            self.replica.client_session_changed(holding, is_gone, &mut self.effects);
             if let Some(leading) = &mut self.leading {
                 match timeout {
                     Some(timeout) => leading.session_held(session, timeout, self.now.mono),

@@ -35,7 +35,8 @@ impl Past {
 /// since a session gets ids without one.
 fn has_answered(machine: &Machine, claim: &FromClient) -> bool {
     let FromClient::Claim(claim) = claim else { return true };
-    let record = machine.session(claim.session).filter(|record| record.holder == claim.holder);
+    let record = machine.session(claim.holding.session);
+    let record = record.filter(|record| record.holder == claim.holding.holder);
     record.is_none_or(|record| record.last_seq >= claim.applied)
 }
 
@@ -76,26 +77,26 @@ impl Replica {
 
     /// Sends a client what has become of its session.
     fn take_claim(&mut self, machine: &Machine, from: NodeId, claim: Claim) {
-        let Claim { session, holder, .. } = claim;
+        let holding = claim.holding;
         match Fate::of(claim, machine) {
             Fate::Held(record, outcomes) => {
-                let held = self.clients.hold(from, session, holder);
+                let held = self.clients.hold(from, holding);
                 held.opened = true;
                 held.ids = Arc::clone(&record.ids);
                 let ids = (*record.ids).clone();
-                self.clients.send(from, ToClient::Held { session, holder, ids });
+                self.clients.send(from, ToClient::Held { holding, ids });
                 for outcome in outcomes {
                     self.clients.send(from, ToClient::Outcome(outcome));
                 }
             }
             Fate::Over(state) => {
                 let moved = state == SessionState::Moved;
-                let ended = ToClient::Ended { session, holder, moved, known: false };
+                let ended = ToClient::Ended { holding, moved, known: false };
                 self.clients.send(from, ended);
             }
             Fate::Unseen => {
-                self.clients.hold(from, session, holder);
-                self.clients.send(from, ToClient::Unseen { session, holder });
+                self.clients.hold(from, holding);
+                self.clients.send(from, ToClient::Unseen { holding });
             }
         }
     }
@@ -108,8 +109,8 @@ impl Replica {
         past: &mut Past,
         effects: &mut Effects,
     ) {
-        let HeldWatch { watch, session, holder, path, kind, existed, from: up_to, data } = held;
-        let Some(of) = self.clients.sessions.get(&(session, holder)) else {
+        let HeldWatch { watch, holding, path, kind, existed, from: up_to, data } = held;
+        let Some(of) = self.clients.sessions.get(&holding) else {
             return;
         };
         let ids = Arc::clone(&of.ids);
@@ -122,7 +123,7 @@ impl Replica {
         let missed = Missed { tree: &tree, from: up_to, existed };
         let mut fired = Fired::default();
         let new = (id, path, kind);
-        self.watches.add_again(new, session, known, (missed, data), may_read, &mut fired);
+        self.watches.add_again(new, holding.session, known, (missed, data), may_read, &mut fired);
         past.bytes += fired.events.iter().map(|(_, event)| event.path.len() + 64).sum::<usize>();
         fired.add_to(effects);
     }

@@ -7,7 +7,7 @@ use super::{Asker, BUDGET_BYTES, SILENCE_TICKS, ServedClient, TELL_BYTES};
 use crate::machine::Machine;
 use crate::node::client_message;
 use crate::node::client_message::{EventOf, ToClient, UpTo};
-use crate::node::io::{Effects, Time};
+use crate::node::io::{Effects, Holding, Time};
 use crate::node::message::{PeerMessage, in_parts};
 use crate::node::query::{Answer, Query};
 use crate::node::replica::Replica;
@@ -16,7 +16,6 @@ use crate::node::sessions::queue::{Answering, Progress, Turn, Viewer};
 use crate::planted::{Bug, planted};
 use crate::types::error::Error;
 use crate::types::membership::NodeId;
-use crate::types::znode::SessionId;
 
 impl Replica {
     /// Answers the clients' requests whose turn has come.
@@ -35,7 +34,7 @@ impl Replica {
         let waiting: Vec<_> = self.clients.waiting.iter().copied().collect();
         let mut unacknowledged = self.clients.unacknowledged_bytes();
         for key in waiting {
-            let (session, holder) = key;
+            let Holding { session, holder } = key;
             let record = machine.session(session).filter(|record| record.holder == holder);
             let Some(last_seq) = record.map(|record| record.last_seq) else {
                 continue;
@@ -110,43 +109,35 @@ impl Replica {
     /// A session is this holder's now, or is gone and was this holder's.
     pub(in crate::node) fn client_session_changed(
         &mut self,
-        session: SessionId,
-        holder: u64,
+        holding: Holding,
         gone: bool,
         effects: &mut Effects,
     ) {
-        let all = self.clients.sessions.range((session, 0)..=(session, u64::MAX));
-        let over: Vec<_> = all
-            .filter(|((_, of), held)| held.opened && (gone || *of != holder))
-            .map(|((_, of), held)| (*of, held.client))
-            .collect();
+        let all = self.clients.holders(holding.session);
+        let over = all.filter(|(of, held)| held.opened && (gone || *of != holding));
+        let over: Vec<_> = over.map(|(of, held)| (of, held.client)).collect();
         for (of, client) in over {
-            self.end_client_watches(session, of, effects);
-            self.clients.forget(session, of);
-            let moved = of != holder;
-            let ended = ToClient::Ended { session, holder: of, moved, known: true };
+            self.end_client_session(of, effects);
+            let moved = of != holding;
+            let ended = ToClient::Ended { holding: of, moved, known: true };
             self.clients.send(client, ended);
         }
     }
 
-    /// Ends the watches of a client's session, which the client knows to have ended.
-    pub(super) fn end_client_watches(
-        &mut self,
-        session: SessionId,
-        holder: u64,
-        effects: &mut Effects,
-    ) {
-        let Some(held) = self.clients.sessions.get(&(session, holder)) else {
+    /// Ends a client's session and its watches, which the client knows to have ended.
+    pub(super) fn end_client_session(&mut self, holding: Holding, effects: &mut Effects) {
+        let Some(held) = self.clients.sessions.get(&holding) else {
             return;
         };
         let client = held.client;
-        for id in self.watches.clients_of(session) {
+        for id in self.watches.clients_of(holding.session) {
             if self.clients.watches.get(&id).is_some_and(|(of, _)| *of == client) {
                 self.watches.remove(id);
                 // Its last events are on their way.
                 effects.ended.push(id);
             }
         }
+        self.clients.forget(holding);
     }
 
     pub(in crate::node) fn drop_client(&mut self, from: NodeId) {

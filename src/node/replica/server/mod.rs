@@ -26,7 +26,7 @@ use std::sync::Arc;
 
 use crate::machine::command::{OpError, Outcome, Reply};
 use crate::node::client_message::{FromClient, ToClient};
-use crate::node::io::{Availability, Time, WatchId};
+use crate::node::io::{Availability, Holding, Time, WatchId};
 use crate::node::sessions::queue::Queue;
 use crate::types::acl;
 use crate::types::acl::{AccessList, Id, Permissions};
@@ -66,12 +66,12 @@ const SILENCE_TICKS: u32 = 20;
 #[derive(Debug, Default)]
 pub(crate) struct ClientServer {
     clients: BTreeMap<NodeId, ServedClient>,
-    sessions: BTreeMap<(SessionId, u64), ClientSession>,
+    sessions: BTreeMap<Holding, ClientSession>,
     /// The client of each watch, and the client's number for it.
     watches: BTreeMap<WatchId, (NodeId, u64)>,
     next_watch: u64,
     /// Sessions with queries that wait.
-    waiting: BTreeSet<(SessionId, u64)>,
+    waiting: BTreeSet<Holding>,
     /// The members as they were last sent to clients.
     members: (Vec<Member>, Availability),
     /// When one client is next answered though all of them together are behind: see
@@ -92,7 +92,7 @@ struct ServedClient {
     /// What it sent to begin with, until this replica has all that the client has seen.
     beginning: Option<Beginning>,
     queued_bytes: usize,
-    sessions: BTreeSet<(SessionId, u64)>,
+    sessions: BTreeSet<Holding>,
     /// Its watches by its own numbers, with the lengths of their paths.
     watches: BTreeMap<u64, (WatchId, usize)>,
     watch_bytes: usize,
@@ -216,7 +216,13 @@ impl ClientServer {
 
     /// Whether one of its clients holds the session.
     pub(in crate::node) fn serves(&self, session: SessionId) -> bool {
-        self.sessions.range((session, 0)..=(session, u64::MAX)).next().is_some()
+        self.holders(session).next().is_some()
+    }
+
+    /// Those who hold the session, or have held it and do not know yet that they have lost it.
+    fn holders(&self, session: SessionId) -> impl Iterator<Item = (Holding, &ClientSession)> {
+        let by = |holder| Holding { session, holder };
+        self.sessions.range(by(0)..=by(u64::MAX)).map(|(holding, held)| (*holding, held))
     }
 
     pub(in crate::node) fn has(&self, node: NodeId) -> bool {
@@ -242,8 +248,7 @@ impl ClientServer {
 
     /// Whether a client's session may read a znode of this access list.
     pub(in crate::node) fn may_read(&self, session: SessionId, acl: Option<&AccessList>) -> bool {
-        let mut held = self.sessions.range((session, 0)..=(session, u64::MAX));
-        held.any(|(_, held)| acl::permits(acl, &held.ids, Permissions::READ))
+        self.holders(session).any(|(_, held)| acl::permits(acl, &held.ids, Permissions::READ))
     }
 
     /// Has the clients send again what they asked of the leader: it may be lost.
@@ -275,7 +280,8 @@ impl ClientServer {
     /// Passes the outcome of a request on, if it is a client's.
     pub(in crate::node) fn outcome(&mut self, outcome: Outcome) {
         let Outcome { session, holder, seq, ref result, .. } = outcome;
-        let Some(held) = self.sessions.get_mut(&(session, holder)) else {
+        let holding = Holding { session, holder };
+        let Some(held) = self.sessions.get_mut(&holding) else {
             return;
         };
         if seq == 0 && result.is_ok() {
@@ -288,29 +294,29 @@ impl ClientServer {
         let client = held.client;
         self.send(client, ToClient::Outcome(outcome));
         if refused {
-            self.forget(session, holder);
+            self.forget(holding);
         }
     }
 
     /// Forgets a client's session and its queries.
-    fn forget(&mut self, session: SessionId, holder: u64) {
-        let Some(held) = self.sessions.remove(&(session, holder)) else {
+    fn forget(&mut self, holding: Holding) {
+        let Some(held) = self.sessions.remove(&holding) else {
             return;
         };
-        self.waiting.remove(&(session, holder));
+        self.waiting.remove(&holding);
         if let Some(client) = self.clients.get_mut(&held.client) {
-            client.sessions.remove(&(session, holder));
+            client.sessions.remove(&holding);
             let freed: usize = held.waits.askers().map(|asker| asker.size).sum();
             client.queued_bytes -= freed;
         }
     }
 
     /// Notes that the session is this client's from now on.
-    fn hold(&mut self, from: NodeId, session: SessionId, holder: u64) -> &mut ClientSession {
+    fn hold(&mut self, from: NodeId, holding: Holding) -> &mut ClientSession {
         if let Some(client) = self.clients.get_mut(&from) {
-            client.sessions.insert((session, holder));
+            client.sessions.insert(holding);
         }
-        let held = self.sessions.entry((session, holder)).or_insert_with(|| ClientSession {
+        let held = self.sessions.entry(holding).or_insert_with(|| ClientSession {
             client: from,
             opened: false,
             ids: Arc::default(),

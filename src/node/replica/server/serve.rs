@@ -2,6 +2,7 @@
 
 use crate::machine::command::Request;
 use crate::node::client_message::{Elsewhere, FromClient, ToClient, UpTo};
+use crate::node::io::Holding;
 use crate::node::leader::read_index::Asked;
 use crate::node::leader::{admission, may_ask};
 use crate::node::message::{PeerMessage, in_parts};
@@ -120,7 +121,8 @@ impl Node {
                     return Err("a request that a client may not make");
                 }
                 if request.seq == 0 {
-                    self.replica.clients.hold(from, request.session, request.holder);
+                    let (session, holder) = (request.session, request.holder);
+                    self.replica.clients.hold(from, Holding { session, holder });
                 }
                 writes.push(request);
             }
@@ -133,10 +135,10 @@ impl Node {
                 if self.replica.clients.asks_too_much(queued) {
                     return Err("it asks for too much at a time");
                 }
-                let held = self.replica.clients.hold(from, call.session, call.holder);
+                let held = self.replica.clients.hold(from, call.holding);
                 let asker = Asker { request: call.request, size };
                 held.waits.push(asker, call.after, Turn::Query(query), Some(read_index));
-                self.replica.clients.waiting.insert((call.session, call.holder));
+                self.replica.clients.waiting.insert(call.holding);
             }
             FromClient::Unwatch { watch } => {
                 // The watch may still be among what the client began with.
@@ -148,16 +150,15 @@ impl Node {
                     self.replica.clients.end_watch(id);
                 }
             }
-            FromClient::Leave { session, holder } => {
+            FromClient::Leave { holding } => {
                 client.disclaim(|claim| match claim {
-                    FromClient::Claim(of) => (of.session, of.holder) == (session, holder),
-                    FromClient::Watch(of) => (of.session, of.holder) == (session, holder),
+                    FromClient::Claim(of) => of.holding == holding,
+                    FromClient::Watch(of) => of.holding == holding,
                     _ => false,
                 });
-                let held = self.replica.clients.sessions.get(&(session, holder));
+                let held = self.replica.clients.sessions.get(&holding);
                 if held.is_some_and(|held| held.client == from) {
-                    self.replica.end_client_watches(session, holder, &mut self.effects);
-                    self.replica.clients.forget(session, holder);
+                    self.replica.end_client_session(holding, &mut self.effects);
                 }
             }
             FromClient::ReadIndex { boot, read_index, sessions } => {

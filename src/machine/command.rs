@@ -436,8 +436,9 @@ impl OpError {
 }
 
 /// What one request came to.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Outcome {
+    #[serde(with = "LogForm")]
     pub(crate) session: SessionId,
     pub(crate) holder: u64,
     pub(crate) seq: u64,

@@ -9,8 +9,8 @@ use std::sync::Arc;
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 
-use crate::machine::command::{OpError, Reply, Request};
-use crate::node::io::Availability;
+use crate::machine::command::{Outcome, Reply, Request};
+use crate::node::io::{Availability, Holding};
 use crate::node::query::{Answer, Query, Refusal, ZnodeRead};
 use crate::node::replica::watch_kind::WatchKind;
 use crate::types::acl::Id;
@@ -51,9 +51,7 @@ pub(crate) enum FromClient {
     },
     /// The session is over for the client.
     Leave {
-        #[serde(with = "LogForm")]
-        session: SessionId,
-        holder: u64,
+        holding: Holding,
     },
     /// As [`PeerMessage::ReadIndex`](crate::node::message::PeerMessage::ReadIndex).
     ReadIndex {
@@ -67,11 +65,9 @@ pub(crate) enum FromClient {
 }
 
 /// A session of a client.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Claim {
-    #[serde(with = "LogForm")]
-    pub(crate) session: SessionId,
-    pub(crate) holder: u64,
+    pub(crate) holding: Holding,
     /// The last write whose result it has.
     pub(crate) applied: u64,
     pub(crate) opened: bool,
@@ -83,13 +79,12 @@ pub(crate) struct Claim {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct HeldWatch {
     pub(crate) watch: u64,
-    #[serde(with = "LogForm")]
-    pub(crate) session: SessionId,
-    pub(crate) holder: u64,
-    pub(crate) path: String,
+    pub(crate) holding: Holding,
+    pub(crate) path: Arc<str>,
     pub(crate) kind: WatchKind,
     /// Whether the znode was there when it was read.
     pub(crate) existed: bool,
+    /// Set when it is sent.
     pub(crate) from: Zxid,
     pub(crate) data: bool,
 }
@@ -98,9 +93,7 @@ pub(crate) struct HeldWatch {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Call {
     pub(crate) request: u64,
-    #[serde(with = "LogForm")]
-    pub(crate) session: SessionId,
-    pub(crate) holder: u64,
+    pub(crate) holding: Holding,
     pub(crate) after: u64,
 }
 
@@ -111,34 +104,20 @@ pub(crate) enum ToClient {
     Attached,
     /// The session is its holder's.
     Held {
-        #[serde(with = "LogForm")]
-        session: SessionId,
-        holder: u64,
+        holding: Holding,
         #[serde(with = "LogForm")]
         ids: Vec<Id>,
     },
-    Outcome {
-        #[serde(with = "LogForm")]
-        session: SessionId,
-        holder: u64,
-        seq: u64,
-        /// The last write when it was done.
-        zxid: Zxid,
-        result: Result<Reply, OpError>,
-    },
+    Outcome(Outcome),
     /// The session is over for this holder. `known`: the outcomes of its writes were sent before.
     Ended {
-        #[serde(with = "LogForm")]
-        session: SessionId,
-        holder: u64,
+        holding: Holding,
         moved: bool,
         known: bool,
     },
     /// The session's open is not in the log yet, or has come and gone.
     Unseen {
-        #[serde(with = "LogForm")]
-        session: SessionId,
-        holder: u64,
+        holding: Holding,
     },
     Event {
         watch: u64,
@@ -230,6 +209,8 @@ struct ZnodeOf {
 
 /// How many bytes of names or znodes travel as one piece, about.
 const PIECE_BYTES: usize = 256 << 10;
+/// What a message takes beside what is counted, about.
+const FIXED: usize = 64;
 
 impl EventOf {
     pub(crate) fn of(event: WatchEvent) -> EventOf {
@@ -261,7 +242,7 @@ impl ToClient {
         };
         match self {
             ToClient::Event { event, .. } => event.zxid,
-            ToClient::Outcome { result: Ok(reply), .. } => match reply {
+            ToClient::Outcome(Outcome { result: Ok(reply), .. }) => match reply {
                 Reply::Created(created) => created.stat.czxid,
                 Reply::Set(of) => stat(of),
                 Reply::Multi(results) => results.iter().map(result).max().unwrap_or(0),
@@ -285,34 +266,36 @@ pub(crate) fn answer(request: u64, answer: Result<Answer, Error>) -> Vec<ToClien
     let mut updates = Vec::new();
     let answer = match answer {
         Ok(Answer::Children(names, stat)) => {
-            let (mut part, mut bytes) = (Vec::new(), 0);
-            for name in names {
-                bytes += name.len() + 8;
-                part.push(name);
-                if bytes > PIECE_BYTES {
-                    updates.push(ToClient::Names { request, names: std::mem::take(&mut part) });
-                    bytes = 0;
-                }
-            }
-            Ok(Answer::Children(part, stat))
+            let piece = |names| updates.push(ToClient::Names { request, names });
+            Ok(Answer::Children(in_pieces(names, name_size, piece), stat))
         }
-        Ok(Answer::Below(zxid, all)) => {
-            let (mut part, mut bytes) = (Vec::new(), 0);
-            for znode in all {
-                bytes += znode.size();
-                part.push(znode);
-                if bytes > PIECE_BYTES {
-                    updates.push(ToClient::Znodes { request, znodes: std::mem::take(&mut part) });
-                    bytes = 0;
-                }
-            }
-            Ok(Answer::Below(zxid, part))
+        Ok(Answer::Below(zxid, znodes)) => {
+            let piece = |znodes| updates.push(ToClient::Znodes { request, znodes });
+            Ok(Answer::Below(zxid, in_pieces(znodes, ZnodeRead::size, piece)))
         }
         Ok(Answer::Tree(_)) => Err(Refusal::Other { reason: "a whole tree".to_owned() }),
         answer => answer.map_err(Refusal::of),
     };
     updates.push(ToClient::Answer { request, answer });
     updates
+}
+
+/// Cuts pieces off, and returns the rest.
+fn in_pieces<T>(all: Vec<T>, size: impl Fn(&T) -> usize, mut piece: impl FnMut(Vec<T>)) -> Vec<T> {
+    let (mut part, mut bytes) = (Vec::new(), 0);
+    for one in all {
+        bytes += size(&one);
+        part.push(one);
+        if bytes > PIECE_BYTES {
+            piece(std::mem::take(&mut part));
+            bytes = 0;
+        }
+    }
+    part
+}
+
+fn name_size(name: &String) -> usize {
+    name.len() + 8
 }
 
 impl Pieces {
@@ -335,7 +318,6 @@ impl Pieces {
 impl FromClient {
     /// About how many bytes it takes.
     pub(crate) fn size(&self) -> usize {
-        const FIXED: usize = 64;
         FIXED
             + match self {
                 FromClient::Write(request) => {
@@ -352,8 +334,8 @@ impl FromClient {
 impl ToClient {
     /// About how many bytes it takes.
     pub(crate) fn size(&self) -> usize {
-        const FIXED: usize = 64;
-        let names = |names: &[String]| names.iter().map(|name| name.len() + 8).sum::<usize>();
+        let names = |names: &[String]| names.iter().map(name_size).sum::<usize>();
+        let znodes = |znodes: &[ZnodeRead]| znodes.iter().map(ZnodeRead::size).sum();
         FIXED
             + match self {
                 ToClient::Event { event, .. } => {
@@ -361,18 +343,18 @@ impl ToClient {
                     event.path.len() + data.map_or(0, |data| data.len() + FIXED)
                 }
                 ToClient::Names { names: of, .. } => names(of),
-                ToClient::Znodes { znodes, .. } => znodes.iter().map(ZnodeRead::size).sum(),
+                ToClient::Znodes { znodes: of, .. } => znodes(of),
                 ToClient::Answer { answer: Ok(answer), .. } => match answer {
                     Answer::Data { data, .. } => data.len() + FIXED,
                     Answer::Children(of, _) => names(of),
-                    Answer::Below(_, znodes) => znodes.iter().map(ZnodeRead::size).sum(),
+                    Answer::Below(_, of) => znodes(of),
                     Answer::Acl(acl, _) => acl.len() * FIXED,
                     _ => FIXED,
                 },
-                ToClient::Outcome { result: Ok(Reply::Multi(results)), .. } => {
+                ToClient::Outcome(Outcome { result: Ok(Reply::Multi(results)), .. }) => {
                     results.len() * FIXED * 2
                 }
-                ToClient::Outcome { .. } => FIXED * 2,
+                ToClient::Outcome(_) => FIXED * 2,
                 ToClient::Confirmed { refused, .. } => refused.len() * 10,
                 ToClient::Members { members, .. } => members
                     .iter()

@@ -14,6 +14,7 @@ use crate::node::query::{Answer, Query};
 use crate::node::stored::{HardState, Identity, LogEntry, LogWrite, SnapshotMeta};
 use crate::types::acl::Id;
 use crate::types::error::Error;
+use crate::types::log_form::LogForm;
 use crate::types::membership::{Member, NodeId, Promise};
 use crate::types::session::SessionState;
 use crate::types::watch::WatchEvent;
@@ -54,8 +55,9 @@ impl WatchId {
 
 /// A session as one of its holders has it. Two handles on one node may have held the same session,
 /// one after the other, and what concerns the first must not reach the second.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub(crate) struct Holding {
+    #[serde(with = "LogForm")]
     pub(crate) session: SessionId,
     pub(crate) holder: u64,
 }

@@ -302,7 +302,7 @@ impl Node {
     /// self still counts as the voter. Until the vote is its own, the loss of one more voter may
     /// end the majority for good.
     pub(super) fn note_place(&mut self) {
-        if self.membership.is_placed || self.read_index.fresh_at().is_none() {
+        if self.membership.is_placed || self.local.read_index.fresh_at().is_none() {
             return;
         }
         let voting = self.raw.store().conf_state();

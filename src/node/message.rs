@@ -22,6 +22,27 @@ use crate::types::znode::SessionId;
 /// others of its batch.
 pub(crate) const MESSAGE_BYTES_MAX: usize = 4 << 20;
 
+/// Splits what travels as several messages of about so many bytes each: one item may be larger. If there is
+/// nothing, that is one part.
+pub(crate) fn in_parts<T>(
+    all: impl IntoIterator<Item = T>,
+    bytes_max: usize,
+    size: impl Fn(&T) -> usize,
+) -> Vec<Vec<T>> {
+    let (mut parts, mut part, mut bytes) = (Vec::new(), Vec::new(), 0);
+    for one in all {
+        let size = size(&one);
+        if bytes + size > bytes_max && !part.is_empty() {
+            parts.push(std::mem::take(&mut part));
+            bytes = 0;
+        }
+        bytes += size;
+        part.push(one);
+    }
+    parts.push(part);
+    parts
+}
+
 /// One message. Variants are only ever appended, and a new one is sent only to a peer of a version
 /// that has it (`version`).
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -387,12 +408,12 @@ impl RaftBody {
 mod tests {
     use super::*;
     use crate::golden::Golden;
-    use crate::machine::command::{Command, Reply};
+    use crate::machine::command::{Command, Outcome, Reply};
     use std::time::Duration;
 
     use crate::node::admin::message::{Action, ImageEnd, Latency, Report, SessionReport};
     use crate::node::client_message::{Call, Claim, EventOf, HeldWatch};
-    use crate::node::io::{Availability, WatchId};
+    use crate::node::io::{Availability, Holding, WatchId};
     use crate::node::query::{Answer, Query, Read, Refusal, ZnodeContent, ZnodeRead};
     use crate::node::replica::watch_kind::WatchKind;
     use crate::types::acl::{Acl, Id, Permissions};
@@ -617,7 +638,8 @@ mod tests {
     fn client_messages(request: &Request) -> Vec<FromClient> {
         let Request { session, holder, .. } = *request;
         let path = || "/a".to_owned();
-        let call = Call { request: 7, session, holder, after: 9 };
+        let holding = Holding { session, holder };
+        let call = Call { request: 7, holding, after: 9 };
         let reads = [
             Read::Get { path: "/a".into() },
             Read::Exists { path: "/a".into() },
@@ -630,12 +652,11 @@ mod tests {
         ];
         let mut messages = vec![
             FromClient::Begin { seen: 350, cluster: 77 },
-            FromClient::Claim(Claim { session, holder, applied: 8, opened: true, base: Some(300) }),
+            FromClient::Claim(Claim { holding, applied: 8, opened: true, base: Some(300) }),
             FromClient::Watch(HeldWatch {
                 watch: 6,
-                session,
-                holder,
-                path: path(),
+                holding,
+                path: path().into(),
                 kind: WatchKind::Recursive,
                 existed: true,
                 from: 350,
@@ -644,7 +665,7 @@ mod tests {
             FromClient::Begun,
             FromClient::Write(request.clone()),
             FromClient::Unwatch { watch: 6 },
-            FromClient::Leave { session, holder },
+            FromClient::Leave { holding },
             FromClient::ReadIndex { boot: 1, read_index: 2, sessions: vec![session] },
             FromClient::End,
         ];
@@ -663,6 +684,7 @@ mod tests {
     /// One of each.
     fn updates() -> Vec<ToClient> {
         let (session, holder, watch, request) = (SessionId(1), 42, 6, 7);
+        let holding = Holding { session, holder };
         let ids = vec![Id::new("ip", "10.0.0.1")];
         let event = WatchEvent {
             kind: EventKind::DataChanged,
@@ -678,10 +700,16 @@ mod tests {
         let path = || "/a".to_owned();
         let mut updates = vec![
             ToClient::Attached,
-            ToClient::Held { session, holder, ids: ids.clone() },
-            ToClient::Outcome { session, holder, seq: 9, zxid: 12, result: Ok(Reply::Done) },
-            ToClient::Ended { session, holder, moved: true, known: true },
-            ToClient::Unseen { session, holder },
+            ToClient::Held { holding, ids: ids.clone() },
+            ToClient::Outcome(Outcome {
+                session,
+                holder,
+                seq: 9,
+                zxid: 12,
+                result: Ok(Reply::Done),
+            }),
+            ToClient::Ended { holding, moved: true, known: true },
+            ToClient::Unseen { holding },
             ToClient::Event { watch, event: EventOf::of(event) },
             ToClient::Over { watch },
             ToClient::Names { request, names: vec!["a".to_owned()] },

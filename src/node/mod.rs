@@ -86,7 +86,6 @@ use self::raft::quorum_loss::QuorumLoss;
 use self::raft::snapshot_transfer::{Incoming, Received};
 use self::replica::Replica;
 use self::room::Room;
-use self::sessions::read_index::ReadIndexRequests;
 use self::sessions::{LocalSessions, users};
 pub(crate) use self::start::Origin;
 use self::stored::HardState;
@@ -124,7 +123,6 @@ pub(crate) struct Node {
 
     // This node's users.
     local: LocalSessions,
-    read_index: ReadIndexRequests,
 
     versions: Versions,
     membership: Membership,
@@ -265,7 +263,7 @@ impl Node {
                 }
                 self.versions.connected(peer, version, self.versions_settled_at());
                 if peer == self.raw.raft.leader_id {
-                    self.send_again();
+                    self.local.send_again(self.now.mono);
                     self.replica.clients.again();
                 }
             }
@@ -358,15 +356,11 @@ impl Node {
     /// What is done once a heartbeat.
     fn pulse(&mut self) {
         let now = self.now.mono;
-        for session in self.local.check_deadlines(now, &mut self.effects) {
-            self.local.lose(session, &mut self.effects);
-            self.end_watches(session);
-        }
         // Elections take this long, so a request that takes longer may be lost.
         let patience = self.patience();
-        let unrenewed = self.read_index.restart_older(now.saturating_sub(patience));
-        self.local.renew_again(unrenewed, now);
-        self.local.send_stuck_again(now);
+        for session in self.local.pulse(patience, now, &mut self.effects) {
+            self.end_watches(session);
+        }
         if let Some(leading) = &mut self.leading {
             for peer in leading.outgoing.take_stalled(now.saturating_sub(patience * 4)) {
                 self.raw.report_snapshot(peer, SnapshotStatus::Failure);
@@ -420,7 +414,7 @@ impl Node {
                 Leading::new(leadership.term, self.now, heartbeat, period)
             });
             self.versions.unsettle(self.versions_settled_at());
-            self.send_again();
+            self.local.send_again(self.now.mono);
             if leadership.leader != self.id {
                 self.replica.clients.again();
             }
@@ -450,7 +444,7 @@ impl Node {
     fn finish(&mut self) {
         // raft-rs hands out what is on this disk. A member whose disk takes nothing applies the log
         // all the same. It must not count as fresh, since the cluster cannot rely on its disk.
-        self.read_index.applied(self.raw.raft.raft_log.applied);
+        self.local.read_index.applied(self.raw.raft.raft_log.applied);
         self.note_place();
         self.answer_waits();
         self.metrics.watch_events += self.effects.events.len() as u64;

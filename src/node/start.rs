@@ -23,7 +23,6 @@ use crate::node::replica::Replica;
 use crate::node::replica::history::History;
 use crate::node::room::Room;
 use crate::node::sessions::LocalSessions;
-use crate::node::sessions::read_index::ReadIndexRequests;
 use crate::node::stored::{Boot, Identity};
 use crate::node::ticks::Ticks;
 use crate::node::{Leadership, Node, NodeConfig};
@@ -86,8 +85,7 @@ impl Node {
             leadership: Leadership { term: raw.raft.term, leader: 0 },
             ticks: Ticks::new(config.heartbeat, now.mono),
             persistence: Persistence::new(checkpoint, boot.checkpoint_bytes, now.mono),
-            local: LocalSessions::new(config.timings().election(), config.audit),
-            read_index: ReadIndexRequests::new(config.seed),
+            local: LocalSessions::new(config.timings().election(), config.audit, config.seed),
             versions: Versions::new(config.version),
             membership: Membership::new(me, config.policy),
             room: Room::default(),

@@ -114,7 +114,7 @@ impl Node {
             term: raft.term,
             zxid: self.machine.zxid(),
             hash: self.machine.hash(),
-            fresh_at: self.read_index.fresh_at(),
+            fresh_at: self.local.read_index.fresh_at(),
             sessions: self.machine.session_count(),
             znodes: self.machine.tree().len(),
             peers: self.unreachable.clone(),

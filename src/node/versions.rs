@@ -34,7 +34,7 @@ pub(crate) struct Versions {
 }
 
 /// Which of a node's requests may be sent.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Gate {
     /// The cluster's version as this replica has seen it. Requests that need no later one are sent.
     pub(crate) version: u16,

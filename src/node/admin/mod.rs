@@ -59,16 +59,6 @@ enum Asker {
     Peer { node: NodeId, number: u64 },
 }
 
-impl Administration {
-    /// Takes out what nobody is waited for any more, or too long.
-    fn take_done(&mut self, now: Time) -> Vec<Gathered> {
-        let is_done = |gathered: &Gathered| gathered.waiting.is_empty() || gathered.until <= now;
-        let done = self.open.iter().filter(|(_, gathered)| is_done(gathered));
-        let done: Vec<u64> = done.map(|(number, _)| *number).collect();
-        done.into_iter().filter_map(|number| self.open.remove(&number)).collect()
-    }
-}
-
 impl Node {
     /// A user of this node asks.
     pub(in crate::node) fn admin_asked(&mut self, request: RequestId, asked: &AdminRequest) {
@@ -115,11 +105,16 @@ impl Node {
         self.end_gathered();
     }
 
-    /// Replies to all requests that have waited for long enough.
+    /// Replies to all requests for which nobody is waited any more, or too long.
     pub(in crate::node) fn end_gathered(&mut self) {
-        self.administration.images.tidy(self.now.mono);
-        self.administration.recent.note(&self.metrics, self.now.mono);
-        for gathered in self.administration.take_done(self.now.mono) {
+        let now = self.now.mono;
+        self.administration.images.tidy(now);
+        self.administration.recent.note(&self.metrics, now);
+        let all = std::mem::take(&mut self.administration.open).into_iter();
+        let is_done = |(_, of): &(u64, Gathered)| of.waiting.is_empty() || of.until <= now;
+        let (done, open): (BTreeMap<_, _>, BTreeMap<_, _>) = all.partition(is_done);
+        self.administration.open = open;
+        for gathered in done.into_values() {
             self.reply_to(gathered.asker, gathered.replies);
         }
     }
@@ -228,7 +223,7 @@ impl Node {
             durable: log.persisted,
             committed: log.committed,
             applied: log.applied,
-            stale_by: self.read_index.fresh_at().map(|fresh| now.saturating_sub(fresh)),
+            stale_by: self.local.read_index.fresh_at().map(|fresh| now.saturating_sub(fresh)),
             sessions: (self.local.len() + self.replica.clients.session_count()) as u64,
             clients: self.replica.clients.count() as u64,
             watches: self.replica.watches.len() as u64,

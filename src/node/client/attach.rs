@@ -1,9 +1,9 @@
 //! Which member serves a client, and what the client does with the messages of that member.
 
 use super::{Client, PeerMessage, Time, ToClient};
-use crate::machine::command::Outcome;
-use crate::node::client_message::{Claim, Elsewhere, FromClient, HeldWatch, UpTo, are_members};
-use crate::node::io::{Availability, Holding, Problem};
+use crate::node::client_message::{Elsewhere, FromClient, HeldWatch, UpTo, are_members};
+use crate::node::io::{Availability, Problem, WatchId};
+use crate::node::message::in_parts;
 use crate::node::replica::server::CLAIMS_BYTES_MAX;
 use crate::node::versions::PATIENCE_TICKS;
 use crate::planted::{Bug, if_planted, planted, unless};
@@ -17,6 +17,8 @@ const PATIENCE_BEATS: u32 = 30;
 const FIRST_BEATS: u32 = 10;
 /// For how many heartbeats a member that did not serve is not asked again.
 const AVOIDED_BEATS: u32 = 60;
+/// For how many heartbeats a member that was not reached is not dialled, if there are others.
+const UNREACHED_BEATS: u32 = 20;
 /// How many bytes one message carries, about: one write may be larger.
 const ASK_BYTES: usize = 256 << 10;
 /// After so many bytes at the latest, the client acknowledges what it has received.
@@ -25,7 +27,7 @@ const HEARD_BYTES: usize = 256 << 10;
 const GROUP_BYTES_MAX: usize = 64 << 20;
 
 /// The member that serves this client, or is asked to.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct Attachment {
     pub(super) member: NodeId,
     pub(super) id: u64,
@@ -120,7 +122,7 @@ impl Client {
         }
         let member = self.members.entry(peer).or_default();
         (member.is_up, member.problem) = (false, Some(problem));
-        self.note_unreached(peer);
+        self.note_failure(peer, self.now.mono + self.config.heartbeat * UNREACHED_BEATS);
     }
 
     /// Takes in the members that a member reports.
@@ -249,45 +251,19 @@ impl Client {
         self.attached = Some(Attachment {
             member,
             id: self.attachments,
-            said: 0,
-            received: 0,
-            serves: false,
-            updates: Vec::new(),
-            outgoing_bytes: 0,
-            unsaid_bytes: 0,
             begun_at: now,
             asked_at: Some(now),
-            leaderless_since: None,
+            ..Attachment::default()
         });
         self.forget_sent_calls();
-        self.claimed.clear();
-        self.messages.clear();
         self.messages.push(FromClient::Begin { seen: self.seen, cluster: self.cluster });
-        for session in self.local.ids() {
-            let Some(held) = self.local.get(session) else { continue };
-            self.claimed.insert((session, held.holder));
-            self.messages.push(FromClient::Claim(Claim {
-                session,
-                holder: held.holder,
-                applied: held.applied(),
-                opened: held.opened(),
-                base: held.base().filter(|_| held.was_sent()),
-            }));
+        for claim in self.local.claims() {
+            self.claimed.insert(claim.holding);
+            self.messages.push(FromClient::Claim(claim));
         }
-        let mut bytes = 0;
-        for (id, watch) in &self.watches {
-            let held = HeldWatch {
-                watch: id.0,
-                session: watch.session,
-                holder: watch.holder,
-                path: (*watch.path).to_owned(),
-                kind: watch.kind,
-                existed: watch.existed,
-                from: self.seen,
-                data: watch.data,
-            };
-            bytes += held.path.len();
-            debug_assert!(bytes <= CLAIMS_BYTES_MAX, "calls are refused before");
+        debug_assert!(self.watch_bytes <= CLAIMS_BYTES_MAX, "calls are refused before");
+        for watch in self.watches.values() {
+            let held = HeldWatch { from: self.seen, ..watch.clone() };
             self.messages.push(FromClient::Watch(held));
         }
         self.messages.push(FromClient::Begun);
@@ -295,10 +271,7 @@ impl Client {
 
     /// Sends the messages that have gathered.
     pub(super) fn say(&mut self) {
-        let Some(attached) = &mut self.attached else {
-            self.messages.clear();
-            return;
-        };
+        let Some(attached) = &mut self.attached else { return };
         if self.messages.is_empty() && attached.unsaid_bytes < HEARD_BYTES {
             return;
         }
@@ -311,23 +284,12 @@ impl Client {
         }
         attached.unsaid_bytes = 0;
         let (attachment, received, member) = (attached.id, attached.received, attached.member);
-        let mut send = |messages: Vec<FromClient>| {
+        for messages in in_parts(self.messages.drain(..), ASK_BYTES, FromClient::size) {
             let number = attached.said;
             attached.said += 1;
             let message = PeerMessage::FromClient { attachment, number, received, messages };
             self.effects.messages.push((member, message));
-        };
-        let (mut part, mut bytes) = (Vec::new(), 0);
-        for ask in self.messages.drain(..) {
-            let size = ask.size();
-            if bytes + size > ASK_BYTES && !part.is_empty() {
-                send(std::mem::take(&mut part));
-                bytes = 0;
-            }
-            bytes += size;
-            part.push(ask);
         }
-        send(part);
     }
 
     /// A whole group of updates: events first, since the answers show the changes behind them.
@@ -376,35 +338,36 @@ impl Client {
                     }
                     self.local.rest_on(self.seen);
                     self.local.send_again(now);
-                    self.local.renew_again(self.read_index.restart(), now);
                 }
-                ToClient::Held { session, holder, ids } => {
+                ToClient::Held { holding, ids } => {
                     if !ids.is_empty() {
-                        self.effects.ids.push((Holding { session, holder }, ids));
+                        self.effects.ids.push((holding, ids));
                     }
                 }
-                ToClient::Outcome { session, holder, seq, zxid, result } => {
-                    let outcome = Outcome { session, holder, seq, zxid, result };
+                ToClient::Outcome(outcome) => {
                     self.local.outcome(&outcome, now, self.seen, &mut self.effects);
                 }
-                ToClient::Ended { session, holder, moved, known } => {
+                ToClient::Ended { holding, moved, known } => {
                     let state = if moved { SessionState::Moved } else { SessionState::Expired };
-                    if self.local.get(session).is_none_or(|held| held.holder != holder) {
+                    if !self.local.holds(holding) {
                         continue;
                     }
                     if known {
-                        self.local.end(session, state, &mut self.effects);
+                        self.local.end(holding.session, state, &mut self.effects);
                     } else {
                         let reason = "the session ended while this client had no member";
+                        let session = holding.session;
                         self.local.end_unknown(session, state, reason, &mut self.effects);
                     }
                 }
-                ToClient::Unseen { session, holder } => {
-                    if self.local.get(session).is_some_and(|held| held.holder == holder) {
-                        self.local.unseen(session);
+                ToClient::Unseen { holding } => {
+                    if self.local.holds(holding) {
+                        self.local.unseen(holding.session);
                     }
                 }
-                ToClient::Event { watch, event } => self.take_event(watch, event),
+                ToClient::Event { watch, event } => {
+                    self.effects.events.push((WatchId(watch), event.into_event()));
+                }
                 ToClient::Over { watch } => self.watch_over(watch),
                 ToClient::Names { request, names } => self.take_pieces(request, names, Vec::new()),
                 ToClient::Znodes { request, znodes } => {
@@ -412,22 +375,16 @@ impl Client {
                 }
                 ToClient::Answer { request, answer } => self.take_answer(request, answer),
                 ToClient::Confirmed { boot, read_index, refused } => {
-                    let Some(mut read_index) = self.read_index.confirmed(boot, read_index) else {
+                    let confirmed = self.local.read_index.confirmed(boot, read_index);
+                    let Some(mut request) = confirmed else {
                         continue;
                     };
-                    if_planted(Bug::ClientLeaseFromAnswer, || read_index.sent = now);
-                    self.metrics.sync.record(now.saturating_sub(read_index.sent));
-                    for session in &read_index.sessions {
-                        if !refused.contains(session) {
-                            self.local.renew(*session, read_index.sent, now, &mut self.effects);
-                        }
-                    }
-                    self.fresh_at = self.fresh_at.max(Some(read_index.sent));
+                    if_planted(Bug::ClientLeaseFromAnswer, || request.sent = now);
+                    self.metrics.sync.record(now.saturating_sub(request.sent));
+                    self.local.renewed_by(&request, &refused, now, &mut self.effects);
+                    self.fresh_at = self.fresh_at.max(Some(request.sent));
                 }
-                ToClient::Again => {
-                    self.local.send_again(now);
-                    self.local.renew_again(self.read_index.restart(), now);
-                }
+                ToClient::Again => self.local.send_again(now),
                 ToClient::Members { members, availability } => self.learn(members, availability),
                 // It was looked at first.
                 ToClient::Cluster { .. } => {}

@@ -2,11 +2,13 @@
 
 use std::sync::Arc;
 
-use super::{Client, Watch};
-use crate::node::client_message::{Call, EventOf, FromClient, Pieces};
+use super::Client;
+use crate::node::client_message::{Call, FromClient, HeldWatch, Pieces};
 use crate::node::io::{Holding, RequestId, WatchId};
 use crate::node::query::{Answer, Query, Read, Refusal, ZnodeRead};
 use crate::node::replica::server::{CLAIMS_BYTES_MAX, QUEUE_BYTES_MAX, WATCHES_MAX};
+use crate::node::sessions::holder::over;
+use crate::node::sessions::queue::waits_for_others;
 use crate::types::error::Error;
 use crate::types::session::SessionState;
 use crate::types::znode::SessionId;
@@ -15,14 +17,11 @@ use crate::types::znode::SessionId;
 #[derive(Debug)]
 pub(super) struct Outstanding {
     pub(super) request: RequestId,
-    session: SessionId,
-    holder: u64,
-    after: u64,
+    place: Call,
     ask: FromClient,
     size: usize,
-    sent: bool,
     /// The watch that it sets.
-    watch: Option<(WatchId, Watch)>,
+    watch: Option<HeldWatch>,
     /// The parts of its answer that have come already.
     pieces: Pieces,
 }
@@ -38,32 +37,28 @@ impl Client {
             return self.effects.reply(id, Err(error));
         }
         self.next_call += 1;
-        let call = Call { request: self.next_call, session, holder, after };
+        let holding = Holding { session, holder };
+        let place = Call { request: self.next_call, holding, after };
         // Any ReadIndex request from the next one on does.
-        let read_index = self.read_index.upcoming();
-        let (confirms, data) = match &query {
-            Query::Sync => (true, false),
-            Query::Watch { from, data, .. } => (from.is_some_and(|from| from > self.seen), *data),
-            _ => (false, false),
-        };
-        if confirms {
-            self.read_index.wait(0);
+        let read_index = self.local.read_index.upcoming();
+        if waits_for_others(&query, self.seen) {
+            self.local.read_index.wait(0);
         }
-        let watch = query.watch().map(|(id, path, kind)| {
+        let data = matches!(query, Query::Watch { data: true, .. });
+        let watch = query.watch().map(|(WatchId(watch), path, kind)| {
             let path = Arc::clone(path);
-            (id, Watch { session, holder, path, kind, existed: true, data })
+            HeldWatch { watch, holding, path, kind, existed: true, from: 0, data }
         });
-        let ask = FromClient::Query { call, query, read_index };
+        let ask = FromClient::Query { call: place, query, read_index };
         if watch.is_some() && !self.has_room_for_watch(ask.size()) {
             return self.effects.reply(id, Err(Error::Busy { limit: WATCHES_MAX }));
         }
-        if let Some((_, watch)) = &watch {
+        if let Some(watch) = &watch {
             self.asked_watches += 1;
             self.asked_watch_bytes += watch.path.len();
         }
-        let (size, sent, pieces) = (ask.size(), false, Pieces::default());
-        let call =
-            Outstanding { request: id, session, holder, after, ask, size, sent, watch, pieces };
+        let (size, pieces) = (ask.size(), Pieces::default());
+        let call = Outstanding { request: id, place, ask, size, watch, pieces };
         self.calls.insert(self.next_call, call);
     }
 
@@ -75,10 +70,7 @@ impl Client {
 
     /// Sends all of them again, to another member.
     pub(super) fn forget_sent_calls(&mut self) {
-        for call in self.calls.values_mut() {
-            call.sent = false;
-            call.pieces = Pieces::default();
-        }
+        self.calls.values_mut().for_each(|call| call.pieces = Pieces::default());
         self.sent_bytes = 0;
         self.first_unsent = 0;
     }
@@ -87,30 +79,26 @@ impl Client {
     pub(super) fn send_calls(&mut self) {
         let mut full = false;
         self.local.lift_ceilings();
-        for (number, call) in self.calls.range_mut(self.first_unsent..) {
-            if call.sent {
-                continue;
-            }
+        for (number, call) in self.calls.range(self.first_unsent..) {
             let fits = self.sent_bytes == 0 || self.sent_bytes + call.size <= QUEUE_BYTES_MAX / 2;
             full |= !fits;
             if full {
-                self.local.set_ceiling(call.session, call.after);
+                self.local.set_ceiling(call.place.holding.session, call.place.after);
                 continue;
             }
-            call.sent = true;
             self.sent_bytes += call.size;
             self.first_unsent = number + 1;
-            self.claimed.insert((call.session, call.holder));
+            self.claimed.insert(call.place.holding);
             self.messages.push(call.ask.clone());
         }
     }
 
     fn end_call(&mut self, number: u64) -> Option<Outstanding> {
         let call = self.calls.remove(&number)?;
-        if call.sent {
+        if number < self.first_unsent {
             self.sent_bytes -= call.size;
         }
-        if let Some((_, watch)) = &call.watch {
+        if let Some(watch) = &call.watch {
             self.asked_watches -= 1;
             self.asked_watch_bytes -= watch.path.len();
         }
@@ -129,19 +117,15 @@ impl Client {
             return;
         };
         let Outstanding { request, watch, pieces, .. } = call;
-        if let (Ok(answer), Some((id, mut watch))) = (&answer, watch)
-            && !self.over.remove(&id)
+        if let (Ok(answer), Some(mut watch)) = (&answer, watch)
+            && !self.over.remove(&WatchId(watch.watch))
         {
             watch.existed = !matches!(answer, Answer::Exists(None));
-            self.add_watch(id, watch);
+            self.watch_bytes += watch.path.len();
+            self.watches.insert(WatchId(watch.watch), watch);
         }
         let answer = answer.map(|answer| pieces.complete(answer)).map_err(Refusal::into_error);
         self.effects.reply(request, answer);
-    }
-
-    fn add_watch(&mut self, id: WatchId, watch: Watch) {
-        self.watch_bytes += watch.path.len();
-        self.watches.insert(id, watch);
     }
 
     fn remove_watch(&mut self, id: WatchId) -> bool {
@@ -158,15 +142,11 @@ impl Client {
         }
     }
 
-    pub(super) fn take_event(&mut self, watch: u64, event: EventOf) {
-        self.effects.events.push((WatchId(watch), event.into_event()));
-    }
-
     /// A watch has fired for the last time, perhaps before the answer to the call that set it.
     pub(super) fn watch_over(&mut self, watch: u64) {
         let id = WatchId(watch);
         if !self.remove_watch(id) {
-            let set = |call: &Outstanding| call.watch.as_ref().is_some_and(|(of, _)| *of == id);
+            let set = |call: &Outstanding| call.watch.as_ref().is_some_and(|of| of.watch == watch);
             if self.calls.values().any(set) {
                 self.over.insert(id);
             }
@@ -181,21 +161,16 @@ impl Client {
         holder: Option<u64>,
         state: SessionState,
     ) {
-        let ours = |of: SessionId, by: u64| of == session && holder.is_none_or(|own| own == by);
-        let error = match state {
-            SessionState::Moved => Error::SessionMoved { session },
-            SessionState::Closed => Error::SessionClosed { session },
-            SessionState::Detached => Error::SessionDetached { session },
-            _ => Error::SessionExpired { session },
-        };
-        let calls = self.calls.iter().filter(|(_, call)| ours(call.session, call.holder));
+        let ours = |of: Holding| of.session == session && holder.is_none_or(|by| by == of.holder);
+        let error = over(session, state);
+        let calls = self.calls.iter().filter(|(_, call)| ours(call.place.holding));
         let calls: Vec<u64> = calls.map(|(number, _)| *number).collect();
         for number in calls {
             if let Some(call) = self.end_call(number) {
                 self.effects.reply(call.request, Err(error.clone()));
             }
         }
-        let watches = self.watches.iter().filter(|(_, watch)| ours(watch.session, watch.holder));
+        let watches = self.watches.iter().filter(|(_, watch)| ours(watch.holding));
         let watches: Vec<WatchId> = watches.map(|(id, _)| *id).collect();
         for id in watches {
             self.unwatch(id);
@@ -214,13 +189,12 @@ impl Client {
 
     /// The member need not follow the sessions that this client does not hold any more.
     pub(super) fn leave_sessions(&mut self) {
-        let local = &self.local;
-        let held = |session, holder| local.get(session).is_some_and(|held| held.holder == holder);
-        let claimed = self.claimed.iter().copied();
-        let over: Vec<_> = claimed.filter(|(id, holder)| !held(*id, *holder)).collect();
-        for (session, holder) in over {
-            self.claimed.remove(&(session, holder));
-            self.messages.push(FromClient::Leave { session, holder });
-        }
+        self.claimed.retain(|holding| {
+            let holds = self.local.holds(*holding);
+            if !holds {
+                self.messages.push(FromClient::Leave { holding: *holding });
+            }
+            holds
+        });
     }
 }

@@ -40,8 +40,6 @@ const HOME_WITHIN: Duration = Duration::from_secs(300);
 const FORGIVEN_AFTER: Duration = Duration::from_secs(120);
 /// How long a member that was full counts as full.
 const FULL_FOR: Duration = Duration::from_secs(600);
-/// For how many heartbeats a member that was not reached is not dialled, if there are others.
-const UNREACHED_BEATS: u32 = 20;
 /// After so many heartbeats without a member, it looks for members at the addresses of its list.
 const SEEK_BEATS: u32 = 30;
 
@@ -126,11 +124,6 @@ impl Client {
             member.failure = failures;
             member.avoided_until = member.avoided_until.max(avoided_until);
         }
-    }
-
-    pub(super) fn note_unreached(&mut self, member: NodeId) {
-        let until = self.now.mono + self.config.heartbeat * UNREACHED_BEATS;
-        self.note_failure(member, until);
     }
 
     pub(super) fn note_full(&mut self, member: NodeId) {

@@ -9,7 +9,7 @@ use bytes::Bytes;
 use super::storm_tests::{FIRST_CLIENT, Storm};
 use crate::machine::command::{Command, Op, Request};
 use crate::node::client_message::{Call, Claim, FromClient, HeldWatch, ToClient};
-use crate::node::io::{Answered, ClientRequest, Input, RequestId, WatchId, Write};
+use crate::node::io::{Answered, ClientRequest, Holding, Input, RequestId, WatchId, Write};
 use crate::node::message::PeerMessage;
 use crate::node::query::{Query, Read};
 use crate::node::replica::server::{CLAIMS_BYTES_MAX, QUEUE_BYTES_MAX, WATCHES_MAX};
@@ -61,7 +61,8 @@ fn a_client_may_say_only_what_a_client_may() {
     let request = |command| Request { session: SessionId(9), holder: 9, seq: 0, acked: 0, command };
     let (secret, timeout_ms, base) = ([0; 16], 1000, 0);
     let read = |path: &str| {
-        let call = Call { request: 1, session: SessionId(9), holder: 9, after: 0 };
+        let call =
+            Call { request: 1, holding: Holding { session: SessionId(9), holder: 9 }, after: 0 };
         get(call, path)
     };
     let refused = [
@@ -105,7 +106,8 @@ fn what_a_client_costs_its_member_is_bounded() {
     let path = format!("/{}", "x".repeat(1000));
     // Reads of a session that is never opened wait.
     let read = |request| {
-        let call = Call { request, session: SessionId(9), holder: 9, after: 0 };
+        let call =
+            Call { request, holding: Holding { session: SessionId(9), holder: 9 }, after: 0 };
         get(call, &path)
     };
     assert!(said(&mut storm, client, 0, begin()).is_empty());
@@ -136,7 +138,7 @@ fn what_a_client_costs_its_member_is_bounded() {
     storm.advance(Duration::from_secs(1));
     let mut answers = 0;
     for request in 0..20 {
-        let call = Call { request, session, holder, after: 0 };
+        let call = Call { request, holding: Holding { session, holder }, after: 0 };
         let read = get(call, "/n");
         let (attachment, number, messages) = (storm.attachment, request + 2, vec![read]);
         let messages = PeerMessage::FromClient { attachment, number, received: 0, messages };
@@ -170,7 +172,7 @@ fn what_a_client_may_hold_is_bounded() {
         FromClient::Write(Request { session, holder, seq: 0, acked: 0, command })
     };
     let watch = |session, watch, path: &str| {
-        let call = Call { request: watch, session, holder, after: 0 };
+        let call = Call { request: watch, holding: Holding { session, holder }, after: 0 };
         let (watch, path, recursive) = (WatchId(watch), path.into(), false);
         let query = Query::Watch { watch, path, recursive, from: None, data: false };
         FromClient::Query { call, query, read_index: 0 }
@@ -249,12 +251,14 @@ fn a_client_that_has_missed_much_is_served() {
             storm.cluster.answer(write).unwrap();
         }
     }
-    let claim = Claim { session, holder, applied: 0, opened: true, base: None };
+    let claim =
+        Claim { holding: Holding { session, holder }, applied: 0, opened: true, base: None };
     let mut messages = vec![FromClient::Begin { seen: from, cluster: 0 }, FromClient::Claim(claim)];
-    let (path, kind) = ("/n".to_owned(), WatchKind::Persistent);
+    let (path, kind) = (Arc::<str>::from("/n"), WatchKind::Persistent);
     messages.extend((0..WATCHES).map(|watch| {
-        let (path, existed, data) = (path.clone(), true, false);
-        FromClient::Watch(HeldWatch { watch, session, holder, path, kind, existed, from, data })
+        let (path, existed, data) = (Arc::clone(&path), true, false);
+        let holding = Holding { session, holder };
+        FromClient::Watch(HeldWatch { watch, holding, path, kind, existed, from, data })
     }));
     messages.push(FromClient::Begun);
     storm.attachment += 1;
@@ -295,7 +299,12 @@ fn a_session_that_was_overtaken_has_moved() {
     let former = 77_000;
     storm.cluster.resume(2, session, 10, [7; 16]).unwrap();
     storm.cluster.settle();
-    let claim = Claim { session, holder: former, applied: 0, opened: false, base: None };
+    let claim = Claim {
+        holding: Holding { session, holder: former },
+        applied: 0,
+        opened: false,
+        base: None,
+    };
     let messages = vec![
         FromClient::Begin { seen: 0, cluster: 0 },
         FromClient::Claim(claim),
@@ -313,7 +322,14 @@ fn a_session_that_was_overtaken_has_moved() {
         },
     );
     let ended: Vec<_> = updates.filter(|update| matches!(update, ToClient::Ended { .. })).collect();
-    assert_eq!(ended, [ToClient::Ended { session, holder: former, moved: true, known: false }]);
+    assert_eq!(
+        ended,
+        [ToClient::Ended {
+            holding: Holding { session, holder: former },
+            moved: true,
+            known: false
+        }]
+    );
 }
 
 /// A session gets ids without a zxid. A client that went to another member right after that met a replica that
@@ -327,7 +343,8 @@ fn a_replica_without_a_sessions_answered_writes_does_not_serve_it_yet() {
     let seen = storm.cluster.node(1).machine.zxid();
     let holder = 78_000;
     let begin = |attachment, applied| {
-        let claim = Claim { session, holder, applied, opened: true, base: None };
+        let claim =
+            Claim { holding: Holding { session, holder }, applied, opened: true, base: None };
         let begin = FromClient::Begin { seen, cluster: 0 };
         let messages = vec![begin, FromClient::Claim(claim), FromClient::Begun];
         PeerMessage::FromClient { attachment, number: 0, received: 0, messages }
@@ -416,7 +433,8 @@ fn many_clients_may_ask_for_much_at_once() {
     }
     storm.advance(Duration::from_secs(1));
     for client in clients.clone() {
-        let call = Call { request: 1, session: SessionId(client), holder, after: 0 };
+        let call =
+            Call { request: 1, holding: Holding { session: SessionId(client), holder }, after: 0 };
         let read = get(call, "/n");
         let messages =
             PeerMessage::FromClient { attachment: 9, number: 2, received: 0, messages: vec![read] };

@@ -4,9 +4,9 @@ use std::time::Duration;
 
 use super::Client;
 use super::choice_tests::config;
-use crate::machine::command::Reply;
+use crate::machine::command::{Outcome, Reply};
 use crate::node::client_message::{FromClient, ToClient, UpTo};
-use crate::node::io::{ClientRequest, Effects, Input, Now, RequestId, Time};
+use crate::node::io::{ClientRequest, Effects, Holding, Input, Now, RequestId, Time};
 use crate::node::message::PeerMessage;
 use crate::node::tests::harness::HEARTBEAT;
 use crate::types::membership::NodeId;
@@ -82,7 +82,8 @@ fn a_client_keeps_to_the_cluster_that_first_served_it() {
     let effects = seat.reach(1);
     assert_eq!(begun(&effects), Some((1, 1, 0)), "it has no cluster yet");
     let done = Ok(Reply::Session { timeout_ms: 10_000 });
-    let opened = ToClient::Outcome { session: SESSION, holder: 9, seq: 0, zxid: 1, result: done };
+    let opened =
+        ToClient::Outcome(Outcome { session: SESSION, holder: 9, seq: 0, zxid: 1, result: done });
     let effects =
         seat.up_to(1, 1, vec![ToClient::Cluster { cluster: 77 }, opened, ToClient::Attached], 5);
     assert_eq!(effects.cluster, Some(77), "its connections say so from now on");
@@ -91,7 +92,11 @@ fn a_client_keeps_to_the_cluster_that_first_served_it() {
     seat.lose(1);
     let effects = seat.reach(2);
     assert_eq!(begun(&effects), Some((2, 2, 77)));
-    let ended = ToClient::Ended { session: SESSION, holder: 9, moved: false, known: false };
+    let ended = ToClient::Ended {
+        holding: Holding { session: SESSION, holder: 9 },
+        moved: false,
+        known: false,
+    };
     let updates = vec![ToClient::Cluster { cluster: 78 }, ended, ToClient::Attached];
     let effects = seat.up_to(2, 2, updates, 5000);
     assert_eq!(effects.cluster, None);

@@ -33,22 +33,17 @@ mod storm_tests;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound;
-use std::sync::Arc;
 use std::time::Duration;
 
 use super::ELECTION_TICKS;
 use super::io::{
-    Availability, ClientRequest, Effects, Input, NodeStatus, Now, Problem, Time, WatchId,
+    Availability, ClientRequest, Effects, Holding, Input, NodeStatus, Now, Problem, Time, WatchId,
 };
 use super::message::PeerMessage;
 use super::versions::Gate;
-use crate::machine::command::Command;
 use crate::node::TimeoutBounds;
-use crate::node::client_message::{FromClient, ToClient};
-use crate::node::replica::watch_kind::WatchKind;
-use crate::node::sessions;
-use crate::node::sessions::LocalSessions;
-use crate::node::sessions::read_index::ReadIndexRequests;
+use crate::node::client_message::{FromClient, HeldWatch, ToClient};
+use crate::node::sessions::{LocalSessions, users};
 use crate::planted::{Bug, planted};
 use crate::types::error::Error;
 use crate::types::membership;
@@ -57,7 +52,7 @@ use crate::types::metrics::Metrics;
 use crate::types::session::SessionState;
 use crate::types::version::FIRST;
 use crate::types::watch::WatchInfo;
-use crate::types::znode::{SessionId, Zxid};
+use crate::types::znode::Zxid;
 use attach::Attachment;
 use calls::Outstanding;
 use choice::{Choice, Member};
@@ -85,17 +80,6 @@ pub(crate) struct ClientConfig {
     pub(crate) seed: u64,
 }
 
-/// A watch that is set.
-#[derive(Debug)]
-struct Watch {
-    session: SessionId,
-    holder: u64,
-    path: Arc<str>,
-    kind: WatchKind,
-    existed: bool,
-    data: bool,
-}
-
 pub(crate) struct Client {
     id: NodeId,
     config: ClientConfig,
@@ -114,13 +98,12 @@ pub(crate) struct Client {
     attached: Option<Attachment>,
     attachments: u64,
     local: LocalSessions,
-    /// The sessions that the member knows of, with their holders.
-    claimed: BTreeSet<(SessionId, u64)>,
-    read_index: ReadIndexRequests,
+    /// The sessions that the member knows of.
+    claimed: BTreeSet<Holding>,
     /// Requests that the member answers, by their order.
     calls: BTreeMap<u64, Outstanding>,
     next_call: u64,
-    /// None before it is unsent.
+    /// Those before it were sent to the member, the others were not.
     first_unsent: u64,
     /// The bytes of the queries that were sent.
     sent_bytes: usize,
@@ -130,7 +113,7 @@ pub(crate) struct Client {
     asked_watches: usize,
     /// Watches that were over before the calls that set them were answered.
     over: BTreeSet<WatchId>,
-    watches: BTreeMap<WatchId, Watch>,
+    watches: BTreeMap<WatchId, HeldWatch>,
     /// The messages to be sent next.
     messages: Vec<FromClient>,
     /// All events up to this zxid have been received.
@@ -174,9 +157,12 @@ impl Client {
             availability: Availability::default(),
             attached: None,
             attachments: 0,
-            local: LocalSessions::new(config.heartbeat * ELECTION_TICKS as u32, config.audit),
+            local: LocalSessions::new(
+                config.heartbeat * ELECTION_TICKS as u32,
+                config.audit,
+                config.seed,
+            ),
             claimed: BTreeSet::new(),
-            read_index: ReadIndexRequests::new(config.seed),
             calls: BTreeMap::new(),
             next_call: 0,
             first_unsent: 0,
@@ -235,7 +221,7 @@ impl Client {
     ) -> impl Iterator<Item = (WatchId, WatchInfo)> {
         let after = (after.map_or(Bound::Unbounded, Bound::Excluded), Bound::Unbounded);
         self.watches.range(after).map(|(id, watch)| {
-            let (path, session) = ((*watch.path).to_owned(), watch.session);
+            let (path, session) = ((*watch.path).to_owned(), watch.holding.session);
             (*id, WatchInfo { path, kind: watch.kind.of_type(), session })
         })
     }
@@ -300,7 +286,7 @@ impl Client {
         for input in inputs {
             if let Some(reason) = self.stopped.clone() {
                 if let Input::Client(request) = input {
-                    crate::node::sessions::users::refuse(&mut self.effects, request, &reason);
+                    users::refuse(&mut self.effects, request, &reason);
                 }
                 continue;
             }
@@ -369,47 +355,25 @@ impl Client {
     }
 
     fn take_request(&mut self, request: ClientRequest) {
-        let effects = &mut self.effects;
         match request {
-            ClientRequest::Open { request, session, holder, secret, timeout } => {
-                let timeout = self.config.timeouts.negotiated(timeout);
-                let timeout_ms = sessions::milliseconds(timeout);
-                let command = Command::Open { secret, timeout_ms, owner: self.id, base: self.seen };
-                self.local.open(request, session, holder, timeout, command, effects);
-            }
-            ClientRequest::Resume { request, session, holder, secret, timeout } => {
-                self.end_calls(session, None, SessionState::Moved);
-                let (timeout, timeout_ms) = sessions::resumed_with(timeout, self.config.timeouts);
-                let command = Command::Resume { secret, timeout_ms, owner: self.id };
-                let effects = &mut self.effects;
-                self.local.open(request, session, holder, timeout, command, effects);
-            }
-            ClientRequest::Introduce { session, ids } => {
-                self.local.introduce(session, ids, effects);
-            }
-            ClientRequest::Write { request, session, command } => {
-                self.local.write(request, session, command, effects);
-            }
-            ClientRequest::Abandon { session, state } => {
-                let reason = "its holder let go of the session while the write was under way";
-                self.local.end_unknown(session, state, reason, effects);
-            }
             ClientRequest::Admin { request, asked } => self.admin_asked(request, asked),
             ClientRequest::Unwatch { watch } => self.unwatch(watch),
             ClientRequest::Query { request, session, query } => self.query(request, session, query),
+            of_session => {
+                if let ClientRequest::Resume { session, .. } = of_session {
+                    self.end_calls(session, None, SessionState::Moved);
+                }
+                let bounds = self.config.timeouts;
+                self.local.take_request(of_session, self.id, self.seen, bounds, &mut self.effects);
+            }
         }
     }
 
     /// Does what is due once a heartbeat.
     fn pulse(&mut self) {
         let now = self.now.mono;
-        for session in self.local.check_deadlines(now, &mut self.effects) {
-            self.local.lose(session, &mut self.effects);
-        }
-        let election = self.config.heartbeat * (2 * ELECTION_TICKS as u32);
-        let unrenewed = self.read_index.restart_older(now.saturating_sub(election));
-        self.local.renew_again(unrenewed, now);
-        self.local.send_stuck_again(now);
+        let patience = self.config.heartbeat * (2 * ELECTION_TICKS as u32);
+        self.local.pulse(patience, now, &mut self.effects);
         self.check_member();
         self.choice.is_due = true;
     }
@@ -419,25 +383,18 @@ impl Client {
         if self.member().is_none() {
             return;
         }
-        if self.local.has_held_back() {
-            self.local.release(self.gate());
-        }
         self.send_calls();
         if self.local.has_unsent() {
             for request in self.local.take_unsent(self.gate(), self.now.mono) {
-                self.claimed.insert((request.session, request.holder));
+                let (session, holder) = (request.session, request.holder);
+                self.claimed.insert(Holding { session, holder });
                 self.messages.push(FromClient::Write(request));
             }
         }
-        let now = self.now.mono;
-        if self.read_index.is_due(now, READ_INDEX_PERIOD, self.local.has_renewals(now)) {
-            let sessions = self.local.take_renewals(now, self.read_index.has_waiting());
-            let read_index = self.read_index.ask(now, sessions.clone());
-            self.messages.push(FromClient::ReadIndex {
-                boot: self.read_index.boot(),
-                read_index,
-                sessions,
-            });
+        let next = self.local.next_read_index(self.now.mono, READ_INDEX_PERIOD);
+        if let Some((read_index, sessions)) = next {
+            let boot = self.local.read_index.boot();
+            self.messages.push(FromClient::ReadIndex { boot, read_index, sessions });
         }
     }
 

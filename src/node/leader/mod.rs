@@ -136,16 +136,7 @@ impl Leading {
         request: Request,
         machine: &Machine,
     ) {
-        // Only a leader decides that a session has expired, and a node opens sessions for itself.
-        let forged = match request.command {
-            Command::Expire { .. }
-            | Command::Reap { .. }
-            | Command::RaiseVersion { .. }
-            | Command::Configure { .. } => true,
-            Command::Open { owner, .. } | Command::Resume { owner, .. } => owner != from,
-            _ => false,
-        };
-        if forged {
+        if !may_ask(from, &request.command) {
             tracing::warn!(from = %Named::of(from), "refused a request that its sender may not make");
         } else if self.serves() {
             self.admission.admit(request, machine);
@@ -270,6 +261,19 @@ impl Leading {
     }
 }
 
+/// Whether a node or a client may ask for this: only a leader decides that a session has expired, and
+/// everyone opens sessions for itself.
+pub(in crate::node) fn may_ask(from: NodeId, command: &Command) -> bool {
+    match command {
+        Command::Open { owner, .. } | Command::Resume { owner, .. } => *owner == from,
+        Command::Close | Command::Op(_) | Command::Multi(_) | Command::Authenticate { .. } => true,
+        Command::Expire { .. }
+        | Command::Reap { .. }
+        | Command::RaiseVersion { .. }
+        | Command::Configure { .. } => false,
+    }
+}
+
 /// What belongs to this term, if this node serves as the leader.
 pub(in crate::node) fn serving(leading: &mut Option<Leading>) -> Option<&mut Leading> {
     leading.as_mut().filter(|leading| leading.serves())
@@ -339,7 +343,7 @@ impl Node {
         };
         let patience = self.config.heartbeat * 2;
         if let Some(read) = leading.confirmations.next_read(self.now.mono, patience) {
-            let mut context = self.read_index.boot().to_be_bytes().to_vec();
+            let mut context = self.local.read_index.boot().to_be_bytes().to_vec();
             context.extend(read.to_be_bytes());
             self.raw.read_index(context);
         }
@@ -352,7 +356,7 @@ impl Node {
             return;
         };
         let Some(leading) = &mut self.leading else { return };
-        if u64::from_be_bytes(*boot) != self.read_index.boot() {
+        if u64::from_be_bytes(*boot) != self.local.read_index.boot() {
             return;
         }
         for asked in leading.confirmations.confirmed(read) {

@@ -50,7 +50,6 @@ impl<'a> Net<'a> {
         once: bool,
     ) {
         match (old.map(Znode::stat), new.map(Znode::stat)) {
-            (None, None) => {}
             (None, Some(new)) => self.push(id, EventKind::Created, path, new.czxid),
             // When exactly it was deleted is not known any more: some time up to now.
             (Some(_), None) => self.push(id, EventKind::Deleted, path, self.new.zxid()),
@@ -65,7 +64,7 @@ impl<'a> Net<'a> {
             (Some(old), Some(new)) if old.mzxid != new.mzxid => {
                 self.push(id, EventKind::DataChanged, path, new.mzxid);
             }
-            (Some(_), Some(_)) => {}
+            _ => {}
         }
     }
 

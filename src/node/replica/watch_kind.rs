@@ -28,10 +28,7 @@ impl WatchKind {
     }
 
     pub(crate) fn is(self, which: WatcherType) -> bool {
-        match which {
-            WatcherType::Any => true,
-            which => self.of_type() == which,
-        }
+        which == WatcherType::Any || which == self.of_type()
     }
 
     pub(in crate::node) fn of_type(self) -> WatcherType {

@@ -21,7 +21,7 @@ use std::sync::Arc;
 
 use crate::machine::command::{Change, ChangeKind};
 use crate::machine::{Tree, Znode};
-use crate::node::io::WatchId;
+use crate::node::io::{Effects, WatchId};
 use crate::node::replica::net_changes::{Net, net_event};
 use crate::node::replica::path_filter::PathFilter;
 pub(crate) use crate::node::replica::watch_kind::WatchKind;
@@ -86,6 +86,14 @@ impl AtPath {
 pub(crate) struct Fired {
     pub(crate) events: Vec<(WatchId, WatchEvent)>,
     pub(crate) ended: Vec<WatchId>,
+}
+
+impl Fired {
+    /// Has them delivered behind what is to be delivered already.
+    pub(in crate::node) fn add_to(self, effects: &mut Effects) {
+        effects.events.extend(self.events);
+        effects.ended.extend(self.ended);
+    }
 }
 
 #[derive(Debug, Default)]
@@ -210,53 +218,45 @@ impl WatchTable {
         may_read: impl Fn(Option<&AccessList>) -> bool,
         fired: &mut Fired,
     ) {
-        let watched = Arc::clone(&path);
-        let gap = |(zxid, position)| {
-            let (kind, path) = (EventKind::Gap, &*watched);
-            Notification { kind, path, zxid, position, acl: None }
+        if kind.fires_once() {
+            let first = match known {
+                Some(mut past) => {
+                    let first = past.find_map(|change| seen_by(kind, &path, change));
+                    first.map(|first| (first.event(), may_read(first.acl)))
+                }
+                None => missed.net(kind, &path).map(|event| {
+                    let acl = missed.tree.get(&path).and_then(|znode| Some(&**znode.acl()?));
+                    (event, may_read(acl))
+                }),
+            };
+            let Some((event, is_readable)) = first else {
+                return self.add(id, path, kind, session);
+            };
+            fired.events.extend(is_readable.then_some((id, event)));
+            fired.ended.push(id);
+            return;
+        }
+        let gap = match known {
+            Some(past) if !brings => {
+                return self.add_with_past((id, path, kind), session, past, may_read, fired);
+            }
+            // What each of them has left is not known, but for the last.
+            Some(mut past) => {
+                let first = past.find_map(|change| seen_by(kind, &path, change));
+                first.map(|first| (first.zxid, first.position))
+            }
+            // It has reported everything up to there. What came since is not known.
+            None if missed.from >= missed.tree.zxid() => Some((missed.from, u32::MAX)),
+            None => Some((missed.from + 1, 0)),
         };
-        match known {
-            Some(mut past) if kind.fires_once() => {
-                let Some(notification) = past.find_map(|change| seen_by(kind, &watched, change))
-                else {
-                    return self.add(id, path, kind, session);
-                };
-                if may_read(notification.acl) {
-                    fired.events.push((id, notification.event()));
-                }
-                fired.ended.push(id);
-            }
-            Some(mut past) if brings => {
-                // What each of them has left is not known, but for the last.
-                let first = past.find_map(|change| seen_by(kind, &watched, change));
-                if let Some(first) = first {
-                    fired.events.push((id, gap((first.zxid, first.position)).event()));
-                }
-                self.add(id, path, kind, session);
-                self.bring_data(id);
-            }
-            Some(past) => self.add_with_past((id, path, kind), session, past, may_read, fired),
-            None if kind.fires_once() => {
-                let Some(event) = missed.net(kind, &path) else {
-                    return self.add(id, path, kind, session);
-                };
-                let acl = missed.tree.get(&path).and_then(|znode| Some(&**znode.acl()?));
-                if may_read(acl) {
-                    fired.events.push((id, event));
-                }
-                fired.ended.push(id);
-            }
-            None => {
-                // It has reported everything up to there. What came since is not known.
-                let from = missed.from;
-                let nothing_since = from >= missed.tree.zxid();
-                let first = if nothing_since { (from, u32::MAX) } else { (from + 1, 0) };
-                fired.events.push((id, gap(first).event()));
-                self.add(id, path, kind, session);
-                if brings {
-                    self.bring_data(id);
-                }
-            }
+        if let Some((zxid, position)) = gap {
+            let kind = EventKind::Gap;
+            let gap = Notification { kind, path: &path, zxid, position, acl: None };
+            fired.events.push((id, gap.event()));
+        }
+        self.add(id, path, kind, session);
+        if brings {
+            self.bring_data(id);
         }
     }
 
@@ -396,15 +396,15 @@ impl WatchTable {
             self.fire_at(at, |kind| kind == WatchKind::Recursive, notification, &may_read, fired);
             above = path::parent(at);
         }
-        match change.kind {
-            ChangeKind::DataChanged => return,
-            ChangeKind::Created => {}
-            ChangeKind::Deleted => {
-                let seen = |kind: WatchKind| kind == WatchKind::Children;
-                self.fire_at(path, seen, notification, &may_read, fired);
-            }
+        if change.kind == ChangeKind::DataChanged {
+            return;
         }
-        let lost = change.kind == ChangeKind::Deleted && planted(Bug::EventLostOnDelete);
+        let deleted = change.kind == ChangeKind::Deleted;
+        if deleted {
+            let is_of_children = |kind| kind == WatchKind::Children;
+            self.fire_at(path, is_of_children, notification, &may_read, fired);
+        }
+        let lost = deleted && planted(Bug::EventLostOnDelete);
         if let Some(parent) = path::parent(path).filter(|_| !lost) {
             let notification = of_parent(change, parent);
             self.fire_at(parent, WatchKind::is_child, notification, &may_read, fired);

@@ -5,16 +5,16 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::machine::command::{Command, OpError, Reply};
+use crate::node::client_message::Claim;
 use crate::node::io::{Effects, Holding, RequestId, Time};
 use crate::node::leader::admission;
 use crate::node::query::Answer;
 use crate::node::sessions::queue::{Queue, Viewer};
 use crate::planted::{Bug, planted};
-use crate::types::acl;
-use crate::types::acl::{AccessList, Id, Permissions};
+use crate::types::acl::Id;
 use crate::types::error::Error;
 use crate::types::session::SessionState;
-use crate::types::znode::{SessionId, Zxid};
+use crate::types::znode::SessionId;
 
 #[derive(Debug)]
 pub(crate) struct LocalSession {
@@ -80,44 +80,43 @@ impl PendingWrite {
             self.refused = Some(error);
         }
     }
+
+    /// Answers it: its session is over, which is what one that closes it wants.
+    pub(super) fn fail(self, error: &Error, effects: &mut Effects) {
+        let answer = match self.command {
+            Command::Close => Ok(Answer::Reply(Reply::Done)),
+            _ => Err(error.clone()),
+        };
+        effects.reply(self.request, answer);
+    }
+}
+
+/// The error that calls on a session in this final state get.
+pub(in crate::node) fn over(session: SessionId, state: SessionState) -> Error {
+    match state {
+        SessionState::Moved => Error::SessionMoved { session },
+        SessionState::Closed => Error::SessionClosed { session },
+        SessionState::Detached => Error::SessionDetached { session },
+        _ => Error::SessionExpired { session },
+    }
 }
 
 impl LocalSession {
-    pub(crate) fn is_open(&self) -> bool {
+    pub(super) fn is_open(&self) -> bool {
         self.opening.is_none() && !self.is_over()
     }
 
-    pub(crate) fn is_over(&self) -> bool {
+    pub(super) fn is_over(&self) -> bool {
         self.state.is_final()
-    }
-
-    /// Whether its open (or resume) was answered.
-    pub(crate) fn opened(&self) -> bool {
-        self.opening.is_none()
     }
 
     pub(super) fn viewer(&self) -> Viewer<'_> {
         Viewer { session: self.id, ids: &self.ids }
     }
 
-    /// Whether it may do any of this with a znode of this access list.
-    pub(crate) fn may(&self, acl: Option<&AccessList>, wanted: Permissions) -> bool {
-        acl::permits(acl, &self.ids, wanted)
-    }
-
-    /// The number of the last write answered.
-    pub(crate) fn applied(&self) -> u64 {
-        self.applied
-    }
-
     /// The error that calls on a session in a final state get.
     pub(super) fn over(&self) -> Error {
-        match self.state {
-            SessionState::Moved => Error::SessionMoved { session: self.id },
-            SessionState::Closed => Error::SessionClosed { session: self.id },
-            SessionState::Detached => Error::SessionDetached { session: self.id },
-            _ => Error::SessionExpired { session: self.id },
-        }
+        over(self.id, self.state)
     }
 
     pub(super) fn set_state(&mut self, state: SessionState, effects: &mut Effects) {
@@ -143,16 +142,17 @@ impl LocalSession {
         Holding { session: self.id, holder: self.holder }
     }
 
-    /// Whether its open (or resume) was ever sent to anyone.
-    pub(crate) fn was_sent(&self) -> bool {
-        self.first_sent.is_some()
-    }
-
-    /// The zxid that the open which is under way rests on.
-    pub(crate) fn base(&self) -> Option<Zxid> {
-        match self.opening.as_ref()?.command {
-            Command::Open { base, .. } => Some(base),
+    /// What one who did not follow it has to know of it.
+    pub(super) fn claim(&self) -> Claim {
+        let base = match self.opening {
+            Some(Opening { command: Command::Open { base, .. }, .. }) => Some(base),
             _ => None,
+        };
+        Claim {
+            holding: self.holding(),
+            applied: self.applied,
+            opened: self.opening.is_none(),
+            base: base.filter(|_| self.first_sent.is_some()),
         }
     }
 
@@ -163,16 +163,15 @@ impl LocalSession {
     /// Answers the writes that were sent, and of which it is not known whether they were done; the
     /// others surely were not.
     pub(super) fn answer_unknown(&mut self, reason: &str, effects: &mut Effects) {
-        let sent = self.ever_sent.saturating_sub(self.applied);
-        let sent = usize::try_from(sent).unwrap_or(usize::MAX).min(self.writes.len());
+        let sent = self.sent_writes();
         let error = Error::OutcomeUnknown { session: self.id, reason: reason.to_owned() };
-        for write in self.writes.drain(..sent) {
-            let answer = match write.command {
-                Command::Close => Ok(Answer::Reply(Reply::Done)),
-                _ => Err(error.clone()),
-            };
-            effects.reply(write.request, answer);
-        }
+        self.writes.drain(..sent).for_each(|write| write.fail(&error, effects));
+    }
+
+    /// How many of its writes were ever sent to anyone: the first ones.
+    pub(super) fn sent_writes(&self) -> usize {
+        let sent = self.ever_sent.saturating_sub(self.applied);
+        usize::try_from(sent).unwrap_or(usize::MAX).min(self.writes.len())
     }
 
     /// Nothing of it is known to be on its way to a leader any more.

@@ -31,7 +31,7 @@ pub(super) fn renewed_after(timeout: Duration) -> Duration {
 impl LocalSessions {
     /// A ReadIndex request sent at `sent` was confirmed for the session. After its deadline that
     /// comes too late: its user may have seen that it is not surely alive, and that is for good.
-    pub(crate) fn renew(
+    pub(super) fn renew(
         &mut self,
         session: SessionId,
         sent: Time,
@@ -72,7 +72,7 @@ impl LocalSessions {
     }
 
     /// Whether sessions are to be renewed now.
-    pub(crate) fn has_renewals(&self, now: Time) -> bool {
+    pub(super) fn has_renewals(&self, now: Time) -> bool {
         self.renewals.is_due(now)
     }
 
@@ -80,7 +80,7 @@ impl LocalSessions {
     /// carries only those that have to be renewed now, so that syncs cost the same however many
     /// sessions there are. The others carry also those whose time comes soon, so that there are few of
     /// them.
-    pub(crate) fn take_renewals(&mut self, now: Time, sync: bool) -> Vec<SessionId> {
+    pub(super) fn take_renewals(&mut self, now: Time, sync: bool) -> Vec<SessionId> {
         let ahead = if sync { Duration::ZERO } else { RENEWED_AHEAD };
         let due = self.renewals.take_due(now + ahead);
         for session in &due {
@@ -93,7 +93,7 @@ impl LocalSessions {
     }
 
     /// These sessions were carried by requests that may be lost: the next one renews them.
-    pub(crate) fn renew_again(&mut self, sessions: Vec<SessionId>, now: Time) {
+    pub(super) fn renew_again(&mut self, sessions: Vec<SessionId>, now: Time) {
         for session in sessions {
             if self.renewals.has(session) {
                 self.renewals.set(session, now);
@@ -115,9 +115,25 @@ impl LocalSessions {
         }
     }
 
+    /// Does what is due once a heartbeat: what has taken longer than `patience` may be lost. Returns the
+    /// sessions that count as lost from now on.
+    pub(crate) fn pulse(
+        &mut self,
+        patience: Duration,
+        now: Time,
+        effects: &mut Effects,
+    ) -> Vec<SessionId> {
+        let lost = self.check_deadlines(now, effects);
+        lost.iter().for_each(|session| self.lose(*session, effects));
+        let unrenewed = self.read_index.restart_older(now.saturating_sub(patience));
+        self.renew_again(unrenewed, now);
+        self.send_stuck_again(now);
+        lost
+    }
+
     /// Suspends the sessions that were not confirmed for a third of their timeout, and names those
     /// whose local deadline has passed.
-    pub(crate) fn check_deadlines(&mut self, now: Time, effects: &mut Effects) -> Vec<SessionId> {
+    fn check_deadlines(&mut self, now: Time, effects: &mut Effects) -> Vec<SessionId> {
         let mut lost = Vec::new();
         for session in self.deadlines.take_due(now) {
             let Some(held) = self.sessions.get_mut(&session) else {
@@ -142,7 +158,7 @@ impl LocalSessions {
 
     /// The local deadline of the session has passed: it counts as lost from now on, though writes
     /// already sent may still happen; those are answered when the log says so.
-    pub(crate) fn lose(&mut self, session: SessionId, effects: &mut Effects) {
+    fn lose(&mut self, session: SessionId, effects: &mut Effects) {
         let Some(held) = self.sessions.get_mut(&session) else {
             return;
         };
@@ -151,9 +167,7 @@ impl LocalSessions {
         self.lost.insert(session);
         let error = held.over();
         // What was never sent to anyone cannot happen any more.
-        let keep = usize::try_from(held.ever_sent.saturating_sub(held.applied));
-        let keep = keep.unwrap_or(usize::MAX).min(held.writes.len());
-        let keep = unless(Bug::SentRefused, keep, 0);
+        let keep = unless(Bug::SentRefused, held.sent_writes(), 0);
         for write in held.writes.drain(keep..) {
             effects.reply(write.request, Err(error.clone()));
         }
@@ -185,7 +199,7 @@ mod tests {
 
     /// One session with a timeout of 10 s, opened at 100 s.
     fn opened(effects: &mut Effects) -> (LocalSessions, SessionId) {
-        let mut sessions = LocalSessions::new(S, false);
+        let mut sessions = LocalSessions::new(S, false, 7);
         let (session, holder) = (SessionId(1), 2);
         let command = Command::Open { secret: [0; 16], timeout_ms: 10_000, owner: 1, base: 0 };
         sessions.open(RequestId(1), session, holder, 10 * S, command, effects);
@@ -216,7 +230,7 @@ mod tests {
     /// which lagged, had seen that.
     #[test]
     fn a_session_that_may_be_open_is_renewed() {
-        let mut sessions = LocalSessions::new(S, false);
+        let mut sessions = LocalSessions::new(S, false, 7);
         let command = Command::Open { secret: [0; 16], timeout_ms: 6_000, owner: 1, base: 0 };
         sessions.open(RequestId(1), SessionId(1), 2, 6 * S, command, &mut Effects::default());
         assert!(!sessions.has_renewals(100 * S), "it was not sent");

@@ -12,6 +12,7 @@
 //! is answered.
 
 pub(in crate::node) mod audit;
+pub(in crate::node) mod fate;
 pub(crate) mod holder;
 mod lease;
 pub(crate) mod queue;
@@ -29,16 +30,17 @@ use self::queue::{Queue, Turn};
 use crate::machine::Machine;
 use crate::machine::command::{Command, OpError, Outcome, Reply, TIMEOUT_KEPT};
 use crate::node::TimeoutBounds;
-use crate::node::io::{Effects, RequestId, Time, Write};
+use crate::node::client_message::Claim;
+use crate::node::io::{ClientRequest, Effects, Holding, RequestId, Time, Write};
 use crate::node::query::Answer;
 use crate::node::session_timers::SessionTimers;
-use crate::node::sessions::read_index::SyncId;
+use crate::node::sessions::read_index::{ReadIndexRequests, SyncId};
 use crate::node::versions::Gate;
 use crate::planted::{Bug, strikes};
-use crate::types::acl::{AccessList, Id, Permissions};
+use crate::types::acl::{AccessList, Permissions};
 use crate::types::error::Error;
+use crate::types::membership::NodeId;
 use crate::types::session::SessionState;
-use crate::types::version::FIRST;
 use crate::types::znode::{SessionId, Zxid};
 
 /// How many writes of one session may be under way; the others wait here. It bounds the results
@@ -47,7 +49,7 @@ const WINDOW: u64 = 4096;
 /// How many bytes of them, about; one write may be larger. It bounds what a leader must hold.
 const WINDOW_BYTES: usize = 16 << 20;
 
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct LocalSessions {
     /// How long requests may stand still before they are sent again, the first time.
     patience: Duration,
@@ -61,6 +63,7 @@ pub(crate) struct LocalSessions {
     gate: Gate,
     /// What writes that take room on disks are refused with.
     refuses_writes: Option<Error>,
+    pub(crate) read_index: ReadIndexRequests,
     next_sync: SyncId,
     /// When each open session is renewed.
     renewals: SessionTimers,
@@ -82,29 +85,56 @@ pub(crate) struct LocalSessions {
 }
 
 impl LocalSessions {
-    pub(crate) fn new(patience: Duration, audit: bool) -> LocalSessions {
-        LocalSessions {
-            patience,
-            sessions: BTreeMap::new(),
-            unsent: BTreeSet::new(),
-            ceilings: BTreeSet::new(),
-            held_back: BTreeSet::new(),
-            gate: Gate { version: FIRST, possible: FIRST },
-            refuses_writes: None,
-            next_sync: 0,
-            renewals: SessionTimers::default(),
-            deadlines: SessionTimers::default(),
-            asking: BTreeSet::new(),
-            lost: BTreeSet::new(),
-            waits: 0,
-            syncs: BTreeMap::new(),
-            ready: BTreeSet::new(),
-            catching_up: BTreeSet::new(),
-            audit,
+    /// `boot` is random at each start.
+    pub(crate) fn new(patience: Duration, audit: bool, boot: u64) -> LocalSessions {
+        let read_index = ReadIndexRequests::new(boot);
+        LocalSessions { patience, audit, read_index, ..LocalSessions::default() }
+    }
+
+    /// Takes what a user asks of a session, but for its queries. `owner` is this node, which has everything
+    /// up to `zxid`.
+    pub(crate) fn take_request(
+        &mut self,
+        request: ClientRequest,
+        owner: NodeId,
+        zxid: Zxid,
+        bounds: TimeoutBounds,
+        effects: &mut Effects,
+    ) {
+        match request {
+            ClientRequest::Open { request, session, holder, secret, timeout } => {
+                let timeout = bounds.negotiated(timeout);
+                let timeout_ms = milliseconds(timeout);
+                let command = Command::Open { secret, timeout_ms, owner, base: zxid };
+                self.open(request, session, holder, timeout, command, effects);
+            }
+            ClientRequest::Resume { request, session, holder, secret, timeout } => {
+                let timeout = timeout.map(|timeout| bounds.negotiated(timeout));
+                let timeout_ms = timeout.map_or(TIMEOUT_KEPT, milliseconds);
+                let command = Command::Resume { secret, timeout_ms, owner };
+                // One that keeps its own has none here until that is known.
+                let timeout = timeout.unwrap_or_default();
+                self.open(request, session, holder, timeout, command, effects);
+            }
+            // Nobody waits for the answer.
+            ClientRequest::Introduce { session, ids } => {
+                self.write(RequestId(0), session, Write::Authenticate(ids), effects);
+            }
+            ClientRequest::Write { request, session, command } => {
+                self.write(request, session, command, effects);
+            }
+            ClientRequest::Abandon { session, state } => {
+                let reason = "its holder let go of the session while the write was under way";
+                self.end_unknown(session, state, reason, effects);
+            }
+            // A replica answers these, or the member of a client.
+            ClientRequest::Query { .. }
+            | ClientRequest::Admin { .. }
+            | ClientRequest::Unwatch { .. } => {}
         }
     }
 
-    pub(crate) fn open(
+    fn open(
         &mut self,
         request: RequestId,
         session: SessionId,
@@ -191,7 +221,7 @@ impl LocalSessions {
         self.refuses_writes = error;
     }
 
-    pub(crate) fn write(
+    fn write(
         &mut self,
         request: RequestId,
         session: SessionId,
@@ -231,11 +261,6 @@ impl LocalSessions {
         self.unsent.insert(session);
     }
 
-    /// Adds these to the ids that the session is known as. Nobody waits for the answer.
-    pub(crate) fn introduce(&mut self, session: SessionId, ids: Vec<Id>, effects: &mut Effects) {
-        self.write(RequestId(0), session, Write::Authenticate(ids), effects);
-    }
-
     /// After a snapshot, in which sessions may be known as somebody more.
     pub(crate) fn identify(&mut self, machine: &Machine) {
         for held in self.sessions.values_mut() {
@@ -249,7 +274,7 @@ impl LocalSessions {
     /// Whether a session may read a znode of this access list.
     pub(crate) fn may_read(&self, session: SessionId, acl: Option<&AccessList>) -> bool {
         let held = self.sessions.get(&session);
-        held.is_some_and(|held| held.may(acl, Permissions::READ))
+        held.is_some_and(|held| held.viewer().may(acl, Permissions::READ))
     }
 
     /// What came of a request, as seen in the log at `now`, by when this replica has `zxid`.
@@ -397,13 +422,7 @@ impl LocalSessions {
         if let Some(opening) = held.opening.take() {
             effects.reply(opening.request, Err(error.clone()));
         }
-        for write in held.writes.drain(..) {
-            let answer = match write.command {
-                Command::Close => Ok(Answer::Reply(Reply::Done)),
-                _ => Err(error.clone()),
-            };
-            effects.reply(write.request, answer);
-        }
+        held.writes.drain(..).for_each(|write| write.fail(&error, effects));
         self.fail_waits(session, effects);
         self.sessions.remove(&session);
         self.end_lease(session);
@@ -432,7 +451,10 @@ impl LocalSessions {
 
     /// Everything is over, since the node has stopped.
     pub(crate) fn stop(&mut self, error: &Error, effects: &mut Effects) {
-        for (_, mut held) in std::mem::take(&mut self.sessions) {
+        // Local reads are as fresh as they were.
+        let read_index = std::mem::take(&mut self.read_index);
+        let ended = LocalSessions { read_index, ..LocalSessions::default() };
+        for (_, mut held) in std::mem::replace(self, ended).sessions {
             held.set_state(SessionState::Expired, effects);
             let requests = held
                 .opening
@@ -442,19 +464,22 @@ impl LocalSessions {
                 .chain(held.waits.askers().copied());
             requests.for_each(|request| effects.reply(request, Err(error.clone())));
         }
-        self.waits = 0;
-        (self.renewals, self.deadlines) = (SessionTimers::default(), SessionTimers::default());
-        self.asking.clear();
-        self.lost.clear();
-        self.unsent.clear();
-        self.held_back.clear();
-        self.syncs.clear();
-        self.ready.clear();
-        self.catching_up.clear();
     }
 
-    pub(crate) fn get(&self, session: SessionId) -> Option<&LocalSession> {
-        self.sessions.get(&session)
+    /// What each session is known by, to one who did not follow it.
+    pub(crate) fn claims(&self) -> Vec<Claim> {
+        self.sessions.values().map(LocalSession::claim).collect()
+    }
+
+    /// Whether the session is this holder's here.
+    pub(crate) fn holds(&self, holding: Holding) -> bool {
+        self.sessions.get(&holding.session).is_some_and(|held| held.holder == holding.holder)
+    }
+
+    /// Whether the session was opened here by another one than this holder.
+    pub(crate) fn is_of_another(&self, session: SessionId, holder: u64) -> bool {
+        let held = self.sessions.get(&session);
+        held.is_some_and(|held| held.opening.is_none() && held.holder != holder)
     }
 
     pub(crate) fn has(&self, session: SessionId) -> bool {
@@ -470,19 +495,7 @@ impl LocalSessions {
     }
 }
 
-/// The timeout of a session that is resumed, and as the command has it. One that keeps its own has
-/// none here until that is known.
-pub(crate) fn resumed_with(timeout: Option<Duration>, bounds: TimeoutBounds) -> (Duration, u32) {
-    match timeout {
-        Some(timeout) => {
-            let timeout = bounds.negotiated(timeout);
-            (timeout, milliseconds(timeout))
-        }
-        None => (Duration::ZERO, TIMEOUT_KEPT),
-    }
-}
-
 /// A timeout as commands have it.
-pub(crate) fn milliseconds(timeout: Duration) -> u32 {
+fn milliseconds(timeout: Duration) -> u32 {
     u32::try_from(timeout.as_millis()).unwrap_or(u32::MAX)
 }

@@ -225,9 +225,17 @@ impl Answering<'_> {
     }
 }
 
+/// Whether a ReadIndex request must be made for a query, where everything up to `applied` is known.
+pub(in crate::node) fn waits_for_others(query: &Query, applied: Zxid) -> bool {
+    match query {
+        Query::Sync => true,
+        Query::Watch { from, .. } => from.is_some_and(|from| from > applied),
+        _ => false,
+    }
+}
+
 impl LocalSessions {
-    /// Queues a query. If a ReadIndex request must be made for it, returns the number that this
-    /// must carry. `applied` is the last zxid that this replica has.
+    /// Queues a query. `applied` is the last zxid that this replica has.
     pub(crate) fn query(
         &mut self,
         request: RequestId,
@@ -235,22 +243,19 @@ impl LocalSessions {
         query: Query,
         applied: Zxid,
         effects: &mut Effects,
-    ) -> Option<SyncId> {
-        let confirms = match &query {
-            Query::Sync => true,
-            Query::Watch { from, .. } => from.is_some_and(|zxid| zxid > applied),
-            _ => false,
+    ) {
+        let sync = waits_for_others(&query, applied).then_some(self.next_sync);
+        let Some(held) = self.taking(request, session, effects) else {
+            return;
         };
-        let sync = confirms.then_some(self.next_sync);
-        let held = self.taking(request, session, effects)?;
         held.waits.push(request, held.issued, Turn::Query(query), sync);
         self.waits += 1;
         self.ready.insert(session);
         if let Some(sync) = sync {
             self.next_sync += 1;
             self.syncs.insert(sync, session);
+            self.read_index.wait(sync);
         }
-        sync
     }
 
     /// Whether any query waits for its turn.
@@ -336,8 +341,7 @@ impl LocalSessions {
             }
         }
         // Behind the events of all that was applied by now.
-        effects.events.append(&mut fired.events);
-        effects.ended.append(&mut fired.ended);
+        fired.add_to(effects);
     }
 }
 

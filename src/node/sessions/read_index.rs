@@ -18,7 +18,8 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use crate::node::io::Time;
+use crate::node::io::{Effects, Time};
+use crate::node::sessions::LocalSessions;
 use crate::types::znode::SessionId;
 
 /// How many ReadIndex requests may be under way: more would only make the leader's queue longer.
@@ -31,7 +32,7 @@ const ASKED_MAX: usize = 64;
 pub(crate) type SyncId = u64;
 
 /// This node's side: the ReadIndex requests it has asked for.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct ReadIndexRequests {
     boot: u64,
     next: u64,
@@ -57,15 +58,7 @@ pub(crate) struct ReadIndexRequest {
 
 impl ReadIndexRequests {
     pub(crate) fn new(boot: u64) -> ReadIndexRequests {
-        ReadIndexRequests {
-            boot,
-            next: 0,
-            asked: BTreeMap::new(),
-            waiting: Vec::new(),
-            last: None,
-            unapplied: Vec::new(),
-            fresh_at: None,
-        }
+        ReadIndexRequests { boot, ..ReadIndexRequests::default() }
     }
 
     pub(crate) fn boot(&self) -> u64 {
@@ -157,6 +150,34 @@ impl ReadIndexRequests {
             }
         }
         sessions
+    }
+}
+
+impl LocalSessions {
+    /// The next ReadIndex request, if one is due: its number, and the sessions that it renews.
+    pub(crate) fn next_read_index(
+        &mut self,
+        now: Time,
+        period: Duration,
+    ) -> Option<(u64, Vec<SessionId>)> {
+        if !self.read_index.is_due(now, period, self.has_renewals(now)) {
+            return None;
+        }
+        let sessions = self.take_renewals(now, self.read_index.has_waiting());
+        Some((self.read_index.ask(now, sessions.clone()), sessions))
+    }
+
+    /// A ReadIndex request was confirmed, which renews its sessions, except those in `refused`.
+    pub(crate) fn renewed_by(
+        &mut self,
+        request: &ReadIndexRequest,
+        refused: &[SessionId],
+        now: Time,
+        effects: &mut Effects,
+    ) {
+        for session in request.sessions.iter().filter(|session| !refused.contains(session)) {
+            self.renew(*session, request.sent, now, effects);
+        }
     }
 }
 

@@ -29,20 +29,13 @@ impl LocalSessions {
         }
     }
 
-    pub(crate) fn has_held_back(&self) -> bool {
-        !self.held_back.is_empty()
-    }
-
-    /// What was held back is looked at again, if anything has changed for it.
-    pub(crate) fn release(&mut self, gate: Gate) {
-        if gate != self.gate {
-            self.unsent.append(&mut self.held_back);
-        }
-    }
-
     /// What has to be sent to the leader now, each session's requests in order.
     pub(crate) fn take_unsent(&mut self, gate: Gate, now: Time) -> Vec<Request> {
-        self.gate = gate;
+        if gate != self.gate {
+            // What was held back is looked at again.
+            self.unsent.append(&mut self.held_back);
+            self.gate = gate;
+        }
         let mut requests = Vec::new();
         for session in std::mem::take(&mut self.unsent) {
             let Some(held) = self.sessions.get_mut(&session) else {
@@ -100,8 +93,9 @@ impl LocalSessions {
         requests
     }
 
+    /// Whether anything may be to be sent: what is held back may be so no longer.
     pub(crate) fn has_unsent(&self) -> bool {
-        !self.unsent.is_empty()
+        !self.unsent.is_empty() || !self.held_back.is_empty()
     }
 
     /// Whatever was sent may be lost: all of it is to be sent again.
@@ -113,6 +107,8 @@ impl LocalSessions {
                 self.unsent.insert(held.id);
             }
         }
+        let unrenewed = self.read_index.restart();
+        self.renew_again(unrenewed, now);
     }
 
     /// Lets the opens that were never sent rest on this zxid, at which none of these sessions existed.
@@ -120,7 +116,7 @@ impl LocalSessions {
     /// A client that has only just started knows no zxid. An open that rests on none is refused once the cluster
     /// has forgotten a session, and asked for again; in between, another member would take the session for ended.
     pub(crate) fn rest_on(&mut self, zxid: Zxid) {
-        for held in self.sessions.values_mut().filter(|held| !held.was_sent()) {
+        for held in self.sessions.values_mut().filter(|held| held.first_sent.is_none()) {
             if let Some(opening) = &mut held.opening
                 && let Command::Open { base, .. } = &mut opening.command
             {
@@ -130,7 +126,7 @@ impl LocalSessions {
     }
 
     /// The same for the sessions of which nothing has moved for a while, each time a longer one.
-    pub(crate) fn send_stuck_again(&mut self, now: Time) {
+    pub(super) fn send_stuck_again(&mut self, now: Time) {
         let mut asking = std::mem::take(&mut self.asking);
         asking.retain(|session| {
             let Some(held) = self.sessions.get_mut(session) else {
@@ -156,6 +152,7 @@ mod tests {
     use super::*;
     use crate::machine::command::{Op, OpError, Outcome, Reply};
     use crate::node::io::{Effects, RequestId, Write};
+    use crate::node::sessions::holder::Opening;
     use crate::types::version::FIRST;
 
     /// A client opened its first session before it knew any zxid, and went to another member while the open was
@@ -164,10 +161,13 @@ mod tests {
     fn an_open_that_waited_for_a_member_rests_on_what_that_member_has() {
         const S: Time = Time::from_secs(1);
         let (session, holder) = (SessionId(1), 2);
-        let mut sessions = LocalSessions::new(S, false);
+        let mut sessions = LocalSessions::new(S, false, 7);
         let open = Command::Open { secret: [0; 16], timeout_ms: 10_000, owner: 1, base: 0 };
         sessions.open(RequestId(1), session, holder, 10 * S, open, &mut Effects::default());
-        let base = |sessions: &LocalSessions| sessions.get(session).and_then(|held| held.base());
+        let base = |sessions: &LocalSessions| match &sessions.sessions[&session].opening {
+            Some(Opening { command: Command::Open { base, .. }, .. }) => Some(*base),
+            _ => None,
+        };
         sessions.rest_on(40);
         sessions.rest_on(30);
         assert_eq!(base(&sessions), Some(40));
@@ -183,7 +183,7 @@ mod tests {
     fn a_write_behind_a_stale_open_is_sent_again() {
         const S: Time = Time::from_secs(1);
         let (session, holder) = (SessionId(1), 2);
-        let mut sessions = LocalSessions::new(S, false);
+        let mut sessions = LocalSessions::new(S, false, 7);
         let mut effects = Effects::default();
         let open = Command::Open { secret: [0; 16], timeout_ms: 10_000, owner: 1, base: 0 };
         sessions.open(RequestId(1), session, holder, 10 * S, open, &mut effects);

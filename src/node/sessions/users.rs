@@ -6,13 +6,14 @@ use std::time::Duration;
 use crate::machine::command::{
     Applied, Batch, ChangeKind, Command, OpError, Outcome, Reply, Request, SessionChange,
 };
-use crate::node::io::{ClientRequest, Effects};
+use crate::node::io::{ClientRequest, Effects, Holding};
 use crate::node::leader::admission;
 use crate::node::leader::read_index::Asked;
-use crate::node::message::PeerMessage;
+use crate::node::message::{PeerMessage, in_parts};
 use crate::node::replica::watches::Fired;
+use crate::node::sessions::fate::Fate;
 use crate::node::versions::Gate;
-use crate::node::{FORWARD_BYTES_MAX, Node, READ_INDEX_PERIOD, sessions};
+use crate::node::{FORWARD_BYTES_MAX, Node, READ_INDEX_PERIOD};
 use crate::planted::{Bug, if_planted, planted, strikes};
 use crate::types::acl::AccessList;
 use crate::types::error::Error;
@@ -23,59 +24,32 @@ use crate::types::znode::SessionId;
 
 impl Node {
     pub(in crate::node) fn take_request(&mut self, request: ClientRequest) {
-        let effects = &mut self.effects;
         match request {
-            ClientRequest::Open { request, session, holder, secret, timeout } => {
-                let timeout = self.config.timeouts.negotiated(timeout);
-                let timeout_ms = sessions::milliseconds(timeout);
-                let (owner, base) = (self.id, self.machine.zxid());
-                let command = Command::Open { secret, timeout_ms, owner, base };
-                self.local.open(request, session, holder, timeout, command, effects);
-            }
-            ClientRequest::Resume { request, session, holder, secret, timeout } => {
-                let (timeout, timeout_ms) = sessions::resumed_with(timeout, self.config.timeouts);
-                let command = Command::Resume { secret, timeout_ms, owner: self.id };
-                effects.ended.extend(self.replica.watches.end_session(session));
-                self.local.open(request, session, holder, timeout, command, effects);
-            }
-            ClientRequest::Introduce { session, ids } => {
-                self.local.introduce(session, ids, effects);
-            }
             ClientRequest::Write { request, .. } if strikes(Bug::RefusedUnasked, 97) => {
-                effects.reply(request, Err(Error::NoNode { path: String::new() }));
-            }
-            ClientRequest::Write { request, session, command } => {
-                self.local.write(request, session, command, effects);
+                self.effects.reply(request, Err(Error::NoNode { path: String::new() }));
             }
             ClientRequest::Query { request, session, query } => {
                 let zxid = self.machine.zxid();
-                if let Some(sync) = self.local.query(request, session, query, zxid, effects) {
-                    self.read_index.wait(sync);
-                }
-            }
-            ClientRequest::Abandon { session, state } => {
-                let reason = "its holder let go of the session while the write was under way";
-                self.local.end_unknown(session, state, reason, effects);
-                effects.ended.extend(self.replica.watches.end_session(session));
+                self.local.query(request, session, query, zxid, &mut self.effects);
             }
             ClientRequest::Admin { request, asked } => self.admin_asked(request, &asked),
             ClientRequest::Unwatch { watch } => self.replica.watches.remove(watch),
+            of_session => {
+                if let ClientRequest::Resume { session, .. }
+                | ClientRequest::Abandon { session, .. } = of_session
+                {
+                    self.end_watches(session);
+                }
+                let (zxid, bounds) = (self.machine.zxid(), self.config.timeouts);
+                self.local.take_request(of_session, self.id, zxid, bounds, &mut self.effects);
+            }
         }
-    }
-
-    pub(in crate::node) fn send_again(&mut self) {
-        let now = self.now.mono;
-        self.local.send_again(now);
-        self.local.renew_again(self.read_index.restart(), now);
     }
 
     pub(in crate::node) fn send_requests(&mut self) {
         let leader = self.leadership.leader;
         if leader == 0 || (leader == self.id && !self.serves()) {
             return;
-        }
-        if self.local.has_held_back() {
-            self.local.release(self.gate());
         }
         if !self.local.has_unsent() {
             return;
@@ -87,19 +61,11 @@ impl Node {
             }
             return;
         }
-        let mut bytes = 0;
-        let mut part = Vec::new();
-        for request in requests {
-            bytes += admission::size(&request.command);
-            if bytes > FORWARD_BYTES_MAX && !part.is_empty() {
-                let requests = std::mem::take(&mut part);
-                self.effects.messages.push((leader, PeerMessage::Forward { requests }));
-                bytes = admission::size(&request.command);
-            }
-            part.push(request);
+        if requests.is_empty() {
+            return;
         }
-        if !part.is_empty() {
-            self.effects.messages.push((leader, PeerMessage::Forward { requests: part }));
+        for requests in in_parts(requests, FORWARD_BYTES_MAX, |of| admission::size(&of.command)) {
+            self.effects.messages.push((leader, PeerMessage::Forward { requests }));
         }
     }
 
@@ -109,23 +75,19 @@ impl Node {
 
     pub(in crate::node) fn request_read_index(&mut self) {
         let leader = self.leadership.leader;
-        let now = self.now.mono;
-        let renews = self.local.has_renewals(now);
-        if leader == 0
-            || !self.read_index.is_due(now, READ_INDEX_PERIOD, renews)
-            || (leader == self.id && !self.serves())
-        {
+        if leader == 0 || (leader == self.id && !self.serves()) {
             return;
         }
-        let sessions = self.local.take_renewals(now, self.read_index.has_waiting());
-        let read_index = self.read_index.ask(now, sessions.clone());
-        let boot = self.read_index.boot();
+        let next = self.local.next_read_index(self.now.mono, READ_INDEX_PERIOD);
+        let Some((read_index, sessions)) = next else {
+            return;
+        };
+        let boot = self.local.read_index.boot();
         if leader == self.id {
             self.take_read_index(Asked::new(self.id, None, boot, read_index), sessions);
         } else {
-            self.effects
-                .messages
-                .push((leader, PeerMessage::ReadIndex { boot, read_index, sessions }));
+            let message = PeerMessage::ReadIndex { boot, read_index, sessions };
+            self.effects.messages.push((leader, message));
         }
     }
 
@@ -136,57 +98,36 @@ impl Node {
         index: u64,
         refused: &[SessionId],
     ) {
-        let Some(read_index) = self.read_index.confirmed(boot, read_index) else {
+        let now = self.now.mono;
+        let Some(request) = self.local.read_index.confirmed(boot, read_index) else {
             return;
         };
-        self.metrics.sync.record(self.now.mono.saturating_sub(read_index.sent));
-        for session in &read_index.sessions {
-            if !refused.contains(session) {
-                self.local.renew(*session, read_index.sent, self.now.mono, &mut self.effects);
-            }
-        }
-        for sync in read_index.syncs {
+        self.metrics.sync.record(now.saturating_sub(request.sent));
+        self.local.renewed_by(&request, refused, now, &mut self.effects);
+        for sync in request.syncs {
             self.local.synced(sync, index);
         }
-        self.read_index.covers(index, read_index.sent);
+        self.local.read_index.covers(index, request.sent);
     }
 
     /// Brings this node's sessions up to a snapshot that was installed: it stands for entries that
     /// were not applied one by one.
     pub(in crate::node) fn reconcile_sessions(&mut self) {
-        for session in self.local.ids() {
-            let Some(held) = self.local.get(session) else {
-                continue;
-            };
-            let (holder, open) = (held.holder, held.opened());
-            // Whether it may have been opened, and have ended, in what the snapshot stands for.
-            let ended = held.was_sent()
-                && held.base().is_some_and(|base| self.machine.admits(session, base).is_err());
-            match self.machine.session(session) {
-                Some(record) if record.holder == holder => {
-                    let (now, zxid) = (self.now.mono, self.machine.zxid());
-                    let opened = Ok(Reply::Session { timeout_ms: record.timeout_ms });
-                    let outcome = |seq, result| Outcome { session, holder, seq, zxid, result };
-                    self.local.outcome(&outcome(0, opened), now, zxid, &mut self.effects);
-                    let Some(held) = self.local.get(session) else {
-                        continue;
-                    };
-                    for seq in held.applied() + 1..=record.last_seq {
-                        if let Some(result) = record.result_of(seq) {
-                            let outcome = outcome(seq, result.clone());
-                            self.local.outcome(&outcome, now, zxid, &mut self.effects);
-                        }
+        let (now, zxid) = (self.now.mono, self.machine.zxid());
+        for claim in self.local.claims() {
+            let session = claim.holding.session;
+            match Fate::of(claim, &self.machine) {
+                Fate::Held(_, outcomes) => {
+                    for outcome in outcomes {
+                        self.local.outcome(&outcome, now, zxid, &mut self.effects);
                     }
                 }
-                // It ended in what the snapshot stands for, and whether its last writes came before
-                // that is not recorded any more.
-                Some(record) if open || record.was_held_by(holder) => {
-                    self.end_unknown(session, SessionState::Moved);
+                Fate::Over(state) => {
+                    let reason = "the session ended while this replica was out of reach";
+                    self.local.end_unknown(session, state, reason, &mut self.effects);
+                    self.end_watches(session);
                 }
-                None if open || ended => self.end_unknown(session, SessionState::Expired),
-                // Either the open is still to come in the log, which will answer it. Or it was in the
-                // log and the session has ended, and nothing in the snapshot tells the two apart.
-                Some(_) | None => self.local.unseen(session),
+                Fate::Unseen => self.local.unseen(session),
             }
         }
     }
@@ -268,39 +209,34 @@ impl Node {
             }
         }
         for change in applied.sessions {
-            self.replica.client_session_changed(&self.machine, change, &mut self.effects);
-            match change {
+            let (session, holder, timeout) = match change {
                 SessionChange::Held(session) => {
                     self.metrics.sessions_opened += 1;
                     let Some(record) = self.machine.session(session) else {
                         continue;
                     };
-                    let holder = record.holder;
                     let timeout = Duration::from_millis(u64::from(record.timeout_ms));
-                    if let Some(leading) = &mut self.leading {
-                        leading.session_held(session, timeout, self.now.mono);
-                    }
-                    if self
-                        .local
-                        .get(session)
-                        .is_some_and(|held| held.opened() && held.holder != holder)
-                    {
-                        self.end_local(session, SessionState::Moved);
-                    }
+                    (session, record.holder, Some(timeout))
                 }
                 SessionChange::Gone(session, holder) => {
                     self.metrics.sessions_ended += 1;
-                    if let Some(leading) = &mut self.leading {
-                        leading.session_gone(session);
-                    }
-                    // Another holder may have resumed it and closed it in one batch.
-                    let moved = self
-                        .local
-                        .get(session)
-                        .is_some_and(|held| held.opened() && held.holder != holder);
-                    let state = if moved { SessionState::Moved } else { SessionState::Expired };
-                    self.end_local(session, state);
+                    (session, holder, None)
                 }
+            };
+            let is_gone = timeout.is_none();
+            let holding = Holding { session, holder };
+            self.replica.client_session_changed(holding, is_gone, &mut self.effects);
+            if let Some(leading) = &mut self.leading {
+                match timeout {
+                    Some(timeout) => leading.session_held(session, timeout, self.now.mono),
+                    None => leading.session_gone(session),
+                }
+            }
+            // Another holder may have resumed it and closed it in one batch.
+            if self.local.is_of_another(session, holder) {
+                self.end_local(session, SessionState::Moved);
+            } else if is_gone {
+                self.end_local(session, SessionState::Expired);
             }
         }
     }
@@ -310,26 +246,18 @@ impl Node {
         self.end_watches(session);
     }
 
-    fn end_unknown(&mut self, session: SessionId, state: SessionState) {
-        let reason = "the session ended while this replica was out of reach";
-        self.local.end_unknown(session, state, reason, &mut self.effects);
-        self.end_watches(session);
-    }
-
     pub(in crate::node) fn end_watches(&mut self, session: SessionId) {
         self.effects.ended.extend(self.replica.watches.end_session(session));
     }
 
-    pub(in crate::node) fn deliver(&mut self, fired: Fired) {
-        let mut events = fired.events;
+    pub(in crate::node) fn deliver(&mut self, mut fired: Fired) {
         let (local, clients) = (&self.local, &self.replica.clients);
         let may_read = |session, acl: Option<&AccessList>| {
             local.may_read(session, acl) || clients.may_read(session, acl)
         };
-        self.replica.watches.add_data(&mut events, || self.machine.tree(), may_read);
-        if_planted(Bug::EventsOutOfOrder, || events.reverse());
-        self.effects.events.extend(events);
-        self.effects.ended.extend(fired.ended);
+        self.replica.watches.add_data(&mut fired.events, || self.machine.tree(), may_read);
+        if_planted(Bug::EventsOutOfOrder, || fired.events.reverse());
+        fired.add_to(&mut self.effects);
     }
 }
 

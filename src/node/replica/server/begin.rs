@@ -4,15 +4,16 @@ use std::sync::Arc;
 
 use super::{Beginning, PAST_BYTES_MAX, PAST_CHANGES_MAX};
 use crate::machine::Machine;
-use crate::machine::command::Reply;
 use crate::node::client_message::{Claim, FromClient, HeldWatch, ToClient};
 use crate::node::io::{Effects, WatchId};
 use crate::node::replica::Replica;
 use crate::node::replica::watches::{Fired, Missed};
+use crate::node::sessions::fate::Fate;
 use crate::planted::{Bug, planted, unless};
 use crate::types::acl;
 use crate::types::acl::{AccessList, Permissions};
 use crate::types::membership::NodeId;
+use crate::types::session::SessionState;
 
 /// How much of the history one client has been sent when it began.
 #[derive(Default)]
@@ -34,7 +35,8 @@ impl Past {
 /// since a session gets ids without one.
 fn has_answered(machine: &Machine, claim: &FromClient) -> bool {
     let FromClient::Claim(claim) = claim else { return true };
-    let record = machine.session(claim.session).filter(|record| record.holder == claim.holder);
+    let record = machine.session(claim.holding.session);
+    let record = record.filter(|record| record.holder == claim.holding.holder);
     record.is_none_or(|record| record.last_seq >= claim.applied)
 }
 
@@ -59,9 +61,7 @@ impl Replica {
         let Some(beginning) = client.beginning.take_if(ready) else {
             return;
         };
-        if let Some(client) = self.clients.clients.get_mut(&from) {
-            client.send(ToClient::Cluster { cluster });
-        }
+        client.send(ToClient::Cluster { cluster });
         let mut past = Past::default();
         for claim in beginning.claims {
             match claim {
@@ -72,43 +72,32 @@ impl Replica {
                 _ => {}
             }
         }
-        if let Some(client) = self.clients.clients.get_mut(&from) {
-            client.send(ToClient::Attached);
-        }
+        self.clients.send(from, ToClient::Attached);
     }
 
-    /// Sends a client what has become of its session, as `reconcile_sessions` finds it for the node's own.
+    /// Sends a client what has become of its session.
     fn take_claim(&mut self, machine: &Machine, from: NodeId, claim: Claim) {
-        let Claim { session, holder, applied, opened, base } = claim;
-        let ended = base.is_some_and(|base| machine.admits(session, base).is_err());
-        let record = machine.session(session);
-        let ends = |moved| ToClient::Ended { session, holder, moved, known: false };
-        let mut updates = Vec::new();
-        match record {
-            Some(record) if record.holder == holder => {
-                let held = self.clients.hold(from, session, holder);
+        let holding = claim.holding;
+        match Fate::of(claim, machine) {
+            Fate::Held(record, outcomes) => {
+                let held = self.clients.hold(from, holding);
                 held.opened = true;
                 held.ids = Arc::clone(&record.ids);
-                updates.push(ToClient::Held { session, holder, ids: (*record.ids).clone() });
-                let zxid = machine.zxid();
-                let outcome =
-                    |seq, result| ToClient::Outcome { session, holder, seq, zxid, result };
-                updates.push(outcome(0, Ok(Reply::Session { timeout_ms: record.timeout_ms })));
-                for seq in applied + 1..=record.last_seq {
-                    if let Some(result) = record.result_of(seq) {
-                        updates.push(outcome(seq, result.clone()));
-                    }
+                let ids = (*record.ids).clone();
+                self.clients.send(from, ToClient::Held { holding, ids });
+                for outcome in outcomes {
+                    self.clients.send(from, ToClient::Outcome(outcome));
                 }
             }
-            Some(record) if opened || record.was_held_by(holder) => updates.push(ends(true)),
-            None if opened || ended => updates.push(ends(false)),
-            Some(_) | None => {
-                self.clients.hold(from, session, holder);
-                updates.push(ToClient::Unseen { session, holder });
+            Fate::Over(state) => {
+                let moved = state == SessionState::Moved;
+                let ended = ToClient::Ended { holding, moved, known: false };
+                self.clients.send(from, ended);
             }
-        }
-        if let Some(client) = self.clients.clients.get_mut(&from) {
-            updates.into_iter().for_each(|update| client.send(update));
+            Fate::Unseen => {
+                self.clients.hold(from, holding);
+                self.clients.send(from, ToClient::Unseen { holding });
+            }
         }
     }
 
@@ -120,8 +109,8 @@ impl Replica {
         past: &mut Past,
         effects: &mut Effects,
     ) {
-        let HeldWatch { watch, session, holder, path, kind, existed, from: up_to, data } = held;
-        let Some(of) = self.clients.sessions.get(&(session, holder)) else {
+        let HeldWatch { watch, holding, path, kind, existed, from: up_to, data } = held;
+        let Some(of) = self.clients.sessions.get(&holding) else {
             return;
         };
         let ids = Arc::clone(&of.ids);
@@ -133,18 +122,26 @@ impl Replica {
         let existed = unless(Bug::MoveFires, existed, !existed);
         let missed = Missed { tree: &tree, from: up_to, existed };
         let mut fired = Fired::default();
-        let new = (id, path.into(), kind);
-        self.watches.add_again(new, session, known, (missed, data), may_read, &mut fired);
+        let new = (id, path, kind);
+        self.watches.add_again(new, holding.session, known, (missed, data), may_read, &mut fired);
         past.bytes += fired.events.iter().map(|(_, event)| event.path.len() + 64).sum::<usize>();
-        effects.events.append(&mut fired.events);
-        effects.ended.append(&mut fired.ended);
+        fired.add_to(effects);
     }
 
-    /// Numbers a client's watch of a path of this length.
+    /// Numbers a client's watch of a path of this length. An earlier one that the client had numbered the same
+    /// has ended.
     pub(super) fn number_watch(&mut self, from: NodeId, watch: u64, bytes: usize) -> WatchId {
-        let (id, former) = self.clients.number(from, watch, bytes);
-        if let Some(former) = former {
-            self.watches.remove(former);
+        let Replica { watches, clients, .. } = self;
+        clients.next_watch += 1;
+        let id = WatchId::of_client(clients.next_watch);
+        clients.watches.insert(id, (from, watch));
+        if let Some(client) = clients.clients.get_mut(&from) {
+            client.watch_bytes += bytes;
+            if let Some((former, bytes)) = client.watches.insert(watch, (id, bytes)) {
+                client.watch_bytes -= bytes;
+                clients.watches.remove(&former);
+                watches.remove(former);
+            }
         }
         id
     }

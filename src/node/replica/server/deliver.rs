@@ -3,13 +3,12 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::{Asker, BUDGET_BYTES, ServedClient, TELL_BYTES, silence};
+use super::{Asker, BUDGET_BYTES, SILENCE_TICKS, ServedClient, TELL_BYTES};
 use crate::machine::Machine;
-use crate::machine::command::SessionChange;
 use crate::node::client_message;
 use crate::node::client_message::{EventOf, ToClient, UpTo};
-use crate::node::io::{Effects, Time};
-use crate::node::message::PeerMessage;
+use crate::node::io::{Effects, Holding, Time};
+use crate::node::message::{PeerMessage, in_parts};
 use crate::node::query::{Answer, Query};
 use crate::node::replica::Replica;
 use crate::node::replica::watches::Fired;
@@ -17,7 +16,6 @@ use crate::node::sessions::queue::{Answering, Progress, Turn, Viewer};
 use crate::planted::{Bug, planted};
 use crate::types::error::Error;
 use crate::types::membership::NodeId;
-use crate::types::znode::SessionId;
 
 impl Replica {
     /// Answers the clients' requests whose turn has come.
@@ -36,7 +34,7 @@ impl Replica {
         let waiting: Vec<_> = self.clients.waiting.iter().copied().collect();
         let mut unacknowledged = self.clients.unacknowledged_bytes();
         for key in waiting {
-            let (session, holder) = key;
+            let Holding { session, holder } = key;
             let record = machine.session(session).filter(|record| record.holder == holder);
             let Some(last_seq) = record.map(|record| record.last_seq) else {
                 continue;
@@ -51,9 +49,8 @@ impl Replica {
                     self.clients.waiting.remove(&key);
                     break;
                 }
-                let takes = held.opened
-                    && client.takes_answers()
-                    && client.has_turn(unacknowledged, now >= self.clients.turn_at);
+                let takes =
+                    held.opened && client.has_turn(unacknowledged, now >= self.clients.turn_at);
                 let due = if takes { held.waits.next_due(progress) } else { None };
                 let Some((Asker { request, size }, Turn::Query(query), _)) = due else {
                     break;
@@ -81,8 +78,7 @@ impl Replica {
             }
         }
         // They come behind the events of everything applied so far.
-        effects.events.append(&mut fired.events);
-        effects.ended.append(&mut fired.ended);
+        fired.add_to(effects);
     }
 
     /// Answers a client's query. A watch that the query sets gets a number of this member.
@@ -110,54 +106,38 @@ impl Replica {
         answer
     }
 
+    /// A session is this holder's now, or is gone and was this holder's.
     pub(in crate::node) fn client_session_changed(
         &mut self,
-        machine: &Machine,
-        change: SessionChange,
+        holding: Holding,
+        gone: bool,
         effects: &mut Effects,
     ) {
-        let (session, holder, gone) = match change {
-            SessionChange::Held(session) => {
-                let Some(record) = machine.session(session) else {
-                    return;
-                };
-                (session, record.holder, false)
-            }
-            SessionChange::Gone(session, holder) => (session, holder, true),
-        };
-        let all = self.clients.sessions.range((session, 0)..=(session, u64::MAX));
-        let over: Vec<_> = all
-            .filter(|((_, of), held)| held.opened && (gone || *of != holder))
-            .map(|((_, of), held)| (*of, held.client))
-            .collect();
+        let all = self.clients.holders(holding.session);
+        let over = all.filter(|(of, held)| held.opened && (gone || *of != holding));
+        let over: Vec<_> = over.map(|(of, held)| (of, held.client)).collect();
         for (of, client) in over {
-            self.end_client_watches(session, of, effects);
-            self.clients.forget(session, of);
-            if let Some(client) = self.clients.clients.get_mut(&client) {
-                let moved = of != holder;
-                client.send(ToClient::Ended { session, holder: of, moved, known: true });
-            }
+            self.end_client_session(of, effects);
+            let moved = of != holding;
+            let ended = ToClient::Ended { holding: of, moved, known: true };
+            self.clients.send(client, ended);
         }
     }
 
-    /// Ends the watches of a client's session, which the client knows to have ended.
-    pub(super) fn end_client_watches(
-        &mut self,
-        session: SessionId,
-        holder: u64,
-        effects: &mut Effects,
-    ) {
-        let Some(held) = self.clients.sessions.get(&(session, holder)) else {
+    /// Ends a client's session and its watches, which the client knows to have ended.
+    pub(super) fn end_client_session(&mut self, holding: Holding, effects: &mut Effects) {
+        let Some(held) = self.clients.sessions.get(&holding) else {
             return;
         };
         let client = held.client;
-        for id in self.watches.clients_of(session) {
+        for id in self.watches.clients_of(holding.session) {
             if self.clients.watches.get(&id).is_some_and(|(of, _)| *of == client) {
                 self.watches.remove(id);
                 // Its last events are on their way.
                 effects.ended.push(id);
             }
         }
+        self.clients.forget(holding);
     }
 
     pub(in crate::node) fn drop_client(&mut self, from: NodeId) {
@@ -182,16 +162,8 @@ impl Replica {
         tick: Duration,
         effects: &mut Effects,
     ) {
-        let patience = silence(tick);
-        let silent = |client: &ServedClient| now >= client.heard_at + patience;
-        let clients = self.clients.clients.iter();
-        let gone: Vec<_> = clients
-            .filter(|(_, client)| silent(client))
-            .map(|(id, of)| (*id, of.attachment))
-            .collect();
-        for (client, attachment) in gone {
-            self.let_go(client, attachment, "it was silent", effects);
-        }
+        let silent = |client: &ServedClient| now >= client.heard_at + tick * SILENCE_TICKS;
+        self.let_some_go(silent, "it was silent", effects);
     }
 
     /// Ends the service of a client, which attaches to another member.
@@ -209,9 +181,18 @@ impl Replica {
     }
 
     pub(in crate::node) fn let_all_go(&mut self, reason: &str, effects: &mut Effects) {
-        let clients = self.clients.clients.iter();
-        let all: Vec<_> = clients.map(|(id, client)| (*id, client.attachment)).collect();
-        for (client, attachment) in all {
+        self.let_some_go(|_| true, reason, effects);
+    }
+
+    fn let_some_go(
+        &mut self,
+        which: impl Fn(&ServedClient) -> bool,
+        reason: &str,
+        effects: &mut Effects,
+    ) {
+        let some = self.clients.clients.iter().filter(|(_, client)| which(client));
+        let some: Vec<_> = some.map(|(id, client)| (*id, client.attachment)).collect();
+        for (client, attachment) in some {
             self.let_go(client, attachment, reason, effects);
         }
     }
@@ -219,18 +200,13 @@ impl Replica {
     /// Queues the events and the ends of the clients' watches.
     pub(super) fn queue_events(&mut self, effects: &mut Effects) {
         for (id, event) in effects.events.extract_if(.., |(id, _)| id.is_client()) {
-            let of = self.clients.watches.get(&id).copied();
-            if let Some((client, watch)) = of
-                && let Some(client) = self.clients.clients.get_mut(&client)
-            {
-                client.send(ToClient::Event { watch, event: EventOf::of(event) });
+            if let Some((client, watch)) = self.clients.watches.get(&id).copied() {
+                self.clients.send(client, ToClient::Event { watch, event: EventOf::of(event) });
             }
         }
         for id in effects.ended.extract_if(.., |id| id.is_client()) {
-            if let Some((client, watch)) = self.clients.end_watch(id)
-                && let Some(client) = self.clients.clients.get_mut(&client)
-            {
-                client.send(ToClient::Over { watch });
+            if let Some((client, watch)) = self.clients.end_watch(id) {
+                self.clients.send(client, ToClient::Over { watch });
             }
         }
     }
@@ -250,26 +226,18 @@ impl Replica {
             client.greeted = false;
             client.outgoing_bytes = 0;
             let attachment = client.attachment;
-            let mut send = |updates: Vec<ToClient>, bytes: usize, up_to: Option<UpTo>| {
+            let parts = in_parts(client.updates.drain(..), TELL_BYTES, ToClient::size);
+            let last = client.said + parts.len() as u64 - 1;
+            for updates in parts {
                 let number = client.said;
                 client.said += 1;
-                let bytes = bytes + 64;
+                let bytes = updates.iter().map(ToClient::size).sum::<usize>() + 64;
                 client.unacknowledged.push_back((number, bytes));
                 client.unacknowledged_bytes += bytes;
+                let up_to = (number == last).then_some(up_to);
                 let message = PeerMessage::ToClient { attachment, number, updates, up_to };
                 effects.messages.push((*id, message));
-            };
-            let (mut part, mut bytes) = (Vec::new(), 0);
-            for update in client.updates.drain(..) {
-                let size = update.size();
-                if bytes + size > TELL_BYTES && !part.is_empty() {
-                    send(std::mem::take(&mut part), bytes, None);
-                    bytes = 0;
-                }
-                bytes += size;
-                part.push(update);
             }
-            send(part, bytes, Some(up_to));
         }
         for (client, attachment) in slow {
             self.let_go(client, attachment, "it is too slow for what it watches", effects);

@@ -23,11 +23,10 @@ mod serve;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
-use std::time::Duration;
 
-use crate::machine::command::{Command, OpError, Outcome, Reply};
+use crate::machine::command::{OpError, Outcome, Reply};
 use crate::node::client_message::{FromClient, ToClient};
-use crate::node::io::{Availability, Time, WatchId};
+use crate::node::io::{Availability, Holding, Time, WatchId};
 use crate::node::sessions::queue::Queue;
 use crate::types::acl;
 use crate::types::acl::{AccessList, Id, Permissions};
@@ -67,12 +66,12 @@ const SILENCE_TICKS: u32 = 20;
 #[derive(Debug, Default)]
 pub(crate) struct ClientServer {
     clients: BTreeMap<NodeId, ServedClient>,
-    sessions: BTreeMap<(SessionId, u64), ClientSession>,
+    sessions: BTreeMap<Holding, ClientSession>,
     /// The client of each watch, and the client's number for it.
     watches: BTreeMap<WatchId, (NodeId, u64)>,
     next_watch: u64,
     /// Sessions with queries that wait.
-    waiting: BTreeSet<(SessionId, u64)>,
+    waiting: BTreeSet<Holding>,
     /// The members as they were last sent to clients.
     members: (Vec<Member>, Availability),
     /// When one client is next answered though all of them together are behind: see
@@ -80,7 +79,7 @@ pub(crate) struct ClientServer {
     turn_at: Time,
 }
 
-#[derive(Debug)]
+#[derive(Debug, Default)]
 struct ServedClient {
     attachment: u64,
     /// The number of the next message from it (`next`) and to it (`said`).
@@ -93,7 +92,7 @@ struct ServedClient {
     /// What it sent to begin with, until this replica has all that the client has seen.
     beginning: Option<Beginning>,
     queued_bytes: usize,
-    sessions: BTreeSet<(SessionId, u64)>,
+    sessions: BTreeSet<Holding>,
     /// Its watches by its own numbers, with the lengths of their paths.
     watches: BTreeMap<u64, (WatchId, usize)>,
     watch_bytes: usize,
@@ -130,6 +129,11 @@ struct Asker {
     size: usize,
 }
 
+/// Whether one client has too many bytes of something, of which all clients together have `all`.
+fn is_too_much(own: usize, most: usize, all: impl FnOnce() -> usize) -> bool {
+    own > most || (own > SHARE_BYTES && all() > BUDGET_BYTES)
+}
+
 impl ServedClient {
     /// Drops from what it began with what has ended since.
     pub(in crate::node) fn disclaim(&mut self, is_over: impl Fn(&FromClient) -> bool) {
@@ -142,19 +146,10 @@ impl ServedClient {
         ServedClient {
             attachment,
             next: 1,
-            said: 0,
-            unacknowledged: VecDeque::new(),
-            unacknowledged_bytes: 0,
             heard_at: now,
             beginning: Some(Beginning { seen, claims: Vec::new(), bytes: 0, complete: false }),
-            queued_bytes: 0,
-            sessions: BTreeSet::new(),
-            watches: BTreeMap::new(),
-            watch_bytes: 0,
-            updates: Vec::new(),
-            outgoing_bytes: 0,
             greeted: true,
-            is_informed: false,
+            ..ServedClient::default()
         }
     }
 
@@ -163,11 +158,14 @@ impl ServedClient {
         self.updates.push(update);
     }
 
+    /// What was sent to it, or is about to be, and is not acknowledged.
+    fn pending_bytes(&self) -> usize {
+        self.unacknowledged_bytes + self.outgoing_bytes
+    }
+
     /// Whether it has left too much unacknowledged. `all`: what all clients together have.
     fn is_slow(&self, all: usize) -> bool {
-        let unacknowledged = self.unacknowledged_bytes + self.outgoing_bytes;
-        unacknowledged > UNACKNOWLEDGED_BYTES_MAX
-            || (all > BUDGET_BYTES && unacknowledged > SHARE_BYTES)
+        is_too_much(self.pending_bytes(), UNACKNOWLEDGED_BYTES_MAX, || all)
     }
 
     /// Whether it has more watches or sessions than a client may.
@@ -183,22 +181,22 @@ impl ServedClient {
     /// because many ask at once. Clients that acknowledge nothing do not block the others for good:
     /// each heartbeat one client has an `extra` turn.
     fn has_turn(&self, all: usize, extra: bool) -> bool {
-        let unacknowledged = self.unacknowledged_bytes + self.outgoing_bytes;
-        all < BUDGET_BYTES / 2 || (extra && unacknowledged <= SHARE_BYTES)
-    }
-
-    fn takes_answers(&self) -> bool {
-        self.unacknowledged_bytes + self.outgoing_bytes < ANSWERS_BYTES_MAX
+        let pending = self.pending_bytes();
+        pending < ANSWERS_BYTES_MAX && (all < BUDGET_BYTES / 2 || (extra && pending <= SHARE_BYTES))
     }
 }
 
 impl ClientServer {
     /// What was sent, or is about to be, to all clients together and is not acknowledged.
     fn unacknowledged_bytes(&self) -> usize {
-        self.clients
-            .values()
-            .map(|client| client.unacknowledged_bytes + client.outgoing_bytes)
-            .sum()
+        self.clients.values().map(ServedClient::pending_bytes).sum()
+    }
+
+    /// Has an update sent to a client, if it is served.
+    fn send(&mut self, client: NodeId, update: ToClient) {
+        if let Some(client) = self.clients.get_mut(&client) {
+            client.send(update);
+        }
     }
 
     /// The clients that have begun and are not attached yet.
@@ -218,7 +216,13 @@ impl ClientServer {
 
     /// Whether one of its clients holds the session.
     pub(in crate::node) fn serves(&self, session: SessionId) -> bool {
-        self.sessions.range((session, 0)..=(session, u64::MAX)).next().is_some()
+        self.holders(session).next().is_some()
+    }
+
+    /// Those who hold the session, or have held it and do not know yet that they have lost it.
+    fn holders(&self, session: SessionId) -> impl Iterator<Item = (Holding, &ClientSession)> {
+        let by = |holder| Holding { session, holder };
+        self.sessions.range(by(0)..=by(u64::MAX)).map(|(holding, held)| (*holding, held))
     }
 
     pub(in crate::node) fn has(&self, node: NodeId) -> bool {
@@ -228,7 +232,7 @@ impl ClientServer {
     /// Whether a client whose waiting queries take so many bytes asks for too much.
     fn asks_too_much(&self, queued: usize) -> bool {
         let all = || self.clients.values().map(|client| client.queued_bytes).sum::<usize>();
-        queued > QUEUE_BYTES_MAX || (queued > SHARE_BYTES && all() > BUDGET_BYTES)
+        is_too_much(queued, QUEUE_BYTES_MAX, all)
     }
 
     pub(in crate::node) fn has_waits(&self) -> bool {
@@ -239,13 +243,12 @@ impl ClientServer {
     fn claims_too_much(&self, claimed: usize) -> bool {
         let beginnings = || self.clients.values().filter_map(|client| client.beginning.as_ref());
         let all = || beginnings().map(|beginning| beginning.bytes).sum::<usize>();
-        claimed > CLAIMS_BYTES_MAX || (claimed > SHARE_BYTES && all() > BUDGET_BYTES)
+        is_too_much(claimed, CLAIMS_BYTES_MAX, all)
     }
 
     /// Whether a client's session may read a znode of this access list.
     pub(in crate::node) fn may_read(&self, session: SessionId, acl: Option<&AccessList>) -> bool {
-        let mut held = self.sessions.range((session, 0)..=(session, u64::MAX));
-        held.any(|(_, held)| acl::permits(acl, &held.ids, Permissions::READ))
+        self.holders(session).any(|(_, held)| acl::permits(acl, &held.ids, Permissions::READ))
     }
 
     /// Has the clients send again what they asked of the leader: it may be lost.
@@ -276,45 +279,44 @@ impl ClientServer {
 
     /// Passes the outcome of a request on, if it is a client's.
     pub(in crate::node) fn outcome(&mut self, outcome: Outcome) {
-        let Outcome { session, holder, seq, zxid, result } = outcome;
-        let Some(held) = self.sessions.get_mut(&(session, holder)) else {
+        let Outcome { session, holder, seq, ref result, .. } = outcome;
+        let holding = Holding { session, holder };
+        let Some(held) = self.sessions.get_mut(&holding) else {
             return;
         };
         if seq == 0 && result.is_ok() {
             held.opened = true;
         }
-        if let Ok(Reply::Ids(ids)) = &result {
+        if let Ok(Reply::Ids(ids)) = result {
             held.ids = Arc::new(ids.clone());
         }
-        let refused = seq == 0 && matches!(&result, Err(error) if *error != OpError::StaleOpen);
+        let refused = seq == 0 && matches!(result, Err(error) if *error != OpError::StaleOpen);
         let client = held.client;
-        if let Some(client) = self.clients.get_mut(&client) {
-            client.send(ToClient::Outcome { session, holder, seq, zxid, result });
-        }
+        self.send(client, ToClient::Outcome(outcome));
         if refused {
-            self.forget(session, holder);
+            self.forget(holding);
         }
     }
 
     /// Forgets a client's session and its queries.
-    fn forget(&mut self, session: SessionId, holder: u64) {
-        let Some(held) = self.sessions.remove(&(session, holder)) else {
+    fn forget(&mut self, holding: Holding) {
+        let Some(held) = self.sessions.remove(&holding) else {
             return;
         };
-        self.waiting.remove(&(session, holder));
+        self.waiting.remove(&holding);
         if let Some(client) = self.clients.get_mut(&held.client) {
-            client.sessions.remove(&(session, holder));
+            client.sessions.remove(&holding);
             let freed: usize = held.waits.askers().map(|asker| asker.size).sum();
             client.queued_bytes -= freed;
         }
     }
 
     /// Notes that the session is this client's from now on.
-    fn hold(&mut self, from: NodeId, session: SessionId, holder: u64) -> &mut ClientSession {
+    fn hold(&mut self, from: NodeId, holding: Holding) -> &mut ClientSession {
         if let Some(client) = self.clients.get_mut(&from) {
-            client.sessions.insert((session, holder));
+            client.sessions.insert(holding);
         }
-        let held = self.sessions.entry((session, holder)).or_insert_with(|| ClientSession {
+        let held = self.sessions.entry(holding).or_insert_with(|| ClientSession {
             client: from,
             opened: false,
             ids: Arc::default(),
@@ -331,24 +333,6 @@ impl ClientServer {
         held
     }
 
-    /// Numbers a client's watch of a path of this length. The second number is that of an earlier watch
-    /// that the client had numbered the same: it has ended and has to be removed.
-    fn number(&mut self, from: NodeId, watch: u64, bytes: usize) -> (WatchId, Option<WatchId>) {
-        self.next_watch += 1;
-        let id = WatchId::of_client(self.next_watch);
-        self.watches.insert(id, (from, watch));
-        let mut former = None;
-        if let Some(client) = self.clients.get_mut(&from) {
-            client.watch_bytes += bytes;
-            if let Some((before, bytes)) = client.watches.insert(watch, (id, bytes)) {
-                client.watch_bytes -= bytes;
-                self.watches.remove(&before);
-                former = Some(before);
-            }
-        }
-        (id, former)
-    }
-
     /// Ends a watch. Returns its client and the client's number for it.
     fn end_watch(&mut self, id: WatchId) -> Option<(NodeId, u64)> {
         let (of, watch) = self.watches.remove(&id)?;
@@ -360,21 +344,4 @@ impl ClientServer {
         }
         Some((of, watch))
     }
-}
-
-/// Whether a member passes this command of a client on.
-fn may_write(client: NodeId, command: &Command) -> bool {
-    match command {
-        Command::Open { owner, .. } | Command::Resume { owner, .. } => *owner == client,
-        Command::Close | Command::Op(_) | Command::Multi(_) | Command::Authenticate { .. } => true,
-        Command::Expire { .. }
-        | Command::Reap { .. }
-        | Command::RaiseVersion { .. }
-        | Command::Configure { .. } => false,
-    }
-}
-
-/// How long a client may be silent before it counts as gone.
-fn silence(tick: Duration) -> Duration {
-    tick * SILENCE_TICKS
 }

@@ -2,10 +2,11 @@
 
 use crate::machine::command::Request;
 use crate::node::client_message::{Elsewhere, FromClient, ToClient, UpTo};
-use crate::node::leader::admission;
+use crate::node::io::Holding;
 use crate::node::leader::read_index::Asked;
-use crate::node::message::PeerMessage;
-use crate::node::replica::server::{Asker, CLIENTS_MAX, ServedClient, may_write};
+use crate::node::leader::{admission, may_ask};
+use crate::node::message::{PeerMessage, in_parts};
+use crate::node::replica::server::{Asker, CLIENTS_MAX, ServedClient};
 use crate::node::sessions::queue::Turn;
 use crate::node::{FORWARD_BYTES_MAX, Node};
 use crate::types::membership::{Named, NodeId};
@@ -47,17 +48,11 @@ impl Node {
             }
             self.replica.clients.clients.insert(from, ServedClient::new(attachment, seen, now));
         } else {
-            let client = self.replica.clients.clients.get_mut(&from);
-            let Some(client) =
-                client.filter(|client| client.attachment == attachment && client.next == number)
-            else {
-                if self
-                    .replica
-                    .clients
-                    .clients
-                    .get(&from)
-                    .is_none_or(|of| of.attachment <= attachment)
-                {
+            let served = self.replica.clients.clients.get_mut(&from);
+            let is_next = |of: &&mut ServedClient| (of.attachment, of.next) == (attachment, number);
+            let is_late = served.as_ref().is_some_and(|of| of.attachment > attachment);
+            let Some(client) = served.filter(is_next) else {
+                if !is_late {
                     self.let_go(from, attachment, "a message was lost");
                 }
                 return;
@@ -122,11 +117,12 @@ impl Node {
                 return Err("it has begun already");
             }
             FromClient::Write(request) => {
-                if !may_write(from, &request.command) {
+                if !may_ask(from, &request.command) {
                     return Err("a request that a client may not make");
                 }
                 if request.seq == 0 {
-                    self.replica.clients.hold(from, request.session, request.holder);
+                    let (session, holder) = (request.session, request.holder);
+                    self.replica.clients.hold(from, Holding { session, holder });
                 }
                 writes.push(request);
             }
@@ -139,10 +135,10 @@ impl Node {
                 if self.replica.clients.asks_too_much(queued) {
                     return Err("it asks for too much at a time");
                 }
-                let held = self.replica.clients.hold(from, call.session, call.holder);
+                let held = self.replica.clients.hold(from, call.holding);
                 let asker = Asker { request: call.request, size };
                 held.waits.push(asker, call.after, Turn::Query(query), Some(read_index));
-                self.replica.clients.waiting.insert((call.session, call.holder));
+                self.replica.clients.waiting.insert(call.holding);
             }
             FromClient::Unwatch { watch } => {
                 // The watch may still be among what the client began with.
@@ -154,16 +150,15 @@ impl Node {
                     self.replica.clients.end_watch(id);
                 }
             }
-            FromClient::Leave { session, holder } => {
+            FromClient::Leave { holding } => {
                 client.disclaim(|claim| match claim {
-                    FromClient::Claim(of) => (of.session, of.holder) == (session, holder),
-                    FromClient::Watch(of) => (of.session, of.holder) == (session, holder),
+                    FromClient::Claim(of) => of.holding == holding,
+                    FromClient::Watch(of) => of.holding == holding,
                     _ => false,
                 });
-                let held = self.replica.clients.sessions.get(&(session, holder));
+                let held = self.replica.clients.sessions.get(&holding);
                 if held.is_some_and(|held| held.client == from) {
-                    self.replica.end_client_watches(session, holder, &mut self.effects);
-                    self.replica.clients.forget(session, holder);
+                    self.replica.end_client_session(holding, &mut self.effects);
                 }
             }
             FromClient::ReadIndex { boot, read_index, sessions } => {
@@ -197,20 +192,9 @@ impl Node {
             }
             return;
         }
-        let (mut part, mut bytes) = (Vec::new(), 0);
-        for request in writes {
-            let size = admission::size(&request.command);
-            if bytes + size > FORWARD_BYTES_MAX && !part.is_empty() {
-                let requests = std::mem::take(&mut part);
-                self.effects
-                    .messages
-                    .push((leader, PeerMessage::ClientForward { client, requests }));
-                bytes = 0;
-            }
-            bytes += size;
-            part.push(request);
+        for requests in in_parts(writes, FORWARD_BYTES_MAX, |of| admission::size(&of.command)) {
+            self.effects.messages.push((leader, PeerMessage::ClientForward { client, requests }));
         }
-        self.effects.messages.push((leader, PeerMessage::ClientForward { client, requests: part }));
     }
 
     /// The leader has confirmed a client's ReadIndex request.

@@ -1,0 +1,40 @@
+//! What has become of a session that its holder did not follow in the log, as a state tells it: the holder is
+//! a user of a node that has installed a snapshot, or a client that has come from another member.
+
+use crate::machine::command::{Outcome, Reply};
+use crate::machine::{Machine, SessionRecord};
+use crate::node::client_message::Claim;
+use crate::node::io::Holding;
+use crate::types::session::SessionState;
+
+pub(in crate::node) enum Fate<'a> {
+    /// It is this holder's. With the outcomes of its open, and of its writes that the holder does not know.
+    Held(&'a SessionRecord, Vec<Outcome>),
+    /// It is over for this holder, and whether its last writes came before that is not recorded any more.
+    Over(SessionState),
+    /// Either the open is still to come in the log, which will answer it. Or it was in the log and the session
+    /// has ended, and nothing in the state tells the two apart.
+    Unseen,
+}
+
+impl Fate<'_> {
+    pub(in crate::node) fn of(claim: Claim, machine: &Machine) -> Fate<'_> {
+        let Claim { holding: Holding { session, holder }, applied, opened, base } = claim;
+        // Whether it may have been opened, and have ended, in what the state stands for.
+        let ended = base.is_some_and(|base| machine.admits(session, base).is_err());
+        match machine.session(session) {
+            Some(record) if record.holder == holder => {
+                let zxid = machine.zxid();
+                let outcome = |seq, result| Outcome { session, holder, seq, zxid, result };
+                let opened = outcome(0, Ok(Reply::Session { timeout_ms: record.timeout_ms }));
+                let lacked = applied + 1..=record.last_seq;
+                let known = lacked.filter_map(|seq| Some((seq, record.result_of(seq)?.clone())));
+                let known = known.map(|(seq, result)| outcome(seq, result));
+                Fate::Held(record, std::iter::once(opened).chain(known).collect())
+            }
+            Some(record) if opened || record.was_held_by(holder) => Fate::Over(SessionState::Moved),
+            None if opened || ended => Fate::Over(SessionState::Expired),
+            Some(_) | None => Fate::Unseen,
+        }
+    }
+}

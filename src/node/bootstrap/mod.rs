@@ -218,7 +218,7 @@ impl Founding {
     }
 
     fn take_shared(&mut self, from: NodeId, announcement: &Arc<Announcement>) {
-        if from == self.me.node || announcement.check(from).is_err() {
+        if from == self.me.node || !announcement.is_valid(from) {
             return;
         }
         if announcement.cluster != 0 {

@@ -18,9 +18,8 @@ use std::time::Duration;
 use super::Node;
 use super::io::{Availability, Time};
 use super::message::PeerMessage;
-use crate::node::leader;
-use crate::node::leader::Leading;
 use crate::node::leader::planner::MembershipPolicy;
+use crate::node::leader::{self, Leading};
 use crate::planted::{Bug, planted};
 use crate::types::membership::{MEMBERS_MAX, Member, NodeId, Roster, Seat};
 
@@ -52,9 +51,9 @@ pub(super) struct Membership {
     /// When something last came from each member.
     heard: BTreeMap<NodeId, Time>,
     /// The voters that do not answer the leader, or store nothing, as it last reported.
-    silent: Option<BTreeSet<NodeId>>,
+    pub(super) silent: Option<BTreeSet<NodeId>>,
     /// Whether this node has had its place since it started: see [`Node::note_place`].
-    is_placed: bool,
+    pub(super) is_placed: bool,
     /// When an instance that is not a member last asked to join.
     newcomer_at: Option<Time>,
     /// The term of the leader that reported `silent`.
@@ -87,22 +86,10 @@ impl Membership {
         self.heard.get(&node).copied()
     }
 
-    pub(super) fn forget_strangers(&mut self, is_member: impl Fn(&NodeId) -> bool) {
-        self.heard.retain(|node, _| is_member(node));
-    }
-
     /// The voters that do not answer the leader of this term, or store nothing.
     pub(super) fn note_silent(&mut self, silent: BTreeSet<NodeId>, term: u64) {
         self.silent = Some(silent);
         self.health_of = term;
-    }
-
-    pub(super) fn silent(&self) -> Option<&BTreeSet<NodeId>> {
-        self.silent.as_ref()
-    }
-
-    pub(super) fn is_placed(&self) -> bool {
-        self.is_placed
     }
 
     /// The members as they were last handed to the host.
@@ -375,19 +362,17 @@ impl Node {
     /// Whether the cluster can decide, and what it could lose and still do.
     pub(super) fn availability(&self) -> Availability {
         let voting = self.raw.store().conf_state();
-        let silent = self.membership.silent.iter().flatten();
-        let votes =
-            |node: &&NodeId| voting.voters.contains(node) || voting.voters_outgoing.contains(node);
+        let silent = self.membership.silent.iter().flatten().copied();
         Availability {
             voters: voting.voters.clone(),
             learners: voting.learners.clone(),
             outgoing: voting.voters_outgoing.clone(),
-            silent: silent.filter(votes).copied().collect(),
+            silent: silent.filter(|node| self.is_voter(*node)).collect(),
             // For as long as an election takes, the former one counts.
             is_told: self.membership.health_of == self.raw.raft.term,
             has_leader: self.stopped.is_none() && !voting.voters.is_empty() && !self.is_lonely(),
             disk_low: self.room.all_low(self.id).into_iter().collect(),
-            refuses_writes: self.room.refuses_writes(),
+            refuses_writes: self.room.refuses_writes,
         }
     }
 }

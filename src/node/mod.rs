@@ -66,7 +66,7 @@ use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Duration;
 
-use ::raft::eraftpb::{self};
+use ::raft::eraftpb;
 use ::raft::{RawNode, SnapshotStatus, StateRole};
 
 use self::admin::Administration;
@@ -219,7 +219,7 @@ impl Node {
             }
         }
         if let Some(leading) = &mut self.leading {
-            leading.advance(now);
+            leading.clock.advance(now);
         }
         self.tidy_log();
         let leader = self.leadership.leader;
@@ -299,7 +299,7 @@ impl Node {
                 self.promises_written();
             }
             Input::CheckpointDone { index, bytes } => {
-                let took = self.now.mono.saturating_sub(self.persistence.checkpoint_at());
+                let took = self.now.mono.saturating_sub(self.persistence.checkpoint_at);
                 tracing::info!(node = %self.named(self.id), index, bytes, ?took, "a checkpoint");
                 self.persistence.checkpoint_done(index, bytes, self.now.mono);
             }
@@ -415,27 +415,21 @@ impl Node {
         let leadership = Leadership { term: raft.term, leader: raft.leader_id };
         if leadership != self.leadership {
             self.leadership = leadership;
-            self.leading = (leadership.leader == self.id).then(|| {
-                let (heartbeat, period) = (self.config.heartbeat, self.config.container_period);
-                Leading::new(leadership.term, self.now, heartbeat, period)
-            });
+            let Leadership { term, leader } = leadership;
+            let leads = leader == self.id;
+            self.leading = leads.then(|| Leading::new(term, self.now, &self.config));
             self.versions.unsettle(self.versions_settled_at());
             self.send_again();
-            if leadership.leader != self.id {
+            if !leads {
                 self.replica.clients.again();
             }
-            let term = leadership.term;
-            match leadership.leader {
-                0 => tracing::info!(node = %self.named(self.id), term, "there is no leader"),
-                leader => {
-                    self.metrics.leader_changes += 1;
-                    self.metrics.elections_won += u64::from(leader == self.id);
-                    let (node, leader) = (self.named(self.id), self.named(leader));
-                    match leadership.leader == self.id {
-                        true => tracing::info!(%node, term, "this member leads"),
-                        false => tracing::info!(%node, %leader, term, "this member follows"),
-                    }
-                }
+            self.metrics.leader_changes += u64::from(leader != 0);
+            self.metrics.elections_won += u64::from(leads);
+            let (node, named) = (self.named(self.id), self.named(leader));
+            match leader {
+                0 => tracing::info!(%node, term, "there is no leader"),
+                _ if leads => tracing::info!(%node, term, "this member leads"),
+                _ => tracing::info!(%node, leader = %named, term, "this member follows"),
             }
         }
         if let Some(leading) = self.leading.as_mut().filter(|leading| !leading.serves())

@@ -38,9 +38,9 @@ const SHRUNK_BY: u64 = 8 << 20;
 #[derive(Debug, Default)]
 pub(super) struct Room {
     /// How much there is, and the size of the file system; `None`: not known.
-    free: Option<u64>,
+    pub(super) free: Option<u64>,
     total: u64,
-    is_low: bool,
+    pub(super) is_low: bool,
     /// The term in which the leader was last sent a report, when the next one is due, and whether
     /// that one must be sent.
     reported_in: u64,
@@ -49,22 +49,10 @@ pub(super) struct Room {
     is_reported: bool,
     /// Members with little room, by the leader's last report.
     low: BTreeSet<NodeId>,
-    refuses_writes: bool,
+    pub(super) refuses_writes: bool,
 }
 
 impl Room {
-    pub(super) fn free(&self) -> Option<u64> {
-        self.free
-    }
-
-    pub(super) fn is_low(&self) -> bool {
-        self.is_low
-    }
-
-    pub(super) fn refuses_writes(&self) -> bool {
-        self.refuses_writes
-    }
-
     /// All that are known to have little room, with this member.
     pub(super) fn all_low(&self, own: NodeId) -> BTreeSet<NodeId> {
         let mut low = self.low.clone();
@@ -121,7 +109,7 @@ impl Node {
     /// Whether a checkpoint would make room.
     pub(super) fn has_shrunk(&self) -> bool {
         let now = self.machine.bytes().saturating_mul(2);
-        now.saturating_add(SHRUNK_BY) < self.persistence.checkpoint_image()
+        now.saturating_add(SHRUNK_BY) < self.persistence.checkpoint_image
     }
 
     /// Decides whether the disk counts as nearly full.

@@ -25,9 +25,9 @@ impl Node {
             applied_index: Some(self.raw.store().applied().index),
             durable_index: Some(self.raw.raft.raft_log.persisted),
             log_bytes: Some(self.raw.store().disk_bytes()),
-            checkpoint_bytes: Some(self.persistence.state_bytes()),
-            disk_free_bytes: self.room.free(),
-            disk_low: self.room.is_low(),
+            checkpoint_bytes: Some(self.persistence.state_bytes),
+            disk_free_bytes: self.room.free,
+            disk_low: self.room.is_low,
             ..self.metrics.clone()
         }
     }
@@ -121,7 +121,7 @@ impl Node {
             version: self.machine.version(),
             own_version: self.versions.own(),
             availability: self.availability(),
-            is_placed: self.membership.is_placed(),
+            is_placed: self.membership.is_placed,
             forming: self.bootstrap.founding.as_ref().and_then(Founding::problem),
             quorum_loss: self.quorum_loss(),
             blank: self.blank(),

@@ -14,10 +14,9 @@ use crate::types::membership::{Genesis, NodeId, Promise};
 /// What a node is, and how it comes to be part of a cluster.
 #[derive(Debug)]
 pub(in crate::node) struct Bootstrap {
+    /// Of the cluster that it belongs to, or wants to; 0: none yet.
     pub(in crate::node) identity: Identity,
-    /// The cluster that it belongs to, or wants to; 0: none yet.
-    cluster: u64,
-    /// The disk operation that makes that durable, until it is.
+    /// The disk operation that makes the cluster durable, until it is.
     writing: Option<u64>,
     /// The disk operation of the promise that is being written, and its number as a promise.
     promising: Option<(u64, u64)>,
@@ -31,7 +30,6 @@ pub(in crate::node) struct Bootstrap {
 impl Bootstrap {
     pub(in crate::node) fn new(identity: Identity, founding: Option<Founding>) -> Bootstrap {
         Bootstrap {
-            cluster: identity.cluster,
             identity,
             writing: None,
             promising: None,
@@ -45,7 +43,7 @@ impl Bootstrap {
 impl Node {
     /// The cluster that this node belongs to, once that is durable; 0: none.
     pub(crate) fn cluster(&self) -> u64 {
-        if self.bootstrap.writing.is_some() { 0 } else { self.bootstrap.cluster }
+        if self.bootstrap.writing.is_some() { 0 } else { self.bootstrap.identity.cluster }
     }
 
     pub(in crate::node) fn take_announcement(&mut self, from: NodeId, announcement: Announcement) {
@@ -72,7 +70,7 @@ impl Node {
             founding.written(number);
         }
         if self.bootstrap.writing.take_if(|op| *op <= written).is_some() {
-            self.effects.cluster = Some(self.bootstrap.cluster);
+            self.effects.cluster = Some(self.bootstrap.identity.cluster);
         }
     }
 
@@ -135,7 +133,6 @@ impl Node {
     /// From now on the node is of this cluster and can be of no other.
     pub(in crate::node) fn belong_to(&mut self, cluster: u64) {
         self.bootstrap.identity.cluster = cluster;
-        self.bootstrap.cluster = cluster;
         let (number, identity) = (self.persistence.next_number(), self.bootstrap.identity.clone());
         self.bootstrap.writing = Some(number);
         self.effects.disk.push(DiskOp::Identify { number, identity });

@@ -155,7 +155,6 @@ impl Node {
         let log = &raft.raft_log;
         leading.members.note_committed(log.committed, log.last_index(), now);
         leading.members.note_own_disk(log.persisted, log.committed, now);
-        self.membership.forget_strangers(|node| matched.contains_key(node));
         // Also before it serves, which it does as soon as its own disk has the first entry of its term.
         if self.is_in_the_way() {
             tracing::warn!(node = %self.named(self.id), "a leader that cannot commit makes way for another");
@@ -333,7 +332,7 @@ impl Node {
             .filter(is_silent)
             .collect();
         let (disk_low, refuses_writes) = self.room_report(leading, &silent);
-        let is_news = self.membership.silent() != Some(&silent)
+        let is_news = self.membership.silent.as_ref() != Some(&silent)
             || !placed.is_subset(&leading.members.placed)
             || self.room.differs(&disk_low, refuses_writes);
         if !is_news && now < leading.members.health_at {

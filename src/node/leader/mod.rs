@@ -25,7 +25,6 @@ use raft::StateRole;
 
 use crate::machine::Machine;
 use crate::machine::command::{Batch, Command, Request};
-use crate::node::Node;
 use crate::node::io::{Now, Time};
 use crate::node::leader::admission::Admission;
 use crate::node::leader::expiry::ExpiryTable;
@@ -37,6 +36,7 @@ use crate::node::leader::reaper::Reaper;
 use crate::node::message::PeerMessage;
 use crate::node::raft::probes::Probes;
 use crate::node::raft::snapshot_transfer::Outgoing;
+use crate::node::{Node, NodeConfig};
 use crate::planted::{Bug, planted};
 use crate::types::membership::{Named, NodeId};
 use crate::types::znode::SessionId;
@@ -55,7 +55,7 @@ pub(in crate::node) struct Leading {
     term: u64,
     /// Since when it serves.
     pub(in crate::node) serves_since: Option<Time>,
-    clock: LogClock,
+    pub(in crate::node) clock: LogClock,
     pub(in crate::node) admission: Admission,
     pub(in crate::node) proposed: Proposed,
     confirmations: Confirmations,
@@ -85,12 +85,7 @@ struct Early {
 }
 
 impl Leading {
-    pub(in crate::node) fn new(
-        term: u64,
-        now: Now,
-        heartbeat: Duration,
-        container_period: Duration,
-    ) -> Leading {
+    pub(in crate::node) fn new(term: u64, now: Now, config: &NodeConfig) -> Leading {
         Leading {
             term,
             serves_since: None,
@@ -98,12 +93,12 @@ impl Leading {
             admission: Admission::default(),
             proposed: Proposed::default(),
             confirmations: Confirmations::new(term),
-            expiry: ExpiryTable::new(heartbeat),
+            expiry: ExpiryTable::new(config.heartbeat),
             expiring: BTreeSet::new(),
-            reaper: Reaper::new(container_period),
+            reaper: Reaper::new(config.container_period),
             members: Observed::default(),
             heir_since: Time::ZERO,
-            outgoing: Outgoing::new(term, heartbeat),
+            outgoing: Outgoing::new(term, config.heartbeat),
             probes: Probes::default(),
             reads: BTreeSet::new(),
             unacknowledged: BTreeMap::new(),
@@ -186,11 +181,6 @@ impl Leading {
             }
         }
         self.confirmations.ask(asked);
-    }
-
-    /// Time passes.
-    pub(in crate::node) fn advance(&mut self, now: Now) {
-        self.clock.advance(now);
     }
 
     /// The time that this leader stamps.
@@ -281,6 +271,15 @@ fn own_request(command: Command) -> Request {
 }
 
 impl Node {
+    /// Requests of the sessions of a node, or of a client.
+    pub(in crate::node) fn take_forwarded(&mut self, from: NodeId, requests: Vec<Request>) {
+        if let Some(leading) = &mut self.leading {
+            for request in requests {
+                leading.take_forwarded(from, request, &self.machine);
+            }
+        }
+    }
+
     pub(in crate::node) fn take_read_index(&mut self, asked: Asked, sessions: Vec<SessionId>) {
         if let Some(leading) = &mut self.leading {
             leading.take_read_index(asked, sessions, &self.machine, self.now.mono);

@@ -17,7 +17,7 @@ use raft::{GetEntriesContext, RaftState, Storage, StorageError};
 use crate::node::log_outline::LogOutline;
 
 /// An entry's place in the log.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Position {
     pub(crate) index: u64,
     pub(crate) term: u64,

@@ -190,12 +190,7 @@ impl Node {
             return;
         }
         if leader == self.id {
-            for request in writes {
-                if let Some(leading) = &mut self.leading {
-                    leading.take_forwarded(client, request, &self.machine);
-                }
-            }
-            return;
+            return self.take_forwarded(client, writes);
         }
         let (mut part, mut bytes) = (Vec::new(), 0);
         for request in writes {

@@ -18,8 +18,8 @@ pub(in crate::node) struct Bootstrap {
     pub(in crate::node) identity: Identity,
     /// The disk operation that makes the cluster durable, until it is.
     writing: Option<u64>,
-    /// The disk operation of the promise that is being written, and its number as a promise.
-    promising: Option<(u64, u64)>,
+    /// The disk operation of the promise that is being written.
+    promising: Option<u64>,
     /// As long as it has no cluster, and the time of its next step.
     pub(in crate::node) founding: Option<Founding>,
     pub(in crate::node) next_at: Time,
@@ -64,10 +64,10 @@ impl Node {
     /// The disk has written more: perhaps a promise, or the cluster's id.
     pub(in crate::node) fn promises_written(&mut self) {
         let written = self.persistence.written;
-        if let Some((_, number)) = self.bootstrap.promising.take_if(|(op, _)| *op <= written)
+        if self.bootstrap.promising.take_if(|op| *op <= written).is_some()
             && let Some(founding) = &mut self.bootstrap.founding
         {
-            founding.written(number);
+            founding.written();
         }
         if self.bootstrap.writing.take_if(|op| *op <= written).is_some() {
             self.effects.cluster = Some(self.bootstrap.identity.cluster);
@@ -85,10 +85,10 @@ impl Node {
             announced.map(|(to, announcement)| (to, PeerMessage::Announce { announcement })),
         );
         self.bootstrap.next_at = todo.wake_at;
-        if let Some((number, promise)) = todo.write {
-            let op = self.persistence.next_number();
-            self.bootstrap.promising = Some((op, number));
-            self.effects.disk.push(DiskOp::Promise { number: op, promise });
+        if let Some(promise) = todo.write {
+            let number = self.persistence.next_number();
+            self.bootstrap.promising = Some(number);
+            self.effects.disk.push(DiskOp::Promise { number, promise });
         }
         match todo.outcome {
             None => Ok(()),

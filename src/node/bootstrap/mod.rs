@@ -99,9 +99,7 @@ pub(crate) struct Founding {
     /// The promise as it is on the disk. Only this one is announced.
     durable: Promise,
     /// The promise that the disk is writing. Nothing else is promised meanwhile.
-    writing: Option<(u64, Promise)>,
-    /// The number of the last write.
-    writes: u64,
+    writing: Option<Promise>,
     peers: BTreeMap<NodeId, Peer>,
     /// The clusters that peers have announced since this process started, by the peers' addresses.
     vetoes: BTreeMap<String, u64>,
@@ -128,9 +126,8 @@ struct Peer {
 pub(crate) struct Todo {
     /// Sent to peers; may be lost.
     pub(crate) messages: Vec<(NodeId, Announcement)>,
-    /// Written to the disk in the place of the promise before, and confirmed by [`Founding::written`] with
-    /// the number.
-    pub(crate) write: Option<(u64, Promise)>,
+    /// Written to the disk in the place of the promise before, and confirmed by [`Founding::written`].
+    pub(crate) write: Option<Promise>,
     /// The node has found its cluster or founds it.
     pub(crate) outcome: Option<Outcome>,
     /// When the next step is due, if nothing happens before.
@@ -179,7 +176,6 @@ impl Founding {
             seed,
             durable: if planted(Bug::PromiseForgotten) { Promise::default() } else { promise },
             writing: None,
-            writes: 0,
             peers: BTreeMap::new(),
             vetoes: BTreeMap::new(),
             hindrance: None,
@@ -255,9 +251,9 @@ impl Founding {
         }
     }
 
-    /// The promise of this number is durable.
-    pub(crate) fn written(&mut self, number: u64) {
-        if let Some((_, promise)) = self.writing.take_if(|(writing, _)| *writing <= number) {
+    /// The promise that was to be written is durable.
+    pub(crate) fn written(&mut self) {
+        if let Some(promise) = self.writing.take() {
             self.durable = promise;
             self.announce_again();
         }
@@ -277,9 +273,8 @@ impl Founding {
             return todo;
         }
         if let Some(promise) = self.decide() {
-            self.writes += 1;
-            self.writing = Some((self.writes, promise));
-            todo.write = self.writing.clone();
+            self.writing = Some(promise.clone());
+            todo.write = Some(promise);
         }
         if self.now >= self.announce_at {
             self.announce_again();
@@ -297,7 +292,7 @@ impl Founding {
 
     fn unsent(&mut self) -> Vec<(NodeId, Announcement)> {
         let promise = match &self.writing {
-            Some((_, promise)) if planted(Bug::PledgeUnsynced) => promise,
+            Some(promise) if planted(Bug::PledgeUnsynced) => promise,
             _ => &self.durable,
         };
         let announcement = Announcement {
@@ -466,7 +461,9 @@ impl Founding {
     fn pick(&self, present: &Present<'_>) -> Option<Genesis> {
         let pledges = present.nodes.values().filter_map(|(_, promise)| promise.pledge.as_ref());
         match pledges.max_by_key(|pledge| pledge.ballot) {
-            Some(pledge) if present.has_all(&pledge.genesis) => Some(pledge.genesis.clone()),
+            Some(pledge) if present.gone(&pledge.genesis).is_empty() => {
+                Some(pledge.genesis.clone())
+            }
             Some(pledge) if !present.outlives(&pledge.genesis) => None,
             _ => Some(self.draw(present)),
         }
@@ -541,8 +538,10 @@ impl Founding {
 }
 
 impl Present<'_> {
-    fn has_all(&self, genesis: &Genesis) -> bool {
-        genesis.members.iter().all(|member| self.nodes.contains_key(&member.node))
+    /// The members of that genesis that are not there.
+    fn gone<'g>(&self, genesis: &'g Genesis) -> Vec<&'g Member> {
+        let gone = |member: &&Member| !self.nodes.contains_key(&member.node);
+        genesis.members.iter().filter(gone).collect()
     }
 
     /// Whether a member of that genesis has lost its disk for certain: the whole list is there, and
@@ -552,8 +551,7 @@ impl Present<'_> {
             let address = normal(address);
             self.nodes.values().any(|(member, _)| normal(&member.address) == address)
         };
-        let gone = |member: &&Member| !self.nodes.contains_key(&member.node);
-        let gone: Vec<&Member> = genesis.members.iter().filter(gone).collect();
+        let gone = self.gone(genesis);
         self.whole && !gone.is_empty() && gone.iter().all(|member| at(&member.address))
     }
 }

@@ -1,7 +1,6 @@
 //! How a node starts from what its disk holds.
 
-use std::collections::BTreeSet;
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 
 use raft::{RawNode, ReadOnlyOption, eraftpb};
 
@@ -24,7 +23,7 @@ use crate::node::replica::history::History;
 use crate::node::room::Room;
 use crate::node::sessions::LocalSessions;
 use crate::node::sessions::read_index::ReadIndexRequests;
-use crate::node::stored::{Boot, Identity};
+use crate::node::stored::{Boot, HardState, Identity};
 use crate::node::ticks::Ticks;
 use crate::node::{Leadership, Node, NodeConfig};
 use crate::planted::{Bug, unless};
@@ -60,19 +59,11 @@ impl Node {
         };
         let checkpoint = Position { index: boot.checkpoint.index, term: boot.checkpoint.term };
         let raw = raft(id, &boot, checkpoint)?;
-        let members: BTreeSet<NodeId> = boot
-            .checkpoint
-            .voting
-            .voters
-            .iter()
-            .chain(&boot.checkpoint.voting.learners)
-            .copied()
-            .collect();
-        let unreachable = members
-            .iter()
-            .copied()
-            .filter(|member| *member != id)
-            .map(|member| (member, Some(Problem::not_yet())));
+        let voting = &boot.checkpoint.voting;
+        let members: BTreeSet<NodeId> =
+            voting.voters.iter().chain(&voting.learners).copied().collect();
+        let others = members.iter().filter(|member| **member != id);
+        let unreachable = others.map(|member| (*member, Some(Problem::not_yet()))).collect();
         let founded = promise.pledge.as_ref().map(|pledge| pledge.genesis.cluster);
         let founding = members.is_empty().then(|| {
             let (list, majority_after) = (&config.peers, config.majority_after);
@@ -104,7 +95,7 @@ impl Node {
             replaced: None,
             failed_transfers: Vec::new(),
             hashes: Hashes::default(),
-            unreachable: unreachable.collect(),
+            unreachable,
             replica: Replica::new(History::new(
                 machine.zxid(),
                 config.log.history_changes,
@@ -124,7 +115,7 @@ impl Node {
             node.belong_to(founded);
         }
         node.pace();
-        if boot.checkpoint.voting.voters == [id] {
+        if voting.voters == [id] {
             // Nobody else could lead or be asked.
             node.raw.campaign().map_err(|error| format!("Raft does not start: {error}"))?;
         }
@@ -192,16 +183,12 @@ fn boot_log(boot: &Boot, checkpoint: Position) -> Result<MemLog, String> {
     if boot.hard_state.term < before.term {
         return Err(format!("term {} is before that of {before:?}", boot.hard_state.term));
     }
-    let mut hard_state = eraftpb::HardState::default();
-    hard_state.term = boot.hard_state.term;
-    hard_state.vote = boot.hard_state.vote;
-    hard_state.commit = boot.hard_state.commit.max(checkpoint.index);
-    if hard_state.commit > before.index {
-        return Err(format!(
-            "entry {} is committed but the log ends at {}",
-            hard_state.commit, before.index
-        ));
+    let HardState { term, vote, commit } = boot.hard_state;
+    let commit = commit.max(checkpoint.index);
+    if commit > before.index {
+        return Err(format!("entry {commit} is committed but the log ends at {}", before.index));
     }
+    let hard_state = eraftpb::HardState { term, vote, commit, ..Default::default() };
     let entries = boot.entries.iter().map(eraftpb::Entry::from);
     let conf_state = eraftpb::ConfState::from(&boot.checkpoint.voting);
     Ok(MemLog::new(base, outline, entries, hard_state, conf_state, checkpoint))

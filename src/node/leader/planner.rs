@@ -332,16 +332,15 @@ fn promote(view: &View, policy: &MembershipPolicy) -> Option<Action> {
     let wanted = if most.is_multiple_of(2) { most - 1 } else { most };
     let more = wanted.checked_sub(voters).filter(|more| *more > 0)?;
     // One zone after the other: each promotion changes which one is the best next.
-    let mut view = view.clone();
+    let mut after = view.clone();
     let mut steps = Vec::new();
-    let whole = view.clone();
     for _ in 0..more {
-        let next = view.candidates(&BTreeSet::new()).into_iter().next()?;
-        view.learners.remove(&next);
-        view.voters.insert(next);
+        let next = after.candidates(&BTreeSet::new()).into_iter().next()?;
+        after.learners.remove(&next);
+        after.voters.insert(next);
         steps.push((next, Part::Voter));
     }
-    whole.vote(steps)
+    view.vote(steps)
 }
 
 /// A voter of a zone that has many hands its vote to a learner of one that has few. The counts of

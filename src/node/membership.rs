@@ -21,7 +21,7 @@ use super::message::PeerMessage;
 use crate::node::leader::planner::MembershipPolicy;
 use crate::node::leader::{self, Leading};
 use crate::planted::{Bug, planted};
-use crate::types::membership::{MEMBERS_MAX, Member, NodeId, Roster, Seat};
+use crate::types::membership::{MEMBERS_MAX, Member, NodeId};
 
 /// Why a node stops that was a member.
 pub(crate) const REMOVED: &str = "this instance is not a member of the cluster any more: it has left, or was replaced after it \
@@ -305,8 +305,7 @@ impl Node {
     /// of the voters is half made.
     pub(crate) fn must_stay(&self) -> bool {
         let seen = self.availability();
-        let is_voter = seen.voters.contains(&self.id) || seen.outgoing.contains(&self.id);
-        if !seen.has_leader || !is_voter {
+        if !seen.has_leader || !self.is_voter(self.id) {
             return false;
         }
         let joint = !seen.outgoing.is_empty();
@@ -348,12 +347,9 @@ impl Node {
 
     /// Hands the members to the host, when they have changed.
     pub(super) fn hand_members(&mut self) {
-        let (Roster { seats }, _) = self.machine.roster();
-        if seats.is_empty() {
-            return;
-        }
-        let members: Vec<Member> = seats.into_iter().map(|Seat { member, .. }| member).collect();
-        if self.membership.handed.as_ref() != Some(&members) {
+        let (roster, _) = self.machine.roster();
+        let members: Vec<Member> = roster.members().cloned().collect();
+        if !members.is_empty() && self.membership.handed.as_ref() != Some(&members) {
             self.membership.handed = Some(members.clone());
             self.effects.members = Some(members);
         }

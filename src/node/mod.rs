@@ -211,15 +211,13 @@ impl Node {
         let paused = now.mono.saturating_sub(self.now.mono);
         (self.now, self.applied_now) = (now, 0);
         self.effects.zxid = self.machine.zxid();
-        if paused > self.config.timings().election() {
-            // The process was stopped for a while, and what its sessions' nodes sent meanwhile
-            // is still to be read: their silence proves nothing.
-            if let Some(leading) = &mut self.leading {
-                leading.renew_all(&self.machine, now.mono);
-            }
-        }
         if let Some(leading) = &mut self.leading {
             leading.clock.advance(now);
+            // The process was stopped for a while, and what its sessions' nodes sent meanwhile
+            // is still to be read: their silence proves nothing.
+            if paused > self.config.timings().election() {
+                leading.renew_all(&self.machine, now.mono);
+            }
         }
         self.tidy_log();
         let leader = self.leadership.leader;
@@ -486,7 +484,6 @@ impl Node {
         self.local.stop(&error, &mut self.effects);
         self.refuse_gathered(&error);
         self.replica.let_all_go("the member has stopped", &mut self.effects);
-        self.effects.wake_at = Time::MAX;
         self.effects.stopped = Some(reason.clone());
         self.stopped = Some(reason);
     }

@@ -183,12 +183,11 @@ impl Node {
         if !self.room.differs(&low, refuses_writes) {
             return;
         }
-        if refuses_writes != self.room.refuses_writes {
-            if refuses_writes {
-                tracing::warn!(node = self.id, "writes are refused: disks are nearly full");
-            } else {
-                tracing::info!(node = self.id, "writes are taken again: disks have room");
-            }
+        let node = self.id;
+        match (self.room.refuses_writes, refuses_writes) {
+            (false, true) => tracing::warn!(node, "writes are refused: disks are nearly full"),
+            (true, false) => tracing::info!(node, "writes are taken again: disks have room"),
+            _ => {}
         }
         let (roster, _) = self.machine.roster();
         let error = refuses_writes.then(|| {

@@ -80,10 +80,9 @@ impl Node {
             return Ok(());
         };
         let todo = founding.step(self.now.mono);
-        let announced = todo.messages.into_iter();
-        self.effects.messages.extend(
-            announced.map(|(to, announcement)| (to, PeerMessage::Announce { announcement })),
-        );
+        for (to, announcement) in todo.messages {
+            self.effects.messages.push((to, PeerMessage::Announce { announcement }));
+        }
         self.bootstrap.next_at = todo.wake_at;
         if let Some(promise) = todo.write {
             let number = self.persistence.next_number();

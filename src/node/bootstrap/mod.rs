@@ -369,10 +369,7 @@ impl Founding {
     /// no veto to be safe. With [`discovery`] it is never forgotten.
     fn remembered(&self) -> Option<(&str, u64)> {
         let blank = |address: &String| {
-            let blank = self
-                .announcements()
-                .filter(|announcement| announcement.cluster == 0)
-                .map(|announcement| &announcement.member);
+            let blank = self.announcements().filter(|of| of.cluster == 0).map(|of| &of.member);
             blank.chain([&self.me]).any(|member| normal(&member.address) == *address)
         };
         let is_whole =
@@ -385,11 +382,9 @@ impl Founding {
     /// The clusters that peers announce. One announced from an address where there is also a blank node is
     /// left out: one of the two nodes is gone, and soon it will show which.
     fn clusters(&self) -> BTreeSet<u64> {
-        let announced = self.announcements().filter(|announcement| announcement.cluster != 0);
-        announced
-            .filter(|announcement| self.nodes_at(&normal(&announcement.member.address)).len() == 1)
-            .map(|announcement| announcement.cluster)
-            .collect()
+        let announced = self.announcements().filter(|of| of.cluster != 0);
+        let sole = announced.filter(|of| self.nodes_at(&normal(&of.member.address)).len() == 1);
+        sole.map(|of| of.cluster).collect()
     }
 
     /// A genesis that all of its members have pledged, at the ballot that this node keeps to.
@@ -449,8 +444,7 @@ impl Founding {
         {
             return if present.outlives(&pledge.genesis) { again } else { None };
         }
-        let promised = |(_, promise): &&(&Member, &Promise)| promise.ballot == ballot;
-        if !present.nodes.values().all(|node| promised(&node)) {
+        if present.nodes.values().any(|(_, promise)| promise.ballot != ballot) {
             return None;
         }
         let genesis = self.pick(present)?;
@@ -472,9 +466,7 @@ impl Founding {
     /// A new cluster of all that are there. Its id is another one at each start and each ballot.
     fn draw(&self, present: &Present<'_>) -> Genesis {
         let Ballot { round, proposer } = self.durable.ballot;
-        let mut bytes = [0; 16];
-        bytes[..8].copy_from_slice(&round.to_le_bytes());
-        bytes[8..].copy_from_slice(&proposer.to_le_bytes());
+        let bytes = [round.to_le_bytes(), proposer.to_le_bytes()].concat();
         let members = present.nodes.values().map(|(member, _)| (*member).clone()).collect();
         Genesis { cluster: xxh3_64_with_seed(&bytes, self.seed).max(1), members }
     }
@@ -515,15 +507,10 @@ impl Founding {
             return None;
         }
         let mut nodes = BTreeMap::from([(self.me.node, (&self.me, &self.durable))]);
-        for announcement in self.announcements() {
-            if self.listed(announcement)
-                && announcement.cluster == 0
-                && announcement.list == self.list
-            {
-                nodes.insert(
-                    announcement.member.node,
-                    (&announcement.member, &announcement.promise),
-                );
+        for announcement in self.announcements().filter(|of| self.listed(of)) {
+            let Announcement { member, list, cluster, promise } = announcement;
+            if *cluster == 0 && *list == self.list {
+                nodes.insert(member.node, (member, promise));
             }
         }
         let all = if planted(Bug::UnreachedAbsent) { nodes.len() } else { self.list.len() };

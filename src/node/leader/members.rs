@@ -244,20 +244,16 @@ impl Node {
         let voting = self.raw.store().conf_state();
         let others = || voting.voters.iter().chain(&voting.learners).filter(|id| **id != self.id);
         let (roster, _) = self.machine.roster();
-        let reports = leading.members.reports.iter();
+        let Observed { reports, leavers, given_up, .. } = &leading.members;
+        let is_back = |node: &NodeId| given_up.contains(node) && !self.is_silent(*node);
         Some(View {
             own: self.id,
             voters: voting.voters.iter().copied().collect(),
             learners: voting.learners.iter().copied().collect(),
             sights: others().map(|id| (*id, self.sight(leading, *id))).collect(),
             roster,
-            reports: reports.map(|(id, (member, _))| (*id, member.clone())).collect(),
-            leaving: {
-                let is_back = |node: &NodeId| {
-                    leading.members.given_up.contains(node) && !self.is_silent(*node)
-                };
-                leading.members.leavers.keys().copied().filter(|node| !is_back(node)).collect()
-            },
+            reports: reports.iter().map(|(id, (member, _))| (*id, member.clone())).collect(),
+            leaving: leavers.keys().copied().filter(|node| !is_back(node)).collect(),
         })
     }
 
@@ -319,18 +315,11 @@ impl Node {
             // It does not know yet.
             return;
         }
-        let voting = self.raw.store().conf_state();
         let is_silent = |voter: &NodeId| {
             !self.sight(leading, *voter).silent.is_zero() || self.stores_nothing(leading, *voter)
         };
-        let silent: BTreeSet<NodeId> = voting
-            .voters
-            .iter()
-            .chain(&voting.voters_outgoing)
-            .copied()
-            .filter(|voter| *voter != self.id)
-            .filter(is_silent)
-            .collect();
+        let voters = self.others().filter(|node| self.is_voter(*node));
+        let silent: BTreeSet<NodeId> = voters.filter(is_silent).collect();
         let (disk_low, refuses_writes) = self.room_report(leading, &silent);
         let is_news = self.membership.silent.as_ref() != Some(&silent)
             || !placed.is_subset(&leading.members.placed)

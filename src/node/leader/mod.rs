@@ -389,23 +389,18 @@ impl Node {
         }
         let now = self.now.mono;
         let since = self.leading.as_ref().map_or(Time::ZERO, |leading| leading.heir_since);
-        let mut last = None;
-        if let Some(heir) = self.raw.raft.lead_transferee {
-            if now < since + self.config.heartbeat * HEIR_TICKS {
-                return;
-            }
-            self.raw.raft.abort_leader_transfer();
-            last = Some(heir);
+        let last = self.raw.raft.lead_transferee;
+        if last.is_some() && now < since + self.config.heartbeat * HEIR_TICKS {
+            return;
         }
-        let Some(heir) = self.heir(last) else { return };
-        self.hand_over_to(heir);
+        self.raw.raft.abort_leader_transfer();
+        if let Some(heir) = self.heir(last) {
+            self.hand_over_to(heir);
+        }
     }
 
     /// Hands leadership over to this voter, also if another one was to have it.
     pub(super) fn hand_over_to(&mut self, heir: NodeId) {
-        if self.raw.raft.lead_transferee.is_some_and(|other| other != heir) {
-            self.raw.raft.abort_leader_transfer();
-        }
         if let Some(leading) = &mut self.leading {
             leading.heir_since = self.now.mono;
         }
@@ -416,10 +411,10 @@ impl Node {
     fn heir(&self, last: Option<NodeId>) -> Option<NodeId> {
         let voters = &self.raw.store().conf_state().voters;
         let progress = self.raw.raft.prs().iter();
-        // raft-rs forgets in each election timeout who was active.
-        let is_alive = |id: NodeId, recent: bool| recent || self.answers(id);
         let candidates = progress.filter(|(id, progress)| {
-            **id != self.id && voters.contains(id) && is_alive(**id, progress.recent_active)
+            // raft-rs forgets in each election timeout who was active.
+            let is_alive = progress.recent_active || self.answers(**id);
+            **id != self.id && voters.contains(id) && is_alive
         });
         let best = candidates.max_by_key(|(id, progress)| {
             let has_room = !self.is_disk_low(**id);

@@ -290,9 +290,6 @@ impl Node {
             Input::Client(request) => self.take_request(request),
             Input::Written { number } => {
                 self.persistence.written = self.persistence.written.max(number);
-                for at in self.persistence.take_durable_writes() {
-                    self.metrics.disk_sync.record(self.now.mono.saturating_sub(at));
-                }
                 self.settle();
                 self.promises_written();
             }

@@ -200,9 +200,7 @@ impl Leading {
     }
 
     pub(in crate::node) fn expire(&mut self, session: SessionId, machine: &Machine, now: Time) {
-        let Some(record) = machine.session(session) else {
-            return;
-        };
+        let Some(record) = machine.session(session) else { return };
         let holder = record.holder;
         // In case it comes to nothing (it was resumed in the same moment).
         let timeout = Duration::from_millis(u64::from(record.timeout_ms));
@@ -298,13 +296,9 @@ impl Node {
             return;
         }
         let common = self.versions.common(self.others());
-        let Some(leading) = serving(&mut self.leading) else {
-            return;
-        };
+        let Some(leading) = serving(&mut self.leading) else { return };
         let present = self.machine.version().max(leading.admission.raised_to());
-        let Some(version) = common.filter(|all| *all > present) else {
-            return;
-        };
+        let Some(version) = common.filter(|all| *all > present) else { return };
         let requests = vec![own_request(Command::RaiseVersion { version })];
         let batch = Batch { time: leading.log_time(), requests };
         // Refused while leadership is handed over: then by the next step, or the next leader.
@@ -318,9 +312,7 @@ impl Node {
         if self.applies_too_late() {
             return;
         }
-        let Some(leading) = serving(&mut self.leading) else {
-            return;
-        };
+        let Some(leading) = serving(&mut self.leading) else { return };
         while let Some(batch) = leading.admission.next_batch(leading.log_time(), &self.machine) {
             // Refused while too much is uncommitted, or while leadership is handed over.
             if self.raw.propose(Vec::new(), batch.encode()).is_err() {
@@ -333,28 +325,19 @@ impl Node {
     }
 
     pub(super) fn read_index(&mut self) {
-        let Some(leading) = serving(&mut self.leading) else {
-            return;
-        };
+        let Some(leading) = serving(&mut self.leading) else { return };
         let patience = self.config.heartbeat * 2;
         if let Some(read) = leading.confirmations.next_read(self.now.mono, patience) {
-            let mut context = self.read_index.boot().to_be_bytes().to_vec();
-            context.extend(read.to_be_bytes());
-            self.raw.read_index(context);
+            let boot = self.read_index.boot();
+            self.raw.read_index([boot.to_be_bytes(), read.to_be_bytes()].concat());
         }
     }
 
     pub(super) fn reads_confirmed(&mut self, context: &[u8], index: u64) {
-        let parts = context.split_first_chunk::<8>();
-        let Some((boot, rest)) = parts else { return };
-        let Ok(read) = <[u8; 8]>::try_from(rest).map(u64::from_be_bytes) else {
-            return;
-        };
+        let read = context.strip_prefix(&self.read_index.boot().to_be_bytes());
+        let Some(read) = read.and_then(|read| read.try_into().ok()) else { return };
         let Some(leading) = &mut self.leading else { return };
-        if u64::from_be_bytes(*boot) != self.read_index.boot() {
-            return;
-        }
-        for asked in leading.confirmations.confirmed(read) {
+        for asked in leading.confirmations.confirmed(u64::from_be_bytes(read)) {
             let Asked { from, client, boot, read_index, refused } = asked;
             if from == self.id {
                 match client {

@@ -64,7 +64,6 @@ impl MemLog {
     ) -> MemLog {
         let entries: VecDeque<Entry> = entries.into_iter().collect();
         let bytes = entries.iter().map(size).sum();
-        let (read, wants_disk) = (Vec::new(), Cell::new(false));
         let log = MemLog {
             base,
             outline,
@@ -73,8 +72,8 @@ impl MemLog {
             hard_state,
             conf_state,
             applied,
-            read,
-            wants_disk,
+            read: Vec::new(),
+            wants_disk: Cell::new(false),
         };
         debug_assert!(log.is_contiguous());
         log

@@ -23,6 +23,8 @@ pub(in crate::node) struct AwaitingPersistence {
     pub(in crate::node) ready: u64,
     /// The disk operation that it waits for, besides all earlier ones.
     pub(in crate::node) disk: Option<u64>,
+    /// When that was handed out, if it is a write of the log.
+    pub(in crate::node) write_at: Option<Time>,
     /// The index of the snapshot in it.
     pub(in crate::node) snapshot: Option<u64>,
     /// The bytes of its entries.
@@ -36,8 +38,6 @@ pub(in crate::node) struct Persistence {
     last: u64,
     /// All disk operations up to this one are durable.
     pub(in crate::node) written: u64,
-    /// The writes of the log that are not known to be durable, and when they were handed out.
-    writes: VecDeque<(u64, Time)>,
     pub(in crate::node) awaiting: VecDeque<AwaitingPersistence>,
     /// The bytes of all entries in `awaiting`.
     pub(in crate::node) backlog_bytes: usize,
@@ -88,19 +88,6 @@ impl Persistence {
     pub(in crate::node) fn next_number(&mut self) -> u64 {
         self.last += 1;
         self.last
-    }
-
-    /// The number of the next write of the log, which is handed out now.
-    pub(in crate::node) fn next_write(&mut self, now: Time) -> u64 {
-        let number = self.next_number();
-        self.writes.push_back((number, now));
-        number
-    }
-
-    /// When each of the writes was handed out that have become durable since this was last asked.
-    pub(in crate::node) fn take_durable_writes(&mut self) -> impl Iterator<Item = Time> + '_ {
-        let durable = self.writes.partition_point(|(number, _)| *number <= self.written);
-        self.writes.drain(..durable).map(|(_, at)| at)
     }
 
     /// All that the disk has is replaced by a state of so many bytes at this index.

@@ -40,8 +40,7 @@ impl Node {
         for read in ready.take_read_states() {
             self.reads_confirmed(&read.request_ctx, read.index);
         }
-        let mut disk = None;
-        let mut snapshot = None;
+        let (mut disk, mut write_at, mut snapshot) = (None, None, None);
         if *ready.snapshot() != eraftpb::Snapshot::default() {
             disk = Some(self.install(&ready)?);
             snapshot = Some(ready.snapshot().get_metadata().index);
@@ -58,8 +57,8 @@ impl Node {
                 hard_state: Some(hard_state(&self.raw)),
                 entries: ready.entries().iter().map(LogEntry::from).collect(),
             };
-            let number = self.persistence.next_write(self.now.mono);
-            disk = Some(number);
+            let number = self.persistence.next_number();
+            (disk, write_at) = (Some(number), Some(self.now.mono));
             self.effects.disk.push(DiskOp::Write { number, write });
         }
         let messages = ready.take_persisted_messages();
@@ -69,7 +68,8 @@ impl Node {
         let committed = ready.take_committed_entries();
         let bytes = ready.entries().iter().map(|entry| entry.data.len()).sum();
         let number = ready.number();
-        let ready_round = AwaitingPersistence { ready: number, disk, snapshot, bytes, messages };
+        let ready_round =
+            AwaitingPersistence { ready: number, disk, write_at, snapshot, bytes, messages };
         self.persistence.wait_for(ready_round);
         self.raw.advance_append_async(ready);
         for peer in std::mem::take(&mut self.failed_transfers) {
@@ -91,6 +91,9 @@ impl Node {
             && let Some(durable) = self.persistence.awaiting.pop_front()
         {
             self.persistence.backlog_bytes -= durable.bytes;
+            if let Some(at) = durable.write_at {
+                self.metrics.disk_sync.record(self.now.mono.saturating_sub(at));
+            }
             self.post(durable.messages);
             self.raw.on_persist_ready(durable.ready);
             if let Some(index) = durable.snapshot {

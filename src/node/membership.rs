@@ -18,7 +18,6 @@ use std::time::Duration;
 use super::Node;
 use super::io::{Availability, Time};
 use super::message::PeerMessage;
-use crate::node::leader::planner::MembershipPolicy;
 use crate::node::leader::{self, Leading};
 use crate::planted::{Bug, planted};
 use crate::types::membership::{MEMBERS_MAX, Member, NodeId};
@@ -40,10 +39,8 @@ pub(super) const VOTER_WINDOW: usize = 256;
 pub(super) const LEARNER_WINDOW: usize = 8;
 
 /// What a node knows of the members beside the log.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct Membership {
-    pub(super) me: Member,
-    pub(super) policy: MembershipPolicy,
     /// This node is to leave.
     pub(super) leaving: bool,
     /// When it sends its requests the next time.
@@ -65,22 +62,6 @@ pub(super) struct Membership {
 }
 
 impl Membership {
-    pub(super) fn new(me: Member, policy: MembershipPolicy) -> Membership {
-        Membership {
-            me,
-            policy,
-            leaving: false,
-            send_at: Time::ZERO,
-            heard: BTreeMap::new(),
-            silent: None,
-            is_placed: false,
-            newcomer_at: None,
-            health_of: 0,
-            notified_removed: BTreeMap::new(),
-            handed: None,
-        }
-    }
-
     /// When something last came from a member.
     pub(super) fn heard(&self, node: NodeId) -> Option<Time> {
         self.heard.get(&node).copied()
@@ -233,7 +214,7 @@ impl Node {
             return;
         }
         self.membership.send_at = now + REQUEST_PERIOD;
-        let (leaving, member) = (self.membership.leaving, self.membership.me.clone());
+        let (leaving, member) = (self.membership.leaving, self.me.clone());
         let mut requests = Vec::new();
         if self.is_member(self.id) {
             let (roster, _) = self.machine.roster();

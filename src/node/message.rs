@@ -13,7 +13,7 @@ use crate::machine::command::Request;
 use crate::node::admin::message::{AdminReply, AdminRequest};
 use crate::node::bootstrap::message::Announcement;
 use crate::node::client_message::{Elsewhere, FromClient, ToClient, UpTo};
-use crate::node::stored::{EntryKind, LogEntry, SnapshotMeta, Voting};
+use crate::node::stored::{EntryKind, HardState, LogEntry, SnapshotMeta, Voting};
 use crate::types::log_form::LogForm;
 use crate::types::membership::{Member, NodeId};
 use crate::types::znode::SessionId;
@@ -225,6 +225,12 @@ impl From<&Voting> for eraftpb::ConfState {
             auto_leave: voting.auto_leave,
             ..Default::default()
         }
+    }
+}
+
+impl From<&eraftpb::HardState> for HardState {
+    fn from(raft: &eraftpb::HardState) -> HardState {
+        HardState { term: raft.term, vote: raft.vote, commit: raft.commit }
     }
 }
 

@@ -95,7 +95,7 @@ use self::versions::Versions;
 use crate::machine::command::Batch;
 use crate::machine::{Machine, State};
 use crate::types::error::Error;
-use crate::types::membership::NodeId;
+use crate::types::membership::{Member, NodeId};
 use crate::types::metrics::Metrics;
 
 /// The bytes of one `Forward` message, about.
@@ -112,6 +112,8 @@ struct Leadership {
 
 pub(crate) struct Node {
     id: NodeId,
+    /// This node as a member.
+    me: Member,
     config: NodeConfig,
     raw: RawNode<MemLog>,
     machine: Machine,
@@ -499,9 +501,5 @@ fn raft_leads(raw: &RawNode<MemLog>) -> bool {
 }
 
 fn hard_state(raw: &RawNode<MemLog>) -> HardState {
-    own_hard_state(&raw.raft.hard_state())
-}
-
-fn own_hard_state(raft: &eraftpb::HardState) -> HardState {
-    HardState { term: raft.term, vote: raft.vote, commit: raft.commit }
+    HardState::from(&raw.raft.hard_state())
 }

@@ -58,7 +58,7 @@ impl Node {
             zone: config.zone.clone(),
         };
         let checkpoint = Position { index: boot.checkpoint.index, term: boot.checkpoint.term };
-        let raw = raft(id, &boot, checkpoint)?;
+        let raw = raft(id, &boot)?;
         let voting = &boot.checkpoint.voting;
         let members: BTreeSet<NodeId> =
             voting.voters.iter().chain(&voting.learners).copied().collect();
@@ -73,6 +73,7 @@ impl Node {
         });
         let mut node = Node {
             id,
+            me,
             elections: Elections::new(config.seed, id, now.mono),
             leadership: Leadership { term: raw.raft.term, leader: 0 },
             ticks: Ticks::new(config.heartbeat, now.mono),
@@ -80,7 +81,7 @@ impl Node {
             local: LocalSessions::new(config.timings().election(), config.audit),
             read_index: ReadIndexRequests::new(config.seed),
             versions: Versions::new(config.version),
-            membership: Membership::new(me, config.policy),
+            membership: Membership::default(),
             room: Room::default(),
             quorum_loss: QuorumLoss::default(),
             bootstrap: Bootstrap::new(identity, founding),
@@ -127,19 +128,15 @@ impl Node {
 pub(super) const MESSAGE_ENTRIES_BYTES: u64 = 1 << 20;
 
 /// Raft as it starts from this.
-pub(super) fn raft(
-    id: NodeId,
-    boot: &Boot,
-    checkpoint: Position,
-) -> Result<RawNode<MemLog>, String> {
-    let log = boot_log(boot, checkpoint)?;
+pub(super) fn raft(id: NodeId, boot: &Boot) -> Result<RawNode<MemLog>, String> {
+    let log = boot_log(boot)?;
     let raft_config = raft::Config {
         id,
         election_tick: ELECTION_TICKS,
         min_election_tick: ELECTION_TICKS,
         max_election_tick: 2 * ELECTION_TICKS,
         heartbeat_tick: 1,
-        applied: checkpoint.index,
+        applied: boot.checkpoint.index,
         max_size_per_msg: MESSAGE_ENTRIES_BYTES,
         max_inflight_msgs: VOTER_WINDOW,
         check_quorum: true,
@@ -158,7 +155,8 @@ pub(super) fn raft(
 }
 
 /// The log that the disk held, checked so that raft-rs can start from it.
-fn boot_log(boot: &Boot, checkpoint: Position) -> Result<MemLog, String> {
+fn boot_log(boot: &Boot) -> Result<MemLog, String> {
+    let checkpoint = Position { index: boot.checkpoint.index, term: boot.checkpoint.term };
     let mut outline = boot.outline.clone();
     let mut base = checkpoint;
     // The first entry that was kept for laggards only says its term, since that of the one before it is

@@ -52,7 +52,7 @@ impl Node {
         } else if announcement.cluster == 0 && self.cluster() != 0 {
             self.note_newcomer(from);
             let announcement = Announcement {
-                member: self.membership.me.clone(),
+                member: self.me.clone(),
                 list: Vec::new(),
                 cluster: self.cluster(),
                 promise: Promise::default(),
@@ -108,8 +108,7 @@ impl Node {
         self.bootstrap.founding = None;
         let (hard_state, meta, state) = genesis.start();
         let checkpoint = Position { index: meta.index, term: meta.term };
-        let boot = Boot::without_log(hard_state, meta.clone());
-        self.raw = raft(self.id, &boot, checkpoint)?;
+        self.raw = raft(self.id, &Boot::without_log(hard_state, meta.clone()))?;
         self.machine = Machine::from_state(state.clone());
         // The node had nothing to say before, in Raft's terms.
         self.persistence.awaiting.clear();

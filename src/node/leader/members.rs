@@ -186,7 +186,7 @@ impl Node {
             return self.report_health(BTreeSet::new());
         }
         let Some(view) = self.view() else { return };
-        let action = plan(&view, &self.membership.policy);
+        let action = plan(&view, &self.config.policy);
         self.report_health(view.placed(action.as_ref()));
         if let Some(action) = action {
             tracing::info!(node = %self.named(self.id), ?action, "a change of the members");

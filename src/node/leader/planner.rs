@@ -249,35 +249,29 @@ fn admit(view: &View) -> Option<Action> {
 
 /// A newer member takes the place of the one that it was.
 fn replace(view: &View) -> Option<Action> {
-    for old in view.voters.iter().chain(&view.learners).copied() {
-        let Some(seat) = view.roster.get(old) else { continue };
-        if view.keeps_place(old) {
-            continue;
-        }
-        let took = |new: &&Member| {
-            new.node != old
-                && view.is_member(new.node)
-                && view.is_alive(new.node)
-                && (seat.member.is_at(&new.address) || new.uid == seat.member.uid)
-        };
-        let Some(new) = view.roster.members().find(took).map(|member| member.node) else {
-            continue;
-        };
-        let action = if !view.voters.contains(&old) {
-            view.vote([(old, Part::Gone)])
-        } else if view.voters.contains(&new) {
-            view.vote([(old, Part::Learner)])
-        } else if view.candidates(&BTreeSet::new()).contains(&new) {
-            // Not gone at once: see `let_go`.
-            view.vote([(old, Part::Learner), (new, Part::Voter)])
-        } else {
-            None
-        };
-        if action.is_some() {
-            return action;
-        }
+    let mut members = view.voters.iter().chain(&view.learners);
+    members.find_map(|old| replace_one(view, *old))
+}
+
+fn replace_one(view: &View, old: NodeId) -> Option<Action> {
+    let seat = view.roster.get(old).filter(|_| !view.keeps_place(old))?;
+    let took = |new: &&Member| {
+        new.node != old
+            && view.is_member(new.node)
+            && view.is_alive(new.node)
+            && (seat.member.is_at(&new.address) || new.uid == seat.member.uid)
+    };
+    let new = view.roster.members().find(took)?.node;
+    if !view.voters.contains(&old) {
+        view.vote([(old, Part::Gone)])
+    } else if view.voters.contains(&new) {
+        view.vote([(old, Part::Learner)])
+    } else if view.candidates(&BTreeSet::new()).contains(&new) {
+        // Not gone at once: see `let_go`.
+        view.vote([(old, Part::Learner), (new, Part::Voter)])
+    } else {
+        None
     }
-    None
 }
 
 fn let_go(view: &View) -> Option<Action> {

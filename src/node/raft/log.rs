@@ -277,10 +277,9 @@ impl Storage for MemLog {
             return Ok(within(self.entries.iter().skip(start as usize).take(count), max_size));
         }
         let read = self.read.iter().skip_while(|entry| entry.index < low).take(count);
-        if self.read.first().is_some_and(|first| first.index <= low)
-            && read.clone().next().is_some()
-        {
-            return Ok(within(read, max_size));
+        let read = within(read, max_size);
+        if self.read.first().is_some_and(|first| first.index <= low) && !read.is_empty() {
+            return Ok(read);
         }
         debug_assert!(context.can_async(), "{low} is handed out, and only peers lag behind that");
         self.wants_disk.set(true);

@@ -17,8 +17,8 @@ use crate::node::raft::log::{Position, changes_voting, size};
 use crate::node::raft::persistence::{AwaitingPersistence, BACKLOG_BYTES_MAX};
 use crate::node::raft::snapshot_transfer::{Outgoing, Received};
 use crate::node::replica::watches::Fired;
-use crate::node::stored::{LogEntry, LogWrite, SnapshotMeta, Voting};
-use crate::node::{Node, hard_state, own_hard_state, raft_leads};
+use crate::node::stored::{HardState, LogEntry, LogWrite, SnapshotMeta, Voting};
+use crate::node::{Node, hard_state, raft_leads};
 use crate::planted::{Bug, if_planted, planted, strikes, unless};
 use crate::types::acl::AccessList;
 use crate::types::membership::NodeId;
@@ -176,7 +176,7 @@ impl Node {
         self.members_changed();
         self.local.applied();
         let number = self.persistence.next_number();
-        let mut hard_state = ready.hs().map_or_else(|| hard_state(&self.raw), own_hard_state);
+        let mut hard_state = ready.hs().map_or_else(|| hard_state(&self.raw), HardState::from);
         // Entries that came in the same step, and may be committed, are written after the state.
         hard_state.commit = position.index;
         let state = self.machine.state();

@@ -134,19 +134,22 @@ impl View {
         voters.iter().filter(|voter| self.zone(**voter) == zone).count()
     }
 
-    /// Learners that could vote, the best first: in a zone that has the fewest voters, and then by
-    /// their ids.
-    fn candidates(&self, without: &BTreeSet<NodeId>) -> Vec<NodeId> {
-        let voters: BTreeSet<NodeId> = self.voters.difference(without).copied().collect();
+    /// Learners that could vote.
+    fn candidates(&self) -> impl Iterator<Item = NodeId> {
         let could = |node: &NodeId| {
             let caught_up = self.sights.get(node).is_some_and(|sight| sight.caught_up);
             (caught_up || planted(Bug::LearnerPromotedBehind))
                 && self.is_alive(*node)
                 && !self.leaving.contains(node)
         };
-        let mut candidates: Vec<NodeId> = self.learners.iter().copied().filter(could).collect();
-        candidates.sort_by_key(|node| (self.crowd(&voters, *node), *node));
-        candidates
+        self.learners.iter().copied().filter(could)
+    }
+
+    /// The best of them: in a zone that has the fewest voters, but for one that is to go, and then by its id.
+    fn heir(&self, leaver: Option<NodeId>) -> Option<NodeId> {
+        let stays = |voter: &NodeId| Some(*voter) != leaver;
+        let voters: BTreeSet<NodeId> = self.voters.iter().copied().filter(stays).collect();
+        self.candidates().min_by_key(|node| (self.crowd(&voters, *node), *node))
     }
 
     /// The voter that can be spared best, besides this node.
@@ -266,7 +269,7 @@ fn replace_one(view: &View, old: NodeId) -> Option<Action> {
         view.vote([(old, Part::Gone)])
     } else if view.voters.contains(&new) {
         view.vote([(old, Part::Learner)])
-    } else if view.candidates(&BTreeSet::new()).contains(&new) {
+    } else if view.candidates().any(|candidate| candidate == new) {
         // Not gone at once: see `let_go`.
         view.vote([(old, Part::Learner), (new, Part::Voter)])
     } else {
@@ -285,13 +288,13 @@ fn let_go(view: &View) -> Option<Action> {
             return Some(Action::HandOver);
         }
         // A learner must vote before this node can go.
-        let heir = view.candidates(&BTreeSet::from([leaver])).into_iter().next()?;
+        let heir = view.heir(Some(leaver))?;
         return view.vote([(heir, Part::Voter)]);
     }
     // A member acts by those changes that it knows to be committed, and after a crash it may not
     // know of the last. So that the leaver's vote is not needed any more when it has gone, it loses
     // that by a change of its own, which is known to be committed wherever the next one is on disk.
-    if let Some(heir) = view.candidates(&BTreeSet::from([leaver])).into_iter().next() {
+    if let Some(heir) = view.heir(Some(leaver)) {
         return view.vote([(leaver, Part::Learner), (heir, Part::Voter)]);
     }
     (view.voters.len() > 1).then(|| view.vote([(leaver, Part::Learner)])).flatten()
@@ -308,7 +311,7 @@ fn demote(view: &View, policy: &MembershipPolicy) -> Option<Action> {
 fn relieve(view: &View, policy: &MembershipPolicy) -> Option<Action> {
     let silent = |voter: &&NodeId| view.silent_for(**voter, policy.replace_after);
     let dead = *view.voters.iter().find(silent)?;
-    let heir = view.candidates(&BTreeSet::from([dead])).into_iter().next()?;
+    let heir = view.heir(Some(dead))?;
     view.vote([(dead, Part::Learner), (heir, Part::Voter)])
 }
 
@@ -320,16 +323,15 @@ fn promote(view: &View, policy: &MembershipPolicy) -> Option<Action> {
     if view.voters.iter().any(|voter| !view.is_alive(*voter)) {
         return None;
     }
-    let candidates = view.candidates(&BTreeSet::new());
     let voters = view.voters.len();
-    let most = (voters + candidates.len()).min(policy.max_voters);
+    let most = (voters + view.candidates().count()).min(policy.max_voters);
     let wanted = if most.is_multiple_of(2) { most - 1 } else { most };
     let more = wanted.checked_sub(voters).filter(|more| *more > 0)?;
     // One zone after the other: each promotion changes which one is the best next.
     let mut after = view.clone();
     let mut steps = Vec::new();
     for _ in 0..more {
-        let next = after.candidates(&BTreeSet::new()).into_iter().next()?;
+        let next = after.heir(None)?;
         after.learners.remove(&next);
         after.voters.insert(next);
         steps.push((next, Part::Voter));
@@ -343,7 +345,7 @@ fn spread(view: &View) -> Option<Action> {
     if view.voters.iter().any(|voter| !view.is_alive(*voter)) {
         return None;
     }
-    let heir = view.candidates(&BTreeSet::new()).into_iter().next()?;
+    let heir = view.heir(None)?;
     let worst = view.worst()?;
     let (few, many) = (view.crowd(&view.voters, heir), view.crowd(&view.voters, worst));
     (few + 2 <= many).then(|| view.vote([(worst, Part::Learner), (heir, Part::Voter)])).flatten()

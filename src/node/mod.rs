@@ -179,16 +179,13 @@ impl Node {
         let mut inputs = inputs.into_iter();
         if self.stopped.is_none() {
             // raft-rs panics on states that it holds impossible. The node is not used after that.
-            let stepped = catch_unwind(AssertUnwindSafe(|| self.try_step(now, &mut inputs)));
-            match stepped {
+            match catch_unwind(AssertUnwindSafe(|| self.try_step(now, &mut inputs))) {
                 Ok(Ok(())) => {}
                 Ok(Err(reason)) => self.stop(reason),
                 Err(panic) => {
-                    let what = panic
-                        .downcast_ref::<String>()
-                        .map(String::as_str)
-                        .or_else(|| panic.downcast_ref::<&str>().copied())
-                        .unwrap_or("no message");
+                    let what = panic.downcast_ref::<String>().map(String::as_str);
+                    let what = what.or_else(|| panic.downcast_ref::<&str>().copied());
+                    let what = what.unwrap_or("no message");
                     self.stop(format!("a broken invariant: {what}"));
                 }
             }
@@ -453,13 +450,9 @@ impl Node {
         }
         self.tell_clients();
         self.read_log();
-        self.effects.wake_at = match self.applies_on {
-            true => self.now.mono,
-            false => {
-                let follows = ![0, self.id].contains(&self.leadership.leader);
-                self.ticks.wake_at(follows).min(self.bootstrap.next_at)
-            }
-        };
+        let follows = ![0, self.id].contains(&self.leadership.leader);
+        let wake_at = self.ticks.wake_at(follows).min(self.bootstrap.next_at);
+        self.effects.wake_at = if self.applies_on { self.now.mono } else { wake_at };
     }
 
     /// Stops for good: everything is answered, nothing is promised any more.

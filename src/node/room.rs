@@ -56,11 +56,10 @@ impl Room {
     /// All that are known to have little room, with this member.
     pub(super) fn all_low(&self, own: NodeId) -> BTreeSet<NodeId> {
         let mut low = self.low.clone();
-        if self.is_low {
-            low.insert(own);
-        } else {
-            low.remove(&own);
-        }
+        match self.is_low {
+            true => low.insert(own),
+            false => low.remove(&own),
+        };
         low
     }
 

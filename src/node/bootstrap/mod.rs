@@ -220,16 +220,14 @@ impl Founding {
         if announcement.cluster != 0 {
             self.remember(announcement);
         }
-        let known = self.peers.get(&from);
-        let stale = known.and_then(|peer| peer.announcement.as_ref()).is_some_and(|last| {
-            let stands = |announcement: &Announcement| {
-                let pledged = announcement.promise.pledge.as_ref().map(|pledge| pledge.ballot);
-                (announcement.cluster != 0, announcement.promise.ballot, pledged)
-            };
-            stands(last) > stands(announcement)
-        });
-        let new = known.is_none_or(|peer| peer.announcement.is_none());
-        if stale || (new && !self.listed(announcement) && self.unlisted() >= UNLISTED_MAX) {
+        let last = self.peers.get(&from).and_then(|peer| peer.announcement.as_ref());
+        let stands = |of: &Announcement| {
+            let pledged = of.promise.pledge.as_ref().map(|pledge| pledge.ballot);
+            (of.cluster != 0, of.promise.ballot, pledged)
+        };
+        let stale = last.is_some_and(|last| stands(last) > stands(announcement));
+        let is_new = last.is_none() && !self.listed(announcement);
+        if stale || (is_new && self.unlisted() >= UNLISTED_MAX) {
             return;
         }
         self.peers.entry(from).or_default().announcement = Some(Arc::clone(announcement));
@@ -301,13 +299,9 @@ impl Founding {
             cluster: self.cluster,
             promise: promise.clone(),
         };
-        let unsent = self.peers.iter_mut().filter(|(_, peer)| peer.connected && !peer.sent);
-        unsent
-            .map(|(id, peer)| {
-                peer.sent = true;
-                (*id, announcement.clone())
-            })
-            .collect()
+        let lacks = |peer: &mut Peer| peer.connected && !std::mem::replace(&mut peer.sent, true);
+        let to = self.peers.iter_mut().filter_map(|(id, peer)| lacks(peer).then_some(*id));
+        to.map(|to| (to, announcement.clone())).collect()
     }
 
     fn listed(&self, announcement: &Announcement) -> bool {
@@ -322,10 +316,8 @@ impl Founding {
 
     /// The announcements of the peers that are connected.
     fn announcements(&self) -> impl Iterator<Item = &Announcement> {
-        self.peers
-            .values()
-            .filter(|peer| peer.connected)
-            .filter_map(|peer| peer.announcement.as_deref())
+        let connected = self.peers.values().filter(|peer| peer.connected);
+        connected.filter_map(|peer| peer.announcement.as_deref())
     }
 
     fn outcome(&self) -> Option<Outcome> {
@@ -335,19 +327,15 @@ impl Founding {
         }
         if self.vetoed() {
             let clusters = self.clusters();
-            let pledged = self.durable.pledge.as_ref().map(|pledge| &pledge.genesis);
-            if let Some(genesis) = pledged.filter(|genesis| {
-                clusters.contains(&genesis.cluster) && is_member(genesis, self.me.node)
-            }) {
+            if let Some(Pledge { genesis, .. }) = &self.durable.pledge
+                && clusters.contains(&genesis.cluster)
+                && is_member(genesis, self.me.node)
+            {
                 return Some(Outcome::Found(genesis.clone()));
             }
             // Of several, a person must say which.
-            return match clusters.first() {
-                Some(cluster) if clusters.len() == 1 && may_join => {
-                    Some(Outcome::Join { cluster: *cluster })
-                }
-                _ => None,
-            };
+            let only = clusters.first().filter(|_| clusters.len() == 1 && may_join);
+            return only.map(|cluster| Outcome::Join { cluster: *cluster });
         }
         if planted(Bug::TwoFounders) {
             let present = self.present().filter(|present| present.nodes.len() >= present.needed);

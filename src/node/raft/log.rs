@@ -92,10 +92,9 @@ impl MemLog {
     }
 
     pub(crate) fn last(&self) -> Position {
-        self.entries.back().map_or_else(
-            || self.disk_only(),
-            |last| Position { index: last.index, term: last.term },
-        )
+        let in_memory = self.entries.back();
+        let in_memory = in_memory.map(|last| Position { index: last.index, term: last.term });
+        in_memory.unwrap_or_else(|| self.disk_only())
     }
 
     /// The bytes of the entries in memory.

@@ -319,7 +319,7 @@ fn a_pledge_is_given_up_only_with_its_disk() {
     assert!(text.contains("a cluster was agreed upon with b:1, which may have"), "{text}");
     // Another one at its address has its place: its disk is gone.
     hear(&mut one, Announcement { promise: promised.clone(), ..announcement(2, "b:1", &list) });
-    let (_, promise) = one.step(2 * S).write.unwrap();
+    let promise = one.step(2 * S).write.unwrap();
     let genesis = promise.pledge.unwrap().genesis;
     let ids: Vec<NodeId> = genesis.members.iter().map(|member| member.node).collect();
     assert_eq!(ids, [1, 2, 3]);

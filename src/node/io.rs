@@ -375,10 +375,7 @@ impl Availability {
             alive.checked_sub(voters.len() / 2 + 1)
         };
         let incoming = spare(&self.voters)?;
-        if self.outgoing.is_empty() {
-            Some(incoming)
-        } else {
-            Some(incoming.min(spare(&self.outgoing)?))
-        }
+        let outgoing = if self.outgoing.is_empty() { incoming } else { spare(&self.outgoing)? };
+        Some(incoming.min(outgoing))
     }
 }

@@ -18,11 +18,9 @@ use std::time::Duration;
 use super::Node;
 use super::io::{Availability, Time};
 use super::message::PeerMessage;
-use crate::node::leader;
-use crate::node::leader::Leading;
-use crate::node::leader::planner::MembershipPolicy;
+use crate::node::leader::{self, Leading};
 use crate::planted::{Bug, planted};
-use crate::types::membership::{MEMBERS_MAX, Member, NodeId, Roster, Seat};
+use crate::types::membership::{MEMBERS_MAX, Member, NodeId};
 
 /// Why a node stops that was a member.
 pub(crate) const REMOVED: &str = "this instance is not a member of the cluster any more: it has left, or was replaced after it \
@@ -41,10 +39,8 @@ pub(super) const VOTER_WINDOW: usize = 256;
 pub(super) const LEARNER_WINDOW: usize = 8;
 
 /// What a node knows of the members beside the log.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct Membership {
-    pub(super) me: Member,
-    pub(super) policy: MembershipPolicy,
     /// This node is to leave.
     pub(super) leaving: bool,
     /// When it sends its requests the next time.
@@ -52,9 +48,9 @@ pub(super) struct Membership {
     /// When something last came from each member.
     heard: BTreeMap<NodeId, Time>,
     /// The voters that do not answer the leader, or store nothing, as it last reported.
-    silent: Option<BTreeSet<NodeId>>,
+    pub(super) silent: Option<BTreeSet<NodeId>>,
     /// Whether this node has had its place since it started: see [`Node::note_place`].
-    is_placed: bool,
+    pub(super) is_placed: bool,
     /// When an instance that is not a member last asked to join.
     newcomer_at: Option<Time>,
     /// The term of the leader that reported `silent`.
@@ -66,43 +62,15 @@ pub(super) struct Membership {
 }
 
 impl Membership {
-    pub(super) fn new(me: Member, policy: MembershipPolicy) -> Membership {
-        Membership {
-            me,
-            policy,
-            leaving: false,
-            send_at: Time::ZERO,
-            heard: BTreeMap::new(),
-            silent: None,
-            is_placed: false,
-            newcomer_at: None,
-            health_of: 0,
-            notified_removed: BTreeMap::new(),
-            handed: None,
-        }
-    }
-
     /// When something last came from a member.
     pub(super) fn heard(&self, node: NodeId) -> Option<Time> {
         self.heard.get(&node).copied()
-    }
-
-    pub(super) fn forget_strangers(&mut self, is_member: impl Fn(&NodeId) -> bool) {
-        self.heard.retain(|node, _| is_member(node));
     }
 
     /// The voters that do not answer the leader of this term, or store nothing.
     pub(super) fn note_silent(&mut self, silent: BTreeSet<NodeId>, term: u64) {
         self.silent = Some(silent);
         self.health_of = term;
-    }
-
-    pub(super) fn silent(&self) -> Option<&BTreeSet<NodeId>> {
-        self.silent.as_ref()
-    }
-
-    pub(super) fn is_placed(&self) -> bool {
-        self.is_placed
     }
 
     /// The members as they were last handed to the host.
@@ -246,7 +214,7 @@ impl Node {
             return;
         }
         self.membership.send_at = now + REQUEST_PERIOD;
-        let (leaving, member) = (self.membership.leaving, self.membership.me.clone());
+        let (leaving, member) = (self.membership.leaving, self.me.clone());
         let mut requests = Vec::new();
         if self.is_member(self.id) {
             let (roster, _) = self.machine.roster();
@@ -318,8 +286,7 @@ impl Node {
     /// of the voters is half made.
     pub(crate) fn must_stay(&self) -> bool {
         let seen = self.availability();
-        let is_voter = seen.voters.contains(&self.id) || seen.outgoing.contains(&self.id);
-        if !seen.has_leader || !is_voter {
+        if !seen.has_leader || !self.is_voter(self.id) {
             return false;
         }
         let joint = !seen.outgoing.is_empty();
@@ -361,12 +328,9 @@ impl Node {
 
     /// Hands the members to the host, when they have changed.
     pub(super) fn hand_members(&mut self) {
-        let (Roster { seats }, _) = self.machine.roster();
-        if seats.is_empty() {
-            return;
-        }
-        let members: Vec<Member> = seats.into_iter().map(|Seat { member, .. }| member).collect();
-        if self.membership.handed.as_ref() != Some(&members) {
+        let (roster, _) = self.machine.roster();
+        let members: Vec<Member> = roster.members().cloned().collect();
+        if !members.is_empty() && self.membership.handed.as_ref() != Some(&members) {
             self.membership.handed = Some(members.clone());
             self.effects.members = Some(members);
         }
@@ -375,19 +339,17 @@ impl Node {
     /// Whether the cluster can decide, and what it could lose and still do.
     pub(super) fn availability(&self) -> Availability {
         let voting = self.raw.store().conf_state();
-        let silent = self.membership.silent.iter().flatten();
-        let votes =
-            |node: &&NodeId| voting.voters.contains(node) || voting.voters_outgoing.contains(node);
+        let silent = self.membership.silent.iter().flatten().copied();
         Availability {
             voters: voting.voters.clone(),
             learners: voting.learners.clone(),
             outgoing: voting.voters_outgoing.clone(),
-            silent: silent.filter(votes).copied().collect(),
+            silent: silent.filter(|node| self.is_voter(*node)).collect(),
             // For as long as an election takes, the former one counts.
             is_told: self.membership.health_of == self.raw.raft.term,
             has_leader: self.stopped.is_none() && !voting.voters.is_empty() && !self.is_lonely(),
             disk_low: self.room.all_low(self.id).into_iter().collect(),
-            refuses_writes: self.room.refuses_writes(),
+            refuses_writes: self.room.refuses_writes,
         }
     }
 }

@@ -13,7 +13,7 @@ use crate::machine::command::Request;
 use crate::node::admin::message::{AdminReply, AdminRequest};
 use crate::node::bootstrap::message::Announcement;
 use crate::node::client_message::{Elsewhere, FromClient, ToClient, UpTo};
-use crate::node::stored::{EntryKind, LogEntry, SnapshotMeta, Voting};
+use crate::node::stored::{EntryKind, HardState, LogEntry, SnapshotMeta, Voting};
 use crate::types::log_form::LogForm;
 use crate::types::membership::{Member, NodeId};
 use crate::types::znode::SessionId;
@@ -244,25 +244,29 @@ impl From<&Voting> for eraftpb::ConfState {
             voters_outgoing: voting.voters_outgoing.clone(),
             learners_next: voting.learners_next.clone(),
             auto_leave: voting.auto_leave,
-            ..eraftpb::ConfState::default()
+            ..Default::default()
         }
+    }
+}
+
+impl From<&eraftpb::HardState> for HardState {
+    fn from(raft: &eraftpb::HardState) -> HardState {
+        HardState { term: raft.term, vote: raft.vote, commit: raft.commit }
     }
 }
 
 impl From<&LogEntry> for eraftpb::Entry {
     fn from(entry: &LogEntry) -> eraftpb::Entry {
-        let mut raft =
-            eraftpb::Entry { index: entry.index, term: entry.term, ..eraftpb::Entry::default() };
-        match entry.kind {
-            EntryKind::Normal => raft.data = entry.data.clone(),
+        let (entry_type, data, context) = match entry.kind {
+            EntryKind::Normal => (EntryType::EntryNormal, entry.data.clone(), Bytes::new()),
             // raft-rs reads its own form of a change only where it is proposed. Elsewhere ours
             // stands for it, in a field that raft-rs passes on and does not look at.
             EntryKind::Membership => {
-                raft.set_entry_type(EntryType::EntryConfChangeV2);
-                raft.context = entry.data.clone();
+                (EntryType::EntryConfChangeV2, Bytes::new(), entry.data.clone())
             }
-        }
-        raft
+        };
+        let LogEntry { index, term, .. } = *entry;
+        eraftpb::Entry { index, term, entry_type, data, context, ..Default::default() }
     }
 }
 
@@ -285,45 +289,35 @@ impl RaftBody {
     /// The peer's form of a message that raft-rs wants sent; `None` for a kind that stays in the
     /// node (and for snapshots, which the node sends its own way).
     pub(crate) fn from_raft(message: &eraftpb::Message) -> Option<RaftBody> {
-        Some(match message.get_msg_type() {
-            MessageType::MsgAppend => RaftBody::Append {
-                index: message.index,
-                log_term: message.log_term,
-                commit: message.commit,
-                entries: message.entries.iter().map(LogEntry::from).collect(),
-            },
+        let &eraftpb::Message { index, log_term, commit, commit_term, reject, .. } = message;
+        let context = || message.context.clone();
+        Some(match message.msg_type {
+            MessageType::MsgAppend => {
+                let entries = message.entries.iter().map(LogEntry::from).collect();
+                RaftBody::Append { index, log_term, commit, entries }
+            }
             MessageType::MsgAppendResponse => RaftBody::AppendResponse {
-                index: message.index,
-                log_term: message.log_term,
-                commit: message.commit,
-                reject: message.reject,
+                index,
+                log_term,
+                commit,
+                reject,
                 reject_hint: message.reject_hint,
                 request_snapshot: message.request_snapshot,
             },
-            MessageType::MsgHeartbeat => {
-                RaftBody::Heartbeat { commit: message.commit, context: message.context.clone() }
+            MessageType::MsgHeartbeat => RaftBody::Heartbeat { commit, context: context() },
+            MessageType::MsgHeartbeatResponse => {
+                RaftBody::HeartbeatResponse { commit, context: context() }
             }
-            MessageType::MsgHeartbeatResponse => RaftBody::HeartbeatResponse {
-                commit: message.commit,
-                context: message.context.clone(),
-            },
             kind @ (MessageType::MsgRequestVote | MessageType::MsgRequestPreVote) => {
-                RaftBody::Vote {
-                    pre: kind == MessageType::MsgRequestPreVote,
-                    index: message.index,
-                    log_term: message.log_term,
-                    commit: message.commit,
-                    commit_term: message.commit_term,
-                    transfer: message.context == TRANSFER_CONTEXT,
-                }
+                let pre = kind == MessageType::MsgRequestPreVote;
+                let transfer = message.context == TRANSFER_CONTEXT;
+                RaftBody::Vote { pre, index, log_term, commit, commit_term, transfer }
             }
             kind @ (MessageType::MsgRequestVoteResponse
-            | MessageType::MsgRequestPreVoteResponse) => RaftBody::VoteResponse {
-                pre: kind == MessageType::MsgRequestPreVoteResponse,
-                reject: message.reject,
-                commit: message.commit,
-                commit_term: message.commit_term,
-            },
+            | MessageType::MsgRequestPreVoteResponse) => {
+                let pre = kind == MessageType::MsgRequestPreVoteResponse;
+                RaftBody::VoteResponse { pre, reject, commit, commit_term }
+            }
             MessageType::MsgTimeoutNow => RaftBody::TimeoutNow,
             _ => return None,
         })
@@ -331,16 +325,15 @@ impl RaftBody {
 
     /// The message for raft-rs to step, once the guard has let it pass.
     pub(crate) fn to_raft(&self, from: NodeId, to: NodeId, term: u64) -> eraftpb::Message {
-        let mut message = eraftpb::Message { from, to, term, ..eraftpb::Message::default() };
-        match self {
-            RaftBody::Append { index, log_term, commit, entries } => {
-                message.set_msg_type(MessageType::MsgAppend);
-                message.index = *index;
-                message.log_term = *log_term;
-                message.commit = *commit;
-                message.entries =
-                    entries.iter().map(eraftpb::Entry::from).collect::<Vec<_>>().into();
-            }
+        let of = |msg_type| eraftpb::Message { msg_type, from, to, term, ..Default::default() };
+        match *self {
+            RaftBody::Append { index, log_term, commit, ref entries } => eraftpb::Message {
+                index,
+                log_term,
+                commit,
+                entries: entries.iter().map(eraftpb::Entry::from).collect::<Vec<_>>().into(),
+                ..of(MessageType::MsgAppend)
+            },
             RaftBody::AppendResponse {
                 index,
                 log_term,
@@ -348,59 +341,47 @@ impl RaftBody {
                 reject,
                 reject_hint,
                 request_snapshot,
-            } => {
-                message.set_msg_type(MessageType::MsgAppendResponse);
-                message.index = *index;
-                message.log_term = *log_term;
-                message.commit = *commit;
-                message.reject = *reject;
-                message.reject_hint = *reject_hint;
-                message.request_snapshot = *request_snapshot;
+            } => eraftpb::Message {
+                index,
+                log_term,
+                commit,
+                reject,
+                reject_hint,
+                request_snapshot,
+                ..of(MessageType::MsgAppendResponse)
+            },
+            RaftBody::Heartbeat { commit, ref context } => {
+                let context = context.clone();
+                eraftpb::Message { commit, context, ..of(MessageType::MsgHeartbeat) }
             }
-            RaftBody::Heartbeat { commit, context } => {
-                message.set_msg_type(MessageType::MsgHeartbeat);
-                message.commit = *commit;
-                message.context = context.clone();
-            }
-            RaftBody::HeartbeatResponse { commit, context } => {
-                message.set_msg_type(MessageType::MsgHeartbeatResponse);
-                message.commit = *commit;
-                message.context = context.clone();
+            RaftBody::HeartbeatResponse { commit, ref context } => {
+                let context = context.clone();
+                eraftpb::Message { commit, context, ..of(MessageType::MsgHeartbeatResponse) }
             }
             RaftBody::Vote { pre, index, log_term, commit, commit_term, transfer } => {
-                message.set_msg_type(if *pre {
-                    MessageType::MsgRequestPreVote
-                } else {
-                    MessageType::MsgRequestVote
+                let context = Bytes::from_static(if transfer { TRANSFER_CONTEXT } else { b"" });
+                let message = of(match pre {
+                    true => MessageType::MsgRequestPreVote,
+                    false => MessageType::MsgRequestVote,
                 });
-                message.index = *index;
-                message.log_term = *log_term;
-                message.commit = *commit;
-                message.commit_term = *commit_term;
-                if *transfer {
-                    message.context = Bytes::from_static(TRANSFER_CONTEXT);
-                }
+                eraftpb::Message { index, log_term, commit, commit_term, context, ..message }
             }
             RaftBody::VoteResponse { pre, reject, commit, commit_term } => {
-                message.set_msg_type(if *pre {
-                    MessageType::MsgRequestPreVoteResponse
-                } else {
-                    MessageType::MsgRequestVoteResponse
+                let message = of(match pre {
+                    true => MessageType::MsgRequestPreVoteResponse,
+                    false => MessageType::MsgRequestVoteResponse,
                 });
-                message.reject = *reject;
-                message.commit = *commit;
-                message.commit_term = *commit_term;
+                eraftpb::Message { reject, commit, commit_term, ..message }
             }
-            RaftBody::Snapshot { meta, .. } => {
-                message.set_msg_type(MessageType::MsgSnapshot);
+            RaftBody::Snapshot { ref meta, .. } => {
+                let mut message = of(MessageType::MsgSnapshot);
                 let snapshot = message.mut_snapshot().mut_metadata();
-                snapshot.index = meta.index;
-                snapshot.term = meta.term;
+                (snapshot.index, snapshot.term) = (meta.index, meta.term);
                 snapshot.set_conf_state(eraftpb::ConfState::from(&meta.voting));
+                message
             }
-            RaftBody::TimeoutNow => message.set_msg_type(MessageType::MsgTimeoutNow),
+            RaftBody::TimeoutNow => of(MessageType::MsgTimeoutNow),
         }
-        message
     }
 }
 

@@ -66,7 +66,7 @@ use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Duration;
 
-use ::raft::eraftpb::{self};
+use ::raft::eraftpb;
 use ::raft::{RawNode, SnapshotStatus, StateRole};
 
 use self::admin::Administration;
@@ -94,7 +94,7 @@ use self::versions::Versions;
 use crate::machine::command::Batch;
 use crate::machine::{Machine, State};
 use crate::types::error::Error;
-use crate::types::membership::NodeId;
+use crate::types::membership::{Member, NodeId};
 use crate::types::metrics::Metrics;
 
 /// The bytes of one `Forward` message, about.
@@ -111,6 +111,8 @@ struct Leadership {
 
 pub(crate) struct Node {
     id: NodeId,
+    /// This node as a member.
+    me: Member,
     config: NodeConfig,
     raw: RawNode<MemLog>,
     machine: Machine,
@@ -175,16 +177,13 @@ impl Node {
         let mut inputs = inputs.into_iter();
         if self.stopped.is_none() {
             // raft-rs panics on states that it holds impossible. The node is not used after that.
-            let stepped = catch_unwind(AssertUnwindSafe(|| self.try_step(now, &mut inputs)));
-            match stepped {
+            match catch_unwind(AssertUnwindSafe(|| self.try_step(now, &mut inputs))) {
                 Ok(Ok(())) => {}
                 Ok(Err(reason)) => self.stop(reason),
                 Err(panic) => {
-                    let what = panic
-                        .downcast_ref::<String>()
-                        .map(String::as_str)
-                        .or_else(|| panic.downcast_ref::<&str>().copied())
-                        .unwrap_or("no message");
+                    let what = panic.downcast_ref::<String>().map(String::as_str);
+                    let what = what.or_else(|| panic.downcast_ref::<&str>().copied());
+                    let what = what.unwrap_or("no message");
                     self.stop(format!("a broken invariant: {what}"));
                 }
             }
@@ -209,15 +208,13 @@ impl Node {
         let paused = now.mono.saturating_sub(self.now.mono);
         (self.now, self.applied_now) = (now, 0);
         self.effects.zxid = self.machine.zxid();
-        if paused > self.config.timings().election() {
+        if let Some(leading) = &mut self.leading {
+            leading.clock.advance(now);
             // The process was stopped for a while, and what its sessions' nodes sent meanwhile
             // is still to be read: their silence proves nothing.
-            if let Some(leading) = &mut self.leading {
+            if paused > self.config.timings().election() {
                 leading.renew_all(&self.machine, now.mono);
             }
-        }
-        if let Some(leading) = &mut self.leading {
-            leading.advance(now);
         }
         self.tidy_log();
         let leader = self.leadership.leader;
@@ -290,14 +287,11 @@ impl Node {
             Input::Client(request) => self.take_request(request),
             Input::Written { number } => {
                 self.persistence.written = self.persistence.written.max(number);
-                for at in self.persistence.take_durable_writes() {
-                    self.metrics.disk_sync.record(self.now.mono.saturating_sub(at));
-                }
                 self.settle();
                 self.promises_written();
             }
             Input::CheckpointDone { index, bytes } => {
-                let took = self.now.mono.saturating_sub(self.persistence.checkpoint_at());
+                let took = self.now.mono.saturating_sub(self.persistence.checkpoint_at);
                 tracing::info!(node = %self.named(self.id), index, bytes, ?took, "a checkpoint");
                 self.persistence.checkpoint_done(index, bytes, self.now.mono);
             }
@@ -409,27 +403,21 @@ impl Node {
         let leadership = Leadership { term: raft.term, leader: raft.leader_id };
         if leadership != self.leadership {
             self.leadership = leadership;
-            self.leading = (leadership.leader == self.id).then(|| {
-                let (heartbeat, period) = (self.config.heartbeat, self.config.container_period);
-                Leading::new(leadership.term, self.now, heartbeat, period)
-            });
+            let Leadership { term, leader } = leadership;
+            let leads = leader == self.id;
+            self.leading = leads.then(|| Leading::new(term, self.now, &self.config));
             self.versions.unsettle(self.versions_settled_at());
             self.local.send_again(self.now.mono);
-            if leadership.leader != self.id {
+            if !leads {
                 self.replica.clients.again();
             }
-            let term = leadership.term;
-            match leadership.leader {
-                0 => tracing::info!(node = %self.named(self.id), term, "there is no leader"),
-                leader => {
-                    self.metrics.leader_changes += 1;
-                    self.metrics.elections_won += u64::from(leader == self.id);
-                    let (node, leader) = (self.named(self.id), self.named(leader));
-                    match leadership.leader == self.id {
-                        true => tracing::info!(%node, term, "this member leads"),
-                        false => tracing::info!(%node, %leader, term, "this member follows"),
-                    }
-                }
+            self.metrics.leader_changes += u64::from(leader != 0);
+            self.metrics.elections_won += u64::from(leads);
+            let (node, named) = (self.named(self.id), self.named(leader));
+            match leader {
+                0 => tracing::info!(%node, term, "there is no leader"),
+                _ if leads => tracing::info!(%node, term, "this member leads"),
+                _ => tracing::info!(%node, leader = %named, term, "this member follows"),
             }
         }
         if let Some(leading) = self.leading.as_mut().filter(|leading| !leading.serves())
@@ -456,13 +444,9 @@ impl Node {
         }
         self.tell_clients();
         self.read_log();
-        self.effects.wake_at = match self.applies_on {
-            true => self.now.mono,
-            false => {
-                let follows = ![0, self.id].contains(&self.leadership.leader);
-                self.ticks.wake_at(follows).min(self.bootstrap.next_at)
-            }
-        };
+        let follows = ![0, self.id].contains(&self.leadership.leader);
+        let wake_at = self.ticks.wake_at(follows).min(self.bootstrap.next_at);
+        self.effects.wake_at = if self.applies_on { self.now.mono } else { wake_at };
     }
 
     /// Stops for good: everything is answered, nothing is promised any more.
@@ -486,7 +470,6 @@ impl Node {
         self.local.stop(&error, &mut self.effects);
         self.refuse_gathered(&error);
         self.replica.let_all_go("the member has stopped", &mut self.effects);
-        self.effects.wake_at = Time::MAX;
         self.effects.stopped = Some(reason.clone());
         self.stopped = Some(reason);
     }
@@ -505,9 +488,5 @@ fn raft_leads(raw: &RawNode<MemLog>) -> bool {
 }
 
 fn hard_state(raw: &RawNode<MemLog>) -> HardState {
-    own_hard_state(&raw.raft.hard_state())
-}
-
-fn own_hard_state(raft: &eraftpb::HardState) -> HardState {
-    HardState { term: raft.term, vote: raft.vote, commit: raft.commit }
+    HardState::from(&raw.raft.hard_state())
 }

@@ -6,8 +6,7 @@ use super::Node;
 use super::message::{PeerMessage, RaftBody};
 use crate::machine::Machine;
 use crate::node::leader::read_index::Asked;
-use crate::node::raft::guard;
-use crate::node::raft::guard::{View, Violation};
+use crate::node::raft::guard::{self, View, Violation};
 use crate::node::raft::snapshot_transfer::Received;
 use crate::types::membership::NodeId;
 use crate::types::version;
@@ -25,17 +24,14 @@ impl Node {
             return Ok(());
         }
         match message {
-            PeerMessage::Raft { term, body: body @ RaftBody::Snapshot { .. } } => {
-                self.take_snapshot(from, term, &body);
-            }
-            PeerMessage::Raft { term, body } => self.take_raft(from, term, &body, None)?,
-            PeerMessage::Forward { requests } => {
-                if let Some(leading) = &mut self.leading {
-                    for request in requests {
-                        leading.take_forwarded(from, request, &self.machine);
-                    }
+            PeerMessage::Raft { term, body: ref body @ RaftBody::Snapshot { transfer, .. } } => {
+                match self.incoming.build(from, term, body) {
+                    Some(build) => self.effects.disk.push(build),
+                    None => self.abort_transfer(from, transfer),
                 }
             }
+            PeerMessage::Raft { term, body } => self.take_raft(from, term, &body, None)?,
+            PeerMessage::Forward { requests } => self.take_forwarded(from, requests),
             PeerMessage::ReadIndex { boot, read_index, sessions } => {
                 self.take_read_index(Asked::new(from, None, boot, read_index), sessions);
             }
@@ -43,11 +39,7 @@ impl Node {
                 self.take_client_messages(from, attachment, number, received, messages);
             }
             PeerMessage::ClientForward { client, requests } => {
-                if let Some(leading) = &mut self.leading {
-                    for request in requests {
-                        leading.take_forwarded(client, request, &self.machine);
-                    }
-                }
+                self.take_forwarded(client, requests)
             }
             PeerMessage::ClientReadIndex { client, boot, read_index, sessions } => {
                 self.take_read_index(Asked::new(from, Some(client), boot, read_index), sessions);
@@ -71,8 +63,7 @@ impl Node {
                 let newest = self.config.version;
                 // Only the leader sends snapshots. A node that knows no leader yet may get one.
                 if ![0, from].contains(&self.raw.raft.leader_id) {
-                    let abort = PeerMessage::SnapshotAbort { transfer };
-                    self.effects.messages.push((from, abort));
+                    self.abort_transfer(from, transfer);
                     return Ok(());
                 }
                 let answer = match self.incoming.chunk(from, transfer, number, &bytes, newest) {
@@ -115,16 +106,8 @@ impl Node {
         Ok(())
     }
 
-    /// All chunks of a snapshot are there.
-    fn take_snapshot(&mut self, from: NodeId, term: u64, body: &RaftBody) {
-        match (self.incoming.build(from, term, body), body) {
-            (Some(build), _) => self.effects.disk.push(build),
-            (None, RaftBody::Snapshot { transfer, .. }) => {
-                let abort = PeerMessage::SnapshotAbort { transfer: *transfer };
-                self.effects.messages.push((from, abort));
-            }
-            (None, _) => {}
-        }
+    fn abort_transfer(&mut self, from: NodeId, transfer: u64) {
+        self.effects.messages.push((from, PeerMessage::SnapshotAbort { transfer }));
     }
 
     /// The state of a snapshot is built: Raft has its turn.
@@ -137,7 +120,7 @@ impl Node {
             return Ok(());
         };
         if received.is_none() {
-            self.effects.messages.push((building.from, PeerMessage::SnapshotAbort { transfer }));
+            self.abort_transfer(building.from, transfer);
             return Ok(());
         }
         self.take_raft(building.from, building.term, &building.body, received)

@@ -38,9 +38,9 @@ const SHRUNK_BY: u64 = 8 << 20;
 #[derive(Debug, Default)]
 pub(super) struct Room {
     /// How much there is, and the size of the file system; `None`: not known.
-    free: Option<u64>,
+    pub(super) free: Option<u64>,
     total: u64,
-    is_low: bool,
+    pub(super) is_low: bool,
     /// The term in which the leader was last sent a report, when the next one is due, and whether
     /// that one must be sent.
     reported_in: u64,
@@ -49,30 +49,17 @@ pub(super) struct Room {
     is_reported: bool,
     /// Members with little room, by the leader's last report.
     low: BTreeSet<NodeId>,
-    refuses_writes: bool,
+    pub(super) refuses_writes: bool,
 }
 
 impl Room {
-    pub(super) fn free(&self) -> Option<u64> {
-        self.free
-    }
-
-    pub(super) fn is_low(&self) -> bool {
-        self.is_low
-    }
-
-    pub(super) fn refuses_writes(&self) -> bool {
-        self.refuses_writes
-    }
-
     /// All that are known to have little room, with this member.
     pub(super) fn all_low(&self, own: NodeId) -> BTreeSet<NodeId> {
         let mut low = self.low.clone();
-        if self.is_low {
-            low.insert(own);
-        } else {
-            low.remove(&own);
-        }
+        match self.is_low {
+            true => low.insert(own),
+            false => low.remove(&own),
+        };
         low
     }
 
@@ -121,7 +108,7 @@ impl Node {
     /// Whether a checkpoint would make room.
     pub(super) fn has_shrunk(&self) -> bool {
         let now = self.machine.bytes().saturating_mul(2);
-        now.saturating_add(SHRUNK_BY) < self.persistence.checkpoint_image()
+        now.saturating_add(SHRUNK_BY) < self.persistence.checkpoint_image
     }
 
     /// Decides whether the disk counts as nearly full.
@@ -195,12 +182,11 @@ impl Node {
         if !self.room.differs(&low, refuses_writes) {
             return;
         }
-        if refuses_writes != self.room.refuses_writes {
-            if refuses_writes {
-                tracing::warn!(node = self.id, "writes are refused: disks are nearly full");
-            } else {
-                tracing::info!(node = self.id, "writes are taken again: disks have room");
-            }
+        let node = self.id;
+        match (self.room.refuses_writes, refuses_writes) {
+            (false, true) => tracing::warn!(node, "writes are refused: disks are nearly full"),
+            (true, false) => tracing::info!(node, "writes are taken again: disks have room"),
+            _ => {}
         }
         let (roster, _) = self.machine.roster();
         let error = refuses_writes.then(|| {

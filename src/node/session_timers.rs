@@ -40,11 +40,9 @@ impl SessionTimers {
     /// Takes out the sessions whose time has come: by time, and by id.
     pub(crate) fn take_due(&mut self, now: Time) -> Vec<SessionId> {
         let mut due = Vec::new();
-        while let Some((at, session)) = self.by_time.pop_first() {
-            if at > now {
-                self.by_time.insert((at, session));
-                break;
-            }
+        while self.is_due(now)
+            && let Some((_, session)) = self.by_time.pop_first()
+        {
             self.time_of.remove(&session);
             due.push(session);
         }

@@ -1,7 +1,6 @@
 //! How a node starts from what its disk holds.
 
-use std::collections::BTreeSet;
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 
 use raft::{RawNode, ReadOnlyOption, eraftpb};
 
@@ -23,7 +22,7 @@ use crate::node::replica::Replica;
 use crate::node::replica::history::History;
 use crate::node::room::Room;
 use crate::node::sessions::LocalSessions;
-use crate::node::stored::{Boot, Identity};
+use crate::node::stored::{Boot, HardState, Identity};
 use crate::node::ticks::Ticks;
 use crate::node::{Leadership, Node, NodeConfig};
 use crate::planted::{Bug, unless};
@@ -58,20 +57,12 @@ impl Node {
             zone: config.zone.clone(),
         };
         let checkpoint = Position { index: boot.checkpoint.index, term: boot.checkpoint.term };
-        let raw = raft(id, &boot, checkpoint)?;
-        let members: BTreeSet<NodeId> = boot
-            .checkpoint
-            .voting
-            .voters
-            .iter()
-            .chain(&boot.checkpoint.voting.learners)
-            .copied()
-            .collect();
-        let unreachable = members
-            .iter()
-            .copied()
-            .filter(|member| *member != id)
-            .map(|member| (member, Some(Problem::not_yet())));
+        let raw = raft(id, &boot)?;
+        let voting = &boot.checkpoint.voting;
+        let members: BTreeSet<NodeId> =
+            voting.voters.iter().chain(&voting.learners).copied().collect();
+        let others = members.iter().filter(|member| **member != id);
+        let unreachable = others.map(|member| (*member, Some(Problem::not_yet()))).collect();
         let founded = promise.pledge.as_ref().map(|pledge| pledge.genesis.cluster);
         let founding = members.is_empty().then(|| {
             let (list, majority_after) = (&config.peers, config.majority_after);
@@ -81,13 +72,14 @@ impl Node {
         });
         let mut node = Node {
             id,
+            me,
             elections: Elections::new(config.seed, id, now.mono),
             leadership: Leadership { term: raw.raft.term, leader: 0 },
             ticks: Ticks::new(config.heartbeat, now.mono),
             persistence: Persistence::new(checkpoint, boot.checkpoint_bytes, now.mono),
             local: LocalSessions::new(config.timings().election(), config.audit, config.seed),
             versions: Versions::new(config.version),
-            membership: Membership::new(me, config.policy),
+            membership: Membership::default(),
             room: Room::default(),
             quorum_loss: QuorumLoss::default(),
             bootstrap: Bootstrap::new(identity, founding),
@@ -102,7 +94,7 @@ impl Node {
             replaced: None,
             failed_transfers: Vec::new(),
             hashes: Hashes::default(),
-            unreachable: unreachable.collect(),
+            unreachable,
             replica: Replica::new(History::new(
                 machine.zxid(),
                 config.log.history_changes,
@@ -122,7 +114,7 @@ impl Node {
             node.belong_to(founded);
         }
         node.pace();
-        if boot.checkpoint.voting.voters == [id] {
+        if voting.voters == [id] {
             // Nobody else could lead or be asked.
             node.raw.campaign().map_err(|error| format!("Raft does not start: {error}"))?;
         }
@@ -134,19 +126,15 @@ impl Node {
 pub(super) const MESSAGE_ENTRIES_BYTES: u64 = 1 << 20;
 
 /// Raft as it starts from this.
-pub(super) fn raft(
-    id: NodeId,
-    boot: &Boot,
-    checkpoint: Position,
-) -> Result<RawNode<MemLog>, String> {
-    let log = boot_log(boot, checkpoint)?;
+pub(super) fn raft(id: NodeId, boot: &Boot) -> Result<RawNode<MemLog>, String> {
+    let log = boot_log(boot)?;
     let raft_config = raft::Config {
         id,
         election_tick: ELECTION_TICKS,
         min_election_tick: ELECTION_TICKS,
         max_election_tick: 2 * ELECTION_TICKS,
         heartbeat_tick: 1,
-        applied: checkpoint.index,
+        applied: boot.checkpoint.index,
         max_size_per_msg: MESSAGE_ENTRIES_BYTES,
         max_inflight_msgs: VOTER_WINDOW,
         check_quorum: true,
@@ -165,7 +153,8 @@ pub(super) fn raft(
 }
 
 /// The log that the disk held, checked so that raft-rs can start from it.
-fn boot_log(boot: &Boot, checkpoint: Position) -> Result<MemLog, String> {
+fn boot_log(boot: &Boot) -> Result<MemLog, String> {
+    let checkpoint = Position { index: boot.checkpoint.index, term: boot.checkpoint.term };
     let mut outline = boot.outline.clone();
     let mut base = checkpoint;
     // The first entry that was kept for laggards only says its term, since that of the one before it is
@@ -190,16 +179,12 @@ fn boot_log(boot: &Boot, checkpoint: Position) -> Result<MemLog, String> {
     if boot.hard_state.term < before.term {
         return Err(format!("term {} is before that of {before:?}", boot.hard_state.term));
     }
-    let mut hard_state = eraftpb::HardState::default();
-    hard_state.term = boot.hard_state.term;
-    hard_state.vote = boot.hard_state.vote;
-    hard_state.commit = boot.hard_state.commit.max(checkpoint.index);
-    if hard_state.commit > before.index {
-        return Err(format!(
-            "entry {} is committed but the log ends at {}",
-            hard_state.commit, before.index
-        ));
+    let HardState { term, vote, commit } = boot.hard_state;
+    let commit = commit.max(checkpoint.index);
+    if commit > before.index {
+        return Err(format!("entry {commit} is committed but the log ends at {}", before.index));
     }
+    let hard_state = eraftpb::HardState { term, vote, commit, ..Default::default() };
     let entries = boot.entries.iter().map(eraftpb::Entry::from);
     let conf_state = eraftpb::ConfState::from(&boot.checkpoint.voting);
     Ok(MemLog::new(base, outline, entries, hard_state, conf_state, checkpoint))

@@ -25,9 +25,9 @@ impl Node {
             applied_index: Some(self.raw.store().applied().index),
             durable_index: Some(self.raw.raft.raft_log.persisted),
             log_bytes: Some(self.raw.store().disk_bytes()),
-            checkpoint_bytes: Some(self.persistence.state_bytes()),
-            disk_free_bytes: self.room.free(),
-            disk_low: self.room.is_low(),
+            checkpoint_bytes: Some(self.persistence.state_bytes),
+            disk_free_bytes: self.room.free,
+            disk_low: self.room.is_low,
             ..self.metrics.clone()
         }
     }
@@ -38,7 +38,7 @@ impl Node {
 
     /// This node as a member.
     pub(crate) fn member(&self) -> &Member {
-        &self.membership.me
+        &self.me
     }
 
     pub(crate) fn id(&self) -> NodeId {
@@ -53,7 +53,7 @@ impl Node {
     /// A node, as a log line names it.
     pub(in crate::node) fn named(&self, node: NodeId) -> Named {
         let known = self.membership.handed.iter().flatten().find(|member| member.node == node);
-        let own = (node == self.id).then_some(&self.membership.me);
+        let own = (node == self.id).then_some(&self.me);
         let address = known.or(own).map(|member| member.address.clone());
         Named { node, address }
     }
@@ -108,6 +108,7 @@ impl Node {
     pub(crate) fn status(&self) -> NodeStatus {
         let raft = &self.raw.raft;
         let leads = raft.state == StateRole::Leader;
+        let peers = self.unreachable.iter().map(|(peer, _)| *peer);
         NodeStatus {
             leader: (raft.leader_id != 0 && self.stopped.is_none()).then_some(raft.leader_id),
             is_leader: leads && self.stopped.is_none(),
@@ -121,15 +122,11 @@ impl Node {
             version: self.machine.version(),
             own_version: self.versions.own(),
             availability: self.availability(),
-            is_placed: self.membership.is_placed(),
+            is_placed: self.membership.is_placed,
             forming: self.bootstrap.founding.as_ref().and_then(Founding::problem),
             quorum_loss: self.quorum_loss(),
             blank: self.blank(),
-            versions: self
-                .unreachable
-                .iter()
-                .filter_map(|(peer, _)| Some((*peer, self.versions.of(*peer)?)))
-                .collect(),
+            versions: peers.filter_map(|peer| Some((peer, self.versions.of(peer)?))).collect(),
         }
     }
 }

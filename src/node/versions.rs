@@ -107,17 +107,14 @@ impl Versions {
         mut others: impl Iterator<Item = NodeId>,
         now: Time,
     ) -> Gate {
-        let possible = if version >= self.own || now >= self.settled_at {
-            version
-        } else {
-            others
-                .try_fold(self.own, |lowest, peer| {
-                    let told = self.of(peer).unwrap_or(lowest);
-                    (told > version).then_some(lowest.min(told))
-                })
-                .unwrap_or(version)
+        let may_rise = version < self.own && now < self.settled_at;
+        let lowest = || {
+            others.try_fold(self.own, |lowest, peer| {
+                let told = self.of(peer).unwrap_or(lowest);
+                (told > version).then_some(lowest.min(told))
+            })
         };
-        Gate { version, possible }
+        Gate { version, possible: may_rise.then(lowest).flatten().unwrap_or(version) }
     }
 }
 

@@ -26,14 +26,11 @@ use crate::types::membership::Genesis;
 impl Founding {
     /// From now on, the cluster is founded with the instances at these addresses.
     pub(crate) fn discovered(&mut self, discovered: Discovered) {
-        let addresses = normalised(&discovered.addresses);
-        let is_enough = (discovered.expected..=LIST_MAX).contains(&addresses.len());
-        let list =
-            if discovered.founds && is_enough && addresses.contains(&normal(&self.me.address)) {
-                addresses
-            } else {
-                Vec::new()
-            };
+        let mut list = normalised(&discovered.addresses);
+        let is_enough = (discovered.expected..=LIST_MAX).contains(&list.len());
+        if !discovered.founds || !is_enough || !list.contains(&normal(&self.me.address)) {
+            list.clear();
+        }
         self.discovery = Some(discovered);
         if list != self.list {
             self.list = list;
@@ -75,18 +72,21 @@ impl Founding {
     }
 
     /// How two lists come to differ.
-    pub(super) fn differs(&self, address: &str, theirs: &[String]) -> Option<String> {
-        let Discovered { name, .. } = self.discovery.as_ref()?;
+    pub(super) fn differs(&self, address: &str, theirs: &[String]) -> String {
         let shown = |list: &[String]| match list {
-            [] => "too few addresses, or none that last".to_owned(),
+            [] if self.discovery.is_some() => "too few addresses, or none that last".to_owned(),
             list => list.join(", "),
         };
-        Some(format!(
-            "{name} does not stand for the same instances everywhere: {address} sees {}, and this \
-             instance, {}, sees {}",
-            shown(theirs),
-            self.me.address,
-            shown(&self.list),
-        ))
+        let (theirs, own, ours) = (shown(theirs), &self.me.address, shown(&self.list));
+        match &self.discovery {
+            Some(Discovered { name, .. }) => format!(
+                "{name} does not stand for the same instances everywhere: {address} sees {theirs}, \
+                 and this instance, {own}, sees {ours}"
+            ),
+            None => format!(
+                "{address} was given the peers {theirs}, and this instance, {own}, was given {ours}: \
+                 give all instances the same list"
+            ),
+        }
     }
 }

@@ -14,13 +14,12 @@ use crate::types::membership::{Genesis, NodeId, Promise};
 /// What a node is, and how it comes to be part of a cluster.
 #[derive(Debug)]
 pub(in crate::node) struct Bootstrap {
+    /// Of the cluster that it belongs to, or wants to; 0: none yet.
     pub(in crate::node) identity: Identity,
-    /// The cluster that it belongs to, or wants to; 0: none yet.
-    cluster: u64,
-    /// The disk operation that makes that durable, until it is.
+    /// The disk operation that makes the cluster durable, until it is.
     writing: Option<u64>,
-    /// The disk operation of the promise that is being written, and its number as a promise.
-    promising: Option<(u64, u64)>,
+    /// The disk operation of the promise that is being written.
+    promising: Option<u64>,
     /// As long as it has no cluster, and the time of its next step.
     pub(in crate::node) founding: Option<Founding>,
     pub(in crate::node) next_at: Time,
@@ -31,7 +30,6 @@ pub(in crate::node) struct Bootstrap {
 impl Bootstrap {
     pub(in crate::node) fn new(identity: Identity, founding: Option<Founding>) -> Bootstrap {
         Bootstrap {
-            cluster: identity.cluster,
             identity,
             writing: None,
             promising: None,
@@ -45,7 +43,7 @@ impl Bootstrap {
 impl Node {
     /// The cluster that this node belongs to, once that is durable; 0: none.
     pub(crate) fn cluster(&self) -> u64 {
-        if self.bootstrap.writing.is_some() { 0 } else { self.bootstrap.cluster }
+        if self.bootstrap.writing.is_some() { 0 } else { self.bootstrap.identity.cluster }
     }
 
     pub(in crate::node) fn take_announcement(&mut self, from: NodeId, announcement: Announcement) {
@@ -54,7 +52,7 @@ impl Node {
         } else if announcement.cluster == 0 && self.cluster() != 0 {
             self.note_newcomer(from);
             let announcement = Announcement {
-                member: self.membership.me.clone(),
+                member: self.me.clone(),
                 list: Vec::new(),
                 cluster: self.cluster(),
                 promise: Promise::default(),
@@ -66,13 +64,13 @@ impl Node {
     /// The disk has written more: perhaps a promise, or the cluster's id.
     pub(in crate::node) fn promises_written(&mut self) {
         let written = self.persistence.written;
-        if let Some((_, number)) = self.bootstrap.promising.take_if(|(op, _)| *op <= written)
+        if self.bootstrap.promising.take_if(|op| *op <= written).is_some()
             && let Some(founding) = &mut self.bootstrap.founding
         {
-            founding.written(number);
+            founding.written();
         }
         if self.bootstrap.writing.take_if(|op| *op <= written).is_some() {
-            self.effects.cluster = Some(self.bootstrap.cluster);
+            self.effects.cluster = Some(self.bootstrap.identity.cluster);
         }
     }
 
@@ -82,15 +80,14 @@ impl Node {
             return Ok(());
         };
         let todo = founding.step(self.now.mono);
-        let announced = todo.messages.into_iter();
-        self.effects.messages.extend(
-            announced.map(|(to, announcement)| (to, PeerMessage::Announce { announcement })),
-        );
+        for (to, announcement) in todo.messages {
+            self.effects.messages.push((to, PeerMessage::Announce { announcement }));
+        }
         self.bootstrap.next_at = todo.wake_at;
-        if let Some((number, promise)) = todo.write {
-            let op = self.persistence.next_number();
-            self.bootstrap.promising = Some((op, number));
-            self.effects.disk.push(DiskOp::Promise { number: op, promise });
+        if let Some(promise) = todo.write {
+            let number = self.persistence.next_number();
+            self.bootstrap.promising = Some(number);
+            self.effects.disk.push(DiskOp::Promise { number, promise });
         }
         match todo.outcome {
             None => Ok(()),
@@ -111,8 +108,7 @@ impl Node {
         self.bootstrap.founding = None;
         let (hard_state, meta, state) = genesis.start();
         let checkpoint = Position { index: meta.index, term: meta.term };
-        let boot = Boot::without_log(hard_state, meta.clone());
-        self.raw = raft(self.id, &boot, checkpoint)?;
+        self.raw = raft(self.id, &Boot::without_log(hard_state, meta.clone()))?;
         self.machine = Machine::from_state(state.clone());
         // The node had nothing to say before, in Raft's terms.
         self.persistence.awaiting.clear();
@@ -135,7 +131,6 @@ impl Node {
     /// From now on the node is of this cluster and can be of no other.
     pub(in crate::node) fn belong_to(&mut self, cluster: u64) {
         self.bootstrap.identity.cluster = cluster;
-        self.bootstrap.cluster = cluster;
         let (number, identity) = (self.persistence.next_number(), self.bootstrap.identity.clone());
         self.bootstrap.writing = Some(number);
         self.effects.disk.push(DiskOp::Identify { number, identity });

@@ -6,15 +6,7 @@ use crate::types::membership::{Genesis, NodeId, Roster, Seat};
 
 /// What the store of a node without a cluster begins with.
 pub(crate) fn nothing() -> (HardState, SnapshotMeta, State) {
-    let machine = Machine::new();
-    let meta = SnapshotMeta {
-        index: 0,
-        term: 0,
-        zxid: machine.zxid(),
-        hash: machine.hash(),
-        voting: Voting::default(),
-    };
-    (HardState::default(), meta, machine.state())
+    start_at(0, Machine::new().state(), Voting::default())
 }
 
 impl Genesis {
@@ -29,13 +21,13 @@ impl Genesis {
         let state = Machine::founded_from(state, &Roster::new(seats.collect())).state();
         let mut voters: Vec<NodeId> = self.members.iter().map(|member| member.node).collect();
         voters.sort_unstable();
-        let meta = SnapshotMeta {
-            index: 1,
-            term: 1,
-            zxid: state.zxid(),
-            hash: state.hash(),
-            voting: Voting { voters, ..Voting::default() },
-        };
-        (HardState { term: 1, vote: 0, commit: 1 }, meta, state)
+        start_at(1, state, Voting { voters, ..Voting::default() })
     }
+}
+
+/// A log that begins behind this index, in the term of the same number.
+fn start_at(index: u64, state: State, voting: Voting) -> (HardState, SnapshotMeta, State) {
+    let (zxid, hash) = (state.zxid(), state.hash());
+    let hard_state = HardState { term: index, vote: 0, commit: index };
+    (hard_state, SnapshotMeta { index, term: index, zxid, hash, voting }, state)
 }

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::types::membership::{Ballot, Genesis, Member, Promise};
+use crate::types::membership::{Genesis, Member, NodeId, Pledge, Promise};
 
 /// The most members that a cluster is founded with.
 pub(crate) const LIST_MAX: usize = 64;
@@ -28,28 +28,19 @@ pub(crate) struct Announcement {
 }
 
 impl Announcement {
-    /// Refuses an announcement that is too long, or that no instance would send. It came from `from`.
-    pub(crate) fn check(&self, from: u64) -> Result<(), String> {
-        if self.member.node != from || from == 0 {
-            return Err(format!("it comes from {from} and is about {}", self.member.node));
-        }
-        check_member(&self.member)?;
-        if self.list.len() > LIST_MAX {
-            return Err(format!("its list has {} peers", self.list.len()));
-        }
-        self.list.iter().try_for_each(|address| check_text(address))?;
-        if !self.list.is_sorted_by(|one, next| one < next) {
-            return Err("its list is not in order".to_owned());
-        }
-        check_ballot(self.promise.ballot)?;
-        let Some(pledge) = &self.promise.pledge else {
-            return Ok(());
-        };
-        check_ballot(pledge.ballot)?;
-        if pledge.ballot > self.promise.ballot {
-            return Err("it pledges more than it has promised".to_owned());
-        }
-        check_genesis(&pledge.genesis)
+    /// Whether an instance may have sent it, and it is not too long. It came from `from`.
+    pub(crate) fn is_valid(&self, from: NodeId) -> bool {
+        let Promise { ballot, pledge } = &self.promise;
+        // None has promised less than it pledges.
+        let may_pledge = |pledge: &Pledge| pledge.ballot <= *ballot && may_found(&pledge.genesis);
+        self.member.node == from
+            && from != 0
+            && is_short(&self.member)
+            && self.list.len() <= LIST_MAX
+            && self.list.iter().all(|address| address.len() <= TEXT_BYTES_MAX)
+            && self.list.is_sorted_by(|one, next| one < next)
+            && ballot.round <= ROUND_MAX
+            && pledge.as_ref().is_none_or(may_pledge)
     }
 
     /// Whether its member takes part in founding: one that is not on its own list only joins.
@@ -58,34 +49,15 @@ impl Announcement {
     }
 }
 
-fn check_genesis(genesis: &Genesis) -> Result<(), String> {
-    let members = &genesis.members;
-    if genesis.cluster == 0 || members.is_empty() || members.len() > LIST_MAX {
-        return Err(format!("cluster {} of {} members", genesis.cluster, members.len()));
-    }
-    if members[0].node == 0 || !members.is_sorted_by(|one, next| one.node < next.node) {
-        return Err("the members of its cluster are not in order".to_owned());
-    }
-    members.iter().try_for_each(check_member)
+fn may_found(Genesis { cluster, members }: &Genesis) -> bool {
+    *cluster != 0
+        && (1..=LIST_MAX).contains(&members.len())
+        && members.iter().all(|member| member.node != 0 && is_short(member))
+        && members.is_sorted_by(|one, next| one.node < next.node)
 }
 
-fn check_member(member: &Member) -> Result<(), String> {
-    check_text(&member.address)?;
-    check_text(&member.zone)
-}
-
-fn check_text(text: &str) -> Result<(), String> {
-    if text.len() > TEXT_BYTES_MAX {
-        return Err(format!("an address or a zone of {} bytes", text.len()));
-    }
-    Ok(())
-}
-
-fn check_ballot(ballot: Ballot) -> Result<(), String> {
-    if ballot.round > ROUND_MAX {
-        return Err(format!("round {}", ballot.round));
-    }
-    Ok(())
+fn is_short(member: &Member) -> bool {
+    member.address.len() <= TEXT_BYTES_MAX && member.zone.len() <= TEXT_BYTES_MAX
 }
 
 /// A list as all instances write it that were given the same peers: sorted, each of them once.

@@ -99,9 +99,7 @@ pub(crate) struct Founding {
     /// The promise as it is on the disk. Only this one is announced.
     durable: Promise,
     /// The promise that the disk is writing. Nothing else is promised meanwhile.
-    writing: Option<(u64, Promise)>,
-    /// The number of the last write.
-    writes: u64,
+    writing: Option<Promise>,
     peers: BTreeMap<NodeId, Peer>,
     /// The clusters that peers have announced since this process started, by the peers' addresses.
     vetoes: BTreeMap<String, u64>,
@@ -128,9 +126,8 @@ struct Peer {
 pub(crate) struct Todo {
     /// Sent to peers; may be lost.
     pub(crate) messages: Vec<(NodeId, Announcement)>,
-    /// Written to the disk in the place of the promise before, and confirmed by [`Founding::written`] with
-    /// the number.
-    pub(crate) write: Option<(u64, Promise)>,
+    /// Written to the disk in the place of the promise before, and confirmed by [`Founding::written`].
+    pub(crate) write: Option<Promise>,
     /// The node has found its cluster or founds it.
     pub(crate) outcome: Option<Outcome>,
     /// When the next step is due, if nothing happens before.
@@ -179,7 +176,6 @@ impl Founding {
             seed,
             durable: if planted(Bug::PromiseForgotten) { Promise::default() } else { promise },
             writing: None,
-            writes: 0,
             peers: BTreeMap::new(),
             vetoes: BTreeMap::new(),
             hindrance: None,
@@ -218,22 +214,20 @@ impl Founding {
     }
 
     fn take_shared(&mut self, from: NodeId, announcement: &Arc<Announcement>) {
-        if from == self.me.node || announcement.check(from).is_err() {
+        if from == self.me.node || !announcement.is_valid(from) {
             return;
         }
         if announcement.cluster != 0 {
             self.remember(announcement);
         }
-        let known = self.peers.get(&from);
-        let stale = known.and_then(|peer| peer.announcement.as_ref()).is_some_and(|last| {
-            let stands = |announcement: &Announcement| {
-                let pledged = announcement.promise.pledge.as_ref().map(|pledge| pledge.ballot);
-                (announcement.cluster != 0, announcement.promise.ballot, pledged)
-            };
-            stands(last) > stands(announcement)
-        });
-        let new = known.is_none_or(|peer| peer.announcement.is_none());
-        if stale || (new && !self.listed(announcement) && self.unlisted() >= UNLISTED_MAX) {
+        let last = self.peers.get(&from).and_then(|peer| peer.announcement.as_ref());
+        let stands = |of: &Announcement| {
+            let pledged = of.promise.pledge.as_ref().map(|pledge| pledge.ballot);
+            (of.cluster != 0, of.promise.ballot, pledged)
+        };
+        let stale = last.is_some_and(|last| stands(last) > stands(announcement));
+        let is_new = last.is_none() && !self.listed(announcement);
+        if stale || (is_new && self.unlisted() >= UNLISTED_MAX) {
             return;
         }
         self.peers.entry(from).or_default().announcement = Some(Arc::clone(announcement));
@@ -255,9 +249,9 @@ impl Founding {
         }
     }
 
-    /// The promise of this number is durable.
-    pub(crate) fn written(&mut self, number: u64) {
-        if let Some((_, promise)) = self.writing.take_if(|(writing, _)| *writing <= number) {
+    /// The promise that was to be written is durable.
+    pub(crate) fn written(&mut self) {
+        if let Some(promise) = self.writing.take() {
             self.durable = promise;
             self.announce_again();
         }
@@ -277,9 +271,8 @@ impl Founding {
             return todo;
         }
         if let Some(promise) = self.decide() {
-            self.writes += 1;
-            self.writing = Some((self.writes, promise));
-            todo.write = self.writing.clone();
+            self.writing = Some(promise.clone());
+            todo.write = Some(promise);
         }
         if self.now >= self.announce_at {
             self.announce_again();
@@ -297,7 +290,7 @@ impl Founding {
 
     fn unsent(&mut self) -> Vec<(NodeId, Announcement)> {
         let promise = match &self.writing {
-            Some((_, promise)) if planted(Bug::PledgeUnsynced) => promise,
+            Some(promise) if planted(Bug::PledgeUnsynced) => promise,
             _ => &self.durable,
         };
         let announcement = Announcement {
@@ -306,13 +299,9 @@ impl Founding {
             cluster: self.cluster,
             promise: promise.clone(),
         };
-        let unsent = self.peers.iter_mut().filter(|(_, peer)| peer.connected && !peer.sent);
-        unsent
-            .map(|(id, peer)| {
-                peer.sent = true;
-                (*id, announcement.clone())
-            })
-            .collect()
+        let lacks = |peer: &mut Peer| peer.connected && !std::mem::replace(&mut peer.sent, true);
+        let to = self.peers.iter_mut().filter_map(|(id, peer)| lacks(peer).then_some(*id));
+        to.map(|to| (to, announcement.clone())).collect()
     }
 
     fn listed(&self, announcement: &Announcement) -> bool {
@@ -327,10 +316,8 @@ impl Founding {
 
     /// The announcements of the peers that are connected.
     fn announcements(&self) -> impl Iterator<Item = &Announcement> {
-        self.peers
-            .values()
-            .filter(|peer| peer.connected)
-            .filter_map(|peer| peer.announcement.as_deref())
+        let connected = self.peers.values().filter(|peer| peer.connected);
+        connected.filter_map(|peer| peer.announcement.as_deref())
     }
 
     fn outcome(&self) -> Option<Outcome> {
@@ -340,19 +327,15 @@ impl Founding {
         }
         if self.vetoed() {
             let clusters = self.clusters();
-            let pledged = self.durable.pledge.as_ref().map(|pledge| &pledge.genesis);
-            if let Some(genesis) = pledged.filter(|genesis| {
-                clusters.contains(&genesis.cluster) && is_member(genesis, self.me.node)
-            }) {
+            if let Some(Pledge { genesis, .. }) = &self.durable.pledge
+                && clusters.contains(&genesis.cluster)
+                && is_member(genesis, self.me.node)
+            {
                 return Some(Outcome::Found(genesis.clone()));
             }
             // Of several, a person must say which.
-            return match clusters.first() {
-                Some(cluster) if clusters.len() == 1 && may_join => {
-                    Some(Outcome::Join { cluster: *cluster })
-                }
-                _ => None,
-            };
+            let only = clusters.first().filter(|_| clusters.len() == 1 && may_join);
+            return only.map(|cluster| Outcome::Join { cluster: *cluster });
         }
         if planted(Bug::TwoFounders) {
             let present = self.present().filter(|present| present.nodes.len() >= present.needed);
@@ -374,10 +357,7 @@ impl Founding {
     /// no veto to be safe. With [`discovery`] it is never forgotten.
     fn remembered(&self) -> Option<(&str, u64)> {
         let blank = |address: &String| {
-            let blank = self
-                .announcements()
-                .filter(|announcement| announcement.cluster == 0)
-                .map(|announcement| &announcement.member);
+            let blank = self.announcements().filter(|of| of.cluster == 0).map(|of| &of.member);
             blank.chain([&self.me]).any(|member| normal(&member.address) == *address)
         };
         let is_whole =
@@ -390,11 +370,9 @@ impl Founding {
     /// The clusters that peers announce. One announced from an address where there is also a blank node is
     /// left out: one of the two nodes is gone, and soon it will show which.
     fn clusters(&self) -> BTreeSet<u64> {
-        let announced = self.announcements().filter(|announcement| announcement.cluster != 0);
-        announced
-            .filter(|announcement| self.nodes_at(&normal(&announcement.member.address)).len() == 1)
-            .map(|announcement| announcement.cluster)
-            .collect()
+        let announced = self.announcements().filter(|of| of.cluster != 0);
+        let sole = announced.filter(|of| self.nodes_at(&normal(&of.member.address)).len() == 1);
+        sole.map(|of| of.cluster).collect()
     }
 
     /// A genesis that all of its members have pledged, at the ballot that this node keeps to.
@@ -454,8 +432,7 @@ impl Founding {
         {
             return if present.outlives(&pledge.genesis) { again } else { None };
         }
-        let promised = |(_, promise): &&(&Member, &Promise)| promise.ballot == ballot;
-        if !present.nodes.values().all(|node| promised(&node)) {
+        if present.nodes.values().any(|(_, promise)| promise.ballot != ballot) {
             return None;
         }
         let genesis = self.pick(present)?;
@@ -466,7 +443,9 @@ impl Founding {
     fn pick(&self, present: &Present<'_>) -> Option<Genesis> {
         let pledges = present.nodes.values().filter_map(|(_, promise)| promise.pledge.as_ref());
         match pledges.max_by_key(|pledge| pledge.ballot) {
-            Some(pledge) if present.has_all(&pledge.genesis) => Some(pledge.genesis.clone()),
+            Some(pledge) if present.gone(&pledge.genesis).is_empty() => {
+                Some(pledge.genesis.clone())
+            }
             Some(pledge) if !present.outlives(&pledge.genesis) => None,
             _ => Some(self.draw(present)),
         }
@@ -475,9 +454,7 @@ impl Founding {
     /// A new cluster of all that are there. Its id is another one at each start and each ballot.
     fn draw(&self, present: &Present<'_>) -> Genesis {
         let Ballot { round, proposer } = self.durable.ballot;
-        let mut bytes = [0; 16];
-        bytes[..8].copy_from_slice(&round.to_le_bytes());
-        bytes[8..].copy_from_slice(&proposer.to_le_bytes());
+        let bytes = [round.to_le_bytes(), proposer.to_le_bytes()].concat();
         let members = present.nodes.values().map(|(member, _)| (*member).clone()).collect();
         Genesis { cluster: xxh3_64_with_seed(&bytes, self.seed).max(1), members }
     }
@@ -518,15 +495,10 @@ impl Founding {
             return None;
         }
         let mut nodes = BTreeMap::from([(self.me.node, (&self.me, &self.durable))]);
-        for announcement in self.announcements() {
-            if self.listed(announcement)
-                && announcement.cluster == 0
-                && announcement.list == self.list
-            {
-                nodes.insert(
-                    announcement.member.node,
-                    (&announcement.member, &announcement.promise),
-                );
+        for announcement in self.announcements().filter(|of| self.listed(of)) {
+            let Announcement { member, list, cluster, promise } = announcement;
+            if *cluster == 0 && *list == self.list {
+                nodes.insert(member.node, (member, promise));
             }
         }
         let all = if planted(Bug::UnreachedAbsent) { nodes.len() } else { self.list.len() };
@@ -541,8 +513,10 @@ impl Founding {
 }
 
 impl Present<'_> {
-    fn has_all(&self, genesis: &Genesis) -> bool {
-        genesis.members.iter().all(|member| self.nodes.contains_key(&member.node))
+    /// The members of that genesis that are not there.
+    fn gone<'g>(&self, genesis: &'g Genesis) -> Vec<&'g Member> {
+        let gone = |member: &&Member| !self.nodes.contains_key(&member.node);
+        genesis.members.iter().filter(gone).collect()
     }
 
     /// Whether a member of that genesis has lost its disk for certain: the whole list is there, and
@@ -552,8 +526,7 @@ impl Present<'_> {
             let address = normal(address);
             self.nodes.values().any(|(member, _)| normal(&member.address) == address)
         };
-        let gone = |member: &&Member| !self.nodes.contains_key(&member.node);
-        let gone: Vec<&Member> = genesis.members.iter().filter(gone).collect();
+        let gone = self.gone(genesis);
         self.whole && !gone.is_empty() && gone.iter().all(|member| at(&member.address))
     }
 }

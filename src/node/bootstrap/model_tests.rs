@@ -235,11 +235,6 @@ impl Place {
             return;
         };
         let todo = founding.step(now);
-        // States that differ by a count alone are one.
-        founding.writes = u64::from(founding.writing.is_some());
-        if let Some((number, _)) = &mut founding.writing {
-            *number = 1;
-        }
         for (_, announcement) in &todo.messages {
             self.current = announcements.id(announcement);
             self.sent.insert(self.current);
@@ -290,9 +285,8 @@ impl Place {
                 founding.peers.contains_key(&node).then(|| founding.lost(node))?;
             }
             (Event::Written, Process::Blank(founding)) => {
-                let (number, promise) = founding.writing.clone()?;
-                place.disk.promise = promise;
-                founding.written(number);
+                place.disk.promise = founding.writing.clone()?;
+                founding.written();
             }
             (Event::Written, Process::Ending(outcome)) => {
                 place.disk.cluster = Some(match outcome {
@@ -359,7 +353,7 @@ impl Place {
             Process::Blank(founding) => founding.writing.as_ref(),
             _ => None,
         };
-        writing.map_or(&self.disk.promise, |(_, promise)| promise).ballot.round
+        writing.unwrap_or(&self.disk.promise).ballot.round
     }
 
     /// What it was founded from, if it was.

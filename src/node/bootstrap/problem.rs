@@ -3,7 +3,8 @@
 use std::collections::BTreeSet;
 
 use crate::node::bootstrap::Founding;
-use crate::node::bootstrap::message::normal;
+use crate::node::bootstrap::message::{Announcement, normal};
+use crate::types::membership::{Member, Pledge};
 
 impl Founding {
     /// Why there is no cluster yet; `None` once there is. What a person must change comes before
@@ -23,11 +24,8 @@ impl Founding {
         let clusters = self.clusters();
         if clusters.len() > 1 {
             let announced = |cluster: &u64| {
-                let mut announcements =
-                    self.announcements().filter(|announcement| announcement.cluster == *cluster);
-                let by = announcements
-                    .next()
-                    .map_or("", |announcement| announcement.member.address.as_str());
+                let by = self.announcements().find(|of| of.cluster == *cluster);
+                let by = by.map_or("", |announcement| &announcement.member.address);
                 format!("{by} belongs to {cluster:016x}")
             };
             let announced: Vec<String> = clusters.iter().map(announced).collect();
@@ -38,19 +36,8 @@ impl Founding {
         {
             return Some(reason);
         }
-        if let Some(announcement) = self.other_list() {
-            let (address, theirs) = (&announcement.member.address, &announcement.list);
-            if let Some(reason) = self.differs(address, theirs) {
-                return Some(reason);
-            }
-            return Some(format!(
-                "{} was given the peers {}, and this instance, {}, was given {}: give all \
-                 instances the same list",
-                announcement.member.address,
-                announcement.list.join(", "),
-                self.me.address,
-                self.list.join(", "),
-            ));
+        if let Some(Announcement { member, list, .. }) = self.other_list() {
+            return Some(self.differs(&member.address, list));
         }
         if let Some(address) = self.crowded() {
             let nodes = self.nodes_at(address).into_iter();
@@ -94,40 +81,36 @@ impl Founding {
         }
         // The one that everybody waits for, and nobody goes on without.
         let pledges = present.nodes.values().filter_map(|(_, promise)| promise.pledge.as_ref());
-        if let Some(pledge) = pledges.max_by_key(|pledge| pledge.ballot)
-            && !present.outlives(&pledge.genesis)
+        if let Some(Pledge { genesis, .. }) = pledges.max_by_key(|pledge| pledge.ballot)
+            && !present.outlives(genesis)
+            && let gone @ [_, ..] = present.gone(genesis).as_slice()
         {
-            let gone = |node| !present.nodes.contains_key(node);
-            let members = pledge.genesis.members.iter();
-            let gone: Vec<&str> = members
-                .filter(|member| gone(&member.node))
-                .map(|member| member.address.as_str())
-                .collect();
-            if !gone.is_empty() {
-                let gone = gone.join(", ");
-                if self.discovery.is_some() {
-                    return format!(
-                        "a cluster was agreed upon with {gone}, which may have founded it: it must \
-                         come back; if it is gone for good and no instance is ready, give all \
-                         instances empty directories and start them again"
-                    );
-                }
-                return format!(
+            let gone = addresses(gone);
+            return match self.discovery {
+                Some(_) => format!(
+                    "a cluster was agreed upon with {gone}, which may have founded it: it must \
+                     come back; if it is gone for good and no instance is ready, give all \
+                     instances empty directories and start them again"
+                ),
+                None => format!(
                     "a cluster was agreed upon with {gone}, which may have founded it: it must \
                      come back, or all of the peers {} must be there",
                     self.list.join(", ")
-                );
+                ),
+            };
+        }
+        let nodes = present.nodes.values();
+        let behind = nodes.filter(|(_, promise)| promise.ballot < self.durable.ballot);
+        match behind.map(|(member, _)| *member).collect::<Vec<_>>().as_slice() {
+            [] => "the peers are agreeing on one".to_owned(),
+            behind => {
+                format!("the peers are agreeing on one; not answered yet: {}", addresses(behind))
             }
         }
-        let behind = |ballot| ballot < self.durable.ballot;
-        let nodes = present.nodes.values();
-        let behind: Vec<&str> = nodes
-            .filter(|(_, promise)| behind(promise.ballot))
-            .map(|(member, _)| member.address.as_str())
-            .collect();
-        match behind.as_slice() {
-            [] => "the peers are agreeing on one".to_owned(),
-            _ => format!("the peers are agreeing on one; not answered yet: {}", behind.join(", ")),
-        }
     }
+}
+
+fn addresses(members: &[&Member]) -> String {
+    let addresses: Vec<&str> = members.iter().map(|member| member.address.as_str()).collect();
+    addresses.join(", ")
 }

@@ -77,13 +77,10 @@ impl Admission {
             Some((record.holder, record.last_seq))
         });
         let held = last.filter(|(holder, _)| *holder == request.holder);
-        let next = match held {
-            Some((_, seq)) => seq + 1,
-            // A session that is not known yet, or has another holder, begins with its open or
-            // resume. If the session has ended, its node sees that in the log. A former holder
-            // has seen there that another one has the session.
-            None => 0,
-        };
+        // A session that is not known yet, or has another holder, begins with its open or resume.
+        // If the session has ended, its node sees that in the log. A former holder has seen there
+        // that another one has the session.
+        let next = held.map_or(0, |(_, seq)| seq + 1);
         let late =
             || machine.session(request.session).is_some_and(|it| it.was_held_by(request.holder));
         let skips = request.seq > next && planted(Bug::OrderIgnored);

@@ -155,7 +155,6 @@ impl Node {
         let log = &raft.raft_log;
         leading.members.note_committed(log.committed, log.last_index(), now);
         leading.members.note_own_disk(log.persisted, log.committed, now);
-        self.membership.forget_strangers(|node| matched.contains_key(node));
         // Also before it serves, which it does as soon as its own disk has the first entry of its term.
         if self.is_in_the_way() {
             tracing::warn!(node = %self.named(self.id), "a leader that cannot commit makes way for another");
@@ -187,7 +186,7 @@ impl Node {
             return self.report_health(BTreeSet::new());
         }
         let Some(view) = self.view() else { return };
-        let action = plan(&view, &self.membership.policy);
+        let action = plan(&view, &self.config.policy);
         self.report_health(view.placed(action.as_ref()));
         if let Some(action) = action {
             tracing::info!(node = %self.named(self.id), ?action, "a change of the members");
@@ -245,20 +244,16 @@ impl Node {
         let voting = self.raw.store().conf_state();
         let others = || voting.voters.iter().chain(&voting.learners).filter(|id| **id != self.id);
         let (roster, _) = self.machine.roster();
-        let reports = leading.members.reports.iter();
+        let Observed { reports, leavers, given_up, .. } = &leading.members;
+        let is_back = |node: &NodeId| given_up.contains(node) && !self.is_silent(*node);
         Some(View {
             own: self.id,
             voters: voting.voters.iter().copied().collect(),
             learners: voting.learners.iter().copied().collect(),
             sights: others().map(|id| (*id, self.sight(leading, *id))).collect(),
             roster,
-            reports: reports.map(|(id, (member, _))| (*id, member.clone())).collect(),
-            leaving: {
-                let is_back = |node: &NodeId| {
-                    leading.members.given_up.contains(node) && !self.is_silent(*node)
-                };
-                leading.members.leavers.keys().copied().filter(|node| !is_back(node)).collect()
-            },
+            reports: reports.iter().map(|(id, (member, _))| (*id, member.clone())).collect(),
+            leaving: leavers.keys().copied().filter(|node| !is_back(node)).collect(),
         })
     }
 
@@ -320,20 +315,13 @@ impl Node {
             // It does not know yet.
             return;
         }
-        let voting = self.raw.store().conf_state();
         let is_silent = |voter: &NodeId| {
             !self.sight(leading, *voter).silent.is_zero() || self.stores_nothing(leading, *voter)
         };
-        let silent: BTreeSet<NodeId> = voting
-            .voters
-            .iter()
-            .chain(&voting.voters_outgoing)
-            .copied()
-            .filter(|voter| *voter != self.id)
-            .filter(is_silent)
-            .collect();
+        let voters = self.others().filter(|node| self.is_voter(*node));
+        let silent: BTreeSet<NodeId> = voters.filter(is_silent).collect();
         let (disk_low, refuses_writes) = self.room_report(leading, &silent);
-        let is_news = self.membership.silent() != Some(&silent)
+        let is_news = self.membership.silent.as_ref() != Some(&silent)
             || !placed.is_subset(&leading.members.placed)
             || self.room.differs(&disk_low, refuses_writes);
         if !is_news && now < leading.members.health_at {

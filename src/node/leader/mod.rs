@@ -25,7 +25,6 @@ use raft::StateRole;
 
 use crate::machine::Machine;
 use crate::machine::command::{Batch, Command, Request};
-use crate::node::Node;
 use crate::node::io::{Now, Time};
 use crate::node::leader::admission::Admission;
 use crate::node::leader::expiry::ExpiryTable;
@@ -37,6 +36,7 @@ use crate::node::leader::reaper::Reaper;
 use crate::node::message::PeerMessage;
 use crate::node::raft::probes::Probes;
 use crate::node::raft::snapshot_transfer::Outgoing;
+use crate::node::{Node, NodeConfig};
 use crate::planted::{Bug, planted};
 use crate::types::membership::{Named, NodeId};
 use crate::types::znode::SessionId;
@@ -55,7 +55,7 @@ pub(in crate::node) struct Leading {
     term: u64,
     /// Since when it serves.
     pub(in crate::node) serves_since: Option<Time>,
-    clock: LogClock,
+    pub(in crate::node) clock: LogClock,
     pub(in crate::node) admission: Admission,
     pub(in crate::node) proposed: Proposed,
     confirmations: Confirmations,
@@ -85,12 +85,7 @@ struct Early {
 }
 
 impl Leading {
-    pub(in crate::node) fn new(
-        term: u64,
-        now: Now,
-        heartbeat: Duration,
-        container_period: Duration,
-    ) -> Leading {
+    pub(in crate::node) fn new(term: u64, now: Now, config: &NodeConfig) -> Leading {
         Leading {
             term,
             serves_since: None,
@@ -98,12 +93,12 @@ impl Leading {
             admission: Admission::default(),
             proposed: Proposed::default(),
             confirmations: Confirmations::new(term),
-            expiry: ExpiryTable::new(heartbeat),
+            expiry: ExpiryTable::new(config.heartbeat),
             expiring: BTreeSet::new(),
-            reaper: Reaper::new(container_period),
+            reaper: Reaper::new(config.container_period),
             members: Observed::default(),
             heir_since: Time::ZERO,
-            outgoing: Outgoing::new(term, heartbeat),
+            outgoing: Outgoing::new(term, config.heartbeat),
             probes: Probes::default(),
             reads: BTreeSet::new(),
             unacknowledged: BTreeMap::new(),
@@ -179,11 +174,6 @@ impl Leading {
         self.confirmations.ask(asked);
     }
 
-    /// Time passes.
-    pub(in crate::node) fn advance(&mut self, now: Now) {
-        self.clock.advance(now);
-    }
-
     /// The time that this leader stamps.
     pub(in crate::node) fn log_time(&self) -> u64 {
         self.clock.time_ms()
@@ -201,9 +191,7 @@ impl Leading {
     }
 
     pub(in crate::node) fn expire(&mut self, session: SessionId, machine: &Machine, now: Time) {
-        let Some(record) = machine.session(session) else {
-            return;
-        };
+        let Some(record) = machine.session(session) else { return };
         let holder = record.holder;
         // In case it comes to nothing (it was resumed in the same moment).
         let timeout = Duration::from_millis(u64::from(record.timeout_ms));
@@ -285,6 +273,15 @@ fn own_request(command: Command) -> Request {
 }
 
 impl Node {
+    /// Requests of the sessions of a node, or of a client.
+    pub(in crate::node) fn take_forwarded(&mut self, from: NodeId, requests: Vec<Request>) {
+        if let Some(leading) = &mut self.leading {
+            for request in requests {
+                leading.take_forwarded(from, request, &self.machine);
+            }
+        }
+    }
+
     pub(in crate::node) fn take_read_index(&mut self, asked: Asked, sessions: Vec<SessionId>) {
         if let Some(leading) = &mut self.leading {
             leading.take_read_index(asked, sessions, &self.machine, self.now.mono);
@@ -303,13 +300,9 @@ impl Node {
             return;
         }
         let common = self.versions.common(self.others());
-        let Some(leading) = serving(&mut self.leading) else {
-            return;
-        };
+        let Some(leading) = serving(&mut self.leading) else { return };
         let present = self.machine.version().max(leading.admission.raised_to());
-        let Some(version) = common.filter(|all| *all > present) else {
-            return;
-        };
+        let Some(version) = common.filter(|all| *all > present) else { return };
         let requests = vec![own_request(Command::RaiseVersion { version })];
         let batch = Batch { time: leading.log_time(), requests };
         // Refused while leadership is handed over: then by the next step, or the next leader.
@@ -323,9 +316,7 @@ impl Node {
         if self.applies_too_late() {
             return;
         }
-        let Some(leading) = serving(&mut self.leading) else {
-            return;
-        };
+        let Some(leading) = serving(&mut self.leading) else { return };
         while let Some(batch) = leading.admission.next_batch(leading.log_time(), &self.machine) {
             // Refused while too much is uncommitted, or while leadership is handed over.
             if self.raw.propose(Vec::new(), batch.encode()).is_err() {
@@ -338,28 +329,19 @@ impl Node {
     }
 
     pub(super) fn read_index(&mut self) {
-        let Some(leading) = serving(&mut self.leading) else {
-            return;
-        };
+        let Some(leading) = serving(&mut self.leading) else { return };
         let patience = self.config.heartbeat * 2;
         if let Some(read) = leading.confirmations.next_read(self.now.mono, patience) {
-            let mut context = self.local.read_index.boot().to_be_bytes().to_vec();
-            context.extend(read.to_be_bytes());
-            self.raw.read_index(context);
+            let boot = self.local.read_index.boot();
+            self.raw.read_index([boot.to_be_bytes(), read.to_be_bytes()].concat());
         }
     }
 
     pub(super) fn reads_confirmed(&mut self, context: &[u8], index: u64) {
-        let parts = context.split_first_chunk::<8>();
-        let Some((boot, rest)) = parts else { return };
-        let Ok(read) = <[u8; 8]>::try_from(rest).map(u64::from_be_bytes) else {
-            return;
-        };
+        let read = context.strip_prefix(&self.local.read_index.boot().to_be_bytes());
+        let Some(read) = read.and_then(|read| read.try_into().ok()) else { return };
         let Some(leading) = &mut self.leading else { return };
-        if u64::from_be_bytes(*boot) != self.local.read_index.boot() {
-            return;
-        }
-        for asked in leading.confirmations.confirmed(read) {
+        for asked in leading.confirmations.confirmed(u64::from_be_bytes(read)) {
             let Asked { from, client, boot, read_index, refused } = asked;
             if from == self.id {
                 match client {
@@ -394,23 +376,18 @@ impl Node {
         }
         let now = self.now.mono;
         let since = self.leading.as_ref().map_or(Time::ZERO, |leading| leading.heir_since);
-        let mut last = None;
-        if let Some(heir) = self.raw.raft.lead_transferee {
-            if now < since + self.config.heartbeat * HEIR_TICKS {
-                return;
-            }
-            self.raw.raft.abort_leader_transfer();
-            last = Some(heir);
+        let last = self.raw.raft.lead_transferee;
+        if last.is_some() && now < since + self.config.heartbeat * HEIR_TICKS {
+            return;
         }
-        let Some(heir) = self.heir(last) else { return };
-        self.hand_over_to(heir);
+        self.raw.raft.abort_leader_transfer();
+        if let Some(heir) = self.heir(last) {
+            self.hand_over_to(heir);
+        }
     }
 
     /// Hands leadership over to this voter, also if another one was to have it.
     pub(super) fn hand_over_to(&mut self, heir: NodeId) {
-        if self.raw.raft.lead_transferee.is_some_and(|other| other != heir) {
-            self.raw.raft.abort_leader_transfer();
-        }
         if let Some(leading) = &mut self.leading {
             leading.heir_since = self.now.mono;
         }
@@ -421,10 +398,10 @@ impl Node {
     fn heir(&self, last: Option<NodeId>) -> Option<NodeId> {
         let voters = &self.raw.store().conf_state().voters;
         let progress = self.raw.raft.prs().iter();
-        // raft-rs forgets in each election timeout who was active.
-        let is_alive = |id: NodeId, recent: bool| recent || self.answers(id);
         let candidates = progress.filter(|(id, progress)| {
-            **id != self.id && voters.contains(id) && is_alive(**id, progress.recent_active)
+            // raft-rs forgets in each election timeout who was active.
+            let is_alive = progress.recent_active || self.answers(**id);
+            **id != self.id && voters.contains(id) && is_alive
         });
         let best = candidates.max_by_key(|(id, progress)| {
             let has_room = !self.is_disk_low(**id);

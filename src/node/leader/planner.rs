@@ -134,19 +134,22 @@ impl View {
         voters.iter().filter(|voter| self.zone(**voter) == zone).count()
     }
 
-    /// Learners that could vote, the best first: in a zone that has the fewest voters, and then by
-    /// their ids.
-    fn candidates(&self, without: &BTreeSet<NodeId>) -> Vec<NodeId> {
-        let voters: BTreeSet<NodeId> = self.voters.difference(without).copied().collect();
+    /// Learners that could vote.
+    fn candidates(&self) -> impl Iterator<Item = NodeId> {
         let could = |node: &NodeId| {
             let caught_up = self.sights.get(node).is_some_and(|sight| sight.caught_up);
             (caught_up || planted(Bug::LearnerPromotedBehind))
                 && self.is_alive(*node)
                 && !self.leaving.contains(node)
         };
-        let mut candidates: Vec<NodeId> = self.learners.iter().copied().filter(could).collect();
-        candidates.sort_by_key(|node| (self.crowd(&voters, *node), *node));
-        candidates
+        self.learners.iter().copied().filter(could)
+    }
+
+    /// The best of them: in a zone that has the fewest voters, but for one that is to go, and then by its id.
+    fn heir(&self, leaver: Option<NodeId>) -> Option<NodeId> {
+        let stays = |voter: &NodeId| Some(*voter) != leaver;
+        let voters: BTreeSet<NodeId> = self.voters.iter().copied().filter(stays).collect();
+        self.candidates().min_by_key(|node| (self.crowd(&voters, *node), *node))
     }
 
     /// The voter that can be spared best, besides this node.
@@ -249,35 +252,29 @@ fn admit(view: &View) -> Option<Action> {
 
 /// A newer member takes the place of the one that it was.
 fn replace(view: &View) -> Option<Action> {
-    for old in view.voters.iter().chain(&view.learners).copied() {
-        let Some(seat) = view.roster.get(old) else { continue };
-        if view.keeps_place(old) {
-            continue;
-        }
-        let took = |new: &&Member| {
-            new.node != old
-                && view.is_member(new.node)
-                && view.is_alive(new.node)
-                && (seat.member.is_at(&new.address) || new.uid == seat.member.uid)
-        };
-        let Some(new) = view.roster.members().find(took).map(|member| member.node) else {
-            continue;
-        };
-        let action = if !view.voters.contains(&old) {
-            view.vote([(old, Part::Gone)])
-        } else if view.voters.contains(&new) {
-            view.vote([(old, Part::Learner)])
-        } else if view.candidates(&BTreeSet::new()).contains(&new) {
-            // Not gone at once: see `let_go`.
-            view.vote([(old, Part::Learner), (new, Part::Voter)])
-        } else {
-            None
-        };
-        if action.is_some() {
-            return action;
-        }
+    let mut members = view.voters.iter().chain(&view.learners);
+    members.find_map(|old| replace_one(view, *old))
+}
+
+fn replace_one(view: &View, old: NodeId) -> Option<Action> {
+    let seat = view.roster.get(old).filter(|_| !view.keeps_place(old))?;
+    let took = |new: &&Member| {
+        new.node != old
+            && view.is_member(new.node)
+            && view.is_alive(new.node)
+            && (seat.member.is_at(&new.address) || new.uid == seat.member.uid)
+    };
+    let new = view.roster.members().find(took)?.node;
+    if !view.voters.contains(&old) {
+        view.vote([(old, Part::Gone)])
+    } else if view.voters.contains(&new) {
+        view.vote([(old, Part::Learner)])
+    } else if view.candidates().any(|candidate| candidate == new) {
+        // Not gone at once: see `let_go`.
+        view.vote([(old, Part::Learner), (new, Part::Voter)])
+    } else {
+        None
     }
-    None
 }
 
 fn let_go(view: &View) -> Option<Action> {
@@ -291,13 +288,13 @@ fn let_go(view: &View) -> Option<Action> {
             return Some(Action::HandOver);
         }
         // A learner must vote before this node can go.
-        let heir = view.candidates(&BTreeSet::from([leaver])).into_iter().next()?;
+        let heir = view.heir(Some(leaver))?;
         return view.vote([(heir, Part::Voter)]);
     }
     // A member acts by those changes that it knows to be committed, and after a crash it may not
     // know of the last. So that the leaver's vote is not needed any more when it has gone, it loses
     // that by a change of its own, which is known to be committed wherever the next one is on disk.
-    if let Some(heir) = view.candidates(&BTreeSet::from([leaver])).into_iter().next() {
+    if let Some(heir) = view.heir(Some(leaver)) {
         return view.vote([(leaver, Part::Learner), (heir, Part::Voter)]);
     }
     (view.voters.len() > 1).then(|| view.vote([(leaver, Part::Learner)])).flatten()
@@ -314,7 +311,7 @@ fn demote(view: &View, policy: &MembershipPolicy) -> Option<Action> {
 fn relieve(view: &View, policy: &MembershipPolicy) -> Option<Action> {
     let silent = |voter: &&NodeId| view.silent_for(**voter, policy.replace_after);
     let dead = *view.voters.iter().find(silent)?;
-    let heir = view.candidates(&BTreeSet::from([dead])).into_iter().next()?;
+    let heir = view.heir(Some(dead))?;
     view.vote([(dead, Part::Learner), (heir, Part::Voter)])
 }
 
@@ -326,22 +323,20 @@ fn promote(view: &View, policy: &MembershipPolicy) -> Option<Action> {
     if view.voters.iter().any(|voter| !view.is_alive(*voter)) {
         return None;
     }
-    let candidates = view.candidates(&BTreeSet::new());
     let voters = view.voters.len();
-    let most = (voters + candidates.len()).min(policy.max_voters);
+    let most = (voters + view.candidates().count()).min(policy.max_voters);
     let wanted = if most.is_multiple_of(2) { most - 1 } else { most };
     let more = wanted.checked_sub(voters).filter(|more| *more > 0)?;
     // One zone after the other: each promotion changes which one is the best next.
-    let mut view = view.clone();
+    let mut after = view.clone();
     let mut steps = Vec::new();
-    let whole = view.clone();
     for _ in 0..more {
-        let next = view.candidates(&BTreeSet::new()).into_iter().next()?;
-        view.learners.remove(&next);
-        view.voters.insert(next);
+        let next = after.heir(None)?;
+        after.learners.remove(&next);
+        after.voters.insert(next);
         steps.push((next, Part::Voter));
     }
-    whole.vote(steps)
+    view.vote(steps)
 }
 
 /// A voter of a zone that has many hands its vote to a learner of one that has few. The counts of
@@ -350,7 +345,7 @@ fn spread(view: &View) -> Option<Action> {
     if view.voters.iter().any(|voter| !view.is_alive(*voter)) {
         return None;
     }
-    let heir = view.candidates(&BTreeSet::new()).into_iter().next()?;
+    let heir = view.heir(None)?;
     let worst = view.worst()?;
     let (few, many) = (view.crowd(&view.voters, heir), view.crowd(&view.voters, worst));
     (few + 2 <= many).then(|| view.vote([(worst, Part::Learner), (heir, Part::Voter)])).flatten()

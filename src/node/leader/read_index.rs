@@ -64,16 +64,8 @@ impl Confirmations {
 
     /// Raft has confirmed the read of this context, and with it every earlier one.
     pub(crate) fn confirmed(&mut self, context: u64) -> Vec<Asked> {
-        let mut confirmed = Vec::new();
-        while let Some((first, _, _)) = self.under_way.front() {
-            if *first > context {
-                break;
-            }
-            if let Some((_, _, asked)) = self.under_way.pop_front() {
-                confirmed.extend(asked);
-            }
-        }
-        confirmed
+        let confirmed = self.under_way.partition_point(|(read, _, _)| *read <= context);
+        self.under_way.drain(..confirmed).flat_map(|(_, _, asked)| asked).collect()
     }
 }
 

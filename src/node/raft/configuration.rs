@@ -1,5 +1,7 @@
 //! Changes of the voters, as entries of the log.
 
+use std::collections::BTreeSet;
+
 use raft::eraftpb::{self, ConfChangeSingle, ConfChangeType};
 use serde::{Deserialize, Serialize};
 
@@ -44,10 +46,8 @@ impl VotingChange {
             Ok((_, rest)) => return Err(format!("{} bytes too many", rest.len())),
             Err(error) => return Err(error.to_string()),
         };
-        let mut nodes: Vec<NodeId> = change.steps.iter().map(|(node, _)| *node).collect();
-        nodes.sort_unstable();
-        nodes.dedup();
-        if nodes.is_empty() || nodes.len() != change.steps.len() || nodes.first() == Some(&0) {
+        let nodes: BTreeSet<NodeId> = change.steps.iter().map(|(node, _)| *node).collect();
+        if nodes.is_empty() || nodes.len() != change.steps.len() || nodes.contains(&0) {
             return Err("a change of nobody, of node 0, or twice of the same".to_owned());
         }
         if nodes.len() > MEMBERS_MAX {
@@ -57,18 +57,16 @@ impl VotingChange {
     }
 
     pub(crate) fn to_raft(&self) -> eraftpb::ConfChangeV2 {
-        let mut change = eraftpb::ConfChangeV2::default();
         let steps = self.steps.iter().map(|(node, part)| {
-            let mut step = ConfChangeSingle { node_id: *node, ..ConfChangeSingle::default() };
-            step.set_change_type(match part {
+            let change_type = match part {
                 Part::Voter => ConfChangeType::AddNode,
                 Part::Learner => ConfChangeType::AddLearnerNode,
                 Part::Gone => ConfChangeType::RemoveNode,
-            });
-            step
+            };
+            ConfChangeSingle { node_id: *node, change_type, ..Default::default() }
         });
-        change.set_changes(steps.collect::<Vec<_>>().into());
-        change
+        let changes = steps.collect::<Vec<_>>().into();
+        eraftpb::ConfChangeV2 { changes, ..Default::default() }
     }
 }
 

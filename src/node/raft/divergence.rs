@@ -49,12 +49,8 @@ impl Hashes {
         while self.at.len() > KEPT {
             self.at.pop_first();
         }
-        let Some(known) = self.at.get(&index) else {
-            return Verdict::Agree;
-        };
-        let Some(ours) = known.get(&own) else {
-            return Verdict::Agree;
-        };
+        let known = self.at.get(&index).and_then(|known| Some((known, known.get(&own)?)));
+        let Some((known, ours)) = known else { return Verdict::Agree };
         if known.values().all(|hash| hash == ours) {
             return Verdict::Agree;
         }

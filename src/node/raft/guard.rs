@@ -5,9 +5,11 @@
 //! that a message comes from the sender that it names. The sender need not be in this node's
 //! configuration: a lagging follower must accept a leader that it does not know yet.
 
+use std::collections::BTreeSet;
+
 use crate::node::message::RaftBody;
 use crate::node::raft::configuration::VotingChange;
-use crate::node::stored::{EntryKind, LogEntry, SnapshotMeta};
+use crate::node::stored::{EntryKind, LogEntry, SnapshotMeta, Voting};
 use crate::types::membership::NodeId;
 
 /// What the guard knows of the node it stands before.
@@ -46,9 +48,6 @@ pub(crate) fn check(
     term: u64,
     body: &RaftBody,
 ) -> Result<(), Violation> {
-    let ensure = |holds: bool, reason| {
-        if holds { Ok(()) } else { Err(Violation::Refused(reason)) }
-    };
     ensure(from != 0 && from != view.id, "the sender is nobody else")?;
     ensure(term >= 1, "no term")?;
     ensure(term <= view.term.saturating_add(TERM_JUMP_MAX).min(NUMBER_MAX), "term out of reach")?;
@@ -117,6 +116,10 @@ pub(crate) fn check(
     }
 }
 
+fn ensure(holds: bool, reason: &'static str) -> Result<(), Violation> {
+    if holds { Ok(()) } else { Err(Violation::Refused(reason)) }
+}
+
 fn check_entries(
     view: &View<'_>,
     index: u64,
@@ -124,23 +127,16 @@ fn check_entries(
     term: u64,
     entries: &[LogEntry],
 ) -> Result<(), Violation> {
-    let refused = |reason| Err(Violation::Refused(reason));
     let mut before = (index, log_term.max(1));
     for entry in entries {
-        if entry.index != before.0 + 1 {
-            return refused("entries with a gap");
-        }
-        if entry.term < before.1 || entry.term > term {
-            return refused("entries of terms out of order");
-        }
-        if entry.index <= view.committed
-            && (view.term_at)(entry.index).is_some_and(|ours| ours != entry.term)
-        {
-            return refused("contradicts a committed entry");
-        }
-        if entry.kind == EntryKind::Membership && VotingChange::decode(&entry.data).is_err() {
-            return refused("a membership change that is none");
-        }
+        ensure(entry.index == before.0 + 1, "entries with a gap")?;
+        ensure((before.1..=term).contains(&entry.term), "entries of terms out of order")?;
+        let agrees = entry.index > view.committed
+            || (view.term_at)(entry.index).is_none_or(|ours| ours == entry.term);
+        ensure(agrees, "contradicts a committed entry")?;
+        let reads =
+            entry.kind != EntryKind::Membership || VotingChange::decode(&entry.data).is_ok();
+        ensure(reads, "a membership change that is none")?;
         before = (entry.index, entry.term);
     }
     Ok(())
@@ -148,37 +144,22 @@ fn check_entries(
 
 /// A configuration that raft-rs can restore: see `confchange::restore` and `ProgressTracker`.
 fn check_voting(view: &View<'_>, meta: &SnapshotMeta) -> Result<(), Violation> {
-    let voting = &meta.voting;
-    let refused = |reason| Err(Violation::Refused(reason));
-    let lists = [&voting.voters, &voting.learners, &voting.voters_outgoing, &voting.learners_next];
-    for list in lists {
-        let mut sorted = list.clone();
-        sorted.sort_unstable();
-        sorted.dedup();
-        if sorted.len() != list.len() || sorted.first() == Some(&0) {
-            return refused("a member twice, or one without an id");
-        }
+    let Voting { voters, learners, voters_outgoing, learners_next, auto_leave } = &meta.voting;
+    for list in [voters, learners, voters_outgoing, learners_next] {
+        let set: BTreeSet<NodeId> = list.iter().copied().collect();
+        let is_sound = set.len() == list.len() && !set.contains(&0);
+        ensure(is_sound, "a member twice, or one without an id")?;
     }
-    if voting.voters.is_empty() {
-        return refused("nobody votes");
-    }
-    let votes = |id: &NodeId| voting.voters.contains(id) || voting.voters_outgoing.contains(id);
-    if voting.learners.iter().any(votes) {
-        return refused("a learner that votes");
-    }
-    if !voting.learners_next.iter().all(|id| voting.voters_outgoing.contains(id)) {
-        return refused("a learner to be that does not vote yet");
-    }
-    if voting.learners_next.iter().any(|id| voting.voters.contains(id)) {
-        return refused("a learner to be that goes on voting");
-    }
-    if voting.voters_outgoing.is_empty() && voting.auto_leave {
-        return refused("leaves a joint configuration that it is not in");
-    }
-    if !votes(&view.id) && !voting.learners.contains(&view.id) {
-        return refused("a configuration without us");
-    }
-    Ok(())
+    ensure(!voters.is_empty(), "nobody votes")?;
+    let votes = |id: &NodeId| voters.contains(id) || voters_outgoing.contains(id);
+    ensure(!learners.iter().any(votes), "a learner that votes")?;
+    let all_vote = learners_next.iter().all(|id| voters_outgoing.contains(id));
+    ensure(all_vote, "a learner to be that does not vote yet")?;
+    let one_stays = learners_next.iter().any(|id| voters.contains(id));
+    ensure(!one_stays, "a learner to be that goes on voting")?;
+    let is_joint = !voters_outgoing.is_empty();
+    ensure(is_joint || !auto_leave, "leaves a joint configuration that it is not in")?;
+    ensure(votes(&view.id) || learners.contains(&view.id), "a configuration without us")
 }
 
 #[cfg(test)]
@@ -186,7 +167,6 @@ mod tests {
     use bytes::Bytes;
 
     use super::*;
-    use crate::node::stored::Voting;
 
     /// A follower of 2 in term 5: entries 1..=10 of term 5, 8 of them committed.
     fn view() -> View<'static> {

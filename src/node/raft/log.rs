@@ -17,7 +17,7 @@ use raft::{GetEntriesContext, RaftState, Storage, StorageError};
 use crate::node::log_outline::LogOutline;
 
 /// An entry's place in the log.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Position {
     pub(crate) index: u64,
     pub(crate) term: u64,
@@ -64,7 +64,6 @@ impl MemLog {
     ) -> MemLog {
         let entries: VecDeque<Entry> = entries.into_iter().collect();
         let bytes = entries.iter().map(size).sum();
-        let (read, wants_disk) = (Vec::new(), Cell::new(false));
         let log = MemLog {
             base,
             outline,
@@ -73,8 +72,8 @@ impl MemLog {
             hard_state,
             conf_state,
             applied,
-            read,
-            wants_disk,
+            read: Vec::new(),
+            wants_disk: Cell::new(false),
         };
         debug_assert!(log.is_contiguous());
         log
@@ -93,10 +92,9 @@ impl MemLog {
     }
 
     pub(crate) fn last(&self) -> Position {
-        self.entries.back().map_or_else(
-            || self.disk_only(),
-            |last| Position { index: last.index, term: last.term },
-        )
+        let in_memory = self.entries.back();
+        let in_memory = in_memory.map(|last| Position { index: last.index, term: last.term });
+        in_memory.unwrap_or_else(|| self.disk_only())
     }
 
     /// The bytes of the entries in memory.
@@ -278,10 +276,9 @@ impl Storage for MemLog {
             return Ok(within(self.entries.iter().skip(start as usize).take(count), max_size));
         }
         let read = self.read.iter().skip_while(|entry| entry.index < low).take(count);
-        if self.read.first().is_some_and(|first| first.index <= low)
-            && read.clone().next().is_some()
-        {
-            return Ok(within(read, max_size));
+        let read = within(read, max_size);
+        if self.read.first().is_some_and(|first| first.index <= low) && !read.is_empty() {
+            return Ok(read);
         }
         debug_assert!(context.can_async(), "{low} is handed out, and only peers lag behind that");
         self.wants_disk.set(true);

@@ -12,7 +12,7 @@ pub(crate) mod logger;
 pub(in crate::node) mod persistence;
 pub(in crate::node) mod probes;
 pub(crate) mod quorum_loss;
-pub(crate) mod ready;
+mod ready;
 pub(crate) mod snapshot_transfer;
 
 /// Where the numbers of a term begin. No two terms of a node have a number in common, as long as none

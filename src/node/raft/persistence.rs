@@ -23,6 +23,8 @@ pub(in crate::node) struct AwaitingPersistence {
     pub(in crate::node) ready: u64,
     /// The disk operation that it waits for, besides all earlier ones.
     pub(in crate::node) disk: Option<u64>,
+    /// When that was handed out, if it is a write of the log.
+    pub(in crate::node) write_at: Option<Time>,
     /// The index of the snapshot in it.
     pub(in crate::node) snapshot: Option<u64>,
     /// The bytes of its entries.
@@ -30,14 +32,12 @@ pub(in crate::node) struct AwaitingPersistence {
     pub(in crate::node) messages: Vec<eraftpb::Message>,
 }
 
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(in crate::node) struct Persistence {
     /// The number of the last disk operation that was asked for.
     last: u64,
     /// All disk operations up to this one are durable.
     pub(in crate::node) written: u64,
-    /// The writes of the log that are not known to be durable, and when they were handed out.
-    writes: VecDeque<(u64, Time)>,
     pub(in crate::node) awaiting: VecDeque<AwaitingPersistence>,
     /// The bytes of all entries in `awaiting`.
     pub(in crate::node) backlog_bytes: usize,
@@ -46,52 +46,32 @@ pub(in crate::node) struct Persistence {
     pub(in crate::node) installing: Option<u64>,
     /// The last checkpoint that was asked for or came as a snapshot, and when.
     pub(in crate::node) checkpoint: Position,
-    checkpoint_at: Time,
+    pub(in crate::node) checkpoint_at: Time,
     /// The bytes of the entries that were applied since.
     applied_bytes: u64,
     /// The index of the one that is being written.
     checkpointing: Option<u64>,
-    /// When the last one was complete, and how many bytes its state took, about.
+    /// When the last one was complete.
     checkpoint_done_at: Time,
-    checkpoint_image: u64,
+    /// How many bytes the state took at the last checkpoint, by the same measure as it takes now.
+    pub(in crate::node) checkpoint_image: u64,
     /// From where on the last checkpoint lets the disk keep the log.
     pub(in crate::node) keeps_from: u64,
     /// How many bytes a state takes, by the last one that was written or received.
-    state_bytes: u64,
+    pub(in crate::node) state_bytes: u64,
     /// The log on the disk is damaged below this entry: the next checkpoint, which is due at once, lets go
     /// of it. 0: it is not.
-    rotten_below: u64,
+    pub(in crate::node) rotten_below: u64,
 }
 
 impl Persistence {
     pub(in crate::node) fn new(checkpoint: Position, state_bytes: u64, now: Time) -> Persistence {
-        Persistence {
-            last: 0,
-            written: 0,
-            writes: VecDeque::new(),
-            awaiting: VecDeque::new(),
-            backlog_bytes: 0,
-            installing: None,
-            checkpoint,
-            checkpoint_at: now,
-            applied_bytes: 0,
-            checkpointing: None,
-            checkpoint_done_at: Time::ZERO,
-            checkpoint_image: 0,
-            keeps_from: 0,
-            state_bytes,
-            rotten_below: 0,
-        }
+        Persistence { checkpoint, checkpoint_at: now, state_bytes, ..Persistence::default() }
     }
 
     /// The log below this entry is damaged on the disk.
     pub(in crate::node) fn abandon_below(&mut self, below: u64) {
         self.rotten_below = self.rotten_below.max(below);
-    }
-
-    /// From where on the log can be kept at the earliest, by what is damaged of it.
-    pub(in crate::node) fn rotten_below(&self) -> u64 {
-        self.rotten_below
     }
 
     /// Whether the disk is so far behind that no more entries are taken from a leader for now.
@@ -108,19 +88,6 @@ impl Persistence {
     pub(in crate::node) fn next_number(&mut self) -> u64 {
         self.last += 1;
         self.last
-    }
-
-    /// The number of the next write of the log, which is handed out now.
-    pub(in crate::node) fn next_write(&mut self, now: Time) -> u64 {
-        let number = self.next_number();
-        self.writes.push_back((number, now));
-        number
-    }
-
-    /// When each of the writes was handed out that have become durable since this was last asked.
-    pub(in crate::node) fn take_durable_writes(&mut self) -> impl Iterator<Item = Time> + '_ {
-        let durable = self.writes.partition_point(|(number, _)| *number <= self.written);
-        self.writes.drain(..durable).map(|(_, at)| at)
     }
 
     /// All that the disk has is replaced by a state of so many bytes at this index.
@@ -181,24 +148,9 @@ impl Persistence {
         }
     }
 
-    /// How many bytes the state took at the last checkpoint, by the same measure as it takes now.
-    pub(in crate::node) fn checkpoint_image(&self) -> u64 {
-        self.checkpoint_image
-    }
-
     /// Whether there are two checkpoints on the disk, or a moment ago there were.
     pub(in crate::node) fn has_two_checkpoints(&self, now: Time) -> bool {
         self.checkpointing.is_some() || now < self.checkpoint_done_at + DISPOSED_WITHIN
-    }
-
-    /// How many bytes the last state takes that was written or received.
-    pub(in crate::node) fn state_bytes(&self) -> u64 {
-        self.state_bytes
-    }
-
-    /// When the last checkpoint was begun.
-    pub(in crate::node) fn checkpoint_at(&self) -> Time {
-        self.checkpoint_at
     }
 
     /// How many bytes of the log are retained behind a checkpoint.

@@ -68,8 +68,7 @@ impl Node {
             let address = roster.get(*node).map(|seat| seat.member.address.clone());
             address.filter(|known| !known.is_empty()).unwrap_or_else(|| format!("{node:016x}"))
         });
-        let missing = missing.collect();
-        (voters.len(), missing)
+        (voters.len(), missing.collect())
     }
 
     /// The addresses of those that asked to join while there is no leader.
@@ -94,10 +93,8 @@ impl Node {
         let joins = !self.is_member(self.id);
         let (voters, missing) = if joins {
             // The one that reaches most of them.
-            match told.min_by_key(|(_, missing, _)| missing.len()) {
-                Some((voters, missing, _)) => (*voters, missing.clone()),
-                None => (0, Vec::new()),
-            }
+            let most = told.min_by_key(|(_, missing, _)| missing.len());
+            most.map(|(voters, missing, _)| (*voters, missing.clone())).unwrap_or_default()
         } else {
             self.voters_missing()
         };

@@ -7,20 +7,18 @@
 use raft::eraftpb::{self, MessageType};
 use raft::{ProgressState, SnapshotStatus};
 
-use crate::machine::Machine;
 use crate::machine::command::Batch;
 use crate::node::io::DiskOp;
 use crate::node::membership::REMOVED;
 use crate::node::message::{PeerMessage, RaftBody};
 use crate::node::raft::configuration::{Part, VotingChange};
-use crate::node::raft::divergence;
-use crate::node::raft::divergence::Verdict;
-use crate::node::raft::log::{MemLog, Position, changes_voting, size};
+use crate::node::raft::divergence::{self, Verdict};
+use crate::node::raft::log::{Position, changes_voting, size};
 use crate::node::raft::persistence::{AwaitingPersistence, BACKLOG_BYTES_MAX};
 use crate::node::raft::snapshot_transfer::{Outgoing, Received};
 use crate::node::replica::watches::Fired;
-use crate::node::stored::{LogEntry, LogWrite, SnapshotMeta, Voting};
-use crate::node::{Node, hard_state, own_hard_state, raft_leads};
+use crate::node::stored::{HardState, LogEntry, LogWrite, SnapshotMeta, Voting};
+use crate::node::{Node, hard_state, raft_leads};
 use crate::planted::{Bug, if_planted, planted, strikes, unless};
 use crate::types::acl::AccessList;
 use crate::types::membership::NodeId;
@@ -42,8 +40,7 @@ impl Node {
         for read in ready.take_read_states() {
             self.reads_confirmed(&read.request_ctx, read.index);
         }
-        let mut disk = None;
-        let mut snapshot = None;
+        let (mut disk, mut write_at, mut snapshot) = (None, None, None);
         if *ready.snapshot() != eraftpb::Snapshot::default() {
             disk = Some(self.install(&ready)?);
             snapshot = Some(ready.snapshot().get_metadata().index);
@@ -60,8 +57,8 @@ impl Node {
                 hard_state: Some(hard_state(&self.raw)),
                 entries: ready.entries().iter().map(LogEntry::from).collect(),
             };
-            let number = self.persistence.next_write(self.now.mono);
-            disk = Some(number);
+            let number = self.persistence.next_number();
+            (disk, write_at) = (Some(number), Some(self.now.mono));
             self.effects.disk.push(DiskOp::Write { number, write });
         }
         let messages = ready.take_persisted_messages();
@@ -71,39 +68,42 @@ impl Node {
         let committed = ready.take_committed_entries();
         let bytes = ready.entries().iter().map(|entry| entry.data.len()).sum();
         let number = ready.number();
-        let ready_round = AwaitingPersistence { ready: number, disk, snapshot, bytes, messages };
+        let ready_round =
+            AwaitingPersistence { ready: number, disk, write_at, snapshot, bytes, messages };
         self.persistence.wait_for(ready_round);
         self.raw.advance_append_async(ready);
         for peer in std::mem::take(&mut self.failed_transfers) {
             self.raw.report_snapshot(peer, SnapshotStatus::Failure);
         }
-        self.apply(committed)?;
+        self.unapplied.extend(committed);
+        self.go_on_applying()?;
         self.settle();
         Ok(())
     }
 
     /// Sends what waited for the disk, as far as the disk has got.
     pub(in crate::node) fn settle(&mut self) {
-        while let Some(first) = self.persistence.awaiting.front() {
-            let durable = first.disk.is_none_or(|number| number <= self.persistence.written);
-            if !durable && !planted(Bug::AckBeforeDurable) {
-                return;
-            }
-            let Some(durable) = self.persistence.awaiting.pop_front() else {
-                return;
-            };
+        let written = self.persistence.written;
+        let durable = |first: &AwaitingPersistence| {
+            first.disk.is_none_or(|number| number <= written) || planted(Bug::AckBeforeDurable)
+        };
+        while self.persistence.awaiting.front().is_some_and(durable)
+            && let Some(durable) = self.persistence.awaiting.pop_front()
+        {
             self.persistence.backlog_bytes -= durable.bytes;
+            if let Some(at) = durable.write_at {
+                self.metrics.disk_sync.record(self.now.mono.saturating_sub(at));
+            }
             self.post(durable.messages);
             self.raw.on_persist_ready(durable.ready);
             if let Some(index) = durable.snapshot {
                 self.raw.advance_apply_to(index);
-                self.persistence.installing =
-                    self.persistence.installing.filter(|newest| *newest != index);
+                self.persistence.installing.take_if(|newest| *newest == index);
             }
         }
     }
 
-    pub(in crate::node) fn post(&mut self, messages: Vec<eraftpb::Message>) {
+    fn post(&mut self, messages: Vec<eraftpb::Message>) {
         for mut message in messages {
             if message.get_msg_type() == MessageType::MsgSnapshot {
                 self.post_snapshot(&message);
@@ -117,10 +117,10 @@ impl Node {
     }
 
     /// Raft wants a peer to have a snapshot: the state goes out in chunks.
-    pub(in crate::node) fn post_snapshot(&mut self, message: &eraftpb::Message) {
-        let applied = self.raw.store().applied();
+    fn post_snapshot(&mut self, message: &eraftpb::Message) {
+        let mut meta = self.snapshot_meta();
         let current =
-            raft_leads(&self.raw) && message.get_snapshot().get_metadata().index == applied.index;
+            raft_leads(&self.raw) && message.get_snapshot().get_metadata().index == meta.index;
         let (is_voter, named) = (self.is_voter(message.to), self.named(message.to));
         let outgoing = self.leading.as_mut().map(|leading| &mut leading.outgoing);
         let fits = |outgoing: &&mut Outgoing| is_voter || outgoing.takes_learner(message.to);
@@ -129,7 +129,6 @@ impl Node {
             self.failed_transfers.push(message.to);
             return;
         };
-        let mut meta = meta(&self.machine, self.raw.store(), applied);
         meta.index -= u64::from(planted(Bug::SnapshotMislabelled));
         meta.index += u64::from(planted(Bug::SnapshotAhead));
         let (term, state) = (message.term, self.machine.state());
@@ -141,7 +140,7 @@ impl Node {
     }
 
     /// Raft has taken the snapshot that was staged: it replaces everything.
-    pub(in crate::node) fn install(&mut self, ready: &raft::Ready) -> Result<u64, String> {
+    fn install(&mut self, ready: &raft::Ready) -> Result<u64, String> {
         let raft_meta = ready.snapshot().get_metadata();
         let staged = self.staged.take().filter(|Received { meta, .. }| {
             meta.index == raft_meta.index && meta.term == raft_meta.term
@@ -177,7 +176,7 @@ impl Node {
         self.members_changed();
         self.local.applied();
         let number = self.persistence.next_number();
-        let mut hard_state = ready.hs().map_or_else(|| hard_state(&self.raw), own_hard_state);
+        let mut hard_state = ready.hs().map_or_else(|| hard_state(&self.raw), HardState::from);
         // Entries that came in the same step, and may be committed, are written after the state.
         hard_state.commit = position.index;
         let state = self.machine.state();
@@ -185,15 +184,9 @@ impl Node {
         Ok(number)
     }
 
-    /// Applies what raft-rs hands out, which is on this member's own disk, and then whatever else
-    /// is committed, up to the next change of the voters.
-    pub(in crate::node) fn apply(&mut self, handed_out: Vec<eraftpb::Entry>) -> Result<(), String> {
-        self.unapplied.extend(handed_out);
-        self.go_on_applying()
-    }
-
-    /// Applies what is committed, as far as one step should: not more than so many requests, of an entry
-    /// that deletes very many znodes a part.
+    /// Applies what raft-rs has handed out, which is on this member's own disk, and then whatever else
+    /// is committed, up to the next change of the voters. It does as much as one step should: not more
+    /// than so many requests, of an entry that deletes very many znodes a part.
     pub(in crate::node) fn go_on_applying(&mut self) -> Result<(), String> {
         self.applies_on = false;
         let mut last = None;
@@ -305,7 +298,7 @@ impl Node {
         Ok(())
     }
 
-    pub(in crate::node) fn share_hash(&mut self, index: u64) -> Result<(), String> {
+    fn share_hash(&mut self, index: u64) -> Result<(), String> {
         let hash = self.machine.hash();
         for (peer, _) in &self.unreachable {
             self.effects.messages.push((*peer, PeerMessage::StateHash { index, hash }));
@@ -354,12 +347,12 @@ impl Node {
 
     fn maybe_checkpoint(&mut self, applied: Position) {
         let (limits, now) = (self.config.log, self.now.mono);
-        let makes_room = self.room.is_low() && self.has_shrunk();
+        let makes_room = self.room.is_low && self.has_shrunk();
         if !self.persistence.is_checkpoint_due(self.id, &limits, applied, now, makes_room) {
             return;
         }
         // If more of it is damaged than is applied, that is for a later checkpoint.
-        let sound_from = self.persistence.rotten_below();
+        let sound_from = self.persistence.rotten_below;
         let sound_from = if sound_from <= applied.index + 1 { sound_from } else { 0 };
         let keep_from = self.keep_from(applied).max(sound_from);
         // From now on no peer is sent what the disk is about to drop.
@@ -369,7 +362,7 @@ impl Node {
         self.persistence.checkpoint_begun(applied, self.machine.bytes(), now);
         self.persistence.keeps_from = keep_from;
         self.effects.disk.push(DiskOp::Checkpoint {
-            meta: meta(&self.machine, self.raw.store(), applied),
+            meta: self.snapshot_meta(),
             state: self.machine.state(),
             dirty: self.machine.take_dirty(),
             keep_from,
@@ -404,6 +397,14 @@ impl Node {
         let kept = needed.filter(|index| *index >= bound).fold(keep_from, u64::min);
         unless(Bug::CutUnderTransfer, kept, log.keep_from(applied.index, 0))
     }
+
+    /// What a snapshot or a checkpoint of the state as it is now stands for.
+    pub(in crate::node) fn snapshot_meta(&self) -> SnapshotMeta {
+        let Position { index, term } = self.raw.store().applied();
+        let mut voting = Voting::from(self.raw.store().conf_state());
+        if_planted(Bug::LearnersForgotten, || voting.learners.clear());
+        SnapshotMeta { index, term, zxid: self.machine.zxid(), hash: self.machine.hash(), voting }
+    }
 }
 
 /// Whether a message of a member that does not lead promises something that must be on its disk first:
@@ -419,18 +420,5 @@ fn rests_on_disk(message: &eraftpb::Message) -> bool {
         }
         MessageType::MsgAppendResponse | MessageType::MsgRequestVoteResponse => !message.reject,
         _ => true,
-    }
-}
-
-/// What a snapshot or a checkpoint of the state as it is now stands for.
-pub(in crate::node) fn meta(machine: &Machine, log: &MemLog, at: Position) -> SnapshotMeta {
-    let mut voting = Voting::from(log.conf_state());
-    if_planted(Bug::LearnersForgotten, || voting.learners.clear());
-    SnapshotMeta {
-        index: at.index,
-        term: at.term,
-        zxid: machine.zxid(),
-        hash: machine.hash(),
-        voting,
     }
 }

@@ -110,12 +110,10 @@ impl Outgoing {
         now: Time,
     ) -> (Vec<PeerMessage>, bool) {
         let share = WINDOW_MAX / self.to.len().max(1) as u32;
-        let Some(sending) = self.to.get_mut(&from) else {
+        let ours = |sending: &&mut Sending| sending.transfer == transfer && next <= sending.sent;
+        let Some(sending) = self.to.get_mut(&from).filter(ours) else {
             return (Vec::new(), false);
         };
-        if sending.transfer != transfer || next > sending.sent {
-            return (Vec::new(), false);
-        }
         sending.acked = sending.acked.max(next);
         sending.heard = now;
         if sending.finished && sending.acked == sending.sent {
@@ -138,10 +136,7 @@ impl Outgoing {
     /// Gives up what the peer wants no more; whether there was anything.
     pub(crate) fn abort(&mut self, to: NodeId, transfer: Option<u64>) -> bool {
         let ours = |sending: &Sending| transfer.is_none_or(|transfer| transfer == sending.transfer);
-        if self.to.get(&to).is_some_and(ours) {
-            return self.to.remove(&to).is_some();
-        }
-        false
+        self.to.get(&to).is_some_and(ours) && self.to.remove(&to).is_some()
     }
 
     /// Gives up on the peers that have sent nothing since `since`.
@@ -170,22 +165,19 @@ impl Sending {
     fn fill(&mut self) -> Vec<PeerMessage> {
         let mut messages = Vec::new();
         while !self.finished && self.sent < self.acked + self.window {
-            match self.chunks.next() {
+            let (transfer, number) = (self.transfer, self.sent);
+            messages.push(match self.chunks.next() {
                 Some(bytes) => {
-                    messages.push(PeerMessage::SnapshotChunk {
-                        transfer: self.transfer,
-                        number: self.sent,
-                        bytes: Bytes::from(bytes),
-                    });
                     self.sent += 1;
+                    PeerMessage::SnapshotChunk { transfer, number, bytes: Bytes::from(bytes) }
                 }
                 None => {
                     self.finished = true;
-                    let (transfer, chunks) = (self.transfer, self.sent);
-                    let body = RaftBody::Snapshot { transfer, chunks, meta: self.meta.clone() };
-                    messages.push(PeerMessage::Raft { term: self.term, body });
+                    let meta = self.meta.clone();
+                    let body = RaftBody::Snapshot { transfer, chunks: number, meta };
+                    PeerMessage::Raft { term: self.term, body }
                 }
-            }
+            });
         }
         messages
     }

@@ -7,7 +7,6 @@ use crate::machine::snapshot::ChunkWriter;
 use crate::node::io::{ClientRequest, Time, Write};
 use crate::node::message::{PeerMessage, RaftBody};
 use crate::node::query::Answer;
-use crate::node::raft::ready;
 use crate::node::tests::harness::{Cluster, HEARTBEAT};
 use crate::types::error::Error;
 use crate::types::session::SessionState;
@@ -168,7 +167,7 @@ fn a_refused_snapshot_does_not_replace_one_that_was_taken() {
             cluster.answer(set).unwrap();
         }
         let node = cluster.node(leader);
-        let meta = ready::meta(&node.machine, node.raw.store(), node.raw.store().applied());
+        let meta = node.snapshot_meta();
         snapshots.push((u64::from(n) + 100, meta, node.machine.state()));
     }
     let term = cluster.node(leader).status().term;

@@ -185,12 +185,7 @@ impl Node {
             return;
         }
         if leader == self.id {
-            for request in writes {
-                if let Some(leading) = &mut self.leading {
-                    leading.take_forwarded(client, request, &self.machine);
-                }
-            }
-            return;
+            return self.take_forwarded(client, writes);
         }
         for requests in in_parts(writes, FORWARD_BYTES_MAX, |of| admission::size(&of.command)) {
             self.effects.messages.push((leader, PeerMessage::ClientForward { client, requests }));

@@ -5,7 +5,6 @@
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::thread::JoinHandle;
 use std::time::Duration;
 
 use crossbeam_channel::{Receiver, Sender, after, bounded, never, select};
@@ -15,6 +14,7 @@ use super::routes::{self, json};
 use super::session::AdminSession;
 use super::workers::{Message, Outbox};
 use crate::api::coordinator::Coordinator;
+use crate::runtime::port::Serving;
 use crate::types::error::Result;
 use crate::types::watch::WatchMode;
 
@@ -72,9 +72,9 @@ pub(super) fn start(
     coordinator: &Coordinator,
     session: &Arc<AdminSession>,
     outbox: &Outbox,
-) -> (Vec<io::Result<JoinHandle<()>>>, Listeners) {
+    serving: &mut Serving,
+) -> io::Result<Listeners> {
     let mut listeners = Listeners { count: Arc::default(), wakes: Vec::new() };
-    let mut threads = Vec::new();
     for name in [STATE, WATCH] {
         let (sender, wake) = bounded(1);
         listeners.wakes.push(sender);
@@ -85,12 +85,14 @@ pub(super) fn start(
             count: Arc::clone(&listeners.count),
             wake,
         };
-        let thread = std::thread::Builder::new().name(name.to_owned());
-        threads.push(
-            thread.spawn(move || if name == STATE { sampler.states() } else { sampler.changes() }),
-        );
+        serving.spawn(
+            name,
+            move || {
+                if name == STATE { sampler.states() } else { sampler.changes() }
+            },
+        )?;
     }
-    (threads, listeners)
+    Ok(listeners)
 }
 
 impl Sampler {

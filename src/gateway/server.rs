@@ -1,15 +1,14 @@
 //! The thread with the sockets of a gateway.
 
 use std::borrow::Cow;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use mio::net::{TcpListener, TcpStream};
-use mio::{Events, Interest, Poll, Token, Waker};
+use mio::net::TcpStream;
+use mio::{Events, Token};
 
 use super::authentication::Authenticator;
 use super::connection::Connection;
@@ -22,53 +21,25 @@ use super::wire::frame::{FrameDecoder, Incoming};
 use super::words::{self, ClientSeen, Seen};
 use super::{GatewayBuilder, PAUSE, SWEEP};
 use crate::runtime::mailbox::{Mailbox, Recipient};
+use crate::runtime::port::{LISTENER, Port};
 use crate::runtime::shared::NodeShared;
 use crate::types::znode::Zxid;
 
-const LISTENER: Token = Token(0);
-const WAKER: Token = Token(1);
-/// Connections are numbered from here on.
-const FIRST: u64 = 2;
 /// The longest first packet.
 const HANDSHAKE_BYTES: usize = 1 << 10;
 /// One client is read and written so often before it is another one's turn.
 const ROUNDS_MAX: usize = 16;
-/// How many bytes are read at once.
-const READ_BYTES: usize = 64 << 10;
 /// How long a client may take for its first packet, with a handshake of TLS.
 const HANDSHAKE: Duration = Duration::from_secs(10);
 
-/// Ends the thread.
-#[derive(Debug)]
-pub(super) struct Stop {
-    asked: AtomicBool,
-    waker: Arc<Waker>,
-}
-
-impl Stop {
-    pub(super) fn ask(&self) {
-        self.asked.store(true, Ordering::Release);
-        // Without it the thread looks at its next sweep.
-        let _ = self.waker.wake();
-    }
-}
-
 pub(super) struct Server {
-    poll: Poll,
-    listener: TcpListener,
-    address: SocketAddr,
-    stop: Arc<Stop>,
+    pub(super) port: Port,
     shared: Arc<NodeShared>,
     settings: GatewayBuilder,
     mailbox: Arc<Mailbox>,
     clients: BTreeMap<u64, Client>,
-    next: u64,
     from: BTreeMap<IpAddr, usize>,
-    /// The connections that something has happened to.
-    touched: BTreeSet<u64>,
     zxid: Zxid,
-    /// What is read goes through here: thousands of idle clients need no buffers of their own.
-    scratch: Vec<u8>,
     authenticator: Authenticator,
     counts: Counts,
     since: Duration,
@@ -97,28 +68,19 @@ impl Server {
         address: SocketAddr,
         settings: GatewayBuilder,
     ) -> io::Result<Server> {
-        let poll = Poll::new()?;
+        let port = Port::bind(address)?;
         let authenticator = Authenticator::start(Arc::clone(&shared))?;
-        let mut listener = TcpListener::bind(address)?;
-        poll.registry().register(&mut listener, LISTENER, Interest::READABLE)?;
-        let waker = Arc::new(Waker::new(poll.registry(), WAKER)?);
-        let wakes = Arc::clone(&waker);
-        let mailbox = Arc::new(Mailbox::new(move || drop(wakes.wake())));
+        let waker = port.waker();
+        let mailbox = Arc::new(Mailbox::new(move || drop(waker.wake())));
         let since = shared.clock.now();
         Ok(Server {
-            poll,
-            address: listener.local_addr()?,
-            listener,
-            stop: Arc::new(Stop { asked: AtomicBool::new(false), waker }),
+            port,
             zxid: shared.tree().zxid(),
             shared,
             settings,
             mailbox,
             clients: BTreeMap::new(),
-            next: FIRST,
             from: BTreeMap::new(),
-            touched: BTreeSet::new(),
-            scratch: vec![0; READ_BYTES],
             authenticator,
             counts: Counts::default(),
             since,
@@ -128,31 +90,19 @@ impl Server {
         })
     }
 
-    pub(super) fn address(&self) -> SocketAddr {
-        self.address
-    }
-
-    pub(super) fn stop(&self) -> Arc<Stop> {
-        Arc::clone(&self.stop)
-    }
-
     /// Runs until the gateway is dropped or the node stops.
     pub(super) fn run(mut self) {
         let mut events = Events::with_capacity(1024);
         let mut swept = self.shared.clock.now();
         let mut looked = swept;
-        while !self.stop.asked.load(Ordering::Acquire) && self.shared.stopped().is_none() {
-            let pause = if self.touched.is_empty() { PAUSE } else { Duration::ZERO };
-            if let Err(error) = self.poll.poll(&mut events, Some(pause))
-                && error.kind() != io::ErrorKind::Interrupted
-            {
+        while !self.port.is_stopped() && self.shared.stopped().is_none() {
+            if let Err(error) = self.port.wait(&mut events, PAUSE) {
                 tracing::error!(%error, "the gateway stops: its sockets cannot be waited for");
                 break;
             }
             for event in &events {
                 match event.token() {
                     LISTENER => self.accept(),
-                    WAKER => {}
                     Token(number) => {
                         let number = number as u64;
                         if let Some(client) = self.clients.get_mut(&number) {
@@ -160,7 +110,7 @@ impl Server {
                             client.readable |= event.is_readable() || client.ended;
                             let both = event.is_read_closed() && event.is_write_closed();
                             client.connection.broken |= event.is_error() || both;
-                            self.touched.insert(number);
+                            self.port.touched.insert(number);
                         }
                     }
                 }
@@ -170,7 +120,7 @@ impl Server {
             for (number, delivery) in arrived.deliveries {
                 if let Some(client) = self.clients.get_mut(&number) {
                     client.connection.take(delivery);
-                    self.touched.insert(number);
+                    self.port.touched.insert(number);
                 }
             }
             let now = self.shared.clock.now();
@@ -180,7 +130,7 @@ impl Server {
                 self.clients.values_mut().for_each(|client| client.connection.last_received = now);
             }
             looked = now;
-            for number in std::mem::take(&mut self.touched) {
+            for number in std::mem::take(&mut self.port.touched) {
                 self.serve(number, now);
             }
             // Also while some clients have more than their turn.
@@ -196,12 +146,10 @@ impl Server {
 
     fn accept(&mut self) {
         loop {
-            let (mut stream, from) = match self.listener.accept() {
-                Ok(accepted) => accepted,
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+            let (mut stream, from) = match self.port.accept() {
+                Ok(Some(accepted)) => accepted,
+                Ok(None) => return,
                 Err(error) => {
-                    // What waits is accepted at a later sweep.
                     tracing::warn!(%error, "the gateway cannot accept a connection");
                     return;
                 }
@@ -216,14 +164,7 @@ impl Server {
                 tracing::debug!(%from, "the gateway has no room for another client");
                 continue;
             }
-            let number = self.next;
-            self.next += 1;
-            let interest = Interest::READABLE | Interest::WRITABLE;
-            let token = Token(number as usize);
-            let _ = stream.set_nodelay(true);
-            if self.poll.registry().register(&mut stream, token, interest).is_err() {
-                continue;
-            }
+            let Ok(number) = self.port.register(&mut stream) else { continue };
             let stream = match self.open(stream) {
                 Ok(stream) => stream,
                 Err(error) => {
@@ -250,7 +191,7 @@ impl Server {
                 greeted: false,
             };
             self.clients.insert(number, client);
-            self.touched.insert(number);
+            self.port.touched.insert(number);
         }
     }
 
@@ -270,7 +211,7 @@ impl Server {
         loop {
             let was_full = !client.connection.takes_requests();
             let read_only = self.quorum.is_missed();
-            let taken = client.take_packets(now, &mut self.scratch, &mut word, read_only);
+            let taken = client.take_packets(now, &mut self.port.scratch, &mut word, read_only);
             let mut more = match taken {
                 Ok(more) => more,
                 Err(reason) => {
@@ -290,7 +231,7 @@ impl Server {
             }
             rounds += 1;
             if rounds == ROUNDS_MAX {
-                self.touched.insert(number);
+                self.port.touched.insert(number);
                 break;
             }
         }
@@ -328,7 +269,7 @@ impl Server {
         });
         let seen = Seen {
             shared: &self.shared,
-            address: self.address,
+            address: self.port.address(),
             settings: &self.settings,
             clients: clients.collect(),
             counts: &self.counts,
@@ -346,7 +287,7 @@ impl Server {
             // again, here or elsewhere.
             for (number, client) in self.clients.iter_mut().filter(|(_, client)| client.greeted) {
                 client.connection.broken = true;
-                self.touched.insert(*number);
+                self.port.touched.insert(*number);
             }
         }
         #[cfg(feature = "tls")]
@@ -354,7 +295,7 @@ impl Server {
             self.renewal.renew(tls, now);
         }
         let silent = |(number, client): (&u64, &Client)| {
-            let is_busy = self.touched.contains(number);
+            let is_busy = self.port.touched.contains(number);
             (!is_busy && client.connection.is_silent(now, HANDSHAKE)).then_some(*number)
         };
         for number in self.clients.iter().filter_map(silent).collect::<Vec<_>>() {
@@ -367,7 +308,7 @@ impl Server {
             }
             self.drop_client(number);
         }
-        for number in std::mem::take(&mut self.touched) {
+        for number in std::mem::take(&mut self.port.touched) {
             self.serve(number, now);
         }
     }
@@ -375,7 +316,7 @@ impl Server {
     fn drop_client(&mut self, number: u64) {
         let Some(mut client) = self.clients.remove(&number) else { return };
         client.stream.close();
-        let _ = self.poll.registry().deregister(client.stream.socket());
+        self.port.deregister(client.stream.socket());
         client.connection.leave();
         if let Some(count) = self.from.get_mut(&client.connection.from) {
             *count -= 1;

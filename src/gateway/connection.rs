@@ -15,7 +15,7 @@ use super::convert;
 use super::counts::{Counts, LastReply};
 use super::requests::RestoredWatch;
 use super::watches::Watches;
-use super::wire::codes::{ErrorCode, KeeperState, OpCode, ReservedXid};
+use super::wire::codes::{ErrorCode, KeeperState, OpCode};
 use super::wire::handshake::ConnectRequest;
 use super::wire::jute::Jute;
 use super::wire::response::{ReplyHeader, WatcherEvent, append_reply};
@@ -61,6 +61,15 @@ pub(super) struct Waiting {
 }
 
 impl Waiting {
+    /// Takes the answer to a part. Returns how many bytes that has.
+    fn take(&mut self, part: usize, (zxid, answer): Part) -> usize {
+        let bytes = size(&answer);
+        self.bytes += bytes;
+        self.parts[part] = Some((zxid, answer));
+        self.missing -= 1;
+        bytes
+    }
+
     /// Whether it is a multiRead whose reply could not be sent.
     fn is_too_long(&self, packet_bytes_max: usize) -> bool {
         matches!(self.what, ReplyKind::MultiRead(_))
@@ -234,17 +243,15 @@ impl Connection {
 
     /// Queues a request whose reply has so many parts.
     pub(super) fn expect(&mut self, xid: i32, what: ReplyKind, parts: usize) {
-        let none = std::iter::repeat_with(|| None).take(parts);
-        let (op, arrived, all) = (self.op, self.last_received, none.collect());
         // Of a request that is under way, the node holds about as much.
         let bytes = self.request_bytes + parts * PART_BYTES;
         self.waiting_bytes += bytes;
         self.waiting.push_back(Waiting {
             xid,
-            op,
-            arrived,
+            op: self.op,
+            arrived: self.last_received,
             what,
-            parts: all,
+            parts: std::iter::repeat_with(|| None).take(parts).collect(),
             missing: parts,
             bytes,
         });
@@ -257,23 +264,14 @@ impl Connection {
         request: impl FnOnce(RequestId) -> ClientRequest,
         watch: Option<WatchId>,
     ) {
-        let last = self.replied + self.waiting.len() as u64 - 1;
-        self.ask_for((last, part), request, watch);
-    }
-
-    fn ask_for(
-        &mut self,
-        place: (u64, usize),
-        request: impl FnOnce(RequestId) -> ClientRequest,
-        watch: Option<WatchId>,
-    ) {
         let Some(session) = self.session.as_ref() else { return };
+        let last = self.replied + self.waiting.len() as u64 - 1;
         self.next_number += 1;
-        self.asked.insert(self.next_number, place);
+        self.asked.insert(self.next_number, (last, part));
         let opens =
             matches!(self.waiting.back(), Some(of) if matches!(of.what, ReplyKind::Connect(_)));
         // Its first part opens the session; what else it asks is asked by the holder.
-        let asker = match opens && place.1 == 0 {
+        let asker = match opens && part == 0 {
             true => Asker::Opener(Arc::clone(session)),
             false => Asker::Holder(Arc::clone(session)),
         };
@@ -291,12 +289,8 @@ impl Connection {
 
     /// Answers a part of the request queued last without the node.
     pub(super) fn answer_now(&mut self, part: usize, answer: Result<Answer>) {
-        let (zxid, bytes) = (self.zxid, size(&answer));
         if let Some(last) = self.waiting.back_mut() {
-            self.waiting_bytes += bytes;
-            last.bytes += bytes;
-            last.parts[part] = Some((zxid, answer));
-            last.missing -= 1;
+            self.waiting_bytes += last.take(part, (self.zxid, answer));
             self.broken |= last.is_too_long(self.packet_bytes_max);
         }
     }
@@ -338,11 +332,7 @@ impl Connection {
                 let Some((request, part)) = self.asked.remove(&number) else { return };
                 let place = (request - self.replied) as usize;
                 let Some(waiting) = self.waiting.get_mut(place) else { return };
-                let bytes = size(&answer);
-                self.waiting_bytes += bytes;
-                waiting.bytes += bytes;
-                waiting.parts[part] = Some((zxid, answer));
-                waiting.missing -= 1;
+                self.waiting_bytes += waiting.take(part, (zxid, answer));
                 if matches!(waiting.what, ReplyKind::MultiRead(_)) {
                     self.broken |= waiting.is_too_long(self.packet_bytes_max);
                     self.read_on();
@@ -445,10 +435,6 @@ impl Connection {
 
     pub(super) fn header(&self, xid: i32, code: ErrorCode) -> ReplyHeader {
         ReplyHeader { xid, zxid: convert::zxid(self.zxid), err: code.into() }
-    }
-
-    pub(super) fn ping(&mut self) {
-        self.expect(ReservedXid::Ping.into(), ReplyKind::Done, 0);
     }
 
     pub(super) fn unwatch(&mut self, watch: WatchId) {

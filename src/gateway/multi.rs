@@ -4,7 +4,7 @@ use super::connection::{Connection, ReplyKind};
 use super::convert::{container_mode, expected, mode, ttl_mode};
 use super::requests::{read_path, written};
 use super::wire::codes::{CreateFlags, ErrorCode};
-use super::wire::request::{self, MultiOp};
+use super::wire::request::{CreateTtl, MultiOp};
 use crate::machine::command::Op;
 use crate::node::io::Write;
 use crate::node::query::Read;
@@ -41,12 +41,10 @@ impl Connection {
         Ok(match op {
             MultiOp::Create(body) | MultiOp::Create2(body) => self.create_op(body, by_flags)?,
             MultiOp::CreateContainer(body) => self.create_op(body, container_mode)?,
-            MultiOp::CreateTtl(body) => {
-                let request::CreateTtl { path, data, acl, flags, ttl } = body;
-                let body = request::Create { path, data, acl, flags };
-                match CreateFlags::try_from(flags).is_ok_and(CreateFlags::has_ttl) {
-                    true => self.create_op(body, |flags| ttl_mode(flags, ttl))?,
-                    false => self.create_op(body, by_flags)?,
+            MultiOp::CreateTtl(CreateTtl { create, ttl }) => {
+                match CreateFlags::try_from(create.flags).is_ok_and(CreateFlags::has_ttl) {
+                    true => self.create_op(create, |flags| ttl_mode(flags, ttl))?,
+                    false => self.create_op(create, by_flags)?,
                 }
             }
             MultiOp::Delete(body) => Self::delete_op(body)?,

@@ -11,7 +11,7 @@ use super::wire::handshake::{ConnectRequest, ConnectResponse};
 use super::wire::jute::{Credential, Jute};
 use super::wire::response::{
     AclReply, Children2Reply, ChildrenReply, ClientInfo, CountReply, Create2Reply, DataReply,
-    ErrorReply, MultiReply, MultiResult, PathReply, SaslReply, StatReply, WhoAmIReply,
+    ErrorReply, MultiReply, MultiResult, PathReply, ReplyHeader, SaslReply, StatReply, WhoAmIReply,
 };
 use crate::machine::command::Reply;
 use crate::node::io::WatchId;
@@ -34,13 +34,12 @@ impl Connection {
             ReplyKind::Code(code) => return self.fail(xid, code),
             ReplyKind::Last(code) => {
                 self.closes = true;
-                let mut header = self.header(xid, code);
-                header.zxid = if code == ErrorCode::Unimplemented { -1 } else { 0 };
-                return self.send(&header, &());
+                let zxid = if code == ErrorCode::Unimplemented { -1 } else { 0 };
+                return self.send(&ReplyHeader { xid, zxid, err: code.into() }, &());
             }
             ReplyKind::Sasl => {
-                let header = super::wire::response::ReplyHeader { xid, zxid: 0, err: 0 };
-                return self.send(&header, &SaslReply { token: Credential(None) });
+                let reply = SaslReply { token: Credential(None) };
+                return self.send(&ReplyHeader::without_zxid(xid, ErrorCode::Ok), &reply);
             }
             ReplyKind::Done => {
                 // Of several parts, as of a request for more than one watch, each may fail.
@@ -123,8 +122,8 @@ impl Connection {
             }
             (ReplyKind::Multi { kinds, .. }, Answer::Reply(Reply::Multi(results))) => {
                 let results = kinds.into_iter().zip(results);
-                let results = results.map(|(kind, result)| multi_result(kind, result)).collect();
-                self.succeed(xid, &MultiReply { results });
+                let results = results.map(|(kind, result)| Ok(multi_result(kind, result)));
+                self.succeed(xid, &MultiReply { results: results.collect() });
             }
             (ReplyKind::AddWatch { watch }, Answer::Watching) => {
                 self.watch_set(watch);
@@ -145,9 +144,7 @@ impl Connection {
                 self.succeed(xid, &WhoAmIReply { clients: ids.into_iter().map(info).collect() });
             }
             (ReplyKind::Auth, _) => {
-                let mut header = self.header(xid, ErrorCode::Ok);
-                header.zxid = 0;
-                self.send(&header, &());
+                self.send(&ReplyHeader::without_zxid(xid, ErrorCode::Ok), &());
             }
             (ReplyKind::Close, _) => {
                 self.session = None;
@@ -179,14 +176,12 @@ impl Connection {
                     std::cmp::Ordering::Equal => code,
                     std::cmp::Ordering::Greater => BEHIND_THE_FAILED,
                 };
-                let results = (0..kinds.len()).map(|place| MultiResult::Error(of(place).into()));
+                let results = (0..kinds.len()).map(|place| Err(of(place).into()));
                 self.succeed(xid, &MultiReply { results: results.collect() });
             }
             (ReplyKind::Auth, _) => {
                 self.closes = true;
-                let mut header = self.header(xid, ErrorCode::AuthFailed);
-                header.zxid = 0;
-                self.send(&header, &());
+                self.send(&ReplyHeader::without_zxid(xid, ErrorCode::AuthFailed), &());
             }
             _ => self.refuse(xid, error),
         }
@@ -198,7 +193,7 @@ impl Connection {
             Some((_, Ok(Answer::Reply(Reply::Session { timeout_ms })))) => {
                 session.set_timeout(std::time::Duration::from_millis(u64::from(timeout_ms)));
                 // It has seen a write that this instance has not: it is better off elsewhere.
-                let seen = u64::try_from(request.last_zxid_seen).unwrap_or(0);
+                let seen = request.seen();
                 if synced.is_some_and(|(zxid, synced)| synced.is_err() || zxid < seen) {
                     return self.broken = true;
                 }
@@ -227,15 +222,15 @@ impl Connection {
         for (_, answer) in parts {
             results.push(match answer {
                 Ok(Answer::Children(children, _)) => {
-                    MultiResult::GetChildren(ChildrenReply { children })
+                    Ok(MultiResult::GetChildren(ChildrenReply { children }))
                 }
                 Ok(Answer::Data { data, stat, is_null }) => {
                     let data = (!is_null).then(|| Bytes::copy_from_slice(&data));
-                    MultiResult::GetData(DataReply { data, stat: convert::stat(&stat) })
+                    Ok(MultiResult::GetData(DataReply { data, stat: convert::stat(&stat) }))
                 }
                 Ok(_) => return self.broken = true,
                 Err(error) => match code(&error) {
-                    Some(code) => MultiResult::Error(code.into()),
+                    Some(code) => Err(code.into()),
                     None => return self.broken = true,
                 },
             });

@@ -8,7 +8,9 @@ use bytes::Bytes;
 
 use super::connection::{Connection, ReplyKind};
 use super::convert::{acl_asked, container_mode, expected, is_open, mode, ttl_mode};
-use super::wire::codes::{AddWatchMode, ErrorCode, OpCode, WatcherType as WireWatcherType};
+use super::wire::codes::{
+    AddWatchMode, ErrorCode, OpCode, ReservedXid, WatcherType as WireWatcherType,
+};
 use super::wire::jute::Credential;
 use super::wire::request::{self, Decoded, Request, decode};
 use crate::machine::CONFIG;
@@ -89,14 +91,12 @@ impl Connection {
 
     fn dispatch(&mut self, xid: i32, request: Request) -> Result<(), ErrorCode> {
         match request {
-            Request::Ping => self.ping(),
+            Request::Ping => self.expect(ReservedXid::Ping.into(), ReplyKind::Done, 0),
             Request::Create(body) => self.create(xid, false, body, mode)?,
             Request::Create2(body) => self.create(xid, true, body, mode)?,
             Request::CreateContainer(body) => self.create(xid, true, body, container_mode)?,
-            Request::CreateTtl(body) => {
-                let request::CreateTtl { path, data, acl, flags, ttl } = body;
-                let body = request::Create { path, data, acl, flags };
-                self.create(xid, true, body, |flags| ttl_mode(flags, ttl))?;
+            Request::CreateTtl(request::CreateTtl { create, ttl }) => {
+                self.create(xid, true, create, |flags| ttl_mode(flags, ttl))?;
             }
             Request::Delete(body) => {
                 let op = Self::delete_op(body)?;
@@ -146,15 +146,9 @@ impl Connection {
             Request::MultiRead(multi) => self.read_several(xid, multi.ops)?,
             Request::Auth(body) => self.authenticate(xid, body),
             Request::Sasl(_) => self.expect(xid, ReplyKind::Sasl, 0),
-            Request::SetWatches(body) => {
-                let request::SetWatches { relative_zxid, data, exist, child } = body;
-                let lists = [data, exist, child, Vec::new(), Vec::new()];
-                self.set_watches(xid, relative_zxid, lists);
-            }
+            Request::SetWatches(body) => self.set_watches(xid, body, Vec::new(), Vec::new()),
             Request::SetWatches2(body) => {
-                let lists =
-                    [body.data, body.exist, body.child, body.persistent, body.persistent_recursive];
-                self.set_watches(xid, body.relative_zxid, lists);
+                self.set_watches(xid, body.one_shot, body.persistent, body.persistent_recursive);
             }
             Request::AddWatch(body) => self.add_watch(xid, body)?,
             Request::CheckWatches(body) => {
@@ -328,9 +322,15 @@ impl Connection {
         Ok(())
     }
 
-    fn set_watches(&mut self, xid: i32, from: i64, lists: [Vec<Option<String>>; 5]) {
-        let from: Zxid = u64::try_from(from).unwrap_or(0);
-        let [data, exist, child, persistent, recursive] = lists;
+    fn set_watches(
+        &mut self,
+        xid: i32,
+        one_shot: request::SetWatches,
+        persistent: Vec<Option<String>>,
+        recursive: Vec<Option<String>>,
+    ) {
+        let request::SetWatches { relative_zxid, data, exist, child } = one_shot;
+        let from: Zxid = u64::try_from(relative_zxid).unwrap_or(0);
         let (mut restored, mut queries) = (Vec::new(), Vec::new());
         let valid = |path: &String| path::validate(path).is_ok();
         let named = |list: Vec<Option<String>>| list.into_iter().map(Option::unwrap_or_default);

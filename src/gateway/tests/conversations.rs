@@ -10,8 +10,8 @@ use super::{Client, Gateway, Packet, one};
 use crate::gateway::wire::codes::{AddWatchMode, CreateFlags, ErrorCode};
 use crate::gateway::wire::jute::{Credential, Jute};
 use crate::gateway::wire::request::{
-    self, AddWatch, Check, Create, Delete, Multi, MultiOp, PathOnly, Request, SetData, SetWatches2,
-    WatchesOf,
+    self, AddWatch, Check, Create, Delete, Multi, MultiOp, PathOnly, Request, SetData, SetWatches,
+    SetWatches2, WatchesOf,
 };
 use crate::gateway::wire::response::{
     Children2Reply, ChildrenReply, CountReply, Create2Reply, DataReply, ErrorReply, MultiReply,
@@ -162,7 +162,7 @@ fn text(request: &Request, mut body: Bytes) -> String {
         Request::GetChildren2(_) => of::<Children2Reply>(body, |reply| timeless(&mut reply.stat)),
         Request::Multi(_) => of::<MultiReply>(body, |reply| {
             for result in &mut reply.results {
-                if let MultiResult::SetData(reply) = result {
+                if let Ok(MultiResult::SetData(reply)) = result {
                     timeless(&mut reply.stat);
                 }
             }
@@ -275,10 +275,12 @@ impl World<'_> {
         let watches = &self.model.clients[client].watches;
         let list = |paths: &BTreeSet<String>| paths.iter().cloned().map(Some).collect();
         let again = SetWatches2 {
-            relative_zxid: seen,
-            data: list(&watches.data),
-            exist: list(&watches.exist),
-            child: list(&watches.child),
+            one_shot: SetWatches {
+                relative_zxid: seen,
+                data: list(&watches.data),
+                exist: list(&watches.exist),
+                child: list(&watches.child),
+            },
             persistent: list(&watches.persistent),
             persistent_recursive: list(&watches.recursive),
         };

@@ -288,7 +288,7 @@ impl Model {
                 let mut failed = None;
                 for (place, op) in multi.ops.iter().enumerate() {
                     match attempt.multi_op(op) {
-                        Ok(result) => results.push(result),
+                        Ok(result) => results.push(Ok(result)),
                         Err(code) => {
                             failed = Some((place, code));
                             break;
@@ -301,7 +301,7 @@ impl Model {
                         std::cmp::Ordering::Equal => code,
                         std::cmp::Ordering::Greater => ErrorCode::RuntimeInconsistency,
                     };
-                    let error = |place| MultiResult::Error(of(place).into());
+                    let error = |place| Err(of(place).into());
                     let results = (0..multi.ops.len()).map(error).collect();
                     return Ok(format!("{:?}", MultiReply { results }));
                 }

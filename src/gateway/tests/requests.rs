@@ -4,7 +4,9 @@ use bytes::{Buf, Bytes, BytesMut};
 
 use super::*;
 use crate::gateway::wire::codes::{AddWatchMode, OpCode};
-use crate::gateway::wire::request::{AddWatch, MultiOp, PathOnly, SetWatches2, WatchesOf};
+use crate::gateway::wire::request::{
+    AddWatch, MultiOp, PathOnly, SetWatches, SetWatches2, WatchesOf,
+};
 use crate::gateway::wire::response::{
     CountReply, DataReply, MultiReply, MultiResult, PathReply, StatReply,
 };
@@ -123,7 +125,7 @@ fn what_is_wrong_is_answered_as_zookeeper_does() {
     let ops = vec![MultiOp::Create(made.clone()), MultiOp::Delete(delete), MultiOp::Create(made)];
     let reply = client.ask(&Request::Multi(request::Multi { ops })).body::<MultiReply>();
     let codes = [ErrorCode::Ok, ErrorCode::NoNode, ErrorCode::RuntimeInconsistency];
-    assert_eq!(reply.results, codes.map(|code| MultiResult::Error(code.into())));
+    assert_eq!(reply.results, codes.map(|code| Err(code.into())));
     let root = Request::GetAllChildrenNumber(PathOnly { path: Some("/".into()) });
     assert!(client.ask(&root).body::<CountReply>().count > 0);
     // An op that nobody knows ends the connection, and so do lengths that are out of range.
@@ -198,10 +200,12 @@ fn a_client_that_missed_very_much_gets_its_watch_all_the_same() {
     }
     let mut client = Client::open(&gateway);
     let xid = client.send(&Request::SetWatches2(SetWatches2 {
-        relative_zxid: 1,
-        data: Vec::new(),
-        exist: Vec::new(),
-        child: Vec::new(),
+        one_shot: SetWatches {
+            relative_zxid: 1,
+            data: Vec::new(),
+            exist: Vec::new(),
+            child: Vec::new(),
+        },
         persistent: Vec::new(),
         persistent_recursive: vec![Some("/a".into())],
     }));

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::gateway::SWEEP;
-use crate::gateway::wire::request::{PathOnly, SetWatches2};
+use crate::gateway::wire::request::{PathOnly, SetWatches, SetWatches2};
 use crate::gateway::wire::response::{
     ChildrenReply, CountReply, DataReply, StatReply, WhoAmIReply,
 };
@@ -41,10 +41,12 @@ fn a_session_goes_on_at_another_member_and_receives_what_it_missed() {
 
     let list = |paths: &[&str]| paths.iter().map(|path| Some((*path).to_owned())).collect();
     let xid = client.send(&Request::SetWatches2(SetWatches2 {
-        relative_zxid: seen,
-        data: list(&["/data", "/gone", "/still"]),
-        exist: list(&["/new", "/later"]),
-        child: list(&["/parent"]),
+        one_shot: SetWatches {
+            relative_zxid: seen,
+            data: list(&["/data", "/gone", "/still"]),
+            exist: list(&["/new", "/later"]),
+            child: list(&["/parent"]),
+        },
         persistent: list(&["/lasting"]),
         persistent_recursive: Vec::new(),
     }));

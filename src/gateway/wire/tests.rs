@@ -195,8 +195,8 @@ fn requests_that_write() {
     request_is(&format!("00000007 00000013 {body}"), 7, Request::CreateContainer(create));
     let bare = Create { path: None, data: None, acl: None, flags: -1 };
     request_is("00000007 00000001 ffffffff ffffffff ffffffff ffffffff", 7, Request::Create(bare));
-    let ttl =
-        CreateTtl { path: text("/t"), data: data(b""), acl: Some(vec![]), flags: 5, ttl: 258 };
+    let create = Create { path: text("/t"), data: data(b""), acl: Some(vec![]), flags: 5 };
+    let ttl = CreateTtl { create, ttl: 258 };
     request_is(
         "00000007 00000015 00000002 '/t' 00000000 00000000 00000005 0000000000000102",
         7,
@@ -237,10 +237,12 @@ fn requests_about_watches() {
         Request::SetWatches(set),
     );
     let set = SetWatches2 {
-        relative_zxid: 9,
-        data: vec![],
-        exist: vec![text("/e")],
-        child: vec![],
+        one_shot: SetWatches {
+            relative_zxid: 9,
+            data: vec![],
+            exist: vec![text("/e")],
+            child: vec![],
+        },
         persistent: vec![text("/p")],
         persistent_recursive: vec![text("/r")],
     };
@@ -483,6 +485,7 @@ fn the_results_of_a_multi() {
         MultiResult::GetChildren(ChildrenReply { children }),
         MultiResult::GetData(DataReply { data: data(b"v"), stat: stat() }),
     ];
+    let results = results.into_iter().map(Ok).collect();
     record_is(
         &format!(
             "00000001 00 {header} 00000002 '/a' \
@@ -498,7 +501,7 @@ fn the_results_of_a_multi() {
     );
     // A multi that failed at its second operation.
     let errors = [ErrorCode::Ok, ErrorCode::NoNode, ErrorCode::RuntimeInconsistency];
-    let results = errors.map(|code| MultiResult::Error(code.into())).to_vec();
+    let results = errors.map(|code| Err(code.into())).to_vec();
     record_is(
         "ffffffff 00 00000000 00000000 ffffffff 00 ffffff9b ffffff9b \
          ffffffff 00 fffffffe fffffffe ffffffff 01 ffffffff",
@@ -680,8 +683,7 @@ fn some_create() -> impl Strategy<Value = Create> {
 }
 
 fn some_create_ttl() -> impl Strategy<Value = CreateTtl> {
-    (some_text(), some_data(), some_acl(), any::<i32>(), any::<i64>())
-        .prop_map(|(path, data, acl, flags, ttl)| CreateTtl { path, data, acl, flags, ttl })
+    (some_create(), any::<i64>()).prop_map(|(create, ttl)| CreateTtl { create, ttl })
 }
 
 fn some_set_data() -> impl Strategy<Value = SetData> {
@@ -758,22 +760,17 @@ fn some_request() -> impl Strategy<Value = Request> {
         path().prop_map(Request::GetAllChildrenNumber),
         some_multi().prop_map(Request::MultiRead),
     ];
-    let lists = || (any::<i64>(), some_paths(), some_paths(), some_paths());
+    let one_shot = || {
+        (any::<i64>(), some_paths(), some_paths(), some_paths()).prop_map(
+            |(relative_zxid, data, exist, child)| SetWatches { relative_zxid, data, exist, child },
+        )
+    };
     let others =
         prop_oneof![
-            lists().prop_map(|(relative_zxid, data, exist, child)| {
-                Request::SetWatches(SetWatches { relative_zxid, data, exist, child })
-            }),
-            (lists(), some_paths(), some_paths()).prop_map(
-                |((relative_zxid, data, exist, child), persistent, persistent_recursive)| {
-                    Request::SetWatches2(SetWatches2 {
-                        relative_zxid,
-                        data,
-                        exist,
-                        child,
-                        persistent,
-                        persistent_recursive,
-                    })
+            one_shot().prop_map(Request::SetWatches),
+            (one_shot(), some_paths(), some_paths()).prop_map(
+                |(one_shot, persistent, persistent_recursive)| {
+                    Request::SetWatches2(SetWatches2 { one_shot, persistent, persistent_recursive })
                 }
             ),
             numbered().prop_map(|(path, mode)| Request::AddWatch(AddWatch { path, mode })),

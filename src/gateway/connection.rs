@@ -15,7 +15,7 @@ use super::convert;
 use super::counts::{Counts, LastReply};
 use super::requests::RestoredWatch;
 use super::watches::Watches;
-use super::wire::codes::{ErrorCode, KeeperState, OpCode};
+use super::wire::codes::{ErrorCode, OpCode, SYNC_CONNECTED};
 use super::wire::handshake::ConnectRequest;
 use super::wire::jute::Jute;
 use super::wire::response::{ReplyHeader, WatcherEvent, append_reply};
@@ -54,6 +54,8 @@ pub(super) struct Waiting {
     op: i32,
     arrived: Duration,
     pub(super) what: ReplyKind,
+    /// The watch that its last part sets, if it sets one.
+    pub(super) watch: Option<WatchId>,
     pub(super) parts: Vec<Option<Part>>,
     missing: usize,
     /// About how many bytes it and its answers take.
@@ -94,16 +96,12 @@ pub(super) enum ReplyKind {
         with_stat: bool,
     },
     Stat,
-    Exists {
-        watch: Option<WatchId>,
-    },
+    Exists,
     Data {
-        watch: Option<WatchId>,
         /// Of the znode with the members.
         is_config: bool,
     },
     Children {
-        watch: Option<WatchId>,
         with_stat: bool,
     },
     Acl,
@@ -120,9 +118,7 @@ pub(super) enum ReplyKind {
         from: Zxid,
         restored: Vec<RestoredWatch>,
     },
-    AddWatch {
-        watch: Option<WatchId>,
-    },
+    AddWatch,
     CheckWatches {
         path: String,
         which: WatcherType,
@@ -151,7 +147,7 @@ pub(super) struct Connection {
     /// The znodes that it reads, without a quorum, when its session is not one of the cluster's: see
     /// `read_only`.
     pub(super) reads_alone: Option<Arc<Tree>>,
-    waiting: VecDeque<Waiting>,
+    pub(super) waiting: VecDeque<Waiting>,
     waiting_bytes: usize,
     /// How many requests have been replied to.
     replied: u64,
@@ -232,10 +228,6 @@ impl Connection {
             && self.out.len() < UNREAD_BYTES
     }
 
-    pub(super) fn waiting(&self) -> usize {
-        self.waiting.len()
-    }
-
     /// Whether it has had its last reply.
     pub(super) fn is_over(&self) -> bool {
         self.broken || (self.closes && self.waiting.is_empty() && self.out.is_empty())
@@ -251,6 +243,7 @@ impl Connection {
             op: self.op,
             arrived: self.last_received,
             what,
+            watch: None,
             parts: std::iter::repeat_with(|| None).take(parts).collect(),
             missing: parts,
             bytes,
@@ -421,8 +414,7 @@ impl Connection {
 
     pub(super) fn send_event(&mut self, kind: i32, path: String, zxid: i64) {
         let header = ReplyHeader::of_event(zxid);
-        let state = KeeperState::SyncConnected.into();
-        self.send(&header, &WatcherEvent { kind, state, path });
+        self.send(&header, &WatcherEvent { kind, state: SYNC_CONNECTED, path });
     }
 
     /// Writes a reply, or closes the connection if it would be too long.

@@ -25,7 +25,7 @@ const BEHIND_THE_FAILED: ErrorCode = ErrorCode::RuntimeInconsistency;
 impl Connection {
     /// Replies to a request whose answers are all there.
     pub(super) fn reply(&mut self, waiting: Waiting) {
-        let Waiting { xid, what, parts, .. } = waiting;
+        let Waiting { xid, what, watch, parts, .. } = waiting;
         let mut parts = parts.into_iter().flatten();
         let what = match what {
             ReplyKind::Connect(request) => {
@@ -65,13 +65,21 @@ impl Connection {
         let Some((_, answer)) = parts.next() else {
             // Nothing had to be asked: only a path that means nothing was to be watched.
             return match what {
-                ReplyKind::AddWatch { .. } => self.succeed(xid, &ErrorReply { err: 0 }),
+                ReplyKind::AddWatch => self.succeed(xid, &ErrorReply { err: 0 }),
                 _ => self.fail(xid, ErrorCode::SystemError),
             };
         };
         match answer {
-            Ok(answer) => self.answered(xid, what, answer),
-            Err(error) => self.failed(xid, what, &error),
+            Ok(answer) => {
+                self.watch_set(watch);
+                self.answered(xid, what, answer);
+            }
+            Err(error) => {
+                if let Some(watch) = watch {
+                    self.watches.forget(watch);
+                }
+                self.failed(xid, what, &error);
+            }
         }
     }
 
@@ -85,15 +93,9 @@ impl Connection {
                 self.succeed(xid, &Create2Reply { path: created.path, stat });
             }
             (ReplyKind::Stat, Answer::Reply(Reply::Set(stat))) => self.stat(xid, &stat),
-            (ReplyKind::Exists { watch }, Answer::Exists(stat)) => {
-                self.watch_set(watch);
-                match stat {
-                    Some(stat) => self.stat(xid, &stat),
-                    None => self.fail(xid, ErrorCode::NoNode),
-                }
-            }
-            (ReplyKind::Data { watch, is_config }, Answer::Data { data, stat, is_null }) => {
-                self.watch_set(watch);
+            (ReplyKind::Exists, Answer::Exists(Some(stat))) => self.stat(xid, &stat),
+            (ReplyKind::Exists, Answer::Exists(None)) => self.fail(xid, ErrorCode::NoNode),
+            (ReplyKind::Data { is_config }, Answer::Data { data, stat, is_null }) => {
                 let mut stat = convert::stat(&stat);
                 let data = match is_config {
                     true => Some(convert::members(&data)),
@@ -108,15 +110,10 @@ impl Connection {
                 self.succeed(xid, &AclReply { acl, stat: convert::stat(&stat) });
             }
             (ReplyKind::Path(path), Answer::Synced(_)) => self.succeed(xid, &PathReply { path }),
-            (ReplyKind::Children { watch, with_stat: false }, Answer::Children(children, _)) => {
-                self.watch_set(watch);
+            (ReplyKind::Children { with_stat: false }, Answer::Children(children, _)) => {
                 self.succeed(xid, &ChildrenReply { children });
             }
-            (
-                ReplyKind::Children { watch, with_stat: true },
-                Answer::Children(children, Some(stat)),
-            ) => {
-                self.watch_set(watch);
+            (ReplyKind::Children { with_stat: true }, Answer::Children(children, Some(stat))) => {
                 let stat = convert::stat(&stat);
                 self.succeed(xid, &Children2Reply { children, stat });
             }
@@ -125,10 +122,7 @@ impl Connection {
                 let results = results.map(|(kind, result)| Ok(multi_result(kind, result)));
                 self.succeed(xid, &MultiReply { results: results.collect() });
             }
-            (ReplyKind::AddWatch { watch }, Answer::Watching) => {
-                self.watch_set(watch);
-                self.succeed(xid, &ErrorReply { err: 0 });
-            }
+            (ReplyKind::AddWatch, Answer::Watching) => self.succeed(xid, &ErrorReply { err: 0 }),
             (ReplyKind::Ephemerals { prefix }, Answer::Children(mut paths, _)) => {
                 paths.retain(|path| path.starts_with(&prefix));
                 self.succeed(xid, &ChildrenReply { children: paths });
@@ -157,13 +151,6 @@ impl Connection {
     }
 
     fn failed(&mut self, xid: i32, what: ReplyKind, error: &Error) {
-        if let ReplyKind::Exists { watch: Some(watch) }
-        | ReplyKind::Data { watch: Some(watch), .. }
-        | ReplyKind::Children { watch: Some(watch), .. }
-        | ReplyKind::AddWatch { watch: Some(watch) } = &what
-        {
-            self.watches.forget(*watch);
-        }
         match (what, error) {
             (ReplyKind::Multi { kinds, refused }, Error::Multi { index, error }) => {
                 let code = match refused {

@@ -119,22 +119,18 @@ impl Connection {
                     return Err(ErrorCode::BadArguments);
                 }
                 let path = read_path(body.path)?;
-                let read = Read::Exists { path };
-                let watch = body.watch.then(|| self.shared.next_watch());
-                self.read(xid, ReplyKind::Exists { watch }, read, watch);
+                self.read(xid, ReplyKind::Exists, Read::Exists { path }, body.watch);
             }
             Request::GetData(body) => {
                 let path = read_path(body.path)?;
                 let is_config = &*path == CONFIG;
-                let read = Read::Get { path };
-                let watch = body.watch.then(|| self.shared.next_watch());
-                self.read(xid, ReplyKind::Data { watch, is_config }, read, watch);
+                self.read(xid, ReplyKind::Data { is_config }, Read::Get { path }, body.watch);
             }
             Request::GetChildren(body) => self.children(xid, body, false)?,
             Request::GetChildren2(body) => self.children(xid, body, true)?,
             Request::GetAcl(body) => {
                 let path = read_path(body.path)?;
-                self.read(xid, ReplyKind::Acl, Read::Acl { path }, None);
+                self.read(xid, ReplyKind::Acl, Read::Acl { path }, false);
             }
             // Nobody waits for an answer to it outside of a multi.
             Request::Check(_) | Request::Reconfig(_) => return Err(ErrorCode::Unimplemented),
@@ -165,7 +161,7 @@ impl Connection {
             }
             Request::GetEphemerals(body) => {
                 let prefix = body.path.filter(|path| path != "/").unwrap_or_default();
-                self.read(xid, ReplyKind::Ephemerals { prefix }, Read::Ephemerals, None);
+                self.read(xid, ReplyKind::Ephemerals { prefix }, Read::Ephemerals, false);
             }
             Request::GetAllChildrenNumber(body) => {
                 let path = read_path(body.path)?;
@@ -179,7 +175,7 @@ impl Connection {
                 self.ask_query(0, Query::Read { read: Read::Exists { path }, watch: None });
                 self.ask_query(1, Query::Read { read, watch: None });
             }
-            Request::WhoAmI => self.read(xid, ReplyKind::WhoAmI, Read::Ids, None),
+            Request::WhoAmI => self.read(xid, ReplyKind::WhoAmI, Read::Ids, false),
             Request::CloseSession => {
                 self.write(xid, ReplyKind::Close, Write::Close);
                 self.closes = true;
@@ -264,11 +260,14 @@ impl Connection {
         if too_many || unknown || invalid { Err(ErrorCode::InvalidAcl) } else { Ok(()) }
     }
 
-    fn children(&mut self, xid: i32, body: request::Read, stat: bool) -> Result<(), ErrorCode> {
-        let path = read_path(body.path)?;
-        let read = Read::Children { path };
-        let watch = body.watch.then(|| self.shared.next_watch());
-        self.read(xid, ReplyKind::Children { watch, with_stat: stat }, read, watch);
+    fn children(
+        &mut self,
+        xid: i32,
+        body: request::Read,
+        with_stat: bool,
+    ) -> Result<(), ErrorCode> {
+        let read = Read::Children { path: read_path(body.path)? };
+        self.read(xid, ReplyKind::Children { with_stat }, read, body.watch);
         Ok(())
     }
 
@@ -311,12 +310,11 @@ impl Connection {
         };
         // On what can be no znode's path a watch is of no use, and no error.
         let Some(path) = body.path.filter(|path| path::validate(path).is_ok()) else {
-            self.expect(xid, ReplyKind::AddWatch { watch: None }, 0);
+            self.expect(xid, ReplyKind::AddWatch, 0);
             return Ok(());
         };
-        let path: Arc<str> = path.into();
-        let watch = self.shared.next_watch();
-        self.expect(xid, ReplyKind::AddWatch { watch: Some(watch) }, 1);
+        let (path, watch) = (path.into(), self.shared.next_watch());
+        self.expect(xid, ReplyKind::AddWatch, 1);
         let query = Query::Watch { watch, path, recursive, from: None, data: false };
         self.ask_query(0, query);
         Ok(())
@@ -376,7 +374,8 @@ impl Connection {
         self.ask(0, |request: RequestId| ClientRequest::Write { request, session, command }, None);
     }
 
-    fn read(&mut self, xid: i32, what: ReplyKind, read: Read, watch: Option<WatchId>) {
+    fn read(&mut self, xid: i32, what: ReplyKind, read: Read, watches: bool) {
+        let watch = watches.then(|| self.shared.next_watch());
         self.expect(xid, what, 1);
         self.ask_query(0, Query::Read { read, watch });
     }
@@ -387,6 +386,9 @@ impl Connection {
             self.watches.ask(watch, Arc::clone(path), kind);
             watch
         });
+        if let Some(last) = self.waiting.back_mut() {
+            last.watch = watch;
+        }
         if let Some(tree) = self.reads_alone.clone() {
             return self.read_here(part, &query, &tree);
         }

@@ -80,7 +80,7 @@ impl Seen<'_> {
     }
 
     fn waiting(&self) -> usize {
-        self.clients.iter().map(|client| client.connection.waiting()).sum()
+        self.clients.iter().map(|client| client.connection.waiting.len()).sum()
     }
 
     /// The ephemeral znodes, by session.
@@ -217,7 +217,7 @@ fn connection(text: &mut String, seen: &Seen<'_>, client: &ClientSeen<'_>, in_fu
         text,
         " /{address}[{}](queued={},recved={},sent={}",
         u8::from(session.is_some()),
-        connection.waiting(),
+        connection.waiting.len(),
         counts.received,
         counts.sent
     );

@@ -96,7 +96,7 @@ records! {
     WatcherEvent {
         /// An `EventType`.
         kind: i32,
-        /// A `KeeperState`.
+        /// Of the client's session: `SYNC_CONNECTED`.
         state: i32,
         path: String,
     }

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use crossbeam_channel::{Receiver, Sender, after, bounded, never, select};
+use crossbeam_channel::{Receiver, RecvTimeoutError, Sender, after, bounded, never, select};
 use serde_json::{Value, json};
 
 use super::routes::{self, json};
@@ -85,12 +85,8 @@ pub(super) fn start(
             count: Arc::clone(&listeners.count),
             wake,
         };
-        serving.spawn(
-            name,
-            move || {
-                if name == STATE { sampler.states() } else { sampler.changes() }
-            },
-        )?;
+        let step = if name == STATE { Sampler::send_state } else { Sampler::send_changes };
+        serving.spawn(name, move || sampler.run(step))?;
     }
     Ok(listeners)
 }
@@ -100,9 +96,20 @@ impl Sampler {
         self.count.load(Ordering::Acquire) > 0
     }
 
+    /// Does something again and again while somebody listens.
+    fn run(self, step: fn(&Sampler) -> Woken) {
+        while self.wake.recv().is_ok() {
+            while self.is_needed() {
+                if step(&self) == Woken::End {
+                    return;
+                }
+            }
+        }
+    }
+
     fn wait(&self, time: Duration) -> Woken {
         match self.wake.recv_timeout(time) {
-            Err(crossbeam_channel::RecvTimeoutError::Disconnected) => Woken::End,
+            Err(RecvTimeoutError::Disconnected) => Woken::End,
             _ => Woken::Go,
         }
     }
@@ -114,15 +121,9 @@ impl Sampler {
     }
 
     /// Sends the state every second, and as soon as somebody comes.
-    fn states(self) {
-        while self.wake.recv().is_ok() {
-            while self.is_needed() {
-                self.send("state", &self.state());
-                if self.wait(PERIOD) == Woken::End {
-                    return;
-                }
-            }
-        }
+    fn send_state(&self) -> Woken {
+        self.send("state", &self.state());
+        self.wait(PERIOD)
     }
 
     fn state(&self) -> Value {
@@ -149,22 +150,12 @@ impl Sampler {
     }
 
     /// Sends changes as they happen.
-    fn changes(self) {
-        while self.wake.recv().is_ok() {
-            while self.is_needed() {
-                match self.follow() {
-                    Ok(Woken::End) => return,
-                    Ok(Woken::Go) => {}
-                    // Tried again: there is no quorum, or the session is over.
-                    Err(error) => {
-                        tracing::debug!(%error, "the admin endpoint cannot watch");
-                        if self.wait(PERIOD) == Woken::End {
-                            return;
-                        }
-                    }
-                }
-            }
-        }
+    fn send_changes(&self) -> Woken {
+        self.follow().unwrap_or_else(|error| {
+            // Tried again: there is no quorum, or the session is over.
+            tracing::debug!(%error, "the admin endpoint cannot watch");
+            self.wait(PERIOD)
+        })
     }
 
     /// Watches everything until nobody listens.

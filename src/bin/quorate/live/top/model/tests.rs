@@ -58,7 +58,7 @@ fn a_history_is_bounded_and_goes_with_its_member() {
 
 #[test]
 fn changes_are_noted_once_and_with_their_time() {
-    let mut founding = Model::new();
+    let mut founding = Model::default();
     founding.update(Update::Reports(Ok(Vec::new())), at(0));
     assert!(changes(&mut founding).is_empty(), "there is nothing to compare with yet");
     let mut model = model();

@@ -67,17 +67,14 @@ impl Connection {
     }
 
     pub(super) fn read_several(&mut self, xid: i32, ops: Vec<MultiOp>) -> Result<(), ErrorCode> {
-        if ops.iter().any(|op| !op.is_read() || op.has_no_path()) {
+        let names_a_path = |op: &MultiOp| matches!(op, MultiOp::GetChildren(body) | MultiOp::GetData(body) if body.path.is_some());
+        if !ops.iter().all(names_a_path) {
             return Err(ErrorCode::MarshallingError);
         }
-        let read = |op| {
-            let (path, children) = match op {
-                MultiOp::GetChildren(body) => (body.path, true),
-                MultiOp::GetData(body) => (body.path, false),
-                _ => (None, false),
-            };
-            let path = read_path(path).ok()?;
-            Some(if children { Read::Children { path } } else { Read::Get { path } })
+        let read = |op| match op {
+            MultiOp::GetChildren(body) => Some(Read::Children { path: read_path(body.path).ok()? }),
+            MultiOp::GetData(body) => Some(Read::Get { path: read_path(body.path).ok()? }),
+            _ => None,
         };
         let (count, reads) = (ops.len(), ops.into_iter().map(read).collect());
         self.expect(xid, ReplyKind::MultiRead(reads), count);

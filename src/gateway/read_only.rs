@@ -31,15 +31,11 @@ use crate::types::znode::SessionId;
 #[derive(Debug, Default)]
 pub(super) struct Quorum {
     missing_since: Option<Duration>,
-    missed: bool,
+    /// Whether it has been missing for long enough to do without.
+    pub(super) is_missed: bool,
 }
 
 impl Quorum {
-    /// Whether it has been missing for long enough to do without.
-    pub(super) fn is_missed(&self) -> bool {
-        self.missed
-    }
-
     /// Called now and then. Returns whether this has changed.
     pub(super) fn look(&mut self, shared: &NodeShared, now: Duration) -> bool {
         let missing = matches!(shared.availability(), Availability::NoQuorum { .. });
@@ -47,11 +43,11 @@ impl Quorum {
         let since = |since: Duration| now.saturating_sub(since) >= shared.limits.tick;
         // A replica that has nothing yet has nothing to show either.
         let has_state = shared.has_replica && shared.tree().zxid() > 0;
-        let missed = has_state && self.missing_since.is_some_and(since);
-        let changed = missed != self.missed;
-        self.missed = missed;
+        let is_missed = has_state && self.missing_since.is_some_and(since);
+        let changed = is_missed != self.is_missed;
+        self.is_missed = is_missed;
         if changed {
-            let now = if missed { "reads alone, without a quorum" } else { "reads and writes" };
+            let now = if is_missed { "reads alone, without a quorum" } else { "reads and writes" };
             tracing::info!("the gateway serves {now}");
         }
         changed

@@ -18,7 +18,7 @@ use super::stream::Stream;
 #[cfg(feature = "tls")]
 use super::tls::Renewal;
 use super::wire::frame::{FrameDecoder, Incoming};
-use super::words::{self, ClientSeen, Seen};
+use super::words;
 use super::{GatewayBuilder, PAUSE, SWEEP};
 use crate::runtime::mailbox::{Mailbox, Recipient};
 use crate::runtime::port::{LISTENER, Port};
@@ -34,27 +34,29 @@ const HANDSHAKE: Duration = Duration::from_secs(10);
 
 pub(super) struct Server {
     pub(super) port: Port,
-    shared: Arc<NodeShared>,
-    settings: GatewayBuilder,
+    pub(super) shared: Arc<NodeShared>,
+    pub(super) settings: GatewayBuilder,
     mailbox: Arc<Mailbox>,
-    clients: BTreeMap<u64, Client>,
+    pub(super) clients: BTreeMap<u64, Client>,
     from: BTreeMap<IpAddr, usize>,
     zxid: Zxid,
     authenticator: Authenticator,
-    counts: Counts,
-    since: Duration,
-    quorum: Quorum,
+    pub(super) counts: Counts,
+    /// When it began.
+    pub(super) since: Duration,
+    pub(super) quorum: Quorum,
     #[cfg(feature = "tls")]
     renewal: Renewal,
 }
 
-struct Client {
+pub(super) struct Client {
     stream: Stream,
-    address: SocketAddr,
-    since: Duration,
-    counts: Counts,
+    pub(super) address: SocketAddr,
+    /// When it connected.
+    pub(super) since: Duration,
+    pub(super) counts: Counts,
     decoder: FrameDecoder,
-    connection: Connection,
+    pub(super) connection: Connection,
     /// It may have more to read.
     readable: bool,
     /// It sends nothing more.
@@ -210,7 +212,7 @@ impl Server {
         let mut rounds = 0;
         loop {
             let was_full = !client.connection.takes_requests();
-            let read_only = self.quorum.is_missed();
+            let read_only = self.quorum.is_missed;
             let taken = client.take_packets(now, &mut self.port.scratch, &mut word, read_only);
             let mut more = match taken {
                 Ok(more) => more,
@@ -261,22 +263,7 @@ impl Server {
             b"srst" => self.counts = Counts::default(),
             _ => {}
         }
-        let clients = self.clients.values().map(|client| ClientSeen {
-            address: client.address,
-            connection: &client.connection,
-            counts: &client.counts,
-            since: client.since,
-        });
-        let seen = Seen {
-            shared: &self.shared,
-            address: self.port.address(),
-            settings: &self.settings,
-            clients: clients.collect(),
-            counts: &self.counts,
-            uptime: self.shared.clock.now().saturating_sub(self.since),
-            read_only: self.quorum.is_missed(),
-        };
-        words::answer(word, &seen)
+        words::answer(word, self)
     }
 
     /// Ends the sessions of clients that are silent.

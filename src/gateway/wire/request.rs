@@ -230,13 +230,8 @@ by_op! {
 
 impl MultiOp {
     /// Whether it is for a multiRead.
-    pub(crate) fn is_read(&self) -> bool {
+    fn is_read(&self) -> bool {
         matches!(self, MultiOp::GetChildren(_) | MultiOp::GetData(_))
-    }
-
-    /// Whether it reads what is nothing's path.
-    pub(crate) fn has_no_path(&self) -> bool {
-        matches!(self, MultiOp::GetChildren(body) | MultiOp::GetData(body) if body.path.is_none())
     }
 
     /// The type of its result if it succeeds: the flags of a create count, and its op only if they leave it

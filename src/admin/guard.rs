@@ -9,23 +9,11 @@ use super::routes::Route;
 
 /// The rules of one endpoint.
 pub(super) struct Guard {
-    token: Option<String>,
-    writable: bool,
+    pub(super) token: Option<String>,
+    pub(super) writable: bool,
 }
 
 impl Guard {
-    pub(super) fn new(token: Option<String>, writable: bool) -> Guard {
-        Guard { token, writable }
-    }
-
-    pub(super) fn has_token(&self) -> bool {
-        self.token.is_some()
-    }
-
-    pub(super) fn is_writable(&self) -> bool {
-        self.writable
-    }
-
     /// # Errors
     /// The response to a request that is refused.
     pub(super) fn check(&self, head: &Head, route: &Route) -> Result<(), Response> {

@@ -152,7 +152,7 @@ impl AdminBuilder {
         self.check(address)?;
 
         let session = Arc::new(AdminSession::new(coordinator.clone(), self.auths));
-        let guard = Guard::new(self.token, self.writable);
+        let guard = Guard { token: self.token, writable: self.writable };
         let routes = Arc::new(Routes::new(coordinator.clone(), Arc::clone(&session)));
         let server = Server::bind(address, guard, Arc::clone(&routes), coordinator)
             .map_err(refused("the admin endpoint's port"))?;
@@ -168,26 +168,19 @@ impl AdminBuilder {
     }
 
     fn check(&self, address: SocketAddr) -> Result<()> {
-        let setting = "the admin endpoint's token";
-        match &self.token {
-            None if address.ip().is_loopback() => Ok(()),
-            None => {
-                let reason = format!(
-                    "{address} can be reached from other hosts: set one with AdminBuilder::token, or \
-                     listen on 127.0.0.1"
-                );
-                Err(Error::InvalidSetting { setting, reason })
+        let is_good = |token: &String| {
+            token.len() >= TOKEN_BYTES_MIN && token.bytes().all(|byte| byte.is_ascii_graphic())
+        };
+        let reason = match &self.token {
+            None if !address.ip().is_loopback() => format!(
+                "{address} can be reached from other hosts: set one with AdminBuilder::token, or \
+                 listen on 127.0.0.1"
+            ),
+            Some(token) if !is_good(token) => {
+                format!("it needs {TOKEN_BYTES_MIN} characters of ASCII or more, and no spaces")
             }
-            Some(token)
-                if token.len() < TOKEN_BYTES_MIN
-                    || !token.bytes().all(|b| b.is_ascii_graphic()) =>
-            {
-                let reason = format!(
-                    "it needs {TOKEN_BYTES_MIN} characters of ASCII or more, and no spaces"
-                );
-                Err(Error::InvalidSetting { setting, reason })
-            }
-            Some(_) => Ok(()),
-        }
+            _ => return Ok(()),
+        };
+        Err(Error::InvalidSetting { setting: "the admin endpoint's token", reason })
     }
 }

@@ -102,16 +102,6 @@ impl Route {
     pub(super) fn is_open(&self) -> bool {
         matches!(self, Route::Page | Route::Health | Route::Ready | Route::Live)
     }
-
-    /// Whether it needs the endpoint's session, and so perhaps a quorum.
-    pub(super) fn needs_session(&self) -> bool {
-        match self {
-            Route::Locks(_) | Route::Znode { .. } | Route::Children { .. } => true,
-            Route::Change(..) | Route::Backup => true,
-            Route::Page | Route::Health | Route::Ready | Route::Live | Route::Status => false,
-            Route::Members | Route::Sessions | Route::Metrics | Route::Events => false,
-        }
-    }
 }
 
 pub(super) fn without_body(head: &Head, route: Route) -> Result<Route, Response> {
@@ -278,8 +268,8 @@ fn page(guard: &Guard) -> Response {
     };
     let nonce: String = nonce.iter().map(|byte| format!("{byte:02x}")).collect();
     let text = INDEX
-        .replace("{{token}}", if guard.has_token() { "yes" } else { "no" })
-        .replace("{{writable}}", if guard.is_writable() { "yes" } else { "no" })
+        .replace("{{token}}", if guard.token.is_some() { "yes" } else { "no" })
+        .replace("{{writable}}", if guard.writable { "yes" } else { "no" })
         .replace("{{nonce}}", &nonce)
         .replace("{{style}}", STYLE)
         .replace("{{script}}", SCRIPT);

@@ -74,9 +74,8 @@ impl Server {
                     Token(number) => {
                         let number = number as u64;
                         if let Some(connection) = self.connections.get_mut(&number) {
-                            if event.is_readable() || event.is_read_closed() || event.is_error() {
-                                connection.is_readable();
-                            }
+                            connection.readable |=
+                                event.is_readable() || event.is_read_closed() || event.is_error();
                             self.port.touched.insert(number);
                         }
                     }

@@ -38,8 +38,9 @@ impl Jobs {
     pub(super) fn take(&self, job: Job) -> bool {
         let queue = match &job.route {
             Route::Metrics => &self.metrics,
-            route if route.needs_session() => &self.znodes,
-            _ => &self.reports,
+            Route::Members | Route::Sessions => &self.reports,
+            // These need the endpoint's session, and so perhaps a quorum.
+            _ => &self.znodes,
         };
         queue.try_send(job).is_ok()
     }

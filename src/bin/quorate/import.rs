@@ -143,17 +143,12 @@ impl Output {
                 self.end_progress();
                 eprintln!("reads from {server}");
             }
-            Event::Progress(counts) if self.terminal => {
-                eprint!(
-                    "\r{}{} znodes read, {} created ",
-                    bar(counts),
-                    counts.read,
-                    counts.created
-                );
-                self.shown = counts.read;
-            }
-            Event::Progress(counts) if counts.read - self.shown >= LINE_EVERY => {
-                eprintln!("{} znodes read, {} created", counts.read, counts.created);
+            Event::Progress(counts) if self.terminal || counts.read - self.shown >= LINE_EVERY => {
+                let progress = format!("{} znodes read, {} created", counts.read, counts.created);
+                match self.terminal {
+                    true => eprint!("\r{}{progress} ", bar(counts)),
+                    false => eprintln!("{progress}"),
+                }
                 self.shown = counts.read;
             }
             Event::Difference { path, difference } => {

@@ -95,25 +95,11 @@ pub(super) fn reports(cluster: &Cluster, coordinator: &Coordinator) -> Result<Ve
 pub(super) fn members(cluster: &Cluster) -> Result<Exit> {
     let coordinator = cluster.coordinator()?;
     let members = reports(cluster, &coordinator)?;
-    let header = [
-        "ADDRESS",
-        "ROLE",
-        "ZONE",
-        "LAG",
-        "STALE",
-        "COMMIT",
-        "DISK SYNC",
-        "SESSIONS",
-        "CLIENTS",
-        "LOG",
-        "CHECKPOINT",
-        "ID",
-    ];
-    let mut rows = vec![header.map(str::to_owned)];
-    rows.extend(members.iter().map(row));
+    let titles = "ADDRESS, ROLE, ZONE, LAG, STALE, COMMIT, DISK SYNC, SESSIONS, CLIENTS, LOG, CHECKPOINT, ID";
+    let table = table(titles, members.iter().map(row));
     let exit = if leader(&members).is_some() { Exit::Well } else { Exit::Unavailable };
     let json = json!({ "members": json(&members) });
-    cluster.print(Shown { exit, ..Shown::new(table(&rows), json) })
+    cluster.print(Shown { exit, ..Shown::new(table, json) })
 }
 
 fn row(member: &MemberReport) -> [String; 12] {
@@ -141,12 +127,11 @@ pub(super) fn sessions(cluster: &Cluster) -> Result<Exit> {
     let coordinator = cluster.coordinator()?;
     reports(cluster, &coordinator)?;
     let sessions = coordinator.sessions()?;
-    let header = ["ID", "HELD BY", "AGE", "TIMEOUT", "RENEWED", "EPHEMERALS", "WATCHES"];
-    let mut rows = vec![header.map(str::to_owned)];
-    rows.extend(sessions.iter().map(|session| {
+    let titles = "ID, HELD BY, AGE, TIMEOUT, RENEWED, EPHEMERALS, WATCHES";
+    let rows = sessions.iter().map(|session| {
         session_row(session, holder(session, &format!("client {}", session.owner_id)))
-    }));
-    cluster.print(Shown::new(table(&rows), json!({ "sessions": json(&sessions) })))
+    });
+    cluster.print(Shown::new(table(titles, rows), json!({ "sessions": json(&sessions) })))
 }
 
 pub(super) fn session_row(session: &SessionInfo, holder: String) -> [String; 7] {
@@ -249,12 +234,14 @@ fn line(text: &mut String, what: &str, one: &Contending) {
     let _ = writeln!(text, "  {what}  {session}  {:<11}  for {age} s{label}", one.kind);
 }
 
-/// Columns, each as wide as its widest cell.
-pub(super) fn table<const N: usize>(rows: &[[String; N]]) -> String {
+/// Columns, each as wide as its widest cell; commas separate their titles.
+fn table<const N: usize>(titles: &str, rows: impl Iterator<Item = [String; N]>) -> String {
+    let titles = titles.split(", ").map(str::to_owned).collect();
+    let rows: Vec<Vec<String>> = std::iter::once(titles).chain(rows.map(Vec::from)).collect();
     let width = |column: usize| rows.iter().map(|row| row[column].chars().count()).max();
     let widths: [usize; N] = std::array::from_fn(|column| width(column).unwrap_or(0));
     let mut text = String::new();
-    for row in rows {
+    for row in &rows {
         let mut line = String::new();
         for (cell, width) in row.iter().zip(widths) {
             let _ = write!(line, "{cell:<width$}  ");

@@ -290,18 +290,16 @@ fn entry(text: &str) -> Result<Acl> {
     };
     let (letters, id) = text.split_once('=').ok_or_else(invalid)?;
     let (scheme, id) = id.split_once(':').ok_or_else(invalid)?;
-    let bit = |letter: char| match letter {
-        'r' => Some(Permissions::READ),
-        'w' => Some(Permissions::WRITE),
-        'c' => Some(Permissions::CREATE),
-        'd' => Some(Permissions::DELETE),
-        'a' => Some(Permissions::ADMIN),
-        _ => None,
+    let permission = |letter: char| match letter {
+        'r' => Ok(Permissions::READ),
+        'w' => Ok(Permissions::WRITE),
+        'c' => Ok(Permissions::CREATE),
+        'd' => Ok(Permissions::DELETE),
+        'a' => Ok(Permissions::ADMIN),
+        _ => Err(invalid()),
     };
-    let bits = letters.chars().map(|letter| bit(letter).map(Permissions::bits));
-    let bits = bits.collect::<Option<Vec<u8>>>().ok_or_else(invalid)?;
-    let all = bits.into_iter().fold(0, |all, bit| all | bit);
-    let permissions = Permissions::from_bits(all).ok_or_else(invalid)?;
+    let all = |all, letter| Ok(all | permission(letter)?);
+    let permissions = letters.chars().try_fold(Permissions::NONE, all)?;
     Ok(Acl::new(permissions, Id::new(scheme, id)))
 }
 
@@ -319,18 +317,18 @@ impl AclOf {
 
 impl QuotaOf {
     pub(super) fn run(&self, session: &Session) -> Result<Shown> {
-        let limits = [self.znodes, self.bytes, self.znodes_hard, self.bytes_hard];
+        let limits: [(Option<u64>, fn(Quota, u64) -> Quota); 4] = [
+            (self.znodes, Quota::znodes),
+            (self.bytes, Quota::bytes),
+            (self.znodes_hard, Quota::znodes_hard),
+            (self.bytes_hard, Quota::bytes_hard),
+        ];
         if self.remove {
             session.delete_quota(&self.path)?;
-        } else if limits.iter().any(Option::is_some) {
-            let set = |quota, limit: Option<u64>, with: fn(Quota, u64) -> Quota| match limit {
-                Some(limit) => with(quota, limit),
-                None => quota,
-            };
-            let quota = set(Quota::new(), self.znodes, Quota::znodes);
-            let quota = set(quota, self.bytes, Quota::bytes);
-            let quota = set(quota, self.znodes_hard, Quota::znodes_hard);
-            let quota = set(quota, self.bytes_hard, Quota::bytes_hard);
+        } else if limits.iter().any(|(limit, _)| limit.is_some()) {
+            let quota = limits.into_iter().fold(Quota::new(), |quota, (limit, with)| {
+                limit.map_or(quota, |limit| with(quota, limit))
+            });
             session.set_quota(&self.path, &quota)?;
         }
         session.sync()?;

@@ -67,16 +67,21 @@ impl Connection {
     }
 
     pub(super) fn read_several(&mut self, xid: i32, ops: Vec<MultiOp>) -> Result<(), ErrorCode> {
-        let names_a_path = |op: &MultiOp| matches!(op, MultiOp::GetChildren(body) | MultiOp::GetData(body) if body.path.is_some());
-        if !ops.iter().all(names_a_path) {
-            return Err(ErrorCode::MarshallingError);
-        }
-        let read = |op| match op {
-            MultiOp::GetChildren(body) => Some(Read::Children { path: read_path(body.path).ok()? }),
-            MultiOp::GetData(body) => Some(Read::Get { path: read_path(body.path).ok()? }),
-            _ => None,
+        let read = |op| {
+            let (path, children) = match op {
+                MultiOp::GetChildren(body) => (body.path, true),
+                MultiOp::GetData(body) => (body.path, false),
+                _ => return Err(ErrorCode::MarshallingError),
+            };
+            match read_path(path) {
+                Ok(path) if children => Ok(Some(Read::Children { path })),
+                Ok(path) => Ok(Some(Read::Get { path })),
+                Err(ErrorCode::NoNode) => Ok(None),
+                Err(code) => Err(code),
+            }
         };
-        let (count, reads) = (ops.len(), ops.into_iter().map(read).collect());
+        let count = ops.len();
+        let reads = ops.into_iter().map(read).collect::<Result<_, _>>()?;
         self.expect(xid, ReplyKind::MultiRead(reads), count);
         self.read_on();
         Ok(())

@@ -10,8 +10,8 @@ use super::wire::frame::append_frame;
 use super::wire::handshake::{ConnectRequest, ConnectResponse};
 use super::wire::jute::{Credential, Jute};
 use super::wire::response::{
-    AclReply, Children2Reply, ChildrenReply, ClientInfo, CountReply, Create2Reply, DataReply,
-    ErrorReply, MultiReply, MultiResult, PathReply, ReplyHeader, SaslReply, StatReply, WhoAmIReply,
+    AclReply, Children2Reply, ChildrenReply, ClientInfo, Create2Reply, DataReply, MultiReply,
+    MultiResult, PathReply, ReplyHeader,
 };
 use crate::machine::command::Reply;
 use crate::node::io::WatchId;
@@ -38,8 +38,8 @@ impl Connection {
                 return self.send(&ReplyHeader { xid, zxid, err: code.into() }, &());
             }
             ReplyKind::Sasl => {
-                let reply = SaslReply { token: Credential(None) };
-                return self.send(&ReplyHeader::without_zxid(xid, ErrorCode::Ok), &reply);
+                let header = ReplyHeader::without_zxid(xid, ErrorCode::Ok);
+                return self.send(&header, &Credential(None));
             }
             ReplyKind::Done => {
                 // Of several parts, as of a request for more than one watch, each may fail.
@@ -65,7 +65,7 @@ impl Connection {
         let Some((_, answer)) = parts.next() else {
             // Nothing had to be asked: only a path that means nothing was to be watched.
             return match what {
-                ReplyKind::AddWatch => self.succeed(xid, &ErrorReply { err: 0 }),
+                ReplyKind::AddWatch => self.succeed(xid, &i32::from(ErrorCode::Ok)),
                 _ => self.fail(xid, ErrorCode::SystemError),
             };
         };
@@ -122,7 +122,9 @@ impl Connection {
                 let results = results.map(|(kind, result)| Ok(multi_result(kind, result)));
                 self.succeed(xid, &MultiReply { results: results.collect() });
             }
-            (ReplyKind::AddWatch, Answer::Watching) => self.succeed(xid, &ErrorReply { err: 0 }),
+            (ReplyKind::AddWatch, Answer::Watching) => {
+                self.succeed(xid, &i32::from(ErrorCode::Ok));
+            }
             (ReplyKind::Ephemerals { prefix }, Answer::Children(mut paths, _)) => {
                 paths.retain(|path| path.starts_with(&prefix));
                 self.succeed(xid, &ChildrenReply { children: paths });
@@ -135,7 +137,7 @@ impl Connection {
                     };
                     ClientInfo { scheme: id.scheme, user }
                 };
-                self.succeed(xid, &WhoAmIReply { clients: ids.into_iter().map(info).collect() });
+                self.succeed(xid, &ids.into_iter().map(info).collect::<Vec<_>>());
             }
             (ReplyKind::Auth, _) => {
                 self.send(&ReplyHeader::without_zxid(xid, ErrorCode::Ok), &());
@@ -238,7 +240,7 @@ impl Connection {
         }
         // Without itself.
         let count = count.map_or(0, |count| count.saturating_sub(1));
-        self.succeed(xid, &CountReply { count: i32::try_from(count).unwrap_or(i32::MAX) });
+        self.succeed(xid, &i32::try_from(count).unwrap_or(i32::MAX));
     }
 
     /// Sends the events that restored watches missed since the zxid that the client had seen.
@@ -320,7 +322,7 @@ impl Connection {
     }
 
     fn stat(&mut self, xid: i32, stat: &Stat) {
-        self.succeed(xid, &StatReply { stat: convert::stat(stat) });
+        self.succeed(xid, &convert::stat(stat));
     }
 
     fn succeed(&mut self, xid: i32, body: &impl Jute) {
@@ -348,9 +350,7 @@ fn multi_result(kind: OpCode, result: OpResult) -> MultiResult {
             MultiResult::Create2(Create2Reply { path: created.path, stat })
         }
         OpResult::Created(created) => MultiResult::Create(PathReply { path: Some(created.path) }),
-        OpResult::Set(stat) | OpResult::AclSet(stat) => {
-            MultiResult::SetData(StatReply { stat: convert::stat(&stat) })
-        }
+        OpResult::Set(stat) | OpResult::AclSet(stat) => MultiResult::SetData(convert::stat(&stat)),
         OpResult::Deleted => MultiResult::Delete,
         OpResult::Checked => MultiResult::Check,
     }

@@ -7,7 +7,6 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
-use mio::net::TcpStream;
 use mio::{Events, Token};
 
 use super::authentication::Authenticator;
@@ -167,7 +166,7 @@ impl Server {
                 continue;
             }
             let Ok(number) = self.port.register(&mut stream) else { continue };
-            let stream = match self.open(stream) {
+            let stream = match Stream::open(stream, &self.settings) {
                 Ok(stream) => stream,
                 Err(error) => {
                     tracing::error!(%error, "the gateway cannot begin a connection");
@@ -195,14 +194,6 @@ impl Server {
             self.clients.insert(number, client);
             self.port.touched.insert(number);
         }
-    }
-
-    fn open(&self, socket: TcpStream) -> io::Result<Stream> {
-        #[cfg(feature = "tls")]
-        if let Some(tls) = &self.settings.tls {
-            return Stream::secured(socket, tls);
-        }
-        Ok(Stream::plain(socket))
     }
 
     /// Reads, asks, replies and writes, as far as all that goes.

@@ -16,7 +16,7 @@ use crate::gateway::convert;
 use crate::gateway::wire::codes::ErrorCode;
 use crate::gateway::wire::jute::Jute;
 use crate::gateway::wire::request::{PathOnly, Read, Request};
-use crate::gateway::wire::response::{self, AclReply, ChildrenReply, CountReply, DataReply};
+use crate::gateway::wire::response::{self, AclReply, ChildrenReply, DataReply};
 use crate::types::acl::Acl;
 use crate::types::error::Error;
 use crate::types::path;
@@ -126,7 +126,7 @@ impl<'a> Walk<'a> {
         let mut source = Source::new(&self.import.servers, &self.import.auth);
         let root = Some(self.import.root.clone());
         let reply = source.ask_once(&Request::GetAllChildrenNumber(PathOnly { path: root }))?;
-        let count = body::<CountReply>(&self.import.root, reply).ok()??.count;
+        let count = body::<i32>(&self.import.root, reply).ok()??;
         Some(u64::try_from(count).ok()? + 1)
     }
 

@@ -1,10 +1,13 @@
 //! Replies and events: a header, then the body that belongs to the op, or none after an error.
+//!
+//! A body of one value needs no record: exists, setData and setACL are answered by a stat, getAllChildrenNumber by
+//! a number, addWatch by a code, sasl by a token, and whoAmI by a list.
 
 use bytes::{Bytes, BytesMut};
 
 use super::codes::{ErrorCode, OpCode, ReservedXid};
 use super::frame::{TooLong, append_frame};
-use super::jute::{Credential, Jute, Unreadable, records};
+use super::jute::{Jute, Unreadable, records};
 use super::request::{Acl, MultiHeader, by_op};
 
 records! {
@@ -43,11 +46,6 @@ records! {
         stat: Stat,
     }
 
-    /// To exists, setData and setACL.
-    StatReply {
-        stat: Stat,
-    }
-
     DataReply {
         /// Null if the znode was created with null.
         data: Option<Bytes>,
@@ -69,28 +67,10 @@ records! {
         stat: Stat,
     }
 
-    /// To getAllChildrenNumber.
-    CountReply {
-        count: i32,
-    }
-
-    /// To addWatch, and of an operation in a multi.
-    ErrorReply {
-        err: i32,
-    }
-
-    SaslReply {
-        token: Credential,
-    }
-
     /// An id of the client.
     ClientInfo {
         scheme: String,
         user: String,
-    }
-
-    WhoAmIReply {
-        clients: Vec<ClientInfo>,
     }
 
     WatcherEvent {
@@ -107,7 +87,7 @@ by_op! {
     MultiResult {
         Create(PathReply),
         Create2(Create2Reply),
-        SetData(StatReply),
+        SetData(Stat),
         GetChildren(ChildrenReply),
         GetData(DataReply),
     } bare {
@@ -137,7 +117,7 @@ impl Jute for MultiReply {
                 return Ok(MultiReply { results });
             }
             results.push(match header.kind {
-                ERROR => Err(ErrorReply::read(from)?.err),
+                ERROR => Err(i32::read(from)?),
                 kind => {
                     let op = OpCode::try_from(kind).map_err(|_| Unreadable)?;
                     Ok(MultiResult::read(op, from)?)

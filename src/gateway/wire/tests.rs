@@ -15,9 +15,8 @@ use super::request::{
     decode,
 };
 use super::response::{
-    AclReply, Children2Reply, ChildrenReply, ClientInfo, CountReply, Create2Reply, DataReply,
-    ErrorReply, MultiReply, MultiResult, PathReply, ReplyHeader, SaslReply, Stat, StatReply,
-    WatcherEvent, WhoAmIReply, append_reply,
+    AclReply, Children2Reply, ChildrenReply, ClientInfo, Create2Reply, DataReply, MultiReply,
+    MultiResult, PathReply, ReplyHeader, Stat, WatcherEvent, append_reply,
 };
 
 /// Hexadecimal digits; what is between quotes stands for itself.
@@ -451,7 +450,7 @@ fn a_second_connect_request_is_op_zero() {
 fn replies_by_hand() {
     record_is("00000004 'path'", PathReply { path: text("path") });
     record_is("ffffffff", PathReply { path: None });
-    record_is(STAT, StatReply { stat: stat() });
+    record_is(STAT, stat());
     let created = Create2Reply { path: "/a".to_owned(), stat: stat() };
     record_is(&format!("00000002 '/a' {STAT}"), created);
     record_is(&format!("ffffffff {STAT}"), DataReply { data: None, stat: stat() });
@@ -463,11 +462,11 @@ fn replies_by_hand() {
     record_is(&format!("{names} {STAT}"), Children2Reply { children, stat: stat() });
     let acl = AclReply { acl: vec![world()], stat: stat() };
     record_is(&format!("00000001 {WORLD} {STAT}"), acl);
-    record_is("00000007", CountReply { count: 7 });
-    record_is("00000000", ErrorReply { err: 0 });
-    record_is("ffffffff", SaslReply { token: Credential(None) });
+    record_is("00000007", 7);
+    record_is("00000000", 0);
+    record_is("ffffffff", Credential(None));
     let client = ClientInfo { scheme: "digest".to_owned(), user: "me".to_owned() };
-    let who = WhoAmIReply { clients: vec![client] };
+    let who = vec![client];
     record_is("00000001 00000006 'digest' 00000002 'me'", who);
 }
 
@@ -478,7 +477,7 @@ fn the_results_of_a_multi() {
     let results = vec![
         MultiResult::Create(PathReply { path: text("/a") }),
         MultiResult::Create2(Create2Reply { path: "/b".to_owned(), stat: stat() }),
-        MultiResult::SetData(StatReply { stat: stat() }),
+        MultiResult::SetData(stat()),
         MultiResult::Delete,
         MultiResult::Check,
         MultiResult::GetChildren(ChildrenReply { children }),

@@ -144,7 +144,7 @@ fn sessions_are_sorted_by_their_renewal_on_demand() {
     assert_eq!(cells(&model, at(2), 4), ["?", "?"]);
     model.update(Update::Sessions(Err("cut off".to_owned())), at(9));
     assert_eq!(cells(&model, at(9), 4).len(), 2, "the last ones stay");
-    assert_eq!(model.sessions.age(at(9)), Some(Duration::from_secs(7)));
+    assert_eq!(model.sessions.condition(at(9)).0, Some(Duration::from_secs(7)));
 }
 
 #[test]

@@ -24,8 +24,6 @@ use crate::types::znode::{CreateMode, Stat};
 
 /// How many znodes are in a set.
 const SET: usize = 128;
-/// The requests for each znode.
-const READS: usize = 3;
 /// What is every tree's own.
 const RESERVED: &str = "zookeeper";
 /// How many digits end the name of a sequential child.
@@ -137,12 +135,11 @@ impl<'a> Walk<'a> {
             .flat_map(|path| {
                 let path = || Some(path.clone());
                 let read = || Read { path: path(), watch: false };
-                let reads: [_; READS] = [
+                [
                     Request::GetData(read()),
                     Request::GetAcl(PathOnly { path: path() }),
                     Request::GetChildren(read()),
-                ];
-                reads
+                ]
             })
             .collect();
         if requests.is_empty() {

@@ -27,10 +27,6 @@ const GATHERED_FOR: Duration = Duration::from_millis(100);
 /// The most changes in one event. What is more than that in the time is missed, and said to be.
 const CHANGES_MAX: usize = 256;
 
-/// The threads' names.
-const STATE: &str = "quorate-admin-state";
-const WATCH: &str = "quorate-admin-watch";
-
 /// How many listen, and who is woken when one comes. When it is dropped, the threads end.
 pub(super) struct Listeners {
     count: Arc<AtomicUsize>,
@@ -75,7 +71,11 @@ pub(super) fn start(
     serving: &mut Serving,
 ) -> io::Result<Listeners> {
     let mut listeners = Listeners { count: Arc::default(), wakes: Vec::new() };
-    for name in [STATE, WATCH] {
+    let steps: [(&str, fn(&Sampler) -> Woken); 2] = [
+        ("quorate-admin-state", Sampler::send_state),
+        ("quorate-admin-watch", Sampler::send_changes),
+    ];
+    for (name, step) in steps {
         let (sender, wake) = bounded(1);
         listeners.wakes.push(sender);
         let sampler = Sampler {
@@ -85,7 +85,6 @@ pub(super) fn start(
             count: Arc::clone(&listeners.count),
             wake,
         };
-        let step = if name == STATE { Sampler::send_state } else { Sampler::send_changes };
         serving.spawn(name, move || sampler.run(step))?;
     }
     Ok(listeners)

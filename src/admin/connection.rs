@@ -263,10 +263,9 @@ impl Connection {
     pub(super) fn answer_with(&mut self, backup: Box<Spool>, now: Duration) {
         let made = backup.backup();
         let name = format!("attachment; filename=\"quorate-{}.backup\"", made.zxid);
-        let response = Response {
-            headers: vec![("Content-Disposition", name), ("Quorate-Zxid", made.zxid.to_string())],
-            ..Response::new("application/octet-stream", [])
-        };
+        let response = Response::new("application/octet-stream", [])
+            .with("Content-Disposition", name)
+            .with("Quorate-Zxid", made.zxid.to_string());
         self.output = response.head(Some(made.bytes), false);
         self.keep = false;
         self.backup = Some(backup);

@@ -39,9 +39,7 @@ impl Guard {
             && !is_token(head.authorization.as_deref(), token)
         {
             let reason = "the endpoint's token is needed: send Authorization: Bearer TOKEN";
-            let mut response = Response::error(401, reason);
-            response.headers.push(("WWW-Authenticate", "Bearer".to_owned()));
-            return Err(response);
+            return Err(Response::error(401, reason).with("WWW-Authenticate", "Bearer"));
         }
         if matches!(route, Route::Change(..)) && !self.writable {
             return Err(Response::not_allowed(

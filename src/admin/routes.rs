@@ -278,6 +278,5 @@ fn page(guard: &Guard) -> Response {
          data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'; require-trusted-types-for 'script'; \
          trusted-types 'none'"
     );
-    let response = Response::new("text/html; charset=utf-8", text);
-    Response { headers: vec![(POLICY, policy)], ..response }
+    Response::new("text/html; charset=utf-8", text).with(POLICY, policy)
 }

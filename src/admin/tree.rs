@@ -73,7 +73,7 @@ fn shown(data: &[u8]) -> Value {
 pub(super) fn download(admin: &AdminSession, path: &str) -> Result<Response> {
     let (data, _) = admin.with(|session| get(admin, session, path))?;
     let response = Response::new("application/octet-stream", &*data);
-    Ok(Response { headers: vec![("Content-Disposition", "attachment".to_owned())], ..response })
+    Ok(response.with("Content-Disposition", "attachment"))
 }
 
 fn get(admin: &AdminSession, session: &Session, path: &str) -> Result<(Arc<[u8]>, Stat)> {

@@ -294,7 +294,7 @@ impl Server {
     fn drop_client(&mut self, number: u64) {
         let Some(mut client) = self.clients.remove(&number) else { return };
         client.stream.close();
-        self.port.deregister(client.stream.socket());
+        self.port.deregister(&mut client.stream.socket);
         client.connection.leave();
         if let Some(count) = self.from.get_mut(&client.connection.from) {
             *count -= 1;

@@ -14,7 +14,7 @@ use crate::types::acl::Id;
 const KEPT_BYTES: usize = 4 << 10;
 
 pub(super) struct Stream {
-    socket: TcpStream,
+    pub(super) socket: TcpStream,
     #[cfg(feature = "tls")]
     tls: Option<Box<TlsChannel>>,
     /// What is encrypted and not written yet.
@@ -35,10 +35,6 @@ impl Stream {
             tls: channel.transpose()?.map(Box::new),
             sealed: Vec::new(),
         })
-    }
-
-    pub(super) fn socket(&mut self) -> &mut TcpStream {
-        &mut self.socket
     }
 
     /// Who the client is by its certificate, once it has sent anything.

@@ -194,6 +194,11 @@ fn data(argument: &str) -> Result<Vec<u8>> {
     Ok(data)
 }
 
+/// The paths above one, without the root.
+fn above(path: &str) -> impl Iterator<Item = &str> {
+    path.match_indices('/').map(|(end, _)| &path[..end]).filter(|above| !above.is_empty())
+}
+
 /// The path of a child.
 fn join(path: &str, name: &str) -> String {
     format!("{}/{name}", if path == "/" { "" } else { path })

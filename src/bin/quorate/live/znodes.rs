@@ -8,7 +8,7 @@ use clap::Args;
 use quorate::{Acl, CreateMode, Error, Id, Permissions, Quota, Result, Session, Stat};
 use serde_json::{Value, json};
 
-use super::{Shown, data, join, json, json_data};
+use super::{Shown, above, data, join, json, json_data};
 
 /// So many reads are under way at once.
 const READS_MAX: usize = 256;
@@ -258,9 +258,8 @@ impl Create {
             _ => CreateMode::Persistent,
         };
         if self.parents {
-            let ends = self.path.match_indices('/').map(|(at, _)| at).filter(|at| *at > 0);
-            for end in ends {
-                match session.create(&self.path[..end], b"", CreateMode::Container) {
+            for parent in above(&self.path) {
+                match session.create(parent, b"", CreateMode::Container) {
                     Err(Error::NodeExists { .. }) => {}
                     created => drop(created?),
                 }

@@ -61,8 +61,10 @@ pub(crate) fn content(file: &Path, setting: &'static str) -> Result<String> {
 
 /// A scheme and credentials. clap would repeat what is wrong, and that may be a password.
 pub(crate) fn credentials<'a>(text: &'a str, setting: &'static str) -> Result<(&'a str, &'a str)> {
-    let reason = || "it takes a scheme, a colon, and credentials".to_owned();
-    text.split_once(':').ok_or_else(|| Error::InvalidSetting { setting, reason: reason() })
+    text.split_once(':').ok_or_else(|| Error::InvalidSetting {
+        setting,
+        reason: "it takes a scheme, a colon, and credentials".to_owned(),
+    })
 }
 
 #[cfg(feature = "tls")]

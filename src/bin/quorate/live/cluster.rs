@@ -95,7 +95,8 @@ pub(super) fn reports(cluster: &Cluster, coordinator: &Coordinator) -> Result<Ve
 pub(super) fn members(cluster: &Cluster) -> Result<Exit> {
     let coordinator = cluster.coordinator()?;
     let members = reports(cluster, &coordinator)?;
-    let titles = "ADDRESS, ROLE, ZONE, LAG, STALE, COMMIT, DISK SYNC, SESSIONS, CLIENTS, LOG, CHECKPOINT, ID";
+    let titles = "ADDRESS, ROLE, ZONE, LAG, STALE, COMMIT, DISK SYNC, SESSIONS, CLIENTS, LOG, \
+                  CHECKPOINT, ID";
     let table = table(titles, members.iter().map(row));
     let exit = if leader(&members).is_some() { Exit::Well } else { Exit::Unavailable };
     let json = json!({ "members": json(&members) });

@@ -126,12 +126,8 @@ impl Model {
             Column::left("HELD BY", 1),
             Column::left("LABEL", 2),
         ];
-        let holders: BTreeMap<String, String> = self
-            .sessions
-            .value
-            .iter()
-            .map(|of| (of.id.to_string(), holder(of, "client")))
-            .collect();
+        let held = |of: &SessionInfo| (of.id.to_string(), holder(of, "client"));
+        let holders: BTreeMap<String, String> = self.sessions.value.iter().map(held).collect();
         let row = |what: &str, one: &Contending, mark: Mark| {
             let session = one.session.map(|id| id.to_string());
             let holder = session.as_ref().and_then(|id| holders.get(id).cloned());

@@ -124,7 +124,7 @@ pub(super) fn children(
     admin.with(|session| {
         let (names, more) = names(admin, session, path, after, limit)?;
         let next = names.last().filter(|_| more).cloned();
-        // All are asked for before the first answer is waited for.
+        // All are asked for before the first answer is waited for. `Err` is what has no answer yet.
         let calls = session.nonblocking();
         let ask = |name: &String| {
             let child = path::join(path, name);

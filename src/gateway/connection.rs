@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use bytes::BytesMut;
 
+use super::GatewayBuilder;
 use super::authentication::Authenticator;
 use super::convert;
 use super::counts::{Counts, LastReply};
@@ -182,7 +183,7 @@ impl Connection {
         recipient: Recipient,
         shared: Arc<NodeShared>,
         from: IpAddr,
-        packet_bytes_max: usize,
+        settings: &GatewayBuilder,
         authenticator: Authenticator,
         now: Duration,
     ) -> Connection {
@@ -190,7 +191,7 @@ impl Connection {
             recipient,
             shared,
             from,
-            skips_acl: false,
+            skips_acl: settings.skips_acl,
             certified: None,
             session: None,
             resumed: false,
@@ -205,7 +206,7 @@ impl Connection {
             watches: Watches::default(),
             zxid: 0,
             out: BytesMut::new(),
-            packet_bytes_max,
+            packet_bytes_max: settings.packet_bytes_max,
             last_received: now,
             authenticator,
             authenticating: None,

@@ -62,12 +62,9 @@ impl Connection {
             }
             what => what,
         };
+        // All of these have one part.
         let Some((_, answer)) = parts.next() else {
-            // Nothing had to be asked: only a path that means nothing was to be watched.
-            return match what {
-                ReplyKind::AddWatch => self.succeed(xid, &i32::from(ErrorCode::Ok)),
-                _ => self.fail(xid, ErrorCode::SystemError),
-            };
+            return self.fail(xid, ErrorCode::SystemError);
         };
         match answer {
             Ok(answer) => {

@@ -16,7 +16,7 @@ use super::wire::request::{self, Decoded, Request, decode};
 use crate::machine::CONFIG;
 use crate::machine::command::Op;
 use crate::node::io::{ClientRequest, RequestId, WatchId, Write};
-use crate::node::query::{Query, Read};
+use crate::node::query::{Answer, Query, Read};
 use crate::types::acl::{Acl, Id};
 use crate::types::error::{Error, Result};
 use crate::types::path;
@@ -308,13 +308,13 @@ impl Connection {
             Ok(AddWatchMode::PersistentRecursive) => true,
             Err(_) => return Err(ErrorCode::MarshallingError),
         };
+        self.expect(xid, ReplyKind::AddWatch, 1);
         // On what can be no znode's path a watch is of no use, and no error.
         let Some(path) = body.path.filter(|path| path::validate(path).is_ok()) else {
-            self.expect(xid, ReplyKind::AddWatch, 0);
+            self.answer_now(0, Ok(Answer::Watching));
             return Ok(());
         };
         let (path, watch) = (path.into(), self.shared.next_watch());
-        self.expect(xid, ReplyKind::AddWatch, 1);
         let query = Query::Watch { watch, path, recursive, from: None, data: false };
         self.ask_query(0, query);
         Ok(())

@@ -175,17 +175,16 @@ impl Server {
             };
             *self.from.entry(ip).or_default() += 1;
             let recipient = Recipient { mailbox: Arc::clone(&self.mailbox), connection: number };
-            let (shared, most) = (Arc::clone(&self.shared), self.settings.packet_bytes_max);
-            let now = self.shared.clock.now();
-            let authenticator = self.authenticator.clone();
-            let mut connection = Connection::new(recipient, shared, ip, most, authenticator, now);
-            connection.skips_acl = self.settings.skips_acl;
+            let (shared, authenticator) = (Arc::clone(&self.shared), self.authenticator.clone());
+            let (settings, now) = (&self.settings, shared.clock.now());
+            let most = settings.packet_bytes_max.min(HANDSHAKE_BYTES);
+            let connection = Connection::new(recipient, shared, ip, settings, authenticator, now);
             let client = Client {
                 stream,
                 address: from,
                 since: now,
                 counts: Counts::default(),
-                decoder: FrameDecoder::new(most.min(HANDSHAKE_BYTES), words::KNOWN),
+                decoder: FrameDecoder::new(most, words::KNOWN),
                 connection,
                 readable: true,
                 ended: false,

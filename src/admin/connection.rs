@@ -61,7 +61,8 @@ pub(super) struct Connection {
     /// When its answer was begun, and how much of it the client has taken.
     begun: Duration,
     taken: u64,
-    readable: bool,
+    /// Its socket may have more to read.
+    pub(super) readable: bool,
     input: Vec<u8>,
     /// The head of the request whose body is still to come, and was admitted.
     head: Option<Head>,
@@ -90,11 +91,6 @@ impl Connection {
             keep: true,
             head_only: false,
         }
-    }
-
-    /// Its socket may have more to read.
-    pub(super) fn is_readable(&mut self) {
-        self.readable = true;
     }
 
     /// Since when it has been waiting for a request; `None` if it is not.
@@ -218,7 +214,13 @@ impl Connection {
         if self.head.is_none() {
             let parsed = match http::parse(&self.input) {
                 Ok(parsed) => parsed,
-                Err(response) => return Some(self.refuse(&response, now)),
+                // It is no request: no other one is answered.
+                Err(response) => {
+                    self.input = Vec::new();
+                    (self.keep, self.head_only) = (false, false);
+                    self.answer(&response, now);
+                    return Some(Turn::Goes);
+                }
             };
             let (head, length) = parsed?;
             self.input.drain(..length);
@@ -246,15 +248,6 @@ impl Connection {
         Some(Turn::Request(head, body))
     }
 
-    /// Answers what is no request, and no other one.
-    fn refuse(&mut self, response: &Response, now: Duration) -> Turn {
-        self.input = Vec::new();
-        self.keep = false;
-        self.head_only = false;
-        self.answer(response, now);
-        Turn::Goes
-    }
-
     pub(super) fn answer(&mut self, response: &Response, now: Duration) {
         self.output = response.encode(self.head_only, self.keep);
         self.written = 0;
@@ -270,10 +263,9 @@ impl Connection {
     pub(super) fn answer_with(&mut self, backup: Box<Spool>, now: Duration) {
         let made = backup.backup();
         let name = format!("attachment; filename=\"quorate-{}.backup\"", made.zxid);
-        let response = Response {
-            headers: vec![("Content-Disposition", name), ("Quorate-Zxid", made.zxid.to_string())],
-            ..Response::new("application/octet-stream", [])
-        };
+        let response = Response::new("application/octet-stream", [])
+            .with("Content-Disposition", name)
+            .with("Quorate-Zxid", made.zxid.to_string());
         self.output = response.head(Some(made.bytes), false);
         self.keep = false;
         self.backup = Some(backup);
@@ -315,7 +307,7 @@ mod tests {
         connection.answer(&Response::new("text/plain", vec![0; 24 << 20]), at(0));
         let (mut scratch, mut bytes) = (vec![0; 1 << 10], vec![0; rate]);
         for second in 0..200 {
-            connection.is_readable();
+            connection.readable = true;
             let _ = connection.turn(at(second), &mut scratch, |_| Ok(()));
             if connection.is_late(at(second)) {
                 return Some(second);

@@ -5,16 +5,16 @@
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::thread::JoinHandle;
 use std::time::Duration;
 
-use crossbeam_channel::{Receiver, Sender, after, bounded, never, select};
+use crossbeam_channel::{Receiver, RecvTimeoutError, Sender, after, bounded, never, select};
 use serde_json::{Value, json};
 
 use super::routes::{self, json};
 use super::session::AdminSession;
 use super::workers::{Message, Outbox};
 use crate::api::coordinator::Coordinator;
+use crate::runtime::port::Serving;
 use crate::types::error::Result;
 use crate::types::watch::WatchMode;
 
@@ -26,10 +26,6 @@ const SYNC_WITHIN: Duration = Duration::from_millis(500);
 const GATHERED_FOR: Duration = Duration::from_millis(100);
 /// The most changes in one event. What is more than that in the time is missed, and said to be.
 const CHANGES_MAX: usize = 256;
-
-/// The threads' names.
-const STATE: &str = "quorate-admin-state";
-const WATCH: &str = "quorate-admin-watch";
 
 /// How many listen, and who is woken when one comes. When it is dropped, the threads end.
 pub(super) struct Listeners {
@@ -72,10 +68,14 @@ pub(super) fn start(
     coordinator: &Coordinator,
     session: &Arc<AdminSession>,
     outbox: &Outbox,
-) -> (Vec<io::Result<JoinHandle<()>>>, Listeners) {
+    serving: &mut Serving,
+) -> io::Result<Listeners> {
     let mut listeners = Listeners { count: Arc::default(), wakes: Vec::new() };
-    let mut threads = Vec::new();
-    for name in [STATE, WATCH] {
+    let steps: [(&str, fn(&Sampler) -> Woken); 2] = [
+        ("quorate-admin-state", Sampler::send_state),
+        ("quorate-admin-watch", Sampler::send_changes),
+    ];
+    for (name, step) in steps {
         let (sender, wake) = bounded(1);
         listeners.wakes.push(sender);
         let sampler = Sampler {
@@ -85,12 +85,9 @@ pub(super) fn start(
             count: Arc::clone(&listeners.count),
             wake,
         };
-        let thread = std::thread::Builder::new().name(name.to_owned());
-        threads.push(
-            thread.spawn(move || if name == STATE { sampler.states() } else { sampler.changes() }),
-        );
+        serving.spawn(name, move || sampler.run(step))?;
     }
-    (threads, listeners)
+    Ok(listeners)
 }
 
 impl Sampler {
@@ -98,9 +95,20 @@ impl Sampler {
         self.count.load(Ordering::Acquire) > 0
     }
 
+    /// Does something again and again while somebody listens.
+    fn run(self, step: fn(&Sampler) -> Woken) {
+        while self.wake.recv().is_ok() {
+            while self.is_needed() {
+                if step(&self) == Woken::End {
+                    return;
+                }
+            }
+        }
+    }
+
     fn wait(&self, time: Duration) -> Woken {
         match self.wake.recv_timeout(time) {
-            Err(crossbeam_channel::RecvTimeoutError::Disconnected) => Woken::End,
+            Err(RecvTimeoutError::Disconnected) => Woken::End,
             _ => Woken::Go,
         }
     }
@@ -112,15 +120,9 @@ impl Sampler {
     }
 
     /// Sends the state every second, and as soon as somebody comes.
-    fn states(self) {
-        while self.wake.recv().is_ok() {
-            while self.is_needed() {
-                self.send("state", &self.state());
-                if self.wait(PERIOD) == Woken::End {
-                    return;
-                }
-            }
-        }
+    fn send_state(&self) -> Woken {
+        self.send("state", &self.state());
+        self.wait(PERIOD)
     }
 
     fn state(&self) -> Value {
@@ -147,22 +149,12 @@ impl Sampler {
     }
 
     /// Sends changes as they happen.
-    fn changes(self) {
-        while self.wake.recv().is_ok() {
-            while self.is_needed() {
-                match self.follow() {
-                    Ok(Woken::End) => return,
-                    Ok(Woken::Go) => {}
-                    // Tried again: there is no quorum, or the session is over.
-                    Err(error) => {
-                        tracing::debug!(%error, "the admin endpoint cannot watch");
-                        if self.wait(PERIOD) == Woken::End {
-                            return;
-                        }
-                    }
-                }
-            }
-        }
+    fn send_changes(&self) -> Woken {
+        self.follow().unwrap_or_else(|error| {
+            // Tried again: there is no quorum, or the session is over.
+            tracing::debug!(%error, "the admin endpoint cannot watch");
+            self.wait(PERIOD)
+        })
     }
 
     /// Watches everything until nobody listens.

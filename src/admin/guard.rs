@@ -9,23 +9,11 @@ use super::routes::Route;
 
 /// The rules of one endpoint.
 pub(super) struct Guard {
-    token: Option<String>,
-    writable: bool,
+    pub(super) token: Option<String>,
+    pub(super) writable: bool,
 }
 
 impl Guard {
-    pub(super) fn new(token: Option<String>, writable: bool) -> Guard {
-        Guard { token, writable }
-    }
-
-    pub(super) fn has_token(&self) -> bool {
-        self.token.is_some()
-    }
-
-    pub(super) fn is_writable(&self) -> bool {
-        self.writable
-    }
-
     /// # Errors
     /// The response to a request that is refused.
     pub(super) fn check(&self, head: &Head, route: &Route) -> Result<(), Response> {
@@ -51,9 +39,7 @@ impl Guard {
             && !is_token(head.authorization.as_deref(), token)
         {
             let reason = "the endpoint's token is needed: send Authorization: Bearer TOKEN";
-            let mut response = Response::error(401, reason);
-            response.headers.push(("WWW-Authenticate", "Bearer".to_owned()));
-            return Err(response);
+            return Err(Response::error(401, reason).with("WWW-Authenticate", "Bearer"));
         }
         if matches!(route, Route::Change(..)) && !self.writable {
             return Err(Response::not_allowed(

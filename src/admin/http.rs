@@ -181,8 +181,13 @@ impl Response {
 
     /// To what is not done here, whoever asks.
     pub(super) fn not_allowed(reason: &str) -> Response {
-        let response = Response::error(405, reason);
-        Response { headers: vec![("Allow", "GET, HEAD".to_owned())], ..response }
+        Response::error(405, reason).with("Allow", "GET, HEAD")
+    }
+
+    /// With a further header.
+    pub(super) fn with(mut self, name: &'static str, value: impl Into<String>) -> Response {
+        self.headers.push((name, value.into()));
+        self
     }
 
     /// To a `HEAD`, only the head is sent.

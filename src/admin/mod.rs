@@ -30,17 +30,15 @@ mod tree;
 mod workers;
 
 use std::fmt;
-use std::io;
 use std::net::{SocketAddr, ToSocketAddrs};
 use std::sync::Arc;
-use std::thread::JoinHandle;
 
 use self::guard::Guard;
 use self::routes::Routes;
-use self::server::{Server, Stop};
+use self::server::Server;
 use self::session::AdminSession;
 use crate::api::coordinator::Coordinator;
-use crate::runtime::shared::NodeShared;
+use crate::runtime::port::{self, Serving, refused};
 use crate::types::error::{Error, Result};
 
 /// The shortest token.
@@ -70,10 +68,7 @@ const TOKEN_BYTES_MIN: usize = 16;
 /// ```
 #[derive(Debug)]
 pub struct Admin {
-    address: SocketAddr,
-    stop: Arc<Stop>,
-    shared: Arc<NodeShared>,
-    threads: Vec<JoinHandle<()>>,
+    serving: Serving,
 }
 
 /// The settings of an endpoint: see [`Admin::builder`].
@@ -116,7 +111,7 @@ impl Admin {
 
     /// The address that it listens on.
     pub fn address(&self) -> SocketAddr {
-        self.address
+        self.serving.address()
     }
 }
 
@@ -153,69 +148,39 @@ impl AdminBuilder {
     /// [`Error::InvalidSetting`] if the address is not on the loopback and there is no token, or if the token is
     /// too short. [`Error::System`] if the address cannot be listened on.
     pub fn serve(self, coordinator: &Coordinator, address: impl ToSocketAddrs) -> Result<Admin> {
-        let refused = |what: &'static str| {
-            move |error: io::Error| Error::System { what, reason: error.to_string() }
-        };
-        let mut addresses =
-            address.to_socket_addrs().map_err(refused("the admin endpoint's address"))?;
-        let none = || io::Error::new(io::ErrorKind::NotFound, "the name has no address");
-        let address =
-            addresses.next().ok_or_else(none).map_err(refused("the admin endpoint's address"))?;
+        let address = port::resolve(address).map_err(refused("the admin endpoint's address"))?;
         self.check(address)?;
 
         let session = Arc::new(AdminSession::new(coordinator.clone(), self.auths));
-        let guard = Guard::new(self.token, self.writable);
+        let guard = Guard { token: self.token, writable: self.writable };
         let routes = Arc::new(Routes::new(coordinator.clone(), Arc::clone(&session)));
         let server = Server::bind(address, guard, Arc::clone(&routes), coordinator)
             .map_err(refused("the admin endpoint's port"))?;
-        let (address, stop) = (server.address(), server.stop());
-        let shared = Arc::clone(coordinator.shared());
-        // From here on, dropping it ends the threads that run already.
-        let mut admin = Admin { address, stop, shared, threads: Vec::new() };
-        let outbox = server.outbox();
         let failed = refused("the admin endpoint's threads");
-        let (workers, jobs) = workers::start(&routes, &outbox);
-        let (samplers, listeners) = events::start(coordinator, &session, &outbox);
-        for started in workers.into_iter().chain(samplers) {
-            admin.threads.push(started.map_err(&failed)?);
-        }
-        let thread = std::thread::Builder::new().name("quorate-admin".to_owned());
-        let thread = thread.spawn(move || server.run(jobs, listeners)).map_err(&failed)?;
-        admin.threads.push(thread);
-        Ok(admin)
+        let outbox = server.outbox();
+        let mut serving = server.port.serving(coordinator.shared());
+        let jobs = workers::start(&routes, &outbox, &mut serving).map_err(&failed)?;
+        let listeners =
+            events::start(coordinator, &session, &outbox, &mut serving).map_err(&failed)?;
+        // It ends first: it holds what the others wait for.
+        serving.spawn("quorate-admin", || server.run(jobs, listeners)).map_err(failed)?;
+        Ok(Admin { serving })
     }
 
     fn check(&self, address: SocketAddr) -> Result<()> {
-        let setting = "the admin endpoint's token";
-        match &self.token {
-            None if address.ip().is_loopback() => Ok(()),
-            None => {
-                let reason = format!(
-                    "{address} can be reached from other hosts: set one with AdminBuilder::token, or \
-                     listen on 127.0.0.1"
-                );
-                Err(Error::InvalidSetting { setting, reason })
+        let is_good = |token: &String| {
+            token.len() >= TOKEN_BYTES_MIN && token.bytes().all(|byte| byte.is_ascii_graphic())
+        };
+        let reason = match &self.token {
+            None if !address.ip().is_loopback() => format!(
+                "{address} can be reached from other hosts: set one with AdminBuilder::token, or \
+                 listen on 127.0.0.1"
+            ),
+            Some(token) if !is_good(token) => {
+                format!("it needs {TOKEN_BYTES_MIN} characters of ASCII or more, and no spaces")
             }
-            Some(token)
-                if token.len() < TOKEN_BYTES_MIN
-                    || !token.bytes().all(|b| b.is_ascii_graphic()) =>
-            {
-                let reason = format!(
-                    "it needs {TOKEN_BYTES_MIN} characters of ASCII or more, and no spaces"
-                );
-                Err(Error::InvalidSetting { setting, reason })
-            }
-            Some(_) => Ok(()),
-        }
-    }
-}
-
-impl Drop for Admin {
-    fn drop(&mut self) {
-        self.stop.ask();
-        // The server's thread ends first: it holds what the others wait for.
-        for thread in self.threads.drain(..).rev() {
-            self.shared.wait_end(thread);
-        }
+            _ => return Ok(()),
+        };
+        Err(Error::InvalidSetting { setting: "the admin endpoint's token", reason })
     }
 }

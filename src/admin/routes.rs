@@ -92,26 +92,15 @@ impl Route {
         };
         let streams = matches!(route, Route::Events | Route::Backup);
         match head.method {
-            Method::Get => Ok(route),
-            Method::Head if !streams => Ok(route),
+            Method::Get => without_body(head, route),
+            Method::Head if !streams => without_body(head, route),
             _ => Err(Response::not_allowed("this can only be read")),
         }
-        .and_then(|route| without_body(head, route))
     }
 
     /// Whether it needs no token: it says nothing of the cluster but that it works.
     pub(super) fn is_open(&self) -> bool {
         matches!(self, Route::Page | Route::Health | Route::Ready | Route::Live)
-    }
-
-    /// Whether it needs the endpoint's session, and so perhaps a quorum.
-    pub(super) fn needs_session(&self) -> bool {
-        match self {
-            Route::Locks(_) | Route::Znode { .. } | Route::Children { .. } => true,
-            Route::Change(..) | Route::Backup => true,
-            Route::Page | Route::Health | Route::Ready | Route::Live | Route::Status => false,
-            Route::Members | Route::Sessions | Route::Metrics | Route::Events => false,
-        }
     }
 }
 
@@ -166,48 +155,37 @@ impl Routes {
     /// Does what may block.
     pub(super) fn work(&self, route: &Route, body: &[u8], from: SocketAddr) -> Outcome {
         let made = match route {
-            Route::Backup => return self.backup(),
-            Route::Members => self.coordinator.reports().map(|reports| members(&reports)),
-            Route::Sessions => {
-                self.coordinator.sessions().map(|sessions| json!({ "sessions": json(&sessions) }))
-            }
+            Route::Backup => self.backup(),
+            route => self.respond(route, body, from).map(Outcome::Response),
+        };
+        made.unwrap_or_else(|error| Outcome::Response(refusal(&error)))
+    }
+
+    fn respond(&self, route: &Route, body: &[u8], from: SocketAddr) -> Result<Response> {
+        let value = match route {
+            Route::Members => members(&self.coordinator.reports()?),
+            Route::Sessions => json!({ "sessions": json(self.coordinator.sessions()?) }),
             Route::Metrics => {
                 let text = self.coordinator.metrics().to_string();
-                let kind = "text/plain; version=0.0.4; charset=utf-8";
-                return Outcome::Response(Response::new(kind, text));
+                return Ok(Response::new("text/plain; version=0.0.4; charset=utf-8", text));
             }
-            Route::Locks(path) => self.locks(path),
-            Route::Znode { path, raw: true } => {
-                return Outcome::Response(
-                    match self.session.with(|_| tree::data(&self.session, path)) {
-                        Ok(data) => tree::download(data),
-                        Err(error) => refusal(&error),
-                    },
-                );
-            }
-            Route::Znode { path, .. } => tree::znode(&self.session, path),
+            Route::Locks(path) => self.locks(path)?,
+            Route::Znode { path, raw: true } => return tree::download(&self.session, path),
+            Route::Znode { path, .. } => tree::znode(&self.session, path)?,
             Route::Children { path, after, limit } => {
-                tree::children(&self.session, path, after.as_deref(), *limit)
+                tree::children(&self.session, path, after.as_deref(), *limit)?
             }
             Route::Change(path, change) => {
                 let changed = change.apply(&self.session, path, body);
                 let outcome = changed.as_ref().map(|_| "done");
                 tracing::info!(%from, ?change, path, ?outcome, "a change through the admin endpoint");
                 let status = if matches!(change, Change::Create { .. }) { 201 } else { 200 };
-                return Outcome::Response(match changed {
-                    Ok(value) => Response::json(status, &value),
-                    Err(error) => refusal(&error),
-                });
+                return Ok(Response::json(status, &changed?));
             }
-            Route::Page | Route::Health | Route::Ready | Route::Live | Route::Status => {
-                Ok(status(&self.coordinator))
-            }
-            Route::Events => Ok(Value::Null),
+            // The others are answered elsewhere.
+            _ => status(&self.coordinator),
         };
-        Outcome::Response(match made {
-            Ok(value) => Response::json(200, &value),
-            Err(error) => refusal(&error),
-        })
+        Ok(Response::json(200, &value))
     }
 
     fn locks(&self, path: &str) -> Result<Value> {
@@ -222,20 +200,19 @@ impl Routes {
     }
 
     /// With everything that was written until now, if there is a quorum, and else as the replica is.
-    fn backup(&self) -> Outcome {
+    fn backup(&self) -> Result<Outcome> {
         let synced =
             self.session.with(|session| self.session.wait(session.nonblocking().sync(), "sync"));
         if let Err(error) = synced {
             tracing::warn!(%error, "a backup is taken of the replica as it is");
         }
-        match Spool::write(&self.coordinator, &self.backup_under_way) {
-            Ok(Some(spool)) => Outcome::Backup(Box::new(spool)),
-            Ok(None) => {
+        Ok(match Spool::write(&self.coordinator, &self.backup_under_way)? {
+            Some(spool) => Outcome::Backup(Box::new(spool)),
+            None => {
                 let reason = "another backup is under way: ask again when it is complete";
                 Outcome::Response(Response::error(503, reason))
             }
-            Err(error) => Outcome::Response(refusal(&error)),
-        }
+        })
     }
 }
 
@@ -263,7 +240,7 @@ pub(super) fn members(reports: &[MemberReport]) -> Value {
 }
 
 /// The response to a request that has failed.
-pub(super) fn refusal(error: &Error) -> Response {
+fn refusal(error: &Error) -> Response {
     let status = match error {
         Error::InvalidPath { .. } | Error::InvalidTtl { .. } | Error::InvalidAcl { .. } => 400,
         Error::NoAuth { .. } | Error::AuthFailed { .. } | Error::Reserved { .. } => 403,
@@ -291,8 +268,8 @@ fn page(guard: &Guard) -> Response {
     };
     let nonce: String = nonce.iter().map(|byte| format!("{byte:02x}")).collect();
     let text = INDEX
-        .replace("{{token}}", if guard.has_token() { "yes" } else { "no" })
-        .replace("{{writable}}", if guard.is_writable() { "yes" } else { "no" })
+        .replace("{{token}}", if guard.token.is_some() { "yes" } else { "no" })
+        .replace("{{writable}}", if guard.writable { "yes" } else { "no" })
         .replace("{{nonce}}", &nonce)
         .replace("{{style}}", STYLE)
         .replace("{{script}}", SCRIPT);
@@ -301,6 +278,5 @@ fn page(guard: &Guard) -> Response {
          data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'; require-trusted-types-for 'script'; \
          trusted-types 'none'"
     );
-    let response = Response::new("text/html; charset=utf-8", text);
-    Response { headers: vec![(POLICY, policy)], ..response }
+    Response::new("text/html; charset=utf-8", text).with(POLICY, policy)
 }

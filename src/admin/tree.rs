@@ -69,15 +69,11 @@ fn shown(data: &[u8]) -> Value {
     }
 }
 
-/// The data alone.
-pub(super) fn data(admin: &AdminSession, path: &str) -> Result<Arc<[u8]>> {
-    admin.with(|session| Ok(get(admin, session, path)?.0))
-}
-
-/// As a file, which no browser shows as a page of this endpoint.
-pub(super) fn download(data: Arc<[u8]>) -> Response {
+/// The data alone: as a file, which no browser shows as a page of this endpoint.
+pub(super) fn download(admin: &AdminSession, path: &str) -> Result<Response> {
+    let (data, _) = admin.with(|session| get(admin, session, path))?;
     let response = Response::new("application/octet-stream", &*data);
-    Response { headers: vec![("Content-Disposition", "attachment".to_owned())], ..response }
+    Ok(response.with("Content-Disposition", "attachment"))
 }
 
 fn get(admin: &AdminSession, session: &Session, path: &str) -> Result<(Arc<[u8]>, Stat)> {
@@ -128,24 +124,19 @@ pub(super) fn children(
     admin.with(|session| {
         let (names, more) = names(admin, session, path, after, limit)?;
         let next = names.last().filter(|_| more).cloned();
-        // All are asked for before the first answer is waited for.
+        // All are asked for before the first answer is waited for. `Err` is what has no answer yet.
         let calls = session.nonblocking();
         let ask = |name: &String| {
             let child = path::join(path, name);
             match session.has_replica() {
-                true => (Some(session.exists(&child)), None),
-                false => (None, Some(calls.exists(&child))),
+                true => Ok(session.exists(&child)),
+                false => Err(calls.exists(&child)),
             }
         };
         let asked: Vec<_> = names.iter().map(ask).collect();
         let mut children = Vec::new();
         for (name, asked) in names.into_iter().zip(asked) {
-            let stat = match asked {
-                (Some(stat), _) => stat,
-                (None, Some(pending)) => admin.wait(pending, "exists"),
-                (None, None) => Ok(None),
-            };
-            match stat {
+            match asked.unwrap_or_else(|pending| admin.wait(pending, "exists")) {
                 Ok(Some(stat)) => children.push(json!({ "name": name, "stat": json(stat) })),
                 // It has gone meanwhile.
                 Ok(None) => {}

@@ -6,12 +6,12 @@
 use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::thread::JoinHandle;
 
 use crossbeam_channel::{Receiver, Sender, bounded};
 use mio::Waker;
 
 use super::routes::{Outcome, Route, Routes};
+use crate::runtime::port::Serving;
 
 /// How many threads have the instance's metrics, report of the members, and read and write znodes.
 const THREADS: [usize; 3] = [1, 2, 3];
@@ -38,8 +38,9 @@ impl Jobs {
     pub(super) fn take(&self, job: Job) -> bool {
         let queue = match &job.route {
             Route::Metrics => &self.metrics,
-            route if route.needs_session() => &self.znodes,
-            _ => &self.reports,
+            Route::Members | Route::Sessions => &self.reports,
+            // These need the endpoint's session, and so perhaps a quorum.
+            _ => &self.znodes,
         };
         queue.try_send(job).is_ok()
     }
@@ -73,19 +74,18 @@ impl Outbox {
 pub(super) fn start(
     routes: &Arc<Routes>,
     outbox: &Outbox,
-) -> (Vec<io::Result<JoinHandle<()>>>, Jobs) {
+    serving: &mut Serving,
+) -> io::Result<Jobs> {
     let (metrics, to_measure) = bounded(QUEUE);
     let (reports, to_report) = bounded(QUEUE);
     let (znodes, to_read) = bounded(QUEUE);
-    let mut threads = Vec::new();
     for (jobs, count) in [to_measure, to_report, to_read].into_iter().zip(THREADS) {
         for _ in 0..count {
             let (jobs, routes, outbox) = (jobs.clone(), Arc::clone(routes), outbox.clone());
-            let thread = std::thread::Builder::new().name("quorate-admin-work".to_owned());
-            threads.push(thread.spawn(move || work(&jobs, &routes, &outbox)));
+            serving.spawn("quorate-admin-work", move || work(&jobs, &routes, &outbox))?;
         }
     }
-    (threads, Jobs { metrics, reports, znodes })
+    Ok(Jobs { metrics, reports, znodes })
 }
 
 fn work(jobs: &Receiver<Job>, routes: &Routes, outbox: &Outbox) {

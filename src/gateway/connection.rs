@@ -10,12 +10,13 @@ use std::time::Duration;
 
 use bytes::BytesMut;
 
+use super::GatewayBuilder;
 use super::authentication::Authenticator;
 use super::convert;
 use super::counts::{Counts, LastReply};
 use super::requests::RestoredWatch;
 use super::watches::Watches;
-use super::wire::codes::{ErrorCode, KeeperState, OpCode, ReservedXid};
+use super::wire::codes::{ErrorCode, OpCode, SYNC_CONNECTED};
 use super::wire::handshake::ConnectRequest;
 use super::wire::jute::Jute;
 use super::wire::response::{ReplyHeader, WatcherEvent, append_reply};
@@ -54,6 +55,8 @@ pub(super) struct Waiting {
     op: i32,
     arrived: Duration,
     pub(super) what: ReplyKind,
+    /// The watch that its last part sets, if it sets one.
+    pub(super) watch: Option<WatchId>,
     pub(super) parts: Vec<Option<Part>>,
     missing: usize,
     /// About how many bytes it and its answers take.
@@ -61,6 +64,15 @@ pub(super) struct Waiting {
 }
 
 impl Waiting {
+    /// Takes the answer to a part. Returns how many bytes that has.
+    fn take(&mut self, part: usize, (zxid, answer): Part) -> usize {
+        let bytes = size(&answer);
+        self.bytes += bytes;
+        self.parts[part] = Some((zxid, answer));
+        self.missing -= 1;
+        bytes
+    }
+
     /// Whether it is a multiRead whose reply could not be sent.
     fn is_too_long(&self, packet_bytes_max: usize) -> bool {
         matches!(self.what, ReplyKind::MultiRead(_))
@@ -85,16 +97,12 @@ pub(super) enum ReplyKind {
         with_stat: bool,
     },
     Stat,
-    Exists {
-        watch: Option<WatchId>,
-    },
+    Exists,
     Data {
-        watch: Option<WatchId>,
         /// Of the znode with the members.
         is_config: bool,
     },
     Children {
-        watch: Option<WatchId>,
         with_stat: bool,
     },
     Acl,
@@ -111,9 +119,7 @@ pub(super) enum ReplyKind {
         from: Zxid,
         restored: Vec<RestoredWatch>,
     },
-    AddWatch {
-        watch: Option<WatchId>,
-    },
+    AddWatch,
     CheckWatches {
         path: String,
         which: WatcherType,
@@ -142,7 +148,7 @@ pub(super) struct Connection {
     /// The znodes that it reads, without a quorum, when its session is not one of the cluster's: see
     /// `read_only`.
     pub(super) reads_alone: Option<Arc<Tree>>,
-    waiting: VecDeque<Waiting>,
+    pub(super) waiting: VecDeque<Waiting>,
     waiting_bytes: usize,
     /// How many requests have been replied to.
     replied: u64,
@@ -177,7 +183,7 @@ impl Connection {
         recipient: Recipient,
         shared: Arc<NodeShared>,
         from: IpAddr,
-        packet_bytes_max: usize,
+        settings: &GatewayBuilder,
         authenticator: Authenticator,
         now: Duration,
     ) -> Connection {
@@ -185,7 +191,7 @@ impl Connection {
             recipient,
             shared,
             from,
-            skips_acl: false,
+            skips_acl: settings.skips_acl,
             certified: None,
             session: None,
             resumed: false,
@@ -200,7 +206,7 @@ impl Connection {
             watches: Watches::default(),
             zxid: 0,
             out: BytesMut::new(),
-            packet_bytes_max,
+            packet_bytes_max: settings.packet_bytes_max,
             last_received: now,
             authenticator,
             authenticating: None,
@@ -223,10 +229,6 @@ impl Connection {
             && self.out.len() < UNREAD_BYTES
     }
 
-    pub(super) fn waiting(&self) -> usize {
-        self.waiting.len()
-    }
-
     /// Whether it has had its last reply.
     pub(super) fn is_over(&self) -> bool {
         self.broken || (self.closes && self.waiting.is_empty() && self.out.is_empty())
@@ -234,17 +236,16 @@ impl Connection {
 
     /// Queues a request whose reply has so many parts.
     pub(super) fn expect(&mut self, xid: i32, what: ReplyKind, parts: usize) {
-        let none = std::iter::repeat_with(|| None).take(parts);
-        let (op, arrived, all) = (self.op, self.last_received, none.collect());
         // Of a request that is under way, the node holds about as much.
         let bytes = self.request_bytes + parts * PART_BYTES;
         self.waiting_bytes += bytes;
         self.waiting.push_back(Waiting {
             xid,
-            op,
-            arrived,
+            op: self.op,
+            arrived: self.last_received,
             what,
-            parts: all,
+            watch: None,
+            parts: std::iter::repeat_with(|| None).take(parts).collect(),
             missing: parts,
             bytes,
         });
@@ -257,23 +258,14 @@ impl Connection {
         request: impl FnOnce(RequestId) -> ClientRequest,
         watch: Option<WatchId>,
     ) {
-        let last = self.replied + self.waiting.len() as u64 - 1;
-        self.ask_for((last, part), request, watch);
-    }
-
-    fn ask_for(
-        &mut self,
-        place: (u64, usize),
-        request: impl FnOnce(RequestId) -> ClientRequest,
-        watch: Option<WatchId>,
-    ) {
         let Some(session) = self.session.as_ref() else { return };
+        let last = self.replied + self.waiting.len() as u64 - 1;
         self.next_number += 1;
-        self.asked.insert(self.next_number, place);
+        self.asked.insert(self.next_number, (last, part));
         let opens =
             matches!(self.waiting.back(), Some(of) if matches!(of.what, ReplyKind::Connect(_)));
         // Its first part opens the session; what else it asks is asked by the holder.
-        let asker = match opens && place.1 == 0 {
+        let asker = match opens && part == 0 {
             true => Asker::Opener(Arc::clone(session)),
             false => Asker::Holder(Arc::clone(session)),
         };
@@ -291,12 +283,8 @@ impl Connection {
 
     /// Answers a part of the request queued last without the node.
     pub(super) fn answer_now(&mut self, part: usize, answer: Result<Answer>) {
-        let (zxid, bytes) = (self.zxid, size(&answer));
         if let Some(last) = self.waiting.back_mut() {
-            self.waiting_bytes += bytes;
-            last.bytes += bytes;
-            last.parts[part] = Some((zxid, answer));
-            last.missing -= 1;
+            self.waiting_bytes += last.take(part, (self.zxid, answer));
             self.broken |= last.is_too_long(self.packet_bytes_max);
         }
     }
@@ -338,11 +326,7 @@ impl Connection {
                 let Some((request, part)) = self.asked.remove(&number) else { return };
                 let place = (request - self.replied) as usize;
                 let Some(waiting) = self.waiting.get_mut(place) else { return };
-                let bytes = size(&answer);
-                self.waiting_bytes += bytes;
-                waiting.bytes += bytes;
-                waiting.parts[part] = Some((zxid, answer));
-                waiting.missing -= 1;
+                self.waiting_bytes += waiting.take(part, (zxid, answer));
                 if matches!(waiting.what, ReplyKind::MultiRead(_)) {
                     self.broken |= waiting.is_too_long(self.packet_bytes_max);
                     self.read_on();
@@ -431,8 +415,7 @@ impl Connection {
 
     pub(super) fn send_event(&mut self, kind: i32, path: String, zxid: i64) {
         let header = ReplyHeader::of_event(zxid);
-        let state = KeeperState::SyncConnected.into();
-        self.send(&header, &WatcherEvent { kind, state, path });
+        self.send(&header, &WatcherEvent { kind, state: SYNC_CONNECTED, path });
     }
 
     /// Writes a reply, or closes the connection if it would be too long.
@@ -445,10 +428,6 @@ impl Connection {
 
     pub(super) fn header(&self, xid: i32, code: ErrorCode) -> ReplyHeader {
         ReplyHeader { xid, zxid: convert::zxid(self.zxid), err: code.into() }
-    }
-
-    pub(super) fn ping(&mut self) {
-        self.expect(ReservedXid::Ping.into(), ReplyKind::Done, 0);
     }
 
     pub(super) fn unwatch(&mut self, watch: WatchId) {

@@ -7,7 +7,7 @@ use bytes::Bytes;
 
 use super::connection::{Connection, ReplyKind};
 use super::wire::handshake::{ConnectRequest, PASSWORD_BYTES};
-use super::wire::jute::{Credential, Jute};
+use super::wire::jute::Jute;
 use crate::node::io::ClientRequest;
 use crate::node::query::Query;
 use crate::runtime::entropy;
@@ -30,11 +30,8 @@ impl Connection {
         let holder = entropy::number()?;
         self.resumed = request.session_id != 0;
         let (id, secret) = if self.resumed {
-            let Credential(password) = &request.password;
-            let password: Option<[u8; PASSWORD_BYTES]> =
-                password.as_deref().and_then(|password| password.try_into().ok());
             // One of another length is nobody's.
-            let Some(secret) = password else { return self.unknown_session(request) };
+            let Some(secret) = request.password() else { return self.unknown_session(request) };
             (SessionId(request.session_id.cast_unsigned()), secret)
         } else {
             (new_session()?, entropy::bytes()?)
@@ -42,10 +39,7 @@ impl Connection {
         let session = Arc::new(SessionShared::new(id, holder, secret, timeout));
         let _ = session.recipient.set(self.recipient.clone());
         self.session = Some(Arc::clone(&session));
-        let newer = u64::try_from(request.last_zxid_seen).is_ok_and(|seen| {
-            let has = self.shared.tree().zxid();
-            seen > has
-        });
+        let newer = request.seen() > self.shared.tree().zxid();
         let resumed = self.resumed;
         self.expect(0, ReplyKind::Connect(request), 1 + usize::from(newer));
         let open = |request| match resumed {

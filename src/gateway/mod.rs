@@ -45,18 +45,16 @@ pub(crate) use self::tests::conversations::conversation;
 #[cfg(any(test, fuzzing))]
 pub(crate) use wire::fuzz;
 
-use std::io;
 use std::net::{SocketAddr, ToSocketAddrs};
 use std::sync::Arc;
-use std::thread::JoinHandle;
 use std::time::Duration;
 
-use self::server::{Server, Stop};
+use self::server::Server;
 #[cfg(feature = "tls")]
 pub use self::tls::{ClientCertificates, GatewayTls};
 use crate::Coordinator;
-use crate::runtime::shared::NodeShared;
-use crate::types::error::{Error, Result};
+use crate::runtime::port::{self, Serving, refused};
+use crate::types::error::Result;
 
 /// A port of this instance for ZooKeeper's own clients: `zkCli`, kazoo, Curator and the others.
 ///
@@ -79,10 +77,7 @@ use crate::types::error::{Error, Result};
 /// ```
 #[derive(Debug)]
 pub struct Gateway {
-    address: SocketAddr,
-    stop: Arc<Stop>,
-    shared: Arc<NodeShared>,
-    thread: Option<JoinHandle<()>>,
+    serving: Serving,
 }
 
 /// The settings of a gateway: see [`Gateway::builder`].
@@ -133,7 +128,7 @@ impl Gateway {
 
     /// The address that it listens on.
     pub fn address(&self) -> SocketAddr {
-        self.address
+        self.serving.address()
     }
 }
 
@@ -219,29 +214,14 @@ impl GatewayBuilder {
     /// # Errors
     /// [`Error::System`] if the address cannot be listened on.
     pub fn serve(self, coordinator: &Coordinator, address: impl ToSocketAddrs) -> Result<Gateway> {
-        let refused = |what: &'static str| {
-            move |error: io::Error| Error::System { what, reason: error.to_string() }
-        };
-        let mut addresses = address.to_socket_addrs().map_err(refused("the gateway's address"))?;
-        let none = || io::Error::new(io::ErrorKind::NotFound, "the name has no address");
-        let address =
-            addresses.next().ok_or_else(none).map_err(refused("the gateway's address"))?;
-        let shared = Arc::clone(coordinator.shared());
-        let server = Server::bind(Arc::clone(&shared), address, self)
+        let address = port::resolve(address).map_err(refused("the gateway's address"))?;
+        let shared = coordinator.shared();
+        let server = Server::bind(Arc::clone(shared), address, self)
             .map_err(refused("the gateway's port"))?;
-        let (address, stop) = (server.address(), server.stop());
-        let thread = std::thread::Builder::new().name("quorate-gateway".to_owned());
-        let thread = thread.spawn(|| server.run()).map_err(refused("the gateway's thread"))?;
-        Ok(Gateway { address, stop, shared, thread: Some(thread) })
-    }
-}
-
-impl Drop for Gateway {
-    fn drop(&mut self) {
-        self.stop.ask();
-        if let Some(thread) = self.thread.take() {
-            self.shared.wait_end(thread);
-        }
+        let mut serving = server.port.serving(shared);
+        let started = serving.spawn("quorate-gateway", || server.run());
+        started.map_err(refused("the gateway's thread"))?;
+        Ok(Gateway { serving })
     }
 }
 

@@ -4,7 +4,7 @@ use super::connection::{Connection, ReplyKind};
 use super::convert::{container_mode, expected, mode, ttl_mode};
 use super::requests::{read_path, written};
 use super::wire::codes::{CreateFlags, ErrorCode};
-use super::wire::request::{self, MultiOp};
+use super::wire::request::{CreateTtl, MultiOp};
 use crate::machine::command::Op;
 use crate::node::io::Write;
 use crate::node::query::Read;
@@ -41,12 +41,10 @@ impl Connection {
         Ok(match op {
             MultiOp::Create(body) | MultiOp::Create2(body) => self.create_op(body, by_flags)?,
             MultiOp::CreateContainer(body) => self.create_op(body, container_mode)?,
-            MultiOp::CreateTtl(body) => {
-                let request::CreateTtl { path, data, acl, flags, ttl } = body;
-                let body = request::Create { path, data, acl, flags };
-                match CreateFlags::try_from(flags).is_ok_and(CreateFlags::has_ttl) {
-                    true => self.create_op(body, |flags| ttl_mode(flags, ttl))?,
-                    false => self.create_op(body, by_flags)?,
+            MultiOp::CreateTtl(CreateTtl { create, ttl }) => {
+                match CreateFlags::try_from(create.flags).is_ok_and(CreateFlags::has_ttl) {
+                    true => self.create_op(create, |flags| ttl_mode(flags, ttl))?,
+                    false => self.create_op(create, by_flags)?,
                 }
             }
             MultiOp::Delete(body) => Self::delete_op(body)?,
@@ -69,19 +67,21 @@ impl Connection {
     }
 
     pub(super) fn read_several(&mut self, xid: i32, ops: Vec<MultiOp>) -> Result<(), ErrorCode> {
-        if ops.iter().any(|op| !op.is_read() || op.has_no_path()) {
-            return Err(ErrorCode::MarshallingError);
-        }
         let read = |op| {
             let (path, children) = match op {
                 MultiOp::GetChildren(body) => (body.path, true),
                 MultiOp::GetData(body) => (body.path, false),
-                _ => (None, false),
+                _ => return Err(ErrorCode::MarshallingError),
             };
-            let path = read_path(path).ok()?;
-            Some(if children { Read::Children { path } } else { Read::Get { path } })
+            match read_path(path) {
+                Ok(path) if children => Ok(Some(Read::Children { path })),
+                Ok(path) => Ok(Some(Read::Get { path })),
+                Err(ErrorCode::NoNode) => Ok(None),
+                Err(code) => Err(code),
+            }
         };
-        let (count, reads) = (ops.len(), ops.into_iter().map(read).collect());
+        let count = ops.len();
+        let reads = ops.into_iter().map(read).collect::<Result<_, _>>()?;
         self.expect(xid, ReplyKind::MultiRead(reads), count);
         self.read_on();
         Ok(())

@@ -15,7 +15,6 @@ use std::time::Duration;
 use super::connection::{Connection, ReplyKind};
 use super::wire::codes::OpCode;
 use super::wire::handshake::{ConnectRequest, PASSWORD_BYTES};
-use super::wire::jute::Credential;
 use crate::machine::command::Reply;
 use crate::machine::{Tree, Znode};
 use crate::node::io::Write;
@@ -32,15 +31,11 @@ use crate::types::znode::SessionId;
 #[derive(Debug, Default)]
 pub(super) struct Quorum {
     missing_since: Option<Duration>,
-    missed: bool,
+    /// Whether it has been missing for long enough to do without.
+    pub(super) is_missed: bool,
 }
 
 impl Quorum {
-    /// Whether it has been missing for long enough to do without.
-    pub(super) fn is_missed(&self) -> bool {
-        self.missed
-    }
-
     /// Called now and then. Returns whether this has changed.
     pub(super) fn look(&mut self, shared: &NodeShared, now: Duration) -> bool {
         let missing = matches!(shared.availability(), Availability::NoQuorum { .. });
@@ -48,11 +43,11 @@ impl Quorum {
         let since = |since: Duration| now.saturating_sub(since) >= shared.limits.tick;
         // A replica that has nothing yet has nothing to show either.
         let has_state = shared.has_replica && shared.tree().zxid() > 0;
-        let missed = has_state && self.missing_since.is_some_and(since);
-        let changed = missed != self.missed;
-        self.missed = missed;
+        let is_missed = has_state && self.missing_since.is_some_and(since);
+        let changed = is_missed != self.is_missed;
+        self.is_missed = is_missed;
         if changed {
-            let now = if missed { "reads alone, without a quorum" } else { "reads and writes" };
+            let now = if is_missed { "reads alone, without a quorum" } else { "reads and writes" };
             tracing::info!("the gateway serves {now}");
         }
         changed
@@ -65,15 +60,11 @@ impl Connection {
     pub(super) fn greet_read_only(&mut self, request: ConnectRequest, timeout: Duration) -> bool {
         let tree = Arc::clone(&self.shared.tree());
         let zxid = tree.zxid();
-        let has_seen = u64::try_from(request.last_zxid_seen).unwrap_or(0);
-        if request.read_only != Some(true) || has_seen > zxid {
+        if request.read_only != Some(true) || request.seen() > zxid {
             return false;
         }
-        let Credential(password) = &request.password;
-        let password: Option<[u8; PASSWORD_BYTES]> =
-            password.as_deref().and_then(|password| password.try_into().ok());
         let id = SessionId(request.session_id.cast_unsigned());
-        let secret = password.filter(|_| id.0 != 0).unwrap_or([0; PASSWORD_BYTES]);
+        let secret = request.password().filter(|_| id.0 != 0).unwrap_or([0; PASSWORD_BYTES]);
         let session = SessionShared::new(id, 0, secret, timeout);
         session.ids.store(Arc::new(self.first_ids()));
         self.reads_alone = Some(tree);
@@ -102,24 +93,7 @@ impl Connection {
             | OpCode::Sync => true,
             // A session of the cluster goes on until it times out.
             OpCode::CloseSession => self.session.as_ref().is_some_and(|session| session.id.0 != 0),
-            OpCode::Exists
-            | OpCode::GetData
-            | OpCode::GetAcl
-            | OpCode::GetChildren
-            | OpCode::Ping
-            | OpCode::GetChildren2
-            | OpCode::CheckWatches
-            | OpCode::RemoveWatches
-            | OpCode::MultiRead
-            | OpCode::Auth
-            | OpCode::SetWatches
-            | OpCode::Sasl
-            | OpCode::GetEphemerals
-            | OpCode::GetAllChildrenNumber
-            | OpCode::SetWatches2
-            | OpCode::AddWatch
-            | OpCode::WhoAmI
-            | OpCode::CreateSession => false,
+            _ => false,
         }
     }
 

@@ -10,8 +10,8 @@ use super::wire::frame::append_frame;
 use super::wire::handshake::{ConnectRequest, ConnectResponse};
 use super::wire::jute::{Credential, Jute};
 use super::wire::response::{
-    AclReply, Children2Reply, ChildrenReply, ClientInfo, CountReply, Create2Reply, DataReply,
-    ErrorReply, MultiReply, MultiResult, PathReply, SaslReply, StatReply, WhoAmIReply,
+    AclReply, Children2Reply, ChildrenReply, ClientInfo, Create2Reply, DataReply, MultiReply,
+    MultiResult, PathReply, ReplyHeader,
 };
 use crate::machine::command::Reply;
 use crate::node::io::WatchId;
@@ -25,7 +25,7 @@ const BEHIND_THE_FAILED: ErrorCode = ErrorCode::RuntimeInconsistency;
 impl Connection {
     /// Replies to a request whose answers are all there.
     pub(super) fn reply(&mut self, waiting: Waiting) {
-        let Waiting { xid, what, parts, .. } = waiting;
+        let Waiting { xid, what, watch, parts, .. } = waiting;
         let mut parts = parts.into_iter().flatten();
         let what = match what {
             ReplyKind::Connect(request) => {
@@ -34,13 +34,12 @@ impl Connection {
             ReplyKind::Code(code) => return self.fail(xid, code),
             ReplyKind::Last(code) => {
                 self.closes = true;
-                let mut header = self.header(xid, code);
-                header.zxid = if code == ErrorCode::Unimplemented { -1 } else { 0 };
-                return self.send(&header, &());
+                let zxid = if code == ErrorCode::Unimplemented { -1 } else { 0 };
+                return self.send(&ReplyHeader { xid, zxid, err: code.into() }, &());
             }
             ReplyKind::Sasl => {
-                let header = super::wire::response::ReplyHeader { xid, zxid: 0, err: 0 };
-                return self.send(&header, &SaslReply { token: Credential(None) });
+                let header = ReplyHeader::without_zxid(xid, ErrorCode::Ok);
+                return self.send(&header, &Credential(None));
             }
             ReplyKind::Done => {
                 // Of several parts, as of a request for more than one watch, each may fail.
@@ -63,16 +62,21 @@ impl Connection {
             }
             what => what,
         };
+        // All of these have one part.
         let Some((_, answer)) = parts.next() else {
-            // Nothing had to be asked: only a path that means nothing was to be watched.
-            return match what {
-                ReplyKind::AddWatch { .. } => self.succeed(xid, &ErrorReply { err: 0 }),
-                _ => self.fail(xid, ErrorCode::SystemError),
-            };
+            return self.fail(xid, ErrorCode::SystemError);
         };
         match answer {
-            Ok(answer) => self.answered(xid, what, answer),
-            Err(error) => self.failed(xid, what, &error),
+            Ok(answer) => {
+                self.watch_set(watch);
+                self.answered(xid, what, answer);
+            }
+            Err(error) => {
+                if let Some(watch) = watch {
+                    self.watches.forget(watch);
+                }
+                self.failed(xid, what, &error);
+            }
         }
     }
 
@@ -86,15 +90,9 @@ impl Connection {
                 self.succeed(xid, &Create2Reply { path: created.path, stat });
             }
             (ReplyKind::Stat, Answer::Reply(Reply::Set(stat))) => self.stat(xid, &stat),
-            (ReplyKind::Exists { watch }, Answer::Exists(stat)) => {
-                self.watch_set(watch);
-                match stat {
-                    Some(stat) => self.stat(xid, &stat),
-                    None => self.fail(xid, ErrorCode::NoNode),
-                }
-            }
-            (ReplyKind::Data { watch, is_config }, Answer::Data { data, stat, is_null }) => {
-                self.watch_set(watch);
+            (ReplyKind::Exists, Answer::Exists(Some(stat))) => self.stat(xid, &stat),
+            (ReplyKind::Exists, Answer::Exists(None)) => self.fail(xid, ErrorCode::NoNode),
+            (ReplyKind::Data { is_config }, Answer::Data { data, stat, is_null }) => {
                 let mut stat = convert::stat(&stat);
                 let data = match is_config {
                     true => Some(convert::members(&data)),
@@ -109,26 +107,20 @@ impl Connection {
                 self.succeed(xid, &AclReply { acl, stat: convert::stat(&stat) });
             }
             (ReplyKind::Path(path), Answer::Synced(_)) => self.succeed(xid, &PathReply { path }),
-            (ReplyKind::Children { watch, with_stat: false }, Answer::Children(children, _)) => {
-                self.watch_set(watch);
+            (ReplyKind::Children { with_stat: false }, Answer::Children(children, _)) => {
                 self.succeed(xid, &ChildrenReply { children });
             }
-            (
-                ReplyKind::Children { watch, with_stat: true },
-                Answer::Children(children, Some(stat)),
-            ) => {
-                self.watch_set(watch);
+            (ReplyKind::Children { with_stat: true }, Answer::Children(children, Some(stat))) => {
                 let stat = convert::stat(&stat);
                 self.succeed(xid, &Children2Reply { children, stat });
             }
             (ReplyKind::Multi { kinds, .. }, Answer::Reply(Reply::Multi(results))) => {
                 let results = kinds.into_iter().zip(results);
-                let results = results.map(|(kind, result)| multi_result(kind, result)).collect();
-                self.succeed(xid, &MultiReply { results });
+                let results = results.map(|(kind, result)| Ok(multi_result(kind, result)));
+                self.succeed(xid, &MultiReply { results: results.collect() });
             }
-            (ReplyKind::AddWatch { watch }, Answer::Watching) => {
-                self.watch_set(watch);
-                self.succeed(xid, &ErrorReply { err: 0 });
+            (ReplyKind::AddWatch, Answer::Watching) => {
+                self.succeed(xid, &i32::from(ErrorCode::Ok));
             }
             (ReplyKind::Ephemerals { prefix }, Answer::Children(mut paths, _)) => {
                 paths.retain(|path| path.starts_with(&prefix));
@@ -142,12 +134,10 @@ impl Connection {
                     };
                     ClientInfo { scheme: id.scheme, user }
                 };
-                self.succeed(xid, &WhoAmIReply { clients: ids.into_iter().map(info).collect() });
+                self.succeed(xid, &ids.into_iter().map(info).collect::<Vec<_>>());
             }
             (ReplyKind::Auth, _) => {
-                let mut header = self.header(xid, ErrorCode::Ok);
-                header.zxid = 0;
-                self.send(&header, &());
+                self.send(&ReplyHeader::without_zxid(xid, ErrorCode::Ok), &());
             }
             (ReplyKind::Close, _) => {
                 self.session = None;
@@ -160,13 +150,6 @@ impl Connection {
     }
 
     fn failed(&mut self, xid: i32, what: ReplyKind, error: &Error) {
-        if let ReplyKind::Exists { watch: Some(watch) }
-        | ReplyKind::Data { watch: Some(watch), .. }
-        | ReplyKind::Children { watch: Some(watch), .. }
-        | ReplyKind::AddWatch { watch: Some(watch) } = &what
-        {
-            self.watches.forget(*watch);
-        }
         match (what, error) {
             (ReplyKind::Multi { kinds, refused }, Error::Multi { index, error }) => {
                 let code = match refused {
@@ -179,14 +162,12 @@ impl Connection {
                     std::cmp::Ordering::Equal => code,
                     std::cmp::Ordering::Greater => BEHIND_THE_FAILED,
                 };
-                let results = (0..kinds.len()).map(|place| MultiResult::Error(of(place).into()));
+                let results = (0..kinds.len()).map(|place| Err(of(place).into()));
                 self.succeed(xid, &MultiReply { results: results.collect() });
             }
             (ReplyKind::Auth, _) => {
                 self.closes = true;
-                let mut header = self.header(xid, ErrorCode::AuthFailed);
-                header.zxid = 0;
-                self.send(&header, &());
+                self.send(&ReplyHeader::without_zxid(xid, ErrorCode::AuthFailed), &());
             }
             _ => self.refuse(xid, error),
         }
@@ -198,7 +179,7 @@ impl Connection {
             Some((_, Ok(Answer::Reply(Reply::Session { timeout_ms })))) => {
                 session.set_timeout(std::time::Duration::from_millis(u64::from(timeout_ms)));
                 // It has seen a write that this instance has not: it is better off elsewhere.
-                let seen = u64::try_from(request.last_zxid_seen).unwrap_or(0);
+                let seen = request.seen();
                 if synced.is_some_and(|(zxid, synced)| synced.is_err() || zxid < seen) {
                     return self.broken = true;
                 }
@@ -227,15 +208,15 @@ impl Connection {
         for (_, answer) in parts {
             results.push(match answer {
                 Ok(Answer::Children(children, _)) => {
-                    MultiResult::GetChildren(ChildrenReply { children })
+                    Ok(MultiResult::GetChildren(ChildrenReply { children }))
                 }
                 Ok(Answer::Data { data, stat, is_null }) => {
                     let data = (!is_null).then(|| Bytes::copy_from_slice(&data));
-                    MultiResult::GetData(DataReply { data, stat: convert::stat(&stat) })
+                    Ok(MultiResult::GetData(DataReply { data, stat: convert::stat(&stat) }))
                 }
                 Ok(_) => return self.broken = true,
                 Err(error) => match code(&error) {
-                    Some(code) => MultiResult::Error(code.into()),
+                    Some(code) => Err(code.into()),
                     None => return self.broken = true,
                 },
             });
@@ -256,7 +237,7 @@ impl Connection {
         }
         // Without itself.
         let count = count.map_or(0, |count| count.saturating_sub(1));
-        self.succeed(xid, &CountReply { count: i32::try_from(count).unwrap_or(i32::MAX) });
+        self.succeed(xid, &i32::try_from(count).unwrap_or(i32::MAX));
     }
 
     /// Sends the events that restored watches missed since the zxid that the client had seen.
@@ -338,7 +319,7 @@ impl Connection {
     }
 
     fn stat(&mut self, xid: i32, stat: &Stat) {
-        self.succeed(xid, &StatReply { stat: convert::stat(stat) });
+        self.succeed(xid, &convert::stat(stat));
     }
 
     fn succeed(&mut self, xid: i32, body: &impl Jute) {
@@ -366,9 +347,7 @@ fn multi_result(kind: OpCode, result: OpResult) -> MultiResult {
             MultiResult::Create2(Create2Reply { path: created.path, stat })
         }
         OpResult::Created(created) => MultiResult::Create(PathReply { path: Some(created.path) }),
-        OpResult::Set(stat) | OpResult::AclSet(stat) => {
-            MultiResult::SetData(StatReply { stat: convert::stat(&stat) })
-        }
+        OpResult::Set(stat) | OpResult::AclSet(stat) => MultiResult::SetData(convert::stat(&stat)),
         OpResult::Deleted => MultiResult::Delete,
         OpResult::Checked => MultiResult::Check,
     }

@@ -8,13 +8,15 @@ use bytes::Bytes;
 
 use super::connection::{Connection, ReplyKind};
 use super::convert::{acl_asked, container_mode, expected, is_open, mode, ttl_mode};
-use super::wire::codes::{AddWatchMode, ErrorCode, OpCode, WatcherType as WireWatcherType};
+use super::wire::codes::{
+    AddWatchMode, ErrorCode, OpCode, ReservedXid, WatcherType as WireWatcherType,
+};
 use super::wire::jute::Credential;
 use super::wire::request::{self, Decoded, Request, decode};
 use crate::machine::CONFIG;
 use crate::machine::command::Op;
 use crate::node::io::{ClientRequest, RequestId, WatchId, Write};
-use crate::node::query::{Query, Read};
+use crate::node::query::{Answer, Query, Read};
 use crate::types::acl::{Acl, Id};
 use crate::types::error::{Error, Result};
 use crate::types::path;
@@ -89,14 +91,12 @@ impl Connection {
 
     fn dispatch(&mut self, xid: i32, request: Request) -> Result<(), ErrorCode> {
         match request {
-            Request::Ping => self.ping(),
+            Request::Ping => self.expect(ReservedXid::Ping.into(), ReplyKind::Done, 0),
             Request::Create(body) => self.create(xid, false, body, mode)?,
             Request::Create2(body) => self.create(xid, true, body, mode)?,
             Request::CreateContainer(body) => self.create(xid, true, body, container_mode)?,
-            Request::CreateTtl(body) => {
-                let request::CreateTtl { path, data, acl, flags, ttl } = body;
-                let body = request::Create { path, data, acl, flags };
-                self.create(xid, true, body, |flags| ttl_mode(flags, ttl))?;
+            Request::CreateTtl(request::CreateTtl { create, ttl }) => {
+                self.create(xid, true, create, |flags| ttl_mode(flags, ttl))?;
             }
             Request::Delete(body) => {
                 let op = Self::delete_op(body)?;
@@ -119,22 +119,18 @@ impl Connection {
                     return Err(ErrorCode::BadArguments);
                 }
                 let path = read_path(body.path)?;
-                let read = Read::Exists { path };
-                let watch = body.watch.then(|| self.shared.next_watch());
-                self.read(xid, ReplyKind::Exists { watch }, read, watch);
+                self.read(xid, ReplyKind::Exists, Read::Exists { path }, body.watch);
             }
             Request::GetData(body) => {
                 let path = read_path(body.path)?;
                 let is_config = &*path == CONFIG;
-                let read = Read::Get { path };
-                let watch = body.watch.then(|| self.shared.next_watch());
-                self.read(xid, ReplyKind::Data { watch, is_config }, read, watch);
+                self.read(xid, ReplyKind::Data { is_config }, Read::Get { path }, body.watch);
             }
             Request::GetChildren(body) => self.children(xid, body, false)?,
             Request::GetChildren2(body) => self.children(xid, body, true)?,
             Request::GetAcl(body) => {
                 let path = read_path(body.path)?;
-                self.read(xid, ReplyKind::Acl, Read::Acl { path }, None);
+                self.read(xid, ReplyKind::Acl, Read::Acl { path }, false);
             }
             // Nobody waits for an answer to it outside of a multi.
             Request::Check(_) | Request::Reconfig(_) => return Err(ErrorCode::Unimplemented),
@@ -146,15 +142,9 @@ impl Connection {
             Request::MultiRead(multi) => self.read_several(xid, multi.ops)?,
             Request::Auth(body) => self.authenticate(xid, body),
             Request::Sasl(_) => self.expect(xid, ReplyKind::Sasl, 0),
-            Request::SetWatches(body) => {
-                let request::SetWatches { relative_zxid, data, exist, child } = body;
-                let lists = [data, exist, child, Vec::new(), Vec::new()];
-                self.set_watches(xid, relative_zxid, lists);
-            }
+            Request::SetWatches(body) => self.set_watches(xid, body, Vec::new(), Vec::new()),
             Request::SetWatches2(body) => {
-                let lists =
-                    [body.data, body.exist, body.child, body.persistent, body.persistent_recursive];
-                self.set_watches(xid, body.relative_zxid, lists);
+                self.set_watches(xid, body.one_shot, body.persistent, body.persistent_recursive);
             }
             Request::AddWatch(body) => self.add_watch(xid, body)?,
             Request::CheckWatches(body) => {
@@ -171,7 +161,7 @@ impl Connection {
             }
             Request::GetEphemerals(body) => {
                 let prefix = body.path.filter(|path| path != "/").unwrap_or_default();
-                self.read(xid, ReplyKind::Ephemerals { prefix }, Read::Ephemerals, None);
+                self.read(xid, ReplyKind::Ephemerals { prefix }, Read::Ephemerals, false);
             }
             Request::GetAllChildrenNumber(body) => {
                 let path = read_path(body.path)?;
@@ -185,7 +175,7 @@ impl Connection {
                 self.ask_query(0, Query::Read { read: Read::Exists { path }, watch: None });
                 self.ask_query(1, Query::Read { read, watch: None });
             }
-            Request::WhoAmI => self.read(xid, ReplyKind::WhoAmI, Read::Ids, None),
+            Request::WhoAmI => self.read(xid, ReplyKind::WhoAmI, Read::Ids, false),
             Request::CloseSession => {
                 self.write(xid, ReplyKind::Close, Write::Close);
                 self.closes = true;
@@ -270,11 +260,14 @@ impl Connection {
         if too_many || unknown || invalid { Err(ErrorCode::InvalidAcl) } else { Ok(()) }
     }
 
-    fn children(&mut self, xid: i32, body: request::Read, stat: bool) -> Result<(), ErrorCode> {
-        let path = read_path(body.path)?;
-        let read = Read::Children { path };
-        let watch = body.watch.then(|| self.shared.next_watch());
-        self.read(xid, ReplyKind::Children { watch, with_stat: stat }, read, watch);
+    fn children(
+        &mut self,
+        xid: i32,
+        body: request::Read,
+        with_stat: bool,
+    ) -> Result<(), ErrorCode> {
+        let read = Read::Children { path: read_path(body.path)? };
+        self.read(xid, ReplyKind::Children { with_stat }, read, body.watch);
         Ok(())
     }
 
@@ -315,22 +308,27 @@ impl Connection {
             Ok(AddWatchMode::PersistentRecursive) => true,
             Err(_) => return Err(ErrorCode::MarshallingError),
         };
+        self.expect(xid, ReplyKind::AddWatch, 1);
         // On what can be no znode's path a watch is of no use, and no error.
         let Some(path) = body.path.filter(|path| path::validate(path).is_ok()) else {
-            self.expect(xid, ReplyKind::AddWatch { watch: None }, 0);
+            self.answer_now(0, Ok(Answer::Watching));
             return Ok(());
         };
-        let path: Arc<str> = path.into();
-        let watch = self.shared.next_watch();
-        self.expect(xid, ReplyKind::AddWatch { watch: Some(watch) }, 1);
+        let (path, watch) = (path.into(), self.shared.next_watch());
         let query = Query::Watch { watch, path, recursive, from: None, data: false };
         self.ask_query(0, query);
         Ok(())
     }
 
-    fn set_watches(&mut self, xid: i32, from: i64, lists: [Vec<Option<String>>; 5]) {
-        let from: Zxid = u64::try_from(from).unwrap_or(0);
-        let [data, exist, child, persistent, recursive] = lists;
+    fn set_watches(
+        &mut self,
+        xid: i32,
+        one_shot: request::SetWatches,
+        persistent: Vec<Option<String>>,
+        recursive: Vec<Option<String>>,
+    ) {
+        let request::SetWatches { relative_zxid, data, exist, child } = one_shot;
+        let from: Zxid = u64::try_from(relative_zxid).unwrap_or(0);
         let (mut restored, mut queries) = (Vec::new(), Vec::new());
         let valid = |path: &String| path::validate(path).is_ok();
         let named = |list: Vec<Option<String>>| list.into_iter().map(Option::unwrap_or_default);
@@ -376,7 +374,8 @@ impl Connection {
         self.ask(0, |request: RequestId| ClientRequest::Write { request, session, command }, None);
     }
 
-    fn read(&mut self, xid: i32, what: ReplyKind, read: Read, watch: Option<WatchId>) {
+    fn read(&mut self, xid: i32, what: ReplyKind, read: Read, watches: bool) {
+        let watch = watches.then(|| self.shared.next_watch());
         self.expect(xid, what, 1);
         self.ask_query(0, Query::Read { read, watch });
     }
@@ -387,6 +386,9 @@ impl Connection {
             self.watches.ask(watch, Arc::clone(path), kind);
             watch
         });
+        if let Some(last) = self.waiting.back_mut() {
+            last.watch = watch;
+        }
         if let Some(tree) = self.reads_alone.clone() {
             return self.read_here(part, &query, &tree);
         }

@@ -1,15 +1,13 @@
 //! The thread with the sockets of a gateway.
 
 use std::borrow::Cow;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use mio::net::{TcpListener, TcpStream};
-use mio::{Events, Interest, Poll, Token, Waker};
+use mio::{Events, Token};
 
 use super::authentication::Authenticator;
 use super::connection::Connection;
@@ -19,71 +17,45 @@ use super::stream::Stream;
 #[cfg(feature = "tls")]
 use super::tls::Renewal;
 use super::wire::frame::{FrameDecoder, Incoming};
-use super::words::{self, ClientSeen, Seen};
+use super::words;
 use super::{GatewayBuilder, PAUSE, SWEEP};
 use crate::runtime::mailbox::{Mailbox, Recipient};
+use crate::runtime::port::{LISTENER, Port};
 use crate::runtime::shared::NodeShared;
 use crate::types::znode::Zxid;
 
-const LISTENER: Token = Token(0);
-const WAKER: Token = Token(1);
-/// Connections are numbered from here on.
-const FIRST: u64 = 2;
 /// The longest first packet.
 const HANDSHAKE_BYTES: usize = 1 << 10;
 /// One client is read and written so often before it is another one's turn.
 const ROUNDS_MAX: usize = 16;
-/// How many bytes are read at once.
-const READ_BYTES: usize = 64 << 10;
 /// How long a client may take for its first packet, with a handshake of TLS.
 const HANDSHAKE: Duration = Duration::from_secs(10);
 
-/// Ends the thread.
-#[derive(Debug)]
-pub(super) struct Stop {
-    asked: AtomicBool,
-    waker: Arc<Waker>,
-}
-
-impl Stop {
-    pub(super) fn ask(&self) {
-        self.asked.store(true, Ordering::Release);
-        // Without it the thread looks at its next sweep.
-        let _ = self.waker.wake();
-    }
-}
-
 pub(super) struct Server {
-    poll: Poll,
-    listener: TcpListener,
-    address: SocketAddr,
-    stop: Arc<Stop>,
-    shared: Arc<NodeShared>,
-    settings: GatewayBuilder,
+    pub(super) port: Port,
+    pub(super) shared: Arc<NodeShared>,
+    pub(super) settings: GatewayBuilder,
     mailbox: Arc<Mailbox>,
-    clients: BTreeMap<u64, Client>,
-    next: u64,
+    pub(super) clients: BTreeMap<u64, Client>,
     from: BTreeMap<IpAddr, usize>,
-    /// The connections that something has happened to.
-    touched: BTreeSet<u64>,
     zxid: Zxid,
-    /// What is read goes through here: thousands of idle clients need no buffers of their own.
-    scratch: Vec<u8>,
     authenticator: Authenticator,
-    counts: Counts,
-    since: Duration,
-    quorum: Quorum,
+    pub(super) counts: Counts,
+    /// When it began.
+    pub(super) since: Duration,
+    pub(super) quorum: Quorum,
     #[cfg(feature = "tls")]
     renewal: Renewal,
 }
 
-struct Client {
+pub(super) struct Client {
     stream: Stream,
-    address: SocketAddr,
-    since: Duration,
-    counts: Counts,
+    pub(super) address: SocketAddr,
+    /// When it connected.
+    pub(super) since: Duration,
+    pub(super) counts: Counts,
     decoder: FrameDecoder,
-    connection: Connection,
+    pub(super) connection: Connection,
     /// It may have more to read.
     readable: bool,
     /// It sends nothing more.
@@ -97,28 +69,19 @@ impl Server {
         address: SocketAddr,
         settings: GatewayBuilder,
     ) -> io::Result<Server> {
-        let poll = Poll::new()?;
+        let port = Port::bind(address)?;
         let authenticator = Authenticator::start(Arc::clone(&shared))?;
-        let mut listener = TcpListener::bind(address)?;
-        poll.registry().register(&mut listener, LISTENER, Interest::READABLE)?;
-        let waker = Arc::new(Waker::new(poll.registry(), WAKER)?);
-        let wakes = Arc::clone(&waker);
-        let mailbox = Arc::new(Mailbox::new(move || drop(wakes.wake())));
+        let waker = port.waker();
+        let mailbox = Arc::new(Mailbox::new(move || drop(waker.wake())));
         let since = shared.clock.now();
         Ok(Server {
-            poll,
-            address: listener.local_addr()?,
-            listener,
-            stop: Arc::new(Stop { asked: AtomicBool::new(false), waker }),
+            port,
             zxid: shared.tree().zxid(),
             shared,
             settings,
             mailbox,
             clients: BTreeMap::new(),
-            next: FIRST,
             from: BTreeMap::new(),
-            touched: BTreeSet::new(),
-            scratch: vec![0; READ_BYTES],
             authenticator,
             counts: Counts::default(),
             since,
@@ -128,31 +91,19 @@ impl Server {
         })
     }
 
-    pub(super) fn address(&self) -> SocketAddr {
-        self.address
-    }
-
-    pub(super) fn stop(&self) -> Arc<Stop> {
-        Arc::clone(&self.stop)
-    }
-
     /// Runs until the gateway is dropped or the node stops.
     pub(super) fn run(mut self) {
         let mut events = Events::with_capacity(1024);
         let mut swept = self.shared.clock.now();
         let mut looked = swept;
-        while !self.stop.asked.load(Ordering::Acquire) && self.shared.stopped().is_none() {
-            let pause = if self.touched.is_empty() { PAUSE } else { Duration::ZERO };
-            if let Err(error) = self.poll.poll(&mut events, Some(pause))
-                && error.kind() != io::ErrorKind::Interrupted
-            {
+        while !self.port.is_stopped() && self.shared.stopped().is_none() {
+            if let Err(error) = self.port.wait(&mut events, PAUSE) {
                 tracing::error!(%error, "the gateway stops: its sockets cannot be waited for");
                 break;
             }
             for event in &events {
                 match event.token() {
                     LISTENER => self.accept(),
-                    WAKER => {}
                     Token(number) => {
                         let number = number as u64;
                         if let Some(client) = self.clients.get_mut(&number) {
@@ -160,7 +111,7 @@ impl Server {
                             client.readable |= event.is_readable() || client.ended;
                             let both = event.is_read_closed() && event.is_write_closed();
                             client.connection.broken |= event.is_error() || both;
-                            self.touched.insert(number);
+                            self.port.touched.insert(number);
                         }
                     }
                 }
@@ -170,7 +121,7 @@ impl Server {
             for (number, delivery) in arrived.deliveries {
                 if let Some(client) = self.clients.get_mut(&number) {
                     client.connection.take(delivery);
-                    self.touched.insert(number);
+                    self.port.touched.insert(number);
                 }
             }
             let now = self.shared.clock.now();
@@ -180,7 +131,7 @@ impl Server {
                 self.clients.values_mut().for_each(|client| client.connection.last_received = now);
             }
             looked = now;
-            for number in std::mem::take(&mut self.touched) {
+            for number in std::mem::take(&mut self.port.touched) {
                 self.serve(number, now);
             }
             // Also while some clients have more than their turn.
@@ -196,12 +147,10 @@ impl Server {
 
     fn accept(&mut self) {
         loop {
-            let (mut stream, from) = match self.listener.accept() {
-                Ok(accepted) => accepted,
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+            let (mut stream, from) = match self.port.accept() {
+                Ok(Some(accepted)) => accepted,
+                Ok(None) => return,
                 Err(error) => {
-                    // What waits is accepted at a later sweep.
                     tracing::warn!(%error, "the gateway cannot accept a connection");
                     return;
                 }
@@ -216,15 +165,8 @@ impl Server {
                 tracing::debug!(%from, "the gateway has no room for another client");
                 continue;
             }
-            let number = self.next;
-            self.next += 1;
-            let interest = Interest::READABLE | Interest::WRITABLE;
-            let token = Token(number as usize);
-            let _ = stream.set_nodelay(true);
-            if self.poll.registry().register(&mut stream, token, interest).is_err() {
-                continue;
-            }
-            let stream = match self.open(stream) {
+            let Ok(number) = self.port.register(&mut stream) else { continue };
+            let stream = match Stream::open(stream, &self.settings) {
                 Ok(stream) => stream,
                 Err(error) => {
                     tracing::error!(%error, "the gateway cannot begin a connection");
@@ -233,33 +175,24 @@ impl Server {
             };
             *self.from.entry(ip).or_default() += 1;
             let recipient = Recipient { mailbox: Arc::clone(&self.mailbox), connection: number };
-            let (shared, most) = (Arc::clone(&self.shared), self.settings.packet_bytes_max);
-            let now = self.shared.clock.now();
-            let authenticator = self.authenticator.clone();
-            let mut connection = Connection::new(recipient, shared, ip, most, authenticator, now);
-            connection.skips_acl = self.settings.skips_acl;
+            let (shared, authenticator) = (Arc::clone(&self.shared), self.authenticator.clone());
+            let (settings, now) = (&self.settings, shared.clock.now());
+            let most = settings.packet_bytes_max.min(HANDSHAKE_BYTES);
+            let connection = Connection::new(recipient, shared, ip, settings, authenticator, now);
             let client = Client {
                 stream,
                 address: from,
                 since: now,
                 counts: Counts::default(),
-                decoder: FrameDecoder::new(most.min(HANDSHAKE_BYTES), words::KNOWN),
+                decoder: FrameDecoder::new(most, words::KNOWN),
                 connection,
                 readable: true,
                 ended: false,
                 greeted: false,
             };
             self.clients.insert(number, client);
-            self.touched.insert(number);
+            self.port.touched.insert(number);
         }
-    }
-
-    fn open(&self, socket: TcpStream) -> io::Result<Stream> {
-        #[cfg(feature = "tls")]
-        if let Some(tls) = &self.settings.tls {
-            return Stream::secured(socket, tls);
-        }
-        Ok(Stream::plain(socket))
     }
 
     /// Reads, asks, replies and writes, as far as all that goes.
@@ -269,8 +202,8 @@ impl Server {
         let mut rounds = 0;
         loop {
             let was_full = !client.connection.takes_requests();
-            let read_only = self.quorum.is_missed();
-            let taken = client.take_packets(now, &mut self.scratch, &mut word, read_only);
+            let read_only = self.quorum.is_missed;
+            let taken = client.take_packets(now, &mut self.port.scratch, &mut word, read_only);
             let mut more = match taken {
                 Ok(more) => more,
                 Err(reason) => {
@@ -290,7 +223,7 @@ impl Server {
             }
             rounds += 1;
             if rounds == ROUNDS_MAX {
-                self.touched.insert(number);
+                self.port.touched.insert(number);
                 break;
             }
         }
@@ -320,22 +253,7 @@ impl Server {
             b"srst" => self.counts = Counts::default(),
             _ => {}
         }
-        let clients = self.clients.values().map(|client| ClientSeen {
-            address: client.address,
-            connection: &client.connection,
-            counts: &client.counts,
-            since: client.since,
-        });
-        let seen = Seen {
-            shared: &self.shared,
-            address: self.address,
-            settings: &self.settings,
-            clients: clients.collect(),
-            counts: &self.counts,
-            uptime: self.shared.clock.now().saturating_sub(self.since),
-            read_only: self.quorum.is_missed(),
-        };
-        words::answer(word, &seen)
+        words::answer(word, self)
     }
 
     /// Ends the sessions of clients that are silent.
@@ -346,7 +264,7 @@ impl Server {
             // again, here or elsewhere.
             for (number, client) in self.clients.iter_mut().filter(|(_, client)| client.greeted) {
                 client.connection.broken = true;
-                self.touched.insert(*number);
+                self.port.touched.insert(*number);
             }
         }
         #[cfg(feature = "tls")]
@@ -354,7 +272,7 @@ impl Server {
             self.renewal.renew(tls, now);
         }
         let silent = |(number, client): (&u64, &Client)| {
-            let is_busy = self.touched.contains(number);
+            let is_busy = self.port.touched.contains(number);
             (!is_busy && client.connection.is_silent(now, HANDSHAKE)).then_some(*number)
         };
         for number in self.clients.iter().filter_map(silent).collect::<Vec<_>>() {
@@ -367,7 +285,7 @@ impl Server {
             }
             self.drop_client(number);
         }
-        for number in std::mem::take(&mut self.touched) {
+        for number in std::mem::take(&mut self.port.touched) {
             self.serve(number, now);
         }
     }
@@ -375,7 +293,7 @@ impl Server {
     fn drop_client(&mut self, number: u64) {
         let Some(mut client) = self.clients.remove(&number) else { return };
         client.stream.close();
-        let _ = self.poll.registry().deregister(client.stream.socket());
+        self.port.deregister(&mut client.stream.socket);
         client.connection.leave();
         if let Some(count) = self.from.get_mut(&client.connection.from) {
             *count -= 1;

@@ -5,8 +5,7 @@ use std::io::{self, Read, Write};
 use bytes::{Buf, BytesMut};
 use mio::net::TcpStream;
 
-#[cfg(feature = "tls")]
-use super::tls::GatewayTls;
+use super::GatewayBuilder;
 #[cfg(feature = "tls")]
 use crate::transport::secure::tls::TlsChannel;
 use crate::types::acl::Id;
@@ -15,7 +14,7 @@ use crate::types::acl::Id;
 const KEPT_BYTES: usize = 4 << 10;
 
 pub(super) struct Stream {
-    socket: TcpStream,
+    pub(super) socket: TcpStream,
     #[cfg(feature = "tls")]
     tls: Option<Box<TlsChannel>>,
     /// What is encrypted and not written yet.
@@ -23,23 +22,19 @@ pub(super) struct Stream {
 }
 
 impl Stream {
-    pub(super) fn plain(socket: TcpStream) -> Stream {
-        Stream {
+    #[cfg_attr(
+        not(feature = "tls"),
+        allow(unused_variables, reason = "it says whether TLS is spoken")
+    )]
+    pub(super) fn open(socket: TcpStream, settings: &GatewayBuilder) -> io::Result<Stream> {
+        #[cfg(feature = "tls")]
+        let channel = settings.tls.as_ref().map(|tls| TlsChannel::listen(tls.config()));
+        Ok(Stream {
             socket,
             #[cfg(feature = "tls")]
-            tls: None,
+            tls: channel.transpose()?.map(Box::new),
             sealed: Vec::new(),
-        }
-    }
-
-    #[cfg(feature = "tls")]
-    pub(super) fn secured(socket: TcpStream, tls: &GatewayTls) -> io::Result<Stream> {
-        let channel = TlsChannel::listen(tls.config())?;
-        Ok(Stream { socket, tls: Some(Box::new(channel)), sealed: Vec::new() })
-    }
-
-    pub(super) fn socket(&mut self) -> &mut TcpStream {
-        &mut self.socket
+        })
     }
 
     /// Who the client is by its certificate, once it has sent anything.

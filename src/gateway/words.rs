@@ -3,17 +3,13 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::{Display, Write};
 use std::fs;
-use std::net::SocketAddr;
 use std::path::Path;
 use std::time::Duration;
 
-use super::GatewayBuilder;
-use super::connection::Connection;
-use super::counts::Counts;
+use super::server::{Client, Server};
 use super::wire::codes::OpCode;
 use crate::machine::{SessionRecord, State};
 use crate::runtime::engine::Engine;
-use crate::runtime::shared::NodeShared;
 use crate::types::znode::{SessionId, Zxid};
 
 pub(super) const KNOWN: &[[u8; 4]] = &[
@@ -38,31 +34,11 @@ pub(super) fn named(list: &[impl AsRef<str>]) -> Vec<[u8; 4]> {
 const VERSION: &str = concat!("3.9.4-quorate-", env!("CARGO_PKG_VERSION"));
 
 /// What the answers are made of.
-pub(super) struct Seen<'a> {
-    pub(super) shared: &'a NodeShared,
-    pub(super) address: SocketAddr,
-    pub(super) settings: &'a GatewayBuilder,
-    pub(super) clients: Vec<ClientSeen<'a>>,
-    pub(super) counts: &'a Counts,
-    /// How long it has served.
-    pub(super) uptime: Duration,
-    /// Whether clients are served reads alone now.
-    pub(super) read_only: bool,
-}
-
-pub(super) struct ClientSeen<'a> {
-    pub(super) address: SocketAddr,
-    pub(super) connection: &'a Connection,
-    pub(super) counts: &'a Counts,
-    /// When it connected.
-    pub(super) since: Duration,
-}
-
-impl Seen<'_> {
+impl Server {
     fn state(&self) -> &'static str {
         let status = self.shared.status();
         match (status.is_leader, status.leader) {
-            _ if self.read_only => "read-only",
+            _ if self.quorum.is_missed => "read-only",
             (true, _) => "leader",
             (false, Some(_)) if self.shared.has_replica => "follower",
             (false, Some(_)) => "observer",
@@ -80,7 +56,7 @@ impl Seen<'_> {
     }
 
     fn waiting(&self) -> usize {
-        self.clients.iter().map(|client| client.connection.waiting()).sum()
+        self.clients.values().map(|client| client.connection.waiting.len()).sum()
     }
 
     /// The ephemeral znodes, by session.
@@ -106,18 +82,18 @@ impl Seen<'_> {
     }
 }
 
-impl ClientSeen<'_> {
+impl Client {
     fn session(&self) -> u64 {
         self.connection.session.as_ref().map_or(0, |session| session.id.0)
     }
 }
 
 /// Writing to a string cannot fail.
-pub(super) fn answer(word: [u8; 4], seen: &Seen<'_>) -> String {
+pub(super) fn answer(word: [u8; 4], seen: &Server) -> String {
     let mut text = String::new();
     match &word {
         b"ruok" => text.push_str("imok"),
-        b"isro" => text.push_str(if seen.read_only { "ro" } else { "rw" }),
+        b"isro" => text.push_str(if seen.quorum.is_missed { "ro" } else { "rw" }),
         b"srvr" => server(&mut text, seen, false),
         b"stat" => server(&mut text, seen, true),
         b"mntr" => monitor(&mut text, seen),
@@ -133,16 +109,16 @@ pub(super) fn answer(word: [u8; 4], seen: &Seen<'_>) -> String {
         }
         b"wchs" => watch_summary(&mut text, seen),
         b"wchc" => {
-            let of = |client: &ClientSeen<'_>| {
+            let of = |client: &Client| {
                 let paths = client.connection.watches.paths().map(str::to_owned);
                 (format!("{:#x}", client.session()), paths.collect::<Vec<_>>())
             };
-            let by_session: BTreeMap<_, _> = seen.clients.iter().map(of).collect();
+            let by_session: BTreeMap<_, _> = seen.clients.values().map(of).collect();
             groups(&mut text, by_session);
         }
         b"wchp" => {
             let mut by_path: BTreeMap<String, Vec<String>> = BTreeMap::new();
-            for client in &seen.clients {
+            for client in seen.clients.values() {
                 for path in client.connection.watches.paths() {
                     let session = format!("{:#x}", client.session());
                     by_path.entry(path.to_owned()).or_default().push(session);
@@ -151,7 +127,7 @@ pub(super) fn answer(word: [u8; 4], seen: &Seen<'_>) -> String {
             groups(&mut text, by_path);
         }
         b"cons" => {
-            for client in &seen.clients {
+            for client in seen.clients.values() {
                 connection(&mut text, seen, client, true);
             }
             text.push('\n');
@@ -169,10 +145,10 @@ pub(super) fn answer(word: [u8; 4], seen: &Seen<'_>) -> String {
     text
 }
 
-fn configuration(text: &mut String, seen: &Seen<'_>) {
+fn configuration(text: &mut String, seen: &Server) {
     let limits = seen.shared.limits;
     let tick = limits.tick.as_millis();
-    let port = i32::from(seen.address.port());
+    let port = i32::from(seen.port.address().port());
     let (plain, secure) = if seen.settings.is_secure() { (-1, port) } else { (port, -1) };
     let _ = writeln!(text, "clientPort={plain}\nsecureClientPort={secure}");
     if let Some(directory) = seen.shared.directory() {
@@ -189,12 +165,12 @@ fn configuration(text: &mut String, seen: &Seen<'_>) {
     let _ = writeln!(text, "serverId={}", seen.shared.node);
 }
 
-fn server(text: &mut String, seen: &Seen<'_>, with_clients: bool) {
+fn server(text: &mut String, seen: &Server, with_clients: bool) {
     let (zxid, znodes) = seen.contents();
     let _ = writeln!(text, "Zookeeper version: {VERSION}, built on -");
     if with_clients {
         let _ = writeln!(text, "Clients:");
-        for client in &seen.clients {
+        for client in seen.clients.values() {
             connection(text, seen, client, false);
         }
         text.push('\n');
@@ -210,14 +186,14 @@ fn server(text: &mut String, seen: &Seen<'_>, with_clients: bool) {
     let _ = writeln!(text, "Node count: {znodes}");
 }
 
-fn connection(text: &mut String, seen: &Seen<'_>, client: &ClientSeen<'_>, in_full: bool) {
-    let ClientSeen { address, connection, counts, since } = client;
+fn connection(text: &mut String, seen: &Server, client: &Client, in_full: bool) {
+    let Client { address, connection, counts, since, .. } = client;
     let session = connection.session.as_ref();
     let _ = write!(
         text,
         " /{address}[{}](queued={},recved={},sent={}",
         u8::from(session.is_some()),
-        connection.waiting(),
+        connection.waiting.len(),
         counts.received,
         counts.sent
     );
@@ -275,7 +251,7 @@ fn short_name(op: i32) -> &'static str {
     }
 }
 
-fn monitor(text: &mut String, seen: &Seen<'_>) {
+fn monitor(text: &mut String, seen: &Server) {
     let status = seen.shared.status();
     let mut line = |name: &str, value: &dyn Display| {
         let _ = writeln!(text, "zk_{name}\t{value}");
@@ -290,10 +266,10 @@ fn monitor(text: &mut String, seen: &Seen<'_>) {
     line("packets_sent", &seen.counts.sent);
     line("num_alive_connections", &seen.clients.len());
     line("outstanding_requests", &seen.waiting());
-    line("uptime", &seen.uptime.as_millis());
+    line("uptime", &seen.shared.clock.now().saturating_sub(seen.since).as_millis());
     line("znode_count", &seen.contents().1);
     line("global_sessions", &status.sessions);
-    let watches = seen.clients.iter().map(|client| client.connection.watches.len());
+    let watches = seen.clients.values().map(|client| client.connection.watches.len());
     line("watch_count", &watches.sum::<usize>());
     if seen.shared.has_replica {
         let replica = seen.replica();
@@ -326,7 +302,7 @@ fn file_descriptors() -> Option<(usize, String)> {
 const LOG: &str = "log";
 
 /// The bytes of the data directory without the log, and those of the log.
-fn sizes(seen: &Seen<'_>) -> (u64, u64) {
+fn sizes(seen: &Server) -> (u64, u64) {
     let Some(directory) = seen.shared.directory() else { return (0, 0) };
     let (all, log) = (size(directory.path()), size(&directory.path().join(LOG)));
     (all.saturating_sub(log), log)
@@ -343,8 +319,8 @@ fn size(directory: &Path) -> u64 {
     entries.flatten().map(of).sum()
 }
 
-fn watch_summary(text: &mut String, seen: &Seen<'_>) {
-    let watches = || seen.clients.iter().map(|client| &client.connection.watches);
+fn watch_summary(text: &mut String, seen: &Server) {
+    let watches = || seen.clients.values().map(|client| &client.connection.watches);
     let watching = watches().filter(|watches| watches.paths().next().is_some()).count();
     let paths: BTreeSet<&str> = watches().flat_map(|watches| watches.paths()).collect();
     let all: usize = watches().map(|watches| watches.len()).sum();
@@ -363,8 +339,8 @@ fn groups(text: &mut String, groups: BTreeMap<String, Vec<String>>) {
 }
 
 /// The sessions are those of the connections here, as in a ZooKeeper follower's answer.
-fn dump(text: &mut String, seen: &Seen<'_>) {
-    let sessions = || seen.clients.iter().filter_map(|client| client.connection.session.as_ref());
+fn dump(text: &mut String, seen: &Server) {
+    let sessions = || seen.clients.values().filter_map(|client| client.connection.session.as_ref());
     let _ = writeln!(text, "SessionTracker dump:\nGlobal Sessions({}):", sessions().count());
     for session in sessions() {
         let _ = writeln!(text, "{:#x}\t{}ms", session.id.0, session.timeout().as_millis());
@@ -380,7 +356,7 @@ fn dump(text: &mut String, seen: &Seen<'_>) {
     }
     let count = seen.clients.len();
     let _ = writeln!(text, "Connections dump:\nConnections Sets ({count})/({count}):");
-    for client in &seen.clients {
+    for client in seen.clients.values() {
         let (address, session) = (client.address, client.session());
         let _ = writeln!(text, "\tip: /{address} sessionId: {session:#x}");
     }

@@ -7,6 +7,7 @@
 //! | `node_thread` | runs the host on the network's thread, and connects it to the disk |
 //! | `disk` | the threads that write the log and the checkpoints; `watchdog` notices that they hang |
 //! | `shared`, `session` | the state that handles share with the host |
+//! | `port` | the sockets and the threads of a gateway or an admin endpoint |
 //! | `offload` | runs a call that blocks on a thread, for a task |
 //! | `thread_end` | waits for threads that a dropped handle has ended |
 //! | `pending`, `timers`, `watch_sender`, `availability` | how answers, timers and events reach users |
@@ -32,6 +33,8 @@ pub(crate) mod obstacles;
 pub(crate) mod offload;
 pub(crate) mod own_thread;
 pub(crate) mod pending;
+#[cfg(any(feature = "gateway", feature = "admin"))]
+pub(crate) mod port;
 mod repeated;
 pub(crate) mod session;
 pub(crate) mod shared;

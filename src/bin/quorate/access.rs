@@ -48,11 +48,23 @@ impl Access {
 
 /// Reads the shared secret from its file.
 pub(crate) fn secret(file: &Path) -> Result<Secret> {
-    let secret = std::fs::read_to_string(file).map_err(|error| Error::InvalidSetting {
-        setting: "the file of the secret",
+    Secret::new(content(file, "the file of the secret")?.trim())
+}
+
+/// The content of a file that a setting names.
+pub(crate) fn content(file: &Path, setting: &'static str) -> Result<String> {
+    std::fs::read_to_string(file).map_err(|error| Error::InvalidSetting {
+        setting,
         reason: format!("{} cannot be read: {error}", file.display()),
-    })?;
-    Secret::new(secret.trim())
+    })
+}
+
+/// A scheme and credentials. clap would repeat what is wrong, and that may be a password.
+pub(crate) fn credentials<'a>(text: &'a str, setting: &'static str) -> Result<(&'a str, &'a str)> {
+    text.split_once(':').ok_or_else(|| Error::InvalidSetting {
+        setting,
+        reason: "it takes a scheme, a colon, and credentials".to_owned(),
+    })
 }
 
 #[cfg(feature = "tls")]

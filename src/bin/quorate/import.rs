@@ -1,7 +1,6 @@
 //! `quorate import`: copies a tree out of a running ZooKeeper into a cluster.
 
 use std::collections::BTreeMap;
-use std::fmt::Write as _;
 use std::io::{self, IsTerminal, Write};
 use std::path::PathBuf;
 use std::time::Duration;
@@ -83,11 +82,7 @@ fn join(arguments: &Arguments) -> Result<(Coordinator, Session), String> {
     let text = |error: Error| error.to_string();
     let mut password = [0; 16];
     getrandom::fill(&mut password).map_err(|error| format!("no random bytes: {error}"))?;
-    let password = password.iter().fold(String::new(), |mut text, byte| {
-        // Writing to a `String` does not fail.
-        let _ = write!(text, "{byte:02x}");
-        text
-    });
+    let password = format!("{:032x}", u128::from_ne_bytes(password));
     let user = "quorate-import";
     let builder = Coordinator::builder().super_user(Id::digest(user, &password));
     let coordinator = arguments.access.join(builder).map_err(text)?;
@@ -144,18 +139,16 @@ impl Output {
 
     fn show(&mut self, event: Event<'_>) {
         match event {
-            Event::Connected { server } => self.note(&format!("reads from {server}")),
-            Event::Progress(counts) if self.terminal => {
-                eprint!(
-                    "\r{}{} znodes read, {} created ",
-                    bar(counts),
-                    counts.read,
-                    counts.created
-                );
-                self.shown = counts.read;
+            Event::Connected { server } => {
+                self.end_progress();
+                eprintln!("reads from {server}");
             }
-            Event::Progress(counts) if counts.read - self.shown >= LINE_EVERY => {
-                eprintln!("{} znodes read, {} created", counts.read, counts.created);
+            Event::Progress(counts) if self.terminal || counts.read - self.shown >= LINE_EVERY => {
+                let progress = format!("{} znodes read, {} created", counts.read, counts.created);
+                match self.terminal {
+                    true => eprint!("\r{}{progress} ", bar(counts)),
+                    false => eprintln!("{progress}"),
+                }
                 self.shown = counts.read;
             }
             Event::Difference { path, difference } => {
@@ -169,11 +162,6 @@ impl Output {
             }
             _ => {}
         }
-    }
-
-    fn note(&mut self, text: &str) {
-        self.end_progress();
-        eprintln!("{text}");
     }
 
     /// Ends the line that progress has overwritten so far.

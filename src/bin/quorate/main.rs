@@ -195,6 +195,10 @@ fn recover(
     json || say(Ok(text))
 }
 
+fn system(what: &'static str) -> impl FnOnce(io::Error) -> Error {
+    move |error| Error::System { what, reason: error.to_string() }
+}
+
 /// Prints what a shell reads to complete the command line; whether it could be printed.
 fn completions(shell: Shell) -> bool {
     let mut script = Vec::new();

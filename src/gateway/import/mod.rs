@@ -25,6 +25,7 @@ use bytes::Bytes;
 
 use self::walk::Walk;
 use crate::api::session::Session;
+use crate::gateway::wire::jute::Credential;
 use crate::types::path;
 
 /// Copies a tree from the servers of a ZooKeeper into the cluster of a session.
@@ -67,23 +68,11 @@ pub struct Import {
     servers: Vec<String>,
     root: String,
     to: Option<String>,
-    auth: Vec<Credentials>,
+    /// Schemes, each with credentials.
+    auth: Vec<(String, Credential)>,
     overwrite: bool,
     delete: bool,
     kinds: Option<PathBuf>,
-}
-
-/// `Debug` does not show them.
-#[derive(Clone)]
-struct Credentials {
-    scheme: String,
-    bytes: Bytes,
-}
-
-impl std::fmt::Debug for Credentials {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Credentials").field("scheme", &self.scheme).finish_non_exhaustive()
-    }
 }
 
 /// What an [`Import`] has done so far, in znodes.
@@ -292,7 +281,7 @@ impl Import {
     /// Authenticates with the source, as ZooKeeper's `addAuthInfo`. May be called more than once.
     pub fn auth(mut self, scheme: impl Into<String>, credentials: impl AsRef<[u8]>) -> Import {
         let bytes = Bytes::copy_from_slice(credentials.as_ref());
-        self.auth.push(Credentials { scheme: scheme.into(), bytes });
+        self.auth.push((scheme.into(), Credential(Some(bytes))));
         self
     }
 

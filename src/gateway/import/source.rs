@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
 
-use super::{Credentials, ImportError};
+use super::ImportError;
 use crate::gateway::wire::codes::ReservedXid;
 use crate::gateway::wire::frame::{FrameDecoder, Incoming, append_frame};
 use crate::gateway::wire::handshake::{ConnectRequest, ConnectResponse, PASSWORD_BYTES};
@@ -44,7 +44,7 @@ pub(super) struct Reply {
 #[derive(Debug)]
 pub(super) struct Source {
     servers: Vec<String>,
-    auth: Vec<Credentials>,
+    auth: Vec<(String, Credential)>,
     /// The server of the connection, or the one to try next.
     current: usize,
     connection: Option<Connection>,
@@ -62,7 +62,7 @@ struct Connection {
 }
 
 impl Source {
-    pub(super) fn new(servers: &[String], auth: &[Credentials]) -> Source {
+    pub(super) fn new(servers: &[String], auth: &[(String, Credential)]) -> Source {
         Source {
             servers: servers.to_vec(),
             auth: auth.to_vec(),
@@ -157,15 +157,15 @@ impl Source {
         if answer.timeout <= 0 {
             return Err(io::Error::other("it grants no session").into());
         }
-        for Credentials { scheme, bytes } in &self.auth {
-            let auth = Credential(Some(bytes.clone()));
+        for (scheme, auth) in &self.auth {
+            let (scheme, auth) = (scheme.clone(), auth.clone());
             let request = Request::Auth(Auth { kind: 0, scheme: Some(scheme.clone()), auth });
             packet.clear();
             append(&mut packet, &request, ReservedXid::Auth.into())?;
             connection.stream.write_all(&packet)?;
             let (header, _) = connection.reply()?;
             if header.err != 0 {
-                let (server, scheme) = (server.clone(), scheme.clone());
+                let server = server.clone();
                 return Err(Failure::Final(ImportError::AuthFailed { server, scheme }));
             }
         }

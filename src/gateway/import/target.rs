@@ -103,8 +103,7 @@ impl<'a> Target<'a> {
         if self.stat(parent)?.is_some() {
             return Ok(());
         }
-        self.create_parents(parent)?;
-        match self.session.create(parent, b"", CreateMode::Persistent) {
+        match self.session.create_with_parents(parent, b"", CreateMode::Persistent) {
             Ok(_) | Err(Error::NodeExists { .. }) => Ok(()),
             Err(error) => Err(error),
         }

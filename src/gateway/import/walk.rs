@@ -16,7 +16,7 @@ use crate::gateway::convert;
 use crate::gateway::wire::codes::ErrorCode;
 use crate::gateway::wire::jute::Jute;
 use crate::gateway::wire::request::{PathOnly, Read, Request};
-use crate::gateway::wire::response::{self, AclReply, ChildrenReply, CountReply, DataReply};
+use crate::gateway::wire::response::{self, AclReply, ChildrenReply, DataReply};
 use crate::types::acl::Acl;
 use crate::types::error::Error;
 use crate::types::path;
@@ -24,8 +24,6 @@ use crate::types::znode::{CreateMode, Stat};
 
 /// How many znodes are in a set.
 const SET: usize = 128;
-/// The requests for each znode.
-const READS: usize = 3;
 /// What is every tree's own.
 const RESERVED: &str = "zookeeper";
 /// How many digits end the name of a sequential child.
@@ -126,7 +124,7 @@ impl<'a> Walk<'a> {
         let mut source = Source::new(&self.import.servers, &self.import.auth);
         let root = Some(self.import.root.clone());
         let reply = source.ask_once(&Request::GetAllChildrenNumber(PathOnly { path: root }))?;
-        let count = body::<CountReply>(&self.import.root, reply).ok()??.count;
+        let count = body::<i32>(&self.import.root, reply).ok()??;
         Some(u64::try_from(count).ok()? + 1)
     }
 
@@ -137,12 +135,11 @@ impl<'a> Walk<'a> {
             .flat_map(|path| {
                 let path = || Some(path.clone());
                 let read = || Read { path: path(), watch: false };
-                let reads: [_; READS] = [
+                [
                     Request::GetData(read()),
                     Request::GetAcl(PathOnly { path: path() }),
                     Request::GetChildren(read()),
-                ];
-                reads
+                ]
             })
             .collect();
         if requests.is_empty() {

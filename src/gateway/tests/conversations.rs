@@ -10,12 +10,12 @@ use super::{Client, Gateway, Packet, one};
 use crate::gateway::wire::codes::{AddWatchMode, CreateFlags, ErrorCode};
 use crate::gateway::wire::jute::{Credential, Jute};
 use crate::gateway::wire::request::{
-    self, AddWatch, Check, Create, Delete, Multi, MultiOp, PathOnly, Request, SetData, SetWatches2,
-    WatchesOf,
+    self, AddWatch, Check, Create, Delete, Multi, MultiOp, PathOnly, Request, SetData, SetWatches,
+    SetWatches2, WatchesOf,
 };
 use crate::gateway::wire::response::{
-    Children2Reply, ChildrenReply, CountReply, Create2Reply, DataReply, ErrorReply, MultiReply,
-    MultiResult, PathReply, Stat, StatReply,
+    Children2Reply, ChildrenReply, Create2Reply, DataReply, MultiReply, MultiResult, PathReply,
+    Stat,
 };
 
 const CLIENTS: usize = 3;
@@ -154,21 +154,19 @@ fn text(request: &Request, mut body: Bytes) -> String {
     match request {
         Request::Create(_) | Request::Sync(_) => of::<PathReply>(body, |_| {}),
         Request::Create2(_) => of::<Create2Reply>(body, |reply| timeless(&mut reply.stat)),
-        Request::SetData(_) | Request::Exists(_) => {
-            of::<StatReply>(body, |reply| timeless(&mut reply.stat))
-        }
+        Request::SetData(_) | Request::Exists(_) => of::<Stat>(body, timeless),
         Request::GetData(_) => of::<DataReply>(body, |reply| timeless(&mut reply.stat)),
         Request::GetChildren(_) | Request::GetEphemerals(_) => of::<ChildrenReply>(body, |_| {}),
         Request::GetChildren2(_) => of::<Children2Reply>(body, |reply| timeless(&mut reply.stat)),
         Request::Multi(_) => of::<MultiReply>(body, |reply| {
             for result in &mut reply.results {
-                if let MultiResult::SetData(reply) = result {
-                    timeless(&mut reply.stat);
+                if let Ok(MultiResult::SetData(stat)) = result {
+                    timeless(stat);
                 }
             }
         }),
-        Request::AddWatch(_) => of::<ErrorReply>(body, |_| {}),
-        Request::GetAllChildrenNumber(_) => of::<CountReply>(body, |_| {}),
+        Request::AddWatch(_) => of::<i32>(body, |_| {}),
+        Request::GetAllChildrenNumber(_) => of::<i32>(body, |_| {}),
         _ => {
             assert!(body.is_empty(), "{} bytes that nobody asked for", body.len());
             NOTHING.to_owned()
@@ -275,10 +273,12 @@ impl World<'_> {
         let watches = &self.model.clients[client].watches;
         let list = |paths: &BTreeSet<String>| paths.iter().cloned().map(Some).collect();
         let again = SetWatches2 {
-            relative_zxid: seen,
-            data: list(&watches.data),
-            exist: list(&watches.exist),
-            child: list(&watches.child),
+            one_shot: SetWatches {
+                relative_zxid: seen,
+                data: list(&watches.data),
+                exist: list(&watches.exist),
+                child: list(&watches.child),
+            },
             persistent: list(&watches.persistent),
             persistent_recursive: list(&watches.recursive),
         };

@@ -18,7 +18,7 @@ use std::time::Duration;
 use bytes::{Bytes, BytesMut};
 
 use super::Gateway;
-use super::wire::codes::{CreateFlags, ErrorCode, EventType, Perm};
+use super::wire::codes::{CreateFlags, ErrorCode, EventType};
 use super::wire::handshake::{ConnectRequest, ConnectResponse};
 use super::wire::jute::{Credential, Jute};
 use super::wire::request::{self, Acl, Create, Request, SetData};
@@ -157,9 +157,7 @@ fn dial(gateway: &Gateway) -> TcpStream {
 }
 
 fn create(path: &str, data: &'static [u8]) -> Request {
-    let all = [Perm::Read, Perm::Write, Perm::Create, Perm::Delete, Perm::Admin];
-    let perms = all.map(i32::from).iter().sum();
-    let acl = vec![Acl { perms, scheme: Some("world".into()), id: Some("anyone".into()) }];
+    let acl = vec![Acl { perms: 31, scheme: Some("world".into()), id: Some("anyone".into()) }];
     Request::Create(Create {
         path: Some(path.into()),
         data: Some(Bytes::from_static(data)),

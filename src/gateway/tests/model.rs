@@ -8,8 +8,8 @@ use bytes::Bytes;
 use crate::gateway::wire::codes::{AddWatchMode, CreateFlags, ErrorCode, EventType};
 use crate::gateway::wire::request::{Create, Delete, MultiOp, Request, SetData, WatchesOf};
 use crate::gateway::wire::response::{
-    Children2Reply, ChildrenReply, CountReply, Create2Reply, DataReply, ErrorReply, MultiReply,
-    MultiResult, PathReply, Stat, StatReply,
+    Children2Reply, ChildrenReply, Create2Reply, DataReply, MultiReply, MultiResult, PathReply,
+    Stat,
 };
 
 pub(super) type Event = (EventType, String);
@@ -189,7 +189,7 @@ impl Attempt {
                 self.delete(body)?;
                 MultiResult::Delete
             }
-            MultiOp::SetData(body) => MultiResult::SetData(StatReply { stat: self.set(body)? }),
+            MultiOp::SetData(body) => MultiResult::SetData(self.set(body)?),
             MultiOp::Check(body) => {
                 self.is_version(&path_of(body.path.as_ref()), body.version)?;
                 MultiResult::Check
@@ -251,7 +251,7 @@ impl Model {
                 attempt.delete(body)?;
                 NOTHING.to_owned()
             }
-            Request::SetData(body) => format!("{:?}", StatReply { stat: attempt.set(body)? }),
+            Request::SetData(body) => format!("{:?}", attempt.set(body)?),
             Request::Exists(body) => {
                 let path = path_of(body.path.as_ref());
                 let stat = attempt.stat(&path);
@@ -259,7 +259,7 @@ impl Model {
                     let of = if stat.is_some() { &mut watches.data } else { &mut watches.exist };
                     of.insert(path);
                 }
-                format!("{:?}", StatReply { stat: stat.ok_or(ErrorCode::NoNode)? })
+                format!("{:?}", stat.ok_or(ErrorCode::NoNode)?)
             }
             Request::GetData(body) => {
                 let path = path_of(body.path.as_ref());
@@ -288,7 +288,7 @@ impl Model {
                 let mut failed = None;
                 for (place, op) in multi.ops.iter().enumerate() {
                     match attempt.multi_op(op) {
-                        Ok(result) => results.push(result),
+                        Ok(result) => results.push(Ok(result)),
                         Err(code) => {
                             failed = Some((place, code));
                             break;
@@ -301,7 +301,7 @@ impl Model {
                         std::cmp::Ordering::Equal => code,
                         std::cmp::Ordering::Greater => ErrorCode::RuntimeInconsistency,
                     };
-                    let error = |place| MultiResult::Error(of(place).into());
+                    let error = |place| Err(of(place).into());
                     let results = (0..multi.ops.len()).map(error).collect();
                     return Ok(format!("{:?}", MultiReply { results }));
                 }
@@ -313,7 +313,7 @@ impl Model {
                     Ok(AddWatchMode::Persistent) => watches.persistent.insert(path),
                     _ => watches.recursive.insert(path),
                 };
-                format!("{:?}", ErrorReply { err: 0 })
+                format!("{:?}", 0)
             }
             Request::CheckWatches(body) => {
                 let has = watches.all().iter().any(|of| of.contains(&path_of(body.path.as_ref())));
@@ -339,7 +339,7 @@ impl Model {
                 let above = path_of(body.path.as_ref());
                 attempt.znodes.get(&above).ok_or(ErrorCode::NoNode)?;
                 let below = attempt.znodes.keys().filter(|path| covers(&above, path)).count() - 1;
-                format!("{:?}", CountReply { count: i32::try_from(below).unwrap_or(i32::MAX) })
+                format!("{:?}", i32::try_from(below).unwrap_or(i32::MAX))
             }
             Request::Ping => NOTHING.to_owned(),
             Request::CloseSession => {

@@ -12,7 +12,7 @@ use tempfile::TempDir;
 use super::*;
 use crate::gateway::tls::{ClientCertificates, GatewayTls};
 use crate::gateway::wire::request::{Auth, PathOnly};
-use crate::gateway::wire::response::{DataReply, WhoAmIReply};
+use crate::gateway::wire::response::{ClientInfo, DataReply};
 use crate::security::pem;
 use crate::types::acl::{Acl as Entry, Id, Permissions};
 use crate::types::znode::CreateMode;
@@ -102,7 +102,7 @@ fn serve(cluster: &Cluster, tls: GatewayTls) -> Gateway {
 }
 
 fn ids(client: &mut Client) -> Vec<(String, String)> {
-    let ids = client.ask(&Request::WhoAmI).body::<WhoAmIReply>().clients;
+    let ids = client.ask(&Request::WhoAmI).body::<Vec<ClientInfo>>();
     ids.into_iter().map(|id| (id.scheme, id.user)).collect()
 }
 

@@ -121,19 +121,6 @@ numbered! {
         PersistentWatchRemoved = 7,
     }
 
-    /// The state of the client's session, as an event reports it. Servers send `SyncConnected`.
-    KeeperState {
-        Unknown = -1,
-        Disconnected = 0,
-        NoSyncConnected = 1,
-        SyncConnected = 3,
-        AuthFailed = 4,
-        ConnectedReadOnly = 5,
-        SaslAuthenticated = 6,
-        Closed = 7,
-        Expired = -112,
-    }
-
     /// The flags of a create.
     CreateFlags {
         Persistent = 0,
@@ -143,15 +130,6 @@ numbered! {
         Container = 4,
         PersistentWithTtl = 5,
         PersistentSequentialWithTtl = 6,
-    }
-
-    /// The permissions of an ACL entry, which are bits.
-    Perm {
-        Read = 1,
-        Write = 2,
-        Create = 4,
-        Delete = 8,
-        Admin = 16,
     }
 
     /// The mode of addWatch.
@@ -178,6 +156,9 @@ numbered! {
         SetWatches = -8,
     }
 }
+
+/// `KeeperState.SyncConnected`: the state of the client's session, as servers report it in an event.
+pub(crate) const SYNC_CONNECTED: i32 = 3;
 
 impl CreateFlags {
     /// Whether a time to live belongs to them.

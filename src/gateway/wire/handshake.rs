@@ -52,6 +52,19 @@ records! {
     }
 }
 
+impl ConnectRequest {
+    /// The password, if it can be a session's.
+    pub(crate) fn password(&self) -> Option<[u8; PASSWORD_BYTES]> {
+        let Credential(password) = &self.password;
+        password.as_deref()?.try_into().ok()
+    }
+
+    /// The last zxid that the client has seen.
+    pub(crate) fn seen(&self) -> u64 {
+        u64::try_from(self.last_zxid_seen).unwrap_or(0)
+    }
+}
+
 impl ConnectResponse {
     /// The session is the client's.
     pub(crate) fn accepted(

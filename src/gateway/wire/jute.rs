@@ -96,35 +96,37 @@ impl Jute for bool {
     }
 }
 
-/// A length that does not fit belongs to a body above every limit: `append_frame` takes it back.
-fn write_length(length: usize, to: &mut BytesMut) {
-    to.put_i32(i32::try_from(length).unwrap_or(i32::MAX));
+/// A value of some length, which stands before it.
+pub(crate) trait Counted: Sized {
+    /// How many bytes or items it has.
+    fn length(&self) -> usize;
+
+    /// Takes a value of this length off the front. The length is not -1, which is null.
+    fn read_items(length: i32, from: &mut Bytes) -> Result<Self, Unreadable>;
+
+    /// Appends what follows the length.
+    fn write_items(&self, to: &mut BytesMut);
 }
 
-/// A part of the frame, not a copy: it keeps the whole frame in memory.
-impl Jute for Option<Bytes> {
+impl<T: Counted> Jute for Option<T> {
     const LEAST: usize = 4;
 
     fn read(from: &mut Bytes) -> Result<Self, Unreadable> {
-        let length = match i32::read(from)? {
-            -1 => return Ok(None),
-            length => usize::try_from(length).map_err(|_| Unreadable)?,
-        };
-        if length > from.len() {
-            return Err(Unreadable);
+        match i32::read(from)? {
+            -1 => Ok(None),
+            length => T::read_items(length, from).map(Some),
         }
-        Ok(Some(from.split_to(length)))
     }
 
     fn write(&self, to: &mut BytesMut) {
         match self {
             None => to.put_i32(-1),
-            Some(bytes) => bytes.write(to),
+            Some(value) => value.write(to),
         }
     }
 }
 
-impl Jute for Bytes {
+impl<T: Counted> Jute for T {
     const LEAST: usize = 4;
 
     fn read(from: &mut Bytes) -> Result<Self, Unreadable> {
@@ -132,81 +134,64 @@ impl Jute for Bytes {
     }
 
     fn write(&self, to: &mut BytesMut) {
-        write_length(self.len(), to);
+        // A length that does not fit belongs to a body above every limit: `append_frame` takes it back.
+        to.put_i32(i32::try_from(self.length()).unwrap_or(i32::MAX));
+        self.write_items(to);
+    }
+}
+
+/// A part of the frame, not a copy: it keeps the whole frame in memory.
+impl Counted for Bytes {
+    fn length(&self) -> usize {
+        self.len()
+    }
+
+    fn read_items(length: i32, from: &mut Bytes) -> Result<Self, Unreadable> {
+        let length = usize::try_from(length).map_err(|_| Unreadable)?;
+        if length > from.len() {
+            return Err(Unreadable);
+        }
+        Ok(from.split_to(length))
+    }
+
+    fn write_items(&self, to: &mut BytesMut) {
         to.put_slice(self);
     }
 }
 
 /// What is not UTF-8 becomes U+FFFD, as in Java. (A surrogate becomes three of them, where Java makes
 /// one: no path may have any.)
-impl Jute for Option<String> {
-    const LEAST: usize = 4;
-
-    fn read(from: &mut Bytes) -> Result<Self, Unreadable> {
-        let bytes: Option<Bytes> = Jute::read(from)?;
-        Ok(bytes.map(|bytes| String::from_utf8_lossy(&bytes).into_owned()))
+impl Counted for String {
+    fn length(&self) -> usize {
+        self.len()
     }
 
-    fn write(&self, to: &mut BytesMut) {
-        match self {
-            None => to.put_i32(-1),
-            Some(text) => text.write(to),
-        }
-    }
-}
-
-impl Jute for String {
-    const LEAST: usize = 4;
-
-    fn read(from: &mut Bytes) -> Result<Self, Unreadable> {
-        Option::read(from)?.ok_or(Unreadable)
+    fn read_items(length: i32, from: &mut Bytes) -> Result<Self, Unreadable> {
+        let bytes = Bytes::read_items(length, from)?;
+        Ok(String::from_utf8_lossy(&bytes).into_owned())
     }
 
-    fn write(&self, to: &mut BytesMut) {
-        write_length(self.len(), to);
+    fn write_items(&self, to: &mut BytesMut) {
         to.put_slice(self.as_bytes());
     }
 }
 
 /// A negative count other than -1 is a list of nothing, as in Java.
-impl<T: Jute> Jute for Option<Vec<T>> {
-    const LEAST: usize = 4;
+impl<T: Jute> Counted for Vec<T> {
+    fn length(&self) -> usize {
+        self.len()
+    }
 
-    fn read(from: &mut Bytes) -> Result<Self, Unreadable> {
-        let count = match i32::read(from)? {
-            -1 => return Ok(None),
-            count => usize::try_from(count).unwrap_or(0),
-        };
-        if count.saturating_mul(T::LEAST) > from.len() {
+    fn read_items(length: i32, from: &mut Bytes) -> Result<Self, Unreadable> {
+        let length = usize::try_from(length).unwrap_or(0);
+        if length.saturating_mul(T::LEAST) > from.len() {
             return Err(Unreadable);
         }
-        let mut items = Vec::with_capacity(count);
-        for _ in 0..count {
-            items.push(T::read(from)?);
-        }
-        Ok(Some(items))
+        (0..length).map(|_| T::read(from)).collect()
     }
 
-    fn write(&self, to: &mut BytesMut) {
-        match self {
-            None => to.put_i32(-1),
-            Some(items) => items.write(to),
-        }
-    }
-}
-
-impl<T: Jute> Jute for Vec<T> {
-    const LEAST: usize = 4;
-
-    fn read(from: &mut Bytes) -> Result<Self, Unreadable> {
-        Option::read(from)?.ok_or(Unreadable)
-    }
-
-    fn write(&self, to: &mut BytesMut) {
-        write_length(self.len(), to);
-        for item in self {
-            item.write(to);
-        }
+    fn write_items(&self, to: &mut BytesMut) {
+        self.iter().for_each(|item| item.write(to));
     }
 }
 

@@ -31,10 +31,7 @@ records! {
     }
 
     CreateTtl {
-        path: Option<String>,
-        data: Option<Bytes>,
-        acl: Option<Vec<Acl>>,
-        flags: i32,
+        create: Create,
         /// In milliseconds.
         ttl: i64,
     }
@@ -82,10 +79,7 @@ records! {
     }
 
     SetWatches2 {
-        relative_zxid: i64,
-        data: Vec<Option<String>>,
-        exist: Vec<Option<String>>,
-        child: Vec<Option<String>>,
+        one_shot: SetWatches,
         persistent: Vec<Option<String>>,
         persistent_recursive: Vec<Option<String>>,
     }
@@ -134,7 +128,7 @@ impl MultiHeader {
     pub(crate) const END: MultiHeader = MultiHeader { kind: -1, done: true, err: -1 };
 }
 
-/// Declares an enum of bodies by the ops that they belong to.
+/// Declares an enum of bodies by the ops that they belong to, or are answers to.
 macro_rules! by_op {
     (
         $(#[$meta:meta])*
@@ -148,7 +142,7 @@ macro_rules! by_op {
         }
 
         impl $name {
-            /// The op that asks for it.
+            /// The op that it belongs to.
             pub(crate) fn op(&self) -> OpCode {
                 match self {
                     $($name::$op(_) => OpCode::$op,)*
@@ -158,7 +152,7 @@ macro_rules! by_op {
 
             /// Reads the body of an op; there is none for ops that are not listed.
             #[allow(unreachable_patterns, reason = "where all ops are listed")]
-            fn read(op: OpCode, from: &mut Bytes) -> Result<Self, Unreadable> {
+            pub(super) fn read(op: OpCode, from: &mut Bytes) -> Result<Self, Unreadable> {
                 match op {
                     $(OpCode::$op => Jute::read(from).map($name::$op),)*
                     $(OpCode::$bare => Ok($name::$bare),)*
@@ -166,7 +160,7 @@ macro_rules! by_op {
                 }
             }
 
-            fn write(&self, to: &mut BytesMut) {
+            pub(super) fn write(&self, to: &mut BytesMut) {
                 match self {
                     $($name::$op(body) => body.write(to),)*
                     $($name::$bare => {})*
@@ -175,6 +169,7 @@ macro_rules! by_op {
         }
     };
 }
+pub(super) use by_op;
 
 by_op! {
     /// What a client asks for.
@@ -235,13 +230,8 @@ by_op! {
 
 impl MultiOp {
     /// Whether it is for a multiRead.
-    pub(crate) fn is_read(&self) -> bool {
+    fn is_read(&self) -> bool {
         matches!(self, MultiOp::GetChildren(_) | MultiOp::GetData(_))
-    }
-
-    /// Whether it reads what is nothing's path.
-    pub(crate) fn has_no_path(&self) -> bool {
-        matches!(self, MultiOp::GetChildren(body) | MultiOp::GetData(body) if body.path.is_none())
     }
 
     /// The type of its result if it succeeds: the flags of a create count, and its op only if they leave it
@@ -252,7 +242,7 @@ impl MultiOp {
                 OpCode::Create2
             }
             MultiOp::CreateContainer(_) => OpCode::Create2,
-            MultiOp::CreateTtl(body) => match CreateFlags::try_from(body.flags) {
+            MultiOp::CreateTtl(body) => match CreateFlags::try_from(body.create.flags) {
                 Ok(flags) if flags == CreateFlags::Container || flags.has_ttl() => OpCode::Create2,
                 _ => OpCode::Create,
             },

@@ -1,11 +1,14 @@
 //! Replies and events: a header, then the body that belongs to the op, or none after an error.
+//!
+//! A body of one value needs no record: exists, setData and setACL are answered by a stat, getAllChildrenNumber by
+//! a number, addWatch by a code, sasl by a token, and whoAmI by a list.
 
 use bytes::{Bytes, BytesMut};
 
 use super::codes::{ErrorCode, OpCode, ReservedXid};
 use super::frame::{TooLong, append_frame};
-use super::jute::{Credential, Jute, Unreadable, records};
-use super::request::{Acl, MultiHeader};
+use super::jute::{Jute, Unreadable, records};
+use super::request::{Acl, MultiHeader, by_op};
 
 records! {
     /// Before each reply.
@@ -43,11 +46,6 @@ records! {
         stat: Stat,
     }
 
-    /// To exists, setData and setACL.
-    StatReply {
-        stat: Stat,
-    }
-
     DataReply {
         /// Null if the znode was created with null.
         data: Option<Bytes>,
@@ -69,105 +67,44 @@ records! {
         stat: Stat,
     }
 
-    /// To getAllChildrenNumber.
-    CountReply {
-        count: i32,
-    }
-
-    /// To addWatch, and of an operation in a multi.
-    ErrorReply {
-        err: i32,
-    }
-
-    SaslReply {
-        token: Credential,
-    }
-
     /// An id of the client.
     ClientInfo {
         scheme: String,
         user: String,
     }
 
-    WhoAmIReply {
-        clients: Vec<ClientInfo>,
-    }
-
     WatcherEvent {
         /// An `EventType`.
         kind: i32,
-        /// A `KeeperState`.
+        /// Of the client's session: `SYNC_CONNECTED`.
         state: i32,
         path: String,
     }
 }
 
-/// The result of one operation of a multi or a multiRead.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum MultiResult {
-    Create(PathReply),
-    Create2(Create2Reply),
-    SetData(StatReply),
-    Delete,
-    Check,
-    GetChildren(ChildrenReply),
-    GetData(DataReply),
-    /// An [`ErrorCode`]: 0 for an operation before the one that failed.
-    Error(i32),
+by_op! {
+    /// The result of one operation of a multi or a multiRead.
+    MultiResult {
+        Create(PathReply),
+        Create2(Create2Reply),
+        SetData(Stat),
+        GetChildren(ChildrenReply),
+        GetData(DataReply),
+    } bare {
+        Delete,
+        Check,
+    }
 }
 
 /// To multi and multiRead.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct MultiReply {
-    pub(crate) results: Vec<MultiResult>,
+    /// An error is an [`ErrorCode`]: 0 for an operation before the one that failed.
+    pub(crate) results: Vec<Result<MultiResult, i32>>,
 }
 
 /// The type of an error's header; where `done` is set, that of the end.
 const ERROR: i32 = MultiHeader::END.kind;
-
-impl MultiResult {
-    fn header(&self) -> MultiHeader {
-        let (kind, err) = match self {
-            MultiResult::Create(_) => (OpCode::Create.into(), 0),
-            MultiResult::Create2(_) => (OpCode::Create2.into(), 0),
-            MultiResult::SetData(_) => (OpCode::SetData.into(), 0),
-            MultiResult::Delete => (OpCode::Delete.into(), 0),
-            MultiResult::Check => (OpCode::Check.into(), 0),
-            MultiResult::GetChildren(_) => (OpCode::GetChildren.into(), 0),
-            MultiResult::GetData(_) => (OpCode::GetData.into(), 0),
-            MultiResult::Error(err) => (ERROR, *err),
-        };
-        MultiHeader { kind, done: false, err }
-    }
-
-    fn read_body(kind: i32, from: &mut Bytes) -> Result<Self, Unreadable> {
-        if kind == ERROR {
-            return ErrorReply::read(from).map(|reply| MultiResult::Error(reply.err));
-        }
-        match OpCode::try_from(kind) {
-            Ok(OpCode::Create) => Jute::read(from).map(MultiResult::Create),
-            Ok(OpCode::Create2) => Jute::read(from).map(MultiResult::Create2),
-            Ok(OpCode::SetData) => Jute::read(from).map(MultiResult::SetData),
-            Ok(OpCode::Delete) => Ok(MultiResult::Delete),
-            Ok(OpCode::Check) => Ok(MultiResult::Check),
-            Ok(OpCode::GetChildren) => Jute::read(from).map(MultiResult::GetChildren),
-            Ok(OpCode::GetData) => Jute::read(from).map(MultiResult::GetData),
-            _ => Err(Unreadable),
-        }
-    }
-
-    fn write_body(&self, to: &mut BytesMut) {
-        match self {
-            MultiResult::Create(reply) => reply.write(to),
-            MultiResult::Create2(reply) => reply.write(to),
-            MultiResult::SetData(reply) => reply.write(to),
-            MultiResult::Delete | MultiResult::Check => {}
-            MultiResult::GetChildren(reply) => reply.write(to),
-            MultiResult::GetData(reply) => reply.write(to),
-            MultiResult::Error(err) => err.write(to),
-        }
-    }
-}
 
 impl Jute for MultiReply {
     const LEAST: usize = MultiHeader::LEAST;
@@ -179,14 +116,28 @@ impl Jute for MultiReply {
             if header.done {
                 return Ok(MultiReply { results });
             }
-            results.push(MultiResult::read_body(header.kind, from)?);
+            results.push(match header.kind {
+                ERROR => Err(i32::read(from)?),
+                kind => {
+                    let op = OpCode::try_from(kind).map_err(|_| Unreadable)?;
+                    Ok(MultiResult::read(op, from)?)
+                }
+            });
         }
     }
 
     fn write(&self, to: &mut BytesMut) {
         for result in &self.results {
-            result.header().write(to);
-            result.write_body(to);
+            match result {
+                Ok(result) => {
+                    MultiHeader { kind: result.op().into(), done: false, err: 0 }.write(to);
+                    result.write(to);
+                }
+                Err(err) => {
+                    MultiHeader { kind: ERROR, done: false, err: *err }.write(to);
+                    err.write(to);
+                }
+            }
         }
         MultiHeader::END.write(to);
     }
@@ -206,6 +157,11 @@ pub(crate) fn append_reply(
 }
 
 impl ReplyHeader {
+    /// Of a reply that shows no state of the tree.
+    pub(crate) fn without_zxid(xid: i32, code: ErrorCode) -> Self {
+        ReplyHeader { xid, zxid: 0, err: code.into() }
+    }
+
     /// Before an event.
     pub(crate) fn of_event(zxid: i64) -> Self {
         ReplyHeader { xid: ReservedXid::Event.into(), zxid, err: ErrorCode::Ok.into() }

@@ -7,6 +7,7 @@ use clap::Args;
 use quorate::recipes::{self, Contending};
 use quorate::{
     Availability, Coordinator, Error, Latency, MemberReport, MemberState, Result, Role, Session,
+    SessionInfo,
 };
 use serde_json::json;
 
@@ -29,13 +30,19 @@ pub(super) fn leader(members: &[MemberReport]) -> Option<&MemberReport> {
     leader.filter(|_| 2 * silent < voters.count())
 }
 
+/// The voters and the silent ones among a number of members.
+pub(super) fn counts(members: &[MemberReport]) -> (usize, usize) {
+    let voters = members.iter().filter(|member| member.role != Role::Learner).count();
+    (voters, members.iter().filter(|member| member.is_silent).count())
+}
+
 pub(super) fn status(cluster: &Cluster) -> Result<Exit> {
     let coordinator = cluster.coordinator()?;
     let members = reports(cluster, &coordinator)?;
     let leader = leader(&members);
     // Without a leader there is nothing to wait for.
     let problem = leader.and_then(|_| coordinator.wait_ready(cluster.wait()).err());
-    let silent = members.iter().filter(|member| member.is_silent).count();
+    let (voters, silent) = counts(&members);
     let availability = match leader {
         Some(_) => coordinator.availability(),
         None => Availability::NoQuorum {
@@ -49,7 +56,6 @@ pub(super) fn status(cluster: &Cluster) -> Result<Exit> {
     let _ = writeln!(text, "quorum       {availability}");
     let address = leader.map(|leader| leader.address.as_str());
     let _ = writeln!(text, "leader       {}", address.unwrap_or("none"));
-    let voters = members.iter().filter(|member| member.role != Role::Learner).count();
     let _ = writeln!(text, "members      {} ({voters} vote, {silent} are silent)", members.len());
     let state = leader.and_then(|leader| leader.state.as_ref());
     if let Some(state) = state {
@@ -89,41 +95,22 @@ pub(super) fn reports(cluster: &Cluster, coordinator: &Coordinator) -> Result<Ve
 pub(super) fn members(cluster: &Cluster) -> Result<Exit> {
     let coordinator = cluster.coordinator()?;
     let members = reports(cluster, &coordinator)?;
-    let header = [
-        "ADDRESS",
-        "ROLE",
-        "ZONE",
-        "LAG",
-        "STALE",
-        "COMMIT",
-        "DISK SYNC",
-        "SESSIONS",
-        "CLIENTS",
-        "LOG",
-        "CHECKPOINT",
-        "ID",
-    ];
-    let mut rows = vec![header.map(str::to_owned)];
-    rows.extend(members.iter().map(row));
+    let titles = "ADDRESS, ROLE, ZONE, LAG, STALE, COMMIT, DISK SYNC, SESSIONS, CLIENTS, LOG, \
+                  CHECKPOINT, ID";
+    let table = table(titles, members.iter().map(row));
     let exit = if leader(&members).is_some() { Exit::Well } else { Exit::Unavailable };
     let json = json!({ "members": json(&members) });
-    cluster.print(Shown { exit, ..Shown::new(table(&rows), json) })
+    cluster.print(Shown { exit, ..Shown::new(table, json) })
 }
 
 fn row(member: &MemberReport) -> [String; 12] {
-    let unknown = || "?".to_owned();
-    let state = member.state.as_ref();
-    let of = |show: fn(&MemberState) -> String| state.map_or_else(unknown, show);
-    let role = match member.is_silent {
-        true => format!("{}, silent", member.role),
-        false => member.role.to_string(),
-    };
+    let of = |show: fn(&MemberState) -> String| or_unknown(member.state.as_ref().map(show));
     [
         member.address.clone(),
-        role,
+        role(member),
         member.zone.clone(),
-        member.lag.map_or_else(unknown, |lag| lag.to_string()),
-        of(|state| state.stale_by.map_or_else(|| "?".to_owned(), duration)),
+        or_unknown(member.lag.map(|lag| lag.to_string())),
+        of(|state| or_unknown(state.stale_by.map(duration))),
         of(|state| latency(state.commit)),
         of(|state| latency(state.disk_sync)),
         of(|state| state.sessions.to_string()),
@@ -141,26 +128,44 @@ pub(super) fn sessions(cluster: &Cluster) -> Result<Exit> {
     let coordinator = cluster.coordinator()?;
     reports(cluster, &coordinator)?;
     let sessions = coordinator.sessions()?;
-    let header = ["ID", "HELD BY", "AGE", "TIMEOUT", "RENEWED", "EPHEMERALS", "WATCHES"];
-    let mut rows = vec![header.map(str::to_owned)];
-    rows.extend(sessions.iter().map(|session| {
-        let holder = match (&session.owner, &session.served_by) {
-            (Some(member), _) => member.clone(),
-            (None, Some(member)) => format!("client {} of {member}", session.owner_id),
-            (None, None) => session.owner_id.clone(),
-        };
-        let unknown = || "?".to_owned();
-        [
-            session.id.to_string(),
-            holder,
-            duration(session.age),
-            duration(session.timeout),
-            session.renewed.map_or_else(unknown, |ago| format!("{} ago", duration(ago))),
-            session.ephemerals.to_string(),
-            session.watches.map_or_else(unknown, |watches| watches.to_string()),
-        ]
-    }));
-    cluster.print(Shown::new(table(&rows), json!({ "sessions": json(&sessions) })))
+    let titles = "ID, HELD BY, AGE, TIMEOUT, RENEWED, EPHEMERALS, WATCHES";
+    let rows = sessions.iter().map(|session| {
+        session_row(session, holder(session, &format!("client {}", session.owner_id)))
+    });
+    cluster.print(Shown::new(table(titles, rows), json!({ "sessions": json(&sessions) })))
+}
+
+pub(super) fn session_row(session: &SessionInfo, holder: String) -> [String; 7] {
+    [
+        session.id.to_string(),
+        holder,
+        duration(session.age),
+        duration(session.timeout),
+        or_unknown(session.renewed.map(|ago| format!("{} ago", duration(ago)))),
+        session.ephemerals.to_string(),
+        or_unknown(session.watches.map(|watches| watches.to_string())),
+    ]
+}
+
+/// The member that holds a session, or `client` of a member.
+pub(super) fn holder(session: &SessionInfo, client: &str) -> String {
+    match (&session.owner, &session.served_by) {
+        (Some(member), _) => member.clone(),
+        (None, Some(member)) => format!("{client} of {member}"),
+        (None, None) => session.owner_id.clone(),
+    }
+}
+
+/// A member's role, and whether it is silent.
+pub(super) fn role(member: &MemberReport) -> String {
+    match member.is_silent {
+        true => format!("{}, silent", member.role),
+        false => member.role.to_string(),
+    }
+}
+
+pub(super) fn or_unknown(value: Option<String>) -> String {
+    value.unwrap_or_else(|| "?".to_owned())
 }
 
 /// A duration as people read it, to two digits or so.
@@ -230,12 +235,14 @@ fn line(text: &mut String, what: &str, one: &Contending) {
     let _ = writeln!(text, "  {what}  {session}  {:<11}  for {age} s{label}", one.kind);
 }
 
-/// Columns, each as wide as its widest cell.
-pub(super) fn table<const N: usize>(rows: &[[String; N]]) -> String {
+/// Columns, each as wide as its widest cell; commas separate their titles.
+fn table<const N: usize>(titles: &str, rows: impl Iterator<Item = [String; N]>) -> String {
+    let titles = titles.split(", ").map(str::to_owned).collect();
+    let rows: Vec<Vec<String>> = std::iter::once(titles).chain(rows.map(Vec::from)).collect();
     let width = |column: usize| rows.iter().map(|row| row[column].chars().count()).max();
     let widths: [usize; N] = std::array::from_fn(|column| width(column).unwrap_or(0));
     let mut text = String::new();
-    for row in rows {
+    for row in &rows {
         let mut line = String::new();
         for (cell, width) in row.iter().zip(widths) {
             let _ = write!(line, "{cell:<width$}  ");

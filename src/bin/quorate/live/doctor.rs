@@ -4,10 +4,11 @@ use std::fmt::Write;
 use std::time::Duration;
 
 use quorate::{MemberReport, MemberState, Result, Role, SessionInfo};
+use serde::Serialize;
 use serde_json::json;
 
 use super::cluster::{bytes, duration, leader, reports, short};
-use super::{Cluster, Shown};
+use super::{Cluster, Shown, json};
 use crate::Exit;
 
 /// A member that lacks so many entries, or whose replica is so old, lags.
@@ -24,7 +25,7 @@ const SLOW_SYNCS: (Duration, Duration) = (Duration::from_millis(50), Duration::f
 const SYNCS: u64 = 100;
 
 /// Something that is wrong.
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Debug, Serialize)]
 struct Finding {
     /// What is wrong.
     wrong: String,
@@ -56,12 +57,8 @@ pub(super) fn run(cluster: &Cluster) -> Result<Exit> {
     if findings.is_empty() {
         let _ = writeln!(text, "nothing is wrong: {} members report", members.len());
     }
-    let list: Vec<_> = findings
-        .iter()
-        .map(|Finding { wrong, advice }| json!({ "wrong": wrong, "advice": advice }))
-        .collect();
     let exit = if findings.is_empty() { Exit::Well } else { Exit::Failed };
-    cluster.print(Shown { exit, ..Shown::new(text, json!({ "findings": list })) })
+    cluster.print(Shown { exit, ..Shown::new(text, json!({ "findings": json(&findings) })) })
 }
 
 fn examine(members: &[MemberReport], sessions: &[SessionInfo]) -> Vec<Finding> {

@@ -14,12 +14,12 @@ use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use clap::{Args, Subcommand};
-use quorate::{Coordinator, Error, Result, Session};
+use quorate::{Coordinator, Result, Session};
 use serde_json::Value;
 use signal_hook::{consts, flag};
 
-use crate::Exit;
-use crate::access::Access;
+use crate::access::{Access, credentials};
+use crate::{Exit, system};
 
 /// How to reach the cluster, and how to show what it answers.
 #[derive(Debug, Args)]
@@ -49,17 +49,17 @@ pub(crate) struct On<T: Args> {
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
     /// Shows whether there is a quorum, who leads, and how many failures the cluster tolerates.
-    Status(On<Nothing>),
+    Status(Cluster),
     /// Lists the members: who leads, who votes, who lags, and what each holds.
-    Members(On<Nothing>),
+    Members(Cluster),
     /// Lists the sessions: who holds them, and when they were last renewed.
-    Sessions(On<Nothing>),
+    Sessions(Cluster),
     /// Says in plain words what is wrong, and what to do. Exits with 1 if something is.
-    Doctor(On<Nothing>),
+    Doctor(Cluster),
     /// Measures how fast the cluster answers a client that is here.
     Bench(On<bench::Bench>),
     /// Shows members, sessions, locks and znodes live, in a terminal.
-    Top(On<Nothing>),
+    Top(Cluster),
     /// Hands the lead to a voter.
     MoveLeader(On<operate::Member>),
     /// Removes a member that is dead for good.
@@ -75,9 +75,9 @@ pub(crate) enum Command {
     /// Draws a znode and all below it.
     Tree(On<znodes::Tree>),
     /// Prints a znode's data.
-    Get(On<znodes::Get>),
+    Get(On<znodes::Znode>),
     /// Shows a znode's stat.
-    Stat(On<znodes::Stat>),
+    Stat(On<znodes::Znode>),
     /// Replaces a znode's data.
     Set(On<znodes::Set>),
     /// Creates a znode, and prints its path.
@@ -91,9 +91,6 @@ pub(crate) enum Command {
     /// Shows a quota and what is used of it, or sets it.
     Quota(On<znodes::QuotaOf>),
 }
-
-#[derive(Debug, Args)]
-pub(crate) struct Nothing {}
 
 /// What a command has found.
 struct Shown {
@@ -114,8 +111,7 @@ impl Cluster {
     fn coordinator(&self) -> Result<Coordinator> {
         // Before anything is waited for.
         self.credentials()?;
-        let timeout = Duration::from_secs(self.timeout);
-        self.access.join(Coordinator::builder().request_timeout(timeout))
+        self.access.join(Coordinator::builder().request_timeout(self.wait()))
     }
 
     fn wait(&self) -> Duration {
@@ -131,13 +127,9 @@ impl Cluster {
         Ok(session)
     }
 
-    /// What `--auth` has. clap would repeat what is wrong, and that may be a password.
+    /// What `--auth` has.
     fn credentials(&self) -> Result<Vec<(&str, &str)>> {
-        let parsed = self.auth.iter().map(|auth| auth.split_once(':'));
-        parsed.collect::<Option<_>>().ok_or_else(|| Error::InvalidSetting {
-            setting: "--auth",
-            reason: "it takes a scheme, a colon, and credentials".to_owned(),
-        })
+        self.auth.iter().map(|auth| credentials(auth, "--auth")).collect()
     }
 
     fn authenticate(&self, session: &Session) -> Result<()> {
@@ -187,10 +179,6 @@ fn print(text: &[u8]) -> Result<()> {
     }
 }
 
-fn system(what: &'static str) -> impl FnOnce(io::Error) -> Error {
-    move |error| Error::System { what, reason: error.to_string() }
-}
-
 /// Whether there is somebody to see a progress bar.
 fn is_watched() -> bool {
     io::stderr().is_terminal()
@@ -204,6 +192,16 @@ fn data(argument: &str) -> Result<Vec<u8>> {
     let mut data = Vec::new();
     io::stdin().read_to_end(&mut data).map_err(system("reading from the standard input"))?;
     Ok(data)
+}
+
+/// The paths above one, without the root.
+fn above(path: &str) -> impl Iterator<Item = &str> {
+    path.match_indices('/').map(|(end, _)| &path[..end]).filter(|above| !above.is_empty())
+}
+
+/// The path of a child.
+fn join(path: &str, name: &str) -> String {
+    format!("{}/{name}", if path == "/" { "" } else { path })
 }
 
 /// As JSON; all types of the library have a form.
@@ -222,12 +220,12 @@ fn json_data(data: &[u8]) -> Value {
 /// Runs a command on a running cluster.
 pub(crate) fn run(command: Command) -> Result<Exit> {
     match command {
-        Command::Status(On { cluster, .. }) => cluster::status(&cluster),
-        Command::Members(On { cluster, .. }) => cluster::members(&cluster),
-        Command::Sessions(On { cluster, .. }) => cluster::sessions(&cluster),
-        Command::Doctor(On { cluster, .. }) => doctor::run(&cluster),
+        Command::Status(cluster) => cluster::status(&cluster),
+        Command::Members(cluster) => cluster::members(&cluster),
+        Command::Sessions(cluster) => cluster::sessions(&cluster),
+        Command::Doctor(cluster) => doctor::run(&cluster),
         Command::Bench(On { what, cluster }) => what.run(&cluster),
-        Command::Top(On { cluster, .. }) => top::run(cluster),
+        Command::Top(cluster) => top::run(cluster),
         Command::MoveLeader(On { what, cluster }) => what.lead(&cluster),
         Command::RemoveMember(On { what, cluster }) => what.remove(&cluster),
         Command::Expire(On { what, cluster }) => what.expire(&cluster),
@@ -235,8 +233,8 @@ pub(crate) fn run(command: Command) -> Result<Exit> {
         Command::Locks(On { what, cluster }) => cluster.run(|session| what.run(session)),
         Command::Ls(On { what, cluster }) => cluster.run(|session| what.run(session)),
         Command::Tree(On { what, cluster }) => cluster.run(|session| what.run(session)),
-        Command::Get(On { what, cluster }) => cluster.run(|session| what.run(session)),
-        Command::Stat(On { what, cluster }) => cluster.run(|session| what.run(session)),
+        Command::Get(On { what, cluster }) => cluster.run(|session| what.get(session)),
+        Command::Stat(On { what, cluster }) => cluster.run(|session| what.stat(session)),
         Command::Set(On { what, cluster }) => cluster.run(|session| what.run(session)),
         Command::Create(On { what, cluster }) => cluster.run(|session| what.run(session)),
         Command::Rm(On { what, cluster }) => cluster.run(|session| what.run(session)),

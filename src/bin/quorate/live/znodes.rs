@@ -5,10 +5,10 @@ use std::fmt::Write;
 use std::time::Duration;
 
 use clap::Args;
-use quorate::{Acl, CreateMode, Error, Id, Permissions, Quota, Result, Session};
+use quorate::{Acl, CreateMode, Error, Id, Permissions, Quota, Result, Session, Stat};
 use serde_json::{Value, json};
 
-use super::{Shown, data, json, json_data};
+use super::{Shown, above, data, join, json, json_data};
 
 /// So many reads are under way at once.
 const READS_MAX: usize = 256;
@@ -32,16 +32,9 @@ pub(crate) struct Tree {
     path: String,
 }
 
-/// What to read.
+/// What to read or to look at.
 #[derive(Debug, Args)]
-pub(crate) struct Get {
-    /// The znode.
-    path: String,
-}
-
-/// What to look at.
-#[derive(Debug, Args)]
-pub(crate) struct Stat {
+pub(crate) struct Znode {
     /// The znode.
     path: String,
 }
@@ -126,7 +119,7 @@ pub(crate) struct QuotaOf {
 }
 
 /// A znode and all below it, parents first; what goes meanwhile, or may not be read, is left out.
-fn walk(session: &Session, path: &str) -> Result<BTreeMap<Vec<String>, quorate::Stat>> {
+fn walk(session: &Session, path: &str) -> Result<BTreeMap<Vec<String>, Stat>> {
     if session.exists(path)?.is_none() {
         return Err(Error::NoNode { path: path.to_owned() });
     }
@@ -142,8 +135,7 @@ fn walk(session: &Session, path: &str) -> Result<BTreeMap<Vec<String>, quorate::
             for (path, (stat, children)) in part.iter().zip(reads.collect::<Vec<_>>()) {
                 match (stat.wait(), children.wait()) {
                     (Ok(Some(stat)), Ok(children)) => {
-                        let above = if path == "/" { "" } else { path };
-                        next.extend(children.iter().map(|name| format!("{above}/{name}")));
+                        next.extend(children.iter().map(|name| join(path, name)));
                         found.insert(key(path), stat);
                     }
                     (Ok(None), _)
@@ -174,7 +166,7 @@ impl Ls {
 }
 
 /// What a listing says of a znode behind its name.
-fn note(stat: &quorate::Stat) -> String {
+fn note(stat: &Stat) -> String {
     let mut note = format!("{} B", stat.data_length);
     if let Some(owner) = stat.ephemeral_owner {
         let _ = write!(note, ", ephemeral of {owner}");
@@ -213,16 +205,23 @@ impl Tree {
             let branch = if is_last { "└── " } else { "├── " };
             let _ = writeln!(text, "{branch}{name}  ({})", note(stat));
         }
-        let of = |(names, stat): (&Vec<String>, &quorate::Stat)| json!({ "path": format!("/{}", names.join("/")), "stat": json(stat) });
+        let of = |(names, stat): (&Vec<String>, &Stat)| json!({ "path": format!("/{}", names.join("/")), "stat": json(stat) });
         Ok(Shown::new(text, found.iter().map(of).collect()))
     }
 }
 
-impl Get {
-    pub(super) fn run(&self, session: &Session) -> Result<Shown> {
+impl Znode {
+    pub(super) fn get(&self, session: &Session) -> Result<Shown> {
         let (data, stat) = session.get(&self.path)?;
         let json = json!({ "path": self.path, "data": json_data(&data), "stat": json(stat) });
         Ok(Shown::new(data.to_vec(), json))
+    }
+
+    pub(super) fn stat(&self, session: &Session) -> Result<Shown> {
+        let stat = session.exists(&self.path)?;
+        let stat = stat.ok_or_else(|| Error::NoNode { path: self.path.clone() })?;
+        let json = json(stat);
+        Ok(Shown::new(lines(&json), json))
     }
 }
 
@@ -234,15 +233,6 @@ fn lines(value: &Value) -> String {
         let _ = writeln!(text, "{name:<16} {value}");
     }
     text
-}
-
-impl Stat {
-    pub(super) fn run(&self, session: &Session) -> Result<Shown> {
-        let stat = session.exists(&self.path)?;
-        let stat = stat.ok_or_else(|| Error::NoNode { path: self.path.clone() })?;
-        let json = json(stat);
-        Ok(Shown::new(lines(&json), json))
-    }
 }
 
 impl Set {
@@ -268,9 +258,8 @@ impl Create {
             _ => CreateMode::Persistent,
         };
         if self.parents {
-            let ends = self.path.match_indices('/').map(|(at, _)| at).filter(|at| *at > 0);
-            for end in ends {
-                match session.create(&self.path[..end], b"", CreateMode::Container) {
+            for parent in above(&self.path) {
+                match session.create(parent, b"", CreateMode::Container) {
                     Err(Error::NodeExists { .. }) => {}
                     created => drop(created?),
                 }
@@ -300,18 +289,16 @@ fn entry(text: &str) -> Result<Acl> {
     };
     let (letters, id) = text.split_once('=').ok_or_else(invalid)?;
     let (scheme, id) = id.split_once(':').ok_or_else(invalid)?;
-    let bit = |letter: char| match letter {
-        'r' => Some(Permissions::READ),
-        'w' => Some(Permissions::WRITE),
-        'c' => Some(Permissions::CREATE),
-        'd' => Some(Permissions::DELETE),
-        'a' => Some(Permissions::ADMIN),
-        _ => None,
+    let permission = |letter: char| match letter {
+        'r' => Ok(Permissions::READ),
+        'w' => Ok(Permissions::WRITE),
+        'c' => Ok(Permissions::CREATE),
+        'd' => Ok(Permissions::DELETE),
+        'a' => Ok(Permissions::ADMIN),
+        _ => Err(invalid()),
     };
-    let bits = letters.chars().map(|letter| bit(letter).map(Permissions::bits));
-    let bits = bits.collect::<Option<Vec<u8>>>().ok_or_else(invalid)?;
-    let all = bits.into_iter().fold(0, |all, bit| all | bit);
-    let permissions = Permissions::from_bits(all).ok_or_else(invalid)?;
+    let all = |all, letter| Ok(all | permission(letter)?);
+    let permissions = letters.chars().try_fold(Permissions::NONE, all)?;
     Ok(Acl::new(permissions, Id::new(scheme, id)))
 }
 
@@ -329,18 +316,18 @@ impl AclOf {
 
 impl QuotaOf {
     pub(super) fn run(&self, session: &Session) -> Result<Shown> {
-        let limits = [self.znodes, self.bytes, self.znodes_hard, self.bytes_hard];
+        let limits: [(Option<u64>, fn(Quota, u64) -> Quota); 4] = [
+            (self.znodes, Quota::znodes),
+            (self.bytes, Quota::bytes),
+            (self.znodes_hard, Quota::znodes_hard),
+            (self.bytes_hard, Quota::bytes_hard),
+        ];
         if self.remove {
             session.delete_quota(&self.path)?;
-        } else if limits.iter().any(Option::is_some) {
-            let set = |quota, limit: Option<u64>, with: fn(Quota, u64) -> Quota| match limit {
-                Some(limit) => with(quota, limit),
-                None => quota,
-            };
-            let quota = set(Quota::new(), self.znodes, Quota::znodes);
-            let quota = set(quota, self.bytes, Quota::bytes);
-            let quota = set(quota, self.znodes_hard, Quota::znodes_hard);
-            let quota = set(quota, self.bytes_hard, Quota::bytes_hard);
+        } else if limits.iter().any(|(limit, _)| limit.is_some()) {
+            let quota = limits.into_iter().fold(Quota::new(), |quota, (limit, with)| {
+                limit.map_or(quota, |limit| with(quota, limit))
+            });
             session.set_quota(&self.path, &quota)?;
         }
         session.sync()?;

@@ -5,8 +5,10 @@ use std::path::PathBuf;
 use clap::ArgAction;
 use clap::Args;
 use clap::builder::BoolishValueParser;
+use quorate::Coordinator;
 use quorate::admin::Admin;
-use quorate::{Coordinator, Error};
+
+use crate::access::{content, credentials};
 
 #[derive(Debug, Args)]
 pub(super) struct Endpoint {
@@ -33,19 +35,13 @@ pub(super) struct Endpoint {
 impl Endpoint {
     /// Serves, if it is asked for.
     pub(super) fn serve(&self, coordinator: &Coordinator) -> quorate::Result<Option<Admin>> {
-        let invalid = |setting, reason| Error::InvalidSetting { setting, reason };
         let Some(address) = &self.admin else { return Ok(None) };
         let mut builder = Admin::builder().writable(self.admin_writable);
         if let Some(file) = &self.admin_token_file {
-            let token = std::fs::read_to_string(file).map_err(|error| {
-                invalid("admin-token-file", format!("{} cannot be read: {error}", file.display()))
-            })?;
-            builder = builder.token(token.trim());
+            builder = builder.token(content(file, "admin-token-file")?.trim());
         }
         if let Some(auth) = &self.admin_auth {
-            let (scheme, credentials) = auth.split_once(':').ok_or_else(|| {
-                invalid("admin-auth", "it takes a scheme, a colon, and credentials".to_owned())
-            })?;
+            let (scheme, credentials) = credentials(auth, "admin-auth")?;
             builder = builder.auth(scheme, credentials);
         }
         let admin = builder.serve(coordinator, address.as_str())?;

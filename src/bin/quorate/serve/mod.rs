@@ -16,6 +16,8 @@ use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 use tracing_subscriber::EnvFilter;
 
+use crate::system;
+
 /// Where clients connect, unless it is said.
 const ZOOKEEPER: &str = "127.0.0.1:2181";
 
@@ -155,10 +157,6 @@ fn enforced(text: &str) -> Result<bool, String> {
         "yes" | "true" | "on" | "1" => Ok(true),
         _ => Err("hard limits are always enforced: set soft limits instead".to_owned()),
     }
-}
-
-fn system(what: &'static str) -> impl Fn(std::io::Error) -> Error {
-    move |error| Error::System { what, reason: error.to_string() }
 }
 
 impl Arguments {

@@ -67,21 +67,11 @@ impl Measured {
     }
 }
 
-/// A call, of which only the outcome matters.
-enum Call {
-    Set(Pending<quorate::Stat>),
-    Get(Pending<(std::sync::Arc<[u8]>, quorate::Stat)>),
-    Sync(Pending<u64>),
-}
+/// Waits for a call, of which only the outcome matters.
+type Call = Box<dyn FnMut(Duration) -> Option<Result<()>>>;
 
-impl Call {
-    fn wait(&mut self, timeout: Duration) -> Option<Result<()>> {
-        match self {
-            Call::Set(set) => set.wait_timeout(timeout).map(|set| set.map(drop)),
-            Call::Get(get) => get.wait_timeout(timeout).map(|got| got.map(drop)),
-            Call::Sync(sync) => sync.wait_timeout(timeout).map(|synced| synced.map(drop)),
-        }
-    }
+fn waiting<T: 'static>(mut call: Pending<T>) -> Call {
+    Box::new(move |timeout| call.wait_timeout(timeout).map(|outcome| outcome.map(drop)))
 }
 
 impl Load<'_> {
@@ -151,12 +141,12 @@ impl Load<'_> {
         loop {
             while under_way.len() < self.depth && !is_up.load(Ordering::Relaxed) {
                 let begun = Instant::now();
-                let set = || Call::Set(calls.set(&client.path, self.data));
-                let get = || Call::Get(calls.get(&client.path));
+                let set = || waiting(calls.set(&client.path, self.data));
+                let get = || waiting(calls.get(&client.path));
                 let call = match self.operation {
                     Operation::Set => set(),
                     Operation::Get => get(),
-                    Operation::Sync => Call::Sync(calls.sync()),
+                    Operation::Sync => waiting(calls.sync()),
                     // 61 has no divisor in common with 100, so gets and sets are mixed well.
                     Operation::Mixed(reads) if number * 61 % 100 < u64::from(reads) => get(),
                     Operation::Mixed(_) => set(),
@@ -165,15 +155,15 @@ impl Load<'_> {
                 under_way.push_back((begun, call));
             }
             let Some((begun, mut call)) = under_way.pop_front() else { return Ok(times) };
-            let waiting = Instant::now();
+            let since = Instant::now();
             let answer = loop {
-                if let Some(answer) = call.wait(CHECK) {
+                if let Some(answer) = call(CHECK) {
                     break answer;
                 }
                 if self.is_over.load(Ordering::Relaxed) {
                     return Ok(times);
                 }
-                if waiting.elapsed() >= self.wait {
+                if since.elapsed() >= self.wait {
                     break Err(Error::Timeout {
                         operation: self.name.to_owned(),
                         waited: self.wait,

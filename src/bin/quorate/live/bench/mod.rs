@@ -13,7 +13,7 @@ use quorate::{Coordinator, CreateMode, Error, Result};
 use serde_json::json;
 
 use self::load::{Client, Load, Measured, Operation};
-use super::{Cluster, Shown, interrupted, is_watched};
+use super::{Cluster, Shown, above, interrupted, is_watched};
 use crate::Exit;
 
 /// So many calls of a client are under way at once when they are pipelined.
@@ -76,9 +76,7 @@ impl Bench {
         created: &mut Vec<String>,
         clients: &mut Vec<Client>,
     ) -> Result<()> {
-        let ends = self.path.match_indices('/').map(|(at, _)| at).filter(|at| *at > 0);
-        for end in ends.chain([self.path.len()]) {
-            let path = &self.path[..end];
+        for path in above(&self.path).chain([self.path.as_str()]) {
             match session.create(path, b"", CreateMode::Container) {
                 Ok(_) => created.push(path.to_owned()),
                 Err(Error::NodeExists { .. }) => {}

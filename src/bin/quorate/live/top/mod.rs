@@ -86,7 +86,7 @@ fn show(terminal: &mut DefaultTerminal, readers: &Readers, is_over: &AtomicBool)
         Error::System { what: "watching the cluster", reason }
     };
     let events = terminal_events()?;
-    let mut model = Model::new();
+    let mut model = Model::default();
     let mut drawn: Option<Duration> = None;
     while !model.is_over && !is_over.load(Ordering::Relaxed) {
         while let Ok((at, update)) = readers.updates.try_recv() {

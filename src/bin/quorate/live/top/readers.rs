@@ -74,15 +74,15 @@ impl Readers {
 }
 
 fn members(coordinator: &Coordinator) -> Update {
-    Update::Reports(coordinator.reports().map_err(|error| text(&error)))
+    Update::Reports(text(coordinator.reports()))
 }
 
 fn sessions(coordinator: &Coordinator) -> Update {
-    Update::Sessions(coordinator.sessions().map_err(|error| text(&error)))
+    Update::Sessions(text(coordinator.sessions()))
 }
 
-fn text(error: &Error) -> String {
-    error.to_string()
+fn text<T>(read: Result<T>) -> Result<T, String> {
+    read.map_err(|error| error.to_string())
 }
 
 impl Reader {
@@ -119,24 +119,18 @@ impl Reader {
     }
 
     #[expect(clippy::disallowed_methods, reason = "a program may look at the clock")]
-    fn locks(&self, session: std::result::Result<&Session, &Error>) -> Sent {
+    fn locks(&self, session: Result<&Session, &Error>) -> Sent {
         let begun = Instant::now();
-        let found = session.map_err(text);
-        let found = found
-            .and_then(|session| recipes::contended(session, "/").map_err(|error| text(&error)));
+        let session = session.map_err(Error::to_string);
+        let found = session.and_then(|session| text(recipes::contended(session, "/")));
         self.send(Update::Locks { found, took: begun.elapsed() })
     }
 
-    fn tree(
-        &self,
-        session: std::result::Result<&Session, &Error>,
-        list: Vec<String>,
-        path: String,
-    ) -> Sent {
+    fn tree(&self, session: Result<&Session, &Error>, list: Vec<String>, path: String) -> Sent {
         let session = match session {
             Ok(session) => session,
             Err(error) => {
-                self.send(Update::Znode { path, read: Err(text(error)) })?;
+                self.send(Update::Znode { path, read: Err(error.to_string()) })?;
                 return self.send(Update::TreeDone);
             }
         };
@@ -159,15 +153,15 @@ impl Reader {
         self.updates.send((Instant::now(), update)).map_err(|_| Gone)
     }
 
-    fn wait<T>(&self, mut pending: Pending<T>) -> std::result::Result<T, String> {
+    fn wait<T>(&self, mut pending: Pending<T>) -> Result<T, String> {
         let waited = self.cluster.wait();
         let answer = pending.wait_timeout(waited);
         let none = || Err(format!("no answer within {} s", waited.as_secs()));
-        answer.map_or_else(none, |answer| answer.map_err(|error| text(&error)))
+        answer.map_or_else(none, text)
     }
 }
 
 /// The view is gone.
 struct Gone;
 
-type Sent = std::result::Result<(), Gone>;
+type Sent = Result<(), Gone>;

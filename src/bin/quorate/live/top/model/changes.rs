@@ -4,26 +4,24 @@ use std::collections::{BTreeMap, VecDeque};
 
 use quorate::{MemberReport, Role};
 
-use super::super::super::cluster::leader;
-use super::{Column, Listing, Mark, Now, Row, counts};
+use super::super::super::cluster::{counts, leader};
+use super::{Column, Listing, Mark, Now, Row};
 
 /// So many changes are kept.
 const KEPT: usize = 1000;
 
 #[derive(Debug, Default)]
 pub(super) struct Changes {
-    /// The newest first, each with its number, its time and whether it is bad.
-    lines: VecDeque<(u64, String, String, bool)>,
+    /// The newest first, each with its number as its key.
+    lines: VecDeque<Row>,
     count: u64,
     /// Whether the last attempt to read the reports has failed.
     is_cut_off: bool,
-    /// Whether there were reports at all.
-    has_begun: bool,
-    last: Last,
+    /// What was the case at the last reports, if there were any.
+    last: Option<Last>,
 }
 
-/// What was the case when there was something to compare with.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct Last {
     leader: Option<String>,
     term: u64,
@@ -48,27 +46,22 @@ impl Changes {
             }
         };
         // A cluster that is being founded has no members yet.
-        if members.is_empty() && !self.has_begun {
+        if members.is_empty() && self.last.is_none() {
             return;
         }
         let leader = leader(members).map(|leader| leader.address.clone());
         let term = members.iter().filter_map(|of| of.state.as_ref()).map(|of| of.term).max();
-        let term = term.unwrap_or(self.last.term);
-        if !self.has_begun {
-            self.has_begun = true;
-            let leads = leader.as_deref().unwrap_or("nobody");
-            let (count, (_, silent)) = (members.len(), counts(members));
-            let first = format!("{count} members, {silent} silent; {leads} leads in term {term}");
-            self.push(now, first, leader.is_none() || silent > 0);
-        } else {
+        let last = self.last.take();
+        let term = term.or(last.as_ref().map(|last| last.term)).unwrap_or(0);
+        if let Some(last) = last {
             if self.is_cut_off {
                 self.push(now, "the members report again".to_owned(), false);
             }
             self.compare(before, members, now);
-            if term != self.last.term {
-                self.push(now, format!("term {} -> {term}", self.last.term), false);
+            if term != last.term {
+                self.push(now, format!("term {} -> {term}", last.term), false);
             }
-            match (&self.last.leader, &leader) {
+            match (&last.leader, &leader) {
                 (Some(_), None) => self.push(now, "no leader".to_owned(), true),
                 (old, Some(new)) if old.as_ref() != Some(new) => {
                     let old = old.as_ref().map_or_else(String::new, |old| format!(", not {old}"));
@@ -76,9 +69,14 @@ impl Changes {
                 }
                 _ => {}
             }
+        } else {
+            let leads = leader.as_deref().unwrap_or("nobody");
+            let (count, (_, silent)) = (members.len(), counts(members));
+            let first = format!("{count} members, {silent} silent; {leads} leads in term {term}");
+            self.push(now, first, leader.is_none() || silent > 0);
         }
         self.is_cut_off = false;
-        self.last = Last { leader, term };
+        self.last = Some(Last { leader, term });
     }
 
     fn compare(&mut self, before: &[MemberReport], after: &[MemberReport], now: Now) {
@@ -111,19 +109,16 @@ impl Changes {
 
     fn push(&mut self, now: Now, line: String, is_bad: bool) {
         self.count += 1;
-        self.lines.push_front((self.count, clock(now), line, is_bad));
+        let mark = if is_bad { Mark::Bad } else { Mark::Plain };
+        let row = Row { key: self.count.to_string(), cells: vec![clock(now), line], mark };
+        self.lines.push_front(row);
         self.lines.truncate(KEPT);
     }
 
     pub(super) fn list(&self, filter: &str) -> Listing {
         let header = vec![Column::left("TIME (UTC)", 0), Column::left("CHANGE", 0)];
-        let lines = self.lines.iter().filter(|(_, _, line, _)| line.contains(filter));
-        let row = |(number, time, line, is_bad): &(u64, String, String, bool)| Row {
-            key: number.to_string(),
-            cells: vec![time.clone(), line.clone()],
-            mark: if *is_bad { Mark::Bad } else { Mark::Plain },
-        };
-        Listing::new(header, lines.map(row).collect())
+        let lines = self.lines.iter().filter(|row| row.cells[1].contains(filter));
+        Listing::new(header, lines.cloned().collect())
     }
 }
 

@@ -6,7 +6,7 @@ use std::time::Duration;
 use quorate::recipes::Contending;
 use quorate::{MemberReport, MemberState, SessionInfo};
 
-use super::super::super::cluster::{bytes, duration, short};
+use super::super::super::cluster::{bytes, duration, holder, or_unknown, role, session_row, short};
 use super::{Model, Now};
 
 /// A column of a list.
@@ -66,10 +66,6 @@ fn has(cells: &[String], filter: &str) -> bool {
     cells.iter().any(|cell| cell.contains(filter))
 }
 
-fn or_unknown(value: Option<String>) -> String {
-    value.unwrap_or_else(|| "?".to_owned())
-}
-
 impl Model {
     pub(super) fn list_members(&self) -> Listing {
         let header = vec![
@@ -114,15 +110,7 @@ impl Model {
         }
         let rows = sessions.into_iter().map(|session| {
             let is_late = session.renewed.is_some_and(|ago| ago > session.timeout * 2 / 3);
-            let cells = vec![
-                session.id.to_string(),
-                holder(session),
-                duration(session.age),
-                duration(session.timeout),
-                or_unknown(session.renewed.map(|ago| format!("{} ago", duration(ago)))),
-                session.ephemerals.to_string(),
-                or_unknown(session.watches.map(|watches| watches.to_string())),
-            ];
+            let cells = session_row(session, holder(session, "client")).to_vec();
             let mark = if is_late { Mark::Bad } else { Mark::Plain };
             Row { key: session.id.to_string(), cells, mark }
         });
@@ -138,8 +126,8 @@ impl Model {
             Column::left("HELD BY", 1),
             Column::left("LABEL", 2),
         ];
-        let holders: BTreeMap<String, String> =
-            self.sessions.value.iter().map(|of| (of.id.to_string(), holder(of))).collect();
+        let held = |of: &SessionInfo| (of.id.to_string(), holder(of, "client"));
+        let holders: BTreeMap<String, String> = self.sessions.value.iter().map(held).collect();
         let row = |what: &str, one: &Contending, mark: Mark| {
             let session = one.session.map(|id| id.to_string());
             let holder = session.as_ref().and_then(|id| holders.get(id).cloned());
@@ -176,13 +164,9 @@ impl Model {
 
 fn cells(member: &MemberReport) -> [String; 11] {
     let of = |show: fn(&MemberState) -> String| or_unknown(member.state.as_ref().map(show));
-    let role = match member.is_silent {
-        true => format!("{}, silent", member.role),
-        false => member.role.to_string(),
-    };
     [
         member.address.clone(),
-        role,
+        role(member),
         member.zone.clone(),
         or_unknown(member.lag.map(|lag| lag.to_string())),
         of(|state| or_unknown(state.stale_by.map(duration))),
@@ -196,12 +180,4 @@ fn cells(member: &MemberReport) -> [String; 11] {
             size => format!("{}, {}", bytes(size), duration(state.checkpoint_age)),
         }),
     ]
-}
-
-fn holder(session: &SessionInfo) -> String {
-    match (&session.owner, &session.served_by) {
-        (Some(member), _) => member.clone(),
-        (None, Some(member)) => format!("client of {member}"),
-        (None, None) => session.owner_id.clone(),
-    }
 }

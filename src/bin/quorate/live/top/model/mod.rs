@@ -15,7 +15,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use quorate::recipes::Contended;
-use quorate::{Acl, MemberReport, Role, SessionInfo, Stat};
+use quorate::{Acl, MemberReport, SessionInfo, Stat};
 
 use self::changes::Changes;
 use self::history::History;
@@ -40,9 +40,10 @@ pub(super) struct Now {
     pub(super) unix: Duration,
 }
 
-/// What is looked at.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+/// What is looked at. The names are shown as they are here.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum View {
+    #[default]
     Members,
     Sessions,
     Locks,
@@ -53,16 +54,6 @@ pub(super) enum View {
 impl View {
     pub(super) const ALL: [View; 5] =
         [View::Members, View::Sessions, View::Locks, View::Tree, View::Log];
-
-    pub(super) fn name(self) -> &'static str {
-        match self {
-            View::Members => "Members",
-            View::Sessions => "Sessions",
-            View::Locks => "Locks",
-            View::Tree => "Tree",
-            View::Log => "Log",
-        }
-    }
 
     fn beside(self, forward: bool) -> View {
         let step = if forward { 1 } else { View::ALL.len() - 1 };
@@ -128,20 +119,14 @@ pub(super) enum Action {
 }
 
 /// Something that is read again and again.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct Figures<T> {
     /// The last that could be read.
     pub(super) value: T,
     /// When that was.
-    pub(super) at: Option<Duration>,
+    at: Option<Duration>,
     /// Why a later attempt has failed.
     pub(super) error: Option<String>,
-}
-
-impl<T: Default> Default for Figures<T> {
-    fn default() -> Figures<T> {
-        Figures { value: T::default(), at: None, error: None }
-    }
 }
 
 impl<T> Figures<T> {
@@ -154,8 +139,9 @@ impl<T> Figures<T> {
         }
     }
 
-    pub(super) fn age(&self, now: Now) -> Option<Duration> {
-        self.at.map(|at| now.since.saturating_sub(at))
+    /// How old it is, and what is wrong with it.
+    pub(super) fn condition(&self, now: Now) -> (Option<Duration>, Option<String>) {
+        (self.at.map(|at| now.since.saturating_sub(at)), self.error.clone())
     }
 }
 
@@ -167,7 +153,7 @@ struct Selection {
     index: usize,
 }
 
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct Model {
     pub(super) view: View,
     pub(super) members: Figures<Vec<MemberReport>>,
@@ -197,25 +183,6 @@ struct Asked {
 }
 
 impl Model {
-    pub(super) fn new() -> Model {
-        Model {
-            view: View::Members,
-            members: Figures::default(),
-            sessions: Figures::default(),
-            locks: Figures::default(),
-            histories: BTreeMap::new(),
-            tree: Tree::new(),
-            changes: Changes::default(),
-            selections: Default::default(),
-            filters: Default::default(),
-            is_typing: false,
-            is_helping: false,
-            is_over: false,
-            by_renewal: false,
-            asked: Asked::default(),
-        }
-    }
-
     /// The leader, if there is a quorum.
     pub(super) fn leader(&self) -> Option<&MemberReport> {
         // If nobody reports any more, nothing says that it still leads.
@@ -309,7 +276,6 @@ impl Model {
             Action::Quit => self.is_over = true,
             Action::Show(view) => self.view = view,
             Action::Beside { forward } => self.view = self.view.beside(forward),
-            Action::Move(by) => self.select(now, |at, _| at.saturating_add_signed(by)),
             Action::First => self.select(now, |_, _| 0),
             Action::Last => self.select(now, |_, count| count),
             Action::Open | Action::Close if self.view != View::Tree => {}
@@ -325,7 +291,9 @@ impl Model {
                 }
             }
             Action::Scroll(by) if self.view == View::Tree => self.tree.scroll(by),
-            Action::Scroll(by) => self.select(now, |at, _| at.saturating_add_signed(by)),
+            Action::Move(by) | Action::Scroll(by) => {
+                self.select(now, |at, _| at.saturating_add_signed(by));
+            }
             Action::Sort => self.by_renewal = !self.by_renewal,
             Action::Help => self.is_helping = !self.is_helping,
             Action::Filter => self.is_typing = true,
@@ -355,12 +323,6 @@ impl Model {
             self.tree.scroll(isize::MIN);
         }
     }
-}
-
-/// The voters and the silent ones among a number of members.
-pub(super) fn counts(members: &[MemberReport]) -> (usize, usize) {
-    let voters = members.iter().filter(|member| member.role != Role::Learner).count();
-    (voters, members.iter().filter(|member| member.is_silent).count())
 }
 
 #[cfg(test)]

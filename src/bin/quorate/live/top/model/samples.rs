@@ -104,7 +104,7 @@ pub(in super::super) fn znode(data: &[u8]) -> Znode {
 
 /// A model that has read everything at the beginning and again after a second.
 pub(in super::super) fn model() -> Model {
-    let mut model = Model::new();
+    let mut model = Model::default();
     model.update(Update::Reports(Ok(members(100))), at(0));
     model.update(Update::Reports(Ok(members(142))), at(1));
     model.update(Update::Sessions(Ok(sessions())), at(1));

@@ -58,7 +58,7 @@ fn a_history_is_bounded_and_goes_with_its_member() {
 
 #[test]
 fn changes_are_noted_once_and_with_their_time() {
-    let mut founding = Model::new();
+    let mut founding = Model::default();
     founding.update(Update::Reports(Ok(Vec::new())), at(0));
     assert!(changes(&mut founding).is_empty(), "there is nothing to compare with yet");
     let mut model = model();
@@ -144,7 +144,7 @@ fn sessions_are_sorted_by_their_renewal_on_demand() {
     assert_eq!(cells(&model, at(2), 4), ["?", "?"]);
     model.update(Update::Sessions(Err("cut off".to_owned())), at(9));
     assert_eq!(cells(&model, at(9), 4).len(), 2, "the last ones stay");
-    assert_eq!(model.sessions.age(at(9)), Some(Duration::from_secs(7)));
+    assert_eq!(model.sessions.condition(at(9)).0, Some(Duration::from_secs(7)));
 }
 
 #[test]

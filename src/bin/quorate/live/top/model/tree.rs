@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use super::super::super::join;
 use super::{Column, Figures, Listing, Mark, Now, Row, Znode, payload};
 
 /// So many lists of children are read at once.
@@ -29,8 +30,8 @@ pub(in super::super) struct Tree {
     pub(in super::super) scrolled: usize,
 }
 
-impl Tree {
-    pub(super) fn new() -> Tree {
+impl Default for Tree {
+    fn default() -> Tree {
         let root = Node { is_open: true, ..Node::default() };
         Tree {
             nodes: BTreeMap::from([("/".to_owned(), root)]),
@@ -40,7 +41,9 @@ impl Tree {
             scrolled: 0,
         }
     }
+}
 
+impl Tree {
     /// What was read of this znode.
     pub(in super::super) fn znode(&self, path: &str) -> Option<&Figures<Option<Znode>>> {
         (self.read == path).then_some(&self.znode)
@@ -158,8 +161,4 @@ impl Tree {
         shown.reverse();
         Listing::new(vec![Column::left("ZNODE", 0)], shown)
     }
-}
-
-fn join(path: &str, name: &str) -> String {
-    format!("{}/{name}", if path == "/" { "" } else { path })
 }

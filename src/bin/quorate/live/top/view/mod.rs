@@ -13,8 +13,8 @@ use ratatui::style::{Color, Modifier, Style};
 use ratatui::text::Span;
 
 use self::list::draw_list;
-use super::super::cluster::{duration, short};
-use super::model::{Mark, Model, Now, View, counts};
+use super::super::cluster::{counts, duration, short};
+use super::model::{Mark, Model, Now, View};
 
 /// Figures that are older are marked.
 const OLD_SECONDS: u64 = 5;
@@ -129,7 +129,7 @@ fn draw_tabs(canvas: &mut Canvas<'_>, model: &Model, area: Rect) {
         let is_shown = view == model.view;
         let number = place + 1;
         let tab = match is_wide || is_shown {
-            true => format!(" {number} {} ", view.name()),
+            true => format!(" {number} {view:?} "),
             false => format!(" {number} "),
         };
         let style = match is_shown {
@@ -175,15 +175,13 @@ fn draw_status(canvas: &mut Canvas<'_>, model: &Model, area: Rect) {
 /// How old the figures are, and what is wrong with them.
 fn draw_note(canvas: &mut Canvas<'_>, model: &Model, now: Now, area: Rect) {
     let selected = || model.selected(now).map(|row| row.key).unwrap_or_default();
-    let (what, age, error) = match model.view {
-        View::Members => ("members", model.members.age(now), model.members.error.clone()),
-        View::Sessions => ("sessions", model.sessions.age(now), model.sessions.error.clone()),
-        View::Locks => ("locks", model.locks.age(now), model.locks.error.clone()),
+    let (what, (age, error)) = match model.view {
+        View::Members => ("members", model.members.condition(now)),
+        View::Sessions => ("sessions", model.sessions.condition(now)),
+        View::Locks => ("locks", model.locks.condition(now)),
         View::Tree => {
             let znode = model.tree.znode(&selected());
-            let (age, error) =
-                znode.map_or((None, None), |znode| (znode.age(now), znode.error.clone()));
-            ("the znode", age, error)
+            ("the znode", znode.map_or((None, None), |znode| znode.condition(now)))
         }
         View::Log => {
             let style = canvas.look.of(Mark::Faint);

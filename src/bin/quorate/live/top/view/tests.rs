@@ -164,7 +164,7 @@ fn filter_and_keys_are_shown() {
 #[test]
 fn nothing_panics_at_any_size() {
     let mut models: Vec<Model> = View::ALL.into_iter().map(showing).collect();
-    models.push(Model::new());
+    models.push(Model::default());
     models[3].update(
         Update::Znode { path: "/".to_owned(), read: Ok(znode("日本".repeat(99).as_bytes())) },
         at(1),

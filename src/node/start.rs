@@ -59,8 +59,8 @@ impl Node {
         let checkpoint = Position { index: boot.checkpoint.index, term: boot.checkpoint.term };
         let raw = raft(id, &boot)?;
         let voting = &boot.checkpoint.voting;
-        let members: BTreeSet<NodeId> =
-            voting.voters.iter().chain(&voting.learners).copied().collect();
+        let members = voting.voters.iter().chain(&voting.learners).chain(&voting.voters_outgoing);
+        let members: BTreeSet<NodeId> = members.copied().collect();
         let others = members.iter().filter(|member| **member != id);
         let unreachable = others.map(|member| (*member, Some(Problem::not_yet()))).collect();
         let founded = promise.pledge.as_ref().map(|pledge| pledge.genesis.cluster);

@@ -114,8 +114,10 @@ impl Children {
     /// The page that has the name, if any has it: the last that does not begin after it, or the
     /// first.
     fn page_for(&self, name: &str) -> Option<&Page> {
-        let before = self.pages.range::<str, _>((Unbounded, Included(name))).next_back();
-        before.or_else(|| self.pages.first())
+        // Growing names are usual, and looking at the end takes no iterator.
+        let last = self.pages.last().filter(|last| last.first() <= name);
+        last.or_else(|| self.pages.range::<str, _>((Unbounded, Included(name))).next_back())
+            .or_else(|| self.pages.first())
     }
 }
 

@@ -104,7 +104,7 @@ fn argon2(user: &str, password: &[u8]) -> Id {
     Id::new("argon2", format!("{user}:{}", BASE64.encode(hash)))
 }
 
-/// The schemes that an instance knows, and its own ids.
+/// The schemes that an instance knows, and the ids of all its sessions.
 #[derive(Clone, Default)]
 pub(crate) struct Schemes {
     providers: BTreeMap<String, Arc<dyn AuthProvider>>,
@@ -137,7 +137,7 @@ impl Schemes {
         self.own = self.with_super(ids.into_iter().collect());
     }
 
-    /// These ids of a session, with the super user's if one of them is a super user.
+    /// These ids of a session, and the super user's id if one of them is a super user.
     pub(crate) fn with_super(&self, mut ids: Vec<Id>) -> Vec<Id> {
         if ids.iter().any(|id| self.super_users.contains(id)) {
             ids.push(Id::superuser());
@@ -158,7 +158,7 @@ impl Schemes {
         }
         let open = |id: &&Id| matches!(&*id.scheme, "world" | "auth" | "ip" | "super");
         if let Some(id) = self.super_users.iter().find(open) {
-            return invalid("super_user", format!("{id} is nobody who authenticates"));
+            return invalid("super_user", format!("{id} is not an id that a session gets by authenticating"));
         }
         let wrong = self.super_users.iter().find_map(|id| id.check().err());
         wrong.map_or(Ok(()), |reason| invalid("super_user", reason))
@@ -213,7 +213,7 @@ impl Schemes {
             match self.providers.get(&id.scheme) {
                 None => return invalid(format!("this instance has no provider for {id}")),
                 Some(provider) if !provider.is_valid(&id.id) => {
-                    return invalid(format!("{id} is no id, by its provider"));
+                    return invalid(format!("the provider of its scheme rejects {id}"));
                 }
                 Some(_) => {}
             }

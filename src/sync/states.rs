@@ -4,8 +4,8 @@
 //! If a reader leaves more unread, changes are dropped; once it has made room, it gets the then
 //! current state ([`States::catch_up`]), so that it never ends with an old one.
 //!
-//! A dropped receiver shows only when something is sent to it. So abandoned channels are found at
-//! the next change or, when there are many, by sending the current state once more to all readers
+//! A sender learns that its receiver was dropped only when it sends. So abandoned channels are found
+//! at the next change or, when there are many, by sending the current state once more to all readers
 //! that have read everything.
 
 use super::prim::{Receiver, Sender, unbounded};
@@ -26,14 +26,14 @@ pub(crate) struct States {
 struct Reader {
     /// Unbounded; what it holds is bounded by `unread_max`, and a final state always has room.
     sender: Sender<SessionState>,
-    /// Whether it has not got the current state.
+    /// Whether the current state was not sent to it.
     is_behind: bool,
 }
 
 impl Reader {
-    /// Sends the state, or drops it; `false` if there is no receiver any more.
+    /// Sends the state, or drops it if there is no room. Returns `false` if the receiver is gone.
     fn send(&mut self, state: SessionState, unread_max: usize) -> bool {
-        // Dropping a receiver drops the channel's content: so a channel with content has a reader.
+        // Dropping a receiver drops the channel's content, so a channel with content has a reader.
         self.is_behind = !state.is_final() && self.sender.len() >= unread_max;
         self.is_behind || self.sender.send(state).is_ok()
     }

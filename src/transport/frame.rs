@@ -75,7 +75,8 @@ impl FrameReader {
         self.limit = limit;
     }
 
-    /// Adds bytes that have arrived. Take all frames before adding more: they are held until then.
+    /// Adds bytes that have arrived. Take all frames before adding more: the reader holds whole
+    /// frames until they are taken.
     pub(crate) fn push(&mut self, bytes: &[u8]) {
         if self.start > 0 {
             self.buffer.drain(..self.start);
@@ -83,7 +84,7 @@ impl FrameReader {
         }
         let len = self.buffer.len();
         if self.buffer.capacity() - len < bytes.len() {
-            // The incomplete frame needs this much, if its header is right.
+            // The incomplete frame needs this many more bytes, if its header is correct.
             let declared = self.declared().filter(|declared| *declared <= self.limit);
             let missing =
                 declared.map_or(0, |declared| (HEADER_BYTES + declared).saturating_sub(len));

@@ -49,13 +49,13 @@ pub(crate) const HANDSHAKE_BYTES_MAX: usize = 4 << 10;
 /// The longest address accepted: the longest name, a port, and some room.
 const ADDRESS_BYTES_MAX: usize = 300;
 
-/// How much of an answer's text is written or shown, at most.
+/// The most bytes of an answer's text that are written or shown.
 const TEXT_BYTES_MAX: usize = 512;
 
 const MAGIC: [u8; 8] = *b"quorate\n";
 const FRONT_BYTES: usize = MAGIC.len() + 2;
 
-/// The first thing a node sends on a connection that it has made.
+/// The first frame that a node sends on a connection that it has made.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Hello {
     /// In front of the rest.
@@ -172,12 +172,13 @@ impl Run {
         Run { address: local.address.clone(), boot: local.boot }
     }
 
-    /// Whether it does not listen, and receives messages over the connections that it makes.
+    /// Whether this is a client: it does not listen, and receives messages over the connections that
+    /// it makes.
     pub(crate) fn is_client(&self) -> bool {
         self.address.is_empty()
     }
 
-    /// Whether its address is one, or that of a client.
+    /// Whether the address is well-formed, or empty as a client's is.
     fn is_sound(&self) -> bool {
         self.address.len() <= ADDRESS_BYTES_MAX
             && !self.address.contains(|char: char| char.is_control() || char.is_whitespace())
@@ -215,7 +216,7 @@ impl Hello {
         let malformed = |why: &str| Refusal::new(RefusalCode::Malformed, why.to_owned());
         let (version, body) = split_front(bytes).ok_or_else(|| malformed("this is not a hello"))?;
         if !versions.contains(&version) {
-            // The rest has a form that is not known here.
+            // This node does not know the form of the rest.
             let (oldest, newest) = versions.into_inner();
             return Err(Refusal::new(
                 RefusalCode::Protocol,
@@ -275,9 +276,9 @@ pub(crate) fn fit(one: u64, other: u64) -> bool {
 /// The refusal for a node of another cluster.
 fn other_cluster(own: u64, theirs: u64) -> Refusal {
     let text = format!(
-        "this node belongs to another cluster ({own:016x}, not {theirs:016x}): one that was founded \
-         apart, by another list of peers, say, or anew from a backup; if its data is not wanted any \
-         more, restart it with an empty data directory"
+        "this node belongs to another cluster ({own:016x}, not {theirs:016x}), which was founded \
+         separately, for example from another list of peers or from a backup; if its data is not \
+         needed any more, restart it with an empty data directory"
     );
     Refusal::new(RefusalCode::Cluster, text)
 }
@@ -295,15 +296,15 @@ pub(crate) fn check(local: &LocalPeer, hello: &Hello) -> Result<(), Refusal> {
         }
         (RefusalCode::OwnId, format!("node {} is this node", hello.from))
     } else if hello.from == 0 {
-        (RefusalCode::Malformed, "0 is no node's id".to_owned())
+        (RefusalCode::Malformed, "0 is not a node id".to_owned())
     } else {
         return Ok(());
     };
     Err(Refusal::new(code, text))
 }
 
-/// Checks that the node of this id has welcomed us, or any suitable one if the id is 0, and returns
-/// which one it is.
+/// Checks that the node with the id `to` has welcomed this node, or any suitable node if `to` is 0.
+/// Returns the id of the node that has answered.
 pub(crate) fn check_responder(
     local: &LocalPeer,
     to: NodeId,
@@ -315,14 +316,14 @@ pub(crate) fn check_responder(
     let (code, text) = if to != 0 && responder.node != to {
         (RefusalCode::NotAddressed, format!("node {} has answered, not {to}", responder.node))
     } else if responder.node == 0 || responder.node == local.node {
-        (RefusalCode::OwnId, format!("a node has answered as {}, which it is not", responder.node))
+        (RefusalCode::OwnId, format!("a node has answered with the wrong id {}", responder.node))
     } else {
         return Ok(responder.node);
     };
     Err(Refusal::new(code, text))
 }
 
-/// As much of `text` as is written.
+/// The start of `text`: as much as an answer carries.
 fn shortened(text: &str) -> &str {
     let mut end = text.len().min(TEXT_BYTES_MAX);
     while !text.is_char_boundary(end) {
@@ -413,22 +414,22 @@ mod tests {
     }
 
     #[test]
-    fn an_address_that_is_none_is_damage() {
+    fn a_malformed_address_is_refused() {
         let long = format!("{}:7400", "x".repeat(ADDRESS_BYTES_MAX));
         for address in ["two", "two:0", ":7400", "t\no:7400", "t o:7400", &long] {
             let run = Run { address: address.to_owned(), boot: 1 };
             let hello = Hello { run: run.clone(), ..hello() };
             let refused = Hello::decode(&hello.encode(Vec::new()), 1..=3).unwrap_err();
             assert_eq!(refused.code, RefusalCode::Malformed, "{address:?}");
-            nobody(run);
+            assert_no_welcome(run);
         }
-        // A client has no address, and a node that listens has one.
-        let nowhere = Run { address: String::new(), boot: 1 };
-        let hello_of_client = Hello { run: nowhere.clone(), ..hello() };
+        // A client's hello has no address. A welcome must have one.
+        let no_address = Run { address: String::new(), boot: 1 };
+        let hello_of_client = Hello { run: no_address.clone(), ..hello() };
         let bytes = hello_of_client.encode(Vec::new());
         assert_eq!(Hello::decode(&bytes, 1..=3), Ok(hello_of_client));
-        nobody(nowhere);
-        fn nobody(run: Run) {
+        assert_no_welcome(no_address);
+        fn assert_no_welcome(run: Run) {
             let address = run.address.clone();
             let welcome = Answer::Welcome(Responder { node: 1, cluster: 0, run });
             assert_eq!(Answer::decode(&welcome.encode(3, Vec::new())), None, "{address:?}");
@@ -462,7 +463,7 @@ mod tests {
     }
 
     #[test]
-    fn host_is_checked_in_every_respect() {
+    fn responder_is_checked_in_every_respect() {
         let code = |to, node, cluster| {
             let responder = Responder { node, cluster, ..Responder::of(&local()) };
             check_responder(&local(), to, &responder).map_err(|refusal| refusal.code)
@@ -506,7 +507,7 @@ mod tests {
         }
 
         #[test]
-        fn whoever_welcomes_is_understood_or_not_at_all(
+        fn welcome_is_decoded_exactly_or_not_at_all(
             node in any::<u64>(),
             cluster in any::<u64>(),
             boot in any::<u64>(),

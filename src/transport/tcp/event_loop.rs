@@ -65,13 +65,13 @@ impl Context {
     }
 
     /// A token that was never used, so that a late event of a closed connection matches no other
-    /// one.
+    /// connection.
     pub(super) fn token(&mut self) -> Token {
         self.next_token += 1;
         Token(self.next_token)
     }
 
-    /// A node is welcomed. Unless it is a member, it is an unlisted peer from now on.
+    /// Called when a node is welcomed. Unless it is a member, it becomes an unlisted peer.
     pub(super) fn admit(&mut self, node: NodeId) {
         if !self.known_peers.is_known(node) {
             self.remember_unlisted(node);
@@ -95,7 +95,7 @@ impl Context {
     }
 }
 
-/// What the loop can wait for.
+/// The timers of the loop.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Timer {
     /// The next step of the connection to this peer or seed.
@@ -117,7 +117,7 @@ pub(super) enum Timer {
     Certificates,
 }
 
-/// What the loop waits for, each at one time.
+/// The timers that are set, each to one time.
 #[derive(Debug, Default)]
 pub(super) struct Timers {
     times: BTreeMap<Timer, Instant>,
@@ -252,7 +252,7 @@ impl EventLoop {
             }
             #[cfg(test)]
             self.context.shared.turns.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
-            // From here on, nobody need wake this thread: it checks the channels before it sleeps.
+            // From here on, no thread need wake this one: it checks the channels before it sleeps.
             self.context.shared.awake.store(true, Release);
             self.context.now = clock();
             for event in &events {
@@ -277,10 +277,11 @@ impl EventLoop {
             self.dial_welcomed();
             self.fire_timers();
             self.dial_welcomed();
-            let goes_on = self.run_handler();
-            // Try once to send what was queued just before the end, such as a leader's farewell.
+            let continues = self.run_handler();
+            // Try once to send what was queued just before the end, such as the messages by which a
+            // leader hands over.
             self.flush();
-            if !goes_on {
+            if !continues {
                 break None;
             }
         };
@@ -291,7 +292,7 @@ impl EventLoop {
         }
     }
 
-    /// Gives the handler its turn, if there is a reason to. `false` at its end.
+    /// Gives the handler its turn, if it is due. Returns `false` once the handler has ended.
     fn run_handler(&mut self) -> bool {
         let Some(mut handler) = self.handler.take() else { return false };
         let has_events = !self.context.events.is_empty();
@@ -336,8 +337,8 @@ impl EventLoop {
         Some(timer.min(self.turn_at).saturating_duration_since(clock()))
     }
 
-    /// Takes the results that have arrived until now, and not those added meanwhile: others wait,
-    /// too.
+    /// Takes the results that have arrived by now. Later ones wait for the next turn of the loop,
+    /// since other work waits too.
     fn take_helper_results(&mut self) {
         for result in self.results_rx.try_iter().take(self.results_rx.len()) {
             match result {
@@ -408,7 +409,7 @@ impl Network for EventLoop {
         }
         let members = peers.iter().map(|peer| peer.node).collect();
         for node in self.context.known_peers.set_members(members) {
-            // A removed member has yet to learn of its removal.
+            // A removed member must still be able to learn of its removal.
             if self.incoming.of_peer(node).is_some() && !self.context.known_peers.is_full() {
                 self.context.admit(node);
             } else {

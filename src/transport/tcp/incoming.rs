@@ -166,7 +166,7 @@ impl Incoming {
         {
             Counters::add(&context.shared.counters.connections_refused, 1);
             if let Some(suppressed) = self.failures.permit(context.now) {
-                tracing::warn!(%address, handshakes_max, suppressed, "too many handshaking");
+                tracing::warn!(%address, handshakes_max, suppressed, "too many connections in handshake");
             }
             self.remove(context, oldest);
         }
@@ -174,12 +174,12 @@ impl Incoming {
             Counters::add(&context.shared.counters.connections_refused, 1);
             if let Some(suppressed) = self.failures.permit(context.now) {
                 let max = context.options.handshakes_per_address_max;
-                tracing::warn!(%address, max, suppressed, "too many handshaking of one address");
+                tracing::warn!(%address, max, suppressed, "too many connections in handshake from one address");
             }
             self.remove(context, oldest);
         }
         let token = context.token();
-        // Without it small frames still arrive, only later, so a failure does not matter.
+        // A failure does not matter: without this option small frames arrive later.
         let _ = socket.set_nodelay(true);
         let stream = context
             .registry
@@ -189,7 +189,7 @@ impl Incoming {
             Ok(stream) => stream,
             Err(error) => {
                 if let Some(suppressed) = self.failures.permit(context.now) {
-                    tracing::warn!(%error, suppressed, "cannot watch or secure a connection");
+                    tracing::warn!(%error, suppressed, "cannot register or secure a connection");
                 }
                 return;
             }
@@ -209,7 +209,7 @@ impl Incoming {
 
     /// A handshake took too long.
     pub(super) fn overdue(&mut self, context: &mut Context, token: Token) {
-        let why = "nothing that would introduce it in time".to_owned();
+        let why = "no hello in time".to_owned();
         self.close(context, token, Closed::Junk(why));
     }
 
@@ -223,7 +223,7 @@ impl Incoming {
                 continue;
             };
             if matches!(connection.state, ConnectionState::Rival { .. }) {
-                // It stays readable, so it is not listed again until it has its answer.
+                // It stays marked readable, so it is not listed again until it has its answer.
                 continue;
             }
             let turn = connection.turn(context);
@@ -239,7 +239,7 @@ impl Incoming {
             match turn {
                 Ok(Turn::Drained) => {}
                 Ok(Turn::More) => self.readable.push_back(token),
-                // It stays readable, so it is not listed again until it is resumed.
+                // It stays marked readable, so it is not listed again until it is resumed.
                 Ok(Turn::Paused(until)) => context.timers.set(Timer::Resume(token), until),
                 Ok(Turn::Greeted(hello)) => self.answer_hello(context, token, hello),
                 Err(closed) => self.close(context, token, closed),
@@ -263,7 +263,7 @@ impl Incoming {
                     tracing::warn!(%address, peer, suppressed, "connection closed: it sent {why}");
                 }
             }
-            // A node tries all addresses that it was given, including its own.
+            // A node dials all addresses that it was given, including its own.
             Closed::Itself => tracing::debug!(%address, "this node has reached itself"),
             Closed::Refused(reason) => {
                 Counters::add(&context.shared.counters.connections_refused, 1);
@@ -301,7 +301,7 @@ impl Incoming {
                 }
             }
         }
-        // It is closed next, which deregisters it in any case.
+        // An error does not matter: the socket is closed next, which deregisters it in any case.
         let _ = context.registry.deregister(&mut connection.stream.socket);
     }
 

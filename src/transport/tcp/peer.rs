@@ -36,11 +36,11 @@ const REFUSED_PAUSES: u32 = 5;
 /// A peer's own connection triggers an attempt at most this often.
 const NUDGE_PAUSE: Duration = Duration::from_millis(50);
 
-/// The most reads from one connection at a time. Only a few bytes come back.
+/// The most reads from one connection at a time. A peer sends only a few bytes back.
 const READS_MAX: usize = 16;
 
-/// How often a client pings each member that it has nothing else to send to. That keeps it known
-/// there.
+/// How often a client pings each member that it has nothing else to send to. The pings keep the
+/// client known there.
 const IDLE_PING_INTERVAL: Duration = Duration::from_secs(10);
 
 /// The target of a connection.
@@ -72,11 +72,11 @@ pub(super) struct DialledPeer {
     /// Attempts that failed in a row; they determine the pause.
     failures: u32,
     tried_at: Instant,
-    /// The version of the next hello, if the peer has just said that ours is too high for it. Not
-    /// kept for later attempts: the peer may support another one by then.
+    /// The version of the next hello, if the peer has just refused ours as too high. Not kept for
+    /// later attempts: the peer may support another version by then.
     lowered_to: Option<u16>,
     reports: Reports,
-    /// Another node has answered at its address.
+    /// Whether another node has answered at its address.
     pub(super) is_elsewhere: bool,
     /// The version that the node just found at a seed's address supports, and that node.
     pub(super) found: Option<(u16, Responder)>,
@@ -87,8 +87,8 @@ pub(super) struct DialledPeer {
 #[derive(Debug)]
 enum Link {
     Waiting,
-    /// The name is looked up. The answer to an earlier look-up, perhaps for another address, is
-    /// ignored.
+    /// The name is being looked up for the attempt with this token. The answer to an earlier
+    /// look-up, perhaps for another address, is ignored.
     Resolving(Token),
     Open(Box<OutgoingConnection>),
 }
@@ -146,14 +146,15 @@ impl DialledPeer {
         self.dial(context)
     }
 
-    /// Sends a new hello over a new connection, if one was sent. What is queued is written first,
-    /// as far as the socket takes it. A client sends no new hello to a member of its own cluster.
+    /// Sends a new hello over a new connection, if the present connection has sent one. Queued bytes
+    /// are written first, as far as the socket takes them. A client sends no new hello to a member of
+    /// its own cluster.
     pub(super) fn greet_again(&mut self, context: &mut Context) -> Result<(), Failure> {
-        let must = self.link.connection().is_some_and(|connection| {
-            let knows = context.is_client() && connection.cluster == context.local.cluster;
-            connection.phase != Phase::Connecting && !knows
+        let must_redial = self.link.connection().is_some_and(|connection| {
+            let is_known = context.is_client() && connection.cluster == context.local.cluster;
+            connection.phase != Phase::Connecting && !is_known
         });
-        if !must {
+        if !must_redial {
             return Ok(());
         }
         // An error does not matter: the connection is closed in any case.
@@ -161,7 +162,7 @@ impl DialledPeer {
         self.redial(context)
     }
 
-    /// Hands the connection over: to the peer that it leads to, or to be closed.
+    /// Gives the connection away: to the peer found there, or to be closed.
     pub(super) fn release(&mut self, context: &mut Context) -> Option<Box<OutgoingConnection>> {
         self.arm(context, None);
         match std::mem::replace(&mut self.link, Link::Waiting) {
@@ -170,7 +171,7 @@ impl DialledPeer {
         }
     }
 
-    /// Sends over this connection from now on. The other end keeps only the latest one.
+    /// Sends over this connection from now on. The other end keeps only the latest connection.
     pub(super) fn adopt(
         &mut self,
         context: &mut Context,
@@ -186,7 +187,7 @@ impl DialledPeer {
     }
 
     /// Dials again after the pause that is due, at least `at_least`. `lasted` resets the pause: the
-    /// peer found there had stayed for long.
+    /// peer found there had been connected for long.
     pub(super) fn resume(&mut self, context: &mut Context, lasted: bool, at_least: Duration) {
         if lasted {
             self.failures = 0;
@@ -326,7 +327,7 @@ impl DialledPeer {
             self.has_unread = true;
             return Ok(());
         }
-        Err(Failure::passing("the peer sends what it was not asked for"))
+        Err(Failure::passing("the peer sends data that this node did not request"))
     }
 
     /// Takes the frames that have arrived whole. Returns whether there may be more for this peer.
@@ -365,7 +366,7 @@ impl DialledPeer {
 
     /// Reads and writes as much as is ready.
     pub(super) fn proceed(&mut self, context: &mut Context) -> Result<(), Failure> {
-        // Read first: a refusal says more than the broken pipe that follows it.
+        // Read first: a refusal is more informative than the broken pipe that follows it.
         if matches!(&self.link, Link::Open(connection) if connection.phase != Phase::Connecting) {
             self.read(context)?;
         }
@@ -408,8 +409,8 @@ impl DialledPeer {
         }
     }
 
-    /// The peer, which supports this version, refuses this node. Tries again if only ours is too
-    /// high.
+    /// The peer, which supports this version, refuses this node. Tries again with the lower version
+    /// if only ours is too high.
     fn refused(
         &mut self,
         context: &mut Context,
@@ -497,7 +498,7 @@ impl DialledPeer {
                     Link::Open(connection)
                         if connection.dead_at(context).is_some_and(|at| at <= context.now) =>
                     {
-                        Err(Failure::passing("the peer takes or answers nothing"))
+                        Err(Failure::passing("the peer neither takes bytes nor answers"))
                     }
                     _ if context.is_client() => self.probe(context),
                     _ => Ok(()),
@@ -506,7 +507,7 @@ impl DialledPeer {
         }
     }
 
-    /// Pings a member that was not pinged for long, and sets the timer for the next time.
+    /// Pings a member that was not pinged for long, and sets the timer for the next ping.
     fn probe(&mut self, context: &mut Context) -> Result<(), Failure> {
         if let Some(connection) = self.link.connection() {
             connection.ping_if_due(context.now);
@@ -542,7 +543,7 @@ impl DialledPeer {
         };
         self.arm(context, pause.map(|pause| context.now + pause));
         if failure.kind == FailureKind::Itself {
-            tracing::debug!(address = self.address, "is this node itself");
+            tracing::debug!(address = self.address, "the address is this node's own");
         } else {
             self.reports.add(context, self.target, &self.address, failure);
         }
@@ -559,7 +560,7 @@ impl DialledPeer {
     pub(super) fn disconnect(&mut self, context: &mut Context) {
         if let Some(mut connection) = self.release(context) {
             context.dialled.remove(&connection.token);
-            // It is closed next, which deregisters it in any case.
+            // An error does not matter: the socket is closed next, which deregisters it in any case.
             let _ = context.registry.deregister(&mut connection.stream.socket);
         }
     }

@@ -22,9 +22,9 @@ use crate::types::error::{Error, Result};
 /// permissions that an ACL grants to exactly the same id. For groups, roles or patterns, return
 /// several ids. A session has 64 ids at most.
 ///
-/// The provider is called where a session authenticates, and nowhere else: replicas, which may have
-/// other providers or none, decide by comparing ids. So it cannot decide which sessions an entry
-/// matches, nor what `auth` stands for, which is every id that it has returned.
+/// The provider is called only by the instance where a session authenticates. Replicas, which may have
+/// other providers or none, decide by comparing ids. So a provider cannot decide which sessions an
+/// entry matches. The scheme `auth` stands for all ids that the provider has returned.
 ///
 /// Source: ZooKeeper, `AuthenticationProvider`, whose `matches` and `isAuthenticated` run on the
 /// server.
@@ -32,7 +32,7 @@ use crate::types::error::{Error, Result};
 /// ```
 /// use quorate::{Acl, AuthProvider, CreateMode, Id, Permissions, testing::Cluster};
 ///
-/// /// Tokens that the deployment gave out, each with who has it and their teams.
+/// /// Tokens that the deployment has issued, each for a user and the user's teams.
 /// struct Tokens;
 ///
 /// impl AuthProvider for Tokens {
@@ -67,7 +67,8 @@ pub trait AuthProvider: Send + Sync + 'static {
     /// caller's thread and may block it.
     fn authenticate(&self, credentials: &[u8]) -> std::result::Result<Vec<String>, String>;
 
-    /// Whether an ACL set through this instance may name this id. By default, any but an empty one.
+    /// Whether an ACL set through this instance may name this id. By default, every id that is not
+    /// empty.
     fn is_valid(&self, id: &str) -> bool {
         !id.is_empty()
     }

@@ -33,7 +33,7 @@ pub(crate) struct EventSender<E> {
     capacity: usize,
     /// Whether an event was sent or dropped since the last `wake`.
     touched: bool,
-    /// Unbounded; what it holds is bounded by `capacity`, the gap and the last event.
+    /// The channel is unbounded; it holds at most `capacity` events, a gap and the last event.
     sender: Option<Sender<E>>,
     shared: Arc<Shared<E>>,
 }
@@ -98,7 +98,7 @@ impl<E> EventSender<E> {
         self.sender.get_or_insert_with(|| self.shared.sender())
     }
 
-    /// Sends an event or, without room for it, the gap that stands for it.
+    /// Sends an event or, if there is no room, the gap that stands for the event.
     pub(crate) fn deliver(&mut self, event: E, gap: impl FnOnce(E) -> E) -> bool {
         if self.is_full() {
             return self.leave_out(gap(event));
@@ -111,8 +111,8 @@ impl<E> EventSender<E> {
     /// Sends a gap for an event that is dropped.
     pub(crate) fn leave_out(&mut self, gap: E) -> bool {
         let capacity = self.capacity;
-        // Without room, the gap in the last place has not been taken yet. The reader that takes it
-        // later finds the change announced.
+        // Without room, the reader has not taken the gap in the last place yet. When it takes that
+        // gap, it finds the change announced.
         if self.sender().len() <= capacity {
             let _ = self.sender().send(gap);
         }
@@ -164,7 +164,7 @@ impl<E> EventReceiver<E> {
         }
     }
 
-    /// Waits for the next event, `None` after the last one. Of several waiters, one gets it.
+    /// Waits for the next event; `None` after the last one. If several tasks wait, one gets the event.
     pub(crate) async fn next(&self) -> Option<E> {
         self.until(|_| match self.events().try_recv() {
             Ok(event) => Some(Some(event)),

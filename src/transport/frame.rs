@@ -1,4 +1,5 @@
-//! Frames: how bytes on a connection become payloads, each whole and undamaged or not at all.
+//! Frames, which split the bytes of a connection into payloads. A payload arrives whole and undamaged,
+//! or not at all.
 //!
 //! ```text
 //! length of the payload, u32 LE | xxh3_64 of the payload, u64 LE | payload
@@ -57,7 +58,7 @@ pub(crate) fn append_frame(buffer: &mut Vec<u8>, write: impl FnOnce(Vec<u8>) -> 
 /// Splits bytes, added as they arrive, into payloads.
 #[derive(Debug)]
 pub(crate) struct FrameReader {
-    /// What has arrived; the part before `start` has been taken.
+    /// The bytes that have arrived; the part before `start` has been taken.
     buffer: Vec<u8>,
     start: usize,
     /// The longest payload accepted.

@@ -1,5 +1,4 @@
-//! The handshake, by which two nodes check that they are the intended ones before sending anything
-//! else.
+//! The handshake. Two nodes check that they are the intended ones before they send anything else.
 //!
 //! The node that connects sends a [`Hello`], and the other one an [`Answer`]. Each is the payload
 //! of one frame of at most [`HANDSHAKE_BYTES_MAX`]. After a welcome, messages flow from the node
@@ -19,9 +18,9 @@
 //!
 //! Both ends send their address (`address`, `host:port`) and the run of their process (`boot`, random
 //! at each start). A client has no address and sends an empty one: messages to it go over the
-//! connection that it has made. The cluster may be 0: a node that has none yet talks to those of any
-//! cluster, and they to it. A client has none until a member serves it, and then keeps that member's.
-//! A hello may also be for any node at the address (`to` is 0), whose welcome names the node.
+//! connection that it has made. The cluster is 0 if the node has none yet; such a node and the nodes
+//! of any cluster accept each other. A client has none until a member serves it, and then keeps that
+//! member's. A hello may also be for any node at the address (`to` is 0); the welcome names the node.
 //!
 //! An answer carries the highest version that the answering node supports. A hello carries the
 //! version proposed for the connection, at first the highest of the node that connects. A node that
@@ -29,9 +28,9 @@
 //! with the lower of both versions. A version older than the oldest that a node supports is refused
 //! with a reason, on either side; a newer one is not an obstacle.
 //!
-//! A hello is believed without proof. Authentication is below (`secure`); if there are
+//! A hello carries no proof. Authentication is in the layer below (`secure`); if there are
 //! certificates, the subject must stay the same for a node's id. A hello detects mistakes: another
-//! cluster on a reused address, a node under another's address, two incompatible versions.
+//! cluster on a reused address, a node at another's address, two incompatible versions.
 //!
 //! Not here: timeouts and connections (`tcp`).
 
@@ -58,7 +57,7 @@ const FRONT_BYTES: usize = MAGIC.len() + 2;
 /// The first frame that a node sends on a connection that it has made.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Hello {
-    /// In front of the rest.
+    /// Encoded in front of the other fields.
     #[serde(skip)]
     pub(crate) version: u16,
     /// 0 if it has none yet.
@@ -116,8 +115,8 @@ pub(crate) enum RefusalCode {
     NotAddressed = 4,
     /// The peer claims to be this node, or is this node.
     OwnId = 5,
-    /// The peer is not a member that this node knows, and cannot become an unlisted peer, since there
-    /// are too many.
+    /// The peer is not a member that this node knows, and there are too many unlisted peers for one
+    /// more.
     UnknownPeer = 6,
     /// The node that listens has other keys, or none, or requires some.
     Security = 7,
@@ -268,8 +267,8 @@ impl Answer {
     }
 }
 
-/// Whether nodes of these clusters may talk: they are the same, or one of them is not set yet.
-pub(crate) fn fit(one: u64, other: u64) -> bool {
+/// Whether nodes of these clusters may be connected: the clusters are the same, or one is not set.
+pub(crate) fn may_connect(one: u64, other: u64) -> bool {
     one == other || one == 0 || other == 0
 }
 
@@ -285,7 +284,7 @@ fn other_cluster(own: u64, theirs: u64) -> Refusal {
 
 /// Checks that `hello` is for this node, from another one, and of a compatible cluster.
 pub(crate) fn check(local: &LocalPeer, hello: &Hello) -> Result<(), Refusal> {
-    if !fit(hello.cluster, local.cluster) {
+    if !may_connect(hello.cluster, local.cluster) {
         return Err(other_cluster(local.cluster, hello.cluster));
     }
     let (code, text) = if hello.to != local.node && hello.to != 0 {
@@ -310,7 +309,7 @@ pub(crate) fn check_responder(
     to: NodeId,
     responder: &Responder,
 ) -> Result<NodeId, Refusal> {
-    if !fit(responder.cluster, local.cluster) {
+    if !may_connect(responder.cluster, local.cluster) {
         return Err(other_cluster(local.cluster, responder.cluster));
     }
     let (code, text) = if to != 0 && responder.node != to {

@@ -35,7 +35,7 @@ pub(crate) const UNTRUSTED_BYTES_MAX: usize = 32 << 10;
 /// How many of the first bytes identify the protocol.
 const HEAD_BYTES: usize = 3;
 
-/// What an end of a connection speaks.
+/// The protocol that an end of a connection uses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Protocol {
     Plain,
@@ -159,7 +159,7 @@ enum ChannelKind {
     Tls(Box<tls::TlsChannel>),
 }
 
-/// What the first bytes of the other end were.
+/// The first bytes of the other end.
 #[derive(Debug)]
 enum Head {
     Unknown(Vec<u8>),

@@ -35,7 +35,7 @@ pub(super) struct ClientWriter {
 }
 
 impl IncomingConnection {
-    /// From now on, messages to the other end go over this connection.
+    /// Sends messages to the client over this connection from now on.
     pub(super) fn start_sending(&mut self, context: &mut Context) -> io::Result<()> {
         let both = Interest::READABLE | Interest::WRITABLE;
         context.registry.reregister(&mut self.stream.socket, self.token, both)?;
@@ -121,7 +121,7 @@ impl Incoming {
         }
     }
 
-    /// Writes what is queued for clients.
+    /// Writes the bytes that are queued for clients.
     pub(super) fn flush(&mut self, context: &mut Context) {
         for token in std::mem::take(&mut self.unflushed) {
             let Some(connection) = self.connections.get_mut(&token) else {

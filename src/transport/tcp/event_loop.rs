@@ -43,13 +43,13 @@ pub(super) struct Context {
     /// Helper threads send their results here.
     pub(super) results_tx: Sender<HelperResult>,
     pub(super) timers: Timers,
-    /// When this turn of the loop began, or later.
+    /// The time: when this turn of the loop began, or later.
     pub(super) now: Instant,
     /// The buffer for socket reads; one for all connections.
     pub(super) scratch: Box<[u8]>,
     /// The targets of the connections made by this node.
     pub(super) dialled: BTreeMap<Token, Target>,
-    /// Who may connect to this node.
+    /// The nodes that may connect to this one.
     pub(super) known_peers: KnownPeers,
     /// The subject of each peer's certificate.
     pub(super) subjects: Subjects,
@@ -102,15 +102,15 @@ pub(super) enum Timer {
     Peer(Target),
     /// This unlisted peer may have left.
     Unlisted(NodeId),
-    /// A connection waits to be accepted as this peer's.
+    /// A connection waits while it is checked whether this peer's former connection is alive.
     Rival(NodeId),
     /// An incoming handshake must be finished.
     Handshake(Token),
-    /// This connection has used up its rate, and is read again.
+    /// This connection had used up its rate, and is read again.
     Resume(Token),
     /// The client that made this connection may have stopped reading.
     Stall(Token),
-    /// The listener is tried again, after an error.
+    /// The listener accepts connections again after an error.
     Accept,
     /// The certificates are read again.
     #[cfg(feature = "tls")]
@@ -203,7 +203,7 @@ impl EventLoop {
         options: TransportOptions,
         handler: Box<dyn Handler>,
     ) -> io::Result<EventLoop> {
-        // Helpers -> network thread: the answer to each look-up, and what was read of certificates.
+        // Helpers -> network thread: the answer to each look-up, and the content of certificate files.
         let (results_tx, results_rx) = unbounded();
         let context = Context {
             registry: poll.registry().try_clone()?,
@@ -429,7 +429,7 @@ impl Network for EventLoop {
         }
         self.context.local.cluster = cluster;
         self.incoming.disconnect_other_clusters(&mut self.context);
-        self.outgoing.greet_again(&mut self.context);
+        self.outgoing.send_hello_again(&mut self.context);
     }
 
     fn look_at(&mut self, addresses: Vec<String>) {

@@ -12,7 +12,7 @@
 //! flight when the new hello arrived
 //! ```
 //!
-//! Invariants: at most one connection waits for each node; it has a timer, and nothing is read from
+//! Invariants: at most one connection waits for each node. It has a timer, and no bytes are read from
 //! it.
 
 use mio::Token;

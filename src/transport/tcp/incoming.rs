@@ -1,8 +1,8 @@
 //! The connections that other nodes make to this one, to send messages.
 //!
 //! A connection is in handshake for at most `handshake_timeout`, until its hello is checked
-//! (`handshake_queue`). When there are too many of those, the oldest is closed, so that silent
-//! connections in any number keep no peer out.
+//! (`handshake_queue`). When too many are in handshake, the oldest is closed, so that no number of
+//! silent connections keeps a peer out.
 //!
 //! Invariants: a peer has at most one connection, its latest. There are at most as many peers as
 //! `known_peers` admits, and at most `handshakes_max` connections in handshake. A connection in
@@ -46,11 +46,11 @@ pub(super) struct Incoming {
     pub(super) handshaking: BTreeSet<Token>,
     /// The connections that wait for an answer, by the node they claim to be.
     pub(super) rivals: BTreeMap<NodeId, Rival>,
-    /// The connections that may have something to read, in the order of their turns.
+    /// The connections that may have bytes to read, in the order of their turns.
     pub(super) readable: VecDeque<Token>,
     /// Clients' connections that may have bytes to write and room for them.
     pub(super) unflushed: BTreeSet<Token>,
-    /// Peers whose handshake has just succeeded, with the address that each gave.
+    /// Peers whose handshake has just succeeded, with the addresses of their hellos.
     pub(super) welcomed: Vec<RemotePeer>,
     junk: Warnings,
     refusals: Warnings,
@@ -71,7 +71,7 @@ impl Incoming {
         Ok(())
     }
 
-    /// The connection of this node, if it is connected to us.
+    /// The connection that this node has made, if there is one.
     pub(super) fn of_peer(&self, node: NodeId) -> Option<&IncomingConnection> {
         self.connections.get(self.by_peer.get(&node)?)
     }
@@ -91,7 +91,7 @@ impl Incoming {
     pub(super) fn disconnect_other_clusters(&mut self, context: &mut Context) {
         let own = context.local.cluster;
         let is_other = |one: &&IncomingConnection| {
-            one.peer().is_some_and(|identity| !handshake::fit(identity.cluster, own))
+            one.peer().is_some_and(|identity| !handshake::may_connect(identity.cluster, own))
         };
         let others = self.connections.values().filter(is_other);
         for token in others.map(|connection| connection.token).collect::<Vec<_>>() {
@@ -241,7 +241,7 @@ impl Incoming {
                 Ok(Turn::More) => self.readable.push_back(token),
                 // It stays marked readable, so it is not listed again until it is resumed.
                 Ok(Turn::Paused(until)) => context.timers.set(Timer::Resume(token), until),
-                Ok(Turn::Greeted(hello)) => self.answer_hello(context, token, hello),
+                Ok(Turn::Hello(hello)) => self.answer_hello(context, token, hello),
                 Err(closed) => self.close(context, token, closed),
             }
         }

@@ -24,7 +24,7 @@ use crate::types::version::OLDEST;
 /// The most reads from one connection before the others have their turn.
 const READS_PER_TURN: usize = 4;
 
-/// What a message costs beside its bytes, in bytes: the node has to decode and process it.
+/// The bytes that a message counts in addition to its length: the node has to decode and process it.
 const MESSAGE_COST: usize = 512;
 
 const READ_NO_ANSWERS: &str = "requests, but did not read the answers";
@@ -92,7 +92,7 @@ pub(super) enum Turn {
     /// There may be more, but reading must wait until then.
     Paused(Instant),
     /// A hello has arrived, and there may be more.
-    Greeted(Hello),
+    Hello(Hello),
 }
 
 /// Why a connection is closed.
@@ -144,7 +144,7 @@ impl IncomingConnection {
             let room = match self.state {
                 ConnectionState::Handshaking => {
                     if let Some(hello) = self.receive_hello(context)? {
-                        return Ok(Turn::Greeted(hello));
+                        return Ok(Turn::Hello(hello));
                     }
                     HEADER_BYTES + HANDSHAKE_BYTES_MAX
                 }
@@ -267,8 +267,8 @@ impl IncomingConnection {
         Counters::add(&context.shared.counters.messages_foreign, foreign);
         self.rate.count(received * MESSAGE_COST, context.now, &context.options);
         if pinged {
-            // One answer to several pings is enough. If there is no room for it, frames already queued
-            // show the same.
+            // One answer to several pings is enough. If there is no room for it, the frames already
+            // queued show as well that this node is alive.
             match &mut self.client_writer {
                 Some(client_writer) => _ = client_writer.writer.ping(context.now),
                 None => self.write_frame(|buffer| buffer)?,

@@ -95,12 +95,12 @@ impl Outgoing {
         self.with(context, Target::Node(node), DialledPeer::nudge);
     }
 
-    /// This node now has a cluster: reports that to peers that know it without one.
-    pub(super) fn greet_again(&mut self, context: &mut Context) {
+    /// This node now has a cluster: sends a new hello to peers that know it without one.
+    pub(super) fn send_hello_again(&mut self, context: &mut Context) {
         let peers = self.peers.keys().map(|node| Target::Node(*node));
         let targets: Vec<Target> = peers.chain((0..self.seeds.len()).map(Target::Seed)).collect();
         for target in targets {
-            self.with(context, target, DialledPeer::greet_again);
+            self.with(context, target, DialledPeer::send_hello_again);
         }
     }
 
@@ -148,7 +148,7 @@ impl Outgoing {
         }
     }
 
-    /// Queues a message, or drops it.
+    /// Queues a message for a peer, or drops it.
     pub(super) fn send(&mut self, context: &mut Context, node: NodeId, message: &PeerMessage) {
         let sent = self.peers.get_mut(&node).and_then(|peer| peer.send(context, message));
         if sent == Some(Ok(())) {

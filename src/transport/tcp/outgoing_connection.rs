@@ -31,8 +31,8 @@ pub(super) struct OutgoingConnection {
     pub(super) cluster: u64,
     /// More addresses to try if this one does not answer.
     pub(super) rest: std::vec::IntoIter<SocketAddr>,
-    /// The welcome, until it is known that the peer has not closed the connection with it.
-    pub(super) greeted: Option<(u16, Responder)>,
+    /// The welcome, until a read shows that the peer did not close the connection right after it.
+    pub(super) pending_welcome: Option<(u16, Responder)>,
     pub(super) writer: Writer,
     reader: FrameReader,
     /// When the unanswered ping was sent, if there is one.
@@ -43,7 +43,7 @@ pub(super) struct OutgoingConnection {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Phase {
     Connecting,
-    Greeting,
+    Handshaking,
     Up { since: Instant },
 }
 
@@ -73,7 +73,7 @@ impl OutgoingConnection {
             phase: Phase::Connecting,
             cluster: 0,
             rest: Vec::new().into_iter(),
-            greeted: None,
+            pending_welcome: None,
             reader: FrameReader::new(HANDSHAKE_BYTES_MAX),
             writer: Writer::new(queue_bytes_max, false, context.now),
             pinged_at: None,
@@ -103,13 +103,13 @@ impl OutgoingConnection {
     }
 
     /// The connection is made: sends the hello.
-    pub(super) fn greet(&mut self, now: Instant, hello: &Hello) -> Result<(), Failure> {
+    pub(super) fn send_hello(&mut self, now: Instant, hello: &Hello) -> Result<(), Failure> {
         self.stream.socket.set_nodelay(true)?;
-        self.phase = Phase::Greeting;
+        self.phase = Phase::Handshaking;
         self.writer.writable = true;
         self.writer
             .push(now, false, HANDSHAKE_BYTES_MAX, |buffer| hello.encode(buffer))
-            .map_err(|rejected| Failure::passing(format!("cannot greet: {rejected:?}")))
+            .map_err(|rejected| Failure::passing(format!("cannot send the hello: {rejected:?}")))
     }
 
     /// Queues a message.
@@ -141,7 +141,7 @@ impl OutgoingConnection {
         self.writer.has_more(&self.stream)
     }
 
-    /// Writes what the socket takes, and now and then a ping behind it.
+    /// Writes as many bytes as the socket takes, and after them a ping if one is due.
     pub(super) fn flush(&mut self, context: &Context) -> io::Result<()> {
         let written = self.writer.write(context, &mut self.stream)?;
         let is_empty = self.writer.queue.is_empty();
@@ -180,7 +180,7 @@ impl OutgoingConnection {
             .next_frame()
             .map_err(|error| Failure::passing(format!("the peer sent {error}")))?
         {
-            if self.phase == Phase::Greeting {
+            if self.phase == Phase::Handshaking {
                 let (version, answer) = Answer::decode(frame)
                     .ok_or_else(|| Failure::passing("the peer is not a quorate node"))?;
                 if let Answer::Welcome(responder) = &answer {

@@ -1,9 +1,9 @@
 //! One peer that this node sends to, or one seed, whose address this node dials to find a peer.
 //!
 //! ```text
-//! waiting -> (resolving ->) connecting -> greeting -> up
-//!    ^           |               |            |        |
-//!    +-----------+---------------+------------+--------+   with a reason, and a pause that doubles
+//! waiting -> (resolving ->) connecting -> handshaking -> up
+//!    ^           |               |             |          |
+//!    +-----------+---------------+-------------+----------+   with a reason, and a pause that doubles
 //! ```
 //!
 //! Invariants: a peer has at most one socket and one timer. A connection that is not up queues no
@@ -66,7 +66,7 @@ pub(super) struct DialledPeer {
     target: Target,
     /// The address to dial.
     pub(super) address: String,
-    /// Its address in the list of members, if it is one.
+    /// The peer's address in the list of members, if it is a member.
     pub(super) listed: Option<String>,
     link: Link,
     /// Attempts that failed in a row; they determine the pause.
@@ -119,7 +119,7 @@ impl DialledPeer {
         }
     }
 
-    /// Whether messages are queued for it.
+    /// Whether the connection is up, so that messages can be queued.
     pub(super) fn is_up(&self) -> bool {
         matches!(&self.link, Link::Open(connection) if connection.is_up())
     }
@@ -139,7 +139,7 @@ impl DialledPeer {
     /// Abandons the current attempt or connection, and dials now.
     pub(super) fn redial(&mut self, context: &mut Context) -> Result<(), Failure> {
         if matches!(self.link, Link::Resolving(_)) && self.address.parse::<SocketAddr>().is_err() {
-            // One look-up at a time. Its result is tried first, and the new address after that.
+            // One look-up at a time: its result is tried first, and the new address after that.
             return Ok(());
         }
         self.disconnect(context);
@@ -149,7 +149,7 @@ impl DialledPeer {
     /// Sends a new hello over a new connection, if the present connection has sent one. Queued bytes
     /// are written first, as far as the socket takes them. A client sends no new hello to a member of
     /// its own cluster.
-    pub(super) fn greet_again(&mut self, context: &mut Context) -> Result<(), Failure> {
+    pub(super) fn send_hello_again(&mut self, context: &mut Context) -> Result<(), Failure> {
         let must_redial = self.link.connection().is_some_and(|connection| {
             let is_known = context.is_client() && connection.cluster == context.local.cluster;
             connection.phase != Phase::Connecting && !is_known
@@ -297,7 +297,7 @@ impl DialledPeer {
         if connection.phase == Phase::Connecting {
             match connection.is_connected() {
                 Ok(false) => return Ok(()),
-                Ok(true) => self.greet(context)?,
+                Ok(true) => self.send_hello(context)?,
                 Err(error) => return self.connect_elsewhere(context, &describe(&error)),
             }
         } else if event.is_writable() {
@@ -307,7 +307,7 @@ impl DialledPeer {
     }
 
     /// Reads the answer to the hello, and the answers to pings. A client also receives the peer's
-    /// messages here; to others the peer may send nothing else.
+    /// messages here; a peer that sends messages to a member is disconnected.
     fn read(&mut self, context: &mut Context) -> Result<(), Failure> {
         for _ in 0..READS_MAX {
             if !self.take_frames(context)? {
@@ -317,7 +317,7 @@ impl DialledPeer {
                 return Ok(());
             };
             if !connection.read(context)? {
-                if let Some((version, responder)) = connection.greeted.take() {
+                if let Some((version, responder)) = connection.pending_welcome.take() {
                     self.welcome(context, version, Some(responder));
                 }
                 return Ok(());
@@ -345,7 +345,7 @@ impl DialledPeer {
                     }
                 }
                 Received::Answer(version, Answer::Welcome(responder)) => {
-                    connection.greeted = Some((version, responder));
+                    connection.pending_welcome = Some((version, responder));
                 }
                 Received::Answer(version, Answer::Refused(refusal)) => {
                     return self.refused(context, version, &refusal).map(|()| false);
@@ -379,11 +379,11 @@ impl DialledPeer {
     }
 
     /// The connection is made: sends the hello.
-    fn greet(&mut self, context: &mut Context) -> Result<(), Failure> {
+    fn send_hello(&mut self, context: &mut Context) -> Result<(), Failure> {
         let version = self.lowered_to.unwrap_or(context.local.version);
         let to = self.target.id();
         if let Some(connection) = self.link.connection() {
-            connection.greet(context.now, &Hello::new(&context.local, version, to))?;
+            connection.send_hello(context.now, &Hello::new(&context.local, version, to))?;
             self.arm(context, Some(context.now + context.options.handshake_timeout));
         }
         Ok(())
@@ -490,7 +490,7 @@ impl DialledPeer {
         };
         match phase {
             Phase::Connecting => self.connect_elsewhere(context, "connecting took too long"),
-            Phase::Greeting => Err(Failure::passing("the peer did not answer the handshake")),
+            Phase::Handshaking => Err(Failure::passing("the peer did not answer the handshake")),
             Phase::Up { .. } => {
                 // This thread itself may have been delayed: ask the socket for its present state.
                 self.proceed(context)?;
@@ -525,7 +525,7 @@ impl DialledPeer {
         // A peer that welcomes this node only to close the connection does not reset the pause.
         let lasted = self.link.connection().is_some_and(|connection| match connection.phase {
             Phase::Up { since } => context.now >= since + context.options.retry_max,
-            Phase::Connecting | Phase::Greeting => false,
+            Phase::Connecting | Phase::Handshaking => false,
         });
         self.disconnect(context);
         self.lowered_to = None;

@@ -8,7 +8,7 @@ use super::peer::Target;
 use crate::transport::TransportEvent;
 use crate::types::membership::Named;
 
-/// A peer may not have started yet: for this long, no warning is logged about it.
+/// For this long a peer may not have started yet, and no warning is logged about it.
 const STARTS_WITHIN: Duration = Duration::from_secs(10);
 
 /// The reports since the peer was last reached. A reason is reported once, not for each attempt that

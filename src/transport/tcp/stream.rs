@@ -1,6 +1,6 @@
 //! A socket, with or without encryption between it and the frames.
 //!
-//! Without keys nothing is copied, and only the first bytes are inspected.
+//! Without keys, no bytes are copied, and only the first ones are inspected.
 
 use std::io::{self, IoSlice, Read, Write};
 
@@ -49,7 +49,7 @@ impl Stream {
     /// many bytes came from the socket: 0 at its end.
     ///
     /// # Errors
-    /// Those of the socket, and [`Fault`]s.
+    /// Errors of the socket, and [`Fault`]s.
     pub(super) fn read(
         &mut self,
         scratch: &mut [u8],

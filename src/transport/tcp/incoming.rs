@@ -174,7 +174,12 @@ impl Incoming {
             Counters::add(&context.shared.counters.connections_refused, 1);
             if let Some(suppressed) = self.failures.permit(context.now) {
                 let max = context.options.handshakes_per_address_max;
-                tracing::warn!(%address, max, suppressed, "too many connections in handshake from one address");
+                tracing::warn!(
+                    %address,
+                    max,
+                    suppressed,
+                    "too many connections in handshake from one address",
+                );
             }
             self.remove(context, oldest);
         }

@@ -284,7 +284,7 @@ fn read_refusal(reader: &mut FrameReader, bytes: &[u8]) -> Result<(), Fault> {
         Ok(Some(frame)) => Err(match Answer::decode(frame) {
             Some((_, Answer::Refused(refusal))) => Fault::Refused(refusal.text),
             Some((_, Answer::Welcome(_))) | None => {
-                Fault::Refused("it sent no refusal".to_owned())
+                Fault::Refused("its answer cannot be read".to_owned())
             }
         }),
         Err(error) => Err(Fault::Refused(format!("it sent {error}"))),

@@ -159,7 +159,10 @@ impl Schemes {
         }
         let open = |id: &&Id| matches!(&*id.scheme, "world" | "auth" | "ip" | "super");
         if let Some(id) = self.super_users.iter().find(open) {
-            return invalid("super_user", format!("{id} is not an id that a session gets by authenticating"));
+            return invalid(
+                "super_user",
+                format!("{id} is not an id that a session gets by authenticating"),
+            );
         }
         let wrong = self.super_users.iter().find_map(|id| id.check().err());
         wrong.map_or(Ok(()), |reason| invalid("super_user", reason))

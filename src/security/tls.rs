@@ -248,7 +248,13 @@ impl Verifier {
     ) -> std::result::Result<(), rustls::Error> {
         let certificate = ParsedCertificate::try_from(certificate)?;
         let (roots, algorithms) = (&self.roots, self.algorithms.all);
-        verify_server_cert_signed_by_trust_anchor(&certificate, roots, intermediates, now, algorithms)
+        verify_server_cert_signed_by_trust_anchor(
+            &certificate,
+            roots,
+            intermediates,
+            now,
+            algorithms,
+        )
     }
 }
 

@@ -221,7 +221,12 @@ pub(crate) struct OwnName {
 }
 
 impl OwnName {
-    pub(crate) fn new(own: &str, list: Vec<String>, is_advertised: bool, known: &LookUps) -> OwnName {
+    pub(crate) fn new(
+        own: &str,
+        list: Vec<String>,
+        is_advertised: bool,
+        known: &LookUps,
+    ) -> OwnName {
         let mut name = OwnName { own: own.to_owned(), list, is_advertised, found: BTreeMap::new() };
         for (address, found) in known.found() {
             name.found(address, found.to_vec());
@@ -358,7 +363,8 @@ mod tests {
             &["127.0.0.1", "2001:db8::1"],
         ] {
             for is_advertised in [false, true] {
-                let (reason, forbids_joining) = reason(&own("app:1", is_advertised, &[("app:1", ips)]));
+                let (reason, forbids_joining) =
+                    reason(&own("app:1", is_advertised, &[("app:1", ips)]));
                 assert!(reason.starts_with("app:1 stands for several hosts ("), "{reason}");
                 assert!(ips.iter().all(|ip| reason.contains(ip)), "{reason}");
                 assert!(reason.contains("Builder::advertise"), "{reason}");

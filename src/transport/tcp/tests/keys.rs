@@ -279,7 +279,10 @@ mod tls {
         let [own, certificate, key] = authority.pem("old", 2001);
         let expired = || Security::from(Tls::unverified(&own, &certificate, &key));
         let (_, reason, permanent) = handshaking(authority.tls("one"), expired());
-        assert!(reason.contains("the other end ended the connection with CertificateExpired"), "{reason}");
+        assert!(
+            reason.contains("the other end ended the connection with CertificateExpired"),
+            "{reason}"
+        );
         assert!(permanent);
         let (listener, address) = listen();
         let _old = Node::start(listener, local(1), &[], &with(expired()));

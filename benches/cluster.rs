@@ -1,8 +1,8 @@
 //! A cluster over TCP with real disks, all of its members on this machine.
 //!
-//! `cargo bench --bench cluster` prints, for each kind of operation, how many a
-//! second and the median and the 99th percentile of the time each took. The
-//! members run in one process but for the last figure, which needs one to kill.
+//! `cargo bench --bench cluster` prints, for each kind of operation, the number per second, and the
+//! median and the 99th percentile of the time that one takes. The members run in one process, except
+//! for the last figure, for which one member's process is killed.
 
 #![allow(clippy::disallowed_methods, reason = "a benchmark looks at the clock")]
 
@@ -79,14 +79,14 @@ impl Members {
         }
     }
 
-    /// Starts so many more, and waits until they are members.
+    /// Starts this many more instances, and waits until they are members.
     fn grow(&mut self, more: usize) {
         self.join(&addresses(more));
         let config = self.session(0).watch("/zookeeper/config", WatchMode::Persistent).unwrap();
         while self.members[0].status().members.len() < self.members.len() {
             config.recv().expect("the session lives");
         }
-        // And until they have all of the log.
+        // And until they have the whole log.
         for member in &self.members {
             member.session().sync().unwrap();
         }
@@ -107,7 +107,7 @@ fn addresses(count: usize) -> Vec<String> {
     listeners.iter().map(|listener| listener.local_addr().unwrap().to_string()).collect()
 }
 
-/// Prints how many there were a second, and returns it.
+/// Prints the number per second, and returns it.
 fn report(name: &str, took: Duration, mut each: Vec<Duration>) -> f64 {
     each.sort_unstable();
     let at = |share: f64| each[((each.len() - 1) as f64 * share) as usize];
@@ -116,7 +116,7 @@ fn report(name: &str, took: Duration, mut each: Vec<Duration>) -> f64 {
     rate
 }
 
-/// Does something again and again, one after the other; returns how often a second.
+/// Runs an operation again and again, one after the other. Returns the number per second.
 fn repeat(name: &str, time: Duration, mut run: impl FnMut()) -> f64 {
     let start = Instant::now();
     let mut each = Vec::new();
@@ -137,7 +137,7 @@ fn znode(session: &Session, path: &str) {
 
 fn reads(name: &str, session: &Session, time: Duration) {
     znode(session, "/read");
-    // A single read is too short for the clock.
+    // A single read is too short to be measured.
     const BATCH: u32 = 1000;
     let start = Instant::now();
     let mut each = Vec::new();
@@ -193,7 +193,7 @@ fn concurrent(name: &str, members: &Members, time: Duration) {
     report(name, start.elapsed(), each);
 }
 
-/// Keeps a window of writes under way in each session.
+/// Keeps a window of writes in flight in each session.
 fn pipelined(name: &str, sessions: &[Session], time: Duration) -> f64 {
     const WINDOW: usize = 1024;
     znode(&sessions[0], "/pipelined");
@@ -209,7 +209,7 @@ fn pipelined(name: &str, sessions: &[Session], time: Duration) -> f64 {
                             let set = session.nonblocking().set("/pipelined", DATA);
                             under_way.push_back((Instant::now(), set));
                         }
-                        // Half a window at a time, so that the writer does not wake for each.
+                        // Waits for half a window at a time, so that the writer does not wake for each.
                         for _ in 0..WINDOW / 2 {
                             if let Some((begun, set)) = under_way.pop_front() {
                                 set.wait().unwrap();
@@ -230,7 +230,7 @@ fn pipelined(name: &str, sessions: &[Session], time: Duration) -> f64 {
     report(name, start.elapsed(), each)
 }
 
-/// What instances beyond the voters cost the leader's writers.
+/// Measures how much learners slow the leader's writers down.
 fn learners(time: Duration) {
     const MORE: usize = 15;
     let mut members = Members::start(5);
@@ -242,11 +242,11 @@ fn learners(time: Duration) {
     };
     let alone = measure(&members, "no learner");
     members.grow(MORE);
-    let fed = measure(&members, &format!("{MORE} learners"));
+    let with_learners = measure(&members, &format!("{MORE} learners"));
     println!(
         "with {MORE} learners as many a second: {:.2} of sequential writes, {:.2} of pipelined ones",
-        fed.0 / alone.0,
-        fed.1 / alone.1
+        with_learners.0 / alone.0,
+        with_learners.1 / alone.1
     );
 }
 
@@ -298,7 +298,7 @@ fn hand_off(name: &str, members: &Members, time: Duration) {
     report(name, start.elapsed(), each);
 }
 
-// ---- A member in a process of its own, to be killed. ----
+// ---- A member in a process of its own, which can be killed. ----
 
 fn worker(peers: &str) {
     let coordinator = Coordinator::join(peers.split(',')).unwrap();
@@ -354,7 +354,7 @@ fn take_over(name: &str, rounds: usize) {
     let start = Instant::now();
     let mut each = Vec::new();
     for _ in 0..rounds {
-        // All have written, and so all are up.
+        // After this, each worker has written, so all are up.
         let leader = loop {
             let leads: Vec<bool> =
                 workers.iter().map(|worker| worker.lines.recv().unwrap().1).collect();

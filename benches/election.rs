@@ -1,15 +1,15 @@
-//! How long it takes until somebody leads again: after the death of a leader's process, and after a
-//! planned close.
+//! The time until there is a leader again: after the process of an elected leader was killed, and
+//! after a planned close of the Raft leader.
 //!
-//! `cargo bench --bench election -- planned` prints the second alone: three instances with real disks in
-//! this process, two threads of each write without a pause, and the instance that leads Raft is closed
-//! and started again. What counts is the longest time in which no write of any instance was done, and
-//! how long `close` took.
+//! `cargo bench --bench election -- planned` prints only the second. Three instances with real disks run
+//! in this process, two threads of each write without a pause, and the instance that leads Raft is
+//! closed and started again. The figures are the longest time in which no write of any instance was
+//! done, and the time that `close` took.
 //!
-//! `cargo bench --bench election` prints both. For the first, it is the median and the longest of some rounds, for two session
-//! timeouts: three processes over TCP with real disks, all on this machine, campaign, and whoever
-//! leads is killed with SIGKILL. The session of the dead one must expire first; what is beyond its
-//! timeout is the cost of the take-over.
+//! `cargo bench --bench election` prints both. The first figure is the median and the longest time of
+//! several rounds, for two session timeouts. Three processes over TCP with real disks, all on this
+//! machine, campaign, and the leader is killed with SIGKILL. Its session must expire first; the time
+//! beyond the session's timeout is the cost of the take-over.
 
 #![allow(clippy::disallowed_methods, reason = "a benchmark looks at the clock")]
 
@@ -73,13 +73,13 @@ fn worker(peers: &str, address: &str) {
     session.sync().unwrap();
     let latch = LeaderLatch::new(&session, "/leader", address).unwrap();
     let changes = session.watch("/leader", WatchMode::PersistentRecursive).unwrap();
-    let is_in_line = || {
+    let is_candidate = || {
         let candidates = latch.candidates().unwrap();
         candidates.iter().any(|candidate| *candidate.id == *address.as_bytes())
     };
     std::thread::scope(|scope| {
         scope.spawn(|| {
-            while !is_in_line() {
+            while !is_candidate() {
                 changes.recv().expect("the session lives");
             }
             println!("campaigns");
@@ -132,15 +132,15 @@ fn next(lines: &Lines) -> (Instant, usize, String) {
     lines.recv_timeout(Duration::from_secs(120)).expect("a line")
 }
 
-/// Of three ports that are free.
+/// Addresses with three free ports.
 fn addresses() -> Vec<String> {
     let listeners: Vec<TcpListener> =
         (0..3).map(|_| TcpListener::bind("127.0.0.1:0").unwrap()).collect();
     listeners.iter().map(|listener| listener.local_addr().unwrap().to_string()).collect()
 }
 
-/// The times, by whether the one that was killed led the Raft cluster as well when it came to lead.
-/// First the timeout that the sessions really have.
+/// Returns the timeout that the sessions really have, and two lists of times: those after the kill of a
+/// follower, and those after the kill of a process that also led Raft when it was elected.
 fn take_over(timeout: u64, rounds: usize) -> (String, Vec<Duration>, Vec<Duration>) {
     let dir = tempfile::tempdir().unwrap();
     let peers = addresses();
@@ -151,36 +151,36 @@ fn take_over(timeout: u64, rounds: usize) -> (String, Vec<Duration>, Vec<Duratio
     let mut granted = String::new();
     let (mut leads, mut campaigning) = (None, 0);
     for _ in 0..rounds {
-        // The one that was started last is in the line as well.
+        // The process that was started last is a candidate too.
         while campaigning < workers.len() || leads.is_none() {
-            let (_, place, says) = next(&lines);
-            match says.starts_with("leads") {
-                true => leads = Some((place, says)),
+            let (_, place, line) = next(&lines);
+            match line.starts_with("leads") {
+                true => leads = Some((place, line)),
                 false => campaigning += 1,
             }
         }
-        let (leader, said): (usize, String) = leads.take().expect("one leads");
+        let (leader, leader_line): (usize, String) = leads.take().expect("one leads");
         let killed = Instant::now();
         workers[leader].0.kill().unwrap();
-        let (at, place, says) = next(&lines);
-        assert!(says.starts_with("leads"), "all others were in the line already");
-        let each = if said.ends_with("true") { &mut raft } else { &mut others };
+        let (at, place, line) = next(&lines);
+        assert!(line.starts_with("leads"), "all others were candidates already");
+        let each = if leader_line.ends_with("true") { &mut raft } else { &mut others };
         each.push(at - killed);
-        granted = says.split(' ').nth(1).unwrap_or("unknown").to_owned();
+        granted = line.split(' ').nth(1).unwrap_or("unknown").to_owned();
         workers[leader] = start(dir.path(), &peers, leader, timeout, &sender);
-        (leads, campaigning) = (Some((place, says)), workers.len() - 1);
+        (leads, campaigning) = (Some((place, line)), workers.len() - 1);
     }
     (granted, others, raft)
 }
 
-/// One instance of a cluster in this process, and those who write there.
+/// One instance of a cluster in this process, and the threads that write there.
 struct Instance {
     coordinator: Coordinator,
     writers: Vec<std::thread::JoinHandle<()>>,
 }
 
-/// Writes until its instance is closed, in a new session whenever the last one is over, as threads do
-/// that know nothing of the shutdown. Fails if a write fails before.
+/// Writes until the instance is closed, in a new session whenever the last one has ended, like a thread
+/// that does not know of the shutdown. Panics if a write fails before.
 fn write_on(coordinator: &Coordinator, path: &str, acks: &Sender<Instant>, closing: &AtomicBool) {
     loop {
         match coordinator.session().create_or_set(path, vec![7; 100], CreateMode::Persistent) {
@@ -218,7 +218,7 @@ impl Instance {
     }
 }
 
-/// The longest time in which no write was done, in two seconds from then on.
+/// The longest time in which no write was done, in the two seconds from `begin` on.
 fn longest_gap(acked: &Receiver<Instant>, begin: Instant) -> Duration {
     let (mut last, mut gap) = (begin, Duration::ZERO);
     while last < begin + Duration::from_secs(2) {
@@ -241,7 +241,7 @@ fn planned_close(rounds: usize) {
         for instance in &instances {
             instance.coordinator.wait_ready(Duration::from_secs(60)).unwrap();
         }
-        // Two seconds of writes: all of them know how the others are.
+        // Two seconds of writes, so that each instance knows the state of the others.
         let usual = longest_gap(&acked, Instant::now());
         let leads = |instance: &Instance| instance.coordinator.status().is_leader;
         let leader = instances.iter().position(leads).expect("one leads");

@@ -1,4 +1,4 @@
-//! ZooKeeper's protocol as fast as a client can: against a gateway, or against ZooKeeper itself.
+//! ZooKeeper's protocol at a client's full speed: against a gateway, or against ZooKeeper itself.
 //!
 //! `cargo bench --features gateway --bench gateway` measures three members with a gateway each, in this process.
 //! `benches/peers/gateway.py` starts three processes of `quorate serve` and three of ZooKeeper, and has this
@@ -24,7 +24,7 @@ const GET: i32 = 4;
 const SET: i32 = 5;
 const PING: i32 = 11;
 
-/// One session: requests are written as they are, replies are skipped but for their error.
+/// One session. It writes requests as given, and reads only the error of each reply.
 struct Connection {
     stream: TcpStream,
     buffer: Vec<u8>,
@@ -64,7 +64,7 @@ fn request(op: i32, path: &str) -> Vec<u8> {
 }
 
 impl Connection {
-    /// `None`: there is no leader yet.
+    /// Returns `None` if there is no leader yet.
     fn open(address: &str) -> Option<Connection> {
         let mut stream = TcpStream::connect(address).ok()?;
         stream.set_nodelay(true).ok()?;
@@ -164,7 +164,7 @@ fn latency(name: &str, address: &str, op: i32, count: usize) {
     println!("{name:52} p50 {:>9.1?}, p99 {:>9.1?}", at(0.5), at(0.99));
 }
 
-/// Keeps sessions open without a word but for pings.
+/// Keeps sessions open that send only pings.
 fn idle(addresses: &[String], count: usize, time: Duration) {
     let mut all: Vec<_> =
         (0..count).map(|place| connect(&addresses[place % addresses.len()])).collect();
@@ -172,13 +172,13 @@ fn idle(addresses: &[String], count: usize, time: Duration) {
     let ping = request(PING, "");
     let start = Instant::now();
     while start.elapsed() < time {
-        // Each says something every ten seconds, a third of its timeout.
-        let round = Instant::now();
+        // Each sends a ping every ten seconds, a third of its timeout.
+        let begun = Instant::now();
         for (place, connection) in all.iter_mut().enumerate() {
             connection.stream.write_all(&ping).expect("the server reads");
             connection.replies(1);
             let due = Duration::from_secs(10).mul_f64(place as f64 / count as f64);
-            thread::sleep(due.saturating_sub(round.elapsed()));
+            thread::sleep(due.saturating_sub(begun.elapsed()));
         }
     }
 }
@@ -189,7 +189,7 @@ fn main() {
         let place = arguments.iter().position(|argument| argument == name)?;
         arguments.get(place + 1).cloned()
     };
-    // Without `--bench`, as `cargo test` runs it, only whether it works.
+    // Without `--bench`, as `cargo test` runs it, this only checks that it works.
     let short = !arguments.iter().any(|argument| argument == "--bench");
     let time = Duration::from_millis(if short { 50 } else { 4000 });
     let mut own = Vec::new();
@@ -223,7 +223,7 @@ fn main() {
         first.stream.write_all(&request(CREATE, &format!("/bench{place}"))).expect("it reads");
         first.replies(1);
     }
-    // Later writes to them are seen everywhere: each member has applied one.
+    // After a write at a member, that member has applied the creates above.
     for address in &addresses {
         latency(&format!("a warm-up set at {address}"), address, SET, 10);
     }

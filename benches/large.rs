@@ -1,4 +1,5 @@
-//! What a large tree costs: memory, reads, writes, checkpoints, a restart, and a member with an empty disk.
+//! The cost of a large tree: memory, reads, writes, checkpoints, a restart, and a member with an empty
+//! disk.
 //!
 //! `cargo bench --bench large` fills one member with a million znodes of 100 B, with a real disk,
 //! and prints each figure beside those of a tree of a thousand znodes, and of 100,000 children of
@@ -24,7 +25,7 @@ use quorate::{Coordinator, CreateMode, Pending, Session};
 const SMALL: usize = 1000;
 const WIDE: usize = 100_000;
 const DATA: [u8; 100] = [7; 100];
-/// How many writes are under way at a time.
+/// How many writes are in flight at a time.
 const WINDOW: usize = 1000;
 
 const CASE: &str = "QUORATE_BENCH_CASE";
@@ -64,7 +65,7 @@ fn main() {
     for (form, count, steps) in cases.into_iter().filter(|(form, ..)| is_asked(*form)) {
         let dir = tempfile::tempdir().unwrap();
         println!("{count} znodes, {form}:");
-        // Processes of their own, so that no memory of one is left for the next.
+        // Each step is a process of its own, so that it inherits no memory of the one before.
         for step in steps {
             let case = format!("{form} {count} {} {seconds} {step}", dir.path().display());
             let run = Command::new(std::env::current_exe().unwrap()).env(CASE, case).status();
@@ -85,7 +86,7 @@ impl Case {
         if self.wide { format!("/d/{n:09}") } else { format!("/d/{:03}/{n:09}", n % 1000) }
     }
 
-    /// Random ones.
+    /// Random paths of the tree.
     fn paths(&self) -> Vec<String> {
         let mut random = Random(1);
         (0..self.count.min(200_000)).map(|_| self.path(random.below(self.count))).collect()
@@ -191,7 +192,7 @@ impl Case {
         }
     }
 
-    /// How many a second, 1,000 at a time, which are deleted then.
+    /// The number of creates per second, 1,000 at a time. The znodes are deleted again.
     fn creates(&self, session: &Session, time: Duration) -> f64 {
         let calls = session.nonblocking();
         let (mut spent, mut done) = (Duration::ZERO, 0);
@@ -214,7 +215,7 @@ impl Case {
     /// A follower of three comes back with an empty disk, while three threads write at the others.
     fn rejoin(&self, dir: &str) {
         let peers = addresses(3);
-        // An empty disk is another directory: to delete the old one would keep the disk busy.
+        // The empty disk is another directory, since deleting the old one would keep the disk busy.
         let start = |place: usize, disk: usize| {
             let data = Path::new(dir).join(format!("{place}-{disk}"));
             Coordinator::builder().advertise(&peers[place]).data_dir(data).join(&peers).unwrap()
@@ -260,7 +261,7 @@ impl Case {
                 let (before, _) = rate(&mut || thread::sleep(self.time));
                 members[away].close();
                 let fresh = start(away, window);
-                let (meanwhile, level) = rate(&mut || loop {
+                let (during, level) = rate(&mut || loop {
                     let zxid = members[leader].status().zxid;
                     thread::sleep(Duration::from_millis(10));
                     if fresh.status().zxid >= zxid {
@@ -272,7 +273,7 @@ impl Case {
                 println!("  {level:>9.1} s until an empty member is level, 3 writers of {window}");
                 println!("  {:>9.1} s until it votes", level + placed);
                 println!(
-                    "  {meanwhile:>9.0} sets a second meanwhile, {before:.0} before, {after:.0} after"
+                    "  {during:>9.0} sets a second until then, {before:.0} before, {after:.0} after"
                 );
                 is_over.store(true, Ordering::Relaxed);
                 let status = members[leader].status();
@@ -340,7 +341,7 @@ fn fill(session: &Session, count: usize, path: &dyn Fn(usize) -> String) {
     }
 }
 
-/// How many a second.
+/// The number of writes per second.
 fn pipelined(session: &Session, paths: &[String], time: Duration) -> f64 {
     let calls = session.nonblocking();
     let mut under_way: VecDeque<Pending<_>> = VecDeque::new();
@@ -355,7 +356,7 @@ fn pipelined(session: &Session, paths: &[String], time: Duration) -> f64 {
     f64::from(u32::try_from(done).unwrap()) / start.elapsed().as_secs_f64()
 }
 
-/// The longest that one took.
+/// The longest time of one write.
 fn sequential(session: &Session, paths: &[String], time: Duration) -> Duration {
     let (start, mut longest) = (Instant::now(), Duration::ZERO);
     for path in paths.iter().cycle() {
@@ -382,7 +383,7 @@ fn mebibytes(bytes: usize) -> f64 {
     bytes as f64 / f64::from(1 << 20)
 }
 
-/// The bytes of memory that this process has.
+/// The memory of this process in bytes.
 fn resident() -> usize {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));

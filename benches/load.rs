@@ -1,4 +1,5 @@
-//! What many sessions, ephemerals and watches, and a slow disk, cost three members over TCP with real disks.
+//! The cost of many sessions, ephemerals and watches, and of a slow disk, for three members over TCP with
+//! real disks.
 //!
 //! `cargo bench --bench load` prints the processor time of idle members without and with many sessions, the
 //! time of a `sync` beside them, and what other writers notice when a session with many ephemerals ends and
@@ -7,7 +8,7 @@
 //! `cargo bench --bench load -- idle` measures the idle members alone, `cargo bench --bench load -- sessions` the
 //! sessions.
 //!
-//! Then it slows down the disk of a follower, by 400 ms for each sync, which takes Linux and a C compiler.
+//! Then it slows down the disk of a follower, by 400 ms for each sync. This needs Linux and a C compiler.
 //! `cargo bench --bench load -- slow-disk` does that alone.
 
 #![allow(clippy::disallowed_methods, reason = "a benchmark looks at the clock")]
@@ -22,13 +23,13 @@ use std::time::{Duration, Instant};
 
 use quorate::{Coordinator, CreateMode, Session, SessionState, WatchMode};
 
-/// How many requests are under way at a time.
+/// How many requests are in flight at a time.
 const WINDOW: usize = 1024;
 const OPENERS: usize = 32;
 /// A link to the directory whose disk is slow: see `slow_disk.c`.
 const SLOW: &str = "QUORATE_BENCH_SLOW";
 
-/// How much of each.
+/// The numbers of sessions, ephemerals and watches, and how long to stay idle.
 struct Size {
     sessions: usize,
     ephemerals: usize,
@@ -79,7 +80,7 @@ fn many(size: &Size) {
     assert!(members.all[leader].status().is_leader, "nobody else was elected");
 }
 
-/// What many sessions cost; they are still open.
+/// Measures the cost of many sessions. Returns them, still open.
 fn many_sessions(members: &Members, session: &Session, size: &Size) -> Vec<Session> {
     syncs("sync at a follower, a session each", session);
     let held = open(members, size.sessions);
@@ -137,7 +138,7 @@ fn usage() -> (Duration, u64) {
 }
 
 fn idle(name: &str, time: Duration) {
-    // What was just done has to be over: leases, checkpoints, the files of the log.
+    // Wait until the work of earlier steps is over: leases, checkpoints, the files of the log.
     thread::sleep(time / 2);
     let (busy, switches) = usage();
     thread::sleep(time);
@@ -191,7 +192,7 @@ fn open(members: &Members, count: usize) -> Vec<Session> {
     })
 }
 
-/// Runs something while a session elsewhere writes, and prints how long its writes took.
+/// Runs a step while another session writes, and prints the time of the step and of the writes.
 fn beside_writes(name: &str, members: &Members, run: impl FnOnce()) {
     let other = members.all.last().expect("there are some").open_session().unwrap();
     let over = Arc::new(AtomicBool::new(false));
@@ -214,7 +215,7 @@ fn beside_writes(name: &str, members: &Members, run: impl FnOnce()) {
     run();
     println!("{name:52} {:>9.1?}", start.elapsed());
     over.store(true, Ordering::Relaxed);
-    report("  the writes of another meanwhile", writer.join().unwrap());
+    report("  writes of another session at the same time", writer.join().unwrap());
 }
 
 fn ephemerals(members: &Members, at: usize, count: usize) {
@@ -262,7 +263,7 @@ fn watches(members: &Members, leader: usize, at: usize, count: usize) {
     assert_eq!(members.all[leader].status().term, term, "there was no election");
 }
 
-/// Runs `slow_disk` in a process in which it can slow a disk down.
+/// Runs `slow_disk` in a process whose library calls can slow a disk down.
 fn with_slow_disk() {
     let dir = tempfile::tempdir().unwrap();
     let (source, library) = (dir.path().join("slow_disk.c"), dir.path().join("slow_disk.so"));
@@ -270,14 +271,15 @@ fn with_slow_disk() {
     let compiled =
         Command::new("cc").args(["-shared", "-fPIC", "-o"]).arg(&library).arg(&source).status();
     if !cfg!(target_os = "linux") || !compiled.is_ok_and(|status| status.success()) {
-        return println!("no disk is slowed down: that takes Linux and a C compiler");
+        return println!("no disk is slowed down: this needs Linux and a C compiler");
     }
     let mut run = Command::new(std::env::current_exe().unwrap());
     run.args(std::env::args().skip(1)).env("LD_PRELOAD", library);
     assert!(run.env(SLOW, dir.path().join("slow")).status().unwrap().success());
 }
 
-/// What a follower whose disk takes 400 ms for each sync costs the others, and then with the third closed.
+/// Measures how much a follower whose disk takes 400 ms for each sync slows the others down, with and
+/// without the third member.
 #[cfg(unix)]
 fn slow_disk(link: &Path, time: Duration) {
     let members = Members::start(3);
@@ -304,7 +306,7 @@ fn slow_disk(link: &Path, time: Duration) {
     let lost = held.iter().filter(|session| session.state() != SessionState::Connected).count();
     println!(
         "{:52} {:>9} elections, {lost} sessions lost",
-        "meanwhile",
+        "in this time",
         leader.status().term.unwrap_or(0) - term.unwrap_or(0)
     );
 }

@@ -1,7 +1,7 @@
-//! What the recipes cost, on a cluster of three over TCP with real disks, all on this machine.
+//! The cost of recipes, on a cluster of three over TCP with real disks, all on this machine.
 //!
-//! `cargo bench --bench recipes` prints, for each, how many a second and the median and the 99th
-//! percentile of the time each took.
+//! `cargo bench --bench recipes` prints, for each, the number per second, and the median and the 99th
+//! percentile of the time that one takes.
 
 #![allow(clippy::disallowed_methods, reason = "a benchmark looks at the clock")]
 
@@ -39,7 +39,7 @@ fn locks(members: &[Coordinator], time: Duration) {
     hand_off("lock handed over among 16 contenders", &sessions, time);
 }
 
-/// From the call that releases the lock to the return of the next holder's.
+/// Measures the time from one holder's release to the return of the next holder's `acquire`.
 fn hand_off(name: &str, sessions: &[Session], time: Duration) {
     let start = Instant::now();
     let (done, turns) = channel();
@@ -60,7 +60,7 @@ fn hand_off(name: &str, sessions: &[Session], time: Duration) {
     });
     drop(done);
     let mut turns: Vec<_> = turns.iter().collect();
-    // Each releases it as soon as it has it.
+    // Each holder releases the lock as soon as it has it, so the acquisitions measure the hand-over.
     turns.sort_unstable();
     let each = turns.windows(2).map(|turn| turn[1].1.saturating_duration_since(turn[0].1));
     report(name, start.elapsed(), each.collect());
@@ -83,7 +83,7 @@ fn start(dir: &std::path::Path) -> Vec<Coordinator> {
     members
 }
 
-/// Does something again and again, one after the other.
+/// Runs an operation again and again, one after the other.
 fn repeat(name: &str, time: Duration, mut run: impl FnMut()) {
     let start = Instant::now();
     let mut each = Vec::new();

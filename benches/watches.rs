@@ -1,8 +1,8 @@
-//! What a million watches cost: memory, and nothing for the writes that they do not concern.
+//! The cost of a million watches: memory, and no time for writes that they do not concern.
 //!
-//! `cargo bench --bench watches` sets them on paths of their own, on one node of a cluster in memory,
-//! and prints the bytes that each takes and how long a write elsewhere takes with them. Another node has none:
-//! the two write in turn.
+//! `cargo bench --bench watches` sets them on paths of their own, on one node of a cluster in memory. It
+//! prints the bytes that each takes, and the time of a write elsewhere in the tree. A second cluster has
+//! no watches; the two write in turn.
 
 #![allow(clippy::disallowed_methods, reason = "a benchmark looks at the clock")]
 
@@ -14,7 +14,7 @@ use quorate::{CreateMode, Pending, Session, Watch, WatchMode};
 const WATCHES: usize = 1_000_000;
 const WRITES: usize = 200_000;
 const ROUNDS: usize = 9;
-/// How many requests are under way at a time.
+/// How many requests are in flight at a time.
 const WINDOW: usize = 1024;
 
 fn main() {
@@ -26,7 +26,7 @@ fn main() {
         let session = cluster.node(0).session();
         session.create("/a", b"", CreateMode::Persistent).unwrap();
         session.create("/a/b", b"", CreateMode::Persistent).unwrap();
-        // So that what fills up anyway is full.
+        // Fills the log and the caches, so that they do not grow during the measurements.
         write(&session, writes);
         session
     });
@@ -36,7 +36,7 @@ fn main() {
     for (name, set) in KINDS {
         let held = set_all(&with, watches, set);
         compare(&format!("with {watches} {name} watches"), &without, &with, writes);
-        // Only the first takes its memory from the system.
+        // Only the first kind takes its memory from the system; the second reuses it.
         if name == KINDS[0].0 {
             let bytes = resident().saturating_sub(before) / watches;
             println!("{:44} {bytes:>10}", "bytes of each, its handle and path included");
@@ -78,7 +78,7 @@ fn write(session: &Session, count: usize) {
     }
 }
 
-/// Prints the times of both in nanoseconds, and their ratio in each round.
+/// Prints the times of both in nanoseconds, and their ratio, over several rounds.
 fn compare(name: &str, without: &Session, with: &Session, writes: usize) {
     let time = |session: &Session| {
         let start = Instant::now();
@@ -102,7 +102,7 @@ fn spread(mut each: Vec<f64>, digits: usize) -> String {
     format!("{:.digits$} [{least:.digits$}..{greatest:.digits$}]", each[each.len() / 2])
 }
 
-/// The memory of this process, where the system says so.
+/// The memory of this process in bytes; 0 if the system does not report it.
 fn resident() -> usize {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));

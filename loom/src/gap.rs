@@ -15,7 +15,7 @@ enum Event {
     Gap(u64),
 }
 
-/// One step of the host, in which the value changes so often.
+/// One step of the host, in which the value changes once for each number.
 fn change(
     published: &Published<u64>,
     sender: &mut EventSender<Event>,
@@ -37,7 +37,7 @@ fn deliver(sender: &mut EventSender<Event>, number: u64) -> bool {
     sender.deliver(Event::Changed(number), |_| Event::Gap(number))
 }
 
-/// What a reader knows: the last event's number, or at a gap what it then reads.
+/// The model of a reader. It knows the number of the last event, or at a gap the value that it reads.
 struct Reader {
     published: Arc<Published<u64>>,
     known: u64,
@@ -49,7 +49,7 @@ impl Reader {
         match event {
             Event::Changed(number) => {
                 assert!(read >= number, "read {read} after the event of {number}");
-                // What it has read at a gap may be ahead of the events behind that.
+                // The value read at a gap may be ahead of the events that follow the gap.
                 assert!(number <= self.known + 1, "{} then {number}, and no gap", self.known);
                 self.known = self.known.max(number);
             }
@@ -78,7 +78,7 @@ fn start(
 }
 
 #[test]
-fn nothing_is_left_out_in_silence() {
+fn no_event_is_dropped_without_a_gap() {
     every_schedule(|| {
         let (published, mut sender, events, mut reader) = start(1);
         let node = thread::spawn(move || {
@@ -99,9 +99,10 @@ fn nothing_is_left_out_in_silence() {
     });
 }
 
-/// What `docs/watches.md` tells a consumer to do: the value first, and then all events in the channel.
+/// The order that `docs/watches.md` asks of a consumer: the value first, then all events in the
+/// channel.
 #[test]
-fn who_reads_the_value_and_then_the_channel_misses_nothing_up_to_it() {
+fn a_reader_of_the_value_and_then_the_channel_misses_no_event_up_to_it() {
     every_schedule(|| {
         let (published, mut sender, events, mut reader) = start(1);
         let node = thread::spawn(move || {
@@ -119,7 +120,7 @@ fn who_reads_the_value_and_then_the_channel_misses_nothing_up_to_it() {
     });
 }
 
-/// A reader that takes nothing meanwhile finds what fits and one gap.
+/// A reader that takes no events in between finds as many as fit, and one gap.
 #[test]
 fn a_reader_that_sleeps_finds_one_gap() {
     every_schedule(|| {
@@ -136,7 +137,7 @@ fn a_reader_that_sleeps_finds_one_gap() {
 }
 
 #[test]
-fn a_task_that_waits_is_woken_for_all_and_for_the_end() {
+fn a_waiting_task_is_woken_for_each_event_and_for_the_end() {
     every_schedule(|| {
         let (published, mut sender, events, mut reader) = start(1);
         let node = thread::spawn(move || {
@@ -152,9 +153,9 @@ fn a_task_that_waits_is_woken_for_all_and_for_the_end() {
     });
 }
 
-/// Only a task that is woken after the gap is there finds it.
+/// The task must be woken after the gap was sent, or it does not find the gap.
 #[test]
-fn a_task_that_waits_is_woken_for_a_gap() {
+fn a_waiting_task_is_woken_for_a_gap() {
     every_schedule(|| {
         let (published, mut sender, events, mut reader) = start(1);
         let node = thread::spawn(move || {
@@ -171,9 +172,9 @@ fn a_task_that_waits_is_woken_for_a_gap() {
     });
 }
 
-/// Whichever end wants the channel first, and whether or not anything is sent before the end.
+/// Either end may create the channel, with or without an event before the end.
 #[test]
-fn both_ends_meet_and_the_end_is_seen() {
+fn both_ends_use_one_channel_and_the_reader_sees_its_end() {
     for sends in 0..=1 {
         every_schedule(move || {
             let (published, mut sender, events, mut reader) = start(1);
@@ -219,9 +220,9 @@ fn a_last_event_has_a_place_behind_the_gap() {
     });
 }
 
-/// Each takes an event or none, and both see the end.
+/// There is one event for two tasks. Each takes it or not, and both see the end.
 #[test]
-fn all_tasks_that_wait_are_woken_by_the_end() {
+fn all_waiting_tasks_are_woken_by_the_end() {
     every_schedule(|| {
         let (published, mut sender, events, _) = start(1);
         let events = Arc::new(events);
@@ -240,10 +241,10 @@ fn all_tasks_that_wait_are_woken_by_the_end() {
     });
 }
 
-/// Both wait for the same value, and neither takes the event that says that it is there. A third
-/// thread sends it, so that both may be waiting.
+/// Both tasks wait for the same value, and neither takes the event that reports it. A third thread
+/// sends the event, so that both may be waiting.
 #[test]
-fn all_tasks_that_wait_for_a_value_are_woken_when_it_is_there() {
+fn all_tasks_that_wait_for_a_value_are_woken_once_it_is_published() {
     every_schedule(|| {
         let (sender, events) = channel(1);
         let (mut sender, events): (EventSender<Event>, Arc<EventReceiver<Event>>) =

@@ -1,17 +1,17 @@
-//! The library's `src/sync`, run through every order in which its threads can take their turns.
+//! The library's `src/sync`, run through every interleaving of its threads.
 //!
-//! The files are the library's own, built over models of what they are made of (`sync::prim`).
+//! The files are the library's own, built over models of their primitives (`sync::prim`).
 //! [loom](https://docs.rs/loom) runs each test once for every schedule of its threads, and for every
-//! value that an atomic may show under the memory model of C11; a thread that is never woken is a
-//! deadlock, which it reports. Threads are preempted [`PREEMPTIONS`] times at most in a run: with 3
-//! that takes two seconds, and with 5, which passes as well, a minute.
+//! value that an atomic may show under the memory model of C11. It reports a thread that is never
+//! woken as a deadlock. Threads are preempted at most [`PREEMPTIONS`] times in a run: with 3 the
+//! tests take two seconds, and with 5, which passes as well, a minute.
 //!
-//! `./mutants` plants faults in copies of the files and expects each to be found.
+//! `./mutants` plants faults in copies of the files, and expects the tests to find each.
 //!
 //! Caveats. The model of a channel is a queue under a lock, so it orders the memory of its two ends
-//! a little more than crossbeam's promises to: that a look at its length and `Published::announce`
-//! are sequentially consistent is not seen here. That of `ArcSwap` orders no more than a release
-//! store and an acquire load.
+//! a little more than crossbeam promises. The tests therefore do not check that reading a channel's
+//! length and `Published::announce` must be sequentially consistent. The model of `ArcSwap` orders no
+//! more than a release store and an acquire load.
 
 #![cfg(test)]
 

@@ -14,7 +14,7 @@ fn change(published: &Published<u64>, events: &Sender<u64>, number: u64) {
 }
 
 #[test]
-fn who_has_the_event_reads_no_value_before_it() {
+fn a_reader_of_an_event_reads_no_older_value() {
     every_schedule(|| {
         let published = Arc::new(Published::new(0));
         let (sender, events) = unbounded();
@@ -36,7 +36,7 @@ fn who_has_the_event_reads_no_value_before_it() {
 }
 
 #[test]
-fn who_reads_the_value_finds_the_event() {
+fn a_reader_of_a_value_finds_its_event() {
     every_schedule(|| {
         let published = Arc::new(Published::new(0));
         let (sender, events) = unbounded();
@@ -55,7 +55,7 @@ fn who_reads_the_value_finds_the_event() {
     });
 }
 
-/// A step without events only publishes; what is read never goes back.
+/// A step without events only publishes. A reader never reads an older value than before.
 #[test]
 fn values_never_go_back() {
     every_schedule(|| {

@@ -14,7 +14,7 @@ async fn answer(slot: &Slot<u8>) -> u8 {
 }
 
 #[test]
-fn who_waits_is_woken_and_has_the_answer() {
+fn a_waiting_task_is_woken_and_gets_the_answer() {
     every_schedule(|| {
         let slot = Arc::new(Slot::default());
         let completes = Arc::clone(&slot);
@@ -27,7 +27,7 @@ fn who_waits_is_woken_and_has_the_answer() {
 
 /// A future that is moved to another task is polled with another waker.
 #[test]
-fn the_last_who_asked_is_woken() {
+fn the_last_waker_is_woken() {
     every_schedule(|| {
         let slot = Arc::new(Slot::default());
         let completes = Arc::clone(&slot);
@@ -42,14 +42,14 @@ fn the_last_who_asked_is_woken() {
 }
 
 #[test]
-fn what_comes_after_comes_once() {
+fn the_registered_function_gets_the_answer_once() {
     every_schedule(|| {
         let slot = Arc::new(Slot::default());
         let completes = Arc::clone(&slot);
         let node = thread::spawn(move || completes.complete(7));
         let sum = Arc::new(AtomicUsize::new(0));
         let adds = Arc::clone(&sum);
-        // It may have been polled before.
+        // The slot may have been polled before.
         let early = slot.poll(Waker::noop());
         slot.then(move |answer: usize| {
             adds.fetch_add(answer, Ordering::Relaxed);
@@ -60,16 +60,16 @@ fn what_comes_after_comes_once() {
     });
 }
 
-/// What is told may ask the slot again, so it is told without the lock.
+/// The registered function may use the slot again, so it is called without the lock.
 #[test]
-fn who_is_told_may_ask_the_slot() {
+fn the_registered_function_may_use_the_slot() {
     every_schedule(|| {
         let slot = Arc::new(Slot::default());
-        let (completes, asked) = (Arc::clone(&slot), Arc::downgrade(&slot));
+        let (completes, used) = (Arc::clone(&slot), Arc::downgrade(&slot));
         let node = thread::spawn(move || completes.complete(7));
         slot.then(move |answer: u8| {
             assert_eq!(answer, 7);
-            if let Some(slot) = asked.upgrade() {
+            if let Some(slot) = used.upgrade() {
                 assert_eq!(slot.take(), None);
             }
         });
@@ -78,7 +78,7 @@ fn who_is_told_may_ask_the_slot() {
 }
 
 #[test]
-fn nobody_needs_to_wait() {
+fn an_answer_without_a_waiter_is_dropped_with_its_slot() {
     every_schedule(|| {
         let (slot, answer) = (Arc::new(Slot::default()), Arc::new(7));
         let (completes, given) = (Arc::clone(&slot), Arc::clone(&answer));
@@ -86,6 +86,6 @@ fn nobody_needs_to_wait() {
         drop(slot.poll(Waker::noop()));
         drop(slot);
         node.join().unwrap();
-        assert_eq!(Arc::strong_count(&answer), 1, "it is dropped with its slot");
+        assert_eq!(Arc::strong_count(&answer), 1, "the answer is dropped with its slot");
     });
 }

@@ -40,7 +40,7 @@ fn the_last_state_is_never_lost() {
 }
 
 #[test]
-fn the_final_state_always_finds_a_place_and_is_the_last() {
+fn the_final_state_always_has_room_and_is_the_last() {
     every_schedule(|| {
         let states = Arc::new(Mutex::new(States::new(Connected, 1)));
         let sets = Arc::clone(&states);
@@ -49,7 +49,7 @@ fn the_final_state_always_finds_a_place_and_is_the_last() {
                 sets.lock().unwrap().set(state);
             }
         });
-        // Asked for at any time.
+        // The reader subscribes at any time.
         let reader = states.lock().unwrap().subscribe();
         let early = reader.try_recv();
         node.join().unwrap();
@@ -66,7 +66,7 @@ fn the_final_state_always_finds_a_place_and_is_the_last() {
 }
 
 #[test]
-fn a_reader_may_go_at_any_time() {
+fn a_reader_may_be_dropped_at_any_time() {
     every_schedule(|| {
         let states = Arc::new(Mutex::new(States::new(Connected, 1)));
         let (goes, stays) = {

@@ -1,4 +1,4 @@
-//! What `states` knows of sessions.
+//! A stand-in for the library's `types::session`, which `states` uses.
 
 pub(crate) mod session {
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -36,7 +36,7 @@ impl Reader {
 }
 
 #[test]
-fn all_who_wait_are_woken() {
+fn all_waiting_tasks_are_woken() {
     every_schedule(|| {
         let wakers = Arc::new(Wakers::default());
         let (senders, readers): (Vec<_>, Vec<_>) = [unbounded(), unbounded()].into_iter().unzip();
@@ -57,7 +57,7 @@ fn all_who_wait_are_woken() {
 }
 
 #[test]
-fn who_waits_has_every_change_and_the_end() {
+fn a_waiting_task_gets_every_change_and_the_end() {
     every_schedule(|| {
         let wakers = Arc::new(Wakers::default());
         let (sender, changes) = unbounded();
@@ -94,9 +94,9 @@ fn the_last_waker_of_a_reader_is_woken() {
     });
 }
 
-/// One that gives up takes no other one's place, and leaves no waker behind.
+/// A dropped place removes its own waker, and no other one.
 #[test]
-fn who_gives_up_leaves_the_others_their_places() {
+fn a_task_that_gives_up_leaves_the_wakers_of_others() {
     every_schedule(|| {
         let wakers = Arc::new(Wakers::default());
         let (sender, changes) = unbounded();
@@ -128,9 +128,9 @@ impl Wake for Count {
     }
 }
 
-/// A waker may wait again at once, so it is woken without the lock.
+/// A waker may register another waker at once, so it is called without the lock.
 #[test]
-fn who_is_woken_may_wait_again() {
+fn a_woken_task_may_wait_again() {
     struct Again(Arc<Wakers>);
 
     impl Wake for Again {

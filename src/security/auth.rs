@@ -22,9 +22,9 @@ use crate::types::error::{Error, Result};
 /// permissions that an ACL grants to exactly the same id. For groups, roles or patterns, return
 /// several ids. A session has 64 ids at most.
 ///
-/// The provider is called where a session authenticates, and nowhere else: replicas, which may have
-/// other providers or none, decide by comparing ids. So it cannot decide which sessions an entry
-/// matches, nor what `auth` stands for, which is every id that it has returned.
+/// The provider is called only by the instance where a session authenticates. Replicas, which may have
+/// other providers or none, decide by comparing ids. So a provider cannot decide which sessions an
+/// entry matches. The scheme `auth` stands for all ids that the provider has returned.
 ///
 /// Source: ZooKeeper, `AuthenticationProvider`, whose `matches` and `isAuthenticated` run on the
 /// server.
@@ -32,7 +32,7 @@ use crate::types::error::{Error, Result};
 /// ```
 /// use quorate::{Acl, AuthProvider, CreateMode, Id, Permissions, testing::Cluster};
 ///
-/// /// Tokens that the deployment gave out, each with who has it and their teams.
+/// /// Tokens that the deployment has issued, each for a user and the user's teams.
 /// struct Tokens;
 ///
 /// impl AuthProvider for Tokens {
@@ -67,7 +67,8 @@ pub trait AuthProvider: Send + Sync + 'static {
     /// caller's thread and may block it.
     fn authenticate(&self, credentials: &[u8]) -> std::result::Result<Vec<String>, String>;
 
-    /// Whether an ACL set through this instance may name this id. By default, any but an empty one.
+    /// Whether an ACL set through this instance may name this id. By default, every id that is not
+    /// empty.
     fn is_valid(&self, id: &str) -> bool {
         !id.is_empty()
     }
@@ -104,7 +105,7 @@ fn argon2(user: &str, password: &[u8]) -> Id {
     Id::new("argon2", format!("{user}:{}", BASE64.encode(hash)))
 }
 
-/// The schemes that an instance knows, and its own ids.
+/// The schemes that an instance knows, and the ids of all its sessions.
 #[derive(Clone, Default)]
 pub(crate) struct Schemes {
     providers: BTreeMap<String, Arc<dyn AuthProvider>>,
@@ -137,7 +138,7 @@ impl Schemes {
         self.own = self.with_super(ids.into_iter().collect());
     }
 
-    /// These ids of a session, with the super user's if one of them is a super user.
+    /// These ids of a session, and the super user's id if one of them is a super user.
     pub(crate) fn with_super(&self, mut ids: Vec<Id>) -> Vec<Id> {
         if ids.iter().any(|id| self.super_users.contains(id)) {
             ids.push(Id::superuser());
@@ -158,7 +159,10 @@ impl Schemes {
         }
         let open = |id: &&Id| matches!(&*id.scheme, "world" | "auth" | "ip" | "super");
         if let Some(id) = self.super_users.iter().find(open) {
-            return invalid("super_user", format!("{id} is nobody who authenticates"));
+            return invalid(
+                "super_user",
+                format!("{id} is not an id that a session gets by authenticating"),
+            );
         }
         let wrong = self.super_users.iter().find_map(|id| id.check().err());
         wrong.map_or(Ok(()), |reason| invalid("super_user", reason))
@@ -213,7 +217,7 @@ impl Schemes {
             match self.providers.get(&id.scheme) {
                 None => return invalid(format!("this instance has no provider for {id}")),
                 Some(provider) if !provider.is_valid(&id.id) => {
-                    return invalid(format!("{id} is no id, by its provider"));
+                    return invalid(format!("the provider of its scheme rejects {id}"));
                 }
                 Some(_) => {}
             }

@@ -204,7 +204,7 @@ mod tests {
     }
 
     #[test]
-    fn what_could_be_guessed_is_refused() {
+    fn guessable_secrets_are_refused() {
         for text in ["", "password", "correct horse", &"ab".repeat(32), &"0".repeat(64)] {
             match Secret::new(text) {
                 Err(Error::InvalidSetting { setting: "secret", reason }) => {

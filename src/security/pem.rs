@@ -20,12 +20,12 @@ pub(crate) fn read(file: &Path) -> Result<Vec<u8>, String> {
     std::fs::read(file).map_err(|error| unreadable(&error))
 }
 
-/// One certificate or more; `of` says in errors whose.
+/// One certificate or more. Errors name the owner, `of`.
 pub(crate) fn certificates(pem: &[u8], of: &str) -> Result<Vec<CertificateDer<'static>>, String> {
     let list: Result<Vec<CertificateDer<'static>>, _> =
         CertificateDer::pem_slice_iter(pem).collect();
     match list {
-        Ok(list) if list.is_empty() => Err(format!("no certificate in that of {of}")),
+        Ok(list) if list.is_empty() => Err(format!("the PEM of {of} has no certificate")),
         Ok(list) => Ok(list),
         Err(error) => Err(format!("the certificate of {of}: {error}")),
     }
@@ -35,7 +35,7 @@ pub(crate) fn key(pem: &[u8], of: &str) -> Result<PrivateKeyDer<'static>, String
     PrivateKeyDer::from_pem_slice(pem).map_err(|error| format!("the key of {of}: {error}"))
 }
 
-/// The certificates of an authority, which others are verified by.
+/// The certificates of an authority, with which other certificates are verified.
 pub(crate) fn roots(pem: &[u8], of: &str) -> Result<Arc<RootCertStore>, String> {
     let mut roots = RootCertStore::empty();
     for authority in certificates(pem, of)? {

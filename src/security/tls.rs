@@ -67,8 +67,8 @@ impl Tls {
     /// match) are logged, and the former content stays in use.
     ///
     /// # Errors
-    /// [`Error::InvalidSetting`] says which file cannot be read or used, and why; also if the
-    /// certificate is not signed by this authority, or has expired.
+    /// [`Error::InvalidSetting`] if a file cannot be read or used, if the certificate is not signed by
+    /// this authority, or if it has expired. The error names the file and the reason.
     pub fn from_pem_files(
         authority: impl AsRef<Path>,
         certificate: impl AsRef<Path>,
@@ -98,7 +98,7 @@ impl Tls {
         Ok(Tls { files: None, loaded })
     }
 
-    /// Does not check whether others would accept the certificate.
+    /// As [`Tls::from_pem`], without checking whether others would accept the certificate.
     #[cfg(test)]
     pub(crate) fn unverified(authority: &str, certificate: &str, key: &str) -> Tls {
         let pem = [authority, certificate, key].map(|pem| pem.as_bytes().to_vec());
@@ -156,12 +156,12 @@ pub(crate) struct Keys {
 }
 
 impl Loaded {
-    /// With a time, also checks whether others will accept the certificate then.
+    /// Given a time, also checks whether others will accept the certificate at that time.
     fn new(pem: [Vec<u8>; 3], now: Option<UnixTime>) -> std::result::Result<Loaded, String> {
         let roots = pem::roots(&pem[0], "the authority")?;
         let chain = pem::certificates(&pem[1], "this member")?;
         let key = pem::key(&pem[2], "this member")?;
-        let (own, between) = chain.split_first().ok_or("no certificate of this member")?;
+        let (own, intermediates) = chain.split_first().ok_or("no certificate of this member")?;
         let subject = x509::subject(own).ok_or("the certificate of this member has no subject")?;
         let refused = |error| format!("the certificate of this member: {}", describe(&error));
         let provider = Arc::new(ring::default_provider());
@@ -172,9 +172,9 @@ impl Loaded {
         let algorithms = provider.signature_verification_algorithms;
         let members = Arc::new(Verifier { roots, algorithms });
         if let Some(now) = now {
-            // From a member that listens, and from one that connects.
-            members.check(own, between, now).map_err(refused)?;
-            clients.verify_client_cert(own, between, now).map_err(refused)?;
+            // The certificate serves both on a listening member and on a connecting one.
+            members.check(own, intermediates, now).map_err(refused)?;
+            clients.verify_client_cert(own, intermediates, now).map_err(refused)?;
         }
         Keys::new(provider, clients, members, chain, key, subject)
             .map(|keys| Loaded { pem: Arc::new(pem), keys })
@@ -190,7 +190,7 @@ pub(crate) fn describe(error: &rustls::Error) -> String {
     use rustls::Error::{AlertReceived, InvalidCertificate};
     match error {
         AlertReceived(alert) => {
-            format!("the other end ended it with {alert:?}, and its log says more")
+            format!("the other end ended the connection with {alert:?}; its log has the reason")
         }
         InvalidCertificate(UnknownIssuer | BadSignature) => {
             "the certificate is not one of this cluster's authority".to_owned()
@@ -204,7 +204,7 @@ pub(crate) fn describe(error: &rustls::Error) -> String {
 }
 
 impl Keys {
-    /// `clients` verifies those that connect, and `members` those that are connected to.
+    /// `clients` verifies the nodes that connect, and `members` the nodes that listen.
     fn new(
         provider: Arc<CryptoProvider>,
         clients: Arc<dyn ClientCertVerifier>,
@@ -243,12 +243,18 @@ impl Verifier {
     fn check(
         &self,
         certificate: &CertificateDer<'_>,
-        between: &[CertificateDer<'_>],
+        intermediates: &[CertificateDer<'_>],
         now: UnixTime,
     ) -> std::result::Result<(), rustls::Error> {
         let certificate = ParsedCertificate::try_from(certificate)?;
         let (roots, algorithms) = (&self.roots, self.algorithms.all);
-        verify_server_cert_signed_by_trust_anchor(&certificate, roots, between, now, algorithms)
+        verify_server_cert_signed_by_trust_anchor(
+            &certificate,
+            roots,
+            intermediates,
+            now,
+            algorithms,
+        )
     }
 }
 
@@ -256,12 +262,12 @@ impl ServerCertVerifier for Verifier {
     fn verify_server_cert(
         &self,
         certificate: &CertificateDer<'_>,
-        between: &[CertificateDer<'_>],
+        intermediates: &[CertificateDer<'_>],
         _name: &ServerName<'_>,
         _ocsp: &[u8],
         now: UnixTime,
     ) -> std::result::Result<ServerCertVerified, rustls::Error> {
-        self.check(certificate, between, now)?;
+        self.check(certificate, intermediates, now)?;
         Ok(ServerCertVerified::assertion())
     }
 
@@ -271,7 +277,7 @@ impl ServerCertVerifier for Verifier {
         _certificate: &CertificateDer<'_>,
         _signature: &DigitallySignedStruct,
     ) -> std::result::Result<HandshakeSignatureValid, rustls::Error> {
-        Err(rustls::Error::General("TLS 1.2 is not spoken here".to_owned()))
+        Err(rustls::Error::General("TLS 1.2 is not supported".to_owned()))
     }
 
     fn verify_tls13_signature(

@@ -1,7 +1,7 @@
 //! The subject of a certificate, as text.
 //!
-//! Certificates are verified before they come here (by `rustls`, against the cluster's authority),
-//! except a node's own. All the same, no bytes make this panic or take more memory than a few
+//! Certificates are verified (by `rustls`, against the cluster's authority) before this module reads
+//! them, except a node's own. Nevertheless, no bytes make it panic or take more memory than a few
 //! times their length.
 
 /// An upper bound for nesting and repetition inside a certificate.
@@ -37,7 +37,7 @@ pub(crate) fn subject(certificate: &[u8]) -> Option<String> {
 struct Element<'a> {
     tag: u8,
     content: &'a [u8],
-    /// With tag and length.
+    /// The content with its tag and length.
     whole: &'a [u8],
     rest: &'a [u8],
 }

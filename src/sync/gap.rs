@@ -12,8 +12,8 @@
 //!
 //! Tasks are woken only after the value was published: a waker is user code, which may read the
 //! value on this very thread. Any number of tasks may wait, and all are woken. Some wait for an
-//! event, which one of them takes. Others wait for the change that the event reports, and leave it
-//! in the channel.
+//! event, which one of them takes. Others wait for the change that the event reports, and leave the
+//! event in the channel.
 //!
 //! The channel is created when one of its ends first sends or looks. Until then a watch costs a few
 //! words, so that there may be a million of them.
@@ -31,23 +31,23 @@ use super::task::Tasks;
 #[derive(Debug)]
 pub(crate) struct EventSender<E> {
     capacity: usize,
-    /// Something was sent or dropped since the last `wake`.
+    /// Whether an event was sent or dropped since the last `wake`.
     touched: bool,
-    /// Unbounded; what it holds is bounded by `capacity`, the gap and the last event.
+    /// The channel is unbounded; it holds at most `capacity` events, a gap and the last event.
     sender: Option<Sender<E>>,
-    between: Arc<Between<E>>,
+    shared: Arc<Shared<E>>,
 }
 
 /// The receiving end.
 #[derive(Debug)]
 pub(crate) struct EventReceiver<E> {
     events: OnceLock<Receiver<E>>,
-    between: Arc<Between<E>>,
+    shared: Arc<Shared<E>>,
 }
 
 /// The state that the two ends share.
 #[derive(Debug)]
-struct Between<E> {
+struct Shared<E> {
     channel: Mutex<Channel<E>>,
     waiting: Mutex<Waiting>,
 }
@@ -58,25 +58,25 @@ enum Waiting {
     /// No task has waited yet.
     Nobody,
     Tasks(Box<Tasks>),
-    /// The sender is gone, and there is nothing to wait for.
+    /// The sender is gone, and no further event will come.
     Over,
 }
 
 /// A waiting task. Dropping it removes its waker.
 struct Waiter<'a, E> {
-    between: &'a Between<E>,
+    shared: &'a Shared<E>,
     number: Option<u64>,
 }
 
-/// The end that is needed first creates the channel, and leaves the other end here.
+/// The end that is used first creates the channel, and leaves the other end here.
 #[derive(Debug)]
 enum Channel<E> {
-    Unmade,
+    NotCreated,
     /// For the sender.
     Sending(Sender<E>),
     /// For the receiver.
     Receiving(Receiver<E>),
-    /// Both have their ends.
+    /// Both ends have been taken.
     Taken,
     /// The sender is gone without having created the channel.
     Closed,
@@ -85,25 +85,25 @@ enum Channel<E> {
 /// A channel in which this many events may wait.
 pub(crate) fn channel<E>(capacity: usize) -> (EventSender<E>, EventReceiver<E>) {
     let waiting = Mutex::new(Waiting::Nobody);
-    let between = Between { channel: Mutex::new(Channel::Unmade), waiting };
-    let between = Arc::new(between);
-    let receiver = EventReceiver { events: OnceLock::new(), between: Arc::clone(&between) };
-    (EventSender { capacity, touched: false, sender: None, between }, receiver)
+    let shared = Shared { channel: Mutex::new(Channel::NotCreated), waiting };
+    let shared = Arc::new(shared);
+    let receiver = EventReceiver { events: OnceLock::new(), shared: Arc::clone(&shared) };
+    (EventSender { capacity, touched: false, sender: None, shared }, receiver)
 }
 
 /// Every function that sends is called between `announce` and `publish` of the value that shows the
-/// change. It returns whether it is the first since `wake`, which must be called then.
+/// change. It returns whether the call is the first since `wake`; then `wake` must be called.
 impl<E> EventSender<E> {
     fn sender(&mut self) -> &Sender<E> {
-        self.sender.get_or_insert_with(|| self.between.sender())
+        self.sender.get_or_insert_with(|| self.shared.sender())
     }
 
-    /// Sends an event or, without room for it, the gap that stands for it.
+    /// Sends an event or, if there is no room, the gap that stands for the event.
     pub(crate) fn deliver(&mut self, event: E, gap: impl FnOnce(E) -> E) -> bool {
         if self.is_full() {
             return self.leave_out(gap(event));
         }
-        // There may be no reader any more, which does not matter here.
+        // An error does not matter: the reader is gone.
         let _ = self.sender().send(event);
         self.touch()
     }
@@ -111,8 +111,8 @@ impl<E> EventSender<E> {
     /// Sends a gap for an event that is dropped.
     pub(crate) fn leave_out(&mut self, gap: E) -> bool {
         let capacity = self.capacity;
-        // Without room, the gap in the last place has not been taken yet. The reader that takes it
-        // later finds the change announced.
+        // Without room, the reader has not taken the gap in the last place yet. When it takes that
+        // gap, it finds the change announced.
         if self.sender().len() <= capacity {
             let _ = self.sender().send(gap);
         }
@@ -138,7 +138,7 @@ impl<E> EventSender<E> {
     /// Wakes the waiting tasks, after the value was published.
     pub(crate) fn wake(&mut self) {
         self.touched = false;
-        self.between.wake(false);
+        self.shared.wake(false);
     }
 }
 
@@ -146,15 +146,15 @@ impl<E> Drop for EventSender<E> {
     fn drop(&mut self) {
         // In this order: a task that is woken must see the channel closed.
         self.sender = None;
-        self.between.close();
-        self.between.wake(true);
+        self.shared.close();
+        self.shared.wake(true);
     }
 }
 
 impl<E> EventReceiver<E> {
     /// The channel itself.
     pub(crate) fn events(&self) -> &Receiver<E> {
-        self.events.get_or_init(|| self.between.receiver())
+        self.events.get_or_init(|| self.shared.receiver())
     }
 
     /// Never drops the channel.
@@ -164,7 +164,7 @@ impl<E> EventReceiver<E> {
         }
     }
 
-    /// Waits for the next event, `None` after the last one. Of several waiters, one gets it.
+    /// Waits for the next event; `None` after the last one. If several tasks wait, one gets the event.
     pub(crate) async fn next(&self) -> Option<E> {
         self.until(|_| match self.events().try_recv() {
             Ok(event) => Some(Some(event)),
@@ -175,9 +175,9 @@ impl<E> EventReceiver<E> {
     }
 
     /// Waits until `done` returns a value, and leaves the events to others. It is called now, and
-    /// again after each delivery; its argument says whether no more events will come.
+    /// again after each delivery; its argument is true if no more events will come.
     pub(crate) async fn until<T>(&self, mut done: impl FnMut(bool) -> Option<T>) -> T {
-        let mut waiter = Waiter { between: &self.between, number: None };
+        let mut waiter = Waiter { shared: &self.shared, number: None };
         poll_fn(|context| {
             // Registered before looking, so that an event in between wakes the task.
             let is_over = waiter.register(context.waker());
@@ -191,7 +191,7 @@ impl<E> Waiter<'_, E> {
     /// Registers this waker, in place of the waiter's former one. Returns whether the sender is
     /// gone, and no waker will be called.
     fn register(&mut self, waker: &Waker) -> bool {
-        let mut waiting = self.between.waiting();
+        let mut waiting = self.shared.waiting();
         if matches!(*waiting, Waiting::Nobody) {
             *waiting = Waiting::Tasks(Box::default());
         }
@@ -207,7 +207,7 @@ impl<E> Waiter<'_, E> {
 impl<E> Drop for Waiter<'_, E> {
     fn drop(&mut self) {
         let Some(number) = self.number else { return };
-        let mut waiting = self.between.waiting();
+        let mut waiting = self.shared.waiting();
         let removed = match &mut *waiting {
             Waiting::Tasks(tasks) => tasks.remove(number),
             Waiting::Nobody | Waiting::Over => None,
@@ -218,7 +218,7 @@ impl<E> Drop for Waiter<'_, E> {
     }
 }
 
-impl<E> Between<E> {
+impl<E> Shared<E> {
     fn channel(&self) -> MutexGuard<'_, Channel<E>> {
         self.channel.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -243,7 +243,7 @@ impl<E> Between<E> {
             Channel::Receiving(receiver) => receiver,
             before => {
                 let (sender, receiver) = unbounded();
-                if matches!(before, Channel::Unmade) {
+                if matches!(before, Channel::NotCreated) {
                     *channel = Channel::Sending(sender);
                 }
                 receiver
@@ -254,7 +254,7 @@ impl<E> Between<E> {
     /// The sender is gone.
     fn close(&self) {
         let mut channel = self.channel();
-        if matches!(*channel, Channel::Unmade | Channel::Sending(_)) {
+        if matches!(*channel, Channel::NotCreated | Channel::Sending(_)) {
             *channel = Channel::Closed;
         }
     }
@@ -263,7 +263,7 @@ impl<E> Between<E> {
         self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Wakes all waiters. After the last time, they need not register again.
+    /// Wakes all waiters. If `is_over`, no waiter needs to register again.
     fn wake(&self, is_over: bool) {
         let mut waiting = self.waiting();
         let woken = match &mut *waiting {

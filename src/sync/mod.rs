@@ -7,15 +7,15 @@
 //! | [`published`] | the node publishes its tree | every reader |
 //! | [`gap`] | the node sends a watch's events | the tasks that wait for them |
 //! | [`states`] | the node sends a session's states | all subscribers |
-//! | [`wakers`] | whoever changes something, or sends in a plain channel | the tasks that wait for it |
+//! | [`wakers`] | the thread that makes a change, or sends in a plain channel | the tasks that wait for it |
 //!
 //! The parts use only the primitives in `prim`. The crate in `loom/` builds the same files over
 //! models of these, and runs them through every interleaving of their threads and every value that
 //! the memory model allows; `loom/mutants` plants faults in them and expects each to be found. So
 //! nothing here may use another lock, channel or atomic than those of `prim`.
 //!
-//! Not here, since no order matters: a session's lease (one number) and whether it was given up (a
-//! flag that is never reset), each of which a reader uses alone; the node's status, which is behind
+//! Not here, since no order between them matters: a session's lease (one number) and the flag that a
+//! lease was given up (never reset), each of which is read alone; the node's status, which is behind
 //! one lock.
 
 pub(crate) mod gap;

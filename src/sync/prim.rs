@@ -10,15 +10,15 @@ pub(super) use crossbeam_channel::{Receiver, Sender, TryRecvError, unbounded};
 /// Runs user code on a thread that must survive its panic.
 pub(super) fn contained(code: impl FnOnce()) {
     use std::panic::{AssertUnwindSafe, catch_unwind};
-    // The closure contains nothing of ours but the waker itself.
+    // Unwind safe: the closure uses nothing of the library but the waker itself.
     let Err(panic) = catch_unwind(AssertUnwindSafe(code)) else { return };
     let message = panic.downcast_ref::<&str>().copied();
     let message = message.or_else(|| panic.downcast_ref::<String>().map(String::as_str));
     tracing::error!(
         message = message.unwrap_or("no message"),
-        "a waker panicked; the node goes on, and whoever it was to wake may wait for ever"
+        "a waker panicked; the node continues, but the task that waits may never be woken"
     );
-    // The panic's value is the user's too, and may panic when it is dropped.
+    // The panic's value also comes from user code, and may panic when it is dropped.
     if let Err(panic) = catch_unwind(AssertUnwindSafe(|| drop(panic))) {
         std::mem::forget(panic);
     }

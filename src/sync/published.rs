@@ -1,9 +1,9 @@
 //! A value that is replaced now and then, with events that report each replacement.
 //!
 //! The events are in their channels before the value that shows the change can be read. And a
-//! reader that has taken an event from its channel reads no value from before it. The first is a
-//! matter of order alone. For the second, readers wait while events are being sent, for the few
-//! microseconds from the first event to the new value.
+//! reader that has taken an event from its channel never reads a value older than the event. For the
+//! first, it is enough to send the events before the value is stored. For the second, readers wait
+//! while events are being sent: a few microseconds, from the first event to the new value.
 
 use std::sync::Arc;
 
@@ -11,7 +11,7 @@ use super::prim::{ArcSwap, AtomicBool, Guard, Ordering, yield_now};
 
 pub(crate) struct Published<T> {
     value: ArcSwap<T>,
-    /// Events have been sent whose value is not published yet.
+    /// Whether events have been sent whose value is not published yet.
     announced: AtomicBool,
 }
 

@@ -73,7 +73,7 @@ impl<T> Slot<T> {
         answer
     }
 
-    /// Passes the answer to `then`, now or on the thread that brings it.
+    /// Passes the answer to `then`, now or later on the thread that completes the slot.
     pub(crate) fn then(&self, then: impl FnOnce(T) + Send + 'static) {
         let mut state = self.lock();
         match state.answer.take() {
@@ -85,7 +85,7 @@ impl<T> Slot<T> {
         }
     }
 
-    /// Whether there is an answer with this property.
+    /// Whether the answer has arrived and has this property.
     pub(crate) fn holds(&self, kind: impl FnOnce(&T) -> bool) -> bool {
         self.lock().answer.as_ref().is_some_and(kind)
     }

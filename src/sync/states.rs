@@ -2,10 +2,10 @@
 //!
 //! Each reader has its own channel, in which a limited number of states and a final one may wait.
 //! If a reader leaves more unread, changes are dropped; once it has made room, it gets the then
-//! current state ([`States::catch_up`]), so that it never ends with an old one.
+//! current state ([`States::catch_up`]), so that the last state it reads is never an old one.
 //!
-//! A dropped receiver shows only when something is sent to it. So abandoned channels are found at
-//! the next change or, when there are many, by sending the current state once more to all readers
+//! A sender learns that its receiver was dropped only when it sends. So abandoned channels are found
+//! at the next change or, when there are many, by sending the current state once more to all readers
 //! that have read everything.
 
 use super::prim::{Receiver, Sender, unbounded};
@@ -24,16 +24,16 @@ pub(crate) struct States {
 }
 
 struct Reader {
-    /// Unbounded; what it holds is bounded by `unread_max`, and a final state always has room.
+    /// The channel is unbounded; it holds at most `unread_max` states and the final one.
     sender: Sender<SessionState>,
-    /// Whether it has not got the current state.
+    /// Whether the current state was not sent to it.
     is_behind: bool,
 }
 
 impl Reader {
-    /// Sends the state, or drops it; `false` if there is no receiver any more.
+    /// Sends the state, or drops it if there is no room. Returns `false` if the receiver is gone.
     fn send(&mut self, state: SessionState, unread_max: usize) -> bool {
-        // Dropping a receiver drops the channel's content: so a channel with content has a reader.
+        // Dropping a receiver drops the channel's content, so a channel with content has a reader.
         self.is_behind = !state.is_final() && self.sender.len() >= unread_max;
         self.is_behind || self.sender.send(state).is_ok()
     }
@@ -48,7 +48,7 @@ impl States {
         self.now
     }
 
-    /// A channel that starts with the current state, and closes after the final one.
+    /// Returns a channel that starts with the current state, and closes after the final one.
     pub(crate) fn subscribe(&mut self) -> Receiver<SessionState> {
         if self.readers.len() >= self.sweep_at {
             let (now, max) = (self.now, self.unread_max);

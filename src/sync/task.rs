@@ -7,14 +7,14 @@ use std::task::Waker;
 
 use super::prim::contained;
 
-/// Woken at most once.
+/// A waker that is called at most once.
 #[derive(Debug)]
 pub(super) struct Task(Option<Waker>);
 
 /// The tasks that wait for one thing.
 #[derive(Debug, Default)]
 pub(super) struct Tasks {
-    /// Each with the number of its place, in order.
+    /// Each with its number, in ascending order.
     tasks: Vec<(u64, Task)>,
     last_number: u64,
 }
@@ -40,7 +40,7 @@ impl Drop for Task {
     }
 }
 
-/// What is removed must be dropped without a lock: dropping a waker runs user code.
+/// Drop removed tasks without a lock: dropping a waker runs user code.
 impl Tasks {
     /// Registers a waker, in place of the former one with this number, which is returned.
     pub(super) fn register(&mut self, number: &mut Option<u64>, waker: &Waker) -> Option<Task> {

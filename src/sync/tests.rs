@@ -1,4 +1,4 @@
-//! The parts on one thread. `loom/` checks them on several.
+//! Tests of the parts on one thread. `loom/` tests them on several.
 
 use SessionState::{Connected, Connecting, Expired, Suspended};
 use crossbeam_channel::Receiver;
@@ -29,7 +29,7 @@ impl EventSender<Event> {
 }
 
 #[test]
-fn a_slow_reader_gets_a_gap_in_place_of_what_it_missed() {
+fn a_slow_reader_gets_a_gap_in_place_of_dropped_events() {
     let (mut sender, events) = ends();
     for number in 0..CAPACITY as u64 + 50 {
         sender.change(number);
@@ -43,12 +43,12 @@ fn a_slow_reader_gets_a_gap_in_place_of_what_it_missed() {
 }
 
 #[test]
-fn a_change_asks_to_be_woken_for_once() {
+fn only_the_first_change_since_wake_asks_for_a_wake() {
     let (mut sender, _events) = ends();
-    for round in 0..CAPACITY as u64 {
-        assert!(sender.change(round * 3));
-        assert!(!sender.change(round * 3 + 1));
-        assert!(!sender.deliver_last(Event::Changed(round * 3 + 2)));
+    for step in 0..CAPACITY as u64 {
+        assert!(sender.change(step * 3));
+        assert!(!sender.change(step * 3 + 1));
+        assert!(!sender.deliver_last(Event::Changed(step * 3 + 2)));
         sender.wake();
     }
 }
@@ -56,7 +56,7 @@ fn a_change_asks_to_be_woken_for_once() {
 /// After any interleaving of a writer and a reader, the reader has the last value. The model of a
 /// reader notes each event's number, and at a gap reads the published value.
 #[test]
-fn whoever_reads_again_at_a_gap_ends_at_the_latest_value() {
+fn a_reader_that_reads_the_value_at_each_gap_ends_at_the_latest() {
     let mut random = 1_u64;
     let (mut sender, events) = ends();
     let (mut published, mut known) = (0, 0);
@@ -89,7 +89,7 @@ fn the_channel_closes_with_the_sender() {
     assert_eq!(events.iter().count(), 1);
 }
 
-/// Each call of `Session::states` left a channel behind until the session ended.
+/// Regression: each call of `Session::states` left a channel behind until the session ended.
 #[test]
 fn channels_whose_readers_are_gone_are_not_kept() {
     let mut states = States::new(Connected, 64);
@@ -111,7 +111,7 @@ fn channels_whose_readers_are_gone_are_not_kept() {
 }
 
 #[test]
-fn a_reader_that_is_behind_is_told_the_latest_when_it_has_made_room() {
+fn a_reader_that_is_behind_gets_the_latest_state_once_it_has_made_room() {
     let mut states = States::new(Connecting, UNREAD_MAX);
     let (slow, gone) = (states.subscribe(), states.subscribe());
     let flap = |states: &mut States| {

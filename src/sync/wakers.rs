@@ -1,5 +1,5 @@
-//! The tasks that wait for a change of something beside this list, such as what is sent in channels.
-//! Any number may wait, and all are woken.
+//! The tasks that wait for a change that is not stored here, such as an event in a plain channel. Any
+//! number may wait, and all are woken.
 
 use std::sync::Arc;
 use std::task::{Poll, Waker};
@@ -17,14 +17,14 @@ impl Wakers {
         self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Wakes all. Call it after the change.
+    /// Wakes all waiting tasks. Call it after the change.
     pub(crate) fn wake(&self) {
         let woken = self.lock().take();
         woken.into_iter().for_each(|(_, task)| task.wake());
     }
 }
 
-/// One task's place among those that wait. Dropping it gives the place up.
+/// One task's place in the list. Dropping it removes the task's waker.
 #[derive(Debug)]
 pub(crate) struct Place {
     wakers: Arc<Wakers>,
@@ -49,7 +49,7 @@ impl Place {
         let former = self.wakers.lock().register(&mut self.number, waker);
         // Not under the lock: dropping a waker runs user code.
         drop(former);
-        // It may have changed in between.
+        // The change may have come before the waker was registered.
         look().map_or(Poll::Pending, Poll::Ready)
     }
 }
@@ -58,7 +58,7 @@ impl Drop for Place {
     fn drop(&mut self) {
         if let Some(number) = self.number {
             let removed = self.wakers.lock().remove(number);
-            // As above.
+            // Not under the lock: dropping a waker runs user code.
             drop(removed);
         }
     }

@@ -1,4 +1,5 @@
-//! Frames: how bytes on a connection become payloads, each whole and undamaged or not at all.
+//! Frames, which split the bytes of a connection into payloads. A payload arrives whole and undamaged,
+//! or not at all.
 //!
 //! ```text
 //! length of the payload, u32 LE | xxh3_64 of the payload, u64 LE | payload
@@ -57,7 +58,7 @@ pub(crate) fn append_frame(buffer: &mut Vec<u8>, write: impl FnOnce(Vec<u8>) -> 
 /// Splits bytes, added as they arrive, into payloads.
 #[derive(Debug)]
 pub(crate) struct FrameReader {
-    /// What has arrived; the part before `start` has been taken.
+    /// The bytes that have arrived; the part before `start` has been taken.
     buffer: Vec<u8>,
     start: usize,
     /// The longest payload accepted.
@@ -75,7 +76,8 @@ impl FrameReader {
         self.limit = limit;
     }
 
-    /// Adds bytes that have arrived. Take all frames before adding more: they are held until then.
+    /// Adds bytes that have arrived. Take all frames before adding more: the reader holds whole
+    /// frames until they are taken.
     pub(crate) fn push(&mut self, bytes: &[u8]) {
         if self.start > 0 {
             self.buffer.drain(..self.start);
@@ -83,7 +85,7 @@ impl FrameReader {
         }
         let len = self.buffer.len();
         if self.buffer.capacity() - len < bytes.len() {
-            // The incomplete frame needs this much, if its header is right.
+            // The incomplete frame needs this many more bytes, if its header is correct.
             let declared = self.declared().filter(|declared| *declared <= self.limit);
             let missing =
                 declared.map_or(0, |declared| (HEADER_BYTES + declared).saturating_sub(len));

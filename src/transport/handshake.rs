@@ -1,5 +1,4 @@
-//! The handshake, by which two nodes check that they are the intended ones before sending anything
-//! else.
+//! The handshake. Two nodes check that they are the intended ones before they send anything else.
 //!
 //! The node that connects sends a [`Hello`], and the other one an [`Answer`]. Each is the payload
 //! of one frame of at most [`HANDSHAKE_BYTES_MAX`]. After a welcome, messages flow from the node
@@ -19,9 +18,9 @@
 //!
 //! Both ends send their address (`address`, `host:port`) and the run of their process (`boot`, random
 //! at each start). A client has no address and sends an empty one: messages to it go over the
-//! connection that it has made. The cluster may be 0: a node that has none yet talks to those of any
-//! cluster, and they to it. A client has none until a member serves it, and then keeps that member's.
-//! A hello may also be for any node at the address (`to` is 0), whose welcome names the node.
+//! connection that it has made. The cluster is 0 if the node has none yet; such a node and the nodes
+//! of any cluster accept each other. A client has none until a member serves it, and then keeps that
+//! member's. A hello may also be for any node at the address (`to` is 0); the welcome names the node.
 //!
 //! An answer carries the highest version that the answering node supports. A hello carries the
 //! version proposed for the connection, at first the highest of the node that connects. A node that
@@ -29,9 +28,9 @@
 //! with the lower of both versions. A version older than the oldest that a node supports is refused
 //! with a reason, on either side; a newer one is not an obstacle.
 //!
-//! A hello is believed without proof. Authentication is below (`secure`); if there are
+//! A hello carries no proof. Authentication is in the layer below (`secure`); if there are
 //! certificates, the subject must stay the same for a node's id. A hello detects mistakes: another
-//! cluster on a reused address, a node under another's address, two incompatible versions.
+//! cluster on a reused address, a node at another's address, two incompatible versions.
 //!
 //! Not here: timeouts and connections (`tcp`).
 
@@ -49,16 +48,16 @@ pub(crate) const HANDSHAKE_BYTES_MAX: usize = 4 << 10;
 /// The longest address accepted: the longest name, a port, and some room.
 const ADDRESS_BYTES_MAX: usize = 300;
 
-/// How much of an answer's text is written or shown, at most.
+/// The most bytes of an answer's text that are written or shown.
 const TEXT_BYTES_MAX: usize = 512;
 
 const MAGIC: [u8; 8] = *b"quorate\n";
 const FRONT_BYTES: usize = MAGIC.len() + 2;
 
-/// The first thing a node sends on a connection that it has made.
+/// The first frame that a node sends on a connection that it has made.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Hello {
-    /// In front of the rest.
+    /// Encoded in front of the other fields.
     #[serde(skip)]
     pub(crate) version: u16,
     /// 0 if it has none yet.
@@ -116,8 +115,8 @@ pub(crate) enum RefusalCode {
     NotAddressed = 4,
     /// The peer claims to be this node, or is this node.
     OwnId = 5,
-    /// The peer is not a member that this node knows, and cannot become an unlisted peer, since there
-    /// are too many.
+    /// The peer is not a member that this node knows, and there are too many unlisted peers for one
+    /// more.
     UnknownPeer = 6,
     /// The node that listens has other keys, or none, or requires some.
     Security = 7,
@@ -172,12 +171,13 @@ impl Run {
         Run { address: local.address.clone(), boot: local.boot }
     }
 
-    /// Whether it does not listen, and receives messages over the connections that it makes.
+    /// Whether this is a client: it does not listen, and receives messages over the connections that
+    /// it makes.
     pub(crate) fn is_client(&self) -> bool {
         self.address.is_empty()
     }
 
-    /// Whether its address is one, or that of a client.
+    /// Whether the address is well-formed, or empty as a client's is.
     fn is_sound(&self) -> bool {
         self.address.len() <= ADDRESS_BYTES_MAX
             && !self.address.contains(|char: char| char.is_control() || char.is_whitespace())
@@ -215,7 +215,7 @@ impl Hello {
         let malformed = |why: &str| Refusal::new(RefusalCode::Malformed, why.to_owned());
         let (version, body) = split_front(bytes).ok_or_else(|| malformed("this is not a hello"))?;
         if !versions.contains(&version) {
-            // The rest has a form that is not known here.
+            // This node does not know the form of the rest.
             let (oldest, newest) = versions.into_inner();
             return Err(Refusal::new(
                 RefusalCode::Protocol,
@@ -267,24 +267,24 @@ impl Answer {
     }
 }
 
-/// Whether nodes of these clusters may talk: they are the same, or one of them is not set yet.
-pub(crate) fn fit(one: u64, other: u64) -> bool {
+/// Whether nodes of these clusters may be connected: the clusters are the same, or one is not set.
+pub(crate) fn may_connect(one: u64, other: u64) -> bool {
     one == other || one == 0 || other == 0
 }
 
 /// The refusal for a node of another cluster.
 fn other_cluster(own: u64, theirs: u64) -> Refusal {
     let text = format!(
-        "this node belongs to another cluster ({own:016x}, not {theirs:016x}): one that was founded \
-         apart, by another list of peers, say, or anew from a backup; if its data is not wanted any \
-         more, restart it with an empty data directory"
+        "this node belongs to another cluster ({own:016x}, not {theirs:016x}), which was founded \
+         separately, for example from another list of peers or from a backup; if its data is not \
+         needed any more, restart it with an empty data directory"
     );
     Refusal::new(RefusalCode::Cluster, text)
 }
 
 /// Checks that `hello` is for this node, from another one, and of a compatible cluster.
 pub(crate) fn check(local: &LocalPeer, hello: &Hello) -> Result<(), Refusal> {
-    if !fit(hello.cluster, local.cluster) {
+    if !may_connect(hello.cluster, local.cluster) {
         return Err(other_cluster(local.cluster, hello.cluster));
     }
     let (code, text) = if hello.to != local.node && hello.to != 0 {
@@ -295,34 +295,34 @@ pub(crate) fn check(local: &LocalPeer, hello: &Hello) -> Result<(), Refusal> {
         }
         (RefusalCode::OwnId, format!("node {} is this node", hello.from))
     } else if hello.from == 0 {
-        (RefusalCode::Malformed, "0 is no node's id".to_owned())
+        (RefusalCode::Malformed, "0 is not a node id".to_owned())
     } else {
         return Ok(());
     };
     Err(Refusal::new(code, text))
 }
 
-/// Checks that the node of this id has welcomed us, or any suitable one if the id is 0, and returns
-/// which one it is.
+/// Checks that the node with the id `to` has welcomed this node, or any suitable node if `to` is 0.
+/// Returns the id of the node that has answered.
 pub(crate) fn check_responder(
     local: &LocalPeer,
     to: NodeId,
     responder: &Responder,
 ) -> Result<NodeId, Refusal> {
-    if !fit(responder.cluster, local.cluster) {
+    if !may_connect(responder.cluster, local.cluster) {
         return Err(other_cluster(local.cluster, responder.cluster));
     }
     let (code, text) = if to != 0 && responder.node != to {
         (RefusalCode::NotAddressed, format!("node {} has answered, not {to}", responder.node))
     } else if responder.node == 0 || responder.node == local.node {
-        (RefusalCode::OwnId, format!("a node has answered as {}, which it is not", responder.node))
+        (RefusalCode::OwnId, format!("a node has answered with the wrong id {}", responder.node))
     } else {
         return Ok(responder.node);
     };
     Err(Refusal::new(code, text))
 }
 
-/// As much of `text` as is written.
+/// The start of `text`: as much as an answer carries.
 fn shortened(text: &str) -> &str {
     let mut end = text.len().min(TEXT_BYTES_MAX);
     while !text.is_char_boundary(end) {
@@ -413,22 +413,22 @@ mod tests {
     }
 
     #[test]
-    fn an_address_that_is_none_is_damage() {
+    fn a_malformed_address_is_refused() {
         let long = format!("{}:7400", "x".repeat(ADDRESS_BYTES_MAX));
         for address in ["two", "two:0", ":7400", "t\no:7400", "t o:7400", &long] {
             let run = Run { address: address.to_owned(), boot: 1 };
             let hello = Hello { run: run.clone(), ..hello() };
             let refused = Hello::decode(&hello.encode(Vec::new()), 1..=3).unwrap_err();
             assert_eq!(refused.code, RefusalCode::Malformed, "{address:?}");
-            nobody(run);
+            assert_no_welcome(run);
         }
-        // A client has no address, and a node that listens has one.
-        let nowhere = Run { address: String::new(), boot: 1 };
-        let hello_of_client = Hello { run: nowhere.clone(), ..hello() };
+        // A client's hello has no address. A welcome must have one.
+        let no_address = Run { address: String::new(), boot: 1 };
+        let hello_of_client = Hello { run: no_address.clone(), ..hello() };
         let bytes = hello_of_client.encode(Vec::new());
         assert_eq!(Hello::decode(&bytes, 1..=3), Ok(hello_of_client));
-        nobody(nowhere);
-        fn nobody(run: Run) {
+        assert_no_welcome(no_address);
+        fn assert_no_welcome(run: Run) {
             let address = run.address.clone();
             let welcome = Answer::Welcome(Responder { node: 1, cluster: 0, run });
             assert_eq!(Answer::decode(&welcome.encode(3, Vec::new())), None, "{address:?}");
@@ -462,7 +462,7 @@ mod tests {
     }
 
     #[test]
-    fn host_is_checked_in_every_respect() {
+    fn responder_is_checked_in_every_respect() {
         let code = |to, node, cluster| {
             let responder = Responder { node, cluster, ..Responder::of(&local()) };
             check_responder(&local(), to, &responder).map_err(|refusal| refusal.code)
@@ -506,7 +506,7 @@ mod tests {
         }
 
         #[test]
-        fn whoever_welcomes_is_understood_or_not_at_all(
+        fn welcome_is_decoded_exactly_or_not_at_all(
             node in any::<u64>(),
             cluster in any::<u64>(),
             boot in any::<u64>(),

@@ -49,14 +49,16 @@ pub(crate) struct RemotePeer {
 pub(crate) enum TransportEvent {
     /// A message of an authenticated peer.
     Received { from: NodeId, message: PeerMessage },
-    /// As far as is known, messages to this peer now arrive. It supports this version. It is a
-    /// member, an unlisted peer, or was found at the address of a seed.
+    /// The connection to this peer is up: messages to it are expected to arrive from now on. The
+    /// peer supports this version. It is a member, an unlisted peer, or a node found at a seed's
+    /// address.
     Connected { peer: NodeId, version: u16 },
-    /// This peer cannot be reached and is tried again after a while. `reason` is for people.
+    /// This peer cannot be reached. It is tried again after a while. `reason` is for people.
     /// `permanent` means that trying again does not help unless something is reconfigured (another
     /// cluster, another version, another identity).
     Unreachable { peer: NodeId, reason: String, permanent: bool },
-    /// No node was found at the address of this seed; otherwise as [`TransportEvent::Unreachable`].
+    /// No node was found at the address of this seed. The fields are those of
+    /// [`TransportEvent::Unreachable`].
     SeedUnreachable { address: String, reason: String, permanent: bool },
 }
 
@@ -76,10 +78,10 @@ pub(crate) struct TransportOptions {
     pub(crate) unlisted_max: usize,
     /// The most incoming connections at a time whose handshake is not finished.
     pub(crate) handshakes_max: usize,
-    /// The most of those from one address.
+    /// The most such connections from one address.
     pub(crate) handshakes_per_address_max: usize,
-    /// The most that is read from one peer, on average over a second; each message counts as
-    /// [`tcp`] says. The rest waits in the socket, and then at the peer.
+    /// The most bytes read from one peer, on average over a second. [`tcp`] describes what a
+    /// message adds. The rest waits in the socket, and then at the peer.
     pub(crate) received_per_second_max: u64,
     /// How long an incoming handshake may take.
     pub(crate) handshake_timeout: Duration,
@@ -90,7 +92,7 @@ pub(crate) struct TransportOptions {
     pub(crate) retry_max: Duration,
     /// How long a peer may neither take bytes nor answer before its connection counts as dead.
     pub(crate) stall_timeout: Duration,
-    /// How long an unlisted peer is remembered that is neither reached nor sends anything.
+    /// How long an unlisted peer is remembered while it is neither reachable nor sends anything.
     pub(crate) unlisted_timeout: Duration,
 }
 
@@ -102,7 +104,8 @@ impl Default for TransportOptions {
             #[cfg(feature = "tls")]
             reload_interval: Duration::from_secs(10),
             queue_bytes_max: 64 << 20,
-            // As many clients as it serves, and as many whose spare it is.
+            // Room for the clients that this member serves, for as many that have it as their spare,
+            // and for other nodes.
             unlisted_max: 2 * CLIENTS_MAX + OTHERS_MAX,
             handshakes_max: 256,
             handshakes_per_address_max: 64,

@@ -23,7 +23,7 @@ use crate::node::io::Hindrance;
 /// The most names that one join looks up at a time.
 const THREADS_MAX: usize = 64;
 
-/// The addresses of a name, or why they are not known.
+/// The addresses of a name, or the reason why they are not known.
 pub(crate) type Answer = Result<Vec<SocketAddr>, String>;
 
 /// Looks up a name (`host:port`).
@@ -63,7 +63,7 @@ impl Resolver {
     }
 }
 
-/// Runs what looks up names on a thread of its own.
+/// Runs a look-up of names on a thread of its own.
 ///
 /// # Errors
 /// If the system cannot start a thread.
@@ -106,7 +106,7 @@ impl LookUps {
             let started = spawn(move || {
                 while let Ok(name) = names_rx.try_recv() {
                     let answer = resolver.look_up(&name);
-                    // The join has returned, and nobody waits any longer.
+                    // The join has returned and waits for no further answers.
                     if answers_tx.send((name, answer)).is_err() {
                         return;
                     }
@@ -143,12 +143,12 @@ impl LookUps {
         }
     }
 
-    /// As [`LookUps::wait`], for a time.
+    /// As [`LookUps::wait`], for at most this time.
     pub(crate) fn wait_for(&mut self, address: Option<&str>, time: Duration) {
         self.wait(address, &after(time));
     }
 
-    /// The channel of the answers that were not waited for. It closes when there are no more.
+    /// The channel of the answers that have not been received yet. It closes after the last one.
     pub(crate) fn answers(&self) -> Receiver<(String, Answer)> {
         self.answers.clone()
     }
@@ -185,7 +185,7 @@ pub(crate) fn is_own(address: &SocketAddr) -> bool {
     ip.is_loopback() || towards(*address).is_some_and(|from| from.to_canonical() == ip)
 }
 
-/// Whether one host would not have all of these: there is more than one of a family.
+/// Whether these addresses belong to several hosts: there is more than one of a family.
 pub(crate) fn several<'a>(addresses: impl IntoIterator<Item = &'a SocketAddr>) -> bool {
     let ips = addresses.into_iter().map(|address| address.ip().to_canonical());
     let (four, six): (BTreeSet<IpAddr>, BTreeSet<IpAddr>) = ips.partition(IpAddr::is_ipv4);
@@ -216,13 +216,18 @@ pub(crate) struct OwnName {
     own: String,
     list: Vec<String>,
     /// Whether the user has set the name: [`Builder::advertise`](crate::Builder::advertise).
-    is_said: bool,
+    is_advertised: bool,
     found: BTreeMap<String, Vec<SocketAddr>>,
 }
 
 impl OwnName {
-    pub(crate) fn new(own: &str, list: Vec<String>, is_said: bool, known: &LookUps) -> OwnName {
-        let mut name = OwnName { own: own.to_owned(), list, is_said, found: BTreeMap::new() };
+    pub(crate) fn new(
+        own: &str,
+        list: Vec<String>,
+        is_advertised: bool,
+        known: &LookUps,
+    ) -> OwnName {
+        let mut name = OwnName { own: own.to_owned(), list, is_advertised, found: BTreeMap::new() };
         for (address, found) in known.found() {
             name.found(address, found.to_vec());
         }
@@ -242,7 +247,7 @@ impl OwnName {
         self.found.insert(address, found);
     }
 
-    /// Why no cluster may be founded, by what is known of the names now.
+    /// Why no cluster may be founded, as far as the names are known now.
     pub(crate) fn hindrance(&self) -> Option<Hindrance> {
         let own = &self.own;
         let found = |address: &str| self.found.get(&address.to_ascii_lowercase());
@@ -251,8 +256,9 @@ impl OwnName {
             && several_for_own(found)
         {
             let reason = format!(
-                "{own} stands for several hosts ({}), so that no instance can be it: list a name or \
-                 an address of its own for each instance, and name this one's by Builder::advertise",
+                "{own} stands for several hosts ({}), so it cannot be one instance's address: list a \
+                 name or an address of its own for each instance, and name this one's by \
+                 Builder::advertise",
                 ips(found)
             );
             return hindrance(reason, true);
@@ -263,15 +269,15 @@ impl OwnName {
                 && several(found)
             {
                 let reason = format!(
-                    "{other} stands for several hosts ({}): a cluster that there is can be joined by \
-                     it, but none is founded by a list with it; to found one, list a name or an \
-                     address of its own for each instance",
+                    "{other} stands for several hosts ({}): an existing cluster can be joined through \
+                     it, but no cluster is founded from a list that contains it; to found one, list \
+                     a name or an address of its own for each instance",
                     ips(found)
                 );
                 return hindrance(reason, false);
             }
         }
-        // If others are on the list, all of them, or most, have to agree.
+        // If there are other peers on the list, all of them, or a majority, have to agree.
         let is_alone = self.list.len() == 1 && self.list[0].eq_ignore_ascii_case(own);
         if !is_alone {
             return None;
@@ -284,11 +290,11 @@ impl OwnName {
                 ),
                 false,
             ),
-            Some(found) if !self.is_said && !found.iter().all(is_own) => hindrance(
+            Some(found) if !self.is_advertised && !found.iter().all(is_own) => hindrance(
                 format!(
                     "{own} is not an address of this host ({}), and several instances may be behind \
-                     it: list an address of its own for each instance; or, if this is the only one \
-                     that will ever be there, say so by Builder::advertise",
+                     it: list an address of its own for each instance; or, if this will always be \
+                     the only instance, confirm the address by Builder::advertise",
                     ips(found)
                 ),
                 true,
@@ -304,11 +310,11 @@ mod tests {
 
     use super::*;
 
-    /// A name for each of these, with its addresses.
-    fn own(own: &str, said: bool, names: &[(&str, &[&str])]) -> OwnName {
+    /// The own name, and a list of names with their addresses.
+    fn own(own: &str, is_advertised: bool, names: &[(&str, &[&str])]) -> OwnName {
         let list = names.iter().map(|(name, _)| (*name).to_owned()).collect();
         let none = LookUps::start(&Resolver::default(), []);
-        let mut own = OwnName::new(own, list, said, &none);
+        let mut own = OwnName::new(own, list, is_advertised, &none);
         for (name, ips) in names.iter().filter(|(_, ips)| !ips.is_empty()) {
             let found = ips.iter().map(|ip| SocketAddr::new(ip.parse().unwrap(), 7400));
             own.found(name, found.collect());
@@ -329,18 +335,18 @@ mod tests {
         for ips in
             [&["127.0.0.1"][..], &["127.0.0.1", "::1"], &["::1"], &["127.0.0.2", "127.0.0.2"]]
         {
-            for said in [false, true] {
+            for is_advertised in [false, true] {
                 assert_eq!(
-                    own("App:7400", said, &[("app:7400", ips)]).hindrance(),
+                    own("App:7400", is_advertised, &[("app:7400", ips)]).hindrance(),
                     None,
                     "{ips:?}"
                 );
             }
         }
-        // This host has another address of its own: address translation.
+        // Behind address translation, the name's address is not one of this host's own.
         assert_eq!(own("app:7400", true, &[("app:7400", &ELSEWHERE[..1])]).hindrance(), None);
         assert_eq!(own("app:7400", true, &[("app:7400", &ELSEWHERE[1..])]).hindrance(), None);
-        // Names that do not resolve belong to others that cannot be reached.
+        // Names that do not resolve belong to other peers that cannot be reached.
         let three = [("a:1", &["127.0.0.1"][..]), ("b:1", &[]), ("c:1", &ELSEWHERE[1..])];
         assert_eq!(own("a:1", false, &three).hindrance(), None);
         assert_eq!(own("b:1", false, &three).hindrance(), None);
@@ -356,8 +362,9 @@ mod tests {
             &["127.0.0.1", "198.51.100.1"],
             &["127.0.0.1", "2001:db8::1"],
         ] {
-            for said in [false, true] {
-                let (reason, forbids_joining) = reason(&own("app:1", said, &[("app:1", ips)]));
+            for is_advertised in [false, true] {
+                let (reason, forbids_joining) =
+                    reason(&own("app:1", is_advertised, &[("app:1", ips)]));
                 assert!(reason.starts_with("app:1 stands for several hosts ("), "{reason}");
                 assert!(ips.iter().all(|ip| reason.contains(ip)), "{reason}");
                 assert!(reason.contains("Builder::advertise"), "{reason}");

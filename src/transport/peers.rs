@@ -66,9 +66,8 @@ impl Peers {
         Ok(())
     }
 
-    /// The first peer known to be on another host. A name that does not resolve may be anywhere. If
-    /// it later resolves to another host, a node without keys does not connect to it: see
-    /// `transport`.
+    /// The first peer known to be on another host. A name that does not resolve is not counted: if
+    /// it later resolves to another host, a node without keys does not connect to that host.
     pub(crate) fn outside_loopback(&self, names: &LookUps) -> Option<String> {
         let is_outside = |peer: &&String| match names.get(peer) {
             Some(Ok(found)) => {
@@ -83,8 +82,8 @@ impl Peers {
         self.peers.iter().map(String::as_str)
     }
 
-    /// Binds the first peer that is a free address of this host: this process is that peer. Waits
-    /// for names until `deadline` delivers a message.
+    /// Binds the first peer address that is free on this host: this process becomes that peer. Waits
+    /// for names to be looked up until `deadline` delivers a message.
     pub(crate) fn bind_own<T>(
         &self,
         names: &mut LookUps,
@@ -105,8 +104,8 @@ impl Peers {
         Err(Error::NotAPeer {
             peers: self.peers.clone(),
             detail: format!(
-                " ({}); if one of them is this host's, name it by Builder::advertise: then a name \
-                 that does not resolve yet is waited for",
+                " ({}); if one of them is this host's, name it by Builder::advertise: then this node \
+                 waits for a name that does not resolve yet",
                 tried.join("; ")
             ),
         })
@@ -168,7 +167,7 @@ mod tests {
         }
         let twice = Peers::parse(["127.0.0.1:7400", "127.0.0.1:7401", "127.0.0.1:7400"]);
         assert!(matches!(twice, Err(Error::DuplicatePeer { .. })), "{twice:?}");
-        // A peer that cannot be reached, for now.
+        // A name that does not resolve is a peer that cannot be reached yet.
         assert!(Peers::parse(["127.0.0.1:7400", "no-such-host.invalid:7400"]).is_ok());
     }
 

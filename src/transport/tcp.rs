@@ -40,21 +40,22 @@
 //! not joined: it ends when the resolver returns, possibly after the transport.
 //!
 //! Invariants:
-//! - Memory is bounded. What waits for a peer: `queue_bytes_max`. What a connection has sent: 32
-//!   KiB before it is welcomed (4 KiB and one read, without keys), and one message and one read
-//!   after that. Connections not yet welcomed: `handshakes_max`, and `handshakes_per_address_max`
-//!   for each address. Unlisted peers: `unlisted_max`.
+//! - Memory is bounded. Bytes that wait for a peer: `queue_bytes_max`. Bytes received over a
+//!   connection: 32 KiB before it is welcomed (4 KiB and one read, without keys), and one message
+//!   and one read after that. Connections not yet welcomed: `handshakes_max`, and
+//!   `handshakes_per_address_max` for each address. Unlisted peers: `unlisted_max`.
 //! - At most `received_per_second_max` bytes are read from a peer that connects; each message
 //!   counts 512 bytes on top. The peer has to hold back the rest.
-//! - Nothing from the network panics, and nothing that one connection does ends more than that
+//! - No bytes from the network cause a panic, and an error of one connection ends only that
 //!   connection.
-//! - What is urgent ([`PeerMessage::is_urgent`]) is written before all else that waits for the peer.
+//! - Urgent messages ([`PeerMessage::is_urgent`]) are written before all others that wait for the
+//!   peer.
 //! - Messages for a peer that is not connected are dropped at once: they would be stale when they
 //!   arrived, and Raft sends again what still matters.
 //! - Two processes that run as one node are never both connected to this one.
-//! - With nothing to do, the thread sleeps. It wakes for its handler; to dial what it cannot reach,
-//!   at most every `retry_min` and at least every `retry_max`; and to check unlisted peers every
-//!   `unlisted_timeout`.
+//! - With nothing to do, the thread sleeps. It wakes for its handler; to dial peers that it cannot
+//!   reach, at most every `retry_min` and at least every `retry_max`; and to check unlisted peers
+//!   every `unlisted_timeout`.
 //!
 //! Not here: the bytes (`frame`, `handshake`, `PeerMessage`), keys (`secure`, `crate::security`),
 //! the loop (`event_loop`), outgoing connections (`outgoing`, `seeds`, `peer`, `look_up`, `reports`,
@@ -133,8 +134,8 @@ pub(crate) struct NetworkShared {
 }
 
 impl NetworkShared {
-    /// Makes the network thread check its channels, and its handler. Call it after storing whatever
-    /// it is woken for.
+    /// Makes the network thread check its channels and its handler. Call it after storing the data
+    /// that the thread is woken for.
     pub(crate) fn wake(&self) {
         if !self.awake.swap(true, AcqRel)
             && let Err(error) = self.waker.wake()
@@ -170,15 +171,15 @@ pub(crate) trait Handler: Send {
     /// Takes an event, to handle it in the next turn.
     fn take(&mut self, event: TransportEvent);
 
-    /// Does its work, and returns the time until its next turn. That comes sooner if an event
-    /// arrives or somebody wakes the thread. `None` ends the transport.
+    /// Does its work, and returns the time until its next turn. The next turn comes sooner if an
+    /// event arrives or another thread wakes this one. `None` ends the transport.
     fn turn(&mut self, network: &mut dyn Network) -> Option<Duration>;
 
-    /// Whether there is work to do at once. Must be true from before somebody wakes the thread for
-    /// it until the turn that does it.
+    /// Whether there is work to do at once. Must be true from before another thread wakes this one
+    /// for the work until the turn that does it.
     fn is_busy(&self) -> bool;
 
-    /// Called once the sockets are closed. `failure` says why, if the thread could not go on.
+    /// Called once the sockets are closed. `failure` is the reason if the thread could not continue.
     fn end(self: Box<Self>, failure: Option<String>) {
         drop(failure);
     }
@@ -196,20 +197,20 @@ pub(crate) trait Network {
     /// node.
     fn set_peers(&mut self, peers: Vec<RemotePeer>);
 
-    /// Whether nodes are looked for at the addresses of seeds, as at the start. If not, peers that
-    /// were found there and are no members are disconnected.
+    /// Starts or stops the search for nodes at the seeds' addresses; a new transport searches. When
+    /// the search stops, peers that were found there and are not members are disconnected.
     fn set_seeking(&mut self, seeks: bool);
 
-    /// Sets this node's cluster, which it had none of. Peers learn of it over new connections, and
-    /// those of other clusters are disconnected. A client stays connected to the members of its own
-    /// cluster, which need not know.
+    /// Sets the cluster of this node, which had none. Peers learn the cluster over new connections,
+    /// and peers of other clusters are disconnected. A client stays connected to the members of its
+    /// own cluster, since they need not know.
     fn set_cluster(&mut self, cluster: u64);
 
-    /// Looks for nodes at these addresses too, in place of those of the last call. The nodes found
-    /// at those stay.
+    /// Looks for nodes at these addresses too. They replace the addresses of the last call; nodes
+    /// that were found at those stay connected.
     fn look_at(&mut self, addresses: Vec<String>);
 
-    /// Listens from now on; it did not before.
+    /// Listens from now on. The transport did not listen before.
     fn listen(&mut self, listener: std::net::TcpListener) -> io::Result<()>;
 }
 

@@ -1,4 +1,4 @@
-//! The library's files over the models.
+//! The library's files, built over the models.
 
 #![allow(dead_code, reason = "the library uses all of it")]
 

@@ -1,4 +1,4 @@
-//! Models of what the library's `sync::prim` names.
+//! Models of the primitives in the library's `sync::prim`.
 
 use std::collections::VecDeque;
 use std::ops::Deref;
@@ -9,18 +9,18 @@ use loom::sync::atomic::AtomicUsize;
 pub(crate) use loom::sync::atomic::{AtomicBool, Ordering};
 pub(crate) use loom::sync::{Mutex, MutexGuard};
 pub(crate) use loom::thread::yield_now;
-/// Not modelled: it is what one thread alone keeps its end of a channel in.
+/// Not modelled: only one thread uses it, to store its end of a channel.
 pub(crate) use std::sync::OnceLock;
 pub(crate) use std::sync::PoisonError;
 
-/// Not modelled: a panic is loom's own way to report a fault.
+/// Not modelled: loom reports faults by panics.
 pub(crate) fn contained(code: impl FnOnce()) {
     code();
 }
 
-/// Shows the last value stored, or by the memory model an earlier one.
+/// Shows the last value stored, or an earlier one where the memory model allows it.
 pub(crate) struct ArcSwap<T> {
-    /// All values there ever were. Not part of the model: its lock orders nothing there.
+    /// All values that were ever stored. The lock is not loom's, so it orders nothing in the model.
     values: std::sync::Mutex<Vec<Arc<T>>>,
     now: AtomicUsize,
 }

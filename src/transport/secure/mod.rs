@@ -35,7 +35,7 @@ pub(crate) const UNTRUSTED_BYTES_MAX: usize = 32 << 10;
 /// How many of the first bytes identify the protocol.
 const HEAD_BYTES: usize = 3;
 
-/// What an end of a connection speaks.
+/// The protocol that an end of a connection uses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Protocol {
     Plain,
@@ -83,21 +83,21 @@ pub(crate) enum Fault {
     /// The other end has another secret, or none.
     #[error("the shared secret of the two nodes is not the same")]
     WrongSecret,
-    /// The version of the handshake is not known.
-    #[error("form {0} of the handshake with a shared secret is not known here: upgrade this node")]
-    UnknownForm(u8),
+    /// This node does not know the version of the handshake.
+    #[error("version {0} of the shared-secret handshake is not known here: upgrade this node")]
+    UnknownVersion(u8),
     #[cfg(feature = "tls")]
     #[error("{0}")]
     Tls(String),
     /// A plain-text answer from a node that could not talk to us, or from anybody in between.
-    #[error("the peer refused, as it says without proof: {0}")]
+    #[error("the peer refused, in an unauthenticated answer: {0}")]
     Refused(String),
     /// The answer is in another protocol.
-    #[error("this node speaks {ours}, and what answers there {theirs}")]
+    #[error("this node speaks {ours}, and the one that answers {theirs}")]
     Foreign { ours: Protocol, theirs: Protocol },
-    #[error("more than {UNTRUSTED_BYTES_MAX} bytes before it has shown who it is")]
+    #[error("more than {UNTRUSTED_BYTES_MAX} bytes before it was authenticated")]
     TooMuch,
-    #[error("bytes that were changed on the way")]
+    #[error("the bytes were changed in transit, or are not of this protocol")]
     Damaged,
     #[error("the handshake failed: {0}")]
     Internal(String),
@@ -117,10 +117,10 @@ impl Fault {
         !matches!(self, Fault::TooMuch | Fault::Damaged | Fault::Internal(_))
     }
 
-    /// Whether the other end, which connected, needs the reason in plain text: it knows nothing
-    /// yet, or could not read it otherwise.
+    /// Whether the end that connected needs the reason in plain text: it has no keys for this
+    /// connection and cannot read an encrypted one.
     pub(crate) fn needs_plain_answer(&self) -> bool {
-        matches!(self, Fault::Mismatch { .. } | Fault::WrongSecret | Fault::UnknownForm(_))
+        matches!(self, Fault::Mismatch { .. } | Fault::WrongSecret | Fault::UnknownVersion(_))
     }
 
     /// The fault inside an error of a stream, if any.
@@ -141,7 +141,7 @@ pub(crate) struct SecureChannel {
     kind: ChannelKind,
     side: Side,
     head: Head,
-    /// How many bytes were taken so far; not counted once the peer is trusted.
+    /// How many bytes have been received; not counted once the peer is trusted.
     taken: usize,
     trusted: bool,
 }
@@ -159,7 +159,7 @@ enum ChannelKind {
     Tls(Box<tls::TlsChannel>),
 }
 
-/// What the first bytes of the other end were.
+/// The first bytes of the other end.
 #[derive(Debug)]
 enum Head {
     Unknown(Vec<u8>),
@@ -276,7 +276,7 @@ impl SecureChannel {
     }
 }
 
-/// A node that has no keys for us refuses in a plain frame.
+/// Reads the plain frame in which a node refuses if it has no keys for this connection.
 fn read_refusal(reader: &mut FrameReader, bytes: &[u8]) -> Result<(), Fault> {
     reader.push(bytes);
     match reader.next_frame() {
@@ -284,7 +284,7 @@ fn read_refusal(reader: &mut FrameReader, bytes: &[u8]) -> Result<(), Fault> {
         Ok(Some(frame)) => Err(match Answer::decode(frame) {
             Some((_, Answer::Refused(refusal))) => Fault::Refused(refusal.text),
             Some((_, Answer::Welcome(_))) | None => {
-                Fault::Refused("it is not for this node".to_owned())
+                Fault::Refused("its answer cannot be read".to_owned())
             }
         }),
         Err(error) => Err(Fault::Refused(format!("it sent {error}"))),

@@ -23,8 +23,8 @@ use super::{Fault, Side};
 use crate::security::Secret;
 
 /// The first bytes. The last one is the version of the rest.
-pub(crate) const PREFACE: [u8; 8] = [b'q', b'r', b'n', b'o', b'i', b's', b'e', FORM];
-const FORM: u8 = 1;
+pub(crate) const PREFACE: [u8; 8] = [b'q', b'r', b'n', b'o', b'i', b's', b'e', VERSION];
+const VERSION: u8 = 1;
 
 const PATTERN: &str = "Noise_NNpsk0_25519_ChaChaPoly_BLAKE2s";
 
@@ -43,7 +43,7 @@ pub(super) struct SecretChannel {
     secret: Secret,
     side: Side,
     state: SecretState,
-    /// Bytes that have arrived and are not a whole message.
+    /// Bytes that have arrived and are not a whole message yet.
     input: Vec<u8>,
     /// Plain text to be sent once there are keys.
     early: Vec<u8>,
@@ -79,7 +79,7 @@ fn handshake(key: &[u8; 32], side: Side) -> Result<HandshakeState, snow::Error> 
 }
 
 /// Appends a handshake message without payload.
-fn say(state: &mut HandshakeState, out: &mut Vec<u8>) -> Result<(), Fault> {
+fn write_handshake(state: &mut HandshakeState, out: &mut Vec<u8>) -> Result<(), Fault> {
     let mut message = [0; HANDSHAKE_MESSAGE_BYTES];
     let bytes = state.write_message(&[], &mut message).map_err(internal)?;
     out.extend_from_slice(&PREFACE);
@@ -102,7 +102,7 @@ impl SecretChannel {
             Side::Listens => None,
             Side::Connects => {
                 let mut state = handshake(&secret.keys()[0], side).map_err(internal)?;
-                say(&mut state, out)?;
+                write_handshake(&mut state, out)?;
                 Some(Box::new(state))
             }
         };
@@ -145,7 +145,7 @@ impl SecretChannel {
             };
             if preface != PREFACE {
                 let known = preface[..7] == PREFACE[..7];
-                return Err(if known { Fault::UnknownForm(preface[7]) } else { Fault::Damaged });
+                return Err(if known { Fault::UnknownVersion(preface[7]) } else { Fault::Damaged });
             }
             self.state = SecretState::Handshake(handshake);
             return Ok(Some(rest));
@@ -199,7 +199,7 @@ impl SecretChannel {
                     }
                 }
                 let mut state = known.ok_or(Fault::WrongSecret)?;
-                say(&mut state, out)?;
+                write_handshake(&mut state, out)?;
                 state
             }
         };

@@ -1,4 +1,4 @@
-//! Two channels, and a test that carries the bytes between them.
+//! Tests of two channels; the test carries the bytes between them.
 
 use super::*;
 use crate::security::Secret;
@@ -12,7 +12,7 @@ fn secret(text: &str) -> Security {
 
 struct End {
     channel: SecureChannel,
-    /// The bytes it wants to send.
+    /// The bytes to be sent.
     out: Vec<u8>,
     /// The plain text received.
     plain: Vec<u8>,
@@ -25,7 +25,7 @@ impl End {
         End { channel, out, plain: Vec::new() }
     }
 
-    fn say(&mut self, mut plain: &[u8]) {
+    fn send(&mut self, mut plain: &[u8]) {
         while !plain.is_empty() {
             let taken = self.channel.send(plain, &mut self.out).unwrap();
             assert!(taken > 0);
@@ -33,7 +33,7 @@ impl End {
         }
     }
 
-    fn hear(&mut self, bytes: &[u8]) -> Result<(), Fault> {
+    fn receive(&mut self, bytes: &[u8]) -> Result<(), Fault> {
         self.channel.receive(bytes, &mut self.plain, &mut self.out)
     }
 }
@@ -46,27 +46,27 @@ fn pair(client: &Security, server: &Security) -> (End, End) {
 fn carry(client: &mut End, server: &mut End, part: usize) -> Result<(), Fault> {
     while !client.out.is_empty() || !server.out.is_empty() {
         for bytes in std::mem::take(&mut client.out).chunks(part) {
-            server.hear(bytes)?;
+            server.receive(bytes)?;
         }
         for bytes in std::mem::take(&mut server.out).chunks(part) {
-            client.hear(bytes)?;
+            client.receive(bytes)?;
         }
     }
     Ok(())
 }
 
 #[test]
-fn whoever_knows_the_secret_is_heard_however_it_arrives() {
+fn ends_with_the_same_secret_communicate_however_bytes_arrive() {
     for part in [1, 7, 1000, 1 << 20] {
         let (mut client, mut server) = pair(&secret(ONE), &secret(ONE));
-        client.say(b"hello");
+        client.send(b"hello");
         carry(&mut client, &mut server, part).unwrap();
         assert_eq!(server.plain, b"hello");
-        server.say(b"welcome");
+        server.send(b"welcome");
         server.channel.trust();
         client.channel.trust();
         let long: Vec<u8> = (0..300_000_u32).map(|at| at as u8).collect();
-        client.say(&long);
+        client.send(&long);
         carry(&mut client, &mut server, part).unwrap();
         assert_eq!(client.plain, b"welcome");
         assert_eq!(&server.plain[5..], long);
@@ -74,13 +74,13 @@ fn whoever_knows_the_secret_is_heard_however_it_arrives() {
 }
 
 #[test]
-fn nothing_that_is_said_can_be_read_or_found_twice() {
+fn bytes_on_the_wire_are_unreadable_and_never_repeat() {
     let recorded = || {
         let (mut client, mut server) = pair(&secret(ONE), &secret(ONE));
-        client.say(b"hello");
+        client.send(b"hello");
         let mut wire = client.out.clone();
-        server.hear(&std::mem::take(&mut client.out)).unwrap();
-        client.hear(&std::mem::take(&mut server.out)).unwrap();
+        server.receive(&std::mem::take(&mut client.out)).unwrap();
+        client.receive(&std::mem::take(&mut server.out)).unwrap();
         wire.extend_from_slice(&client.out);
         wire
     };
@@ -90,7 +90,7 @@ fn nothing_that_is_said_can_be_read_or_found_twice() {
         let key = secret_key(ONE);
         assert!(!wire.windows(8).any(|part| part == &key[..8]));
     }
-    // The same secret, and nothing in common but the preface and a length.
+    // The secret is the same, but only the preface and a length are equal.
     assert_ne!(one[10..], two[10..]);
 }
 
@@ -99,37 +99,37 @@ fn secret_key(text: &str) -> [u8; 32] {
 }
 
 #[test]
-fn a_recording_is_not_heard() {
+fn a_replay_is_refused() {
     let (mut client, mut server) = pair(&secret(ONE), &secret(ONE));
-    client.say(b"hello");
+    client.send(b"hello");
     let first = std::mem::take(&mut client.out);
-    server.hear(&first).unwrap();
-    client.hear(&std::mem::take(&mut server.out)).unwrap();
+    server.receive(&first).unwrap();
+    client.receive(&std::mem::take(&mut server.out)).unwrap();
     let second = std::mem::take(&mut client.out);
-    server.hear(&second).unwrap();
+    server.receive(&second).unwrap();
     assert_eq!(server.plain, b"hello");
-    // A replay of all that was sent.
+    // A replay of all bytes that the client has sent.
     let mut later = End::new(&secret(ONE), Side::Listens);
-    later.hear(&first).unwrap();
-    assert_eq!(later.hear(&second), Err(Fault::Damaged));
+    later.receive(&first).unwrap();
+    assert_eq!(later.receive(&second), Err(Fault::Damaged));
     assert_eq!(later.plain, b"");
     // A replay of a message of this connection.
-    assert_eq!(server.hear(&second), Err(Fault::Damaged));
+    assert_eq!(server.receive(&second), Err(Fault::Damaged));
     assert_eq!(server.plain, b"hello");
 }
 
 #[test]
-fn another_secret_is_refused_before_anything_is_said() {
+fn another_secret_is_refused_before_any_plain_text_is_sent() {
     let (mut client, mut server) = pair(&secret(OTHER), &secret(ONE));
-    client.say(b"hello");
+    client.send(b"hello");
     assert_eq!(carry(&mut client, &mut server, 100), Err(Fault::WrongSecret));
     assert!(server.plain.is_empty() && server.out.is_empty());
     assert!(Fault::WrongSecret.needs_plain_answer() && Fault::WrongSecret.is_permanent());
     // A listener that does not know the secret cannot pretend to.
     let (mut client, _) = pair(&secret(OTHER), &secret(ONE));
     let (mut other, mut server) = pair(&secret(ONE), &secret(ONE));
-    server.hear(&std::mem::take(&mut other.out)).unwrap();
-    assert_eq!(client.hear(&std::mem::take(&mut server.out)), Err(Fault::WrongSecret));
+    server.receive(&std::mem::take(&mut other.out)).unwrap();
+    assert_eq!(client.receive(&std::mem::take(&mut server.out)), Err(Fault::WrongSecret));
 }
 
 #[test]
@@ -139,7 +139,7 @@ fn two_secrets_are_accepted_during_a_change() {
     let stages = [secret(ONE), both(ONE, OTHER), both(OTHER, ONE), secret(OTHER)];
     for (client, server) in [(0, 1), (1, 0), (1, 2), (2, 1), (2, 3), (3, 2)] {
         let (mut client, mut server) = pair(&stages[client], &stages[server]);
-        client.say(b"hello");
+        client.send(b"hello");
         carry(&mut client, &mut server, 100).unwrap();
         assert_eq!(server.plain, b"hello");
     }
@@ -151,52 +151,52 @@ fn two_secrets_are_accepted_during_a_change() {
 fn a_changed_byte_ends_the_connection() {
     let (mut client, mut server) = pair(&secret(ONE), &secret(ONE));
     carry(&mut client, &mut server, 100).unwrap();
-    client.say(b"some message");
+    client.send(b"some message");
     let whole = std::mem::take(&mut client.out);
-    // Of the length, only a change that makes it too long before authentication shows at once.
+    // The length is left out: most changes of it only make the receiver wait for more bytes.
     for at in 2..whole.len() {
         let (mut client, mut server) = pair(&secret(ONE), &secret(ONE));
         carry(&mut client, &mut server, 100).unwrap();
-        client.say(b"some message");
+        client.send(b"some message");
         client.out[at] ^= 1;
-        assert_eq!(server.hear(&client.out), Err(Fault::Damaged), "byte {at}");
+        assert_eq!(server.receive(&client.out), Err(Fault::Damaged), "byte {at}");
         assert!(server.plain.is_empty());
-        assert_eq!(server.hear(b"more"), Err(Fault::Damaged));
+        assert_eq!(server.receive(b"more"), Err(Fault::Damaged));
     }
 }
 
 #[test]
-fn a_later_form_is_told_from_junk() {
+fn a_later_version_is_distinguished_from_junk() {
     let mut server = End::new(&secret(ONE), Side::Listens);
-    assert_eq!(server.hear(b"qrnoise\x02and what not"), Err(Fault::UnknownForm(2)));
+    assert_eq!(server.receive(b"qrnoise\x02and what not"), Err(Fault::UnknownVersion(2)));
     let mut server = End::new(&secret(ONE), Side::Listens);
-    assert_eq!(server.hear(b"qrnopqrs"), Err(Fault::Damaged));
+    assert_eq!(server.receive(b"qrnopqrs"), Err(Fault::Damaged));
     let mut server = End::new(&secret(ONE), Side::Listens);
     let theirs = Protocol::Foreign;
-    assert_eq!(server.hear(b"GET /"), Err(Fault::Mismatch { ours: Protocol::Secret, theirs }));
+    assert_eq!(server.receive(b"GET /"), Err(Fault::Mismatch { ours: Protocol::Secret, theirs }));
 }
 
 #[test]
-fn a_stranger_is_given_little() {
+fn a_stranger_costs_little_memory() {
     let mut server = End::new(&secret(ONE), Side::Listens);
     let mut sent = 0;
     // The longest message accepted, a byte at a time, and never whole.
     let (mut client, _) = pair(&secret(ONE), &secret(ONE));
-    client.say(b"hello");
-    server.hear(&std::mem::take(&mut client.out)).unwrap();
+    client.send(b"hello");
+    server.receive(&std::mem::take(&mut client.out)).unwrap();
     let refused = loop {
         let part = if sent == 0 { vec![0xff, 0x1f] } else { vec![7; 100] };
         sent += part.len();
-        if let Err(fault) = server.hear(&part) {
+        if let Err(fault) = server.receive(&part) {
             break fault;
         }
         assert!(sent <= 8 << 10, "{sent}");
     };
     assert_eq!(refused, Fault::Damaged);
-    // Many small correct ones are too much as well.
+    // Many small correct messages are too much as well.
     let (mut client, mut server) = pair(&secret(ONE), &secret(ONE));
     let refused = loop {
-        client.say(&[0; 1000]);
+        client.send(&[0; 1000]);
         if let Err(fault) = carry(&mut client, &mut server, 1000) {
             break fault;
         }
@@ -206,7 +206,7 @@ fn a_stranger_is_given_little() {
 }
 
 #[test]
-fn plain_answers_are_shown_as_what_they_are() {
+fn plain_refusals_are_reported() {
     use crate::transport::frame::append_frame;
     use crate::transport::handshake::{Refusal, RefusalCode};
     let mut frame = Vec::new();
@@ -214,10 +214,10 @@ fn plain_answers_are_shown_as_what_they_are() {
     append_frame(&mut frame, |buffer| Answer::Refused(refusal).encode(1, buffer));
     for part in [1, 1000] {
         let mut client = End::new(&secret(ONE), Side::Connects);
-        let result = frame.chunks(part).find_map(|bytes| client.hear(bytes).err());
+        let result = frame.chunks(part).find_map(|bytes| client.receive(bytes).err());
         assert_eq!(result, Some(Fault::Refused("no keys here".to_owned())));
     }
     let mut client = End::new(&secret(ONE), Side::Connects);
-    let result = client.hear(&[0xff, 0xff, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0]);
+    let result = client.receive(&[0xff, 0xff, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0]);
     assert!(matches!(result, Err(Fault::Refused(_))), "{result:?}");
 }

@@ -10,7 +10,7 @@ use rustls::{ClientConnection, Connection, ServerConfig, ServerConnection};
 use super::{Fault, Side};
 use crate::security::{Keys, describe, x509};
 
-/// The most plain text taken at once: so much and a little more waits for the socket.
+/// The most plain text encrypted at once. At most this much, and a little more, waits for the socket.
 const PLAIN_BYTES_MAX: usize = 64 << 10;
 
 #[derive(Debug)]
@@ -39,7 +39,7 @@ impl TlsChannel {
         Ok(channel)
     }
 
-    /// The end that is connected to: it says nothing before the other one.
+    /// The server's end, which sends nothing before the client does.
     pub(crate) fn listen(config: Arc<ServerConfig>) -> Result<TlsChannel, Fault> {
         let server = ServerConnection::new(config).map_err(fault)?;
         Ok(TlsChannel { connection: Connection::Server(server), closed: false })
@@ -52,12 +52,12 @@ impl TlsChannel {
         out: &mut Vec<u8>,
     ) -> Result<(), Fault> {
         while !bytes.is_empty() {
-            // Nothing after the other end's close counts.
+            // Bytes after the other end's close are ignored.
             if self.connection.read_tls(&mut bytes).map_err(fault)? == 0 {
                 break;
             }
             let processed = self.connection.process_new_packets();
-            // The other end gets the error, too.
+            // If processing failed, this sends the other end an alert.
             self.flush(out)?;
             let processed = processed.map_err(|error| fault(describe(&error)))?;
             self.closed |= processed.peer_has_closed();
@@ -74,7 +74,7 @@ impl TlsChannel {
         let taken = self.connection.writer().write(part).map_err(fault)?;
         self.flush(out)?;
         if taken == 0 && !part.is_empty() {
-            return Err(fault("no room for what is said before the handshake is over"));
+            return Err(fault("no room for data sent before the handshake is over"));
         }
         Ok(taken)
     }
@@ -83,17 +83,17 @@ impl TlsChannel {
         x509::subject(self.connection.peer_certificates()?.first()?)
     }
 
-    /// Whether the other end has said that it sends no more.
-    #[cfg_attr(not(feature = "gateway"), allow(dead_code, reason = "the gateway's"))]
+    /// Whether the other end has announced that it sends nothing more.
+    #[cfg_attr(not(feature = "gateway"), allow(dead_code, reason = "used by the gateway"))]
     pub(crate) fn is_closed(&self) -> bool {
         self.closed
     }
 
-    /// Says that nothing more will be sent.
-    #[cfg_attr(not(feature = "gateway"), allow(dead_code, reason = "the gateway's"))]
+    /// Announces that this end sends nothing more.
+    #[cfg_attr(not(feature = "gateway"), allow(dead_code, reason = "used by the gateway"))]
     pub(crate) fn close(&mut self, out: &mut Vec<u8>) {
         self.connection.send_close_notify();
-        // A connection that ends without it ends all the same.
+        // An error does not matter: the connection ends in any case.
         let _ = self.flush(out);
     }
 

@@ -1,13 +1,13 @@
 //! Messages to clients, which do not listen: they go over the connections that clients have made.
 //!
-//! Such a connection carries messages both ways, and is otherwise like any incoming one. Nothing is
-//! written before the client has sent something after its hello: only then is it known to have the
-//! welcome, before which it accepts only short frames. Empty frames from the client are answered in
-//! order. The member does not ping a client: a client sends something now and then, or is forgotten
-//! as a silent unlisted peer.
+//! Such a connection carries messages both ways, and is otherwise like any incoming one. The member
+//! writes nothing before the client has sent something after its hello: only then is the client
+//! known to have the welcome, before which it accepts only short frames. Empty frames from the
+//! client are answered in order. The member does not ping a client: a client sends pings itself, or
+//! is forgotten as a silent unlisted peer.
 //!
-//! Invariants: what waits for a client is bounded by [`CLIENT_BYTES_MAX`], and by what the node
-//! sends without an acknowledgement; a drained queue frees its memory; while the socket takes
+//! Invariants: the bytes that wait for a client are bounded by [`CLIENT_BYTES_MAX`], and by what the
+//! node sends without an acknowledgement; a drained queue frees its memory; while the socket takes
 //! nothing, a timer runs.
 
 use std::io;
@@ -22,7 +22,7 @@ use super::writer::Writer;
 use crate::node::message::PeerMessage;
 use crate::types::membership::{Named, NodeId};
 
-/// How much may wait for one client. The node drops a client that leaves half of that
+/// The most bytes that may wait for one client. The node drops a client that leaves half of that
 /// unacknowledged.
 const CLIENT_BYTES_MAX: usize = 32 << 20;
 
@@ -35,7 +35,7 @@ pub(super) struct ClientWriter {
 }
 
 impl IncomingConnection {
-    /// From now on, messages to the other end go over this connection.
+    /// Sends messages to the client over this connection from now on.
     pub(super) fn start_sending(&mut self, context: &mut Context) -> io::Result<()> {
         let both = Interest::READABLE | Interest::WRITABLE;
         context.registry.reregister(&mut self.stream.socket, self.token, both)?;
@@ -97,7 +97,7 @@ impl Incoming {
         let Some(client_writer) = &mut connection.client_writer else {
             return false;
         };
-        // The client notices a dropped one at its next message, and starts again.
+        // The client notices the dropped message when it receives the next one, and attaches again.
         if let Err(rejected) = client_writer.writer.send(context, false, message) {
             Counters::add(&context.shared.counters.messages_dropped, 1);
             tracing::debug!(peer = %Named::of(node), ?rejected, "a message for a client was dropped");
@@ -109,7 +109,7 @@ impl Incoming {
         true
     }
 
-    /// The socket of a client takes more.
+    /// The socket of a client takes bytes again.
     pub(super) fn writable(&mut self, token: Token) {
         if let Some(connection) = self.connections.get_mut(&token)
             && let Some(client_writer) = &mut connection.client_writer
@@ -121,7 +121,7 @@ impl Incoming {
         }
     }
 
-    /// Writes what is queued for clients.
+    /// Writes the bytes that are queued for clients.
     pub(super) fn flush(&mut self, context: &mut Context) {
         for token in std::mem::take(&mut self.unflushed) {
             let Some(connection) = self.connections.get_mut(&token) else {

@@ -43,13 +43,13 @@ pub(super) struct Context {
     /// Helper threads send their results here.
     pub(super) results_tx: Sender<HelperResult>,
     pub(super) timers: Timers,
-    /// When this turn of the loop began, or later.
+    /// The time: when this turn of the loop began, or later.
     pub(super) now: Instant,
     /// The buffer for socket reads; one for all connections.
     pub(super) scratch: Box<[u8]>,
     /// The targets of the connections made by this node.
     pub(super) dialled: BTreeMap<Token, Target>,
-    /// Who may connect to this node.
+    /// The nodes that may connect to this one.
     pub(super) known_peers: KnownPeers,
     /// The subject of each peer's certificate.
     pub(super) subjects: Subjects,
@@ -65,13 +65,13 @@ impl Context {
     }
 
     /// A token that was never used, so that a late event of a closed connection matches no other
-    /// one.
+    /// connection.
     pub(super) fn token(&mut self) -> Token {
         self.next_token += 1;
         Token(self.next_token)
     }
 
-    /// A node is welcomed. Unless it is a member, it is an unlisted peer from now on.
+    /// Called when a node is welcomed. Unless it is a member, it becomes an unlisted peer.
     pub(super) fn admit(&mut self, node: NodeId) {
         if !self.known_peers.is_known(node) {
             self.remember_unlisted(node);
@@ -95,29 +95,29 @@ impl Context {
     }
 }
 
-/// What the loop can wait for.
+/// The timers of the loop.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Timer {
     /// The next step of the connection to this peer or seed.
     Peer(Target),
     /// This unlisted peer may have left.
     Unlisted(NodeId),
-    /// A connection waits to be accepted as this peer's.
+    /// A connection waits while it is checked whether this peer's former connection is alive.
     Rival(NodeId),
     /// An incoming handshake must be finished.
     Handshake(Token),
-    /// This connection has used up its rate, and is read again.
+    /// This connection had used up its rate, and is read again.
     Resume(Token),
     /// The client that made this connection may have stopped reading.
     Stall(Token),
-    /// The listener is tried again, after an error.
+    /// The listener accepts connections again after an error.
     Accept,
     /// The certificates are read again.
     #[cfg(feature = "tls")]
     Certificates,
 }
 
-/// What the loop waits for, each at one time.
+/// The timers that are set, each to one time.
 #[derive(Debug, Default)]
 pub(super) struct Timers {
     times: BTreeMap<Timer, Instant>,
@@ -203,7 +203,7 @@ impl EventLoop {
         options: TransportOptions,
         handler: Box<dyn Handler>,
     ) -> io::Result<EventLoop> {
-        // Helpers -> network thread: the answer to each look-up, and what was read of certificates.
+        // Helpers -> network thread: the answer to each look-up, and the content of certificate files.
         let (results_tx, results_rx) = unbounded();
         let context = Context {
             registry: poll.registry().try_clone()?,
@@ -252,7 +252,7 @@ impl EventLoop {
             }
             #[cfg(test)]
             self.context.shared.turns.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
-            // From here on, nobody need wake this thread: it checks the channels before it sleeps.
+            // From here on, no thread need wake this one: it checks the channels before it sleeps.
             self.context.shared.awake.store(true, Release);
             self.context.now = clock();
             for event in &events {
@@ -277,10 +277,11 @@ impl EventLoop {
             self.dial_welcomed();
             self.fire_timers();
             self.dial_welcomed();
-            let goes_on = self.run_handler();
-            // Try once to send what was queued just before the end, such as a leader's farewell.
+            let continues = self.run_handler();
+            // Try once to send what was queued just before the end, such as the messages by which a
+            // leader hands over.
             self.flush();
-            if !goes_on {
+            if !continues {
                 break None;
             }
         };
@@ -291,7 +292,7 @@ impl EventLoop {
         }
     }
 
-    /// Gives the handler its turn, if there is a reason to. `false` at its end.
+    /// Gives the handler its turn, if it is due. Returns `false` once the handler has ended.
     fn run_handler(&mut self) -> bool {
         let Some(mut handler) = self.handler.take() else { return false };
         let has_events = !self.context.events.is_empty();
@@ -336,8 +337,8 @@ impl EventLoop {
         Some(timer.min(self.turn_at).saturating_duration_since(clock()))
     }
 
-    /// Takes the results that have arrived until now, and not those added meanwhile: others wait,
-    /// too.
+    /// Takes the results that have arrived by now. Later ones wait for the next turn of the loop,
+    /// since other work waits too.
     fn take_helper_results(&mut self) {
         for result in self.results_rx.try_iter().take(self.results_rx.len()) {
             match result {
@@ -408,7 +409,7 @@ impl Network for EventLoop {
         }
         let members = peers.iter().map(|peer| peer.node).collect();
         for node in self.context.known_peers.set_members(members) {
-            // A removed member has yet to learn of its removal.
+            // A removed member must still be able to learn of its removal.
             if self.incoming.of_peer(node).is_some() && !self.context.known_peers.is_full() {
                 self.context.admit(node);
             } else {
@@ -428,7 +429,7 @@ impl Network for EventLoop {
         }
         self.context.local.cluster = cluster;
         self.incoming.disconnect_other_clusters(&mut self.context);
-        self.outgoing.greet_again(&mut self.context);
+        self.outgoing.send_hello_again(&mut self.context);
     }
 
     fn look_at(&mut self, addresses: Vec<String>) {

@@ -1,17 +1,18 @@
 //! Handshakes: how an incoming connection becomes a peer's.
 //!
 //! A hello is answered at once, with one exception. If a data directory was copied, two processes
-//! run as one node, which would break what the node has promised. So while another run of a node's
-//! process is connected, a hello of that node waits until it is known whether that run is alive:
+//! run as one node, and would break its promises, such as its vote in a term. So while another run
+//! of a node's process is connected, a hello of that node waits until it is known whether that run
+//! is alive:
 //!
 //! ```text
-//! the former connection ends                 the new one is welcomed: the process was restarted
-//! it is silent for stall_timeout             the new one is welcomed, and the former closed
-//! it sends what cannot have been on its way  the new one is refused
-//! when the new hello came
+//! the former connection ends          the new one is welcomed: the process was restarted
+//! it is silent for stall_timeout      the new one is welcomed, and the former closed
+//! it sends bytes that were not in     the new one is refused
+//! flight when the new hello arrived
 //! ```
 //!
-//! Invariants: at most one connection waits for each node; it has a timer, and nothing is read from
+//! Invariants: at most one connection waits for each node. It has a timer, and no bytes are read from
 //! it.
 
 use mio::Token;
@@ -31,7 +32,7 @@ pub(super) struct Rival {
 }
 
 impl Incoming {
-    /// This connection has sent a hello.
+    /// Answers a hello, or lets its connection wait for the answer.
     pub(super) fn answer_hello(&mut self, context: &mut Context, token: Token, hello: Hello) {
         match self.check_hello(context, token, &hello) {
             Ok(true) => self.welcome(context, token, &hello),
@@ -40,7 +41,7 @@ impl Incoming {
         }
     }
 
-    /// Whether to welcome it; `false` if that is not known yet.
+    /// Whether to welcome the connection; `false` if that is not known yet.
     fn check_hello(
         &mut self,
         context: &mut Context,
@@ -78,7 +79,7 @@ impl Incoming {
         if let Err(closed) = connection.welcome(context, identity) {
             return self.close(context, token, closed);
         }
-        // What arrived along with the hello is still to be read.
+        // Bytes that arrived along with the hello are still to be read.
         connection.is_readable = true;
         self.readable.push_back(token);
         let is_client = hello.run.is_client();
@@ -110,7 +111,7 @@ impl Incoming {
             );
         }
         self.remove(context, former);
-        // The process in question has just made a connection.
+        // The former process is alive: it has just made this connection.
         self.refuse_rival(context, node);
     }
 
@@ -127,14 +128,14 @@ impl Incoming {
         let Some(former) = self.of_peer(node) else {
             return;
         };
-        let at = former.ask_again_at(context.now, &context.options);
+        let at = former.check_again_at(context.now, &context.options);
         let Some(connection) = self.connections.get_mut(&token) else {
             return;
         };
         tracing::info!(
             peer = node,
             address = %connection.address,
-            "another process says that it is this peer; waiting whether the former one is alive",
+            "another process claims to be this peer; checking whether the former one is alive",
         );
         connection.state = ConnectionState::Rival { node };
         self.end_handshake(context, token);
@@ -150,10 +151,10 @@ impl Incoming {
         if let Some(former) = self.of_peer_mut(node)
             && !former.is_dead(context.now, &context.options)
         {
-            let at = former.ask_again_at(context.now, &context.options);
+            let at = former.check_again_at(context.now, &context.options);
             let token = former.token;
             context.timers.set(Timer::Rival(node), at);
-            // Reading finds out whether it is empty.
+            // Reading shows whether the socket is empty.
             self.ready(token);
         } else if let Some(rival) = self.take_rival(context, node) {
             self.answer_hello(context, rival.token, rival.hello);

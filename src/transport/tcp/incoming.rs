@@ -1,8 +1,8 @@
 //! The connections that other nodes make to this one, to send messages.
 //!
 //! A connection is in handshake for at most `handshake_timeout`, until its hello is checked
-//! (`handshake_queue`). When there are too many of those, the oldest is closed, so that silent
-//! connections in any number keep no peer out.
+//! (`handshake_queue`). When too many are in handshake, the oldest is closed, so that no number of
+//! silent connections keeps a peer out.
 //!
 //! Invariants: a peer has at most one connection, its latest. There are at most as many peers as
 //! `known_peers` admits, and at most `handshakes_max` connections in handshake. A connection in
@@ -46,11 +46,11 @@ pub(super) struct Incoming {
     pub(super) handshaking: BTreeSet<Token>,
     /// The connections that wait for an answer, by the node they claim to be.
     pub(super) rivals: BTreeMap<NodeId, Rival>,
-    /// The connections that may have something to read, in the order of their turns.
+    /// The connections that may have bytes to read, in the order of their turns.
     pub(super) readable: VecDeque<Token>,
     /// Clients' connections that may have bytes to write and room for them.
     pub(super) unflushed: BTreeSet<Token>,
-    /// Peers whose handshake has just succeeded, with the address that each gave.
+    /// Peers whose handshake has just succeeded, with the addresses of their hellos.
     pub(super) welcomed: Vec<RemotePeer>,
     junk: Warnings,
     refusals: Warnings,
@@ -71,7 +71,7 @@ impl Incoming {
         Ok(())
     }
 
-    /// The connection of this node, if it is connected to us.
+    /// The connection that this node has made, if there is one.
     pub(super) fn of_peer(&self, node: NodeId) -> Option<&IncomingConnection> {
         self.connections.get(self.by_peer.get(&node)?)
     }
@@ -91,7 +91,7 @@ impl Incoming {
     pub(super) fn disconnect_other_clusters(&mut self, context: &mut Context) {
         let own = context.local.cluster;
         let is_other = |one: &&IncomingConnection| {
-            one.peer().is_some_and(|identity| !handshake::fit(identity.cluster, own))
+            one.peer().is_some_and(|identity| !handshake::may_connect(identity.cluster, own))
         };
         let others = self.connections.values().filter(is_other);
         for token in others.map(|connection| connection.token).collect::<Vec<_>>() {
@@ -166,7 +166,7 @@ impl Incoming {
         {
             Counters::add(&context.shared.counters.connections_refused, 1);
             if let Some(suppressed) = self.failures.permit(context.now) {
-                tracing::warn!(%address, handshakes_max, suppressed, "too many handshaking");
+                tracing::warn!(%address, handshakes_max, suppressed, "too many connections in handshake");
             }
             self.remove(context, oldest);
         }
@@ -174,12 +174,17 @@ impl Incoming {
             Counters::add(&context.shared.counters.connections_refused, 1);
             if let Some(suppressed) = self.failures.permit(context.now) {
                 let max = context.options.handshakes_per_address_max;
-                tracing::warn!(%address, max, suppressed, "too many handshaking of one address");
+                tracing::warn!(
+                    %address,
+                    max,
+                    suppressed,
+                    "too many connections in handshake from one address",
+                );
             }
             self.remove(context, oldest);
         }
         let token = context.token();
-        // Without it small frames still arrive, only later, so a failure does not matter.
+        // A failure does not matter: without this option small frames arrive later.
         let _ = socket.set_nodelay(true);
         let stream = context
             .registry
@@ -189,7 +194,7 @@ impl Incoming {
             Ok(stream) => stream,
             Err(error) => {
                 if let Some(suppressed) = self.failures.permit(context.now) {
-                    tracing::warn!(%error, suppressed, "cannot watch or secure a connection");
+                    tracing::warn!(%error, suppressed, "cannot register or secure a connection");
                 }
                 return;
             }
@@ -209,7 +214,7 @@ impl Incoming {
 
     /// A handshake took too long.
     pub(super) fn overdue(&mut self, context: &mut Context, token: Token) {
-        let why = "nothing that would introduce it in time".to_owned();
+        let why = "no hello in time".to_owned();
         self.close(context, token, Closed::Junk(why));
     }
 
@@ -223,7 +228,7 @@ impl Incoming {
                 continue;
             };
             if matches!(connection.state, ConnectionState::Rival { .. }) {
-                // It stays readable, so it is not listed again until it has its answer.
+                // It stays marked readable, so it is not listed again until it has its answer.
                 continue;
             }
             let turn = connection.turn(context);
@@ -239,9 +244,9 @@ impl Incoming {
             match turn {
                 Ok(Turn::Drained) => {}
                 Ok(Turn::More) => self.readable.push_back(token),
-                // It stays readable, so it is not listed again until it is resumed.
+                // It stays marked readable, so it is not listed again until it is resumed.
                 Ok(Turn::Paused(until)) => context.timers.set(Timer::Resume(token), until),
-                Ok(Turn::Greeted(hello)) => self.answer_hello(context, token, hello),
+                Ok(Turn::Hello(hello)) => self.answer_hello(context, token, hello),
                 Err(closed) => self.close(context, token, closed),
             }
         }
@@ -263,7 +268,7 @@ impl Incoming {
                     tracing::warn!(%address, peer, suppressed, "connection closed: it sent {why}");
                 }
             }
-            // A node tries all addresses that it was given, including its own.
+            // A node dials all addresses that it was given, including its own.
             Closed::Itself => tracing::debug!(%address, "this node has reached itself"),
             Closed::Refused(reason) => {
                 Counters::add(&context.shared.counters.connections_refused, 1);
@@ -301,7 +306,7 @@ impl Incoming {
                 }
             }
         }
-        // It is closed next, which deregisters it in any case.
+        // An error does not matter: the socket is closed next, which deregisters it in any case.
         let _ = context.registry.deregister(&mut connection.stream.socket);
     }
 

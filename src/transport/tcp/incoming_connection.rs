@@ -24,10 +24,10 @@ use crate::types::version::OLDEST;
 /// The most reads from one connection before the others have their turn.
 const READS_PER_TURN: usize = 4;
 
-/// What a message costs beside its bytes, in bytes: the node has to decode and process it.
+/// The bytes that a message counts in addition to its length: the node has to decode and process it.
 const MESSAGE_COST: usize = 512;
 
-const TOOK_NO_ANSWERS: &str = "requests, and took no answers";
+const READ_NO_ANSWERS: &str = "requests, but did not read the answers";
 
 #[derive(Debug)]
 pub(super) struct IncomingConnection {
@@ -37,9 +37,9 @@ pub(super) struct IncomingConnection {
     reader: FrameReader,
     pub(super) state: ConnectionState,
     rate: Rate,
-    /// Whether there may be something to read, now or at its next turn.
+    /// Whether there may be bytes to read, now or at its next turn.
     pub(super) is_readable: bool,
-    /// When it last delivered anything.
+    /// When bytes last arrived.
     pub(super) received_at: Instant,
     /// Set while it is in question whether the connection is alive.
     pub(super) challenge: Option<Challenge>,
@@ -50,14 +50,14 @@ pub(super) struct IncomingConnection {
 #[derive(Clone, Copy, Debug)]
 pub(super) enum ConnectionState {
     Handshaking,
-    /// Another connected process is this node already, as of its hello.
+    /// Its hello names a node that is connected already, as another process.
     Rival {
         node: NodeId,
     },
     Peer(PeerIdentity),
 }
 
-/// What a peer has said of itself.
+/// What a peer's hello states about the peer.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct PeerIdentity {
     pub(super) node: NodeId,
@@ -74,7 +74,7 @@ pub(super) struct PeerIdentity {
 pub(super) struct Challenge {
     since: Instant,
     drained: bool,
-    /// Something arrived after that.
+    /// Whether anything arrived after that.
     pub(super) answered: bool,
 }
 
@@ -92,7 +92,7 @@ pub(super) enum Turn {
     /// There may be more, but reading must wait until then.
     Paused(Instant),
     /// A hello has arrived, and there may be more.
-    Greeted(Hello),
+    Hello(Hello),
 }
 
 /// Why a connection is closed.
@@ -100,11 +100,11 @@ pub(super) enum Closed {
     /// By the other end.
     End,
     Failed(io::Error),
-    /// It has sent what no peer sends.
+    /// It has sent something that no peer sends.
     Junk(String),
-    /// It is not one that is taken here, for this reason.
+    /// It is not accepted, for this reason.
     Refused(String),
-    /// It is this node's own.
+    /// This node itself has made it.
     Itself,
 }
 
@@ -129,7 +129,7 @@ impl IncomingConnection {
         }
     }
 
-    /// Whose it is, once that is known.
+    /// The peer that has made this connection, once it is welcomed.
     pub(super) fn peer(&self) -> Option<PeerIdentity> {
         match self.state {
             ConnectionState::Peer(identity) => Some(identity),
@@ -144,7 +144,7 @@ impl IncomingConnection {
             let room = match self.state {
                 ConnectionState::Handshaking => {
                     if let Some(hello) = self.receive_hello(context)? {
-                        return Ok(Turn::Greeted(hello));
+                        return Ok(Turn::Hello(hello));
                     }
                     HEADER_BYTES + HANDSHAKE_BYTES_MAX
                 }
@@ -170,7 +170,7 @@ impl IncomingConnection {
                         challenge.answered |= challenge.drained;
                     }
                     if self.stream.has_pending() && self.client_writer.is_none() {
-                        return Err(Closed::Junk(TOOK_NO_ANSWERS.to_owned()));
+                        return Err(Closed::Junk(READ_NO_ANSWERS.to_owned()));
                     }
                 }
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
@@ -187,8 +187,8 @@ impl IncomingConnection {
         Ok(Turn::More)
     }
 
-    /// Another process claims to be the node of this connection. Starts to check whether this one
-    /// is alive, unless that is being checked already. Returns whether it has been silent for so
+    /// Another process claims to be the node of this connection. Starts to check whether this
+    /// connection is alive, unless a check runs already. Returns whether it has been silent for so
     /// long that it counts as dead.
     pub(super) fn is_dead(&mut self, now: Instant, options: &TransportOptions) -> bool {
         let new = Challenge { since: now, drained: false, answered: false };
@@ -197,7 +197,7 @@ impl IncomingConnection {
     }
 
     /// When to check again; later than now.
-    pub(super) fn ask_again_at(&self, now: Instant, options: &TransportOptions) -> Instant {
+    pub(super) fn check_again_at(&self, now: Instant, options: &TransportOptions) -> Instant {
         match self.challenge {
             Some(challenge) if challenge.drained => challenge.since + options.stall_timeout,
             _ => now + transit(options),
@@ -239,9 +239,9 @@ impl IncomingConnection {
         identity: PeerIdentity,
     ) -> Result<(), Closed> {
         let own = context.local.cluster;
-        // A client may not send what members say to each other, whatever cluster it is of.
-        let is_of_ours = identity.cluster == own && own != 0 && self.client_writer.is_none();
-        let mut asked = false;
+        // A client may not send messages that are for members only, whatever its cluster is.
+        let is_of_own_cluster = identity.cluster == own && own != 0 && self.client_writer.is_none();
+        let mut pinged = false;
         let mut received = 0;
         let mut foreign = 0;
         while let Some(frame) =
@@ -251,13 +251,13 @@ impl IncomingConnection {
                 client_writer.is_open = true;
             }
             if frame.is_empty() {
-                asked = true;
+                pinged = true;
                 continue;
             }
             let message = PeerMessage::decode(frame)
                 .map_err(|why| Closed::Junk(format!("a message that cannot be read: {why}")))?;
             received += 1;
-            if message.is_of_cluster() && !is_of_ours {
+            if message.is_of_cluster() && !is_of_own_cluster {
                 foreign += 1;
                 continue;
             }
@@ -266,9 +266,9 @@ impl IncomingConnection {
         Counters::add(&context.shared.counters.messages_received, received);
         Counters::add(&context.shared.counters.messages_foreign, foreign);
         self.rate.count(received * MESSAGE_COST, context.now, &context.options);
-        if asked {
-            // One answer to several pings is enough. If there is no room for it, frames already queued
-            // show the same.
+        if pinged {
+            // One answer to several pings is enough. If there is no room for it, the frames already
+            // queued show as well that this node is alive.
             match &mut self.client_writer {
                 Some(client_writer) => _ = client_writer.writer.ping(context.now),
                 None => self.write_frame(|buffer| buffer)?,
@@ -277,7 +277,7 @@ impl IncomingConnection {
         Ok(())
     }
 
-    /// Why a read failed. Sends a refusal to an end that cannot know the reason otherwise.
+    /// Converts a read error. Sends a refusal to an end that cannot learn the reason otherwise.
     fn failed(&mut self, error: io::Error) -> Closed {
         let Some(fault) = Fault::of(&error) else {
             return Closed::Failed(error);
@@ -286,7 +286,7 @@ impl IncomingConnection {
             let refusal = Refusal::new(RefusalCode::Security, fault.to_string());
             let mut frame = Vec::new();
             append_frame(&mut frame, |buffer| Answer::Refused(refusal).encode(OLDEST, buffer));
-            // The connection ends whether it arrives or not.
+            // The connection ends whether the refusal arrives or not.
             let _ = self.stream.socket.write(&frame);
         }
         Closed::Refused(fault.to_string())
@@ -303,7 +303,7 @@ impl IncomingConnection {
         append_frame(&mut frame, write);
         match self.stream.write(&frame) {
             Ok(bytes) if bytes == frame.len() && !self.stream.has_pending() => Ok(()),
-            Ok(_) => Err(Closed::Junk(TOOK_NO_ANSWERS.to_owned())),
+            Ok(_) => Err(Closed::Junk(READ_NO_ANSWERS.to_owned())),
             Err(error) => Err(Closed::Failed(error)),
         }
     }

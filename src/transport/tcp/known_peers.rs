@@ -34,18 +34,18 @@ impl KnownPeers {
     pub(super) fn check(&self, hello: &Hello) -> Result<(), Refusal> {
         let node = hello.from;
         if self.members.contains(&node) && hello.run.is_client() {
-            let text = format!("node {node} is a member, and says that it is reached nowhere");
+            let text = format!("node {node} is a member, but its hello has no address");
             return Err(Refusal::new(RefusalCode::UnknownPeer, text));
         }
         if self.is_known(node) || !self.is_full() {
             return Ok(());
         }
         let text =
-            format!("node {node} is not a member known here, and there are too many such ones");
+            format!("node {node} is not a member known here, and there are too many such nodes");
         Err(Refusal::new(RefusalCode::UnknownPeer, text))
     }
 
-    /// Replaces the members. Returns those that no longer are.
+    /// Replaces the members. Returns the nodes that are no longer members.
     pub(super) fn set_members(&mut self, members: BTreeSet<NodeId>) -> Vec<NodeId> {
         let former = std::mem::replace(&mut self.members, members);
         former.difference(&self.members).copied().collect()

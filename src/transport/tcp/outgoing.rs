@@ -1,11 +1,11 @@
 //! The connections that this node makes, one to each peer, to send on.
 //!
-//! Each peer takes its steps by itself (`peer`). Here peers are found by their id, and a step that
-//! fails becomes a pause and a report.
+//! The steps of one peer are in `peer`. This module finds peers by their id, and turns a step that
+//! fails into a pause and a report.
 //!
-//! A peer is a member, an unlisted peer, or was found at a seed's address; the last is forgotten
-//! with its connection. A seed is dialled until a node is found there, which then is a peer and
-//! owns the connection, and dialled again when that peer is lost. While a peer is dialled at the
+//! A peer is a member, an unlisted peer, or a node found at a seed's address; the last is forgotten
+//! with its connection. A seed is dialled until a node is found there. That node becomes a peer and
+//! owns the connection; when it is lost, the seed is dialled again. While a peer is dialled at the
 //! same address, the seed rests (`seeds`).
 
 use std::collections::btree_map::Entry;
@@ -68,7 +68,7 @@ impl Outgoing {
             if former.as_ref() == Some(&address) || peer.address == address {
                 continue;
             }
-            // It was found, or has connected to this node: its connection may stay.
+            // The peer was found at a seed, or has connected to this node: its connection may stay.
             let stays = former.is_none() && peer.is_up();
             self.relocate(context, node, address, stays);
         }
@@ -95,12 +95,12 @@ impl Outgoing {
         self.with(context, Target::Node(node), DialledPeer::nudge);
     }
 
-    /// This node now has a cluster: reports that to peers that know it without one.
-    pub(super) fn greet_again(&mut self, context: &mut Context) {
+    /// This node now has a cluster: sends a new hello to peers that know it without one.
+    pub(super) fn send_hello_again(&mut self, context: &mut Context) {
         let peers = self.peers.keys().map(|node| Target::Node(*node));
         let targets: Vec<Target> = peers.chain((0..self.seeds.len()).map(Target::Seed)).collect();
         for target in targets {
-            self.with(context, target, DialledPeer::greet_again);
+            self.with(context, target, DialledPeer::send_hello_again);
         }
     }
 
@@ -108,10 +108,10 @@ impl Outgoing {
         self.peers.get(&node).is_some_and(DialledPeer::is_up)
     }
 
-    /// Forgets an unlisted peer that is neither reached nor sends anything.
+    /// Forgets an unlisted peer that is neither reachable nor sends anything.
     pub(super) fn forget(&mut self, context: &mut Context, node: NodeId) {
         if let Some(peer) = self.peers.get_mut(&node) {
-            peer.give_up(context, "it was neither reached nor checked for a while");
+            peer.give_up(context, "it was neither reachable nor sent anything for a while");
             self.remove(context, node, true);
         }
     }
@@ -139,7 +139,7 @@ impl Outgoing {
         self.with(context, Target::Node(node), DialledPeer::redial);
     }
 
-    /// `lasted` says whether it had been a peer for long.
+    /// Removes a peer. `lasted`: whether it had been a peer for long.
     pub(super) fn remove(&mut self, context: &mut Context, node: NodeId, lasted: bool) {
         if let Some(mut peer) = self.peers.remove(&node) {
             peer.disconnect(context);
@@ -148,7 +148,7 @@ impl Outgoing {
         }
     }
 
-    /// Queues a message, or drops it.
+    /// Queues a message for a peer, or drops it.
     pub(super) fn send(&mut self, context: &mut Context, node: NodeId, message: &PeerMessage) {
         let sent = self.peers.get_mut(&node).and_then(|peer| peer.send(context, message));
         if sent == Some(Ok(())) {
@@ -231,11 +231,11 @@ impl Outgoing {
         }
     }
 
-    /// A peer's connection or attempt has failed. `lasted` says whether it had been connected for
-    /// long, and `elsewhere` whether another node has answered.
+    /// A peer's connection or attempt has failed. `lasted`: whether it had been connected for long.
+    /// `elsewhere`: whether another node has answered.
     fn lost(&mut self, context: &mut Context, node: NodeId, lasted: bool, elsewhere: bool) {
         if !context.known_peers.is_known(node) {
-            // It was found at a seed's address, and can be found there again.
+            // The node was found at a seed's address, and can be found there again.
             self.remove(context, node, lasted);
         } else if elsewhere {
             self.wake_seeds(context, node, true);

@@ -1,4 +1,4 @@
-//! One connection that this node has made: its socket, what waits to be written to it, and what
+//! One connection that this node has made: its socket, the bytes that wait to be written, and what
 //! the peer sends back: the answer to the hello, answers to pings, and to a client all messages.
 
 use std::io;
@@ -27,15 +27,15 @@ pub(super) struct OutgoingConnection {
     pub(super) stream: Stream,
     pub(super) token: Token,
     pub(super) phase: Phase,
-    /// The cluster of the node that has welcomed us; 0 if it has none or that is not known.
+    /// The cluster of the node that has answered; 0 if it has none or has not welcomed this node.
     pub(super) cluster: u64,
     /// More addresses to try if this one does not answer.
     pub(super) rest: std::vec::IntoIter<SocketAddr>,
-    /// The welcome, until it is known that the peer has not closed the connection with it.
-    pub(super) greeted: Option<(u16, Responder)>,
+    /// The welcome, until a read shows that the peer did not close the connection right after it.
+    pub(super) pending_welcome: Option<(u16, Responder)>,
     pub(super) writer: Writer,
     reader: FrameReader,
-    /// When the ping was sent that is not answered yet.
+    /// When the unanswered ping was sent, if there is one.
     pinged_at: Option<Instant>,
     ping_due: Instant,
 }
@@ -43,7 +43,7 @@ pub(super) struct OutgoingConnection {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Phase {
     Connecting,
-    Greeting,
+    Handshaking,
     Up { since: Instant },
 }
 
@@ -73,7 +73,7 @@ impl OutgoingConnection {
             phase: Phase::Connecting,
             cluster: 0,
             rest: Vec::new().into_iter(),
-            greeted: None,
+            pending_welcome: None,
             reader: FrameReader::new(HANDSHAKE_BYTES_MAX),
             writer: Writer::new(queue_bytes_max, false, context.now),
             pinged_at: None,
@@ -103,13 +103,13 @@ impl OutgoingConnection {
     }
 
     /// The connection is made: sends the hello.
-    pub(super) fn greet(&mut self, now: Instant, hello: &Hello) -> Result<(), Failure> {
+    pub(super) fn send_hello(&mut self, now: Instant, hello: &Hello) -> Result<(), Failure> {
         self.stream.socket.set_nodelay(true)?;
-        self.phase = Phase::Greeting;
+        self.phase = Phase::Handshaking;
         self.writer.writable = true;
         self.writer
             .push(now, false, HANDSHAKE_BYTES_MAX, |buffer| hello.encode(buffer))
-            .map_err(|rejected| Failure::passing(format!("cannot greet: {rejected:?}")))
+            .map_err(|rejected| Failure::passing(format!("cannot send the hello: {rejected:?}")))
     }
 
     /// Queues a message.
@@ -136,12 +136,12 @@ impl OutgoingConnection {
         self.pinged_at.is_none() && now >= self.ping_due && self.ping(now)
     }
 
-    /// Whether the socket takes bytes, and there are some.
+    /// Whether there are bytes to write and the socket takes some.
     pub(super) fn has_more_to_write(&self) -> bool {
         self.writer.has_more(&self.stream)
     }
 
-    /// Writes what the socket takes, and now and then a ping behind it.
+    /// Writes as many bytes as the socket takes, and after them a ping if one is due.
     pub(super) fn flush(&mut self, context: &Context) -> io::Result<()> {
         let written = self.writer.write(context, &mut self.stream)?;
         let is_empty = self.writer.queue.is_empty();
@@ -158,7 +158,7 @@ impl OutgoingConnection {
             Ok(0) => Err(Failure::passing("the peer closed the connection instead of answering")),
             Ok(bytes) => {
                 Counters::add(&context.shared.counters.bytes_received, bytes);
-                // As good as the answer, which may be behind many other bytes.
+                // Any bytes show that the peer is alive. The answer to the ping may be behind many.
                 self.pinged_at = None;
                 Ok(true)
             }
@@ -180,7 +180,7 @@ impl OutgoingConnection {
             .next_frame()
             .map_err(|error| Failure::passing(format!("the peer sent {error}")))?
         {
-            if self.phase == Phase::Greeting {
+            if self.phase == Phase::Handshaking {
                 let (version, answer) = Answer::decode(frame)
                     .ok_or_else(|| Failure::passing("the peer is not a quorate node"))?;
                 if let Answer::Welcome(responder) = &answer {
@@ -191,7 +191,7 @@ impl OutgoingConnection {
             // An empty frame is the answer to a ping.
             if !frame.is_empty() {
                 let message = PeerMessage::decode(frame).map_err(|why| {
-                    Failure::passing(format!("the peer sent what cannot be read: {why}"))
+                    Failure::passing(format!("the peer sent a message that cannot be read: {why}"))
                 })?;
                 return Ok(Some(Received::Message(message)));
             }
@@ -199,7 +199,7 @@ impl OutgoingConnection {
         Ok(None)
     }
 
-    /// Checks who has welcomed this node. Messages may be sent from now on.
+    /// Checks the node that has welcomed this one. Messages may be sent from now on.
     fn welcomed(
         &mut self,
         context: &mut Context,

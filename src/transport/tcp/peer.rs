@@ -1,9 +1,9 @@
 //! One peer that this node sends to, or one seed, whose address this node dials to find a peer.
 //!
 //! ```text
-//! waiting -> (resolving ->) connecting -> greeting -> up
-//!    ^           |               |            |        |
-//!    +-----------+---------------+------------+--------+   with a reason, and a pause that doubles
+//! waiting -> (resolving ->) connecting -> handshaking -> up
+//!    ^           |               |             |          |
+//!    +-----------+---------------+-------------+----------+   with a reason, and a pause that doubles
 //! ```
 //!
 //! Invariants: a peer has at most one socket and one timer. A connection that is not up queues no
@@ -36,11 +36,11 @@ const REFUSED_PAUSES: u32 = 5;
 /// A peer's own connection triggers an attempt at most this often.
 const NUDGE_PAUSE: Duration = Duration::from_millis(50);
 
-/// The most reads from one connection at a time. Only a few bytes come back.
+/// The most reads from one connection at a time. A peer sends only a few bytes back.
 const READS_MAX: usize = 16;
 
-/// How often a client pings each member that it has nothing else to send to. That keeps it known
-/// there.
+/// How often a client pings each member that it has nothing else to send to. The pings keep the
+/// client known there.
 const IDLE_PING_INTERVAL: Duration = Duration::from_secs(10);
 
 /// The target of a connection.
@@ -66,17 +66,17 @@ pub(super) struct DialledPeer {
     target: Target,
     /// The address to dial.
     pub(super) address: String,
-    /// Its address in the list of members, if it is one.
+    /// The peer's address in the list of members, if it is a member.
     pub(super) listed: Option<String>,
     link: Link,
     /// Attempts that failed in a row; they determine the pause.
     failures: u32,
     tried_at: Instant,
-    /// The version of the next hello, if the peer has just said that ours is too high for it. Not
-    /// kept for later attempts: the peer may support another one by then.
+    /// The version of the next hello, if the peer has just refused ours as too high. Not kept for
+    /// later attempts: the peer may support another version by then.
     lowered_to: Option<u16>,
     reports: Reports,
-    /// Another node has answered at its address.
+    /// Whether another node has answered at its address.
     pub(super) is_elsewhere: bool,
     /// The version that the node just found at a seed's address supports, and that node.
     pub(super) found: Option<(u16, Responder)>,
@@ -87,8 +87,8 @@ pub(super) struct DialledPeer {
 #[derive(Debug)]
 enum Link {
     Waiting,
-    /// The name is looked up. The answer to an earlier look-up, perhaps for another address, is
-    /// ignored.
+    /// The name is being looked up for the attempt with this token. The answer to an earlier
+    /// look-up, perhaps for another address, is ignored.
     Resolving(Token),
     Open(Box<OutgoingConnection>),
 }
@@ -119,7 +119,7 @@ impl DialledPeer {
         }
     }
 
-    /// Whether messages are queued for it.
+    /// Whether the connection is up, so that messages can be queued.
     pub(super) fn is_up(&self) -> bool {
         matches!(&self.link, Link::Open(connection) if connection.is_up())
     }
@@ -139,21 +139,22 @@ impl DialledPeer {
     /// Abandons the current attempt or connection, and dials now.
     pub(super) fn redial(&mut self, context: &mut Context) -> Result<(), Failure> {
         if matches!(self.link, Link::Resolving(_)) && self.address.parse::<SocketAddr>().is_err() {
-            // One look-up at a time. Its result is tried first, and the new address after that.
+            // One look-up at a time: its result is tried first, and the new address after that.
             return Ok(());
         }
         self.disconnect(context);
         self.dial(context)
     }
 
-    /// Sends a new hello over a new connection, if one was sent. What is queued is written first,
-    /// as far as the socket takes it. A client sends no new hello to a member of its own cluster.
-    pub(super) fn greet_again(&mut self, context: &mut Context) -> Result<(), Failure> {
-        let must = self.link.connection().is_some_and(|connection| {
-            let knows = context.is_client() && connection.cluster == context.local.cluster;
-            connection.phase != Phase::Connecting && !knows
+    /// Sends a new hello over a new connection, if the present connection has sent one. Queued bytes
+    /// are written first, as far as the socket takes them. A client sends no new hello to a member of
+    /// its own cluster.
+    pub(super) fn send_hello_again(&mut self, context: &mut Context) -> Result<(), Failure> {
+        let must_redial = self.link.connection().is_some_and(|connection| {
+            let is_known = context.is_client() && connection.cluster == context.local.cluster;
+            connection.phase != Phase::Connecting && !is_known
         });
-        if !must {
+        if !must_redial {
             return Ok(());
         }
         // An error does not matter: the connection is closed in any case.
@@ -161,7 +162,7 @@ impl DialledPeer {
         self.redial(context)
     }
 
-    /// Hands the connection over: to the peer that it leads to, or to be closed.
+    /// Gives the connection away: to the peer found there, or to be closed.
     pub(super) fn release(&mut self, context: &mut Context) -> Option<Box<OutgoingConnection>> {
         self.arm(context, None);
         match std::mem::replace(&mut self.link, Link::Waiting) {
@@ -170,7 +171,7 @@ impl DialledPeer {
         }
     }
 
-    /// Sends over this connection from now on. The other end keeps only the latest one.
+    /// Sends over this connection from now on. The other end keeps only the latest connection.
     pub(super) fn adopt(
         &mut self,
         context: &mut Context,
@@ -186,7 +187,7 @@ impl DialledPeer {
     }
 
     /// Dials again after the pause that is due, at least `at_least`. `lasted` resets the pause: the
-    /// peer found there had stayed for long.
+    /// peer found there had been connected for long.
     pub(super) fn resume(&mut self, context: &mut Context, lasted: bool, at_least: Duration) {
         if lasted {
             self.failures = 0;
@@ -296,7 +297,7 @@ impl DialledPeer {
         if connection.phase == Phase::Connecting {
             match connection.is_connected() {
                 Ok(false) => return Ok(()),
-                Ok(true) => self.greet(context)?,
+                Ok(true) => self.send_hello(context)?,
                 Err(error) => return self.connect_elsewhere(context, &describe(&error)),
             }
         } else if event.is_writable() {
@@ -306,7 +307,7 @@ impl DialledPeer {
     }
 
     /// Reads the answer to the hello, and the answers to pings. A client also receives the peer's
-    /// messages here; to others the peer may send nothing else.
+    /// messages here; a peer that sends messages to a member is disconnected.
     fn read(&mut self, context: &mut Context) -> Result<(), Failure> {
         for _ in 0..READS_MAX {
             if !self.take_frames(context)? {
@@ -316,7 +317,7 @@ impl DialledPeer {
                 return Ok(());
             };
             if !connection.read(context)? {
-                if let Some((version, responder)) = connection.greeted.take() {
+                if let Some((version, responder)) = connection.pending_welcome.take() {
                     self.welcome(context, version, Some(responder));
                 }
                 return Ok(());
@@ -326,7 +327,7 @@ impl DialledPeer {
             self.has_unread = true;
             return Ok(());
         }
-        Err(Failure::passing("the peer sends what it was not asked for"))
+        Err(Failure::passing("the peer sends data that this node did not request"))
     }
 
     /// Takes the frames that have arrived whole. Returns whether there may be more for this peer.
@@ -344,7 +345,7 @@ impl DialledPeer {
                     }
                 }
                 Received::Answer(version, Answer::Welcome(responder)) => {
-                    connection.greeted = Some((version, responder));
+                    connection.pending_welcome = Some((version, responder));
                 }
                 Received::Answer(version, Answer::Refused(refusal)) => {
                     return self.refused(context, version, &refusal).map(|()| false);
@@ -365,7 +366,7 @@ impl DialledPeer {
 
     /// Reads and writes as much as is ready.
     pub(super) fn proceed(&mut self, context: &mut Context) -> Result<(), Failure> {
-        // Read first: a refusal says more than the broken pipe that follows it.
+        // Read first: a refusal is more informative than the broken pipe that follows it.
         if matches!(&self.link, Link::Open(connection) if connection.phase != Phase::Connecting) {
             self.read(context)?;
         }
@@ -378,11 +379,11 @@ impl DialledPeer {
     }
 
     /// The connection is made: sends the hello.
-    fn greet(&mut self, context: &mut Context) -> Result<(), Failure> {
+    fn send_hello(&mut self, context: &mut Context) -> Result<(), Failure> {
         let version = self.lowered_to.unwrap_or(context.local.version);
         let to = self.target.id();
         if let Some(connection) = self.link.connection() {
-            connection.greet(context.now, &Hello::new(&context.local, version, to))?;
+            connection.send_hello(context.now, &Hello::new(&context.local, version, to))?;
             self.arm(context, Some(context.now + context.options.handshake_timeout));
         }
         Ok(())
@@ -408,8 +409,8 @@ impl DialledPeer {
         }
     }
 
-    /// The peer, which supports this version, refuses this node. Tries again if only ours is too
-    /// high.
+    /// The peer, which supports this version, refuses this node. Tries again with the lower version
+    /// if only ours is too high.
     fn refused(
         &mut self,
         context: &mut Context,
@@ -489,7 +490,7 @@ impl DialledPeer {
         };
         match phase {
             Phase::Connecting => self.connect_elsewhere(context, "connecting took too long"),
-            Phase::Greeting => Err(Failure::passing("the peer did not answer the handshake")),
+            Phase::Handshaking => Err(Failure::passing("the peer did not answer the handshake")),
             Phase::Up { .. } => {
                 // This thread itself may have been delayed: ask the socket for its present state.
                 self.proceed(context)?;
@@ -497,7 +498,7 @@ impl DialledPeer {
                     Link::Open(connection)
                         if connection.dead_at(context).is_some_and(|at| at <= context.now) =>
                     {
-                        Err(Failure::passing("the peer takes or answers nothing"))
+                        Err(Failure::passing("the peer neither takes bytes nor answers"))
                     }
                     _ if context.is_client() => self.probe(context),
                     _ => Ok(()),
@@ -506,7 +507,7 @@ impl DialledPeer {
         }
     }
 
-    /// Pings a member that was not pinged for long, and sets the timer for the next time.
+    /// Pings a member that was not pinged for long, and sets the timer for the next ping.
     fn probe(&mut self, context: &mut Context) -> Result<(), Failure> {
         if let Some(connection) = self.link.connection() {
             connection.ping_if_due(context.now);
@@ -524,7 +525,7 @@ impl DialledPeer {
         // A peer that welcomes this node only to close the connection does not reset the pause.
         let lasted = self.link.connection().is_some_and(|connection| match connection.phase {
             Phase::Up { since } => context.now >= since + context.options.retry_max,
-            Phase::Connecting | Phase::Greeting => false,
+            Phase::Connecting | Phase::Handshaking => false,
         });
         self.disconnect(context);
         self.lowered_to = None;
@@ -542,7 +543,7 @@ impl DialledPeer {
         };
         self.arm(context, pause.map(|pause| context.now + pause));
         if failure.kind == FailureKind::Itself {
-            tracing::debug!(address = self.address, "is this node itself");
+            tracing::debug!(address = self.address, "the address is this node's own");
         } else {
             self.reports.add(context, self.target, &self.address, failure);
         }
@@ -559,7 +560,7 @@ impl DialledPeer {
     pub(super) fn disconnect(&mut self, context: &mut Context) {
         if let Some(mut connection) = self.release(context) {
             context.dialled.remove(&connection.token);
-            // It is closed next, which deregisters it in any case.
+            // An error does not matter: the socket is closed next, which deregisters it in any case.
             let _ = context.registry.deregister(&mut connection.stream.socket);
         }
     }

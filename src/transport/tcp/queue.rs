@@ -1,14 +1,14 @@
 //! The bytes that wait to be written to one connection.
 //!
-//! Messages are encoded straight into large chunks, and a write takes many
-//! chunks at once: a burst of small messages becomes one system call, and no
-//! message is copied after it was encoded.
+//! Messages are encoded directly into large chunks, and one write takes many chunks: a burst of small
+//! messages becomes one system call, and no message is copied after it was encoded.
 //!
 //! Urgent frames are written before all others that wait, but not into the middle of a chunk that is
 //! partly written.
 //!
-//! Invariants: no chunk but a fresh one is empty; a chunk has whole frames; at most one lane's first chunk
-//! is partly written; `bytes` is what the chunks hold minus what of them is `written`, and at most `bytes_max`.
+//! Invariants: no queued chunk is empty; a chunk holds whole frames; at most one lane's first chunk is
+//! partly written; `bytes` is the number of bytes in the chunks that are not written yet, and at most
+//! `bytes_max`.
 
 use std::collections::VecDeque;
 use std::io::{self, IoSlice, Write};
@@ -51,13 +51,14 @@ pub(super) struct WriteQueue {
 }
 
 impl Lane {
-    /// A part of what waits: the chunks from one on, without what is written of the first one.
+    /// The unwritten bytes of the chunks from index `from` on.
     fn slices(&self, from: usize) -> impl Iterator<Item = &[u8]> {
         let chunks = self.chunks.iter().enumerate().skip(from);
         chunks.map(|(at, chunk)| &chunk[if at == 0 { self.written } else { 0 }..])
     }
 
-    /// Takes off what was written, of `bytes` and `chunks` at most; returns how many bytes that was.
+    /// Removes written bytes: at most `bytes`, from at most `chunks` chunks. Returns how many it
+    /// removed.
     fn advance(&mut self, bytes: usize, chunks: usize, spare: &mut Vec<u8>) -> usize {
         let mut taken = 0;
         for _ in 0..chunks {
@@ -94,8 +95,8 @@ impl WriteQueue {
         self.bytes == 0
     }
 
-    /// Appends one frame, behind those that are urgent, too, if it is. `write` appends its payload
-    /// to the given buffer.
+    /// Appends one frame to the urgent or the usual lane. `write` appends the frame's payload to the
+    /// given buffer.
     pub(super) fn push(
         &mut self,
         urgent: bool,
@@ -137,7 +138,7 @@ impl WriteQueue {
 
     /// Writes as much as one call takes; returns how much that was.
     pub(super) fn write_to(&mut self, mut stream: impl Write) -> io::Result<usize> {
-        // What is partly written goes on first.
+        // A partly written chunk is finished first.
         let begun = usize::from(self.usual.written > 0);
         let waiting = self.usual.slices(0).take(begun);
         let waiting = waiting.chain(self.urgent.slices(0)).chain(self.usual.slices(begun));
@@ -156,7 +157,7 @@ impl WriteQueue {
         Ok(bytes)
     }
 
-    /// Frees all memory but that of a few messages.
+    /// Frees the memory of the spare chunk, except for a small one.
     pub(super) fn give_back(&mut self) {
         if self.spare.capacity() > KEPT_BYTES {
             self.spare = Vec::new();
@@ -213,7 +214,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_urgent_waits_for_what_is_begun_and_for_nothing_else() {
+    fn urgent_frames_wait_only_for_a_partly_written_chunk() {
         let mut queue = WriteQueue::new(1 << 30);
         let mut narrow = Narrow(100, Vec::new());
         queue.push(true, usize::MAX, payload(3)).unwrap();
@@ -276,7 +277,7 @@ mod tests {
     }
 
     #[test]
-    fn queue_refuses_what_is_too_much_and_keeps_the_rest_whole() {
+    fn queue_refuses_frames_beyond_its_limit_and_keeps_the_others_whole() {
         let mut queue = WriteQueue::new(3 * (HEADER_BYTES + 10));
         assert_eq!(queue.push(false, 20, payload(21)), Err(Rejected::TooLong { bytes: 21 }));
         assert!(queue.is_empty() && queue.usual.chunks.is_empty());

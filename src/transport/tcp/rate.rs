@@ -4,10 +4,10 @@ use std::time::{Duration, Instant};
 
 use crate::transport::TransportOptions;
 
-/// A peer may save up its unused share of this long.
+/// How much of its unused share a peer may save up.
 const SAVED: Duration = Duration::from_secs(1);
 
-/// The time up to which a peer has used its share: in the past if some is left.
+/// The time up to which a peer has used its share. It is in the past if some of the share is left.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Rate {
     used_until: Instant,
@@ -38,7 +38,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_read_in_a_long_time_is_what_the_rate_allows() {
+    fn bytes_read_over_a_long_time_match_the_rate() {
         let options =
             TransportOptions { received_per_second_max: 1000, ..TransportOptions::default() };
         let start = Instant::now() + SAVED;
@@ -55,7 +55,7 @@ mod tests {
             }
         }
         assert!((100_000..=100_077).contains(&read), "{read}");
-        // After a rest, what one second allows comes at once, and no more.
+        // After a pause, a peer may send the bytes of one second at once, and no more.
         now += Duration::from_secs(50);
         let mut burst = 0;
         while rate.pause(now).is_none() {

@@ -1,4 +1,4 @@
-//! Certificates that are replaced while a node runs.
+//! Replacing certificates while a node runs.
 
 use std::sync::Arc;
 
@@ -41,7 +41,7 @@ impl Renewal {
         }
     }
 
-    /// The files were read.
+    /// Uses the content of the files for new connections, if it can be used.
     pub(super) fn renew(&mut self, context: &mut Context, read: Result<Option<Loaded>, String>) {
         arm(context);
         let Security::Tls(tls) = &mut context.options.security else {
@@ -51,7 +51,7 @@ impl Renewal {
             Ok(None) => None,
             Ok(Some(loaded)) => {
                 tls.renew(loaded);
-                tracing::info!(?tls, "new connections have the renewed certificate");
+                tracing::info!(?tls, "new connections use the renewed certificate");
                 None
             }
             Err(reason) => {
@@ -59,7 +59,7 @@ impl Renewal {
                     tracing::warn!(
                         ?tls,
                         reason,
-                        "the renewed certificate is of no use; keeping the former"
+                        "the renewed certificate cannot be used; the former one stays in use"
                     );
                 }
                 Some(reason)

@@ -8,23 +8,23 @@ use super::peer::Target;
 use crate::transport::TransportEvent;
 use crate::types::membership::Named;
 
-/// A peer may not have started yet: for this long, no warning is logged about it.
+/// For this long a peer may not have started yet, and no warning is logged about it.
 const STARTS_WITHIN: Duration = Duration::from_secs(10);
 
-/// What was reported since the peer was last reached. A reason is reported once, not for each
-/// attempt that fails for it.
+/// The reports since the peer was last reached. A reason is reported once, not for each attempt that
+/// fails for it.
 #[derive(Debug, Default)]
 pub(super) struct Reports {
     /// The reason last reported.
     reason: Option<String>,
-    /// Whether that was a warning.
+    /// Whether the last report was a warning.
     is_warned_of: bool,
-    /// Until then the peer may not have started yet.
+    /// Until then, the peer may not have started yet, and no warning is logged.
     starts_until: Option<Instant>,
 }
 
 impl Reports {
-    /// Those of a peer that is dialled from now on.
+    /// The reports about a peer that is dialled from now on.
     pub(super) fn new(now: Instant) -> Reports {
         Reports { starts_until: Some(now + STARTS_WITHIN), ..Reports::default() }
     }
@@ -39,7 +39,7 @@ impl Reports {
         *self = Reports::default();
     }
 
-    /// Reports why the peer is not reached, unless it is reported already.
+    /// Reports why the peer is not reached, unless this reason was reported already.
     pub(super) fn add(
         &mut self,
         context: &mut Context,

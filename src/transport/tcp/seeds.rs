@@ -15,10 +15,10 @@ const SEED_PAUSE: Duration = Duration::from_millis(250);
 #[derive(Debug)]
 pub(super) struct Seed {
     pub(super) peer: DialledPeer,
-    /// The peer found or dialled there. While there is one, the seed rests.
+    /// The peer found or dialled at the address. While there is one, the seed rests: nobody dials it.
     rests_for: Option<NodeId>,
-    /// Whether it is there from the start; others may give way.
-    stays: bool,
+    /// Whether it was given at the start. `look_at` may replace the others.
+    is_initial: bool,
 }
 
 impl Outgoing {
@@ -26,21 +26,21 @@ impl Outgoing {
         for address in addresses {
             let place = self.seeds.len();
             let peer = DialledPeer::new(Target::Seed(place), address, context.now);
-            self.seeds.push(Seed { peer, rests_for: None, stays: true });
+            self.seeds.push(Seed { peer, rests_for: None, is_initial: true });
         }
         self.set_seeking(context, true);
     }
 
-    /// Dials these addresses too. They take the places of former ones that are not among them.
+    /// Dials these addresses too. They replace addresses of an earlier call that are not among them.
     pub(super) fn look_at(&mut self, context: &mut Context, addresses: Vec<String>) {
         for address in &addresses {
             if self.seeds.iter().any(|seed| seed.peer.address == *address) {
                 continue;
             }
-            let is_free = |seed: &Seed| !seed.stays && !addresses.contains(&seed.peer.address);
+            let is_free = |seed: &Seed| !seed.is_initial && !addresses.contains(&seed.peer.address);
             let place = self.seeds.iter().position(is_free).unwrap_or(self.seeds.len());
             let peer = DialledPeer::new(Target::Seed(place), address.clone(), context.now);
-            let seed = Seed { peer, rests_for: None, stays: false };
+            let seed = Seed { peer, rests_for: None, is_initial: false };
             match self.seeds.get_mut(place) {
                 Some(former) => {
                     former.peer.disconnect(context);
@@ -54,8 +54,7 @@ impl Outgoing {
         }
     }
 
-    /// Dials the seeds, or lets them rest and leaves the peers that were found there and are not
-    /// listed.
+    /// Dials the seeds; or stops, and disconnects the peers that were found there and are not listed.
     pub(super) fn set_seeking(&mut self, context: &mut Context, seeks: bool) {
         if std::mem::replace(&mut self.seeks, seeks) == seeks {
             return;
@@ -72,8 +71,8 @@ impl Outgoing {
         }
     }
 
-    /// A member needs all nodes that it can find, and dials all seeds at once. A client needs one, and
-    /// dials one seed after the other until it is told to stop. Clients that are given the same list do
+    /// A member needs all nodes that it can find, and dials all seeds at once. A client needs one node,
+    /// and dials one seed after the other until `set_seeking` stops it. Clients with the same list do
     /// not begin with the same address.
     fn dial_seeds(&mut self, context: &mut Context) {
         let (count, is_client) = (self.seeds.len(), context.is_client());
@@ -92,7 +91,7 @@ impl Outgoing {
         }
     }
 
-    /// Lets a seed rest that is not being dialled, if a peer is dialled at its address.
+    /// Lets a seed rest if it is not being dialled and a peer is dialled at its address.
     pub(super) fn may_rest(&mut self, place: usize) -> bool {
         let Some(seed) = self.seeds.get_mut(place).filter(|seed| seed.peer.is_waiting()) else {
             return false;
@@ -106,7 +105,7 @@ impl Outgoing {
         seed.rests_for.is_some()
     }
 
-    /// Lets the seeds rest at whose address this peer is dialled.
+    /// Lets the seeds rest whose address is the one at which this peer is dialled.
     pub(super) fn rest_seeds(&mut self, context: &mut Context, node: NodeId) {
         let Some(peer) = self.peers.get(&node) else {
             return;
@@ -120,7 +119,7 @@ impl Outgoing {
     }
 
     /// Dials the seeds again that rested for this peer, which is gone or is not at their address.
-    /// `lasted` says whether it had been there for long.
+    /// `lasted`: whether the peer had been connected for long.
     pub(super) fn wake_seeds(&mut self, context: &mut Context, node: NodeId, lasted: bool) {
         for seed in &mut self.seeds {
             if seed.rests_for == Some(node) {
@@ -149,7 +148,7 @@ impl Outgoing {
         }
     }
 
-    /// At this seed's address a node has welcomed us, and becomes a peer.
+    /// A node at this seed's address has welcomed this node, and becomes a peer.
     pub(super) fn found(
         &mut self,
         context: &mut Context,
@@ -174,7 +173,7 @@ impl Outgoing {
         if let Some(seed) = self.seeds.get_mut(place) {
             seed.rests_for = Some(node);
         }
-        // Its socket may have become ready meanwhile, and have more to read than the welcome.
+        // The socket may have become ready in the meantime, and have more to read than the welcome.
         self.with(context, Target::Node(node), DialledPeer::proceed);
     }
 }

@@ -1,6 +1,6 @@
 //! A socket, with or without encryption between it and the frames.
 //!
-//! Without keys nothing is copied, and only the first bytes are inspected.
+//! Without keys, no bytes are copied, and only the first ones are inspected.
 
 use std::io::{self, IoSlice, Read, Write};
 
@@ -13,7 +13,7 @@ use crate::transport::secure::{Fault, Protocol, SecureChannel, Side};
 /// The memory that an empty buffer retains.
 const KEPT_BYTES: usize = 16 << 10;
 
-/// How much is encrypted ahead of the socket, at most, roughly.
+/// About the most bytes that are encrypted before the socket takes them.
 const AHEAD_BYTES: usize = 64 << 10;
 
 #[derive(Debug)]
@@ -29,9 +29,9 @@ pub(super) struct Stream {
 #[derive(Debug)]
 struct Encryption {
     channel: SecureChannel,
-    /// What has arrived, decrypted; retained for its memory.
+    /// The decrypted bytes that have arrived. The buffer is retained for its memory.
     plain: Vec<u8>,
-    /// What waits for the socket; the part before `sent` is already written.
+    /// The bytes that wait for the socket; the part before `sent` is already written.
     out: Vec<u8>,
     sent: usize,
 }
@@ -49,7 +49,7 @@ impl Stream {
     /// many bytes came from the socket: 0 at its end.
     ///
     /// # Errors
-    /// Those of the socket, and [`Fault`]s.
+    /// Errors of the socket, and [`Fault`]s.
     pub(super) fn read(
         &mut self,
         scratch: &mut [u8],
@@ -84,7 +84,7 @@ impl Stream {
         self.encryption.as_ref().is_some_and(|secure| secure.sent < secure.out.len())
     }
 
-    /// Offers them to the socket; returns whether it took any.
+    /// Writes the waiting bytes to the socket. Returns whether it took any.
     pub(super) fn flush_pending(&mut self) -> io::Result<bool> {
         self.encryption.as_mut().map_or(Ok(false), |secure| secure.flush(&mut self.socket))
     }

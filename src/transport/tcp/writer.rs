@@ -1,4 +1,4 @@
-//! Writing what waits for one connection, as far as its socket takes it.
+//! Writing the bytes that wait for one connection, as far as its socket takes them.
 
 use std::io;
 use std::time::Instant;
@@ -57,7 +57,7 @@ impl Writer {
         self.push(now, false, 0, |buffer| buffer)
     }
 
-    /// Whether the socket takes bytes, and there are some.
+    /// Whether there are bytes to write and the socket takes some.
     pub(super) fn has_more(&self, stream: &Stream) -> bool {
         self.writable && self.waits_since(stream).is_some()
     }

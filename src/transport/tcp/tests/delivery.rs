@@ -1,4 +1,4 @@
-//! What is sent arrives, once and in order, and the thread sleeps and ends as it should.
+//! Messages arrive once and in order, and the network thread sleeps and ends as it should.
 
 use super::*;
 
@@ -15,7 +15,7 @@ fn messages_arrive_in_order_both_ways() {
     }
     let counters = two.transport.counters();
     assert_eq!(counters.messages_sent.load(Relaxed), 100);
-    assert_eq!(counters.messages_dropped.load(Relaxed), 100, "nobody is node 9");
+    assert_eq!(counters.messages_dropped.load(Relaxed), 100, "there is no node 9");
 }
 
 #[test]
@@ -51,7 +51,7 @@ fn many_small_messages_all_arrive() {
 }
 
 #[test]
-fn answers_do_not_wait_for_company() {
+fn answers_are_not_delayed_for_batching() {
     const COUNT: u64 = 5_000;
     let (one, two) = pair(&quick());
     let begin = Instant::now();
@@ -88,7 +88,7 @@ fn slow_receiver_slows_the_sender_and_nothing_is_reordered() {
     let (listener_1, address_1) = listen();
     let (listener_2, address_2) = listen();
     let (events_tx, events) = bounded(1);
-    // On a busy machine the receiver may be slower than what counts as dead otherwise.
+    // On a busy machine the receiver may be so slow that it would count as dead otherwise.
     let patient = TransportOptions { stall_timeout: PATIENCE * 10, ..quick() };
     let one = Node::start(listener_1, local(1), &[remote(2, address_2)], &patient);
     let two = Transport::start(
@@ -134,7 +134,7 @@ fn close_ends_the_thread_and_frees_the_port() {
 }
 
 #[test]
-fn last_words_before_close_are_sent() {
+fn messages_sent_just_before_close_arrive() {
     let (one, two) = pair(&quick());
     one.transport.send(vec![(2, numbered(7))]);
     one.transport.close();
@@ -142,7 +142,7 @@ fn last_words_before_close_are_sent() {
 }
 
 #[test]
-fn transport_ends_when_nobody_listens() {
+fn transport_ends_when_its_events_have_no_receiver() {
     let (one, two) = pair(&quick());
     drop(one.events);
     two.transport.send(vec![(1, numbered(1))]);
@@ -151,7 +151,7 @@ fn transport_ends_when_nobody_listens() {
         assert!(Instant::now() < end);
         std::thread::yield_now();
     }
-    // Harmless, if useless.
+    // Sending after the end does no harm.
     one.transport.send(vec![(2, numbered(1))]);
     one.transport.close();
 }

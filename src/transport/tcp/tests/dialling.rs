@@ -1,4 +1,4 @@
-//! The connections that we make: to peers that restart, move, refuse, stall or lie.
+//! Outgoing connections: to peers that restart, move, refuse, stall or send wrong answers.
 
 use super::*;
 
@@ -8,19 +8,19 @@ fn peer_that_restarts_on_its_port_is_reached_again() {
     let (listener_2, address_2) = listen();
     let one = Node::start(listener_1, local(1), &[remote(2, address_2)], &quick());
     let mut two = Node::start(listener_2, local(2), &[remote(1, address_1)], &quick());
-    for round in 0..5 {
+    for attempt in 0..5 {
         one.await_connected(2);
         two.await_connected(1);
-        one.transport.send(vec![(2, numbered(round))]);
-        assert_eq!(two.received(), (1, numbered(round)));
+        one.transport.send(vec![(2, numbered(attempt))]);
+        assert_eq!(two.received(), (1, numbered(attempt)));
         two.transport.close();
         let (peer, _, permanent) = one.unreachable();
         assert_eq!((peer, permanent), (2, false));
-        // Nothing sent meanwhile may arrive late.
+        // A message sent while the peer is away must not arrive late.
         one.transport.send(vec![(2, numbered(99))]);
         let dropped = &one.transport.counters().messages_dropped;
         let end = Instant::now() + PATIENCE;
-        while dropped.load(Relaxed) == round {
+        while dropped.load(Relaxed) == attempt {
             assert!(Instant::now() < end, "nothing was dropped");
             std::thread::yield_now();
         }
@@ -68,7 +68,7 @@ fn node_under_the_address_of_another_is_refused() {
     let one = Node::start(listener_1, local(1), &[remote(2, address_3)], &quick());
     let refused = (2, "the peer refused: this is node 3, not 2".into(), true);
     assert_eq!(one.unreachable(), refused);
-    // It may introduce itself as what it is.
+    // It is accepted under its own id.
     three.await_connected(1);
     one.await_connected(3);
 }
@@ -78,10 +78,10 @@ fn answer_of_another_version_is_understood() {
     let (listener_1, _) = listen();
     let (listener_2, address_2) = listen();
     let one = Node::start(listener_1, local(1), &[remote(2, address_2)], &quick());
-    let mut hand = Hand::new(listener_2.accept().unwrap().0);
-    let hello = hand.frame().unwrap();
+    let mut raw = RawPeer::new(listener_2.accept().unwrap().0);
+    let hello = raw.frame().unwrap();
     let refusal = Hello::decode(&hello, 7..=9).unwrap_err();
-    hand.send(&frame(|buffer| Answer::Refused(refusal).encode(9, buffer)));
+    raw.send(&frame(|buffer| Answer::Refused(refusal).encode(9, buffer)));
     let (peer, reason, permanent) = one.unreachable();
     assert_eq!((peer, permanent), (2, true));
     let expected = format!("the peer refused: this node can do versions 7 to 9, not {VERSION}");
@@ -89,7 +89,7 @@ fn answer_of_another_version_is_understood() {
 }
 
 #[test]
-fn nodes_of_two_versions_talk_in_the_lower_and_tell_their_own() {
+fn nodes_of_two_versions_use_the_lower_and_report_their_own() {
     let (listener_1, address_1) = listen();
     let (listener_2, address_2) = listen();
     let old = LocalPeer { version: 1, ..local(1) };
@@ -102,50 +102,50 @@ fn nodes_of_two_versions_talk_in_the_lower_and_tell_their_own() {
     new.transport.send(vec![(1, numbered(2))]);
     assert_eq!(new.received(), (1, numbered(1)));
     assert_eq!(old.received(), (2, numbered(2)));
-    // The newer one was told that it is too new, once for each connection, and asked again.
+    // The older node refused the newer one's first hello, and accepted the second.
     assert_eq!(old.transport.counters().connections_refused.load(Relaxed), 1);
     assert_eq!(new.transport.counters().connections_refused.load(Relaxed), 0);
 }
 
-/// As a build of the older version answers, and then one of the newer.
+/// The peer answers first as a build of the older version, and then as one of the newer.
 #[test]
-fn a_peer_that_was_upgraded_is_talked_to_in_the_higher_version() {
+fn a_connection_to_an_upgraded_peer_uses_the_higher_version() {
     let (listener_1, _) = listen();
     let (listener_2, address_2) = listen();
     let new = LocalPeer { version: INVENTED, ..local(1) };
     let one = Node::start(listener_1, new, &[remote(2, address_2)], &quick());
     for version in [VERSION, INVENTED] {
-        let mut said = Vec::new();
+        let mut proposed = Vec::new();
         let _welcomed = loop {
-            let mut hand = Hand::new(listener_2.accept().unwrap().0);
-            let hello = hand.frame().unwrap();
-            said.push(u16::from_le_bytes([hello[8], hello[9]]));
+            let mut raw = RawPeer::new(listener_2.accept().unwrap().0);
+            let hello = raw.frame().unwrap();
+            proposed.push(u16::from_le_bytes([hello[8], hello[9]]));
             match Hello::decode(&hello, version..=version) {
                 Ok(_) => {
-                    hand.send(&frame(|buffer| welcome(2).encode(version, buffer)));
-                    break hand;
+                    raw.send(&frame(|buffer| welcome(2).encode(version, buffer)));
+                    break raw;
                 }
                 Err(refusal) => {
-                    hand.send(&frame(|buffer| Answer::Refused(refusal).encode(version, buffer)));
+                    raw.send(&frame(|buffer| Answer::Refused(refusal).encode(version, buffer)));
                 }
             }
         };
-        // The highest that it can do, and then what it has been told.
-        let asked = if version == INVENTED { vec![INVENTED] } else { vec![INVENTED, version] };
-        assert_eq!(said, asked);
+        // First the node's highest version, and after a refusal the peer's.
+        let expected = if version == INVENTED { vec![INVENTED] } else { vec![INVENTED, version] };
+        assert_eq!(proposed, expected);
         assert_eq!(one.await_connected(2), version);
     }
 }
 
 #[test]
-fn a_peer_that_is_too_old_is_named() {
+fn a_peer_that_is_too_old_is_reported() {
     let (listener_1, _) = listen();
     let (listener_2, address_2) = listen();
     let one = Node::start(listener_1, local(1), &[remote(2, address_2)], &quick());
-    let mut hand = Hand::new(listener_2.accept().unwrap().0);
-    let hello = hand.frame().unwrap();
+    let mut raw = RawPeer::new(listener_2.accept().unwrap().0);
+    let hello = raw.frame().unwrap();
     let refusal = Hello::decode(&hello, 0..=0).unwrap_err();
-    hand.send(&frame(|buffer| Answer::Refused(refusal).encode(0, buffer)));
+    raw.send(&frame(|buffer| Answer::Refused(refusal).encode(0, buffer)));
     let (peer, reason, permanent) = one.unreachable();
     assert_eq!((peer, permanent), (2, true));
     let expected = format!(
@@ -164,7 +164,7 @@ fn peer_that_reads_nothing_costs_bounded_memory_and_is_given_up() {
     let (listener_1, _) = listen();
     let (listener_2, address_2) = listen();
     let one = Node::start(listener_1, local(1), &[remote(2, address_2)], &options);
-    let mut hand = Hand::welcome(&listener_2);
+    let mut raw = RawPeer::accept(&listener_2);
     one.await_connected(2);
     let counters = one.transport.counters();
     let end = Instant::now() + PATIENCE;
@@ -174,13 +174,13 @@ fn peer_that_reads_nothing_costs_bounded_memory_and_is_given_up() {
         one.transport.send(vec![(2, large(number, 10_000))]);
         number += 1;
     }
-    let reason = "the peer takes or answers nothing";
+    let reason = "the peer neither takes bytes nor answers";
     assert_eq!(one.unreachable(), (2, reason.into(), false));
-    // What does arrive is whole and in order.
+    // The messages that do arrive are whole and in order.
     let mut last = None;
-    while let Some(bytes) = hand.frame() {
+    while let Some(bytes) = raw.frame() {
         let Ok(PeerMessage::SnapshotChunk { number, .. }) = PeerMessage::decode(&bytes) else {
-            assert!(bytes.is_empty(), "neither a message nor a question");
+            assert!(bytes.is_empty(), "neither a message nor a ping");
             continue;
         };
         assert!(last < Some(number));
@@ -195,14 +195,14 @@ fn peer_that_answers_nothing_is_given_up() {
     let (listener_1, _) = listen();
     let (listener_2, address_2) = listen();
     let one = Node::start(listener_1, local(1), &[remote(2, address_2)], &options);
-    let mut hand = Hand::welcome(&listener_2);
+    let mut raw = RawPeer::accept(&listener_2);
     one.await_connected(2);
     one.transport.send(vec![(2, numbered(1))]);
-    assert_eq!(PeerMessage::decode(&hand.frame().unwrap()), Ok(numbered(1)));
-    assert_eq!(hand.frame(), Some(Vec::new()));
-    let reason = "the peer takes or answers nothing";
+    assert_eq!(PeerMessage::decode(&raw.frame().unwrap()), Ok(numbered(1)));
+    assert_eq!(raw.frame(), Some(Vec::new()));
+    let reason = "the peer neither takes bytes nor answers";
     assert_eq!(one.unreachable(), (2, reason.into(), false));
-    assert_eq!(hand.frame(), None);
+    assert_eq!(raw.frame(), None);
 }
 
 #[test]
@@ -211,28 +211,28 @@ fn peer_that_answers_is_kept_however_quiet() {
     let (listener_1, _) = listen();
     let (listener_2, address_2) = listen();
     let one = Node::start(listener_1, local(1), &[remote(2, address_2)], &options);
-    let mut hand = Hand::welcome(&listener_2);
+    let mut raw = RawPeer::accept(&listener_2);
     one.await_connected(2);
     one.transport.send(vec![(2, numbered(2))]);
-    assert!(hand.frame().is_some());
-    assert_eq!(hand.frame(), Some(Vec::new()));
-    hand.send(&frame(|buffer| buffer));
+    assert!(raw.frame().is_some());
+    assert_eq!(raw.frame(), Some(Vec::new()));
+    raw.send(&frame(|buffer| buffer));
     let quiet = one.events.recv_timeout(options.stall_timeout * 3 / 2);
     assert!(quiet.is_err(), "{quiet:?}");
 }
 
 #[test]
-fn peer_that_sends_on_our_connection_is_hung_up_on() {
+fn peer_that_sends_messages_on_our_connection_is_disconnected() {
     let (listener_1, _) = listen();
     let (listener_2, address_2) = listen();
     let one = Node::start(listener_1, local(1), &[remote(2, address_2)], &quick());
-    let mut hand = Hand::welcome(&listener_2);
-    hand.send(&frame(|buffer| numbered(1).encode(buffer)));
+    let mut raw = RawPeer::accept(&listener_2);
+    raw.send(&frame(|buffer| numbered(1).encode(buffer)));
     let (_, reason, _) = one.unreachable();
     assert!(reason.contains("the peer sent a frame of"), "{reason}");
-    let mut hand = Hand::new(listener_2.accept().unwrap().0);
-    assert!(hand.frame().is_some());
-    hand.send(&frame(|buffer| buffer));
+    let mut raw = RawPeer::new(listener_2.accept().unwrap().0);
+    assert!(raw.frame().is_some());
+    raw.send(&frame(|buffer| buffer));
     assert_eq!(one.unreachable().1, "the peer is not a quorate node");
 }
 
@@ -244,7 +244,7 @@ fn peer_that_never_answers_the_handshake_is_tried_again() {
     let one = Node::start(listener_1, local(1), &[remote(2, address_2)], &options);
     let silent = listener_2.accept().unwrap();
     assert_eq!(one.unreachable().1, "the peer did not answer the handshake");
-    let _hand = Hand::welcome(&listener_2);
+    let _raw = RawPeer::accept(&listener_2);
     one.await_connected(2);
     drop(silent);
 }
@@ -255,14 +255,14 @@ fn same_failure_is_reported_once() {
     let (listener_2, address_2) = listen();
     let one = Node::start(listener_1, local(1), &[remote(2, address_2)], &quick());
     for _ in 0..10 {
-        let mut hand = Hand::new(listener_2.accept().unwrap().0);
-        assert!(hand.frame().is_some());
+        let mut raw = RawPeer::new(listener_2.accept().unwrap().0);
+        assert!(raw.frame().is_some());
     }
-    let _hand = Hand::welcome(&listener_2);
+    let _raw = RawPeer::accept(&listener_2);
     let reason = "the peer closed the connection instead of answering";
     assert!(matches!(
         one.event(),
-        TransportEvent::Unreachable { peer: 2, reason: told, permanent: false } if told == reason
+        TransportEvent::Unreachable { peer: 2, reason: reported, permanent: false } if reported == reason
     ));
     assert!(matches!(one.event(), TransportEvent::Connected { peer: 2, .. }));
 }
@@ -272,10 +272,10 @@ fn names_are_looked_up() {
     let options = TransportOptions { connect_timeout: Duration::from_millis(500), ..quick() };
     let (listener_1, _) = listen();
     let (listener_2, address_2) = listen();
-    // It may stand for an IPv6 address, too, where nobody listens.
+    // The name may also stand for an IPv6 address, at which nobody listens.
     let name = format!("localhost:{}", address_2.port());
     let one = Node::start(listener_1, local(1), &[remote(2, name)], &options);
-    let _hand = Hand::welcome(&listener_2);
+    let _raw = RawPeer::accept(&listener_2);
     one.await_connected(2);
 
     one.transport.set_peers(vec![remote(3, "no port given")]);
@@ -290,15 +290,15 @@ fn list_of_peers_can_change() {
     let (listener_2, address_2) = listen();
     let (listener_3, address_3) = listen();
     let one = Node::start(listener_1, local(1), &[remote(2, address_2)], &quick());
-    let mut out_2 = Hand::welcome(&listener_2);
+    let mut out_2 = RawPeer::accept(&listener_2);
     one.await_connected(2);
-    let mut in_2 = Hand::introduced(address_1, &hello(2, 1));
+    let mut in_2 = RawPeer::connect_as(address_1, &hello(2, 1));
 
-    // The own address in the list is not a peer's. A peer that is connected and not in the list any
-    // more is unlisted.
+    // The node's own address in the list is not a peer's. A connected peer that is no longer in the
+    // list becomes an unlisted peer.
     let list = vec![remote(1, address_1), remote(3, address_3)];
     one.transport.set_peers(list.clone());
-    let mut out_3 = Hand::welcome(&listener_3);
+    let mut out_3 = RawPeer::accept(&listener_3);
     one.await_connected(3);
     in_2.send(&frame(|buffer| numbered(7).encode(buffer)));
     assert_eq!(one.received(), (2, numbered(7)));
@@ -310,6 +310,6 @@ fn list_of_peers_can_change() {
     one.transport.send(vec![(3, numbered(1))]);
     assert_eq!(PeerMessage::decode(&out_3.frame().unwrap()), Ok(numbered(1)));
     one.transport.set_peers(vec![remote(3, address_2)]);
-    let _hand = Hand::welcome(&listener_2);
+    let _raw = RawPeer::accept(&listener_2);
     one.await_connected(3);
 }

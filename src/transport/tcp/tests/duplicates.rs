@@ -1,4 +1,4 @@
-//! A data directory that was copied and started twice, and restarts, which look alike at first.
+//! A second process with a copy of a data directory, and a restart. Both look alike at first.
 
 use std::sync::atomic::Ordering::{Acquire, Release};
 
@@ -20,17 +20,17 @@ fn with_stall(stall: Duration) -> TransportOptions {
     TransportOptions { stall_timeout: stall, ..quick() }
 }
 
-fn ask(address: SocketAddr, hello: &Hello) -> Hand {
-    let mut hand = Hand::connect(address);
-    hand.send(&frame(|buffer| hello.encode(buffer)));
-    hand
+fn send_hello(address: SocketAddr, hello: &Hello) -> RawPeer {
+    let mut raw = RawPeer::connect(address);
+    raw.send(&frame(|buffer| hello.encode(buffer)));
+    raw
 }
 
 #[test]
 fn a_copy_is_refused_while_the_former_one_is_alive() {
     let (one, address) = node(&with_stall(Duration::from_secs(3)));
-    let mut former = Hand::introduced(address, &run(1));
-    let mut copy = ask(address, &run(2));
+    let mut former = RawPeer::connect_as(address, &run(1));
+    let mut copy = send_hello(address, &run(2));
     let answered = AtomicBool::new(false);
     let answer = std::thread::scope(|scope| {
         scope.spawn(|| {
@@ -58,7 +58,7 @@ fn a_copy_is_refused_while_the_former_one_is_alive() {
 }
 
 #[test]
-fn a_copy_that_was_refused_says_so() {
+fn a_copy_that_was_refused_reports_the_reason() {
     let stall = Duration::from_secs(2);
     let (one, address) = node(&with_stall(stall));
     let to_one = [remote(1, address)];
@@ -85,33 +85,33 @@ fn a_copy_that_was_refused_says_so() {
 }
 
 #[test]
-fn a_restart_whose_former_connection_is_closed_is_not_slowed() {
+fn a_restart_whose_former_connection_is_closed_is_welcomed_at_once() {
     let (_one, address) = node(&with_stall(PATIENCE * 10));
-    let former = Hand::introduced(address, &run(1));
+    let former = RawPeer::connect_as(address, &run(1));
     let begin = Instant::now();
     drop(former);
-    let mut later = ask(address, &run(2));
+    let mut later = send_hello(address, &run(2));
     assert!(matches!(later.answer(), Some(Answer::Welcome(_))));
-    // Closed only after the new hello has come.
-    let mut last = ask(address, &run(3));
+    // The former connection is closed only after the new hello was sent.
+    let mut last = send_hello(address, &run(3));
     drop(later);
     assert!(matches!(last.answer(), Some(Answer::Welcome(_))));
     assert!(begin.elapsed() < PATIENCE);
 }
 
 #[test]
-fn what_was_on_its_way_is_no_sign_of_life() {
+fn bytes_that_were_in_flight_are_no_sign_of_life() {
     let stall = Duration::from_secs(6);
     let (one, address) = node(&with_stall(stall));
-    let mut former = Hand::introduced(address, &run(1));
+    let mut former = RawPeer::connect_as(address, &run(1));
     let begin = Instant::now();
-    let mut superseded = ask(address, &run(2));
-    let mut later = ask(address, &run(2));
-    // The node has heard of the new one before this comes.
+    let mut superseded = send_hello(address, &run(2));
+    let mut later = send_hello(address, &run(2));
+    // The node has received the new hello before this message.
     assert_eq!(superseded.frame(), None);
     former.send(&frame(|buffer| numbered(1).encode(buffer)));
     assert_eq!(one.received(), (2, numbered(1)));
-    // Its machine is gone: nothing more comes, and no end.
+    // The former machine is gone: it sends nothing more, and does not close the connection.
     assert!(matches!(later.answer(), Some(Answer::Welcome(_))));
     assert!(begin.elapsed() >= stall, "{:?}", begin.elapsed());
     assert_eq!(former.frame(), None);
@@ -122,30 +122,30 @@ fn what_was_on_its_way_is_no_sign_of_life() {
 #[test]
 fn the_former_process_proves_itself_by_a_new_connection() {
     let (one, address) = node(&with_stall(PATIENCE * 10));
-    let _former = Hand::introduced(address, &run(1));
-    let mut copy = ask(address, &run(2));
-    // A later attempt of it takes the place of the first.
-    let mut again = ask(address, &run(2));
+    let _former = RawPeer::connect_as(address, &run(1));
+    let mut copy = send_hello(address, &run(2));
+    // A later attempt of the copy replaces the first one.
+    let mut again = send_hello(address, &run(2));
     assert_eq!(copy.frame(), None);
-    let mut former = Hand::introduced(address, &run(1));
+    let mut former = RawPeer::connect_as(address, &run(1));
     assert_eq!(again.refusal(), RefusalCode::Duplicate);
     former.send(&frame(|buffer| numbered(1).encode(buffer)));
     assert_eq!(one.received(), (2, numbered(1)));
 }
 
 #[test]
-fn one_that_gave_up_waiting_has_not_waited_for_nothing() {
+fn the_wait_continues_over_several_attempts() {
     let stall = Duration::from_millis(600);
     let (_one, address) = node(&with_stall(stall));
-    let _former = Hand::introduced(address, &run(1));
+    let _former = RawPeer::connect_as(address, &run(1));
     let begin = Instant::now();
     let end = begin + PATIENCE;
-    // No single attempt is as long as what has to be waited for.
+    // No single attempt is as long as the necessary wait.
     loop {
-        let mut hand = ask(address, &run(2));
-        hand.stream.set_read_timeout(Some(stall / 2)).unwrap();
+        let mut raw = send_hello(address, &run(2));
+        raw.stream.set_read_timeout(Some(stall / 2)).unwrap();
         let mut first = [0];
-        if hand.stream.read(&mut first).is_ok_and(|bytes| bytes == 1) {
+        if raw.stream.read(&mut first).is_ok_and(|bytes| bytes == 1) {
             break;
         }
         assert!(Instant::now() < end);
@@ -156,9 +156,9 @@ fn one_that_gave_up_waiting_has_not_waited_for_nothing() {
 #[test]
 fn a_waiting_copy_costs_no_turns() {
     let (one, address) = node(&with_stall(Duration::from_secs(100)));
-    let _former = Hand::introduced(address, &run(1));
-    let mut copy = ask(address, &run(2));
-    // What it sends meanwhile waits with it.
+    let _former = RawPeer::connect_as(address, &run(1));
+    let mut copy = send_hello(address, &run(2));
+    // Bytes that it sends while it waits stay in the socket.
     copy.send(&frame(|buffer| numbered(1).encode(buffer)));
     let end = Instant::now() + PATIENCE;
     let turns = || one.transport.shared.turns.load(Relaxed);

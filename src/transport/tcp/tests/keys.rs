@@ -1,4 +1,4 @@
-//! Connections with keys, and those that should not come to be.
+//! Connections with keys, and connections that must be refused.
 
 use super::*;
 use crate::security::{Secret, Security};
@@ -14,7 +14,7 @@ fn with(security: Security) -> TransportOptions {
     TransportOptions { security, ..quick() }
 }
 
-/// Node 1, which listens, and node 2, which tries to reach it; and neither is heard by the other.
+/// Node 1 listens, node 2 connects, and the handshake fails. Returns node 2, and why it is refused.
 fn handshaking(listens: Security, connects: Security) -> (Node, String, bool) {
     let (listener_1, address_1) = listen();
     let one = Node::start(listener_1, local(1), &[remote(2, "127.0.0.1:1")], &with(listens));
@@ -47,8 +47,8 @@ fn nodes_with_the_same_secret_talk() {
 }
 
 #[test]
-fn a_client_with_the_secret_is_answered_over_its_connection() {
-    super::unlisted::answers_a_client(&with(secret(ONE)));
+fn a_client_with_the_secret_receives_over_its_connection() {
+    super::unlisted::check_messages_of_a_client(&with(secret(ONE)));
 }
 
 #[test]
@@ -65,7 +65,7 @@ fn a_secret_keeps_strangers_out() {
 }
 
 #[test]
-fn a_stranger_takes_the_place_of_one_of_its_own_address() {
+fn a_stranger_replaces_only_a_connection_from_its_own_address() {
     let options = TransportOptions {
         handshakes_per_address_max: 3,
         handshake_timeout: PATIENCE * 10,
@@ -73,34 +73,34 @@ fn a_stranger_takes_the_place_of_one_of_its_own_address() {
     };
     let (listener, address) = listen();
     let node = Node::start(listener, local(1), &[], &options);
-    let mut crowd: Vec<Hand> = (0..8).map(|_| Hand::connect(address)).collect();
+    let mut crowd: Vec<RawPeer> = (0..8).map(|_| RawPeer::connect(address)).collect();
     node.await_refused(5);
-    for hand in &mut crowd[..5] {
-        assert_eq!(hand.frame(), None);
+    for raw in &mut crowd[..5] {
+        assert_eq!(raw.frame(), None);
     }
-    // The three that stay are not hung up on.
-    for hand in &mut crowd[5..] {
-        hand.stream.set_nonblocking(true).unwrap();
-        let still = hand.stream.read(&mut [0]).unwrap_err();
+    // The other three stay connected.
+    for raw in &mut crowd[5..] {
+        raw.stream.set_nonblocking(true).unwrap();
+        let still = raw.stream.read(&mut [0]).unwrap_err();
         assert_eq!(still.kind(), io::ErrorKind::WouldBlock);
     }
     assert_eq!(node.transport.counters().connections_refused.load(Relaxed), 5);
 }
 
 #[test]
-fn a_handshake_with_keys_has_its_time() {
+fn a_handshake_with_keys_times_out() {
     let options =
         TransportOptions { handshake_timeout: Duration::from_millis(200), ..with(secret(ONE)) };
     let (listener, address) = listen();
     let node = Node::start(listener, local(1), &[], &options);
-    let mut half = Hand::connect(address);
+    let mut half = RawPeer::connect(address);
     half.send(b"qrnoise\x01\x30");
     assert_eq!(half.frame(), None);
     node.await_refused(1);
 }
 
 #[test]
-fn who_takes_a_connection_and_says_nothing_is_given_up() {
+fn a_peer_with_keys_that_never_answers_is_given_up() {
     let options =
         TransportOptions { handshake_timeout: Duration::from_millis(50), ..with(secret(ONE)) };
     let (listener, address) = listen();
@@ -114,9 +114,9 @@ fn who_takes_a_connection_and_says_nothing_is_given_up() {
 }
 
 #[test]
-fn one_way_is_enough_to_be_heard() {
+fn a_node_that_cannot_be_dialled_can_still_send() {
     let (listener, address) = listen();
-    // Nobody listens where it says that it is.
+    // Nobody listens at the address of node 2.
     let elsewhere = "127.0.0.1:2";
     let one = Node::start(listener, local(1), &[remote(2, elsewhere)], &with(secret(ONE)));
     let two = at(2, elsewhere);
@@ -142,7 +142,7 @@ fn a_peer_that_sends_too_fast_waits_and_loses_nothing() {
     }
     let took = start.elapsed();
     assert!(took > Duration::from_millis(700), "{took:?}");
-    // And is not kept waiting for ever.
+    // The connection works again afterwards.
     talk_once(&one, &two);
 }
 
@@ -161,7 +161,7 @@ fn a_peer_with_keys_that_reads_slowly_is_given_up() {
     };
     let (listener, address) = listen();
     let node = Node::start(listen().0, local(1), &[remote(2, address)], &options);
-    // It welcomes the node, and takes nothing more.
+    // The peer welcomes the node, and reads nothing more.
     let mut stream = listener.accept().unwrap().0;
     let (mut plain, mut out, mut part) = (Vec::new(), Vec::new(), [0; 4096]);
     let mut session =
@@ -180,7 +180,7 @@ fn a_peer_with_keys_that_reads_slowly_is_given_up() {
         node.transport.send(vec![(2, large(number, 1 << 20))]);
     }
     let (_, reason, permanent) = node.unreachable();
-    assert_eq!((&*reason, permanent), ("the peer takes or answers nothing", false));
+    assert_eq!((&*reason, permanent), ("the peer neither takes bytes nor answers", false));
 }
 
 #[cfg(feature = "tls")]
@@ -231,9 +231,9 @@ mod tls {
     }
 
     #[test]
-    fn a_client_with_a_certificate_is_answered_over_its_connection() {
+    fn a_client_with_a_certificate_receives_over_its_connection() {
         let all = Authority::new().tls("all");
-        super::super::unlisted::answers_a_client(&with(all));
+        super::super::unlisted::check_messages_of_a_client(&with(all));
     }
 
     #[test]
@@ -255,17 +255,17 @@ mod tls {
             "{reason}"
         );
         assert!(permanent);
-        // Only the node that listens minds: the other one trusts both.
+        // Only the node that listens refuses: the other one trusts both authorities.
         let [own, certificate, key] = other.pem("two", 2999);
         let both = format!("{own}{}", authority.0.pem());
         let of_other = Tls::from_pem(both, certificate, key).unwrap().into();
         let (_, reason, permanent) = handshaking(authority.tls("one"), of_other);
-        assert!(reason.contains("TLS: the other end ended it with"), "{reason}");
+        assert!(reason.contains("TLS: the other end ended the connection with"), "{reason}");
         assert!(permanent);
         let (_, reason, _) = handshaking(authority.tls("one"), Security::Insecure);
         assert!(reason.contains("speaks with TLS, and the one that connects without"), "{reason}");
         let (_, reason, _) = handshaking(authority.tls("one"), secret(ONE));
-        assert!(reason.contains("as it says without proof"), "{reason}");
+        assert!(reason.contains("in an unauthenticated answer"), "{reason}");
         assert!(reason.contains("with TLS, and the one that connects with a shared"), "{reason}");
         let (_, reason, _) = handshaking(secret(ONE), authority.tls("one"));
         assert!(reason.contains("a shared secret, and the one that connects with TLS"), "{reason}");
@@ -279,7 +279,10 @@ mod tls {
         let [own, certificate, key] = authority.pem("old", 2001);
         let expired = || Security::from(Tls::unverified(&own, &certificate, &key));
         let (_, reason, permanent) = handshaking(authority.tls("one"), expired());
-        assert!(reason.contains("the other end ended it with CertificateExpired"), "{reason}");
+        assert!(
+            reason.contains("the other end ended the connection with CertificateExpired"),
+            "{reason}"
+        );
         assert!(permanent);
         let (listener, address) = listen();
         let _old = Node::start(listener, local(1), &[], &with(expired()));
@@ -294,20 +297,20 @@ mod tls {
     }
 
     #[test]
-    fn what_is_no_certificate_or_key_is_refused_by_name() {
+    fn invalid_certificates_and_keys_are_refused_by_name() {
         let authority = Authority::new();
         let [own, certificate, key] = authority.pem("one", 2999);
         let [_, _, other_key] = authority.pem("two", 2999);
         let other = Authority::new().0.pem();
-        for (pem, told) in [
-            (["", &certificate, &key], "no certificate in that of the authority"),
-            ([&own, "", &key], "no certificate in that of this member"),
+        for (pem, reason) in [
+            (["", &certificate, &key], "the PEM of the authority has no certificate"),
+            ([&own, "", &key], "the PEM of this member has no certificate"),
             ([&own, &certificate, "x"], "the key of this member"),
             ([&own, &certificate, &other_key], "keys may not be consistent"),
             ([&other, &certificate, &key], "not one of this cluster's authority"),
         ] {
             let error = Tls::from_pem(pem[0], pem[1], pem[2]).unwrap_err().to_string();
-            assert!(error.contains("setting tls") && error.contains(told), "{error}");
+            assert!(error.contains("setting tls") && error.contains(reason), "{error}");
         }
         let missing = Tls::from_pem_files("/nowhere/ca.pem", "b", "c").unwrap_err().to_string();
         assert!(missing.contains("/nowhere/ca.pem"), "{missing}");
@@ -325,7 +328,7 @@ mod tls {
         };
         let two = reach(2, "two");
         two.await_connected(1);
-        // The member of another id says that it is 2.
+        // The member with another id claims to be node 2.
         let liar = reach(2, "three");
         let (_, reason, permanent) = liar.unreachable();
         assert!(reason.contains("CN=three") && reason.contains("CN=two"), "{reason}");
@@ -333,13 +336,13 @@ mod tls {
         two.transport.send(vec![(1, numbered(4))]);
         assert_eq!(one.received(), (2, numbered(4)));
         drop(two);
-        // A renewed certificate of the same name, and the other one under its own id.
+        // Accepted: a renewed certificate of the same name, and the other member under its own id.
         reach(2, "two").await_connected(1);
         reach(3, "three").await_connected(1);
     }
 
     #[test]
-    fn who_answers_for_a_node_id_must_have_its_certificate() {
+    fn the_node_that_answers_must_have_the_certificate_of_its_id() {
         let authority = Authority::new();
         let (one, address_1) = listen();
         let one =
@@ -390,7 +393,7 @@ mod tls {
         };
         let two = reach(2, authority.tls("two"));
         two.await_connected(1);
-        // Half of it is replaced, and then by what is no certificate at all: nothing changes.
+        // Unusable files change nothing: a certificate that does not match the key, and junk.
         let [_, certificate, _] = authority.pem("one", 2999);
         for bad in [&certificate, "junk"] {
             std::fs::write(&files[1], bad).unwrap();
@@ -398,28 +401,28 @@ mod tls {
             let three = reach(3, authority.tls("three"));
             three.await_connected(1);
         }
-        // A new authority: who has its certificate is let in, and who is connected already stays.
+        // A new authority: nodes with its certificates are accepted, and existing connections stay.
         let later = Authority::new();
         write(later.pem("one", 2999));
         let four = reach(4, later.tls("four"));
         four.await_connected(1);
         two.transport.send(vec![(1, numbered(9))]);
         assert_eq!(one.received(), (2, numbered(9)));
-        // Of the former authority's, nobody any longer.
+        // Certificates of the former authority are refused now.
         let (_, reason, _) = reach(3, authority.tls("three")).unreachable();
         assert!(reason.contains("TLS"), "{reason}");
     }
 
     #[test]
-    fn a_stranger_with_tls_is_given_little() {
+    fn a_stranger_with_tls_costs_little_memory() {
         let authority = Authority::new();
         let (listener, address) = listen();
         let node = Node::start(listener, local(1), &[], &with(authority.tls("one")));
-        // A record of a handshake message that would be as long as there can be, in many records.
-        let mut hand = Hand::connect(address);
+        // Records of one handshake message that declares the greatest possible length.
+        let mut raw = RawPeer::connect(address);
         let mut sent = 0;
         let record = [&[0x16, 3, 1, 0x10, 0, 1, 0, 0xff, 0xff][..], &[0; 0x1000 - 4]].concat();
-        while hand.stream.write_all(&record).is_ok() {
+        while raw.stream.write_all(&record).is_ok() {
             sent += record.len();
             assert!(sent < 64 << 20);
         }

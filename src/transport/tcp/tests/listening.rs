@@ -1,9 +1,9 @@
-//! What comes to our port: peers, strangers and junk.
+//! Incoming connections: of peers, of strangers, and with junk.
 
 use super::*;
 
 #[test]
-fn every_wrong_hello_gets_its_answer_and_is_hung_up_on() {
+fn every_wrong_hello_is_refused_and_disconnected() {
     let (listener, address) = listen();
     let node = Node::start(listener, local(1), &[remote(2, "127.0.0.1:1")], &quick());
     let good = hello(2, 1);
@@ -14,17 +14,17 @@ fn every_wrong_hello_gets_its_answer_and_is_hung_up_on() {
         (Hello { from: 1, ..good }, RefusalCode::Duplicate),
     ];
     for (wrong, code) in wrong {
-        let mut hand = Hand::connect(address);
-        hand.send(&frame(|buffer| wrong.encode(buffer)));
-        assert_eq!(hand.refusal(), code);
-        assert_eq!(hand.frame(), None);
+        let mut raw = RawPeer::connect(address);
+        raw.send(&frame(|buffer| wrong.encode(buffer)));
+        assert_eq!(raw.refusal(), code);
+        assert_eq!(raw.frame(), None);
     }
-    let mut hand = Hand::connect(address);
-    hand.send(&frame(|mut buffer| {
+    let mut raw = RawPeer::connect(address);
+    raw.send(&frame(|mut buffer| {
         buffer.extend_from_slice(b"quorate\n\x01\x00\xff");
         buffer
     }));
-    assert_eq!(hand.refusal(), RefusalCode::Malformed);
+    assert_eq!(raw.refusal(), RefusalCode::Malformed);
     node.await_refused(5);
 }
 
@@ -47,12 +47,12 @@ fn junk_on_the_port_disturbs_nobody() {
         vec![0xff; 100_000],
         harmed,
         oversized(HANDSHAKE_BYTES_MAX + 1),
-        // These two stop half-way, and the node gets tired of them.
+        // These stop half-way: the node closes the connection after a timeout.
         oversized(HANDSHAKE_BYTES_MAX),
         good[..good.len() - 1].to_vec(),
         Vec::new(),
     ];
-    let introduced = [
+    let after_handshake = [
         oversized(MESSAGE_BYTES_MAX + 1),
         frame(|mut buffer| {
             buffer.extend_from_slice(&[0xfe; 50]);
@@ -64,7 +64,7 @@ fn junk_on_the_port_disturbs_nobody() {
             harmed
         },
     ];
-    let count = (handshaking.len() + introduced.len()) as u64;
+    let count = (handshaking.len() + after_handshake.len()) as u64;
     let mut sent = 0;
     let mut talk = || {
         two.transport.send(vec![(1, numbered(sent))]);
@@ -72,25 +72,25 @@ fn junk_on_the_port_disturbs_nobody() {
         sent += 1;
     };
     for junk in handshaking {
-        let mut hand = Hand::connect(address_1);
-        // The node may hang up while we still write.
-        let _ = hand.stream.write_all(&junk);
+        let mut raw = RawPeer::connect(address_1);
+        // The node may close the connection while the test still writes.
+        let _ = raw.stream.write_all(&junk);
         talk();
-        assert_eq!(hand.frame(), None);
+        assert_eq!(raw.frame(), None);
         talk();
     }
-    for junk in introduced {
-        let mut hand = Hand::introduced(address_1, &hello(3, 1));
-        hand.send(&junk);
+    for junk in after_handshake {
+        let mut raw = RawPeer::connect_as(address_1, &hello(3, 1));
+        raw.send(&junk);
         talk();
-        assert_eq!(hand.frame(), None);
+        assert_eq!(raw.frame(), None);
         talk();
     }
     one.await_refused(count);
     // Cut off in the middle of a message.
-    let mut hand = Hand::introduced(address_1, &hello(3, 1));
-    hand.send(&frame(|buffer| large(0, 1000).encode(buffer))[..500]);
-    drop(hand);
+    let mut raw = RawPeer::connect_as(address_1, &hello(3, 1));
+    raw.send(&frame(|buffer| large(0, 1000).encode(buffer))[..500]);
+    drop(raw);
     one.await_refused(count + 1);
     talk();
     assert_eq!(one.transport.counters().connections_refused.load(Relaxed), count + 1);
@@ -102,15 +102,15 @@ fn crowd_of_silent_strangers_keeps_no_peer_out() {
         TransportOptions { handshakes_max: 4, handshake_timeout: PATIENCE * 10, ..quick() };
     let (listener, address) = listen();
     let node = Node::start(listener, local(1), &[remote(2, "127.0.0.1:1")], &options);
-    let mut crowd: Vec<Hand> = (0..10).map(|_| Hand::connect(address)).collect();
-    // The oldest six have been closed, and the others not.
+    let mut crowd: Vec<RawPeer> = (0..10).map(|_| RawPeer::connect(address)).collect();
+    // The oldest six have been closed; the others are open.
     node.await_refused(6);
-    for hand in &mut crowd[..6] {
-        assert_eq!(hand.frame(), None);
+    for raw in &mut crowd[..6] {
+        assert_eq!(raw.frame(), None);
     }
-    let mut peer = Hand::introduced(address, &hello(2, 1));
+    let mut peer = RawPeer::connect_as(address, &hello(2, 1));
     node.await_refused(7);
-    crowd.extend((0..10).map(|_| Hand::connect(address)));
+    crowd.extend((0..10).map(|_| RawPeer::connect(address)));
     node.await_refused(16);
     peer.send(&frame(|buffer| numbered(3).encode(buffer)));
     assert_eq!(node.received(), (2, numbered(3)));
@@ -120,18 +120,18 @@ fn crowd_of_silent_strangers_keeps_no_peer_out() {
 fn later_connection_of_a_peer_replaces_the_former() {
     let (listener, address) = listen();
     let node = Node::start(listener, local(1), &[remote(2, "127.0.0.1:1")], &quick());
-    let mut former = Hand::introduced(address, &hello(2, 1));
+    let mut former = RawPeer::connect_as(address, &hello(2, 1));
     former.send(&frame(|buffer| numbered(1).encode(buffer)));
     assert_eq!(node.received(), (2, numbered(1)));
-    // The first message comes right behind the hello.
-    let mut later = Hand::connect(address);
+    // The first message is sent together with the hello.
+    let mut later = RawPeer::connect(address);
     let both =
         [frame(|buffer| hello(2, 1).encode(buffer)), frame(|buffer| numbered(2).encode(buffer))];
     later.send(&both.concat());
     assert!(matches!(later.answer(), Some(Answer::Welcome(_))));
     assert_eq!(former.frame(), None);
     assert_eq!(node.received(), (2, numbered(2)));
-    // An empty frame asks for one.
+    // An empty frame is answered by an empty frame.
     later.send(&frame(|buffer| buffer));
     assert_eq!(later.frame(), Some(Vec::new()));
 }

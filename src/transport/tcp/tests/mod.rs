@@ -1,4 +1,4 @@
-//! Real sockets on the loopback, every port chosen by the system.
+//! Tests with real sockets on the loopback, on ports that the system chooses.
 
 mod delivery;
 mod dialling;
@@ -24,12 +24,12 @@ use crate::transport::handshake::{
 };
 use crate::types::version::{INVENTED, OLDEST, VERSION};
 
-/// Far more than anything here takes.
+/// Far longer than any step of a test takes.
 const PATIENCE: Duration = Duration::from_secs(30);
 
 const CLUSTER: u64 = 0xC1;
 
-/// Nobody listens there.
+/// An address at which nobody listens.
 const NOWHERE: &str = "127.0.0.1:1";
 
 fn quick() -> TransportOptions {
@@ -46,7 +46,7 @@ fn listen() -> (TcpListener, SocketAddr) {
     (listener, address)
 }
 
-/// Listens where a listener was closed a moment ago.
+/// Listens on the address of a listener that was just closed.
 fn listen_again(address: SocketAddr) -> TcpListener {
     let end = Instant::now() + PATIENCE;
     loop {
@@ -69,7 +69,7 @@ fn local(node: NodeId) -> LocalPeer {
     }
 }
 
-/// As this node, which is reached there.
+/// This node, reachable at this address.
 fn at(node: NodeId, address: impl ToString) -> LocalPeer {
     LocalPeer { address: address.to_string(), ..local(node) }
 }
@@ -78,34 +78,35 @@ fn remote(node: NodeId, address: impl ToString) -> RemotePeer {
     RemotePeer { node, address: address.to_string() }
 }
 
-/// What the handler of a test does in its turn; `None` to end.
+/// What a test's handler does in its turn; `None` ends the transport.
 type Order = Option<Box<dyn FnOnce(&mut dyn Network) + Send>>;
 
-/// A handler that tells the test what happens and does what it says.
+/// A handler that passes events to the test, and executes the test's orders.
 struct Relay<F> {
+    /// Returns `false` once the test no longer receives.
     events: F,
-    is_heard: bool,
+    has_receiver: bool,
     orders: Receiver<Order>,
 }
 
 impl<F: Fn(TransportEvent) -> bool + Send> Handler for Relay<F> {
     fn take(&mut self, event: TransportEvent) {
-        self.is_heard &= (self.events)(event);
+        self.has_receiver &= (self.events)(event);
     }
 
     fn turn(&mut self, network: &mut dyn Network) -> Option<Duration> {
         while let Ok(order) = self.orders.try_recv() {
             order?(network);
         }
-        self.is_heard.then_some(Duration::MAX)
+        self.has_receiver.then_some(Duration::MAX)
     }
 
     fn is_busy(&self) -> bool {
-        !self.is_heard || !self.orders.is_empty()
+        !self.has_receiver || !self.orders.is_empty()
     }
 }
 
-/// A transport whose handler does what the test says.
+/// A transport whose handler executes the test's orders.
 struct Transport {
     orders: Sender<Order>,
     shared: Arc<NetworkShared>,
@@ -124,14 +125,14 @@ impl Transport {
         let transport = TcpTransport::new()?;
         let shared = Arc::clone(&transport.shared);
         let (sender, orders) = unbounded();
-        let handler = Box::new(Relay { events, is_heard: true, orders });
+        let handler = Box::new(Relay { events, has_receiver: true, orders });
         let thread =
             transport.start("quorate-test", listener, local, peers, seeds, options, handler)?;
         Ok(Transport { orders: sender, shared, thread: Some(thread) })
     }
 
     fn order(&self, order: Order) {
-        // It may have ended.
+        // An error does not matter: the handler may have ended.
         let _ = self.orders.send(order);
         self.shared.wake();
     }
@@ -176,11 +177,12 @@ impl Node {
         peers: &[RemotePeer],
         options: &TransportOptions,
     ) -> Node {
-        Node::looking(listener, local, peers, &[], options)
+        Node::with_seeds(listener, local, peers, &[], options)
     }
 
-    /// One that looks for others at these addresses; it is where it listens, if it is nowhere.
-    fn looking(
+    /// Starts a node that looks for others at these addresses. A node at `NOWHERE` gets the
+    /// listener's address.
+    fn with_seeds(
         listener: TcpListener,
         mut local: LocalPeer,
         peers: &[RemotePeer],
@@ -204,7 +206,7 @@ impl Node {
         self.events.recv_timeout(PATIENCE).expect("an event")
     }
 
-    /// The next message, whatever else is told meanwhile.
+    /// The next message; other events are skipped.
     fn received(&self) -> (NodeId, PeerMessage) {
         loop {
             if let TransportEvent::Received { from, message } = self.event() {
@@ -213,7 +215,7 @@ impl Node {
         }
     }
 
-    /// What the peer can do.
+    /// Waits until this peer is connected, and returns the version that it supports.
     fn await_connected(&self, to: NodeId) -> u16 {
         loop {
             if let TransportEvent::Connected { peer, version } = self.event()
@@ -233,7 +235,7 @@ impl Node {
         }
     }
 
-    /// Until the network thread has gone round so often.
+    /// Waits until the network thread's loop has run this many more times.
     #[cfg(feature = "tls")]
     fn await_turns(&self, count: u64) {
         let turns = &self.transport.shared.turns;
@@ -291,44 +293,45 @@ fn frame(write: impl FnOnce(Vec<u8>) -> Vec<u8>) -> Vec<u8> {
     buffer
 }
 
-/// The other end of a connection, played by hand.
-struct Hand {
+/// The other end of a connection, driven by the test.
+struct RawPeer {
     stream: TcpStream,
     reader: FrameReader,
 }
 
-impl Hand {
-    fn new(stream: TcpStream) -> Hand {
+impl RawPeer {
+    fn new(stream: TcpStream) -> RawPeer {
         stream.set_read_timeout(Some(PATIENCE)).unwrap();
-        Hand { stream, reader: FrameReader::new(MESSAGE_BYTES_MAX) }
+        RawPeer { stream, reader: FrameReader::new(MESSAGE_BYTES_MAX) }
     }
 
-    fn connect(to: SocketAddr) -> Hand {
-        Hand::new(TcpStream::connect(to).unwrap())
+    fn connect(to: SocketAddr) -> RawPeer {
+        RawPeer::new(TcpStream::connect(to).unwrap())
     }
 
-    fn introduced(to: SocketAddr, hello: &Hello) -> Hand {
-        let mut hand = Hand::connect(to);
-        hand.send(&frame(|buffer| hello.encode(buffer)));
-        assert!(matches!(hand.answer(), Some(Answer::Welcome(_))));
-        hand
+    /// Connects, sends this hello, and is welcomed.
+    fn connect_as(to: SocketAddr, hello: &Hello) -> RawPeer {
+        let mut raw = RawPeer::connect(to);
+        raw.send(&frame(|buffer| hello.encode(buffer)));
+        assert!(matches!(raw.answer(), Some(Answer::Welcome(_))));
+        raw
     }
 
-    /// Takes a connection and welcomes it, as whom it is for.
-    fn welcome(listener: &TcpListener) -> Hand {
-        let mut hand = Hand::new(listener.accept().unwrap().0);
-        let hello = Hello::decode(&hand.frame().expect("a hello"), OLDEST..=VERSION).unwrap();
-        hand.send(&frame(|buffer| welcome(hello.to).encode(VERSION, buffer)));
-        hand
+    /// Accepts a connection, and welcomes it as the node that its hello addresses.
+    fn accept(listener: &TcpListener) -> RawPeer {
+        let mut raw = RawPeer::new(listener.accept().unwrap().0);
+        let hello = Hello::decode(&raw.frame().expect("a hello"), OLDEST..=VERSION).unwrap();
+        raw.send(&frame(|buffer| welcome(hello.to).encode(VERSION, buffer)));
+        raw
     }
 
-    /// Takes a connection, hears what it says, and welcomes it as this node.
-    fn host(listener: &TcpListener, local: &LocalPeer) -> (Hand, Hello) {
-        let mut hand = Hand::new(listener.accept().unwrap().0);
-        let hello = Hello::decode(&hand.frame().expect("a hello"), OLDEST..=VERSION).unwrap();
+    /// Accepts a connection, and welcomes it as this node. Returns its hello too.
+    fn accept_as(listener: &TcpListener, local: &LocalPeer) -> (RawPeer, Hello) {
+        let mut raw = RawPeer::new(listener.accept().unwrap().0);
+        let hello = Hello::decode(&raw.frame().expect("a hello"), OLDEST..=VERSION).unwrap();
         let welcome = Answer::Welcome(Responder::of(local));
-        hand.send(&frame(|buffer| welcome.encode(VERSION, buffer)));
-        (hand, hello)
+        raw.send(&frame(|buffer| welcome.encode(VERSION, buffer)));
+        (raw, hello)
     }
 
     fn send(&mut self, bytes: &[u8]) {

@@ -374,7 +374,7 @@ pub(crate) fn are_members(members: &[Member], availability: &Availability) -> bo
         outgoing,
         silent,
         has_leader: _,
-        is_told: _,
+        is_reported: _,
         disk_low,
         refuses_writes: _,
     } = availability;

@@ -341,7 +341,7 @@ pub(crate) struct NodeStatus {
     /// place.
     pub(crate) is_placed: bool,
     /// Why there is no cluster yet.
-    pub(crate) forming: Option<String>,
+    pub(crate) bootstrap_problem: Option<String>,
     /// Why nobody can lead the cluster.
     pub(crate) quorum_loss: Option<String>,
     /// The addresses of instances that have no data and wait for a leader to take them in.
@@ -359,7 +359,7 @@ pub(crate) struct Availability {
     pub(crate) silent: Vec<NodeId>,
     pub(crate) has_leader: bool,
     /// That report is the present leader's.
-    pub(crate) is_told: bool,
+    pub(crate) is_reported: bool,
     /// The members whose disks are nearly full, by the same report.
     pub(crate) disk_low: Vec<NodeId>,
     /// These are so many voters that the leader has writes refused.

@@ -46,7 +46,7 @@ pub(super) struct Membership {
     /// When it sends its requests the next time.
     send_at: Time,
     /// When something last came from each member.
-    heard: BTreeMap<NodeId, Time>,
+    last_received: BTreeMap<NodeId, Time>,
     /// The voters that do not answer the leader, or store nothing, as it last reported.
     pub(super) silent: Option<BTreeSet<NodeId>>,
     /// Whether this node has had its place since it started: see [`Node::note_place`].
@@ -63,8 +63,8 @@ pub(super) struct Membership {
 
 impl Membership {
     /// When something last came from a member.
-    pub(super) fn heard(&self, node: NodeId) -> Option<Time> {
-        self.heard.get(&node).copied()
+    pub(super) fn last_received(&self, node: NodeId) -> Option<Time> {
+        self.last_received.get(&node).copied()
     }
 
     /// The voters that do not answer the leader of this term, or store nothing.
@@ -96,10 +96,10 @@ impl Node {
     /// Something came from a peer.
     pub(super) fn received_from(&mut self, peer: NodeId) {
         let now = self.now.mono;
-        if let Some(heard) = self.membership.heard.get_mut(&peer) {
-            *heard = now;
+        if let Some(at) = self.membership.last_received.get_mut(&peer) {
+            *at = now;
         } else if self.is_member(peer) {
-            self.membership.heard.insert(peer, now);
+            self.membership.last_received.insert(peer, now);
         }
     }
 
@@ -160,7 +160,7 @@ impl Node {
     pub(super) fn send_removed(&mut self, to: NodeId) {
         let now = self.now.mono;
         let gone = &mut self.membership.notified_removed;
-        gone.retain(|_, told| now < *told + REQUEST_PERIOD);
+        gone.retain(|_, sent_at| now < *sent_at + REQUEST_PERIOD);
         if gone.contains_key(&to) || gone.len() >= MEMBERS_MAX {
             return;
         }
@@ -176,7 +176,7 @@ impl Node {
     /// not known as a member here is believed only while there is no leader: all whom this node
     /// knows may have been replaced while it was away.
     pub(super) fn take_removed(&mut self, from: NodeId, index: u64) -> Result<(), String> {
-        if !self.is_member(from) && !self.is_lonely() {
+        if !self.is_member(from) && !self.lacks_leader() {
             tracing::warn!(from = %self.named(from), "somebody who is no member says that this instance is none");
             return Ok(());
         }
@@ -219,7 +219,7 @@ impl Node {
         if self.is_member(self.id) {
             let (roster, _) = self.machine.roster();
             let differs = roster.get(self.id).is_none_or(|seat| seat.member != member);
-            if differs || self.is_lonely() {
+            if differs || self.lacks_leader() {
                 requests.push(PeerMessage::Present { member });
             }
             if leaving {
@@ -245,7 +245,7 @@ impl Node {
 
     /// Whether nothing has come from a leader for long. A removed node receives nothing any more. If
     /// it was a learner, it does not stand for election, so nobody notices it either.
-    fn is_lonely(&self) -> bool {
+    fn lacks_leader(&self) -> bool {
         !planted(Bug::RemovedUnaware)
             && self.now.mono.saturating_sub(self.elections.led_at) >= self.patience()
     }
@@ -257,9 +257,9 @@ impl Node {
 
     /// Whether a member is connected and has sent something within the last few heartbeats.
     pub(super) fn answers(&self, node: NodeId) -> bool {
-        let heard = self.membership.heard.get(&node);
+        let last = self.membership.last_received.get(&node);
         let recent = |at: &Time| self.now.mono <= *at + self.config.timings().answer();
-        self.versions.is_connected(node) && heard.is_some_and(recent)
+        self.versions.is_connected(node) && last.is_some_and(recent)
     }
 
     /// Notes whether this node has its place: it is up to date and votes, with no joint change
@@ -297,7 +297,7 @@ impl Node {
         // Where this voter is always needed, as one of two, nothing is gained by waiting.
         let could_go = joint || seen.spare(|voter| voter == self.id).is_some();
         let lost = |voter| voter == self.id || seen.silent.contains(&voter);
-        could_go && (!seen.is_told || seen.spare(lost).is_none())
+        could_go && (!seen.is_reported || seen.spare(lost).is_none())
     }
 
     /// How much may be under way to each member, should this node lead.
@@ -314,14 +314,14 @@ impl Node {
         self.bootstrap.joins &= !self.is_member(self.id);
         let others: Vec<NodeId> = self.others().collect();
         self.pace();
-        self.membership.heard.retain(|peer, _| others.contains(peer));
-        self.unreachable.retain(|(peer, _)| others.contains(peer));
+        self.membership.last_received.retain(|peer, _| others.contains(peer));
+        self.peer_problems.retain(|(peer, _)| others.contains(peer));
         for peer in others {
-            let known = self.unreachable.iter().any(|(known, _)| *known == peer);
+            let known = self.peer_problems.iter().any(|(known, _)| *known == peer);
             if !known {
                 let connected = self.versions.is_connected(peer);
                 let problem = (!connected).then(super::io::Problem::not_yet);
-                self.unreachable.push((peer, problem));
+                self.peer_problems.push((peer, problem));
             }
         }
     }
@@ -346,8 +346,8 @@ impl Node {
             outgoing: voting.voters_outgoing.clone(),
             silent: silent.filter(|node| self.is_voter(*node)).collect(),
             // For as long as an election takes, the former one counts.
-            is_told: self.membership.health_of == self.raw.raft.term,
-            has_leader: self.stopped.is_none() && !voting.voters.is_empty() && !self.is_lonely(),
+            is_reported: self.membership.health_of == self.raw.raft.term,
+            has_leader: self.stopped.is_none() && !voting.voters.is_empty() && !self.lacks_leader(),
             disk_low: self.room.all_low(self.id).into_iter().collect(),
             refuses_writes: self.room.refuses_writes,
         }

@@ -152,7 +152,8 @@ pub(crate) struct Node {
     /// Transfers that failed and are still to be reported to raft-rs.
     failed_transfers: Vec<NodeId>,
     hashes: Hashes,
-    unreachable: Vec<(NodeId, Option<Problem>)>,
+    /// All other members, each with what keeps this node from reaching it.
+    peer_problems: Vec<(NodeId, Option<Problem>)>,
     effects: Effects,
     metrics: Metrics,
     stopped: Option<String>,
@@ -231,9 +232,9 @@ impl Node {
                 self.raw.tick();
             }
             self.hasten_election()?;
-            self.pulse();
+            self.tick();
         }
-        self.form()?;
+        self.step_bootstrap()?;
         self.drive()?;
         self.elections.draw_timeout(&mut self.raw.raft);
         self.finish();
@@ -330,7 +331,7 @@ impl Node {
     }
 
     fn note_peer(&mut self, peer: NodeId, problem: Option<Problem>) {
-        if let Some((_, known)) = self.unreachable.iter_mut().find(|(id, _)| *id == peer) {
+        if let Some((_, known)) = self.peer_problems.iter_mut().find(|(id, _)| *id == peer) {
             *known = problem;
         }
     }
@@ -348,11 +349,11 @@ impl Node {
     }
 
     /// What is done once a heartbeat.
-    fn pulse(&mut self) {
+    fn tick(&mut self) {
         let now = self.now.mono;
         // Elections take this long, so a request that takes longer may be lost.
         let patience = self.patience();
-        for session in self.local.pulse(patience, now, &mut self.effects) {
+        for session in self.local.tick(patience, now, &mut self.effects) {
             self.end_watches(session);
         }
         if let Some(leading) = &mut self.leading {
@@ -442,7 +443,7 @@ impl Node {
             self.effects.tree = Some(self.machine.tree());
             self.hand_members();
         }
-        self.tell_clients();
+        self.update_clients();
         self.read_log();
         let follows = ![0, self.id].contains(&self.leadership.leader);
         let wake_at = self.ticks.wake_at(follows).min(self.bootstrap.next_at);

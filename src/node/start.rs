@@ -62,7 +62,7 @@ impl Node {
         let members: BTreeSet<NodeId> =
             voting.voters.iter().chain(&voting.learners).copied().collect();
         let others = members.iter().filter(|member| **member != id);
-        let unreachable = others.map(|member| (*member, Some(Problem::not_yet()))).collect();
+        let peer_problems = others.map(|member| (*member, Some(Problem::not_yet()))).collect();
         let founded = promise.pledge.as_ref().map(|pledge| pledge.genesis.cluster);
         let founding = members.is_empty().then(|| {
             let (list, majority_after) = (&config.peers, config.majority_after);
@@ -94,7 +94,7 @@ impl Node {
             replaced: None,
             failed_transfers: Vec::new(),
             hashes: Hashes::default(),
-            unreachable,
+            peer_problems,
             replica: Replica::new(History::new(
                 machine.zxid(),
                 config.log.history_changes,

@@ -236,7 +236,7 @@ impl Node {
             commit,
             disk_sync,
             unreachable: {
-                let lost = self.unreachable.iter().filter(|(_, problem)| problem.is_some());
+                let lost = self.peer_problems.iter().filter(|(_, problem)| problem.is_some());
                 lost.map(|(peer, _)| *peer).collect()
             },
         }

@@ -75,7 +75,7 @@ impl Node {
     }
 
     /// Goes on towards a cluster, while there is none.
-    pub(in crate::node) fn form(&mut self) -> Result<(), String> {
+    pub(in crate::node) fn step_bootstrap(&mut self) -> Result<(), String> {
         let Some(founding) = &mut self.bootstrap.founding else {
             return Ok(());
         };

@@ -58,10 +58,10 @@ impl Founding {
     }
 
     fn waits_for(&self) -> String {
-        let heard: BTreeSet<String> =
+        let announced: BTreeSet<String> =
             self.announcements().map(|announcement| normal(&announcement.member.address)).collect();
         let own = normal(&self.me.address);
-        let reached = |address: &String| *address == own || heard.contains(address);
+        let reached = |address: &String| *address == own || announced.contains(address);
         let missing: Vec<&str> =
             self.list.iter().filter(|address| !reached(address)).map(String::as_str).collect();
         let missing = missing.join(", ");

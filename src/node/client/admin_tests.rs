@@ -110,7 +110,7 @@ fn one_member_is_asked_if_most_voters_have_replied_to_it() {
 
 /// A member that was cut off from the others called them silent.
 #[test]
-fn what_a_minority_reports_is_not_the_answer() {
+fn the_report_of_a_minority_is_not_the_answer() {
     let mut desk = Desk::new();
     assert_eq!(desk.ask(AdminRequest::Report), [1]);
     assert_eq!(desk.reply(1, reports(1, &[1])), [2, 3], "the others are asked");
@@ -164,7 +164,7 @@ fn the_pieces_of_a_backup_come_from_one_member() {
 }
 
 #[test]
-fn what_is_open_is_refused_when_the_client_stops() {
+fn open_requests_are_refused_when_the_client_stops() {
     let mut desk = Desk::new();
     desk.ask(AdminRequest::Report);
     desk.step([Input::Leave]);

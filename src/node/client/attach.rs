@@ -20,9 +20,9 @@ const AVOIDED_BEATS: u32 = 60;
 /// For how many heartbeats a member that was not reached is not dialled, if there are others.
 const UNREACHED_BEATS: u32 = 20;
 /// How many bytes one message carries, about: one write may be larger.
-const ASK_BYTES: usize = 256 << 10;
+const MESSAGE_BYTES: usize = 256 << 10;
 /// After so many bytes at the latest, the client acknowledges what it has received.
-const HEARD_BYTES: usize = 256 << 10;
+const ACKNOWLEDGED_BYTES: usize = 256 << 10;
 /// How many bytes a group of updates may have: more than any member sends in one group.
 const GROUP_BYTES_MAX: usize = 64 << 20;
 
@@ -32,15 +32,15 @@ pub(super) struct Attachment {
     pub(super) member: NodeId,
     pub(super) id: u64,
     /// The numbers of the next message to the member, and from it.
-    pub(super) said: u64,
-    pub(super) received: u64,
+    pub(super) next_sent: u64,
+    pub(super) next_received: u64,
     /// The member has replied that it serves.
     pub(super) serves: bool,
     /// The updates of a group that is not whole yet.
     updates: Vec<ToClient>,
-    outgoing_bytes: usize,
+    group_bytes: usize,
     /// The bytes received since the last acknowledgement.
-    unsaid_bytes: usize,
+    unacknowledged_bytes: usize,
     begun_at: Time,
     /// Since when it owes a message.
     asked_at: Option<Time>,
@@ -62,22 +62,22 @@ impl Client {
                 if attached.member != from || attached.id != attachment {
                     return;
                 }
-                if number != attached.received && !planted(Bug::ClientLossUnnoticed) {
+                if number != attached.next_received && !planted(Bug::ClientLossUnnoticed) {
                     // Some of it was lost on the way: not the member's fault.
                     return self.lose_member(from, Time::ZERO);
                 }
-                attached.received = number + 1;
+                attached.next_received = number + 1;
                 // A member that does not serve yet still owes a message: its next one may be lost.
                 attached.asked_at = (!attached.serves).then_some(self.now.mono);
                 let bytes: usize = updates.iter().map(ToClient::size).sum();
-                attached.unsaid_bytes += bytes;
-                attached.outgoing_bytes += bytes;
+                attached.unacknowledged_bytes += bytes;
+                attached.group_bytes += bytes;
                 attached.updates.extend(updates);
-                if attached.outgoing_bytes > GROUP_BYTES_MAX {
+                if attached.group_bytes > GROUP_BYTES_MAX {
                     return self.lose_member(from, self.avoided_until());
                 }
                 if let Some(up_to) = up_to {
-                    attached.outgoing_bytes = 0;
+                    attached.group_bytes = 0;
                     let updates = std::mem::take(&mut attached.updates);
                     self.take_updates(updates, up_to);
                 }
@@ -199,7 +199,7 @@ impl Client {
     /// Leaves its member of its own accord, which need not wait until the client is silent.
     pub(super) fn part(&mut self) {
         let Some(attached) = &self.attached else { return };
-        let (attachment, number, received) = (attached.id, attached.said, attached.received);
+        let (attachment, number, received) = (attached.id, attached.next_sent, attached.next_received);
         let messages = vec![FromClient::End];
         let end = PeerMessage::FromClient { attachment, number, received, messages };
         self.effects.messages.push((attached.member, end));
@@ -214,7 +214,7 @@ impl Client {
         let over = |since: Option<Time>| since.is_some_and(|since| now >= since + patience);
         let member = attached.member;
         let answers_soon = self.config.heartbeat * FIRST_BEATS;
-        if !attached.serves && attached.received == 0 && now >= attached.begun_at + answers_soon {
+        if !attached.serves && attached.next_received == 0 && now >= attached.begun_at + answers_soon {
             // It may not have been able to answer yet, as when it has only just been reached.
             return self.lose_member(member, now + answers_soon);
         }
@@ -270,23 +270,23 @@ impl Client {
     }
 
     /// Sends the messages that have gathered.
-    pub(super) fn say(&mut self) {
+    pub(super) fn send_messages(&mut self) {
         let Some(attached) = &mut self.attached else { return };
-        if self.messages.is_empty() && attached.unsaid_bytes < HEARD_BYTES {
+        if self.messages.is_empty() && attached.unacknowledged_bytes < ACKNOWLEDGED_BYTES {
             return;
         }
         let owes = self
             .messages
             .iter()
-            .any(|ask| matches!(ask, FromClient::ReadIndex { .. } | FromClient::Begun));
+            .any(|message| matches!(message, FromClient::ReadIndex { .. } | FromClient::Begun));
         if owes {
             attached.asked_at.get_or_insert(self.now.mono);
         }
-        attached.unsaid_bytes = 0;
-        let (attachment, received, member) = (attached.id, attached.received, attached.member);
-        for messages in in_parts(self.messages.drain(..), ASK_BYTES, FromClient::size) {
-            let number = attached.said;
-            attached.said += 1;
+        attached.unacknowledged_bytes = 0;
+        let (attachment, received, member) = (attached.id, attached.next_received, attached.member);
+        for messages in in_parts(self.messages.drain(..), MESSAGE_BYTES, FromClient::size) {
+            let number = attached.next_sent;
+            attached.next_sent += 1;
             let message = PeerMessage::FromClient { attachment, number, received, messages };
             self.effects.messages.push((member, message));
         }

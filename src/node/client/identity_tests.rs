@@ -120,7 +120,7 @@ fn a_client_keeps_to_the_cluster_that_first_served_it() {
 
 /// Its watches were to be set again from there, and what lay between was never told.
 #[test]
-fn what_a_member_tells_before_it_serves_is_not_seen() {
+fn updates_of_a_member_that_does_not_serve_yet_are_ignored() {
     let mut seat = Seat::new();
     seat.reach(1);
     seat.up_to(1, 1, vec![], 7);
@@ -133,7 +133,7 @@ fn what_a_member_tells_before_it_serves_is_not_seen() {
 
 /// Its word that it cannot serve was lost, and the client waited for it for ever.
 #[test]
-fn a_member_that_has_told_something_and_then_nothing_is_left() {
+fn the_client_leaves_a_member_that_stops_sending() {
     let mut seat = Seat::new();
     assert_eq!(begun(&seat.reach(1)), Some((1, 1, 0)));
     seat.reach(2);

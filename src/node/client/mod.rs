@@ -199,9 +199,9 @@ impl Client {
 
     /// Its attachment, the number of the message that it expects next, and the member.
     #[cfg(test)]
-    fn hears(&self) -> (u64, u64, NodeId) {
+    fn expects(&self) -> (u64, u64, NodeId) {
         let attached = self.attached.as_ref().expect("a member serves it");
-        (attached.id, attached.received, attached.member)
+        (attached.id, attached.next_received, attached.member)
     }
 
     /// The version that the cluster acts by, as last reported.
@@ -237,7 +237,7 @@ impl Client {
             own_version: self.config.version,
             versions: self.linked().map(|(id, of)| (*id, of.version)).collect(),
             availability: self.availability(leader != 0),
-            forming: self.missing(),
+            bootstrap_problem: self.missing(),
             // It takes nobody's place.
             is_placed: true,
             ..NodeStatus::default()
@@ -270,7 +270,7 @@ impl Client {
     fn availability(&self, has_leader: bool) -> Availability {
         let up_to = &self.availability;
         let has_leader = has_leader && up_to.has_leader && self.stopped.is_none();
-        Availability { has_leader, is_told: has_leader && up_to.is_told, ..up_to.clone() }
+        Availability { has_leader, is_reported: has_leader && up_to.is_reported, ..up_to.clone() }
     }
 
     /// What it waits for before it has found any member.
@@ -298,7 +298,7 @@ impl Client {
         }
         if now.mono >= self.next_tick {
             self.next_tick = now.mono + self.config.heartbeat;
-            self.pulse();
+            self.tick();
         }
         self.end_admin_requests();
         self.choose();
@@ -307,7 +307,7 @@ impl Client {
         self.end_sessions();
         self.local.forget_settled();
         self.leave_sessions();
-        self.say();
+        self.send_messages();
         self.send_admin_requests();
         self.effects.wake_at = self.next_tick;
         self.metrics.watch_events += self.effects.events.len() as u64;
@@ -370,10 +370,10 @@ impl Client {
     }
 
     /// Does what is due once a heartbeat.
-    fn pulse(&mut self) {
+    fn tick(&mut self) {
         let now = self.now.mono;
         let patience = self.config.heartbeat * (2 * ELECTION_TICKS as u32);
-        self.local.pulse(patience, now, &mut self.effects);
+        self.local.tick(patience, now, &mut self.effects);
         self.check_member();
         self.choice.is_due = true;
     }

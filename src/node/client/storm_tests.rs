@@ -464,7 +464,7 @@ fn all_members_may_be_replaced() {
 
 /// What no cluster's members can be is not taken for them, and another member is looked for.
 #[test]
-fn members_that_there_cannot_be_are_not_dialled() {
+fn members_of_an_impossible_list_are_not_dialled() {
     use crate::types::membership::{MEMBERS_MAX, Member};
     let member = |node: NodeId| Member::new(node, format!("host:{node}"));
     let all = MEMBERS_MAX as NodeId;
@@ -482,7 +482,7 @@ fn members_that_there_cannot_be_are_not_dialled() {
     ] {
         let mut storm = Storm::new(1);
         let seat = storm.seats.get_mut(&FIRST_CLIENT).unwrap();
-        let (attachment, number, member) = seat.client.hears();
+        let (attachment, number, member) = seat.client.expects();
         let count = members.len();
         let updates = vec![ToClient::Members { members, availability: Default::default() }];
         let up_to = Some(UpTo { zxid: 1, version: VERSION, leader: member });

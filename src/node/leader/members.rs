@@ -228,15 +228,15 @@ impl Node {
     fn sight(&self, leading: &Leading, node: NodeId) -> Sight {
         let now = self.now.mono;
         let since = |at: &Time| now.saturating_sub(*at);
-        let (heard, seen) = (self.membership.heard(node), &leading.members);
-        let silent = heard.as_ref().max(seen.listening.get(&node)).map_or(Duration::ZERO, since);
+        let (received, seen) = (self.membership.last_received(node), &leading.members);
+        let silent = received.as_ref().max(seen.listening.get(&node)).map_or(Duration::ZERO, since);
         let silent = if silent > self.patience() { silent } else { Duration::ZERO };
-        let heard = heard.is_some_and(|heard| since(&heard) <= self.patience())
+        let sends = received.is_some_and(|at| since(&at) <= self.patience())
             || planted(Bug::PresumedAlive);
         let level = seen.level_since.get(&node).map_or(Duration::ZERO, since);
         // A vote that is given to the dead may be the one that decides.
         let caught_up = level >= self.patience() && self.answers(node);
-        Sight { silent, heard, caught_up }
+        Sight { silent, sends, caught_up }
     }
 
     fn view(&self) -> Option<View> {

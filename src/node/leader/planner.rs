@@ -54,7 +54,7 @@ pub(crate) struct Sight {
     /// For how long it is known to be silent; zero: it is not known to be dead.
     pub(crate) silent: Duration,
     /// Something came from it just now, so it is alive.
-    pub(crate) heard: bool,
+    pub(crate) sends: bool,
     /// It has been level with the log for a while, and has answered within the last few heartbeats.
     pub(crate) caught_up: bool,
 }
@@ -99,8 +99,8 @@ impl View {
 
     /// Whether something has come from it. A new leader cannot know about the others: they may be
     /// alive, or dead for long.
-    fn is_heard(&self, node: NodeId) -> bool {
-        node == self.own || self.sights.get(&node).is_some_and(|sight| sight.heard)
+    fn sends(&self, node: NodeId) -> bool {
+        node == self.own || self.sights.get(&node).is_some_and(|sight| sight.sends)
     }
 
     /// The learners that have their place: they are level with the log, every voter answers, and
@@ -109,7 +109,7 @@ impl View {
     /// A learner that is level was watched for as long as it takes to notice that a voter is gone.
     /// So a voter that had stopped before the learner started is known to be gone by then.
     pub(crate) fn placed(&self, plan: Option<&Action>) -> BTreeSet<NodeId> {
-        if plan.is_some() || !self.voters.iter().all(|voter| self.is_heard(*voter)) {
+        if plan.is_some() || !self.voters.iter().all(|voter| self.sends(*voter)) {
             return BTreeSet::new();
         }
         let level = |node: &&NodeId| self.sights.get(node).is_some_and(|sight| sight.caught_up);
@@ -168,7 +168,7 @@ impl View {
             };
         }
         let decides = |voters: &BTreeSet<NodeId>| {
-            let alive = voters.iter().filter(|node| self.is_heard(**node)).count();
+            let alive = voters.iter().filter(|node| self.sends(**node)).count();
             2 * alive > voters.len() || planted(Bug::VoterRemovedBelowQuorum)
         };
         !after.is_empty() && decides(&after) && decides(&self.voters)
@@ -182,11 +182,11 @@ impl View {
 
     /// Whether a member that was at another address reports that it is now at this member's.
     fn was_moved_to(&self, member: &Member) -> bool {
-        let moved = |(node, told): (&NodeId, &Member)| {
+        let moved = |(node, reported): (&NodeId, &Member)| {
             let before = self.roster.get(*node).filter(|_| self.is_member(*node));
             *node != member.node
-                && told.address == member.address
-                && before.is_some_and(|before| before.member.address != told.address)
+                && reported.address == member.address
+                && before.is_some_and(|before| before.member.address != reported.address)
         };
         self.reports.iter().any(moved)
     }
@@ -371,9 +371,9 @@ mod tests {
     use super::*;
     use crate::planted::plant;
 
-    const KEEPING: MembershipPolicy =
+    const POLICY: MembershipPolicy =
         MembershipPolicy { max_voters: 5, replace_after: Duration::from_secs(60) };
-    const ALIVE: Sight = Sight { silent: Duration::ZERO, heard: true, caught_up: true };
+    const ALIVE: Sight = Sight { silent: Duration::ZERO, sends: true, caught_up: true };
 
     fn dead_for(seconds: u64) -> Sight {
         Sight { silent: Duration::from_secs(seconds), ..Sight::default() }
@@ -402,7 +402,7 @@ mod tests {
 
     #[test]
     fn voters_are_as_many_as_they_may_be_and_odd() {
-        let plan = |voters: &[NodeId], learners: &[NodeId]| plan(&view(voters, learners), &KEEPING);
+        let plan = |voters: &[NodeId], learners: &[NodeId]| plan(&view(voters, learners), &POLICY);
         assert_eq!(plan(&[1], &[]), None);
         assert_eq!(plan(&[1], &[2]), None);
         assert_eq!(plan(&[1], &[2, 3]), vote(&[(2, Part::Voter), (3, Part::Voter)]));
@@ -422,7 +422,7 @@ mod tests {
                 if [1, 2, 4, 5].contains(&node) { "east" } else { "west" }.to_owned();
         }
         // The second one counts with the first.
-        assert_eq!(plan(&view, &KEEPING), vote(&[(6, Part::Voter), (4, Part::Voter)]));
+        assert_eq!(plan(&view, &POLICY), vote(&[(6, Part::Voter), (4, Part::Voter)]));
     }
 
     #[test]
@@ -432,7 +432,7 @@ mod tests {
         for (seat, zone) in view.roster.seats.iter_mut().zip(zones) {
             seat.member.zone = zone.to_owned();
         }
-        let policy = MembershipPolicy { max_voters: 3, ..KEEPING };
+        let policy = MembershipPolicy { max_voters: 3, ..POLICY };
         // Who names no zone is in one of its own.
         assert_eq!(plan(&view, &policy), vote(&[(3, Part::Learner), (4, Part::Voter)]));
         view.sights.insert(4, Sight { caught_up: false, ..ALIVE });
@@ -453,25 +453,25 @@ mod tests {
     fn the_dead_are_relieved_after_a_while_if_somebody_can_take_their_vote() {
         let mut view = view(&[1, 2, 3], &[4]);
         view.sights.insert(2, dead_for(59));
-        assert_eq!(plan(&view, &KEEPING), None);
+        assert_eq!(plan(&view, &POLICY), None);
         view.sights.insert(2, dead_for(60));
-        assert_eq!(plan(&view, &KEEPING), vote(&[(2, Part::Learner), (4, Part::Voter)]));
+        assert_eq!(plan(&view, &POLICY), vote(&[(2, Part::Learner), (4, Part::Voter)]));
         view.sights.insert(4, Sight { caught_up: false, ..ALIVE });
-        assert_eq!(plan(&view, &KEEPING), None);
+        assert_eq!(plan(&view, &POLICY), None);
     }
 
     #[test]
     fn a_dead_learner_is_forgotten_and_sooner_if_nothing_is_put_down_of_it() {
         let mut view = view(&[1, 2, 3], &[4]);
         view.sights.insert(4, dead_for(599));
-        assert_eq!(plan(&view, &KEEPING), None);
+        assert_eq!(plan(&view, &POLICY), None);
         view.sights.insert(4, dead_for(600));
-        assert_eq!(plan(&view, &KEEPING), vote(&[(4, Part::Gone)]));
+        assert_eq!(plan(&view, &POLICY), vote(&[(4, Part::Gone)]));
         view.roster.seats.retain(|seat| seat.member.node != 4);
         view.sights.insert(4, dead_for(59));
-        assert_eq!(plan(&view, &KEEPING), None);
+        assert_eq!(plan(&view, &POLICY), None);
         view.sights.insert(4, dead_for(60));
-        assert_eq!(plan(&view, &KEEPING), vote(&[(4, Part::Gone)]));
+        assert_eq!(plan(&view, &POLICY), vote(&[(4, Part::Gone)]));
     }
 
     /// With all learners promoted, a dead voter would stay: its vote is the first that they take.
@@ -479,9 +479,9 @@ mod tests {
     fn learners_take_the_votes_of_the_dead_before_they_are_more() {
         let mut view = view(&[1, 2, 3], &[4, 5]);
         view.sights.insert(2, dead_for(2));
-        assert_eq!(plan(&view, &KEEPING), None);
+        assert_eq!(plan(&view, &POLICY), None);
         view.sights.insert(2, dead_for(60));
-        assert_eq!(plan(&view, &KEEPING), vote(&[(2, Part::Learner), (4, Part::Voter)]));
+        assert_eq!(plan(&view, &POLICY), vote(&[(2, Part::Learner), (4, Part::Voter)]));
     }
 
     #[test]
@@ -490,51 +490,51 @@ mod tests {
         view.sights.insert(2, dead_for(1));
         view.leaving.insert(3);
         // Two would be left, of which one is dead.
-        assert_eq!(plan(&view, &KEEPING), None);
+        assert_eq!(plan(&view, &POLICY), None);
         plant(Some(Bug::VoterRemovedBelowQuorum));
-        assert_eq!(plan(&view, &KEEPING), vote(&[(3, Part::Learner)]));
+        assert_eq!(plan(&view, &POLICY), vote(&[(3, Part::Learner)]));
         plant(None);
     }
 
     /// A new leader takes nobody for dead for what it did not listen for, and nobody for alive.
     #[test]
-    fn who_was_not_heard_of_yet_is_not_counted_on() {
+    fn a_member_that_has_sent_nothing_yet_is_not_counted_on() {
         let mut view = view(&[1, 2, 3], &[]);
-        view.sights.insert(2, Sight { heard: false, ..ALIVE });
+        view.sights.insert(2, Sight { sends: false, ..ALIVE });
         view.leaving.insert(3);
-        assert_eq!(plan(&view, &KEEPING), None);
+        assert_eq!(plan(&view, &POLICY), None);
         view.sights.insert(2, ALIVE);
-        assert_eq!(plan(&view, &KEEPING), vote(&[(3, Part::Learner)]));
+        assert_eq!(plan(&view, &POLICY), vote(&[(3, Part::Learner)]));
     }
 
     #[test]
     fn a_leader_that_leaves_hands_over_or_makes_an_heir_first() {
         let mut view = view(&[1, 2, 3], &[]);
         view.leaving.insert(1);
-        assert_eq!(plan(&view, &KEEPING), Some(Action::HandOver));
+        assert_eq!(plan(&view, &POLICY), Some(Action::HandOver));
         let mut view = super::tests::view(&[1], &[2]);
         view.leaving.insert(1);
-        assert_eq!(plan(&view, &KEEPING), vote(&[(2, Part::Voter)]));
+        assert_eq!(plan(&view, &POLICY), vote(&[(2, Part::Voter)]));
     }
 
     /// Two instances that change their addresses with each other, one after the other: the one that
     /// is back takes the other's place on the network, and not in the cluster.
     #[test]
-    fn who_moves_to_a_silent_member_s_address_does_not_take_its_place() {
+    fn a_member_that_moves_to_a_silent_one_s_address_does_not_take_its_place() {
         let mut view = view(&[1, 2, 3], &[]);
         view.sights.insert(2, dead_for(2));
         view.reports.insert(3, Member::new(3, "node-2:1"));
-        let Some(Action::Configure(seats)) = plan(&view, &KEEPING) else {
+        let Some(Action::Configure(seats)) = plan(&view, &POLICY) else {
             panic!("its new address is put down");
         };
         view.roster = Roster { seats };
         let address = |view: &View, node| view.roster.get(node).unwrap().member.address.clone();
         assert_eq!((address(&view, 2), address(&view, 3)), (String::new(), "node-2:1".to_owned()));
         view.reports.clear();
-        assert_eq!(plan(&view, &KEEPING), None);
+        assert_eq!(plan(&view, &POLICY), None);
         view.sights.insert(2, ALIVE);
         view.reports.insert(2, Member::new(2, "node-3:1"));
-        let Some(Action::Configure(seats)) = plan(&view, &KEEPING) else {
+        let Some(Action::Configure(seats)) = plan(&view, &POLICY) else {
             panic!("its new address is put down");
         };
         view.roster = Roster { seats };
@@ -557,8 +557,8 @@ mod tests {
                 for (node, sight) in &mut view.sights {
                     let (seconds, caught_up) = sights[*node as usize];
                     let silent = Duration::from_secs(seconds);
-                    let heard = seconds == 0;
-                    *sight = Sight { silent, heard, caught_up: caught_up && heard };
+                    let sends = seconds == 0;
+                    *sight = Sight { silent, sends, caught_up: caught_up && sends };
                 }
                 for seat in &mut view.roster.seats {
                     seat.member.zone = zones[seat.member.node as usize].to_owned();
@@ -605,7 +605,7 @@ mod tests {
     proptest! {
         #[test]
         fn no_plan_does_what_may_never_be_done(view in views()) {
-            let action = plan(&view, &KEEPING);
+            let action = plan(&view, &POLICY);
             if let Some(Action::Vote(change)) = &action {
                 let mut after = view.voters.clone();
                 for (node, part) in &change.steps {
@@ -628,7 +628,7 @@ mod tests {
                 }
                 prop_assert!(decides(&view, &view.voters), "nobody could decide on it");
                 prop_assert!(decides(&view, &after), "nobody could decide after it");
-                prop_assert!(change.steps.len() <= KEEPING.max_voters);
+                prop_assert!(change.steps.len() <= POLICY.max_voters);
             }
         }
 
@@ -636,7 +636,7 @@ mod tests {
         #[test]
         fn plans_come_to_an_end(mut view in views()) {
             for _ in 0..100 {
-                match plan(&view, &KEEPING) {
+                match plan(&view, &POLICY) {
                     None => {
                         prop_assert!(is_spread(&view), "{view:?}");
                         return Ok(());

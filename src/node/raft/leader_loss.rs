@@ -112,7 +112,7 @@ mod tests {
 
     /// The first to notice asks while the others still follow the dead leader, and refuse.
     #[test]
-    fn followers_that_hear_of_the_loss_later_are_asked_again() {
+    fn followers_that_notice_the_loss_later_are_asked_again() {
         let mut cluster = Cluster::new(5);
         let leader = cluster.elect();
         cluster.kill(leader);

@@ -407,7 +407,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_committed_is_applied_up_to_a_change_of_the_voters() {
+    fn committed_entries_are_applied_up_to_a_change_of_the_voters() {
         let mut log = log(3, 8);
         let change = Entry { entry_type: EntryType::EntryConfChangeV2, ..entry(7, 1, 0) };
         log.append(&[change, entry(8, 1, 1)]);

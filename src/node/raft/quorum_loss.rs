@@ -20,7 +20,7 @@ pub(in crate::node) struct QuorumLoss {
     /// The addresses of instances that asked to join, by their ids.
     blank: BTreeMap<NodeId, (String, Time)>,
     /// How many voters there are and which of them are missing, as members have answered.
-    told: BTreeMap<NodeId, (usize, Vec<String>, Time)>,
+    reports: BTreeMap<NodeId, (usize, Vec<String>, Time)>,
 }
 
 impl Node {
@@ -49,11 +49,11 @@ impl Node {
         missing: Vec<String>,
     ) {
         let until = self.now.mono + REQUEST_TIME;
-        let told = &mut self.quorum_loss.told;
-        told.retain(|_, (_, _, until)| self.now.mono < *until);
-        if told.len() < MEMBERS_MAX && missing.len() <= MEMBERS_MAX {
+        let reports = &mut self.quorum_loss.reports;
+        reports.retain(|_, (_, _, until)| self.now.mono < *until);
+        if reports.len() < MEMBERS_MAX && missing.len() <= MEMBERS_MAX {
             let voters = usize::try_from(voters).unwrap_or(usize::MAX);
-            told.insert(from, (voters, missing, until));
+            reports.insert(from, (voters, missing, until));
         }
     }
 
@@ -63,7 +63,7 @@ impl Node {
         let voters: BTreeSet<NodeId> =
             conf.voters.iter().chain(&conf.voters_outgoing).copied().collect();
         let (roster, _) = self.machine.roster();
-        let missing = self.unreachable.iter().filter(|(_, problem)| problem.is_some());
+        let missing = self.peer_problems.iter().filter(|(_, problem)| problem.is_some());
         let missing = missing.filter(|(node, _)| voters.contains(node)).map(|(node, _)| {
             let address = roster.get(*node).map(|seat| seat.member.address.clone());
             address.filter(|known| !known.is_empty()).unwrap_or_else(|| format!("{node:016x}"))
@@ -89,11 +89,11 @@ impl Node {
         }
         let now = self.now.mono;
         let blank = self.blank();
-        let told = self.quorum_loss.told.values().filter(|(_, _, until)| now < *until);
+        let reports = self.quorum_loss.reports.values().filter(|(_, _, until)| now < *until);
         let joins = !self.is_member(self.id);
         let (voters, missing) = if joins {
             // The one that reaches most of them.
-            let most = told.min_by_key(|(_, missing, _)| missing.len());
+            let most = reports.min_by_key(|(_, missing, _)| missing.len());
             most.map(|(voters, missing, _)| (*voters, missing.clone())).unwrap_or_default()
         } else {
             self.voters_missing()

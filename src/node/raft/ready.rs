@@ -300,7 +300,7 @@ impl Node {
 
     fn share_hash(&mut self, index: u64) -> Result<(), String> {
         let hash = self.machine.hash();
-        for (peer, _) in &self.unreachable {
+        for (peer, _) in &self.peer_problems {
             self.effects.messages.push((*peer, PeerMessage::StateHash { index, hash }));
         }
         self.compare_hash(index, self.id, hash)
@@ -384,7 +384,7 @@ impl Node {
         }
         let bound = log.keep_from(applied.index, limits.catch_up_bytes.max(retained));
         let since = self.now.mono.saturating_sub(self.patience());
-        let alive = |peer: &NodeId| self.membership.heard(*peer).is_some_and(|at| at >= since);
+        let alive = |peer: &NodeId| self.membership.last_received(*peer).is_some_and(|at| at >= since);
         let needed = self.others().filter(alive).filter_map(|peer| {
             let progress = self.raw.raft.prs().get(peer)?;
             Some(match progress.state {

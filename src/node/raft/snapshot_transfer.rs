@@ -54,7 +54,7 @@ struct Sending {
     /// The next measurement of how long the peer takes: it ends with so many acknowledged, and began then.
     measured: (u32, Time),
     finished: bool,
-    heard: Time,
+    acked_at: Time,
 }
 
 impl Outgoing {
@@ -83,7 +83,7 @@ impl Outgoing {
             window: WINDOW_MIN,
             measured: (WINDOW_MIN, now),
             finished: false,
-            heard: now,
+            acked_at: now,
         };
         let messages = sending.fill();
         self.to.insert(to, sending);
@@ -115,7 +115,7 @@ impl Outgoing {
             return (Vec::new(), false);
         };
         sending.acked = sending.acked.max(next);
-        sending.heard = now;
+        sending.acked_at = now;
         if sending.finished && sending.acked == sending.sent {
             self.to.remove(&from);
             return (Vec::new(), true);
@@ -141,7 +141,7 @@ impl Outgoing {
 
     /// Gives up on the peers that have sent nothing since `since`.
     pub(crate) fn take_stalled(&mut self, since: Time) -> Vec<NodeId> {
-        let stalled = self.to.iter().filter(|(_, sending)| sending.heard < since);
+        let stalled = self.to.iter().filter(|(_, sending)| sending.acked_at < since);
         let stalled: Vec<NodeId> = stalled.map(|(to, _)| *to).collect();
         self.to.retain(|to, _| !stalled.contains(to));
         stalled
@@ -222,7 +222,7 @@ pub(crate) struct Received {
 }
 
 /// The log says each time that so much of a state was received.
-const SAID_BYTES: u64 = 256 << 20;
+const LOGGED_BYTES: u64 = 256 << 20;
 
 impl Incoming {
     /// Takes a chunk and says what to answer; or by which version the cluster acts, if this node
@@ -257,7 +257,7 @@ impl Incoming {
                 let before = receiving.bytes;
                 receiving.next += 1;
                 receiving.bytes += bytes.len() as u64;
-                if number == 0 || before / SAID_BYTES != receiving.bytes / SAID_BYTES {
+                if number == 0 || before / LOGGED_BYTES != receiving.bytes / LOGGED_BYTES {
                     let (from, bytes) = (Named::of(from), receiving.bytes);
                     tracing::info!(%from, bytes, "receiving the leader's state");
                 }

@@ -83,7 +83,7 @@ mod tests {
     }
 
     #[test]
-    fn it_gives_all_after_a_zxid_or_says_from_which_on_it_can() {
+    fn it_returns_all_changes_after_a_zxid_or_the_oldest_known_one() {
         let mut history = History::new(10, 4, 1 << 20);
         assert_eq!(after(&history, 10), Ok(vec![]));
         assert_eq!(after(&history, 9), Err(10));
@@ -124,7 +124,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_known_of_what_a_snapshot_stands_for() {
+    fn changes_within_a_snapshot_are_not_known() {
         let mut history = History::new(0, 100, 1 << 20);
         history.note(vec![change(1), change(2)]);
         history.begin_after(9);

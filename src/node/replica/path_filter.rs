@@ -76,7 +76,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_there_is_found_and_most_else_is_not() {
+    fn watched_paths_are_found_and_most_others_are_not() {
         let mut filter = PathFilter::default();
         let mut held: BTreeSet<String> = BTreeSet::new();
         assert!(!filter.may_hold("/"));

@@ -560,7 +560,7 @@ mod tests {
     }
 
     #[test]
-    fn child_watches_hear_of_children_and_of_their_own_end() {
+    fn child_watches_get_events_of_children_and_of_their_own_end() {
         let mut watches = table(&[(1, "/a", WatchKind::Children)]);
         assert_eq!(fire(&mut watches, ChangeKind::DataChanged, "/a"), []);
         assert_eq!(fire(&mut watches, ChangeKind::Created, "/a/b/c"), []);
@@ -572,9 +572,9 @@ mod tests {
     }
 
     #[test]
-    fn persistent_watches_stay_and_hear_a_deletion_once() {
+    fn persistent_watches_stay_and_get_one_event_for_a_deletion() {
         let mut table = table(&[(1, "/a", WatchKind::Persistent)]);
-        let heard: Vec<_> = [
+        let events: Vec<_> = [
             (ChangeKind::Created, "/a"),
             (ChangeKind::DataChanged, "/a"),
             (ChangeKind::Created, "/a/b"),
@@ -588,7 +588,7 @@ mod tests {
         .map(|(_, kind, path)| (kind, path))
         .collect();
         let expected = [Created, DataChanged, ChildrenChanged, ChildrenChanged, Deleted, Created];
-        assert_eq!(heard, expected.map(|kind| (kind, "/a".to_owned())));
+        assert_eq!(events, expected.map(|kind| (kind, "/a".to_owned())));
     }
 
     #[test]
@@ -623,7 +623,7 @@ mod tests {
 
     /// A watch that is there and one that begins in the past report the same.
     #[test]
-    fn the_past_is_told_as_it_was_live() {
+    fn past_events_are_those_of_a_live_watch() {
         let paths = ["/", "/a", "/a/b", "/a/b/c", "/ab", "/b", "/a/bb"];
         let kinds = [ChangeKind::Created, ChangeKind::DataChanged, ChangeKind::Deleted];
         let all: Vec<_> =
@@ -689,10 +689,10 @@ mod tests {
             assert_eq!(fired.ended, ended);
             assert_eq!(watches.len(), 8 - expected.len());
             assert!(!watches.remove_watches(S, "/a", which, false, 50, &mut fired), "{which:?}");
-            let heard = fire(&mut watches, ChangeKind::Deleted, "/a");
+            let events = fire(&mut watches, ChangeKind::Deleted, "/a");
             let gone = |id: &u64| expected.iter().any(|(removed, _)| removed == id);
-            assert!(!heard.iter().any(|(id, ..)| gone(id)));
-            assert!(heard.iter().any(|(id, ..)| *id == 8));
+            assert!(!events.iter().any(|(id, ..)| gone(id)));
+            assert!(events.iter().any(|(id, ..)| *id == 8));
         };
         let (data, child, persistent) =
             (DataWatchRemoved, ChildWatchRemoved, PersistentWatchRemoved);
@@ -714,8 +714,8 @@ mod tests {
         for id in (0..100).filter(|id| id % 3 != 0) {
             watches.remove(WatchId(id));
         }
-        let heard = fire(&mut watches, ChangeKind::DataChanged, "/a");
-        let ids: Vec<u64> = heard.into_iter().map(|(id, ..)| id).collect();
+        let events = fire(&mut watches, ChangeKind::DataChanged, "/a");
+        let ids: Vec<u64> = events.into_iter().map(|(id, ..)| id).collect();
         assert_eq!(ids, (0..100).step_by(3).collect::<Vec<_>>());
         assert_eq!(watches.end_session(S).len(), 34);
         assert!(watches.by_path.is_empty() && watches.watchers.is_empty());

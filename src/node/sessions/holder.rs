@@ -31,7 +31,7 @@ pub(crate) struct LocalSession {
     /// opened.
     pub(super) lost_at: Time,
     /// When the last ReadIndex request that was confirmed for it was sent.
-    pub(super) heard: Time,
+    pub(super) renewed_at: Time,
     pub(super) issued: u64,
     /// The last number sent to the present leader; `None`: nothing, not even the open.
     pub(super) sent: Option<u64>,
@@ -128,7 +128,7 @@ impl LocalSession {
 
     /// When it is suspended, if no ReadIndex request renews it.
     pub(super) fn suspended_at(&self) -> Time {
-        (self.heard + self.timeout / 3).min(self.lost_at)
+        (self.renewed_at + self.timeout / 3).min(self.lost_at)
     }
 
     /// Gives a write the next number.

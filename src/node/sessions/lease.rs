@@ -45,7 +45,7 @@ impl LocalSessions {
         if !held.is_open() || now >= held.lost_at.min(valid_until) {
             return;
         }
-        held.heard = held.heard.max(sent);
+        held.renewed_at = held.renewed_at.max(sent);
         if valid_until > held.valid_until {
             (held.valid_until, held.lost_at) = (valid_until, valid_until);
             effects.leases.push((held.holding(), valid_until));
@@ -60,7 +60,7 @@ impl LocalSessions {
     /// The session is open: it is renewed from now on, and its deadlines count.
     pub(super) fn begin_lease(&mut self, session: SessionId) {
         if let Some(held) = self.sessions.get(&session) {
-            self.renewals.set(session, held.heard + renewed_after(held.timeout));
+            self.renewals.set(session, held.renewed_at + renewed_after(held.timeout));
             self.deadlines.set(session, held.suspended_at());
         }
     }
@@ -117,7 +117,7 @@ impl LocalSessions {
 
     /// Does what is due once a heartbeat: what has taken longer than `patience` may be lost. Returns the
     /// sessions that count as lost from now on.
-    pub(crate) fn pulse(
+    pub(crate) fn tick(
         &mut self,
         patience: Duration,
         now: Time,

@@ -167,7 +167,7 @@ impl LocalSessions {
                 first_sent: None,
                 valid_until: Time::MAX,
                 lost_at: Time::MAX,
-                heard: Time::ZERO,
+                renewed_at: Time::ZERO,
                 issued: 0,
                 sent: None,
                 under_way: 0,
@@ -374,7 +374,7 @@ impl LocalSessions {
                 }
                 if !held.is_over() {
                     let since = held.first_sent.unwrap_or_default();
-                    held.heard = since;
+                    held.renewed_at = since;
                     if now < since + held.timeout / 3 {
                         held.valid_until = since + trusted(held.timeout);
                         held.lost_at = held.valid_until;

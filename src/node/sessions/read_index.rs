@@ -53,7 +53,7 @@ pub(crate) struct ReadIndexRequest {
     pub(crate) sessions: Vec<SessionId>,
     pub(crate) syncs: Vec<SyncId>,
     /// Its syncs wait for another ReadIndex request too.
-    asked_anew: bool,
+    asked_again: bool,
 }
 
 impl ReadIndexRequests {
@@ -68,7 +68,7 @@ impl ReadIndexRequests {
     /// Whether a ReadIndex request is to be asked for: for whoever waits for one, for sessions that
     /// are to be renewed (`renews`), and so long after the last.
     pub(crate) fn is_due(&self, now: Time, period: Duration, renews: bool) -> bool {
-        let under_way = self.asked.values().filter(|request| !request.asked_anew).count();
+        let under_way = self.asked.values().filter(|request| !request.asked_again).count();
         let is_time = || self.last.is_none_or(|last| now >= last + period);
         under_way < UNDER_WAY_MAX && (renews || self.has_waiting() || is_time())
     }
@@ -93,10 +93,10 @@ impl ReadIndexRequests {
         self.last = Some(now);
         let syncs = std::mem::take(&mut self.waiting);
         self.asked
-            .insert(self.next, ReadIndexRequest { sent: now, sessions, syncs, asked_anew: false });
+            .insert(self.next, ReadIndexRequest { sent: now, sessions, syncs, asked_again: false });
         // The oldest are those asked again: no others have been under way for so long.
         while self.asked.len() > ASKED_MAX
-            && let Some(oldest) = self.asked.first_entry().filter(|oldest| oldest.get().asked_anew)
+            && let Some(oldest) = self.asked.first_entry().filter(|oldest| oldest.get().asked_again)
         {
             oldest.remove();
         }
@@ -129,21 +129,21 @@ impl ReadIndexRequests {
     #[must_use]
     pub(crate) fn restart(&mut self) -> Vec<SessionId> {
         self.last = None;
-        self.ask_anew(|_| true)
+        self.ask_again(|_| true)
     }
 
     /// Asks again for the ReadIndex requests sent before `before`. A late answer still counts.
     /// Returns the sessions that may not have been renewed.
     #[must_use]
     pub(crate) fn restart_older(&mut self, before: Time) -> Vec<SessionId> {
-        self.ask_anew(|request| request.sent < before)
+        self.ask_again(|request| request.sent < before)
     }
 
-    fn ask_anew(&mut self, which: impl Fn(&ReadIndexRequest) -> bool) -> Vec<SessionId> {
+    fn ask_again(&mut self, which: impl Fn(&ReadIndexRequest) -> bool) -> Vec<SessionId> {
         let mut sessions = Vec::new();
         for request in self.asked.values_mut() {
-            if !request.asked_anew && which(request) {
-                request.asked_anew = true;
+            if !request.asked_again && which(request) {
+                request.asked_again = true;
                 self.last = None;
                 self.waiting.extend(&request.syncs);
                 sessions.extend(&request.sessions);
@@ -190,7 +190,7 @@ mod tests {
     const S: Time = Time::from_secs(1);
 
     #[test]
-    fn a_round_carries_all_that_wait_and_is_confirmed_once() {
+    fn a_request_carries_all_waiting_syncs_and_is_confirmed_once() {
         let mut requests = ReadIndexRequests::new(7);
         assert!(requests.is_due(Time::ZERO, 4 * S, false));
         requests.wait(1);
@@ -225,7 +225,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_slow_round_carried_is_asked_for_under_another_number() {
+    fn syncs_of_a_slow_request_are_asked_for_under_another_number() {
         let mut requests = ReadIndexRequests::new(7);
         requests.wait(1);
         let slow = requests.ask(S, vec![]);
@@ -268,7 +268,7 @@ mod tests {
     }
 
     #[test]
-    fn unanswered_rounds_are_forgotten_but_not_their_syncs() {
+    fn unanswered_requests_are_forgotten_but_not_their_syncs() {
         let mut requests = ReadIndexRequests::new(7);
         requests.wait(1);
         let first = requests.ask(S, vec![]);

@@ -175,8 +175,8 @@ impl Node {
             if let Some(of) = quota::of_stats(&change.path)
                 && change.kind == ChangeKind::DataChanged
             {
-                let told = self.machine.tree();
-                let used = told.get(&change.path).map(|znode| Usage::parse(znode.data()));
+                let tree = self.machine.tree();
+                let used = tree.get(&change.path).map(|znode| Usage::parse(znode.data()));
                 let used = used.unwrap_or_default().to_string();
                 tracing::warn!(path = of, used, "a soft quota is overstepped, or kept again");
             }

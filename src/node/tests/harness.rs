@@ -524,8 +524,8 @@ impl Cluster {
             let bytes = message.encode(Vec::new());
             let short = bytes.len() < 4096;
             let hash = xxhash_rust::xxh3::xxh3_64(&bytes);
-            let told = if short { format!("{message:?}") } else { format!("{hash:x}") };
-            self.trace.push(format!("{:?} {id}>{to} {told}", self.now));
+            let shown = if short { format!("{message:?}") } else { format!("{hash:x}") };
+            self.trace.push(format!("{:?} {id}>{to} {shown}", self.now));
             if matches!(message, PeerMessage::Forward { .. }) {
                 self.forwarded.push(message.clone());
             }

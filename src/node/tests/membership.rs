@@ -22,7 +22,7 @@ fn voting(cluster: &Cluster, node: NodeId) -> (Vec<NodeId>, Vec<NodeId>) {
 }
 
 /// The same as its roster has it.
-fn put_down(cluster: &Cluster, node: NodeId) -> (Vec<NodeId>, Vec<NodeId>) {
+fn roster_parts(cluster: &Cluster, node: NodeId) -> (Vec<NodeId>, Vec<NodeId>) {
     let (Roster { seats }, _) = cluster.node(node).machine().roster();
     let part = |votes: bool| {
         let of_part = seats.iter().filter(|seat| seat.votes == votes);
@@ -41,12 +41,12 @@ fn a_cluster_of_one_grows_to_three_voters() {
     cluster.advance(5 * SECOND);
     // With two voters the loss of either would stop it.
     assert_eq!(voting(&cluster, 1), (vec![1], vec![2]));
-    assert_eq!(put_down(&cluster, 2), (vec![1], vec![2]));
+    assert_eq!(roster_parts(&cluster, 2), (vec![1], vec![2]));
     cluster.add(3);
     cluster.advance(10 * SECOND);
     for node in 1..=3 {
         assert_eq!(voting(&cluster, node), (vec![1, 2, 3], vec![]));
-        assert_eq!(put_down(&cluster, node), (vec![1, 2, 3], vec![]));
+        assert_eq!(roster_parts(&cluster, node), (vec![1, 2, 3], vec![]));
     }
     cluster.check_equal();
     // They are members in earnest: the first may go.
@@ -87,7 +87,7 @@ fn a_voter_that_is_dead_for_long_gives_its_vote_to_a_learner_and_is_forgotten() 
     assert_eq!(voting(&cluster, leader).1, [victim]);
     cluster.advance(60 * SECOND * FORGET_FACTOR);
     assert!(voting(&cluster, leader).1.is_empty());
-    assert!(put_down(&cluster, leader).1.is_empty());
+    assert!(roster_parts(&cluster, leader).1.is_empty());
     // It comes back and learns what has become of it.
     cluster.start(victim);
     cluster.advance(5 * SECOND);
@@ -203,7 +203,7 @@ fn the_dead_stay_where_nobody_can_take_their_place() {
 }
 
 #[test]
-fn who_leaves_goes_and_its_vote_stays() {
+fn a_member_that_leaves_goes_and_its_vote_stays() {
     let mut cluster = Cluster::new(3);
     cluster.elect();
     cluster.add(4);
@@ -218,7 +218,7 @@ fn who_leaves_goes_and_its_vote_stays() {
     let rest: Vec<NodeId> = (1..=4).filter(|node| *node != leader).collect();
     let new = cluster.leader().unwrap();
     assert_eq!(voting(&cluster, new), (rest.clone(), vec![]));
-    assert_eq!(put_down(&cluster, new), (rest, vec![]));
+    assert_eq!(roster_parts(&cluster, new), (rest, vec![]));
     let session = cluster.open(new, 2, TIMEOUT);
     cluster.create(new, session, "/b", CreateMode::Persistent).unwrap();
 }
@@ -258,7 +258,7 @@ fn a_wiped_member_is_replaced_at_once_by_the_one_in_its_place() {
     let (voters, learners) = voting(&cluster, leader);
     assert!(voters.contains(&7) && !voters.contains(&victim), "{voters:?}");
     assert_eq!((voters.len(), learners.len()), (3, 0));
-    assert!(put_down(&cluster, leader).0.contains(&7));
+    assert!(roster_parts(&cluster, leader).0.contains(&7));
 }
 
 /// Both answer, so that one of them is a copy: neither takes the other's place.
@@ -270,11 +270,11 @@ fn a_member_that_is_alive_is_not_replaced() {
     cluster.add_at(7, victim);
     cluster.advance(20 * SECOND);
     assert_eq!(voting(&cluster, leader), (vec![1, 2, 3], vec![]));
-    assert!(!put_down(&cluster, leader).1.contains(&7));
+    assert!(!roster_parts(&cluster, leader).1.contains(&7));
 }
 
 #[test]
-fn a_new_address_is_put_down() {
+fn a_new_address_is_entered_in_the_roster() {
     let mut cluster = Cluster::new(3);
     let leader = cluster.elect();
     let mover = cluster.follower();
@@ -300,7 +300,7 @@ fn nodes_with_empty_disks_found_one_cluster_whoever_starts_first() {
         let founded = cluster.node(leader).cluster();
         for node in 1..=nodes {
             assert_eq!(voting(&cluster, node), (all.clone(), vec![]));
-            assert_eq!(put_down(&cluster, node), (all.clone(), vec![]));
+            assert_eq!(roster_parts(&cluster, node), (all.clone(), vec![]));
             assert_eq!(cluster.node(node).cluster(), founded);
         }
         let session = cluster.open(leader, 1, TIMEOUT);
@@ -322,7 +322,7 @@ fn nodes_with_empty_disks_found_one_cluster_whoever_starts_first() {
 /// The one that was wiped is not the one that has pledged and voted, and cannot found another
 /// cluster while the other of a former three is away.
 #[test]
-fn an_empty_disk_in_a_member_s_place_joins_what_there_is_and_founds_nothing() {
+fn an_empty_disk_in_a_member_s_place_joins_the_cluster_and_founds_none() {
     let mut cluster = Cluster::blank(3);
     for node in 1..=3 {
         cluster.add(node);
@@ -345,7 +345,7 @@ fn an_empty_disk_in_a_member_s_place_joins_what_there_is_and_founds_nothing() {
 }
 
 #[test]
-fn nobody_but_a_member_says_that_one_is_gone() {
+fn only_a_member_reports_that_a_member_was_removed() {
     let mut cluster = Cluster::new(3);
     let leader = cluster.elect();
     let follower = cluster.follower();
@@ -358,7 +358,7 @@ fn nobody_but_a_member_says_that_one_is_gone() {
 
 /// The leader is not among those that it reaches.
 #[test]
-fn a_removed_member_learns_of_it_from_whomever_it_reaches() {
+fn a_removed_member_learns_of_it_from_any_member() {
     let mut cluster = Cluster::new(5);
     let leader = cluster.elect();
     cluster.add(6);
@@ -375,7 +375,7 @@ fn a_removed_member_learns_of_it_from_whomever_it_reaches() {
 
 /// What it has told of itself just before holds for some time.
 #[test]
-fn who_has_left_is_not_put_down_again_for_what_it_told_before() {
+fn a_member_that_has_left_is_not_added_again_by_an_earlier_report() {
     let mut cluster = Cluster::new(3);
     let leader = cluster.elect();
     let leaver = cluster.follower();
@@ -425,7 +425,7 @@ fn a_member_that_was_away_while_all_others_were_replaced_learns_that_it_is_gone(
 
 /// It was never one: there is nothing to wait for.
 #[test]
-fn who_is_no_member_yet_leaves_at_once() {
+fn an_instance_that_is_no_member_yet_leaves_at_once() {
     let mut cluster = Cluster::blank(3);
     cluster.add(1);
     cluster.leave(1);

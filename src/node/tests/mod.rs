@@ -260,7 +260,7 @@ fn a_resumed_session_moves_with_its_ephemerals() {
 }
 
 #[test]
-fn watches_tell_of_changes_made_anywhere() {
+fn watches_report_changes_made_anywhere() {
     let mut cluster = Cluster::new(3);
     cluster.elect();
     let (one, two) = (cluster.open(1, 1, TIMEOUT), cluster.open(2, 2, TIMEOUT));

@@ -1,4 +1,4 @@
-//! A node against the model: what its sessions are answered, and what its watches are told.
+//! A node against the model: what its sessions are answered, and which events its watches get.
 //!
 //! A node that is alone takes random calls of a few sessions, several at a time without waiting:
 //! operations, multis, reads with and without a watch, watches of both modes, and ends of sessions
@@ -56,7 +56,7 @@ type Notified = ((EventKind, String, Zxid), BTreeSet<WatchId>);
 
 impl Rules {
     /// What is told of a change, in the order of the table's columns.
-    fn tell(&mut self, change: &Change, told: &mut Vec<Notified>, ended: &mut BTreeSet<WatchId>) {
+    fn notify(&mut self, change: &Change, notified: &mut Vec<Notified>, ended: &mut BTreeSet<WatchId>) {
         use Kind::{Children, Exists, Get, Persistent, Recursive};
         let own = change.path.as_str();
         let parent = match own.rsplit_once('/') {
@@ -75,26 +75,26 @@ impl Rules {
             ChangeKind::DataChanged => EventKind::DataChanged,
             ChangeKind::Deleted => EventKind::Deleted,
         };
-        self.tell_all(change, kind, own, of_data, told, ended);
+        self.notify_all(change, kind, own, of_data, notified, ended);
         if kind == EventKind::Deleted {
-            // The persistent ones have been told.
+            // The persistent ones have been notified.
             let of_children = |at: &str, kind| kind == Children && at == own;
-            self.tell_all(change, kind, own, of_children, told, ended);
+            self.notify_all(change, kind, own, of_children, notified, ended);
         }
         if kind != EventKind::DataChanged {
             let of_parent = |at: &str, kind| matches!(kind, Children | Persistent) && at == parent;
             let kind = EventKind::ChildrenChanged;
-            self.tell_all(change, kind, parent, of_parent, told, ended);
+            self.notify_all(change, kind, parent, of_parent, notified, ended);
         }
     }
 
-    fn tell_all(
+    fn notify_all(
         &mut self,
         change: &Change,
         kind: EventKind,
         path: &str,
         listens: impl Fn(&str, Kind) -> bool,
-        told: &mut Vec<Notified>,
+        notified: &mut Vec<Notified>,
         ended: &mut BTreeSet<WatchId>,
     ) {
         let event = (kind, path.to_owned(), change.zxid);
@@ -107,7 +107,7 @@ impl Rules {
             let stays = matches!(kind, Kind::Persistent | Kind::Recursive);
             stays || !ended.insert(*id)
         });
-        told.push((event, watches));
+        notified.push((event, watches));
     }
 
     fn end(&mut self, session: SessionId, ended: &mut BTreeSet<WatchId>) {
@@ -274,7 +274,7 @@ struct World {
     sessions: [Option<Held>; SESSIONS],
     /// The last number given to a session, a holder or a watch.
     last: u64,
-    told: Vec<Notified>,
+    notified: Vec<Notified>,
     ended: BTreeSet<WatchId>,
     expected: Vec<(RequestId, Result<Seen, Error>)>,
 }
@@ -301,7 +301,7 @@ impl World {
             rules: Rules::default(),
             sessions: [None; SESSIONS],
             last: 0,
-            told: Vec::new(),
+            notified: Vec::new(),
             ended: BTreeSet::new(),
             expected: Vec::new(),
         }
@@ -319,7 +319,7 @@ impl World {
         self.model.time = self.cluster.clock().wall_ms;
         let result = self.model.apply(TERM, &request);
         for change in std::mem::take(&mut self.model.changes) {
-            self.rules.tell(&change, &mut self.told, &mut self.ended);
+            self.rules.notify(&change, &mut self.notified, &mut self.ended);
         }
         result.map(Seen::Reply).map_err(|error| error.into_error(session))
     }
@@ -476,15 +476,15 @@ impl World {
             prop_assert_eq!(answer.map(|answer| answer.map(Seen::from)), Some(expected));
         }
         let mut events = std::mem::take(&mut self.cluster.events).into_iter();
-        for (event, watches) in self.told.drain(..) {
-            let heard: Vec<_> = events.by_ref().take(watches.len()).collect();
-            let is_it = |heard: &WatchEvent| {
-                (heard.kind, heard.path.as_str(), heard.zxid) == (event.0, &event.1, event.2)
-                    && !heard.net
+        for (event, watches) in self.notified.drain(..) {
+            let seen: Vec<_> = events.by_ref().take(watches.len()).collect();
+            let is_it = |seen: &WatchEvent| {
+                (seen.kind, seen.path.as_str(), seen.zxid) == (event.0, &event.1, event.2)
+                    && !seen.net
             };
-            prop_assert!(heard.iter().all(|(_, heard)| is_it(heard)), "{event:?}: {heard:?}");
-            prop_assert_eq!(heard.len(), watches.len(), "{:?}", event);
-            prop_assert_eq!(heard.iter().map(|(id, _)| *id).collect::<BTreeSet<_>>(), watches);
+            prop_assert!(seen.iter().all(|(_, seen)| is_it(seen)), "{event:?}: {seen:?}");
+            prop_assert_eq!(seen.len(), watches.len(), "{:?}", event);
+            prop_assert_eq!(seen.iter().map(|(id, _)| *id).collect::<BTreeSet<_>>(), watches);
         }
         prop_assert_eq!(events.next(), None);
         let ended = std::mem::take(&mut self.cluster.ended);
@@ -528,7 +528,7 @@ proptest! {
 
 /// That the comparison is not blind.
 #[test]
-fn what_the_model_does_not_do_is_found() {
+fn differences_from_the_model_are_found() {
     for bug in [
         Bug::EventLostOnDelete,
         Bug::EventTwice,

@@ -189,7 +189,7 @@ fn at_a_new_address_it_is_ready_with_the_vote_of_the_dead() {
 
 /// The leader still takes the former self for alive, or another leader knows of nobody yet.
 #[test]
-fn who_takes_the_leaders_place_is_not_ready_before_the_next_leader_has_seen_to_it() {
+fn a_replacement_of_the_leader_is_not_ready_before_the_next_leader_has_given_it_the_vote() {
     let mut cluster = Cluster::new(3);
     let leader = cluster.elect();
     cluster.kill(leader);

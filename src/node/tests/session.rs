@@ -114,7 +114,7 @@ fn a_resumption_that_is_given_up_closes_nothing() {
 
 /// The patience before a resend was counted from the last progress of any session of the node.
 #[test]
-fn what_was_lost_is_sent_again_while_other_sessions_go_on() {
+fn lost_requests_are_sent_again_while_other_sessions_go_on() {
     let mut cluster = Cluster::new(3);
     let leader = cluster.elect();
     let node = cluster.follower();
@@ -327,7 +327,7 @@ fn large_writes_wait_at_their_node() {
 /// Its resumption and its write had been done, and the session had ended, when a snapshot took the
 /// place of all that. That the session is not there was taken for "never done".
 #[test]
-fn what_a_snapshot_stands_for_is_not_called_undone() {
+fn writes_within_a_snapshot_are_not_reported_as_undone() {
     resumed_behind_a_snapshot(true);
 }
 
@@ -376,12 +376,12 @@ fn resumed_behind_a_snapshot(closed: bool) {
     cluster.advance(HEARTBEAT * 4);
     cluster.heal();
     let resumed = cluster.answer(resume);
-    let is_told = match resumed {
+    let is_notified = match resumed {
         Err(Error::SessionExpired { .. }) => closed,
         Err(Error::SessionMoved { .. }) => !closed,
         _ => false,
     };
-    assert!(is_told, "{resumed:?}");
+    assert!(is_notified, "{resumed:?}");
     assert!(matches!(cluster.answer(done), Err(Error::OutcomeUnknown { .. })));
     assert!(matches!(cluster.answer(never), Err(Error::OutcomeUnknown { .. })));
 }

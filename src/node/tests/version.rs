@@ -62,7 +62,7 @@ fn a_new_cluster_acts_by_the_version_of_its_members_at_once() {
 }
 
 #[test]
-fn what_is_asked_for_before_all_have_been_heard_of_waits() {
+fn a_request_waits_until_all_versions_are_known() {
     let mut cluster = Cluster::of_version(3, INVENTED);
     cluster.take_away(3);
     cluster.elect();
@@ -98,7 +98,7 @@ fn what_is_asked_for_before_all_have_been_heard_of_waits() {
 }
 
 #[test]
-fn who_is_not_heard_of_in_time_is_not_waited_for() {
+fn a_member_that_does_not_connect_in_time_is_not_waited_for() {
     let mut cluster = Cluster::of_version(3, INVENTED);
     cluster.take_away(3);
     let leader = cluster.elect();

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::{Asker, BUDGET_BYTES, SILENCE_TICKS, ServedClient, TELL_BYTES};
+use super::{Asker, BUDGET_BYTES, SILENCE_TICKS, ServedClient, MESSAGE_BYTES};
 use crate::machine::Machine;
 use crate::node::client_message;
 use crate::node::client_message::{EventOf, ToClient, UpTo};
@@ -162,7 +162,7 @@ impl Replica {
         tick: Duration,
         effects: &mut Effects,
     ) {
-        let silent = |client: &ServedClient| now >= client.heard_at + tick * SILENCE_TICKS;
+        let silent = |client: &ServedClient| now >= client.received_at + tick * SILENCE_TICKS;
         self.let_some_go(silent, "it was silent", effects);
     }
 
@@ -216,21 +216,21 @@ impl Replica {
         let mut slow = Vec::new();
         let all = self.clients.unacknowledged_bytes();
         for (id, client) in &mut self.clients.clients {
-            if client.updates.is_empty() && !client.greeted {
+            if client.updates.is_empty() && !client.awaits_message {
                 continue;
             }
             if client.is_slow(all) {
                 slow.push((*id, client.attachment));
                 continue;
             }
-            client.greeted = false;
+            client.awaits_message = false;
             client.outgoing_bytes = 0;
             let attachment = client.attachment;
-            let parts = in_parts(client.updates.drain(..), TELL_BYTES, ToClient::size);
-            let last = client.said + parts.len() as u64 - 1;
+            let parts = in_parts(client.updates.drain(..), MESSAGE_BYTES, ToClient::size);
+            let last = client.next_sent + parts.len() as u64 - 1;
             for updates in parts {
-                let number = client.said;
-                client.said += 1;
+                let number = client.next_sent;
+                client.next_sent += 1;
                 let bytes = updates.iter().map(ToClient::size).sum::<usize>() + 64;
                 client.unacknowledged.push_back((number, bytes));
                 client.unacknowledged_bytes += bytes;

@@ -59,7 +59,7 @@ const BUDGET_BYTES: usize = 256 << 20;
 /// The part of [`BUDGET_BYTES`] that each client may use in any case.
 const SHARE_BYTES: usize = BUDGET_BYTES / CLIENTS_MAX;
 /// How many bytes of updates one message carries, about: one update may be larger.
-const TELL_BYTES: usize = 256 << 10;
+const MESSAGE_BYTES: usize = 256 << 10;
 /// After so many ticks without a message, a client is gone. It sends several in that time.
 const SILENCE_TICKS: u32 = 20;
 
@@ -82,13 +82,13 @@ pub(crate) struct ClientServer {
 #[derive(Debug, Default)]
 struct ServedClient {
     attachment: u64,
-    /// The number of the next message from it (`next`) and to it (`said`).
-    next: u64,
-    said: u64,
+    /// The number of the next message from it (`next_received`) and to it (`next_sent`).
+    next_received: u64,
+    next_sent: u64,
     /// The messages to it that it has not acknowledged: their numbers and bytes.
     unacknowledged: VecDeque<(u64, usize)>,
     unacknowledged_bytes: usize,
-    heard_at: Time,
+    received_at: Time,
     /// What it sent to begin with, until this replica has all that the client has seen.
     beginning: Option<Beginning>,
     queued_bytes: usize,
@@ -99,7 +99,7 @@ struct ServedClient {
     updates: Vec<ToClient>,
     outgoing_bytes: usize,
     /// It waits for a message, even an empty one.
-    greeted: bool,
+    awaits_message: bool,
     /// It was sent the members as they are.
     is_informed: bool,
 }
@@ -145,10 +145,10 @@ impl ServedClient {
     fn new(attachment: u64, seen: Zxid, now: Time) -> ServedClient {
         ServedClient {
             attachment,
-            next: 1,
-            heard_at: now,
+            next_received: 1,
+            received_at: now,
             beginning: Some(Beginning { seen, claims: Vec::new(), bytes: 0, complete: false }),
-            greeted: true,
+            awaits_message: true,
             ..ServedClient::default()
         }
     }

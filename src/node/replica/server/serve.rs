@@ -49,7 +49,7 @@ impl Node {
             self.replica.clients.clients.insert(from, ServedClient::new(attachment, seen, now));
         } else {
             let served = self.replica.clients.clients.get_mut(&from);
-            let is_next = |of: &&mut ServedClient| (of.attachment, of.next) == (attachment, number);
+            let is_next = |of: &&mut ServedClient| (of.attachment, of.next_received) == (attachment, number);
             let is_late = served.as_ref().is_some_and(|of| of.attachment > attachment);
             let Some(client) = served.filter(is_next) else {
                 if !is_late {
@@ -57,12 +57,12 @@ impl Node {
                 }
                 return;
             };
-            client.next += 1;
-            client.heard_at = now;
+            client.next_received += 1;
+            client.received_at = now;
             // A beginning of many messages is acknowledged as it comes.
-            client.greeted |= client.beginning.is_some();
-            while let Some((said, bytes)) = client.unacknowledged.front().copied()
-                && said < received
+            client.awaits_message |= client.beginning.is_some();
+            while let Some((sent, bytes)) = client.unacknowledged.front().copied()
+                && sent < received
             {
                 client.unacknowledged.pop_front();
                 client.unacknowledged_bytes -= bytes;
@@ -162,7 +162,7 @@ impl Node {
                 }
             }
             FromClient::ReadIndex { boot, read_index, sessions } => {
-                client.greeted = true;
+                client.awaits_message = true;
                 let leader = self.leadership.leader;
                 if leader == self.id {
                     let asked = Asked::new(self.id, Some(from), boot, read_index);
@@ -222,7 +222,7 @@ impl Node {
     }
 
     /// The last thing of a step: the clients are sent what it has brought.
-    pub(in crate::node) fn tell_clients(&mut self) {
+    pub(in crate::node) fn update_clients(&mut self) {
         if self.replica.clients.clients.is_empty() && self.replica.clients.watches.is_empty() {
             return;
         }

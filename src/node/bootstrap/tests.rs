@@ -65,7 +65,7 @@ fn a_hindered_node_takes_no_part_until_it_is_hindered_no_more() {
     alone.hinder(hindrance(false));
     assert!(alone.step(Time::ZERO).write.is_none());
     assert_eq!(problem(&alone), "no cluster yet: a:1 is not mine");
-    // It may join one, if that is not forbidden too.
+    // It may join a cluster, unless that is forbidden too.
     let of_cluster = Announcement { cluster: 5, ..announcement(2, "b:1", &[]) };
     for forbids_joining in [true, false] {
         alone.hinder(hindrance(forbids_joining));
@@ -82,7 +82,7 @@ fn a_hindered_node_takes_no_part_until_it_is_hindered_no_more() {
         assert!(alone.step(Time::ZERO).write.is_some());
         alone.written();
     }
-    // What it has pledged stands: with more members, another one may have started from it.
+    // Its pledge stays: with more members, another node may have started from it.
     alone.hinder(hindrance(true));
     let outcome = alone.step(Time::ZERO).outcome;
     assert!(matches!(outcome, Some(Outcome::Found(_))), "{outcome:?}");
@@ -150,7 +150,7 @@ fn a_node_that_only_joins_may_have_another_list() {
     );
 }
 
-/// What the name shows, to a node that may found or only join.
+/// The addresses of the name, for a node that may found or only join.
 fn discovered(addresses_found: &[&str], founds: bool) -> Discovered {
     let (name, addresses) = ("all:1".to_owned(), addresses(addresses_found));
     Discovered { name, expected: 2, founds, addresses }
@@ -181,7 +181,7 @@ fn the_addresses_of_a_name_are_the_list_once_there_are_enough() {
     assert!(one.step(Time::ZERO).write.is_some());
 }
 
-/// Another instance at an address says nothing about the disk of the one that was there: it may have
+/// Another instance at an address does not prove that the former one has lost its disk: it may have
 /// moved.
 #[test]
 fn pledges_and_vetoes_stand_among_instances_that_discover_each_other() {
@@ -194,7 +194,7 @@ fn pledges_and_vetoes_stand_among_instances_that_discover_each_other() {
     one.discovered(discovered(&list, true));
     let promised = Promise { ballot: Ballot { round: 4, proposer: 1 }, pledge: None };
     receive(&mut one, Announcement { promise: promised, ..announcement(2, "b:1", &list) });
-    // It may propose again, and must not propose another cluster.
+    // It may propose again, but not another cluster.
     if let Some(promise) = one.step(Time::ZERO).write {
         assert_eq!(promise.pledge.unwrap().genesis.cluster, 5);
         one.written();
@@ -221,7 +221,7 @@ fn an_unreached_peer_is_named() {
     assert!(one.step(1000 * S).write.is_none());
     let waits = "no cluster yet: it takes 3 of the peers a:1, b:1, c:1; not reached: c:1";
     assert_eq!(problem(&one), waits);
-    // A word that came before its connection is not one of who is there.
+    // An announcement that came before its connection does not count yet.
     one.take(3, announcement(3, "c:1", &["a:1", "b:1", "c:1"]));
     assert!(one.step(1000 * S).write.is_none());
     one.connected(3);
@@ -258,7 +258,7 @@ fn a_peer_with_a_cluster_is_joined() {
     assert_eq!(two.step(Time::ZERO).outcome, Some(Outcome::Join { cluster: 5 }));
 }
 
-/// Nobody else would keep it from founding: its own list is whole.
+/// Without the veto it would found a cluster: its whole list is present.
 #[test]
 fn an_unlisted_peer_that_had_a_cluster_is_waited_for() {
     let mut one = blank(1, "a:1", &["a:1"]);
@@ -269,11 +269,11 @@ fn an_unlisted_peer_that_had_a_cluster_is_waited_for() {
     assert!(one.step(100 * S).write.is_none(), "it may come back");
     let text = problem(&one);
     assert!(text.contains("z:1 belonged to the cluster 0000000000000005"), "{text}");
-    // Any that belongs to it is as good.
+    // Any other member of that cluster will do.
     let mut two = one.clone();
     receive(&mut two, Announcement { cluster: 5, ..announcement(8, "y:1", &["z:1"]) });
     assert_eq!(two.step(100 * S).outcome, Some(Outcome::Join { cluster: 5 }));
-    // Its disk is gone, and so is all that was known of that cluster.
+    // The disk is gone, so the veto for that cluster ends.
     receive(&mut one, announcement(10, "z:1", &["a:1"]));
     assert!(one.step(100 * S).write.is_some());
 }
@@ -292,7 +292,7 @@ fn a_node_that_pledged_a_founded_cluster_founds_it_too() {
     let ballot = Ballot { round: 1, proposer: 1 };
     let genesis = genesis(5, &[(1, "a:1"), (2, "b:1")]);
     let pledge = Some(Pledge { ballot, genesis: genesis.clone() });
-    // It has promised a later ballot by then; but what a member has founded was chosen.
+    // It has promised a later ballot by then. But a genesis that a member has founded was chosen.
     let promise = Promise { ballot: Ballot { round: 2, proposer: 1 }, pledge };
     let me = Member::new(2, "b:1");
     let mut one = Founding::new(me, &addresses(&list), 0, None, promise, 1, Time::ZERO);
@@ -317,14 +317,14 @@ fn a_pledge_is_given_up_only_with_its_disk() {
     assert!(one.step(2 * S).write.is_none());
     let text = problem(&one);
     assert!(text.contains("a cluster was agreed upon with b:1, which may have"), "{text}");
-    // Another one at its address has its place: its disk is gone.
+    // Another node is at its address: its disk is gone.
     receive(&mut one, Announcement { promise: promised.clone(), ..announcement(2, "b:1", &list) });
     let promise = one.step(2 * S).write.unwrap();
     let genesis = promise.pledge.unwrap().genesis;
     let ids: Vec<NodeId> = genesis.members.iter().map(|member| member.node).collect();
     assert_eq!(ids, [1, 2, 3]);
     assert_ne!(genesis.cluster, 5);
-    // A list without that address says nothing about its disk.
+    // A list without that address proves nothing about its disk.
     let mut other = start(&["a:1", "c:1"]);
     receive(&mut other, Announcement { promise: promised, ..announcement(3, "c:1", &["a:1", "c:1"]) });
     assert!(other.step(2 * S).write.is_none());

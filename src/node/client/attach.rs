@@ -11,19 +11,20 @@ use crate::types::membership;
 use crate::types::membership::{MEMBERS_MAX, Named, NodeId};
 use crate::types::session::SessionState;
 
-/// For how many heartbeats a member that was asked may be silent, or be without a leader.
+/// For how many heartbeats a member that was asked may be silent or know no leader.
 const PATIENCE_BEATS: u32 = 30;
-/// After how many heartbeats a member that has not answered at all is asked again, or another one.
+/// After how many heartbeats the client gives up a member that has never answered, and asks it or
+/// another one.
 const FIRST_BEATS: u32 = 10;
-/// For how many heartbeats a member that did not serve is not asked again.
+/// For how many heartbeats a member that has failed to serve is not asked again.
 const AVOIDED_BEATS: u32 = 60;
-/// For how many heartbeats a member that was not reached is not dialled, if there are others.
+/// For how many heartbeats an unreachable member is not dialled, if there are others.
 const UNREACHED_BEATS: u32 = 20;
-/// How many bytes one message carries, about: one write may be larger.
+/// About how many bytes one message carries. A single write may be larger.
 const MESSAGE_BYTES: usize = 256 << 10;
-/// After so many bytes at the latest, the client acknowledges what it has received.
+/// After receiving this many bytes, the client sends an acknowledgement.
 const ACKNOWLEDGED_BYTES: usize = 256 << 10;
-/// How many bytes a group of updates may have: more than any member sends in one group.
+/// The most bytes of a group of updates: more than any member sends.
 const GROUP_BYTES_MAX: usize = 64 << 20;
 
 /// The member that serves this client, or is asked to.
@@ -36,13 +37,13 @@ pub(super) struct Attachment {
     pub(super) next_received: u64,
     /// The member has replied that it serves.
     pub(super) serves: bool,
-    /// The updates of a group that is not whole yet.
+    /// The updates of a group that is not complete yet.
     updates: Vec<ToClient>,
     group_bytes: usize,
     /// The bytes received since the last acknowledgement.
     unacknowledged_bytes: usize,
     begun_at: Time,
-    /// Since when it owes a message.
+    /// Since when the member owes a message.
     asked_at: Option<Time>,
     leaderless_since: Option<Time>,
 }
@@ -63,7 +64,7 @@ impl Client {
                     return;
                 }
                 if number != attached.next_received && !planted(Bug::ClientLossUnnoticed) {
-                    // Some of it was lost on the way: not the member's fault.
+                    // A message was lost on the way, which is not the member's fault.
                     return self.lose_member(from, Time::ZERO);
                 }
                 attached.next_received = number + 1;
@@ -95,7 +96,7 @@ impl Client {
             PeerMessage::AdminReply { number, replies } => {
                 self.take_admin_reply(from, number, replies);
             }
-            // Messages among members.
+            // The other messages are for members.
             _ => {}
         }
     }
@@ -196,7 +197,8 @@ impl Client {
         self.claimed.clear();
     }
 
-    /// Leaves its member of its own accord, which need not wait until the client is silent.
+    /// Leaves its member and notifies it, so that the member need not wait for the client's
+    /// silence.
     pub(super) fn part(&mut self) {
         let Some(attached) = &self.attached else { return };
         let (attachment, number, received) = (attached.id, attached.next_sent, attached.next_received);
@@ -215,7 +217,8 @@ impl Client {
         let member = attached.member;
         let answers_soon = self.config.heartbeat * FIRST_BEATS;
         if !attached.serves && attached.next_received == 0 && now >= attached.begun_at + answers_soon {
-            // It may not have been able to answer yet, as when it has only just been reached.
+            // The member may not have been able to answer yet, for example just after it was
+            // connected.
             return self.lose_member(member, now + answers_soon);
         }
         if over(attached.asked_at) || over(attached.leaderless_since) && self.others(member) {
@@ -229,7 +232,7 @@ impl Client {
         self.members.iter().any(|(id, of)| *id != member && of.may_serve(now))
     }
 
-    /// Asks a member to serve, if none does: the best of those that are there.
+    /// Asks the best connected member to serve, if none serves yet.
     pub(super) fn attach(&mut self) {
         if self.attached.is_some() {
             return;
@@ -237,7 +240,7 @@ impl Client {
         let now = self.now.mono;
         let there = self.members.iter().filter(|(_, member)| member.may_serve(now));
         let there = there.map(|(id, _)| *id);
-        // Another instance at an address of the list may not be a member any more, or not yet.
+        // An instance at an address of the list need not be a member.
         if let Some(best) = there.min_by_key(|id| (!self.roster.contains_key(id), self.rank(*id))) {
             self.attach_to(best);
         }
@@ -269,7 +272,7 @@ impl Client {
         self.messages.push(FromClient::Begun);
     }
 
-    /// Sends the messages that have gathered.
+    /// Sends the messages that have gathered, and acknowledges.
     pub(super) fn send_messages(&mut self) {
         let Some(attached) = &mut self.attached else { return };
         if self.messages.is_empty() && attached.unacknowledged_bytes < ACKNOWLEDGED_BYTES {
@@ -292,7 +295,7 @@ impl Client {
         }
     }
 
-    /// A whole group of updates: events first, since the answers show the changes behind them.
+    /// Takes a complete group of updates: events first, since the answers show their changes.
     fn take_updates(&mut self, updates: Vec<ToClient>, up_to: UpTo) {
         let now = self.now.mono;
         let clusters = updates.iter().filter_map(|update| match update {
@@ -305,7 +308,7 @@ impl Client {
             return;
         }
         // A member that has not attached the client yet sends no events. If it never does, the next
-        // member sends what has happened in the meantime.
+        // member sends the missed events.
         let begins = updates.iter().any(|update| matches!(update, ToClient::Attached));
         let serves = begins || self.attached.as_ref().is_some_and(|attached| attached.serves);
         if serves {
@@ -324,7 +327,7 @@ impl Client {
             }
         }
         for update in updates {
-            // What is answered now is answered by a state that has this.
+            // The answers of this group come from a state that has this zxid.
             self.effects.zxid = self.effects.zxid.max(update.shows());
             match update {
                 ToClient::Attached => {
@@ -386,7 +389,7 @@ impl Client {
                 }
                 ToClient::Again => self.local.send_again(now),
                 ToClient::Members { members, availability } => self.learn(members, availability),
-                // It was looked at first.
+                // Handled above.
                 ToClient::Cluster { .. } => {}
             }
         }

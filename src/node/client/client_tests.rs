@@ -1,4 +1,5 @@
-//! What a member does for clients, and lets them do: what they say here, no client of ours would.
+//! What a member does for clients and allows them. The messages here are such as no correct client
+//! sends.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -20,8 +21,8 @@ use crate::types::membership::NodeId;
 use crate::types::watch::{EventKind, WATCH_CAPACITY};
 use crate::types::znode::SessionId;
 
-/// Says something to member 1 as if from a client, and gives what is let go and why. Its first
-/// message is that of a new attachment.
+/// Sends messages to member 1 as if from a client, and returns the reasons for which the member
+/// lets it go. Message 0 begins a new attachment.
 fn send(storm: &mut Storm, from: NodeId, number: u64, messages: Vec<FromClient>) -> Vec<String> {
     send_with(storm, (from, number, 0), messages)
 }
@@ -79,7 +80,7 @@ fn a_client_may_send_only_the_messages_of_a_client() {
         assert!(send(&mut storm, client, 0, begin()).is_empty());
         let text = format!("{ask:?}");
         assert_eq!(send(&mut storm, client, 1, vec![ask]).len(), 1, "{text}");
-        // It is forgotten.
+        // The member has forgotten the client.
         assert_eq!(send(&mut storm, client, 2, vec![]).len(), 1, "{text}");
     }
     assert_eq!(send(&mut storm, client, 0, vec![FromClient::Begun]).len(), 1, "it has not begun");
@@ -87,14 +88,14 @@ fn a_client_may_send_only_the_messages_of_a_client() {
     let of = |cluster| vec![FromClient::Begin { seen: 0, cluster }, FromClient::Begun];
     assert_eq!(send(&mut storm, client, 0, of(2)), ["it is a client of another cluster"]);
     assert!(send(&mut storm, client, 0, of(1)).is_empty());
-    // What is said among members is not for it to say.
+    // A client may not send the messages of members.
     assert!(send(&mut storm, client, 0, begin()).is_empty());
     let read_index =
         PeerMessage::ReadIndex { boot: 1, read_index: 1, sessions: vec![SessionId(FIRST_CLIENT)] };
     storm.cluster.deliver(client, 1, read_index);
     storm.cluster.settle();
     assert!(storm.cluster.elsewhere.iter().all(|(_, to, _)| *to != client));
-    // A message that is lost shows by the next one.
+    // A lost message is noticed by the number of the next one.
     assert_eq!(send(&mut storm, client, 3, vec![]), ["a message was lost"]);
 }
 
@@ -121,7 +122,7 @@ fn the_cost_of_a_client_to_its_member_is_bounded() {
     };
     assert_eq!(reason, "it asks for too much at a time");
     assert!(number as usize * 1000 > QUEUE_BYTES_MAX / 2);
-    // A client that acknowledges nothing gets no answers any more, and is then disconnected.
+    // A client that acknowledges nothing gets no more answers, and is then disconnected.
     assert!(send(&mut storm, client, 0, begin()).is_empty());
     let (secret, timeout_ms, owner, base) = ([0; 16], 20_000, client, 0);
     let command = Command::Open { secret, timeout_ms, owner, base };
@@ -154,12 +155,13 @@ fn the_cost_of_a_client_to_its_member_is_bounded() {
         }
     }
     assert!((1..5).contains(&answers), "{answers} answers that nobody acknowledges");
-    // And one that is silent is forgotten.
+    // A silent client is forgotten.
     storm.advance(TICK * 21);
     assert_eq!(send(&mut storm, client, 22, vec![]), ["a message was lost"]);
 }
 
-/// What it holds costs its member as well: one that holds more than a client does is let go.
+/// The sessions and watches of a client cost its member too: a client that holds too much is let
+/// go.
 #[test]
 fn the_holdings_of_a_client_are_bounded() {
     let mut storm = Storm::new(3);
@@ -181,7 +183,7 @@ fn the_holdings_of_a_client_are_bounded() {
     let watches =
         |storm: &Storm, session| storm.cluster.node(1).replica.watches.clients_of(session).len();
     let session = SessionId(9);
-    // The same one again and again is one.
+    // The same watch again and again counts once.
     assert!(send(&mut storm, client, 0, begin()).is_empty());
     assert!(send(&mut storm, client, 1, vec![open(session)]).is_empty());
     storm.advance(Duration::from_secs(1));
@@ -204,7 +206,7 @@ fn the_holdings_of_a_client_are_bounded() {
         assert!((most..most + 3 * many).contains(&((let_go - 1) * many)), "{let_go}");
         assert_eq!(watches(&storm, session), 0);
     }
-    // Nor may it speak of as many sessions as it likes, of which nothing comes without a leader.
+    // The number of its sessions is bounded too, also without a leader, when none is opened.
     storm.cluster.isolate(1);
     storm.advance(Duration::from_secs(5));
     assert!(send(&mut storm, client, 0, begin()).is_empty());
@@ -220,9 +222,9 @@ fn the_holdings_of_a_client_are_bounded() {
     assert!((30..40).contains(&let_go.unwrap_or(100)), "{let_go:?}");
 }
 
-/// Each of its watches would be told all of what it has missed: more than it may leave unheard, so
-/// that every member in turn let it go before it had received anything, for as long as they
-/// remembered.
+/// Each watch of a returning client was sent all changes that it had missed. That was more than a
+/// client may leave unacknowledged, so every member in turn let the client go before it had
+/// received anything.
 #[test]
 fn a_client_that_has_missed_much_is_served() {
     const WATCHES: u64 = 250;
@@ -286,11 +288,12 @@ fn a_client_that_has_missed_much_is_served() {
         }
     }
     assert_eq!(gaps, WATCHES, "each knows that it has missed something");
-    assert!(events > 10 * WATCH_CAPACITY, "as much as may be is told: {events}");
+    assert!(events > 10 * WATCH_CAPACITY, "as much as fits is sent: {events}");
     assert_eq!(storm.cluster.node(1).replica.watches.clients_of(session).len() as u64, WATCHES);
 }
 
-/// It was told that its resumption had not come yet, asked for it again, and was never answered.
+/// The client was sent that its resumption had not come yet, asked for it again, and was never
+/// answered.
 #[test]
 fn a_session_that_was_overtaken_has_moved() {
     let mut storm = Storm::new(7);
@@ -364,7 +367,7 @@ fn a_replica_without_a_sessions_answered_writes_does_not_serve_it_yet() {
     assert!(is_attached(begin(2, 0)));
 }
 
-/// A message that comes twice begins nothing: what was told in between would be told to nobody.
+/// A message that comes twice begins no attachment: updates sent in between would be lost.
 #[test]
 fn an_attachment_begins_once() {
     let mut storm = Storm::new(6);
@@ -382,8 +385,8 @@ fn an_attachment_begins_once() {
     assert!(send(&mut storm, client, 2, vec![]).is_empty(), "it goes on");
 }
 
-/// Those that it has asked for count with those that it holds: it must be able to tell all of them
-/// to the next member.
+/// Watches that a client has asked for count with those that it holds: it must be able to report
+/// all of them to the next member.
 #[test]
 fn a_client_asks_for_no_more_watches_than_it_may_hold() {
     for bytes in [1, 4000] {
@@ -407,7 +410,8 @@ fn a_client_asks_for_no_more_watches_than_it_may_hold() {
     }
 }
 
-/// They are answered one after the other, as they hear, and none is let go for what all have asked.
+/// The clients are answered one after the other as they acknowledge, and none is let go because all
+/// together ask for much.
 #[test]
 fn many_clients_may_ask_for_much_at_once() {
     let mut storm = Storm::new(4);

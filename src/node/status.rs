@@ -1,4 +1,4 @@
-//! What a node shows of itself.
+//! The status and metrics of a node.
 
 use raft::StateRole;
 
@@ -13,7 +13,7 @@ use crate::types::metrics::Metrics;
 use crate::types::watch::WatchInfo;
 
 impl Node {
-    /// All metrics but those of the host and of the network.
+    /// All metrics except those of the host and of the network.
     pub(crate) fn metrics(&self) -> Metrics {
         Metrics {
             watches: self.replica.watches.len() as u64,

@@ -5,9 +5,9 @@
 //! the cluster's version with a log entry once all members are connected and support a higher one.
 //! Every replica takes the version from the log.
 //!
-//! A node does not send a request that needs a higher version than its replica has seen. The
-//! request waits at its node while the version may still be raised, since the members need a moment
-//! to connect after a start. It waits at most [`PATIENCE_TICKS`] after the last news (of a leader,
+//! A node does not send a request that needs a higher version than its replica has seen. The request
+//! waits at its node while the version may still be raised, since the members need a moment to
+//! connect after a start. It waits at most [`PATIENCE_TICKS`] after the last change (of the leader,
 //! or of a member's version), and not at all if a member is known to be too old. Then it is refused.
 //!
 //! Invariant: every member has announced at least the version that is proposed, over a connection
@@ -19,13 +19,13 @@ use crate::node::io::Time;
 use crate::planted::{Bug, planted};
 use crate::types::membership::NodeId;
 
-/// How many ticks the members have to connect to each other: as many as ZooKeeper's `syncLimit` mostly
-/// is.
+/// How many ticks the members have to connect to each other: the usual value of ZooKeeper's
+/// `syncLimit`.
 pub(crate) const PATIENCE_TICKS: u32 = 5;
 
 #[derive(Debug)]
 pub(crate) struct Versions {
-    /// What this node can do.
+    /// The version that this node supports.
     own: u16,
     /// The versions that peers last reported, and whether they are connected.
     reported: BTreeMap<NodeId, (u16, bool)>,
@@ -38,8 +38,8 @@ pub(crate) struct Versions {
 pub(crate) struct Gate {
     /// The cluster's version as this replica has seen it. Requests that need no later one are sent.
     pub(crate) version: u16,
-    /// The version that the cluster may have soon. Requests that need a later one are refused, and those
-    /// in between wait.
+    /// The version that the cluster may have soon. Requests that need a later version are refused, and
+    /// those in between wait.
     pub(crate) possible: u16,
 }
 

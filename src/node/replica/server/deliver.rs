@@ -1,4 +1,4 @@
-//! What the clients are answered and sent, and how a member parts with them.
+//! Answers and updates to the clients, and the end of their service.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -77,7 +77,7 @@ impl Replica {
                 }
             }
         }
-        // They come behind the events of everything applied so far.
+        // These events come after those of everything applied so far.
         fired.add_to(effects);
     }
 
@@ -106,7 +106,7 @@ impl Replica {
         answer
     }
 
-    /// A session is this holder's now, or is gone and was this holder's.
+    /// A session now belongs to this holder, or has ended and belonged to it.
     pub(in crate::node) fn client_session_changed(
         &mut self,
         holding: Holding,
@@ -124,7 +124,7 @@ impl Replica {
         }
     }
 
-    /// Ends a client's session and its watches, which the client knows to have ended.
+    /// Ends a client's session and its watches. The client knows that these end.
     pub(super) fn end_client_session(&mut self, holding: Holding, effects: &mut Effects) {
         let Some(held) = self.clients.sessions.get(&holding) else {
             return;

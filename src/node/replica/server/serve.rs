@@ -1,4 +1,4 @@
-//! What a member does for its clients.
+//! How a member handles its clients' messages.
 
 use crate::machine::command::Request;
 use crate::node::client_message::{Elsewhere, FromClient, ToClient, UpTo};
@@ -30,7 +30,7 @@ impl Node {
             };
             let served = self.replica.clients.clients.get(&from);
             if served.is_some_and(|client| client.attachment >= attachment) {
-                // Late or doubled. To begin again would lose what was sent since.
+                // A late or duplicated message. Beginning again would lose the updates sent since.
                 return;
             }
             self.replica.drop_client(from);
@@ -59,7 +59,7 @@ impl Node {
             };
             client.next_received += 1;
             client.received_at = now;
-            // A beginning of many messages is acknowledged as it comes.
+            // If the client begins with many messages, each is acknowledged.
             client.awaits_message |= client.beginning.is_some();
             while let Some((sent, bytes)) = client.unacknowledged.front().copied()
                 && sent < received
@@ -71,7 +71,7 @@ impl Node {
         let mut writes = Vec::new();
         for ask in messages {
             if let Err(reason) = self.take_client_message(from, ask, &mut writes) {
-                tracing::warn!(client = %Named::of(from), reason, "refused what a client asks for");
+                tracing::warn!(client = %Named::of(from), reason, "refused a client's request");
                 return self.let_go(from, attachment, reason);
             }
         }
@@ -221,7 +221,7 @@ impl Node {
         self.replica.answer_clients(&self.machine, applied, time, &mut self.effects);
     }
 
-    /// The last thing of a step: the clients are sent what it has brought.
+    /// At the end of a step, sends the clients their updates.
     pub(in crate::node) fn update_clients(&mut self) {
         if self.replica.clients.clients.is_empty() && self.replica.clients.watches.is_empty() {
             return;
@@ -239,7 +239,7 @@ impl Node {
         self.replica.send_updates(up_to, &mut self.effects);
     }
 
-    /// Tells a client that there is no room for it, and who the other members are.
+    /// Refuses a client for which there is no room, and names the other members.
     fn send_elsewhere(&mut self, client: NodeId, attachment: u64) {
         let elsewhere = Elsewhere {
             cluster: self.cluster(),

@@ -162,7 +162,8 @@ pub(crate) enum ClientRequest {
         secret: [u8; 16],
         timeout: Option<Duration>,
     },
-    /// Adds these ids to the session, whatever its user has authenticated as. Not answered.
+    /// Authenticates the session as these ids, whatever its user's own credentials are. Not
+    /// answered.
     Introduce { session: SessionId, ids: Vec<Id> },
     /// Answered with the `Reply` that fits the command.
     Write { request: RequestId, session: SessionId, command: Write },

@@ -1,11 +1,11 @@
-//! A node's part in the membership, as one that joins or leaves and as a member. What the leader does
-//! about the members is in `leader`.
+//! A node's part in the membership: joining, leaving, and being a member. The leader's part is in
+//! `leader`.
 //!
 //! A node that is not a member of its cluster sends [`PeerMessage::Join`] to all peers that it
 //! reaches, again and again, until the log that it receives makes it one. A member sends
-//! [`PeerMessage::Present`] while the roster differs from what it is (its address has changed, say),
-//! and while it receives nothing from a leader. Only the leader acts on either. A request to join or
-//! to leave is forgotten when it is not repeated.
+//! [`PeerMessage::Present`] while its address or zone differs from the roster, and while it receives
+//! nothing from a leader. Only the leader acts on either. A request to join or to leave is forgotten
+//! when it is not repeated.
 //!
 //! A member that receives from a node which is not a member replies with [`PeerMessage::Removed`]. A
 //! node that was removed while it was away, and is still a member by its own log, learns it in this
@@ -200,14 +200,15 @@ impl Node {
     /// This node wants to leave for good. It repeats its request until it has left.
     ///
     /// # Errors
-    /// [`LEFT`](super::client::LEFT) at once, if it never was a member.
+    /// [`REMOVED`], if this node is not a member.
     pub(super) fn leave(&mut self) -> Result<(), String> {
         self.membership.leaving = true;
         self.membership.send_at = self.now.mono;
         if self.is_member(self.id) { Ok(()) } else { Err(REMOVED.to_owned()) }
     }
 
-    /// Sends this node's requests and its address and zone to the leader, or to all peers.
+    /// Sends this node's requests, with its address and zone, to all connected peers, since any of
+    /// them may be the leader.
     pub(super) fn send_membership_requests(&mut self) {
         let now = self.now.mono;
         if now < self.membership.send_at {

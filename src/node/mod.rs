@@ -8,7 +8,7 @@
 //!
 //! | part | what it does |
 //! | --- | --- |
-//! | [`raft`] | drives raft-rs: the log, ready rounds, elections, persistence, snapshots |
+//! | [`raft`] | drives raft-rs: the log, the handling of each `Ready`, elections, persistence, snapshots |
 //! | [`leader`] | what one term of leadership needs: admission, expiry, reaping, membership changes |
 //! | [`sessions`] | the sessions of this node's own users: numbering, resending, leases, reads in turn |
 //! | [`replica`] | what the replica offers: watches, their history, service to clients |

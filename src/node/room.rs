@@ -22,8 +22,8 @@ use crate::planted::{Bug, planted};
 use crate::types::error::Error;
 use crate::types::membership::{MEMBERS_MAX, NodeId};
 
-/// The room that a disk needs besides that for checkpoints, unless it is set: for the coming log. On a
-/// small file system it is a share.
+/// The room for the coming log that a disk needs besides the room for checkpoints, unless it is set:
+/// this much, or this share of a small file system.
 const ROOM: u64 = 64 << 20;
 const ROOM_SHARE: u64 = 8;
 /// How many times the state must fit into the room: a new checkpoint is written beside the old one, and

@@ -78,7 +78,7 @@ pub(crate) enum AdminReply {
     NoLeader,
 }
 
-/// The checksum and length of all pieces of a state together.
+/// The zxid and the hash of the whole state, sent with its last piece.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct ImageEnd {
     pub(crate) zxid: Zxid,

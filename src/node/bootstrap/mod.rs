@@ -184,8 +184,8 @@ impl Founding {
         }
     }
 
-    /// Keeps this node from founding a cluster, and from joining one if the hindrance says so; `None`
-    /// lifts that. Its pledges stay, since other nodes may have started from them.
+    /// Keeps this node from founding a cluster, and from joining one if the hindrance forbids that;
+    /// `None` lifts it. Its pledges stay, since other nodes may have started from them.
     pub(crate) fn hinder(&mut self, hindrance: Option<Hindrance>) {
         if let Some(hindrance) = &hindrance {
             let (node, reason) = (Named::of(self.me.node), &hindrance.reason);

@@ -389,7 +389,7 @@ pub(super) fn check(places: &[&Place]) -> Result<(), String> {
         .map(|genesis| (genesis.cluster, genesis))
         .collect();
     let expected = places.iter().find_map(|place| place.expected);
-    // With discovery, a disk with a cluster that can never act again keeps nobody from founding.
+    // With discovery, a disk with a cluster that can never act again does not prevent founding.
     if !majority && expected.is_none() && geneses.len() > 1 {
         return Err(format!("disks hold founded clusters {:x?}", geneses.keys()));
     }

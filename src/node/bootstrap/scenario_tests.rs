@@ -129,7 +129,7 @@ fn a_veto_does_not_outlive_the_disks_of_the_whole_list() {
     let last = world.places[0].current;
     world.happens(2, Event::Wipe { low: true });
     world.happens(2, Event::ReceiveUnconnected(last));
-    // No listed node can found without the lost one, which may come back.
+    // The other two cannot found a cluster without it, since it may come back.
     world.happens(1, Event::Wipe { low: true });
     world.reach(&[1, 2]);
     assert_eq!(world.clusters(), [cluster, 0, 0]);
@@ -157,7 +157,7 @@ fn a_majority_founds_nothing_while_it_knows_of_a_cluster() {
     assert_eq!(world.clusters(), [cluster, 0, 0]);
     let problem = world.places[2].problem().unwrap();
     assert!(problem.contains("a:1 belonged to the cluster"), "{problem}");
-    // A further lost connection changes nothing.
+    // Losing the connection once more changes nothing.
     world.happens(2, Event::Lose(world.places[0].disk.id));
     world.reach(&[1, 2]);
     assert_eq!(world.clusters(), [cluster, 0, 0]);

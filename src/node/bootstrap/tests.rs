@@ -132,7 +132,7 @@ fn lists_that_differ_are_both_named() {
          a:1, b:1: give all instances the same list"
     );
     receive(&mut one, announcement(2, "b:1", &["a:1", "b:1"]));
-    assert!(one.step(Time::ZERO).write.is_some(), "it was started anew with the right one");
+    assert!(one.step(Time::ZERO).write.is_some(), "it was started again with the right one");
 }
 
 #[test]

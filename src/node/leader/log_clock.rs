@@ -1,4 +1,4 @@
-//! The time that a leader stamps on what it puts into the log.
+//! The log time, which a leader stamps on each batch.
 //!
 //! Times to live, the delays of queue items and lock delays are measured in this log time, so it must
 //! advance at about the rate of real time. The leader's wall clock alone does not ensure that. If

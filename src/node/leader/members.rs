@@ -90,8 +90,8 @@ impl Observed {
     }
 
     /// Notes which members there are and which are level with the log. The log ends with the entry
-    /// `last`, and `before` is the time of an earlier end. `matched` has the other members and how
-    /// far each has stored the log.
+    /// `last`. Only the ends since the time `before` are kept. `matched` has the other members and
+    /// how far each has stored the log.
     fn look(&mut self, matched: &BTreeMap<NodeId, u64>, last: u64, now: Time, before: Time) {
         self.ends.push_back((now, last));
         while self.ends.get(1).is_some_and(|(at, _)| *at <= before) {

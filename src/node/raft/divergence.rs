@@ -12,7 +12,7 @@ use crate::types::membership::NodeId;
 /// Hashes are exchanged at the multiples of this index.
 pub(crate) const EVERY: u64 = 1024;
 
-/// Hashes of indexes further ahead are not kept: they would be forgotten before they are needed.
+/// Hashes of indexes further ahead are not kept. They would displace those that are needed first.
 pub(crate) const AHEAD_MAX: u64 = EVERY * KEPT as u64;
 
 /// How many indexes are kept, the newest ones.

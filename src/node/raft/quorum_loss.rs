@@ -23,7 +23,7 @@ pub(in crate::node) struct QuorumLoss {
 }
 
 impl Node {
-    /// An instance has asked this node, which knows no leader, to join.
+    /// Notes an instance that asks to join, while this node knows no leader.
     pub(in crate::node) fn note_blank(&mut self, from: NodeId, member: &Member) {
         if self.raw.raft.leader_id != 0 {
             return;

@@ -2,9 +2,9 @@
 //!
 //! Raft decides that a peer needs a snapshot. It travels as [`PeerMessage::SnapshotChunk`]s, a few at a
 //! time, and ends with Raft's own snapshot message. The receiver steps that message only after the state is
-//! built and its hash checked. The disk thread does that, since it takes time in proportion to the state's
-//! size. Neither side holds more than a few encoded chunks, and writes go on in the meantime because the
-//! state is immutable.
+//! built and its hash checked. The host does that outside of the node ([`DiskOp::Build`]), since it takes
+//! time in proportion to the state's size. Neither side holds more than a few encoded chunks, and writes go
+//! on in the meantime because the state is immutable.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -191,7 +191,7 @@ pub(crate) struct Incoming {
     building: Option<Building>,
 }
 
-/// A state with all its chunks, while the disk thread completes and checks it.
+/// A state with all its chunks, while the host completes and checks it.
 #[derive(Debug)]
 pub(crate) struct Building {
     pub(crate) from: NodeId,

@@ -48,7 +48,7 @@ struct Wait<T> {
 #[derive(Debug)]
 pub(crate) enum Turn {
     Query(Query),
-    /// Closes the session again: answered when the earlier close is.
+    /// Another close of a session that is already being closed. It succeeds in its turn.
     Close,
 }
 

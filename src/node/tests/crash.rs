@@ -1,4 +1,4 @@
-//! A short story, told again and again, with a node killed at each of its steps.
+//! One short scenario, run again and again, with a node killed at each of its steps.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -13,8 +13,8 @@ use crate::types::znode::CreateMode;
 const TIMEOUT: Duration = Duration::from_secs(6);
 const WRITES: usize = 6;
 
-/// Three users write, each through its own node, and one of the nodes is killed and started again
-/// a little later. Whether it was killed at all: the story may have ended before.
+/// Three users write, each through its own node, and one of the nodes is killed and started again a
+/// little later. Returns whether it was killed: the run may have ended before.
 fn run(crash: Crash) -> bool {
     let mut cluster = Cluster::new(3);
     cluster.elect();

@@ -1,4 +1,4 @@
-//! Members that come and go.
+//! Members that join and leave.
 
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ use crate::types::znode::CreateMode;
 const TIMEOUT: Duration = Duration::from_secs(30);
 const SECOND: Duration = Duration::from_secs(1);
 
-/// Who votes and who learns, as a node has it.
+/// The voters and the learners, as a node has them.
 fn voting(cluster: &Cluster, node: NodeId) -> (Vec<NodeId>, Vec<NodeId>) {
     let available = cluster.node(node).status().availability;
     let sorted = |mut list: Vec<NodeId>| {
@@ -21,7 +21,7 @@ fn voting(cluster: &Cluster, node: NodeId) -> (Vec<NodeId>, Vec<NodeId>) {
     (sorted(available.voters), sorted(available.learners))
 }
 
-/// The same as its roster has it.
+/// The same from the node's roster.
 fn roster_parts(cluster: &Cluster, node: NodeId) -> (Vec<NodeId>, Vec<NodeId>) {
     let (Roster { seats }, _) = cluster.node(node).machine().roster();
     let part = |votes: bool| {
@@ -49,7 +49,7 @@ fn a_cluster_of_one_grows_to_three_voters() {
         assert_eq!(roster_parts(&cluster, node), (vec![1, 2, 3], vec![]));
     }
     cluster.check_equal();
-    // They are members in earnest: the first may go.
+    // They are full members: the first may go.
     cluster.kill(1);
     let leader = cluster.elect();
     let session = cluster.open(leader, 2, TIMEOUT);
@@ -88,14 +88,14 @@ fn a_voter_that_is_dead_for_long_gives_its_vote_to_a_learner_and_is_forgotten() 
     cluster.advance(60 * SECOND * FORGET_FACTOR);
     assert!(voting(&cluster, leader).1.is_empty());
     assert!(roster_parts(&cluster, leader).1.is_empty());
-    // It comes back and learns what has become of it.
+    // It comes back and learns that it was removed.
     cluster.start(victim);
     cluster.advance(5 * SECOND);
     let reason = &cluster.stopped[&victim];
     assert!(reason.contains("not a member of the cluster any more"), "{reason}");
 }
 
-/// Two learners that had just died were given the votes of the living, and the majority with them.
+/// Two learners that had just died were given the votes of live members, and the majority was lost.
 #[test]
 fn a_learner_that_has_just_died_is_given_no_vote() {
     let mut cluster = Cluster::new(5);
@@ -114,7 +114,7 @@ fn a_learner_that_has_just_died_is_given_no_vote() {
     assert!(voting(&cluster, leader).0.contains(&6));
 }
 
-/// A learner does not stand for election, so that nobody hears of it by that.
+/// A learner does not stand for election, so no member notices it in that way.
 #[test]
 fn a_learner_that_was_removed_while_it_was_away_learns_of_it() {
     let mut cluster = Cluster::new(3);
@@ -131,8 +131,8 @@ fn a_learner_that_was_removed_while_it_was_away_learns_of_it() {
     assert!(reason.contains("not a member of the cluster any more"), "{reason}");
 }
 
-/// The same, but it runs on meanwhile, and so does the leader that it knows, for all that it can
-/// tell.
+/// The same, but the learner keeps running while it is cut off, and cannot know whether its leader
+/// still leads.
 #[test]
 fn a_learner_that_was_removed_while_it_was_cut_off_learns_of_it() {
     let mut cluster = Cluster::new(3);
@@ -143,14 +143,14 @@ fn a_learner_that_was_removed_while_it_was_cut_off_learns_of_it() {
     cluster.isolate(4);
     cluster.advance(60 * SECOND * FORGET_FACTOR + 10 * SECOND);
     assert!(voting(&cluster, leader).1.is_empty());
-    assert!(!cluster.stopped.contains_key(&4), "nobody could tell it");
+    assert!(!cluster.stopped.contains_key(&4), "no member could notify it");
     cluster.heal();
     cluster.advance(5 * SECOND);
     let reason = &cluster.stopped[&4];
     assert!(reason.contains("not a member of the cluster any more"), "{reason}");
 }
 
-/// The leader hands over, and the next one has not heard of anybody yet.
+/// The leader hands over, and the next one has not received anything from the members yet.
 #[test]
 fn a_new_leader_does_not_count_on_the_dead() {
     let mut cluster = Cluster::new(3);
@@ -168,14 +168,14 @@ fn a_new_leader_does_not_count_on_the_dead() {
     assert!(cluster.stopped.contains_key(&leader));
 }
 
-/// It has voted under its id, and its log has the end of that.
+/// It has voted under its id, and the log has removed that id.
 #[test]
 fn a_removed_member_is_not_taken_in_again_under_its_old_id() {
     let mut cluster = Cluster::new(3);
     cluster.elect();
     cluster.add(4);
     cluster.advance(5 * SECOND);
-    // What it had on disk before: the mark, and the entry that removes it, are lost.
+    // The earlier content of its disk: the mark and the entry that removes it are lost.
     let disk = cluster.hosts[&4].disk.clone();
     cluster.leave(4);
     cluster.advance(5 * SECOND);
@@ -223,7 +223,7 @@ fn a_member_that_leaves_goes_and_its_vote_stays() {
     cluster.create(new, session, "/b", CreateMode::Persistent).unwrap();
 }
 
-/// As little as may be: the last two of a cluster.
+/// The smallest case: the last two members of a cluster.
 #[test]
 fn a_cluster_shrinks_to_one() {
     let mut cluster = Cluster::new(3);
@@ -244,7 +244,7 @@ fn a_cluster_shrinks_to_one() {
     assert_eq!(voting(&cluster, 3), (vec![3], vec![]), "there is nobody to hand over to");
 }
 
-/// A disk that was wiped is another member at the same address.
+/// A wiped disk is another member at the same address.
 #[test]
 fn a_wiped_member_is_replaced_at_once_by_the_one_in_its_place() {
     let mut cluster = Cluster::new(3);
@@ -261,7 +261,7 @@ fn a_wiped_member_is_replaced_at_once_by_the_one_in_its_place() {
     assert!(roster_parts(&cluster, leader).0.contains(&7));
 }
 
-/// Both answer, so that one of them is a copy: neither takes the other's place.
+/// Both answer, so one of them is a copy. Neither takes the other's place.
 #[test]
 fn a_member_that_is_alive_is_not_replaced() {
     let mut cluster = Cluster::new(3);
@@ -319,8 +319,8 @@ fn nodes_with_empty_disks_found_one_cluster_whoever_starts_first() {
     }
 }
 
-/// The one that was wiped is not the one that has pledged and voted, and cannot found another
-/// cluster while the other of a former three is away.
+/// The wiped node is not the one that has pledged and voted. It cannot found another cluster while
+/// another of the former three is away.
 #[test]
 fn an_empty_disk_in_a_member_s_place_joins_the_cluster_and_founds_none() {
     let mut cluster = Cluster::blank(3);
@@ -356,7 +356,7 @@ fn only_a_member_reports_that_a_member_was_removed() {
     assert!(cluster.stopped.is_empty());
 }
 
-/// The leader is not among those that it reaches.
+/// The removed member does not reach the leader.
 #[test]
 fn a_removed_member_learns_of_it_from_any_member() {
     let mut cluster = Cluster::new(5);
@@ -373,7 +373,7 @@ fn a_removed_member_learns_of_it_from_any_member() {
     assert!(cluster.stopped[&victim].contains("not a member of the cluster any more"));
 }
 
-/// What it has told of itself just before holds for some time.
+/// A member's last report of itself still holds for some time after it has left.
 #[test]
 fn a_member_that_has_left_is_not_added_again_by_an_earlier_report() {
     let mut cluster = Cluster::new(3);
@@ -399,7 +399,7 @@ fn a_member_that_has_left_is_not_added_again_by_an_earlier_report() {
     assert_eq!(seat(&cluster), None);
 }
 
-/// Nobody is left whom it knows.
+/// None of the members that it knows is left.
 #[test]
 fn a_member_that_was_away_while_all_others_were_replaced_learns_that_it_is_gone() {
     let mut cluster = Cluster::new(3);
@@ -423,7 +423,7 @@ fn a_member_that_was_away_while_all_others_were_replaced_learns_that_it_is_gone(
     assert!(cluster.stopped[&victim].contains("not a member of the cluster any more"));
 }
 
-/// It was never one: there is nothing to wait for.
+/// The instance was never a member: there is nothing to wait for.
 #[test]
 fn an_instance_that_is_no_member_yet_leaves_at_once() {
     let mut cluster = Cluster::blank(3);
@@ -433,8 +433,9 @@ fn an_instance_that_is_no_member_yet_leaves_at_once() {
     assert!(cluster.stopped.contains_key(&1));
 }
 
-/// A member whose disk hangs answers heartbeats, and counted as one that could take a lost voter's
-/// part: `availability()` said that all was well while the loss of one more stopped the cluster.
+/// A member with a hanging disk answers heartbeats, and counted as a working voter:
+/// `availability()` reported that all was well while the loss of one more voter stopped the
+/// cluster.
 #[test]
 fn a_voter_that_stores_nothing_is_not_counted_on() {
     let mut cluster = Cluster::new(3);

@@ -3,10 +3,10 @@
 //! A node that is alone takes random calls of a few sessions, several at a time without waiting:
 //! operations, multis, reads with and without a watch, watches of both modes, and ends of sessions
 //! and of watches. After each burst the answers, the events and their order, the watches that are
-//! over, and all znodes must be what the model and the rules below say.
+//! over, and all znodes must match the model and the rules below.
 //!
-//! What is drawn is such that about half of it succeeds: there are few paths, and mostly some znodes
-//! for others to be below.
+//! The calls are drawn so that about half of them succeed: there are few paths, and mostly some
+//! znodes as parents of others.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -36,7 +36,7 @@ const SESSIONS: usize = 3;
 const NODE: u64 = 1;
 const TERM: u64 = 1;
 
-/// ZooKeeper's rules for watches, as its table has them and with no thought of speed.
+/// ZooKeeper's rules for watches, written for clarity and not for speed.
 #[derive(Debug, Default)]
 struct Rules {
     watches: BTreeMap<WatchId, (SessionId, String, Kind)>,
@@ -51,11 +51,11 @@ enum Kind {
     Recursive,
 }
 
-/// One event, and all watches that are told it. They are told one after the other, in any order.
+/// One event, and all watches that get it, one after the other in any order.
 type Notified = ((EventKind, String, Zxid), BTreeSet<WatchId>);
 
 impl Rules {
-    /// What is told of a change, in the order of the table's columns.
+    /// The events of a change, in the order of the table's columns.
     fn notify(&mut self, change: &Change, notified: &mut Vec<Notified>, ended: &mut BTreeSet<WatchId>) {
         use Kind::{Children, Exists, Get, Persistent, Recursive};
         let own = change.path.as_str();
@@ -77,7 +77,7 @@ impl Rules {
         };
         self.notify_all(change, kind, own, of_data, notified, ended);
         if kind == EventKind::Deleted {
-            // The persistent ones have been notified.
+            // The persistent watches have got their event already.
             let of_children = |at: &str, kind| kind == Children && at == own;
             self.notify_all(change, kind, own, of_children, notified, ended);
         }
@@ -132,7 +132,7 @@ enum Step {
     Calls(usize, Vec<Call>, bool),
     Expire(usize),
     Resume(usize),
-    /// One of the watches that there are is dropped.
+    /// One of the existing watches is dropped.
     Unwatch(prop::sample::Index),
 }
 
@@ -159,7 +159,7 @@ fn path() -> impl Strategy<Value = String> {
     prop::sample::select(paths.map(str::to_owned).to_vec())
 }
 
-/// Also what is refused by all replicas alike.
+/// Also paths that all replicas refuse alike.
 fn written_path() -> impl Strategy<Value = String> {
     let bad = ["/zookeeper", "/zookeeper/config/x", "/a/", "/q/", "bad", "", "/a//b", "/none/x"];
     prop_oneof![40 => path(), 2 => prop::sample::select(bad.map(str::to_owned).to_vec())]
@@ -231,7 +231,7 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// Mostly with a few znodes there from the beginning, for others to be below.
+/// Mostly with a few znodes from the beginning, as parents of others.
 fn steps() -> impl Strategy<Value = Vec<Step>> {
     let create = |path: &str| {
         let (data, mode) = (Bytes::new(), CreateMode::Persistent);
@@ -312,7 +312,7 @@ impl World {
         self.last
     }
 
-    /// What the model makes of a request, with what the watches are told of it.
+    /// Applies a request to the model, and collects the events for the watches.
     fn apply(&mut self, held: Held, command: Command) -> Result<Seen, Error> {
         let Held { id: session, holder, seq } = held;
         let request = Request { session, holder, seq, acked: seq, command };
@@ -338,7 +338,7 @@ impl World {
         held
     }
 
-    /// What a read shows, with the watch that is set if it succeeds.
+    /// The answer to a read, which sets its watch if it succeeds.
     fn read(&mut self, of: SessionId, call: &Call, watch: WatchId) -> Result<Seen, Error> {
         let model = &self.model;
         let (path, seen, kind) = match call {
@@ -462,7 +462,7 @@ impl World {
         }
     }
 
-    /// A session's watches hear of what goes with it, and are over then.
+    /// The watches of a session get the events of its end, and are over then.
     fn over(&mut self, slot: usize) {
         if let Some(held) = self.sessions[slot].take() {
             self.rules.end(held.id, &mut self.ended);
@@ -517,7 +517,7 @@ fn run(steps: Vec<Step>) -> TestCaseResult {
 }
 
 proptest! {
-    // 256 cases, or as many as `PROPTEST_CASES` says.
+    // 256 cases, or the number in `PROPTEST_CASES`.
     #![proptest_config(Config { failure_persistence: None, ..Config::default() })]
 
     #[test]
@@ -526,7 +526,7 @@ proptest! {
     }
 }
 
-/// That the comparison is not blind.
+/// The comparison must find planted differences.
 #[test]
 fn differences_from_the_model_are_found() {
     for bug in [

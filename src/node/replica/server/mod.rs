@@ -329,7 +329,7 @@ impl ClientServer {
             waits: Queue::default(),
         });
         if held.client != from {
-            // Its queries are the former client's, and are answered to nobody.
+            // The queries belong to the former client, and get no answer.
             let freed: usize = held.waits.drain().map(|(asker, _, _)| asker.size).sum();
             if let Some(former) = self.clients.get_mut(&held.client) {
                 former.queued_bytes -= freed;

@@ -141,7 +141,7 @@ impl Node {
                 self.replica.clients.waiting.insert(call.holding);
             }
             FromClient::Unwatch { watch } => {
-                // The watch may still be among what the client began with.
+                // The watch may still be among those that the client reported when it began.
                 client.disclaim(
                     |claim| matches!(claim, FromClient::Watch(held) if held.watch == watch),
                 );

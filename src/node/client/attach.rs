@@ -168,7 +168,7 @@ impl Client {
                 "it belongs to another cluster ({cluster:016x}, not {:016x})",
                 self.cluster
             );
-            tracing::warn!(client = %Named::of(self.id), member = %self.named(member), reason, "a member is left");
+            tracing::warn!(client = %Named::of(self.id), member = %self.named(member), reason, "the client leaves a member");
             self.lose_member(member, self.avoided_until());
             self.missed(member, Problem { reason, refused: true });
         }

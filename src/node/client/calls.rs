@@ -18,7 +18,7 @@ use crate::types::znode::SessionId;
 pub(super) struct Outstanding {
     pub(super) request: RequestId,
     place: Call,
-    ask: FromClient,
+    message: FromClient,
     size: usize,
     /// The watch that the query sets.
     watch: Option<HeldWatch>,
@@ -49,16 +49,16 @@ impl Client {
             let path = Arc::clone(path);
             HeldWatch { watch, holding, path, kind, existed: true, from: 0, data }
         });
-        let ask = FromClient::Query { call: place, query, read_index };
-        if watch.is_some() && !self.has_room_for_watch(ask.size()) {
+        let message = FromClient::Query { call: place, query, read_index };
+        if watch.is_some() && !self.has_room_for_watch(message.size()) {
             return self.effects.reply(id, Err(Error::Busy { limit: WATCHES_MAX }));
         }
         if let Some(watch) = &watch {
             self.asked_watches += 1;
             self.asked_watch_bytes += watch.path.len();
         }
-        let (size, pieces) = (ask.size(), Pieces::default());
-        let call = Outstanding { request: id, place, ask, size, watch, pieces };
+        let (size, pieces) = (message.size(), Pieces::default());
+        let call = Outstanding { request: id, place, message, size, watch, pieces };
         self.calls.insert(self.next_call, call);
     }
 
@@ -89,7 +89,7 @@ impl Client {
             self.sent_bytes += call.size;
             self.first_unsent = number + 1;
             self.claimed.insert(call.place.holding);
-            self.messages.push(call.ask.clone());
+            self.messages.push(call.message.clone());
         }
     }
 

@@ -76,10 +76,10 @@ fn a_client_may_send_only_the_messages_of_a_client() {
         FromClient::Begun,
         read("no path"),
     ];
-    for ask in refused {
+    for message in refused {
         assert!(send(&mut storm, client, 0, begin()).is_empty());
-        let text = format!("{ask:?}");
-        assert_eq!(send(&mut storm, client, 1, vec![ask]).len(), 1, "{text}");
+        let text = format!("{message:?}");
+        assert_eq!(send(&mut storm, client, 1, vec![message]).len(), 1, "{text}");
         // The member has forgotten the client.
         assert_eq!(send(&mut storm, client, 2, vec![]).len(), 1, "{text}");
     }

@@ -68,9 +68,9 @@ impl Node {
         let committed = ready.take_committed_entries();
         let bytes = ready.entries().iter().map(|entry| entry.data.len()).sum();
         let number = ready.number();
-        let ready_round =
+        let pending =
             AwaitingPersistence { ready: number, disk, write_at, snapshot, bytes, messages };
-        self.persistence.wait_for(ready_round);
+        self.persistence.wait_for(pending);
         self.raw.advance_append_async(ready);
         for peer in std::mem::take(&mut self.failed_transfers) {
             self.raw.report_snapshot(peer, SnapshotStatus::Failure);

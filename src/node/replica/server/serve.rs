@@ -69,8 +69,8 @@ impl Node {
             }
         }
         let mut writes = Vec::new();
-        for ask in messages {
-            if let Err(reason) = self.take_client_message(from, ask, &mut writes) {
+        for message in messages {
+            if let Err(reason) = self.take_client_message(from, message, &mut writes) {
                 tracing::warn!(client = %Named::of(from), reason, "refused a client's request");
                 return self.let_go(from, attachment, reason);
             }
@@ -84,17 +84,17 @@ impl Node {
     fn take_client_message(
         &mut self,
         from: NodeId,
-        ask: FromClient,
+        message: FromClient,
         writes: &mut Vec<Request>,
     ) -> Result<(), &'static str> {
         let client = self.replica.clients.clients.get_mut(&from).ok_or("it is not served")?;
         if let Some(beginning) = &mut client.beginning
             && !beginning.complete
         {
-            match ask {
+            match message {
                 FromClient::Claim(_) | FromClient::Watch(_) => {
-                    beginning.bytes += ask.size();
-                    beginning.claims.push(ask);
+                    beginning.bytes += message.size();
+                    beginning.claims.push(message);
                     let claimed = beginning.bytes;
                     if self.replica.clients.claims_too_much(claimed) {
                         return Err("it holds too much");
@@ -108,8 +108,8 @@ impl Node {
         if client.holds_too_much() {
             return Err("it holds too much");
         }
-        let size = ask.size();
-        match ask {
+        let size = message.size();
+        match message {
             FromClient::Begin { .. }
             | FromClient::Claim(_)
             | FromClient::Watch(_)

@@ -158,7 +158,11 @@ mod tests {
         versions.connected(3, 9, 30 * S);
         assert_eq!(gate(&versions, 1, 29 * S), waits, "the entry is under way");
         versions.connected(3, 9, 40 * S);
-        assert_eq!(gate(&versions, 1, 30 * S), refuses, "a change to the same version changes nothing");
+        assert_eq!(
+            gate(&versions, 1, 30 * S),
+            refuses,
+            "a change to the same version changes nothing"
+        );
         assert_eq!(gate(&versions, 2, S), Gate { version: 2, possible: 2 });
         assert_eq!(gate(&Versions::new(1), 1, S), refuses, "this node itself is too old");
     }

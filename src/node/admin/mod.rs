@@ -122,7 +122,8 @@ impl Node {
 
     fn gather(&mut self, asker: Asker, asked: &AdminRequest) {
         if self.administration.open.len() >= GATHERED_MAX {
-            let reason = format!("the member already works on {GATHERED_MAX} such requests; try again");
+            let reason =
+                format!("the member already works on {GATHERED_MAX} such requests; try again");
             return self.reply_to(asker, vec![(self.id, AdminReply::Refused { reason })]);
         }
         let is_action = matches!(asked, AdminRequest::Act { .. });

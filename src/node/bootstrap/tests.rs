@@ -326,7 +326,10 @@ fn a_pledge_is_given_up_only_with_its_disk() {
     assert_ne!(genesis.cluster, 5);
     // A list without that address proves nothing about its disk.
     let mut other = start(&["a:1", "c:1"]);
-    receive(&mut other, Announcement { promise: promised, ..announcement(3, "c:1", &["a:1", "c:1"]) });
+    receive(
+        &mut other,
+        Announcement { promise: promised, ..announcement(3, "c:1", &["a:1", "c:1"]) },
+    );
     assert!(other.step(2 * S).write.is_none());
 }
 

@@ -201,7 +201,8 @@ impl Client {
     /// silence.
     pub(super) fn part(&mut self) {
         let Some(attached) = &self.attached else { return };
-        let (attachment, number, received) = (attached.id, attached.next_sent, attached.next_received);
+        let (attachment, number, received) =
+            (attached.id, attached.next_sent, attached.next_received);
         let messages = vec![FromClient::End];
         let end = PeerMessage::FromClient { attachment, number, received, messages };
         self.effects.messages.push((attached.member, end));
@@ -216,7 +217,10 @@ impl Client {
         let over = |since: Option<Time>| since.is_some_and(|since| now >= since + patience);
         let member = attached.member;
         let answers_soon = self.config.heartbeat * FIRST_BEATS;
-        if !attached.serves && attached.next_received == 0 && now >= attached.begun_at + answers_soon {
+        if !attached.serves
+            && attached.next_received == 0
+            && now >= attached.begun_at + answers_soon
+        {
             // The member may not have been able to answer yet, for example just after it was
             // connected.
             return self.lose_member(member, now + answers_soon);

@@ -217,8 +217,9 @@ fn the_holdings_of_a_client_are_bounded() {
         };
         (0..2000).map(|one| request(number * 2000 + one)).collect()
     };
-    let let_go = (1..100)
-        .find(|number| !send_with(&mut storm, (client, *number, u64::MAX), messages(*number)).is_empty());
+    let let_go = (1..100).find(|number| {
+        !send_with(&mut storm, (client, *number, u64::MAX), messages(*number)).is_empty()
+    });
     assert!((30..40).contains(&let_go.unwrap_or(100)), "{let_go:?}");
 }
 
@@ -459,7 +460,8 @@ fn many_clients_may_ask_for_much_at_once() {
         }
         for client in clients.clone() {
             let (received, messages) = (u64::MAX, Vec::new());
-            let acknowledgement = PeerMessage::FromClient { attachment: 9, number, received, messages };
+            let acknowledgement =
+                PeerMessage::FromClient { attachment: 9, number, received, messages };
             storm.cluster.deliver(client, 1, acknowledgement);
         }
         number += 1;

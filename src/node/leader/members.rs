@@ -232,8 +232,8 @@ impl Node {
         let (received, seen) = (self.membership.last_received(node), &leading.members);
         let silent = received.as_ref().max(seen.listening.get(&node)).map_or(Duration::ZERO, since);
         let silent = if silent > self.patience() { silent } else { Duration::ZERO };
-        let sends = received.is_some_and(|at| since(&at) <= self.patience())
-            || planted(Bug::PresumedAlive);
+        let sends =
+            received.is_some_and(|at| since(&at) <= self.patience()) || planted(Bug::PresumedAlive);
         let level = seen.level_since.get(&node).map_or(Duration::ZERO, since);
         // A vote given to a dead member may cost the majority.
         let caught_up = level >= self.patience() && self.answers(node);

@@ -271,8 +271,9 @@ impl Node {
 
     /// Applies a change of the voters.
     fn apply_voting(&mut self, entry: &eraftpb::Entry) -> Result<(), String> {
-        let change = VotingChange::decode(&entry.context)
-            .map_err(|reason| format!("entry {} has no valid change of the voters: {reason}", entry.index))?;
+        let change = VotingChange::decode(&entry.context).map_err(|reason| {
+            format!("entry {} has no valid change of the voters: {reason}", entry.index)
+        })?;
         match self.raw.apply_conf_change(&change.to_raft()) {
             Ok(voting) => {
                 tracing::info!(index = entry.index, ?change, "the voters have changed");
@@ -287,7 +288,9 @@ impl Node {
                 }
             }
             // By the applied members, so that all replicas decide the same.
-            Err(error) => tracing::warn!(index = entry.index, %error, "an impossible change of the voters was ignored"),
+            Err(error) => {
+                tracing::warn!(index = entry.index, %error, "an impossible change of the voters was ignored")
+            }
         }
         let votes = &self.raw.raft.prs().conf().voters();
         if raft_leads(&self.raw) && !votes.contains(self.id) {
@@ -385,7 +388,8 @@ impl Node {
         }
         let bound = log.keep_from(applied.index, limits.catch_up_bytes.max(retained));
         let since = self.now.mono.saturating_sub(self.patience());
-        let alive = |peer: &NodeId| self.membership.last_received(*peer).is_some_and(|at| at >= since);
+        let alive =
+            |peer: &NodeId| self.membership.last_received(*peer).is_some_and(|at| at >= since);
         let needed = self.others().filter(alive).filter_map(|peer| {
             let progress = self.raw.raft.prs().get(peer)?;
             Some(match progress.state {

@@ -12,7 +12,7 @@ use crate::types::znode::SessionId;
 
 /// How many results of a silent session the state machine may keep.
 const KEPT_MAX: u64 = 16;
-/// How long before it is due a session is renewed together with others.
+/// How long before its due time a session is renewed together with others.
 const RENEWED_AHEAD: Duration = Duration::from_millis(250);
 
 /// The part of a session's timeout that this node trusts. The rest covers clocks that run at
@@ -30,8 +30,8 @@ pub(super) fn renewed_after(timeout: Duration) -> Duration {
 
 impl LocalSessions {
     /// A ReadIndex request sent at `sent` was confirmed for the session. After the session's
-    /// deadline that is too late: its user may have seen that the session is not certainly alive,
-    /// which must not change again.
+    /// deadline that is too late: its user may have seen that the session is no longer certainly
+    /// alive, and that must not change back.
     pub(super) fn renew(
         &mut self,
         session: SessionId,

@@ -56,7 +56,12 @@ type Notified = ((EventKind, String, Zxid), BTreeSet<WatchId>);
 
 impl Rules {
     /// The events of a change, in the order of the table's columns.
-    fn notify(&mut self, change: &Change, notified: &mut Vec<Notified>, ended: &mut BTreeSet<WatchId>) {
+    fn notify(
+        &mut self,
+        change: &Change,
+        notified: &mut Vec<Notified>,
+        ended: &mut BTreeSet<WatchId>,
+    ) {
         use Kind::{Children, Exists, Get, Persistent, Recursive};
         let own = change.path.as_str();
         let parent = match own.rsplit_once('/') {

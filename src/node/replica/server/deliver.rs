@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::{Asker, BUDGET_BYTES, SILENCE_TICKS, ServedClient, MESSAGE_BYTES};
+use super::{Asker, BUDGET_BYTES, MESSAGE_BYTES, SILENCE_TICKS, ServedClient};
 use crate::machine::Machine;
 use crate::node::client_message;
 use crate::node::client_message::{EventOf, ToClient, UpTo};

@@ -257,7 +257,7 @@ impl ClientServer {
         self.holders(session).any(|(_, held)| acl::permits(acl, &held.ids, Permissions::READ))
     }
 
-    /// Has the clients send their requests to the leader again, which may be lost.
+    /// Has the clients repeat their requests to the leader, since these may be lost.
     pub(in crate::node) fn again(&mut self) {
         for client in self.clients.values_mut() {
             client.send(ToClient::Again);

@@ -49,7 +49,8 @@ impl Node {
             self.replica.clients.clients.insert(from, ServedClient::new(attachment, seen, now));
         } else {
             let served = self.replica.clients.clients.get_mut(&from);
-            let is_next = |of: &&mut ServedClient| (of.attachment, of.next_received) == (attachment, number);
+            let is_next =
+                |of: &&mut ServedClient| (of.attachment, of.next_received) == (attachment, number);
             let is_late = served.as_ref().is_some_and(|of| of.attachment > attachment);
             let Some(client) = served.filter(is_next) else {
                 if !is_late {

@@ -325,7 +325,7 @@ impl Coordinator {
         let shared = self.shared();
         let seen = shared.status().availability;
         let lost = |voter| voter == shared.node || seen.silent.contains(&voter);
-        let known = seen.has_leader && seen.is_told;
+        let known = seen.has_leader && seen.is_reported;
         shared.stopped().is_none() && known && seen.spare(lost).is_some()
     }
 }

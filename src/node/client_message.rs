@@ -1,8 +1,8 @@
 //! The messages between a client without a replica and its member.
 //!
-//! Messages are numbered in both directions. A lost one shows by the next one, and the client then
-//! attaches again. When it attaches, a client reports what it has received. So a member keeps nothing
-//! for a client that is not there.
+//! Messages are numbered in both directions. A lost message is noticed by the number of the next one,
+//! and the client then attaches again. When it attaches, a client reports what it has received. So a
+//! member keeps nothing for an absent client.
 
 use std::sync::Arc;
 
@@ -23,11 +23,11 @@ use crate::types::znode::{OpResult, SessionId, Stat, Zxid};
 /// A message of a client to its member.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum FromClient {
-    /// The first of an attachment. The client has seen everything up to this zxid, and must be shown
-    /// nothing older.
+    /// The first message of an attachment. The client has seen everything up to this zxid, and must
+    /// not be shown an older state.
     Begin {
         seen: Zxid,
-        /// The cluster whose client it is; 0: none yet.
+        /// The cluster of the client; 0: none yet.
         cluster: u64,
     },
     /// A session that it holds.
@@ -42,8 +42,8 @@ pub(crate) enum FromClient {
     Query {
         call: Call,
         query: Query,
-        /// What a sync, or a watch from a zxid that the member has not reached, waits for: this
-        /// ReadIndex request or a later one.
+        /// A sync, or a watch from a zxid that the member has not reached, waits for this ReadIndex
+        /// request or a later one.
         read_index: u64,
     },
     Unwatch {
@@ -60,7 +60,7 @@ pub(crate) enum FromClient {
         #[serde(with = "LogForm")]
         sessions: Vec<SessionId>,
     },
-    /// The client goes.
+    /// The client leaves the member.
     End,
 }
 
@@ -71,7 +71,7 @@ pub(crate) struct Claim {
     /// The last write whose result it has.
     pub(crate) applied: u64,
     pub(crate) opened: bool,
-    /// Its open was sent, and rests on this zxid.
+    /// The base zxid of its open, if that was sent.
     pub(crate) base: Option<Zxid>,
 }
 
@@ -89,7 +89,7 @@ pub(crate) struct HeldWatch {
     pub(crate) data: bool,
 }
 
-/// Whose request it is, and its place among the session's: behind this write.
+/// The session of a request, and its place among the session's requests: after the write `after`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Call {
     pub(crate) request: u64,
@@ -115,7 +115,7 @@ pub(crate) enum ToClient {
         moved: bool,
         known: bool,
     },
-    /// The session's open is not in the log yet, or has come and gone.
+    /// The session's open is not in the log yet, or the session was opened and has ended.
     Unseen {
         holding: Holding,
     },
@@ -127,7 +127,7 @@ pub(crate) enum ToClient {
     Over {
         watch: u64,
     },
-    /// Some of the names in the answer to this request; the answer has the last ones.
+    /// Some of the names in the answer to this request. The answer itself has the last ones.
     Names {
         request: u64,
         names: Vec<String>,
@@ -147,7 +147,8 @@ pub(crate) enum ToClient {
         #[serde(with = "LogForm")]
         refused: Vec<SessionId>,
     },
-    /// There is another leader, or another connection to it: what was asked may be lost.
+    /// The leader or the connection to it has changed: earlier requests may be lost, and the client
+    /// sends them again.
     Again,
     /// All members of the cluster, and whether it can decide, as this member knows it. Sent after
     /// the client has attached, and whenever either changes.
@@ -161,7 +162,7 @@ pub(crate) enum ToClient {
     },
 }
 
-/// The members of a cluster, which a client is told that one of them has no room for.
+/// The members of a cluster, sent to a client by a member that has no room for it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Elsewhere {
     pub(crate) cluster: u64,
@@ -178,10 +179,10 @@ pub(crate) struct Pieces {
     pub(crate) znodes: Vec<ZnodeRead>,
 }
 
-/// What ends one group of updates.
+/// The end of one group of updates.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct UpTo {
-    /// All events up to this write were sent, and no answer shows a later one.
+    /// All events up to this write were sent, and no answer shows a later write.
     pub(crate) zxid: Zxid,
     /// The version that the cluster acts by.
     pub(crate) version: u16,
@@ -207,9 +208,9 @@ struct ZnodeOf {
     stat: Stat,
 }
 
-/// How many bytes of names or znodes travel as one piece, about.
+/// About how many bytes of names or znodes one piece has.
 const PIECE_BYTES: usize = 256 << 10;
-/// What a message takes beside what is counted, about.
+/// About how many bytes a message takes besides the counted ones.
 const FIXED: usize = 64;
 
 impl EventOf {
@@ -261,7 +262,7 @@ impl ToClient {
     }
 }
 
-/// An answer as messages: in pieces, if it has many children or znodes.
+/// Returns an answer as messages: in pieces, if it has many children or znodes.
 pub(crate) fn answer(request: u64, answer: Result<Answer, Error>) -> Vec<ToClient> {
     let mut updates = Vec::new();
     let answer = match answer {
@@ -299,7 +300,7 @@ fn name_size(name: &String) -> usize {
 }
 
 impl Pieces {
-    /// The whole answer: these, and then its last piece.
+    /// The whole answer: these pieces, then the last one.
     pub(crate) fn complete(mut self, answer: Answer) -> Answer {
         match answer {
             Answer::Children(rest, stat) => {
@@ -365,8 +366,8 @@ impl ToClient {
     }
 }
 
-/// Whether these can be the members of a cluster, and those who decide in it. Where one is may not
-/// be known: another has moved to its address.
+/// Whether these can be the members of a cluster and its voters. A member's address may be unknown,
+/// if another member has moved to it.
 pub(crate) fn are_members(members: &[Member], availability: &Availability) -> bool {
     let Availability {
         voters,
@@ -374,7 +375,7 @@ pub(crate) fn are_members(members: &[Member], availability: &Availability) -> bo
         outgoing,
         silent,
         has_leader: _,
-        is_told: _,
+        is_reported: _,
         disk_low,
         refuses_writes: _,
     } = availability;

@@ -13,20 +13,20 @@ pub(crate) struct NodeConfig {
     pub(crate) heartbeat: Duration,
     /// ZooKeeper's tick.
     pub(crate) tick: Duration,
-    /// Between which the timeouts of sessions lie that begin here.
+    /// The bounds of the timeouts of sessions that begin here.
     pub(crate) timeouts: TimeoutBounds,
-    /// How often a leader looks for containers that are not used any more.
+    /// How often a leader looks for containers that are no longer used.
     pub(crate) container_period: Duration,
     /// The highest version that this node supports: [`VERSION`](crate::types::version::VERSION),
-    /// except where a test plays another build.
+    /// except in tests of other builds.
     pub(crate) version: u16,
-    /// A random number for each start. It seeds the election timeouts and tells this start from
-    /// earlier ones.
+    /// A random number for each start. It seeds the election timeouts and distinguishes this start
+    /// from earlier ones.
     pub(crate) seed: u64,
     pub(crate) log: LogLimits,
     /// Whether it writes an audit log.
     pub(crate) audit: bool,
-    /// What it does about the members while it leads.
+    /// The policy of membership changes while it leads.
     pub(crate) policy: MembershipPolicy,
     /// The peers that the user listed. They found a cluster if there is none yet.
     pub(crate) peers: Vec<String>,
@@ -34,8 +34,8 @@ pub(crate) struct NodeConfig {
     pub(crate) majority_after: Option<Duration>,
     /// The zone of this instance, so that voters are spread over zones; empty: unknown.
     pub(crate) zone: String,
-    /// With less room than so many bytes, the disk is nearly full; 0: never. `None`: by the state's
-    /// size.
+    /// With fewer free bytes than this, the disk counts as nearly full; 0: never. `None`: depends
+    /// on the state's size.
     pub(crate) disk_low: Option<u64>,
 }
 
@@ -53,32 +53,32 @@ pub(crate) struct TimeoutBounds {
 }
 
 impl TimeoutBounds {
-    /// ZooKeeper's, unless they are set: 2 and 20 ticks.
+    /// ZooKeeper's defaults: 2 and 20 ticks.
     pub(crate) fn of(tick: Duration) -> TimeoutBounds {
         TimeoutBounds { least: tick.saturating_mul(2), most: tick.saturating_mul(20) }
     }
 
-    /// What a session gets that asks for this timeout.
+    /// The timeout of a session that asks for this one.
     pub(crate) fn negotiated(self, timeout: Duration) -> Duration {
         timeout.clamp(self.least, self.most)
     }
 }
 
-/// When a checkpoint is due, what of the log is retained for peers that lag, and how many changes are
-/// retained for watches that begin in the past.
+/// When a checkpoint is due, how much of the log is retained for lagging peers, and how many changes
+/// are retained for watches that begin in the past.
 ///
 /// A checkpoint is due after so many entries, after so many bytes of entries, or after some time
-/// with any entry at all. Each member draws its own share of these limits, around the whole.
+/// with any entry at all. Each member draws its own share of these limits, close to one.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct LogLimits {
     pub(crate) checkpoint_entries: u64,
     pub(crate) checkpoint_bytes: u64,
     pub(crate) checkpoint_age: Duration,
-    /// The log's newest entries stay in memory up to this many bytes. What is not durable or not applied
-    /// stays in any case.
+    /// The log's newest entries stay in memory up to this many bytes. Entries that are not durable or
+    /// not applied stay in any case.
     pub(crate) memory_bytes: u64,
     /// Behind a checkpoint, the disk retains as many bytes of the log as the state takes, within these
-    /// bounds: to send more of it would cost more than to send the state.
+    /// bounds. To send more of the log would cost more than to send the state.
     pub(crate) retained_bytes_min: u64,
     pub(crate) retained_bytes_max: u64,
     /// A leader's disk retains this many bytes for peers that are being brought up to date.

@@ -1,5 +1,5 @@
-//! What goes into a node and what comes out: the whole boundary between the
-//! deterministic core and the threads, clocks, disks and sockets around it.
+//! The inputs and effects of a node: the whole boundary between the deterministic core and the
+//! threads, clocks, disks and sockets around it.
 
 use std::time::Duration;
 
@@ -20,7 +20,7 @@ use crate::types::session::SessionState;
 use crate::types::watch::WatchEvent;
 use crate::types::znode::{SessionId, Zxid};
 
-/// Monotonic time since the node's epoch, which is the host's to choose.
+/// Monotonic time since the node's epoch, which the host chooses.
 pub(crate) type Time = Duration;
 
 /// The two clocks of one step.
@@ -41,7 +41,7 @@ pub(crate) struct RequestId(pub(crate) u64);
 pub(crate) struct WatchId(pub(crate) u64);
 
 impl WatchId {
-    /// Those of clients without a replica are numbered by their member, apart from its host's.
+    /// Marks the watches of clients without a replica, which their member numbers itself.
     const CLIENT: u64 = 1 << 63;
 
     pub(crate) fn of_client(number: u64) -> WatchId {
@@ -53,8 +53,8 @@ impl WatchId {
     }
 }
 
-/// A session as one of its holders has it. Two handles on one node may have held the same session,
-/// one after the other, and what concerns the first must not reach the second.
+/// A session and one of its holders. Two handles on one node may hold the same session, one after
+/// the other, and messages for the first must not reach the second.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub(crate) struct Holding {
     #[serde(with = "LogForm")]
@@ -67,8 +67,8 @@ pub(crate) struct Holding {
 pub(crate) struct Problem {
     /// For people.
     pub(crate) reason: String,
-    /// It was reached, and refuses this node: it belongs to another cluster, or one of the two is
-    /// too old for the other. Waiting does not help.
+    /// Whether the peer was reached and refuses this node: it belongs to another cluster, or one of
+    /// the two is too old for the other. Waiting does not help.
     pub(crate) refused: bool,
 }
 
@@ -83,38 +83,39 @@ impl Problem {
 pub(crate) enum Input {
     /// A peer's message, from an authenticated connection.
     Peer { from: NodeId, message: PeerMessage },
-    /// A connection to the peer was made, which can do this version: what was sent before may be
+    /// A connection was made to the peer, which supports this version. Earlier messages may be
     /// lost.
     Connected { peer: NodeId, version: u16 },
     /// The peer cannot be reached.
     Unreachable { peer: NodeId, problem: Problem },
     /// A user's request.
     Client(ClientRequest),
-    /// Every [`DiskOp`] up to this number that has one is durable.
+    /// All numbered [`DiskOp`]s up to this number are durable.
     Written { number: u64 },
     /// The checkpoint at this index is durable, and takes so many bytes.
     CheckpointDone { index: u64, bytes: u64 },
-    /// Entries from this index on, for [`DiskOp::Read`]. None if the disk does not have the first, or
-    /// cannot read it now.
+    /// Entries from this index on, for [`DiskOp::Read`]. Empty if the disk does not have the first
+    /// one or cannot read it now.
     Read { from: u64, entries: Vec<LogEntry> },
-    /// The state that the chunks of this transfer make, for [`DiskOp::Build`], or why they make none.
+    /// The state built from the chunks of this transfer, for [`DiskOp::Build`], or why it could not
+    /// be built.
     Built { transfer: u64, machine: Result<Box<Machine>, String> },
     /// A cold piece of the log was found damaged, as described. A log that begins with this entry does not
     /// need it.
     Rotten { what: String, below: u64 },
-    /// The file system of the data directory has so many bytes of room, of so many.
+    /// The free bytes and the size of the data directory's file system.
     DiskSpace { free: u64, total: u64 },
-    /// The disk or something else that the node cannot do without has failed.
+    /// The disk, or something else that the node needs, has failed.
     Failed { reason: String },
-    /// The session is to be expired now, as if its time were up. Only a leader acts on it.
+    /// Expire the session now, as if its time were up. Only a leader acts on it.
     Expire { session: SessionId },
-    /// The node is about to be stopped: if it leads, it hands over first.
+    /// The node will be stopped soon: if it leads, it hands over first.
     Resign,
-    /// The node is to be a member no more.
+    /// The node is to leave the cluster for good.
     Leave,
-    /// What forbids this node to found a cluster, from now on; `None`: nothing does.
+    /// The reason why this node must not found a cluster, from now on; `None`: it may.
     Hindered(Option<Hindrance>),
-    /// The addresses of the name that the node discovers its peers by.
+    /// The addresses of the name by which the node discovers its peers.
     Discovered(Discovered),
 }
 
@@ -127,7 +128,7 @@ pub(crate) struct Hindrance {
     pub(crate) forbids_joining: bool,
 }
 
-/// What a name stands for by which nodes discover each other.
+/// The addresses of a name by which nodes discover each other.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Discovered {
     /// The name, with its port.
@@ -140,8 +141,8 @@ pub(crate) struct Discovered {
     pub(crate) addresses: Vec<String>,
 }
 
-/// What a user's handle asks of its node. Requests of one session are executed
-/// in the order in which they come in, reads included.
+/// A request of a user's handle to its node. Requests of one session are executed in the order in
+/// which they come in, reads included.
 #[derive(Debug)]
 pub(crate) enum ClientRequest {
     /// Answered with `Reply::Session`. The id, `holder` and secret are random.
@@ -161,16 +162,17 @@ pub(crate) enum ClientRequest {
         secret: [u8; 16],
         timeout: Option<Duration>,
     },
-    /// As whom the session is known, whatever its user says. Not answered.
+    /// Authenticates the session as these ids, whatever its user's own credentials are. Not
+    /// answered.
     Introduce { session: SessionId, ids: Vec<Id> },
     /// Answered with the `Reply` that fits the command.
     Write { request: RequestId, session: SessionId, command: Write },
-    /// Answered from this replica, once all earlier requests of the session are.
+    /// Answered from this replica, after all earlier requests of the session.
     Query { request: RequestId, session: SessionId, query: Query },
     /// Answered with [`Answer::Admin`], whether there is a leader or not.
     Admin { request: RequestId, asked: AdminRequest },
-    /// The holder lets go of the session without closing it: it is kept alive no longer, and can be
-    /// resumed until it expires. Not answered. With the final state that it is in for its holder.
+    /// The holder gives up the session without closing it. The session is no longer renewed and can
+    /// be resumed until it expires. `state` is its final state for its holder. Not answered.
     Abandon { session: SessionId, state: SessionState },
     /// Ends a watch of any kind. Not answered.
     Unwatch { watch: WatchId },
@@ -186,7 +188,7 @@ pub(crate) enum Write {
 }
 
 impl Write {
-    /// Whether it may make the state larger, or is a user's write that other members must keep.
+    /// Whether it may make the state larger, or is a user's write that other members must store.
     pub(crate) fn takes_room(&self) -> bool {
         let frees =
             |op: &Op| matches!(op, Op::Delete { .. } | Op::DeleteTree { .. } | Op::Check { .. });
@@ -212,26 +214,26 @@ pub(crate) struct Effects {
     pub(crate) ended: Vec<WatchId>,
     /// Published for local reads.
     pub(crate) tree: Option<Tree>,
-    /// Until when (exclusive) this node may take a session of its own for alive, as that holder.
+    /// Until when (exclusive) this node may count a session as alive for this holder.
     pub(crate) leases: Vec<(Holding, Time)>,
-    /// Changes of state of this node's sessions, before the replies that rest on them.
+    /// Changes of state of this node's sessions, before the replies that depend on them.
     pub(crate) sessions: Vec<(Holding, SessionState)>,
-    /// The ids that this node's sessions have from now on, before the replies that show them.
+    /// The new ids of this node's sessions, before the replies that show them.
     pub(crate) ids: Vec<(Holding, Vec<Id>)>,
     /// Answers to requests.
     pub(crate) replies: Vec<Answered>,
-    /// The last write in the state by which what follows is answered.
+    /// The last write in the state from which the next requests are answered.
     pub(crate) zxid: Zxid,
     /// The node has stopped for good. Every request has been answered, every session ended.
     pub(crate) stopped: Option<String>,
     /// The members of the cluster, when they have changed. A member is to be connected with all of
     /// them.
     pub(crate) members: Option<Vec<Member>>,
-    /// Whom a client is to be connected with, when that has changed.
+    /// The members that a client is to be connected with, when they have changed.
     pub(crate) dial: Option<Dial>,
     /// The cluster that the node belongs to, once it is on its disk.
     pub(crate) cluster: Option<u64>,
-    /// When the node wants its next step, at the latest, if nothing comes in before.
+    /// When the node needs its next step at the latest, unless an input comes first.
     pub(crate) wake_at: Time,
 }
 
@@ -239,18 +241,18 @@ pub(crate) struct Effects {
 #[derive(Clone, Debug)]
 pub(crate) struct Answered {
     pub(crate) request: RequestId,
-    /// Events of writes up to this one come before the answer, later ones behind it.
+    /// Events of writes up to this one come before the answer, later ones after it.
     pub(crate) zxid: Zxid,
     pub(crate) answer: Result<Answer, Error>,
 }
 
 impl Effects {
-    /// Answers a request by the state as it is now.
+    /// Answers a request from the present state.
     pub(crate) fn reply(&mut self, request: RequestId, answer: Result<Answer, Error>) {
         self.reply_at(self.zxid, request, answer);
     }
 
-    /// Answers a request by an earlier state.
+    /// Answers a request from an earlier state.
     pub(crate) fn reply_at(
         &mut self,
         zxid: Zxid,
@@ -261,16 +263,16 @@ impl Effects {
     }
 }
 
-/// Whom a client is to be connected with.
+/// The members that a client is to be connected with.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Dial {
     pub(crate) members: Vec<Member>,
-    /// Whether it looks for members at the addresses of its list, too.
+    /// Whether it also looks for members at the addresses of its list.
     pub(crate) seeks: bool,
 }
 
 impl Dial {
-    /// As a client starts: it has its list alone.
+    /// The start of a client, which has only its list.
     pub(crate) fn seeking() -> Dial {
         Dial { members: Vec::new(), seeks: true }
     }
@@ -279,7 +281,7 @@ impl Dial {
         self.members.iter().any(|member| member.node == node)
     }
 
-    /// Whether a connection with this node, if one is found, is wanted.
+    /// Whether a connection with this node is wanted.
     pub(crate) fn wants(&self, node: NodeId) -> bool {
         self.seeks || self.names(node)
     }
@@ -292,30 +294,29 @@ pub(crate) enum DiskOp {
     Write { number: u64, write: LogWrite },
     /// Replaces everything by this state, which a leader sent. Answered by [`Input::Written`].
     Install { number: u64, hard_state: HardState, meta: SnapshotMeta, state: State },
-    /// Writes a checkpoint, as a delta of `dirty` or in full as the store wants, and then drops
-    /// the log below `keep_from`. Writes that come after it need not wait for it. Answered by
+    /// Writes a checkpoint, as a delta of `dirty` or in full as the store wants, and then drops the
+    /// log below `keep_from`. Later writes need not wait for it. Answered by
     /// [`Input::CheckpointDone`].
     Checkpoint { meta: SnapshotMeta, state: State, dirty: Dirty, keep_from: u64 },
-    /// Reads entries from this index on that were written before, as many as take so many bytes, or one.
-    /// What comes after it need not wait. Answered by [`Input::Read`].
+    /// Reads earlier written entries from this index on: up to this many bytes, but at least one entry.
+    /// Later operations need not wait. Answered by [`Input::Read`].
     Read { from: u64, bytes: u64 },
-    /// Completes and checks the state that a leader's chunks make, which takes as long as it is large.
-    /// What comes after it need not wait. Answered by [`Input::Built`].
+    /// Completes and checks the state from a leader's chunks, which takes time in proportion to its
+    /// size. Later operations need not wait. Answered by [`Input::Built`].
     Build { transfer: u64, reader: Box<ChunkReader>, zxid: Zxid, hash: u64 },
-    /// Drops a state that a leader's has replaced, which takes as long. Not answered.
+    /// Drops a state that a leader's state has replaced, which takes as long. Not answered.
     Drop { state: State },
     /// Replaces the node's identity, in which only the cluster (from none) and the address may
     /// change. Answered by [`Input::Written`].
     Identify { number: u64, identity: Identity },
-    /// Replaces what the node has promised while it had no cluster. Answered by
-    /// [`Input::Written`].
+    /// Replaces the promise of a node without a cluster. Answered by [`Input::Written`].
     Promise { number: u64, promise: Promise },
-    /// Marks the disk as that of a member that was removed, which never starts from it again.
-    /// Answered by [`Input::Written`].
+    /// Marks the disk as that of a removed member, which never starts from it again. Answered by
+    /// [`Input::Written`].
     Removed { number: u64 },
 }
 
-/// What can be said of the node at any time, for `Coordinator::status`.
+/// The status of the node, for `Coordinator::status`.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct NodeStatus {
     pub(crate) leader: Option<NodeId>,
@@ -331,43 +332,43 @@ pub(crate) struct NodeStatus {
     pub(crate) znodes: usize,
     /// For each other member: why it cannot be reached, or `None` when it can.
     pub(crate) peers: Vec<(NodeId, Option<Problem>)>,
-    /// The version that the cluster acts by, and the highest that this node can do.
+    /// The version that the cluster acts by, and the highest that this node supports.
     pub(crate) version: u16,
     pub(crate) own_version: u16,
     /// The highest versions that other members support, as far as this node knows them.
     pub(crate) versions: Vec<(NodeId, u16)>,
     pub(crate) availability: Availability,
-    /// It has been a voter or a settled learner since it started: it is not about to take a voter's
-    /// place.
+    /// Whether it has been a voter or a settled learner since it started, so that it will not take
+    /// a voter's place.
     pub(crate) is_placed: bool,
     /// Why there is no cluster yet.
-    pub(crate) forming: Option<String>,
+    pub(crate) bootstrap_problem: Option<String>,
     /// Why nobody can lead the cluster.
     pub(crate) quorum_loss: Option<String>,
     /// The addresses of instances that have no data and wait for a leader to take them in.
     pub(crate) blank: Vec<String>,
 }
 
-/// What the cluster has to decide with. Clients are sent it as it is.
+/// Which members the cluster has to decide with. It is sent to clients unchanged.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Availability {
     pub(crate) voters: Vec<NodeId>,
     pub(crate) learners: Vec<NodeId>,
-    /// Those who voted before, while a change of several votes is made: they decide, too.
+    /// The former voters during a joint change: they decide too.
     pub(crate) outgoing: Vec<NodeId>,
-    /// The voters that are silent to the leader, or store nothing, by its last report.
+    /// The voters that are silent to the leader or store nothing, by the leader's last report.
     pub(crate) silent: Vec<NodeId>,
     pub(crate) has_leader: bool,
-    /// That report is the present leader's.
-    pub(crate) is_told: bool,
+    /// Whether the present leader has sent that report.
+    pub(crate) is_reported: bool,
     /// The members whose disks are nearly full, by the same report.
     pub(crate) disk_low: Vec<NodeId>,
-    /// These are so many voters that the leader has writes refused.
+    /// Whether so many voters' disks are nearly full that writes are refused.
     pub(crate) refuses_writes: bool,
 }
 
 impl Availability {
-    /// How many more voters could be lost before nothing can be decided, if those of `is_lost` are
+    /// How many more voters may be lost before nothing can be decided, if those of `is_lost` are
     /// lost already; `None` if nothing can be decided now.
     pub(crate) fn spare(&self, is_lost: impl Fn(NodeId) -> bool) -> Option<usize> {
         let spare = |voters: &Vec<NodeId>| {

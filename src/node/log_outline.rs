@@ -1,4 +1,4 @@
-//! What a node knows of entries that only its disk has: their terms, and about how many bytes they take.
+//! The outline of entries that only the disk has: their terms, and about how many bytes they take.
 
 use std::collections::VecDeque;
 
@@ -10,7 +10,7 @@ struct Run {
     bytes: u64,
 }
 
-/// A run is continued up to this many bytes. Counts of bytes are exact to about that.
+/// A run grows up to this many bytes. Byte counts are exact to about that.
 const RUN_BYTES: u64 = 64 << 10;
 
 /// Contiguous entries.

@@ -1,11 +1,11 @@
-//! A node's part in the membership, as one that joins or leaves and as a member. What the leader does
-//! about the members is in `leader`.
+//! A node's part in the membership: joining, leaving, and being a member. The leader's part is in
+//! `leader`.
 //!
 //! A node that is not a member of its cluster sends [`PeerMessage::Join`] to all peers that it
 //! reaches, again and again, until the log that it receives makes it one. A member sends
-//! [`PeerMessage::Present`] while the roster differs from what it is (its address has changed, say),
-//! and while it receives nothing from a leader. Only the leader acts on either. A request to join or
-//! to leave is forgotten when it is not repeated.
+//! [`PeerMessage::Present`] while its address or zone differs from the roster, and while it receives
+//! nothing from a leader. Only the leader acts on either. A request to join or to leave is forgotten
+//! when it is not repeated.
 //!
 //! A member that receives from a node which is not a member replies with [`PeerMessage::Removed`]. A
 //! node that was removed while it was away, and is still a member by its own log, learns it in this
@@ -29,27 +29,27 @@ pub(crate) const REMOVED: &str = "this instance is not a member of the cluster a
 pub(crate) const REQUEST_PERIOD: Duration = Duration::from_secs(1);
 pub(crate) const REQUEST_TIME: Duration = Duration::from_secs(5);
 
-/// How many messages with entries may be under way to a voter, each of [`MESSAGE_ENTRIES_BYTES`] or
-/// one entry.
+/// How many messages with entries may be under way to a voter, each with [`MESSAGE_ENTRIES_BYTES`]
+/// or one entry.
 ///
 /// [`MESSAGE_ENTRIES_BYTES`]: super::start::MESSAGE_ENTRIES_BYTES
 pub(super) const VOTER_WINDOW: usize = 256;
-/// The same to a learner: there may be many, which are all slow, and nobody waits for them. What is
-/// written meanwhile goes into the next message.
+/// The same for a learner. There may be many slow learners, and no write waits for them. Later
+/// entries go into the next message.
 pub(super) const LEARNER_WINDOW: usize = 8;
 
-/// What a node knows of the members beside the log.
+/// What a node knows of the members besides the log.
 #[derive(Debug, Default)]
 pub(super) struct Membership {
-    /// This node is to leave.
+    /// Whether this node is to leave.
     pub(super) leaving: bool,
-    /// When it sends its requests the next time.
+    /// When the node next sends its requests.
     send_at: Time,
-    /// When something last came from each member.
-    heard: BTreeMap<NodeId, Time>,
+    /// When each member was last received from.
+    last_received: BTreeMap<NodeId, Time>,
     /// The voters that do not answer the leader, or store nothing, as it last reported.
     pub(super) silent: Option<BTreeSet<NodeId>>,
-    /// Whether this node has had its place since it started: see [`Node::note_place`].
+    /// Whether this node has been settled since it started: see [`Node::note_place`].
     pub(super) is_placed: bool,
     /// When an instance that is not a member last asked to join.
     newcomer_at: Option<Time>,
@@ -62,9 +62,9 @@ pub(super) struct Membership {
 }
 
 impl Membership {
-    /// When something last came from a member.
-    pub(super) fn heard(&self, node: NodeId) -> Option<Time> {
-        self.heard.get(&node).copied()
+    /// When this node last received something from a member.
+    pub(super) fn last_received(&self, node: NodeId) -> Option<Time> {
+        self.last_received.get(&node).copied()
     }
 
     /// The voters that do not answer the leader of this term, or store nothing.
@@ -80,7 +80,7 @@ impl Membership {
 }
 
 impl Node {
-    /// Whether the cluster needs this node to decide, by the members as they are or were.
+    /// Whether a node is a voter, by the present or the former members of a joint change.
     pub(crate) fn is_voter(&self, node: NodeId) -> bool {
         let members = self.raw.store().conf_state();
         members.voters.contains(&node) || members.voters_outgoing.contains(&node)
@@ -93,13 +93,13 @@ impl Node {
         lists.iter().any(|list| list.contains(&node)) || members.learners_next.contains(&node)
     }
 
-    /// Something came from a peer.
+    /// Notes that something came from a peer.
     pub(super) fn received_from(&mut self, peer: NodeId) {
         let now = self.now.mono;
-        if let Some(heard) = self.membership.heard.get_mut(&peer) {
-            *heard = now;
+        if let Some(at) = self.membership.last_received.get_mut(&peer) {
+            *at = now;
         } else if self.is_member(peer) {
-            self.membership.heard.insert(peer, now);
+            self.membership.last_received.insert(peer, now);
         }
     }
 
@@ -127,7 +127,7 @@ impl Node {
         }
     }
 
-    /// An instance that looks for its cluster, or asks to join, was met.
+    /// Notes an instance that looks for its cluster or asks to join.
     pub(super) fn note_newcomer(&mut self, node: NodeId) {
         if !self.is_member(node) {
             self.membership.newcomer_at = Some(self.now.mono);
@@ -154,13 +154,13 @@ impl Node {
         }
     }
 
-    /// Something came from a node that is not a member by this node's log, and may not know it.
-    /// Every member replies, since the other may reach nobody else. The index in the reply lets a
-    /// node that became a member later ignore it.
+    /// Replies to a node that is not a member by this node's log, and may not know it. Every member
+    /// replies, since the node may reach no other member. The index in the reply lets a node that
+    /// became a member later ignore it.
     pub(super) fn send_removed(&mut self, to: NodeId) {
         let now = self.now.mono;
         let gone = &mut self.membership.notified_removed;
-        gone.retain(|_, told| now < *told + REQUEST_PERIOD);
+        gone.retain(|_, sent_at| now < *sent_at + REQUEST_PERIOD);
         if gone.contains_key(&to) || gone.len() >= MEMBERS_MAX {
             return;
         }
@@ -172,12 +172,12 @@ impl Node {
         self.effects.messages.push((to, PeerMessage::Removed { index }));
     }
 
-    /// A member says that this node was not one any more after it had applied this entry. Who is
-    /// not known as a member here is believed only while there is no leader: all whom this node
-    /// knows may have been replaced while it was away.
+    /// A member reports that this node was no longer a member after this entry. A sender that this
+    /// node does not know as a member is believed only while there is no leader: all members that
+    /// this node knows may have been replaced while it was away.
     pub(super) fn take_removed(&mut self, from: NodeId, index: u64) -> Result<(), String> {
-        if !self.is_member(from) && !self.is_lonely() {
-            tracing::warn!(from = %self.named(from), "somebody who is no member says that this instance is none");
+        if !self.is_member(from) && !self.lacks_leader() {
+            tracing::warn!(from = %self.named(from), "ignored a report of a removal that came from no member");
             return Ok(());
         }
         if !self.is_member(self.id) || index <= self.raw.store().applied().index {
@@ -197,17 +197,18 @@ impl Node {
         }
     }
 
-    /// This node wants to go for good. Told again and again, until it is gone.
+    /// This node wants to leave for good. It repeats its request until it has left.
     ///
     /// # Errors
-    /// That it is gone, if it never was a member.
+    /// [`REMOVED`], if this node is not a member.
     pub(super) fn leave(&mut self) -> Result<(), String> {
         self.membership.leaving = true;
         self.membership.send_at = self.now.mono;
         if self.is_member(self.id) { Ok(()) } else { Err(REMOVED.to_owned()) }
     }
 
-    /// Tells the leader, whoever it is, what this node wants and who it is.
+    /// Sends this node's requests, with its address and zone, to all connected peers, since any of
+    /// them may be the leader.
     pub(super) fn send_membership_requests(&mut self) {
         let now = self.now.mono;
         if now < self.membership.send_at {
@@ -219,7 +220,7 @@ impl Node {
         if self.is_member(self.id) {
             let (roster, _) = self.machine.roster();
             let differs = roster.get(self.id).is_none_or(|seat| seat.member != member);
-            if differs || self.is_lonely() {
+            if differs || self.lacks_leader() {
                 requests.push(PeerMessage::Present { member });
             }
             if leaving {
@@ -243,9 +244,9 @@ impl Node {
         }
     }
 
-    /// Whether nothing has come from a leader for long. A removed node receives nothing any more. If
-    /// it was a learner, it does not stand for election, so nobody notices it either.
-    fn is_lonely(&self) -> bool {
+    /// Whether this node has long received nothing from a leader. A removed node receives nothing
+    /// any more. A removed learner does not stand for election, so no member notices it either.
+    fn lacks_leader(&self) -> bool {
         !planted(Bug::RemovedUnaware)
             && self.now.mono.saturating_sub(self.elections.led_at) >= self.patience()
     }
@@ -257,17 +258,16 @@ impl Node {
 
     /// Whether a member is connected and has sent something within the last few heartbeats.
     pub(super) fn answers(&self, node: NodeId) -> bool {
-        let heard = self.membership.heard.get(&node);
+        let last = self.membership.last_received.get(&node);
         let recent = |at: &Time| self.now.mono <= *at + self.config.timings().answer();
-        self.versions.is_connected(node) && heard.is_some_and(recent)
+        self.versions.is_connected(node) && last.is_some_and(recent)
     }
 
-    /// Notes whether this node has its place: it is up to date and votes, with no joint change
-    /// under way, or it is a learner and the leader reports that it is to stay one
-    /// (`View::placed`).
+    /// Notes whether this node is settled: it is up to date and votes, with no joint change under
+    /// way, or it is a learner and the leader reports that it is to stay one (`View::placed`).
     ///
     /// An instance with an empty disk at a voter's address begins as a learner, while its former
-    /// self still counts as the voter. Until the vote is its own, the loss of one more voter may
+    /// self still counts as the voter. Until the instance has the vote, losing one more voter may
     /// end the majority for good.
     pub(super) fn note_place(&mut self) {
         if self.membership.is_placed || self.local.read_index.fresh_at().is_none() {
@@ -281,9 +281,9 @@ impl Node {
         }
     }
 
-    /// Whether to stop this voter now would end the majority, though it need not a little later: an
-    /// instance that could vote in the place of a silent voter has joined or asks to, or a change
-    /// of the voters is half made.
+    /// Whether stopping this voter now would end the majority, while stopping it a little later
+    /// would not: an instance that could vote in the place of a silent voter has joined or asks to,
+    /// or a change of the voters is under way.
     pub(crate) fn must_stay(&self) -> bool {
         let seen = self.availability();
         if !seen.has_leader || !self.is_voter(self.id) {
@@ -294,13 +294,13 @@ impl Node {
         if !joint && !asked && seen.learners.is_empty() {
             return false;
         }
-        // Where this voter is always needed, as one of two, nothing is gained by waiting.
+        // If this voter is always needed, as one of two, waiting gains nothing.
         let could_go = joint || seen.spare(|voter| voter == self.id).is_some();
         let lost = |voter| voter == self.id || seen.silent.contains(&voter);
-        could_go && (!seen.is_told || seen.spare(lost).is_none())
+        could_go && (!seen.is_reported || seen.spare(lost).is_none())
     }
 
-    /// How much may be under way to each member, should this node lead.
+    /// Sets how much may be under way to each member while this node leads.
     pub(super) fn pace(&mut self) {
         let others: Vec<NodeId> = self.others().collect();
         for peer in others {
@@ -309,19 +309,19 @@ impl Node {
         }
     }
 
-    /// The members have changed: peers that are not there any more are forgotten.
+    /// The members have changed: forgets the peers that are no longer members.
     pub(super) fn members_changed(&mut self) {
         self.bootstrap.joins &= !self.is_member(self.id);
         let others: Vec<NodeId> = self.others().collect();
         self.pace();
-        self.membership.heard.retain(|peer, _| others.contains(peer));
-        self.unreachable.retain(|(peer, _)| others.contains(peer));
+        self.membership.last_received.retain(|peer, _| others.contains(peer));
+        self.peer_problems.retain(|(peer, _)| others.contains(peer));
         for peer in others {
-            let known = self.unreachable.iter().any(|(known, _)| *known == peer);
+            let known = self.peer_problems.iter().any(|(known, _)| *known == peer);
             if !known {
                 let connected = self.versions.is_connected(peer);
                 let problem = (!connected).then(super::io::Problem::not_yet);
-                self.unreachable.push((peer, problem));
+                self.peer_problems.push((peer, problem));
             }
         }
     }
@@ -336,7 +336,7 @@ impl Node {
         }
     }
 
-    /// Whether the cluster can decide, and what it could lose and still do.
+    /// Whether the cluster can decide, and how many members it could still lose.
     pub(super) fn availability(&self) -> Availability {
         let voting = self.raw.store().conf_state();
         let silent = self.membership.silent.iter().flatten().copied();
@@ -345,9 +345,9 @@ impl Node {
             learners: voting.learners.clone(),
             outgoing: voting.voters_outgoing.clone(),
             silent: silent.filter(|node| self.is_voter(*node)).collect(),
-            // For as long as an election takes, the former one counts.
-            is_told: self.membership.health_of == self.raw.raft.term,
-            has_leader: self.stopped.is_none() && !voting.voters.is_empty() && !self.is_lonely(),
+            // During an election, the former leader still counts.
+            is_reported: self.membership.health_of == self.raw.raft.term,
+            has_leader: self.stopped.is_none() && !voting.voters.is_empty() && !self.lacks_leader(),
             disk_low: self.room.all_low(self.id).into_iter().collect(),
             refuses_writes: self.room.refuses_writes,
         }

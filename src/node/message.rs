@@ -18,12 +18,12 @@ use crate::types::log_form::LogForm;
 use crate::types::membership::{Member, NodeId};
 use crate::types::znode::SessionId;
 
-/// The most a peer message may take, encoded: the largest request with room to spare for the
+/// The most bytes of an encoded peer message: the largest request, with room to spare for the
 /// others of its batch.
 pub(crate) const MESSAGE_BYTES_MAX: usize = 4 << 20;
 
-/// Splits what travels as several messages of about so many bytes each: one item may be larger. If there is
-/// nothing, that is one part.
+/// Splits items into several messages of about this many bytes each. A single item may be larger. Without
+/// items there is one empty part.
 pub(crate) fn in_parts<T>(
     all: impl IntoIterator<Item = T>,
     bytes_max: usize,
@@ -52,8 +52,8 @@ pub(crate) enum PeerMessage {
     /// Requests of the sender's sessions, for the leader to propose in this order.
     Forward { requests: Vec<Request> },
     /// A ReadIndex request to the leader. It renews these sessions of the sender, and asks for an
-    /// index that covers every write completed by now. `boot` is random at each start, and a number
-    /// (`read_index`) is never used twice.
+    /// index that covers every write completed before it was sent. `boot` is random at each start,
+    /// and a number (`read_index`) is never used twice.
     ReadIndex {
         boot: u64,
         read_index: u64,
@@ -69,41 +69,42 @@ pub(crate) enum PeerMessage {
         #[serde(with = "LogForm")]
         refused: Vec<SessionId>,
     },
-    /// The sender's state hash after it applied the entry at this index, to be compared.
+    /// The sender's state hash after it applied the entry at this index, for comparison.
     StateHash { index: u64, hash: u64 },
     /// One piece of a snapshot, in answer to the snapshot that Raft asked for.
     SnapshotChunk { transfer: u64, number: u32, bytes: Bytes },
     /// The receiver has taken the pieces below `next` and will take more.
     SnapshotAck { transfer: u64, next: u32 },
-    /// Either end gives the transfer up.
+    /// Either side gives up the transfer.
     SnapshotAbort { transfer: u64 },
-    /// The sender, who has never been a member, wants to be one. Repeated until the log says so.
+    /// The sender has never been a member and asks to become one. Repeated until the log makes it
+    /// one.
     Join { member: Member },
-    /// The sender wants to be a member no more. Repeated until it is gone.
+    /// The sender asks to leave for good. Repeated until it has left.
     Leave,
-    /// The leader to one who was no member any more after this entry.
+    /// A member to a node that was no longer a member after this entry.
     Removed { index: u64 },
-    /// The leader to the members: the voters that do not answer it, the learners that have their
-    /// place, since there is no vote for them to take, the members whose disks are nearly full, and
-    /// whether writes are refused for that.
+    /// The leader to the members: the voters that do not answer it, the settled learners (there is
+    /// no vote for them to take), the members whose disks are nearly full, and whether writes are
+    /// refused for that.
     Health { silent: Vec<NodeId>, placed: Vec<NodeId>, disk_low: Vec<NodeId>, refuses_writes: bool },
     /// A node without a cluster sends it to all peers, and a member replies with it.
     Announce { announcement: Announcement },
-    /// The sender is a member, as far as it knows, and this is who it is now. Repeated until the
-    /// roster says so, and while it knows of no leader.
+    /// The sender is a member as far as it knows, and reports its present address and zone.
+    /// Repeated until the roster has them, and while the sender knows no leader.
     Present { member: Member },
     /// A client without a replica to its member. `number` counts its messages of this attachment
-    /// from 0. It has received those of the member below `received`.
+    /// from 0. The client has received the member's messages below `received`.
     FromClient { attachment: u64, number: u64, received: u64, messages: Vec<FromClient> },
     /// A member to its client, numbered in the same way. The updates of one step end with a message
-    /// that has `up_to`. Until that one comes, none of them counts.
+    /// that has `up_to`. None of them counts before that message has come.
     ToClient { attachment: u64, number: u64, updates: Vec<ToClient>, up_to: Option<UpTo> },
-    /// A member to a client that it does not serve, or no longer. A member that has no room for it
-    /// names the others.
+    /// A member to a client that it does not serve, or no longer serves. A member without room for
+    /// the client names the others.
     LetGo { attachment: u64, reason: String, elsewhere: Option<Box<Elsewhere>> },
     /// Writes of a member's client, for the leader.
     ClientForward { client: NodeId, requests: Vec<Request> },
-    /// As `ReadIndex`, on behalf of a member's client.
+    /// As `ReadIndex`, for a member's client.
     ClientReadIndex {
         client: NodeId,
         boot: u64,
@@ -111,7 +112,7 @@ pub(crate) enum PeerMessage {
         #[serde(with = "LogForm")]
         sessions: Vec<SessionId>,
     },
-    /// As `ReadIndexConfirmed`, for that.
+    /// As `ReadIndexConfirmed`, for a member's client.
     ClientReadIndexConfirmed {
         client: NodeId,
         boot: u64,
@@ -120,13 +121,13 @@ pub(crate) enum PeerMessage {
         #[serde(with = "LogForm")]
         refused: Vec<SessionId>,
     },
-    /// A member to one that wants to join, in answer to each `Join` while it knows of no leader:
-    /// how many voters there are, and the addresses of those that it does not reach.
+    /// A member to an instance that wants to join, in answer to each `Join` while it knows no
+    /// leader: how many voters there are, and the addresses of those that it does not reach.
     NoLeader { voters: u32, missing: Vec<String> },
-    /// A report or an action that an operator asks for. `relay`: of all whom it concerns. The cluster is
-    /// 0 if the sender does not know it.
+    /// An operator's request for a report or an action. `relay`: for all members concerned. The cluster
+    /// is 0 if the sender does not know it.
     AdminRequest { number: u64, cluster: u64, relay: bool, asked: AdminRequest },
-    /// The replies to it, with who gave each.
+    /// The replies to it, each with its sender.
     AdminReply { number: u64, replies: Vec<(NodeId, AdminReply)> },
     /// A member to the leader: whether its disk is nearly full. Repeated while it is.
     DiskLow { low: bool },
@@ -181,7 +182,7 @@ pub(crate) enum RaftBody {
 }
 
 impl PeerMessage {
-    /// Whether only nodes of one cluster may say this to each other.
+    /// Whether only nodes of one cluster may send this to each other.
     pub(crate) fn is_of_cluster(&self) -> bool {
         !matches!(
             self,
@@ -194,8 +195,8 @@ impl PeerMessage {
         )
     }
 
-    /// Whether it is small, and may overtake what was sent before it: what leaders, votes and sessions
-    /// depend on must not wait behind megabytes of entries for a peer whose link is slow.
+    /// Whether it is small and may overtake earlier messages. Messages on which leaders, votes and
+    /// sessions depend must not wait behind megabytes of entries for a peer with a slow link.
     pub(crate) fn is_urgent(&self) -> bool {
         match self {
             PeerMessage::Raft { body, .. } => {
@@ -214,7 +215,7 @@ impl PeerMessage {
             .expect("encoding to a Vec fails only for types that have no length, and none is used")
     }
 
-    /// Decodes what [`PeerMessage::encode`] made; anything else is an error that says why.
+    /// Decodes a message of [`PeerMessage::encode`]; other bytes are an error with its reason.
     pub(crate) fn decode(bytes: &[u8]) -> Result<PeerMessage, String> {
         match postcard::take_from_bytes(bytes) {
             Ok((message, [])) => Ok(message),
@@ -260,7 +261,7 @@ impl From<&LogEntry> for eraftpb::Entry {
         let (entry_type, data, context) = match entry.kind {
             EntryKind::Normal => (EntryType::EntryNormal, entry.data.clone(), Bytes::new()),
             // raft-rs reads its own form of a change only where it is proposed. Elsewhere ours
-            // stands for it, in a field that raft-rs passes on and does not look at.
+            // takes its place, in a field that raft-rs passes on unread.
             EntryKind::Membership => {
                 (EntryType::EntryConfChangeV2, Bytes::new(), entry.data.clone())
             }
@@ -286,8 +287,8 @@ impl From<&eraftpb::Entry> for LogEntry {
 const TRANSFER_CONTEXT: &[u8] = b"CampaignTransfer";
 
 impl RaftBody {
-    /// The peer's form of a message that raft-rs wants sent; `None` for a kind that stays in the
-    /// node (and for snapshots, which the node sends its own way).
+    /// The wire form of a message from raft-rs; `None` for a kind that stays in the node (and for
+    /// snapshots, which the node sends in its own way).
     pub(crate) fn from_raft(message: &eraftpb::Message) -> Option<RaftBody> {
         let &eraftpb::Message { index, log_term, commit, commit_term, reject, .. } = message;
         let context = || message.context.clone();
@@ -601,7 +602,8 @@ mod tests {
             ),
             ("admin_reply", PeerMessage::AdminReply { number: 300, replies: admin_replies() }),
         ];
-        // A line for each: the lines of what there is stay when a read or an answer is added.
+        // A line for each message, so that adding a read or an answer leaves the other lines
+        // unchanged.
         messages.extend(client_messages(&request).into_iter().map(|message| {
             let (attachment, number, received) = (5, 300, 299);
             let messages = vec![message];

@@ -8,7 +8,7 @@
 //!
 //! | part | what it does |
 //! | --- | --- |
-//! | [`raft`] | drives raft-rs: the log, ready rounds, elections, persistence, snapshots |
+//! | [`raft`] | drives raft-rs: the log, the handling of each `Ready`, elections, persistence, snapshots |
 //! | [`leader`] | what one term of leadership needs: admission, expiry, reaping, membership changes |
 //! | [`sessions`] | the sessions of this node's own users: numbering, resending, leases, reads in turn |
 //! | [`replica`] | what the replica offers: watches, their history, service to clients |
@@ -16,12 +16,12 @@
 //! | [`admin`] | reports of all members, and an operator's actions |
 //! | [`bootstrap`] | how the instances of one list found one cluster |
 //!
-//! A step does things in this order: it starts a checkpoint if one is due, takes the inputs, passes a tick
-//! if one is due, goes on with the bootstrap, and then drives Raft until Raft wants nothing more. Driving
-//! sends requests to the leader, proposes batches if this node leads, and applies what is committed. At the
-//! end it answers what waits, publishes the tree, and has the disk read what peers lack of the log.
+//! A step works in this order: it starts a checkpoint if one is due, takes the inputs, passes a tick if one
+//! is due, steps the bootstrap, and then drives Raft until Raft has nothing more to do. Driving sends
+//! requests to the leader, proposes batches if this node leads, and applies what is committed. At the end
+//! it answers waiting requests, publishes the tree, and has the disk read log entries that peers lack.
 //!
-//! A write takes this way. Its session numbers it. It goes to the leader, here or by a `Forward`
+//! A write takes this path. Its session numbers it. It goes to the leader, here or by a `Forward`
 //! message. The leader admits it once and proposes it in a batch. Raft replicates the entry while the
 //! disk writes it. Every replica applies it, and the node that holds the session answers when its own
 //! replica has applied it. No node answers another node, so no answer can be lost between nodes.
@@ -97,12 +97,12 @@ use crate::types::error::Error;
 use crate::types::membership::{Member, NodeId};
 use crate::types::metrics::Metrics;
 
-/// The bytes of one `Forward` message, about.
+/// About how many bytes one `Forward` message has.
 const FORWARD_BYTES_MAX: usize = 256 << 10;
-/// A ReadIndex request at least this often: it bounds how stale local reads may be.
+/// A node sends a ReadIndex request at least this often. That bounds how stale local reads may be.
 const READ_INDEX_PERIOD: Duration = Duration::from_secs(1);
 
-/// Whom this node takes for its leader.
+/// The leader as this node knows it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Leadership {
     term: u64,
@@ -133,26 +133,27 @@ pub(crate) struct Node {
     bootstrap: Bootstrap,
     administration: Administration,
 
-    /// While it is the leader.
+    /// Present while this node is the leader.
     leading: Option<Leading>,
     replica: Replica,
 
-    /// What raft-rs has handed out and is not applied yet.
+    /// The entries that raft-rs has handed out and that are not applied yet.
     unapplied: VecDeque<eraftpb::Entry>,
     /// The entry that is being prepared: see [`Machine::prepare`].
     preparing: Option<(u64, Batch)>,
-    /// How many requests this step has applied, and whether it has left some to the next.
+    /// How many requests this step has applied, and whether it leaves some to the next.
     applied_now: usize,
     applies_on: bool,
     incoming: Incoming,
-    /// A state put together from a leader's chunks, until Raft takes its snapshot (or not).
+    /// A state built from a leader's chunks, until Raft takes or refuses its snapshot.
     staged: Option<Received>,
-    /// The state that a leader's has replaced, until nothing published shows it any more.
+    /// The state that a leader's state has replaced, until it is no longer published.
     replaced: Option<State>,
     /// Transfers that failed and are still to be reported to raft-rs.
     failed_transfers: Vec<NodeId>,
     hashes: Hashes,
-    unreachable: Vec<(NodeId, Option<Problem>)>,
+    /// All other members, each with what keeps this node from reaching it.
+    peer_problems: Vec<(NodeId, Option<Problem>)>,
     effects: Effects,
     metrics: Metrics,
     stopped: Option<String>,
@@ -170,13 +171,15 @@ impl std::fmt::Debug for Node {
 }
 
 impl Node {
-    /// Takes in what has happened by `now`, in order (possibly nothing), and says what to do.
+    /// Takes in what has happened by `now`, in order (possibly nothing), and returns what must be
+    /// done.
     ///
-    /// It wants to be called when `Effects::wake_at` comes, and may be called at any time before.
+    /// It must be called at `Effects::wake_at`, and may be called at any time before.
     pub(crate) fn step(&mut self, now: Now, inputs: impl IntoIterator<Item = Input>) -> Effects {
         let mut inputs = inputs.into_iter();
         if self.stopped.is_none() {
-            // raft-rs panics on states that it holds impossible. The node is not used after that.
+            // raft-rs panics on states that it considers impossible. The node is not used after a
+            // panic.
             match catch_unwind(AssertUnwindSafe(|| self.try_step(now, &mut inputs))) {
                 Ok(Ok(())) => {}
                 Ok(Err(reason)) => self.stop(reason),
@@ -210,8 +213,8 @@ impl Node {
         self.effects.zxid = self.machine.zxid();
         if let Some(leading) = &mut self.leading {
             leading.clock.advance(now);
-            // The process was stopped for a while, and what its sessions' nodes sent meanwhile
-            // is still to be read: their silence proves nothing.
+            // The process was stopped for a while, and messages that sessions' nodes sent during
+            // that time are still unread. So their silence proves nothing.
             if paused > self.config.timings().election() {
                 leading.renew_all(&self.machine, now.mono);
             }
@@ -231,17 +234,17 @@ impl Node {
                 self.raw.tick();
             }
             self.hasten_election()?;
-            self.pulse();
+            self.tick();
         }
-        self.form()?;
+        self.step_bootstrap()?;
         self.drive()?;
         self.elections.draw_timeout(&mut self.raw.raft);
         self.finish();
         Ok(())
     }
 
-    /// Whether this node may stand for election: only with a log that is all on its disk. raft-rs
-    /// relies on it, and a node that cannot write should not lead.
+    /// Whether this node may stand for election: only if its whole log is on its disk. raft-rs
+    /// relies on that, and a node that cannot write should not lead.
     fn may_campaign(&self) -> bool {
         let log = &self.raw.raft.raft_log;
         self.persistence.installing.is_none() && log.persisted == log.last_index()
@@ -330,29 +333,29 @@ impl Node {
     }
 
     fn note_peer(&mut self, peer: NodeId, problem: Option<Problem>) {
-        if let Some((_, known)) = self.unreachable.iter_mut().find(|(id, _)| *id == peer) {
+        if let Some((_, known)) = self.peer_problems.iter_mut().find(|(id, _)| *id == peer) {
             *known = problem;
         }
     }
 
-    /// Until when the versions of members are unsettled after a change now.
+    /// Until when the versions of members stay unsettled after a change at this moment.
     fn versions_settled_at(&self) -> Time {
         self.now.mono + self.config.tick * versions::PATIENCE_TICKS
     }
 
-    /// The members but for this one.
+    /// The members except this node.
     fn others(&self) -> impl Iterator<Item = NodeId> {
         let members = self.raw.store().conf_state();
         let lists = [&members.voters, &members.learners, &members.voters_outgoing];
         lists.into_iter().flatten().copied().filter(|member| *member != self.id)
     }
 
-    /// What is done once a heartbeat.
-    fn pulse(&mut self) {
+    /// Does the work of each tick, once a heartbeat.
+    fn tick(&mut self) {
         let now = self.now.mono;
         // Elections take this long, so a request that takes longer may be lost.
         let patience = self.patience();
-        for session in self.local.pulse(patience, now, &mut self.effects) {
+        for session in self.local.tick(patience, now, &mut self.effects) {
             self.end_watches(session);
         }
         if let Some(leading) = &mut self.leading {
@@ -373,9 +376,9 @@ impl Node {
         self.replica.drop_silent_clients(now, self.config.tick, &mut self.effects);
     }
 
-    /// Runs Raft until it wants nothing more.
+    /// Runs Raft until it has nothing more to do.
     fn drive(&mut self) -> Result<(), String> {
-        // What raft-rs has ready goes first: a snapshot in it is of the state as it is now.
+        // The `Ready` of raft-rs goes first: a snapshot in it is of the present state.
         if self.applies_on && !self.raw.has_ready() {
             self.go_on_applying()?;
         }
@@ -428,10 +431,10 @@ impl Node {
         }
     }
 
-    /// The last things of a step.
+    /// The end of a step.
     fn finish(&mut self) {
-        // raft-rs hands out what is on this disk. A member whose disk takes nothing applies the log
-        // all the same. It must not count as fresh, since the cluster cannot rely on its disk.
+        // raft-rs hands out the entries on this disk. A member whose disk hangs still applies the
+        // log. It must not count as fresh, since the cluster cannot rely on its disk.
         self.local.read_index.applied(self.raw.raft.raft_log.applied);
         self.note_place();
         self.answer_waits();
@@ -442,21 +445,21 @@ impl Node {
             self.effects.tree = Some(self.machine.tree());
             self.hand_members();
         }
-        self.tell_clients();
+        self.update_clients();
         self.read_log();
         let follows = ![0, self.id].contains(&self.leadership.leader);
         let wake_at = self.ticks.wake_at(follows).min(self.bootstrap.next_at);
         self.effects.wake_at = if self.applies_on { self.now.mono } else { wake_at };
     }
 
-    /// Stops for good: everything is answered, nothing is promised any more.
+    /// Stops for good: answers all requests and makes no more promises.
     fn stop(&mut self, reason: String) {
         if reason == membership::REMOVED && self.membership.leaving {
             tracing::info!(node = %self.named(self.id), "the node has left its cluster, and stops");
         } else {
             tracing::error!(node = %self.named(self.id), reason, "the node stops");
         }
-        // What this step had decided before it failed is not to be done.
+        // Discards what this step had decided before it failed.
         self.effects.messages.clear();
         self.effects.disk.clear();
         if reason == membership::REMOVED {

@@ -1,4 +1,4 @@
-//! What a simulator looks at: where the log and the state machine stand.
+//! What a simulator inspects: the positions of the log and the state machine.
 
 use raft::{GetEntriesContext, Storage};
 
@@ -13,18 +13,18 @@ impl Node {
         self.raw.store().applied()
     }
 
-    /// The time that this node stamps, if it serves as the leader.
+    /// The log time that this node stamps, if it serves as the leader.
     pub(crate) fn stamps(&self) -> Option<u64> {
         let leading = self.leading.as_ref().filter(|leading| leading.serves());
         leading.filter(|_| self.stopped.is_none()).map(Leading::log_time)
     }
 
-    /// Who votes, as far as this replica has applied it.
+    /// The voters and learners, as far as this replica has applied the log.
     pub(crate) fn voting(&self) -> Voting {
         Voting::from(self.raw.store().conf_state())
     }
 
-    /// The promises that the node knows of, and the end of its log.
+    /// The node's hard state, and the end of its log.
     pub(crate) fn recovered(&self) -> (HardState, u64) {
         (super::hard_state(&self.raw), self.raw.raft.raft_log.last_index())
     }
@@ -34,7 +34,7 @@ impl Node {
         self.raw.store().bytes()
     }
 
-    /// The applied entries after the one at `after`, as far as they are in memory still.
+    /// The applied entries after `after`, as far as they are still in memory.
     pub(crate) fn applied_after(&self, after: u64) -> Vec<LogEntry> {
         let log = self.raw.store();
         let first = log.first_index().unwrap_or(u64::MAX).max(after + 1);

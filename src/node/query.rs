@@ -1,7 +1,8 @@
-//! What a session asks of a replica beside its writes, and what comes back. The same types serve a
-//! handle in the replica's own process and a client on the wire.
+//! The requests of a session to a replica other than writes, and their answers. The same types
+//! serve a handle in the replica's own process and a client on the wire.
 //!
-//! [`sessions::queue`](super::sessions::queue) answers them. CONTRIBUTING.md says how to add a read.
+//! [`sessions::queue`](super::sessions::queue) answers them. CONTRIBUTING.md describes how to add a
+//! read.
 
 use std::sync::Arc;
 
@@ -19,7 +20,7 @@ use crate::types::membership::NodeId;
 use crate::types::watch::WatcherType;
 use crate::types::znode::{Stat, Zxid};
 
-/// Queries of one session are answered in the order in which they were made, each behind the writes
+/// Queries of one session are answered in the order in which they were made, each after the writes
 /// that were made before it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum Query {
@@ -32,9 +33,10 @@ pub(crate) enum Query {
         watch: WatchId,
         path: Arc<str>,
         recursive: bool,
-        /// The first events are of all changes after this zxid, or it fails; `None`: of what comes.
+        /// The first events are those of all changes after this zxid, or the query fails; `None`:
+        /// only of later changes.
         from: Option<Zxid>,
-        /// Whether its events bring the znode as it is then.
+        /// Whether its events bring the znode's data and stat.
         data: bool,
     },
     /// Removes the session's watches of a type at a path. Answered with `Reply::Done`.
@@ -43,8 +45,8 @@ pub(crate) enum Query {
         #[serde(with = "LogForm")]
         which: WatcherType,
     },
-    /// Answered with [`Answer::Synced`] when the replica has everything that was written, anywhere,
-    /// before the query was made.
+    /// Answered with [`Answer::Synced`] when the replica has every write completed anywhere before
+    /// the query was made.
     Sync,
 }
 
@@ -62,15 +64,16 @@ pub(crate) enum Read {
     Acl {
         path: Arc<str>,
     },
-    /// Answered by [`Answer::Children`] with whole paths.
+    /// Answered with [`Answer::Children`], with whole paths.
     Ephemerals,
     /// The ids that the session has.
     Ids,
-    /// This znode and all below it, as far as they may be read. Answered by [`Answer::Below`].
+    /// This znode and all below it, as far as the session may read them. Answered with
+    /// [`Answer::Below`].
     Below {
         path: Arc<str>,
     },
-    /// The whole tree: for those who share the replica's process.
+    /// The whole tree, for handles in the replica's process.
     Tree,
 }
 
@@ -88,16 +91,16 @@ pub(crate) enum Answer {
     Exists(#[serde(with = "LogForm")] Option<Stat>),
     /// With the stat of the parent, unless they are the session's ephemerals.
     Children(Vec<String>, #[serde(with = "LogForm")] Option<Stat>),
-    /// An access list as the session may see it.
+    /// An access list, as far as the session may see it.
     Acl(#[serde(with = "LogForm")] Vec<Acl>, #[serde(with = "LogForm")] Stat),
     Ids(#[serde(with = "LogForm")] Vec<Id>),
     Watching,
     Synced(Zxid),
-    /// As of this zxid, each znode behind its parent.
+    /// The znodes as of this zxid, each after its parent.
     Below(Zxid, Vec<ZnodeRead>),
-    /// For those who share the replica's process alone.
+    /// Only for handles in the replica's process.
     Tree(#[serde(with = "in_process")] Tree),
-    /// Each with the member that gave it. No session's query is answered with it.
+    /// Each reply with its member. It answers no session's query.
     Admin(#[serde(with = "in_process")] Vec<(NodeId, AdminReply)>),
 }
 
@@ -105,7 +108,7 @@ pub(crate) enum Answer {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct ZnodeRead {
     pub(crate) path: String,
-    /// `None` if it may not be read.
+    /// `None` if the session may not read it.
     pub(crate) content: Option<ZnodeContent>,
 }
 
@@ -117,7 +120,7 @@ pub(crate) struct ZnodeContent {
     pub(crate) stat: Stat,
 }
 
-/// Why a query failed, on the wire.
+/// The error of a failed query, on the wire.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum Refusal {
     NoNode {
@@ -173,7 +176,7 @@ impl Query {
         }
     }
 
-    /// The same query, which sets its watch under another number.
+    /// The same query with another number for its watch.
     pub(crate) fn with_watch(mut self, number: WatchId) -> Query {
         match &mut self {
             Query::Read { watch: Some(watch), .. } | Query::Watch { watch, .. } => *watch = number,
@@ -195,7 +198,7 @@ impl Read {
         }
     }
 
-    /// The kind of the watch that goes with it.
+    /// The kind of the watch that goes with the read.
     fn watch_kind(&self) -> WatchKind {
         match self {
             Read::Children { .. } => WatchKind::Children,
@@ -238,7 +241,7 @@ impl Refusal {
     }
 }
 
-/// What has no form on the wire. A variant that serde skips would shift the numbers of those behind it.
+/// Values without a form on the wire. A variant that serde skips would shift the numbers of later ones.
 mod in_process {
     use serde::{Deserializer, Serializer, de, ser};
 

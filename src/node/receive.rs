@@ -1,4 +1,4 @@
-//! What a node does with its peers' messages.
+//! How a node handles its peers' messages.
 
 use raft::{SnapshotStatus, StateRole};
 
@@ -53,7 +53,7 @@ impl Node {
             PeerMessage::AdminReply { number, replies } => {
                 self.take_admin_reply(from, number, replies);
             }
-            // These are for clients, and this is none.
+            // These messages are for clients, and this node is no client.
             PeerMessage::ToClient { .. } | PeerMessage::LetGo { .. } => {}
             PeerMessage::ReadIndexConfirmed { boot, read_index, index, refused } => {
                 self.read_index_confirmed(boot, read_index, index, &refused);
@@ -61,7 +61,7 @@ impl Node {
             PeerMessage::StateHash { index, hash } => self.compare_hash(index, from, hash)?,
             PeerMessage::SnapshotChunk { transfer, number, bytes } => {
                 let newest = self.config.version;
-                // Only the leader sends snapshots. A node that knows no leader yet may get one.
+                // Only the leader sends snapshots. A node that knows no leader yet may receive one.
                 if ![0, from].contains(&self.raw.raft.leader_id) {
                     self.abort_transfer(from, transfer);
                     return Ok(());
@@ -110,7 +110,7 @@ impl Node {
         self.effects.messages.push((from, PeerMessage::SnapshotAbort { transfer }));
     }
 
-    /// The state of a snapshot is built: Raft has its turn.
+    /// The state of a snapshot is built: steps Raft with its message.
     pub(super) fn take_built(
         &mut self,
         transfer: u64,
@@ -126,7 +126,7 @@ impl Node {
         self.take_raft(building.from, building.term, &building.body, received)
     }
 
-    /// Steps raft-rs with a message; one of a snapshot comes with the state that was received.
+    /// Steps raft-rs with a message. A snapshot message comes with the received state.
     fn take_raft(
         &mut self,
         from: NodeId,
@@ -134,13 +134,14 @@ impl Node {
         body: &RaftBody,
         received: Option<Received>,
     ) -> Result<(), String> {
-        // What a leader of a later term has to say counts, known or not.
+        // A message of a leader of a later term counts, also if the sender is not known as a
+        // member.
         let leads = matches!(
             body,
             RaftBody::Append { .. } | RaftBody::Heartbeat { .. } | RaftBody::Snapshot { .. }
         );
         if self.serves() && !leads && !self.is_member(from) {
-            // It may have been a member. Its votes and answers must not count any more.
+            // The sender may be a former member. Its votes and answers must not count any more.
             self.send_removed(from);
             return Ok(());
         }
@@ -149,7 +150,7 @@ impl Node {
         let is_early = matches!(body, RaftBody::Append { .. }) && self.incoming.is_building(from);
         let is_full = self.persistence.is_full() || self.applies_too_late();
         if (brings_entries && is_full) || is_early {
-            // As if the message were lost: the leader sends the entries again.
+            // Dropped as if lost: the leader sends the entries again.
             return Ok(());
         }
         let raft = &self.raw.raft;
@@ -165,7 +166,7 @@ impl Node {
         };
         match guard::check(&view, from, term, body) {
             Ok(()) => {}
-            // It has won without this vote, and appended something since.
+            // The node has won without this vote, and has appended entries since.
             Err(Violation::Refused(reason))
                 if view.is_leader && matches!(body, RaftBody::VoteResponse { .. }) =>
             {
@@ -198,7 +199,7 @@ impl Node {
             self.elections.led_at = self.now.mono;
         }
         if let Some(received) = received {
-            // Raft may have refused it, and may have another one that it has taken already.
+            // Raft may have refused this snapshot, and may have taken another one before.
             let taken = self.raw.raft.raft_log.unstable.snapshot.as_ref();
             let taken = taken.map(raft::eraftpb::Snapshot::get_metadata);
             let meta = &received.meta;
@@ -206,7 +207,7 @@ impl Node {
                 self.staged = Some(received);
             }
         }
-        // What follows in the same step may be meant for the leader that this has become.
+        // The following messages of the same step may be for the leader that this node has become.
         self.observe_leader();
         Ok(())
     }

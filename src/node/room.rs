@@ -1,16 +1,15 @@
-//! What a member does about a disk that is nearly full, its own or others'.
+//! How a member handles nearly full disks, its own or others'.
 //!
-//! The host reports how much room the disk has. A member that has little of it reports that to the
-//! leader, again and again while it is so. It goes on storing the log all the same: without it, the
-//! quorum may be lost. The leader counts the voters that answer and have room. While these are a
-//! majority, they keep the quorum, whatever becomes of the others, and a leader with little room
-//! hands over to one of them. Otherwise writes are refused: the leader reports that to all members with
-//! [`PeerMessage::Health`], and each member refuses the writes of its own users, and has its clients do
-//! the same. A refused write gets no number in its session and does not come into the log, so that
-//! refusing takes no room either.
+//! The host reports how much room the disk has. A member with little room reports that to the leader
+//! repeatedly. It still goes on storing the log: without it, the quorum may be lost. The leader counts
+//! the voters that answer and have room. While these are a majority, they keep the quorum even without
+//! the others, and a leader with little room hands over to one of them. Otherwise writes are refused:
+//! the leader reports that to all members with [`PeerMessage::Health`], and each member refuses the
+//! writes of its own users, and has its clients do the same. A refused write gets no number in its
+//! session and does not enter the log, so refusing takes no room.
 //!
-//! What needs no room, or makes some, goes on: reads, watches, sessions and their ends, deletes, and
-//! changes of the members. Writes that were under way are still done.
+//! Operations that need no room, or make some, go on: reads, watches, sessions and their ends,
+//! deletes, and changes of the members. Writes that are already under way are still done.
 
 use std::collections::BTreeSet;
 
@@ -23,21 +22,21 @@ use crate::planted::{Bug, planted};
 use crate::types::error::Error;
 use crate::types::membership::{MEMBERS_MAX, NodeId};
 
-/// The room that a disk needs besides that for checkpoints, if it is not set: for the log that is still
-/// to come, or this share of a small file system.
+/// The room for the coming log that a disk needs besides the room for checkpoints, unless it is set:
+/// this much, or this share of a small file system.
 const ROOM: u64 = 64 << 20;
 const ROOM_SHARE: u64 = 8;
-/// How many times the state fits into the room: a new checkpoint is written beside the old one, and sled
-/// takes more than what is in it.
+/// How many times the state must fit into the room: a new checkpoint is written beside the old one, and
+/// sled takes more room than its content.
 const CHECKPOINTS: u64 = 2;
-/// A state that is half as large as in the last checkpoint, and so many bytes smaller, is worth another one
-/// on a disk with little room.
+/// If the state is half as large as in the last checkpoint, and this many bytes smaller, a disk with little
+/// room gets a new checkpoint.
 const SHRUNK_BY: u64 = 8 << 20;
 
-/// The room on this member's disk, and what the leader last reported of all disks.
+/// The room on this member's disk, and the leader's last report of all disks.
 #[derive(Debug, Default)]
 pub(super) struct Room {
-    /// How much there is, and the size of the file system; `None`: not known.
+    /// The free bytes; `None`: not known.
     pub(super) free: Option<u64>,
     total: u64,
     pub(super) is_low: bool,
@@ -45,7 +44,7 @@ pub(super) struct Room {
     /// that one must be sent.
     reported_in: u64,
     report_at: Time,
-    /// The leader knows of a disk that is low.
+    /// Whether the leader has a report of this low disk.
     is_reported: bool,
     /// Members with little room, by the leader's last report.
     low: BTreeSet<NodeId>,
@@ -53,7 +52,7 @@ pub(super) struct Room {
 }
 
 impl Room {
-    /// All that are known to have little room, with this member.
+    /// All members that are known to have little room, including this one.
     pub(super) fn all_low(&self, own: NodeId) -> BTreeSet<NodeId> {
         let mut low = self.low.clone();
         match self.is_low {
@@ -63,7 +62,7 @@ impl Room {
         low
     }
 
-    /// Whether the leader has to report something else than it did.
+    /// Whether this differs from the leader's last report.
     pub(super) fn differs(&self, low: &BTreeSet<NodeId>, refuses_writes: bool) -> bool {
         (&self.low, self.refuses_writes) != (low, refuses_writes)
     }
@@ -72,7 +71,7 @@ impl Room {
 /// The bytes that a disk needs to have free.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Watermark {
-    /// For the log, and for the next checkpoint.
+    /// The bytes for the log, and for the next checkpoint.
     log: u64,
     checkpoint: u64,
 }
@@ -88,9 +87,9 @@ impl Watermark {
         }
     }
 
-    /// Below how many bytes the disk counts as nearly full. `was_low`: so that it does not end and begin
-    /// with every file that comes and goes. `is_used`: the next checkpoint is written now, and takes the
-    /// room that was kept for it.
+    /// Below this many bytes the disk counts as nearly full. `was_low` gives some slack, so that the
+    /// state does not change with every file. `is_used`: the next checkpoint is being written now, and
+    /// takes the room that was reserved for it.
     fn bytes(self, was_low: bool, is_used: bool) -> u64 {
         let slack = if was_low { self.log / 2 } else { 0 };
         let checkpoint = if is_used && !was_low { 0 } else { self.checkpoint };
@@ -137,7 +136,7 @@ impl Node {
         self.report_room();
     }
 
-    /// Tells the leader that this member's disk has little room, or has room again.
+    /// Reports to the leader that this member's disk has little room, or has room again.
     pub(super) fn report_room(&mut self) {
         let (leader, term, now) = (self.leadership.leader, self.leadership.term, self.now.mono);
         let room = &mut self.room;
@@ -151,7 +150,7 @@ impl Node {
             room.is_reported = true;
             self.effects.messages.push((leader, PeerMessage::DiskLow { low: true }));
         } else if !room.is_low && std::mem::take(&mut room.is_reported) && !is_new {
-            // Should it be lost, the last report does not hold for long.
+            // If this message is lost, the last report soon ends.
             self.effects.messages.push((leader, PeerMessage::DiskLow { low: false }));
         }
     }
@@ -176,8 +175,8 @@ impl Node {
         }
     }
 
-    /// Which members have little room, and whether writes are refused for that. It holds until the next
-    /// report, also of another leader.
+    /// Notes which members have little room, and whether writes are refused for that. This holds until
+    /// the next report, also after a change of the leader.
     pub(super) fn note_room_report(&mut self, low: BTreeSet<NodeId>, refuses_writes: bool) {
         if !self.room.differs(&low, refuses_writes) {
             return;
@@ -196,7 +195,7 @@ impl Node {
         (self.room.low, self.room.refuses_writes) = (low, refuses_writes);
     }
 
-    /// Whether a member is known to have little room, by this leader.
+    /// Whether this leader knows that a member has little room.
     pub(super) fn is_disk_low(&self, node: NodeId) -> bool {
         if node == self.id {
             return self.room.is_low;
@@ -205,8 +204,8 @@ impl Node {
         until.is_some_and(|until| self.now.mono < *until)
     }
 
-    /// What this leader is to report: the members with little room, and whether the voters that answer
-    /// and have room are too few.
+    /// This leader's report: the members with little room, and whether too few voters answer and have
+    /// room.
     pub(super) fn room_report(
         &self,
         leading: &Leading,
@@ -225,18 +224,18 @@ impl Node {
         (low, refuses && !planted(Bug::FullDisksIgnored))
     }
 
-    /// Whether this leader has little room, and another voter that could lead has enough. If writes are
-    /// refused, nothing is gained by that.
+    /// Whether this leader has little room, and another voter that could lead has enough. Handing over
+    /// gains nothing if writes are refused.
     pub(super) fn has_the_full_disk(&self) -> bool {
         let Some(leading) = &self.leading else { return false };
-        // Others have had the time to report their disks, and this one has reported its own.
+        // Others have had the time to report their disks, and this leader has reported its own.
         let knows = self.room.low.contains(&self.id) && !self.room.refuses_writes;
         let could = |voter| !self.is_disk_low(voter) && self.is_level(leading, voter);
         self.room.is_low && knows && self.others_decide(could)
     }
 }
 
-/// What writes are refused with.
+/// The error of refused writes.
 pub(super) fn disk_low(
     low: &BTreeSet<NodeId>,
     address: impl Fn(NodeId) -> Option<String>,
@@ -263,7 +262,7 @@ mod tests {
         assert_eq!(below(Some(7), GIB, 100 * GIB), 7);
     }
 
-    /// A disk with room for what it is to have room for counted as full for ever once it was used.
+    /// Once a checkpoint used the room that was reserved for it, the disk counted as full for ever.
     #[test]
     fn a_checkpoint_may_take_the_room_that_is_kept_for_it() {
         const GIB: u64 = 1 << 30;

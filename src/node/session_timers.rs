@@ -1,5 +1,5 @@
-//! When each of many sessions is to be looked at, so that time costs in proportion to those whose
-//! time has come.
+//! When each of many sessions is due, so that the cost of a step is in proportion to the due
+//! sessions.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -14,7 +14,7 @@ pub(crate) struct SessionTimers {
 }
 
 impl SessionTimers {
-    /// Sets the time of a session, in place of the one that it had.
+    /// Sets the time of a session, in place of its former one.
     pub(crate) fn set(&mut self, session: SessionId, at: Time) {
         if let Some(before) = self.time_of.insert(session, at) {
             self.by_time.remove(&(before, session));
@@ -22,7 +22,7 @@ impl SessionTimers {
         self.by_time.insert((at, session));
     }
 
-    /// The session has no time any more.
+    /// Removes the time of a session.
     pub(crate) fn clear(&mut self, session: SessionId) {
         if let Some(before) = self.time_of.remove(&session) {
             self.by_time.remove(&(before, session));
@@ -37,7 +37,7 @@ impl SessionTimers {
         self.by_time.first().is_some_and(|(at, _)| *at <= now)
     }
 
-    /// Takes out the sessions whose time has come: by time, and by id.
+    /// Removes and returns the due sessions: by time, and by id.
     pub(crate) fn take_due(&mut self, now: Time) -> Vec<SessionId> {
         let mut due = Vec::new();
         while self.is_due(now)

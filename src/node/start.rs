@@ -1,4 +1,4 @@
-//! How a node starts from what its disk holds.
+//! How a node starts from its disk.
 
 use std::collections::{BTreeSet, VecDeque};
 
@@ -29,7 +29,7 @@ use crate::planted::{Bug, unless};
 use crate::types::membership::{Member, NodeId, Promise};
 use crate::types::metrics::Metrics;
 
-/// Who a node is, by its disk.
+/// The identity of a node on its disk.
 #[derive(Clone, Debug)]
 pub(crate) struct Origin {
     pub(crate) identity: Identity,
@@ -37,10 +37,10 @@ pub(crate) struct Origin {
 }
 
 impl Node {
-    /// The node of this origin as its disk left it: `machine` is what the checkpoint held.
+    /// The node of this origin, started from its disk. `machine` is the state of the checkpoint.
     ///
     /// # Errors
-    /// Says what on disk contradicts itself; raft-rs must not be started from that.
+    /// The contradiction on disk. raft-rs must not be started from it.
     pub(crate) fn new(
         config: NodeConfig,
         origin: Origin,
@@ -62,7 +62,7 @@ impl Node {
         let members = voting.voters.iter().chain(&voting.learners).chain(&voting.voters_outgoing);
         let members: BTreeSet<NodeId> = members.copied().collect();
         let others = members.iter().filter(|member| **member != id);
-        let unreachable = others.map(|member| (*member, Some(Problem::not_yet()))).collect();
+        let peer_problems = others.map(|member| (*member, Some(Problem::not_yet()))).collect();
         let founded = promise.pledge.as_ref().map(|pledge| pledge.genesis.cluster);
         let founding = members.is_empty().then(|| {
             let (list, majority_after) = (&config.peers, config.majority_after);
@@ -94,7 +94,7 @@ impl Node {
             replaced: None,
             failed_transfers: Vec::new(),
             hashes: Hashes::default(),
-            unreachable,
+            peer_problems,
             replica: Replica::new(History::new(
                 machine.zxid(),
                 config.log.history_changes,
@@ -109,23 +109,23 @@ impl Node {
             now,
         };
         if node.bootstrap.founding.is_none() && node.bootstrap.identity.cluster == 0 {
-            // It stopped between the founding state and the name of the cluster.
+            // The node stopped between writing the founding state and the cluster's id.
             let founded = founded.ok_or("a state of no cluster")?;
             node.belong_to(founded);
         }
         node.pace();
         if voting.voters == [id] {
-            // Nobody else could lead or be asked.
+            // No other node could lead or vote.
             node.raw.campaign().map_err(|error| format!("Raft does not start: {error}"))?;
         }
         Ok(node)
     }
 }
 
-/// A message takes no more entries than these, unless a single one is larger.
+/// The most bytes of entries in a message, unless a single entry is larger.
 pub(super) const MESSAGE_ENTRIES_BYTES: u64 = 1 << 20;
 
-/// Raft as it starts from this.
+/// Raft, started from this.
 pub(super) fn raft(id: NodeId, boot: &Boot) -> Result<RawNode<MemLog>, String> {
     let log = boot_log(boot)?;
     let raft_config = raft::Config {
@@ -157,8 +157,8 @@ fn boot_log(boot: &Boot) -> Result<MemLog, String> {
     let checkpoint = Position { index: boot.checkpoint.index, term: boot.checkpoint.term };
     let mut outline = boot.outline.clone();
     let mut base = checkpoint;
-    // The first entry that was kept for laggards only says its term, since that of the one before it is
-    // not known.
+    // Only the term of the first entry that was kept for lagging peers is used, since that of the entry
+    // before it is not known.
     if let (Some(first), Some(last)) = (outline.first(), outline.last()) {
         if last != (checkpoint.index, checkpoint.term) || !outline.is_in_order() {
             return Err(format!(

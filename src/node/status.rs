@@ -1,4 +1,4 @@
-//! What a node shows of itself.
+//! The status and metrics of a node.
 
 use raft::StateRole;
 
@@ -13,7 +13,7 @@ use crate::types::metrics::Metrics;
 use crate::types::watch::WatchInfo;
 
 impl Node {
-    /// All metrics but those of the host and of the network.
+    /// All metrics except those of the host and of the network.
     pub(crate) fn metrics(&self) -> Metrics {
         Metrics {
             watches: self.replica.watches.len() as u64,
@@ -108,7 +108,7 @@ impl Node {
     pub(crate) fn status(&self) -> NodeStatus {
         let raft = &self.raw.raft;
         let leads = raft.state == StateRole::Leader;
-        let peers = self.unreachable.iter().map(|(peer, _)| *peer);
+        let peers = self.peer_problems.iter().map(|(peer, _)| *peer);
         NodeStatus {
             leader: (raft.leader_id != 0 && self.stopped.is_none()).then_some(raft.leader_id),
             is_leader: leads && self.stopped.is_none(),
@@ -118,12 +118,12 @@ impl Node {
             fresh_at: self.local.read_index.fresh_at(),
             sessions: self.machine.session_count(),
             znodes: self.machine.tree().len(),
-            peers: self.unreachable.clone(),
+            peers: self.peer_problems.clone(),
             version: self.machine.version(),
             own_version: self.versions.own(),
             availability: self.availability(),
             is_placed: self.membership.is_placed,
-            forming: self.bootstrap.founding.as_ref().and_then(Founding::problem),
+            bootstrap_problem: self.bootstrap.founding.as_ref().and_then(Founding::problem),
             quorum_loss: self.quorum_loss(),
             blank: self.blank(),
             versions: peers.filter_map(|peer| Some((peer, self.versions.of(peer)?))).collect(),

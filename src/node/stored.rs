@@ -1,5 +1,5 @@
-//! What a node has on its disk: the entries and promises of its log, what a checkpoint stands for,
-//! and who the node is. Stores keep it; see `storage`.
+//! What a node has on its disk: its log and hard state, the metadata of a checkpoint, and the
+//! node's identity. The stores are in `storage`.
 
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
@@ -8,7 +8,7 @@ use crate::node::log_outline::LogOutline;
 use crate::types::membership::{NodeId, node_id};
 use crate::types::znode::Zxid;
 
-/// Who the node of this store is. Written before anything else.
+/// The identity of the node of this store. Written before anything else.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Identity {
     /// The cluster, drawn when it was founded; 0 as long as the node belongs to none.
@@ -16,16 +16,16 @@ pub(crate) struct Identity {
     pub(crate) node: NodeId,
     /// Random for each empty directory. It distinguishes a wiped disk from a restart.
     pub(crate) incarnation: u64,
-    /// The address that peers reach this node by.
+    /// The address at which peers reach this node.
     pub(crate) address: String,
-    /// Drawn for a directory that nothing is left of before it, and kept when one is begun again.
+    /// Random for a directory without a predecessor, and kept when a directory is replaced.
     pub(crate) uid: u64,
 }
 
 impl Identity {
-    /// Who the node is once its directory has been begun again: another member, of the same
-    /// cluster, that can be recognised as coming from this one.
-    pub(crate) fn anew(&self, incarnation: u64) -> Identity {
+    /// The identity of the node once its directory has been replaced: another member of the same
+    /// cluster, recognisable by its uid as the successor of this one.
+    pub(crate) fn replacement(&self, incarnation: u64) -> Identity {
         Identity { node: node_id(self.uid, incarnation), incarnation, ..self.clone() }
     }
 }
@@ -39,11 +39,11 @@ pub(crate) struct LogWrite {
     pub(crate) entries: Vec<LogEntry>,
 }
 
-/// What the store held when it was loaded, without the checkpoint's chunks.
+/// The content of the store when it was loaded, without the checkpoint's chunks.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Boot {
     pub(crate) hard_state: HardState,
-    /// The checkpoint that the chunks made.
+    /// The metadata of the checkpoint.
     pub(crate) checkpoint: SnapshotMeta,
     /// How many bytes its chunks take.
     pub(crate) checkpoint_bytes: u64,
@@ -54,7 +54,7 @@ pub(crate) struct Boot {
 }
 
 impl Boot {
-    /// What a new store holds.
+    /// The content of a new store.
     pub(crate) fn without_log(hard_state: HardState, checkpoint: SnapshotMeta) -> Boot {
         let (outline, entries) = (LogOutline::default(), Vec::new());
         Boot { hard_state, checkpoint, checkpoint_bytes: 0, outline, entries }
@@ -78,7 +78,7 @@ pub(crate) enum EntryKind {
     Membership,
 }
 
-/// Raft's durable promise.
+/// Raft's hard state, which must be durable.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct HardState {
     pub(crate) term: u64,
@@ -86,7 +86,7 @@ pub(crate) struct HardState {
     pub(crate) commit: u64,
 }
 
-/// What a snapshot or a checkpoint stands for.
+/// The metadata of a snapshot or a checkpoint.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct SnapshotMeta {
     pub(crate) index: u64,
@@ -97,7 +97,7 @@ pub(crate) struct SnapshotMeta {
     pub(crate) voting: Voting,
 }
 
-/// Who votes: Raft's `ConfState`.
+/// The voters and learners: Raft's `ConfState`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Voting {
     pub(crate) voters: Vec<NodeId>,

@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use crate::node::io::Time;
 
-/// A follower's tick may come this much earlier, with a message of its leader: so the message wakes the
-/// node for both. (In parts of a heartbeat.)
+/// A follower's tick may come this much earlier, together with a message of its leader, so that one
+/// wake-up serves both. (In parts of a heartbeat.)
 const EARLY: u32 = 8;
 /// A follower whose last tick came with a message waits this much longer for the next one.
 const SLACK: u32 = 4;
@@ -14,7 +14,7 @@ const SLACK: u32 = 4;
 pub(in crate::node) struct Ticks {
     heartbeat: Duration,
     next: Time,
-    /// Whether the leader's messages have come when ticks were due.
+    /// Whether the leader's messages have come at the time of ticks.
     along: bool,
 }
 
@@ -23,9 +23,9 @@ impl Ticks {
         Ticks { heartbeat, next: now + heartbeat, along: false }
     }
 
-    /// Whether there is a tick in this step, which has a message of the leader or not. One tick however
-    /// late it is: ticks missed while paused must not start an election before the messages that wait
-    /// are read.
+    /// Whether there is a tick in this step. `from_leader`: the step has a message of the leader. A
+    /// late tick is one tick: ticks missed in a pause must not start an election before the waiting
+    /// messages are read.
     pub(in crate::node) fn take(&mut self, now: Time, from_leader: bool) -> bool {
         if !from_leader {
             let is_due = now >= self.next;
@@ -40,14 +40,14 @@ impl Ticks {
             self.next += self.heartbeat;
         }
         if is_due || !self.along {
-            // The next message finds the tick due, also if it comes a bit earlier.
+            // The tick will be due when the next message comes, even if that is a bit early.
             self.next = self.next.max(now + self.heartbeat - early);
         }
         self.along = true;
         is_due
     }
 
-    /// When the node wants to be woken for a tick.
+    /// When the node must be woken for a tick.
     pub(in crate::node) fn wake_at(&self, follows: bool) -> Time {
         match follows && self.along {
             true => self.next + self.heartbeat / SLACK,
@@ -93,7 +93,8 @@ mod tests {
             for period in [39, 40, 41, 42] {
                 let beats = (0..1000).map(|beat| 100 + phase + beat * period);
                 let (count, alone) = run(beats, 100 + 1000 * period);
-                // A leader's clock that goes faster than this node's gets ahead of it now and then.
+                // If the leader's clock runs faster than this node's, its messages get ahead now
+                // and then.
                 let most = if period < 40 { count / 8 } else { 6 };
                 assert!(alone <= most, "{alone} of {count} alone: phase {phase}, period {period}");
                 let expected = usize::try_from(1000 * period / 40).unwrap();

@@ -1,6 +1,6 @@
 //! How long nodes wait for each other before they act: multiples of the heartbeat.
 //!
-//! What must happen within a time, in the simulator, is computed from these values too.
+//! The simulator computes its time limits from these values too.
 
 use std::time::Duration;
 
@@ -17,15 +17,15 @@ impl Timings {
         Timings { heartbeat }
     }
 
-    /// The shortest election timeout. A learner that has stored what was the end of the log so long ago
-    /// is level with it: a bound in entries would depend on how fast others write.
+    /// The shortest election timeout. A learner that has stored the log up to its end at this time
+    /// before now is level with it. A bound in entries would depend on how fast others write.
     pub(crate) fn election(self) -> Duration {
         self.heartbeat * ELECTION_TICKS as u32
     }
 
     /// How long a member may be silent and still count as alive, and how long a learner must be
-    /// level with the log before it votes. A leader may be silent as long: an election begins
-    /// after half of this time, and takes the other half at most in the usual case.
+    /// level with the log before it votes. A leader may be silent for as long: an election begins
+    /// after half of this time, and usually takes at most the other half.
     pub(crate) fn patience(self) -> Duration {
         self.election() * 2
     }
@@ -35,7 +35,7 @@ impl Timings {
         self.patience() * 5
     }
 
-    /// How long ago a member that answers has sent something, at the most.
+    /// A member answers if it has sent something within this time.
     pub(crate) fn answer(self) -> Duration {
         self.heartbeat * 3
     }

@@ -5,9 +5,9 @@
 //! the cluster's version with a log entry once all members are connected and support a higher one.
 //! Every replica takes the version from the log.
 //!
-//! A node does not send a request that needs a higher version than its replica has seen. The
-//! request waits at its node while the version may still be raised, since the members need a moment
-//! to connect after a start. It waits at most [`PATIENCE_TICKS`] after the last news (of a leader,
+//! A node does not send a request that needs a higher version than its replica has seen. The request
+//! waits at its node while the version may still be raised, since the members need a moment to
+//! connect after a start. It waits at most [`PATIENCE_TICKS`] after the last change (of the leader,
 //! or of a member's version), and not at all if a member is known to be too old. Then it is refused.
 //!
 //! Invariant: every member has announced at least the version that is proposed, over a connection
@@ -19,16 +19,16 @@ use crate::node::io::Time;
 use crate::planted::{Bug, planted};
 use crate::types::membership::NodeId;
 
-/// How many ticks the members have to connect to each other: as many as ZooKeeper's `syncLimit` mostly
-/// is.
+/// How many ticks the members have to connect to each other: the usual value of ZooKeeper's
+/// `syncLimit`.
 pub(crate) const PATIENCE_TICKS: u32 = 5;
 
 #[derive(Debug)]
 pub(crate) struct Versions {
-    /// What this node can do.
+    /// The version that this node supports.
     own: u16,
     /// The versions that peers last reported, and whether they are connected.
-    told: BTreeMap<NodeId, (u16, bool)>,
+    reported: BTreeMap<NodeId, (u16, bool)>,
     /// Until when members may still connect.
     settled_at: Time,
 }
@@ -38,14 +38,14 @@ pub(crate) struct Versions {
 pub(crate) struct Gate {
     /// The cluster's version as this replica has seen it. Requests that need no later one are sent.
     pub(crate) version: u16,
-    /// The version that the cluster may have soon. Requests that need a later one are refused, and those
-    /// in between wait.
+    /// The version that the cluster may have soon. Requests that need a later version are refused, and
+    /// those in between wait.
     pub(crate) possible: u16,
 }
 
 impl Versions {
     pub(crate) fn new(own: u16) -> Versions {
-        Versions { own, told: BTreeMap::new(), settled_at: Time::ZERO }
+        Versions { own, reported: BTreeMap::new(), settled_at: Time::ZERO }
     }
 
     pub(crate) fn own(&self) -> u16 {
@@ -55,7 +55,7 @@ impl Versions {
     /// Notes a connection to a peer of this version. If that changes anything, the versions count as
     /// unsettled until `settled_at`.
     pub(crate) fn connected(&mut self, peer: NodeId, version: u16, settled_at: Time) {
-        let before = self.told.insert(peer, (version, true));
+        let before = self.reported.insert(peer, (version, true));
         if before.is_none_or(|(before, _)| before != version) {
             self.unsettle(settled_at);
         }
@@ -63,22 +63,22 @@ impl Versions {
 
     /// Notes that a peer is not connected. It may come back with another version.
     pub(crate) fn lost(&mut self, peer: NodeId) {
-        if let Some((_, connected)) = self.told.get_mut(&peer) {
+        if let Some((_, connected)) = self.reported.get_mut(&peer) {
             *connected = false;
         }
     }
 
     /// Forgets a peer that is not a member.
     pub(crate) fn forget(&mut self, peer: NodeId) {
-        self.told.remove(&peer);
+        self.reported.remove(&peer);
     }
 
     pub(crate) fn is_connected(&self, peer: NodeId) -> bool {
-        self.told.get(&peer).is_some_and(|(_, connected)| *connected)
+        self.reported.get(&peer).is_some_and(|(_, connected)| *connected)
     }
 
     pub(crate) fn connected_peers(&self) -> impl Iterator<Item = NodeId> {
-        self.told.iter().filter(|(_, (_, connected))| *connected).map(|(peer, _)| *peer)
+        self.reported.iter().filter(|(_, (_, connected))| *connected).map(|(peer, _)| *peer)
     }
 
     /// Notes a change of the leader: members have until `settled_at` to connect.
@@ -88,13 +88,13 @@ impl Versions {
 
     /// The version that the peer last reported, if it ever has.
     pub(crate) fn of(&self, peer: NodeId) -> Option<u16> {
-        self.told.get(&peer).map(|(version, _)| *version)
+        self.reported.get(&peer).map(|(version, _)| *version)
     }
 
     /// The version that all members support, if each of the others is connected.
     pub(crate) fn common(&self, others: impl Iterator<Item = NodeId>) -> Option<u16> {
         let mut others = others.skip(usize::from(planted(Bug::VersionUnknown)));
-        others.try_fold(self.own, |lowest, peer| match self.told.get(&peer) {
+        others.try_fold(self.own, |lowest, peer| match self.reported.get(&peer) {
             Some((version, true)) if !planted(Bug::VersionStays) => Some(lowest.min(*version)),
             _ => None,
         })
@@ -110,8 +110,8 @@ impl Versions {
         let may_rise = version < self.own && now < self.settled_at;
         let lowest = || {
             others.try_fold(self.own, |lowest, peer| {
-                let told = self.of(peer).unwrap_or(lowest);
-                (told > version).then_some(lowest.min(told))
+                let reported = self.of(peer).unwrap_or(lowest);
+                (reported > version).then_some(lowest.min(reported))
             })
         };
         Gate { version, possible: may_rise.then(lowest).flatten().unwrap_or(version) }
@@ -125,7 +125,7 @@ mod tests {
     const S: Time = Time::from_secs(1);
 
     #[test]
-    fn all_must_have_told_and_be_there() {
+    fn all_members_must_be_connected_and_have_reported_their_version() {
         let mut versions = Versions::new(3);
         let common = |versions: &Versions| versions.common([2, 3].into_iter());
         assert_eq!(common(&versions), None);
@@ -141,14 +141,14 @@ mod tests {
     }
 
     #[test]
-    fn what_may_come_is_waited_for_and_nothing_else() {
+    fn requests_wait_only_while_their_version_may_still_come() {
         let mut versions = Versions::new(2);
         versions.unsettle(10 * S);
         let gate =
             |versions: &Versions, version, now| versions.gate(version, [2, 3].into_iter(), now);
         let waits = Gate { version: 1, possible: 2 };
         let refuses = Gate { version: 1, possible: 1 };
-        assert_eq!(gate(&versions, 1, S), waits, "none was heard of yet");
+        assert_eq!(gate(&versions, 1, S), waits, "no peer has reported yet");
         versions.connected(2, 2, 10 * S);
         assert_eq!(gate(&versions, 1, S), waits);
         assert_eq!(gate(&versions, 1, 10 * S), refuses, "it took too long");
@@ -158,7 +158,11 @@ mod tests {
         versions.connected(3, 9, 30 * S);
         assert_eq!(gate(&versions, 1, 29 * S), waits, "the entry is under way");
         versions.connected(3, 9, 40 * S);
-        assert_eq!(gate(&versions, 1, 30 * S), refuses, "that was no news");
+        assert_eq!(
+            gate(&versions, 1, 30 * S),
+            refuses,
+            "a change to the same version changes nothing"
+        );
         assert_eq!(gate(&versions, 2, S), Gate { version: 2, possible: 2 });
         assert_eq!(gate(&Versions::new(1), 1, S), refuses, "this node itself is too old");
     }

@@ -139,7 +139,7 @@ mod tests {
             outgoing,
             silent,
             has_leader,
-            is_told: true,
+            is_reported: true,
             ..Default::default()
         };
         Availability::of(&seen, |node| format!("node-{node}"), || "no leader".to_owned())

@@ -85,7 +85,7 @@ impl Obstacles {
         status: &NodeStatus,
         address: impl Fn(NodeId) -> Option<String>,
     ) -> String {
-        if let Some(reason) = status.forming.clone() {
+        if let Some(reason) = status.bootstrap_problem.clone() {
             let seeds = self.seeds();
             let seeds = seeds.iter().map(|(address, (reason, _))| format!("{address}: {reason}"));
             let seeds: Vec<String> = seeds.collect();

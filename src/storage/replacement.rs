@@ -144,7 +144,7 @@ impl DiskStore {
         let Some(before) = replacement.before() else {
             return refuse("to begin anew, and it is not known whose the directory is".to_owned());
         };
-        let identity = before.anew(incarnation);
+        let identity = before.replacement(incarnation);
         replacement.found(&identity, hard_state, meta, chunks)?;
         replacement.finish()?;
         DiskStore::open(dir, StoreOptions::default())
@@ -192,7 +192,7 @@ mod tests {
     /// What a directory that was begun again holds.
     fn anew(incarnation: u64) -> Model {
         let founded = Model::founded(HardState::default(), &nothing(), &[b"empty".to_vec()]);
-        Model { identity: identity().anew(incarnation), ..founded }
+        Model { identity: identity().replacement(incarnation), ..founded }
     }
 
     fn befores(dir: &Path) -> Vec<String> {
@@ -229,7 +229,7 @@ mod tests {
         assert_eq!(Model::of(&mut open(&before).unwrap()).unwrap(), model);
 
         open(&dir).unwrap().mark_removed().unwrap();
-        let third = identity().anew(6);
+        let third = identity().replacement(6);
         assert_eq!(found_replacement(&dir, 6).unwrap().identity(), Some(&third));
         // The first one lacks its mark by now, and the second has never been a voter: both are
         // kept.
@@ -272,7 +272,7 @@ mod tests {
         };
         let make = |dir: &Path| {
             let mut replacement = Replacement::begin(dir).unwrap();
-            let identity = replacement.before().unwrap().anew(5);
+            let identity = replacement.before().unwrap().replacement(5);
             let mut chunks = vec![b"empty".to_vec()].into_iter();
             let hard_state = HardState::default();
             replacement.found(&identity, hard_state, &nothing(), &mut chunks).unwrap();

@@ -11,9 +11,9 @@ use crate::machine::snapshot::ChunkWriter;
 use crate::node::io::Time;
 use crate::types::membership::NodeId;
 
-/// How many are sent at once. Each keeps its state in memory as it was.
+/// How many states are sent at once. Each stays in memory as it was when its transfer began.
 const IMAGES_MAX: usize = 2;
-/// After how long without a request one is given up.
+/// After this time without a request, a transfer is given up.
 const SILENCE: Duration = Duration::from_secs(30);
 
 #[derive(Debug, Default)]
@@ -32,7 +32,7 @@ struct Image {
 }
 
 impl Images {
-    /// The piece of this number. The first one is of the state as it is now.
+    /// Returns the piece of this number. The first piece takes the state as it is now.
     pub(super) fn piece(
         &mut self,
         of: (NodeId, u64),
@@ -69,7 +69,7 @@ impl Images {
         AdminReply::Image { bytes, end }
     }
 
-    /// Gives up what nobody asks for any more.
+    /// Gives up the transfers that are not asked for any more.
     pub(super) fn tidy(&mut self, now: Time) {
         self.open.retain(|_, image| image.until > now);
     }

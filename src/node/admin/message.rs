@@ -1,4 +1,5 @@
-//! What is asked of members that is not in the log: reports of themselves, and an operator's actions.
+//! Requests to members that are not in the log: for reports of themselves, and for an operator's
+//! actions.
 
 use std::time::Duration;
 
@@ -10,7 +11,7 @@ use crate::types::membership::{Member, NodeId};
 use crate::types::metrics::histogram::Histogram;
 use crate::types::znode::{SessionId, Zxid};
 
-/// How many sessions one reply has at most.
+/// The most sessions in one reply.
 pub(crate) const SESSIONS_LISTED: usize = 1000;
 
 /// A request to members.
@@ -23,14 +24,15 @@ pub(crate) enum AdminRequest {
         #[serde(with = "LogForm")]
         after: Option<SessionId>,
     },
-    /// A piece of a member's state, by its number, in a transfer of this number. `of`: the member that
-    /// has sent the first piece, which has the others; 0: any.
+    /// A piece of a member's state, by its number, in the transfer of this number. `of`: the member
+    /// that has sent the first piece and has the others; 0: any member.
     Image { of: NodeId, transfer: u64, piece: u32 },
-    /// For the leader alone. `again`: it has replied that this has begun, and is asked how it stands.
+    /// For the leader alone. `again`: the leader has replied that the action has begun, and is asked
+    /// for its progress.
     Act { action: Action, by: String, again: bool },
 }
 
-/// What an operator has the leader do.
+/// An operator's action, which the leader carries out.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum Action {
     /// Hand leadership to this voter.
@@ -48,35 +50,35 @@ pub(crate) enum Action {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum AdminReply {
     Report(Box<Report>),
-    /// All members as the one knows them that gathers the replies, and whether each votes.
+    /// All members, as known to the one that gathers the replies, and whether each votes.
     Members {
         members: Vec<(Member, bool)>,
     },
-    /// In the order of their ids. `more`: there are more behind them. `leads`: this is the leader's.
+    /// In the order of their ids. `more`: more sessions follow. `leads`: the reply is the leader's.
     Sessions {
         sessions: Vec<SessionReport>,
         more: bool,
         leads: bool,
         zxid: Zxid,
     },
-    /// A piece of its state. The last one is empty, and has the end.
+    /// A piece of the member's state. The last piece is empty and has `end`.
     Image {
         bytes: Bytes,
         end: Option<ImageEnd>,
     },
     /// The action has begun.
     Begun,
-    /// What it is to act on is not there, or not any more.
+    /// The target of the action does not exist, or no longer.
     Gone,
     /// Nothing was done, for this reason.
     Refused {
         reason: String,
     },
-    /// Nothing was done, since this member has no leader to ask, and is none.
+    /// Nothing was done: this member does not lead and knows no leader.
     NoLeader,
 }
 
-/// What all pieces of a state together make.
+/// The zxid and the hash of the whole state, sent with its last piece.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct ImageEnd {
     pub(crate) zxid: Zxid,
@@ -91,12 +93,13 @@ pub(crate) struct Report {
     /// 0: none known.
     pub(crate) leader: NodeId,
     pub(crate) zxid: Zxid,
-    /// The end of its log, and how far the log is on its disk, committed as far as it knows, and applied.
+    /// The last index of its log, and the indexes up to which the log is on its disk, known to be
+    /// committed, and applied.
     pub(crate) last: u64,
     pub(crate) durable: u64,
     pub(crate) committed: u64,
     pub(crate) applied: u64,
-    /// Its state has every write that was completed so long ago.
+    /// Its state has every write that was completed at least this long ago.
     pub(crate) stale_by: Option<Duration>,
     /// The sessions that it holds for its own users and for clients.
     pub(crate) sessions: u64,
@@ -106,7 +109,7 @@ pub(crate) struct Report {
     pub(crate) log_bytes: u64,
     pub(crate) checkpoint_bytes: u64,
     pub(crate) checkpoint_age: Duration,
-    /// The room on its disk, if that is known, and whether that counts as little.
+    /// The free bytes on its disk, if known, and whether these count as little.
     pub(crate) disk_free: Option<u64>,
     pub(crate) disk_low: bool,
     /// Of the last minute; `None` if there was none. Only a leader has commits.
@@ -127,9 +130,9 @@ pub(crate) struct SessionReport {
     /// How long ago it was opened.
     pub(crate) age: Duration,
     pub(crate) ephemerals: u64,
-    /// The leader knows how long ago it was renewed.
+    /// How long ago it was renewed; only the leader knows.
     pub(crate) renewed: Option<Duration>,
-    /// The member that serves it knows its watches.
+    /// How many watches it has; only the member that serves it knows.
     pub(crate) watches: Option<u64>,
 }
 

@@ -1,10 +1,11 @@
 //! Reports of the members, and an operator's actions.
 //!
 //! A request comes from a user of this node, or from a client. The node that gets it passes it on to
-//! all members, or to the leader alone, and gathers their replies for as long as [`PATIENCE`]. So it
-//! works without a leader, and whoever can reach one member learns what all of them report.
+//! all members, or to the leader alone, and gathers their replies for as long as [`PATIENCE`]. So
+//! this works without a leader, and a user who reaches one member gets the reports of all.
 //!
-//! Nothing of this is in the log. What an action changes, it changes by the leader's own entries.
+//! Requests and replies are not in the log. An action makes its changes by the leader's own
+//! entries.
 
 mod images;
 pub(crate) mod message;
@@ -30,9 +31,9 @@ use recent::Recent;
 pub(crate) const PATIENCE: Duration = Duration::from_secs(1);
 /// How many requests may wait for replies.
 const GATHERED_MAX: usize = 64;
-/// How many entries a voter may lack that is handed the lead.
+/// How many entries a voter may lack to be handed the leadership.
 const LACKED_MAX: u64 = 1000;
-/// How long the name may be of who asks for an action.
+/// The longest name of the operator who asks for an action, in bytes.
 const NAME_MAX: usize = 200;
 
 /// The requests that wait for replies of other members.
@@ -52,7 +53,7 @@ struct Gathered {
     replies: Vec<(NodeId, AdminReply)>,
 }
 
-/// Whom the replies are for.
+/// The receiver of the replies.
 #[derive(Clone, Copy, Debug)]
 enum Asker {
     User(RequestId),
@@ -65,7 +66,7 @@ impl Node {
         self.gather(Asker::User(request), asked);
     }
 
-    /// A peer asks for this member's reply, or (`relay`) for those of all whom it concerns.
+    /// A peer asks for this member's reply, or (`relay`) for the replies of all members concerned.
     pub(in crate::node) fn take_admin_request(
         &mut self,
         from: NodeId,
@@ -105,7 +106,7 @@ impl Node {
         self.end_gathered();
     }
 
-    /// Replies to all requests for which nobody is waited any more, or too long.
+    /// Replies to the requests that wait for no member any more, or have waited for too long.
     pub(in crate::node) fn end_gathered(&mut self) {
         let now = self.now.mono;
         self.administration.images.tidy(now);
@@ -121,7 +122,8 @@ impl Node {
 
     fn gather(&mut self, asker: Asker, asked: &AdminRequest) {
         if self.administration.open.len() >= GATHERED_MAX {
-            let reason = format!("the member works on {GATHERED_MAX} such requests; try again");
+            let reason =
+                format!("the member already works on {GATHERED_MAX} such requests; try again");
             return self.reply_to(asker, vec![(self.id, AdminReply::Refused { reason })]);
         }
         let is_action = matches!(asked, AdminRequest::Act { .. });
@@ -157,7 +159,7 @@ impl Node {
         self.administration.open.insert(number, Gathered { asker, until, waiting, replies });
     }
 
-    /// Replies to all that wait, since this member stops.
+    /// Replies to all waiting requests, since this member stops.
     pub(in crate::node) fn refuse_gathered(&mut self, error: &Error) {
         for gathered in std::mem::take(&mut self.administration.open).into_values() {
             match gathered.asker {
@@ -236,7 +238,7 @@ impl Node {
             commit,
             disk_sync,
             unreachable: {
-                let lost = self.unreachable.iter().filter(|(_, problem)| problem.is_some());
+                let lost = self.peer_problems.iter().filter(|(_, problem)| problem.is_some());
                 lost.map(|(peer, _)| *peer).collect()
             },
         }
@@ -266,7 +268,7 @@ impl Node {
         AdminReply::Sessions { sessions: first, more, leads, zxid: self.machine.zxid() }
     }
 
-    /// Begins what an operator asks of the leader, or says why not.
+    /// Begins an operator's action, or returns why not.
     fn act(&mut self, action: &Action) -> AdminReply {
         if leader::serving(&mut self.leading).is_none() || !raft_leads(&self.raw) {
             return AdminReply::NoLeader;
@@ -301,7 +303,7 @@ impl Node {
         if !self.answers(to) {
             return refused("it does not answer the leader");
         }
-        // Writes wait until it has all of the log, and fail if that takes long.
+        // Writes wait until the new leader has all of the log, and fail if that takes long.
         let last = self.raw.raft.raft_log.last_index();
         let matched = self.raw.raft.prs().get(to).map_or(0, |progress| progress.matched);
         if last.saturating_sub(matched) > LACKED_MAX {

@@ -7,7 +7,7 @@ use crate::node::io::Time;
 use crate::types::metrics::Metrics;
 use crate::types::metrics::histogram::Histogram;
 
-/// What counts as lately goes back so far, and at most twice as far.
+/// The latencies cover at least this time, and at most twice as much.
 const PERIOD: Duration = Duration::from_secs(30);
 
 /// The histograms as they were up to two periods ago.
@@ -25,7 +25,7 @@ struct Histograms {
 }
 
 impl Recent {
-    /// Notes what there is now, once in a period.
+    /// Notes the present histograms, once in a period.
     pub(super) fn note(&mut self, metrics: &Metrics, now: Time) {
         if now < self.since + PERIOD {
             return;

@@ -1,22 +1,22 @@
 //! Founding a cluster with the instances that one name stands for, in place of a list of peers.
 //!
-//! The name's addresses are looked up again and again. While there are at least as many as are
-//! expected, this node's own among them, they are the list of [`Founding`], which changes with them.
-//! Nothing else is new: all that the name shows must be there, blank, and show the same list, before
-//! anybody promises anything.
+//! The name's addresses are looked up again and again. While there are at least as many as expected
+//! and this node's own is one of them, they are the list of [`Founding`], which changes with them.
+//! The rest is the same: every address that the name shows must have a live, blank node with the
+//! same list before any node promises anything.
 //!
 //! Two rules are stricter than for a list that a person wrote. There an address stands for one
-//! instance; here it may be given to another one, while the former lives on elsewhere. So that a
-//! blank node is at the address of another proves nothing:
+//! instance. Here it may pass to another instance while the former one lives on elsewhere. So a
+//! blank node at the address of another node proves nothing:
 //!
 //! - A pledge is never given up. All members of its genesis must come back, or the nodes that have
 //!   pledged it must lose their disks, too. So a pledge is as good as a vote: of two geneses with a
 //!   common member that keeps its disk, at most one is chosen.
 //! - A veto is never forgotten while the process runs.
 //!
-//! What remains is a second founding by nodes none of which was a member of the first: as many as
-//! are expected, all blank, to none of whom the name shows a member, and none of which a member
-//! reaches. They cannot know better.
+//! One risk remains: a second founding by nodes none of which was a member of the first. These must
+//! be as many as are expected, and all blank. The name must show no member to any of them, and no
+//! member may reach any of them. Such nodes cannot know of the first cluster.
 
 use crate::node::bootstrap::Founding;
 use crate::node::bootstrap::message::{LIST_MAX, normal, normalised};
@@ -38,8 +38,8 @@ impl Founding {
         }
     }
 
-    /// Whether this node may pledge a genesis in place of its own: one of which it is a member was drawn
-    /// by a proposer that has seen its pledge.
+    /// Whether this node may pledge this genesis in place of its own. If it is a member of the genesis,
+    /// the proposer that drew it has seen this node's pledge.
     pub(super) fn may_follow(&self, genesis: &Genesis) -> bool {
         let pledged = self.durable.pledge.as_ref().filter(|_| self.discovery.is_some());
         pledged.is_none_or(|own| {
@@ -47,7 +47,7 @@ impl Founding {
         })
     }
 
-    /// Why the name's addresses are no list to found a cluster with.
+    /// Why no cluster can be founded with the name's addresses.
     pub(super) fn undiscovered(&self) -> Option<String> {
         let Discovered { name, expected, founds, addresses } =
             self.discovery.as_ref().filter(|_| self.list.is_empty())?;

@@ -1,4 +1,5 @@
-//! How a node without a cluster comes to one. [`Founding`] decides; this carries its decisions out.
+//! How a node without a cluster founds or joins one. [`Founding`] decides; this file carries its
+//! decisions out.
 
 use crate::machine::Machine;
 use crate::node::bootstrap::message::Announcement;
@@ -11,19 +12,19 @@ use crate::node::stored::{Boot, Identity};
 use crate::node::{Leadership, Node};
 use crate::types::membership::{Genesis, NodeId, Promise};
 
-/// What a node is, and how it comes to be part of a cluster.
+/// The identity of a node, and its way into a cluster.
 #[derive(Debug)]
 pub(in crate::node) struct Bootstrap {
-    /// Of the cluster that it belongs to, or wants to; 0: none yet.
+    /// Its cluster is the one that the node belongs to or wants to join; 0: none yet.
     pub(in crate::node) identity: Identity,
     /// The disk operation that makes the cluster durable, until it is.
     writing: Option<u64>,
     /// The disk operation of the promise that is being written.
     promising: Option<u64>,
-    /// As long as it has no cluster, and the time of its next step.
+    /// While it has no cluster.
     pub(in crate::node) founding: Option<Founding>,
     pub(in crate::node) next_at: Time,
-    /// Not a member of its cluster yet, it wants to be one.
+    /// Whether it is not a member of its cluster yet and asks to become one.
     pub(in crate::node) joins: bool,
 }
 
@@ -61,7 +62,7 @@ impl Node {
         }
     }
 
-    /// The disk has written more: perhaps a promise, or the cluster's id.
+    /// The disk has completed writes, perhaps of a promise or the cluster's id.
     pub(in crate::node) fn promises_written(&mut self) {
         let written = self.persistence.written;
         if self.bootstrap.promising.take_if(|op| *op <= written).is_some()
@@ -74,8 +75,8 @@ impl Node {
         }
     }
 
-    /// Goes on towards a cluster, while there is none.
-    pub(in crate::node) fn form(&mut self) -> Result<(), String> {
+    /// Steps the bootstrap, while the node has no cluster.
+    pub(in crate::node) fn step_bootstrap(&mut self) -> Result<(), String> {
         let Some(founding) = &mut self.bootstrap.founding else {
             return Ok(());
         };
@@ -102,7 +103,7 @@ impl Node {
         }
     }
 
-    /// Starts from this genesis, in place of the nothing that there was.
+    /// Starts from this genesis, in place of the empty state.
     fn found(&mut self, genesis: &Genesis) -> Result<(), String> {
         tracing::info!(node = %self.named(self.id), cluster = format_args!("{:016x}", genesis.cluster), "founding a cluster");
         self.bootstrap.founding = None;
@@ -110,14 +111,14 @@ impl Node {
         let checkpoint = Position { index: meta.index, term: meta.term };
         self.raw = raft(self.id, &Boot::without_log(hard_state, meta.clone()))?;
         self.machine = Machine::from_state(state.clone());
-        // The node had nothing to say before, in Raft's terms.
+        // Without a cluster, Raft had no messages to send.
         self.persistence.awaiting.clear();
         self.leadership = Leadership { term: self.raw.raft.term, leader: 0 };
         self.leading = None;
         self.persistence.replaced(checkpoint, 0, self.now.mono);
         self.replica.history.begin_after(self.machine.zxid());
         self.replica.published = None;
-        // If it stops between the two, its pledge says which cluster the state is of.
+        // If the node stops between the two writes, its pledge names the state's cluster.
         let number = self.persistence.next_number();
         self.effects.disk.push(DiskOp::Install { number, hard_state, meta, state });
         self.belong_to(genesis.cluster);

@@ -1,8 +1,8 @@
 //! Every order of events for three peers, within bounds; and random ones for five and seven.
 //!
-//! A state of the whole is one number for each of the three places. What an event does at a place
-//! depends on that place alone, so it is computed once for each of its states, by the formation
-//! itself, and looked up from then on. That makes millions of states a matter of seconds.
+//! The state of the whole is one number for each of the three places. The effect of an event at a
+//! place depends on that place alone, so the product code computes it once for each state of a
+//! place, and the test looks it up from then on. So millions of states take seconds.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -14,23 +14,23 @@ use crate::planted::{Bug, plant};
 struct Bounds {
     /// Whether a majority may found, from any moment on.
     majority: bool,
-    /// How many instances are expected, if they discover each other, and how often what they see of
-    /// each other changes after the first look-up.
+    /// How many instances are expected, if they discover each other, and how often their views
+    /// change after the first look-up.
     discovery: Option<(usize, usize)>,
     crashes: u64,
     wipes: u64,
-    /// Whether connections are lost though both ends are alive, so that a peer may be heard as it
-    /// was long ago. (A crash does that to all connections of a node at once.)
+    /// Whether connections are lost though both ends are alive, so that an old announcement of a
+    /// peer may be received. (A crash does that to all connections of a node at once.)
     losses: bool,
-    /// Whether the disk is done with each write before anything else happens. (Nothing is told or
-    /// decided while it writes, so what that leaves out are crashes at this moment, and announcements that
-    /// come just then.)
+    /// Whether the disk is done with each write before anything else happens. (A node sends and decides
+    /// nothing while its disk writes. So only crashes during a write, and announcements that come during
+    /// one, are left out.)
     prompt: bool,
     /// Ballots of later rounds are not followed.
     rounds: u64,
-    /// From one in so many states it is seen that all ends well; 0: from none.
+    /// From one in so many states, the test checks that all ends well; 0: from none.
     ends: u64,
-    /// No more states than these, the nearest first.
+    /// The most states to explore, the nearest first.
     states: usize,
 }
 
@@ -43,9 +43,9 @@ struct Explored {
     steps: u64,
     /// States of a single place.
     places: usize,
-    /// How many of the states were followed to a good end.
+    /// How many states were checked to end well.
     ends: u64,
-    /// In how many of the states somebody has founded a cluster.
+    /// In how many states a node has founded a cluster.
     founded: u64,
 }
 
@@ -68,7 +68,7 @@ impl Explorer {
         id
     }
 
-    /// `None` also for what is beyond the bounds.
+    /// `None` also if the next state is beyond the bounds.
     fn step(&mut self, state: State, at: usize, event: Event) -> Option<State> {
         let known = self.after[state[at] as usize].get(&event).copied();
         let after = known.unwrap_or_else(|| {
@@ -120,7 +120,7 @@ impl Explorer {
         {
             events.extend(views_of(&places, at, expected).into_iter().map(Event::View));
         }
-        // A disk that holds nothing might as well have had the other id from the start.
+        // Wiping an empty disk is the same as another id from the start.
         let holds = places[at].disk.promise.ballot.round > 0;
         if holds && places.iter().map(|place| place.wipes).sum::<u64>() < self.bounds.wipes {
             events.extend([Event::Wipe { low: false }, Event::Wipe { low: true }]);
@@ -128,9 +128,9 @@ impl Explorer {
         events
     }
 
-    /// Lets all be well from this state on, and sees that it ends well.
+    /// Lets everything work from this state on, and checks that it ends well.
     fn end(&mut self, mut state: State) -> Result<(), String> {
-        // Enough for all the rounds that a start from the worst may take.
+        // Enough for all ballots that it takes from the worst state.
         let bounds = std::mem::replace(&mut self.bounds.rounds, u64::MAX);
         let mut result = Err("it goes on for ever".to_owned());
         for _ in 0..60 {
@@ -147,7 +147,7 @@ impl Explorer {
         result
     }
 
-    /// How it may begin: with instances that discover each other, whatever each of them sees at first.
+    /// The states to begin with: with discovery, all combinations of first views.
     fn starts(&mut self) -> Vec<State> {
         let (of, majority) = (3, self.bounds.majority);
         let Some((expected, _)) = self.bounds.discovery else {
@@ -180,7 +180,7 @@ impl Explorer {
         let mut explored = Explored::default();
         let mut seen = Seen::default();
         starts.iter().for_each(|start| assert!(seen.add(*start), "{start:?} twice"));
-        // From which state each was reached, and by what.
+        // The state from which each state was reached, and by which event.
         let begun = (0..).zip(&starts).map(|(number, start)| (*start, number, 0, Event::Late));
         let mut from: Vec<(State, u32, usize, Event)> = begun.collect();
         let mut next = 0;
@@ -190,8 +190,7 @@ impl Explorer {
             let mut verdict = check(&explorer.of(state));
             let founded = |place: &Place| !place.founded.is_empty();
             explored.founded += u64::from(explorer.of(state).into_iter().any(founded));
-            // Whoever has founded a cluster may have lost most of it with the disks that were
-            // wiped.
+            // A cluster may have lost most of its members with wiped disks.
             let places = explorer.of(state);
             let whole = places.iter().all(|place| place.wipes == 0)
                 || !bounds.majority
@@ -225,7 +224,7 @@ impl Explorer {
         Ok(explored)
     }
 
-    /// How it came to a state.
+    /// The events that led to a state.
     fn story(&self, from: &[(State, u32, usize, Event)], mut at: usize) -> String {
         let mut lines = VecDeque::new();
         while from[at].1 as usize != at {
@@ -259,7 +258,8 @@ impl Explorer {
     }
 }
 
-/// What a place may see: its own address, and any others that were ever there; so many at least.
+/// The views that a place may have: its own address, and any others that ever existed; at least
+/// `least` of them.
 fn views_of(places: &[&Place], at: usize, least: usize) -> Vec<u32> {
     let own = 1 << places[at].slot();
     let all = places.iter().flat_map(|place| place.slots());
@@ -271,7 +271,7 @@ fn views_of(places: &[&Place], at: usize, least: usize) -> Vec<u32> {
     views.into_iter().filter(|view| view & own != 0).filter(enough).collect()
 }
 
-/// The states that were seen, as a table of open addressing: nothing of it depends on its order.
+/// The states that were seen, as a table with open addressing. Its order does not matter.
 struct Seen {
     table: Vec<u64>,
     count: usize,
@@ -333,7 +333,7 @@ const CRASHES: Bounds = Bounds { crashes: 1, losses: false, ..PLAIN };
 const MAJORITY_CRASHES: Bounds = Bounds { crashes: 1, prompt: true, ..MAJORITY };
 const WIPE: Bounds = Bounds { wipes: 1, losses: false, prompt: true, rounds: 3, ..PLAIN };
 
-/// Those that take long are for an optimised build, which `.ci/run` asks for.
+/// Whether long explorations run: in an optimised build, which `.ci/run` makes.
 fn at_length() -> bool {
     std::env::var_os("QUORATE_EXPLORE").is_some_and(|value| value == "all")
 }
@@ -380,7 +380,7 @@ fn three_peers_found_one_cluster_though_disks_are_wiped() {
     }
 }
 
-/// No rule says that this ends well: see the risk of that option. But none must found against a
+/// This need not end well: see the risk of that option. But no node may found a cluster against a
 /// veto, and two clusters must never be able to act.
 #[test]
 fn a_majority_of_three_founds_no_second_cluster_though_a_disk_is_wiped() {
@@ -390,8 +390,8 @@ fn a_majority_of_three_founds_no_second_cluster_though_a_disk_is_wiped() {
     }
 }
 
-/// Whatever each of them sees of the others, at first and later: two of three, which could be two
-/// different pairs, and all three.
+/// Each node sees any of the others, at first and later: with two expected of three, which could
+/// make two different pairs, and with three expected.
 #[test]
 fn three_instances_that_discover_each_other_found_one_cluster() {
     let discovery = Bounds { losses: false, prompt: true, ..PLAIN };
@@ -406,10 +406,10 @@ fn three_instances_that_discover_each_other_found_one_cluster() {
     }
 }
 
-/// Random orders, in which each sees any part of the addresses that ever were, and one may come back
-/// with an empty disk at another address. Of four instances of which three are expected, one is left
-/// when three have founded a cluster, and with one that was lost there are two blank ones: too few.
-/// Two clusters must never be able to act.
+/// Random orders. Each node sees any part of the addresses that ever existed, and a node may come
+/// back with an empty disk at another address. With four instances and three expected, one is left
+/// when three have founded a cluster. With one that lost its disk there are two blank ones, which
+/// are too few. Two clusters must never be able to act.
 #[test]
 fn instances_that_discover_each_other_and_lose_a_disk_found_one_cluster() {
     let seeds = if at_length() { 5000 } else { 300 };
@@ -446,7 +446,7 @@ fn instances_that_discover_each_other_and_lose_a_disk_found_one_cluster() {
                     Event::Lose(lost[random.below(lost.len())])
                 }
                 3..=8 => {
-                    // Mostly what others see as well, or nobody would found.
+                    // Mostly the view of other nodes, or none would found a cluster.
                     let all: Vec<&Place> = places.iter().collect();
                     let least = if random.below(8) > 0 { expected } else { 1 };
                     let views = views_of(&all, at, least);
@@ -488,7 +488,7 @@ fn planted_bugs_are_found() {
         };
         if quick || at_length() {
             plant(Some(bug));
-            // Not by that it does not end well, but by that something is wrong.
+            // Found by a broken rule, not by a bad end.
             let found = Explorer::explore(Bounds { ends: 0, ..bounds });
             plant(None);
             println!("{bug:?}: {found:?}");
@@ -497,7 +497,7 @@ fn planted_bugs_are_found() {
     }
 }
 
-/// Random orders, faults and all, for more peers; then all is well, and must end well.
+/// Random orders with faults, for more peers. Then the faults stop, and it must end well.
 #[test]
 fn five_and_seven_peers_found_one_cluster() {
     let seeds = if at_length() { 1500 } else { 30 };

@@ -4,18 +4,18 @@ use crate::machine::{Machine, State};
 use crate::node::stored::{HardState, SnapshotMeta, Voting};
 use crate::types::membership::{Genesis, NodeId, Roster, Seat};
 
-/// What the store of a node without a cluster begins with.
+/// The first content of the store of a node without a cluster.
 pub(crate) fn nothing() -> (HardState, SnapshotMeta, State) {
     start_at(0, Machine::new().state(), Voting::default())
 }
 
 impl Genesis {
-    /// What every founding member starts from: a snapshot with the full membership.
+    /// The start of every founding member: a snapshot with the full membership.
     pub(crate) fn start(&self) -> (HardState, SnapshotMeta, State) {
         self.start_from(Machine::new().state())
     }
 
-    /// The same of a cluster that goes on from the state of another one, which is lost.
+    /// The same for a cluster that goes on from the state of a lost one.
     pub(crate) fn start_from(&self, state: State) -> (HardState, SnapshotMeta, State) {
         let seats = self.members.iter().map(|member| Seat { member: member.clone(), votes: true });
         let state = Machine::founded_from(state, &Roster::new(seats.collect())).state();

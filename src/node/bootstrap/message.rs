@@ -1,4 +1,4 @@
-//! What a node without a cluster announces to its peers.
+//! The announcements of a node without a cluster to its peers.
 
 use serde::{Deserialize, Serialize};
 
@@ -7,14 +7,14 @@ use crate::types::membership::{Genesis, Member, NodeId, Pledge, Promise};
 /// The most members that a cluster is founded with.
 pub(crate) const LIST_MAX: usize = 64;
 
-/// The longest address: a host name has 253 characters at most. Zones are held to the same.
+/// The longest address: a host name has 253 characters at most. The same bound holds for zones.
 const TEXT_BYTES_MAX: usize = 260;
 
-/// A proposer counts up by one, so that no honest cluster ever comes here.
+/// The highest valid round. A proposer counts up by one, so no correct cluster reaches it.
 const ROUND_MAX: u64 = 1 << 48;
 
-/// All that a node announces about founding a cluster. Each message has the whole of it, so that loss,
-/// duplication and delay do no harm.
+/// All that a node announces about founding a cluster. Each message is complete, so loss, duplication
+/// and delay do no harm.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Announcement {
     /// Who announces it.

@@ -25,17 +25,16 @@
 //! listed address has promised and has no cluster, every disk that still exists refuses all earlier
 //! ballots. A genesis with a lost member can then be given up. With a majority it may do harm: three
 //! of five found a cluster, one of them is wiped, and it meets the other two of the list while it
-//! cannot reach the founders. This is the risk of that option. A node that sees nothing but blank
-//! disks cannot know better.
+//! cannot reach the founders. This is the risk of that option. A node that sees only blank disks
+//! cannot know of the cluster.
 //!
-//! The veto is what makes it safe to found with less than the whole list. A node remembers a veto for
-//! as long as its process runs, even if it never reaches that peer again ([`Founding::remembered`]).
-//! With the whole list it forgets the veto when a blank disk is at the address that the veto came
-//! from.
+//! The veto makes it safe to found with less than the whole list. A node remembers a veto for as long
+//! as its process runs, even if it never reaches that peer again ([`Founding::remembered`]). With the
+//! whole list it forgets the veto when a blank disk is at the address that the veto came from.
 //!
 //! # Invariants
 //!
-//! - Nothing of a promise is sent before it is durable.
+//! - A promise is durable before it is sent.
 //! - A promise only grows. A pledge is made at the ballot that is promised.
 //! - After its outcome a founding sends and promises nothing more.
 //!
@@ -80,30 +79,30 @@ use crate::types::membership::{Ballot, Genesis, Member, Named, NodeId, Pledge, P
 /// How often a node repeats an unchanged announcement, which may have been lost.
 const ANNOUNCE_PERIOD: Duration = Duration::from_secs(1);
 
-/// From how many peers that are not on the list announcements are kept, and for how many such addresses a
-/// veto. Others have their turn when some of these have gone.
+/// For how many peers that are not on the list an announcement is kept, and for how many such addresses a
+/// veto. Further ones are kept once some of these have gone.
 const UNLISTED_MAX: usize = 64;
 
-/// What a node without a cluster does to have one.
+/// How a node without a cluster founds or joins one.
 #[derive(Clone, Debug)]
 pub(crate) struct Founding {
     me: Member,
     list: Vec<String>,
-    /// Where the list comes from, if nobody wrote it.
+    /// The source of the list, if it was discovered and not written by a user.
     discovery: Option<Discovered>,
     /// The only cluster that this node may join, or 0.
     cluster: u64,
-    /// From when on a majority of the list is enough.
+    /// The time from which a majority of the list is enough.
     majority_at: Option<Time>,
     seed: u64,
-    /// The promise as it is on the disk. Only this one is announced.
+    /// The promise on the disk. Only this one is announced.
     durable: Promise,
-    /// The promise that the disk is writing. Nothing else is promised meanwhile.
+    /// The promise that the disk is writing. Until it is durable, the node makes no other promise.
     writing: Option<Promise>,
     peers: BTreeMap<NodeId, Peer>,
     /// The clusters that peers have announced since this process started, by the peers' addresses.
     vetoes: BTreeMap<String, u64>,
-    /// What the names of the list forbid: see `crate::transport::names`.
+    /// Why the names of the list forbid founding: see `crate::transport::names`.
     hindrance: Option<Hindrance>,
     /// When the announcement is repeated.
     announce_at: Time,
@@ -113,11 +112,11 @@ pub(crate) struct Founding {
 
 #[derive(Clone, Debug, Default)]
 struct Peer {
-    /// An announcement that came before the connection was made counts only from then on.
+    /// Whether there is a connection. An earlier announcement counts from then on.
     connected: bool,
     /// Its last announcement since its connection was last lost.
     announcement: Option<Arc<Announcement>>,
-    /// Whether it was sent this node's announcement as it is now.
+    /// Whether it was sent this node's present announcement.
     sent: bool,
 }
 
@@ -126,11 +125,11 @@ struct Peer {
 pub(crate) struct Todo {
     /// Sent to peers; may be lost.
     pub(crate) messages: Vec<(NodeId, Announcement)>,
-    /// Written to the disk in the place of the promise before, and confirmed by [`Founding::written`].
+    /// Replaces the former promise on the disk, and is confirmed by [`Founding::written`].
     pub(crate) write: Option<Promise>,
     /// The node has found its cluster or founds it.
     pub(crate) outcome: Option<Outcome>,
-    /// When the next step is due, if nothing happens before.
+    /// When the next step is due, unless an event comes first.
     pub(crate) wake_at: Time,
 }
 
@@ -144,20 +143,20 @@ pub(crate) enum Outcome {
     Join { cluster: u64 },
 }
 
-/// The peers of the list that are there: one live node at each address, which was given the same
-/// list and has no cluster.
+/// The present peers of the list: one live node at each address, with the same list and without a
+/// cluster.
 struct Present<'a> {
     /// In the order of their ids, this node among them if it is listed.
     nodes: BTreeMap<NodeId, (&'a Member, &'a Promise)>,
-    /// How many it takes.
+    /// How many nodes are needed.
     needed: usize,
-    /// Whether that is the whole list, which shows whose disks are lost.
+    /// Whether the whole list is needed. If so, it is known whose disks are lost.
     whole: bool,
 }
 
 impl Founding {
-    /// `promise` is what the disk has, `seed` is drawn again for each start, and `cluster` is 0, or
-    /// the one that the directory belonged to before it was begun again.
+    /// `promise` is the one on the disk, `seed` is random for each start, and `cluster` is 0, or
+    /// the cluster to which the directory belonged before it was replaced.
     pub(crate) fn new(
         me: Member,
         list: &[String],
@@ -185,8 +184,8 @@ impl Founding {
         }
     }
 
-    /// Keeps this node from founding a cluster, and from joining one if the hindrance says so; `None`
-    /// lifts that. What it has pledged stands, since the others may have started from it.
+    /// Keeps this node from founding a cluster, and from joining one if the hindrance forbids that;
+    /// `None` lifts it. Its pledges stay, since other nodes may have started from them.
     pub(crate) fn hinder(&mut self, hindrance: Option<Hindrance>) {
         if let Some(hindrance) = &hindrance {
             let (node, reason) = (Named::of(self.me.node), &hindrance.reason);
@@ -195,7 +194,7 @@ impl Founding {
         self.hindrance = hindrance;
     }
 
-    /// There is a new connection to the peer. What was sent before may be lost.
+    /// There is a new connection to the peer. Earlier messages may be lost.
     pub(crate) fn connected(&mut self, peer: NodeId) {
         if peer != self.me.node {
             let peer = self.peers.entry(peer).or_default();
@@ -233,12 +232,12 @@ impl Founding {
         self.peers.entry(from).or_default().announcement = Some(Arc::clone(announcement));
     }
 
-    /// Notes the cluster that a peer has announced, over whatever connection.
+    /// Notes the cluster that a peer has announced over any connection.
     fn remember(&mut self, announcement: &Announcement) {
         let address = normal(&announcement.member.address);
         let unlisted = self.vetoes.keys().filter(|address| !self.list.contains(address)).count();
         if unlisted >= UNLISTED_MAX && !self.listed(announcement) {
-            // Those that are remembered veto as well as this one would.
+            // The remembered ones already veto.
             return;
         }
         let before = self.vetoes.insert(address, announcement.cluster);
@@ -249,7 +248,7 @@ impl Founding {
         }
     }
 
-    /// The promise that was to be written is durable.
+    /// The promise being written is durable.
     pub(crate) fn written(&mut self) {
         if let Some(promise) = self.writing.take() {
             self.durable = promise;
@@ -257,7 +256,7 @@ impl Founding {
         }
     }
 
-    /// Decides on all that has happened.
+    /// Decides what to do after all events so far.
     pub(crate) fn step(&mut self, now: Time) -> Todo {
         self.now = self.now.max(now);
         let mut todo =
@@ -308,7 +307,7 @@ impl Founding {
         self.list.contains(&normal(&announcement.member.address))
     }
 
-    /// From how many peers that are not on the list an announcement is kept.
+    /// How many announcements are kept of peers that are not on the list.
     fn unlisted(&self) -> usize {
         let all = self.peers.values().filter_map(|peer| peer.announcement.as_deref());
         all.filter(|announcement| !self.listed(announcement)).count()
@@ -333,7 +332,7 @@ impl Founding {
             {
                 return Some(Outcome::Found(genesis.clone()));
             }
-            // Of several, a person must say which.
+            // If there are several, a person must choose one.
             let only = clusters.first().filter(|_| clusters.len() == 1 && may_join);
             return only.map(|cluster| Outcome::Join { cluster: *cluster });
         }
@@ -350,11 +349,11 @@ impl Founding {
         (announced || self.remembered().is_some()) && !planted(Bug::VetoIgnored)
     }
 
-    /// A cluster that a peer has announced, and the address of that peer, which may be out of reach now.
+    /// A cluster that a peer has announced, and the address of the peer, which may be unreachable now.
     ///
-    /// It is forgotten only when blank nodes are at that address and at all that are listed. Then
-    /// nobody is left to wait for, and a founding takes the promises of the whole list, which needs
-    /// no veto to be safe. With [`discovery`] it is never forgotten.
+    /// It is forgotten only when there are blank nodes at that address and at all listed ones. Then
+    /// there is no peer to wait for, and founding takes the promises of the whole list, which is
+    /// safe without a veto. With [`discovery`] it is never forgotten.
     fn remembered(&self) -> Option<(&str, u64)> {
         let blank = |address: &String| {
             let blank = self.announcements().filter(|of| of.cluster == 0).map(|of| &of.member);
@@ -367,8 +366,8 @@ impl Founding {
         veto.map(|(address, cluster)| (address.as_str(), *cluster))
     }
 
-    /// The clusters that peers announce. One announced from an address where there is also a blank node is
-    /// left out: one of the two nodes is gone, and soon it will show which.
+    /// The clusters that peers announce. A cluster announced from an address with a blank node is left
+    /// out: one of the two nodes is gone, and its lost connection will show which.
     fn clusters(&self) -> BTreeSet<u64> {
         let announced = self.announcements().filter(|of| of.cluster != 0);
         let sole = announced.filter(|of| self.nodes_at(&normal(&of.member.address)).len() == 1);
@@ -415,7 +414,7 @@ impl Founding {
         new.then(|| Promise { ballot: self.durable.ballot, pledge: Some(pledge.clone()) })
     }
 
-    /// The next move of the lowest that is there.
+    /// The next promise of the node with the lowest id among the present ones.
     fn propose(&self, present: &Present<'_>) -> Option<Promise> {
         if present.nodes.len() < present.needed {
             return None;
@@ -439,7 +438,7 @@ impl Founding {
         Some(Promise { ballot, pledge: Some(Pledge { ballot, genesis }) })
     }
 
-    /// The genesis to pledge, once all that are there have promised this node's ballot.
+    /// The genesis to pledge, once all present nodes have promised this node's ballot.
     fn pick(&self, present: &Present<'_>) -> Option<Genesis> {
         let pledges = present.nodes.values().filter_map(|(_, promise)| promise.pledge.as_ref());
         match pledges.max_by_key(|pledge| pledge.ballot) {
@@ -451,7 +450,7 @@ impl Founding {
         }
     }
 
-    /// A new cluster of all that are there. Its id is another one at each start and each ballot.
+    /// A new cluster of all present nodes. Its id differs for each start and each ballot.
     fn draw(&self, present: &Present<'_>) -> Genesis {
         let Ballot { round, proposer } = self.durable.ballot;
         let bytes = [round.to_le_bytes(), proposer.to_le_bytes()].concat();
@@ -459,7 +458,7 @@ impl Founding {
         Genesis { cluster: xxh3_64_with_seed(&bytes, self.seed).max(1), members }
     }
 
-    /// Whether something that a person must change, or that time will show, forbids to take part.
+    /// Whether the node must not take part until a person changes something or time resolves it.
     fn hindered(&self) -> bool {
         self.hindrance.is_some()
             || self.vetoed()
@@ -467,8 +466,8 @@ impl Founding {
             || self.crowded().is_some()
     }
 
-    /// A peer that would found a cluster from another list, though one of the two is on the
-    /// other's.
+    /// A peer with another list that also founds, where one of the two nodes is on the other's
+    /// list.
     fn other_list(&self) -> Option<&Announcement> {
         self.announcements().find(|announcement| {
             let concerns = announcement.founds() || self.listed(announcement);
@@ -488,7 +487,7 @@ impl Founding {
         all.filter(|member| normal(&member.address) == address).collect()
     }
 
-    /// Nobody, if this node is not on its list: then it only joins.
+    /// The present nodes; `None` if this node is not on its list, so that it only joins.
     fn present(&self) -> Option<Present<'_>> {
         let own = normal(&self.me.address);
         if !self.list.contains(&own) {
@@ -513,14 +512,14 @@ impl Founding {
 }
 
 impl Present<'_> {
-    /// The members of that genesis that are not there.
+    /// The members of this genesis that are not present.
     fn gone<'g>(&self, genesis: &'g Genesis) -> Vec<&'g Member> {
         let gone = |member: &&Member| !self.nodes.contains_key(&member.node);
         genesis.members.iter().filter(gone).collect()
     }
 
-    /// Whether a member of that genesis has lost its disk for certain: the whole list is there, and
-    /// at the member's address is another one.
+    /// Whether a member of this genesis has certainly lost its disk: the whole list is present,
+    /// with another node at the member's address.
     fn outlives(&self, genesis: &Genesis) -> bool {
         let at = |address: &str| {
             let address = normal(address);

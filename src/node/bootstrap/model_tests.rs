@@ -1,11 +1,10 @@
-//! What the explorations and the scenarios run formations in: places, each with a disk and a
-//! process, each of which may receive whatever any other has ever announced.
+//! The model in which explorations and scenarios run the bootstrap: places, each with a disk and a
+//! process. Each place may receive any announcement ever made by another.
 //!
-//! The network is the set of all announcements that were ever made, by processes and disks that are gone,
-//! too. Hearing one again, late, in another order or never is loss, duplication, delay, reordering
-//! and a partition, all at once, and so is a name that does not resolve. Losing a connection is an
-//! event of its own, so that what a peer has said can be forgotten, and the peer be heard as it was
-//! long ago.
+//! The network is the set of all announcements ever made, also by lost processes and disks. A place may
+//! receive an announcement again, late, in another order or never. That covers loss, duplication, delay,
+//! reordering, partitions, and names that do not resolve. Losing a connection is an event of its own.
+//! After it, a node forgets a peer's announcement and may receive an old one.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -19,7 +18,7 @@ use crate::types::membership::{Genesis, Member, NodeId, Promise};
 /// The name by which nodes discover each other.
 const NAME: &str = "all:1";
 
-/// Is always connected and never says anything, so that everything is told to somebody.
+/// A peer that is always connected and sends nothing, so that every announcement has a receiver.
 const LISTENER: NodeId = u64::MAX;
 
 pub(super) const MAJORITY_AFTER: Duration = Duration::from_secs(10);
@@ -51,21 +50,21 @@ impl Announcements {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(super) enum Event {
-    /// A word arrives, over a connection that is made if it is not there.
+    /// An announcement arrives, over a connection that is made if there is none.
     Receive(AnnouncementId),
-    /// A word arrives from a peer that cannot be reached (any more): it was sent just before it
-    /// died, or the network carries messages one way only.
+    /// An announcement arrives from a peer that cannot be reached: the peer sent it just before it
+    /// died, or the network carries messages in one direction only.
     ReceiveUnconnected(AnnouncementId),
     /// The connection to this peer is lost.
     Lose(NodeId),
     /// The disk finishes what it writes.
     Written,
-    /// The process dies, with what the disk has not finished, and starts again.
+    /// The process dies, its unfinished disk write is lost, and it starts again.
     Crash,
     /// The process dies, and starts again on an empty disk. The new id is lower than all others, or
     /// higher.
     Wipe { low: bool },
-    /// The time is over after which a majority may found.
+    /// The time has come from which a majority may found.
     Late,
     /// The name by which the nodes discover each other stands for these addresses here: a bit for
     /// each [`slot`](Place::slot).
@@ -96,9 +95,9 @@ pub(super) struct Place {
     majority: bool,
     /// How many instances are expected, if they discover each other.
     pub(super) expected: Option<usize>,
-    /// What it sees: 0 before the first look-up.
+    /// The addresses that it sees: 0 before the first look-up.
     pub(super) view: u32,
-    /// How often that has changed.
+    /// How often its view has changed.
     pub(super) views: usize,
     /// How often its address has changed.
     moves: usize,
@@ -106,9 +105,9 @@ pub(super) struct Place {
     pub(super) process: Process,
     /// All announcements that came from here, by former disks too.
     pub(super) sent: BTreeSet<AnnouncementId>,
-    /// What the process that is there announces.
+    /// The announcement of the present process.
     pub(super) current: AnnouncementId,
-    /// The clusters that any disk of this address was given as a founder.
+    /// The clusters that any disk of this address has founded.
     pub(super) founded: BTreeSet<u64>,
     pub(super) crashes: u64,
     pub(super) wipes: u64,
@@ -122,7 +121,7 @@ pub(super) fn address(index: usize) -> String {
 }
 
 impl Place {
-    /// One of so many, with an empty disk.
+    /// One of so many places, with an empty disk.
     pub(super) fn new(
         index: usize,
         of: usize,
@@ -132,7 +131,7 @@ impl Place {
         Place::start_at(index, of, majority, None, announcements)
     }
 
-    /// One that discovers the others.
+    /// A place that discovers the others.
     pub(super) fn discovering(
         index: usize,
         of: usize,
@@ -172,8 +171,8 @@ impl Place {
         place
     }
 
-    /// The number of its address. An instance that discovers the others may come back at another one
-    /// when its disk is empty.
+    /// The number of its address. With discovery, an instance with an empty disk may come back at
+    /// another address.
     pub(super) fn slot(&self) -> usize {
         self.index + self.of * self.moves
     }
@@ -194,7 +193,7 @@ impl Place {
         }
     }
 
-    /// What its look-ups have found, if there were any.
+    /// The result of its look-ups, if there were any.
     fn discovered(&self) -> Option<Discovered> {
         let expected = self.expected.filter(|_| self.view != 0)?;
         let shown = (0..u32::BITS as usize).filter(|slot| self.view & (1 << slot) != 0);
@@ -252,7 +251,7 @@ impl Place {
                 let blank: BTreeSet<&str> =
                     blank.map(|announcement| announcement.member.address.as_str()).collect();
                 let mut known = founding.vetoes.values().chain(&announced);
-                // Nobody who has it says so.
+                // No node that has this cluster has announced it.
                 let other =
                     !founding.vetoes.is_empty() && known.all(|cluster| *cluster != genesis.cluster);
                 if other && (self.expected.is_some() || blank.len() + 1 < self.of) {
@@ -265,7 +264,7 @@ impl Place {
         }
     }
 
-    /// What follows from the event here, or `None` if it cannot happen.
+    /// The place after the event, or `None` if the event cannot happen.
     pub(super) fn after(&self, event: Event, announcements: &mut Announcements) -> Option<Place> {
         let mut place = self.clone();
         match (event, &mut place.process) {
@@ -329,7 +328,7 @@ impl Place {
         Some(place)
     }
 
-    /// What hinders it, if it has no cluster.
+    /// Why it has no cluster, if it has none.
     pub(super) fn problem(&self) -> Option<String> {
         match &self.process {
             Process::Blank(founding) => founding.problem(),
@@ -347,7 +346,7 @@ impl Place {
         matches!(self.process, Process::Blank(_))
     }
 
-    /// The round that it has promised, or is about to.
+    /// The round of the ballot that it has promised or is promising.
     pub(super) fn round(&self) -> u64 {
         let writing = match &self.process {
             Process::Blank(founding) => founding.writing.as_ref(),
@@ -356,7 +355,7 @@ impl Place {
         writing.unwrap_or(&self.disk.promise).ballot.round
     }
 
-    /// What it was founded from, if it was.
+    /// The genesis that it was founded from, if it was.
     pub(super) fn genesis(&self) -> Option<&Genesis> {
         self.disk.cluster.as_ref()?.1.as_ref()
     }
@@ -373,7 +372,7 @@ impl Place {
     }
 }
 
-/// What must hold in every state.
+/// Checks what must hold in every state.
 pub(super) fn check(places: &[&Place]) -> Result<(), String> {
     if let Some(broken) = places.iter().find_map(|place| place.broken.as_ref()) {
         return Err(broken.clone());
@@ -390,7 +389,7 @@ pub(super) fn check(places: &[&Place]) -> Result<(), String> {
         .map(|genesis| (genesis.cluster, genesis))
         .collect();
     let expected = places.iter().find_map(|place| place.expected);
-    // With discovery, a disk with a cluster that can never act again keeps nobody from founding.
+    // With discovery, a disk with a cluster that can never act again does not prevent founding.
     if !majority && expected.is_none() && geneses.len() > 1 {
         return Err(format!("disks hold founded clusters {:x?}", geneses.keys()));
     }
@@ -421,8 +420,8 @@ pub(super) fn check(places: &[&Place]) -> Result<(), String> {
     Ok(())
 }
 
-/// The events of a time in which all is well: what is written gets done, connections to what is
-/// gone are noticed, and each node hears what each other one says now. `None` once nothing changes.
+/// The events of a time without faults: writes complete, lost connections are noticed, and each
+/// node receives the present announcement of every other. Empty once nothing changes.
 pub(super) fn fair(places: &[&Place], announcements: &Announcements) -> Vec<(usize, Event)> {
     let mut events = Vec::new();
     let ids: BTreeSet<NodeId> = places.iter().map(|place| place.disk.id).collect();
@@ -446,7 +445,7 @@ pub(super) fn fair(places: &[&Place], announcements: &Announcements) -> Vec<(usi
     events
 }
 
-/// How it must end after such a time.
+/// Checks the end after a time without faults.
 pub(super) fn check_end(places: &[&Place]) -> Result<(), String> {
     let clusters: BTreeSet<u64> = places.iter().map(|place| place.cluster()).collect();
     let Some(genesis) = places.iter().find_map(|place| place.genesis()) else {

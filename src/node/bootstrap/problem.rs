@@ -1,4 +1,4 @@
-//! What a node without a cluster waits for, in words for people.
+//! What a node without a cluster waits for, as text for people.
 
 use std::collections::BTreeSet;
 
@@ -7,8 +7,8 @@ use crate::node::bootstrap::message::{Announcement, normal};
 use crate::types::membership::{Member, Pledge};
 
 impl Founding {
-    /// Why there is no cluster yet; `None` once there is. What a person must change comes before
-    /// what time may bring.
+    /// Why there is no cluster yet; `None` once there is. Problems that a person must solve come
+    /// before those that may pass.
     pub(crate) fn problem(&self) -> Option<String> {
         if self.over {
             return None;
@@ -48,7 +48,7 @@ impl Founding {
                  but one"
             ));
         }
-        // One that is reached is joined, so this is about one that is not.
+        // A reached peer's cluster is joined, so this peer is not reached.
         let (address, cluster) = self.remembered().filter(|_| clusters.is_empty())?;
         Some(format!(
             "{address} belonged to the cluster {cluster:016x} when it was last heard of, and is not \
@@ -58,10 +58,10 @@ impl Founding {
     }
 
     fn waits_for(&self) -> String {
-        let heard: BTreeSet<String> =
+        let announced: BTreeSet<String> =
             self.announcements().map(|announcement| normal(&announcement.member.address)).collect();
         let own = normal(&self.me.address);
-        let reached = |address: &String| *address == own || heard.contains(address);
+        let reached = |address: &String| *address == own || announced.contains(address);
         let missing: Vec<&str> =
             self.list.iter().filter(|address| !reached(address)).map(String::as_str).collect();
         let missing = missing.join(", ");
@@ -79,7 +79,7 @@ impl Founding {
                 self.list.join(", ")
             );
         }
-        // The one that everybody waits for, and nobody goes on without.
+        // The pledge on which all others wait.
         let pledges = present.nodes.values().filter_map(|(_, promise)| promise.pledge.as_ref());
         if let Some(Pledge { genesis, .. }) = pledges.max_by_key(|pledge| pledge.ballot)
             && !present.outlives(genesis)

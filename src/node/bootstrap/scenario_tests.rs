@@ -1,8 +1,8 @@
-//! What has gone wrong in other systems, event by event.
+//! Failures known from other systems, event by event.
 
 use crate::node::bootstrap::model_tests::{Announcements, Event, Place, check, check_end, fair};
 
-/// Places, of which some can be reached by each other.
+/// Places, some of which reach each other.
 struct World {
     announcements: Announcements,
     places: Vec<Place>,
@@ -23,7 +23,7 @@ impl World {
         }
     }
 
-    /// Who can reach each other does, until there is no more to say.
+    /// Delivers announcements among the places that reach each other until nothing changes.
     fn settle(&mut self) -> &mut World {
         for _ in 0..60 {
             let reached: Vec<&Place> = self.reached.iter().map(|at| &self.places[*at]).collect();
@@ -66,7 +66,8 @@ fn partial_answers_of_a_resolver_found_nothing() {
     }
 }
 
-/// Scenario 2: one is wiped, and another is down. A third one that is blank must not found with it.
+/// Scenario 2: one node is wiped, and another is down. A third, blank node must not found a cluster
+/// with the wiped one.
 #[test]
 fn a_wiped_one_and_one_that_is_down_found_nothing_new() {
     for low in [false, true] {
@@ -83,8 +84,8 @@ fn a_wiped_one_and_one_that_is_down_found_nothing_new() {
     }
 }
 
-/// Scenario 2, with the option: one of the two that founded is wiped, and meets the third, who
-/// knows of no cluster, while it reaches the other.
+/// Scenario 2, with the option: one of the two founders is wiped. It meets the third node, which
+/// knows of no cluster, and reaches the other founder.
 #[test]
 fn a_majority_that_reaches_one_with_a_cluster_joins_it() {
     let mut world = World::new(3, true);
@@ -101,7 +102,7 @@ fn a_majority_that_reaches_one_with_a_cluster_joins_it() {
     assert_eq!(world.clusters(), [cluster; 3]);
 }
 
-/// Scenario 3: two are blank and one is old, with and without the option.
+/// Scenario 3: two nodes are blank and one has a cluster, with and without the option.
 #[test]
 fn two_blank_ones_join_an_old_one() {
     for majority in [false, true] {
@@ -118,8 +119,8 @@ fn two_blank_ones_join_an_old_one() {
     }
 }
 
-/// A blank one hears of a cluster by a peer's last word before that is killed. Then all disks are
-/// lost, and what was heard is of nobody who could come back.
+/// A blank node receives a peer's announcement of a cluster just before the peer is killed. Then
+/// all disks are lost, so no node of that cluster can come back.
 #[test]
 fn a_veto_does_not_outlive_the_disks_of_the_whole_list() {
     let mut world = World::new(3, false);
@@ -128,7 +129,7 @@ fn a_veto_does_not_outlive_the_disks_of_the_whole_list() {
     let last = world.places[0].current;
     world.happens(2, Event::Wipe { low: true });
     world.happens(2, Event::ReceiveUnconnected(last));
-    // None of the list can found without it: it may come back.
+    // The other two cannot found a cluster without it, since it may come back.
     world.happens(1, Event::Wipe { low: true });
     world.reach(&[1, 2]);
     assert_eq!(world.clusters(), [cluster, 0, 0]);
@@ -137,7 +138,8 @@ fn a_veto_does_not_outlive_the_disks_of_the_whole_list() {
     assert_ne!(world.clusters()[0], cluster);
 }
 
-/// The same, with the option: who has heard of a cluster takes part in none of a part of the list.
+/// The same, with the option: a node that knows of a cluster founds none with only a part of the
+/// list.
 #[test]
 fn a_majority_founds_nothing_while_it_knows_of_a_cluster() {
     let mut world = World::new(3, true);
@@ -155,16 +157,16 @@ fn a_majority_founds_nothing_while_it_knows_of_a_cluster() {
     assert_eq!(world.clusters(), [cluster, 0, 0]);
     let problem = world.places[2].problem().unwrap();
     assert!(problem.contains("a:1 belonged to the cluster"), "{problem}");
-    // Whether its connection breaks in one way or in several changes nothing.
+    // Losing the connection once more changes nothing.
     world.happens(2, Event::Lose(world.places[0].disk.id));
     world.reach(&[1, 2]);
     assert_eq!(world.clusters(), [cluster, 0, 0]);
-    // It comes back, and is joined.
+    // The node comes back, and the others join its cluster.
     world.reach(&[0, 1, 2]);
     assert_eq!(world.clusters(), [cluster; 3]);
 }
 
-/// The same, and its disk is lost as well: with the whole list there, nothing is left to wait for.
+/// The same, and its disk is lost too: with the whole list present, there is no node to wait for.
 #[test]
 fn a_majority_founds_again_once_the_whole_list_is_blank() {
     let mut world = World::new(3, true);
@@ -180,7 +182,7 @@ fn a_majority_founds_again_once_the_whole_list_is_blank() {
     }
     world.happens(2, Event::Late);
     world.reach(&[0, 1]);
-    // Those two know nothing, and found one: the risk of that option. The third one joins it.
+    // The two know of no cluster, and found one: the risk of that option. The third node joins it.
     let [new, other, 0] = world.clusters()[..] else { panic!("{:?}", world.clusters()) };
     assert_eq!(new, other);
     assert_ne!(new, cluster);

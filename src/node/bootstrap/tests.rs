@@ -21,7 +21,7 @@ fn announcement(node: NodeId, address: &str, list: &[&str]) -> Announcement {
     }
 }
 
-fn hear(founding: &mut Founding, announcement: Announcement) {
+fn receive(founding: &mut Founding, announcement: Announcement) {
     founding.connected(announcement.member.node);
     founding.take(announcement.member.node, announcement);
 }
@@ -65,11 +65,11 @@ fn a_hindered_node_takes_no_part_until_it_is_hindered_no_more() {
     alone.hinder(hindrance(false));
     assert!(alone.step(Time::ZERO).write.is_none());
     assert_eq!(problem(&alone), "no cluster yet: a:1 is not mine");
-    // It may join one, if that is not forbidden too.
+    // It may join a cluster, unless that is forbidden too.
     let of_cluster = Announcement { cluster: 5, ..announcement(2, "b:1", &[]) };
     for forbids_joining in [true, false] {
         alone.hinder(hindrance(forbids_joining));
-        hear(&mut alone, of_cluster.clone());
+        receive(&mut alone, of_cluster.clone());
         let outcome = alone.step(S).outcome;
         assert_eq!(outcome.is_some(), !forbids_joining, "{outcome:?}");
     }
@@ -82,17 +82,17 @@ fn a_hindered_node_takes_no_part_until_it_is_hindered_no_more() {
         assert!(alone.step(Time::ZERO).write.is_some());
         alone.written();
     }
-    // What it has pledged stands: with more members, another one may have started from it.
+    // Its pledge stays: with more members, another node may have started from it.
     alone.hinder(hindrance(true));
     let outcome = alone.step(Time::ZERO).outcome;
     assert!(matches!(outcome, Some(Outcome::Found(_))), "{outcome:?}");
 }
 
 #[test]
-fn nothing_is_told_before_it_is_durable() {
+fn nothing_is_sent_before_it_is_durable() {
     let list = ["a:1", "b:1"];
     let mut lowest = blank(1, "a:1", &list);
-    hear(&mut lowest, announcement(2, "b:1", &list));
+    receive(&mut lowest, announcement(2, "b:1", &list));
     let todo = lowest.step(Time::ZERO);
     let ballot = Ballot { round: 1, proposer: 1 };
     let promise = todo.write.unwrap();
@@ -106,42 +106,42 @@ fn nothing_is_told_before_it_is_durable() {
     );
     assert_eq!(again.wake_at, 2 * S);
     lowest.written();
-    let told = lowest.step(S).messages;
-    assert_eq!(told, [(2, Announcement { promise, ..announcement(1, "a:1", &list) })]);
+    let sent = lowest.step(S).messages;
+    assert_eq!(sent, [(2, Announcement { promise, ..announcement(1, "a:1", &list) })]);
     assert!(lowest.step(S).messages.is_empty(), "it has not changed");
     lowest.lost(2);
     lowest.connected(2);
-    assert_eq!(lowest.step(S).messages, told, "it may have been lost with the connection");
+    assert_eq!(lowest.step(S).messages, sent, "it may have been lost with the connection");
 }
 
 #[test]
 fn lists_that_differ_by_order_and_case_are_the_same() {
     let mut one = blank(1, "a:1", &["b:1", "A:1", "b:1 "]);
-    hear(&mut one, announcement(2, "B:1", &["a:1", "B:1"]));
+    receive(&mut one, announcement(2, "B:1", &["a:1", "B:1"]));
     assert!(one.step(Time::ZERO).write.is_some());
 }
 
 #[test]
 fn lists_that_differ_are_both_named() {
     let mut one = blank(1, "a:1", &["a:1", "b:1"]);
-    hear(&mut one, announcement(2, "b:1", &["b:1", "c:1"]));
+    receive(&mut one, announcement(2, "b:1", &["b:1", "c:1"]));
     assert!(one.step(Time::ZERO).write.is_none());
     assert_eq!(
         problem(&one),
         "no cluster yet: b:1 was given the peers b:1, c:1, and this instance, a:1, was given \
          a:1, b:1: give all instances the same list"
     );
-    hear(&mut one, announcement(2, "b:1", &["a:1", "b:1"]));
-    assert!(one.step(Time::ZERO).write.is_some(), "it was started anew with the right one");
+    receive(&mut one, announcement(2, "b:1", &["a:1", "b:1"]));
+    assert!(one.step(Time::ZERO).write.is_some(), "it was started again with the right one");
 }
 
 #[test]
-fn who_only_joins_may_have_another_list() {
+fn a_node_that_only_joins_may_have_another_list() {
     let mut one = blank(1, "a:1", &["a:1"]);
-    hear(&mut one, announcement(9, "z:1", &["a:1", "b:1"]));
+    receive(&mut one, announcement(9, "z:1", &["a:1", "b:1"]));
     assert!(one.step(Time::ZERO).write.is_some());
     let mut joins = blank(1, "z:1", &["a:1"]);
-    hear(&mut joins, announcement(2, "a:1", &["a:1"]));
+    receive(&mut joins, announcement(2, "a:1", &["a:1"]));
     assert!(joins.step(Time::ZERO).write.is_none());
     assert_eq!(
         problem(&joins),
@@ -150,16 +150,16 @@ fn who_only_joins_may_have_another_list() {
     );
 }
 
-/// What the name shows, to a node that may found or only join.
+/// The addresses of the name, for a node that may found or only join.
 fn discovered(addresses_found: &[&str], founds: bool) -> Discovered {
     let (name, addresses) = ("all:1".to_owned(), addresses(addresses_found));
     Discovered { name, expected: 2, founds, addresses }
 }
 
 #[test]
-fn what_a_name_shows_is_the_list_once_it_is_enough() {
+fn the_addresses_of_a_name_are_the_list_once_there_are_enough() {
     let mut one = blank(1, "a:1", &["all:1"]);
-    hear(&mut one, announcement(2, "b:1", &["a:1", "b:1"]));
+    receive(&mut one, announcement(2, "b:1", &["a:1", "b:1"]));
     for (shown, reason) in [
         (&[][..], "the addresses of all:1 are not known yet, or change"),
         (&["a:1"], "2 instances are expected, and all:1 has 1 addresses (a:1)"),
@@ -181,10 +181,10 @@ fn what_a_name_shows_is_the_list_once_it_is_enough() {
     assert!(one.step(Time::ZERO).write.is_some());
 }
 
-/// Another instance at an address says nothing about the disk of the one that was there: it may have
+/// Another instance at an address does not prove that the former one has lost its disk: it may have
 /// moved.
 #[test]
-fn what_was_pledged_or_vetoed_stands_among_instances_that_discover_each_other() {
+fn pledges_and_vetoes_stand_among_instances_that_discover_each_other() {
     let list = ["a:1", "b:1"];
     let ballot = Ballot { round: 3, proposer: 9 };
     let pledge = Pledge { ballot, genesis: genesis(5, &[(1, "a:1"), (9, "b:1")]) };
@@ -193,15 +193,15 @@ fn what_was_pledged_or_vetoed_stands_among_instances_that_discover_each_other() 
     let mut one = Founding::new(me, &addresses(&["all:1"]), 0, None, promise, 1, Time::ZERO);
     one.discovered(discovered(&list, true));
     let promised = Promise { ballot: Ballot { round: 4, proposer: 1 }, pledge: None };
-    hear(&mut one, Announcement { promise: promised, ..announcement(2, "b:1", &list) });
-    // It may propose again, and must not propose another cluster.
+    receive(&mut one, Announcement { promise: promised, ..announcement(2, "b:1", &list) });
+    // It may propose again, but not another cluster.
     if let Some(promise) = one.step(Time::ZERO).write {
         assert_eq!(promise.pledge.unwrap().genesis.cluster, 5);
         one.written();
     }
     let ballot = one.durable.ballot;
     let promised = Promise { ballot, pledge: None };
-    hear(&mut one, Announcement { promise: promised, ..announcement(2, "b:1", &list) });
+    receive(&mut one, Announcement { promise: promised, ..announcement(2, "b:1", &list) });
     assert!(one.step(Time::ZERO).write.is_none());
     assert!(problem(&one).contains("a cluster was agreed upon with b:1"), "{}", problem(&one));
 
@@ -209,19 +209,19 @@ fn what_was_pledged_or_vetoed_stands_among_instances_that_discover_each_other() 
     two.discovered(discovered(&list, true));
     two.take(9, Announcement { cluster: 5, ..announcement(9, "b:1", &[]) });
     two.lost(9);
-    hear(&mut two, announcement(2, "b:1", &list));
+    receive(&mut two, announcement(2, "b:1", &list));
     assert!(two.step(Time::ZERO).write.is_none());
     assert!(problem(&two).contains("b:1 belonged to the cluster"), "{}", problem(&two));
 }
 
 #[test]
-fn who_is_not_reached_is_named() {
+fn an_unreached_peer_is_named() {
     let mut one = blank(1, "a:1", &["a:1", "b:1", "c:1"]);
-    hear(&mut one, announcement(2, "b:1", &["a:1", "b:1", "c:1"]));
+    receive(&mut one, announcement(2, "b:1", &["a:1", "b:1", "c:1"]));
     assert!(one.step(1000 * S).write.is_none());
     let waits = "no cluster yet: it takes 3 of the peers a:1, b:1, c:1; not reached: c:1";
     assert_eq!(problem(&one), waits);
-    // A word that came before its connection is not one of who is there.
+    // An announcement that came before its connection does not count yet.
     one.take(3, announcement(3, "c:1", &["a:1", "b:1", "c:1"]));
     assert!(one.step(1000 * S).write.is_none());
     one.connected(3);
@@ -232,24 +232,24 @@ fn who_is_not_reached_is_named() {
 #[test]
 fn two_nodes_of_one_address_are_waited_out() {
     let mut one = blank(1, "a:1", &["a:1", "b:1"]);
-    hear(&mut one, announcement(2, "b:1", &["a:1", "b:1"]));
-    hear(&mut one, announcement(3, "b:1", &["a:1", "b:1"]));
+    receive(&mut one, announcement(2, "b:1", &["a:1", "b:1"]));
+    receive(&mut one, announcement(3, "b:1", &["a:1", "b:1"]));
     assert!(one.step(Time::ZERO).write.is_none());
     assert!(problem(&one).contains("several instances say that they are b:1"), "{one:?}");
     one.lost(2);
     assert!(one.step(Time::ZERO).write.is_some());
-    hear(&mut one, announcement(4, "a:1", &["a:1", "b:1"]));
+    receive(&mut one, announcement(4, "a:1", &["a:1", "b:1"]));
     assert!(problem(&one).contains("several instances say that they are a:1"), "{one:?}");
 }
 
 #[test]
-fn whoever_has_a_cluster_is_joined() {
+fn a_peer_with_a_cluster_is_joined() {
     let mut one = blank(1, "a:1", &["a:1"]);
-    hear(&mut one, Announcement { cluster: 5, ..announcement(9, "z:1", &["z:1"]) });
+    receive(&mut one, Announcement { cluster: 5, ..announcement(9, "z:1", &["z:1"]) });
     assert_eq!(one.step(Time::ZERO).outcome, Some(Outcome::Join { cluster: 5 }));
     let mut two = blank(1, "a:1", &["a:1"]);
-    hear(&mut two, Announcement { cluster: 5, ..announcement(8, "y:1", &["y:1"]) });
-    hear(&mut two, Announcement { cluster: 6, ..announcement(9, "z:1", &["z:1"]) });
+    receive(&mut two, Announcement { cluster: 5, ..announcement(8, "y:1", &["y:1"]) });
+    receive(&mut two, Announcement { cluster: 6, ..announcement(9, "z:1", &["z:1"]) });
     let todo = two.step(Time::ZERO);
     assert!(todo.outcome.is_none() && todo.write.is_none());
     let text = problem(&two);
@@ -258,9 +258,9 @@ fn whoever_has_a_cluster_is_joined() {
     assert_eq!(two.step(Time::ZERO).outcome, Some(Outcome::Join { cluster: 5 }));
 }
 
-/// Nobody else would keep it from founding: its own list is whole.
+/// Without the veto it would found a cluster: its whole list is present.
 #[test]
-fn whoever_is_not_on_the_list_and_had_a_cluster_is_waited_for() {
+fn an_unlisted_peer_that_had_a_cluster_is_waited_for() {
     let mut one = blank(1, "a:1", &["a:1"]);
     one.take(9, Announcement { cluster: 5, ..announcement(9, "Z:1", &["z:1"]) });
     let todo = one.step(100 * S);
@@ -269,17 +269,17 @@ fn whoever_is_not_on_the_list_and_had_a_cluster_is_waited_for() {
     assert!(one.step(100 * S).write.is_none(), "it may come back");
     let text = problem(&one);
     assert!(text.contains("z:1 belonged to the cluster 0000000000000005"), "{text}");
-    // Any that belongs to it is as good.
+    // Any other member of that cluster will do.
     let mut two = one.clone();
-    hear(&mut two, Announcement { cluster: 5, ..announcement(8, "y:1", &["z:1"]) });
+    receive(&mut two, Announcement { cluster: 5, ..announcement(8, "y:1", &["z:1"]) });
     assert_eq!(two.step(100 * S).outcome, Some(Outcome::Join { cluster: 5 }));
-    // Its disk is gone, and so is all that was known of that cluster.
-    hear(&mut one, announcement(10, "z:1", &["a:1"]));
+    // The disk is gone, so the veto for that cluster ends.
+    receive(&mut one, announcement(10, "z:1", &["a:1"]));
     assert!(one.step(100 * S).write.is_some());
 }
 
 #[test]
-fn a_directory_begun_anew_joins_its_cluster_only() {
+fn a_replaced_directory_joins_only_its_own_cluster() {
     let me = Member::new(1, "a:1");
     let list = addresses(&["a:1"]);
     let mut one = Founding::new(me, &list, 5, None, Promise::default(), 1, Time::ZERO);
@@ -287,16 +287,16 @@ fn a_directory_begun_anew_joins_its_cluster_only() {
 }
 
 #[test]
-fn who_pledged_a_cluster_that_was_founded_founds_it_too() {
+fn a_node_that_pledged_a_founded_cluster_founds_it_too() {
     let list = ["a:1", "b:1"];
     let ballot = Ballot { round: 1, proposer: 1 };
     let genesis = genesis(5, &[(1, "a:1"), (2, "b:1")]);
     let pledge = Some(Pledge { ballot, genesis: genesis.clone() });
-    // It has promised a later ballot by then; but what a member has founded was chosen.
+    // It has promised a later ballot by then. But a genesis that a member has founded was chosen.
     let promise = Promise { ballot: Ballot { round: 2, proposer: 1 }, pledge };
     let me = Member::new(2, "b:1");
     let mut one = Founding::new(me, &addresses(&list), 0, None, promise, 1, Time::ZERO);
-    hear(&mut one, Announcement { cluster: 5, ..announcement(1, "a:1", &list) });
+    receive(&mut one, Announcement { cluster: 5, ..announcement(1, "a:1", &list) });
     assert_eq!(one.step(Time::ZERO).outcome, Some(Outcome::Found(genesis)));
 }
 
@@ -313,25 +313,28 @@ fn a_pledge_is_given_up_only_with_its_disk() {
     let promised = Promise { pledge: None, ..promise.clone() };
     let c = Announcement { promise: promised.clone(), ..announcement(3, "c:1", &list) };
     let mut one = start(&list);
-    hear(&mut one, c.clone());
+    receive(&mut one, c.clone());
     assert!(one.step(2 * S).write.is_none());
     let text = problem(&one);
     assert!(text.contains("a cluster was agreed upon with b:1, which may have"), "{text}");
-    // Another one at its address has its place: its disk is gone.
-    hear(&mut one, Announcement { promise: promised.clone(), ..announcement(2, "b:1", &list) });
+    // Another node is at its address: its disk is gone.
+    receive(&mut one, Announcement { promise: promised.clone(), ..announcement(2, "b:1", &list) });
     let promise = one.step(2 * S).write.unwrap();
     let genesis = promise.pledge.unwrap().genesis;
     let ids: Vec<NodeId> = genesis.members.iter().map(|member| member.node).collect();
     assert_eq!(ids, [1, 2, 3]);
     assert_ne!(genesis.cluster, 5);
-    // A list without that address says nothing about its disk.
+    // A list without that address proves nothing about its disk.
     let mut other = start(&["a:1", "c:1"]);
-    hear(&mut other, Announcement { promise: promised, ..announcement(3, "c:1", &["a:1", "c:1"]) });
+    receive(
+        &mut other,
+        Announcement { promise: promised, ..announcement(3, "c:1", &["a:1", "c:1"]) },
+    );
     assert!(other.step(2 * S).write.is_none());
 }
 
 #[test]
-fn what_no_instance_tells_is_dropped() {
+fn announcements_that_no_instance_can_have_sent_are_dropped() {
     let list = ["a:1", "b:1"];
     let right = announcement(2, "b:1", &list);
     assert!(right.is_valid(2));
@@ -371,7 +374,7 @@ fn what_no_instance_tells_is_dropped() {
 }
 
 #[test]
-fn strangers_cannot_fill_it() {
+fn unlisted_peers_do_not_take_the_room_of_listed_ones() {
     let mut one = blank(1, "a:1", &["a:1", "b:1"]);
     for node in 1000..2000 {
         one.take(node, announcement(node, "z:1", &["a:1", "b:1"]));
@@ -385,7 +388,7 @@ fn strangers_cannot_fill_it() {
         );
     }
     assert_eq!(two.vetoes.len(), UNLISTED_MAX);
-    hear(&mut one, announcement(2, "b:1", &["a:1", "b:1"]));
+    receive(&mut one, announcement(2, "b:1", &["a:1", "b:1"]));
     assert!(one.step(Time::ZERO).write.is_some(), "a listed one always finds room");
 }
 

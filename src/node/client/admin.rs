@@ -1,9 +1,9 @@
 //! Reports and an operator's actions, for the users of a client: any member that it is connected with passes
 //! them on, whether it serves the client or not.
 //!
-//! A member that is cut off from most others replies, too, and what it replies is not what the cluster
-//! does. So a reply is complete if most voters have a part in it. Otherwise all members are asked, and
-//! the client connects with them for that.
+//! A member that is cut off from most others also replies, but not for the whole cluster. So a reply
+//! is complete only if it has the replies of most voters. Otherwise the client connects with all
+//! members and asks them.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -16,13 +16,12 @@ use crate::node::query::Answer;
 use crate::types::error::Error;
 use crate::types::membership::NodeId;
 
-/// After how long all members are asked. A first one that does not reply by then waits for others, or is
-/// silent itself.
+/// After this time all members are asked. A first member that has not replied by then waits for others,
+/// or is silent itself.
 const ALL_AFTER: Duration = Duration::from_millis(250);
-/// How long they are waited for, if one has replied: for as long as they wait for others themselves, and a
-/// bit.
+/// How long the client waits for further replies: a bit longer than members wait for each other.
 const OTHERS_WITHIN: Duration = admin::PATIENCE.saturating_add(Duration::from_millis(500));
-/// After how long there is no answer.
+/// After this time a request fails.
 const GIVEN_UP_AFTER: Duration = Duration::from_secs(4);
 
 /// The requests that are not answered yet, by their numbers.
@@ -36,10 +35,10 @@ pub(super) struct Administration {
 struct Asked {
     request: RequestId,
     asked: AdminRequest,
-    /// When the first member has had its time, and all are asked.
+    /// When all members are asked, if the first one has not replied.
     all_at: Time,
     until: Time,
-    /// Who was asked.
+    /// The members that were asked.
     tried: BTreeSet<NodeId>,
     replies: Vec<(NodeId, AdminReply)>,
 }
@@ -59,9 +58,9 @@ impl Asked {
         !is_image && (now >= self.all_at || !self.replies.is_empty())
     }
 
-    /// Takes in what one member has gathered.
+    /// Takes in the replies that one member has gathered.
     fn merge(&mut self, mut more: Vec<(NodeId, AdminReply)>) {
-        // Who has reached more members also has the better list of them.
+        // A member that has reached more members also has the better list of members.
         if more.len() > self.replies.len() {
             std::mem::swap(&mut more, &mut self.replies);
         }
@@ -74,7 +73,7 @@ impl Asked {
         }
     }
 
-    /// Whether the replies are those of most voters, or of the one that was to act.
+    /// Whether most voters have replied, or the member that was to act has.
     fn is_complete(&self) -> bool {
         if !matches!(self.asked, AdminRequest::Report | AdminRequest::Sessions { .. }) {
             return self.replies.iter().any(|(_, reply)| !matches!(reply, AdminReply::NoLeader));
@@ -144,7 +143,7 @@ impl Client {
         wanted
     }
 
-    /// Ends what is complete or has waited for too long.
+    /// Ends the requests that are complete or have waited for too long.
     pub(super) fn end_admin_requests(&mut self) {
         let now = self.now.mono;
         let over = self.administration.open.iter().filter(|(_, asked)| asked.until <= now);
@@ -158,14 +157,14 @@ impl Client {
         self.choice.is_due |= !self.asked_members().is_empty();
     }
 
-    /// Sends what was not sent yet, or in vain.
+    /// Sends the requests that were not sent yet, or that got no reply.
     pub(super) fn send_admin_requests(&mut self) {
         if self.administration.open.is_empty() {
             return;
         }
         let now = self.now.mono;
         let up = self.members.iter().filter(|(_, of)| of.is_up).map(|(node, _)| *node);
-        // Who serves it knows most.
+        // The member that serves this client knows most.
         let members: Vec<NodeId> = self.member().into_iter().chain(up).collect();
         for (number, asked) in &mut self.administration.open {
             let mut untried: Vec<NodeId> = match asked.only() {
@@ -191,7 +190,7 @@ impl Client {
         }
     }
 
-    /// Ends all of them, since the client stops.
+    /// Ends all requests, since the client stops.
     pub(super) fn refuse_administration(&mut self, error: &Error) {
         for (_, asked) in std::mem::take(&mut self.administration.open) {
             self.effects.reply(asked.request, Err(error.clone()));

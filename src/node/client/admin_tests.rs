@@ -1,4 +1,4 @@
-//! Whom a client asks for reports and actions, and when it has its answer.
+//! Which members a client asks for reports and actions, and when it has its answer.
 
 use std::time::Duration;
 
@@ -18,14 +18,14 @@ type Replies = Vec<(NodeId, AdminReply)>;
 struct Desk {
     client: Client,
     now: Now,
-    /// Whom it has asked since this was last looked at, and the number of the request.
+    /// The members that it has asked since the last check, and the number of the request.
     asked: Vec<NodeId>,
     number: u64,
     answers: Vec<Result<Replies>>,
 }
 
 impl Desk {
-    /// A client that is connected with three voters, of which none serves it yet.
+    /// A client that is connected with three voters, none of which serves it yet.
     fn new() -> Desk {
         let now = Now { mono: Time::ZERO, wall_ms: 0 };
         let client = Client::new(100, config(1), now);
@@ -88,7 +88,7 @@ impl Desk {
     }
 }
 
-/// What a member replies that has reached these.
+/// The replies from a member that has reached these members.
 fn reports(from: NodeId, reached: &[NodeId]) -> Replies {
     let members = (1..=3).map(|node| (Member::new(node, format!("host:{node}")), true)).collect();
     let own = |node: &NodeId| (*node, AdminReply::Report(Box::default()));
@@ -108,16 +108,16 @@ fn one_member_is_asked_if_most_voters_have_replied_to_it() {
     assert_eq!(desk.answer(), [1, 2]);
 }
 
-/// A member that was cut off from the others called them silent.
+/// A member that was cut off from the others reported them as silent.
 #[test]
-fn what_a_minority_reports_is_not_the_answer() {
+fn the_report_of_a_minority_is_not_the_answer() {
     let mut desk = Desk::new();
     assert_eq!(desk.ask(AdminRequest::Report), [1]);
     assert_eq!(desk.reply(1, reports(1, &[1])), [2, 3], "the others are asked");
     assert!(desk.answers.is_empty());
     assert!(desk.reply(2, reports(2, &[2, 3])).is_empty());
     assert_eq!(desk.answer(), [1, 2, 3]);
-    // It is answered once.
+    // The request is answered once.
     assert!(desk.reply(3, reports(3, &[2, 3])).is_empty() && desk.answers.is_empty());
 }
 
@@ -164,7 +164,7 @@ fn the_pieces_of_a_backup_come_from_one_member() {
 }
 
 #[test]
-fn what_is_open_is_refused_when_the_client_stops() {
+fn open_requests_are_refused_when_the_client_stops() {
     let mut desk = Desk::new();
     desk.ask(AdminRequest::Report);
     desk.step([Input::Leave]);

@@ -11,19 +11,20 @@ use crate::types::membership;
 use crate::types::membership::{MEMBERS_MAX, Named, NodeId};
 use crate::types::session::SessionState;
 
-/// For how many heartbeats a member that was asked may be silent, or be without a leader.
+/// For how many heartbeats a member that was asked may be silent or know no leader.
 const PATIENCE_BEATS: u32 = 30;
-/// After how many heartbeats a member that has not answered at all is asked again, or another one.
+/// After how many heartbeats the client gives up a member that has never answered, and asks it or
+/// another one.
 const FIRST_BEATS: u32 = 10;
-/// For how many heartbeats a member that did not serve is not asked again.
+/// For how many heartbeats a member that has failed to serve is not asked again.
 const AVOIDED_BEATS: u32 = 60;
-/// For how many heartbeats a member that was not reached is not dialled, if there are others.
+/// For how many heartbeats an unreachable member is not dialled, if there are others.
 const UNREACHED_BEATS: u32 = 20;
-/// How many bytes one message carries, about: one write may be larger.
-const ASK_BYTES: usize = 256 << 10;
-/// After so many bytes at the latest, the client acknowledges what it has received.
-const HEARD_BYTES: usize = 256 << 10;
-/// How many bytes a group of updates may have: more than any member sends in one group.
+/// About how many bytes one message carries. A single write may be larger.
+const MESSAGE_BYTES: usize = 256 << 10;
+/// After receiving this many bytes, the client sends an acknowledgement.
+const ACKNOWLEDGED_BYTES: usize = 256 << 10;
+/// The most bytes of a group of updates: more than any member sends.
 const GROUP_BYTES_MAX: usize = 64 << 20;
 
 /// The member that serves this client, or is asked to.
@@ -32,17 +33,17 @@ pub(super) struct Attachment {
     pub(super) member: NodeId,
     pub(super) id: u64,
     /// The numbers of the next message to the member, and from it.
-    pub(super) said: u64,
-    pub(super) received: u64,
+    pub(super) next_sent: u64,
+    pub(super) next_received: u64,
     /// The member has replied that it serves.
     pub(super) serves: bool,
-    /// The updates of a group that is not whole yet.
+    /// The updates of a group that is not complete yet.
     updates: Vec<ToClient>,
-    outgoing_bytes: usize,
+    group_bytes: usize,
     /// The bytes received since the last acknowledgement.
-    unsaid_bytes: usize,
+    unacknowledged_bytes: usize,
     begun_at: Time,
-    /// Since when it owes a message.
+    /// Since when the member owes a message.
     asked_at: Option<Time>,
     leaderless_since: Option<Time>,
 }
@@ -62,22 +63,22 @@ impl Client {
                 if attached.member != from || attached.id != attachment {
                     return;
                 }
-                if number != attached.received && !planted(Bug::ClientLossUnnoticed) {
-                    // Some of it was lost on the way: not the member's fault.
+                if number != attached.next_received && !planted(Bug::ClientLossUnnoticed) {
+                    // A message was lost on the way, which is not the member's fault.
                     return self.lose_member(from, Time::ZERO);
                 }
-                attached.received = number + 1;
+                attached.next_received = number + 1;
                 // A member that does not serve yet still owes a message: its next one may be lost.
                 attached.asked_at = (!attached.serves).then_some(self.now.mono);
                 let bytes: usize = updates.iter().map(ToClient::size).sum();
-                attached.unsaid_bytes += bytes;
-                attached.outgoing_bytes += bytes;
+                attached.unacknowledged_bytes += bytes;
+                attached.group_bytes += bytes;
                 attached.updates.extend(updates);
-                if attached.outgoing_bytes > GROUP_BYTES_MAX {
+                if attached.group_bytes > GROUP_BYTES_MAX {
                     return self.lose_member(from, self.avoided_until());
                 }
                 if let Some(up_to) = up_to {
-                    attached.outgoing_bytes = 0;
+                    attached.group_bytes = 0;
                     let updates = std::mem::take(&mut attached.updates);
                     self.take_updates(updates, up_to);
                 }
@@ -95,7 +96,7 @@ impl Client {
             PeerMessage::AdminReply { number, replies } => {
                 self.take_admin_reply(from, number, replies);
             }
-            // Messages among members.
+            // The other messages are for members.
             _ => {}
         }
     }
@@ -167,7 +168,7 @@ impl Client {
                 "it belongs to another cluster ({cluster:016x}, not {:016x})",
                 self.cluster
             );
-            tracing::warn!(client = %Named::of(self.id), member = %self.named(member), reason, "a member is left");
+            tracing::warn!(client = %Named::of(self.id), member = %self.named(member), reason, "the client leaves a member");
             self.lose_member(member, self.avoided_until());
             self.missed(member, Problem { reason, refused: true });
         }
@@ -196,10 +197,12 @@ impl Client {
         self.claimed.clear();
     }
 
-    /// Leaves its member of its own accord, which need not wait until the client is silent.
+    /// Leaves its member and notifies it, so that the member need not wait for the client's
+    /// silence.
     pub(super) fn part(&mut self) {
         let Some(attached) = &self.attached else { return };
-        let (attachment, number, received) = (attached.id, attached.said, attached.received);
+        let (attachment, number, received) =
+            (attached.id, attached.next_sent, attached.next_received);
         let messages = vec![FromClient::End];
         let end = PeerMessage::FromClient { attachment, number, received, messages };
         self.effects.messages.push((attached.member, end));
@@ -214,8 +217,12 @@ impl Client {
         let over = |since: Option<Time>| since.is_some_and(|since| now >= since + patience);
         let member = attached.member;
         let answers_soon = self.config.heartbeat * FIRST_BEATS;
-        if !attached.serves && attached.received == 0 && now >= attached.begun_at + answers_soon {
-            // It may not have been able to answer yet, as when it has only just been reached.
+        if !attached.serves
+            && attached.next_received == 0
+            && now >= attached.begun_at + answers_soon
+        {
+            // The member may not have been able to answer yet, for example just after it was
+            // connected.
             return self.lose_member(member, now + answers_soon);
         }
         if over(attached.asked_at) || over(attached.leaderless_since) && self.others(member) {
@@ -229,7 +236,7 @@ impl Client {
         self.members.iter().any(|(id, of)| *id != member && of.may_serve(now))
     }
 
-    /// Asks a member to serve, if none does: the best of those that are there.
+    /// Asks the best connected member to serve, if none serves yet.
     pub(super) fn attach(&mut self) {
         if self.attached.is_some() {
             return;
@@ -237,7 +244,7 @@ impl Client {
         let now = self.now.mono;
         let there = self.members.iter().filter(|(_, member)| member.may_serve(now));
         let there = there.map(|(id, _)| *id);
-        // Another instance at an address of the list may not be a member any more, or not yet.
+        // An instance at an address of the list need not be a member.
         if let Some(best) = there.min_by_key(|id| (!self.roster.contains_key(id), self.rank(*id))) {
             self.attach_to(best);
         }
@@ -269,30 +276,30 @@ impl Client {
         self.messages.push(FromClient::Begun);
     }
 
-    /// Sends the messages that have gathered.
-    pub(super) fn say(&mut self) {
+    /// Sends the messages that have gathered, and acknowledges.
+    pub(super) fn send_messages(&mut self) {
         let Some(attached) = &mut self.attached else { return };
-        if self.messages.is_empty() && attached.unsaid_bytes < HEARD_BYTES {
+        if self.messages.is_empty() && attached.unacknowledged_bytes < ACKNOWLEDGED_BYTES {
             return;
         }
         let owes = self
             .messages
             .iter()
-            .any(|ask| matches!(ask, FromClient::ReadIndex { .. } | FromClient::Begun));
+            .any(|message| matches!(message, FromClient::ReadIndex { .. } | FromClient::Begun));
         if owes {
             attached.asked_at.get_or_insert(self.now.mono);
         }
-        attached.unsaid_bytes = 0;
-        let (attachment, received, member) = (attached.id, attached.received, attached.member);
-        for messages in in_parts(self.messages.drain(..), ASK_BYTES, FromClient::size) {
-            let number = attached.said;
-            attached.said += 1;
+        attached.unacknowledged_bytes = 0;
+        let (attachment, received, member) = (attached.id, attached.next_received, attached.member);
+        for messages in in_parts(self.messages.drain(..), MESSAGE_BYTES, FromClient::size) {
+            let number = attached.next_sent;
+            attached.next_sent += 1;
             let message = PeerMessage::FromClient { attachment, number, received, messages };
             self.effects.messages.push((member, message));
         }
     }
 
-    /// A whole group of updates: events first, since the answers show the changes behind them.
+    /// Takes a complete group of updates: events first, since the answers show their changes.
     fn take_updates(&mut self, updates: Vec<ToClient>, up_to: UpTo) {
         let now = self.now.mono;
         let clusters = updates.iter().filter_map(|update| match update {
@@ -305,7 +312,7 @@ impl Client {
             return;
         }
         // A member that has not attached the client yet sends no events. If it never does, the next
-        // member sends what has happened in the meantime.
+        // member sends the missed events.
         let begins = updates.iter().any(|update| matches!(update, ToClient::Attached));
         let serves = begins || self.attached.as_ref().is_some_and(|attached| attached.serves);
         if serves {
@@ -324,7 +331,7 @@ impl Client {
             }
         }
         for update in updates {
-            // What is answered now is answered by a state that has this.
+            // The answers of this group come from a state that has this zxid.
             self.effects.zxid = self.effects.zxid.max(update.shows());
             match update {
                 ToClient::Attached => {
@@ -386,7 +393,7 @@ impl Client {
                 }
                 ToClient::Again => self.local.send_again(now),
                 ToClient::Members { members, availability } => self.learn(members, availability),
-                // It was looked at first.
+                // Handled above.
                 ToClient::Cluster { .. } => {}
             }
         }

@@ -1,4 +1,4 @@
-//! The queries of a client's users, which its member answers.
+//! The queries of a client's users, which the member answers.
 
 use std::sync::Arc;
 
@@ -18,11 +18,11 @@ use crate::types::znode::SessionId;
 pub(super) struct Outstanding {
     pub(super) request: RequestId,
     place: Call,
-    ask: FromClient,
+    message: FromClient,
     size: usize,
-    /// The watch that it sets.
+    /// The watch that the query sets.
     watch: Option<HeldWatch>,
-    /// The parts of its answer that have come already.
+    /// The parts of the answer received so far.
     pieces: Pieces,
 }
 
@@ -39,7 +39,7 @@ impl Client {
         self.next_call += 1;
         let holding = Holding { session, holder };
         let place = Call { request: self.next_call, holding, after };
-        // Any ReadIndex request from the next one on does.
+        // Any ReadIndex request from the next one on will do.
         let read_index = self.local.read_index.upcoming();
         if waits_for_others(&query, self.seen) {
             self.local.read_index.wait(0);
@@ -49,33 +49,33 @@ impl Client {
             let path = Arc::clone(path);
             HeldWatch { watch, holding, path, kind, existed: true, from: 0, data }
         });
-        let ask = FromClient::Query { call: place, query, read_index };
-        if watch.is_some() && !self.has_room_for_watch(ask.size()) {
+        let message = FromClient::Query { call: place, query, read_index };
+        if watch.is_some() && !self.has_room_for_watch(message.size()) {
             return self.effects.reply(id, Err(Error::Busy { limit: WATCHES_MAX }));
         }
         if let Some(watch) = &watch {
             self.asked_watches += 1;
             self.asked_watch_bytes += watch.path.len();
         }
-        let (size, pieces) = (ask.size(), Pieces::default());
-        let call = Outstanding { request: id, place, ask, size, watch, pieces };
+        let (size, pieces) = (message.size(), Pieces::default());
+        let call = Outstanding { request: id, place, message, size, watch, pieces };
         self.calls.insert(self.next_call, call);
     }
 
     fn has_room_for_watch(&self, size: usize) -> bool {
-        // So long are the paths on average at most, if all fit into the messages of a move.
+        // The longest average path with which all watches fit into the messages of a move.
         let bytes = self.watch_bytes + self.asked_watch_bytes + size;
         self.watches.len() + self.asked_watches < WATCHES_MAX && bytes < CLAIMS_BYTES_MAX / 2
     }
 
-    /// Sends all of them again, to another member.
+    /// Queues all queries again, for another member.
     pub(super) fn forget_sent_calls(&mut self) {
         self.calls.values_mut().for_each(|call| call.pieces = Pieces::default());
         self.sent_bytes = 0;
         self.first_unsent = 0;
     }
 
-    /// Sends the queries that the member has room for. Writes behind those that wait do wait too.
+    /// Sends the queries that the member has room for. Writes behind a waiting query wait too.
     pub(super) fn send_calls(&mut self) {
         let mut full = false;
         self.local.lift_ceilings();
@@ -89,7 +89,7 @@ impl Client {
             self.sent_bytes += call.size;
             self.first_unsent = number + 1;
             self.claimed.insert(call.place.holding);
-            self.messages.push(call.ask.clone());
+            self.messages.push(call.message.clone());
         }
     }
 
@@ -178,7 +178,7 @@ impl Client {
         }
     }
 
-    /// The same for all sessions that have ended in this step.
+    /// Ends the queries and watches of all sessions that have ended in this step.
     pub(super) fn end_sessions(&mut self) {
         let over: Vec<(Holding, SessionState)> =
             self.effects.sessions.iter().filter(|(_, state)| state.is_final()).copied().collect();
@@ -187,7 +187,7 @@ impl Client {
         }
     }
 
-    /// The member need not follow the sessions that this client does not hold any more.
+    /// Reports to the member which sessions this client no longer holds.
     pub(super) fn leave_sessions(&mut self) {
         self.claimed.retain(|holding| {
             let holds = self.local.holds(*holding);

@@ -10,7 +10,7 @@
 //! exchanged while a member has just been lost. An idle connection costs the spare little memory,
 //! and a ping now and then.
 //!
-//! Whatever many clients would do at the same time, and that can wait, each does at a random time: a
+//! Actions that many clients would take at the same time, and that can wait, happen at random times: a
 //! spare is replaced within [`SPARE_WITHIN`], and a client that is not served by its best member goes
 //! there after [`HOME_AFTER`] to [`HOME_WITHIN`]. So neither a new leader nor a member that is back
 //! makes many clients move at once. Only a client that has just started goes to its best member as soon
@@ -28,19 +28,20 @@ use crate::node::mixed;
 use crate::planted::{Bug, planted, unless};
 use crate::types::membership::NodeId;
 
-/// How many members a client is connected with once it knows the members, but while it asks all of them
-/// for reports.
+/// How many members a client is connected with once it knows the members, except while it asks all of
+/// them for reports.
 const CONNECTED_MAX: usize = 2;
-/// Within what time a client that is served replaces its spare.
+/// The time within which a served client replaces its spare.
 const SPARE_WITHIN: Duration = Duration::from_secs(10);
 /// When a client goes to its best member, if another one serves it.
 const HOME_AFTER: Duration = Duration::from_secs(30);
 const HOME_WITHIN: Duration = Duration::from_secs(300);
-/// How long it is served without a failure before the members that have failed it count as the others.
+/// After being served for this long without a failure, the client forgets which members have failed.
 const FORGIVEN_AFTER: Duration = Duration::from_secs(120);
 /// How long a member that was full counts as full.
 const FULL_FOR: Duration = Duration::from_secs(600);
-/// After so many heartbeats without a member, it looks for members at the addresses of its list.
+/// After this many heartbeats without a member, the client looks for members at the addresses of
+/// its list.
 const SEEK_BEATS: u32 = 30;
 
 /// The order in which a client prefers members: the least comes first.
@@ -52,7 +53,7 @@ pub(super) enum Role {
     Learner,
     Voter,
     Leader,
-    /// It serves as many clients as it can, or the leader does not hear from it.
+    /// It serves as many clients as it can, or is silent to the leader.
     Unavailable,
 }
 
@@ -62,11 +63,10 @@ pub(super) struct Member {
     pub(super) is_up: bool,
     pub(super) problem: Option<Problem>,
     pub(super) version: u16,
-    /// Until when it is not asked to serve, since it did not serve when it was asked, or was not
-    /// reached.
+    /// Until when it is not asked to serve, since it has refused or could not be reached.
     pub(super) avoided_until: Time,
     full_until: Time,
-    /// Its place among the failures of members; 0: it has not failed lately.
+    /// The sequence number of its last failure; 0: it has not failed lately.
     failure: u64,
 }
 
@@ -76,20 +76,20 @@ impl Member {
     }
 }
 
-/// Whom the client is connected with, and what it waits for to change that.
+/// The members that the client is connected with, and when they change.
 #[derive(Debug, Default)]
 pub(super) struct Choice {
-    /// As the transport was last told.
+    /// The connections last requested from the transport.
     dial: Dial,
     /// Something has changed since the last choice.
     pub(super) is_due: bool,
     failures: u64,
     failed_at: Time,
     unserved_since: Option<Time>,
-    /// When the spare is replaced by a better one, and when the client goes to that.
+    /// When the spare is replaced by a better member, and when the client moves to its best member.
     spare_at: Option<Time>,
     home_at: Option<Time>,
-    /// It has been served by its best member, or knew none better.
+    /// Whether it has been served by its best known member.
     is_settled: bool,
     /// The leader, as last known.
     leader: NodeId,
@@ -102,7 +102,7 @@ impl Choice {
 }
 
 impl Client {
-    /// Whether a connection with this peer is one that the client wants.
+    /// Whether the client wants a connection with this peer.
     pub(super) fn wants(&self, peer: NodeId) -> bool {
         self.choice.dial.wants(peer)
     }
@@ -114,7 +114,7 @@ impl Client {
         }
     }
 
-    /// A member did not serve, or was not reached.
+    /// Notes that a member did not serve or could not be reached.
     pub(super) fn note_failure(&mut self, member: NodeId, avoided_until: Time) {
         self.choice.failures += 1;
         self.choice.failed_at = self.now.mono;
@@ -152,7 +152,7 @@ impl Client {
         (failure, role, mixed(mixed(self.id) ^ node), node)
     }
 
-    /// The members that it could dial, the best first.
+    /// The members that the client could dial, the best first.
     fn ranked(&self) -> Vec<NodeId> {
         let known = self.roster.values().filter(|member| !member.address.is_empty());
         let mut ranks: Vec<Rank> = known.map(|member| self.rank(member.node)).collect();
@@ -164,7 +164,7 @@ impl Client {
         self.members.get(&node).is_some_and(|of| of.avoided_until > self.now.mono)
     }
 
-    /// Decides whom to be connected with, and goes to a better member when it is time to.
+    /// Decides which members to be connected with, and moves to a better member when that is due.
     pub(super) fn choose(&mut self) {
         let is_due = std::mem::take(&mut self.choice.is_due);
         if !is_due || self.roster.is_empty() || planted(Bug::ClientKeepsToItsList) {
@@ -203,7 +203,7 @@ impl Client {
         self.go_home();
     }
 
-    /// Who is wanted by a client that is served: its member, and the best other one before long.
+    /// The members wanted by a served client: its own, and soon the best other one.
     fn keep_or_improve(&mut self, member: NodeId, ranked: &[NodeId]) -> Vec<NodeId> {
         let now = self.now.mono;
         if now >= self.choice.failed_at + FORGIVEN_AFTER {
@@ -237,8 +237,8 @@ impl Client {
         std::iter::once(member).chain(spare).collect()
     }
 
-    /// Who is wanted by a client that is not served, or only by a member that knows no leader: those
-    /// that it dials already, unless they have failed, and then the best.
+    /// The members wanted by a client that is not served, or served by a member that knows no
+    /// leader: those that it dials already, unless they have failed, and then the best.
     fn find(&mut self, attached: Option<NodeId>, ranked: &[NodeId]) -> Vec<NodeId> {
         (self.choice.spare_at, self.choice.home_at) = (None, None);
         let dialled = ranked.iter().filter(|node| self.choice.dial.names(**node));
@@ -272,7 +272,7 @@ impl Client {
         self.effects.dial = Some(dial);
     }
 
-    /// Goes to the best member, if it is time to and that is connected.
+    /// Moves to the best member, if that is due and the member is connected.
     fn go_home(&mut self) {
         let now = self.now.mono;
         let Some(member) =

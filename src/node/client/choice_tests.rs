@@ -1,4 +1,4 @@
-//! Which members a client is connected with, and when it changes that.
+//! Which members a client is connected with, and when they change.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -15,7 +15,7 @@ use crate::node::tests::harness::{HEARTBEAT, TICK};
 use crate::types::membership::{Member, NodeId};
 use crate::types::version::VERSION;
 
-/// The members that vote, the first of which leads, and those that do not.
+/// The voters, the first of which leads.
 const VOTERS: std::ops::RangeInclusive<NodeId> = 1..=3;
 const LEARNERS: std::ops::RangeInclusive<NodeId> = 4..=9;
 
@@ -30,7 +30,7 @@ pub(super) fn config(seed: u64) -> ClientConfig {
     }
 }
 
-/// A client among members that serve it unless they are told not to.
+/// A client among members that serve it unless they are dead or full.
 struct Seat {
     client: Client,
     now: Now,
@@ -43,10 +43,10 @@ struct Seat {
     full: Vec<NodeId>,
     /// The messages that each attachment has received.
     sent: BTreeMap<u64, u64>,
-    /// Whom it has attached to, in order, and who was told that it goes.
+    /// The members that it has attached to, in order, and those that were sent its end.
     attached: Vec<NodeId>,
     left: Vec<NodeId>,
-    /// Whom it has asked for reports, and the number of the request.
+    /// The members that it has asked for reports, and the number of the request.
     asked: Vec<(NodeId, u64)>,
 }
 
@@ -164,7 +164,8 @@ impl Seat {
 
 const MINUTE: Duration = Duration::from_secs(60);
 
-/// Every client was connected with every member, and as many were served by the leader as by others.
+/// Every client was connected with every member, and the leader served as many clients as the
+/// others.
 #[test]
 fn a_client_goes_to_a_learner_and_keeps_another_as_its_spare() {
     let mut served: BTreeMap<NodeId, usize> = BTreeMap::new();
@@ -210,7 +211,7 @@ fn a_new_leader_loses_its_clients_one_after_the_other() {
     assert_eq!(left.last(), Some(&0), "{left:?}");
 }
 
-/// Its member may be one that most others do not reach.
+/// The client's member may be one that most others do not reach.
 #[test]
 fn it_is_connected_with_all_members_while_it_asks_all() {
     let mut seat = Seat::new(100, LEARNERS, 1);
@@ -239,7 +240,7 @@ fn a_full_member_names_the_others() {
         seat.connect(1);
         seat.wait(MINUTE);
         assert_eq!(seat.client.member(), Some(9), "the only learner with room");
-        // It asks none of them again for a while.
+        // The client asks none of them again for a while.
         let attached = seat.attached.len();
         assert!(attached <= 8, "{:?}", seat.attached);
         seat.wait(5 * MINUTE);
@@ -272,7 +273,7 @@ fn every_member_is_tried_before_one_is_tried_again() {
     }
 }
 
-/// When no member is reached, it looks for others at the addresses of its list.
+/// When the client reaches no member, it looks for others at the addresses of its list.
 #[test]
 fn a_client_without_a_member_looks_at_its_list_again() {
     let mut seat = Seat::new(100, LEARNERS, 1);

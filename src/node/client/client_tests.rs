@@ -1,4 +1,5 @@
-//! What a member does for clients, and lets them do: what they say here, no client of ours would.
+//! What a member does for clients and allows them. The messages here are such as no correct client
+//! sends.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -20,13 +21,13 @@ use crate::types::membership::NodeId;
 use crate::types::watch::{EventKind, WATCH_CAPACITY};
 use crate::types::znode::SessionId;
 
-/// Says something to member 1 as if from a client, and gives what is let go and why. Its first
-/// message is that of a new attachment.
-fn said(storm: &mut Storm, from: NodeId, number: u64, messages: Vec<FromClient>) -> Vec<String> {
-    say(storm, (from, number, 0), messages)
+/// Sends messages to member 1 as if from a client, and returns the reasons for which the member
+/// lets it go. Message 0 begins a new attachment.
+fn send(storm: &mut Storm, from: NodeId, number: u64, messages: Vec<FromClient>) -> Vec<String> {
+    send_with(storm, (from, number, 0), messages)
 }
 
-fn say(
+fn send_with(
     storm: &mut Storm,
     (from, number, received): (NodeId, u64, u64),
     messages: Vec<FromClient>,
@@ -54,7 +55,7 @@ fn get(call: Call, path: &str) -> FromClient {
 }
 
 #[test]
-fn a_client_may_say_only_what_a_client_may() {
+fn a_client_may_send_only_the_messages_of_a_client() {
     let mut storm = Storm::new(1);
     let (client, begin) =
         (500, || vec![FromClient::Begin { seen: 0, cluster: 0 }, FromClient::Begun]);
@@ -75,31 +76,31 @@ fn a_client_may_say_only_what_a_client_may() {
         FromClient::Begun,
         read("no path"),
     ];
-    for ask in refused {
-        assert!(said(&mut storm, client, 0, begin()).is_empty());
-        let told = format!("{ask:?}");
-        assert_eq!(said(&mut storm, client, 1, vec![ask]).len(), 1, "{told}");
-        // It is forgotten.
-        assert_eq!(said(&mut storm, client, 2, vec![]).len(), 1, "{told}");
+    for message in refused {
+        assert!(send(&mut storm, client, 0, begin()).is_empty());
+        let text = format!("{message:?}");
+        assert_eq!(send(&mut storm, client, 1, vec![message]).len(), 1, "{text}");
+        // The member has forgotten the client.
+        assert_eq!(send(&mut storm, client, 2, vec![]).len(), 1, "{text}");
     }
-    assert_eq!(said(&mut storm, client, 0, vec![FromClient::Begun]).len(), 1, "it has not begun");
-    assert_eq!(said(&mut storm, 2, 0, begin()).len(), 0, "a member is no client");
+    assert_eq!(send(&mut storm, client, 0, vec![FromClient::Begun]).len(), 1, "it has not begun");
+    assert_eq!(send(&mut storm, 2, 0, begin()).len(), 0, "a member is no client");
     let of = |cluster| vec![FromClient::Begin { seen: 0, cluster }, FromClient::Begun];
-    assert_eq!(said(&mut storm, client, 0, of(2)), ["it is a client of another cluster"]);
-    assert!(said(&mut storm, client, 0, of(1)).is_empty());
-    // What is said among members is not for it to say.
-    assert!(said(&mut storm, client, 0, begin()).is_empty());
+    assert_eq!(send(&mut storm, client, 0, of(2)), ["it is a client of another cluster"]);
+    assert!(send(&mut storm, client, 0, of(1)).is_empty());
+    // A client may not send the messages of members.
+    assert!(send(&mut storm, client, 0, begin()).is_empty());
     let read_index =
         PeerMessage::ReadIndex { boot: 1, read_index: 1, sessions: vec![SessionId(FIRST_CLIENT)] };
     storm.cluster.deliver(client, 1, read_index);
     storm.cluster.settle();
     assert!(storm.cluster.elsewhere.iter().all(|(_, to, _)| *to != client));
-    // A message that is lost shows by the next one.
-    assert_eq!(said(&mut storm, client, 3, vec![]), ["a message was lost"]);
+    // A lost message is noticed by the number of the next one.
+    assert_eq!(send(&mut storm, client, 3, vec![]), ["a message was lost"]);
 }
 
 #[test]
-fn what_a_client_costs_its_member_is_bounded() {
+fn the_cost_of_a_client_to_its_member_is_bounded() {
     let mut storm = Storm::new(2);
     let (client, begin) =
         (500, || vec![FromClient::Begin { seen: 0, cluster: 0 }, FromClient::Begun]);
@@ -110,24 +111,24 @@ fn what_a_client_costs_its_member_is_bounded() {
             Call { request, holding: Holding { session: SessionId(9), holder: 9 }, after: 0 };
         get(call, &path)
     };
-    assert!(said(&mut storm, client, 0, begin()).is_empty());
+    assert!(send(&mut storm, client, 0, begin()).is_empty());
     let mut number = 0;
     let reason = loop {
         number += 1;
         assert!(number < 10_000, "it asks for as much as it likes");
-        if let Some(reason) = said(&mut storm, client, number, vec![read(number)]).pop() {
+        if let Some(reason) = send(&mut storm, client, number, vec![read(number)]).pop() {
             break reason;
         }
     };
     assert_eq!(reason, "it asks for too much at a time");
     assert!(number as usize * 1000 > QUEUE_BYTES_MAX / 2);
-    // A client that acknowledges nothing gets no answers any more, and is then disconnected.
-    assert!(said(&mut storm, client, 0, begin()).is_empty());
+    // A client that acknowledges nothing gets no more answers, and is then disconnected.
+    assert!(send(&mut storm, client, 0, begin()).is_empty());
     let (secret, timeout_ms, owner, base) = ([0; 16], 20_000, client, 0);
     let command = Command::Open { secret, timeout_ms, owner, base };
     let (session, holder) = (SessionId(9), 9);
     let open = Request { session, holder, seq: 0, acked: 0, command };
-    assert!(said(&mut storm, client, 1, vec![FromClient::Write(open)]).is_empty());
+    assert!(send(&mut storm, client, 1, vec![FromClient::Write(open)]).is_empty());
     let data = Bytes::from(vec![7; 1 << 20]);
     let op = Op::Set { path: "/n".to_owned(), data: data.into(), version: None };
     let session_of_writer = SessionId(FIRST_CLIENT);
@@ -153,15 +154,16 @@ fn what_a_client_costs_its_member_is_bounded() {
             }
         }
     }
-    assert!((1..5).contains(&answers), "{answers} answers that nobody hears");
-    // And one that is silent is forgotten.
+    assert!((1..5).contains(&answers), "{answers} answers that nobody acknowledges");
+    // A silent client is forgotten.
     storm.advance(TICK * 21);
-    assert_eq!(said(&mut storm, client, 22, vec![]), ["a message was lost"]);
+    assert_eq!(send(&mut storm, client, 22, vec![]), ["a message was lost"]);
 }
 
-/// What it holds costs its member as well: one that holds more than a client does is let go.
+/// The sessions and watches of a client cost its member too: a client that holds too much is let
+/// go.
 #[test]
-fn what_a_client_may_hold_is_bounded() {
+fn the_holdings_of_a_client_are_bounded() {
     let mut storm = Storm::new(3);
     let (client, begin) =
         (500, || vec![FromClient::Begin { seen: 0, cluster: 0 }, FromClient::Begun]);
@@ -181,33 +183,33 @@ fn what_a_client_may_hold_is_bounded() {
     let watches =
         |storm: &Storm, session| storm.cluster.node(1).replica.watches.clients_of(session).len();
     let session = SessionId(9);
-    // The same one again and again is one.
-    assert!(said(&mut storm, client, 0, begin()).is_empty());
-    assert!(said(&mut storm, client, 1, vec![open(session)]).is_empty());
+    // The same watch again and again counts once.
+    assert!(send(&mut storm, client, 0, begin()).is_empty());
+    assert!(send(&mut storm, client, 1, vec![open(session)]).is_empty());
     storm.advance(Duration::from_secs(1));
     for number in 2..12 {
-        assert!(said(&mut storm, client, number, vec![watch(session, 7, "/n")]).is_empty());
+        assert!(send(&mut storm, client, number, vec![watch(session, 7, "/n")]).is_empty());
     }
     assert_eq!(watches(&storm, session), 1);
     for (path, session) in [("/n", SessionId(10)), (&long, SessionId(11))] {
-        assert!(said(&mut storm, client, 0, begin()).is_empty());
-        assert!(said(&mut storm, client, 1, vec![open(session)]).is_empty());
+        assert!(send(&mut storm, client, 0, begin()).is_empty());
+        assert!(send(&mut storm, client, 1, vec![open(session)]).is_empty());
         storm.advance(HEARTBEAT * 4);
         let many = if path == "/n" { 2000 } else { 100 };
         let messages =
             |number| (0..many).map(|one| watch(session, number * many + one, path)).collect();
         let let_go = (2..200).find(|number| {
-            !say(&mut storm, (client, *number, u64::MAX), messages(*number)).is_empty()
+            !send_with(&mut storm, (client, *number, u64::MAX), messages(*number)).is_empty()
         });
         let let_go = let_go.expect("it watches as much as it likes");
         let most = if path == "/n" { WATCHES_MAX as u64 } else { (8 << 20) / path.len() as u64 };
         assert!((most..most + 3 * many).contains(&((let_go - 1) * many)), "{let_go}");
         assert_eq!(watches(&storm, session), 0);
     }
-    // Nor may it speak of as many sessions as it likes, of which nothing comes without a leader.
+    // The number of its sessions is bounded too, also without a leader, when none is opened.
     storm.cluster.isolate(1);
     storm.advance(Duration::from_secs(5));
-    assert!(said(&mut storm, client, 0, begin()).is_empty());
+    assert!(send(&mut storm, client, 0, begin()).is_empty());
     let messages = |number| {
         let request = |holder| {
             let command = Command::Close;
@@ -215,14 +217,15 @@ fn what_a_client_may_hold_is_bounded() {
         };
         (0..2000).map(|one| request(number * 2000 + one)).collect()
     };
-    let let_go = (1..100)
-        .find(|number| !say(&mut storm, (client, *number, u64::MAX), messages(*number)).is_empty());
+    let let_go = (1..100).find(|number| {
+        !send_with(&mut storm, (client, *number, u64::MAX), messages(*number)).is_empty()
+    });
     assert!((30..40).contains(&let_go.unwrap_or(100)), "{let_go:?}");
 }
 
-/// Each of its watches would be told all of what it has missed: more than it may leave unheard, so
-/// that every member in turn let it go before it had received anything, for as long as they
-/// remembered.
+/// Each watch of a returning client was sent all changes that it had missed. That was more than a
+/// client may leave unacknowledged, so every member in turn let the client go before it had
+/// received anything.
 #[test]
 fn a_client_that_has_missed_much_is_served() {
     const WATCHES: u64 = 250;
@@ -232,7 +235,7 @@ fn a_client_that_has_missed_much_is_served() {
     let command = Command::Open { secret, timeout_ms, owner, base };
     let open = FromClient::Write(Request { session, holder, seq: 0, acked: 0, command });
     assert!(
-        said(
+        send(
             &mut storm,
             client,
             0,
@@ -240,7 +243,7 @@ fn a_client_that_has_missed_much_is_served() {
         )
         .is_empty()
     );
-    assert!(said(&mut storm, client, 1, vec![open]).is_empty());
+    assert!(send(&mut storm, client, 1, vec![open]).is_empty());
     storm.advance(Duration::from_secs(1));
     let writer = storm.cluster.open(1, 77, Duration::from_secs(40));
     let from = storm.cluster.node(1).machine().zxid();
@@ -286,11 +289,12 @@ fn a_client_that_has_missed_much_is_served() {
         }
     }
     assert_eq!(gaps, WATCHES, "each knows that it has missed something");
-    assert!(events > 10 * WATCH_CAPACITY, "as much as may be is told: {events}");
+    assert!(events > 10 * WATCH_CAPACITY, "as much as fits is sent: {events}");
     assert_eq!(storm.cluster.node(1).replica.watches.clients_of(session).len() as u64, WATCHES);
 }
 
-/// It was told that its resumption had not come yet, asked for it again, and was never answered.
+/// The client was sent that its resumption had not come yet, asked for it again, and was never
+/// answered.
 #[test]
 fn a_session_that_was_overtaken_has_moved() {
     let mut storm = Storm::new(7);
@@ -364,26 +368,26 @@ fn a_replica_without_a_sessions_answered_writes_does_not_serve_it_yet() {
     assert!(is_attached(begin(2, 0)));
 }
 
-/// A message that comes twice begins nothing: what was told in between would be told to nobody.
+/// A message that comes twice begins no attachment: updates sent in between would be lost.
 #[test]
 fn an_attachment_begins_once() {
     let mut storm = Storm::new(6);
     let (client, begin) =
         (500, || vec![FromClient::Begin { seen: 0, cluster: 0 }, FromClient::Begun]);
-    assert!(said(&mut storm, client, 0, begin()).is_empty());
+    assert!(send(&mut storm, client, 0, begin()).is_empty());
     let attachment = storm.attachment;
-    assert!(said(&mut storm, client, 1, vec![]).is_empty());
+    assert!(send(&mut storm, client, 1, vec![]).is_empty());
     for late in [attachment, attachment - 1] {
         let (number, received, messages) = (0, 0, begin());
         let message = PeerMessage::FromClient { attachment: late, number, received, messages };
         storm.cluster.deliver(client, 1, message);
         storm.cluster.settle();
     }
-    assert!(said(&mut storm, client, 2, vec![]).is_empty(), "it goes on");
+    assert!(send(&mut storm, client, 2, vec![]).is_empty(), "it goes on");
 }
 
-/// Those that it has asked for count with those that it holds: it must be able to tell all of them
-/// to the next member.
+/// Watches that a client has asked for count with those that it holds: it must be able to report
+/// all of them to the next member.
 #[test]
 fn a_client_asks_for_no_more_watches_than_it_may_hold() {
     for bytes in [1, 4000] {
@@ -407,7 +411,8 @@ fn a_client_asks_for_no_more_watches_than_it_may_hold() {
     }
 }
 
-/// They are answered one after the other, as they hear, and none is let go for what all have asked.
+/// The clients are answered one after the other as they acknowledge, and none is let go because all
+/// together ask for much.
 #[test]
 fn many_clients_may_ask_for_much_at_once() {
     let mut storm = Storm::new(4);
@@ -440,7 +445,7 @@ fn many_clients_may_ask_for_much_at_once() {
             PeerMessage::FromClient { attachment: 9, number: 2, received: 0, messages: vec![read] };
         storm.cluster.deliver(client, 1, messages);
     }
-    let (mut answered, mut said) = (BTreeSet::new(), 3);
+    let (mut answered, mut number) = (BTreeSet::new(), 3);
     for _ in 0..20 {
         storm.cluster.settle();
         for (_, client, message) in std::mem::take(&mut storm.cluster.elsewhere) {
@@ -455,10 +460,11 @@ fn many_clients_may_ask_for_much_at_once() {
         }
         for client in clients.clone() {
             let (received, messages) = (u64::MAX, Vec::new());
-            let hears = PeerMessage::FromClient { attachment: 9, number: said, received, messages };
-            storm.cluster.deliver(client, 1, hears);
+            let acknowledgement =
+                PeerMessage::FromClient { attachment: 9, number, received, messages };
+            storm.cluster.deliver(client, 1, acknowledgement);
         }
-        said += 1;
+        number += 1;
     }
     assert_eq!(answered.len(), clients.count());
 }

@@ -1,4 +1,4 @@
-//! A client is of the cluster that has first served it.
+//! A client belongs to the cluster that has first served it.
 
 use std::time::Duration;
 
@@ -35,7 +35,7 @@ impl Seat {
         self.step(Input::Connected { peer, version: VERSION })
     }
 
-    /// The member of this attachment tells this.
+    /// The member of this attachment sends these updates.
     fn up_to(
         &mut self,
         from: NodeId,
@@ -48,20 +48,21 @@ impl Seat {
         self.step(Input::Peer { from, message })
     }
 
-    /// Time passes, in which nobody says anything.
+    /// Time passes without any message.
     fn wait(&mut self, beats: u32) -> Effects {
         self.now.mono += HEARTBEAT * beats;
         self.client.step(self.now, [])
     }
 
-    /// Its member is not reached any more.
+    /// The client's member becomes unreachable.
     fn lose(&mut self, peer: NodeId) -> Effects {
         let problem = crate::node::io::Problem { reason: "gone".to_owned(), refused: false };
         self.step(Input::Unreachable { peer, problem })
     }
 }
 
-/// Whom it asks to serve it, with the number of the attachment, and which cluster it says it is of.
+/// The member that the client asks to serve it, the number of the attachment, and the client's
+/// cluster.
 fn begun(effects: &Effects) -> Option<(NodeId, u64, u64)> {
     effects.messages.iter().find_map(|(to, message)| match message {
         PeerMessage::FromClient { attachment, number: 0, messages, .. } => {
@@ -86,9 +87,9 @@ fn a_client_keeps_to_the_cluster_that_first_served_it() {
         ToClient::Outcome(Outcome { session: SESSION, holder: 9, seq: 0, zxid: 1, result: done });
     let effects =
         seat.up_to(1, 1, vec![ToClient::Cluster { cluster: 77 }, opened, ToClient::Attached], 5);
-    assert_eq!(effects.cluster, Some(77), "its connections say so from now on");
+    assert_eq!(effects.cluster, Some(77), "its connections name the cluster from now on");
     assert_eq!((seat.client.member(), seat.client.seen()), (Some(1), 5));
-    // Where its member was, one of another cluster is found, which serves whom it should not.
+    // At its member's address there is now a member of another cluster, which serves it by mistake.
     seat.lose(1);
     let effects = seat.reach(2);
     assert_eq!(begun(&effects), Some((2, 2, 77)));
@@ -111,16 +112,17 @@ fn a_client_keeps_to_the_cluster_that_first_served_it() {
     seat.now.mono += Duration::from_secs(60);
     let effects = seat.client.step(seat.now, []);
     assert_eq!(begun(&effects), None);
-    // And it goes on when its own is back.
+    // The client goes on when its own member is back.
     let effects = seat.reach(1);
     assert_eq!(begun(&effects), Some((1, 3, 77)));
     seat.up_to(1, 3, vec![ToClient::Cluster { cluster: 77 }, ToClient::Attached], 6);
     assert_eq!((seat.client.member(), seat.client.seen()), (Some(1), 6));
 }
 
-/// Its watches were to be set again from there, and what lay between was never told.
+/// The client took a zxid from a member that did not serve it yet. Its watches were set again from
+/// there, and the events before it were never sent.
 #[test]
-fn what_a_member_tells_before_it_serves_is_not_seen() {
+fn updates_of_a_member_that_does_not_serve_yet_are_ignored() {
     let mut seat = Seat::new();
     seat.reach(1);
     seat.up_to(1, 1, vec![], 7);
@@ -131,9 +133,9 @@ fn what_a_member_tells_before_it_serves_is_not_seen() {
     assert_eq!(seat.client.seen(), 9);
 }
 
-/// Its word that it cannot serve was lost, and the client waited for it for ever.
+/// The member's message that it cannot serve was lost, and the client waited for ever.
 #[test]
-fn a_member_that_has_told_something_and_then_nothing_is_left() {
+fn the_client_leaves_a_member_that_stops_sending() {
     let mut seat = Seat::new();
     assert_eq!(begun(&seat.reach(1)), Some((1, 1, 0)));
     seat.reach(2);
@@ -141,7 +143,7 @@ fn a_member_that_has_told_something_and_then_nothing_is_left() {
     seat.up_to(1, 1, vec![], 0);
     assert_eq!(begun(&seat.wait(29)), None, "it may be about to serve");
     assert_eq!(begun(&seat.wait(1)), Some((2, 2, 0)));
-    // One that serves is asked now and then, and owes nothing meanwhile.
+    // A serving member is asked now and then, and owes no message in between.
     seat.up_to(2, 2, vec![ToClient::Attached], 0);
     assert_eq!(seat.client.member(), Some(2));
 }

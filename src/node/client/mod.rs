@@ -13,8 +13,8 @@
 //! received all events, and its reads are answered by a replica that has reached that zxid.
 //!
 //! Invariants: the messages of a member count only in whole groups, each of which ends with the zxid
-//! up to which all events were sent (`seen`). Nothing of a former attachment counts. A client keeps
-//! to the cluster that served it first, whoever answers at its addresses later.
+//! up to which all events were sent (`seen`). Nothing of a former attachment counts. A client stays
+//! with the cluster that served it first, whichever instance answers at its addresses later.
 
 mod admin;
 #[cfg(test)]
@@ -66,11 +66,11 @@ const READ_INDEX_PERIOD: Duration = Duration::from_secs(2);
 /// The settings of a client.
 #[derive(Clone, Debug)]
 pub(crate) struct ClientConfig {
-    /// The tick, and the unit of its patience.
+    /// The period of the client's own tick, and the unit of its timeouts.
     pub(crate) heartbeat: Duration,
     /// The tick of the members.
     pub(crate) tick: Duration,
-    /// Between which the timeouts of sessions lie that begin here.
+    /// The bounds of the timeouts of sessions that begin here.
     pub(crate) timeouts: TimeoutBounds,
     /// The highest version that it supports.
     pub(crate) version: u16,
@@ -93,21 +93,21 @@ pub(crate) struct Client {
     /// The members of the cluster, as a serving member last reported them; none before.
     roster: BTreeMap<NodeId, membership::Member>,
     choice: Choice,
-    /// Whether they can decide, by the same report.
+    /// Whether the members can decide, by the same report.
     availability: Availability,
     attached: Option<Attachment>,
     attachments: u64,
     local: LocalSessions,
     /// The sessions that the member knows of.
     claimed: BTreeSet<Holding>,
-    /// Requests that the member answers, by their order.
+    /// Requests that the member answers, in order.
     calls: BTreeMap<u64, Outstanding>,
     next_call: u64,
-    /// Those before it were sent to the member, the others were not.
+    /// Requests before this one were sent to the member, the others were not.
     first_unsent: u64,
-    /// The bytes of the queries that were sent.
+    /// The bytes of the sent queries.
     sent_bytes: usize,
-    /// What the paths of its watches take, and of those that are asked for, and how many these are.
+    /// The bytes of the paths of its watches, and of requested watches, and how many these are.
     watch_bytes: usize,
     asked_watch_bytes: usize,
     asked_watches: usize,
@@ -128,7 +128,7 @@ pub(crate) struct Client {
     metrics: Metrics,
     effects: Effects,
     stopped: Option<String>,
-    /// Who served it last, and the number of that attachment.
+    /// The member that served it last, and the number of that attachment.
     #[cfg(any(test, feature = "simulator"))]
     served: Option<(NodeId, u64)>,
 }
@@ -197,11 +197,11 @@ impl Client {
         self.attached.as_ref().filter(|of| of.serves).map(|of| of.member)
     }
 
-    /// Its attachment, the number of the message that it expects next, and the member.
+    /// The attachment, the number of the next expected message, and the member.
     #[cfg(test)]
-    fn hears(&self) -> (u64, u64, NodeId) {
+    fn expects(&self) -> (u64, u64, NodeId) {
         let attached = self.attached.as_ref().expect("a member serves it");
-        (attached.id, attached.received, attached.member)
+        (attached.id, attached.next_received, attached.member)
     }
 
     /// The version that the cluster acts by, as last reported.
@@ -237,20 +237,20 @@ impl Client {
             own_version: self.config.version,
             versions: self.linked().map(|(id, of)| (*id, of.version)).collect(),
             availability: self.availability(leader != 0),
-            forming: self.missing(),
-            // It takes nobody's place.
+            bootstrap_problem: self.missing(),
+            // A client takes no voter's place.
             is_placed: true,
             ..NodeStatus::default()
         }
     }
 
-    /// What it knows of members: of those that it deals with itself, and of those that the leader
-    /// misses.
+    /// The problems of members that the client connects with, and of those that are silent to the
+    /// leader.
     fn problems(&self) -> Vec<(NodeId, Option<Problem>)> {
         let own = self.linked().map(|(id, of)| (*id, of.problem.clone()));
         let mut all: BTreeMap<NodeId, Option<Problem>> = own.collect();
         for node in &self.availability.silent {
-            let reason = "the leader does not hear from it".to_owned();
+            let reason = "it is silent to the leader".to_owned();
             all.entry(*node).or_insert(Some(Problem { reason, refused: false }));
         }
         all.into_iter().collect()
@@ -270,7 +270,7 @@ impl Client {
     fn availability(&self, has_leader: bool) -> Availability {
         let up_to = &self.availability;
         let has_leader = has_leader && up_to.has_leader && self.stopped.is_none();
-        Availability { has_leader, is_told: has_leader && up_to.is_told, ..up_to.clone() }
+        Availability { has_leader, is_reported: has_leader && up_to.is_reported, ..up_to.clone() }
     }
 
     /// What it waits for before it has found any member.
@@ -279,7 +279,7 @@ impl Client {
         (!found).then(|| "no member of the cluster has been found yet".to_owned())
     }
 
-    /// Takes in what has happened by `now`, in order, and says what to do.
+    /// Takes in what has happened by `now`, in order, and returns what must be done.
     pub(crate) fn step(&mut self, now: Now, inputs: impl IntoIterator<Item = Input>) -> Effects {
         self.now = now;
         self.effects.zxid = self.seen;
@@ -298,7 +298,7 @@ impl Client {
         }
         if now.mono >= self.next_tick {
             self.next_tick = now.mono + self.config.heartbeat;
-            self.pulse();
+            self.tick();
         }
         self.end_admin_requests();
         self.choose();
@@ -307,7 +307,7 @@ impl Client {
         self.end_sessions();
         self.local.forget_settled();
         self.leave_sessions();
-        self.say();
+        self.send_messages();
         self.send_admin_requests();
         self.effects.wake_at = self.next_tick;
         self.metrics.watch_events += self.effects.events.len() as u64;
@@ -323,7 +323,7 @@ impl Client {
         match input {
             Input::Peer { from, message } => self.take_message(from, message),
             Input::Connected { peer, version } => {
-                // A connection made again may have lost what the former one carried.
+                // Messages of the former connection may be lost.
                 self.lose_member(peer, Time::ZERO);
                 if self.wants(peer) {
                     let member = self.members.entry(peer).or_default();
@@ -339,7 +339,7 @@ impl Client {
             }
             Input::Client(request) => self.take_request(request),
             Input::Failed { reason } => self.stop(reason),
-            // It has no disk, leads nothing and is no member.
+            // A client has no disk, does not lead and is no member.
             Input::Written { .. }
             | Input::CheckpointDone { .. }
             | Input::Read { .. }
@@ -369,16 +369,16 @@ impl Client {
         }
     }
 
-    /// Does what is due once a heartbeat.
-    fn pulse(&mut self) {
+    /// Does the work of each tick, once a heartbeat.
+    fn tick(&mut self) {
         let now = self.now.mono;
         let patience = self.config.heartbeat * (2 * ELECTION_TICKS as u32);
-        self.local.pulse(patience, now, &mut self.effects);
+        self.local.tick(patience, now, &mut self.effects);
         self.check_member();
         self.choice.is_due = true;
     }
 
-    /// Gathers what is sent to the member now.
+    /// Gathers the messages to the member.
     fn send(&mut self) {
         if self.member().is_none() {
             return;
@@ -398,8 +398,8 @@ impl Client {
         }
     }
 
-    /// What may be sent now. A client does not know what each member supports, so it waits for its
-    /// own version until that is settled.
+    /// Which requests may be sent now. A client does not know which version each member supports,
+    /// so its requests of a later version wait until the version is settled.
     fn gate(&self) -> Gate {
         let is_settled = self.now.mono >= self.settled_at;
         let possible = if is_settled { 0 } else { self.config.version };
@@ -431,7 +431,7 @@ impl Client {
     }
 }
 
-/// What a simulator looks at.
+/// What the simulator inspects.
 #[cfg(any(test, feature = "simulator"))]
 impl Client {
     /// The member that served it last, perhaps no longer, and the number of that attachment.

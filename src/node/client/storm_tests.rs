@@ -1,5 +1,5 @@
-//! Clients among members that die and are cut off, over links that lose messages: whatever happens,
-//! nothing is done twice, told twice or left out, and nothing read gets older.
+//! Clients among members that die and are cut off, over links that lose messages. Whatever happens,
+//! no write is run twice, no event is sent twice or left out, and no read goes back in time.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
@@ -47,26 +47,26 @@ fn is_found(dial: &Dial, member: NodeId) -> bool {
     dial.names(member) || dial.seeks && member <= MEMBERS
 }
 
-/// A client with one session, and what it has been told.
+/// A client with one session, and the answers and events that it has received.
 pub(super) struct Seat {
     pub(super) client: Client,
     inputs: VecDeque<Input>,
     session: SessionId,
     asked: BTreeMap<RequestId, Asked>,
-    /// Of its own writes.
+    /// The zxids of its own writes.
     written: Vec<Zxid>,
     dial: Dial,
-    /// What is sent to it waits until then.
+    /// Messages to it wait until then.
     held_until: Time,
     mail: VecDeque<Input>,
     shown: Zxid,
-    /// What was there before its watch was set.
+    /// The zxid before its watch was set.
     first: Zxid,
-    /// Of the watch that stays.
+    /// The zxids of the events of its persistent watch.
     up_to: Vec<Zxid>,
     /// One-shot watches that are set, and those that have fired.
     once: BTreeSet<WatchId>,
-    /// What the reads showed that set them.
+    /// The zxids of the reads that set them.
     reads_at: Vec<Zxid>,
     fired: BTreeSet<WatchId>,
     lease: Time,
@@ -76,7 +76,7 @@ pub(super) struct Seat {
 pub(super) struct Storm {
     pub(super) cluster: Cluster,
     pub(super) seats: BTreeMap<NodeId, Seat>,
-    /// Which client and which member do not reach each other.
+    /// The pairs of a client and a member that do not reach each other.
     cut: BTreeSet<(NodeId, NodeId)>,
     /// Members that are gone for good.
     gone: BTreeSet<NodeId>,
@@ -84,7 +84,7 @@ pub(super) struct Storm {
     loss: u64,
     dice: Dice,
     next: u64,
-    /// The number of the attachment in which something is said as if from a client.
+    /// The number of the attachment for messages sent as if from a client.
     pub(super) attachment: u64,
 }
 
@@ -306,7 +306,7 @@ impl Storm {
         }
     }
 
-    /// Something is asked for, or goes wrong.
+    /// A request is made, or a fault happens.
     fn happen(&mut self) {
         let id = FIRST_CLIENT + self.dice.roll(CLIENTS);
         let (session, member) = (SessionId(id), 1 + self.dice.roll(MEMBERS));
@@ -341,7 +341,8 @@ impl Storm {
             15..=17 => {
                 let time = HEARTBEAT * self.dice.roll(28) as u32;
                 self.seats.get_mut(&id).unwrap().held_until = self.cluster.now + time;
-                // With luck it asks for a ReadIndex request right now, and hears of it late.
+                // With luck the client sends a ReadIndex request right now, and gets the answer
+                // late.
                 self.advance(time);
             }
             _ => self.loss = [0, 0, 3, 10][self.dice.roll(4) as usize],
@@ -394,7 +395,7 @@ fn storm(seed: u64) {
     storm.end();
 }
 
-/// It hears late of the last ReadIndex request that was confirmed, and then nothing more.
+/// The client receives the last confirmation of a ReadIndex request late, and then nothing more.
 fn late_answers(beat: u32) {
     let mut storm = Storm::new(u64::from(beat));
     storm.advance(HEARTBEAT * beat);
@@ -462,9 +463,10 @@ fn all_members_may_be_replaced() {
     (0..5).for_each(replaced);
 }
 
-/// What no cluster's members can be is not taken for them, and another member is looked for.
+/// A list that cannot be that of a cluster's members is refused, and the client looks for another
+/// member.
 #[test]
-fn members_that_there_cannot_be_are_not_dialled() {
+fn members_of_an_impossible_list_are_not_dialled() {
     use crate::types::membership::{MEMBERS_MAX, Member};
     let member = |node: NodeId| Member::new(node, format!("host:{node}"));
     let all = MEMBERS_MAX as NodeId;
@@ -472,7 +474,7 @@ fn members_that_there_cannot_be_are_not_dialled() {
     for (members, good) in [
         (many(all), true),
         (many(all + 1), false),
-        // Another one has moved to where it was, and where it is it has not told.
+        // Another member has moved to its address, and it has not reported its new one yet.
         ([many(MEMBERS), vec![Member::new(8, "")]].concat(), true),
         (Vec::new(), false),
         (vec![member(7), member(7)], false),
@@ -482,7 +484,7 @@ fn members_that_there_cannot_be_are_not_dialled() {
     ] {
         let mut storm = Storm::new(1);
         let seat = storm.seats.get_mut(&FIRST_CLIENT).unwrap();
-        let (attachment, number, member) = seat.client.hears();
+        let (attachment, number, member) = seat.client.expects();
         let count = members.len();
         let updates = vec![ToClient::Members { members, availability: Default::default() }];
         let up_to = Some(UpTo { zxid: 1, version: VERSION, leader: member });
@@ -491,7 +493,7 @@ fn members_that_there_cannot_be_are_not_dialled() {
             let message = PeerMessage::ToClient { attachment, number, updates, up_to };
             Input::Peer { from: member, message }
         };
-        // Of another one than serves it, it takes nothing.
+        // The client ignores messages of a member that does not serve it.
         let now = storm.cluster.clock();
         assert_eq!(seat.client.step(now, [from(member % MEMBERS + 1, number)]).members, None);
         assert_eq!(seat.client.member(), Some(member));
@@ -501,7 +503,7 @@ fn members_that_there_cannot_be_are_not_dialled() {
     }
 }
 
-/// It would tell if it were not so.
+/// The tests above must find each planted bug.
 #[test]
 fn a_planted_bug_is_found() {
     for bug in Bug::OF_CLIENTS {

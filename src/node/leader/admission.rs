@@ -1,4 +1,4 @@
-//! Which requests the leader proposes: each one once, and those of a session in order.
+//! Which requests the leader proposes: each request once, and those of a session in order.
 //!
 //! The state machine alone decides what a request does, and it ignores one that comes twice or too
 //! early. This filter keeps such requests out of the log, where each would cost a write: nodes send
@@ -16,18 +16,18 @@ use crate::types::znode::SessionId;
 /// The most requests, and about the most bytes, of one entry.
 const BATCH_REQUESTS_MAX: usize = 1024;
 const BATCH_BYTES_MAX: usize = 48 << 10;
-/// About the most bytes that may wait here while Raft takes no more.
+/// About how many bytes may wait here while Raft takes no proposals.
 const QUEUE_BYTES_MAX: usize = 64 << 20;
 
 #[derive(Debug, Default)]
 pub(crate) struct Admission {
-    /// Of each session with a request proposed in this term: its holder and the last one's number.
+    /// For each session with a request proposed in this term: its holder, and the number of its
+    /// last request.
     proposed: BTreeMap<SessionId, (u64, u64)>,
     queue: VecDeque<Request>,
-    /// About the bytes in it, expiries aside.
+    /// About the bytes in the queue, without expiries.
     bytes: usize,
-    /// The version that the cluster has once the entries of this term are applied, if one of them
-    /// raises it.
+    /// The cluster's version once the entries of this term are applied, if one of them raises it.
     raised_to: u16,
 }
 
@@ -46,8 +46,8 @@ impl Admission {
         self.proposed.remove(&session);
     }
 
-    /// A request of this holder has failed. If it does not hold the session, its requests are not
-    /// what those of the one who does come after.
+    /// A request of this holder has failed. If it does not hold the session, the requests of the
+    /// true holder do not follow its requests.
     pub(crate) fn refused(&mut self, session: SessionId, holder: u64, machine: &Machine) {
         let holds = machine.session(session).is_some_and(|record| record.holder == holder);
         let proposed = self.proposed.get(&session).is_some_and(|(last, _)| *last == holder);
@@ -62,12 +62,13 @@ impl Admission {
             self.queue.push_back(request);
             return;
         }
-        // Not all members could read it. A node does not ask before its replica has seen the
-        // version, so the log has that; should this leader not know yet, it is sent again.
+        // Not all members could read this request. A node sends such a request only after its
+        // replica has seen the version, so the version is in the log. If this leader has not
+        // applied it yet, the node sends the request again.
         if is_above(request.command.version(), self.raised_to.max(machine.version())) {
             return;
         }
-        // Sent again in a while.
+        // The node sends the request again after a while.
         let size = size(&request.command);
         if self.bytes > 0 && self.bytes + size > QUEUE_BYTES_MAX {
             return;
@@ -78,8 +79,8 @@ impl Admission {
         });
         let held = last.filter(|(holder, _)| *holder == request.holder);
         // A session that is not known yet, or has another holder, begins with its open or resume.
-        // If the session has ended, its node sees that in the log. A former holder has seen there
-        // that another one has the session.
+        // If the session has ended, its node sees that in the log. A former holder sees there that
+        // another one has the session.
         let next = held.map_or(0, |(_, seq)| seq + 1);
         let late =
             || machine.session(request.session).is_some_and(|it| it.was_held_by(request.holder));
@@ -92,8 +93,8 @@ impl Admission {
         }
     }
 
-    /// The next batch to propose, stamped with `time`. A request that may delete very many znodes is
-    /// alone in its batch, so that replicas can prepare it.
+    /// The next batch to propose, stamped with `time`. A request that may delete very many znodes
+    /// gets a batch of its own, so that replicas can prepare it.
     pub(crate) fn next_batch(&mut self, time: u64, machine: &Machine) -> Option<Batch> {
         let mut bytes = 0;
         let mut count = 0;
@@ -112,7 +113,7 @@ impl Admission {
         (count > 0).then(|| Batch { time, requests: self.queue.drain(..count).collect() })
     }
 
-    /// Raft did not take the batch: it is the next again.
+    /// Raft did not take the batch: it becomes the next one again.
     pub(crate) fn put_back(&mut self, batch: Batch) {
         for request in batch.requests.into_iter().rev() {
             self.bytes += size(&request.command);
@@ -121,7 +122,7 @@ impl Admission {
     }
 }
 
-/// About the bytes that a request of this command takes in the log.
+/// About how many bytes a request with this command takes in the log.
 pub(crate) fn size(command: &Command) -> usize {
     const OVERHEAD: usize = 40;
     let of = |op: &Op| op.path().len() + op.content_bytes() + 16;
@@ -201,8 +202,8 @@ mod tests {
         }
     }
 
-    /// A refused resumption made the leader forget the one that came behind it: it took the former
-    /// holder's last request in, and none of the new holder's from then on.
+    /// A refused resumption made the leader forget the resumption after it. The leader then took in
+    /// the former holder's last request, and none of the new holder's.
     #[test]
     fn a_refused_resumption_leaves_the_one_behind_it_alone() {
         let mut door = Door::new();
@@ -221,7 +222,7 @@ mod tests {
         assert!(door.admits(resume(3, SECRET)));
         door.apply();
         door.apply();
-        // As from the log of a former term.
+        // The same from the log of a former term.
         door.admission.proposed.insert(SESSION, (1, 2));
         door.log.push_back(write(1, 2));
         door.apply();

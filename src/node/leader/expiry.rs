@@ -20,8 +20,8 @@ use crate::types::znode::SessionId;
 pub(crate) struct ExpiryTable {
     bucket: Duration,
     deadline_of: BTreeMap<SessionId, Time>,
-    /// When each of them is looked at: not after its deadline. So a renewal, of which there are many,
-    /// only changes the deadline.
+    /// When each deadline is checked: never later than the deadline. So the frequent renewals only
+    /// change the deadline.
     looks: SessionTimers,
 }
 
@@ -54,7 +54,7 @@ impl ExpiryTable {
         self.looks.clear(session);
     }
 
-    /// Takes out the sessions whose time is up, in a fixed order.
+    /// Removes and returns the expired sessions, in a fixed order.
     pub(crate) fn take_expired(&mut self, now: Time) -> Vec<SessionId> {
         let mut expired = Vec::new();
         for session in self.looks.take_due(now) {

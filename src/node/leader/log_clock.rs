@@ -1,9 +1,9 @@
-//! The time that a leader stamps on what it puts into the log.
+//! The log time, which a leader stamps on each batch.
 //!
-//! Times to live, the delays of queue items and lock delays count in this log time, so they should
-//! take about as long as they say. The leader's wall clock alone does not give that. If somebody sets
-//! it forward by mistake, all of them end at once. If it is then set back, the log time stands still
-//! until the wall clock has caught up, because the log time never goes back.
+//! Times to live, the delays of queue items and lock delays are measured in this log time, so it must
+//! advance at about the rate of real time. The leader's wall clock alone does not ensure that. If
+//! somebody sets it forward by mistake, all of them end at once. If it is then set back, the log time
+//! stands still until the wall clock has caught up, because the log time never goes back.
 //!
 //! So the log time advances with the leader's monotonic clock and only leans towards the wall clock:
 //! a tenth faster while the wall clock is ahead, a tenth slower while it is behind. `adjtime` and NTP
@@ -23,25 +23,25 @@ use std::time::Duration;
 use crate::node::io::{Now, Time};
 use crate::planted::{Bug, planted, unless};
 
-/// The log's time passes by a tenth faster or slower, to come to the wall clock.
+/// The log time runs a tenth faster or slower to approach the wall clock.
 const LEAN: u32 = 10;
 
 #[derive(Debug)]
 pub(crate) struct LogClock {
-    /// A moment, and the log's time then since the Unix epoch: with parts of a millisecond, which
-    /// would be lost with each step otherwise.
+    /// A moment, and the log time at that moment since the Unix epoch. It keeps fractions of a
+    /// millisecond, which would otherwise be lost with each step.
     at: Time,
     time: Duration,
 }
 
 impl LogClock {
-    /// The clock of a node that begins to lead, when the log's time is this.
+    /// The clock of a node that begins to lead at this log time.
     pub(crate) fn begin(now: Now, log_ms: u64) -> LogClock {
         let log_ms = unless(Bug::LogTimeBack, log_ms, 0);
         LogClock { at: now.mono, time: Duration::from_millis(now.wall_ms.max(log_ms)) }
     }
 
-    /// Goes on to this moment.
+    /// Advances to this moment.
     pub(crate) fn advance(&mut self, now: Now) {
         let elapsed = now.mono.saturating_sub(self.at);
         let lean = elapsed / if planted(Bug::LogTimeStands) { 1 } else { LEAN };
@@ -77,14 +77,14 @@ mod tests {
     fn it_shows_the_wall_clock_while_that_runs_as_the_monotonic_one() {
         let mut clock = LogClock::begin(at(0, 1000), 0);
         for ms in 0..5000 {
-            // One that is a twentieth faster.
+            // A wall clock that is a twentieth faster.
             let wall = 1000 + ms * 21 / 20;
             clock.advance(at(ms * 1000, wall));
             assert!(clock.time_ms().abs_diff(wall) <= 1, "{} at {wall}", clock.time_ms());
         }
     }
 
-    /// Whatever the wall clock shows, in steps however short.
+    /// With any wall clock, and steps of any length.
     #[test]
     fn an_hour_takes_about_an_hour() {
         for step_us in [300, 7_000, 100_000, 60_000_000] {
@@ -105,8 +105,8 @@ mod tests {
         }
     }
 
-    /// A wall clock that is a day ahead for half a second moves it by a twentieth of a second, and
-    /// it comes back to the wall clock soon.
+    /// A wall clock that is a day ahead for half a second moves the log time by a twentieth of a
+    /// second. The log time soon returns to the wall clock.
     #[test]
     fn a_moment_s_mistake_leaves_no_trace() {
         let day = 24 * HOUR_MS;

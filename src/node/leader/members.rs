@@ -1,6 +1,6 @@
-//! What the leader does about the members. It observes who is alive and how far each member has the
-//! log, and makes one change at a time towards the membership that [`planner`](super::planner) asks
-//! for.
+//! How the leader changes the membership. It observes which members are alive and how far each has
+//! the log, and makes one change at a time towards the membership that [`planner`](super::planner)
+//! asks for.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
@@ -19,41 +19,40 @@ use crate::types::membership::{MEMBERS_MAX, Member, NodeId};
 /// How often the leader reports the health of the members.
 const HEALTH_PERIOD: Duration = Duration::from_secs(1);
 
-/// What a leader has seen of the members since it leads.
+/// What a leader has observed of the members since it leads.
 #[derive(Debug, Default)]
 pub(in crate::node) struct Observed {
-    /// Since when it would have been noticed if nothing came from a member. Nobody is taken for
-    /// dead for what this node did not listen for.
+    /// Since when this leader has listened for each member. A member's silence counts from then on.
     listening: BTreeMap<NodeId, Time>,
     /// Where the log ended at the last looks, oldest first.
     ends: VecDeque<(Time, u64)>,
-    /// Since when a learner is level with the log.
+    /// Since when each learner is level with the log.
     level_since: BTreeMap<NodeId, Time>,
-    /// What was committed when something was not, and since when nothing more is.
+    /// The commit index while later entries wait for commit, and since when it has not moved.
     stuck: Option<(u64, Time)>,
-    /// An entry that was committed before this member's own disk had it, and since when.
+    /// An entry that was committed before this member's own disk stored it, and since when.
     own_disk: Option<(u64, Time)>,
-    /// Up to which entry a member that has not stored all has done so, and since when. One whose
-    /// disk hangs sends messages, and stores nothing.
+    /// For each member that has not stored the whole log: its last stored entry, and since when. A
+    /// member with a hanging disk sends messages but stores nothing.
     stored: BTreeMap<NodeId, (u64, Time)>,
-    /// The instances that ask to be a member or report a new address or zone, and until when that
-    /// holds.
+    /// The instances that ask to be a member or report a new address or zone, and until when each
+    /// report holds.
     reports: BTreeMap<NodeId, (Member, Time)>,
-    /// Who asks to leave.
+    /// The members that ask to leave, and until when each request holds.
     leavers: BTreeMap<NodeId, Time>,
-    /// Those of them that an operator takes for dead: not any more once they answer.
+    /// The members among them that an operator removes as dead: no longer once they answer.
     given_up: BTreeSet<NodeId>,
-    /// The other members whose disks are nearly full, and until when that holds.
+    /// The other members whose disks are nearly full, and until when each report holds.
     pub(in crate::node) disk_low: BTreeMap<NodeId, Time>,
     /// The entry of a change that is not applied yet.
     changing: Option<u64>,
     health_at: Time,
-    /// The learners that have their place, as was last reported.
+    /// The settled learners, as last reported.
     placed: BTreeSet<NodeId>,
 }
 
 impl Observed {
-    /// Somebody who is no member yet asks to be one, as far as there is room for more.
+    /// An instance that is no member yet asks to be one. There is room for a bounded number.
     pub(in crate::node) fn wants_to_join(&mut self, member: Member, now: Time) {
         let reports = &mut self.reports;
         if reports.contains_key(&member.node) || reports.len() < MEMBERS_MAX {
@@ -77,7 +76,8 @@ impl Observed {
         self.given_up.insert(node);
     }
 
-    /// What one asked for who is gone now would have it taken in again under its old id.
+    /// Forgets the requests of a removed member, which would be taken in again under its old id
+    /// otherwise.
     pub(in crate::node) fn forget(&mut self, gone: NodeId) {
         self.reports.remove(&gone);
         self.leavers.remove(&gone);
@@ -89,9 +89,9 @@ impl Observed {
         ended.map(|(_, end)| *end)
     }
 
-    /// Notes who is there and who is level with the log, which ends with the entry `last` and ended
-    /// with an earlier one at the moment `before`. `matched` has the other members, and up to where
-    /// each has stored the log.
+    /// Notes which members there are and which are level with the log. The log ends with the entry
+    /// `last`. Only the ends since the time `before` are kept. `matched` has the other members and
+    /// how far each has stored the log.
     fn look(&mut self, matched: &BTreeMap<NodeId, u64>, last: u64, now: Time, before: Time) {
         self.ends.push_back((now, last));
         while self.ends.get(1).is_some_and(|(at, _)| *at <= before) {
@@ -122,20 +122,19 @@ impl Observed {
         }
     }
 
-    /// Notes up to where the log is committed.
+    /// Notes the commit index.
     fn note_committed(&mut self, committed: u64, last: u64, now: Time) {
         let stuck = self.stuck.filter(|(before, _)| *before == committed);
         self.stuck = (committed < last).then(|| stuck.unwrap_or((committed, now)));
     }
 
-    /// Notes up to where this member's own disk has the log.
+    /// Notes how far this member's own disk has the log.
     fn note_own_disk(&mut self, stored: u64, committed: u64, now: Time) {
         let waits = self.own_disk.filter(|(entry, _)| *entry > stored);
         self.own_disk = (committed > stored).then(|| waits.unwrap_or((committed, now)));
     }
 
-    /// Whether a change may be proposed as far as the state machine goes: none of this term is
-    /// still to be applied.
+    /// Whether a change may be proposed: no earlier one of this term is still to be applied.
     fn may_change(&mut self, applied: u64) -> bool {
         self.changing = self.changing.filter(|index| *index > applied);
         self.changing.is_none()
@@ -143,7 +142,7 @@ impl Observed {
 }
 
 impl Node {
-    /// What the leader does about the members once a heartbeat.
+    /// Observes the members and makes the next change, once a heartbeat.
     pub(in crate::node) fn keep_members(&mut self) {
         let patience = self.patience();
         let Some(leading) = &mut self.leading else { return };
@@ -155,7 +154,8 @@ impl Node {
         let log = &raft.raft_log;
         leading.members.note_committed(log.committed, log.last_index(), now);
         leading.members.note_own_disk(log.persisted, log.committed, now);
-        // Also before it serves, which it does as soon as its own disk has the first entry of its term.
+        // This also counts before the leader serves, which takes until its own disk has the first entry
+        // of its term.
         if self.is_in_the_way() {
             tracing::warn!(node = %self.named(self.id), "a leader that cannot commit makes way for another");
             let term = self.raw.raft.term;
@@ -180,8 +180,8 @@ impl Node {
             || !voting.voters_outgoing.is_empty()
             || raft.has_pending_conf()
             || raft.lead_transferee.is_some();
-        // A new leader knows nobody yet: who leaves now may have an heir that it has not seen
-        // level.
+        // A new leader has not observed the members yet: a leaving voter may have an heir that is
+        // not known to be level.
         if now < serves_since + patience + self.config.heartbeat * 2 || busy {
             return self.report_health(BTreeSet::new());
         }
@@ -203,7 +203,8 @@ impl Node {
                 let batch = Batch { time: leading.log_time(), requests };
                 self.raw.propose(Vec::new(), batch.encode())
             }
-            // raft-rs may put an empty entry in its place; then by the next look.
+            // raft-rs may put an empty entry in its place. Then the next heartbeat proposes it
+            // again.
             Action::Vote(change) => self.raw.propose_conf_change(change.encode(), change.to_raft()),
             Action::HandOver => return self.resign(),
         };
@@ -212,14 +213,14 @@ impl Node {
         }
     }
 
-    /// Whether a member has stored nothing for longer than an election takes, though there is
-    /// something.
+    /// Whether a member has stored nothing for longer than an election takes, though it lacks
+    /// entries.
     fn stores_nothing(&self, leading: &Leading, node: NodeId) -> bool {
         let stored = leading.members.stored.get(&node);
         stored.is_some_and(|(_, since)| self.now.mono.saturating_sub(*since) > self.patience())
     }
 
-    /// Whether this leader has listened for a member for long enough, and that has sent nothing.
+    /// Whether this leader has listened for a member for long enough without receiving anything.
     pub(in crate::node) fn is_silent(&self, node: NodeId) -> bool {
         let leading = self.leading.as_ref();
         leading.is_some_and(|leading| !self.sight(leading, node).silent.is_zero())
@@ -228,15 +229,15 @@ impl Node {
     fn sight(&self, leading: &Leading, node: NodeId) -> Sight {
         let now = self.now.mono;
         let since = |at: &Time| now.saturating_sub(*at);
-        let (heard, seen) = (self.membership.heard(node), &leading.members);
-        let silent = heard.as_ref().max(seen.listening.get(&node)).map_or(Duration::ZERO, since);
+        let (received, seen) = (self.membership.last_received(node), &leading.members);
+        let silent = received.as_ref().max(seen.listening.get(&node)).map_or(Duration::ZERO, since);
         let silent = if silent > self.patience() { silent } else { Duration::ZERO };
-        let heard = heard.is_some_and(|heard| since(&heard) <= self.patience())
-            || planted(Bug::PresumedAlive);
+        let sends =
+            received.is_some_and(|at| since(&at) <= self.patience()) || planted(Bug::PresumedAlive);
         let level = seen.level_since.get(&node).map_or(Duration::ZERO, since);
-        // A vote that is given to the dead may be the one that decides.
+        // A vote given to a dead member may cost the majority.
         let caught_up = level >= self.patience() && self.answers(node);
-        Sight { silent, heard, caught_up }
+        Sight { silent, sends, caught_up }
     }
 
     fn view(&self) -> Option<View> {
@@ -257,11 +258,11 @@ impl Node {
         })
     }
 
-    /// Whether this leader could commit nothing for long, and other voters may be a majority without it:
-    /// those that have stored more than is committed, and those that it does not reach.
+    /// Whether this leader has committed nothing for long, and other voters may be a majority without
+    /// it: those that have stored more than is committed, and those that it does not reach.
     ///
-    /// Voters whose disks hang answer heartbeats, so they keep a leader in office. That is right while
-    /// nobody else could lead.
+    /// Voters whose disks hang still answer heartbeats, so the leader keeps its quorum. That is right
+    /// while no other voter could lead.
     fn is_in_the_way(&self) -> bool {
         let Some(leading) = &self.leading else { return false };
         let stuck = leading.members.stuck.is_some_and(|(_, since)| {
@@ -273,7 +274,7 @@ impl Node {
         stuck && self.others_decide(|voter| has_more(voter) || !self.answers(voter))
     }
 
-    /// Whether the other voters of which this holds are a majority.
+    /// Whether the other voters for which `holds` is true are a majority.
     pub(in crate::node) fn others_decide(&self, holds: impl Fn(NodeId) -> bool) -> bool {
         let voting = self.raw.store().conf_state();
         let decide = |voters: &[NodeId]| {
@@ -285,8 +286,8 @@ impl Node {
 
     /// Whether this leader's own disk is far behind those of the others, so that one of them should lead.
     ///
-    /// Nobody waits for that disk at first: the others are a majority. But a leader proposes nothing more
-    /// once too much waits for its own disk.
+    /// At first nothing waits for that disk, since the others are a majority. But a leader proposes
+    /// nothing more once too much waits for its own disk.
     fn has_the_slow_disk(&self) -> bool {
         let Some(leading) = &self.leading else { return false };
         let patience = self.patience();
@@ -295,7 +296,7 @@ impl Node {
         let (log, outline) = (&self.raw.raft.raft_log, self.raw.store().outline());
         let lacks = outline.bytes_between(log.persisted + 1, log.committed + 1);
         let behind = seen.own_disk.is_some_and(late) || lacks > BACKLOG_BYTES_MAX as u64 / 2;
-        // If the disk of another is as slow and is needed, an election would only cost time.
+        // If another needed disk is as slow, an election would only cost time.
         let is_level = |voter| self.is_level(leading, voter);
         behind && self.others_decide(is_level) && !planted(Bug::SlowLeaderStays)
     }
@@ -306,13 +307,13 @@ impl Node {
         self.answers(voter) && progress.is_some_and(|(progress, level)| progress.matched >= level)
     }
 
-    /// Sends the members the leader's view of them: every [`HEALTH_PERIOD`], and at once when more
-    /// voters or fewer are silent, or another learner has its place.
+    /// Sends the members the leader's view of them: every [`HEALTH_PERIOD`], and at once when the
+    /// silent voters or the settled learners change.
     fn report_health(&mut self, placed: BTreeSet<NodeId>) {
         let now = self.now.mono;
         let Some(leading) = &self.leading else { return };
         if leading.serves_since.is_none_or(|since| now < since + self.patience()) {
-            // It does not know yet.
+            // The leader does not know the members' health yet.
             return;
         }
         let is_silent = |voter: &NodeId| {

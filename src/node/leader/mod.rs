@@ -41,7 +41,7 @@ use crate::planted::{Bug, planted};
 use crate::types::membership::{Named, NodeId};
 use crate::types::znode::SessionId;
 
-/// How long an heir may take to lead before another one is chosen, in heartbeats.
+/// How long an heir may take to become the leader before another one is chosen, in heartbeats.
 const HEIR_TICKS: u32 = 4;
 /// Forwarded requests that a new leader holds until it serves.
 const EARLY_MAX: usize = 65_536;
@@ -68,12 +68,12 @@ pub(in crate::node) struct Leading {
     heir_since: Time,
     pub(in crate::node) outgoing: Outgoing,
     pub(in crate::node) probes: Probes,
-    /// Where reads of the log begin that the disk has not answered yet.
+    /// The first indexes of log reads that the disk has not answered yet.
     pub(in crate::node) reads: BTreeSet<u64>,
-    /// Peers for which nothing is read, since they have not acknowledged what was sent: what they have
-    /// stored, and since when that has not changed.
+    /// Peers for which nothing is read, since they have not acknowledged earlier entries: how far each
+    /// has stored the log, and since when.
     pub(in crate::node) unacknowledged: BTreeMap<NodeId, (u64, Time)>,
-    /// What came before it served.
+    /// Requests that came before it served.
     early: Early,
 }
 
@@ -110,7 +110,7 @@ impl Leading {
         self.serves_since.is_some()
     }
 
-    /// It has applied an entry of its own term. What has come before that has its turn now.
+    /// The leader has applied an entry of its own term. Earlier requests have their turn now.
     pub(in crate::node) fn serve(&mut self, now: Now, machine: &Machine) {
         self.serves_since = Some(now.mono);
         self.clock = LogClock::begin(now, machine.time());
@@ -154,7 +154,7 @@ impl Leading {
         now: Time,
     ) {
         if !self.serves() {
-            // A client asks again before long.
+            // A client soon asks again.
             if asked.client.is_none() && self.early.read_index.len() < EARLY_READS_MAX {
                 self.early.read_index.push((asked, sessions));
             }
@@ -174,7 +174,7 @@ impl Leading {
         self.confirmations.ask(asked);
     }
 
-    /// The time that this leader stamps.
+    /// The log time, which this leader stamps on batches.
     pub(in crate::node) fn log_time(&self) -> u64 {
         self.clock.time_ms()
     }
@@ -185,7 +185,7 @@ impl Leading {
         }
     }
 
-    /// When the session ends if it is not renewed.
+    /// When the session expires unless it is renewed.
     pub(in crate::node) fn session_ends(&self, session: SessionId) -> Option<Time> {
         self.expiry.deadline(session)
     }
@@ -193,7 +193,7 @@ impl Leading {
     pub(in crate::node) fn expire(&mut self, session: SessionId, machine: &Machine, now: Time) {
         let Some(record) = machine.session(session) else { return };
         let holder = record.holder;
-        // In case it comes to nothing (it was resumed in the same moment).
+        // In case the expiry is refused (the session was resumed at the same moment).
         let timeout = Duration::from_millis(u64::from(record.timeout_ms));
         self.expiry.touch(session, timeout, now);
         self.expiring.insert(session);
@@ -236,8 +236,8 @@ impl Leading {
         self.expiring.remove(&session);
     }
 
-    /// Asks for the end of the znodes that are due, see [`reaper`]. The entry `applied` is the last
-    /// that is applied, and `last` the last of the log.
+    /// Proposes the deletion of the znodes that are due, see [`reaper`]. `applied` is the last
+    /// applied entry, and `last` the last of the log.
     pub(in crate::node) fn reap(&mut self, applied: u64, last: u64, machine: &Machine, now: Time) {
         if !self.reaper.is_time(now, applied) {
             return;
@@ -249,8 +249,8 @@ impl Leading {
     }
 }
 
-/// Whether a node or a client may ask for this: only a leader decides that a session has expired, and
-/// everyone opens sessions for itself.
+/// Whether a node or a client may request this command. Only the leader expires sessions, and each
+/// node opens sessions only for itself.
 pub(in crate::node) fn may_ask(from: NodeId, command: &Command) -> bool {
     match command {
         Command::Open { owner, .. } | Command::Resume { owner, .. } => *owner == from,
@@ -262,7 +262,7 @@ pub(in crate::node) fn may_ask(from: NodeId, command: &Command) -> bool {
     }
 }
 
-/// What belongs to this term, if this node serves as the leader.
+/// The state of this term, if this node serves as the leader.
 pub(in crate::node) fn serving(leading: &mut Option<Leading>) -> Option<&mut Leading> {
     leading.as_mut().filter(|leading| leading.serves())
 }
@@ -293,8 +293,8 @@ impl Node {
         self.leading.as_ref().is_some_and(Leading::serves)
     }
 
-    /// Raises the cluster's version to what all members can do, by an entry of its own: who can do
-    /// less can read that at least.
+    /// Raises the cluster's version to the one that all members support, by an entry of its own,
+    /// which older members can read.
     pub(super) fn raise_version(&mut self) {
         if !self.serves() || self.versions.own() <= self.machine.version() {
             return;
@@ -305,7 +305,7 @@ impl Node {
         let Some(version) = common.filter(|all| *all > present) else { return };
         let requests = vec![own_request(Command::RaiseVersion { version })];
         let batch = Batch { time: leading.log_time(), requests };
-        // Refused while leadership is handed over: then by the next step, or the next leader.
+        // Refused while leadership is handed over. Then the next step or the next leader does it.
         if self.raw.propose(Vec::new(), batch.encode()).is_ok() {
             tracing::info!(from = present, to = version, "raising the cluster's version");
             leading.admission.raise(version);
@@ -364,12 +364,11 @@ impl Node {
         }
     }
 
-    /// Hands leadership over, to one heir, until somebody else leads. May be asked for again and
-    /// again.
+    /// Hands leadership over to one heir, until another node leads. May be called again and again.
     ///
-    /// raft-rs takes no proposals meanwhile, brings the heir level with the log and tells it once
-    /// to stand for election. An heir that does not lead after [`HEIR_TICKS`] has died or has not
-    /// received that: then another voter is chosen, if there is one.
+    /// In the meantime raft-rs takes no proposals. It brings the heir level with the log and sends
+    /// it one message to stand for election. An heir that does not lead after [`HEIR_TICKS`] has
+    /// died or has not received the message. Then another voter is chosen, if there is one.
     pub(super) fn resign(&mut self) {
         if self.raw.raft.state != StateRole::Leader {
             return;
@@ -386,7 +385,7 @@ impl Node {
         }
     }
 
-    /// Hands leadership over to this voter, also if another one was to have it.
+    /// Hands leadership over to this voter, also if another heir was chosen before.
     pub(super) fn hand_over_to(&mut self, heir: NodeId) {
         if let Some(leading) = &mut self.leading {
             leading.heir_since = self.now.mono;
@@ -394,7 +393,7 @@ impl Node {
         self.raw.transfer_leader(heir);
     }
 
-    /// The voter that can lead soonest: one that answers, and has most of the log.
+    /// The voter that can lead soonest: one that answers and has the most of the log.
     fn heir(&self, last: Option<NodeId>) -> Option<NodeId> {
         let voters = &self.raw.store().conf_state().voters;
         let progress = self.raw.raft.prs().iter();

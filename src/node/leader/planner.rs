@@ -1,7 +1,8 @@
-//! Who should be a member, and which members should vote: the leader's plan.
+//! Which instances should be members, and which members should vote: the leader's plan.
 //!
-//! The leader looks at the members as they are and does one thing at a time. [`plan`] says which. It
-//! is a pure function, so tests can check what it must never do for every situation. In this order:
+//! The leader observes the members and takes one action at a time. [`plan`] returns the next action.
+//! It is a pure function, so tests can check for every situation what it must never do. In this
+//! order:
 //!
 //! 1. An instance that asks to be a member is entered in the roster, then becomes a learner.
 //! 2. If a newer member has the address or the uid of an older one (whose disk was wiped or
@@ -30,7 +31,7 @@ use crate::node::raft::configuration::{Part, VotingChange};
 use crate::planted::{Bug, planted};
 use crate::types::membership::{MEMBERS_MAX, Member, NodeId, Roster, Seat};
 
-/// How the leader keeps the members.
+/// The policy by which the leader changes the membership.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct MembershipPolicy {
     /// 1, 3, 5 or 7.
@@ -45,27 +46,28 @@ impl Default for MembershipPolicy {
     }
 }
 
-/// A learner that was silent for so many times [`MembershipPolicy::replace_after`] is forgotten.
+/// A learner that was silent for this many times [`MembershipPolicy::replace_after`] is removed.
 pub(crate) const FORGET_FACTOR: u32 = 10;
 
-/// What a leader sees of a member.
+/// What a leader observes of a member.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Sight {
-    /// For how long it is known to be silent; zero: it is not known to be dead.
+    /// For how long it is known to be silent; zero: it may be alive.
     pub(crate) silent: Duration,
-    /// Something came from it just now, so it is alive.
-    pub(crate) heard: bool,
-    /// It has been level with the log for a while, and has answered within the last few heartbeats.
+    /// Whether it has sent something lately, so it is alive.
+    pub(crate) sends: bool,
+    /// Whether it has been level with the log for a while, and has answered within the last few
+    /// heartbeats.
     pub(crate) caught_up: bool,
 }
 
-/// All that a plan rests on.
+/// All inputs of a plan.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct View {
     pub(crate) own: NodeId,
     pub(crate) voters: BTreeSet<NodeId>,
     pub(crate) learners: BTreeSet<NodeId>,
-    /// Of all voters and learners but this node.
+    /// One for each voter and learner except this node.
     pub(crate) sights: BTreeMap<NodeId, Sight>,
     pub(crate) roster: Roster,
     /// The instances that ask to be a member or report a new address or zone.
@@ -79,7 +81,7 @@ pub(crate) enum Action {
     /// These are the members from now on.
     Configure(Vec<Seat>),
     Vote(VotingChange),
-    /// Somebody else is to lead, since this node is to go.
+    /// Another node is to lead, since this node is to leave.
     HandOver,
 }
 
@@ -92,24 +94,24 @@ impl View {
         node == self.own || self.sights.get(&node).is_some_and(|sight| sight.silent.is_zero())
     }
 
-    /// Whether nobody may take its place.
+    /// Whether no other member may take its place.
     fn keeps_place(&self, node: NodeId) -> bool {
         self.is_alive(node) && !planted(Bug::LivingReplaced)
     }
 
-    /// Whether something has come from it. A new leader cannot know about the others: they may be
-    /// alive, or dead for long.
-    fn is_heard(&self, node: NodeId) -> bool {
-        node == self.own || self.sights.get(&node).is_some_and(|sight| sight.heard)
+    /// Whether the member has sent something lately. A new leader does not know that of the others:
+    /// they may be alive, or dead for long.
+    fn sends(&self, node: NodeId) -> bool {
+        node == self.own || self.sights.get(&node).is_some_and(|sight| sight.sends)
     }
 
-    /// The learners that have their place: they are level with the log, every voter answers, and
-    /// `plan` has nothing left to do.
+    /// The settled learners: they are level with the log, every voter answers, and `plan` has
+    /// nothing left to do.
     ///
-    /// A learner that is level was watched for as long as it takes to notice that a voter is gone.
-    /// So a voter that had stopped before the learner started is known to be gone by then.
+    /// A level learner was observed for as long as it takes to notice that a voter is gone. So a
+    /// voter that had stopped before the learner started is known to be gone by then.
     pub(crate) fn placed(&self, plan: Option<&Action>) -> BTreeSet<NodeId> {
-        if plan.is_some() || !self.voters.iter().all(|voter| self.is_heard(*voter)) {
+        if plan.is_some() || !self.voters.iter().all(|voter| self.sends(*voter)) {
             return BTreeSet::new();
         }
         let level = |node: &&NodeId| self.sights.get(node).is_some_and(|sight| sight.caught_up);
@@ -125,7 +127,7 @@ impl View {
         seat.map_or("", |seat| &seat.member.zone)
     }
 
-    /// How many of these voters are in the node's zone; who names none is alone there.
+    /// How many of these voters are in the node's zone. A node without a zone is alone in its own.
     fn crowd(&self, voters: &BTreeSet<NodeId>, node: NodeId) -> usize {
         let zone = self.zone(node);
         if zone.is_empty() {
@@ -145,20 +147,21 @@ impl View {
         self.learners.iter().copied().filter(could)
     }
 
-    /// The best of them: in a zone that has the fewest voters, but for one that is to go, and then by its id.
+    /// The best candidate: in a zone with the fewest voters, not counting one that is to leave, and then by
+    /// its id.
     fn heir(&self, leaver: Option<NodeId>) -> Option<NodeId> {
         let stays = |voter: &NodeId| Some(*voter) != leaver;
         let voters: BTreeSet<NodeId> = self.voters.iter().copied().filter(stays).collect();
         self.candidates().min_by_key(|node| (self.crowd(&voters, *node), *node))
     }
 
-    /// The voter that can be spared best, besides this node.
+    /// The voter, other than this node, that can best be spared.
     fn worst(&self) -> Option<NodeId> {
         let others = self.voters.iter().copied().filter(|voter| *voter != self.own);
         others.max_by_key(|node| (!self.is_alive(*node), self.crowd(&self.voters, *node), *node))
     }
 
-    /// Whether what is alive can still decide after this change, and while it is made.
+    /// Whether the live voters can still decide during and after this change.
     fn is_safe(&self, change: &VotingChange) -> bool {
         let mut after = self.voters.clone();
         for (node, part) in &change.steps {
@@ -168,7 +171,7 @@ impl View {
             };
         }
         let decides = |voters: &BTreeSet<NodeId>| {
-            let alive = voters.iter().filter(|node| self.is_heard(**node)).count();
+            let alive = voters.iter().filter(|node| self.sends(**node)).count();
             2 * alive > voters.len() || planted(Bug::VoterRemovedBelowQuorum)
         };
         !after.is_empty() && decides(&after) && decides(&self.voters)
@@ -182,16 +185,16 @@ impl View {
 
     /// Whether a member that was at another address reports that it is now at this member's.
     fn was_moved_to(&self, member: &Member) -> bool {
-        let moved = |(node, told): (&NodeId, &Member)| {
+        let moved = |(node, reported): (&NodeId, &Member)| {
             let before = self.roster.get(*node).filter(|_| self.is_member(*node));
             *node != member.node
-                && told.address == member.address
-                && before.is_some_and(|before| before.member.address != told.address)
+                && reported.address == member.address
+                && before.is_some_and(|before| before.member.address != reported.address)
         };
         self.reports.iter().any(moved)
     }
 
-    /// The member whose place this one takes: of the same address or uid.
+    /// The member whose place this one takes: a member with the same address or uid.
     fn replaces(&self, new: &Member) -> Option<NodeId> {
         let same =
             |old: &&Member| old.node != new.node && (old.is_at(&new.address) || old.uid == new.uid);
@@ -199,7 +202,7 @@ impl View {
     }
 }
 
-/// The next thing that a leader does about the members, if there is any.
+/// The leader's next action, if any.
 pub(crate) fn plan(view: &View, policy: &MembershipPolicy) -> Option<Action> {
     configure(view)
         .or_else(|| admit(view))
@@ -212,15 +215,15 @@ pub(crate) fn plan(view: &View, policy: &MembershipPolicy) -> Option<Action> {
         .or_else(|| forget(view, policy))
 }
 
-/// The roster follows the members, and what they report of themselves.
+/// Brings the roster up to date with the members and their own reports.
 fn configure(view: &View) -> Option<Action> {
     let mut seats: Vec<Seat> = Vec::new();
     for seat in &view.roster.seats {
         let node = seat.member.node;
-        // Who is put down before it is a member stays only as long as it wants to be one.
+        // An instance that is in the roster and no member yet stays only while it asks to be one.
         if view.is_member(node) || view.reports.contains_key(&node) {
             let mut member = view.reports.get(&node).unwrap_or(&seat.member).clone();
-            // Another member is at this one's address now. This one will report its own.
+            // Another member is at this member's address now. This member will report its new one.
             if !view.reports.contains_key(&node) && view.was_moved_to(&member) {
                 member.address.clear();
             }
@@ -230,7 +233,8 @@ fn configure(view: &View) -> Option<Action> {
     for (node, member) in &view.reports {
         if view.roster.get(*node).is_none() && seats.len() < MEMBERS_MAX {
             let old = view.replaces(member);
-            // Two of one address or uid: the older one is alive, so that one of them is a copy.
+            // Two instances have one address or uid and the older one is alive, so one of them is a
+            // copy.
             if old.is_some_and(|old| view.is_member(old) && view.keeps_place(old)) {
                 continue;
             }
@@ -241,7 +245,7 @@ fn configure(view: &View) -> Option<Action> {
     (seats != view.roster.seats).then_some(Action::Configure(seats))
 }
 
-/// Who is put down and wants to be a member becomes a learner.
+/// An instance that is in the roster and asks to be a member becomes a learner.
 fn admit(view: &View) -> Option<Action> {
     let wanted = view.reports.keys().find(|node| {
         view.roster.get(**node).is_some() && !view.is_member(**node) && !view.leaving.contains(node)
@@ -250,7 +254,7 @@ fn admit(view: &View) -> Option<Action> {
     view.vote([(*wanted, part)])
 }
 
-/// A newer member takes the place of the one that it was.
+/// A newer member takes the place of its former self.
 fn replace(view: &View) -> Option<Action> {
     let mut members = view.voters.iter().chain(&view.learners);
     members.find_map(|old| replace_one(view, *old))
@@ -270,7 +274,7 @@ fn replace_one(view: &View, old: NodeId) -> Option<Action> {
     } else if view.voters.contains(&new) {
         view.vote([(old, Part::Learner)])
     } else if view.candidates().any(|candidate| candidate == new) {
-        // Not gone at once: see `let_go`.
+        // Not removed at once: see `let_go`.
         view.vote([(old, Part::Learner), (new, Part::Voter)])
     } else {
         None
@@ -291,9 +295,10 @@ fn let_go(view: &View) -> Option<Action> {
         let heir = view.heir(Some(leaver))?;
         return view.vote([(heir, Part::Voter)]);
     }
-    // A member acts by those changes that it knows to be committed, and after a crash it may not
-    // know of the last. So that the leaver's vote is not needed any more when it has gone, it loses
-    // that by a change of its own, which is known to be committed wherever the next one is on disk.
+    // A member acts by the changes that it knows to be committed, and after a crash it may not know
+    // of the last one. The leaver's vote must not be needed any more once it has gone. So the
+    // leaver loses its vote by a separate change, which is known to be committed wherever the next
+    // one is on disk.
     if let Some(heir) = view.heir(Some(leaver)) {
         return view.vote([(leaver, Part::Learner), (heir, Part::Voter)]);
     }
@@ -315,10 +320,10 @@ fn relieve(view: &View, policy: &MembershipPolicy) -> Option<Action> {
     view.vote([(dead, Part::Learner), (heir, Part::Voter)])
 }
 
-/// As many voters as there may be, in an odd number.
+/// Makes as many voters as allowed, in an odd number.
 ///
-/// Not while one of them is silent: it would stay one of them for ever if nobody were left to vote
-/// in its place.
+/// Not while a voter is silent: it would stay a voter for ever if no learner were left to vote in
+/// its place.
 fn promote(view: &View, policy: &MembershipPolicy) -> Option<Action> {
     if view.voters.iter().any(|voter| !view.is_alive(*voter)) {
         return None;
@@ -327,7 +332,7 @@ fn promote(view: &View, policy: &MembershipPolicy) -> Option<Action> {
     let most = (voters + view.candidates().count()).min(policy.max_voters);
     let wanted = if most.is_multiple_of(2) { most - 1 } else { most };
     let more = wanted.checked_sub(voters).filter(|more| *more > 0)?;
-    // One zone after the other: each promotion changes which one is the best next.
+    // One at a time: each promotion changes which learner is the best next.
     let mut after = view.clone();
     let mut steps = Vec::new();
     for _ in 0..more {
@@ -339,8 +344,8 @@ fn promote(view: &View, policy: &MembershipPolicy) -> Option<Action> {
     view.vote(steps)
 }
 
-/// A voter of a zone that has many hands its vote to a learner of one that has few. The counts of
-/// the two come nearer to each other each time, so that this ends.
+/// A voter of a zone with many voters hands its vote to a learner of a zone with few. Each time the
+/// two counts come closer, so this ends.
 fn spread(view: &View) -> Option<Action> {
     if view.voters.iter().any(|voter| !view.is_alive(*voter)) {
         return None;
@@ -351,8 +356,8 @@ fn spread(view: &View) -> Option<Action> {
     (few + 2 <= many).then(|| view.vote([(worst, Part::Learner), (heir, Part::Voter)])).flatten()
 }
 
-/// A learner that was silent for very long is not a member any more. One of which nothing is put
-/// down has no place that a newer one could take, and goes sooner.
+/// A learner that was silent for very long is removed. A learner that is not in the roster has no
+/// place for a newer one to take, and is removed sooner.
 fn forget(view: &View, policy: &MembershipPolicy) -> Option<Action> {
     let patience = |learner: NodeId| match view.roster.get(learner) {
         Some(_) => policy.replace_after.saturating_mul(FORGET_FACTOR),
@@ -371,9 +376,9 @@ mod tests {
     use super::*;
     use crate::planted::plant;
 
-    const KEEPING: MembershipPolicy =
+    const POLICY: MembershipPolicy =
         MembershipPolicy { max_voters: 5, replace_after: Duration::from_secs(60) };
-    const ALIVE: Sight = Sight { silent: Duration::ZERO, heard: true, caught_up: true };
+    const ALIVE: Sight = Sight { silent: Duration::ZERO, sends: true, caught_up: true };
 
     fn dead_for(seconds: u64) -> Sight {
         Sight { silent: Duration::from_secs(seconds), ..Sight::default() }
@@ -402,7 +407,7 @@ mod tests {
 
     #[test]
     fn voters_are_as_many_as_they_may_be_and_odd() {
-        let plan = |voters: &[NodeId], learners: &[NodeId]| plan(&view(voters, learners), &KEEPING);
+        let plan = |voters: &[NodeId], learners: &[NodeId]| plan(&view(voters, learners), &POLICY);
         assert_eq!(plan(&[1], &[]), None);
         assert_eq!(plan(&[1], &[2]), None);
         assert_eq!(plan(&[1], &[2, 3]), vote(&[(2, Part::Voter), (3, Part::Voter)]));
@@ -421,8 +426,8 @@ mod tests {
             seat.member.zone =
                 if [1, 2, 4, 5].contains(&node) { "east" } else { "west" }.to_owned();
         }
-        // The second one counts with the first.
-        assert_eq!(plan(&view, &KEEPING), vote(&[(6, Part::Voter), (4, Part::Voter)]));
+        // The second zone counts with the first promotion.
+        assert_eq!(plan(&view, &POLICY), vote(&[(6, Part::Voter), (4, Part::Voter)]));
     }
 
     #[test]
@@ -432,8 +437,8 @@ mod tests {
         for (seat, zone) in view.roster.seats.iter_mut().zip(zones) {
             seat.member.zone = zone.to_owned();
         }
-        let policy = MembershipPolicy { max_voters: 3, ..KEEPING };
-        // Who names no zone is in one of its own.
+        let policy = MembershipPolicy { max_voters: 3, ..POLICY };
+        // A member without a zone is in one of its own.
         assert_eq!(plan(&view, &policy), vote(&[(3, Part::Learner), (4, Part::Voter)]));
         view.sights.insert(4, Sight { caught_up: false, ..ALIVE });
         assert_eq!(plan(&view, &policy), vote(&[(3, Part::Learner), (5, Part::Voter)]));
@@ -453,35 +458,35 @@ mod tests {
     fn the_dead_are_relieved_after_a_while_if_somebody_can_take_their_vote() {
         let mut view = view(&[1, 2, 3], &[4]);
         view.sights.insert(2, dead_for(59));
-        assert_eq!(plan(&view, &KEEPING), None);
+        assert_eq!(plan(&view, &POLICY), None);
         view.sights.insert(2, dead_for(60));
-        assert_eq!(plan(&view, &KEEPING), vote(&[(2, Part::Learner), (4, Part::Voter)]));
+        assert_eq!(plan(&view, &POLICY), vote(&[(2, Part::Learner), (4, Part::Voter)]));
         view.sights.insert(4, Sight { caught_up: false, ..ALIVE });
-        assert_eq!(plan(&view, &KEEPING), None);
+        assert_eq!(plan(&view, &POLICY), None);
     }
 
     #[test]
     fn a_dead_learner_is_forgotten_and_sooner_if_nothing_is_put_down_of_it() {
         let mut view = view(&[1, 2, 3], &[4]);
         view.sights.insert(4, dead_for(599));
-        assert_eq!(plan(&view, &KEEPING), None);
+        assert_eq!(plan(&view, &POLICY), None);
         view.sights.insert(4, dead_for(600));
-        assert_eq!(plan(&view, &KEEPING), vote(&[(4, Part::Gone)]));
+        assert_eq!(plan(&view, &POLICY), vote(&[(4, Part::Gone)]));
         view.roster.seats.retain(|seat| seat.member.node != 4);
         view.sights.insert(4, dead_for(59));
-        assert_eq!(plan(&view, &KEEPING), None);
+        assert_eq!(plan(&view, &POLICY), None);
         view.sights.insert(4, dead_for(60));
-        assert_eq!(plan(&view, &KEEPING), vote(&[(4, Part::Gone)]));
+        assert_eq!(plan(&view, &POLICY), vote(&[(4, Part::Gone)]));
     }
 
-    /// With all learners promoted, a dead voter would stay: its vote is the first that they take.
+    /// If all learners were promoted, a dead voter would stay. So a learner takes its vote first.
     #[test]
     fn learners_take_the_votes_of_the_dead_before_they_are_more() {
         let mut view = view(&[1, 2, 3], &[4, 5]);
         view.sights.insert(2, dead_for(2));
-        assert_eq!(plan(&view, &KEEPING), None);
+        assert_eq!(plan(&view, &POLICY), None);
         view.sights.insert(2, dead_for(60));
-        assert_eq!(plan(&view, &KEEPING), vote(&[(2, Part::Learner), (4, Part::Voter)]));
+        assert_eq!(plan(&view, &POLICY), vote(&[(2, Part::Learner), (4, Part::Voter)]));
     }
 
     #[test]
@@ -489,52 +494,52 @@ mod tests {
         let mut view = view(&[1, 2, 3], &[]);
         view.sights.insert(2, dead_for(1));
         view.leaving.insert(3);
-        // Two would be left, of which one is dead.
-        assert_eq!(plan(&view, &KEEPING), None);
+        // Two voters would be left, one of which is dead.
+        assert_eq!(plan(&view, &POLICY), None);
         plant(Some(Bug::VoterRemovedBelowQuorum));
-        assert_eq!(plan(&view, &KEEPING), vote(&[(3, Part::Learner)]));
+        assert_eq!(plan(&view, &POLICY), vote(&[(3, Part::Learner)]));
         plant(None);
     }
 
-    /// A new leader takes nobody for dead for what it did not listen for, and nobody for alive.
+    /// A new leader counts no member as dead that it has not listened for, and none as alive.
     #[test]
-    fn who_was_not_heard_of_yet_is_not_counted_on() {
+    fn a_member_that_has_sent_nothing_yet_is_not_counted_on() {
         let mut view = view(&[1, 2, 3], &[]);
-        view.sights.insert(2, Sight { heard: false, ..ALIVE });
+        view.sights.insert(2, Sight { sends: false, ..ALIVE });
         view.leaving.insert(3);
-        assert_eq!(plan(&view, &KEEPING), None);
+        assert_eq!(plan(&view, &POLICY), None);
         view.sights.insert(2, ALIVE);
-        assert_eq!(plan(&view, &KEEPING), vote(&[(3, Part::Learner)]));
+        assert_eq!(plan(&view, &POLICY), vote(&[(3, Part::Learner)]));
     }
 
     #[test]
     fn a_leader_that_leaves_hands_over_or_makes_an_heir_first() {
         let mut view = view(&[1, 2, 3], &[]);
         view.leaving.insert(1);
-        assert_eq!(plan(&view, &KEEPING), Some(Action::HandOver));
+        assert_eq!(plan(&view, &POLICY), Some(Action::HandOver));
         let mut view = super::tests::view(&[1], &[2]);
         view.leaving.insert(1);
-        assert_eq!(plan(&view, &KEEPING), vote(&[(2, Part::Voter)]));
+        assert_eq!(plan(&view, &POLICY), vote(&[(2, Part::Voter)]));
     }
 
-    /// Two instances that change their addresses with each other, one after the other: the one that
-    /// is back takes the other's place on the network, and not in the cluster.
+    /// Two instances exchange their addresses, one after the other. The first to come back takes
+    /// the other's address, and not its place in the cluster.
     #[test]
-    fn who_moves_to_a_silent_member_s_address_does_not_take_its_place() {
+    fn a_member_that_moves_to_a_silent_one_s_address_does_not_take_its_place() {
         let mut view = view(&[1, 2, 3], &[]);
         view.sights.insert(2, dead_for(2));
         view.reports.insert(3, Member::new(3, "node-2:1"));
-        let Some(Action::Configure(seats)) = plan(&view, &KEEPING) else {
+        let Some(Action::Configure(seats)) = plan(&view, &POLICY) else {
             panic!("its new address is put down");
         };
         view.roster = Roster { seats };
         let address = |view: &View, node| view.roster.get(node).unwrap().member.address.clone();
         assert_eq!((address(&view, 2), address(&view, 3)), (String::new(), "node-2:1".to_owned()));
         view.reports.clear();
-        assert_eq!(plan(&view, &KEEPING), None);
+        assert_eq!(plan(&view, &POLICY), None);
         view.sights.insert(2, ALIVE);
         view.reports.insert(2, Member::new(2, "node-3:1"));
-        let Some(Action::Configure(seats)) = plan(&view, &KEEPING) else {
+        let Some(Action::Configure(seats)) = plan(&view, &POLICY) else {
             panic!("its new address is put down");
         };
         view.roster = Roster { seats };
@@ -557,8 +562,8 @@ mod tests {
                 for (node, sight) in &mut view.sights {
                     let (seconds, caught_up) = sights[*node as usize];
                     let silent = Duration::from_secs(seconds);
-                    let heard = seconds == 0;
-                    *sight = Sight { silent, heard, caught_up: caught_up && heard };
+                    let sends = seconds == 0;
+                    *sight = Sight { silent, sends, caught_up: caught_up && sends };
                 }
                 for seat in &mut view.roster.seats {
                     seat.member.zone = zones[seat.member.node as usize].to_owned();
@@ -574,7 +579,7 @@ mod tests {
         )
     }
 
-    /// Unless something else comes first: that not all are there.
+    /// Unless another action comes first, because not all members are alive.
     fn is_spread(view: &View) -> bool {
         let mut voters: BTreeMap<&str, usize> = BTreeMap::new();
         for seat in view.roster.seats.iter().filter(|seat| view.voters.contains(&seat.member.node))
@@ -605,7 +610,7 @@ mod tests {
     proptest! {
         #[test]
         fn no_plan_does_what_may_never_be_done(view in views()) {
-            let action = plan(&view, &KEEPING);
+            let action = plan(&view, &POLICY);
             if let Some(Action::Vote(change)) = &action {
                 let mut after = view.voters.clone();
                 for (node, part) in &change.steps {
@@ -628,15 +633,15 @@ mod tests {
                 }
                 prop_assert!(decides(&view, &view.voters), "nobody could decide on it");
                 prop_assert!(decides(&view, &after), "nobody could decide after it");
-                prop_assert!(change.steps.len() <= KEEPING.max_voters);
+                prop_assert!(change.steps.len() <= POLICY.max_voters);
             }
         }
 
-        /// Whatever it starts from, it comes to an end, in which there is nothing left to do.
+        /// From any start, the plans end with nothing left to do.
         #[test]
         fn plans_come_to_an_end(mut view in views()) {
             for _ in 0..100 {
-                match plan(&view, &KEEPING) {
+                match plan(&view, &POLICY) {
                     None => {
                         prop_assert!(is_spread(&view), "{view:?}");
                         return Ok(());

@@ -1,8 +1,8 @@
-//! The batches that this node has proposed as the leader, until it applies them: it need not decode
-//! what it has encoded.
+//! The batches that this node has proposed as the leader, until it applies them. So it need not
+//! decode its own batches.
 //!
-//! Every other replica applies what it decodes, so both must be the same. In tests and in the
-//! simulator each batch is decoded all the same, and compared.
+//! Every other replica applies the decoded batch, so both must be the same. In tests and in the
+//! simulator each batch is decoded and compared.
 
 use std::collections::VecDeque;
 
@@ -15,7 +15,7 @@ use crate::node::io::Time;
 pub(in crate::node) struct Proposed {
     /// By index and term, in the order of the log.
     batches: VecDeque<(u64, u64, Batch)>,
-    /// By index: when those not applied yet were proposed.
+    /// By index: when each batch that is not applied yet was proposed.
     times: VecDeque<(u64, Time)>,
 }
 
@@ -25,9 +25,9 @@ impl Proposed {
         self.times.push_back((index, now));
     }
 
-    /// The entry at this index is applied. Returns when this node has proposed it, if it has.
+    /// The entry at this index is applied. Returns when this node proposed it, if it did.
     ///
-    /// A leader's log only grows, and what one has proposed ends with its term: the index says enough.
+    /// A leader's log only grows, and this list ends with the term, so the index identifies the entry.
     pub(in crate::node) fn applied(&mut self, index: u64) -> Option<Time> {
         while self.times.front().is_some_and(|(first, _)| *first < index) {
             self.times.pop_front();

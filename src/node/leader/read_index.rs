@@ -1,6 +1,6 @@
 //! How the leader confirms that it still leads, by Raft's ReadIndex (Raft thesis 6.4): a quorum
-//! answers a heartbeat that was sent after the request came. `sessions::read_index` is the side that
-//! asks.
+//! answers a heartbeat that was sent after the request came. `sessions::read_index` is the
+//! requesting side.
 
 use std::collections::VecDeque;
 
@@ -9,11 +9,11 @@ use crate::node::raft::numbers_of;
 use crate::types::membership::NodeId;
 use crate::types::znode::SessionId;
 
-/// The leader's side: the ReadIndex requests that nodes have asked it for.
+/// The leader's side: the ReadIndex requests of nodes.
 #[derive(Debug)]
 pub(crate) struct Confirmations {
     queue: Vec<Asked>,
-    /// What is under way, by the context given to Raft, oldest first.
+    /// The requests under way, by the context given to Raft, oldest first.
     under_way: VecDeque<(u64, Time, Vec<Asked>)>,
     next: u64,
 }
@@ -21,7 +21,7 @@ pub(crate) struct Confirmations {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Asked {
     pub(crate) from: NodeId,
-    /// The client on whose behalf it was asked.
+    /// The client for which the request was made.
     pub(crate) client: Option<NodeId>,
     pub(crate) boot: u64,
     pub(crate) read_index: u64,
@@ -36,13 +36,13 @@ impl Asked {
 }
 
 impl Confirmations {
-    /// Those of a term. Contexts begin with it, so that none is used twice.
+    /// The confirmations of a term. Contexts begin with the term, so none is used twice.
     pub(crate) fn new(term: u64) -> Confirmations {
         Confirmations { queue: Vec::new(), under_way: VecDeque::new(), next: numbers_of(term) }
     }
 
     pub(crate) fn ask(&mut self, asked: Asked) {
-        /// Nodes ask again after a while, so the oldest of too many is no loss.
+        /// Nodes ask again after a while, so dropping the oldest of too many loses nothing.
         const QUEUE_MAX: usize = 4096;
         if self.queue.len() >= QUEUE_MAX {
             self.queue.remove(0);
@@ -50,8 +50,8 @@ impl Confirmations {
         self.queue.push(asked);
     }
 
-    /// The context for Raft's next read, if one is wanted: one at a time carries all that has
-    /// gathered, unless the last one is older than `patience` and so probably lost.
+    /// The context for Raft's next read, if one is needed. One read at a time carries all gathered
+    /// requests, unless the last read is older than `patience` and so probably lost.
     pub(crate) fn next_read(&mut self, now: Time, patience: Time) -> Option<u64> {
         let busy = self.under_way.back().is_some_and(|(_, since, _)| now < *since + patience);
         if self.queue.is_empty() || busy {

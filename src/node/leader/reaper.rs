@@ -1,13 +1,13 @@
 //! Which znodes the leader asks the log to delete: containers that are no longer used, and znodes
 //! whose time to live is over.
 //!
-//! The tree keeps them in order, so the leader searches nothing. Each deletion is a `Reap` command in
+//! The tree keeps them in order, so the leader does not search. Each deletion is a `Reap` command in
 //! the log, and the state machine checks it again when it applies it: a container that has a child by
 //! then stays, and so does a znode that was set in the meantime. (ZooKeeper's leader decides alone,
 //! so a set just before the deletion is lost.)
 //!
 //! Invariants: the leader asks for no deletion again before the last one is applied. Neither kind
-//! keeps the other from its turn, however many there are.
+//! delays the other, however many there are.
 
 use std::time::Duration;
 
@@ -17,10 +17,10 @@ use crate::planted::{Bug, planted};
 
 /// How often containers are looked for: ZooKeeper's `znode.container.checkIntervalMs`.
 pub(crate) const CONTAINER_PERIOD: Duration = Duration::from_secs(60);
-/// How often znodes whose time to live is over are.
+/// How often znodes whose time to live is over are looked for.
 pub(crate) const PERIOD: Duration = Duration::from_secs(1);
-/// How many of each kind are asked for at once. Where there are more, they follow a period later:
-/// containers too, as with 10,000 a minute, which is ZooKeeper's limit, a leader could fall behind.
+/// How many of each kind are proposed at once. The others follow a period later. So do containers,
+/// since with ZooKeeper's limit of 10,000 a minute a leader could fall behind.
 const AT_ONCE_MAX: usize = 1000;
 
 #[derive(Debug)]
@@ -28,7 +28,7 @@ pub(crate) struct Reaper {
     container_period: Duration,
     next: Time,
     next_containers: Time,
-    /// The entry with which what was asked for last begins.
+    /// The first entry of the last proposed deletions.
     asked: u64,
 }
 
@@ -77,8 +77,8 @@ mod tests {
 
     const SECOND: Duration = Duration::from_secs(1);
 
-    /// A machine at time 1, in which so many containers have been used and so many znodes have a
-    /// time to live of 1 ms.
+    /// A machine at time 1 with this many used containers and this many znodes with a time to live
+    /// of 1 ms.
     fn machine(containers: usize, short_lived: usize) -> Machine {
         let mut machine = Machine::new();
         let request =
@@ -113,12 +113,12 @@ mod tests {
         assert!(reaper.take_due(100 * SECOND, 9, &tree, 1).is_empty());
         assert!(!reaper.is_time(100 * SECOND, 99));
         assert_eq!(reaper.take_due(101 * SECOND, 9, &tree, 2), ["/t0"]);
-        // That is in the log, as entry 10, and not applied.
+        // The deletion is in the log, as entry 10, and not applied.
         assert!(!reaper.is_time(160 * SECOND, 9));
         assert!(reaper.is_time(160 * SECOND, 10));
         assert_eq!(reaper.take_due(160 * SECOND, 10, &tree, 1), ["/c0"]);
         assert!(reaper.take_due(219 * SECOND, 11, &tree, 1).is_empty());
-        // A new leader waits for a period of its own.
+        // A new leader waits for a whole period first.
         reaper.lead(219 * SECOND);
         assert!(reaper.take_due(278 * SECOND, 11, &tree, 1).is_empty());
         assert_eq!(reaper.take_due(279 * SECOND, 11, &tree, 1), ["/c0"]);

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::types::membership::{MEMBERS_MAX, NodeId};
 
-/// What becomes of a node in a change of who votes.
+/// The part of a node after a change of the voters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum Part {
     Voter,
@@ -16,8 +16,8 @@ pub(crate) enum Part {
     Gone,
 }
 
-/// A change of who votes, as one entry of the log. Of more than one step, it is made by joint
-/// consensus (Raft thesis, section 4.3), which is left by the change without any.
+/// A change of the voters, as one entry of the log. A change of more than one step uses joint
+/// consensus (Raft thesis, section 4.3). A change without steps leaves the joint configuration.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct VotingChange {
     pub(crate) steps: Vec<(NodeId, Part)>,
@@ -28,7 +28,7 @@ impl VotingChange {
         VotingChange { steps: steps.into_iter().collect() }
     }
 
-    /// An entry's data. That of the change without any step is empty, as raft-rs makes it.
+    /// The entry's data. A change without steps has no data, as in raft-rs.
     pub(crate) fn encode(&self) -> Vec<u8> {
         if self.steps.is_empty() {
             return Vec::new();

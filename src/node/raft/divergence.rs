@@ -12,10 +12,10 @@ use crate::types::membership::NodeId;
 /// Hashes are exchanged at the multiples of this index.
 pub(crate) const EVERY: u64 = 1024;
 
-/// What is further ahead is not remembered: nobody's hash of it is needed by then.
+/// Hashes of indexes further ahead are not kept. They would displace those that are needed first.
 pub(crate) const AHEAD_MAX: u64 = EVERY * KEPT as u64;
 
-/// How many indexes are remembered, the newest ones.
+/// How many indexes are kept, the newest ones.
 const KEPT: usize = 8;
 
 #[derive(Debug, Default)]
@@ -26,7 +26,7 @@ pub(crate) struct Hashes {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Verdict {
     Agree,
-    /// Somebody disagrees, and it is not settled who is wrong.
+    /// Some replicas disagree, and it is not settled which are wrong.
     Disagree,
     /// A majority of the voters agree with each other and not with this node.
     Diverged,

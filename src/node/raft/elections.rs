@@ -10,8 +10,8 @@ use crate::types::membership::NodeId;
 
 /// An election starts after this many heartbeats of silence, or up to [`ELECTION_SPREAD`] more.
 pub(in crate::node) const ELECTION_TICKS: usize = 10;
-/// How far followers draw their timeouts apart, in heartbeats. Two that stand at once do no harm
-/// but to take longer (a pre-vote changes no term), and a wide spread makes every election longer.
+/// How far apart followers draw their timeouts, in heartbeats. Two candidates at once only take
+/// longer (a pre-vote changes no term), and a wide spread makes every election longer.
 const ELECTION_SPREAD: u64 = 6;
 
 #[derive(Debug)]
@@ -21,10 +21,10 @@ pub(in crate::node) struct Elections {
     timeout: usize,
     drawn_for: (u64, StateRole, NodeId),
     leaderless_ticks: usize,
-    /// A leader whose connection has ended.
+    /// The loss of the connection to the leader.
     pub(in crate::node) loss: Option<LeaderLoss>,
-    /// When something last came from a leader, or this node led. (For a learner, Raft never takes a
-    /// leader for gone.)
+    /// When this node last received something from a leader, or led. (On a learner, Raft never
+    /// counts a leader as lost.)
     pub(in crate::node) led_at: Time,
 }
 
@@ -46,9 +46,9 @@ impl Elections {
         self.draw_timeout(raft);
     }
 
-    /// Puts our own election timeout in the place of the one that raft-rs draws from a generator
-    /// that cannot be seeded. Ours changes with the term, the role and the leader, and while there
-    /// is no leader now and then, so that two nodes do not block each other for long.
+    /// Replaces the election timeout that raft-rs draws from a generator that cannot be seeded.
+    /// Ours changes with the term, the role and the leader. It also changes now and then while
+    /// there is no leader, so that two nodes do not block each other for long.
     pub(in crate::node) fn draw_timeout(&mut self, raft: &mut Raft<MemLog>) {
         let drawn_for = (raft.term, raft.state, raft.leader_id);
         let tired = self.leaderless_ticks >= 2 * ELECTION_TICKS;

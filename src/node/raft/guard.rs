@@ -1,4 +1,4 @@
-//! What a peer's Raft message must satisfy before raft-rs may see it.
+//! The check of a peer's Raft message before raft-rs steps it.
 //!
 //! raft-rs 0.7 panics on messages that a correct peer cannot send, and accepts some that it should
 //! refuse. This check is pure, and is fuzzed together with raft-rs itself. The transport makes sure
@@ -12,7 +12,7 @@ use crate::node::raft::configuration::VotingChange;
 use crate::node::stored::{EntryKind, LogEntry, SnapshotMeta, Voting};
 use crate::types::membership::NodeId;
 
-/// What the guard knows of the node it stands before.
+/// What the guard knows of its node.
 pub(crate) struct View<'a> {
     pub(crate) id: NodeId,
     pub(crate) term: u64,
@@ -30,14 +30,15 @@ pub(crate) struct View<'a> {
 pub(crate) enum Violation {
     /// The peer is broken or hostile: drop the message.
     Refused(&'static str),
-    /// A leader knows entries to be on this node's disk that are not there: this node has lost
-    /// what it had promised to keep, and must stop before it votes or acknowledges again.
+    /// A leader knows that this node has stored entries that are missing now. This node has lost
+    /// data that it had acknowledged, and must stop before it votes or acknowledges again.
     DataLost { known: u64, have: u64 },
 }
 
-/// Indexes and terms beyond this are never reached in earnest, and sums of them do not overflow.
+/// Indexes and terms beyond this are never reached in practice. Sums of two such numbers do not
+/// overflow.
 const NUMBER_MAX: u64 = 1 << 62;
-/// How far a term may jump ahead of ours: no cluster holds a million elections unnoticed.
+/// How far a term may jump ahead of ours: a million elections would not go unnoticed.
 const TERM_JUMP_MAX: u64 = 1 << 20;
 /// A read's context: ours have 16 bytes, a plain heartbeat's has none.
 const CONTEXT_BYTES_MAX: usize = 64;
@@ -52,7 +53,7 @@ pub(crate) fn check(
     ensure(term >= 1, "no term")?;
     ensure(term <= view.term.saturating_add(TERM_JUMP_MAX).min(NUMBER_MAX), "term out of reach")?;
     let current = term >= view.term;
-    // Two leaders of one term cannot be; and we are not to be led in a term that we lead.
+    // A term has one leader, and this node follows none in a term that it leads.
     let leads = |what| {
         ensure(term != view.term || !view.is_leader, what)?;
         ensure(term != view.term || view.leader == 0 || view.leader == from, what)
@@ -70,7 +71,7 @@ pub(crate) fn check(
         } => {
             let numbers = [index, log_term, commit, reject_hint, request_snapshot];
             ensure(numbers.iter().all(|number| **number < NUMBER_MAX), "index out of reach")?;
-            // It answers what this node sent as the leader of this very term.
+            // It answers a message that this node sent as the leader of this term.
             if view.is_leader && term == view.term {
                 ensure(*index <= view.last_index, "acknowledges what was never sent")?;
                 ensure(*reject_hint <= view.last_index, "hints beyond the log")?;
@@ -99,8 +100,9 @@ pub(crate) fn check(
             ensure(numbers.iter().all(|number| **number < NUMBER_MAX), "index out of reach")
         }
         RaftBody::VoteResponse { pre, reject, commit, commit_term } => {
-            // Votes are asked for only after everything before is durable. raft-rs relies on that.
-            ensure(view.durable || *pre || *reject, "a vote that was not asked for yet")?;
+            // Votes are requested only after all earlier entries are durable. raft-rs relies on
+            // that.
+            ensure(view.durable || *pre || *reject, "a vote that was not requested yet")?;
             ensure(*commit < NUMBER_MAX && *commit_term < NUMBER_MAX, "index out of reach")
         }
         RaftBody::Snapshot { meta, .. } => {

@@ -1,9 +1,9 @@
-//! What a follower does when its connection to the leader has ended.
+//! How a follower reacts when its connection to the leader ends.
 //!
 //! A killed process closes its sockets at once, long before an election timeout would notice its
 //! silence. So a follower whose connection to the leader has ended forgets the leader and holds a
-//! pre-vote. That is safe whatever the reason was. Followers that still receive from the leader
-//! refuse a pre-vote (Raft thesis, 9.6), and the node follows a live leader again as soon as that
+//! pre-vote. That is safe for any cause. Followers that still receive from the leader refuse a
+//! pre-vote (Raft thesis, 9.6), and the node follows a live leader again as soon as the leader
 //! sends something.
 //!
 //! The followers take turns, one each tick, so that they do not split the votes. The first one starts
@@ -110,9 +110,9 @@ mod tests {
         }
     }
 
-    /// The first to notice asks while the others still follow the dead leader, and refuse.
+    /// The first follower to notice asks while the others still follow the dead leader and refuse.
     #[test]
-    fn followers_that_hear_of_the_loss_later_are_asked_again() {
+    fn followers_that_notice_the_loss_later_are_asked_again() {
         let mut cluster = Cluster::new(5);
         let leader = cluster.elect();
         cluster.kill(leader);

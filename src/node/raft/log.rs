@@ -1,8 +1,8 @@
 //! The Raft log as raft-rs reads it: its end in memory, and the outline of what only the disk has.
 //!
-//! An entry is put here before the disk has it. What depends on its durability waits in
-//! [`persistence`](super::persistence). Once it is applied and durable, it may leave the memory. What a
-//! peer needs of those entries is read from the disk: see [`log_reads`](super::log_reads).
+//! An entry is put here before the disk has it. Actions that depend on its durability wait in
+//! [`persistence`](super::persistence). Once it is applied and durable, it may leave the memory. If a
+//! peer needs such an entry, it is read from the disk: see [`log_reads`](super::log_reads).
 //!
 //! Invariants: the log is contiguous from `base.index + 1`, the outline first and then the entries in
 //! memory. `base` is an entry (or the checkpoint) whose term is known though its data is gone. Entries that
@@ -28,7 +28,7 @@ pub(crate) fn changes_voting(entry: &Entry) -> bool {
     entry.get_entry_type() != EntryType::EntryNormal
 }
 
-/// What an entry takes besides its data, about: in memory, in a message and on disk.
+/// About how many bytes an entry takes besides its data, in memory, in a message and on disk.
 const ENTRY_BYTES: u64 = 64;
 
 pub(crate) fn size(entry: &Entry) -> u64 {
@@ -45,9 +45,9 @@ pub(crate) struct MemLog {
     bytes: u64,
     hard_state: HardState,
     conf_state: ConfState,
-    /// Where the state machine stands: what a snapshot made now stands for.
+    /// The position of the state machine, which a snapshot made now would have.
     applied: Position,
-    /// Entries of the outline that were read from the disk, while they are handed to raft-rs.
+    /// Entries of the outline that were read from the disk and are being handed to raft-rs.
     read: Vec<Entry>,
     /// Whether raft-rs was refused entries because only the disk has them.
     wants_disk: Cell<bool>,
@@ -102,7 +102,7 @@ impl MemLog {
         self.bytes
     }
 
-    /// The bytes of all entries that the disk has or is to have, about.
+    /// About how many bytes all entries take that the disk has or will have.
     pub(crate) fn disk_bytes(&self) -> u64 {
         self.outline.bytes() + self.bytes
     }
@@ -172,8 +172,8 @@ impl MemLog {
         self.hard_state.commit = self.hard_state.commit.max(base.index);
     }
 
-    /// The first index to keep so that entries up to `upto` go but for the newest ones among them,
-    /// about so many bytes at most: a peer that lags by less needs no snapshot.
+    /// The first index to keep when the log up to `upto` is cut. The newest entries up to there are
+    /// kept, about this many bytes at most, so that a peer which lags by less needs no snapshot.
     pub(crate) fn keep_from(&self, upto: u64, bytes: u64) -> u64 {
         if self.bytes <= bytes && self.disk_only().index <= upto {
             let newest = self.outline.newest(bytes - self.bytes);
@@ -191,19 +191,19 @@ impl MemLog {
         keep_from
     }
 
-    /// The first entry that is committed and not applied yet, unless it changes the voters: that waits until
-    /// raft-rs hands it out.
+    /// The first entry that is committed and not applied yet, unless it changes the voters. Such an entry
+    /// waits until raft-rs hands it out.
     ///
-    /// raft-rs hands out what this member's own disk has. What a majority has is committed whether
-    /// or not this disk is part of it, and the state machine need not wait.
+    /// raft-rs hands out only entries on this member's own disk. An entry that a majority has is
+    /// committed even without this disk, so the state machine need not wait.
     pub(crate) fn next_to_apply(&self, committed: u64) -> Option<Entry> {
         let from = self.applied.index.saturating_sub(self.disk_only().index);
         let next = self.entries.get(from as usize).filter(|_| committed > self.applied.index);
         next.filter(|entry| !changes_voting(entry)).cloned()
     }
 
-    /// Drops the entries below `index`, which the disk may forget; those after `handed_out`, which
-    /// raft-rs has still to hand out, stay.
+    /// Drops the entries below `index`, which the disk may drop. Those after `handed_out` stay,
+    /// since raft-rs has still to hand them out.
     pub(crate) fn compact(&mut self, index: u64, handed_out: u64) {
         let before = index.min(handed_out + 1).saturating_sub(1);
         let Some(term) = self.term_at(before).filter(|_| before > self.base.index) else { return };
@@ -217,7 +217,7 @@ impl MemLog {
         }
     }
 
-    /// Takes the oldest entries out of memory as long as they take more than `bytes`. Those after
+    /// Takes the oldest entries out of memory while all take more than `bytes`. Those after
     /// `handed_out` stay: the disk may not have them yet, and raft-rs has still to hand them out.
     pub(crate) fn trim(&mut self, bytes: u64, handed_out: u64) {
         while self.bytes > bytes
@@ -236,13 +236,13 @@ impl MemLog {
         self.wants_disk.take()
     }
 
-    /// raft-rs is to look again, and is refused again if it wants more.
+    /// Makes raft-rs ask again. It is refused again if it needs more.
     pub(crate) fn want_disk(&self) {
         self.wants_disk.set(true);
     }
 
-    /// Hands entries that were read from the disk to raft-rs, until the next call. Whether they are the
-    /// log's.
+    /// Hands entries that were read from the disk to raft-rs, until the next call. Returns whether they
+    /// belong to this log.
     pub(crate) fn lend(&mut self, entries: Vec<Entry>) -> bool {
         let ours =
             entries.iter().all(|entry| self.outline.term_at(entry.index) == Some(entry.term));
@@ -301,7 +301,7 @@ impl Storage for MemLog {
         Ok(self.last().index)
     }
 
-    /// Only says where the state machine stands; the node sends the state its own way.
+    /// Only returns the position of the state machine. The node sends the state in its own way.
     fn snapshot(&self, request_index: u64, _to: u64) -> raft::Result<Snapshot> {
         if self.applied.index < request_index {
             return Err(StorageError::SnapshotTemporarilyUnavailable.into());
@@ -315,7 +315,7 @@ impl Storage for MemLog {
     }
 }
 
-/// As many of these entries as take so many bytes, but one at least.
+/// As many of these entries as take this many bytes, but at least one.
 fn within<'a>(entries: impl Iterator<Item = &'a Entry>, max_size: u64) -> Vec<Entry> {
     let mut bytes = 0;
     let within = entries.enumerate().take_while(|(place, entry)| {
@@ -398,7 +398,7 @@ mod tests {
         assert_eq!(log.entries(4, 11, Some(0), context()).unwrap(), all[3..4]);
         assert!(log.entries(6, 11, None, GetEntriesContext::empty(true)).is_err());
         assert!(!log.lend(vec![entry(3, 2, 10)]), "of another term");
-        // A whole run is kept or goes.
+        // Runs are kept or dropped as a whole.
         assert_eq!((log.keep_from(6, 100_000), log.keep_from(6, 5 * (10 + ENTRY_BYTES))), (1, 7));
         log.compact(4, 6);
         assert_eq!((log.first_index().unwrap(), log.term(3).unwrap()), (4, 1));
@@ -407,7 +407,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_committed_is_applied_up_to_a_change_of_the_voters() {
+    fn committed_entries_are_applied_up_to_a_change_of_the_voters() {
         let mut log = log(3, 8);
         let change = Entry { entry_type: EntryType::EntryConfChangeV2, ..entry(7, 1, 0) };
         log.append(&[change, entry(8, 1, 1)]);

@@ -1,8 +1,8 @@
-//! What peers need of the log and only the disk has.
+//! Entries that peers need and only the disk has.
 //!
 //! raft-rs is refused such entries for now (`LogTemporarilyUnavailable`), and the node has the disk read
-//! them. When they are there, raft-rs sends them. A peer that was away for long is brought up to date like
-//! this, in pieces of a message each, as long as the disk has the log back to where the peer is.
+//! them. Then raft-rs sends them. So a peer that was away for long is brought up to date by the log, one
+//! message at a time, as long as the disk has the log from the peer's position on.
 
 use raft::ProgressState;
 use raft::eraftpb::Entry;
@@ -16,11 +16,11 @@ use crate::node::stored::LogEntry;
 /// How many reads may be under way, for all peers together.
 const READS_MAX: usize = 8;
 
-/// For a peer that has not acknowledged this many bytes yet, nothing more is read.
+/// Nothing more is read for a peer that has this many unacknowledged bytes.
 const UNACKNOWLEDGED_BYTES_MAX: u64 = 4 * MESSAGE_ENTRIES_BYTES;
 
 impl Node {
-    /// Has the disk read what peers want next, voters first.
+    /// Has the disk read the entries that peers need next, voters first.
     pub(in crate::node) fn read_log(&mut self) {
         if !self.raw.store().take_wants_disk() {
             return;
@@ -40,8 +40,8 @@ impl Node {
             if progress.state == ProgressState::Replicate
                 && unacknowledged >= UNACKNOWLEDGED_BYTES_MAX
             {
-                // raft-rs tries again when the peer acknowledges something. What was sent may be lost: then
-                // it never does, and all of it has to be sent again.
+                // raft-rs tries again when the peer acknowledges something. If the sent entries are lost,
+                // the peer never does, and all of them must be sent again.
                 let since = leading.unacknowledged.entry(peer).or_insert((progress.matched, now));
                 if since.0 != progress.matched {
                     *since = (progress.matched, now);
@@ -69,12 +69,12 @@ impl Node {
         }
     }
 
-    /// The disk has read entries from this index on; none if it does not have them any more.
+    /// The disk has read entries from this index on; none if it no longer has them.
     pub(in crate::node) fn take_read(&mut self, from: u64, entries: &[LogEntry]) {
         if !self.leading.as_mut().is_some_and(|leading| leading.reads.remove(&from)) {
             return;
         }
-        // What is in memory, too, raft-rs takes from there.
+        // raft-rs takes entries from memory if they are still there.
         let outline = self.raw.store().outline();
         let entries = entries.iter().take_while(|entry| outline.contains(entry.index));
         let entries: Vec<Entry> = entries.map(Entry::from).collect();
@@ -90,7 +90,7 @@ impl Node {
             }
         }
         self.raw.mut_store().lend(Vec::new());
-        // There may be more that these peers want.
+        // These peers may need more.
         self.raw.store().want_disk();
     }
 }

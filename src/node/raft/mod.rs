@@ -1,4 +1,4 @@
-//! Raft, as this node runs it: the log, the ready rounds of raft-rs, elections,
+//! Raft, as this node runs it: the log, the handling of each `Ready` of raft-rs, elections,
 //! persistence, and the check that stands between raft-rs and the network.
 
 pub(crate) mod configuration;
@@ -15,8 +15,8 @@ pub(crate) mod quorum_loss;
 mod ready;
 pub(crate) mod snapshot_transfer;
 
-/// Where the numbers of a term begin. No two terms of a node have a number in common, as long as none
-/// uses 2^32 of them.
+/// Where the numbers of a term begin. No two terms have a number in common, as long as none uses 2^32
+/// of them.
 pub(crate) fn numbers_of(term: u64) -> u64 {
     term << 32
 }

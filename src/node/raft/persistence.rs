@@ -1,5 +1,5 @@
-//! What waits for the disk: messages and snapshots that count only once something is durable. Also
-//! when a checkpoint is due.
+//! Messages and snapshots that wait until something is durable on this disk, and when a checkpoint
+//! is due.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -12,20 +12,20 @@ use crate::node::io::Time;
 use crate::node::raft::log::Position;
 use crate::types::membership::NodeId;
 
-/// How many bytes of entries may wait for the disk of a follower, or to be applied. Its answers to heartbeats do
-/// not wait, so the leader goes on sending to one whose disk hangs. A leader whose own disk lacks half of this, of
-/// what is committed, hands over.
+/// How many bytes of entries may wait for the disk of a follower, or to be applied. A follower's answers to
+/// heartbeats do not wait, so the leader goes on sending to one with a hanging disk. A leader hands over if its
+/// own disk lacks half of this of committed entries.
 pub(in crate::node) const BACKLOG_BYTES_MAX: usize = 64 << 20;
 
-/// A ready round of Raft that is not known to be durable yet.
+/// A `Ready` of raft-rs that is not known to be durable yet.
 #[derive(Debug)]
 pub(in crate::node) struct AwaitingPersistence {
     pub(in crate::node) ready: u64,
     /// The disk operation that it waits for, besides all earlier ones.
     pub(in crate::node) disk: Option<u64>,
-    /// When that was handed out, if it is a write of the log.
+    /// When the operation was handed out, if it writes the log.
     pub(in crate::node) write_at: Option<Time>,
-    /// The index of the snapshot in it.
+    /// The index of its snapshot.
     pub(in crate::node) snapshot: Option<u64>,
     /// The bytes of its entries.
     pub(in crate::node) bytes: usize,
@@ -34,33 +34,33 @@ pub(in crate::node) struct AwaitingPersistence {
 
 #[derive(Debug, Default)]
 pub(in crate::node) struct Persistence {
-    /// The number of the last disk operation that was asked for.
+    /// The number of the last requested disk operation.
     last: u64,
     /// All disk operations up to this one are durable.
     pub(in crate::node) written: u64,
     pub(in crate::node) awaiting: VecDeque<AwaitingPersistence>,
     /// The bytes of all entries in `awaiting`.
     pub(in crate::node) backlog_bytes: usize,
-    /// The index of a snapshot that the disk is taking. Raft counts it as applied only afterwards,
+    /// The index of a snapshot that the disk is writing. Raft counts it as applied only afterwards,
     /// and must not campaign before: it would look for the entries in between.
     pub(in crate::node) installing: Option<u64>,
-    /// The last checkpoint that was asked for or came as a snapshot, and when.
+    /// The last checkpoint that was requested or came as a snapshot, and when.
     pub(in crate::node) checkpoint: Position,
     pub(in crate::node) checkpoint_at: Time,
     /// The bytes of the entries that were applied since.
     applied_bytes: u64,
-    /// The index of the one that is being written.
+    /// The index of the checkpoint being written.
     checkpointing: Option<u64>,
-    /// When the last one was complete.
+    /// When the last checkpoint was complete.
     checkpoint_done_at: Time,
     /// How many bytes the state took at the last checkpoint, by the same measure as it takes now.
     pub(in crate::node) checkpoint_image: u64,
-    /// From where on the last checkpoint lets the disk keep the log.
+    /// The first index of the log that the disk keeps after the last checkpoint.
     pub(in crate::node) keeps_from: u64,
     /// How many bytes a state takes, by the last one that was written or received.
     pub(in crate::node) state_bytes: u64,
-    /// The log on the disk is damaged below this entry: the next checkpoint, which is due at once, lets go
-    /// of it. 0: it is not.
+    /// The log on the disk is damaged below this entry. The next checkpoint, which is due at once, drops
+    /// that part. 0: no damage.
     pub(in crate::node) rotten_below: u64,
 }
 
@@ -74,7 +74,7 @@ impl Persistence {
         self.rotten_below = self.rotten_below.max(below);
     }
 
-    /// Whether the disk is so far behind that no more entries are taken from a leader for now.
+    /// Whether the disk is so far behind that the node takes no more entries from a leader for now.
     pub(in crate::node) fn is_full(&self) -> bool {
         self.backlog_bytes >= BACKLOG_BYTES_MAX
     }
@@ -90,7 +90,7 @@ impl Persistence {
         self.last
     }
 
-    /// All that the disk has is replaced by a state of so many bytes at this index.
+    /// The content of the disk is replaced by a state of this many bytes at this index.
     pub(in crate::node) fn replaced(&mut self, at: Position, bytes: u64, now: Time) {
         self.state_bytes = bytes;
         self.checkpoint = at;
@@ -106,7 +106,7 @@ impl Persistence {
         self.applied_bytes += bytes;
     }
 
-    /// Whether a checkpoint is due for node `id`, with the log applied up to this.
+    /// Whether a checkpoint is due for node `id`, with the log applied up to `applied`.
     pub(in crate::node) fn is_checkpoint_due(
         &self,
         id: NodeId,
@@ -123,7 +123,7 @@ impl Persistence {
         let due = entries >= of(limits.checkpoint_entries)
             || (entries > 0 && (old || makes_room))
             || self.applied_bytes >= of(limits.checkpoint_bytes)
-            // What is damaged must be in the state first.
+            // The damaged entries must be applied first.
             || (self.rotten_below > 0 && applied.index + 1 >= self.rotten_below);
         due && self.checkpointing.is_none()
     }
@@ -148,7 +148,7 @@ impl Persistence {
         }
     }
 
-    /// Whether there are two checkpoints on the disk, or a moment ago there were.
+    /// Whether there are two checkpoints on the disk, or were a moment ago.
     pub(in crate::node) fn has_two_checkpoints(&self, now: Time) -> bool {
         self.checkpointing.is_some() || now < self.checkpoint_done_at + DISPOSED_WITHIN
     }
@@ -159,14 +159,14 @@ impl Persistence {
     }
 }
 
-/// Within what time a checkpoint is deleted that another one has replaced.
+/// The time within which a replaced checkpoint is deleted.
 const DISPOSED_WITHIN: Duration = Duration::from_secs(10);
-/// What a share of a limit is counted in.
+/// The denominator of a share of a limit.
 const SHARE: u64 = 1024;
 
-/// How much of the limits a member waits for before its next checkpoint: from three quarters to
-/// five quarters, another share for each member and each time, so that they are not all busy with
-/// their disks at once.
+/// The share of the limits that a member waits for before its next checkpoint: from three quarters
+/// to five quarters. It differs for each member and each checkpoint, so that not all disks are busy
+/// at once.
 fn checkpoint_share(node: NodeId, checkpoint: u64) -> u64 {
     let drawn = xxh3_64(&[node.to_le_bytes(), checkpoint.to_le_bytes()].concat());
     SHARE * 3 / 4 + drawn % (SHARE / 2)

@@ -1,9 +1,9 @@
-//! What a leader sends to a peer before it knows how far that peer has the log.
+//! Appends to a peer before the leader knows how far that peer has the log.
 //!
 //! raft-rs sends such a peer an append, and sends it again after each answer to a heartbeat until it is
-//! acknowledged, with more entries each time. If the peer's disk is slow, that is a MiB many times a second:
-//! it fills the link, and what the peer's sessions wait for comes late. So the first append is small here, and
-//! one that cannot be small is sent again after an election timeout only.
+//! acknowledged, with more entries each time. If the peer's disk is slow, that is a MiB many times a second.
+//! It fills the link, and messages for the peer's sessions come late. So the first append is small here, and
+//! an append that cannot be small is sent again only after an election timeout.
 //!
 //! Each sync brings heartbeats of its own. A leader that was stopped for a few seconds finds thousands of answers
 //! at once, and raft-rs has an append of a MiB ready for each before the node sees the first. So only one answer
@@ -22,20 +22,20 @@ use crate::node::start::MESSAGE_ENTRIES_BYTES;
 use crate::planted::{Bug, planted};
 use crate::types::membership::NodeId;
 
-/// How many bytes of entries go to such a peer, if not a single entry is larger.
+/// How many bytes of entries go to such a peer, unless a single entry is larger.
 pub(in crate::node) const BYTES_MAX: usize = 64 << 10;
 
-/// The last appends to each such peer: where it began, and when it was sent.
+/// The last append to each such peer: its first index, and when it was sent.
 #[derive(Debug, Default)]
 pub(in crate::node) struct Probes {
-    /// Those that answers to heartbeats made raft-rs send.
+    /// Appends that raft-rs sent after answers to heartbeats.
     answering: BTreeMap<NodeId, (u64, Time)>,
-    /// Those that could not be small.
+    /// Appends that could not be small.
     large: BTreeMap<NodeId, (u64, Time)>,
 }
 
 impl Probes {
-    /// What was sent to the peer may be lost.
+    /// Appends to the peer may be lost.
     pub(in crate::node) fn lost(&mut self, peer: NodeId) {
         self.answering.remove(&peer);
         self.large.remove(&peer);
@@ -83,7 +83,7 @@ fn probes(raw: &RawNode<MemLog>, peer: NodeId) -> bool {
 }
 
 impl Node {
-    /// Cuts an append to a peer of which too little is known for more. Returns whether it is to be sent.
+    /// Cuts an append to a peer whose log position is not known. Returns whether to send it.
     pub(in crate::node) fn is_to_send(&mut self, message: &mut Message) -> bool {
         if message.get_msg_type() != MessageType::MsgAppend || !probes(&self.raw, message.to) {
             return true;
@@ -96,8 +96,8 @@ impl Node {
         sends
     }
 
-    /// Steps raft-rs with an answer to a heartbeat. If the peer is sent the same append again and again, then not
-    /// more often than heartbeats are sent.
+    /// Steps raft-rs with an answer to a heartbeat. The same append is sent to the peer at most as often as
+    /// heartbeats.
     pub(in crate::node) fn step_heartbeat_response(
         &mut self,
         message: Message,
@@ -112,12 +112,12 @@ impl Node {
         let is_due = is_due(&mut leading.probes.answering, from, next, now, again)
             || planted(Bug::ProbesUnbounded);
         let before = self.raw.raft.msgs.len();
-        // It copies the entries of each append. One at least is always sent.
+        // raft-rs copies the entries of each append. It always sends at least one.
         self.raw.raft.r.max_msg_size = if is_due { BYTES_MAX as u64 } else { 0 };
         let result = self.raw.step(message);
         self.raw.raft.r.max_msg_size = MESSAGE_ENTRIES_BYTES;
         if !is_due {
-            // As if it were lost.
+            // Dropped as if lost.
             let made = self.raw.raft.msgs.split_off(before);
             let others =
                 made.into_iter().filter(|made| made.get_msg_type() != MessageType::MsgAppend);

@@ -1,9 +1,9 @@
-//! What is missing while there is no leader, in words for people.
+//! Which voters are missing while there is no leader, as text for people.
 //!
-//! A member knows which voters it cannot reach. An instance that wants to join knows nothing. So each
-//! member that it asks replies with what is missing ([`PeerMessage::NoLeader`]) while no leader could
-//! take it in. An instance that asks to join has no data: if it is at the address of a voter, the
-//! data of that voter is lost, damaged or put aside.
+//! A member knows which voters it cannot reach. An instance that wants to join does not know the
+//! voters. So while there is no leader to take it in, each member that it asks replies with the
+//! missing voters ([`PeerMessage::NoLeader`]). An instance that asks to join has no data: if it is at
+//! the address of a voter, the data of that voter is lost, damaged or put aside.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -13,18 +13,17 @@ use crate::node::membership::REQUEST_TIME;
 use crate::node::message::PeerMessage;
 use crate::types::membership::{MEMBERS_MAX, Member, NodeId};
 
-/// What is known of a cluster without a leader. Everything in it is forgotten when it is not
-/// repeated.
+/// What is known of a cluster without a leader. Each item is forgotten unless it is repeated.
 #[derive(Debug, Default)]
 pub(in crate::node) struct QuorumLoss {
     /// The addresses of instances that asked to join, by their ids.
     blank: BTreeMap<NodeId, (String, Time)>,
-    /// How many voters there are and which of them are missing, as members have answered.
-    told: BTreeMap<NodeId, (usize, Vec<String>, Time)>,
+    /// How many voters there are and which of them are missing, as reported by members.
+    reports: BTreeMap<NodeId, (usize, Vec<String>, Time)>,
 }
 
 impl Node {
-    /// One that wants to join came to a node that is not the leader.
+    /// Notes an instance that asks to join, while this node knows no leader.
     pub(in crate::node) fn note_blank(&mut self, from: NodeId, member: &Member) {
         if self.raw.raft.leader_id != 0 {
             return;
@@ -49,21 +48,21 @@ impl Node {
         missing: Vec<String>,
     ) {
         let until = self.now.mono + REQUEST_TIME;
-        let told = &mut self.quorum_loss.told;
-        told.retain(|_, (_, _, until)| self.now.mono < *until);
-        if told.len() < MEMBERS_MAX && missing.len() <= MEMBERS_MAX {
+        let reports = &mut self.quorum_loss.reports;
+        reports.retain(|_, (_, _, until)| self.now.mono < *until);
+        if reports.len() < MEMBERS_MAX && missing.len() <= MEMBERS_MAX {
             let voters = usize::try_from(voters).unwrap_or(usize::MAX);
-            told.insert(from, (voters, missing, until));
+            reports.insert(from, (voters, missing, until));
         }
     }
 
-    /// How many voters there are, and where those are that this member does not reach.
+    /// How many voters there are, and the addresses of those that this member does not reach.
     fn voters_missing(&self) -> (usize, Vec<String>) {
         let conf = self.raw.store().conf_state();
         let voters: BTreeSet<NodeId> =
             conf.voters.iter().chain(&conf.voters_outgoing).copied().collect();
         let (roster, _) = self.machine.roster();
-        let missing = self.unreachable.iter().filter(|(_, problem)| problem.is_some());
+        let missing = self.peer_problems.iter().filter(|(_, problem)| problem.is_some());
         let missing = missing.filter(|(node, _)| voters.contains(node)).map(|(node, _)| {
             let address = roster.get(*node).map(|seat| seat.member.address.clone());
             address.filter(|known| !known.is_empty()).unwrap_or_else(|| format!("{node:016x}"))
@@ -71,7 +70,7 @@ impl Node {
         (voters.len(), missing.collect())
     }
 
-    /// The addresses of those that asked to join while there is no leader.
+    /// The addresses of the instances that asked to join while there is no leader.
     pub(in crate::node) fn blank(&self) -> Vec<String> {
         if self.raw.raft.leader_id != 0 {
             return Vec::new();
@@ -89,11 +88,11 @@ impl Node {
         }
         let now = self.now.mono;
         let blank = self.blank();
-        let told = self.quorum_loss.told.values().filter(|(_, _, until)| now < *until);
+        let reports = self.quorum_loss.reports.values().filter(|(_, _, until)| now < *until);
         let joins = !self.is_member(self.id);
         let (voters, missing) = if joins {
-            // The one that reaches most of them.
-            let most = told.min_by_key(|(_, missing, _)| missing.len());
+            // The report of the member that reaches the most voters.
+            let most = reports.min_by_key(|(_, missing, _)| missing.len());
             most.map(|(voters, missing, _)| (*voters, missing.clone())).unwrap_or_default()
         } else {
             self.voters_missing()

@@ -1,5 +1,5 @@
-//! A ready round of raft-rs: messages are sent, entries are stored and then applied, snapshots are
-//! sent and installed.
+//! The handling of a `Ready` of raft-rs: messages are sent, entries are stored and then applied,
+//! snapshots are sent and installed.
 //!
 //! The documentation of `RawNode` has the contract. This uses the asynchronous form, in which the
 //! node does not wait for the disk.
@@ -24,14 +24,14 @@ use crate::types::acl::AccessList;
 use crate::types::membership::NodeId;
 use crate::types::version;
 
-/// How many requests a step applies, about: a few milliseconds' work. A member that was away has many to
-/// apply, and answers heartbeats meanwhile.
+/// About how many requests a step applies: a few milliseconds' work. So a member that has many to apply
+/// still answers heartbeats.
 const APPLIED_MAX: usize = 4096;
-/// What counts as one more request.
+/// This many bytes count as one more request.
 const REQUEST_BYTES: usize = 4096;
 
 impl Node {
-    /// One ready round of Raft: raft-rs's contract is `RawNode`'s documentation.
+    /// Handles one `Ready` of raft-rs. The contract is in the documentation of `RawNode`.
     pub(in crate::node) fn ready(&mut self) -> Result<(), String> {
         let mut ready = self.raw.ready();
         let waits = |_: &eraftpb::Message| planted(Bug::LeaderAwaitsDisk);
@@ -68,9 +68,9 @@ impl Node {
         let committed = ready.take_committed_entries();
         let bytes = ready.entries().iter().map(|entry| entry.data.len()).sum();
         let number = ready.number();
-        let ready_round =
+        let pending =
             AwaitingPersistence { ready: number, disk, write_at, snapshot, bytes, messages };
-        self.persistence.wait_for(ready_round);
+        self.persistence.wait_for(pending);
         self.raw.advance_append_async(ready);
         for peer in std::mem::take(&mut self.failed_transfers) {
             self.raw.report_snapshot(peer, SnapshotStatus::Failure);
@@ -81,7 +81,7 @@ impl Node {
         Ok(())
     }
 
-    /// Sends what waited for the disk, as far as the disk has got.
+    /// Sends the messages that waited for writes which are now durable.
     pub(in crate::node) fn settle(&mut self) {
         let written = self.persistence.written;
         let durable = |first: &AwaitingPersistence| {
@@ -116,7 +116,7 @@ impl Node {
         }
     }
 
-    /// Raft wants a peer to have a snapshot: the state goes out in chunks.
+    /// Raft wants to send a peer a snapshot: the state is sent in chunks.
     fn post_snapshot(&mut self, message: &eraftpb::Message) {
         let mut meta = self.snapshot_meta();
         let current =
@@ -152,7 +152,7 @@ impl Node {
         self.metrics.snapshots_installed += 1;
         let position = Position { index: meta.index, term: meta.term };
         let old = self.machine.tree();
-        // The host has published it. Whoever lets go of it last takes long for that.
+        // The host has published the former state. Dropping the last reference to it takes long.
         self.replaced = Some(self.machine.state());
         self.machine = machine;
         self.effects.zxid = self.machine.zxid();
@@ -162,7 +162,8 @@ impl Node {
         let _ = self.machine.take_dirty();
         self.raw.mut_store().reset(position, raft_meta.get_conf_state().clone());
         self.persistence.replaced(position, bytes, self.now.mono);
-        // They have it all from another member, or from this one once they begin again.
+        // The clients get these updates from another member, or from this one after they attach
+        // again.
         let reason = "the member was brought up to date by a snapshot";
         self.replica.let_all_go(reason, &mut self.effects);
         let mut fired = Fired::default();
@@ -177,16 +178,16 @@ impl Node {
         self.local.applied();
         let number = self.persistence.next_number();
         let mut hard_state = ready.hs().map_or_else(|| hard_state(&self.raw), HardState::from);
-        // Entries that came in the same step, and may be committed, are written after the state.
+        // Entries of the same step, which may be committed, are written after the state.
         hard_state.commit = position.index;
         let state = self.machine.state();
         self.effects.disk.push(DiskOp::Install { number, hard_state, meta, state });
         Ok(number)
     }
 
-    /// Applies what raft-rs has handed out, which is on this member's own disk, and then whatever else
-    /// is committed, up to the next change of the voters. It does as much as one step should: not more
-    /// than so many requests, of an entry that deletes very many znodes a part.
+    /// Applies the entries that raft-rs has handed out, which are on this member's own disk, and then
+    /// other committed entries up to the next change of the voters. One step applies a bounded number
+    /// of requests, and only a part of an entry that deletes very many znodes.
     pub(in crate::node) fn go_on_applying(&mut self) -> Result<(), String> {
         self.applies_on = false;
         let mut last = None;
@@ -214,13 +215,13 @@ impl Node {
         Ok(())
     }
 
-    /// Whether so much waits to be applied that nothing more should come for now.
+    /// Whether so much waits to be applied that the node should take no more entries for now.
     pub(in crate::node) fn applies_too_late(&self) -> bool {
         let most = self.config.log.memory_bytes + BACKLOG_BYTES_MAX as u64;
         self.applies_on && self.raw.store().bytes() > most
     }
 
-    /// Returns whether the entry is applied. If not, it is to be applied again by the next step.
+    /// Returns whether the entry is applied. If not, the next step goes on with it.
     fn apply_entry(&mut self, entry: &eraftpb::Entry) -> Result<bool, String> {
         if self.applied_now >= APPLIED_MAX {
             return Ok(false);
@@ -268,13 +269,14 @@ impl Node {
         Ok(true)
     }
 
-    /// From this entry on, others vote.
+    /// Applies a change of the voters.
     fn apply_voting(&mut self, entry: &eraftpb::Entry) -> Result<(), String> {
-        let change = VotingChange::decode(&entry.context)
-            .map_err(|reason| format!("entry {} changes who votes: {reason}", entry.index))?;
+        let change = VotingChange::decode(&entry.context).map_err(|reason| {
+            format!("entry {} has no valid change of the voters: {reason}", entry.index)
+        })?;
         match self.raw.apply_conf_change(&change.to_raft()) {
             Ok(voting) => {
-                tracing::info!(index = entry.index, ?change, "who votes has changed");
+                tracing::info!(index = entry.index, ?change, "the voters have changed");
                 self.raw.mut_store().set_conf_state(voting);
                 self.members_changed();
                 for (node, part) in &change.steps {
@@ -285,12 +287,14 @@ impl Node {
                     }
                 }
             }
-            // By the members as they are, so that it is the same for all.
-            Err(error) => tracing::warn!(index = entry.index, %error, "a change that cannot be"),
+            // By the applied members, so that all replicas decide the same.
+            Err(error) => {
+                tracing::warn!(index = entry.index, %error, "an impossible change of the voters was ignored")
+            }
         }
         let votes = &self.raw.raft.prs().conf().voters();
         if raft_leads(&self.raw) && !votes.contains(self.id) {
-            // Only the leader before this one may have meant that. raft-rs would go on leading, and
+            // Only the former leader can have proposed that. raft-rs would go on leading, and
             // panic.
             let term = self.raw.raft.term;
             self.raw.raft.become_follower(term, 0);
@@ -300,7 +304,7 @@ impl Node {
 
     fn share_hash(&mut self, index: u64) -> Result<(), String> {
         let hash = self.machine.hash();
-        for (peer, _) in &self.unreachable {
+        for (peer, _) in &self.peer_problems {
             self.effects.messages.push((*peer, PeerMessage::StateHash { index, hash }));
         }
         self.compare_hash(index, self.id, hash)
@@ -329,8 +333,8 @@ impl Node {
         }
     }
 
-    /// Starts a checkpoint if one is due, and takes out of memory what need not be there. What the last
-    /// step has applied was in memory until now.
+    /// Starts a checkpoint if one is due, and drops entries from memory that are not needed there. The
+    /// entries that the last step applied were in memory until now.
     pub(in crate::node) fn tidy_log(&mut self) {
         if let Some(state) = self.replaced.take() {
             self.effects.disk.push(DiskOp::Drop { state });
@@ -338,7 +342,7 @@ impl Node {
         let applied = self.raw.store().applied();
         self.maybe_checkpoint(applied);
         let handed_out = self.raw.raft.raft_log.applied.min(applied.index);
-        // With a slow disk, some of what the checkpoint cuts is handed out only later.
+        // With a slow disk, raft-rs hands out some of the cut entries only later.
         let keeps_from = self.persistence.keeps_from;
         self.raw.mut_store().compact(keeps_from, handed_out);
         let memory_bytes = unless(Bug::LogUntrimmed, self.config.log.memory_bytes, u64::MAX);
@@ -351,11 +355,11 @@ impl Node {
         if !self.persistence.is_checkpoint_due(self.id, &limits, applied, now, makes_room) {
             return;
         }
-        // If more of it is damaged than is applied, that is for a later checkpoint.
+        // A damaged part that is not applied yet is dropped by a later checkpoint.
         let sound_from = self.persistence.rotten_below;
         let sound_from = if sound_from <= applied.index + 1 { sound_from } else { 0 };
         let keep_from = self.keep_from(applied).max(sound_from);
-        // From now on no peer is sent what the disk is about to drop.
+        // From now on no peer is sent entries that the disk is about to drop.
         let handed_out = self.raw.raft.raft_log.applied;
         self.raw.mut_store().compact(keep_from, handed_out);
         self.metrics.checkpoints += 1;
@@ -369,12 +373,12 @@ impl Node {
         });
     }
 
-    /// Where the log on disk begins after a checkpoint of what is applied.
+    /// The first index of the log on disk after a checkpoint of the applied state.
     ///
     /// A state of a few gigabytes takes minutes to send. While it is under way, and while its receiver
-    /// goes through what was written meanwhile, the log is kept, or the receiver would need another state
-    /// at the end, and never be level as long as others write. The same holds for what a peer reads of
-    /// the log. A peer that falls behind by more than the bound does begin anew.
+    /// catches up with later entries, the log is kept. Otherwise the receiver would need another state at
+    /// the end, and would never be level as long as others write. The same holds for a peer that is sent
+    /// the log. A peer that falls behind by more than the bound starts again with a new state.
     fn keep_from(&self, applied: Position) -> u64 {
         let (log, limits) = (self.raw.store(), &self.config.log);
         let retained = self.persistence.retained_bytes(limits);
@@ -384,12 +388,13 @@ impl Node {
         }
         let bound = log.keep_from(applied.index, limits.catch_up_bytes.max(retained));
         let since = self.now.mono.saturating_sub(self.patience());
-        let alive = |peer: &NodeId| self.membership.heard(*peer).is_some_and(|at| at >= since);
+        let alive =
+            |peer: &NodeId| self.membership.last_received(*peer).is_some_and(|at| at >= since);
         let needed = self.others().filter(alive).filter_map(|peer| {
             let progress = self.raw.raft.prs().get(peer)?;
             Some(match progress.state {
                 ProgressState::Snapshot => progress.pending_snapshot + 1,
-                // It has all of a state, and its disk may still be taking that.
+                // The peer has all of a state, and its disk may still be writing it.
                 ProgressState::Probe => progress.next_idx,
                 ProgressState::Replicate => progress.matched + 1,
             })
@@ -398,7 +403,7 @@ impl Node {
         unless(Bug::CutUnderTransfer, kept, log.keep_from(applied.index, 0))
     }
 
-    /// What a snapshot or a checkpoint of the state as it is now stands for.
+    /// The metadata of a snapshot or a checkpoint of the present state.
     pub(in crate::node) fn snapshot_meta(&self) -> SnapshotMeta {
         let Position { index, term } = self.raw.store().applied();
         let mut voting = Voting::from(self.raw.store().conf_state());
@@ -407,12 +412,12 @@ impl Node {
     }
 }
 
-/// Whether a message of a member that does not lead promises something that must be on its disk first:
-/// entries that it has, or its vote.
+/// Whether a message of a member that does not lead acknowledges entries or gives a vote, which must
+/// be on its disk first.
 ///
-/// An answer to a heartbeat, a refusal and an answer to a pre-vote promise nothing. They say that the
-/// sender's term is not later, which it will not be after a crash either. The votes for a leader and its
-/// commits do rest on disks, of a majority each, which any other majority meets.
+/// An answer to a heartbeat, a refusal and an answer to a pre-vote promise nothing. They only show that
+/// the sender's term is not later, which stays true after a crash. The votes for a leader and its
+/// commits are on the disks of a majority each, and any two majorities overlap.
 fn rests_on_disk(message: &eraftpb::Message) -> bool {
     match message.get_msg_type() {
         MessageType::MsgHeartbeatResponse | MessageType::MsgRequestPreVoteResponse => {

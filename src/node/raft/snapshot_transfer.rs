@@ -1,10 +1,10 @@
 //! Bringing a lagging peer up to date: the state itself, in chunks.
 //!
-//! Raft decides that a peer needs a snapshot. It travels as [`PeerMessage::SnapshotChunk`]s, a few at
-//! a time, and ends with Raft's own snapshot message. The receiver steps that message only after the
-//! state is put together and its hash checked, which is done elsewhere, since it takes as long as the state
-//! is large. Neither side holds more than a few encoded
-//! chunks, and writes go on in the meantime because the state is immutable.
+//! Raft decides that a peer needs a snapshot. It travels as [`PeerMessage::SnapshotChunk`]s, a few at a
+//! time, and ends with Raft's own snapshot message. The receiver steps that message only after the state is
+//! built and its hash checked. The host does that outside of the node ([`DiskOp::Build`]), since it takes
+//! time in proportion to the state's size. Neither side holds more than a few encoded chunks, and writes go
+//! on in the meantime because the state is immutable.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -20,17 +20,17 @@ use crate::node::stored::SnapshotMeta;
 use crate::types::membership::{Named, NodeId};
 
 /// How many chunks are under way to one peer at first, and while it takes them slowly: on a slow link,
-/// what is urgent waits behind those that have left.
+/// urgent messages wait behind the chunks already sent.
 const WINDOW_MIN: u32 = 8;
 
-/// How many chunks are under way to all peers together that take them fast, so that one step of the
-/// leader makes no more of them: each takes about 0.3 ms of a tree that no cache holds.
+/// How many chunks are under way to all fast peers together. It bounds how many chunks one step of
+/// the leader makes: each takes about 0.3 ms if the tree is in no cache.
 const WINDOW_MAX: u32 = 32;
 
-/// To a learner a state is sent only while it goes to fewer peers than this. Each transfer keeps
-/// the state as it was when that began, so that this bounds how much of what was written over stays
-/// in memory, and what all learners together take of the network. The others have their turn when
-/// one of those is done; a voter waits for nobody.
+/// A learner is sent a state only while fewer transfers than this are under way. Each transfer
+/// keeps the state as it was when the transfer began. So this bounds how much replaced data stays
+/// in memory, and the share of the network that all learners together take. Other learners wait
+/// until a transfer is done. Voters do not wait.
 pub(crate) const LEARNER_TRANSFERS_MAX: usize = 8;
 
 /// The leader's side.
@@ -49,21 +49,22 @@ struct Sending {
     chunks: ChunkWriter,
     sent: u32,
     acked: u32,
-    /// How many may be sent and not acknowledged.
+    /// How many chunks may be sent and not acknowledged.
     window: u32,
-    /// The next measurement of how long the peer takes: it ends with so many acknowledged, and began then.
+    /// The current measurement of the peer's speed: the number of acknowledged chunks at which it ends,
+    /// and when it began.
     measured: (u32, Time),
     finished: bool,
-    heard: Time,
+    acked_at: Time,
 }
 
 impl Outgoing {
-    /// Those of a term. Their numbers begin with it, so that none is used twice.
+    /// The transfers of a term. Their numbers begin with the term, so none is used twice.
     pub(crate) fn new(term: u64, heartbeat: Duration) -> Outgoing {
         Outgoing { heartbeat, last_transfer: numbers_of(term), to: BTreeMap::new() }
     }
 
-    /// Begins to send; whatever was being sent to this peer is given up.
+    /// Begins a transfer, and gives up any other one to this peer.
     pub(crate) fn begin(
         &mut self,
         to: NodeId,
@@ -83,7 +84,7 @@ impl Outgoing {
             window: WINDOW_MIN,
             measured: (WINDOW_MIN, now),
             finished: false,
-            heard: now,
+            acked_at: now,
         };
         let messages = sending.fill();
         self.to.insert(to, sending);
@@ -95,13 +96,13 @@ impl Outgoing {
         self.to.contains_key(&to) || self.to.len() < LEARNER_TRANSFERS_MAX
     }
 
-    /// To how many a state is being sent.
+    /// To how many peers a state is being sent.
     #[cfg(test)]
     pub(crate) fn count(&self) -> usize {
         self.to.len()
     }
 
-    /// The peer has taken the chunks below `next`. The second value says that it has them all.
+    /// The peer has taken the chunks below `next`. The second result is whether it has all of them.
     pub(crate) fn acked(
         &mut self,
         from: NodeId,
@@ -115,7 +116,7 @@ impl Outgoing {
             return (Vec::new(), false);
         };
         sending.acked = sending.acked.max(next);
-        sending.heard = now;
+        sending.acked_at = now;
         if sending.finished && sending.acked == sending.sent {
             self.to.remove(&from);
             return (Vec::new(), true);
@@ -133,24 +134,24 @@ impl Outgoing {
         (messages, false)
     }
 
-    /// Gives up what the peer wants no more; whether there was anything.
+    /// Gives up a transfer that the peer no longer wants. Returns whether there was one.
     pub(crate) fn abort(&mut self, to: NodeId, transfer: Option<u64>) -> bool {
         let ours = |sending: &Sending| transfer.is_none_or(|transfer| transfer == sending.transfer);
         self.to.get(&to).is_some_and(ours) && self.to.remove(&to).is_some()
     }
 
-    /// Gives up on the peers that have sent nothing since `since`.
+    /// Gives up the transfers to peers that have acknowledged nothing since `since`.
     pub(crate) fn take_stalled(&mut self, since: Time) -> Vec<NodeId> {
-        let stalled = self.to.iter().filter(|(_, sending)| sending.heard < since);
+        let stalled = self.to.iter().filter(|(_, sending)| sending.acked_at < since);
         let stalled: Vec<NodeId> = stalled.map(|(to, _)| *to).collect();
         self.to.retain(|to, _| !stalled.contains(to));
         stalled
     }
 }
 
-/// How many chunks may be under way next, if those of a whole window took this time. As long as they are
-/// there within two heartbeats, the nodes' other work sets the pace, and more chunks for each turn of theirs
-/// make it faster. If they take four, the link does, and no heartbeat shall wait for so long.
+/// The next window, if a whole window of chunks took this time. If they arrive within two heartbeats, the
+/// nodes' other work limits the speed, and more chunks in each step make the transfer faster. If they take
+/// four heartbeats, the link limits it, and heartbeats must not wait behind more chunks.
 fn next_window(window: u32, took: Duration, heartbeat: Duration) -> u32 {
     if took <= heartbeat * 2 {
         window * 2
@@ -190,7 +191,7 @@ pub(crate) struct Incoming {
     building: Option<Building>,
 }
 
-/// A state whose chunks are all there, while it is completed and checked elsewhere.
+/// A state with all its chunks, while the host completes and checks it.
 #[derive(Debug)]
 pub(crate) struct Building {
     pub(crate) from: NodeId,
@@ -212,7 +213,7 @@ struct Receiving {
     bytes: u64,
 }
 
-/// A state put together from a leader's chunks.
+/// A state built from a leader's chunks.
 #[derive(Debug)]
 pub(crate) struct Received {
     pub(crate) meta: SnapshotMeta,
@@ -221,12 +222,12 @@ pub(crate) struct Received {
     pub(crate) bytes: u64,
 }
 
-/// The log says each time that so much of a state was received.
-const SAID_BYTES: u64 = 256 << 20;
+/// A line is logged each time that this many bytes of a state were received.
+const LOGGED_BYTES: u64 = 256 << 20;
 
 impl Incoming {
-    /// Takes a chunk and says what to answer; or by which version the cluster acts, if this node
-    /// can do `newest` at most and that is more.
+    /// Takes a chunk and returns the answer. Or returns the version that the cluster acts by, if
+    /// that is later than `newest`, the latest that this node supports.
     pub(crate) fn chunk(
         &mut self,
         from: NodeId,
@@ -257,7 +258,7 @@ impl Incoming {
                 let before = receiving.bytes;
                 receiving.next += 1;
                 receiving.bytes += bytes.len() as u64;
-                if number == 0 || before / SAID_BYTES != receiving.bytes / SAID_BYTES {
+                if number == 0 || before / LOGGED_BYTES != receiving.bytes / LOGGED_BYTES {
                     let (from, bytes) = (Named::of(from), receiving.bytes);
                     tracing::info!(%from, bytes, "receiving the leader's state");
                 }
@@ -271,7 +272,7 @@ impl Incoming {
         }
     }
 
-    /// The sender reports that it has sent all chunks: the state is to be built of them.
+    /// The sender has sent all chunks: builds the state from them.
     pub(crate) fn build(&mut self, from: NodeId, term: u64, body: &RaftBody) -> Option<DiskOp> {
         let RaftBody::Snapshot { transfer, chunks, meta } = body else { return None };
         let ours = self.receiving.take_if(|receiving| {
@@ -290,7 +291,7 @@ impl Incoming {
         self.building.as_ref().is_some_and(|building| building.from == from)
     }
 
-    /// The state was built, or cannot be. Returns Raft's message for it, unless nobody wants it any more.
+    /// The state was built or cannot be. Returns Raft's message for it, unless the transfer was given up.
     pub(crate) fn built(
         &mut self,
         transfer: u64,
@@ -304,7 +305,7 @@ impl Incoming {
             }
             Err(reason) => {
                 let (from, index) = (ours.from, ours.meta.index);
-                tracing::warn!(from = %Named::of(from), index, reason, "a snapshot does not add up");
+                tracing::warn!(from = %Named::of(from), index, reason, "a received snapshot is damaged or incomplete");
                 None
             }
         };
@@ -347,8 +348,8 @@ mod tests {
         SnapshotMeta { index: 1, term: 1, zxid: 1, hash: 0, voting: Voting::default() }
     }
 
-    /// Peers that have all their chunks after so many heartbeats, twice: how many are
-    /// under way to each in the end.
+    /// Acknowledges all chunks to these peers after so many heartbeats, twice. Returns how many
+    /// chunks are then under way to each.
     fn under_way(
         outgoing: &mut Outgoing,
         peers: &[NodeId],

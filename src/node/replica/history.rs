@@ -1,7 +1,7 @@
 //! The latest changes of the tree, for watches that begin in the past.
 //!
 //! Every replica retains the changes that it has applied one by one: since its start, from the
-//! checkpoint and the log behind it, or since it installed a snapshot, of which only the result is
+//! checkpoint and the log after it, or since it installed a snapshot, of which only the result is
 //! known. The number of changes and their bytes are bounded.
 //!
 //! Invariant: every change after `oldest` is here, in order, and no earlier one.
@@ -23,7 +23,7 @@ pub(crate) struct History {
 
 fn size(change: &Change) -> usize {
     let lists = [&change.acl, &change.parent_acl].into_iter().flatten();
-    // They may be those of no znode any more.
+    // The access lists may belong to no znode any more.
     let lists: usize = lists.map(|list| list.bytes()).sum();
     size_of::<Change>() + change.path.capacity() + lists
 }
@@ -34,14 +34,15 @@ impl History {
         History { changes: VecDeque::new(), bytes: 0, oldest, changes_max, bytes_max }
     }
 
-    /// Takes in what has been applied.
+    /// Adds the changes of applied writes.
     pub(crate) fn note(&mut self, changes: Vec<Change>) {
         let is_missed = !changes.is_empty() && strikes(Bug::HistoryMissesBatch, 7);
         let changes_max = unless(Bug::HistoryShort, self.changes_max, self.changes_max / 2);
         for change in changes.into_iter().filter(|_| !is_missed) {
             self.bytes += size(&change);
             self.changes.push_back(change);
-            // One at a time: it never holds much more than it may, whatever one write has changed.
+            // One change at a time, so that it never holds much more than the bounds, however large
+            // a write is.
             while self.changes.len() > changes_max || self.bytes > self.bytes_max {
                 let Some(first) = self.changes.pop_front() else { break };
                 self.bytes -= size(&first);
@@ -50,14 +51,14 @@ impl History {
         }
     }
 
-    /// What led to this zxid is not known: the history begins after it.
+    /// The changes up to this zxid are not known: the history begins after it.
     pub(crate) fn begin_after(&mut self, zxid: Zxid) {
         self.changes.clear();
         (self.bytes, self.oldest) = (0, unless(Bug::HistoryKeptAtSnapshot, zxid, self.oldest));
     }
 
-    /// All changes after a zxid, oldest first; or if they are not all known any more, the oldest
-    /// zxid after which they are.
+    /// All changes after a zxid, oldest first. If some are no longer known, returns the oldest zxid
+    /// after which all are.
     pub(crate) fn after(&self, zxid: Zxid) -> Result<impl ExactSizeIterator<Item = &Change>, Zxid> {
         if zxid < self.oldest {
             return Err(self.oldest);
@@ -83,11 +84,11 @@ mod tests {
     }
 
     #[test]
-    fn it_gives_all_after_a_zxid_or_says_from_which_on_it_can() {
+    fn it_returns_all_changes_after_a_zxid_or_the_oldest_known_one() {
         let mut history = History::new(10, 4, 1 << 20);
         assert_eq!(after(&history, 10), Ok(vec![]));
         assert_eq!(after(&history, 9), Err(10));
-        // 12 was a session's: it changed no znode.
+        // 12 was a write of a session that changed no znode.
         history.note(vec![change(11), change(13)]);
         assert_eq!(after(&history, 10), Ok(vec![11, 13]));
         assert_eq!(after(&history, 12), Ok(vec![13]));
@@ -97,7 +98,7 @@ mod tests {
         assert_eq!(after(&history, 11), Ok(vec![13, 14, 15, 16]));
     }
 
-    /// Half of a multi is not given out.
+    /// The history never returns only a part of a multi.
     #[test]
     fn a_write_is_known_as_a_whole_or_not_at_all() {
         let mut history = History::new(0, 3, 1 << 20);
@@ -124,7 +125,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_known_of_what_a_snapshot_stands_for() {
+    fn changes_within_a_snapshot_are_not_known() {
         let mut history = History::new(0, 100, 1 << 20);
         history.note(vec![change(1), change(2)]);
         history.begin_after(9);

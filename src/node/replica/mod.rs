@@ -1,4 +1,4 @@
-//! What a replica offers beside its state: watches, the history that they can begin in, and the
+//! What a replica offers besides its state: watches, the history in which they can begin, and the
 //! server of clients without a replica.
 
 pub(crate) mod history;
@@ -19,8 +19,8 @@ pub(in crate::node) struct Replica {
     pub(in crate::node) history: History,
     /// The clients that it serves.
     pub(in crate::node) clients: ClientServer,
-    /// The zxid of the tree that was published last. Whatever takes a zxid is published, though it
-    /// changes no znode that a watch sees: a sync may return that zxid.
+    /// The zxid of the tree that was published last. Every write with a zxid is published, even if
+    /// no watch sees a change: a sync may return that zxid.
     pub(in crate::node) published: Option<Zxid>,
 }
 

@@ -51,7 +51,7 @@ impl<'a> Net<'a> {
     ) {
         match (old.map(Znode::stat), new.map(Znode::stat)) {
             (None, Some(new)) => self.push(id, EventKind::Created, path, new.czxid),
-            // When exactly it was deleted is not known any more: some time up to now.
+            // The zxid of the deletion is not known: the present one is the latest possible.
             (Some(_), None) => self.push(id, EventKind::Deleted, path, self.new.zxid()),
             (Some(old), Some(new)) if old.czxid != new.czxid => {
                 if once {

@@ -1,20 +1,19 @@
-//! Decides quickly, whatever the number of watches, that a path is not watched, which is nearly
-//! always so.
+//! Decides quickly, for any number of watches, that a path is not watched, which is nearly always
+//! the case.
 //!
 //! It counts the watched paths by their hash, with at least [`ROOM`] places for each path. A count of
-//! zero says that no such path is watched.
+//! zero means that no such path is watched.
 
 use xxhash_rust::xxh3::xxh3_64;
 
-/// So one in so many of the paths that are not watched is looked for all the same.
+/// Places per watched path. One in this many unwatched paths is looked up without need.
 const ROOM: usize = 8;
-/// So many places there are at least, once there is a path.
+/// The fewest places, once there is a path.
 const PLACES_MIN: usize = 256;
 
 #[derive(Debug, Default)]
 pub(crate) struct PathFilter {
-    /// A power of two of them, or none. One that has reached the most that it can count stays
-    /// there.
+    /// A power of two of counts, or none. A count that has reached its maximum stays there.
     counts: Vec<u8>,
     paths: usize,
 }
@@ -26,16 +25,17 @@ impl PathFilter {
     }
 
     fn place(&self, path: &str) -> usize {
-        // The length is a power of two, and not 0 where this is called.
+        // The length is a power of two, and never 0 here.
         xxh3_64(path.as_bytes()) as usize & (self.counts.len() - 1)
     }
 
-    /// Whether the path may be watched; if not, it is not.
+    /// Whether the path may be watched. `false` is certain.
     pub(crate) fn may_hold(&self, path: &str) -> bool {
         self.paths > 0 && self.counts[self.place(path)] > 0
     }
 
-    /// Takes in a path that is watched from now on. `all` are the others, in case it has to grow.
+    /// Adds a path that is watched from now on. `all` are the other paths, in case the filter has
+    /// to grow.
     pub(crate) fn add<'a>(&mut self, path: &str, all: impl Iterator<Item = &'a str>) {
         if (self.paths + 1) * ROOM > self.counts.len() {
             let mut larger = PathFilter::with_room(2 * (self.paths + 1));
@@ -51,7 +51,7 @@ impl PathFilter {
         self.paths += 1;
     }
 
-    /// A path that was added is watched no longer.
+    /// Removes an added path, which is no longer watched.
     pub(crate) fn remove(&mut self, path: &str) {
         let place = self.place(path);
         let count = &mut self.counts[place];
@@ -76,7 +76,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_there_is_found_and_most_else_is_not() {
+    fn watched_paths_are_found_and_most_others_are_not() {
         let mut filter = PathFilter::default();
         let mut held: BTreeSet<String> = BTreeSet::new();
         assert!(!filter.may_hold("/"));
@@ -100,7 +100,7 @@ mod tests {
         assert!(!filter.may_hold(&path(9_999)) && filter.counts.is_empty());
     }
 
-    /// A place that cannot count any further counts no more, and never says that none is there.
+    /// A place whose count has reached its maximum keeps it, and so never misses a watched path.
     #[test]
     fn a_full_place_stays_full() {
         let mut filter = PathFilter::with_room(1);

@@ -59,7 +59,7 @@ impl AtPath {
         }
     }
 
-    /// Whether none is left.
+    /// Returns whether none is left.
     fn remove(&mut self, id: WatchId) -> bool {
         match self {
             AtPath::One(..) => true,
@@ -81,7 +81,7 @@ impl AtPath {
     }
 }
 
-/// What some changes came to: the events in order, and the watches that are over after them.
+/// The result of some changes: the events in order, and the watches that are over after them.
 #[derive(Debug, Default)]
 pub(crate) struct Fired {
     pub(crate) events: Vec<(WatchId, WatchEvent)>,
@@ -89,7 +89,7 @@ pub(crate) struct Fired {
 }
 
 impl Fired {
-    /// Has them delivered behind what is to be delivered already.
+    /// Adds them after the events that are already queued.
     pub(in crate::node) fn add_to(self, effects: &mut Effects) {
         effects.events.extend(self.events);
         effects.ended.extend(self.ended);
@@ -100,23 +100,23 @@ impl Fired {
 pub(crate) struct WatchTable {
     watchers: BTreeMap<WatchId, Watcher>,
     by_path: BTreeMap<Arc<str>, AtPath>,
-    /// The same paths: most writes concern no watch, and cost one look here.
+    /// A filter of the same paths. Most writes concern no watch, and cost one look-up here.
     paths: PathFilter,
     by_session: BTreeMap<SessionId, BTreeSet<WatchId>>,
-    /// How many recursive watches there are: without any, no ancestor needs a look.
+    /// How many recursive watches there are. Without any, ancestors need no look-up.
     recursive: usize,
     /// Those whose events bring the znode.
     bringing: BTreeSet<WatchId>,
 }
 
-/// What a change reports. Each watch that wants it gets an event of its own.
+/// The event of a change. Each matching watch gets an event of its own.
 #[derive(Clone, Copy)]
 struct Notification<'a> {
     kind: EventKind,
     path: &'a str,
     zxid: Zxid,
     position: u32,
-    /// Who may read of it.
+    /// Decides who may receive it.
     acl: Option<&'a AccessList>,
 }
 
@@ -128,8 +128,8 @@ impl Notification<'_> {
     }
 }
 
-/// What a watch that fires once has missed, as far as the tree shows it now (as ZooKeeper's
-/// `setWatches` finds it).
+/// The event that a watch that fires once has missed, as far as the tree shows it now (as
+/// ZooKeeper's `setWatches` finds it).
 #[derive(Clone, Copy)]
 pub(crate) struct Missed<'a> {
     pub(crate) tree: &'a Tree,
@@ -185,8 +185,8 @@ impl WatchTable {
         self.watchers.insert(id, Watcher { path, kind, session });
     }
 
-    /// Adds a persistent or recursive watch, which first reports the changes of the past, oldest first: as
-    /// many as its channel holds, and then a gap.
+    /// Adds a persistent or recursive watch, which first reports past changes, oldest first: as many as
+    /// its channel holds, and then a gap.
     pub(crate) fn add_with_past<'a>(
         &mut self,
         (id, path, kind): (WatchId, Arc<str>, WatchKind),
@@ -208,7 +208,7 @@ impl WatchTable {
     }
 
     /// Adds a watch that was set at another member and has reported everything up to a zxid. It first
-    /// reports what has happened since, as far as that is `known`.
+    /// reports the later changes, as far as they are `known`.
     pub(crate) fn add_again<'a>(
         &mut self,
         (id, path, kind): (WatchId, Arc<str>, WatchKind),
@@ -240,12 +240,12 @@ impl WatchTable {
             Some(past) if !brings => {
                 return self.add_with_past((id, path, kind), session, past, may_read, fired);
             }
-            // What each of them has left is not known, but for the last.
+            // Only the result of the last of these changes is known.
             Some(mut past) => {
                 let first = past.find_map(|change| seen_by(kind, &path, change));
                 first.map(|first| (first.zxid, first.position))
             }
-            // It has reported everything up to there. What came since is not known.
+            // It has reported everything up to there. Later changes are not known.
             None if missed.from >= missed.tree.zxid() => Some((missed.from, u32::MAX)),
             None => Some((missed.from + 1, 0)),
         };
@@ -278,7 +278,7 @@ impl WatchTable {
         }
     }
 
-    /// Those after this one, by their numbers.
+    /// The watches after this one, by their numbers.
     pub(crate) fn infos_after(
         &self,
         after: Option<WatchId>,
@@ -300,7 +300,7 @@ impl WatchTable {
         !self.bringing.is_empty()
     }
 
-    /// Adds their znodes to the events that bring them, as this tree has them.
+    /// Adds the znodes, as this tree has them, to the events that bring them.
     pub(crate) fn add_data(
         &self,
         events: &mut [(WatchId, WatchEvent)],
@@ -315,7 +315,7 @@ impl WatchTable {
             if event.kind == EventKind::Gap || event.kind.is_removal() {
                 continue;
             }
-            // Another operation of the same write may have closed it off.
+            // Another operation of the same write may have revoked the permission.
             let reads = |znode: &&Znode| {
                 let session = self.watchers.get(id).map(|watcher| watcher.session);
                 session.is_some_and(|session| may_read(session, znode.acl().map(|acl| &**acl)))
@@ -329,7 +329,8 @@ impl WatchTable {
     }
 
     /// Removes the watches of one type that a session has at a path, here or as a client's. Their last
-    /// event says so. Returns `false` if there are none. They have reported everything up to `zxid`.
+    /// event reports the removal. Returns `false` if there are none. They have reported everything up
+    /// to `zxid`.
     pub(crate) fn remove_watches(
         &mut self,
         session: SessionId,
@@ -357,7 +358,7 @@ impl WatchTable {
         !removed.is_empty()
     }
 
-    /// Removes the watches of a session that is over here.
+    /// Removes the watches of a session that has ended here.
     pub(crate) fn end_session(&mut self, session: SessionId) -> Vec<WatchId> {
         let all = self.by_session.get(&session).into_iter().flatten().copied();
         let ids: Vec<WatchId> = all.filter(|id| !id.is_client()).collect();
@@ -378,7 +379,7 @@ impl WatchTable {
         all.filter(|id| id.is_client()).collect()
     }
 
-    /// Tells of a change those who `may_read` it, by the access list that it comes with.
+    /// Sends a change to the watches whose sessions `may_read` it, by the change's access list.
     pub(crate) fn fire(
         &mut self,
         change: &Change,
@@ -489,7 +490,7 @@ impl WatchTable {
     }
 }
 
-/// What one watch reports of a change, if anything. [`WatchTable::fire`] does the same for all watches.
+/// The event of one watch for a change, if any. [`WatchTable::fire`] does the same for all watches.
 fn seen_by<'a>(kind: WatchKind, watched: &'a str, change: &'a Change) -> Option<Notification<'a>> {
     let rest = change.path.strip_prefix(watched)?;
     let own = of_znode(change);
@@ -507,19 +508,20 @@ fn seen_by<'a>(kind: WatchKind, watched: &'a str, change: &'a Change) -> Option<
     child.then_some(of_parent(change, watched))
 }
 
-/// Where the events of a change stand among those of its write: this one, and the one behind it.
+/// The position of a change's first event among the events of its write. The second event has the
+/// next position.
 fn position(change: &Change) -> u32 {
     change.position.saturating_mul(if planted(Bug::PositionForgotten) { 0 } else { 2 })
 }
 
-/// What a change reports of its znode.
+/// The event of a change for its znode.
 fn of_znode(change: &Change) -> Notification<'_> {
     let Change { zxid, ref path, ref acl, .. } = *change;
     let position = position(change);
     Notification { kind: event_kind(change.kind), path, zxid, position, acl: acl.as_deref() }
 }
 
-/// What a change reports of its znode's parent: its position is behind that of the znode.
+/// The event of a change for its znode's parent. Its position follows that of the znode's event.
 fn of_parent<'a>(change: &'a Change, parent: &'a str) -> Notification<'a> {
     let (kind, zxid) = (EventKind::ChildrenChanged, change.zxid);
     let position = position(change).saturating_add(1);
@@ -560,7 +562,7 @@ mod tests {
     }
 
     #[test]
-    fn child_watches_hear_of_children_and_of_their_own_end() {
+    fn child_watches_get_events_of_children_and_of_their_own_end() {
         let mut watches = table(&[(1, "/a", WatchKind::Children)]);
         assert_eq!(fire(&mut watches, ChangeKind::DataChanged, "/a"), []);
         assert_eq!(fire(&mut watches, ChangeKind::Created, "/a/b/c"), []);
@@ -572,9 +574,9 @@ mod tests {
     }
 
     #[test]
-    fn persistent_watches_stay_and_hear_a_deletion_once() {
+    fn persistent_watches_stay_and_get_one_event_for_a_deletion() {
         let mut table = table(&[(1, "/a", WatchKind::Persistent)]);
-        let heard: Vec<_> = [
+        let events: Vec<_> = [
             (ChangeKind::Created, "/a"),
             (ChangeKind::DataChanged, "/a"),
             (ChangeKind::Created, "/a/b"),
@@ -588,7 +590,7 @@ mod tests {
         .map(|(_, kind, path)| (kind, path))
         .collect();
         let expected = [Created, DataChanged, ChildrenChanged, ChildrenChanged, Deleted, Created];
-        assert_eq!(heard, expected.map(|kind| (kind, "/a".to_owned())));
+        assert_eq!(events, expected.map(|kind| (kind, "/a".to_owned())));
     }
 
     #[test]
@@ -621,9 +623,9 @@ mod tests {
         of.iter().zip(1..).map(change).collect()
     }
 
-    /// A watch that is there and one that begins in the past report the same.
+    /// A live watch and one that begins in the past report the same events.
     #[test]
-    fn the_past_is_told_as_it_was_live() {
+    fn past_events_are_those_of_a_live_watch() {
         let paths = ["/", "/a", "/a/b", "/a/b/c", "/ab", "/b", "/a/bb"];
         let kinds = [ChangeKind::Created, ChangeKind::DataChanged, ChangeKind::Deleted];
         let all: Vec<_> =
@@ -689,10 +691,10 @@ mod tests {
             assert_eq!(fired.ended, ended);
             assert_eq!(watches.len(), 8 - expected.len());
             assert!(!watches.remove_watches(S, "/a", which, false, 50, &mut fired), "{which:?}");
-            let heard = fire(&mut watches, ChangeKind::Deleted, "/a");
+            let events = fire(&mut watches, ChangeKind::Deleted, "/a");
             let gone = |id: &u64| expected.iter().any(|(removed, _)| removed == id);
-            assert!(!heard.iter().any(|(id, ..)| gone(id)));
-            assert!(heard.iter().any(|(id, ..)| *id == 8));
+            assert!(!events.iter().any(|(id, ..)| gone(id)));
+            assert!(events.iter().any(|(id, ..)| *id == 8));
         };
         let (data, child, persistent) =
             (DataWatchRemoved, ChildWatchRemoved, PersistentWatchRemoved);
@@ -714,8 +716,8 @@ mod tests {
         for id in (0..100).filter(|id| id % 3 != 0) {
             watches.remove(WatchId(id));
         }
-        let heard = fire(&mut watches, ChangeKind::DataChanged, "/a");
-        let ids: Vec<u64> = heard.into_iter().map(|(id, ..)| id).collect();
+        let events = fire(&mut watches, ChangeKind::DataChanged, "/a");
+        let ids: Vec<u64> = events.into_iter().map(|(id, ..)| id).collect();
         assert_eq!(ids, (0..100).step_by(3).collect::<Vec<_>>());
         assert_eq!(watches.end_session(S).len(), 34);
         assert!(watches.by_path.is_empty() && watches.watchers.is_empty());

@@ -1,4 +1,4 @@
-//! The audit log: who wrote what, and what came of it, as lines of `tracing`.
+//! The audit log: who wrote what, with the outcome, as lines of `tracing`.
 //!
 //! The node of the session that asked writes the line, once its replica has applied the request. So
 //! each request with an outcome has one line in the whole cluster. Without a subscriber to the
@@ -10,10 +10,10 @@ use crate::machine::command::{Command, OpError, Reply};
 use crate::types::acl::Id;
 use crate::types::znode::SessionId;
 
-/// What a subscriber chooses the lines by.
+/// The target by which a subscriber selects the lines.
 pub(in crate::node) const TARGET: &str = "quorate::audit";
 
-/// Notes the outcome of a request of a session that is known as these.
+/// Logs the outcome of a request of a session with these ids.
 pub(super) fn note(
     session: SessionId,
     ids: &[Id],
@@ -23,7 +23,7 @@ pub(super) fn note(
     if !tracing::enabled!(target: TARGET, tracing::Level::INFO) {
         return;
     }
-    // No hash of a password comes into a log.
+    // No hash of a password may appear in a log.
     let users: Vec<String> = ids.iter().map(|id| id.redacted().to_string()).collect();
     let users = users.join(",");
     let result = match result {
@@ -40,10 +40,10 @@ pub(super) fn note(
         Command::Open { .. } => line(session, &users, "open", "", &result),
         Command::Resume { .. } => line(session, &users, "resume", "", &result),
         Command::Close => line(session, &users, "close", "", &result),
-        // That acknowledges results, and nobody has asked for it.
+        // The node sends this by itself to acknowledge results.
         Command::Authenticate { ids } if ids.is_empty() => {}
         Command::Authenticate { .. } => line(session, &users, "add_auth", "", &result),
-        // No session asks for these.
+        // These are not requests of sessions.
         Command::Expire { .. }
         | Command::Reap { .. }
         | Command::RaiseVersion { .. }

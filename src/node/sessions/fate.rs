@@ -1,5 +1,5 @@
-//! What has become of a session that its holder did not follow in the log, as a state tells it: the holder is
-//! a user of a node that has installed a snapshot, or a client that has come from another member.
+//! What has become of a session that its holder did not follow in the log, as read from a state. The holder
+//! is a user of a node that has installed a snapshot, or a client that has come from another member.
 
 use crate::machine::command::{Outcome, Reply};
 use crate::machine::{Machine, SessionRecord};
@@ -8,19 +8,20 @@ use crate::node::io::Holding;
 use crate::types::session::SessionState;
 
 pub(in crate::node) enum Fate<'a> {
-    /// It is this holder's. With the outcomes of its open, and of its writes that the holder does not know.
+    /// It belongs to this holder. With the outcomes of its open and writes that the holder does not know.
     Held(&'a SessionRecord, Vec<Outcome>),
-    /// It is over for this holder, and whether its last writes came before that is not recorded any more.
+    /// It has ended for this holder. It is no longer recorded whether its last writes were applied
+    /// before.
     Over(SessionState),
-    /// Either the open is still to come in the log, which will answer it. Or it was in the log and the session
-    /// has ended, and nothing in the state tells the two apart.
+    /// Either the open is still to come in the log, and will be answered then. Or it was in the log and the
+    /// session has ended. The state does not show which of the two.
     Unseen,
 }
 
 impl Fate<'_> {
     pub(in crate::node) fn of(claim: Claim, machine: &Machine) -> Fate<'_> {
         let Claim { holding: Holding { session, holder }, applied, opened, base } = claim;
-        // Whether it may have been opened, and have ended, in what the state stands for.
+        // Whether it may have been opened and have ended within the entries of this state.
         let ended = base.is_some_and(|base| machine.admits(session, base).is_err());
         match machine.session(session) {
             Some(record) if record.holder == holder => {

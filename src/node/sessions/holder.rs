@@ -1,4 +1,4 @@
-//! One session, as the node that holds it has it.
+//! One session at the node that holds it.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -23,24 +23,26 @@ pub(crate) struct LocalSession {
     pub(crate) timeout: Duration,
     pub(crate) state: SessionState,
     pub(super) opening: Option<Opening>,
-    /// When the open (or resume) was first sent: its clock cannot have started earlier.
+    /// When the open (or resume) was first sent. The leader's deadline for the session cannot count
+    /// from earlier.
     pub(super) first_sent: Option<Time>,
-    /// Until when the session is surely alive. Before it is open: not known.
+    /// Until when the session is certainly alive. Not known before it is open.
     pub(super) valid_until: Time,
-    /// When it counts as lost: not before ReadIndex requests had time to renew it since it was
-    /// opened.
+    /// When it counts as lost: not before ReadIndex requests have had the time to renew it after it
+    /// was opened.
     pub(super) lost_at: Time,
-    /// When the last ReadIndex request that was confirmed for it was sent.
-    pub(super) heard: Time,
+    /// When the last ReadIndex request that has renewed it was sent.
+    pub(super) renewed_at: Time,
     pub(super) issued: u64,
     /// The last number sent to the present leader; `None`: nothing, not even the open.
     pub(super) sent: Option<u64>,
-    /// The bytes of what was sent to it and is not answered yet.
+    /// The bytes of writes that were sent to the leader and are not answered yet.
     pub(super) under_way: usize,
-    /// The last number ever sent to anyone.
+    /// The last number ever sent to any leader.
     pub(super) ever_sent: u64,
     pub(super) applied: u64,
-    /// The last number whose result a request has acknowledged: the state machine keeps those after it.
+    /// The last number whose result a request has acknowledged. The state machine keeps the later
+    /// results.
     pub(super) acknowledged: u64,
     /// When its requests last moved, and how long to wait before they are sent again.
     pub(super) moved_at: Time,
@@ -48,9 +50,10 @@ pub(crate) struct LocalSession {
     pub(super) writes: VecDeque<PendingWrite>,
     pub(super) waits: Queue<RequestId>,
     pub(super) closing: bool,
-    /// As whom it is known, until its last watch is over.
+    /// The ids of the session, kept until its last watch is over.
     pub(super) ids: Arc<Vec<Id>>,
-    /// A snapshot stands for entries in which it may have been resumed, used and ended.
+    /// Whether it may have been resumed, used and ended within the entries of an installed
+    /// snapshot.
     pub(super) unseen: bool,
     /// The last number that may be sent for now.
     pub(super) ceiling: u64,
@@ -67,13 +70,13 @@ pub(super) struct PendingWrite {
     pub(super) request: RequestId,
     pub(super) command: Command,
     pub(super) size: usize,
-    /// What it is refused with, when the cluster's version has no such command: `command`, which
-    /// does nothing, has taken its place in the session's sequence.
+    /// The error to refuse it with, if the cluster's version has no such command. Then `command`
+    /// does nothing and only takes its place in the session's sequence.
     pub(super) refused: Option<OpError>,
 }
 
 impl PendingWrite {
-    /// Refuses what needs more than this version, if it does.
+    /// Refuses the write if it needs a later version than this.
     pub(super) fn refuse(&mut self, version: u16) {
         if let Some(error) = self.command.unsupported(version) {
             self.command = Command::Multi(Vec::new());
@@ -81,7 +84,7 @@ impl PendingWrite {
         }
     }
 
-    /// Answers it: its session is over, which is what one that closes it wants.
+    /// Answers it, since its session is over. A close succeeds then.
     pub(super) fn fail(self, error: &Error, effects: &mut Effects) {
         let answer = match self.command {
             Command::Close => Ok(Answer::Reply(Reply::Done)),
@@ -126,9 +129,9 @@ impl LocalSession {
         }
     }
 
-    /// When it is suspended, if no ReadIndex request renews it.
+    /// When it is suspended unless a ReadIndex request renews it.
     pub(super) fn suspended_at(&self) -> Time {
-        (self.heard + self.timeout / 3).min(self.lost_at)
+        (self.renewed_at + self.timeout / 3).min(self.lost_at)
     }
 
     /// Gives a write the next number.
@@ -142,7 +145,7 @@ impl LocalSession {
         Holding { session: self.id, holder: self.holder }
     }
 
-    /// What one who did not follow it has to know of it.
+    /// The holder's report of the session, for a replica whose state did not follow it.
     pub(super) fn claim(&self) -> Claim {
         let base = match self.opening {
             Some(Opening { command: Command::Open { base, .. }, .. }) => Some(base),
@@ -160,21 +163,21 @@ impl LocalSession {
         self.opening.is_none() && self.writes.is_empty() && self.waits.is_empty()
     }
 
-    /// Answers the writes that were sent, and of which it is not known whether they were done; the
-    /// others surely were not.
+    /// Answers the sent writes with an unknown outcome. The writes that were never sent have
+    /// certainly not happened.
     pub(super) fn answer_unknown(&mut self, reason: &str, effects: &mut Effects) {
         let sent = self.sent_writes();
         let error = Error::OutcomeUnknown { session: self.id, reason: reason.to_owned() };
         self.writes.drain(..sent).for_each(|write| write.fail(&error, effects));
     }
 
-    /// How many of its writes were ever sent to anyone: the first ones.
+    /// How many of its first writes were ever sent to any leader.
     pub(super) fn sent_writes(&self) -> usize {
         let sent = self.ever_sent.saturating_sub(self.applied);
         usize::try_from(sent).unwrap_or(usize::MAX).min(self.writes.len())
     }
 
-    /// Nothing of it is known to be on its way to a leader any more.
+    /// Forgets what was sent: it may be lost.
     pub(super) fn forget_sent(&mut self) {
         self.sent = self.sent.filter(|_| planted(Bug::ResendForgotten));
         self.under_way = 0;

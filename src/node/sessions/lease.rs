@@ -1,4 +1,4 @@
-//! When the sessions of this node count as lost: what their leases and local deadlines say.
+//! When the sessions of this node count as lost, by their leases and local deadlines.
 
 use std::time::Duration;
 
@@ -10,12 +10,12 @@ use crate::planted::{Bug, planted, unless};
 use crate::types::session::SessionState;
 use crate::types::znode::SessionId;
 
-/// How many results of a session that has fallen silent the state machine may keep.
+/// How many results of a silent session the state machine may keep.
 const KEPT_MAX: u64 = 16;
-/// How long before its time a session is renewed with others.
+/// How long before its due time a session is renewed together with others.
 const RENEWED_AHEAD: Duration = Duration::from_millis(250);
 
-/// How much of a session's timeout this node trusts: the rest covers clocks that run at
+/// The part of a session's timeout that this node trusts. The rest covers clocks that run at
 /// different rates (`1 - 9/10` of the timeout, so rates may differ by 10 %).
 pub(super) fn trusted(timeout: Duration) -> Duration {
     timeout / 10 * if planted(Bug::LeaseTooLong) { 20 } else { 9 }
@@ -24,13 +24,14 @@ pub(super) fn trusted(timeout: Duration) -> Duration {
 /// How long after a renewal a session is renewed again. It is suspended after a third of its timeout,
 /// so one election does not suspend it.
 pub(super) fn renewed_after(timeout: Duration) -> Duration {
-    // One that is resumed has a timeout that is not known yet.
+    // The timeout of a resumed session may not be known yet.
     if timeout.is_zero() { Duration::from_secs(1) } else { timeout / 6 }
 }
 
 impl LocalSessions {
-    /// A ReadIndex request sent at `sent` was confirmed for the session. After its deadline that
-    /// comes too late: its user may have seen that it is not surely alive, and that is for good.
+    /// A ReadIndex request sent at `sent` was confirmed for the session. After the session's
+    /// deadline that is too late: its user may have seen that the session is no longer certainly
+    /// alive, and that must not change back.
     pub(super) fn renew(
         &mut self,
         session: SessionId,
@@ -45,12 +46,12 @@ impl LocalSessions {
         if !held.is_open() || now >= held.lost_at.min(valid_until) {
             return;
         }
-        held.heard = held.heard.max(sent);
+        held.renewed_at = held.renewed_at.max(sent);
         if valid_until > held.valid_until {
             (held.valid_until, held.lost_at) = (valid_until, valid_until);
             effects.leases.push((held.holding(), valid_until));
         }
-        // While it is connected its next look is early enough.
+        // While it is connected, its next check is early enough.
         if held.state != SessionState::Connected {
             self.deadlines.set(session, held.suspended_at());
         }
@@ -60,7 +61,7 @@ impl LocalSessions {
     /// The session is open: it is renewed from now on, and its deadlines count.
     pub(super) fn begin_lease(&mut self, session: SessionId) {
         if let Some(held) = self.sessions.get(&session) {
-            self.renewals.set(session, held.heard + renewed_after(held.timeout));
+            self.renewals.set(session, held.renewed_at + renewed_after(held.timeout));
             self.deadlines.set(session, held.suspended_at());
         }
     }
@@ -76,10 +77,9 @@ impl LocalSessions {
         self.renewals.is_due(now)
     }
 
-    /// The sessions that a ReadIndex request of now renews. One that somebody waits for (`sync`)
-    /// carries only those that have to be renewed now, so that syncs cost the same however many
-    /// sessions there are. The others carry also those whose time comes soon, so that there are few of
-    /// them.
+    /// The sessions that a ReadIndex request of now renews. A request for a sync (`sync`) carries only
+    /// the sessions that must be renewed now, so that syncs cost the same however many sessions there
+    /// are. Other requests also carry sessions that are due soon, so that there are few requests.
     pub(super) fn take_renewals(&mut self, now: Time, sync: bool) -> Vec<SessionId> {
         let ahead = if sync { Duration::ZERO } else { RENEWED_AHEAD };
         let due = self.renewals.take_due(now + ahead);
@@ -101,8 +101,8 @@ impl LocalSessions {
         }
     }
 
-    /// The state machine keeps the results of a session until its next write acknowledges them. One
-    /// that has fallen silent after many writes acknowledges them by an `Authenticate` without ids, which
+    /// The state machine keeps the results of a session until its next write acknowledges them. A session
+    /// that falls silent after many writes acknowledges them by an `Authenticate` without ids, which
     /// changes nothing.
     fn acknowledge(&mut self, session: SessionId) {
         let Some(held) = self.sessions.get_mut(&session) else {
@@ -115,9 +115,9 @@ impl LocalSessions {
         }
     }
 
-    /// Does what is due once a heartbeat: what has taken longer than `patience` may be lost. Returns the
-    /// sessions that count as lost from now on.
-    pub(crate) fn pulse(
+    /// Does the work of each tick, once a heartbeat. Requests that have taken longer than `patience` may
+    /// be lost and are sent again. Returns the sessions that count as lost from now on.
+    pub(crate) fn tick(
         &mut self,
         patience: Duration,
         now: Time,
@@ -156,8 +156,8 @@ impl LocalSessions {
         lost
     }
 
-    /// The local deadline of the session has passed: it counts as lost from now on, though writes
-    /// already sent may still happen; those are answered when the log says so.
+    /// The local deadline of the session has passed: it counts as lost from now on. Writes that
+    /// were already sent may still happen. They are answered when their outcome is in the log.
     fn lose(&mut self, session: SessionId, effects: &mut Effects) {
         let Some(held) = self.sessions.get_mut(&session) else {
             return;
@@ -166,7 +166,7 @@ impl LocalSessions {
         self.renewals.clear(session);
         self.lost.insert(session);
         let error = held.over();
-        // What was never sent to anyone cannot happen any more.
+        // Writes that were never sent cannot happen any more.
         let keep = unless(Bug::SentRefused, held.sent_writes(), 0);
         for write in held.writes.drain(keep..) {
             effects.reply(write.request, Err(error.clone()));
@@ -211,8 +211,9 @@ mod tests {
         (sessions, session)
     }
 
-    /// It was sent in time and confirmed too late, before the node had looked at its clock again: a
-    /// session that was not surely alive any more, as its user could see, was so again.
+    /// A request was sent in time and confirmed too late, before the node had checked its clock
+    /// again. A session that was no longer certainly alive, as its user could see, became alive
+    /// again.
     #[test]
     fn a_lease_that_has_run_out_is_not_renewed() {
         let mut effects = Effects::default();
@@ -226,8 +227,8 @@ mod tests {
         assert_eq!(sessions.check_deadlines(114 * S, &mut effects), [session]);
     }
 
-    /// Its leader counted from when it was open, and its node renewed it only from when its own replica,
-    /// which lagged, had seen that.
+    /// The leader counted the timeout from the session's opening. The node renewed the session only
+    /// after its own lagging replica had applied the opening.
     #[test]
     fn a_session_that_may_be_open_is_renewed() {
         let mut sessions = LocalSessions::new(S, false, 7);

@@ -1,10 +1,10 @@
-//! The sessions that this node's users hold, and what they have asked for, in order.
+//! The sessions that this node's users hold, and their requests, in order.
 //!
 //! Each session numbers its writes and keeps them until it sees their outcome in the log, which every
 //! replica applies. It needs no answer from the leader. Whenever the leader or its connection
 //! changes, or nothing moves for a while, the node sends all of them again, and the state machine
 //! runs each of them once. A write that not all members are known to support is held back, and so are
-//! those behind it (`versions`).
+//! the writes after it (`versions`).
 //!
 //! Invariants: `writes` holds contiguous numbers from `applied + 1`. Those up to `sent` have been
 //! sent to the present leader. A query waits for the writes before it (`after`), and queries are
@@ -46,12 +46,13 @@ use crate::types::znode::{SessionId, Zxid};
 /// How many writes of one session may be under way; the others wait here. It bounds the results
 /// that the machine must remember.
 const WINDOW: u64 = 4096;
-/// How many bytes of them, about; one write may be larger. It bounds what a leader must hold.
+/// About how many bytes of them may be under way. A single write may be larger. It bounds what a
+/// leader must hold.
 const WINDOW_BYTES: usize = 16 << 20;
 
 #[derive(Debug, Default)]
 pub(crate) struct LocalSessions {
-    /// How long requests may stand still before they are sent again, the first time.
+    /// How long requests may make no progress before they are first sent again.
     patience: Duration,
     sessions: BTreeMap<SessionId, LocalSession>,
     /// Sessions with something to send.
@@ -61,24 +62,24 @@ pub(crate) struct LocalSessions {
     /// Sessions whose next write needs a later version than `gate` allows.
     held_back: BTreeSet<SessionId>,
     gate: Gate,
-    /// What writes that take room on disks are refused with.
+    /// The error with which writes that take room on disks are refused.
     refuses_writes: Option<Error>,
     pub(crate) read_index: ReadIndexRequests,
     next_sync: SyncId,
     /// When each open session is renewed.
     renewals: SessionTimers,
-    /// When it may be suspended or lost: never after that moment.
+    /// When each session is checked for suspension or loss: never later than that.
     deadlines: SessionTimers,
     /// Sessions with requests at the leader.
     asking: BTreeSet<SessionId>,
-    /// Sessions whose local deadline has passed and which may owe answers yet.
+    /// Sessions whose local deadline has passed and which may still owe answers.
     lost: BTreeSet<SessionId>,
     /// How many waits there are, of all sessions.
     waits: usize,
     syncs: BTreeMap<SyncId, SessionId>,
     /// Sessions whose waits may be answerable now.
     ready: BTreeSet<SessionId>,
-    /// Sessions whose next wait is a sync or a watch that this replica has to catch up with.
+    /// Sessions whose next wait is a sync or a watch for which this replica must catch up.
     catching_up: BTreeSet<SessionId>,
     /// Whether their writes are put into the audit log.
     audit: bool,
@@ -91,8 +92,8 @@ impl LocalSessions {
         LocalSessions { patience, audit, read_index, ..LocalSessions::default() }
     }
 
-    /// Takes what a user asks of a session, but for its queries. `owner` is this node, which has everything
-    /// up to `zxid`.
+    /// Takes a user's request to a session, except queries. `owner` is this node, which has everything up
+    /// to `zxid`.
     pub(crate) fn take_request(
         &mut self,
         request: ClientRequest,
@@ -112,11 +113,11 @@ impl LocalSessions {
                 let timeout = timeout.map(|timeout| bounds.negotiated(timeout));
                 let timeout_ms = timeout.map_or(TIMEOUT_KEPT, milliseconds);
                 let command = Command::Resume { secret, timeout_ms, owner };
-                // One that keeps its own has none here until that is known.
+                // A resumed session that keeps its timeout has none here until it is known.
                 let timeout = timeout.unwrap_or_default();
                 self.open(request, session, holder, timeout, command, effects);
             }
-            // Nobody waits for the answer.
+            // No request waits for the answer.
             ClientRequest::Introduce { session, ids } => {
                 self.write(RequestId(0), session, Write::Authenticate(ids), effects);
             }
@@ -127,7 +128,7 @@ impl LocalSessions {
                 let reason = "its holder let go of the session while the write was under way";
                 self.end_unknown(session, state, reason, effects);
             }
-            // A replica answers these, or the member of a client.
+            // These are answered by a replica, or by the member of a client.
             ClientRequest::Query { .. }
             | ClientRequest::Admin { .. }
             | ClientRequest::Unwatch { .. } => {}
@@ -145,16 +146,17 @@ impl LocalSessions {
     ) {
         if let Some(former) = self.sessions.get_mut(&session) {
             // This very node holds it and resumes it: the former handle loses it, as it would to
-            // another node. The host has told its user: from here on this id means the new one.
+            // another node. The host has notified its user. From here on this id means the new
+            // holder.
             if !former.is_over() {
                 former.state = SessionState::Moved;
             }
-            // What was sent already may come before the resumption in the log, or not.
+            // Writes that were already sent may come before the resumption in the log, or not.
             let reason = "the session was resumed while the write was under way";
             former.answer_unknown(reason, effects);
             self.end(session, SessionState::Moved, effects);
         }
-        // What is lost is the former one.
+        // Only the former holder has lost the session.
         self.lost.remove(&session);
         self.sessions.insert(
             session,
@@ -167,7 +169,7 @@ impl LocalSessions {
                 first_sent: None,
                 valid_until: Time::MAX,
                 lost_at: Time::MAX,
-                heard: Time::ZERO,
+                renewed_at: Time::ZERO,
                 issued: 0,
                 sent: None,
                 under_way: 0,
@@ -204,8 +206,8 @@ impl LocalSessions {
         None
     }
 
-    /// Who asks, and behind which write of the session, if it takes requests; else this one is
-    /// answered. For what is not answered here.
+    /// The holder of the session and its last write, if it takes requests; otherwise the request is
+    /// answered. For requests that are answered elsewhere.
     pub(crate) fn turn(
         &mut self,
         request: RequestId,
@@ -246,7 +248,7 @@ impl LocalSessions {
         let Some(held) = self.taking(request, session, effects) else {
             return;
         };
-        // Before it has a number: nothing of it comes into the log, and nothing has to follow it.
+        // Before the write has a number: it does not enter the log, and no number is skipped.
         if let Some(error) = refused {
             return effects.reply(request, Err(error));
         }
@@ -261,7 +263,7 @@ impl LocalSessions {
         self.unsent.insert(session);
     }
 
-    /// After a snapshot, in which sessions may be known as somebody more.
+    /// Takes the sessions' ids from a snapshot, in which they may have more.
     pub(crate) fn identify(&mut self, machine: &Machine) {
         for held in self.sessions.values_mut() {
             let record = machine.session(held.id).filter(|record| record.holder == held.holder);
@@ -277,7 +279,7 @@ impl LocalSessions {
         held.is_some_and(|held| held.viewer().may(acl, Permissions::READ))
     }
 
-    /// What came of a request, as seen in the log at `now`, by when this replica has `zxid`.
+    /// Takes the outcome of a request, seen in the log at `now`, when this replica has `zxid`.
     pub(crate) fn outcome(
         &mut self,
         outcome: &Outcome,
@@ -300,7 +302,7 @@ impl LocalSessions {
             self.unsent.insert(session);
             return;
         }
-        // While it is not open, a write is refused only because the open before it was, as `StaleOpen`.
+        // Before the session is open, a write is refused only because its open was, as `StaleOpen`.
         // Both are sent again.
         if seq != held.applied + 1 || held.opening.is_some() {
             return;
@@ -309,7 +311,7 @@ impl LocalSessions {
             return;
         };
         held.applied = seq;
-        // What was answered without having been sent to this leader is not counted.
+        // A write that was answered without having been sent to this leader is not counted.
         held.under_way = held.under_way.saturating_sub(write.size);
         if held.sent.is_none_or(|sent| sent <= seq) {
             held.under_way = 0;
@@ -351,7 +353,7 @@ impl LocalSessions {
             return;
         };
         if let (Err(OpError::StaleOpen), Some(opening)) = (result, &mut held.opening) {
-            // Nothing that this replica has seen in between opened it.
+            // No entry that this replica has applied opened the session.
             if let Command::Open { base, .. } = &mut opening.command {
                 *base = zxid;
             }
@@ -369,20 +371,20 @@ impl LocalSessions {
         match result {
             Ok(reply) => {
                 if let Reply::Session { timeout_ms } = reply {
-                    // What was asked for, or what it had.
+                    // The requested timeout, or the one that the session had.
                     held.timeout = Duration::from_millis(u64::from(*timeout_ms));
                 }
                 if !held.is_over() {
                     let since = held.first_sent.unwrap_or_default();
-                    held.heard = since;
+                    held.renewed_at = since;
                     if now < since + held.timeout / 3 {
                         held.valid_until = since + trusted(held.timeout);
                         held.lost_at = held.valid_until;
                     } else {
-                        // It took long, perhaps longer than a session lives without a renewal.
-                        // It lives all the same, from now on, but is surely alive only once a
-                        // ReadIndex request has renewed it: not for a moment before, to be lost and
-                        // found again.
+                        // The opening took long, perhaps longer than a session lives without a
+                        // renewal. The session lives from now on, but is certainly alive only once
+                        // a ReadIndex request has renewed it. Otherwise it could count as alive,
+                        // then lost, then alive again.
                         held.valid_until = since;
                         held.lost_at = now + trusted(held.timeout);
                     }
@@ -395,7 +397,7 @@ impl LocalSessions {
             }
             Err(error) => {
                 if held.unseen {
-                    // It may have been let in then, and writes of it run that were sent by now.
+                    // The session may have been resumed, and its writes sent so far may have run.
                     let reason = "the session ended while this replica was out of reach";
                     held.answer_unknown(reason, effects);
                 }
@@ -406,8 +408,8 @@ impl LocalSessions {
         }
     }
 
-    /// The session is over for its holder here: as the log says, so that no write of it that was
-    /// not answered yet can ever happen.
+    /// The session has ended for its holder here, by the log. So no unanswered write of it can ever
+    /// happen.
     pub(crate) fn end(&mut self, session: SessionId, state: SessionState, effects: &mut Effects) {
         let Some(held) = self.sessions.get_mut(&session) else {
             return;
@@ -428,14 +430,14 @@ impl LocalSessions {
         self.end_lease(session);
     }
 
-    /// A snapshot was installed, and the session's open (or resume) is not answered by it.
+    /// A snapshot was installed that does not show the outcome of the session's open (or resume).
     pub(crate) fn unseen(&mut self, session: SessionId) {
         if let Some(held) = self.sessions.get_mut(&session) {
             held.unseen = held.ever_sent > held.applied;
         }
     }
 
-    /// The session is over, and it is not known what became of the writes that were sent.
+    /// The session has ended, and the outcomes of its sent writes are not known.
     pub(crate) fn end_unknown(
         &mut self,
         session: SessionId,
@@ -449,7 +451,7 @@ impl LocalSessions {
         self.end(session, state, effects);
     }
 
-    /// Everything is over, since the node has stopped.
+    /// Ends everything, since the node has stopped.
     pub(crate) fn stop(&mut self, error: &Error, effects: &mut Effects) {
         // Local reads are as fresh as they were.
         let read_index = std::mem::take(&mut self.read_index);
@@ -466,12 +468,12 @@ impl LocalSessions {
         }
     }
 
-    /// What each session is known by, to one who did not follow it.
+    /// The holder's report of each session, for a replica that did not follow it.
     pub(crate) fn claims(&self) -> Vec<Claim> {
         self.sessions.values().map(LocalSession::claim).collect()
     }
 
-    /// Whether the session is this holder's here.
+    /// Whether this holder holds the session here.
     pub(crate) fn holds(&self, holding: Holding) -> bool {
         self.sessions.get(&holding.session).is_some_and(|held| held.holder == holding.holder)
     }
@@ -495,7 +497,7 @@ impl LocalSessions {
     }
 }
 
-/// A timeout as commands have it.
+/// A timeout in milliseconds, as in commands.
 fn milliseconds(timeout: Duration) -> u32 {
     u32::try_from(timeout.as_millis()).unwrap_or(u32::MAX)
 }

@@ -1,11 +1,10 @@
-//! The queue in which a session's queries take their turn, and how a replica answers them: those of its
-//! own users and those of clients alike. Only the one who is answered differs.
+//! The queue of a session's queries, and how a replica answers them. The queries of its own users and
+//! those of clients differ only in who gets the answer.
 //!
-//! A query is answered behind the writes of its session that were made before it. A sync waits for a
+//! A query is answered after the writes of its session that were made before it. A sync waits for a
 //! ReadIndex request that was made after it, and then for this replica to reach the confirmed index. So
-//! does a watch from a zxid that this replica has not reached: once it has reached the index, it has
-//! everything that was written before the query was made, and a zxid that it still does not know is one
-//! that nobody has reached.
+//! does a watch from a zxid that this replica has not reached. At that index the replica has everything
+//! written before the query, so if it still does not know the zxid, no replica has reached it.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -25,12 +24,12 @@ use crate::types::acl::{AccessList, Id, Permissions};
 use crate::types::error::Error;
 use crate::types::znode::{SessionId, Zxid};
 
-/// How much is read of a tree for somebody else, at most.
+/// The most bytes that are read of a tree for a client.
 pub(crate) const BELOW_BYTES_MAX: usize = 8 << 20;
-/// What a znode takes besides its path and its data, about.
+/// About how many bytes a znode takes besides its path and its data.
 const ZNODE_BYTES: usize = 64;
 
-/// The queries of one session that wait for their turn. `T` says who is answered.
+/// The queries of one session that wait for their turn. `T` identifies the receiver of the answer.
 #[derive(Debug)]
 pub(crate) struct Queue<T> {
     waits: VecDeque<Wait<T>>,
@@ -39,17 +38,17 @@ pub(crate) struct Queue<T> {
 #[derive(Debug)]
 struct Wait<T> {
     asker: T,
-    /// The last write of the session that was made before.
+    /// The last write of the session before this query.
     after: u64,
     turn: Turn,
     confirming: Option<Confirming>,
 }
 
-/// What is done when its turn has come.
+/// The action when its turn has come.
 #[derive(Debug)]
 pub(crate) enum Turn {
     Query(Query),
-    /// The session is being closed already, and that is the answer to closing it again.
+    /// Another close of a session that is already being closed. It succeeds in its turn.
     Close,
 }
 
@@ -57,11 +56,11 @@ pub(crate) enum Turn {
 #[derive(Clone, Copy, Debug)]
 struct Confirming {
     number: u64,
-    /// Where it was confirmed.
+    /// The index at which it was confirmed.
     index: Option<u64>,
 }
 
-/// How far the replica has got, for one session.
+/// The progress of the replica, for one session.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Progress {
     /// The last write of the session that is done.
@@ -118,7 +117,7 @@ impl<T> Queue<T> {
         })
     }
 
-    /// All who wait, with the numbers of the ReadIndex requests that they wait for.
+    /// All waiting queries, with the numbers of the ReadIndex requests that they wait for.
     pub(crate) fn drain(&mut self) -> impl Iterator<Item = (T, Turn, Option<u64>)> + '_ {
         self.waits
             .drain(..)
@@ -147,7 +146,7 @@ impl<T> Wait<T> {
     }
 }
 
-/// Where queries are answered from.
+/// The sources of the answers.
 pub(crate) struct Answering<'a> {
     pub(crate) machine: &'a Machine,
     pub(crate) tree: &'a Tree,
@@ -225,7 +224,7 @@ impl Answering<'_> {
     }
 }
 
-/// Whether a ReadIndex request must be made for a query, where everything up to `applied` is known.
+/// Whether a query needs a ReadIndex request on a replica that has everything up to `applied`.
 pub(in crate::node) fn waits_for_others(query: &Query, applied: Zxid) -> bool {
     match query {
         Query::Sync => true,
@@ -292,7 +291,7 @@ impl LocalSessions {
         }
     }
 
-    /// The replica has moved on: syncs, and watches from a zxid, may be answerable.
+    /// The replica has applied entries: syncs, and watches from a zxid, may be answerable.
     pub(crate) fn applied(&mut self) {
         self.ready.append(&mut self.catching_up);
     }
@@ -340,12 +339,12 @@ impl LocalSessions {
                 self.catching_up.insert(session);
             }
         }
-        // Behind the events of all that was applied by now.
+        // After the events of everything applied so far.
         fired.add_to(effects);
     }
 }
 
-/// As whom a session reads.
+/// A session and its ids, which decide what it may read.
 #[derive(Clone, Copy)]
 pub(crate) struct Viewer<'a> {
     pub(crate) session: SessionId,
@@ -358,14 +357,14 @@ impl Viewer<'_> {
     }
 }
 
-/// What this viewer reads of a tree; `ephemerals` are those of its session.
+/// Answers a read of this viewer from a tree. `ephemerals` are those of its session.
 pub(crate) fn answer_read(
     tree: &Tree,
     read: &Read,
     viewer: Viewer<'_>,
     ephemerals: impl FnOnce() -> Vec<String>,
 ) -> Result<Answer, Error> {
-    // What the session may not read is refused; what is missing is `None`.
+    // An error if the session may not read the znode; `None` if it is missing.
     let permitted = |path: &str, wanted: Permissions| {
         let znode = tree.get(path);
         let acl = znode.and_then(|znode| Some(&**znode.acl()?));
@@ -405,7 +404,7 @@ pub(crate) fn answer_read(
     })
 }
 
-/// A znode and all below it, with the content of what may be read.
+/// A znode and all below it, with the content of those that may be read.
 fn read_below(tree: &Tree, path: &str, held: Viewer<'_>) -> Result<Answer, Error> {
     let (mut znodes, mut size) = (Vec::new(), 0);
     for (at, znode) in tree.below(path) {

@@ -1,4 +1,4 @@
-//! ReadIndex requests: how a node learns that a leader still led after a certain moment.
+//! ReadIndex requests, by which a node learns that a leader still led after a certain moment.
 //!
 //! A node sends its leader a ReadIndex request. The leader confirms it by Raft's ReadIndex (Raft
 //! thesis 6.4), that is, after a quorum has answered. One confirmed request does three things for the
@@ -10,10 +10,10 @@
 //! - the node's local reads are known to be no older than the request, once the index is applied.
 //!
 //! The number of a request is never used twice, not even by the same node after a restart (`boot`
-//! tells the starts apart). So a late confirmation confirms nothing else. If a request gets no
-//! answer, the node sends another one under another number. While a few are under way, syncs gather
-//! for the next one. No sync is ever forgotten, however many there are and however slow the leader
-//! is.
+//! distinguishes the starts). So a late confirmation confirms no other request. If a request gets
+//! no answer, the node sends another one under another number. While a few are under way, syncs
+//! gather for the next one. No sync is ever forgotten, however many there are and however slow the
+//! leader is.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -24,14 +24,14 @@ use crate::types::znode::SessionId;
 
 /// How many ReadIndex requests may be under way: more would only make the leader's queue longer.
 const UNDER_WAY_MAX: usize = 8;
-/// How many ReadIndex requests are remembered, those asked again included, whose late answers
+/// How many ReadIndex requests are remembered, including those asked again, whose late answers
 /// count.
 const ASKED_MAX: usize = 64;
 
 /// The number of a sync, or of a watch from a zxid, that waits for a ReadIndex request.
 pub(crate) type SyncId = u64;
 
-/// This node's side: the ReadIndex requests it has asked for.
+/// This node's side: the ReadIndex requests that it has sent.
 #[derive(Debug, Default)]
 pub(crate) struct ReadIndexRequests {
     boot: u64,
@@ -39,7 +39,7 @@ pub(crate) struct ReadIndexRequests {
     asked: BTreeMap<u64, ReadIndexRequest>,
     /// Syncs that no ReadIndex request carries yet.
     waiting: Vec<SyncId>,
-    /// When the last one was asked for; `None`: the next is due at once.
+    /// When the last one was sent; `None`: the next is due at once.
     last: Option<Time>,
     /// ReadIndex requests confirmed at an index that is not applied yet, and when they were sent.
     unapplied: Vec<(u64, Time)>,
@@ -52,8 +52,8 @@ pub(crate) struct ReadIndexRequest {
     pub(crate) sent: Time,
     pub(crate) sessions: Vec<SessionId>,
     pub(crate) syncs: Vec<SyncId>,
-    /// Its syncs wait for another ReadIndex request too.
-    asked_anew: bool,
+    /// Whether its syncs also wait for another ReadIndex request.
+    asked_again: bool,
 }
 
 impl ReadIndexRequests {
@@ -65,15 +65,15 @@ impl ReadIndexRequests {
         self.boot
     }
 
-    /// Whether a ReadIndex request is to be asked for: for whoever waits for one, for sessions that
-    /// are to be renewed (`renews`), and so long after the last.
+    /// Whether a ReadIndex request is due: for waiting syncs, for sessions that must be renewed
+    /// (`renews`), and a `period` after the last one.
     pub(crate) fn is_due(&self, now: Time, period: Duration, renews: bool) -> bool {
-        let under_way = self.asked.values().filter(|request| !request.asked_anew).count();
+        let under_way = self.asked.values().filter(|request| !request.asked_again).count();
         let is_time = || self.last.is_none_or(|last| now >= last + period);
         under_way < UNDER_WAY_MAX && (renews || self.has_waiting() || is_time())
     }
 
-    /// Whether somebody waits for the next ReadIndex request.
+    /// Whether a sync waits for the next ReadIndex request.
     pub(crate) fn has_waiting(&self) -> bool {
         !self.waiting.is_empty()
     }
@@ -87,28 +87,29 @@ impl ReadIndexRequests {
         self.waiting.push(sync);
     }
 
-    /// Opens the next ReadIndex request, which carries all that wait.
+    /// Makes the next ReadIndex request, which carries all waiting syncs.
     pub(crate) fn ask(&mut self, now: Time, sessions: Vec<SessionId>) -> u64 {
         self.next += 1;
         self.last = Some(now);
         let syncs = std::mem::take(&mut self.waiting);
         self.asked
-            .insert(self.next, ReadIndexRequest { sent: now, sessions, syncs, asked_anew: false });
+            .insert(self.next, ReadIndexRequest { sent: now, sessions, syncs, asked_again: false });
         // The oldest are those asked again: no others have been under way for so long.
         while self.asked.len() > ASKED_MAX
-            && let Some(oldest) = self.asked.first_entry().filter(|oldest| oldest.get().asked_anew)
+            && let Some(oldest) = self.asked.first_entry().filter(|oldest| oldest.get().asked_again)
         {
             oldest.remove();
         }
         self.next
     }
 
-    /// The answer to a ReadIndex request, if it is one that this node still wants.
+    /// Takes the confirmation of a ReadIndex request. Returns the request, if it is still
+    /// remembered.
     pub(crate) fn confirmed(&mut self, boot: u64, request: u64) -> Option<ReadIndexRequest> {
         if boot == self.boot { self.asked.remove(&request) } else { None }
     }
 
-    /// What was sent at this moment is confirmed at an index, which may still have to be applied.
+    /// The request sent at this moment is confirmed at an index, which may not be applied yet.
     pub(crate) fn covers(&mut self, index: u64, sent: Time) {
         self.unapplied.push((index, sent));
     }
@@ -124,26 +125,26 @@ impl ReadIndexRequests {
         self.fresh_at
     }
 
-    /// The leader changed, or its connection: what was asked may never be answered. Returns the
+    /// The leader or its connection has changed, so requests may never be answered. Returns the
     /// sessions that may not have been renewed.
     #[must_use]
     pub(crate) fn restart(&mut self) -> Vec<SessionId> {
         self.last = None;
-        self.ask_anew(|_| true)
+        self.ask_again(|_| true)
     }
 
     /// Asks again for the ReadIndex requests sent before `before`. A late answer still counts.
     /// Returns the sessions that may not have been renewed.
     #[must_use]
     pub(crate) fn restart_older(&mut self, before: Time) -> Vec<SessionId> {
-        self.ask_anew(|request| request.sent < before)
+        self.ask_again(|request| request.sent < before)
     }
 
-    fn ask_anew(&mut self, which: impl Fn(&ReadIndexRequest) -> bool) -> Vec<SessionId> {
+    fn ask_again(&mut self, which: impl Fn(&ReadIndexRequest) -> bool) -> Vec<SessionId> {
         let mut sessions = Vec::new();
         for request in self.asked.values_mut() {
-            if !request.asked_anew && which(request) {
-                request.asked_anew = true;
+            if !request.asked_again && which(request) {
+                request.asked_again = true;
                 self.last = None;
                 self.waiting.extend(&request.syncs);
                 sessions.extend(&request.sessions);
@@ -190,7 +191,7 @@ mod tests {
     const S: Time = Time::from_secs(1);
 
     #[test]
-    fn a_round_carries_all_that_wait_and_is_confirmed_once() {
+    fn a_request_carries_all_waiting_syncs_and_is_confirmed_once() {
         let mut requests = ReadIndexRequests::new(7);
         assert!(requests.is_due(Time::ZERO, 4 * S, false));
         requests.wait(1);
@@ -205,8 +206,8 @@ mod tests {
         assert!(requests.is_due(5 * S, 4 * S, false));
     }
 
-    /// The next was due a second after the last, whatever came: a session of half a second that was
-    /// opened between them was not renewed in time.
+    /// The next request was always due a second after the last one. A session with a timeout of
+    /// half a second that was opened in between was not renewed in time.
     #[test]
     fn a_session_to_be_renewed_makes_the_next_one_due_sooner() {
         let mut requests = ReadIndexRequests::new(7);
@@ -225,7 +226,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_slow_round_carried_is_asked_for_under_another_number() {
+    fn syncs_of_a_slow_request_are_asked_for_under_another_number() {
         let mut requests = ReadIndexRequests::new(7);
         requests.wait(1);
         let slow = requests.ask(S, vec![]);
@@ -239,8 +240,8 @@ mod tests {
         assert_eq!(requests.confirmed(7, slow).unwrap().syncs, [1], "late answers count");
     }
 
-    /// Each popped the oldest and asked for its syncs again, behind all that wait at a slow leader:
-    /// no sync was ever answered, and no session renewed.
+    /// Each new request dropped the oldest one and asked for its syncs again, behind all that
+    /// waited at a slow leader. No sync was ever answered, and no session renewed.
     #[test]
     fn under_load_syncs_gather_and_none_is_forgotten() {
         let mut requests = ReadIndexRequests::new(7);
@@ -268,7 +269,7 @@ mod tests {
     }
 
     #[test]
-    fn unanswered_rounds_are_forgotten_but_not_their_syncs() {
+    fn unanswered_requests_are_forgotten_but_not_their_syncs() {
         let mut requests = ReadIndexRequests::new(7);
         requests.wait(1);
         let first = requests.ask(S, vec![]);

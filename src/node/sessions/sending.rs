@@ -1,4 +1,4 @@
-//! What the sessions of this node send to the leader, and when they send it again.
+//! Which requests the sessions of this node send to the leader, and when they send them again.
 
 use super::LocalSessions;
 use super::WINDOW;
@@ -19,7 +19,7 @@ impl LocalSessions {
         }
     }
 
-    /// Sends what [`Self::set_ceiling`] held back.
+    /// Sends the writes that [`Self::set_ceiling`] held back.
     pub(crate) fn lift_ceilings(&mut self) {
         for session in std::mem::take(&mut self.ceilings) {
             if let Some(held) = self.sessions.get_mut(&session) {
@@ -29,10 +29,10 @@ impl LocalSessions {
         }
     }
 
-    /// What has to be sent to the leader now, each session's requests in order.
+    /// Takes the requests to send to the leader now, each session's in order.
     pub(crate) fn take_unsent(&mut self, gate: Gate, now: Time) -> Vec<Request> {
         if gate != self.gate {
-            // What was held back is looked at again.
+            // Checks the held-back requests again.
             self.unsent.append(&mut self.held_back);
             self.gate = gate;
         }
@@ -59,8 +59,8 @@ impl LocalSessions {
             {
                 requests.push(request(0, &opening.command));
                 held.first_sent.get_or_insert(now);
-                // The leader may count from now on, also while this node lags too far behind to see that
-                // it is open.
+                // The leader may count the timeout from now on, even while this node lags too far behind
+                // to see that the session is open.
                 if !self.renewals.has(session) {
                     self.renewals.set(session, now + renewed_after(held.timeout));
                 }
@@ -93,12 +93,12 @@ impl LocalSessions {
         requests
     }
 
-    /// Whether anything may be to be sent: what is held back may be so no longer.
+    /// Whether there may be requests to send. Held-back requests may no longer have to wait.
     pub(crate) fn has_unsent(&self) -> bool {
         !self.unsent.is_empty() || !self.held_back.is_empty()
     }
 
-    /// Whatever was sent may be lost: all of it is to be sent again.
+    /// Sent requests may be lost: sends all of them again.
     pub(crate) fn send_again(&mut self, now: Time) {
         for held in self.sessions.values_mut() {
             (held.moved_at, held.patience) = (now, self.patience);
@@ -111,10 +111,10 @@ impl LocalSessions {
         self.renew_again(unrenewed, now);
     }
 
-    /// Lets the opens that were never sent rest on this zxid, at which none of these sessions existed.
+    /// Bases the opens that were never sent on this zxid, at which none of these sessions existed.
     ///
-    /// A client that has only just started knows no zxid. An open that rests on none is refused once the cluster
-    /// has forgotten a session, and asked for again; in between, another member would take the session for ended.
+    /// A client that has only just started knows no zxid. An open without a base is refused once the cluster has
+    /// forgotten a session, and is sent again. In between, another member would take the session for ended.
     pub(crate) fn rest_on(&mut self, zxid: Zxid) {
         for held in self.sessions.values_mut().filter(|held| held.first_sent.is_none()) {
             if let Some(opening) = &mut held.opening
@@ -125,7 +125,8 @@ impl LocalSessions {
         }
     }
 
-    /// The same for the sessions of which nothing has moved for a while, each time a longer one.
+    /// Sends the requests of sessions again that have made no progress for a while, each time a
+    /// longer one.
     pub(super) fn send_stuck_again(&mut self, now: Time) {
         let mut asking = std::mem::take(&mut self.asking);
         asking.retain(|session| {

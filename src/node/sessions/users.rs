@@ -1,5 +1,5 @@
-//! What a node does for its own users: it sends their requests to the leader, and hands the outcomes
-//! in the log back to them.
+//! The node's work for its own users: it sends their requests to the leader, and returns the
+//! outcomes from the log to them.
 
 use std::time::Duration;
 
@@ -110,8 +110,8 @@ impl Node {
         self.local.read_index.covers(index, request.sent);
     }
 
-    /// Brings this node's sessions up to a snapshot that was installed: it stands for entries that
-    /// were not applied one by one.
+    /// Brings this node's sessions up to an installed snapshot, whose entries were not applied one
+    /// by one.
     pub(in crate::node) fn reconcile_sessions(&mut self) {
         let (now, zxid) = (self.now.mono, self.machine.zxid());
         for claim in self.local.claims() {
@@ -133,10 +133,10 @@ impl Node {
     }
 
     pub(in crate::node) fn apply_batch(&mut self, term: u64, batch: Batch) {
-        // Which ids a session has when a change happens decides whether it gets the event.
+        // The ids of a session at the moment of a change decide whether it gets the event.
         let authenticates =
             |request: &Request| matches!(request.command, Command::Authenticate { .. });
-        // So that an event brings the znode as its write has left it.
+        // Needed so that an event brings the znode as its write has left it.
         let brings = self.replica.watches.bring_any_data() && !planted(Bug::EventDataLate);
         let at_once = !self.local.has_waits() && !self.replica.clients.has_waits() && !brings;
         if at_once && !batch.requests.iter().any(authenticates) {
@@ -144,7 +144,7 @@ impl Node {
             self.take_applied(applied);
             return;
         }
-        // A read sees what was asked for before it and nothing asked for after it. The state machine
+        // A read sees the writes requested before it and none requested after it. The state machine
         // treats the requests of a batch one after the other, so that each may be a batch of its own.
         for request in batch.requests {
             let one = Batch { time: batch.time, requests: vec![request] };
@@ -175,10 +175,10 @@ impl Node {
             if let Some(of) = quota::of_stats(&change.path)
                 && change.kind == ChangeKind::DataChanged
             {
-                let told = self.machine.tree();
-                let used = told.get(&change.path).map(|znode| Usage::parse(znode.data()));
+                let tree = self.machine.tree();
+                let used = tree.get(&change.path).map(|znode| Usage::parse(znode.data()));
                 let used = used.unwrap_or_default().to_string();
-                tracing::warn!(path = of, used, "a soft quota is overstepped, or kept again");
+                tracing::warn!(path = of, used, "a soft quota is exceeded, or no longer exceeded");
             }
             let (local, clients) = (&self.local, &self.replica.clients);
             let may_read = |session, acl: Option<&AccessList>| {
@@ -190,7 +190,8 @@ impl Node {
         self.replica.history.note(applied.changes);
         for outcome in applied.outcomes.into_iter().filter(|_| !strikes(Bug::OutcomeLost, 97)) {
             let session = outcome.session;
-            // Once in the cluster: others may apply it much later, or again after a restart.
+            // Only on the leader, so once in the cluster: other members may apply it much later, or
+            // again after a restart.
             let expires = self.leading.is_some() && is_expiry(&outcome);
             self.metrics.sessions_expired += u64::from(expires);
             if outcome.result.is_err()
@@ -261,13 +262,13 @@ impl Node {
     }
 }
 
-/// Whether this is the outcome of an expiry that took effect: the only request that a session's node has not
-/// numbered and that has nothing to report. (The leader's own requests have no session.)
+/// Whether this is the outcome of an expiry that took effect: the only request of a session that its node
+/// has not numbered. (The leader's own requests have no session.)
 fn is_expiry(outcome: &Outcome) -> bool {
     outcome.session != SessionId(0) && outcome.seq == 0 && outcome.result == Ok(Reply::Done)
 }
 
-/// Answers a request of one that has stopped.
+/// Answers a request to a node or client that has stopped.
 pub(in crate::node) fn refuse(effects: &mut Effects, request: ClientRequest, reason: &str) {
     let request = match request {
         ClientRequest::Open { request, .. }

@@ -1,4 +1,4 @@
-//! Members that were away, and come back while others write without a pause.
+//! Members that were away and come back while others write without a pause.
 
 use std::time::Duration;
 
@@ -40,7 +40,7 @@ fn cluster(limits: LogLimits) -> (Cluster, NodeId, SessionId, NodeId) {
     let session = cluster.open(leader, 1, TIMEOUT);
     let follower = cluster.follower();
     cluster.kill(follower);
-    // Until it counts as gone, and no log is kept for it.
+    // Until it counts as gone and no log is kept for it.
     cluster.advance(HEARTBEAT * 100);
     write(&mut cluster, leader, session, 100);
     (cluster, leader, session, follower)
@@ -50,8 +50,8 @@ fn sent_snapshots(cluster: &Cluster, leader: NodeId) -> u64 {
     cluster.node(leader).metrics().snapshots_sent
 }
 
-/// Holds up the disk of a member that takes a snapshot, while others write 200 values. Then it goes on, and
-/// is level.
+/// Holds up the disk of a member that installs a snapshot, while others write 200 values. Then the disk
+/// goes on, and the member becomes level.
 fn write_during_a_transfer(limits: LogLimits) -> (Cluster, NodeId, SessionId) {
     let (mut cluster, leader, session, follower) = cluster(limits);
     cluster.hosts.get_mut(&follower).unwrap().disk_stalled = true;
@@ -67,14 +67,14 @@ fn write_during_a_transfer(limits: LogLimits) -> (Cluster, NodeId, SessionId) {
     (cluster, leader, session)
 }
 
-/// Nothing held the log back for a transfer. It was cut behind the state that was on its way, so that its
-/// receiver needed another one at the end, and was never level as long as others wrote.
+/// The log was not kept for a transfer. It was cut after the state under way, so the receiver needed
+/// another state at the end, and was never level as long as others wrote.
 #[test]
 fn the_log_behind_a_snapshot_is_kept_until_its_receiver_is_level() {
     let limits = LogLimits { retained_bytes_min: 0, retained_bytes_max: 0, ..LogLimits::default() };
     let (mut cluster, leader, session) = write_during_a_transfer(limits);
     assert_eq!(sent_snapshots(&cluster, leader), 1);
-    // What nobody needs any more goes with the next checkpoint.
+    // The next checkpoint drops the log that no peer needs any more.
     write(&mut cluster, leader, session, 40);
     let log = cluster.hosts[&leader].disk.log_bytes();
     assert!(log < 40 * (64 << 10), "{log} bytes of log");
@@ -89,10 +89,11 @@ fn the_log_is_kept_for_a_transfer_up_to_a_bound() {
         ..LogLimits::default()
     };
     let (cluster, leader, _) = write_during_a_transfer(limits);
-    assert!(sent_snapshots(&cluster, leader) > 1, "it begins anew");
+    assert!(sent_snapshots(&cluster, leader) > 1, "it starts again");
 }
 
-/// A member that had missed 5,000 entries was sent the whole state. Only the memory had the log.
+/// A member that had missed 5,000 entries was sent the whole state, because the leader sent the log
+/// only from memory.
 #[test]
 fn a_member_that_was_away_is_sent_the_log_from_the_disk() {
     let (mut cluster, leader, session, follower) = cluster(LogLimits::default());
@@ -113,8 +114,8 @@ fn a_member_that_was_away_is_sent_the_log_from_the_disk() {
     assert_eq!(sent_snapshots(&cluster, next), 0);
 }
 
-/// The node itself used to complete and check a state that it had received, which takes seconds for a million
-/// znodes. It answered no heartbeat meanwhile.
+/// The node itself used to complete and check a received state, which takes seconds for a million znodes. In
+/// that time it answered no heartbeat.
 #[test]
 fn a_node_answers_heartbeats_while_a_state_is_built() {
     let limits = LogLimits { retained_bytes_min: 0, retained_bytes_max: 0, ..LogLimits::default() };
@@ -144,7 +145,7 @@ fn a_state_and_the_log_behind_it_may_come_in_one_step() {
     cluster.start(follower);
     cluster.advance(HEARTBEAT * 10);
     write(&mut cluster, leader, session, 3);
-    // The leader knows that the state has arrived. It sends the log behind it when the follower answers a
+    // The leader knows that the state has arrived. It sends the log after it when the follower answers a
     // heartbeat.
     for _ in 0..100 {
         cluster.now += HEARTBEAT;

@@ -1,4 +1,4 @@
-//! A short story, told again and again, with a node killed at each of its steps.
+//! One short scenario, run again and again, with a node killed at each of its steps.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -13,9 +13,9 @@ use crate::types::znode::CreateMode;
 const TIMEOUT: Duration = Duration::from_secs(6);
 const WRITES: usize = 6;
 
-/// Three users write, each through its own node, and one of the nodes is killed and started again
-/// a little later. Whether it was killed at all: the story may have ended before.
-fn tell(crash: Crash) -> bool {
+/// Three users write, each through its own node, and one of the nodes is killed and started again a
+/// little later. Returns whether it was killed: the run may have ended before.
+fn run(crash: Crash) -> bool {
     let mut cluster = Cluster::new(3);
     cluster.elect();
     let sessions = [1, 2, 3].map(|id| (id, cluster.open(id, id, TIMEOUT)));
@@ -37,7 +37,7 @@ fn tell(crash: Crash) -> bool {
     cluster.advance(HEARTBEAT * 4);
     let killed = cluster.crash.take().is_none();
     if killed {
-        // Long enough for another leader, in half of the stories.
+        // Long enough for another leader, in half of the runs.
         cluster.advance(HEARTBEAT * if crash.step.is_multiple_of(2) { 2 } else { 60 });
         cluster.start(crash.victim);
     }
@@ -71,16 +71,16 @@ fn tell(crash: Crash) -> bool {
 /// [`Crash`] in all its forms: each node, at each of its steps, with each part of its writes done.
 #[test]
 fn nothing_is_lost_or_done_twice_wherever_a_node_is_killed() {
-    let mut stories = 0;
+    let mut runs = 0;
     for victim in 1..=3 {
         for disk_ops in 0..=2 {
             for step in 0.. {
-                if !tell(Crash { victim, step, disk_ops }) {
+                if !run(Crash { victim, step, disk_ops }) {
                     break;
                 }
-                stories += 1;
+                runs += 1;
             }
         }
     }
-    assert!(stories > 200, "{stories}");
+    assert!(runs > 200, "{runs}");
 }

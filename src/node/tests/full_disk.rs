@@ -1,5 +1,4 @@
-//! What nearly full disks cost: no member stops, and writes are refused only if there is no majority with
-//! room.
+//! Nearly full disks: no member stops, and writes are refused only if there is no majority with room.
 
 use std::time::Duration;
 
@@ -91,10 +90,10 @@ fn without_a_majority_with_room_writes_are_refused_until_there_is_room() {
         }
         let last = cluster.leader().unwrap();
         assert!(cluster.node(last).last_index() <= index + 2, "what is refused is not in the log");
-        // Sessions are renewed for longer than they last.
+        // Sessions are renewed for longer than their timeout.
         cluster.advance(2 * TIMEOUT);
     }
-    // What makes room goes on, and what sessions need.
+    // Operations that make room go on, and those that sessions need.
     for (node, session) in sessions {
         let path = format!("/{node}");
         let request = cluster.write(node, session, Write::Op(Op::Delete { path, version: None }));
@@ -138,7 +137,8 @@ fn the_only_member_refuses_by_itself() {
     cluster.answer(request).unwrap();
 }
 
-/// A dead voter has no room for anything: without the one that is low, nothing would be decided.
+/// A dead voter does not count as one with room: without the voter whose disk is low, nothing could
+/// be decided.
 #[test]
 fn a_voter_with_little_room_is_spared_while_another_is_dead() {
     let mut cluster = Cluster::new(3);
@@ -161,7 +161,7 @@ fn a_voter_with_little_room_is_spared_while_another_is_dead() {
     cluster.answer(request).unwrap();
 }
 
-/// What the leader was told of a member does not hold forever.
+/// A member's report to the leader does not hold for ever.
 #[test]
 fn a_report_that_is_not_repeated_ends() {
     let mut cluster = Cluster::new(3);
@@ -177,7 +177,7 @@ fn a_report_that_is_not_repeated_ends() {
     assert!(cluster.node(leader).status().availability.disk_low.is_empty());
 }
 
-/// The state in memory has all that a damaged part of the log had.
+/// The state in memory has all writes of a damaged part of the log.
 #[test]
 fn a_rotten_log_is_replaced_by_a_checkpoint_at_once() {
     let mut cluster = Cluster::new(3);
@@ -204,7 +204,7 @@ fn a_rotten_log_is_replaced_by_a_checkpoint_at_once() {
     cluster.check_equal();
 }
 
-/// Deletes made room only hours later.
+/// Deletes used to make room only hours later.
 #[test]
 fn on_a_low_disk_a_state_that_has_become_small_is_written_at_once() {
     let mut cluster = Cluster::new(1);
@@ -219,7 +219,7 @@ fn on_a_low_disk_a_state_that_has_become_small_is_written_at_once() {
         let request = cluster.write(1, session, create(&format!("/{count}")));
         cluster.answer(request).unwrap();
     }
-    // So that there is a checkpoint of all of it.
+    // So that a checkpoint covers all of it.
     let below = cluster.node(1).last_index();
     cluster.input(1, Input::Rotten { what: "a part".to_owned(), below });
     cluster.advance(SECOND);
@@ -236,7 +236,7 @@ fn on_a_low_disk_a_state_that_has_become_small_is_written_at_once() {
     assert_eq!(cluster.node(1).metrics().checkpoints, before, "most of it is still there");
     (5..16).for_each(|count| delete(&mut cluster, count));
     assert_eq!(cluster.node(1).metrics().checkpoints, before + 1);
-    // What is needed is less now, too.
+    // Less room is needed now, too.
     space(&mut cluster, 1, 120 << 20);
     cluster.advance(3 * SECOND);
     let request = cluster.write(1, session, create("/more"));

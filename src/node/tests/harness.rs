@@ -1,5 +1,5 @@
-//! A cluster of nodes in one thread, for the tests of this module: a clock that
-//! moves when told, messages in queues, and disks that are as durable as told.
+//! A cluster of nodes in one thread, for the tests of this module: a clock that tests move,
+//! messages in queues, and disks whose durability tests control.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
@@ -25,7 +25,7 @@ use crate::types::znode::{CreateMode, SessionId, Zxid};
 pub(crate) const HEARTBEAT: Duration = Duration::from_millis(50);
 pub(crate) const TICK: Duration = Duration::from_secs(2);
 
-/// What a disk holds: plain values, since what is tested here is not the disk.
+/// The content of a disk, as plain values, since these tests do not test the disk.
 #[derive(Clone, Debug)]
 pub(crate) struct Disk {
     hard_state: HardState,
@@ -58,7 +58,7 @@ impl Disk {
         self.chunks.iter().map(|chunk| chunk.len() as u64).sum()
     }
 
-    /// What a store refuses: what is committed is there after each write.
+    /// Checks as a store does: committed entries are there after each write.
     fn check(&self) {
         let last = self.entries.last().map_or(self.meta.index, |entry| entry.index);
         let commit = self.hard_state.commit;
@@ -88,7 +88,7 @@ impl Disk {
             DiskOp::Build { transfer, reader, zxid, hash } => {
                 Input::Built { transfer, machine: reader.finish(zxid, hash).map(Box::new) }
             }
-            // Nothing comes of it, as of a disk that has written nothing new.
+            // This has no effect, as for a disk that has written nothing new.
             DiskOp::Drop { .. } => Input::Written { number: 0 },
             DiskOp::Read { from, bytes } => {
                 let mut left = bytes as usize;
@@ -124,7 +124,7 @@ impl Disk {
     }
 }
 
-/// What a node must be able to do to read a message, and what is in it.
+/// The version that a node must support to read a message and its content.
 fn needs(message: &PeerMessage) -> u16 {
     match message {
         PeerMessage::Forward { requests } => {
@@ -159,13 +159,13 @@ pub(crate) struct Host {
     pub(crate) disk_stalled: bool,
     /// Its disk stalls at the next entries that it is to write.
     pub(crate) stalls_at_entries: bool,
-    /// Its node wants to be called again at once, and how often it did.
+    /// Whether its node must be called again at once, and how often it had to be.
     goes_on: bool,
     pub(crate) went_on: u64,
-    /// States that are to be built, and whether that takes long.
+    /// States to be built, and whether that takes long.
     builds: VecDeque<DiskOp>,
     pub(crate) builds_stalled: bool,
-    /// What its node can do, from its next start on.
+    /// The version that its node supports, from its next start on.
     pub(crate) version: u16,
 }
 
@@ -187,11 +187,11 @@ impl Host {
     }
 }
 
-/// A node that is killed in the middle of what one of its steps wants done.
+/// A node that is killed in the middle of the effects of one of its steps.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Crash {
     pub(crate) victim: NodeId,
-    /// Which of its steps, counted from 0 and from when this is set.
+    /// The step, counted from 0 from the moment when this is set.
     pub(crate) step: u64,
     /// How many of the step's disk operations are done; its messages have all been sent before.
     pub(crate) disk_ops: usize,
@@ -200,7 +200,7 @@ pub(crate) struct Crash {
 #[derive(Debug)]
 pub(crate) struct Cluster {
     pub(crate) crash: Option<Crash>,
-    /// Of members that start from now on.
+    /// The limits of members that start from now on.
     pub(crate) log: LogLimits,
     pub(crate) hosts: BTreeMap<NodeId, Host>,
     pub(crate) now: Time,
@@ -217,20 +217,19 @@ pub(crate) struct Cluster {
     /// The lease that each session was first given.
     pub(crate) first_leases: BTreeMap<SessionId, Time>,
     pub(crate) stopped: BTreeMap<NodeId, String>,
-    /// Of those that are not where they were founded.
+    /// The addresses of members that have moved.
     addresses: BTreeMap<NodeId, String>,
-    /// The list that all that start are given.
+    /// The list of peers of all nodes that start.
     pub(crate) peers: Vec<String>,
-    /// The highest version of anything that was sent or written: what its reader must be able to
-    /// do.
+    /// The highest version that any sent or written message or entry needs of its reader.
     pub(crate) newest: u16,
     /// Requests on their way to a leader.
     pub(crate) forwarded: Vec<PeerMessage>,
     /// How many renewals of sessions were sent to leaders.
     pub(crate) renewed: u64,
-    /// What was sent to those who are no members: from whom, and to whom.
+    /// The messages to nodes that are no members: sender, receiver, message.
     pub(crate) elsewhere: Vec<(NodeId, NodeId, PeerMessage)>,
-    /// All that was done, for comparing two runs.
+    /// A trace of all effects, to compare two runs.
     pub(crate) trace: Vec<String>,
 }
 
@@ -243,9 +242,9 @@ impl Cluster {
         Cluster::of_version(nodes, VERSION)
     }
 
-    /// One whose members can do this version.
+    /// A cluster whose members support this version.
     pub(crate) fn of_version(nodes: u64, version: u16) -> Cluster {
-        // So little is kept that a member which has missed 4 MiB needs a snapshot.
+        // So little of the log is kept that a member which has missed 4 MiB needs a snapshot.
         let kept = 4 << 20;
         let log = LogLimits {
             retained_bytes_min: kept,
@@ -256,7 +255,7 @@ impl Cluster {
         Cluster::founded(nodes, version, log)
     }
 
-    /// One whose members keep this much of the log.
+    /// A cluster whose members keep this much of the log.
     pub(crate) fn with_log(nodes: u64, log: LogLimits) -> Cluster {
         Cluster::founded(nodes, VERSION, log)
     }
@@ -296,8 +295,7 @@ impl Cluster {
         cluster
     }
 
-    /// Processes with empty disks, all of which are given all of them as peers, and none of which
-    /// has started.
+    /// Processes with empty disks that have not started. Each is given all of them as peers.
     pub(crate) fn blank(nodes: u64) -> Cluster {
         let mut cluster = Cluster::new(0);
         cluster.peers = (1..=nodes).map(|id| member(id).address).collect();
@@ -312,7 +310,7 @@ impl Cluster {
         self.start(id);
     }
 
-    /// The same at the address of another, which it was before its disk was wiped.
+    /// The same at the address of another member, its former self before its disk was wiped.
     pub(crate) fn add_at(&mut self, id: NodeId, place: NodeId) {
         self.addresses.insert(id, member(place).address);
         self.add(id);
@@ -397,7 +395,7 @@ impl Cluster {
         }
     }
 
-    /// A member whose process has never started, and of which nobody has heard.
+    /// Removes a member whose process has never started and which no other has met.
     pub(crate) fn take_away(&mut self, id: NodeId) {
         self.kill(id);
         for host in self.hosts.values_mut() {
@@ -413,7 +411,7 @@ impl Cluster {
         self.start(id);
     }
 
-    /// The node is gone at once; writes that its disk has not done are lost.
+    /// The node is gone at once. Writes that its disk has not completed are lost.
     pub(crate) fn kill(&mut self, id: NodeId) {
         let host = self.hosts.get_mut(&id).unwrap();
         host.node = None;
@@ -446,7 +444,7 @@ impl Cluster {
         self.hosts.get_mut(&to).unwrap().inputs.push_back(input);
     }
 
-    /// What its host would tell it of a connection.
+    /// Hands the node an input, such as its host's report of a connection.
     pub(crate) fn input(&mut self, to: NodeId, input: Input) {
         self.hosts.get_mut(&to).unwrap().inputs.push_back(input);
     }
@@ -462,7 +460,7 @@ impl Cluster {
         self.cut.clear();
     }
 
-    /// Steps all nodes until none has anything to read.
+    /// Steps all nodes until none has anything left to read.
     pub(crate) fn settle(&mut self) {
         loop {
             let ids: Vec<NodeId> = self.hosts.keys().copied().collect();
@@ -476,7 +474,7 @@ impl Cluster {
         }
     }
 
-    /// Builds the states that wait for that. Its node's next step takes them before all else.
+    /// Builds the waiting states. The node's next step takes them first.
     pub(crate) fn build(&mut self, id: NodeId) {
         let host = self.hosts.get_mut(&id).unwrap();
         while let Some(op) = host.builds.pop_back() {
@@ -485,7 +483,7 @@ impl Cluster {
         }
     }
 
-    /// Steps the node with all that waits for it; whether there was anything.
+    /// Steps the node with all its waiting inputs. Returns whether there were any.
     pub(crate) fn step(&mut self, id: NodeId) -> bool {
         let now = self.clock();
         let host = self.hosts.get_mut(&id).unwrap();
@@ -524,8 +522,8 @@ impl Cluster {
             let bytes = message.encode(Vec::new());
             let short = bytes.len() < 4096;
             let hash = xxhash_rust::xxh3::xxh3_64(&bytes);
-            let told = if short { format!("{message:?}") } else { format!("{hash:x}") };
-            self.trace.push(format!("{:?} {id}>{to} {told}", self.now));
+            let shown = if short { format!("{message:?}") } else { format!("{hash:x}") };
+            self.trace.push(format!("{:?} {id}>{to} {shown}", self.now));
             if matches!(message, PeerMessage::Forward { .. }) {
                 self.forwarded.push(message.clone());
             }
@@ -565,7 +563,7 @@ impl Cluster {
             crash.step -= 1;
         }
         for op in effects.disk {
-            // No disk has to do with it.
+            // This does not involve the disk.
             if matches!(op, DiskOp::Build { .. }) {
                 host.builds.push_back(op);
             } else {
@@ -632,7 +630,7 @@ impl Cluster {
 
     pub(crate) fn leader(&self) -> Option<NodeId> {
         let leads = |host: &&Host| host.node.as_ref().is_some_and(|node| node.status().is_leader);
-        // Of several that believe so, the one of the highest term.
+        // If several believe that they lead, the one with the highest term.
         self.hosts
             .values()
             .filter(leads)
@@ -775,13 +773,13 @@ impl Cluster {
         self.ask(id, |request| ClientRequest::Query { request, session, query })
     }
 
-    /// What the replica at `id` has at `path`.
+    /// The data at `path` on the replica at `id`.
     pub(crate) fn data(&self, id: NodeId, path: &str) -> Option<String> {
         let tree = self.node(id).machine().tree();
         tree.get(path).map(|znode| String::from_utf8_lossy(znode.data()).into_owned())
     }
 
-    /// Every replica that runs has the same state, and a sound one.
+    /// Checks that all running replicas have the same, sound state.
     pub(crate) fn check_equal(&self) {
         let mut hashes = BTreeSet::new();
         for host in self.hosts.values() {

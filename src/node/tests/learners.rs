@@ -1,4 +1,4 @@
-//! What many learners, or slow ones, may cost the leader: bounds by count, whatever the time.
+//! The cost of many or slow learners to the leader: bounds by count, for any timing.
 
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ use crate::types::znode::CreateMode;
 const TIMEOUT: Duration = Duration::from_secs(30);
 const SECOND: Duration = Duration::from_secs(1);
 
-/// How many messages with entries the one has sent to the other.
+/// How many messages with entries one node has sent to another.
 fn appends(cluster: &Cluster, from: NodeId, to: NodeId) -> usize {
     let between = format!(" {from}>{to} ");
     let sent = cluster.trace.iter().filter(|line| line.contains(&between));
@@ -24,7 +24,8 @@ fn transfers(cluster: &Cluster, leader: u64) -> usize {
     cluster.node(leader).leading.as_ref().map_or(0, |leading| leading.outgoing.count())
 }
 
-/// Neither of the two that do not answer stops the others; a learner is sent little meanwhile.
+/// Two members that do not answer do not stop the others, and the learner among them is sent
+/// little.
 #[test]
 fn a_learner_that_does_not_answer_has_a_short_queue_and_stops_nobody() {
     let mut cluster = Cluster::new(1);
@@ -38,7 +39,7 @@ fn a_learner_that_does_not_answer_has_a_short_queue_and_stops_nobody() {
     let voting = cluster.node(1).status().availability;
     assert_eq!((voting.voters.len(), voting.learners.as_slice()), (3, [4].as_slice()));
     let session = cluster.open(1, 1, TIMEOUT);
-    // Whoever votes has been a learner, and is not kept short any more.
+    // A voter has been a learner before, and must no longer have a short queue.
     cluster.cut.extend([(3, 1), (4, 1)]);
     let before = [3, 4].map(|to| appends(&cluster, 1, to));
     for number in 0..50 {
@@ -54,18 +55,18 @@ fn a_learner_that_does_not_answer_has_a_short_queue_and_stops_nobody() {
     cluster.check_equal();
 }
 
-/// All that join at once have the state in the end, and no more than a few are sent it at a time.
+/// All nodes that join at once get the state in the end, and only a few are sent it at a time.
 #[test]
 fn states_go_to_a_few_learners_at_a_time() {
     let mut cluster = Cluster::new(3);
     let leader = cluster.elect();
     let learners = 4..=20;
-    // They can be heard of by the others, and do not acknowledge what the leader sends.
+    // The other members receive from these learners. Their acknowledgements to the leader are lost.
     cluster.cut.extend(learners.clone().map(|node| (node, leader)));
     learners.clone().for_each(|node| cluster.add(node));
     let mut most = 0;
     for _ in 0..200 {
-        // That they have none of the log is all that they say.
+        // Their only message is that they have none of the log.
         for learner in learners.clone() {
             let node = cluster.node(leader);
             let Some(progress) = node.raw.raft.prs().get(learner) else { continue };

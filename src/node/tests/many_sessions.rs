@@ -1,4 +1,4 @@
-//! What many sessions cost, and sessions that fell silent.
+//! The cost of many sessions, and of silent ones.
 
 use std::time::Duration;
 
@@ -37,7 +37,8 @@ fn a_sync_costs_the_same_however_many_sessions_there_are() {
     assert!(cluster.renewed - before <= SESSIONS, "{} renewals", cluster.renewed - before);
 }
 
-/// Each in its time, whatever else the requests carry, and no more often than it takes.
+/// Each session is renewed in time, whatever else the requests carry, and no more often than
+/// necessary.
 #[test]
 fn all_sessions_are_renewed_beside_syncs_and_without_them() {
     let mut cluster = Cluster::new(3);
@@ -88,7 +89,7 @@ fn a_session_that_falls_silent_leaves_no_results() {
     cluster.check_equal();
 }
 
-/// All members applied it in one piece: a session with 100,000 ephemerals kept them from answering
+/// All members applied the end of a session in one piece. With 100,000 ephemerals they answered no
 /// heartbeats for a second, and the leader lost its leadership.
 #[test]
 fn the_end_of_a_session_with_many_ephemerals_takes_several_steps() {
@@ -110,7 +111,7 @@ fn the_end_of_a_session_with_many_ephemerals_takes_several_steps() {
     }
     let before: Vec<u64> = cluster.hosts.values().map(|host| host.went_on).collect();
     let close = cluster.write(node, session, Write::Close);
-    // What is written meanwhile comes behind it.
+    // Writes made in the meantime come after it.
     let set = cluster.set(leader, other, "/", "behind");
     cluster.answer(close).unwrap();
     cluster.answer(set).unwrap();

@@ -1,4 +1,4 @@
-//! Members that come and go.
+//! Members that join and leave.
 
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ use crate::types::znode::CreateMode;
 const TIMEOUT: Duration = Duration::from_secs(30);
 const SECOND: Duration = Duration::from_secs(1);
 
-/// Who votes and who learns, as a node has it.
+/// The voters and the learners, as a node has them.
 fn voting(cluster: &Cluster, node: NodeId) -> (Vec<NodeId>, Vec<NodeId>) {
     let available = cluster.node(node).status().availability;
     let sorted = |mut list: Vec<NodeId>| {
@@ -21,8 +21,8 @@ fn voting(cluster: &Cluster, node: NodeId) -> (Vec<NodeId>, Vec<NodeId>) {
     (sorted(available.voters), sorted(available.learners))
 }
 
-/// The same as its roster has it.
-fn put_down(cluster: &Cluster, node: NodeId) -> (Vec<NodeId>, Vec<NodeId>) {
+/// The same from the node's roster.
+fn roster_parts(cluster: &Cluster, node: NodeId) -> (Vec<NodeId>, Vec<NodeId>) {
     let (Roster { seats }, _) = cluster.node(node).machine().roster();
     let part = |votes: bool| {
         let of_part = seats.iter().filter(|seat| seat.votes == votes);
@@ -41,15 +41,15 @@ fn a_cluster_of_one_grows_to_three_voters() {
     cluster.advance(5 * SECOND);
     // With two voters the loss of either would stop it.
     assert_eq!(voting(&cluster, 1), (vec![1], vec![2]));
-    assert_eq!(put_down(&cluster, 2), (vec![1], vec![2]));
+    assert_eq!(roster_parts(&cluster, 2), (vec![1], vec![2]));
     cluster.add(3);
     cluster.advance(10 * SECOND);
     for node in 1..=3 {
         assert_eq!(voting(&cluster, node), (vec![1, 2, 3], vec![]));
-        assert_eq!(put_down(&cluster, node), (vec![1, 2, 3], vec![]));
+        assert_eq!(roster_parts(&cluster, node), (vec![1, 2, 3], vec![]));
     }
     cluster.check_equal();
-    // They are members in earnest: the first may go.
+    // They are full members: the first may go.
     cluster.kill(1);
     let leader = cluster.elect();
     let session = cluster.open(leader, 2, TIMEOUT);
@@ -87,15 +87,15 @@ fn a_voter_that_is_dead_for_long_gives_its_vote_to_a_learner_and_is_forgotten() 
     assert_eq!(voting(&cluster, leader).1, [victim]);
     cluster.advance(60 * SECOND * FORGET_FACTOR);
     assert!(voting(&cluster, leader).1.is_empty());
-    assert!(put_down(&cluster, leader).1.is_empty());
-    // It comes back and learns what has become of it.
+    assert!(roster_parts(&cluster, leader).1.is_empty());
+    // It comes back and learns that it was removed.
     cluster.start(victim);
     cluster.advance(5 * SECOND);
     let reason = &cluster.stopped[&victim];
     assert!(reason.contains("not a member of the cluster any more"), "{reason}");
 }
 
-/// Two learners that had just died were given the votes of the living, and the majority with them.
+/// Two learners that had just died were given the votes of live members, and the majority was lost.
 #[test]
 fn a_learner_that_has_just_died_is_given_no_vote() {
     let mut cluster = Cluster::new(5);
@@ -114,7 +114,7 @@ fn a_learner_that_has_just_died_is_given_no_vote() {
     assert!(voting(&cluster, leader).0.contains(&6));
 }
 
-/// A learner does not stand for election, so that nobody hears of it by that.
+/// A learner does not stand for election, so no member notices it in that way.
 #[test]
 fn a_learner_that_was_removed_while_it_was_away_learns_of_it() {
     let mut cluster = Cluster::new(3);
@@ -131,8 +131,8 @@ fn a_learner_that_was_removed_while_it_was_away_learns_of_it() {
     assert!(reason.contains("not a member of the cluster any more"), "{reason}");
 }
 
-/// The same, but it runs on meanwhile, and so does the leader that it knows, for all that it can
-/// tell.
+/// The same, but the learner keeps running while it is cut off, and cannot know whether its leader
+/// still leads.
 #[test]
 fn a_learner_that_was_removed_while_it_was_cut_off_learns_of_it() {
     let mut cluster = Cluster::new(3);
@@ -143,14 +143,14 @@ fn a_learner_that_was_removed_while_it_was_cut_off_learns_of_it() {
     cluster.isolate(4);
     cluster.advance(60 * SECOND * FORGET_FACTOR + 10 * SECOND);
     assert!(voting(&cluster, leader).1.is_empty());
-    assert!(!cluster.stopped.contains_key(&4), "nobody could tell it");
+    assert!(!cluster.stopped.contains_key(&4), "no member could notify it");
     cluster.heal();
     cluster.advance(5 * SECOND);
     let reason = &cluster.stopped[&4];
     assert!(reason.contains("not a member of the cluster any more"), "{reason}");
 }
 
-/// The leader hands over, and the next one has not heard of anybody yet.
+/// The leader hands over, and the next one has not received anything from the members yet.
 #[test]
 fn a_new_leader_does_not_count_on_the_dead() {
     let mut cluster = Cluster::new(3);
@@ -168,14 +168,14 @@ fn a_new_leader_does_not_count_on_the_dead() {
     assert!(cluster.stopped.contains_key(&leader));
 }
 
-/// It has voted under its id, and its log has the end of that.
+/// It has voted under its id, and the log has removed that id.
 #[test]
 fn a_removed_member_is_not_taken_in_again_under_its_old_id() {
     let mut cluster = Cluster::new(3);
     cluster.elect();
     cluster.add(4);
     cluster.advance(5 * SECOND);
-    // What it had on disk before: the mark, and the entry that removes it, are lost.
+    // The earlier content of its disk: the mark and the entry that removes it are lost.
     let disk = cluster.hosts[&4].disk.clone();
     cluster.leave(4);
     cluster.advance(5 * SECOND);
@@ -203,7 +203,7 @@ fn the_dead_stay_where_nobody_can_take_their_place() {
 }
 
 #[test]
-fn who_leaves_goes_and_its_vote_stays() {
+fn a_member_that_leaves_goes_and_its_vote_stays() {
     let mut cluster = Cluster::new(3);
     cluster.elect();
     cluster.add(4);
@@ -218,12 +218,12 @@ fn who_leaves_goes_and_its_vote_stays() {
     let rest: Vec<NodeId> = (1..=4).filter(|node| *node != leader).collect();
     let new = cluster.leader().unwrap();
     assert_eq!(voting(&cluster, new), (rest.clone(), vec![]));
-    assert_eq!(put_down(&cluster, new), (rest, vec![]));
+    assert_eq!(roster_parts(&cluster, new), (rest, vec![]));
     let session = cluster.open(new, 2, TIMEOUT);
     cluster.create(new, session, "/b", CreateMode::Persistent).unwrap();
 }
 
-/// As little as may be: the last two of a cluster.
+/// The smallest case: the last two members of a cluster.
 #[test]
 fn a_cluster_shrinks_to_one() {
     let mut cluster = Cluster::new(3);
@@ -244,7 +244,7 @@ fn a_cluster_shrinks_to_one() {
     assert_eq!(voting(&cluster, 3), (vec![3], vec![]), "there is nobody to hand over to");
 }
 
-/// A disk that was wiped is another member at the same address.
+/// A wiped disk is another member at the same address.
 #[test]
 fn a_wiped_member_is_replaced_at_once_by_the_one_in_its_place() {
     let mut cluster = Cluster::new(3);
@@ -258,10 +258,10 @@ fn a_wiped_member_is_replaced_at_once_by_the_one_in_its_place() {
     let (voters, learners) = voting(&cluster, leader);
     assert!(voters.contains(&7) && !voters.contains(&victim), "{voters:?}");
     assert_eq!((voters.len(), learners.len()), (3, 0));
-    assert!(put_down(&cluster, leader).0.contains(&7));
+    assert!(roster_parts(&cluster, leader).0.contains(&7));
 }
 
-/// Both answer, so that one of them is a copy: neither takes the other's place.
+/// Both answer, so one of them is a copy. Neither takes the other's place.
 #[test]
 fn a_member_that_is_alive_is_not_replaced() {
     let mut cluster = Cluster::new(3);
@@ -270,11 +270,11 @@ fn a_member_that_is_alive_is_not_replaced() {
     cluster.add_at(7, victim);
     cluster.advance(20 * SECOND);
     assert_eq!(voting(&cluster, leader), (vec![1, 2, 3], vec![]));
-    assert!(!put_down(&cluster, leader).1.contains(&7));
+    assert!(!roster_parts(&cluster, leader).1.contains(&7));
 }
 
 #[test]
-fn a_new_address_is_put_down() {
+fn a_new_address_is_entered_in_the_roster() {
     let mut cluster = Cluster::new(3);
     let leader = cluster.elect();
     let mover = cluster.follower();
@@ -300,7 +300,7 @@ fn nodes_with_empty_disks_found_one_cluster_whoever_starts_first() {
         let founded = cluster.node(leader).cluster();
         for node in 1..=nodes {
             assert_eq!(voting(&cluster, node), (all.clone(), vec![]));
-            assert_eq!(put_down(&cluster, node), (all.clone(), vec![]));
+            assert_eq!(roster_parts(&cluster, node), (all.clone(), vec![]));
             assert_eq!(cluster.node(node).cluster(), founded);
         }
         let session = cluster.open(leader, 1, TIMEOUT);
@@ -319,10 +319,10 @@ fn nodes_with_empty_disks_found_one_cluster_whoever_starts_first() {
     }
 }
 
-/// The one that was wiped is not the one that has pledged and voted, and cannot found another
-/// cluster while the other of a former three is away.
+/// The wiped node is not the one that has pledged and voted. It cannot found another cluster while
+/// another of the former three is away.
 #[test]
-fn an_empty_disk_in_a_member_s_place_joins_what_there_is_and_founds_nothing() {
+fn an_empty_disk_in_a_member_s_place_joins_the_cluster_and_founds_none() {
     let mut cluster = Cluster::blank(3);
     for node in 1..=3 {
         cluster.add(node);
@@ -345,7 +345,7 @@ fn an_empty_disk_in_a_member_s_place_joins_what_there_is_and_founds_nothing() {
 }
 
 #[test]
-fn nobody_but_a_member_says_that_one_is_gone() {
+fn only_a_member_reports_that_a_member_was_removed() {
     let mut cluster = Cluster::new(3);
     let leader = cluster.elect();
     let follower = cluster.follower();
@@ -356,9 +356,9 @@ fn nobody_but_a_member_says_that_one_is_gone() {
     assert!(cluster.stopped.is_empty());
 }
 
-/// The leader is not among those that it reaches.
+/// The removed member does not reach the leader.
 #[test]
-fn a_removed_member_learns_of_it_from_whomever_it_reaches() {
+fn a_removed_member_learns_of_it_from_any_member() {
     let mut cluster = Cluster::new(5);
     let leader = cluster.elect();
     cluster.add(6);
@@ -373,9 +373,9 @@ fn a_removed_member_learns_of_it_from_whomever_it_reaches() {
     assert!(cluster.stopped[&victim].contains("not a member of the cluster any more"));
 }
 
-/// What it has told of itself just before holds for some time.
+/// A member's last report of itself still holds for some time after it has left.
 #[test]
-fn who_has_left_is_not_put_down_again_for_what_it_told_before() {
+fn a_member_that_has_left_is_not_added_again_by_an_earlier_report() {
     let mut cluster = Cluster::new(3);
     let leader = cluster.elect();
     let leaver = cluster.follower();
@@ -399,7 +399,7 @@ fn who_has_left_is_not_put_down_again_for_what_it_told_before() {
     assert_eq!(seat(&cluster), None);
 }
 
-/// Nobody is left whom it knows.
+/// None of the members that it knows is left.
 #[test]
 fn a_member_that_was_away_while_all_others_were_replaced_learns_that_it_is_gone() {
     let mut cluster = Cluster::new(3);
@@ -423,9 +423,9 @@ fn a_member_that_was_away_while_all_others_were_replaced_learns_that_it_is_gone(
     assert!(cluster.stopped[&victim].contains("not a member of the cluster any more"));
 }
 
-/// It was never one: there is nothing to wait for.
+/// The instance was never a member: there is nothing to wait for.
 #[test]
-fn who_is_no_member_yet_leaves_at_once() {
+fn an_instance_that_is_no_member_yet_leaves_at_once() {
     let mut cluster = Cluster::blank(3);
     cluster.add(1);
     cluster.leave(1);
@@ -433,8 +433,9 @@ fn who_is_no_member_yet_leaves_at_once() {
     assert!(cluster.stopped.contains_key(&1));
 }
 
-/// A member whose disk hangs answers heartbeats, and counted as one that could take a lost voter's
-/// part: `availability()` said that all was well while the loss of one more stopped the cluster.
+/// A member with a hanging disk answers heartbeats, and counted as a working voter:
+/// `availability()` reported that all was well while the loss of one more voter stopped the
+/// cluster.
 #[test]
 fn a_voter_that_stores_nothing_is_not_counted_on() {
     let mut cluster = Cluster::new(3);

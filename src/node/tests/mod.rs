@@ -1,4 +1,4 @@
-//! What a cluster of nodes does together.
+//! Tests of a cluster of nodes.
 
 #[cfg(test)]
 pub(crate) mod catch_up;
@@ -105,7 +105,7 @@ fn pipelined_requests_apply_in_order_across_a_leader_change() {
         }
         match round {
             0 => cluster.settle(),
-            // Whatever was sent to it may or may not be in the log.
+            // Requests sent to it may or may not be in the log.
             1 => cluster.kill(leader),
             _ => cluster.advance(HEARTBEAT * 3),
         }
@@ -260,7 +260,7 @@ fn a_resumed_session_moves_with_its_ephemerals() {
 }
 
 #[test]
-fn watches_tell_of_changes_made_anywhere() {
+fn watches_report_changes_made_anywhere() {
     let mut cluster = Cluster::new(3);
     cluster.elect();
     let (one, two) = (cluster.open(1, 1, TIMEOUT), cluster.open(2, 2, TIMEOUT));
@@ -291,7 +291,7 @@ fn a_replica_far_behind_gets_a_snapshot_and_its_watches_the_net_changes() {
     cluster.watch(laggard, watcher, 1, "/", WatchMode::PersistentRecursive);
     cluster.events.clear();
     cluster.isolate(laggard);
-    // Big entries, so that few of them make a checkpoint.
+    // Big entries, so that few of them make a checkpoint due.
     for n in 0..600 {
         let data = vec![n as u8; 40_000].into();
         let op = Op::Set { path: "/a".to_owned(), data, version: None };
@@ -312,14 +312,14 @@ fn a_replica_far_behind_gets_a_snapshot_and_its_watches_the_net_changes() {
         .collect();
     let expected = [(EventKind::DataChanged, "/a", true), (EventKind::Deleted, "/gone", true)];
     assert_eq!(seen, expected);
-    // What it installed is on its disk.
+    // The installed state is on its disk.
     cluster.kill(laggard);
     cluster.start(laggard);
     cluster.advance(HEARTBEAT * 40);
     cluster.check_equal();
 }
 
-/// All members stopped at once for their checkpoints, and with them every write.
+/// All members stopped at the same time for their checkpoints, and with them every write.
 #[test]
 fn members_do_not_write_their_checkpoints_together() {
     let mut cluster = Cluster::new(3);
@@ -367,8 +367,8 @@ fn nothing_is_acknowledged_before_it_is_durable_on_a_majority() {
     cluster.answer(set).unwrap();
 }
 
-/// raft-rs hands out what the member's own disk has, so one slow disk held up the answers to all
-/// the users of its member, though a majority had their writes.
+/// raft-rs hands out only entries on the member's own disk, so one slow disk held up the answers to
+/// all users of its member, although a majority had their writes.
 #[test]
 fn a_slow_disk_holds_up_no_answer() {
     let mut cluster = Cluster::new(3);
@@ -454,8 +454,8 @@ fn a_failed_disk_stops_the_node_and_answers_everybody() {
     assert_ne!(new, leader);
 }
 
-/// raft-rs tells an heir once to stand for election. When that was lost, the same heir was waited
-/// for as long as an election takes, and then told again.
+/// raft-rs sends an heir one message to stand for election. When that was lost, the leader waited
+/// for the same heir for as long as an election takes, and then sent it the message again.
 #[test]
 fn a_resigning_leader_whose_heir_does_not_answer_chooses_another() {
     let mut cluster = Cluster::new(3);
@@ -473,7 +473,7 @@ fn a_resigning_leader_whose_heir_does_not_answer_chooses_another() {
     assert_eq!((cluster.leader(), cluster.node(other).status().term), (Some(other), term + 1));
 }
 
-/// The heir was chosen again each time that the leader was asked to hand over: when another voter
+/// The heir was chosen again each time that the leader was asked to hand over. When another voter
 /// had as much of the log a moment later, both stood for election, and often neither won.
 #[test]
 fn a_resigning_leader_has_one_heir() {
@@ -486,7 +486,7 @@ fn a_resigning_leader_has_one_heir() {
     }
     cluster.set(leader, session, "/", "1");
     cluster.settle();
-    // One after the other has all of the log.
+    // The followers have all of the log one after the other.
     for follower in followers {
         cluster.hosts.get_mut(&follower).unwrap().disk_stalled = false;
         cluster.advance(HEARTBEAT);
@@ -605,8 +605,8 @@ fn a_node_does_not_stand_for_election_while_its_disk_takes_a_snapshot() {
 /// The wall clocks' years ahead.
 const YEARS_MS: u64 = 10 * 365 * 24 * 3600 * 1000;
 
-/// Creates a znode with a time to live of a minute, and expects it to live for that, within a tenth
-/// and what a leader takes to look.
+/// Creates a znode with a time to live of a minute, and checks that it lives for a minute, within a
+/// tenth and the leader's period of reaping.
 fn a_minute_lasts_a_minute(cluster: &mut Cluster, path: &str) {
     let leader = cluster.elect();
     let number = 100 + cluster.node(leader).last_index();
@@ -620,9 +620,9 @@ fn a_minute_lasts_a_minute(cluster: &mut Cluster, path: &str) {
     assert!(!there(cluster), "{path} stays");
 }
 
-/// A leader whose clock was years ahead for a moment stamped what was written then with that time,
-/// and the log's time stood still until the clock came to it, or somebody else led: nothing with a
-/// time to live went any more, no item became due, and no lock-delay ended.
+/// A leader whose clock was years ahead for a moment stamped writes with that time, and the log
+/// time stood still until the clock reached it or another node led. No time to live ended, no item
+/// became due, and no lock-delay ended.
 #[test]
 fn the_log_s_time_goes_on_when_the_leader_s_clock_was_ahead() {
     let mut cluster = Cluster::new(3);
@@ -638,7 +638,7 @@ fn the_log_s_time_goes_on_when_the_leader_s_clock_was_ahead() {
     cluster.check_equal();
 }
 
-/// The same moment ended every time to live at once.
+/// Such a moment also ended every time to live at once.
 #[test]
 fn a_leader_s_clock_that_is_ahead_for_a_moment_ends_nothing_early() {
     let mut cluster = Cluster::new(3);
@@ -658,8 +658,8 @@ fn a_leader_s_clock_that_is_ahead_for_a_moment_ends_nothing_early() {
     cluster.check_equal();
 }
 
-/// The log has a time that no wall clock will show for years, since a node whose clock was wrong
-/// has begun to lead: what is to live for a minute after that lives for a minute, whoever leads.
+/// The log time is years ahead of all wall clocks, since a node with a wrong clock has begun to
+/// lead. A later time to live of a minute still lasts a minute, whichever node leads.
 #[test]
 fn a_new_leader_goes_on_from_the_log_s_time() {
     let mut cluster = Cluster::new(3);
@@ -676,8 +676,8 @@ fn a_new_leader_goes_on_from_the_log_s_time() {
     cluster.check_equal();
 }
 
-/// Once in each election timeout raft-rs forgets who was active, until they answer again. A leader that was asked to
-/// resign in between did nothing.
+/// Once in each election timeout raft-rs forgets which members were active, until they answer again. A leader that
+/// was asked to resign in between did nothing.
 #[test]
 fn a_leader_that_is_asked_to_resign_hands_over_at_any_time() {
     for ticks in 0..12 {

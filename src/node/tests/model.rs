@@ -1,12 +1,12 @@
-//! A node against the model: what its sessions are answered, and what its watches are told.
+//! A node against the model: what its sessions are answered, and which events its watches get.
 //!
 //! A node that is alone takes random calls of a few sessions, several at a time without waiting:
 //! operations, multis, reads with and without a watch, watches of both modes, and ends of sessions
 //! and of watches. After each burst the answers, the events and their order, the watches that are
-//! over, and all znodes must be what the model and the rules below say.
+//! over, and all znodes must match the model and the rules below.
 //!
-//! What is drawn is such that about half of it succeeds: there are few paths, and mostly some znodes
-//! for others to be below.
+//! The calls are drawn so that about half of them succeed: there are few paths, and mostly some
+//! znodes as parents of others.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -36,7 +36,7 @@ const SESSIONS: usize = 3;
 const NODE: u64 = 1;
 const TERM: u64 = 1;
 
-/// ZooKeeper's rules for watches, as its table has them and with no thought of speed.
+/// ZooKeeper's rules for watches, written for clarity and not for speed.
 #[derive(Debug, Default)]
 struct Rules {
     watches: BTreeMap<WatchId, (SessionId, String, Kind)>,
@@ -51,12 +51,17 @@ enum Kind {
     Recursive,
 }
 
-/// One event, and all watches that are told it. They are told one after the other, in any order.
+/// One event, and all watches that get it, one after the other in any order.
 type Notified = ((EventKind, String, Zxid), BTreeSet<WatchId>);
 
 impl Rules {
-    /// What is told of a change, in the order of the table's columns.
-    fn tell(&mut self, change: &Change, told: &mut Vec<Notified>, ended: &mut BTreeSet<WatchId>) {
+    /// The events of a change, in the order of the table's columns.
+    fn notify(
+        &mut self,
+        change: &Change,
+        notified: &mut Vec<Notified>,
+        ended: &mut BTreeSet<WatchId>,
+    ) {
         use Kind::{Children, Exists, Get, Persistent, Recursive};
         let own = change.path.as_str();
         let parent = match own.rsplit_once('/') {
@@ -75,26 +80,26 @@ impl Rules {
             ChangeKind::DataChanged => EventKind::DataChanged,
             ChangeKind::Deleted => EventKind::Deleted,
         };
-        self.tell_all(change, kind, own, of_data, told, ended);
+        self.notify_all(change, kind, own, of_data, notified, ended);
         if kind == EventKind::Deleted {
-            // The persistent ones have been told.
+            // The persistent watches have got their event already.
             let of_children = |at: &str, kind| kind == Children && at == own;
-            self.tell_all(change, kind, own, of_children, told, ended);
+            self.notify_all(change, kind, own, of_children, notified, ended);
         }
         if kind != EventKind::DataChanged {
             let of_parent = |at: &str, kind| matches!(kind, Children | Persistent) && at == parent;
             let kind = EventKind::ChildrenChanged;
-            self.tell_all(change, kind, parent, of_parent, told, ended);
+            self.notify_all(change, kind, parent, of_parent, notified, ended);
         }
     }
 
-    fn tell_all(
+    fn notify_all(
         &mut self,
         change: &Change,
         kind: EventKind,
         path: &str,
         listens: impl Fn(&str, Kind) -> bool,
-        told: &mut Vec<Notified>,
+        notified: &mut Vec<Notified>,
         ended: &mut BTreeSet<WatchId>,
     ) {
         let event = (kind, path.to_owned(), change.zxid);
@@ -107,7 +112,7 @@ impl Rules {
             let stays = matches!(kind, Kind::Persistent | Kind::Recursive);
             stays || !ended.insert(*id)
         });
-        told.push((event, watches));
+        notified.push((event, watches));
     }
 
     fn end(&mut self, session: SessionId, ended: &mut BTreeSet<WatchId>) {
@@ -132,7 +137,7 @@ enum Step {
     Calls(usize, Vec<Call>, bool),
     Expire(usize),
     Resume(usize),
-    /// One of the watches that there are is dropped.
+    /// One of the existing watches is dropped.
     Unwatch(prop::sample::Index),
 }
 
@@ -159,7 +164,7 @@ fn path() -> impl Strategy<Value = String> {
     prop::sample::select(paths.map(str::to_owned).to_vec())
 }
 
-/// Also what is refused by all replicas alike.
+/// Also paths that all replicas refuse alike.
 fn written_path() -> impl Strategy<Value = String> {
     let bad = ["/zookeeper", "/zookeeper/config/x", "/a/", "/q/", "bad", "", "/a//b", "/none/x"];
     prop_oneof![40 => path(), 2 => prop::sample::select(bad.map(str::to_owned).to_vec())]
@@ -231,7 +236,7 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// Mostly with a few znodes there from the beginning, for others to be below.
+/// Mostly with a few znodes from the beginning, as parents of others.
 fn steps() -> impl Strategy<Value = Vec<Step>> {
     let create = |path: &str| {
         let (data, mode) = (Bytes::new(), CreateMode::Persistent);
@@ -274,7 +279,7 @@ struct World {
     sessions: [Option<Held>; SESSIONS],
     /// The last number given to a session, a holder or a watch.
     last: u64,
-    told: Vec<Notified>,
+    notified: Vec<Notified>,
     ended: BTreeSet<WatchId>,
     expected: Vec<(RequestId, Result<Seen, Error>)>,
 }
@@ -301,7 +306,7 @@ impl World {
             rules: Rules::default(),
             sessions: [None; SESSIONS],
             last: 0,
-            told: Vec::new(),
+            notified: Vec::new(),
             ended: BTreeSet::new(),
             expected: Vec::new(),
         }
@@ -312,14 +317,14 @@ impl World {
         self.last
     }
 
-    /// What the model makes of a request, with what the watches are told of it.
+    /// Applies a request to the model, and collects the events for the watches.
     fn apply(&mut self, held: Held, command: Command) -> Result<Seen, Error> {
         let Held { id: session, holder, seq } = held;
         let request = Request { session, holder, seq, acked: seq, command };
         self.model.time = self.cluster.clock().wall_ms;
         let result = self.model.apply(TERM, &request);
         for change in std::mem::take(&mut self.model.changes) {
-            self.rules.tell(&change, &mut self.told, &mut self.ended);
+            self.rules.notify(&change, &mut self.notified, &mut self.ended);
         }
         result.map(Seen::Reply).map_err(|error| error.into_error(session))
     }
@@ -338,7 +343,7 @@ impl World {
         held
     }
 
-    /// What a read shows, with the watch that is set if it succeeds.
+    /// The answer to a read, which sets its watch if it succeeds.
     fn read(&mut self, of: SessionId, call: &Call, watch: WatchId) -> Result<Seen, Error> {
         let model = &self.model;
         let (path, seen, kind) = match call {
@@ -462,7 +467,7 @@ impl World {
         }
     }
 
-    /// A session's watches hear of what goes with it, and are over then.
+    /// The watches of a session get the events of its end, and are over then.
     fn over(&mut self, slot: usize) {
         if let Some(held) = self.sessions[slot].take() {
             self.rules.end(held.id, &mut self.ended);
@@ -476,15 +481,15 @@ impl World {
             prop_assert_eq!(answer.map(|answer| answer.map(Seen::from)), Some(expected));
         }
         let mut events = std::mem::take(&mut self.cluster.events).into_iter();
-        for (event, watches) in self.told.drain(..) {
-            let heard: Vec<_> = events.by_ref().take(watches.len()).collect();
-            let is_it = |heard: &WatchEvent| {
-                (heard.kind, heard.path.as_str(), heard.zxid) == (event.0, &event.1, event.2)
-                    && !heard.net
+        for (event, watches) in self.notified.drain(..) {
+            let seen: Vec<_> = events.by_ref().take(watches.len()).collect();
+            let is_it = |seen: &WatchEvent| {
+                (seen.kind, seen.path.as_str(), seen.zxid) == (event.0, &event.1, event.2)
+                    && !seen.net
             };
-            prop_assert!(heard.iter().all(|(_, heard)| is_it(heard)), "{event:?}: {heard:?}");
-            prop_assert_eq!(heard.len(), watches.len(), "{:?}", event);
-            prop_assert_eq!(heard.iter().map(|(id, _)| *id).collect::<BTreeSet<_>>(), watches);
+            prop_assert!(seen.iter().all(|(_, seen)| is_it(seen)), "{event:?}: {seen:?}");
+            prop_assert_eq!(seen.len(), watches.len(), "{:?}", event);
+            prop_assert_eq!(seen.iter().map(|(id, _)| *id).collect::<BTreeSet<_>>(), watches);
         }
         prop_assert_eq!(events.next(), None);
         let ended = std::mem::take(&mut self.cluster.ended);
@@ -517,7 +522,7 @@ fn run(steps: Vec<Step>) -> TestCaseResult {
 }
 
 proptest! {
-    // 256 cases, or as many as `PROPTEST_CASES` says.
+    // 256 cases, or the number in `PROPTEST_CASES`.
     #![proptest_config(Config { failure_persistence: None, ..Config::default() })]
 
     #[test]
@@ -526,9 +531,9 @@ proptest! {
     }
 }
 
-/// That the comparison is not blind.
+/// The comparison must find planted differences.
 #[test]
-fn what_the_model_does_not_do_is_found() {
+fn differences_from_the_model_are_found() {
     for bug in [
         Bug::EventLostOnDelete,
         Bug::EventTwice,

@@ -1,4 +1,5 @@
-//! When an instance has its place in the cluster, and when a voter has to stay for another's sake.
+//! When an instance is settled in the cluster, and when a voter must not stop because of another
+//! one.
 
 use std::time::Duration;
 
@@ -15,13 +16,13 @@ fn votes(cluster: &Cluster, node: NodeId) -> bool {
     seen.voters.contains(&node) && seen.outgoing.is_empty()
 }
 
-/// What `Coordinator::is_ready` asks of the node.
+/// The node's part of `Coordinator::is_ready`.
 fn is_ready(cluster: &Cluster, node: NodeId) -> bool {
     let status = cluster.node(node).status();
     status.is_placed && status.fresh_at.is_some() && status.leader.is_some()
 }
 
-/// Advances until the node is ready, and tells for how long it was up to date and not ready.
+/// Advances until the node is ready. Returns for how long it was up to date and not ready.
 fn until_ready(cluster: &mut Cluster, node: NodeId, at_most: Duration) -> Duration {
     let end = cluster.now + at_most;
     let mut waited = Duration::ZERO;
@@ -35,8 +36,8 @@ fn until_ready(cluster: &mut Cluster, node: NodeId, at_most: Duration) -> Durati
     waited
 }
 
-/// A member applies what a majority has, even if its own disk takes nothing. Were it ready then, the
-/// next one would be stopped, and the majority would need that disk.
+/// A member applies entries that a majority has, even if its own disk hangs. If it were ready then,
+/// the next member would be stopped, and the majority would need that disk.
 #[test]
 fn a_member_whose_disk_takes_nothing_is_not_fresh() {
     let mut cluster = Cluster::new(3);
@@ -56,7 +57,7 @@ fn a_member_whose_disk_takes_nothing_is_not_fresh() {
     assert!(fresh_at(&cluster) > stalled_at);
 }
 
-/// A leader with a session, and a replacement that has just come for one of the two others.
+/// A leader with a session, and a replacement that has just started for one of the two others.
 fn with_replacement() -> (Cluster, NodeId, SessionId, NodeId) {
     let mut cluster = Cluster::new(3);
     let leader = cluster.elect();
@@ -82,7 +83,7 @@ fn a_replacement_gets_its_vote_while_others_write_fast() {
             let set = cluster.set(leader, session, "/", "x");
             cluster.answer(set).unwrap();
         }
-        // The leader looks while a hundred entries are on their way to the disk.
+        // The leader checks while a hundred entries are on their way to the disk.
         cluster.advance(HEARTBEAT);
         cluster.hosts.get_mut(&new).unwrap().disk_stalled = false;
         cluster.settle();
@@ -90,7 +91,7 @@ fn a_replacement_gets_its_vote_while_others_write_fast() {
     assert!(votes(&cluster, new));
 }
 
-/// A learner that stores nothing of what is written has no vote to give a majority to.
+/// A learner that stores no new entries must not get a vote that a majority may need.
 #[test]
 fn a_replacement_that_falls_behind_gets_no_vote() {
     let (mut cluster, leader, session, new) = with_replacement();
@@ -106,8 +107,8 @@ fn a_replacement_that_falls_behind_gets_no_vote() {
     assert!(!votes(&cluster, new) && !is_ready(&cluster, new));
 }
 
-/// Every instance in turn is killed, its disk is wiped, and the next one goes as soon as it is
-/// ready.
+/// Every instance in turn is killed and its disk wiped. The next one follows as soon as it is ready
+/// again.
 fn roll(nodes: u64, leader_first: bool) {
     let mut cluster = Cluster::new(nodes);
     let leader = cluster.elect();
@@ -130,8 +131,8 @@ fn roll(nodes: u64, leader_first: bool) {
     }
 }
 
-/// A replacement was ready as a learner while its dead former self was still the voter. Who rolled
-/// by readiness went on, and with the second of three the majority was lost for good.
+/// A replacement was ready as a learner while its dead former self was still the voter. A rolling
+/// restart by readiness went on, and with the second of three the majority was lost for good.
 #[test]
 fn a_cluster_rolled_by_readiness_with_empty_disks_keeps_its_data() {
     for (nodes, leader_first) in [(3, true), (3, false), (5, true), (5, false)] {
@@ -146,7 +147,7 @@ fn readiness_before_the_place_is_seen() {
     roll(3, false);
 }
 
-/// Nobody but the leader knows that there is no vote for it.
+/// Only the leader knows that there is no vote for the learner.
 #[test]
 fn a_learner_that_is_to_stay_one_becomes_ready() {
     let mut cluster = Cluster::new(5);
@@ -154,7 +155,7 @@ fn a_learner_that_is_to_stay_one_becomes_ready() {
     cluster.add(6);
     until_ready(&mut cluster, 6, 5 * SECOND);
     assert!(!votes(&cluster, 6));
-    // A voter that goes afterwards makes it no less ready: it was not meant to take that place.
+    // If a voter is lost afterwards, the learner stays ready: it was not meant to take that place.
     let victim = (1..=5).find(|node| Some(*node) != cluster.leader()).unwrap();
     cluster.kill(victim);
     cluster.advance(5 * SECOND);
@@ -167,8 +168,8 @@ fn a_learner_that_is_to_stay_one_becomes_ready() {
     assert!(!votes(&cluster, 7));
 }
 
-/// A voter is gone, and comes back as another at a new address: by that nobody can know whose place
-/// it is to take. It takes one after `replace_after`.
+/// A voter is lost and comes back as another member at a new address, so no member can know whose
+/// place it should take. It takes a silent voter's place after `replace_after`.
 #[test]
 fn at_a_new_address_it_is_ready_with_the_vote_of_the_dead() {
     let mut cluster = Cluster::new(3);
@@ -187,9 +188,10 @@ fn at_a_new_address_it_is_ready_with_the_vote_of_the_dead() {
     assert!(votes(&cluster, 5));
 }
 
-/// The leader still takes the former self for alive, or another leader knows of nobody yet.
+/// The leader still counts the former self as alive, or a new leader does not know the members'
+/// health yet.
 #[test]
-fn who_takes_the_leaders_place_is_not_ready_before_the_next_leader_has_seen_to_it() {
+fn a_replacement_of_the_leader_is_not_ready_before_the_next_leader_has_given_it_the_vote() {
     let mut cluster = Cluster::new(3);
     let leader = cluster.elect();
     cluster.kill(leader);
@@ -198,7 +200,7 @@ fn who_takes_the_leaders_place_is_not_ready_before_the_next_leader_has_seen_to_i
     assert!(votes(&cluster, 9));
 }
 
-/// A member that starts again from its disk has its vote, whoever else is away.
+/// A member that restarts from its disk has its vote, even while others are away.
 #[test]
 fn a_voter_that_restarts_is_ready_while_another_one_is_down() {
     let mut cluster = Cluster::new(3);
@@ -212,7 +214,7 @@ fn a_voter_that_restarts_is_ready_while_another_one_is_down() {
     assert!(waited <= 2 * HEARTBEAT, "{waited:?}");
 }
 
-/// Also one that grows: until the others vote, the first one is all that there is.
+/// The same for a growing cluster: until the others vote, all data depends on the first member.
 #[test]
 fn a_cluster_of_one_that_grows_by_readiness_may_lose_any() {
     let mut cluster = Cluster::new(1);
@@ -258,7 +260,7 @@ fn a_voter_stays_while_a_lost_one_is_replaced_and_only_then() {
     }
     cluster.advance(6 * SECOND);
     assert!(stay(&cluster).is_empty(), "it is there");
-    // As one of two a voter is always needed: it does not wait for what never comes.
+    // As one of two, a voter is always needed, so it does not wait.
     let mut cluster = Cluster::new(2);
     cluster.elect();
     cluster.advance(3 * SECOND);

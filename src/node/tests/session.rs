@@ -1,4 +1,4 @@
-//! What happens to a session between its holder, its node and the log.
+//! A session between its holder, its node and the log.
 
 use std::time::Duration;
 
@@ -21,7 +21,7 @@ fn states_of(cluster: &Cluster, node: u64, session: SessionId) -> Vec<SessionSta
     cluster.states.iter().filter_map(of).collect()
 }
 
-/// It counted as lost as soon as it was open.
+/// The session counted as lost as soon as it was open.
 #[test]
 fn a_session_whose_opening_takes_longer_than_its_timeout_lives() {
     let mut cluster = Cluster::new(3);
@@ -52,8 +52,8 @@ fn a_session_whose_opening_takes_longer_than_its_timeout_lives() {
     assert!(cluster.data(leader, "/e").is_some());
 }
 
-/// It was surely alive for the rest of a timeout that began when the opening was sent, then was
-/// not, and then was again: a lock that it had was lost and found.
+/// The session counted as certainly alive for the rest of a timeout that began when the opening was
+/// sent, then it did not, and then it did again. A lock that it held was lost and came back.
 #[test]
 fn a_session_whose_opening_took_long_is_surely_alive_once_it_is_renewed() {
     for (stalled, is_known_alive) in [(HEARTBEAT * 2, true), (TIMEOUT / 2, false)] {
@@ -99,7 +99,8 @@ fn a_resumption_that_is_given_up_closes_nothing() {
     cluster.advance(TIMEOUT * 2);
     assert!(cluster.data(leader, "/e").is_some(), "it was never sent");
 
-    // Sent, and in the log: nobody keeps the session alive, and anybody may resume it.
+    // The resumption was sent and is in the log. The session is not renewed, and any node may
+    // resume it.
     cluster.resume(other, session, 6, [7; 16]).unwrap();
     cluster.ask(other, |_| ClientRequest::Abandon { session, state: SessionState::Expired });
     cluster.advance(TIMEOUT / 2);
@@ -114,7 +115,7 @@ fn a_resumption_that_is_given_up_closes_nothing() {
 
 /// The patience before a resend was counted from the last progress of any session of the node.
 #[test]
-fn what_was_lost_is_sent_again_while_other_sessions_go_on() {
+fn lost_requests_are_sent_again_while_other_sessions_go_on() {
     let mut cluster = Cluster::new(3);
     let leader = cluster.elect();
     let node = cluster.follower();
@@ -131,8 +132,8 @@ fn what_was_lost_is_sent_again_while_other_sessions_go_on() {
     assert!(matches!(cluster.replies.get(&lost), Some(Ok(Answer::Reply(_)))));
 }
 
-/// By the time the batch was applied the session was gone, and its former holder was told that it
-/// had expired.
+/// When the batch was applied the session had already ended, and its former holder was notified
+/// that it had expired.
 #[test]
 fn a_session_resumed_and_closed_in_one_batch_has_moved() {
     let mut cluster = Cluster::new(3);
@@ -152,7 +153,7 @@ fn a_session_resumed_and_closed_in_one_batch_has_moved() {
     assert_eq!(states_of(&cluster, 2, session).last(), Some(&SessionState::Closed));
 }
 
-/// The snapshot that Raft had taken was thrown away for one that it refused, and the node stopped.
+/// A snapshot that Raft had taken was replaced by one that Raft refused, and the node stopped.
 #[test]
 fn a_refused_snapshot_does_not_replace_one_that_was_taken() {
     let mut cluster = Cluster::new(3);
@@ -196,7 +197,7 @@ fn a_refused_snapshot_does_not_replace_one_that_was_taken() {
     cluster.check_equal();
 }
 
-/// It asked to be woken at once, for ever.
+/// A stopped node asked to be woken at once, for ever.
 #[test]
 fn a_stopped_node_sleeps() {
     let mut cluster = Cluster::new(3);
@@ -209,7 +210,7 @@ fn a_stopped_node_sleeps() {
     assert!(effects.messages.is_empty() && effects.disk.is_empty());
 }
 
-/// Nobody answered it: the node had forgotten the session it belonged to.
+/// A request got no answer: the node had forgotten its session.
 #[test]
 fn a_session_may_be_resumed_where_it_was_just_lost() {
     let mut cluster = Cluster::new(3);
@@ -218,7 +219,7 @@ fn a_session_may_be_resumed_where_it_was_just_lost() {
     let session = cluster.open(holder, 1, TIMEOUT);
     cluster.create(holder, session, "/e", CreateMode::Ephemeral).unwrap();
     cluster.isolate(holder);
-    // A write that was sent to nobody's knowledge keeps the lost session in mind.
+    // A sent write with an unknown outcome keeps the lost session in the node's table.
     cluster.set(holder, session, "/e", "x");
     while !states_of(&cluster, holder, session).contains(&SessionState::Expired) {
         cluster.advance(HEARTBEAT);
@@ -230,7 +231,7 @@ fn a_session_may_be_resumed_where_it_was_just_lost() {
     assert!(cluster.data(leader, "/e").is_some());
 }
 
-/// The leader took the refused holder for the session's, and turned the true one's writes away.
+/// The leader took the refused holder for the session's, and rejected the writes of the true one.
 #[test]
 fn a_refused_resumption_does_not_hold_up_the_holder() {
     let mut cluster = Cluster::new(3);
@@ -256,7 +257,7 @@ fn a_refused_resumption_does_not_hold_up_the_holder() {
     assert!(matches!(cluster.replies.get(&set), Some(Ok(_))));
 }
 
-/// Its open was refused as that of a session that may have ended long ago.
+/// The open of a node far behind was refused as that of a session that may have ended long ago.
 #[test]
 fn a_node_that_is_far_behind_opens_sessions_all_the_same() {
     let mut cluster = Cluster::new(3);
@@ -292,7 +293,8 @@ fn a_node_that_is_far_behind_opens_sessions_all_the_same() {
     cluster.create(laggard, ours, "/e", CreateMode::Ephemeral).unwrap();
 }
 
-/// Bytes are bounded too: a leader that cannot write must not be made to hold all there is.
+/// The bytes under way are bounded too, so that a leader that cannot write need not hold all
+/// waiting writes.
 #[test]
 fn large_writes_wait_at_their_node() {
     let mut cluster = Cluster::new(3);
@@ -324,22 +326,22 @@ fn large_writes_wait_at_their_node() {
     assert_eq!(cluster.leader(), Some(leader));
 }
 
-/// Its resumption and its write had been done, and the session had ended, when a snapshot took the
-/// place of all that. That the session is not there was taken for "never done".
+/// A resumption and a write had been applied, and the session had ended, all within a snapshot. The
+/// missing session was taken to mean that they had never been done.
 #[test]
-fn what_a_snapshot_stands_for_is_not_called_undone() {
+fn writes_within_a_snapshot_are_not_reported_as_undone() {
     resumed_behind_a_snapshot(true);
 }
 
-/// The leader dropped the resumption as that of a former holder, who had never heard of having been
-/// the holder.
+/// The leader dropped the resumption as that of a former holder, which did not know that it had
+/// been the holder.
 #[test]
 fn a_resumption_that_was_overtaken_behind_a_snapshot_is_answered() {
     resumed_behind_a_snapshot(false);
 }
 
 /// A node resumes a session and writes, and so does another after it, which closes it perhaps. The
-/// former learns of all that by a snapshot.
+/// first node learns of all that from a snapshot.
 fn resumed_behind_a_snapshot(closed: bool) {
     let mut cluster = Cluster::new(3);
     let leader = cluster.elect();
@@ -347,7 +349,7 @@ fn resumed_behind_a_snapshot(closed: bool) {
     let holder = (1..=3).find(|id| *id != leader && *id != laggard).unwrap();
     let session = cluster.open(holder, 1, Duration::from_secs(40));
     let other = cluster.open(leader, 2, Duration::from_secs(40));
-    // What it says is heard; it hears nothing.
+    // The laggard's messages arrive, and it receives none.
     cluster.cut.extend([(leader, laggard), (holder, laggard)]);
     let resume = cluster.ask(laggard, |request| ClientRequest::Resume {
         request,
@@ -376,12 +378,12 @@ fn resumed_behind_a_snapshot(closed: bool) {
     cluster.advance(HEARTBEAT * 4);
     cluster.heal();
     let resumed = cluster.answer(resume);
-    let is_told = match resumed {
+    let is_notified = match resumed {
         Err(Error::SessionExpired { .. }) => closed,
         Err(Error::SessionMoved { .. }) => !closed,
         _ => false,
     };
-    assert!(is_told, "{resumed:?}");
+    assert!(is_notified, "{resumed:?}");
     assert!(matches!(cluster.answer(done), Err(Error::OutcomeUnknown { .. })));
     assert!(matches!(cluster.answer(never), Err(Error::OutcomeUnknown { .. })));
 }

@@ -1,4 +1,4 @@
-//! What a slow disk costs: its own member what rests on the disk, and nobody else anything.
+//! A slow disk affects only work of its own member that depends on the disk, and no other member.
 
 use std::time::Duration;
 
@@ -44,14 +44,14 @@ fn a_disk_slower_than_elections_unseats_no_leader() {
         cluster.hosts.get_mut(&slow).unwrap().disk_stalled = false;
         cluster.advance(HEARTBEAT);
         cluster.answer(request).unwrap();
-        // It confirms that the session is alive, and renews it, all the while.
+        // All the while the leader confirms and renews the session.
         assert!(cluster.states.iter().all(|(_, _, state)| *state == SessionState::Connected));
     }
     assert_eq!(cluster.node(leader).status().term, term, "there was no election");
 }
 
-/// A leader that reaches a follower with a hanging disk and one other of five kept its office, since both
-/// answered. The other three could have gone on without it, and followed it for as long as the disk hung.
+/// A leader that reached a follower with a hanging disk and one other of five kept the leadership, since
+/// both answered. The others could have gone on without it, but followed it for as long as the disk hung.
 #[test]
 fn a_leader_that_cannot_commit_makes_way_for_those_who_can() {
     let mut cluster = Cluster::new(5);
@@ -96,7 +96,7 @@ fn a_large_entry_is_not_sent_to_a_slow_disk_again_and_again() {
     let request = cluster.set(leader, session, "/", &"x".repeat(256 << 10));
     cluster.advance(5 * election);
     cluster.answer(request).unwrap();
-    // The trace has a hash in the place of a message that is large.
+    // In the trace a large message is shown by its hash.
     let to_slow = format!(" {leader}>{slow} ");
     let sent = cluster.trace[sent..].iter().filter(|line| line.contains(&to_slow));
     let large = sent.filter(|line| !line.contains('{')).count();
@@ -106,8 +106,8 @@ fn a_large_entry_is_not_sent_to_a_slow_disk_again_and_again() {
     assert_eq!(cluster.data(slow, "/").map(|data| data.len()), Some(256 << 10));
 }
 
-/// It led on until its disk had not answered for ten seconds, and proposed nothing more from when 64 MiB
-/// waited for it.
+/// A leader with a hanging disk led on for ten seconds, and proposed nothing more once 64 MiB waited for
+/// the disk.
 #[test]
 fn a_leader_with_a_slow_disk_hands_over() {
     for (bytes, most) in [(1, 3 * SECOND), (1 << 20, 2 * SECOND)] {
@@ -124,7 +124,7 @@ fn a_leader_with_a_slow_disk_hands_over() {
             }
             cluster.advance(HEARTBEAT);
         }
-        // The new leader sends it more once its disk has what it was sent first.
+        // The new leader sends it more once its disk has stored the first entries.
         let set = cluster.set(leader, session, "/", "last");
         cluster.advance(2 * SECOND);
         cluster.hosts.get_mut(&leader).unwrap().disk_stalled = false;
@@ -135,7 +135,8 @@ fn a_leader_with_a_slow_disk_hands_over() {
     }
 }
 
-/// It did not look at its own disk before it served, and it serves only once that disk has its first entry.
+/// A new leader did not check its own disk before it served, and it serves only once that disk has its
+/// first entry.
 #[test]
 fn a_new_leader_whose_disk_hangs_at_once_hands_over() {
     let mut cluster = Cluster::new(3);
@@ -162,7 +163,7 @@ fn a_new_leader_whose_disk_hangs_at_once_hands_over() {
     cluster.answer(set).unwrap();
 }
 
-/// If all disks are as slow, an election would only cost time.
+/// If all disks are slow, an election would only cost time.
 #[test]
 fn a_leader_stays_while_all_disks_are_slow() {
     let mut cluster = Cluster::new(3);
@@ -185,7 +186,7 @@ fn a_leader_stays_while_all_disks_are_slow() {
     assert_eq!(cluster.node(leader).status().term, term);
 }
 
-/// With nobody else who could lead, a leader stays.
+/// If no other node could lead, a leader stays.
 #[test]
 fn a_leader_that_cannot_commit_stays_if_nobody_else_could() {
     let mut cluster = Cluster::new(3);
@@ -200,7 +201,7 @@ fn a_leader_that_cannot_commit_stays_if_nobody_else_could() {
     assert_eq!((status.leader, status.term), (Some(leader), term));
 }
 
-/// What a leader sends to a follower with a hanging disk is not kept without a bound.
+/// The memory for entries sent to a follower with a hanging disk is bounded.
 #[test]
 fn a_hanging_disk_does_not_fill_the_memory() {
     let mut cluster = Cluster::new(3);

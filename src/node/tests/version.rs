@@ -1,4 +1,4 @@
-//! Members of several versions: what they tell, what they refuse, and who stops.
+//! Members of several versions: what they report, what they refuse, and which of them stop.
 
 use std::time::Duration;
 
@@ -30,7 +30,7 @@ fn error(answer: Result<Answer, Error>) -> Result<(), Error> {
     answer.map(drop)
 }
 
-/// So much that the log is cut behind it.
+/// Writes so much that the log is cut.
 fn write_much(cluster: &mut Cluster, node: NodeId, session: SessionId) {
     for n in 0..600 {
         let data = vec![n as u8; 40_000].into();
@@ -62,7 +62,7 @@ fn a_new_cluster_acts_by_the_version_of_its_members_at_once() {
 }
 
 #[test]
-fn what_is_asked_for_before_all_have_been_heard_of_waits() {
+fn a_request_waits_until_all_versions_are_known() {
     let mut cluster = Cluster::of_version(3, INVENTED);
     cluster.take_away(3);
     cluster.elect();
@@ -79,7 +79,8 @@ fn what_is_asked_for_before_all_have_been_heard_of_waits() {
         }
         asked.push([invented, set, read]);
     }
-    // It had only taken long to start. What waited at either node is done, in order.
+    // The member had only taken long to start. The requests that waited at either node are done, in
+    // order.
     cluster.newest = 0;
     cluster.start(3);
     cluster.settle();
@@ -98,7 +99,7 @@ fn what_is_asked_for_before_all_have_been_heard_of_waits() {
 }
 
 #[test]
-fn who_is_not_heard_of_in_time_is_not_waited_for() {
+fn a_member_that_does_not_connect_in_time_is_not_waited_for() {
     let mut cluster = Cluster::of_version(3, INVENTED);
     cluster.take_away(3);
     let leader = cluster.elect();
@@ -109,7 +110,7 @@ fn who_is_not_heard_of_in_time_is_not_waited_for() {
     assert_eq!(error(cluster.answer(refused)), unsupported());
     cluster.answer(set).unwrap();
     assert!(cluster.now - asked <= TICK * PATIENCE_TICKS);
-    // From then on it is refused at once.
+    // From then on such a request is refused at once.
     let (asked, refused) = (cluster.now, invented(&mut cluster, leader, session));
     assert_eq!(error(cluster.answer(refused)), unsupported());
     assert!(cluster.now - asked <= HEARTBEAT);
@@ -138,7 +139,7 @@ fn an_old_member_can_read_all_that_the_others_write() {
             assert!(matches!(refused, Err(Error::Multi { index: 1, .. })), "{refused:?}");
             assert!(cluster.now - asked <= HEARTBEAT, "it is known who is too old");
         }
-        // One that has been away is brought up to date by a snapshot.
+        // A member that has been away is brought up to date by a snapshot.
         let away = (1..=3).find(|id| Some(*id) != cluster.leader()).unwrap();
         cluster.isolate(away);
         let (at, session) = ((1..=3).find(|id| *id != away).unwrap(), SessionId(9));
@@ -155,7 +156,7 @@ fn an_old_member_can_read_all_that_the_others_write() {
             "with the old one at {old}"
         );
         assert!(cluster.stopped.is_empty(), "{:?}", cluster.stopped);
-        // Upgraded, it lets the cluster be so.
+        // After its upgrade, the cluster's version is raised.
         cluster.restart_as(old, INVENTED);
         cluster.elect();
         cluster.settle();
@@ -179,7 +180,7 @@ fn a_member_that_is_too_old_stops_and_goes_on_when_it_is_upgraded() {
     cluster.elect();
     cluster.advance(HEARTBEAT);
     assert_eq!(cluster.node(1).status().version, INVENTED);
-    // It has the entry in its log, and comes to it again at each start.
+    // The entry is in its log, and it stops at the entry after each start.
     for _ in 0..2 {
         cluster.restart_as(3, VERSION);
         cluster.advance(HEARTBEAT * 40);
@@ -203,7 +204,7 @@ fn a_member_that_is_too_old_takes_no_snapshot_of_what_it_cannot_do() {
     cluster.take_away(3);
     let leader = cluster.elect();
     let session = cluster.open(leader, 1, TIMEOUT);
-    // It was there for a moment, in which it told its version, and was sent nothing.
+    // It was connected for a moment, in which it reported its version and was sent nothing.
     cluster.isolate(3);
     cluster.start(3);
     cluster.advance(HEARTBEAT);
@@ -220,7 +221,7 @@ fn a_member_that_is_too_old_takes_no_snapshot_of_what_it_cannot_do() {
     assert_eq!(cluster.node(3).status().version, INVENTED);
 }
 
-/// Only a leader raises it.
+/// Only a leader raises the version.
 #[test]
 fn a_raise_is_not_forwarded() {
     use crate::machine::command::{Command, Request};

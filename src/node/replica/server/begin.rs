@@ -1,4 +1,4 @@
-//! How a client begins: what it claims, and the watches that it brings along.
+//! How a client attaches: its claims of sessions, and its watches.
 
 use std::sync::Arc;
 
@@ -15,7 +15,7 @@ use crate::types::acl::{AccessList, Permissions};
 use crate::types::membership::NodeId;
 use crate::types::session::SessionState;
 
-/// How much of the history one client has been sent when it began.
+/// How much of the history one attaching client has been sent.
 #[derive(Default)]
 struct Past {
     bytes: usize,
@@ -23,16 +23,16 @@ struct Past {
 }
 
 impl Past {
-    /// Whether so many changes are looked at for one more watch. Beyond the limits a watch is treated as
-    /// if the history were gone: it gets the net change, or a gap.
+    /// Whether this many changes may be checked for one more watch. Beyond the limits a watch is treated
+    /// as if the history were gone: it gets the net change or a gap.
     fn looks_at(&mut self, changes: usize) -> bool {
         self.changes += changes;
         self.bytes <= PAST_BYTES_MAX && self.changes <= PAST_CHANGES_MAX
     }
 }
 
-/// Whether this replica has all writes of a claimed session that were answered. Its zxid alone does not say so,
-/// since a session gets ids without one.
+/// Whether this replica has all answered writes of a claimed session. The zxid alone does not show that, since
+/// a session gets ids without a zxid.
 fn has_answered(machine: &Machine, claim: &FromClient) -> bool {
     let FromClient::Claim(claim) = claim else { return true };
     let record = machine.session(claim.holding.session);
@@ -41,7 +41,8 @@ fn has_answered(machine: &Machine, claim: &FromClient) -> bool {
 }
 
 impl Replica {
-    /// Attaches a client that has begun, as soon as this replica has all that the client has seen.
+    /// Attaches a client that has sent its claims, as soon as this replica has everything that the
+    /// client has seen.
     pub(super) fn begin_client(
         &mut self,
         machine: &Machine,
@@ -128,7 +129,7 @@ impl Replica {
         fired.add_to(effects);
     }
 
-    /// Numbers a client's watch of a path of this length. An earlier one that the client had numbered the same
+    /// Numbers a client's watch on a path of this length. An earlier watch with the same number of the client
     /// has ended.
     pub(super) fn number_watch(&mut self, from: NodeId, watch: u64, bytes: usize) -> WatchId {
         let Replica { watches, clients, .. } = self;

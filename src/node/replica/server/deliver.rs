@@ -1,9 +1,9 @@
-//! What the clients are answered and sent, and how a member parts with them.
+//! Answers and updates to the clients, and the end of their service.
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::{Asker, BUDGET_BYTES, SILENCE_TICKS, ServedClient, TELL_BYTES};
+use super::{Asker, BUDGET_BYTES, MESSAGE_BYTES, SILENCE_TICKS, ServedClient};
 use crate::machine::Machine;
 use crate::node::client_message;
 use crate::node::client_message::{EventOf, ToClient, UpTo};
@@ -77,7 +77,7 @@ impl Replica {
                 }
             }
         }
-        // They come behind the events of everything applied so far.
+        // These events come after those of everything applied so far.
         fired.add_to(effects);
     }
 
@@ -106,7 +106,7 @@ impl Replica {
         answer
     }
 
-    /// A session is this holder's now, or is gone and was this holder's.
+    /// A session now belongs to this holder, or has ended and belonged to it.
     pub(in crate::node) fn client_session_changed(
         &mut self,
         holding: Holding,
@@ -124,7 +124,7 @@ impl Replica {
         }
     }
 
-    /// Ends a client's session and its watches, which the client knows to have ended.
+    /// Ends a client's session and its watches. The client knows that these end.
     pub(super) fn end_client_session(&mut self, holding: Holding, effects: &mut Effects) {
         let Some(held) = self.clients.sessions.get(&holding) else {
             return;
@@ -162,7 +162,7 @@ impl Replica {
         tick: Duration,
         effects: &mut Effects,
     ) {
-        let silent = |client: &ServedClient| now >= client.heard_at + tick * SILENCE_TICKS;
+        let silent = |client: &ServedClient| now >= client.received_at + tick * SILENCE_TICKS;
         self.let_some_go(silent, "it was silent", effects);
     }
 
@@ -216,21 +216,21 @@ impl Replica {
         let mut slow = Vec::new();
         let all = self.clients.unacknowledged_bytes();
         for (id, client) in &mut self.clients.clients {
-            if client.updates.is_empty() && !client.greeted {
+            if client.updates.is_empty() && !client.awaits_message {
                 continue;
             }
             if client.is_slow(all) {
                 slow.push((*id, client.attachment));
                 continue;
             }
-            client.greeted = false;
+            client.awaits_message = false;
             client.outgoing_bytes = 0;
             let attachment = client.attachment;
-            let parts = in_parts(client.updates.drain(..), TELL_BYTES, ToClient::size);
-            let last = client.said + parts.len() as u64 - 1;
+            let parts = in_parts(client.updates.drain(..), MESSAGE_BYTES, ToClient::size);
+            let last = client.next_sent + parts.len() as u64 - 1;
             for updates in parts {
-                let number = client.said;
-                client.said += 1;
+                let number = client.next_sent;
+                client.next_sent += 1;
                 let bytes = updates.iter().map(ToClient::size).sum::<usize>() + 64;
                 client.unacknowledged.push_back((number, bytes));
                 client.unacknowledged_bytes += bytes;

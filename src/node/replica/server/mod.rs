@@ -1,14 +1,14 @@
 //! The clients without a replica that this node serves.
 //!
 //! A client holds its sessions itself: it numbers their writes and keeps them until it learns their
-//! outcome ([`client`](crate::node::client)). Whatever needs a replica, it asks of one member at a
-//! time: to forward its writes and its ReadIndex requests to the leader, to report what the log says
-//! of them, to answer its queries, and to watch. So a client that moves to another member takes
-//! everything with it, and a member that loses a client only drops its tables.
+//! outcome ([`client`](crate::node::client)). For everything that needs a replica, it asks one
+//! member at a time: to forward its writes and its ReadIndex requests to the leader, to report their
+//! outcomes in the log, to answer its queries, and to watch. So a client that moves to another
+//! member takes everything with it, and a member that loses a client only drops its tables.
 //!
-//! Nothing is sent twice and nothing is left out: the messages of a member are numbered, and say up
-//! to which zxid they contain all events. A client that attaches to a member says how far it has got.
-//! The member answers once its replica has got as far, so no read goes back in time.
+//! Nothing is sent twice and nothing is left out: the messages of a member are numbered, and contain
+//! the zxid up to which all events were sent. A client that attaches to a member reports how far it
+//! has got. The member answers once its replica has got as far, so no read goes back in time.
 //!
 //! Memory is bounded. A member serves [`CLIENTS_MAX`] clients, and the queries of each take at most
 //! [`QUEUE_BYTES_MAX`]. A client that does not acknowledge what it gets receives no more answers. It
@@ -33,34 +33,36 @@ use crate::types::acl::{AccessList, Id, Permissions};
 use crate::types::membership::{Member, NodeId};
 use crate::types::znode::{SessionId, Zxid};
 
-/// How many clients a member serves.
+/// The most clients that a member serves.
 pub(crate) const CLIENTS_MAX: usize = 4096;
-/// What the requests of one client that wait at its member may take. A client keeps to half of it.
+/// The most bytes of one client's requests that wait at its member. A client uses at most half of
+/// it.
 pub(crate) const QUEUE_BYTES_MAX: usize = 4 << 20;
-/// What a client may hold when it begins: watches, mostly.
+/// The most bytes of what a client reports when it attaches: mostly watches.
 pub(crate) const CLAIMS_BYTES_MAX: usize = 16 << 20;
-/// How many watches a client holds at most. It sends all of them to the next member when it moves. Their
-/// paths take half of [`CLAIMS_BYTES_MAX`].
+/// The most watches of a client. It sends all of them to the next member when it moves. Their paths take
+/// half of [`CLAIMS_BYTES_MAX`].
 pub(crate) const WATCHES_MAX: usize = 1 << 16;
-/// How many sessions a client holds at most.
+/// The most sessions of a client.
 const SESSIONS_MAX: usize = 1 << 16;
-/// A client that has not acknowledged so much gets no answers for now.
+/// A client with this many unacknowledged bytes gets no answers for now.
 const ANSWERS_BYTES_MAX: usize = 2 << 20;
-/// A client that has not acknowledged so much is disconnected.
+/// A client with this many unacknowledged bytes is disconnected.
 const UNACKNOWLEDGED_BYTES_MAX: usize = 16 << 20;
-/// How much of the history a client is sent when it begins, about, beside one event for each of its
-/// watches. It is less than what it would be disconnected for.
+/// About how many bytes of the history a client is sent when it attaches, besides one event for
+/// each watch. It is less than the bytes for which a client is disconnected.
 const PAST_BYTES_MAX: usize = 2 << 20;
-/// How many changes of the history are looked at for one client that begins: a tenth of a second's work.
+/// How many changes of the history are checked for one attaching client: a tenth of a second's work.
 const PAST_CHANGES_MAX: usize = 1 << 24;
-/// What all clients together may have in queries that wait, in messages that they have not acknowledged,
-/// and in what they send when they begin: so much of each.
+/// The most bytes of all clients together, for each of waiting queries, unacknowledged messages, and
+/// reports of attaching clients.
 const BUDGET_BYTES: usize = 256 << 20;
 /// The part of [`BUDGET_BYTES`] that each client may use in any case.
 const SHARE_BYTES: usize = BUDGET_BYTES / CLIENTS_MAX;
-/// How many bytes of updates one message carries, about: one update may be larger.
-const TELL_BYTES: usize = 256 << 10;
-/// After so many ticks without a message, a client is gone. It sends several in that time.
+/// About how many bytes of updates one message carries. A single update may be larger.
+const MESSAGE_BYTES: usize = 256 << 10;
+/// After this many ticks without a message, a client counts as gone. A live client sends several in
+/// that time.
 const SILENCE_TICKS: u32 = 20;
 
 #[derive(Debug, Default)]
@@ -74,7 +76,7 @@ pub(crate) struct ClientServer {
     waiting: BTreeSet<Holding>,
     /// The members as they were last sent to clients.
     members: (Vec<Member>, Availability),
-    /// When one client is next answered though all of them together are behind: see
+    /// When one client is next answered although all of them together are behind: see
     /// [`ServedClient::has_turn`].
     turn_at: Time,
 }
@@ -82,14 +84,14 @@ pub(crate) struct ClientServer {
 #[derive(Debug, Default)]
 struct ServedClient {
     attachment: u64,
-    /// The number of the next message from it (`next`) and to it (`said`).
-    next: u64,
-    said: u64,
+    /// The number of the next message from it (`next_received`) and to it (`next_sent`).
+    next_received: u64,
+    next_sent: u64,
     /// The messages to it that it has not acknowledged: their numbers and bytes.
     unacknowledged: VecDeque<(u64, usize)>,
     unacknowledged_bytes: usize,
-    heard_at: Time,
-    /// What it sent to begin with, until this replica has all that the client has seen.
+    received_at: Time,
+    /// Its claims and watches, until this replica has everything that the client has seen.
     beginning: Option<Beginning>,
     queued_bytes: usize,
     sessions: BTreeSet<Holding>,
@@ -98,9 +100,9 @@ struct ServedClient {
     watch_bytes: usize,
     updates: Vec<ToClient>,
     outgoing_bytes: usize,
-    /// It waits for a message, even an empty one.
-    greeted: bool,
-    /// It was sent the members as they are.
+    /// Whether it waits for a message, even an empty one.
+    awaits_message: bool,
+    /// Whether it was sent the present members.
     is_informed: bool,
 }
 
@@ -115,13 +117,13 @@ struct Beginning {
 #[derive(Debug)]
 struct ClientSession {
     client: NodeId,
-    /// This replica has seen that the session is this holder's.
+    /// Whether this replica has seen that the session belongs to this holder.
     opened: bool,
     ids: Arc<Vec<Id>>,
     waits: Queue<Asker>,
 }
 
-/// The client's request that is answered.
+/// The client's request that waits for its answer.
 #[derive(Clone, Copy, Debug)]
 struct Asker {
     request: u64,
@@ -135,7 +137,7 @@ fn is_too_much(own: usize, most: usize, all: impl FnOnce() -> usize) -> bool {
 }
 
 impl ServedClient {
-    /// Drops from what it began with what has ended since.
+    /// Drops the claims and watches that have ended since it sent them.
     pub(in crate::node) fn disclaim(&mut self, is_over: impl Fn(&FromClient) -> bool) {
         if let Some(beginning) = &mut self.beginning {
             beginning.claims.retain(|claim| !is_over(claim));
@@ -145,10 +147,10 @@ impl ServedClient {
     fn new(attachment: u64, seen: Zxid, now: Time) -> ServedClient {
         ServedClient {
             attachment,
-            next: 1,
-            heard_at: now,
+            next_received: 1,
+            received_at: now,
             beginning: Some(Beginning { seen, claims: Vec::new(), bytes: 0, complete: false }),
-            greeted: true,
+            awaits_message: true,
             ..ServedClient::default()
         }
     }
@@ -158,12 +160,13 @@ impl ServedClient {
         self.updates.push(update);
     }
 
-    /// What was sent to it, or is about to be, and is not acknowledged.
+    /// The bytes that were sent to it, or are about to be, and are not acknowledged.
     fn pending_bytes(&self) -> usize {
         self.unacknowledged_bytes + self.outgoing_bytes
     }
 
-    /// Whether it has left too much unacknowledged. `all`: what all clients together have.
+    /// Whether it has left too much unacknowledged. `all`: the unacknowledged bytes of all clients
+    /// together.
     fn is_slow(&self, all: usize) -> bool {
         is_too_much(self.pending_bytes(), UNACKNOWLEDGED_BYTES_MAX, || all)
     }
@@ -175,11 +178,12 @@ impl ServedClient {
             || self.sessions.len() > SESSIONS_MAX
     }
 
-    /// Whether there is room for an answer. `all`: what all clients together have not acknowledged.
+    /// Whether there is room for an answer. `all`: the unacknowledged bytes of all clients
+    /// together.
     ///
-    /// Answers may take half of the common budget and wait beyond that, so that nobody is disconnected
-    /// because many ask at once. Clients that acknowledge nothing do not block the others for good:
-    /// each heartbeat one client has an `extra` turn.
+    /// Answers may take half of the common budget and wait beyond that, so that no client is
+    /// disconnected because many ask at once. Clients that acknowledge nothing do not block the others
+    /// for good: each heartbeat one client has an `extra` turn.
     fn has_turn(&self, all: usize, extra: bool) -> bool {
         let pending = self.pending_bytes();
         pending < ANSWERS_BYTES_MAX && (all < BUDGET_BYTES / 2 || (extra && pending <= SHARE_BYTES))
@@ -187,12 +191,13 @@ impl ServedClient {
 }
 
 impl ClientServer {
-    /// What was sent, or is about to be, to all clients together and is not acknowledged.
+    /// The bytes that were sent to all clients together, or are about to be, and are not
+    /// acknowledged.
     fn unacknowledged_bytes(&self) -> usize {
         self.clients.values().map(ServedClient::pending_bytes).sum()
     }
 
-    /// Has an update sent to a client, if it is served.
+    /// Queues an update for a client, if it is served.
     fn send(&mut self, client: NodeId, update: ToClient) {
         if let Some(client) = self.clients.get_mut(&client) {
             client.send(update);
@@ -219,7 +224,8 @@ impl ClientServer {
         self.holders(session).next().is_some()
     }
 
-    /// Those who hold the session, or have held it and do not know yet that they have lost it.
+    /// The clients that hold the session, or have held it and do not know yet that they have lost
+    /// it.
     fn holders(&self, session: SessionId) -> impl Iterator<Item = (Holding, &ClientSession)> {
         let by = |holder| Holding { session, holder };
         self.sessions.range(by(0)..=by(u64::MAX)).map(|(holding, held)| (*holding, held))
@@ -239,7 +245,7 @@ impl ClientServer {
         !self.waiting.is_empty()
     }
 
-    /// Whether a client that has sent so many bytes to begin with holds too much.
+    /// Whether a client that has sent this many bytes of claims and watches holds too much.
     fn claims_too_much(&self, claimed: usize) -> bool {
         let beginnings = || self.clients.values().filter_map(|client| client.beginning.as_ref());
         let all = || beginnings().map(|beginning| beginning.bytes).sum::<usize>();
@@ -251,14 +257,14 @@ impl ClientServer {
         self.holders(session).any(|(_, held)| acl::permits(acl, &held.ids, Permissions::READ))
     }
 
-    /// Has the clients send again what they asked of the leader: it may be lost.
+    /// Has the clients repeat their requests to the leader, since these may be lost.
     pub(in crate::node) fn again(&mut self) {
         for client in self.clients.values_mut() {
             client.send(ToClient::Again);
         }
     }
 
-    /// Sends the members and their availability to the clients that do not have them as they are.
+    /// Sends the members and their availability to the clients that do not have the present ones.
     fn inform(&mut self, members: &[Member], availability: Availability) {
         if members.is_empty() {
             return;
@@ -323,7 +329,7 @@ impl ClientServer {
             waits: Queue::default(),
         });
         if held.client != from {
-            // Its queries are the former client's, and are answered to nobody.
+            // The queries belong to the former client, and get no answer.
             let freed: usize = held.waits.drain().map(|(asker, _, _)| asker.size).sum();
             if let Some(former) = self.clients.get_mut(&held.client) {
                 former.queued_bytes -= freed;

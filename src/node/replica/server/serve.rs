@@ -1,4 +1,4 @@
-//! What a member does for its clients.
+//! How a member handles its clients' messages.
 
 use crate::machine::command::Request;
 use crate::node::client_message::{Elsewhere, FromClient, ToClient, UpTo};
@@ -30,7 +30,7 @@ impl Node {
             };
             let served = self.replica.clients.clients.get(&from);
             if served.is_some_and(|client| client.attachment >= attachment) {
-                // Late or doubled. To begin again would lose what was sent since.
+                // A late or duplicated message. Beginning again would lose the updates sent since.
                 return;
             }
             self.replica.drop_client(from);
@@ -49,7 +49,8 @@ impl Node {
             self.replica.clients.clients.insert(from, ServedClient::new(attachment, seen, now));
         } else {
             let served = self.replica.clients.clients.get_mut(&from);
-            let is_next = |of: &&mut ServedClient| (of.attachment, of.next) == (attachment, number);
+            let is_next =
+                |of: &&mut ServedClient| (of.attachment, of.next_received) == (attachment, number);
             let is_late = served.as_ref().is_some_and(|of| of.attachment > attachment);
             let Some(client) = served.filter(is_next) else {
                 if !is_late {
@@ -57,21 +58,21 @@ impl Node {
                 }
                 return;
             };
-            client.next += 1;
-            client.heard_at = now;
-            // A beginning of many messages is acknowledged as it comes.
-            client.greeted |= client.beginning.is_some();
-            while let Some((said, bytes)) = client.unacknowledged.front().copied()
-                && said < received
+            client.next_received += 1;
+            client.received_at = now;
+            // If the client begins with many messages, each is acknowledged.
+            client.awaits_message |= client.beginning.is_some();
+            while let Some((sent, bytes)) = client.unacknowledged.front().copied()
+                && sent < received
             {
                 client.unacknowledged.pop_front();
                 client.unacknowledged_bytes -= bytes;
             }
         }
         let mut writes = Vec::new();
-        for ask in messages {
-            if let Err(reason) = self.take_client_message(from, ask, &mut writes) {
-                tracing::warn!(client = %Named::of(from), reason, "refused what a client asks for");
+        for message in messages {
+            if let Err(reason) = self.take_client_message(from, message, &mut writes) {
+                tracing::warn!(client = %Named::of(from), reason, "refused a client's request");
                 return self.let_go(from, attachment, reason);
             }
         }
@@ -84,17 +85,17 @@ impl Node {
     fn take_client_message(
         &mut self,
         from: NodeId,
-        ask: FromClient,
+        message: FromClient,
         writes: &mut Vec<Request>,
     ) -> Result<(), &'static str> {
         let client = self.replica.clients.clients.get_mut(&from).ok_or("it is not served")?;
         if let Some(beginning) = &mut client.beginning
             && !beginning.complete
         {
-            match ask {
+            match message {
                 FromClient::Claim(_) | FromClient::Watch(_) => {
-                    beginning.bytes += ask.size();
-                    beginning.claims.push(ask);
+                    beginning.bytes += message.size();
+                    beginning.claims.push(message);
                     let claimed = beginning.bytes;
                     if self.replica.clients.claims_too_much(claimed) {
                         return Err("it holds too much");
@@ -108,8 +109,8 @@ impl Node {
         if client.holds_too_much() {
             return Err("it holds too much");
         }
-        let size = ask.size();
-        match ask {
+        let size = message.size();
+        match message {
             FromClient::Begin { .. }
             | FromClient::Claim(_)
             | FromClient::Watch(_)
@@ -141,7 +142,7 @@ impl Node {
                 self.replica.clients.waiting.insert(call.holding);
             }
             FromClient::Unwatch { watch } => {
-                // The watch may still be among what the client began with.
+                // The watch may still be among those that the client reported when it began.
                 client.disclaim(
                     |claim| matches!(claim, FromClient::Watch(held) if held.watch == watch),
                 );
@@ -162,7 +163,7 @@ impl Node {
                 }
             }
             FromClient::ReadIndex { boot, read_index, sessions } => {
-                client.greeted = true;
+                client.awaits_message = true;
                 let leader = self.leadership.leader;
                 if leader == self.id {
                     let asked = Asked::new(self.id, Some(from), boot, read_index);
@@ -221,8 +222,8 @@ impl Node {
         self.replica.answer_clients(&self.machine, applied, time, &mut self.effects);
     }
 
-    /// The last thing of a step: the clients are sent what it has brought.
-    pub(in crate::node) fn tell_clients(&mut self) {
+    /// At the end of a step, sends the clients their updates.
+    pub(in crate::node) fn update_clients(&mut self) {
         if self.replica.clients.clients.is_empty() && self.replica.clients.watches.is_empty() {
             return;
         }
@@ -239,7 +240,7 @@ impl Node {
         self.replica.send_updates(up_to, &mut self.effects);
     }
 
-    /// Tells a client that there is no room for it, and who the other members are.
+    /// Refuses a client for which there is no room, and names the other members.
     fn send_elsewhere(&mut self, client: NodeId, attachment: u64) {
         let elsewhere = Elsewhere {
             cluster: self.cluster(),

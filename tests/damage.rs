@@ -209,7 +209,7 @@ fn an_instance_with_an_unreadable_identity_rejoins_its_peers_and_founds_no_clust
 
 /// The two members with replaced disks reported only "There is no leader; all peers are connected".
 #[test]
-fn a_member_without_a_majority_reports_which_voters_lost_their_data() {
+fn every_member_reports_which_voters_lost_their_data() {
     let fleet = Fleet::stopped();
     for place in 0..2 {
         // One directory damaged and set aside by hand, one replaced.

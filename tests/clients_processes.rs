@@ -193,7 +193,7 @@ fn what_a_client_costs_its_member() {
     let client = Coordinator::builder().client().security(security()).join(&peers).unwrap();
     client.wait_ready(PATIENCE).unwrap();
     client.session().create("/fleet", b"", CreateMode::Persistent).unwrap();
-    member.measure_anew();
+    member.reset_memory_peak();
     let (before, _) = member.memory_kib();
     let mut fleets: Vec<Process> = (0..FLEETS)
         .map(|fleet| Process::start(dirs.path(), &peers, &format!("{FLEET}{fleet}")))

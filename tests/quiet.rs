@@ -63,7 +63,7 @@ fn normal_operation_logs_no_warning() {
     let quiet = |when: &str| {
         let (asked, logged) = alarms.0.lock().unwrap().clone();
         assert!(asked > 0, "the subscriber is not asked");
-        assert!(logged.is_empty(), "{when}: {alarms_logged:#?}");
+        assert!(logged.is_empty(), "{when}: {logged:#?}");
     };
     let dir = tempfile::tempdir().unwrap();
     let peers = [address(), address(), address()];

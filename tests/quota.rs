@@ -154,9 +154,9 @@ fn quotas_are_znodes() {
     let data = "count=-1,bytes=-1=;byteHardLimit=4;countHardLimit=-1";
     session.create(&limits, data, CreateMode::Persistent).unwrap();
     // The text in these znodes is the current quota and usage.
-    let events = session.create(&stats, b"count=0,bytes=0", CreateMode::Persistent).unwrap();
+    let created = session.create(&stats, b"count=0,bytes=0", CreateMode::Persistent).unwrap();
     assert_eq!(&session.get(&stats).unwrap().0[..], b"count=1,bytes=3");
-    assert_eq!(events.stat.data_length, 15);
+    assert_eq!(created.stat.data_length, 15);
     assert_eq!(session.set(&stats, b""), Err(Error::Reserved { path: stats.clone() }));
     assert_eq!(session.set("/a", b"12345"), Err(exceeded("/a", "bytes", 4, 5)));
     assert_eq!(session.quota("/a").unwrap().unwrap().0, Quota::new().bytes_hard(4));
@@ -165,7 +165,7 @@ fn quotas_are_znodes() {
     let (data, stat) = session.get(&stats).unwrap();
     assert_eq!(
         (&data[..], stat.version, stat.mzxid),
-        (&b"count=1,bytes=4"[..], 0, events.stat.czxid)
+        (&b"count=1,bytes=4"[..], 0, created.stat.czxid)
     );
 }
 

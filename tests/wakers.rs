@@ -153,7 +153,7 @@ fn blocking_calls_fail(coordinator: &Coordinator) {
         reads.unwrap();
     }
     drop(done);
-    // The requests of the calls have gone on.
+    // The requests of the failed calls were executed all the same.
     session.sync().unwrap();
     assert_eq!(session.get("/a").unwrap().1.version, 2);
 }

@@ -18,14 +18,14 @@ fn fenced_writes_happen_only_while_the_lock_is_held() {
     assert_eq!(results.len(), 2, "the check's, and that of the write");
     // Another session's writes, with a check of the same lock.
     admin.multi().fence(&guard.fence()).set("/data", b"2").commit().unwrap();
-    // Both are in flight before anybody here knows of the loss.
+    // Both are in flight before the loss is known here.
     admin.delete(guard.path()).unwrap();
     let other = admin.multi().fence(&guard.fence());
     for multi in [guard.fenced().set("/data", b"3"), other.set("/data", b"4")] {
         let late = multi.commit();
         assert!(matches!(late, Err(Error::Multi { index: 0, .. })), "{late:?}");
     }
-    // Another znode at the same path is not this guard's.
+    // A new znode at the same path does not belong to this guard.
     admin.create(guard.path(), b"", CreateMode::Persistent).unwrap();
     let late = guard.fenced().set("/data", b"5").commit();
     let unmet = Error::Unmet {
@@ -110,7 +110,7 @@ fn a_transaction_commits_only_while_what_fences_it_is_held() {
 // Listing contenders.
 
 #[test]
-fn contenders_are_told_with_their_sessions_in_order() {
+fn contenders_are_listed_with_their_sessions_in_order() {
     let cluster = Cluster::new(3);
     let (one, two) = (cluster.node(0).session(), cluster.node(1).session());
     let guard = lock(&cluster, 0).acquire().unwrap();
@@ -128,7 +128,7 @@ fn contenders_are_told_with_their_sessions_in_order() {
 // Revocation.
 
 #[test]
-fn a_holder_hears_of_requests_made_before_and_after_it_listens() {
+fn a_holder_receives_requests_made_before_and_after_it_subscribes() {
     let cluster = Cluster::new(3);
     let other = lock(&cluster, 1);
     assert_eq!(other.revoke(), Ok(0), "nobody holds it");
@@ -240,7 +240,7 @@ fn after_a_loss_nobody_holds_before_the_delay_is_over() {
 
 /// The cluster measures the time: it does not start again with each waiter.
 #[test]
-fn a_delay_outlives_those_who_wait_for_it() {
+fn a_delay_outlives_its_waiters() {
     let cluster = Cluster::new(3);
     let session = cluster.node(0).open_session().unwrap();
     let _guard = delayed(&session).acquire().unwrap();

@@ -33,7 +33,7 @@ fn a_thousand_contenders_have_their_turn_and_each_release_wakes_one() {
             task
         })
         .collect();
-    // All get to wait for the one before.
+    // All wait for the one before.
     loop {
         for task in &mut tasks {
             assert!(task.poll().is_none(), "two holders");

@@ -71,7 +71,7 @@ fn fleet(peers: &[String], name: &str) {
         sessions.iter().map(|one| one.watch("/fleet", WatchMode::Persistent).unwrap()).collect();
     println!("@ready");
     std::thread::spawn(move || {
-        // Meanwhile other processes come and go below it.
+        // During the test, other processes come and go below it.
         let is_change = |event: quorate::WatchEvent| event.kind == EventKind::DataChanged;
         let saw = |watch: &quorate::Watch| watch.events().iter().any(is_change);
         while watches.iter().all(saw) {
@@ -181,7 +181,7 @@ fn hundreds_of_clients_are_served_by_learners() {
 /// QUORATE_TEST_EACH=500 QUORATE_TEST_SECRET=a-long-secret-of-the-fleet cargo test --release --test clients_processes -- \
 ///     --ignored --nocapture what_a_client_costs_its_member
 #[test]
-#[ignore = "measures memory as Linux tells it, for the documentation"]
+#[ignore = "measures memory as Linux reports it, for the documentation"]
 #[allow(clippy::disallowed_methods, reason = "it measures")]
 fn what_a_client_costs_its_member() {
     const FLEETS: usize = 6;

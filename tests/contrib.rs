@@ -200,7 +200,7 @@ fn pods_find_each_other_before_they_are_ready() {
 
 /// The program has every option that the manifests, the unit and the page use.
 #[test]
-fn manifests_set_what_the_program_has() {
+fn manifests_use_existing_options_and_settings() {
     let program = option_env!("CARGO_BIN_EXE_quorate");
     let Some(program) = program.filter(|_| cfg!(feature = "gateway") && cfg!(feature = "admin"))
     else {

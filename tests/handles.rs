@@ -185,7 +185,7 @@ fn a_session_closed_twice_is_closed_once_and_both_wait_for_it() {
 }
 
 #[test]
-fn a_waker_that_panics_harms_nobody_else() {
+fn a_waker_that_panics_harms_no_other_waker() {
     struct Panics;
     impl Wake for Panics {
         fn wake(self: Arc<Self>) {

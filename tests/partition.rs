@@ -113,7 +113,7 @@ fn the_majority_of_five_goes_on_and_the_minority_reports_why_it_does_not() {
 }
 
 #[test]
-fn nodes_come_back_with_what_they_had_in_any_order() {
+fn nodes_restart_with_their_data_in_any_order() {
     let cluster = Cluster::new(3);
     let session = cluster.node(0).session();
     session.create("/n", b"", CreateMode::Persistent).unwrap();

@@ -40,7 +40,7 @@ fn cost(security: Security, sent: &[u8]) -> usize {
     let mut crowd: Vec<TcpStream> = Vec::with_capacity(200);
     for _ in 0..200 {
         let mut stranger = TcpStream::connect(&free).unwrap();
-        // The member may close the connection meanwhile.
+        // The member may already have closed the connection.
         let _ = stranger.write_all(sent);
         crowd.push(stranger);
         most = most.max(ALLOCATED.allocated());

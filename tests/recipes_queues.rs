@@ -463,7 +463,7 @@ fn step(cluster: &Cluster, entering: &mut Entering<'_>) -> Option<quorate::Resul
 }
 
 #[test]
-fn they_enter_together_and_leave_together_round_after_round() {
+fn they_enter_and_leave_together_repeatedly() {
     let cluster = Cluster::new(3);
     let inside = std::sync::atomic::AtomicUsize::new(0);
     let rounds: usize = 6;
@@ -547,7 +547,7 @@ fn a_third_opens_it_for_all_three_and_late_ones_are_let_in() {
 }
 
 #[test]
-fn the_next_round_is_closed_when_all_have_died_inside() {
+fn the_barrier_closes_again_when_all_have_died_inside() {
     let cluster = Cluster::new(3);
     let barriers: Vec<_> = (0..3).map(|place| double(&cluster, place)).collect();
     let mut entering: Vec<_> =
@@ -573,7 +573,7 @@ fn the_next_round_is_closed_when_all_have_died_inside() {
     drop(three);
 }
 
-/// The first in the order, which the others wait for, dies meanwhile.
+/// The first in the order, which the others wait for, dies before it has left.
 #[test]
 fn participants_that_leave_go_on_when_the_first_dies() {
     let cluster = Cluster::new(3);
@@ -626,7 +626,7 @@ fn waiting_participants_are_woken_only_when_the_barrier_opens() {
 }
 
 #[test]
-fn a_double_barrier_for_nobody_is_refused() {
+fn a_double_barrier_of_zero_participants_is_refused() {
     let session = Cluster::new(1).node(0).session();
     let refused = DoubleBarrier::new(&session, "/round", 0).map(drop);
     let Err(Error::InvalidSetting { setting, .. }) = refused else { panic!("{refused:?}") };

@@ -26,7 +26,7 @@ fn additions_of_many_are_each_counted_once() {
                 }
             });
         }
-        // A change of the leader meanwhile loses and repeats no addition.
+        // A change of the leader loses and repeats no addition.
         let leader = cluster.leader().unwrap();
         cluster.isolate(leader);
         cluster.advance(Duration::from_secs(3));

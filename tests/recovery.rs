@@ -108,7 +108,7 @@ fn a_backup_is_one_moment_and_is_restored_into_a_new_cluster() {
     assert_eq!(files(&dir), before);
 }
 
-/// Two znodes that are only ever written together are equal in every backup, whatever is written meanwhile.
+/// Two znodes that are only ever written together are equal in every backup, whatever is written during it.
 #[test]
 fn a_backup_is_consistent_while_others_write() {
     let work = tempfile::tempdir().unwrap();

@@ -23,7 +23,7 @@ fn a_session_reads_its_own_writes_and_others_after_a_sync() {
 }
 
 #[test]
-fn errors_name_what_is_wrong_and_change_nothing() {
+fn errors_name_the_fault_and_change_nothing() {
     let cluster = Cluster::new(1);
     let session = cluster.node(0).session();
     session.create("/a", b"1", CreateMode::Persistent).unwrap();

@@ -126,7 +126,7 @@ fn an_election_and_a_watch_in_tasks_come_back_after_each_loss() {
             for info in cluster.node(1).sessions().unwrap() {
                 let led = owner(&observer, "/leader");
                 if info.id != observer.id() && Some(info.id) != led {
-                    // The session of the watch, which may have ended meanwhile.
+                    // The session of the watch, which may have ended since.
                     let _ = cluster.node(1).expire_session(info.id, "a test");
                 }
             }

@@ -32,7 +32,7 @@ fn busy(session: &Session, turns: u64) -> Vec<Zxid> {
 }
 
 #[test]
-fn a_watch_from_a_past_zxid_receives_what_one_set_then_has_received() {
+fn a_watch_from_a_past_zxid_receives_all_later_events() {
     let cluster = Cluster::new(3);
     let (writer, reader) = (cluster.node(0).session(), cluster.node(1).session());
     writer.create("/app", b"", CreateMode::Persistent).unwrap();
@@ -84,7 +84,7 @@ fn a_replica_that_is_behind_catches_up_first() {
 }
 
 #[test]
-fn a_zxid_that_nobody_has_written_is_an_error() {
+fn a_zxid_that_is_not_written_yet_is_an_error() {
     let cluster = Cluster::new(3);
     let session = cluster.node(0).session();
     let last = session.create("/a", b"", CreateMode::Persistent).unwrap().stat.czxid;

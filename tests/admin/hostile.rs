@@ -178,7 +178,7 @@ fn requests_that_come_at_once_are_answered_in_order() {
 }
 
 #[test]
-fn idle_and_slow_clients_keep_nobody_out() {
+fn idle_and_slow_clients_block_no_other_client() {
     let (cluster, _, admin) = served(1);
     let mut idle: Vec<TcpStream> = Vec::new();
     for n in 0..1000 {

@@ -61,7 +61,7 @@ fn a_fence_knows_its_root_and_keeps_the_places_of_the_others() {
 }
 
 #[test]
-fn a_transaction_commits_only_while_what_fences_it_is_held() {
+fn a_fenced_transaction_commits_only_while_its_lock_is_held() {
     let cluster = Cluster::new(3);
     let (session, admin) = (cluster.node(0).session(), cluster.node(1).session());
     let guard = session.lock("/lock").unwrap().acquire().unwrap();
@@ -139,7 +139,7 @@ fn a_holder_receives_requests_made_before_and_after_it_subscribes() {
     let earlier = guard.revocations().unwrap();
     assert!(earlier.wait() && later.wait());
     assert_eq!(other.revoke(), Ok(1));
-    assert!(earlier.wait() && later.wait(), "each request is heard");
+    assert!(earlier.wait() && later.wait(), "each request arrives");
     assert!(guard.is_held() && guard.lost().is_empty(), "it is a request, and no loss");
     cluster.node(2).session().delete(guard.path()).unwrap();
     assert!(!later.wait(), "it has nothing to let go of any more");
@@ -212,7 +212,7 @@ fn a_release_without_its_mark_is_a_release() {
 }
 
 #[test]
-fn after_a_loss_nobody_holds_before_the_delay_is_over() {
+fn after_a_loss_the_lock_stays_free_until_the_delay_is_over() {
     let cluster = Cluster::new(3);
     for deleted in [false, true] {
         let session = cluster.node(0).open_session().unwrap();

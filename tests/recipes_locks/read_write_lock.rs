@@ -76,7 +76,7 @@ fn a_reader_does_not_overtake_a_writer_that_waits() {
 
 /// A waiter dies before its turn: those after it must not take that for their own turn.
 #[test]
-fn a_waiter_that_dies_lets_nobody_in() {
+fn a_waiter_that_dies_lets_no_other_in() {
     let cluster = Cluster::new(3);
     for kinds in [["write", "write"], ["read", "write"], ["write", "read"]] {
         let holder = match kinds[0] {
@@ -110,7 +110,7 @@ fn a_waiter_that_dies_lets_nobody_in() {
 }
 
 #[test]
-fn a_downgrade_lets_nobody_between_and_keeps_the_token() {
+fn a_downgrade_lets_no_writer_in_between_and_keeps_the_token() {
     let cluster = Cluster::new(3);
     let writing = shared(&cluster, 0).write().unwrap();
     let (token, path) = (writing.fencing_token(), writing.path().to_owned());

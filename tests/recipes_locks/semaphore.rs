@@ -70,7 +70,7 @@ fn a_request_for_many_permits_is_not_overtaken_and_gets_all_or_none() {
 
 /// When a holder releases, the first waiter gets its permits, and then the next if there are enough.
 #[test]
-fn any_holder_that_goes_lets_in_those_who_are_next() {
+fn any_release_lets_in_the_next_waiters() {
     let cluster = Cluster::new(3);
     for goes in 0..3 {
         let mut held: Vec<_> =

@@ -142,7 +142,7 @@ fn children_are_read_page_by_page() {
             break;
         }
         assert_eq!(page.len(), 10.min(25 - all.len()));
-        // Znodes deleted meanwhile are still in the snapshot.
+        // Znodes deleted in between are still in the snapshot.
         session.delete(&format!("/dir/{}", page[0])).unwrap();
         all.extend(page);
     }

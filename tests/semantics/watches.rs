@@ -210,7 +210,7 @@ fn a_persistent_watch_outlives_its_znode() {
 }
 
 #[test]
-fn exists_watches_what_is_missing_and_the_others_do_not() {
+fn only_exists_watches_a_missing_znode() {
     let (_cluster, session) = one();
     assert!(session.get_and_watch("/a").is_err());
     assert!(session.children_and_watch("/a").is_err());

@@ -13,7 +13,7 @@ const PATIENCE: Duration = Duration::from_secs(60);
 const DATA_BYTES: usize = 1000;
 const COUNT: usize = 96_000;
 
-/// Counts what this process has allocated.
+/// Counts the allocations of this process.
 #[global_allocator]
 static ALLOCATED: cap::Cap<System> = cap::Cap::new(System, usize::MAX);
 
@@ -42,7 +42,7 @@ fn a_checkpoint_that_was_read_does_not_stay_in_memory() {
     let before = ALLOCATED.allocated();
     let member = join();
     let taken = ALLOCATED.allocated() - before;
-    assert!(taken > COUNT * DATA_BYTES, "it has not read all: {taken}");
+    assert!(taken > COUNT * DATA_BYTES, "it has not read the whole checkpoint: {taken}");
     // In memory are the znodes with their paths and stats, the end of the log (16 MiB), and as much of the
     // checkpoint.
     assert!(taken < COUNT * DATA_BYTES * 5 / 3, "{taken} bytes");

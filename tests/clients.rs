@@ -119,7 +119,7 @@ fn a_client_that_is_cut_off_loses_its_lock_in_time() {
         }
         assert!(here.state() != SessionState::Closed);
     }
-    let next = others.expect("the lock is given away at last");
+    let next = others.expect("the lock goes to the next contender in the end");
     assert!(!guard.is_held(), "two hold it");
     assert!(!here.is_alive());
     assert!(next.fencing_token() > guard.fencing_token());
@@ -148,7 +148,7 @@ fn transactions_snapshots_and_a_chroot_work_for_a_client() {
         Ok(())
     })
     .unwrap();
-    assert_eq!(runs, 2, "somebody came between");
+    assert_eq!(runs, 2, "another write came in between");
     assert_eq!(&app.get("/n").unwrap().0[..], b"6");
     let results = app.multi().create("/m", b"1", CreateMode::Persistent).delete("/n").commit();
     assert_eq!(results.unwrap().len(), 2);
@@ -242,7 +242,7 @@ fn watches_of_all_kinds_survive_a_move() {
     assert_eq!(kind(&new), Some(EventKind::Created));
     assert_eq!(kind(&children), Some(EventKind::ChildrenChanged));
     assert_eq!(kind(&tree), Some(EventKind::DataChanged));
-    assert_eq!(kind(&brought), Some(EventKind::Gap), "it is not known what each write left");
+    assert_eq!(kind(&brought), Some(EventKind::Gap), "data of net changes is unknown");
     assert_eq!(kind(&quiet), None);
     writer.create("/tree/x", b"", CreateMode::Persistent).unwrap();
     writer.set("/data", b"2").unwrap();
@@ -294,7 +294,7 @@ fn two_hundred_instances_go_on_when_members_die() {
     while (0..20).any(|node| !cluster.node(node).is_ready()) {
         cluster.advance(SECOND);
         waited += 1;
-        assert!(waited < 100, "all have joined before long");
+        assert!(waited < 100, "all have joined in time");
     }
     let clients: Vec<_> = (0..CLIENTS).map(|_| cluster.node(cluster.add_client())).collect();
     let first = clients[0].session();

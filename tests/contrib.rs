@@ -169,7 +169,7 @@ fn pods_find_each_other_before_they_are_ready() {
             let probe = pods.split_once(probe).unwrap().1;
             assert!(value(probe, "httpGet: ").contains(&format!("path: {route},")), "{probe}");
         }
-        // A member that leaves takes 20 seconds at most, one that is closed 11.
+        // A member that leaves takes at most 20 seconds, and one that is closed 11.
         let grace: u64 = value(pods, "terminationGracePeriodSeconds: ").parse().unwrap();
         assert!(grace >= 30, "{grace}");
         assert_eq!(variable(pods, "QUORATE_LISTEN"), "0.0.0.0:7400");

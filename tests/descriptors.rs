@@ -36,7 +36,7 @@ fn generations() -> Vec<u32> {
     (1..1000).filter(exists).collect()
 }
 
-/// Not a test of its own: what the process with the low limit does.
+/// Not a test of its own: the code of the process with the low limit.
 #[test]
 fn worker() {
     let Some((peers, address)) = place() else { return };

@@ -102,7 +102,7 @@ fn an_instance_closes_and_keeps_its_sessions() {
         closed.close().unwrap();
         let set = other.nonblocking().set("/other", b"1");
         let mut kept = coordinator.close_keeping_sessions();
-        assert_eq!(set.wait().unwrap().version, 1, "it had its time");
+        assert_eq!(set.wait().unwrap().version, 1, "the write is done before the detach");
         kept.sort_by_key(|(id, _)| *id != own.id());
         let expected = [(own.id(), own.password()), (other.id(), other.password())];
         assert_eq!(kept, expected);
@@ -120,7 +120,7 @@ fn an_instance_closes_and_keeps_its_sessions() {
         cluster.node(place).close();
         let seen = cluster.node(1).session();
         seen.sync().unwrap();
-        assert!(seen.exists("/own").unwrap().is_none(), "a close in good order closes them");
+        assert!(seen.exists("/own").unwrap().is_none(), "a clean close closes the sessions");
         cluster.restart(place);
     }
 }
@@ -250,6 +250,6 @@ fn an_ephemeral_survives_the_restart_of_its_process() {
         session.sync().unwrap();
         let now = session.exists(&path).unwrap();
         assert_eq!(now, stat, "it is the same znode");
-        assert!(watch.events().is_empty(), "and was never gone");
+        assert!(watch.events().is_empty(), "it was never deleted");
     }
 }

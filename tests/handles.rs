@@ -126,7 +126,7 @@ fn a_node_of_a_cluster_in_memory_can_be_closed_too() {
     assert!(node.status().stopped.is_some());
     let other = cluster.node(2).session();
     other.sync().unwrap();
-    assert!(other.exists("/mine").unwrap().is_none(), "its sessions were closed in good order");
+    assert!(other.exists("/mine").unwrap().is_none(), "its sessions were closed cleanly");
     cluster.restart(1);
     cluster.node(1).wait_ready(Duration::from_secs(30)).unwrap();
 }

@@ -140,7 +140,7 @@ fn dependencies_point_downwards() {
         rank.unwrap_or_else(|| panic!("{top} is not among the layers"))
     };
     let uses = uses();
-    assert!(uses.len() > 50, "the sources are not read as they should be");
+    assert!(uses.len() > 50, "too few sources were read");
     for ((from, to), file) in uses {
         if !BESIDE.contains(&to.as_str()) {
             assert!(rank(&from) <= rank(&to), "{} may not use {to}", file.display());

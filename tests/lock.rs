@@ -283,7 +283,7 @@ fn a_waiter_whose_znode_is_gone_has_lost_its_place() {
         assert!(matches!(waiter.join().unwrap(), Err(Error::NoNode { .. })));
         cluster.node(1).session().sync().unwrap();
         admin.sync().unwrap();
-        assert_eq!(admin.children("/lock").unwrap().len(), 2, "the others' are left alone");
+        assert_eq!(admin.children("/lock").unwrap().len(), 2, "the other contenders' znodes stay");
     });
     drop(holder);
 }

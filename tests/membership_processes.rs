@@ -372,7 +372,7 @@ fn a_leader_that_is_closed_while_threads_go_on_hands_over() {
         members[leader].close();
         let led = members.iter().any(leads);
         done.store(true, Ordering::SeqCst);
-        assert!(led, "nobody leads: it has gone without handing over");
+        assert!(led, "no leader: the former one has not handed over");
     });
 }
 
@@ -453,7 +453,7 @@ fn a_copied_directory_is_refused() {
     let refused = loop {
         copy.order("waits");
         let waits = copy.wait("waits");
-        assert!(!waits.contains("for nothing"), "it takes part");
+        assert!(!waits.contains("for nothing"), "it is a member");
         if waits.contains("copies of one data directory") {
             break waits;
         }

@@ -36,7 +36,7 @@ fn an_isolated_leader_commits_nothing_and_its_pending_writes_happen_once_afterwa
     assert_ne!(new, old, "the others lead themselves");
     assert_eq!(other.set("/n", b"new").unwrap().version, 1);
     assert!(late.iter_mut().all(|write| write.try_take().is_none()));
-    assert_eq!(cut.get("/n").unwrap().1.version, 0, "it reads on, from its own replica");
+    assert_eq!(cut.get("/n").unwrap().1.version, 0, "it still reads from its own replica");
     assert!(!cluster.node(old).status().is_leader, "it has noticed");
     cluster.heal();
     cluster.advance(3 * SECOND);
@@ -109,7 +109,7 @@ fn the_majority_of_five_goes_on_and_the_minority_reports_why_it_does_not() {
     cluster.heal();
     cluster.advance(3 * SECOND);
     assert_agreement(&cluster);
-    assert_eq!(cut.get("/n").unwrap().1.version, 2, "the write was under way all the time");
+    assert_eq!(cut.get("/n").unwrap().1.version, 2, "the write was in flight all the time");
 }
 
 #[test]

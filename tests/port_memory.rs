@@ -19,7 +19,7 @@ use quorate::{Coordinator, Secret, Security};
 
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// Counts what this process has allocated.
+/// Counts the allocations of this process.
 #[global_allocator]
 static ALLOCATED: cap::Cap<System> = cap::Cap::new(System, usize::MAX);
 

@@ -18,7 +18,7 @@ use addresses::address;
 /// Longer than any step takes.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Keeps what is logged as a warning or an error, and counts the rest.
+/// Keeps the log's warnings and errors, and counts the rest.
 #[derive(Clone, Default)]
 struct Alarms(Arc<Mutex<(usize, Vec<String>)>>);
 

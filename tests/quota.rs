@@ -242,6 +242,6 @@ fn a_transaction_that_read_the_usage_runs_again_when_it_changes() {
                 Ok(())
             })
             .unwrap();
-        assert_eq!(runs, 2, "it has committed what rests on a use that was not so any more");
+        assert_eq!(runs, 2, "it has committed although the usage that it read had changed");
     }
 }

@@ -43,7 +43,7 @@ fn instances_come_and_go_with_their_sessions() {
     admin.create("/services/web/y", [0], CreateMode::Persistent).unwrap();
     cluster.isolate(0);
     cluster.advance(Duration::from_secs(60));
-    assert!(!a.is_registered(), "it knows so itself");
+    assert!(!a.is_registered(), "the registration has noticed its loss");
     while watch.recv().unwrap() != [moved.clone()] {}
     assert_eq!(discovery.names(), Ok(vec!["web".to_owned()]));
     b.deregister().unwrap();
@@ -127,7 +127,7 @@ fn choosers_spread_stick_and_skip_failing_instances() {
     assert_eq!(chosen, ["c", "a", "c"]);
     cluster.advance(Duration::from_secs(10));
     let chosen: Vec<String> = (0..2).map(|_| choose(&robin)).collect();
-    assert_eq!(chosen, ["a", "b"], "its time is over");
+    assert_eq!(chosen, ["a", "b"], "the time to avoid it is over");
 
     let sticky = chooser(Strategy::Sticky);
     let first = choose(&sticky);
@@ -216,7 +216,7 @@ fn a_coordinator_that_dies_is_replaced() {
     let parts = ["a", "b"].map(|name| transaction(&session).join(name).unwrap());
     assert_eq!(parts[0].vote(Vote::Yes), Ok(Phase::Voting));
     cluster.stop(0);
-    assert_eq!(parts[1].vote(Vote::Yes), Ok(Phase::Voting), "nobody has decided");
+    assert_eq!(parts[1].vote(Vote::Yes), Ok(Phase::Voting), "no participant has decided");
     assert_eq!(parts[0].outcome_timeout(Duration::ZERO), Ok(None));
     assert_eq!(transaction(&cluster.node(2).session()).decide(), Ok(Phase::Committed));
     assert_eq!(parts.each_ref().map(|part| part.outcome()), [const { Ok(Phase::Committed) }; 2]);
@@ -306,7 +306,7 @@ fn one_name_has_one_vote() {
     assert!(matches!(former.vote(Vote::No), Err(Error::NoNode { .. })));
     drop(former);
     cluster.node(0).session().sync().unwrap();
-    assert_eq!(present.vote(Vote::Yes), Ok(Phase::Voting), "it is there still");
+    assert_eq!(present.vote(Vote::Yes), Ok(Phase::Voting), "it still exists");
     assert_eq!(coordinator.decide(), Ok(Phase::Committed));
 }
 

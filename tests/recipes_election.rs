@@ -186,12 +186,12 @@ fn giving_up_leaves_no_candidate() {
 fn an_observer_sees_each_leader_once_and_always_the_last() {
     let cluster = Cluster::new(3);
     let mut changes = latch(&cluster, 2, "").observe();
-    assert_eq!(changes.recv(), Ok(None), "nobody leads, and the path is not there");
+    assert_eq!(changes.recv(), Ok(None), "there is no leader and no path");
     let latches: Vec<LeaderLatch> =
         (0..3).map(|node| latch(&cluster, node, &node.to_string())).collect();
     let mut leadership = latches[0].campaign().unwrap();
     for turn in 1..10 {
-        let leader = changes.recv().unwrap().expect("somebody leads");
+        let leader = changes.recv().unwrap().expect("there is a leader");
         assert_eq!(leader.fencing_token, leadership.fencing_token());
         let before = leadership;
         leadership = std::thread::scope(|scope| {
@@ -211,7 +211,7 @@ fn an_observer_sees_each_leader_once_and_always_the_last() {
         leadership = latches[turn % 3].campaign().unwrap();
     }
     cluster.node(2).session().sync().unwrap();
-    let leader = changes.recv().unwrap().expect("somebody leads");
+    let leader = changes.recv().unwrap().expect("there is a leader");
     assert_eq!(leader.fencing_token, leadership.fencing_token());
     assert_eq!(changes.recv_timeout(Duration::ZERO), Ok(None), "once");
     // The election's znode may be deleted, too.
@@ -410,7 +410,7 @@ fn a_clone_of_a_selectors_leadership_does_not_keep_the_lead() {
     let leadership = kept.lock().unwrap().pop().unwrap();
     assert!(leadership.is_leading());
     drop(running);
-    assert!(!leadership.is_leading(), "what it was given for is over");
+    assert!(!leadership.is_leading(), "its term is over");
     session.sync().unwrap();
     assert_eq!(selector.latch().leader().unwrap(), None);
     assert_eq!(leadership.wait_lost(), LockLost::Deleted);

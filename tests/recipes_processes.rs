@@ -38,7 +38,7 @@ fn worker() {
                     leadership.wait_lost();
                     ControlFlow::<()>::Continue(())
                 });
-                panic!("it is killed before it has led: {led:?}");
+                panic!("the process ended before it led: {led:?}");
             }
             "write" => write(&session),
             other => panic!("unknown order {other}"),

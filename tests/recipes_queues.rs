@@ -194,7 +194,7 @@ fn a_consumer_is_notified_of_the_deletion_of_its_claim_and_of_nothing_else() {
     assert_eq!((again.path(), again.is_held()), (one.path(), true));
     assert_eq!(one.wait_lost(), LockLost::Deleted);
     assert!(one.done().is_err());
-    assert!(again.is_held(), "it goes with its own consumer alone");
+    assert!(again.is_held(), "only the end of its own consumer deletes it");
     assert!(two.lost().is_empty() && two.is_held());
 }
 
@@ -222,7 +222,7 @@ fn one_waiting_consumer_is_woken_for_each_item_and_the_next_if_it_dies() {
     // It dies: the next one gets the item that the first one was woken for.
     cluster.expire(&sessions[0]);
     cluster.advance(SOON);
-    assert_eq!(woken.0.load(std::sync::atomic::Ordering::Relaxed), 1, "the next, and only that");
+    assert_eq!(woken.0.load(std::sync::atomic::Ordering::Relaxed), 1, "only the next one is woken");
     let Poll::Ready(item) = settle(&cluster, &mut waiting[1]) else { panic!("not woken") };
     let item = item.unwrap();
     assert_eq!(item.data(), b"1");
@@ -384,7 +384,7 @@ fn queues_and_barriers_work_below_a_chroot_and_after_their_containers_have_gone(
         assert!(session.exists("/team/some/barrier").unwrap().is_some());
         barrier.remove().unwrap();
         cluster.advance(Duration::from_secs(300));
-        assert_eq!(session.children("/team").unwrap(), [""; 0], "none is left that is not used");
+        assert_eq!(session.children("/team").unwrap(), [""; 0], "no unused znode is left");
     }
 }
 
@@ -543,7 +543,7 @@ fn a_third_opens_it_for_all_three_and_late_ones_are_let_in() {
     for _ in 0..3 {
         leaving.retain_mut(|future| settle(&cluster, future).is_pending());
     }
-    assert!(leaving.is_empty(), "all have gone, and some wait");
+    assert!(leaving.is_empty(), "all have left, but some still wait");
 }
 
 #[test]

@@ -21,7 +21,7 @@ fn additions_of_many_are_each_counted_once() {
                 for number in 1..=10 {
                     let added = counter.add(number).unwrap();
                     assert_eq!(added.after, added.before + number);
-                    assert!(added.before >= last, "it found what was there before its last one");
+                    assert!(added.before >= last, "it found a value from before its last addition");
                     last = added.after;
                 }
             });
@@ -100,7 +100,7 @@ fn ids_are_given_once_and_a_block_costs_one_write() {
             .collect();
         threads.into_iter().flat_map(|thread| thread.join().unwrap()).collect::<Vec<u64>>()
     });
-    assert_eq!(ids.iter().collect::<BTreeSet<_>>().len(), 300, "one was given twice");
+    assert_eq!(ids.iter().collect::<BTreeSet<_>>().len(), 300, "an id was given twice");
     let session = cluster.node(0).session();
     session.sync().unwrap();
     // 50 ids take eight blocks of seven, and a clone takes from the same block.
@@ -288,7 +288,7 @@ fn a_cache_that_keeps_up_sees_every_write() {
     session.create("/c", b"4", CreateMode::Persistent).unwrap();
     let changes = cache.recv().unwrap();
     let paths: Vec<&str> = changes.iter().map(Change::path).collect();
-    assert_eq!(paths, ["/c/a/b", "/c/a", "/c", "/c"], "gone, and there again");
+    assert_eq!(paths, ["/c/a/b", "/c/a", "/c", "/c"], "deleted, and created again");
     follow(&mut followed, &changes);
     assert_eq!(followed, view(cache.view(), "/c"));
 }

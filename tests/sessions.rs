@@ -1,4 +1,4 @@
-//! Sessions and what belongs to them, through the public handles.
+//! Sessions and their ephemerals, calls and futures, through the public handles.
 
 use std::time::Duration;
 

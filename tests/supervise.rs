@@ -212,7 +212,7 @@ fn a_panic_ends_it_and_its_session() {
     let supervised = cluster.node(0).supervise(move |session| {
         session.create("/run", b"", CreateMode::Ephemeral)?;
         report.send(session).unwrap();
-        panic!("as the test wants it");
+        panic!("the closure panics on purpose");
     });
     let supervised = supervised.unwrap();
     let ended = block_on(supervised.wait_async());

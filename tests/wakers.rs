@@ -45,7 +45,7 @@ fn poll<F: Future>(future: Pin<&mut F>, waker: &Waker) -> Poll<F::Output> {
 fn set(session: &Session, path: &str) {
     match session.set(path, b"") {
         Ok(_) => {}
-        other => panic!("the node lives: {other:?}"),
+        other => panic!("the node does not answer: {other:?}"),
     }
 }
 
@@ -62,7 +62,7 @@ fn wakers_panic(coordinator: &Coordinator) {
         let polled = poll(Pin::new(&mut answer), &waker);
         set(&session, "/a");
         if polled.is_pending() {
-            assert!(answer.wait().is_ok(), "the answer is there, though nobody was woken");
+            assert!(answer.wait().is_ok(), "the reply arrives although the waker panicked");
         }
 
         let watch = session.watch("/a", WatchMode::Persistent).unwrap();

@@ -139,7 +139,7 @@ fn dropping_a_watch_ends_it_and_so_does_the_end_of_its_session() {
     let events = watch.events().clone();
     drop(watch);
     other.create("/a", b"", CreateMode::Persistent).unwrap();
-    assert!(events.recv().is_err(), "the channel is closed, and nothing came");
+    assert!(events.recv().is_err(), "the channel closes without an event");
     let watch = session.watch("/a", WatchMode::Persistent).unwrap();
     session.close().unwrap();
     assert!(watch.recv().is_none());
@@ -283,7 +283,7 @@ fn a_node_that_was_cut_off_for_long_gets_the_net_changes() {
     cluster.advance(Duration::from_secs(10));
     reader.sync().unwrap();
     let seen: Vec<_> = watch.events().try_iter().collect();
-    let (last_event, before) = seen.split_last().expect("something was seen");
+    let (last_event, before) = seen.split_last().expect("the reader received events");
     assert_eq!(last_event.zxid, last.mzxid);
     assert!(seen.iter().any(|event| event.net), "{} events", seen.len());
     assert!(before.len() < 600);

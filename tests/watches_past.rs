@@ -77,7 +77,7 @@ fn a_replica_that_is_behind_catches_up_first() {
     assert!(pending.try_take().is_none());
     cluster.heal();
     let watch = pending.wait().unwrap();
-    assert!(read.wait().unwrap().1.mzxid >= seen, "what was asked for behind it waits too");
+    assert!(read.wait().unwrap().1.mzxid >= seen, "a later call waits too");
     assert_eq!(watch.recv().unwrap().zxid, next);
     writer.set("/a", b"3").unwrap();
     assert_eq!(watch.recv().unwrap().zxid, next + 1);

@@ -53,7 +53,7 @@ fn requests_of_other_sites_are_refused() {
     assert_eq!(page.header("x-content-type-options"), Some("nosniff"));
     assert_eq!(page.header("cache-control"), Some("no-store"));
     let text = String::from_utf8(page.body).unwrap();
-    assert!(!text.contains("{{") && !text.contains("https://"), "it loads nothing from elsewhere");
+    assert!(!text.contains("{{") && !text.contains("https://"), "the page must load nothing from other sites");
 }
 
 #[test]
@@ -228,5 +228,5 @@ fn a_client_that_takes_nothing_is_disconnected() {
         }
         rest += taken;
     }
-    assert!(rest < count * data.len(), "it has got everything");
+    assert!(rest < count * data.len(), "it has received everything");
 }

@@ -25,7 +25,7 @@ pub(crate) fn port_everywhere() -> u16 {
     TcpListener::bind("0.0.0.0:0").unwrap().local_addr().unwrap().port()
 }
 
-/// One of them.
+/// One such address.
 pub(crate) fn address() -> String {
     addresses(1).remove(0)
 }

@@ -15,7 +15,7 @@ fn fenced_writes_happen_only_while_the_lock_is_held() {
     admin.create("/data", b"", CreateMode::Persistent).unwrap();
     let guard = session.lock("/deep/lock").unwrap().acquire().unwrap();
     let results = guard.fenced().set("/data", b"1").commit().unwrap();
-    assert_eq!(results.len(), 2, "the check's, and that of the write");
+    assert_eq!(results.len(), 2, "the zxid of the check, and that of the write");
     // Another session's writes, with a check of the same lock.
     admin.multi().fence(&guard.fence()).set("/data", b"2").commit().unwrap();
     // Both are in flight before the loss is known here.
@@ -102,7 +102,7 @@ fn a_fenced_transaction_commits_only_while_its_lock_is_held() {
         });
         let Err(Error::Multi { index, error }) = late else { panic!("{late:?}") };
         assert_eq!((index, *error), (checks, Error::NoNode { path: (*path).to_owned() }));
-        assert_eq!(runs, 1, "what is lost does not come back");
+        assert_eq!(runs, 1, "a lost lock does not come back");
         assert!(session.exists("/late").unwrap().is_none());
     }
 }
@@ -131,7 +131,7 @@ fn contenders_are_listed_with_their_sessions_in_order() {
 fn a_holder_receives_requests_made_before_and_after_it_subscribes() {
     let cluster = Cluster::new(3);
     let other = lock(&cluster, 1);
-    assert_eq!(other.revoke(), Ok(0), "nobody holds it");
+    assert_eq!(other.revoke(), Ok(0), "no session holds it");
     let guard = lock(&cluster, 0).acquire().unwrap();
     let later = guard.revocations().unwrap();
     assert!(later.events().is_empty());
@@ -140,9 +140,9 @@ fn a_holder_receives_requests_made_before_and_after_it_subscribes() {
     assert!(earlier.wait() && later.wait());
     assert_eq!(other.revoke(), Ok(1));
     assert!(earlier.wait() && later.wait(), "each request arrives");
-    assert!(guard.is_held() && guard.lost().is_empty(), "it is a request, and no loss");
+    assert!(guard.is_held() && guard.lost().is_empty(), "a request is no loss");
     cluster.node(2).session().delete(guard.path()).unwrap();
-    assert!(!later.wait(), "it has nothing to let go of any more");
+    assert!(!later.wait(), "it holds nothing to release any more");
     assert!(matches!(guard.revocations(), Err(Error::NoNode { .. })));
 }
 

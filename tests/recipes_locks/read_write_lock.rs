@@ -185,7 +185,7 @@ fn a_single_holder_is_asked_to_release() {
     guards.into_iter().for_each(|guard| guard.release().unwrap());
     assert_eq!(other.revoke_holder(&path), Ok(false), "it is gone");
     let writer = writer.settle(&cluster).unwrap().unwrap();
-    assert!(writer.revocations().unwrap().events().is_empty(), "it was not asked when it waited");
+    assert!(writer.revocations().unwrap().events().is_empty(), "a waiter is not asked to release");
     assert_eq!(other.revoke_holder(writer.path()), Ok(true));
     // Before it subscribes, too.
     assert!(writer.revocations().unwrap().wait());

@@ -52,7 +52,7 @@ fn a_request_for_many_permits_is_not_overtaken_and_gets_all_or_none() {
     let mut many = wait(&semaphore(&cluster, 1, 3), 3);
     assert!(many.settle(&cluster).is_none());
     let there = semaphore(&cluster, 2, 3);
-    assert!(there.try_acquire().unwrap().is_none(), "two are free, and promised");
+    assert!(there.try_acquire().unwrap().is_none(), "two are free, but reserved for the first waiter");
     let mut one = wait(&there, 1);
     assert!(one.settle(&cluster).is_none());
     first.release().unwrap();
@@ -254,13 +254,13 @@ fn one_holder_is_asked_to_give_its_permits_back() {
     here.set_permits(2).unwrap();
     assert!(revocations.iter().all(|revocations| revocations.events().is_empty()));
     there.set_permits(1).unwrap();
-    assert!(three.revocations().unwrap().wait(), "it was asked before it listened");
+    assert!(three.revocations().unwrap().wait(), "the request came before it subscribed");
     // A contender that holds by the former total counts as a holder.
     assert_eq!(here.revoke_holder(two.path()), Ok(true));
     assert!(revocations[1].wait());
     for permits in [one, two] {
         permits.release().unwrap();
-        assert!(waiter.settle(&cluster).is_none(), "there is one, and one is held");
+        assert!(waiter.settle(&cluster).is_none(), "the total is one, and one is held");
     }
     let path = three.path().to_owned();
     three.release().unwrap();

@@ -93,7 +93,7 @@ fn a_writer_that_has_lost_its_lock_to_another_cannot_become_a_reader() {
         let lost = Error::NoNode { path: path.clone() };
         assert_eq!(refused, Err(lost));
         assert_taken(&taker, &path, &session);
-        assert_eq!(lock.contenders().unwrap().len(), 1, "nothing was made in its stead");
+        assert_eq!(lock.contenders().unwrap().len(), 1, "no znode was created in its place");
         taker.delete(&path).unwrap();
     }
 }

@@ -144,7 +144,7 @@ fn a_time_to_live_is_counted_from_the_last_set_while_there_are_no_children() {
     session.set("/set", b"y").unwrap();
     session.set("/same", b"x").unwrap();
     session.get("/read").unwrap();
-    assert!(session.set_if("/left", b"", 7).is_err(), "what fails does not count");
+    assert!(session.set_if("/left", b"", 7).is_err(), "a failed set does not count");
     let there = |path: &str| session.exists(path).unwrap().is_some();
     assert!(there("/left") && there("/read"));
     cluster.advance(SECOND * 5);

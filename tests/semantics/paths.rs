@@ -79,7 +79,7 @@ fn a_path_that_breaks_a_rule_is_refused_by_every_call() {
             }
         }
     }
-    assert_eq!(session.children("/").unwrap(), ["zookeeper"], "and nothing was done");
+    assert_eq!(session.children("/").unwrap(), ["zookeeper"], "nothing was changed");
 }
 
 /// The first and the last character of each range, and their neighbours, which are allowed.

@@ -16,11 +16,11 @@ fn the_number_is_how_many_children_were_ever_created() {
     make(&session, &["/q"]);
     assert_eq!(next(&session, "/q/a-"), "/q/a-0000000000");
     make(&session, &["/q/plain"]);
-    assert_eq!(next(&session, "/q/b-"), "/q/b-0000000002", "plain ones count");
+    assert_eq!(next(&session, "/q/b-"), "/q/b-0000000002", "creates without a number count");
     session.delete("/q/b-0000000002").unwrap();
     session.delete("/q/plain").unwrap();
     session.set("/q", b"").unwrap();
-    assert_eq!(next(&session, "/q/b-"), "/q/b-0000000003", "what is gone still counts");
+    assert_eq!(next(&session, "/q/b-"), "/q/b-0000000003", "deleted znodes still count");
     // Grandchildren and failed creates do not count.
     make(&session, &["/q/b-0000000003/x"]);
     assert!(session.create("/q/a-0000000000", b"", P).is_err());

@@ -226,7 +226,7 @@ fn only_exists_watches_a_missing_znode() {
     session.delete_recursive("/a").unwrap();
     make(&session, &["/a"]);
     assert_eq!(received(&set), event(DataChanged, "/a"));
-    assert_eq!(received(&deleted), event(Deleted, "/a"), "and not that it is back");
+    assert_eq!(received(&deleted), event(Deleted, "/a"), "without an event for the new creation");
 }
 
 /// In ZooKeeper the server notifies a connection once, and the client its watchers. Here a watch is a

@@ -145,7 +145,7 @@ async fn resumed(hosts: &str, other: &Client) {
     assert_eq!(
         watcher.changed().await.event_type,
         EventType::NodeDeleted,
-        "its end takes it along"
+        "the end of the session deletes it"
     );
 }
 

@@ -79,5 +79,8 @@ fn each_request_has_one_line_with_its_users_and_its_result() {
     assert!(lines.iter().any(|line| line.starts_with("open ")), "{lines:?}");
     assert!(lines.iter().any(|line| line.starts_with("add_auth ")), "{lines:?}");
     assert!(!lines.iter().any(|line| line.contains("secret")), "{lines:?}");
-    assert!(!lines.iter().any(|line| line.contains("unseen")), "lines without a request: {lines:?}");
+    assert!(
+        !lines.iter().any(|line| line.contains("unseen")),
+        "lines without a request: {lines:?}"
+    );
 }

@@ -93,7 +93,8 @@ fn a_client_moves_between_members_and_misses_nothing() {
         cluster.advance(SECOND);
     }
     session.sync().unwrap();
-    let received: Vec<_> = watch.events().try_iter().map(|event| (event.kind, event.path)).collect();
+    let received: Vec<_> =
+        watch.events().try_iter().map(|event| (event.kind, event.path)).collect();
     let all: Vec<_> = expected.into_iter().map(|path| (EventKind::Created, path)).collect();
     assert_eq!(received, all, "an event was lost, doubled or out of order");
     assert!(session.is_alive());

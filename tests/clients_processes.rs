@@ -257,7 +257,9 @@ fn a_client_outlives_the_members_that_it_was_given() {
     let guard = session.lock("/lock").unwrap().acquire().unwrap();
     let named: BTreeSet<String> = peers.iter().cloned().collect();
     until(&client, "it knows those of its list", |status| voters(status) == named);
-    until(&client, "the leader has reported which members it hears from", |_| client.safe_to_stop());
+    until(&client, "the leader has reported which members it hears from", |_| {
+        client.safe_to_stop()
+    });
     assert!(client.is_ready());
     assert!(matches!(client.availability(), Availability::Healthy { spare: 1 }));
     assert!(named.contains(&client.status().leader.unwrap()));
@@ -294,7 +296,8 @@ fn a_client_outlives_the_members_that_it_was_given() {
         status.members.iter().any(|member| member.unreachable.is_some())
     });
     session.sync().unwrap();
-    let received: Vec<_> = watch.events().try_iter().map(|event| (event.kind, event.path)).collect();
+    let received: Vec<_> =
+        watch.events().try_iter().map(|event| (event.kind, event.path)).collect();
     let all: Vec<_> = paths.into_iter().map(|path| (EventKind::Created, path)).collect();
     assert_eq!(received.len(), all.len());
     assert!(received == all, "an event was lost, doubled or out of order");

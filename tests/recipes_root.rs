@@ -166,5 +166,9 @@ fn concurrent_first_uses_all_find_their_parents() {
         });
     }
     let refused = (0..3).map(|place| cluster.node(place).metrics().requests_refused);
-    assert_eq!(refused.sum::<u64>(), 0, "a concurrent creation of the parents must not be an error");
+    assert_eq!(
+        refused.sum::<u64>(),
+        0,
+        "a concurrent creation of the parents must not be an error"
+    );
 }

@@ -57,7 +57,7 @@ fn wakers_panic(coordinator: &Coordinator) {
         [|| panic!("a waker panics"), || std::panic::panic_any(Bomb), || drop(Bomb)];
     for panics in panics {
         let waker = waker(panics);
-        // A second request, which is answered later than this one is polled.
+        // The blocking write below is answered after this one, so the waker has been called by then.
         let mut answer = session.nonblocking().set("/a", b"1");
         let polled = poll(Pin::new(&mut answer), &waker);
         set(&session, "/a");

@@ -103,7 +103,8 @@ fn paths_are_relative_to_the_root_of_the_handle() {
     let app = session.chroot("/app").unwrap();
     app.create("/x", b"", CreateMode::Persistent).unwrap();
     session.create("/apple", b"", CreateMode::Persistent).unwrap();
-    let paths = |watch: Watch| received(&watch).into_iter().map(|event| event.1).collect::<Vec<_>>();
+    let paths =
+        |watch: Watch| received(&watch).into_iter().map(|event| event.1).collect::<Vec<_>>();
     let mode = WatchMode::PersistentRecursive;
     assert_eq!(paths(app.watch_from("/", mode, seen).unwrap()), ["/x"]);
     assert_eq!(paths(session.watch_from("/app", mode, seen).unwrap()), ["/app/x"]);

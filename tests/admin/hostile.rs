@@ -53,7 +53,10 @@ fn requests_of_other_sites_are_refused() {
     assert_eq!(page.header("x-content-type-options"), Some("nosniff"));
     assert_eq!(page.header("cache-control"), Some("no-store"));
     let text = String::from_utf8(page.body).unwrap();
-    assert!(!text.contains("{{") && !text.contains("https://"), "the page must load nothing from other sites");
+    assert!(
+        !text.contains("{{") && !text.contains("https://"),
+        "the page must load nothing from other sites"
+    );
 }
 
 #[test]

@@ -158,8 +158,8 @@ class Server:
         return seen + ["closed"]
 
     def close_late(self, seen, others):
-        """Adds to `seen` the connections that the other server has closed, once they are closed here: a server may answer
-        one more ping before it closes a connection."""
+        """Adds to `seen` the connections that the other server has closed, once they are closed here too: a
+        server may answer one more ping before it closes a connection."""
         for name, what in others.items():
             if what[-1] == "closed" and "closed" not in seen.get(name, []):
                 with contextlib.suppress(TimeoutError):

@@ -46,7 +46,10 @@ class Program:
 
 
 class Client(Program):
-    """A Java program with named clients. It answers each line with a line that starts with "=", and prints events as other lines."""
+    """A Java program with named clients.
+
+    It answers each line with a line that starts with "=", and prints events as other lines.
+    """
 
     def __init__(self, main, **options):
         super().__init__(main, **options)

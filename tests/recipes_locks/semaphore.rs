@@ -52,7 +52,10 @@ fn a_request_for_many_permits_is_not_overtaken_and_gets_all_or_none() {
     let mut many = wait(&semaphore(&cluster, 1, 3), 3);
     assert!(many.settle(&cluster).is_none());
     let there = semaphore(&cluster, 2, 3);
-    assert!(there.try_acquire().unwrap().is_none(), "two are free, but reserved for the first waiter");
+    assert!(
+        there.try_acquire().unwrap().is_none(),
+        "two are free, but reserved for the first waiter"
+    );
     let mut one = wait(&there, 1);
     assert!(one.settle(&cluster).is_none());
     first.release().unwrap();

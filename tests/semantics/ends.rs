@@ -5,7 +5,7 @@ use std::time::Duration;
 use quorate::testing::Cluster;
 use quorate::{CreateMode, Error, EventKind, TTL_MAX, WatchMode};
 
-use crate::{P, SECOND, received, make, one, open, stat};
+use crate::{P, SECOND, make, one, open, received, stat};
 
 const E: CreateMode = CreateMode::Ephemeral;
 

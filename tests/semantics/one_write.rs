@@ -22,7 +22,8 @@ fn create_or_set_sets_an_existing_znode_and_creates_a_missing_one() {
     let set = session.create_or_set("/a", b"2", CreateMode::Persistent).unwrap();
     assert_eq!((set.path.as_str(), set.stat.version), ("/a", 1));
     assert_eq!(set.stat.ephemeral_owner, Some(session.id()));
-    let expected = [(EventKind::Created, created.stat.czxid), (EventKind::DataChanged, set.stat.mzxid)];
+    let expected =
+        [(EventKind::Created, created.stat.czxid), (EventKind::DataChanged, set.stat.mzxid)];
     assert_eq!(events(&session, &watch), expected);
     // A sequential mode always creates.
     session.create("/dir", b"", CreateMode::Persistent).unwrap();

@@ -2,7 +2,7 @@
 
 use quorate::{Acl, Condition, CreateMode, Error, ReadOp, Result, Session, WatchMode};
 
-use crate::{P, SECOND, received, make, one};
+use crate::{P, SECOND, make, one, received};
 
 type Call = fn(&Session, &str) -> Result<()>;
 

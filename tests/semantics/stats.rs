@@ -3,7 +3,7 @@
 use quorate::testing::Cluster;
 use quorate::{Condition, CreateMode, Error, Session, Stat, TTL_MAX, WatchMode};
 
-use crate::{P, SECOND, received, make, one, open, stat};
+use crate::{P, SECOND, make, one, open, received, stat};
 
 /// `/g`, `/g/p` below it, and `/other`, created one second of the cluster's clock ago.
 fn family() -> (Cluster, Session) {

@@ -5,7 +5,7 @@ use quorate::{CreateMode, EventKind, Session, SessionState, Watch, WatchMode};
 
 use EventKind::{ChildrenChanged, Created, DataChanged, Deleted};
 
-use crate::{P, SECOND, received, make, one, open};
+use crate::{P, SECOND, make, one, open, received};
 
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Set {
@@ -307,7 +307,10 @@ fn the_events_of_a_session_end_come_in_the_order_of_the_paths() {
     assert!(events.iter().all(|event| event.kind == Deleted && event.zxid == events[0].zxid));
     let paths: Vec<&str> = events.iter().map(|event| event.path.as_str()).collect();
     assert_eq!(paths, ["/p/a", "/p/b", "/q/a", "/r"]);
-    assert_eq!(received(&parent), [event(ChildrenChanged, "/p"), event(ChildrenChanged, "/p")].concat());
+    assert_eq!(
+        received(&parent),
+        [event(ChildrenChanged, "/p"), event(ChildrenChanged, "/p")].concat()
+    );
 }
 
 /// A session's own event comes before its reply, and every event before a read that shows its change.

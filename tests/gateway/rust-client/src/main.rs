@@ -36,7 +36,11 @@ async fn order(order: String) {
         std::io::stdout().flush().expect("the parent process reads");
         std::io::stdin().read_line(&mut String::new())
     });
-    assert_ne!(done.await.expect("it does not panic").expect("an answer"), 0, "the parent process has ended");
+    assert_ne!(
+        done.await.expect("it does not panic").expect("an answer"),
+        0,
+        "the parent process has ended"
+    );
 }
 
 /// Whether the connection was lost: the crate passes on some errors of the socket unchanged.

@@ -7,12 +7,12 @@ simulate := "cargo run --release --locked --features simulator,cli,serde,gateway
 default:
     @just --list
 
-# All that a change must pass. Takes long.
+# Everything that a change must pass. Takes long.
 [group('ci')]
 ci:
     .ci/run
 
-# Installs what the other steps need of the system (a C++ compiler, file system tools).
+# Installs what the other steps need (a C++ compiler, file system tools).
 [group('ci')]
 prepare:
     .ci/run prepare
@@ -57,7 +57,7 @@ gateway:
 clients:
     .ci/run clients
 
-# Checks what threads share in every order of their turns, and that planted faults are found.
+# Checks the code that threads share under every schedule, and that planted faults are found.
 [group('ci')]
 loom:
     .ci/run loom
@@ -102,7 +102,7 @@ models:
 founding:
     .ci/run founding
 
-# Torments five real processes for 40 seconds.
+# Runs faults against five real processes for 40 seconds.
 [group('ci')]
 torture:
     .ci/run torture
@@ -111,11 +111,11 @@ torture:
 seed number *options:
     {{ simulate }} --seed {{ number }} {{ options }}
 
-# Replays one seed and prints all that happens in it.
+# Replays one seed and prints all its events.
 trace number *options:
     {{ simulate }} --seed {{ number }} --trace {{ options }}
 
-# Plants one bug and says which seeds find it, for example: just bug FenceUnchecked.
+# Plants one bug and prints which seeds find it, for example: just bug FenceUnchecked.
 bug name *options:
     {{ simulate }} --bug {{ name }} --planted 200 {{ options }}
 
@@ -127,7 +127,7 @@ bench *options:
 peers *options:
     benches/peers/run.py {{ options }}
 
-# Writes the golden files anew, after a format has grown as src/types/version.rs allows.
+# Writes new golden files, after a format has grown as src/types/version.rs allows.
 golden:
     QUORATE_GOLDEN=write cargo test --locked --lib golden
 

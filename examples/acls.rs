@@ -1,15 +1,15 @@
-//! Two teams on one cluster, which read each other's configuration and cannot change it.
+//! Two teams on one cluster: each can read the other's configuration and cannot change it.
 
 use quorate::testing::Cluster;
 use quorate::{Acl, CreateMode, Error, Id, Permissions, Result, Session};
 
-/// A subtree of a team's own, which others may read.
+/// Creates a team's own subtree, which others may read.
 fn claim(session: &Session, team: &str, password: &str) -> Result<()> {
     session.add_auth("argon2", format!("{team}:{password}"))?;
     let acl = [Acl::new(Permissions::ALL, Id::auth()), Acl::new(Permissions::READ, Id::anyone())];
     let path = format!("/{team}");
     session.create_with_acl(&path, b"", CreateMode::Persistent, &acl)?;
-    // Lists are not inherited.
+    // Access lists are not inherited.
     session.create_with_acl(&format!("{path}/limit"), b"10", CreateMode::Persistent, &acl)?;
     Ok(())
 }
@@ -33,7 +33,7 @@ fn main() -> Result<()> {
     let permission = Permissions::DELETE;
     assert_eq!(refused, Error::NoAuth { path: "/billing".into(), permission });
 
-    // Only who may set a list sees the hash of the password in it.
+    // Only users who may set an access list see the password hash in it.
     for entry in search.acl("/billing")?.0 {
         println!("/billing: {} {}", entry.id, entry.permissions);
     }

@@ -1,9 +1,9 @@
-//! A cluster of three members in one process, each with an admin endpoint, and something to look at: a lock that
-//! is held and waited for, an election, a service's settings, and traffic.
+//! A cluster of three members in one process, each with an admin endpoint, and something to look at: a lock
+//! with a holder and waiters, an election, a service's settings, and traffic.
 //!
 //! `cargo run --example admin --features admin` prints the addresses of the pages and runs until its standard
-//! input ends (Ctrl-D). A line with the address of a member closes that member; a line `again` starts it once
-//! more. With the variable `QUORATE_ADMIN_TOKEN` the pages ask for that token.
+//! input ends (Ctrl-D). A line with the address of a member closes that member; the line `again` starts
+//! closed members again. With the variable `QUORATE_ADMIN_TOKEN` the pages ask for that token.
 
 use std::collections::BTreeMap;
 use std::io::BufRead;
@@ -16,7 +16,7 @@ use quorate::admin::Admin;
 use quorate::recipes::LeaderLatch;
 use quorate::{Coordinator, CreateMode, Error, Result};
 
-/// How many members there are.
+/// The number of members.
 const MEMBERS: usize = 3;
 /// How often the traffic writes.
 const PERIOD: Duration = Duration::from_millis(150);
@@ -57,7 +57,7 @@ fn main() -> std::result::Result<(), Box<dyn std::error::Error>> {
         println!("{} http://{}/", member.coordinator.address(), member.admin.address());
     }
 
-    // A client of its own, so that what it holds outlives any member.
+    // A separate client, so that its lock outlives any member.
     let client = Coordinator::builder().client().join(&peers)?;
     client.wait_ready(Duration::from_secs(30))?;
     let stop = Arc::new(AtomicBool::new(false));
@@ -74,7 +74,7 @@ fn main() -> std::result::Result<(), Box<dyn std::error::Error>> {
         let line = line?;
         for (address, member) in &mut members {
             if line.trim() == "again" && member.is_none() {
-                // Where it was, so that the page finds it.
+                // At the same address, so that the page finds it.
                 let page = pages.get(address).map_or("127.0.0.1:0", String::as_str);
                 *member = Some(start(&peers, address, &data, page)?);
                 if let Some(member) = member {
@@ -104,10 +104,10 @@ fn main() -> std::result::Result<(), Box<dyn std::error::Error>> {
     Ok(())
 }
 
-/// Holds and waits for a lock and an election, and writes.
+/// Keeps a lock with waiters and an election, and writes.
 fn traffic(client: &Coordinator, stop: &AtomicBool) {
     while !stop.load(Ordering::Relaxed) {
-        // A session may be lost while the cluster has no quorum: then all begins again.
+        // The session may be lost while the cluster has no quorum: then everything starts again.
         if let Err(error) = work(client, stop) {
             eprintln!("again, after: {error}");
             let _ = client.wait_ready(Duration::from_secs(10));
@@ -143,7 +143,7 @@ fn work(client: &Coordinator, stop: &AtomicBool) -> Result<()> {
     let waiting = waiting.collect::<Result<Vec<_>>>()?;
     let outcome = std::thread::scope(|scope| {
         for lock in &waiting {
-            // Each holds it for a moment once the first one has let it go.
+            // Each waiter holds the lock for a moment once the first holder has released it.
             scope.spawn(|| drop(lock.acquire()));
         }
         let written = write(&session, stop);

@@ -1,4 +1,4 @@
-//! A fleet in which three instances hold the state and the others are clients. They count under one
+//! A fleet in which three instances hold the state and the others are clients. The clients count under one
 //! lock while the members are stopped one after the other.
 
 use std::thread;
@@ -16,7 +16,7 @@ fn count(session: &Session) -> Result<()> {
     for _ in 0..EACH {
         let guard = lock.acquire()?;
         let n = String::from_utf8_lossy(&session.get("/n")?.0).parse().unwrap_or(0);
-        // Only as long as the lock is held.
+        // The write has an effect only while the lock is held.
         guard.fenced().set("/n", (n + 1_u32).to_string()).commit()?;
         guard.release()?;
     }

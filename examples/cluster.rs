@@ -1,9 +1,8 @@
-//! Three processes that are their own cluster.
+//! Three processes that form their own cluster.
 //!
-//! `cargo run --release --example cluster` starts this program three more times, each joining with
-//! the same list of peers, and lets them coordinate: they take turns with one lock, see each
-//! other's changes, and lose their leader to SIGKILL. It ends by itself; the exit code is 0 only if
-//! everything worked.
+//! `cargo run --release --example cluster` starts this program three more times. Each process joins with the
+//! same list of peers. They take turns with one lock, see each other's changes, and lose their leader to
+//! SIGKILL. The program ends by itself; the exit code is 0 only if everything worked.
 
 #![allow(clippy::disallowed_methods, reason = "an application may look at the clock")]
 
@@ -38,7 +37,7 @@ fn main() -> ExitCode {
 
 // ---- One instance of the application: this is what using quorate looks like. ----
 
-/// Does what its standard input says. Answers begin with '=', what happens meanwhile with '*'.
+/// Executes commands from its standard input. Replies begin with '=', events with '*'.
 fn instance(peers: &str) -> Outcome<()> {
     let coordinator =
         Coordinator::builder().session_timeout(Duration::from_secs(4)).join(peers.split(','))?;
@@ -47,7 +46,7 @@ fn instance(peers: &str) -> Outcome<()> {
     let me = coordinator.address();
     let name = me.rsplit(':').next().unwrap_or("?").to_owned();
 
-    // Who is here: an ephemeral znode for each instance, gone when its process is.
+    // The running instances: each has an ephemeral znode, which is deleted with its session.
     for parent in ["/members", "/board"] {
         match session.create(parent, b"", CreateMode::Persistent) {
             Ok(_) | Err(Error::NodeExists { .. }) => {}
@@ -56,7 +55,7 @@ fn instance(peers: &str) -> Outcome<()> {
     }
     session.create(&format!("/members/{name}"), &me, CreateMode::Ephemeral)?;
 
-    // What the others write, as it happens.
+    // The writes of the others, as they happen.
     let watch = session.watch("/board", WatchMode::PersistentRecursive)?;
     let events = watch.events().clone();
     let reader = session.clone();
@@ -95,7 +94,7 @@ fn instance(peers: &str) -> Outcome<()> {
                 held = Some(guard);
             }
             "members" => {
-                // This instance's replica may lag behind what another has just been told.
+                // This instance's replica may lag behind what another one has already seen.
                 session.sync()?;
                 println!("= {}", session.children("/members")?.join(" "));
             }
@@ -112,18 +111,18 @@ fn instance(peers: &str) -> Outcome<()> {
     Ok(())
 }
 
-// ---- The story, told by the process that starts the others. ----
+// ---- The demonstration, run by the process that starts the others. ----
 
 struct Instance {
     name: String,
     child: Child,
     stdin: ChildStdin,
     lines: Receiver<String>,
-    /// What it has told by itself and nobody has asked for yet.
-    told: Vec<String>,
+    /// Events that it has printed and that were not read yet.
+    events: Vec<String>,
 }
 
-/// The children are stopped, and the data deleted, however the story ends.
+/// Stops the children and deletes the data at the end, also after an error.
 struct Stage {
     dir: PathBuf,
     peers: Vec<String>,
@@ -147,7 +146,7 @@ fn story() -> Outcome<()> {
     std::fs::create_dir_all(&dir)?;
     let mut stage = Stage { dir, peers, instances: Vec::new(), start: Instant::now() };
 
-    stage.say(&format!("three processes join by the same list: {}", stage.peers.join(", ")));
+    stage.report(&format!("three processes join by the same list: {}", stage.peers.join(", ")));
     for _ in 0..3 {
         stage.start_instance()?;
     }
@@ -156,45 +155,45 @@ fn story() -> Outcome<()> {
         let address = ready.rsplit(' ').next().unwrap_or_default();
         stage.instances[place].name = address.rsplit(':').next().unwrap_or("?").to_owned();
         let pid = stage.instances[place].child.id();
-        stage.say(&format!("{} is ready (process {pid})", stage.instances[place].name));
+        stage.report(&format!("{} is ready (process {pid})", stage.instances[place].name));
     }
     let leader = stage.find_leader()?;
-    stage.say(&format!("{} leads", stage.instances[leader].name));
+    stage.report(&format!("{} leads", stage.instances[leader].name));
 
-    stage.say("they take turns under one lock; its fencing tokens only grow");
+    stage.report("they take turns under one lock; its fencing tokens only grow");
     let mut token = 0;
     for turn in 0..6 {
         let place = turn % 3;
         let new: u64 = stage.instances[place].ask("turn")?.parse()?;
         ensure(new > token, "a fencing token did not grow")?;
         token = new;
-        stage.say(&format!("{} had the lock, token {token}", stage.instances[place].name));
+        stage.report(&format!("{} had the lock, token {token}", stage.instances[place].name));
     }
-    // The last turn was that of the third; its watchers are the others.
-    let seen = stage.instances[0].wait_told(&format!("token {token}"))?;
-    stage.say(&format!("{} saw it happen: {seen}", stage.instances[0].name));
+    // The last turn was that of the third instance; the others watch it.
+    let seen = stage.instances[0].wait_event(&format!("token {token}"))?;
+    stage.report(&format!("{} saw it happen: {seen}", stage.instances[0].name));
 
     let held: u64 = stage.instances[leader].ask("hold")?.parse()?;
     ensure(held > token, "a fencing token did not grow")?;
     let dead = stage.instances.remove(leader);
-    stage.say(&format!("{} leads and holds the lock, token {held}: kill -9", dead.name));
+    stage.report(&format!("{} leads and holds the lock, token {held}: kill -9", dead.name));
     let killed = Instant::now();
     kill(dead)?;
 
     let after: u64 = stage.instances[0].ask("turn")?.parse()?;
     ensure(after > held, "a fencing token did not grow")?;
     let took = killed.elapsed();
-    stage.say(&format!(
+    stage.report(&format!(
         "{} got the lock {took:.1?} later, token {after}: the dead one's session had expired",
         stage.instances[0].name
     ));
     let leader = stage.find_leader()?;
-    stage.say(&format!("{} leads now", stage.instances[leader].name));
+    stage.report(&format!("{} leads now", stage.instances[leader].name));
     let members = stage.instances[1].ask("members")?;
     ensure(members.split(' ').count() == 2, "the dead one's ephemeral is still there")?;
-    stage.say(&format!("members left: {members}"));
+    stage.report(&format!("members left: {members}"));
     let last = stage.instances[1].ask("turn")?;
-    stage.say(&format!("{} goes on, token {last}", stage.instances[1].name));
+    stage.report(&format!("{} goes on, token {last}", stage.instances[1].name));
 
     stage.start_instance()?;
     let place = stage.instances.len() - 1;
@@ -202,16 +201,16 @@ fn story() -> Outcome<()> {
     stage.instances[place].name = ready.rsplit(':').next().unwrap_or("?").to_owned();
     let read = stage.instances[place].ask("read")?;
     ensure(read.ends_with(&format!("token {last}")), "the restarted one did not catch up")?;
-    stage.say(&format!("{} is back and has caught up: \"{read}\"", stage.instances[place].name));
+    stage.report(&format!("{} is back and has caught up: \"{read}\"", stage.instances[place].name));
     let members = stage.instances[0].ask("members")?;
     ensure(members.split(' ').count() == 3, "not all members are back")?;
-    stage.say(&format!("members: {members}"));
-    stage.say("done");
+    stage.report(&format!("members: {members}"));
+    stage.report("done");
     Ok(())
 }
 
 impl Stage {
-    fn say(&self, what: &str) {
+    fn report(&self, what: &str) {
         println!("{:6.2} s  {what}", self.start.elapsed().as_secs_f64());
     }
 
@@ -230,7 +229,7 @@ impl Stage {
                 }
             }
         }
-        Err("nobody leads".into())
+        Err("there is no leader".into())
     }
 }
 
@@ -253,7 +252,7 @@ impl Instance {
             }
         })?;
         let name = format!("process {}", child.id());
-        Ok(Instance { name, child, stdin, lines, told: Vec::new() })
+        Ok(Instance { name, child, stdin, lines, events: Vec::new() })
     }
 
     fn ask(&mut self, command: &str) -> Outcome<String> {
@@ -268,25 +267,25 @@ impl Instance {
             let line = line.map_err(|_| format!("{name} does not answer"))?;
             match line.strip_prefix("= ") {
                 Some(answer) => return Ok(answer.to_owned()),
-                None => self.told.push(line),
+                None => self.events.push(line),
             }
         }
     }
 
-    /// Waits until it tells of something that contains `what`.
-    fn wait_told(&mut self, what: &str) -> Outcome<String> {
+    /// Waits for an event that contains `what`.
+    fn wait_event(&mut self, what: &str) -> Outcome<String> {
         loop {
-            if let Some(place) = self.told.iter().position(|line| line.contains(what)) {
-                return Ok(self.told.remove(place).trim_start_matches("* ").to_owned());
+            if let Some(place) = self.events.iter().position(|line| line.contains(what)) {
+                return Ok(self.events.remove(place).trim_start_matches("* ").to_owned());
             }
             let line = self.lines.recv_timeout(PATIENCE);
-            self.told.push(line.map_err(|_| format!("{} saw nothing of {what}", self.name))?);
+            self.events.push(line.map_err(|_| format!("{} saw nothing of {what}", self.name))?);
         }
     }
 }
 
 fn kill(mut instance: Instance) -> Outcome<()> {
-    // SIGKILL on Unix: the process has no say in it.
+    // SIGKILL on Unix: the process cannot clean up.
     instance.child.kill()?;
     instance.child.wait()?;
     Ok(())

@@ -5,7 +5,7 @@ use quorate::{CreateMode, EventKind, Result, Session, WatchMode};
 
 /// Follows `/config` until its limit is deleted.
 fn follow(service: &Session) -> Result<()> {
-    // Set the watch first, then read: nothing can happen in between unnoticed.
+    // Set the watch first, then read: no change in between is missed.
     let changes = service.watch("/config", WatchMode::PersistentRecursive)?;
     let (value, stat) = service.get("/config/limit")?;
     println!("limit {} (version {})", String::from_utf8_lossy(&value), stat.version);
@@ -15,7 +15,7 @@ fn follow(service: &Session) -> Result<()> {
             println!("{} was deleted by write {}", event.path, event.zxid);
             return Ok(());
         }
-        // What is read is never older than the event; it may be newer, or gone again by now.
+        // The value is never older than the event. It may be newer, or deleted by now.
         if let Ok((value, stat)) = service.get(&event.path) {
             let value = String::from_utf8_lossy(&value).into_owned();
             println!("limit {value} (version {}, write {})", stat.version, stat.mzxid);
@@ -37,7 +37,7 @@ fn main() -> Result<()> {
     std::thread::scope(|scope| {
         let service = scope.spawn(|| follow(&service));
         for limit in ["20", "30", "40"] {
-            // The service says when it has seen the value before.
+            // The service reports that it has seen the former value.
             seen.recv();
             seen = operator.children_and_watch("/seen")?.1;
             operator.set("/config/limit", limit)?;

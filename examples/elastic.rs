@@ -1,6 +1,5 @@
-//! Instances come and go: one founds a cluster, two join it by its address, one loses its disk and
-//! comes back, one leaves for good. (Here all are in one process; in a deployment each has its
-//! own.)
+//! Instances come and go: one founds a cluster, two join it by its address, one loses its disk and comes
+//! back, one leaves for good. (Here all are in one process; in a deployment each has its own.)
 
 use std::net::TcpListener;
 use std::time::Duration;
@@ -39,7 +38,7 @@ fn main() -> Outcome<()> {
     voters(&first, 3);
     println!("three instances: {}", first.availability());
 
-    // The second one's machine is replaced: same address, empty disk. Nobody has to say so.
+    // The second instance's machine is replaced: same address, empty disk. No operator command is needed.
     second.close();
     std::fs::remove_dir_all(dir.path().join("1"))?;
     let second = join(1)?;
@@ -49,7 +48,7 @@ fn main() -> Outcome<()> {
     let (work, _) = second.session().get("/work")?;
     println!("with an empty disk it has everything again: {}", String::from_utf8_lossy(&work));
 
-    // The first one is not needed any more. Its vote goes before it does.
+    // The first instance is no longer needed. It hands over its vote before it leaves.
     first.leave(PATIENCE)?;
     voters(&third, 2);
     third.session().set("/work", b"2")?;
@@ -57,7 +56,7 @@ fn main() -> Outcome<()> {
     Ok(())
 }
 
-/// Waits until so many instances vote, and the cluster could lose one of three.
+/// Waits for this number of voters, and until the cluster tolerates the loss of one.
 fn voters(coordinator: &Coordinator, wanted: usize) {
     loop {
         let members = coordinator.status().members;

@@ -1,5 +1,5 @@
-//! Three instances in one process, on an in-memory cluster: each announces itself, all see the
-//! others, and one of them leads until it is cut off.
+//! Three instances in one process, on an in-memory cluster: each announces itself, all see the others, and
+//! one of them leads until it is isolated.
 
 use std::time::Duration;
 
@@ -13,8 +13,8 @@ fn main() -> Result<()> {
     let cluster = Cluster::new(3);
     cluster.node(0).session().create("/plan", b"", CreateMode::Persistent)?;
 
-    // There for as long as the process is: it comes back after a lost session by itself. Whoever
-    // looks sees it as a member of the group at its parent's path.
+    // Exists as long as the process: it is created again after a lost session. Observers see it as a member
+    // of the group at its parent's path.
     let mut instances = Vec::new();
     for place in 0..3 {
         let path = format!("/instances/host-{place}");
@@ -31,7 +31,7 @@ fn main() -> Result<()> {
     session.sync()?;
     println!("there are {:?}", members.recv()?.names());
 
-    // One of them leads; instance 2 only looks on.
+    // One of them leads; instance 2 only observes.
     let latch = |place: usize| {
         LeaderLatch::new(&cluster.node(place).session(), "/leader", format!("host-{place}"))
     };
@@ -44,7 +44,7 @@ fn main() -> Result<()> {
     }
     println!("{} leads", leader.expect("there is one").name());
 
-    // Cut off, it knows that it leads no longer before the next one does.
+    // An isolated leader knows that it leads no longer before the next one leads.
     cluster.isolate(0);
     cluster.advance(PATIENCE);
     let new = latch(1)?.campaign()?;
@@ -54,7 +54,7 @@ fn main() -> Result<()> {
     println!("{} leads", latch(2)?.leader()?.expect("there is one").name());
     println!("there are {:?}", members.recv()?.names());
 
-    // It comes back: as a member by itself, and no more as a leader.
+    // It comes back: as a member by itself, but no longer as the leader.
     cluster.heal();
     assert!(instances[0].0.wait_present(PATIENCE));
     session.sync()?;
@@ -71,7 +71,7 @@ fn main() -> Result<()> {
     Ok(())
 }
 
-/// Whether a write was refused because its writer leads no longer.
+/// Whether a write was refused because its writer no longer leads.
 fn is_fenced(error: &Error) -> bool {
     matches!(error, Error::Multi { index: 0, .. })
 }

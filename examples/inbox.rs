@@ -1,5 +1,5 @@
-//! An inbox for each user: limited by a quota, read page by page, seen by its owner through a
-//! chroot, and deleted as a whole.
+//! An inbox for each user: limited by a quota, read page by page, seen by its owner through a chroot, and
+//! deleted as a whole.
 
 use std::time::Duration;
 
@@ -8,7 +8,7 @@ use quorate::{CreateMode, Error, Quota, Result, Session, WatchMode};
 
 const PAGE: usize = 4;
 
-/// Puts messages into an inbox until there is no more room. How many fitted in.
+/// Puts messages into an inbox until it is full. Returns how many fitted.
 fn fill(session: &Session, inbox: &str) -> Result<usize> {
     for number in 0.. {
         let mode = CreateMode::PersistentSequentialWithTtl(Duration::from_secs(3600));
@@ -29,13 +29,13 @@ fn main() -> Result<()> {
     let session = cluster.node(0).session();
     session.create("/inboxes", b"", CreateMode::Persistent)?;
 
-    // Whether it is there already does not matter: one write does either.
+    // One write for both cases, whether the inbox exists or not.
     for greeting in ["welcome", "welcome back"] {
         let inbox = session.create_or_set("/inboxes/ada", greeting, CreateMode::Persistent)?;
         println!("{greeting}: version {} of the inbox", inbox.stat.version);
     }
 
-    // The inbox itself counts. Whoever watches the statistics hears of a soft limit.
+    // The inbox itself counts. A watch on the statistics reports an exceeded soft limit.
     session.set_quota("/inboxes/ada", &Quota::new().znodes_hard(11).bytes(50))?;
     let warnings = session.watch(&Quota::stats_path("/inboxes/ada"), WatchMode::Persistent)?;
     let sent = fill(&session, "/inboxes/ada")?;
@@ -43,12 +43,12 @@ fn main() -> Result<()> {
     let warned = warnings.recv().expect("the session lives");
     println!("more than 50 bytes at zxid {}", warned.zxid);
 
-    // The owner sees an inbox and nothing else, whatever instance this is.
+    // On every instance, the owner sees this inbox and nothing else.
     let reader = cluster.node(1).session();
     reader.sync()?;
     let inbox = reader.chroot("/inboxes/ada")?;
     let mut read = 0;
-    // The pages of one snapshot agree, though others write meanwhile.
+    // The pages of one snapshot agree, though others write at the same time.
     let snapshot = inbox.snapshot()?;
     let mut last: Option<String> = None;
     loop {
@@ -60,7 +60,7 @@ fn main() -> Result<()> {
     }
     assert_eq!(read, sent);
 
-    // All of it in one write: nobody sees half an inbox.
+    // The whole inbox in one write: no reader sees half an inbox.
     session.delete_quota("/inboxes/ada")?;
     session.delete_recursive("/inboxes/ada")?;
     assert!(session.exists("/inboxes/ada")?.is_none());

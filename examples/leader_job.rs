@@ -6,13 +6,13 @@ use std::time::Duration;
 use quorate::testing::Cluster;
 use quorate::{Result, Session};
 
-/// Runs while this instance leads; comes back when it has lost the lead.
+/// Runs while this instance leads; returns when it has lost leadership.
 fn lead(session: &Session, name: &str) -> Result<()> {
     let leadership = session.lock("/leader")?.acquire()?;
     println!("{name} leads, with fencing token {}", leadership.fencing_token());
     for step in 1..=3 {
-        // Asked before each step: false from the moment on at which the cluster may have
-        // given the lead to another.
+        // Checked before each step: false from the moment at which the cluster may have elected another
+        // leader.
         if !leadership.is_held() {
             println!("{name} has lost the lead");
             return Ok(());
@@ -34,7 +34,7 @@ fn main() -> Result<()> {
         jobs.into_iter().try_for_each(|job| job.join().expect("an instance panicked"))
     })?;
 
-    // A leader that is cut off knows it before anybody else can lead.
+    // An isolated leader knows of its loss before another instance can lead.
     let old = cluster.node(0).session().lock("/leader")?.acquire()?;
     cluster.isolate(0);
     cluster.advance(Duration::from_secs(30));

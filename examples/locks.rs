@@ -8,14 +8,14 @@ use quorate::recipes::{MultiLock, ReadWriteLock, Semaphore};
 use quorate::testing::Cluster;
 use quorate::{CreateMode, Error, Result, Session};
 
-/// Adds one to the number at a path, if the lock is still held by then.
+/// Adds one to the number at a path, if the lock is still held when the write is applied.
 fn increment(session: &Session) -> Result<()> {
     let lock = ReadWriteLock::new(session, "/locks/table")?;
     let writing = lock.write()?;
     session.sync()?;
     let number = parse(&session.get("/table")?.0);
     writing.fenced().set("/table", (number + 1).to_string()).commit()?;
-    // It goes on as a reader, and sees what it has written itself.
+    // It goes on as a reader, and sees its own write.
     let reading = writing.downgrade()?;
     assert_eq!(parse(&session.get("/table")?.0), number + 1);
     reading.release()
@@ -26,7 +26,7 @@ fn parse(data: &[u8]) -> u64 {
 }
 
 fn transfer(session: &Session, from: &str, to: &str) -> Result<()> {
-    // In whatever order they are named, they are taken in one.
+    // The lock takes the accounts in a fixed order, whatever order the caller names them in.
     let guard = MultiLock::new(session, [from, to])?.acquire()?;
     println!("{from} to {to}: both are locked");
     guard.release()
@@ -60,7 +60,7 @@ fn main() -> Result<()> {
     sessions[0].sync()?;
     assert_eq!(parse(&sessions[0].get("/table")?.0), 3);
 
-    // Somebody asks the holder to let go.
+    // Another session asks the holder to release the lock.
     let guard = sessions[0].lock("/locks/report")?.acquire()?;
     let revocations = guard.revocations()?;
     sessions[1].lock("/locks/report")?.revoke()?;
@@ -69,7 +69,7 @@ fn main() -> Result<()> {
         guard.release()?;
     }
 
-    // A holder that is lost: its late write does nothing, and the next one waits for a while.
+    // A holder is lost: its late write has no effect, and the next holder waits for the lock-delay.
     let lock = sessions[0].lock("/locks/report")?.with_lock_delay(Duration::from_secs(15))?;
     let lost = lock.acquire()?;
     cluster.expire(&sessions[0]);

@@ -1,15 +1,15 @@
-//! Work items that each go to one consumer, and steps that all take together: three instances in
-//! one process, on an in-memory cluster.
+//! Work items that each go to one consumer, and steps that all take together: three instances in one process,
+//! on an in-memory cluster.
 
 use quorate::Result;
 use quorate::recipes::{DoubleBarrier, NewItem, Queue};
 use quorate::testing::Cluster;
 
-/// Does what it finds until there is nothing left to do.
+/// Processes items until the queue is empty.
 fn work(queue: &Queue, name: &str) -> Result<u32> {
     let mut done = 0;
     while let Some(item) = queue.try_take()? {
-        // From here on the item is this instance's, for as long as it lives.
+        // From here on the item belongs to this instance, as long as its session lives.
         println!("{name} does {}", String::from_utf8_lossy(item.data()));
         item.done()?;
         done += 1;
@@ -23,7 +23,7 @@ fn main() -> Result<()> {
     producer.put_all((1..=9).map(|job| format!("job {job}")))?;
     producer.put(NewItem::new("the urgent job").priority(-1))?;
     for node in 0..3 {
-        // The others' replicas know of the jobs too.
+        // After this, the other replicas have the jobs too.
         cluster.node(node).session().sync()?;
     }
 
@@ -33,10 +33,10 @@ fn main() -> Result<()> {
                 let session = cluster.node(node).session();
                 scope.spawn(move || {
                     let queue = Queue::new(&session, "/jobs")?;
-                    // Nobody begins before all are here.
+                    // No instance begins before all are here.
                     let inside = DoubleBarrier::new(&session, "/phase", 3)?.enter()?;
                     let done = work(&queue, &format!("instance {node}"))?;
-                    // And nobody goes on before all are done.
+                    // No instance goes on before all are done.
                     inside.leave()?;
                     Ok(done)
                 })
@@ -49,7 +49,7 @@ fn main() -> Result<()> {
     })?;
     assert_eq!(done, 10);
 
-    // An instance that dies gives back what it has not done.
+    // When an instance dies, its unfinished item returns to the queue.
     producer.put("the last job")?;
     let dying = cluster.node(1).open_session()?;
     let item = Queue::new(&dying, "/jobs")?.take()?;

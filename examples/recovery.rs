@@ -1,5 +1,5 @@
-//! A cluster is backed up while it runs, and then lost. A new one starts from the backup. Then only
-//! the data directory is left of that one, and another one starts from it.
+//! A cluster is backed up while it runs, and then lost. A new cluster starts from the backup. Then only the
+//! data directory of that cluster is left, and another one starts from it.
 
 use std::net::TcpListener;
 use std::path::Path;
@@ -35,7 +35,7 @@ fn recover(directory: &Path) -> Result<()> {
     member.session().set("/orders", b"19")?;
     member.close();
 
-    // Its log, too: what was written since the restore.
+    // The log is recovered too, with all writes since the restore.
     let plan = recovery::recover([&dir])?;
     println!("plan:      {plan}");
     let founded = plan.found_anew(None)?;
@@ -47,7 +47,7 @@ fn recover(directory: &Path) -> Result<()> {
     Ok(())
 }
 
-/// The new cluster's only member; others join it later.
+/// Starts the new cluster's only member; others join it later.
 fn start(founded: &recovery::Founded) -> Result<Coordinator> {
     let builder = Coordinator::builder().advertise(&*founded.address).data_dir(&founded.dir);
     let member = builder.join([&founded.address])?;

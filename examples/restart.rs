@@ -1,5 +1,5 @@
-//! An instance is killed and started again while its own ephemeral znode still exists. It takes it
-//! over in one write, and nobody sees it missing.
+//! An instance is killed and started again while its own ephemeral znode still exists. The new run takes the
+//! znode over in one write, so no reader sees it missing.
 
 use quorate::testing::Cluster;
 use quorate::{CreateMode, EventKind, Result, SessionId, WatchMode};
@@ -10,7 +10,7 @@ fn main() -> Result<()> {
     session.create("/workers", b"", CreateMode::Persistent)?;
     let first = session.create("/workers/a", b"boot 1", CreateMode::Ephemeral)?.stat;
     println!("boot 1: /workers/a belongs to session {}", session.id());
-    // In an application: in a file beside its data directory.
+    // An application keeps this in a file next to its data directory.
     let kept = session.id().number();
 
     let observer = cluster.node(1).session();
@@ -29,9 +29,9 @@ fn main() -> Result<()> {
 
     observer.sync()?;
     let events: Vec<_> = watch.events().try_iter().collect();
-    let told = [EventKind::Deleted, EventKind::Created];
-    assert!(events.iter().map(|event| event.kind).eq(told));
+    let expected = [EventKind::Deleted, EventKind::Created];
+    assert!(events.iter().map(|event| event.kind).eq(expected));
     assert!(events.iter().all(|event| event.zxid == taken.czxid), "one write");
-    println!("an observer heard of both at write {}", taken.czxid);
+    println!("an observer received both events at zxid {}", taken.czxid);
     Ok(())
 }

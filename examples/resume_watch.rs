@@ -1,5 +1,5 @@
-//! A consumer copies a part of the tree to its own storage, and after a restart continues where it
-//! was: with the changes that it has missed, or by reading everything again if they are too old.
+//! A consumer copies a part of the tree to its own storage. After a restart it continues where it was: it
+//! receives the changes that it has missed, or reads everything again if they are too old.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -10,27 +10,27 @@ use quorate::{
     Zxid,
 };
 
-/// What the consumer keeps: a search index, say. It stores both together.
+/// The consumer's storage, for example a search index. It stores both fields together.
 #[derive(Default)]
 struct Index {
     articles: BTreeMap<String, String>,
-    /// Every change up to this write is in it. `None`: it was never filled.
+    /// Every change up to this write is in the index. `None`: it was never filled.
     upto: Option<Zxid>,
 }
 
 impl Index {
-    /// Goes on where it was, or begins anew.
+    /// Continues where it was, or starts from the beginning.
     fn open(&mut self, session: &Session) -> Result<Watch> {
         if let Some(upto) = self.upto {
             match session.watch_from("/articles", WatchMode::PersistentRecursive, upto) {
-                // This instance does not know all the changes since then.
+                // This instance does not have all the changes since then.
                 Err(Error::TooOld { zxid, oldest, .. }) => {
                     println!("  zxid {zxid} is too old, {oldest} would do: read everything");
                 }
                 watch => return watch,
             }
         }
-        // The watch first and then the read: what happens in between is told, and read too.
+        // Set the watch first, then read: a change in between is both reported and read.
         let watch = session.watch("/articles", WatchMode::PersistentRecursive)?;
         self.read_all(session)?;
         Ok(watch)
@@ -46,31 +46,31 @@ impl Index {
         Ok(())
     }
 
-    /// Takes in all that the watch has told by now.
+    /// Applies all events that the watch has received so far.
     fn catch_up(&mut self, session: &Session, watch: &Watch) -> Result<usize> {
-        // The events of all that can be read are in the channel by then. So it is not the zxid of an
-        // event that is stored, which others of the same multi may share: they might be missed.
+        // Every change that can be read now has its event in the channel. So the zxid of the tree is stored.
+        // The zxid of an event would be wrong: other events of the same multi share it, and might be missed.
         let upto = session.snapshot()?.zxid();
         let mut count = 0;
         for event in watch.events().try_iter() {
             count += 1;
             self.take(session, &event)?;
         }
-        // After the changes, or with them: those that were taken in and are told again do no harm.
+        // Stored after the changes, or together with them: an event that is applied twice does no harm.
         self.upto = self.upto.max(Some(upto));
         Ok(count)
     }
 
     fn take(&mut self, session: &Session, event: &WatchEvent) -> Result<()> {
         match event.kind {
-            // More has changed than the channel holds.
+            // There were more changes than the channel holds.
             EventKind::Gap => return self.read_all(session),
             EventKind::Created | EventKind::DataChanged => match session.get(&event.path) {
                 Ok((data, _)) => {
                     let text = String::from_utf8_lossy(&data).into_owned();
                     self.articles.insert(event.path.clone(), text);
                 }
-                // Gone by now: that is told too.
+                // The znode is deleted by now, and that event follows.
                 Err(Error::NoNode { .. }) => {}
                 Err(error) => return Err(error),
             },
@@ -99,7 +99,7 @@ fn main() -> Result<()> {
     session.sync()?;
     index.catch_up(&session, &watch)?;
 
-    println!("a restart, with some changes meanwhile");
+    println!("a restart, with some changes in between");
     cluster.stop(1);
     author.create("/articles/locks", b"with tokens", CreateMode::Persistent)?;
     author.multi().set("/articles/raft", b"see thesis").delete("/articles/locks").commit()?;
@@ -107,7 +107,7 @@ fn main() -> Result<()> {
     cluster.restart(1);
     let session = cluster.node(1).session();
     session.sync()?;
-    // Another instance, or this one: each knows the latest changes.
+    // On another instance, or on this one: each has the latest changes.
     let watch = index.open(&session)?;
     assert_eq!(index.catch_up(&session, &watch)?, 4);
 

@@ -1,6 +1,6 @@
-//! Three members that only talk to holders of a certificate of their authority. The authority and
-//! the certificates are created here. In a deployment, `openssl` or a certificate manager creates
-//! them (docs/security.md has the commands), and the files are renewed while the members run.
+//! Three members that only talk to holders of a certificate of their authority. The authority and the
+//! certificates are created here. In a deployment, `openssl` or a certificate manager creates them
+//! (docs/security.md has the commands), and the files are renewed while the members run.
 
 use std::net::TcpListener;
 use std::path::Path;
@@ -44,7 +44,7 @@ fn main() -> Outcome<()> {
     println!("three found a cluster and talk over TLS");
     third.close();
 
-    // A certificate of another authority, however it was come by.
+    // A certificate of another authority.
     let stranger = join(2, "stranger", &authority("somebody else's authority")?)?;
     match stranger.wait_ready(Duration::from_secs(2)) {
         Err(Error::PeerRefused { reason, .. }) => println!("a stranger: {reason}"),
@@ -55,7 +55,7 @@ fn main() -> Outcome<()> {
     third.wait_ready(PATIENCE)?;
     println!("with a certificate of the cluster's authority: {}", third.status());
 
-    // Sessions are known by the certificate of their instance.
+    // A session has an id from the certificate of its instance.
     let (zero, one) = (first.session(), second.session());
     let own = Id::new("x509", "CN=app-0");
     zero.create_with_acl(
@@ -78,7 +78,7 @@ fn authority(name: &str) -> Outcome<Authority> {
     Ok(CertifiedIssuer::self_signed(params, KeyPair::generate()?)?)
 }
 
-/// The files of a member of this name: authority, certificate, key.
+/// The files for a member of this name: authority, certificate, key.
 fn issue(authority: &Authority, name: &str, dir: &Path) -> Outcome<[std::path::PathBuf; 3]> {
     let mut params = CertificateParams::new(Vec::new())?;
     params.distinguished_name = DistinguishedName::new();

@@ -1,6 +1,6 @@
-//! Three instances of a shop, in one process and on an in-memory cluster, share their state: order
-//! numbers, a counter, configuration that they follow, the list of instances, and a sale that all
-//! of them make or none does.
+//! Three instances of a shop, in one process and on an in-memory cluster, share their state: order numbers, a
+//! counter, configuration that they follow, the list of instances, and a sale that either all of them make or
+//! none.
 
 use quorate::recipes::{
     Config, ConfigUpdate, Counter, Discovery, IdGenerator, Instance, Phase, Registry, Strategy,
@@ -9,8 +9,7 @@ use quorate::recipes::{
 use quorate::testing::Cluster;
 use quorate::{Result, Session};
 
-/// One instance: it makes itself known, sells until the configuration says that it is enough, and
-/// votes on the sale.
+/// One instance: it registers, sells until the configuration's limit is reached, and votes on the sale.
 fn shop(session: &Session, name: &str) -> Result<()> {
     let registry = Registry::new(session, "/services")?;
     let _registered = registry.register("shop", &Instance::new(name, "127.0.0.1", 8080))?;
@@ -20,7 +19,7 @@ fn shop(session: &Session, name: &str) -> Result<()> {
     loop {
         let limit = match limits.recv()? {
             ConfigUpdate::Value(limit) => limit.value,
-            // Not there yet, or none that this version knows how to read.
+            // Not there yet, or in a format that this version cannot read.
             _ => continue,
         };
         if limit == 0 {

@@ -1,4 +1,4 @@
-//! Runs worlds of the deterministic simulator.
+//! Runs worlds of the deterministic simulator, each a cluster with its faults and clients.
 //!
 //! ```text
 //! cargo run --release --features simulator --example simulate -- [OPTIONS]
@@ -39,7 +39,7 @@ use quorate::simulation::{FOUND, Kind, Report, Totals, Verbosity, hunt, run, run
 const MINUTES: u64 = 10;
 const MINUTES_OF_LARGE: u64 = 1;
 
-/// The kinds of worlds besides the usual one, and their options.
+/// The kinds of worlds other than the default one, and their options.
 const KINDS: [(Kind, &str); 3] =
     [(Kind::Fleet, "--fleet"), (Kind::Rolled, "--rolled"), (Kind::Loaded, "--loaded")];
 
@@ -50,7 +50,7 @@ struct Options {
     length: Duration,
     jobs: usize,
     trace: bool,
-    /// Whether only to list the checks and their bugs.
+    /// Whether to list the checks and their bugs and do nothing else.
     checks: bool,
     /// The number of seeds within which a planted bug must be found.
     planted: Option<u64>,
@@ -141,7 +141,7 @@ fn parse() -> Result<Options, String> {
 }
 
 /// The options of this kind of world.
-fn words_of(kind: Kind) -> String {
+fn options_of(kind: Kind) -> String {
     if let Kind::FanOut(clients) = kind {
         return format!("--fleet --clients {clients} ");
     }
@@ -149,7 +149,7 @@ fn words_of(kind: Kind) -> String {
     name.map_or(String::new(), |(_, name)| format!("{name} "))
 }
 
-fn show(report: &Report, options: &Options) {
+fn print_report(report: &Report, options: &Options) {
     for line in &report.timeline {
         println!("| {line}");
     }
@@ -158,7 +158,7 @@ fn show(report: &Report, options: &Options) {
         println!(
             "replay: cargo run --release --features simulator --example simulate -- {}--minutes {} \
              --seed {}",
-            words_of(options.kind),
+            options_of(options.kind),
             options.length.as_secs() / 60,
             report.seed
         );
@@ -166,7 +166,7 @@ fn show(report: &Report, options: &Options) {
 }
 
 /// Prints each check with the bugs that it must find.
-fn show_checks() {
+fn print_checks() {
     let mut bugs: BTreeMap<&str, Vec<String>> = BTreeMap::new();
     for bug in Bug::ALL {
         bug.checks()
@@ -178,7 +178,7 @@ fn show_checks() {
     }
 }
 
-/// Hunts every planted bug. Returns whether the checks have found all.
+/// Runs seeds with every planted bug. Returns whether the checks have found all.
 fn hunt_all(options: &Options, seeds: u64) -> bool {
     let hunted: Vec<Bug> = match options.bugs.is_empty() {
         true => Bug::ALL.iter().copied().filter(|bug| !bug.checks().is_empty()).collect(),
@@ -217,7 +217,7 @@ fn hunt_all(options: &Options, seeds: u64) -> bool {
     missed == 0
 }
 
-#[expect(clippy::disallowed_methods, reason = "it says how fast it is")]
+#[expect(clippy::disallowed_methods, reason = "it prints its speed")]
 fn now() -> Instant {
     Instant::now()
 }
@@ -230,10 +230,10 @@ fn main() -> ExitCode {
             return ExitCode::from(2);
         }
     };
-    // The report of a world contains a panic and its seed.
+    // The report of a world contains its panic and its seed.
     std::panic::set_hook(Box::new(|_| {}));
     if options.checks {
-        show_checks();
+        print_checks();
     }
     if let Some(seeds) = options.planted
         && !hunt_all(&options, seeds)
@@ -259,7 +259,7 @@ fn main() -> ExitCode {
                     if options.seeds.len() == 1 {
                         println!("seed {seed}: trace {:016x}", report.trace_hash);
                     }
-                    show(&report, &options);
+                    print_report(&report, &options);
                     if report.failure.is_some() {
                         done.1.push(report.seed);
                     }

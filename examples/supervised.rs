@@ -1,5 +1,5 @@
-//! An instance is cut off for so long that its session is over. Its registration and its candidacy
-//! come back by themselves.
+//! An instance is cut off for so long that its session expires. Its registration and its candidacy come back
+//! by themselves.
 
 use std::ops::ControlFlow;
 use std::time::Duration;
@@ -52,7 +52,7 @@ fn main() -> Result<()> {
     cluster.heal();
     registered(2)?;
 
-    // It leads again when the other one does not.
+    // It leads again once the other instance does not.
     drop(one);
     while leaders.recv()?.is_none_or(|leader| leader.name() != "zero") {}
     drop(zero);

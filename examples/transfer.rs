@@ -1,5 +1,5 @@
-//! Several instances move money between accounts concurrently, and in every snapshot of an auditor
-//! the sum is right.
+//! Several instances move money between accounts concurrently, and an auditor finds the right sum in every
+//! snapshot.
 
 use std::thread;
 
@@ -17,7 +17,7 @@ fn amount(data: &[u8]) -> i64 {
     String::from_utf8_lossy(data).parse().expect("accounts hold numbers")
 }
 
-/// Moves something, if it is there; whether it was.
+/// Moves an amount if the account has enough. Returns whether it did.
 fn transfer(session: &Session, from: usize, to: usize, sum: i64) -> Result<bool> {
     let moved = session.transact(|transaction| {
         let (here, there) = (
@@ -58,13 +58,13 @@ fn main() -> Result<()> {
                 })
             })
             .collect();
-        // Whenever it looks, and wherever: the sum is what it was.
+        // At any time and on any instance, the sum is the same.
         let mut audits = 0;
         while workers.iter().any(|worker| !worker.is_finished()) || audits == 0 {
             let snapshot = cluster.node(audits % 3).session().snapshot()?;
             let accounts = match snapshot.children("/accounts") {
                 Ok(accounts) if accounts.len() == ACCOUNTS => accounts,
-                // This replica has not heard of all of them yet.
+                // This replica does not have all of the transfers yet.
                 _ => continue,
             };
             let mut sum = 0;

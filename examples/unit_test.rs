@@ -1,5 +1,5 @@
-//! Testing a service that coordinates: the in-memory cluster, with faults, in milliseconds and
-//! without a port. In your project, `main` is a `#[test]`.
+//! Testing a service that coordinates: the in-memory cluster, with faults, in milliseconds and without a
+//! port. In your project, `main` is a `#[test]`.
 
 #![allow(clippy::disallowed_methods, reason = "an application may look at the clock")]
 
@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use quorate::testing::Cluster;
 use quorate::{CreateMode, Result, Session, SessionState};
 
-/// The code under test: registers a worker, and says how many there are.
+/// The code under test: registers a worker. Returns the number of workers.
 fn register(session: &Session, name: &str) -> Result<usize> {
     if session.exists("/workers")?.is_none() {
         session.create("/workers", b"", CreateMode::Persistent)?;
@@ -25,14 +25,14 @@ fn main() -> Result<()> {
     second.sync()?;
     assert_eq!(register(&second, "two")?, 2);
 
-    // The first worker's machine drops off the network. Half a minute later, which takes no time
-    // here, its session is gone, and it knows.
+    // The first worker's machine is cut off from the network. Half a minute later (no real time passes) its
+    // session is over, and the worker knows that.
     cluster.isolate(0);
     cluster.advance(Duration::from_secs(40));
     assert_eq!(first.state(), SessionState::Expired);
     assert_eq!(second.children("/workers")?, ["two"]);
 
-    // It comes back, as a new session.
+    // The worker comes back with a new session.
     cluster.heal();
     cluster.advance(Duration::from_secs(2));
     let again = cluster.node(0).session();

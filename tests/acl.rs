@@ -1,6 +1,6 @@
-//! Access lists: permissions, and who gets which events.
+//! Access lists: permissions, and which sessions receive which events.
 //!
-//! The numbers are those of the rows on ACLs in `tests/semantics`.
+//! The row numbers refer to `tests/semantics/table.md`.
 
 #[path = "common/addresses.rs"]
 mod addresses;
@@ -40,14 +40,14 @@ fn no_auth<T: std::fmt::Debug>(result: Result<T, Error>, at: &str, wanted: Permi
     }
 }
 
-/// Alice, who may do everything, and somebody who is nobody.
+/// A session of Alice, who has all permissions, and a session without credentials.
 fn two(cluster: &Cluster) -> (Session, Session) {
     let alice = cluster.node(0).open_session().unwrap();
     alice.add_auth("digest", "alice:secret").unwrap();
     (alice, cluster.node(0).open_session().unwrap())
 }
 
-/// S22: what each call needs, and of which znode.
+/// S22: the permission that each call needs, and on which znode.
 #[test]
 fn each_call_needs_its_permission() {
     let cluster = Cluster::new(1);
@@ -82,7 +82,7 @@ fn each_call_needs_its_permission() {
         for given in EACH {
             alice.create_with_acl("/p", b"", CreateMode::Persistent, &only(given)).unwrap();
             alice.create("/p/c", b"", CreateMode::Persistent).unwrap();
-            // What the child has does not matter.
+            // The child's own access list does not matter.
             let nothing = [alice_only()];
             alice.set_acl("/p/c", &nothing).unwrap();
             if wanted.contains(given) {
@@ -99,9 +99,9 @@ fn alice_only() -> Acl {
     alice(Permissions::ALL)
 }
 
-/// S22: a check in a multi needs READ, of the znode in question; everything else nothing.
+/// S22: a check in a multi needs READ on its znode. The other calls below need no permission.
 #[test]
-fn checks_read_and_the_rest_is_free() {
+fn checks_need_read_and_other_operations_need_nothing() {
     let cluster = Cluster::new(1);
     let (alice, nobody) = two(&cluster);
     alice.create_with_acl("/p", b"", CreateMode::Persistent, &[alice_only()]).unwrap();
@@ -122,9 +122,9 @@ fn checks_read_and_the_rest_is_free() {
     nobody.watch("/p", WatchMode::PersistentRecursive).unwrap();
 }
 
-/// S11, S12: where `NoAuth` comes among the errors.
+/// S11, S12: the position of `NoAuth` in the order of errors.
 #[test]
-fn no_auth_has_its_place_among_the_errors() {
+fn no_auth_comes_in_zookeepers_order_of_errors() {
     let cluster = Cluster::new(1);
     let (alice, nobody) = two(&cluster);
     alice.create_with_acl("/p", b"", CreateMode::Persistent, &only(Permissions::READ)).unwrap();
@@ -132,7 +132,7 @@ fn no_auth_has_its_place_among_the_errors() {
     alice.set_acl("/p/c", &only(Permissions::READ)).unwrap();
     let (create, delete) = (Permissions::CREATE, Permissions::DELETE);
     let mode = CreateMode::Persistent;
-    // Create: before NodeExists, behind NoNode and InvalidAcl.
+    // Create: before NodeExists, after NoNode and InvalidAcl.
     no_auth(nobody.create("/p/c", b"", mode), "/p", create);
     let invalid = nobody.create_with_acl("/p/c", b"", mode, &[]).unwrap_err();
     assert!(matches!(invalid, Error::InvalidAcl { path, .. } if path == "/p/c"));
@@ -142,7 +142,7 @@ fn no_auth_has_its_place_among_the_errors() {
     no_auth(nobody.delete("/p/none"), "/p", delete);
     no_auth(nobody.delete_if("/p/c", 7), "/p", delete);
     no_auth(nobody.delete_recursive("/p/none"), "/p", delete);
-    // Set and set_acl: behind NoNode, before BadVersion.
+    // Set and set_acl: after NoNode, before BadVersion.
     no_auth(nobody.set_if("/p/c", b"", 7), "/p/c", Permissions::WRITE);
     no_auth(nobody.set_acl_if("/p/c", &Acl::open(), 7), "/p/c", Permissions::ADMIN);
     let missing = Err(Error::NoNode { path: "/p/none".into() });
@@ -156,9 +156,9 @@ fn no_auth_has_its_place_among_the_errors() {
     assert_eq!(reserved, Err(Error::Reserved { path: "/zookeeper/config".into() }));
 }
 
-/// A tree goes if all in it may.
+/// A tree is deleted only if the caller may delete every znode in it.
 #[test]
-fn a_tree_is_deleted_if_all_of_it_may_be() {
+fn a_tree_is_deleted_only_if_every_znode_may_be() {
     let cluster = Cluster::new(1);
     let (alice, nobody) = two(&cluster);
     for path in ["/p", "/p/a", "/p/a/b", "/p/a/b/c"] {
@@ -167,14 +167,14 @@ fn a_tree_is_deleted_if_all_of_it_may_be() {
     alice.set_acl("/p/a/b", &only(Permissions::READ)).unwrap();
     no_auth(nobody.delete_recursive("/p"), "/p/a/b", Permissions::DELETE);
     assert_eq!(nobody.all_children_number("/p").unwrap(), 3);
-    // Nothing of its own is needed for what has no children.
+    // Deleting a znode without children needs no permission on the znode itself.
     alice.delete("/p/a/b/c").unwrap();
     nobody.delete_recursive("/p").unwrap();
 }
 
-/// S8, S13: only the aversion moves, and nobody is told.
+/// S8, S13: `set_acl` changes only the aversion and fires no watch.
 #[test]
-fn setting_an_acl_counts_and_is_not_told() {
+fn setting_an_acl_increments_the_aversion_and_fires_no_watch() {
     let cluster = Cluster::new(3);
     let session = cluster.node(0).session();
     let before = session.create("/a", b"1", CreateMode::Persistent).unwrap().stat;
@@ -187,7 +187,7 @@ fn setting_an_acl_counts_and_is_not_told() {
     expected.aversion = 1;
     assert_eq!(set, expected);
     assert_eq!(session.acl("/a").unwrap(), (Acl::read_only(), set));
-    // Other replicas have it too, and the write took a zxid.
+    // The other replicas have the list too, and the write took a zxid.
     let other = cluster.node(1).session();
     assert!(other.sync().unwrap() > before.czxid);
     no_auth(other.set("/a", b"2"), "/a", Permissions::WRITE);
@@ -195,9 +195,9 @@ fn setting_an_acl_counts_and_is_not_told() {
     assert!(watches.iter().all(|watch| watch.events().is_empty()));
 }
 
-/// S23, S25: `auth` stands for whoever sets it, and is fixed then.
+/// S23, S25: `auth` stands for the caller's ids, as they are when the list is set.
 #[test]
-fn auth_is_who_sets_it() {
+fn auth_stands_for_the_caller() {
     let cluster = Cluster::new(1);
     let (alice, nobody) = two(&cluster);
     let refused = nobody.create_with_acl("/a", b"", CreateMode::Persistent, &Acl::creator_all());
@@ -207,7 +207,7 @@ fn auth_is_who_sets_it() {
     alice.add_auth("digest", "late:1").unwrap();
     let ids: Vec<Id> = alice.acl("/a").unwrap().0.into_iter().map(|entry| entry.id).collect();
     assert_eq!(ids, [Id::digest("alice", "secret"), Id::digest("admin", "1")]);
-    // Another session of the same user may; a wrong password is somebody else.
+    // Another session of the same user is permitted; a wrong password makes another user.
     let again = cluster.node(0).open_session().unwrap();
     again.add_auth("digest", "admin:2").unwrap();
     no_auth(again.get("/a"), "/a", Permissions::READ);
@@ -218,9 +218,9 @@ fn auth_is_who_sets_it() {
     assert_eq!(known[0].scheme, "ip");
 }
 
-/// S23: ids belong to the holder, and who resumes the session authenticates anew.
+/// S23: ids belong to the holder. A resumed session must authenticate again.
 #[test]
-fn who_resumes_a_session_is_nobody_yet() {
+fn a_resumed_session_authenticates_again() {
     let cluster = Cluster::new(2);
     let (alice, _) = two(&cluster);
     alice.create_with_acl("/a", b"", CreateMode::Persistent, &Acl::creator_all()).unwrap();
@@ -233,9 +233,9 @@ fn who_resumes_a_session_is_nobody_yet() {
     assert_eq!(alice.state(), SessionState::Moved);
 }
 
-/// S24: who cannot set the list does not see what passwords could be tried on.
+/// S24: only sessions that may set the list see its password hashes, which could be attacked offline.
 #[test]
-fn hashes_are_not_shown_to_others() {
+fn hashes_are_shown_only_to_administrators() {
     let cluster = Cluster::new(1);
     let (alice, nobody) = two(&cluster);
     let acl = [
@@ -251,14 +251,14 @@ fn hashes_are_not_shown_to_others() {
     assert_eq!(shown, ["world:anyone", "digest:alice:x", "argon2:bob:x", "ip:10.9.0.0/16"]);
     assert_eq!(nobody.nonblocking().acl("/a").wait(), nobody.acl("/a"));
     assert_eq!(nobody.acl("/").unwrap().0, Acl::open());
-    // ADMIN alone is enough to see it, in full.
+    // ADMIN alone is enough to see the full list.
     alice.set_acl("/a", &only(Permissions::ADMIN)).unwrap();
     assert_eq!(nobody.acl("/a").unwrap().0, only(Permissions::ADMIN));
 }
 
-/// S26: the address of the instance, which every session of it has.
+/// S26: every session of an instance has the id of the instance's address.
 #[test]
-fn addresses_are_known_without_asking() {
+fn the_ip_scheme_needs_no_credentials() {
     let cluster = Cluster::new(2);
     let (one, two) = (cluster.node(0).session(), cluster.node(1).session());
     assert_eq!(one.who_am_i().unwrap(), [Id::new("ip", "10.0.0.1")]);
@@ -272,13 +272,14 @@ fn addresses_are_known_without_asking() {
     two.set_acl("/a", &net).unwrap();
     one.sync().unwrap();
     one.get("/a").unwrap();
-    // It is nobody's word, and `auth` does not stand for it.
+    // An address is no authenticated id, so `auth` does not stand for it.
     assert!(one.set_acl("/a", &Acl::creator_all()).is_err());
 }
 
-/// S15: what may not be read is not told; a watch that fires once is used up all the same.
+/// S15: a session receives no event of a znode that it may not read; a one-shot watch is used up all the
+/// same.
 #[test]
-fn events_are_told_to_who_may_read() {
+fn events_go_only_to_sessions_that_may_read() {
     let cluster = Cluster::new(1);
     let (alice, nobody) = two(&cluster);
     alice.create_with_acl("/p", b"", CreateMode::Persistent, &only(Permissions::READ)).unwrap();
@@ -286,10 +287,10 @@ fn events_are_told_to_who_may_read() {
     let persistent = nobody.watch("/p", WatchMode::Persistent).unwrap();
     let once = nobody.exists_and_watch("/p/c").unwrap().1;
     let all = alice.watch("/", WatchMode::PersistentRecursive).unwrap();
-    let told = |watch: &quorate::Watch| -> Vec<(EventKind, String)> {
+    let received = |watch: &quorate::Watch| -> Vec<(EventKind, String)> {
         watch.events().try_iter().map(|event| (event.kind, event.path)).collect()
     };
-    // A hidden child: its parent's watchers may hear that there is one more.
+    // A hidden child: watchers of its parent may learn that there is one more.
     alice.create_with_acl("/p/c", b"", CreateMode::Persistent, &[alice_only()]).unwrap();
     alice.set("/p/c", b"1").unwrap();
     alice.set("/p", b"1").unwrap();
@@ -303,26 +304,26 @@ fn events_are_told_to_who_may_read() {
         (EventKind::DataChanged, "/p"),
         (EventKind::ChildrenChanged, "/p"),
     ]);
-    assert_eq!(told(&persistent), expected);
-    assert_eq!(told(&recursive), kinds(&[(EventKind::DataChanged, "/p")]));
-    assert_eq!((told(&once), once.recv()), (Vec::new(), None));
+    assert_eq!(received(&persistent), expected);
+    assert_eq!(received(&recursive), kinds(&[(EventKind::DataChanged, "/p")]));
+    assert_eq!((received(&once), once.recv()), (Vec::new(), None));
     let expected = kinds(&[
         (EventKind::Created, "/p/c"),
         (EventKind::DataChanged, "/p/c"),
         (EventKind::DataChanged, "/p"),
         (EventKind::Deleted, "/p/c"),
     ]);
-    assert_eq!(told(&all), expected);
-    // A hidden parent: nothing is told of its children, but of a readable child itself.
+    assert_eq!(received(&all), expected);
+    // A hidden parent: no event about its children list, but the events of a readable child.
     alice.set_acl("/p", &[alice_only()]).unwrap();
     alice.create("/p/open", b"", CreateMode::Persistent).unwrap();
-    assert_eq!(told(&persistent), []);
-    assert_eq!(told(&recursive), kinds(&[(EventKind::Created, "/p/open")]));
+    assert_eq!(received(&persistent), []);
+    assert_eq!(received(&recursive), kinds(&[(EventKind::Created, "/p/open")]));
 }
 
-/// The same for what a watch from the past tells.
+/// The same rules for a watch that starts at a past zxid.
 #[test]
-fn the_past_is_told_to_who_may_read() {
+fn past_events_go_only_to_sessions_that_may_read() {
     let cluster = Cluster::new(1);
     let (alice, nobody) = two(&cluster);
     let zxid = alice.sync().unwrap();
@@ -332,21 +333,21 @@ fn the_past_is_told_to_who_may_read() {
         drop(alice.nonblocking().set("/p/c", b""));
     }
     alice.set("/p", b"").unwrap();
-    let told = |session: &Session, path: &str, mode| -> Vec<EventKind> {
+    let received = |session: &Session, path: &str, mode| -> Vec<EventKind> {
         let watch = session.watch_from(path, mode, zxid).unwrap();
         watch.events().try_iter().map(|event| event.kind).collect()
     };
     let recursive = WatchMode::PersistentRecursive;
-    assert_eq!(told(&nobody, "/", recursive), [EventKind::Created, EventKind::DataChanged]);
-    assert_eq!(told(&nobody, "/p/c", WatchMode::Persistent), []);
-    assert_eq!(told(&alice, "/", recursive).last(), Some(&EventKind::Gap));
-    let kinds = told(&nobody, "/p", WatchMode::Persistent);
+    assert_eq!(received(&nobody, "/", recursive), [EventKind::Created, EventKind::DataChanged]);
+    assert_eq!(received(&nobody, "/p/c", WatchMode::Persistent), []);
+    assert_eq!(received(&alice, "/", recursive).last(), Some(&EventKind::Gap));
+    let kinds = received(&nobody, "/p", WatchMode::Persistent);
     assert_eq!(kinds, [EventKind::Created, EventKind::ChildrenChanged, EventKind::DataChanged]);
 }
 
-/// What an event brings is what may be read when its write is done, not in the middle of it.
+/// An event's data is checked against the access list at the end of its write, not in the middle of it.
 #[test]
-fn events_bring_no_more_than_may_be_read() {
+fn event_data_obeys_the_final_access_list() {
     let cluster = Cluster::new(1);
     let (alice, nobody) = two(&cluster);
     let closed = [alice_only()];
@@ -364,7 +365,7 @@ fn events_bring_no_more_than_may_be_read() {
 }
 
 #[test]
-fn a_snapshot_shows_what_may_be_read() {
+fn a_snapshot_shows_only_what_its_session_may_read() {
     let cluster = Cluster::new(1);
     let (alice, nobody) = two(&cluster);
     for path in ["/p", "/p/a", "/p/a/x", "/p/b", "/p/c"] {
@@ -377,7 +378,7 @@ fn a_snapshot_shows_what_may_be_read() {
     assert_eq!(walk, ["/p", "/p/b"]);
     no_auth(snapshot.get("/p/a"), "/p/a", Permissions::READ);
     snapshot.get("/p/a/x").unwrap();
-    // Names and numbers are the parent's to show.
+    // The parent's list decides who may see names and counts.
     assert_eq!(snapshot.children("/p").unwrap(), ["a", "b", "c"]);
     assert_eq!(snapshot.all_children_number("/p").unwrap(), 4);
     let reads = snapshot.multi_read([ReadOp::Get("/p/c"), ReadOp::Get("/p/b")]);
@@ -390,7 +391,7 @@ fn a_snapshot_shows_what_may_be_read() {
     assert_eq!(alice.snapshot().unwrap().walk("/p").unwrap().count(), 5);
 }
 
-/// Beyond ZooKeeper: as one write with others.
+/// Beyond ZooKeeper: `set_acl` in a multi.
 #[test]
 fn a_multi_sets_acls() {
     let cluster = Cluster::new(1);
@@ -406,11 +407,11 @@ fn a_multi_sets_acls() {
         .unwrap();
     assert!(matches!(results[2], OpResult::AclSet(stat) if stat.aversion == 2));
     no_auth(nobody.get("/a/b"), "/a/b", Permissions::READ);
-    // All or none.
+    // All or nothing.
     let failed = alice.multi().set_acl("/a", &Acl::open()).delete("/none").commit();
     assert!(matches!(failed, Err(Error::Multi { index: 1, .. })), "{failed:?}");
     assert_eq!(alice.acl("/a").unwrap().0, acl);
-    // Each operation is judged by what those before it have made of it.
+    // Each operation is checked against the lists that the earlier ones have set.
     let multi = nobody.multi().create_with_acl("/n", b"", CreateMode::Persistent, &acl);
     match multi.set("/n", b"").commit() {
         Err(Error::Multi { index: 1, error }) => {
@@ -438,9 +439,10 @@ impl AuthProvider for Groups {
     }
 }
 
-/// F38, and S27: a failure is final, so that nothing is done with fewer rights than was meant.
+/// F38 and S27: a failed authentication closes the session, so that nothing runs with fewer rights than
+/// intended.
 #[test]
-fn schemes_of_ones_own() {
+fn custom_schemes_authenticate() {
     let cluster = Cluster::builder().auth_provider(Groups).start(2);
     let session = cluster.node(0).open_session().unwrap();
     session.add_auth("groups", "team-a").unwrap();
@@ -462,7 +464,7 @@ fn schemes_of_ones_own() {
     assert_eq!(session.get("/a"), Err(expected.clone()));
     assert_eq!(session.set("/a", b""), Err(expected.clone()));
     assert_eq!(session.add_auth("digest", "a:b"), Err(expected));
-    // What it held is let go of at once.
+    // Its ephemerals and locks are released at once.
     let other = cluster.node(1).session();
     let watch = other.exists_and_watch("/mine").unwrap();
     assert!(watch.0.is_none() || watch.1.recv().is_some());
@@ -482,13 +484,13 @@ fn lists_and_sessions_are_bounded() {
     session.create_with_acl("/a", b"", mode, &many(ACL_ENTRIES_MAX)).unwrap();
     let refused = session.create_with_acl("/b", b"", mode, &many(ACL_ENTRIES_MAX + 1));
     assert!(matches!(refused, Err(Error::InvalidAcl { .. })), "{refused:?}");
-    // As bytes of the request they count too.
+    // Access lists count towards the bytes of a request.
     let long = vec![Acl::new(Permissions::READ, Id::new("ip", "1".repeat(1 << 20)))];
     let refused = session.create_with_acl("/b", b"", mode, &long);
     assert!(matches!(refused, Err(Error::TooLarge { .. })), "{refused:?}");
     session.create("/mine", b"", CreateMode::Ephemeral).unwrap();
-    // 64 ids, and the address is one of them. One more is refused, and nothing else happens: the
-    // session was closed for it, with all its ephemerals.
+    // 64 ids, one of which is the address. One more is refused and closes the session, and with it all its
+    // ephemerals.
     for number in 0..63 {
         session.add_auth("digest", format!("u:{number}")).unwrap();
     }
@@ -501,15 +503,15 @@ fn lists_and_sessions_are_bounded() {
         assert!(!refused.is_session_lost() && !refused.is_outcome_unknown());
         assert_eq!(session.who_am_i().unwrap(), known);
     }
-    // One that it has already.
+    // An id that the session already has.
     session.add_auth("digest", "u:7").unwrap();
     assert!(session.is_alive() && session.exists("/mine").unwrap().is_some());
 }
 
-/// Row F37: an instance's sessions are known by its certificate, and `auth` stands for that.
+/// F37: the certificate of an instance gives its sessions an id, and `auth` stands for that id.
 #[cfg(feature = "tls")]
 #[test]
-fn certificates_are_known_without_asking() {
+fn the_x509_scheme_needs_no_credentials() {
     use std::time::Duration;
 
     let authority = authority::Authority::new();
@@ -536,11 +538,11 @@ fn certificates_are_known_without_asking() {
     let other = [Acl::new(Permissions::ALL, of("app-1"))];
     app.create_with_acl("/other", b"", CreateMode::Persistent, &other).unwrap();
     no_auth(app.get("/other"), "/other", Permissions::READ);
-    // A part of a subject is another subject.
+    // A prefix of a subject is a different subject.
     let part = [Acl::new(Permissions::ALL, of("app"))];
     app.create_with_acl("/part", b"", CreateMode::Persistent, &part).unwrap();
     no_auth(app.get("/part"), "/part", Permissions::READ);
-    // A write, before which it is known who writes.
+    // A write before the user of the session is known.
     root.set("/part", b"").unwrap();
     for path in ["/own", "/other", "/part"] {
         root.get(path).unwrap();
@@ -548,7 +550,7 @@ fn certificates_are_known_without_asking() {
     let nobody = [Acl::new(Permissions::ALL, Id::new("x509", ""))];
     let invalid = app.create_with_acl("/n", b"", CreateMode::Persistent, &nobody);
     assert!(matches!(invalid, Err(Error::InvalidAcl { .. })), "{invalid:?}");
-    // What the certificate says needs no proof of the caller's, and nothing else can be said.
+    // The certificate's id needs no credentials, and no other x509 id can be added.
     app.add_auth("x509", "CN=app-1").unwrap();
     assert_eq!(app.who_am_i().unwrap().len(), 2);
 }

@@ -1,4 +1,4 @@
-//! Streams of what reports changes: the feature `futures`.
+//! Streams of changes: the feature `futures`.
 
 #[path = "common/tasks.rs"]
 mod tasks;
@@ -16,7 +16,7 @@ use quorate::{CreateMode, EventKind, SessionState, WatchMode};
 
 use tasks::{Count, block_on, poll};
 
-/// As `StreamExt::next`, whose future may be dropped at any time.
+/// Like `StreamExt::next`: the future may be dropped at any time.
 async fn next<S: Stream + Unpin>(stream: &mut S) -> Option<S::Item> {
     poll_fn(|context| Pin::new(&mut *stream).poll_next(context)).await
 }
@@ -31,7 +31,7 @@ fn a_watchs_stream_gives_each_event_and_ends() {
     let session = Cluster::new(1).node(0).session();
     let watch = session.watch("/a", WatchMode::Persistent).unwrap();
     let mut events = sent(watch.into_stream());
-    // A dropped wait takes nothing away.
+    // A dropped future takes no event away.
     let count: Arc<Count> = Arc::default();
     assert!(poll(Box::pin(next(&mut events)).as_mut(), &count).is_pending());
     session.create("/a", b"", CreateMode::Persistent).unwrap();
@@ -68,7 +68,7 @@ fn recipes_report_changes_as_streams_that_lose_nothing_and_end_with_the_session(
 
     let mut changes = sent(Cache::new(&session, "/tree").unwrap().into_stream());
     let count: Arc<Count> = Arc::default();
-    // Up to the first that waits: a cache may report what it started with.
+    // Reads until a stream has to wait: a cache may first report its initial contents.
     while poll(Box::pin(next(&mut changes)).as_mut(), &count).is_ready() {}
     other.create("/tree/a", b"", CreateMode::Persistent).unwrap();
     assert_eq!(block_on(next(&mut changes)).unwrap().unwrap().len(), 1);
@@ -93,7 +93,7 @@ fn recipes_report_changes_as_streams_that_lose_nothing_and_end_with_the_session(
     block_on(next(&mut updates)).unwrap().unwrap();
     config.set(&2).unwrap();
     block_on(next(&mut updates)).unwrap().unwrap();
-    // What cannot be read does not end it.
+    // A value that cannot be decoded does not end the stream.
     session.set("/config", b"").unwrap();
     let unread = block_on(next(&mut updates)).unwrap();
     assert!(matches!(unread, Ok(ConfigUpdate::Invalid { .. })));

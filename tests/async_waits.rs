@@ -1,4 +1,4 @@
-//! The async forms of calls that wait: all who wait are woken, and a dropped future does what is said.
+//! The async forms of blocking calls: all waiters are woken, and a dropped future has its documented effect.
 
 #[path = "common/addresses.rs"]
 mod addresses;
@@ -26,7 +26,7 @@ const PATIENCE: Duration = Duration::from_secs(60);
 
 type Lost<'a> = Pin<Box<dyn Future<Output = LockLost> + 'a>>;
 
-/// Three tasks wait for one loss, each with a waker of its own; one more gives up.
+/// Three tasks wait for one loss, each with its own waker; a fourth one gives up.
 fn all_are_woken<'a>(of: &str, own: &Session, lost: impl Fn() -> Lost<'a>, lose: impl FnOnce()) {
     let mut tasks: Vec<_> = (0..3).map(|_| (lost(), Arc::new(Count::default()))).collect();
     let (mut dropped, unwoken) = (lost(), Arc::new(Count::default()));
@@ -36,7 +36,7 @@ fn all_are_woken<'a>(of: &str, own: &Session, lost: impl Fn() -> Lost<'a>, lose:
     assert!(poll(dropped.as_mut(), &unwoken).is_pending(), "{of}");
     drop(dropped);
     lose();
-    // What is answered after the loss comes after the wake-ups.
+    // Replies that follow the loss arrive after the wake-ups.
     own.sync().unwrap();
     for (task, count) in &mut tasks {
         assert!(count.woken() > 0, "{of}");
@@ -89,8 +89,8 @@ fn all_tasks_that_wait_for_a_loss_are_woken() {
     assert_eq!(here.wait_lost(), LockLost::Deleted);
 }
 
-/// Runs a release in three ways: awaited, dropped after a poll, and dropped before one. Each time
-/// what was held becomes free.
+/// Runs a release in three ways: awaited, dropped after a poll, and never polled. Each time it must release
+/// what was held.
 fn released_in_any_way<'a, G: 'a, F: Future<Output = quorate::Result<()>> + 'a>(
     session: &Session,
     hold: impl Fn() -> G,
@@ -108,14 +108,14 @@ fn released_in_any_way<'a, G: 'a, F: Future<Output = quorate::Result<()>> + 'a>(
             _ => {}
         }
         drop(releasing);
-        // Answered after the deletion.
+        // Its reply comes after the deletion.
         session.nonblocking().sync().wait().unwrap();
         assert!(session.exists(&at).unwrap().is_none(), "{way}: {at}");
     }
 }
 
 #[test]
-fn whatever_becomes_of_a_releases_future_it_is_released() {
+fn a_dropped_release_future_still_releases() {
     let cluster = Cluster::new(3);
     let own = cluster.node(0).session();
     let lock = own.lock("/lock").unwrap();
@@ -195,10 +195,10 @@ fn every_task_gets_every_state_of_a_session_and_the_end() {
     }
     let counts: Vec<Arc<Count>> = (0..3).map(|_| Arc::default()).collect();
     for (states, count) in readers.iter_mut().zip(&counts) {
-        // Dropped after a poll: the next future goes on.
+        // Dropped after a poll: the next future receives the remaining states.
         assert!(poll(Box::pin(states.next()).as_mut(), count).is_pending());
     }
-    // One that is gone is not woken.
+    // A dropped future is not woken.
     drop(readers.pop());
     drop(session);
     for (states, count) in readers.iter_mut().zip(&counts) {
@@ -238,7 +238,7 @@ fn an_instance_gets_ready_reports_and_closes_without_blocking_a_task() {
         assert!(count.woken() > 0);
         while block_on(changes.next()).is_some() {}
     }
-    // Again, with nothing to do.
+    // Once more: there is nothing to do.
     block_on(coordinator.close_async()).unwrap();
     assert!(session.state().is_final());
 }
@@ -260,7 +260,7 @@ fn a_session_is_resumed_or_left_alone() {
     let old = cluster.node(0).open_session().unwrap();
     old.create("/mine", b"", CreateMode::Ephemeral).unwrap();
     let other = cluster.node(1);
-    // Dropped half way: nothing that this leaves behind closes the session.
+    // Dropped half-way: nothing that this leaves behind closes the session.
     let mut resuming = Box::pin(other.resume_async(old.id(), old.password()));
     let _ = poll(resuming.as_mut(), &Arc::default());
     drop(resuming);
@@ -280,7 +280,7 @@ fn takes_that_are_dropped_at_any_point_lose_no_item() {
     for item in 0..20_u8 {
         queue.put([item]).unwrap();
     }
-    // As a `select!` does it: each is dropped after some polls, one of which may have claimed.
+    // As `select!` does: each future is dropped after some polls, one of which may have claimed an item.
     for polls in 0..60 {
         let mut taking = Box::pin(queue.take_async());
         for _ in 0..polls % 12 {
@@ -299,7 +299,7 @@ fn takes_that_are_dropped_at_any_point_lose_no_item() {
     assert!(block_on(queue.try_take_async()).unwrap().is_none());
 }
 
-/// Joins as the only member, at an address of its own.
+/// Joins as the only member, at its own address.
 fn alone(data: &std::path::Path) -> (quorate::Builder, String) {
     let address = addresses::address();
     (quorate::Coordinator::builder().data_dir(data), address)
@@ -309,7 +309,7 @@ fn alone(data: &std::path::Path) -> (quorate::Builder, String) {
 fn an_instance_joins_in_a_task_and_leaves_or_keeps_its_sessions() {
     let directory = tempfile::tempdir().unwrap();
     let (builder, address) = alone(directory.path());
-    // The future was dropped: what it has joined is closed again, and can be joined.
+    // The future was dropped, so the instance that had joined is closed, and can join again.
     drop(poll(Box::pin(builder.clone().join_async([&address])).as_mut(), &Arc::default()));
     let coordinator = loop {
         match block_on(builder.clone().join_async([&address])) {
@@ -388,7 +388,7 @@ fn a_session_is_detached_in_a_task() {
     assert_eq!(session.ephemerals().unwrap(), ["/mine"]);
 }
 
-/// What takes a closure or runs on can be spawned, whatever it borrows from its environment.
+/// Futures of calls that take a closure or run on can be spawned, whatever they borrow.
 #[test]
 fn futures_of_recipes_can_be_spawned() {
     fn spawn<F: Future + Send + 'static>(_: F) {}

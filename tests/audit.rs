@@ -1,4 +1,4 @@
-//! The audit log: one line for each request with an outcome, and none for what nobody requested.
+//! The audit log: one line for each request with an outcome, and no line for internal work.
 
 use std::fmt::Debug;
 use std::sync::{Arc, Mutex};
@@ -48,7 +48,7 @@ impl Subscriber for Lines {
 }
 
 #[test]
-fn each_request_has_one_line_with_who_asked_and_what_came_of_it() {
+fn each_request_has_one_line_with_its_users_and_its_result() {
     let lines = Lines::default();
     // Nodes run on a thread of the cluster's own.
     tracing::subscriber::set_global_default(lines.clone()).unwrap();
@@ -79,5 +79,8 @@ fn each_request_has_one_line_with_who_asked_and_what_came_of_it() {
     assert!(lines.iter().any(|line| line.starts_with("open ")), "{lines:?}");
     assert!(lines.iter().any(|line| line.starts_with("add_auth ")), "{lines:?}");
     assert!(!lines.iter().any(|line| line.contains("secret")), "{lines:?}");
-    assert!(!lines.iter().any(|line| line.contains("unseen")), "it was not asked for: {lines:?}");
+    assert!(
+        !lines.iter().any(|line| line.contains("unseen")),
+        "lines without a request: {lines:?}"
+    );
 }

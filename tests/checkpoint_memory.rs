@@ -13,11 +13,11 @@ const PATIENCE: Duration = Duration::from_secs(60);
 const DATA_BYTES: usize = 1000;
 const COUNT: usize = 96_000;
 
-/// Counts what this process has allocated.
+/// Counts the allocations of this process.
 #[global_allocator]
 static ALLOCATED: cap::Cap<System> = cap::Cap::new(System, usize::MAX);
 
-/// The database once kept all of it beside the znodes.
+/// sled once kept the whole checkpoint in memory, in addition to the znodes.
 #[test]
 fn a_checkpoint_that_was_read_does_not_stay_in_memory() {
     let dir = tempfile::tempdir().unwrap();
@@ -42,8 +42,8 @@ fn a_checkpoint_that_was_read_does_not_stay_in_memory() {
     let before = ALLOCATED.allocated();
     let member = join();
     let taken = ALLOCATED.allocated() - before;
-    assert!(taken > COUNT * DATA_BYTES, "it has not read all: {taken}");
-    // Beside the znodes, with their paths and stats, there are the end of the log, 16 MiB, and as much of the
+    assert!(taken > COUNT * DATA_BYTES, "it has not read the whole checkpoint: {taken}");
+    // In memory are the znodes with their paths and stats, the end of the log (16 MiB), and as much of the
     // checkpoint.
     assert!(taken < COUNT * DATA_BYTES * 5 / 3, "{taken} bytes");
     member.close();

@@ -36,7 +36,7 @@ fn paths_go_in_and_come_out_relative_to_the_root() {
     app.delete(&numbered.path).unwrap();
     app.delete_if("/a", 1).unwrap();
     assert_eq!(app.exists("/a").unwrap(), None);
-    // The root itself, and a number appended to it: below, not beside.
+    // The root itself, and the root with a suffix: a sequential number goes below the root, not next to it.
     app.set("/", b"root").unwrap();
     assert_eq!(&all.get("/app").unwrap().0[..], b"root");
     assert_eq!(app.create("/", b"", CreateMode::PersistentSequential).unwrap().path, "/0000000001");
@@ -56,7 +56,7 @@ fn errors_name_what_the_caller_named() {
     let failed = app.multi().set("/x", b"1").require("/x", Condition::Czxid(1)).commit();
     let unmet = Error::Unmet { path: "/x".to_owned(), condition: Condition::Czxid(1) };
     assert_eq!(failed, Err(Error::Multi { index: 1, error: Box::new(unmet) }));
-    // A multi that is too large named the path in the whole tree.
+    // The error of a multi that was too large named the path in the whole tree.
     let half = vec![0; 600_000];
     let Err(Error::Multi { index: 1, error }) =
         app.multi().set("/x", &half).set("/x", &half).commit()
@@ -66,13 +66,13 @@ fn errors_name_what_the_caller_named() {
     assert!(matches!(*error, Error::TooLarge { path, .. } if path == "/x"));
     assert!(matches!(app.get("x"), Err(Error::InvalidPath { path, .. }) if path == "x"));
     assert!(matches!(all.chroot("app/"), Err(Error::InvalidPath { .. })));
-    // As long as it may be by itself, and too long below its root.
+    // A path of the maximal length is too long below the root.
     let long = format!("/{}", "l".repeat(4095));
     assert!(all.create(&long, b"", P).is_ok());
     for result in [app.set(&long, b"").map(drop), app.create(&long, b"", P).map(drop)] {
         assert!(matches!(result, Err(Error::InvalidPath { .. })), "{result:?}");
     }
-    // A root that is not there.
+    // A root that does not exist.
     let nowhere = all.chroot("/nowhere").unwrap();
     assert_eq!(nowhere.create("/a", b"", P), Err(no_node("/")));
 }
@@ -137,12 +137,12 @@ fn recipes_work_inside_and_roots_nest() {
     let guard = lock.acquire().unwrap();
     assert!(guard.is_held());
     assert_eq!(lock.contenders().unwrap().len(), 1);
-    // One and the same lock by another path.
+    // The same lock by another path.
     let same = all.lock("/app/teams/red/lock").unwrap();
     assert!(same.try_acquire().unwrap().is_none());
     guard.release().unwrap();
     assert!(all.children("/app/teams/red/lock").unwrap().is_empty());
-    // Given up by a drop, of the guard and of whoever waits.
+    // Given up by dropping the guard and the waiting future.
     let guard = lock.acquire().unwrap();
     assert!(same.acquire_timeout(Duration::ZERO).unwrap().is_none());
     drop(guard);

@@ -38,24 +38,24 @@ fn a_cluster_is_inspected_backed_up_restored_and_recovered() {
     assert_eq!(code, 1, "{error}");
     assert!(error.contains("in use by another process"), "{error}");
     first.close();
-    let (code, told, error) = quorate(&["inspect", &data]);
+    let (code, output, error) = quorate(&["inspect", &data]);
     assert_eq!((code, error.as_str()), (0, ""));
-    assert!(told.contains(&address) && told.contains("6 znodes"), "{told}");
-    // One that is missing is an error, and the other is told of all the same.
-    let (code, told, error) = quorate(&["inspect", &path("nothing"), &data]);
+    assert!(output.contains(&address) && output.contains("6 znodes"), "{output}");
+    // A missing directory is an error, and the other one is reported all the same.
+    let (code, output, error) = quorate(&["inspect", &path("nothing"), &data]);
     assert_eq!(code, 1);
-    assert!(told.contains("6 znodes") && error.contains("no such directory"), "{told}{error}");
+    assert!(output.contains("6 znodes") && error.contains("no such directory"), "{output}{error}");
 
     let (code, json, _) = quorate(&["verify", "--json", &backup]);
     let json: serde_json::Value = serde_json::from_str(&json).unwrap();
     assert_eq!((code, json["znodes"].is_u64()), (0, true), "{json}");
-    let (code, told, _) = quorate(&["verify", &backup]);
+    let (code, output, _) = quorate(&["verify", &backup]);
     assert_eq!(code, 0);
-    assert!(told.contains("5 znodes"), "{told}");
+    assert!(output.contains("5 znodes"), "{output}");
     let restored_at = addresses::address();
-    let (code, told, error) = quorate(&["restore", &backup, &new, "--address", &restored_at]);
+    let (code, output, error) = quorate(&["restore", &backup, &new, "--address", &restored_at]);
     assert_eq!(code, 0, "{error}");
-    assert!(told.contains("founded cluster") && told.contains(&restored_at), "{told}");
+    assert!(output.contains("founded cluster") && output.contains(&restored_at), "{output}");
     let restored = member(&restored_at, Path::new(&new));
     assert!(restored.session().exists("/kept").unwrap().is_some());
     assert!(restored.session().exists("/later").unwrap().is_none());
@@ -66,54 +66,54 @@ fn a_cluster_is_inspected_backed_up_restored_and_recovered() {
     let mut damaged = fs::read(&backup).unwrap();
     damaged[90] ^= 1;
     fs::write(&backup, damaged).unwrap();
-    let (code, told, error) = quorate(&["verify", &backup]);
-    assert_eq!((code, told.as_str()), (1, ""));
+    let (code, output, error) = quorate(&["verify", &backup]);
+    assert_eq!((code, output.as_str()), (1, ""));
     assert!(error.contains("damaged at byte"), "{error}");
 
     let identity = || fs::read(Path::new(&data).join("IDENTITY")).unwrap();
     let before = identity();
-    let (code, json, said) = quorate(&["recover", "--json", &data]);
+    let (code, json, notes) = quorate(&["recover", "--json", &data]);
     let json: serde_json::Value = serde_json::from_str(&json).unwrap();
     assert_eq!((code, json["best"]["dir"].as_str()), (0, Some(data.as_str())), "{json}");
-    assert!(said.contains("nothing was written"), "{said}");
-    let (code, told, _) = quorate(&["recover", &data]);
+    assert!(notes.contains("nothing was written"), "{notes}");
+    let (code, output, _) = quorate(&["recover", &data]);
     assert_eq!(code, 0);
-    assert!(told.contains("nothing was written"), "{told}");
-    assert!(told.contains("nothing that was acknowledged is lost"), "{told}");
+    assert!(output.contains("nothing was written"), "{output}");
+    assert!(output.contains("nothing that was acknowledged is lost"), "{output}");
     assert_eq!(identity(), before);
-    let (code, told, error) = quorate(&["recover", "--yes", &data]);
+    let (code, output, error) = quorate(&["recover", "--yes", &data]);
     assert_eq!(code, 0, "{error}");
-    assert!(told.contains("founded cluster") && told.contains("before-"), "{told}");
+    assert!(output.contains("founded cluster") && output.contains("before-"), "{output}");
     assert_ne!(identity(), before);
     let recovered = member(&address, Path::new(&data));
     assert!(recovered.session().exists("/later").unwrap().is_some());
     recovered.close();
-    // A damaged directory is taken only if it is asked for, and what may be lost is told.
+    // A damaged directory is used only on request, and the possible losses are reported.
     let witness = Path::new(&data).join("log/witness");
     let sound = fs::read(&witness).unwrap();
     fs::write(&witness, b"nonsense").unwrap();
     let (code, _, error) = quorate(&["recover", &data]);
     assert_eq!(code, 1);
     assert!(error.contains("--damaged"), "{error}");
-    let (code, told, error) = quorate(&["recover", "--damaged", &data]);
+    let (code, output, error) = quorate(&["recover", "--damaged", &data]);
     assert_eq!(code, 0, "{error}");
-    assert!(told.contains("the witness") && told.contains("may be lost"), "{told}");
+    assert!(output.contains("the witness") && output.contains("may be lost"), "{output}");
     fs::write(&witness, sound).unwrap();
-    // Of two clusters there is no best.
+    // Directories of two clusters cannot be compared.
     let (code, _, error) = quorate(&["recover", "--yes", &data, &new]);
     assert_eq!(code, 1);
     assert!(error.contains("of cluster"), "{error}");
 }
 
 #[test]
-fn a_wrong_call_is_told_from_an_error() {
+fn a_usage_error_has_an_exit_code_of_its_own() {
     for wrong in [&[][..], &["inspect"], &["recover"], &["restore", "a", "b"], &["destroy"]] {
         let (code, _, error) = quorate(wrong);
         assert_eq!(code, 2, "{wrong:?}: {error}");
     }
-    let (code, told, _) = quorate(&["--help"]);
+    let (code, output, _) = quorate(&["--help"]);
     assert_eq!(code, 0);
-    assert!(told.contains("inspect") && told.contains("recover"), "{told}");
+    assert!(output.contains("inspect") && output.contains("recover"), "{output}");
 }
 
 #[cfg(feature = "gateway")]
@@ -129,7 +129,7 @@ fn settings_in_a_file_that_are_wrong_are_named_with_their_line() {
     let (code, _, error) = quorate(&["serve", "--config", "none.conf"]);
     assert_eq!(code, 2, "{error}");
     assert!(error.contains("cannot read the settings in none.conf"), "{error}");
-    // What only shows when all settings are known.
+    // An error that shows only when all settings are known.
     fs::write(&file, "peers = 127.0.0.1:1\nmaxSessionTimeout = 1\n").unwrap();
     let data = work.path().join("data");
     let given = ["serve", "--config", path, "--data-dir", data.to_str().unwrap()];

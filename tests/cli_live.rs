@@ -70,7 +70,7 @@ fn znodes_are_read_and_written() {
 #[test]
 fn an_operator_sees_who_leads_who_lags_and_who_holds() {
     let mut cluster = Cluster::new(3);
-    // The leader has had an answer of everybody.
+    // The leader has had a reply from every member.
     let status = loop {
         let status = cluster.json(&["status"]);
         if status["availability"]["healthy"]["spare"] == 1 {
@@ -92,7 +92,7 @@ fn an_operator_sees_who_leads_who_lags_and_who_holds() {
     let lock = sessions[1].lock("/jobs/nightly").unwrap();
     std::thread::scope(|scope| {
         let waiter = scope.spawn(|| lock.acquire().unwrap().release());
-        // It waits once its znode is there.
+        // The contender waits once its znode exists.
         while cluster.json(&["locks"])[0]["waiters"].as_array().unwrap().is_empty() {}
         let locks = cluster.well(&["locks", "/jobs"]);
         let lines: Vec<_> = locks.lines().collect();
@@ -104,7 +104,7 @@ fn an_operator_sees_who_leads_who_lags_and_who_holds() {
     });
     assert!(cluster.well(&["locks"]).starts_with("nobody holds"));
 
-    // One is gone: the others say so. Then there is no quorum.
+    // One member is down, and the others report it. Then there is no quorum.
     let at = cluster.members.iter().position(|member| member.address() != leader).unwrap();
     let gone = cluster.members.remove(at);
     let address = gone.address();
@@ -124,11 +124,11 @@ fn an_operator_sees_who_leads_who_lags_and_who_holds() {
 #[test]
 fn an_operator_moves_the_lead_ends_sessions_and_removes_the_dead() {
     let mut cluster = Cluster::new(3);
-    // The leader has had an answer of everybody.
+    // The leader has had a reply from every member.
     while cluster.json(&["status"])["availability"]["healthy"]["spare"] != 1 {}
     for to in [0, 1, 2] {
         let address = cluster.members[to].address();
-        // Where processors are few, another one may be elected in between.
+        // With few processors, another member may be elected in between.
         loop {
             assert_eq!(cluster.well(&["move-leader", &address]), format!("{address} leads\n"));
             if cluster.json(&["status"])["leader"].as_str() == Some(&address) {
@@ -160,7 +160,7 @@ fn an_operator_moves_the_lead_ends_sessions_and_removes_the_dead() {
     assert!(code == 1 && error.contains("it is alive"), "{error}");
     let dead = cluster.members.remove(0);
     dead.close();
-    // Until the leader has noticed.
+    // Until the leader has noticed it.
     let found = loop {
         let (code, text, _) = cluster.run(&["doctor"]);
         if code == 1 && text.contains("one more ends the quorum") {
@@ -215,7 +215,7 @@ fn a_client_is_measured_and_leaves_nothing() {
     }
     assert_eq!(cluster.run(&["stat", "/bench"]).0, 3, "it is gone, and so is its parent");
 
-    // It takes away only what it has brought.
+    // It deletes only the znodes that it has created.
     let session = cluster.members[0].session();
     session.create("/mine", b"", quorate::CreateMode::Persistent).unwrap();
     session.create("/mine/kept", b"", quorate::CreateMode::Persistent).unwrap();
@@ -233,7 +233,7 @@ fn a_measurement_that_is_interrupted_leaves_nothing() {
     let session = cluster.members[0].session();
     let mut command = cluster.command(&["bench", "--seconds", "3600"]);
     let bench = command.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
-    // It measures once its znodes are written to.
+    // The measurement runs once its znodes are written to.
     let is_set = || {
         let clients = session.children("/quorate-bench").unwrap_or_default();
         let stat = |name: &String| session.exists(&format!("/quorate-bench/{name}")).unwrap();
@@ -257,7 +257,7 @@ fn changes_are_printed_as_they_happen() {
     let mut command = cluster.command(&["watch", "-R", "/w", "--json", "--count", "3"]);
     let mut watching = command.stdout(Stdio::piped()).spawn().unwrap();
     let mut lines = BufReader::new(watching.stdout.take().unwrap()).lines();
-    // The first is seen once the watch is set.
+    // The first change comes once the watch is set.
     let mode = quorate::CreateMode::PersistentSequential;
     let first = std::thread::scope(|scope| {
         let first = scope.spawn(|| lines.next().unwrap().unwrap());

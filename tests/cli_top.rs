@@ -12,10 +12,10 @@ use std::time::{Duration, Instant};
 use cluster::Cluster;
 use quorate::CreateMode;
 
-/// Longer than anything takes.
+/// Longer than any step takes.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// A terminal of 80 columns and 24 lines; a tmux server of its own, which ends with it.
+/// A terminal of 80 columns and 24 lines, with a tmux server of its own, which ends with it.
 struct Screen {
     socket: String,
 }
@@ -27,7 +27,7 @@ impl Drop for Screen {
 }
 
 impl Screen {
-    /// Runs `quorate top` in a terminal, and then shows its exit code and the terminal's settings.
+    /// Runs `quorate top` in a terminal; then the shell prints its exit code and the terminal's settings.
     fn start(peers: &str, no_color: &str) -> Screen {
         Screen::start_with("", peers, no_color)
     }
@@ -62,7 +62,7 @@ impl Screen {
         self.output(&[&["send-keys"], keys].concat());
     }
 
-    /// The id of the process that it shows.
+    /// The process id that the screen shows.
     fn process(&self) -> String {
         let shell = self.output(&["display-message", "-p", "#{pane_pid}"]);
         let shell = shell.trim();
@@ -70,7 +70,7 @@ impl Screen {
         children.unwrap().trim().to_owned()
     }
 
-    /// Waits until the screen shows all of this in one line.
+    /// Waits until one line of the screen contains all of these.
     fn wait(&self, what: &[&str]) -> String {
         let screen = std::cell::RefCell::default();
         let is_shown = || {
@@ -81,7 +81,7 @@ impl Screen {
         screen.into_inner()
     }
 
-    /// Waits until the program has ended, and finds the terminal as it was before.
+    /// Waits until the program has ended, and checks that the terminal's settings are restored.
     fn wait_restored(&self) {
         let screen = self.wait(&["exited with 0"]);
         assert!(!screen.contains("Members"), "{screen}");
@@ -122,7 +122,7 @@ fn an_operator_watches_a_cluster() {
         }
     };
     let leader = status["leader"].as_str().unwrap().to_owned();
-    // The one that is stopped first neither leads nor holds the lock.
+    // The member to stop neither leads nor holds the lock.
     let place = |of: &Cluster, lead: bool| {
         of.members.iter().position(|member| (member.address() == leader) == lead).unwrap()
     };
@@ -163,12 +163,12 @@ fn an_operator_watches_a_cluster() {
     screen.wait(&["text, 6 B"]);
     screen.keys(&["?"]);
     screen.wait(&["q Ctrl-C", "quit"]);
-    // Together with the next key, the terminal would take it for another one.
+    // A terminal would read Escape and the next key as one sequence, so they are sent apart.
     screen.keys(&["Escape"]);
     screen.wait(&["- /"]);
     screen.keys(&["1"]);
 
-    // It follows the size of its terminal.
+    // The program follows the size of its terminal.
     screen.output(&["resize-window", "-x", "40", "-y", "10"]);
     screen.wait(&[" 1 Members  2  3  4  5"]);
     screen.output(&["resize-window", "-x", "5", "-y", "2"]);
@@ -181,7 +181,7 @@ fn an_operator_watches_a_cluster() {
     screen.wait(&[&address, "voter, silent"]);
     screen.keys(&["5"]);
     println!("{}", screen.wait(&[&address, "is silent"]));
-    // Without a quorum, the last one still reports.
+    // Without a quorum, the last member still reports.
     let last = cluster.members.remove(place(&cluster, true));
     last.close();
     screen.wait(&["no leader", "3 members (3 vote, 2 silent)"]);
@@ -198,7 +198,7 @@ fn the_terminal_is_restored_however_it_ends() {
     if !has_tmux() {
         return;
     }
-    // Nobody answers here, and that is what it shows, without colours.
+    // No member answers at this address; the screen shows that, without colours.
     let nobody = addresses::address();
     let screen = Screen::start(&nobody, "1");
     screen.wait(&["members: not read yet"]);
@@ -218,14 +218,15 @@ fn the_terminal_is_restored_however_it_ends() {
     }
 }
 
-/// Once it went on for ever, and used a whole processor: reading from a terminal that is gone does not end.
+/// After the terminal was gone, the program went on for ever and used a whole processor: its read did not
+/// end.
 #[cfg(target_os = "linux")]
 #[test]
 fn it_ends_with_its_terminal() {
     if !has_tmux() {
         return;
     }
-    // Whether SIGHUP says that the terminal is gone or is ignored.
+    // Once with SIGHUP, and once with SIGHUP ignored.
     for trap in ["", "trap '' HUP; "] {
         let screen = Screen::start_with(trap, &addresses::address(), "");
         screen.wait(&["members: not read yet"]);

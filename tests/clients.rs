@@ -7,7 +7,7 @@ use quorate::{Availability, CreateMode, Error, EventKind, SessionState, WatchMod
 
 const SECOND: Duration = Duration::from_secs(1);
 
-/// What a future gives, polled when it is woken.
+/// The result of a future, polled when it is woken.
 fn block_on<T>(future: impl Future<Output = T>) -> T {
     struct Unpark(std::thread::Thread);
     impl std::task::Wake for Unpark {
@@ -68,9 +68,9 @@ fn a_client_watches() {
     cluster.advance(SECOND);
 }
 
-/// Whoever serves it is stopped, again and again, while it writes and watches.
+/// The member that serves the client is stopped, again and again, while the client writes and watches.
 #[test]
-fn a_client_moves_and_misses_nothing() {
+fn a_client_moves_between_members_and_misses_nothing() {
     let cluster = Cluster::new(3);
     let client = cluster.node(cluster.add_client());
     let session = client.session();
@@ -93,13 +93,14 @@ fn a_client_moves_and_misses_nothing() {
         cluster.advance(SECOND);
     }
     session.sync().unwrap();
-    let told: Vec<_> = watch.events().try_iter().map(|event| (event.kind, event.path)).collect();
+    let received: Vec<_> =
+        watch.events().try_iter().map(|event| (event.kind, event.path)).collect();
     let all: Vec<_> = expected.into_iter().map(|path| (EventKind::Created, path)).collect();
-    assert_eq!(told, all, "an event was lost, doubled or out of order");
+    assert_eq!(received, all, "an event was lost, doubled or out of order");
     assert!(session.is_alive());
 }
 
-/// Its sessions are lost to it before the cluster can give away what they hold.
+/// A client gives its sessions up before the cluster can give away what they hold.
 #[test]
 fn a_client_that_is_cut_off_loses_its_lock_in_time() {
     let cluster = Cluster::new(3);
@@ -119,7 +120,7 @@ fn a_client_that_is_cut_off_loses_its_lock_in_time() {
         }
         assert!(here.state() != SessionState::Closed);
     }
-    let next = others.expect("the lock is given away at last");
+    let next = others.expect("the lock goes to the next contender in the end");
     assert!(!guard.is_held(), "two hold it");
     assert!(!here.is_alive());
     assert!(next.fencing_token() > guard.fencing_token());
@@ -148,7 +149,7 @@ fn transactions_snapshots_and_a_chroot_work_for_a_client() {
         Ok(())
     })
     .unwrap();
-    assert_eq!(runs, 2, "somebody came between");
+    assert_eq!(runs, 2, "another write came in between");
     assert_eq!(&app.get("/n").unwrap().0[..], b"6");
     let results = app.multi().create("/m", b"1", CreateMode::Persistent).delete("/n").commit();
     assert_eq!(results.unwrap().len(), 2);
@@ -199,7 +200,7 @@ fn a_session_is_resumed_on_another_client() {
     resumed.set("/mine", b"2").unwrap();
     assert!(matches!(session.get("/mine"), Err(Error::SessionMoved { .. })));
     assert!(two.resume(session.id(), [0; 16]).is_err());
-    // And on a member, and back.
+    // On a member, and back on the client.
     let here = cluster.node(0).resume(session.id(), session.password()).unwrap();
     assert_eq!(here.ephemerals().unwrap(), ["/mine"]);
     let back = one.resume(session.id(), session.password()).unwrap();
@@ -225,7 +226,7 @@ fn watches_of_all_kinds_survive_a_move() {
     let (_, quiet) = session.children_and_watch("/tree").unwrap();
     let tree = session.watch("/tree", WatchMode::PersistentRecursive).unwrap();
     let brought = session.watch_with_data("/data", WatchMode::Persistent).unwrap();
-    // What happens while it has no member.
+    // Changes while the client has no member.
     cluster.isolate(one);
     writer.set("/data", b"1").unwrap();
     writer.delete("/gone").unwrap();
@@ -242,7 +243,7 @@ fn watches_of_all_kinds_survive_a_move() {
     assert_eq!(kind(&new), Some(EventKind::Created));
     assert_eq!(kind(&children), Some(EventKind::ChildrenChanged));
     assert_eq!(kind(&tree), Some(EventKind::DataChanged));
-    assert_eq!(kind(&brought), Some(EventKind::Gap), "it is not known what each write left");
+    assert_eq!(kind(&brought), Some(EventKind::Gap), "data of net changes is unknown");
     assert_eq!(kind(&quiet), None);
     writer.create("/tree/x", b"", CreateMode::Persistent).unwrap();
     writer.set("/data", b"2").unwrap();
@@ -263,7 +264,7 @@ fn a_stopped_client_is_forgotten() {
     let other = cluster.node(2).session();
     other.sync().unwrap();
     assert_eq!(other.exists("/mine").unwrap(), None);
-    // It crashes, and the cluster finds out.
+    // The client crashes, and the cluster notices it.
     cluster.restart(one);
     let session = cluster.node(one).session();
     session.create("/mine", b"", CreateMode::Ephemeral).unwrap();
@@ -279,8 +280,8 @@ fn kinds(watch: &quorate::Watch) -> Vec<(EventKind, u64)> {
     watch.events().try_iter().map(|event| (event.kind, event.zxid)).collect()
 }
 
-/// 200 instances: 5 vote, 15 have a replica, and 180 have none. Some of the latter count under a
-/// lock, all of them watch, and whoever leads is stopped, and one who serves.
+/// 200 instances: 5 voters, 15 learners and 180 clients. Some clients count under a lock, all of them watch;
+/// the leader and a serving member are stopped.
 #[test]
 fn two_hundred_instances_go_on_when_members_die() {
     const CLIENTS: usize = 180;
@@ -294,7 +295,7 @@ fn two_hundred_instances_go_on_when_members_die() {
     while (0..20).any(|node| !cluster.node(node).is_ready()) {
         cluster.advance(SECOND);
         waited += 1;
-        assert!(waited < 100, "all have joined before long");
+        assert!(waited < 100, "all have joined in time");
     }
     let clients: Vec<_> = (0..CLIENTS).map(|_| cluster.node(cluster.add_client())).collect();
     let first = clients[0].session();
@@ -349,21 +350,21 @@ fn two_hundred_instances_go_on_when_members_die() {
     let total = WORKERS * EACH;
     assert_eq!(&last.get("/shared/n").unwrap().0[..], total.to_string().as_bytes());
     assert_eq!(last.children("/members").unwrap().len(), CLIENTS, "no session was lost");
-    let mut told = None;
+    let mut first = None;
     for (session, watch) in sessions.iter().zip(&watches) {
         session.sync().unwrap();
         let events = kinds(watch);
         assert!(events.iter().all(|(kind, _)| *kind == EventKind::DataChanged));
         assert!(events.is_sorted_by(|one, next| one.1 < next.1), "doubled or out of order");
         assert_eq!(events.len(), total, "an event was lost");
-        assert_eq!(told.get_or_insert_with(|| events.clone()), &events);
+        assert_eq!(first.get_or_insert_with(|| events.clone()), &events);
     }
 }
 
-/// Under load, with everybody who could serve stopped and cut off in turn: nothing older is read,
-/// events come once and before what they tell of, and writes are done once.
+/// Under load, with every serving member stopped and isolated in turn: reads never go back, each event comes
+/// once and before a read can show its change, and each write happens once.
 #[test]
-fn under_load_nothing_is_lost_doubled_or_older() {
+fn under_load_no_write_or_event_is_lost_or_repeated() {
     let cluster = Cluster::new(3);
     let one = cluster.add_client();
     let session = cluster.node(one).session();
@@ -395,8 +396,8 @@ fn under_load_nothing_is_lost_doubled_or_older() {
         written.push(own.wait().unwrap().mzxid);
         let (_, stat) = session.get("/n").unwrap();
         assert!(stat.mzxid >= *written.last().unwrap(), "its own write is not there");
-        let told = watch.events().len();
-        assert!(told > 0 && stat.version as usize == written.len());
+        let received = watch.events().len();
+        assert!(received > 0 && stat.version as usize == written.len());
     }
     session.sync().unwrap();
     written.sort_unstable();
@@ -405,20 +406,20 @@ fn under_load_nothing_is_lost_doubled_or_older() {
     assert!(session.is_alive() && writer.is_alive());
 }
 
-/// What a client says of the cluster is what its member has told.
+/// A client reports what its member has sent about the cluster.
 #[test]
-fn a_client_knows_the_members_and_what_they_can_lose() {
+fn a_client_reports_the_members_and_how_many_may_fail() {
     let cluster = Cluster::new(3);
     let place = cluster.add_client();
     let client = cluster.node(place);
-    let told = |client: &quorate::Coordinator| {
+    let members = |client: &quorate::Coordinator| {
         let members = client.status().members.into_iter();
         members.map(|member| (member.address, member.votes, member.is_self)).collect::<Vec<_>>()
     };
     let voter = |place: usize| (format!("node-{place}"), true, false);
     client.session().sync().unwrap();
     cluster.advance(3 * SECOND);
-    assert_eq!(told(&client), [voter(0), voter(1), voter(2)]);
+    assert_eq!(members(&client), [voter(0), voter(1), voter(2)]);
     assert_eq!(client.address(), format!("node-{place}"));
     let leader = cluster.leader().unwrap();
     assert_eq!(client.status().leader, Some(format!("node-{leader}")));
@@ -434,11 +435,11 @@ fn a_client_knows_the_members_and_what_they_can_lose() {
     );
     assert!(client.status().members[down].unreachable.is_some());
     cluster.restart(down);
-    // One more is a member: four would lose no more voters than three.
+    // One more member: four voters tolerate no more failures than three.
     let new = cluster.add_node();
     cluster.advance(20 * SECOND);
-    assert_eq!(told(&client)[3..], [(format!("node-{new}"), false, false)]);
-    // Without any of them it says so.
+    assert_eq!(members(&client)[3..], [(format!("node-{new}"), false, false)]);
+    // Without a member the client reports that.
     cluster.isolate(place);
     cluster.advance(SECOND);
     assert!(matches!(client.availability(), Availability::NoQuorum { .. }));
@@ -450,10 +451,9 @@ fn a_client_knows_the_members_and_what_they_can_lose() {
     assert_eq!(client.status().leader, None);
 }
 
-/// A future of a recipe does not wait on the thread that polls it, which may be the one that brings
-/// the answer.
+/// A recipe's future must not block the thread that polls it, which may be the one that delivers the reply.
 #[test]
-fn what_recipes_look_at_can_be_awaited() {
+fn recipe_reads_can_be_awaited() {
     use quorate::recipes::{
         Barrier, Cache, Chooser, Config, Counter, Discovery, Group, LeaderLatch, NodeList,
         Semaphore, Strategy, TwoPhaseCommit,
@@ -482,7 +482,7 @@ fn what_recipes_look_at_can_be_awaited() {
     let mut cache = Cache::new(&session, "/cache").unwrap();
     let mut updates = config.watch().unwrap();
     let mut instances = discovery.watch("s").unwrap();
-    // Nobody answers now, and none of them waits for that.
+    // No member answers now, and no future blocks.
     cluster.isolate(place);
     assert!(first(latch.leader_async()).is_pending());
     assert!(first(latch.candidates_async()).is_pending());
@@ -509,9 +509,9 @@ fn what_recipes_look_at_can_be_awaited() {
     assert_eq!(barrier.is_set(), Ok(false));
 }
 
-/// What a future that was dropped had taken, or asked for in vain, is told by the next.
+/// A dropped future may have taken a change, or requested one in vain; the next future returns it.
 #[test]
-fn a_cache_of_a_client_misses_nothing() {
+fn a_cache_on_a_client_misses_no_change() {
     use quorate::recipes::{Cache, Change};
     use std::future::Future;
     use std::pin::pin;
@@ -527,7 +527,7 @@ fn a_cache_of_a_client_misses_nothing() {
         let path = format!("/shop/{round}");
         other.create(&path, b"1", CreateMode::Persistent).unwrap();
         session.sync().unwrap();
-        // Its member is asked, and nobody waits for the answer.
+        // The read goes to the member, and the poll does not wait for the reply.
         let mut context = Context::from_waker(Waker::noop());
         assert!(pin!(cache.next()).as_mut().poll(&mut context).is_pending());
         cluster.isolate(place);
@@ -551,9 +551,9 @@ fn a_cache_of_a_client_misses_nothing() {
     }
 }
 
-/// The forms that do not block give what the others give.
+/// The async forms return what the blocking forms return.
 #[test]
-fn what_is_awaited_is_what_is_there() {
+fn async_reads_return_what_blocking_reads_return() {
     use quorate::recipes::{
         Config, Counter, Discovery, Instance, Phase, Registry, Semaphore, Strategy, TwoPhaseCommit,
     };
@@ -604,9 +604,9 @@ fn what_is_awaited_is_what_is_there() {
     }
 }
 
-/// The deletion of what is a client's own is known when it was told.
+/// A client knows of the deletion of its own znode once it has received the event.
 #[test]
-fn a_client_knows_that_an_item_is_lost() {
+fn a_client_notices_that_its_item_is_lost() {
     use quorate::recipes::{LockLost, NewItem, Queue};
 
     let cluster = Cluster::new(3);
@@ -616,7 +616,7 @@ fn a_client_knows_that_an_item_is_lost() {
     queue.put(NewItem::new("work")).unwrap();
     let item = queue.take().unwrap();
     assert!(item.is_held());
-    // Whatever of it is ephemeral is its claim.
+    // The item's ephemeral znode is its claim.
     let claims = session.ephemerals().unwrap();
     assert_eq!(claims.len(), 1);
     cluster.node(0).session().delete(&claims[0]).unwrap();

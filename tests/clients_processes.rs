@@ -12,17 +12,17 @@ use quorate::{
     WatchMode,
 };
 
-/// So many while a member is dead.
+/// The number of clients while a member is down.
 const WRITES: usize = 200;
 
-/// The name of a process in place of an address, if it is one of many clients.
+/// The name that stands in place of an address for a process with many clients.
 const FLEET: &str = "fleet-";
 const FLEETS: usize = 5;
-/// The clients of each, unless this in the environment says otherwise.
+/// The number of clients of each process, unless this variable sets another one.
 const EACH: usize = 50;
 const EACH_IS: &str = "QUORATE_TEST_EACH";
 
-/// If this is in the environment, all nodes of `what_a_client_costs_its_member` have this secret.
+/// With this variable, all nodes of `what_a_client_costs_its_member` have this secret.
 const SECRET: &str = "QUORATE_TEST_SECRET";
 
 fn security() -> Security {
@@ -36,7 +36,7 @@ fn each() -> usize {
     std::env::var(EACH_IS).map_or(EACH, |each| each.parse().unwrap())
 }
 
-/// In a process of its own: a member, or many clients, until its input ends.
+/// Runs in a process of its own: a member, or many clients, until its input ends.
 #[test]
 fn worker() {
     let Some((peers, address)) = place() else { return };
@@ -71,7 +71,7 @@ fn fleet(peers: &[String], name: &str) {
         sessions.iter().map(|one| one.watch("/fleet", WatchMode::Persistent).unwrap()).collect();
     println!("@ready");
     std::thread::spawn(move || {
-        // Others come and go below it meanwhile.
+        // During the test, other processes come and go below it.
         let is_change = |event: quorate::WatchEvent| event.kind == EventKind::DataChanged;
         let saw = |watch: &quorate::Watch| watch.events().iter().any(is_change);
         while watches.iter().all(saw) {
@@ -91,7 +91,7 @@ fn wait<T>(mut pending: quorate::Pending<T>) -> T {
     pending.wait_timeout(PATIENCE).expect("an answer in time").unwrap()
 }
 
-/// One member has hundreds of clients, is stopped and started again, and has them all again.
+/// A member with hundreds of clients is stopped and started again, and then serves all of them again.
 #[test]
 fn a_member_serves_hundreds_of_clients() {
     let dirs = tempfile::tempdir().unwrap();
@@ -122,8 +122,8 @@ fn a_member_serves_hundreds_of_clients() {
     }
 }
 
-/// Over real sockets: learners serve all clients, the leader and the other voters none, all see a change,
-/// and the clients of a learner that goes are served by another.
+/// Over real sockets: learners serve all clients, the leader and the other voters none; all clients see a
+/// change; when a learner leaves, another member serves its clients.
 #[test]
 fn hundreds_of_clients_are_served_by_learners() {
     const CLIENTS: usize = 200;
@@ -154,15 +154,15 @@ fn hundreds_of_clients_are_served_by_learners() {
         (of(true), of(false))
     };
     until(&members[0], "learners serve all", |_| served(&members) == (0, CLIENTS));
-    let tell = |member: &Coordinator| {
+    let publish = |member: &Coordinator| {
         member.session().set("/news", b"new").unwrap();
         for watch in &watches {
             let event = watch.events().recv_timeout(PATIENCE).unwrap();
             assert_eq!(event.kind, EventKind::DataChanged);
         }
     };
-    tell(&members[0]);
-    // Each is connected with both, and with nobody else.
+    publish(&members[0]);
+    // Each client is connected with both learners, and with no other member.
     let has_spare = |client: &Coordinator| {
         client.status().members.iter().all(|member| member.version.is_some() != member.votes)
     };
@@ -172,16 +172,16 @@ fn hundreds_of_clients_are_served_by_learners() {
     let learner = members.iter().position(|member| !votes(member)).unwrap();
     members.remove(learner).close();
     until(&members[0], "the other learner serves all", |_| served(&members) == (0, CLIENTS));
-    tell(&members[0]);
+    publish(&members[0]);
     assert!(sessions.iter().all(Session::is_alive), "a session is lost");
     assert_eq!(served(&members), (0, CLIENTS));
 }
 
-/// Measures what docs/clients.md says, by (with and without the second):
+/// Measures the figures of docs/clients.md. The command, with and without the second variable:
 /// QUORATE_TEST_EACH=500 QUORATE_TEST_SECRET=a-long-secret-of-the-fleet cargo test --release --test clients_processes -- \
 ///     --ignored --nocapture what_a_client_costs_its_member
 #[test]
-#[ignore = "measures memory as Linux tells it, for the documentation"]
+#[ignore = "measures memory as Linux reports it, for the documentation"]
 #[allow(clippy::disallowed_methods, reason = "it measures")]
 fn what_a_client_costs_its_member() {
     const FLEETS: usize = 6;
@@ -193,7 +193,7 @@ fn what_a_client_costs_its_member() {
     let client = Coordinator::builder().client().security(security()).join(&peers).unwrap();
     client.wait_ready(PATIENCE).unwrap();
     client.session().create("/fleet", b"", CreateMode::Persistent).unwrap();
-    member.measure_anew();
+    member.reset_memory_peak();
     let (before, _) = member.memory_kib();
     let mut fleets: Vec<Process> = (0..FLEETS)
         .map(|fleet| Process::start(dirs.path(), &peers, &format!("{FLEET}{fleet}")))
@@ -206,7 +206,7 @@ fn what_a_client_costs_its_member() {
     fleets.iter().for_each(|fleet| drop(fleet.wait("all again")));
     let (written, most) = member.memory_kib();
     let all = (FLEETS * each()) as u64;
-    // One change that all receive. They have watched it since they were there.
+    // One change that all clients receive. They have watched it from their start.
     let begun = std::time::Instant::now();
     client.session().set("/fleet", b"change").unwrap();
     fleets.iter().for_each(|fleet| drop(fleet.wait("seen")));
@@ -219,7 +219,7 @@ fn what_a_client_costs_its_member() {
     assert!(most.saturating_sub(before) < KIB_MAX * all, "a client costs too much");
 }
 
-/// Waits until a client is told something of its members, which is looked for.
+/// Waits until a client has received a status that satisfies a condition.
 fn until(client: &Coordinator, what: &str, is_so: impl Fn(&Status) -> bool) {
     for _ in 0..6000 {
         if is_so(&client.status()) {
@@ -239,7 +239,7 @@ fn voters(status: &Status) -> BTreeSet<String> {
     voters.map(|member| member.address.clone()).collect()
 }
 
-/// All members that its list names are replaced, one after the other, by others at other addresses.
+/// All members on the client's list are replaced, one after the other, by members at other addresses.
 #[test]
 fn a_client_outlives_the_members_that_it_was_given() {
     let dirs = tempfile::tempdir().unwrap();
@@ -257,7 +257,9 @@ fn a_client_outlives_the_members_that_it_was_given() {
     let guard = session.lock("/lock").unwrap().acquire().unwrap();
     let named: BTreeSet<String> = peers.iter().cloned().collect();
     until(&client, "it knows those of its list", |status| voters(status) == named);
-    until(&client, "its leader has told whom it hears of", |_| client.safe_to_stop());
+    until(&client, "the leader has reported which members it hears from", |_| {
+        client.safe_to_stop()
+    });
     assert!(client.is_ready());
     assert!(matches!(client.availability(), Availability::Healthy { spare: 1 }));
     assert!(named.contains(&client.status().leader.unwrap()));
@@ -284,7 +286,8 @@ fn a_client_outlives_the_members_that_it_was_given() {
         until(&client, "who left is let go", |status| members(status) == now);
         write(20);
     }
-    // None of those that it was given is there, and whoever serves it is killed: the others are.
+    // None of the listed members is left. The member that serves the client is killed, and the new ones go
+    // on.
     let leader = client.status().leader.unwrap();
     let leader = all[3..].iter().position(|address| *address == leader).unwrap();
     processes[leader].kill();
@@ -293,14 +296,15 @@ fn a_client_outlives_the_members_that_it_was_given() {
         status.members.iter().any(|member| member.unreachable.is_some())
     });
     session.sync().unwrap();
-    let told: Vec<_> = watch.events().try_iter().map(|event| (event.kind, event.path)).collect();
+    let received: Vec<_> =
+        watch.events().try_iter().map(|event| (event.kind, event.path)).collect();
     let all: Vec<_> = paths.into_iter().map(|path| (EventKind::Created, path)).collect();
-    assert_eq!(told.len(), all.len());
-    assert!(told == all, "an event was lost, doubled or out of order");
+    assert_eq!(received.len(), all.len());
+    assert!(received == all, "an event was lost, doubled or out of order");
     assert!(guard.is_held() && session.is_alive());
 }
 
-/// Each member is killed in turn and comes back; the clients, in this process, go on.
+/// Each member is killed in turn and comes back; the clients in this process go on.
 #[test]
 fn clients_go_on_whichever_member_is_killed() {
     let dirs = tempfile::tempdir().unwrap();
@@ -317,35 +321,35 @@ fn clients_go_on_whichever_member_is_killed() {
     other.sync().unwrap();
     let watch = other.watch("/n", WatchMode::PersistentRecursive).unwrap();
     let guard = other.lock("/lock").unwrap().acquire().unwrap();
-    let (mut paths, mut told) = (Vec::new(), Vec::new());
+    let (mut paths, mut received) = (Vec::new(), Vec::new());
     for (victim, member) in members.iter_mut().enumerate() {
         member.kill();
         for _ in 0..WRITES {
             let made = session.create("/n/x-", b"", CreateMode::PersistentSequential).unwrap();
             assert!(session.exists(&made.path).unwrap().is_some(), "its own write is not there");
             paths.push(made.path);
-            told.extend(watch.events().try_iter());
+            received.extend(watch.events().try_iter());
         }
         *member = start(victim);
         member.wait("ready");
     }
     other.sync().unwrap();
-    told.extend(watch.events().try_iter());
-    let kinds: BTreeSet<_> = told.iter().map(|event| format!("{:?}", event.kind)).collect();
+    received.extend(watch.events().try_iter());
+    let kinds: BTreeSet<_> = received.iter().map(|event| format!("{:?}", event.kind)).collect();
     assert_eq!(kinds.into_iter().collect::<Vec<_>>(), [format!("{:?}", EventKind::Created)]);
-    let told: Vec<_> = told.into_iter().map(|event| event.path).collect();
-    assert_eq!(told.len(), paths.len());
-    assert!(told == paths, "an event was lost, doubled or out of order");
+    let received: Vec<_> = received.into_iter().map(|event| event.path).collect();
+    assert_eq!(received.len(), paths.len());
+    assert!(received == paths, "an event was lost, doubled or out of order");
     assert_eq!(other.children("/n").unwrap().len(), paths.len());
     assert!(guard.is_held() && session.is_alive());
 }
 
-/// The member that its client was given is stopped, and its address given to one of another cluster.
+/// The only member on a client's list is stopped, and a member of another cluster gets its address.
 #[test]
 fn a_client_keeps_to_its_cluster_when_another_has_the_address() {
     let dirs = tempfile::tempdir().unwrap();
     let all = addresses(2);
-    // Each cluster has one member, so that the first is gone when that is stopped.
+    // Each cluster has one member, so stopping it stops the whole cluster.
     let start = |dir: &str, peers: &[String]| {
         let member = node(&all[0]).data_dir(dirs.path().join(dir)).join(peers).unwrap();
         member.wait_ready(PATIENCE).unwrap();
@@ -383,8 +387,8 @@ fn a_client_keeps_to_its_cluster_when_another_has_the_address() {
     assert_eq!(client.status().leader, None);
     assert!(!client.is_ready() && session.is_alive());
     assert!(matches!(session.get("/of"), Err(Error::Timeout { .. })), "it reads the other's tree");
-    assert!(watch.events().try_recv().is_err(), "it is told what the other does");
-    // One that is started now is served by the other: it has no cluster before.
+    assert!(watch.events().try_recv().is_err(), "it received a change of the other cluster");
+    // A client that starts now is served by the other cluster, since it knows no earlier one.
     let late = Coordinator::builder().client().join(&all[..1]).unwrap();
     late.wait_ready(PATIENCE).unwrap();
     assert_eq!(&late.session().get("/of").unwrap().0[..], b"b again");
@@ -400,7 +404,7 @@ fn a_client_keeps_to_its_cluster_when_another_has_the_address() {
 }
 
 #[test]
-fn a_client_is_not_told_where_to_listen() {
+fn a_client_refuses_a_listen_address() {
     let client = || Coordinator::builder().client();
     let address = "127.0.0.1:7400";
     for (wrong, name) in [

@@ -1,5 +1,5 @@
-//! The dashboard, the alerts and the page about metrics name those that there are, and the pages of `docs` what
-//! can be found from where they are read: in the repository and on docs.rs.
+//! The dashboard, the alerts and the metrics page name existing metrics, and the pages of `docs` link to
+//! existing targets, both in the repository and on docs.rs.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -9,14 +9,14 @@ use quorate::CreateMode;
 use quorate::testing::Cluster;
 use serde_json::Value;
 
-/// The free space of the disk is written where there is a disk, and not in an in-memory cluster.
+/// A member reports its free disk space only if it has a disk, so not in an in-memory cluster.
 const OF_A_DISK: &str = "quorate_disk_free_bytes";
 
 fn read(path: &str) -> String {
     std::fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join(path)).unwrap()
 }
 
-/// All metrics of a member that has some of everything, with their types.
+/// All metrics of a member that uses everything, with their types.
 fn written() -> BTreeMap<String, String> {
     let cluster = Cluster::new(1);
     let session = cluster.node(0).session();
@@ -27,7 +27,7 @@ fn written() -> BTreeMap<String, String> {
     types.map(|(name, kind)| (name.to_owned(), kind.to_owned())).collect()
 }
 
-/// The names of metrics in a text, without what a histogram's series add.
+/// The names of metrics in a text, without the suffixes of a histogram's series.
 fn named(text: &str, written: &BTreeMap<String, String>) -> BTreeSet<String> {
     let mut names = BTreeSet::new();
     for (at, _) in text.match_indices("quorate_") {
@@ -71,7 +71,7 @@ fn the_dashboard_queries_metrics_that_there_are() {
         }
     }
     check("dashboard", &queries.join("\n"), &written);
-    // Quantiles come from buckets.
+    // Quantiles are computed from buckets.
     for query in queries {
         assert_eq!(query.contains("histogram_quantile"), query.contains("_bucket"), "{query}");
     }
@@ -122,7 +122,7 @@ fn the_page_lists_every_metric_with_its_type() {
     assert_eq!(listed, written());
 }
 
-/// The value after this key, at its first place.
+/// The value after the first occurrence of this key.
 fn value<'a>(text: &'a str, key: &str) -> &'a str {
     let rest = text.split_once(key).unwrap_or_else(|| panic!("there is no {key}")).1;
     rest.lines().next().unwrap_or_default().trim().trim_matches('"')
@@ -134,7 +134,7 @@ fn variable<'a>(manifest: &'a str, name: &str) -> &'a str {
     value(rest.unwrap_or_else(|| panic!("{name} is not set")).1, "value: ")
 }
 
-/// A manifest that is not YAML says so where Python can read it.
+/// Checks that a manifest is YAML, if Python can read YAML here.
 fn parses(path: &str) {
     let file = Path::new(env!("CARGO_MANIFEST_DIR")).join(path);
     let program = "import sys\ntry:\n import yaml\nexcept ImportError:\n sys.exit(3)\n\
@@ -169,7 +169,7 @@ fn pods_find_each_other_before_they_are_ready() {
             let probe = pods.split_once(probe).unwrap().1;
             assert!(value(probe, "httpGet: ").contains(&format!("path: {route},")), "{probe}");
         }
-        // A member that leaves takes 20 seconds at most, one that is closed 11.
+        // A member that leaves takes at most 20 seconds, and one that is closed 11.
         let grace: u64 = value(pods, "terminationGracePeriodSeconds: ").parse().unwrap();
         assert!(grace >= 30, "{grace}");
         assert_eq!(variable(pods, "QUORATE_LISTEN"), "0.0.0.0:7400");
@@ -198,9 +198,9 @@ fn pods_find_each_other_before_they_are_ready() {
     assert_eq!(value(&compose, "replicas: "), "3");
 }
 
-/// What the manifests and the unit give to `quorate serve`, and the page names, is there.
+/// The program has every option that the manifests, the unit and the page use.
 #[test]
-fn manifests_set_what_the_program_has() {
+fn manifests_use_existing_options_and_settings() {
     let program = option_env!("CARGO_BIN_EXE_quorate");
     let Some(program) = program.filter(|_| cfg!(feature = "gateway") && cfg!(feature = "admin"))
     else {

@@ -15,14 +15,14 @@ use addresses::addresses;
 
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Three members with directories of their own.
+/// Three members, each with its own directory.
 struct Fleet {
     work: tempfile::TempDir,
     addresses: Vec<String>,
 }
 
 impl Fleet {
-    /// A cluster of three that has a znode `/precious`, and is stopped.
+    /// A cluster of three with a znode `/precious`, stopped.
     fn stopped() -> Fleet {
         let fleet = Fleet { work: tempfile::tempdir().unwrap(), addresses: addresses(3) };
         let members: Vec<Coordinator> = (0..3).map(|place| fleet.join(place).unwrap()).collect();
@@ -51,7 +51,7 @@ impl Fleet {
     }
 }
 
-/// Flips every bit of the witness of a directory; twice, and it is as it was.
+/// Flips every bit of the witness of a directory. Flipping twice restores it.
 fn flip_witness(dir: &Path) {
     let witness = dir.join("log/witness");
     let flipped: Vec<u8> = fs::read(&witness).unwrap().into_iter().map(|byte| !byte).collect();
@@ -74,7 +74,7 @@ fn not_ready(coordinator: &Coordinator) -> String {
     error.to_string()
 }
 
-/// Waits until an instance says all of this of why it is not ready.
+/// Waits until an instance reports all of these parts as the reason why it is not ready.
 fn waits_for(coordinator: &Coordinator, parts: &[&str]) {
     let end = Instant::now() + PATIENCE;
     loop {
@@ -86,13 +86,13 @@ fn waits_for(coordinator: &Coordinator, parts: &[&str]) {
     }
 }
 
-/// All three were put aside at their first start and were gone after the second: nobody was left who
-/// had the data.
+/// All three directories were set aside at the first start and deleted at the second: no instance had the
+/// data any more.
 #[test]
 fn all_members_damaged_at_once_keep_their_data_and_come_back_when_it_is_repaired() {
     let fleet = Fleet::stopped();
     (0..3).for_each(|place| flip_witness(&fleet.dir(place)));
-    // As a supervisor does it that restarts what is not ready.
+    // Like a supervisor that restarts an instance which is not ready.
     for _ in 0..3 {
         let members: Vec<Coordinator> = (0..3).map(|place| fleet.join(place).unwrap()).collect();
         for (place, member) in members.iter().enumerate() {
@@ -115,21 +115,21 @@ fn all_members_damaged_at_once_keep_their_data_and_come_back_when_it_is_repaired
         assert_eq!(member.status().damaged, None);
         assert!(member.session().exists("/precious").unwrap().is_some());
     }
-    // The mark is gone with the damage.
+    // The mark is removed with the damage.
     assert!((0..3).all(|place| !fleet.dir(place).join("QUARANTINED").exists()));
 }
 
-/// The second damage deleted what the first had put aside.
+/// The second damage deleted the directory that the first had set aside.
 #[test]
-fn what_was_put_aside_stays_until_the_instance_has_voted_again() {
+fn a_directory_set_aside_stays_until_the_instance_has_voted_again() {
     let fleet = Fleet::stopped();
     let dir = fleet.dir(0);
     flip_witness(&dir);
-    // Nobody leads: nothing is put aside.
+    // Without a leader nothing is set aside.
     let alone = fleet.join(0).unwrap();
     not_ready(&alone);
     assert!(alone.status().damaged.is_some());
-    // A leader takes it in, and it has everything again.
+    // A leader admits the instance, which then has all data again.
     let others: Vec<Coordinator> = (1..3).map(|place| fleet.join(place).unwrap()).collect();
     alone.wait_ready(PATIENCE).unwrap();
     assert!(alone.session().exists("/precious").unwrap().is_some());
@@ -140,7 +140,7 @@ fn what_was_put_aside_stays_until_the_instance_has_voted_again() {
     alone.close();
     let damaged_again = !dir.join("VOTER").exists();
     if damaged_again {
-        // Damaged again before it has noted that it voted.
+        // Damaged again before it has recorded that it voted.
         flip_witness(&dir);
         let again = fleet.join(0).unwrap();
         again.wait_ready(PATIENCE).unwrap();
@@ -174,9 +174,10 @@ fn what_was_put_aside_stays_until_the_instance_has_voted_again() {
     others.iter().for_each(Coordinator::close);
 }
 
-/// The log told that it was put aside, and the start failed with an error of the store's internals.
+/// The log claimed that the directory was set aside, and the start failed with an internal error of the
+/// store.
 #[test]
-fn an_instance_whose_identity_cannot_be_read_joins_its_peers_and_founds_nothing() {
+fn an_instance_with_an_unreadable_identity_rejoins_its_peers_and_founds_no_cluster() {
     let fleet = Fleet::stopped();
     let identity = |place| fleet.dir(place).join("IDENTITY");
     let kept: Vec<Vec<u8>> = (0..3).map(|place| fs::read(identity(place)).unwrap()).collect();
@@ -187,11 +188,11 @@ fn an_instance_whose_identity_cannot_be_read_joins_its_peers_and_founds_nothing(
         let text = not_ready(member);
         assert!(text.contains("IDENTITY") && text.contains("docs/recovery.md"), "{text}");
     }
-    // One that still has its data cannot lead alone.
+    // The instance that still has its data cannot lead alone.
     let sound = fleet.join(2).unwrap();
     let (first, second) = (&fleet.addresses[0], &fleet.addresses[1]);
     waits_for(&sound, &["2 of 3 voters", "docs/recovery.md", first, second]);
-    // It says so to those that cannot be taken in.
+    // It reports this to the instances that cannot be admitted.
     for member in &damaged {
         waits_for(member, &["2 of 3 voters", "IDENTITY", first, second]);
     }
@@ -206,12 +207,12 @@ fn an_instance_whose_identity_cannot_be_read_joins_its_peers_and_founds_nothing(
     assert_eq!(former(&fleet.dir(0)), ["before-unknown"]);
 }
 
-/// "There is no leader; all peers are connected", said the two whose disks were replaced.
+/// The two members with replaced disks reported only "There is no leader; all peers are connected".
 #[test]
-fn a_lost_majority_is_named_by_those_who_have_lost_it() {
+fn every_member_reports_which_voters_lost_their_data() {
     let fleet = Fleet::stopped();
     for place in 0..2 {
-        // One damaged and put aside by hand, one replaced.
+        // One directory damaged and set aside by hand, one replaced.
         let dir = fleet.dir(place);
         fs::rename(&dir, fleet.work.path().join(format!("old-{place}"))).unwrap();
     }
@@ -226,11 +227,11 @@ fn a_lost_majority_is_named_by_those_who_have_lost_it() {
     let former = fleet.dir(0).join("before-0000000000000001");
     assert_eq!(members[0].status().former_data, [former.as_path()]);
     waits_for(&members[0], &[former.to_str().unwrap(), "has no data"]);
-    // Nobody has founded a second cluster meanwhile.
+    // No second cluster was founded.
     assert!(members.iter().all(|member| member.status().leader.is_none()));
 }
 
-/// The only member of its list has nobody to ask.
+/// The only member on its list has no peer to ask.
 #[test]
 fn an_instance_alone_on_its_list_does_not_start_from_a_damaged_directory() {
     let work = tempfile::tempdir().unwrap();

@@ -1,8 +1,8 @@
-//! A process that gets no file descriptor for a while: its node continues, and operations that
-//! needed a file are done once there are some again.
+//! A process that gets no file descriptor for a while: its node goes on, and operations that needed a file
+//! succeed once descriptors are available again.
 //!
-//! The process without them is this test program itself: see `worker`. Its limit is set to nothing
-//! from outside, by `prlimit`, so that no descriptor that it closes meanwhile can be opened again.
+//! That process is this test program itself: see `worker`. The test sets its limit to nothing from outside,
+//! by `prlimit`, so that it cannot reuse a descriptor that it closes.
 
 #![cfg(target_os = "linux")]
 
@@ -14,14 +14,14 @@ use std::process::Command;
 use common::{PATIENCE, Process, addresses, node, place};
 use quorate::{Coordinator, CreateMode, Session};
 
-/// A checkpoint is due after 16 MiB and 500 entries. It begins a new generation if what was written
-/// since the last one that did comes to more than 1 MiB, each znode counted once.
+/// A checkpoint is due after 16 MiB and 500 entries. It starts a new generation once the writes since the
+/// last new generation come to more than 1 MiB, each znode counted once.
 const ZNODES: usize = 64;
 const BYTES: usize = 40_000;
 
-/// Writes all znodes so often.
-fn write(session: &Session, rounds: usize) {
-    for _ in 0..rounds {
+/// Writes all znodes this many times.
+fn write(session: &Session, times: usize) {
+    for _ in 0..times {
         let set = |number| session.nonblocking().set(&format!("/n{number}"), vec![7; BYTES]);
         let pending: Vec<_> = (0..ZNODES).map(set).collect();
         for one in pending {
@@ -30,13 +30,13 @@ fn write(session: &Session, rounds: usize) {
     }
 }
 
-/// The storage generations that have a database. It takes no descriptor to look.
+/// The storage generations that have a database. The call takes no descriptor.
 fn generations() -> Vec<u32> {
     let exists = |number: &u32| Path::new(&format!("data/gen-{number:06}/db")).exists();
     (1..1000).filter(exists).collect()
 }
 
-/// Not a test of its own: what the process with the low limit does.
+/// Not a test of its own: the code of the process with the low limit.
 #[test]
 fn worker() {
     let Some((peers, address)) = place() else { return };
@@ -54,7 +54,7 @@ fn worker() {
                 before = generations();
                 println!("@looked {}", std::fs::File::open("/dev/null").is_ok());
             }
-            // After that, a new generation is due.
+            // After that a new generation is due.
             "write" => {
                 write(&session, 30);
                 println!("@written {}", coordinator.status().stopped.is_none());
@@ -72,7 +72,7 @@ fn worker() {
     coordinator.close();
 }
 
-/// How many files the process may have open from now on. Those that are open stay open.
+/// Limits how many files the process may have open from now on. Open files stay open.
 fn limit(process: &Process, files: &str) {
     let set = Command::new("prlimit")
         .args(["--pid", &process.child.id().to_string(), &format!("--nofile={files}:")])
@@ -80,9 +80,9 @@ fn limit(process: &Process, files: &str) {
     assert!(set.expect("the program prlimit, of util-linux").success());
 }
 
-/// A checkpoint that was due while the process had no descriptor left stopped the node for good.
+/// A checkpoint that was due while the process had no descriptors stopped the node for good.
 #[test]
-fn a_moment_without_descriptors_is_outlived() {
+fn a_member_survives_a_shortage_of_file_descriptors() {
     let dir = tempfile::tempdir().unwrap();
     let [address] = &addresses(1)[..] else { panic!() };
     let mut process = Process::start(dir.path(), &[address.to_owned()], address);
@@ -91,7 +91,7 @@ fn a_moment_without_descriptors_is_outlived() {
     limit(&process, "0");
     process.order("look");
     assert_eq!(process.wait("looked"), "looked false");
-    // Whoever wants to connect waits in the socket's queue.
+    // New connections wait in the socket's queue.
     let client = Coordinator::builder().client().join([address]).unwrap();
     process.order("write");
     assert_eq!(process.wait("written"), "written true");

@@ -26,7 +26,7 @@ fn a_detached_session_stays_open_and_is_over_for_its_holder() {
         let guard = session.lock("/lock").unwrap().acquire().unwrap();
         let watch = session.watch("/mine", WatchMode::Persistent).unwrap();
         let states = session.states();
-        // Asked for before, and answered before it ends.
+        // Requested before the detach, and answered before the session ends here.
         let set = session.nonblocking().set("/mine", b"1");
         let (id, password) = session.detach().unwrap();
         assert_eq!(set.wait().unwrap().version, 1);
@@ -41,7 +41,7 @@ fn a_detached_session_stays_open_and_is_over_for_its_holder() {
         assert!(!session.is_alive() && !guard.is_held());
         assert_eq!(states.iter().last(), Some(SessionState::Detached));
         while watch.recv().is_some() {}
-        // That closes nothing, nor is the next one of this instance the same.
+        // Closing this handle closes nothing, and the instance's next session is another one.
         session.close().unwrap();
         drop((session, chroot, guard));
         let next = coordinator.session();
@@ -76,7 +76,7 @@ fn a_detached_session_that_nobody_resumes_expires_after_its_timeout() {
 }
 
 #[test]
-fn what_is_not_open_cannot_be_detached() {
+fn a_session_that_is_not_open_cannot_be_detached() {
     let cluster = Cluster::builder().request_timeout(Duration::from_millis(50)).start(3);
     let session = cluster.node(0).session();
     session.close().unwrap();
@@ -102,7 +102,7 @@ fn an_instance_closes_and_keeps_its_sessions() {
         closed.close().unwrap();
         let set = other.nonblocking().set("/other", b"1");
         let mut kept = coordinator.close_keeping_sessions();
-        assert_eq!(set.wait().unwrap().version, 1, "it had its time");
+        assert_eq!(set.wait().unwrap().version, 1, "the write is done before the detach");
         kept.sort_by_key(|(id, _)| *id != own.id());
         let expected = [(own.id(), own.password()), (other.id(), other.password())];
         assert_eq!(kept, expected);
@@ -120,12 +120,12 @@ fn an_instance_closes_and_keeps_its_sessions() {
         cluster.node(place).close();
         let seen = cluster.node(1).session();
         seen.sync().unwrap();
-        assert!(seen.exists("/own").unwrap().is_none(), "a close in good order closes them");
+        assert!(seen.exists("/own").unwrap().is_none(), "a clean close closes the sessions");
         cluster.restart(place);
     }
 }
 
-/// A session that was resumed got the timeout that its new instance gives to new ones.
+/// A resumed session once took over the default timeout of its new instance.
 #[test]
 fn a_resumed_session_keeps_its_timeout_unless_another_is_asked_for() {
     let cluster = cluster();
@@ -143,7 +143,7 @@ fn a_resumed_session_keeps_its_timeout_unless_another_is_asked_for() {
         let resumed = here.resume(id, password).unwrap();
         assert_eq!(resumed.timeout(), seconds(10));
         assert_eq!(timeout_in_the_cluster(), Some(seconds(10)));
-        // ZooKeeper's rule: from 2 ticks to 20, and the one asked for last.
+        // ZooKeeper's rule: from 2 ticks to 20, and the latest request wins.
         let tick = seconds(2);
         let mut holders = vec![first, resumed];
         for (asked, given) in [(15, seconds(15)), (1, tick * 2), (100, tick * 20)] {
@@ -152,17 +152,17 @@ fn a_resumed_session_keeps_its_timeout_unless_another_is_asked_for() {
             assert_eq!(timeout_in_the_cluster(), Some(given));
             holders.push(resumed);
         }
-        // It has that from then on, and its holder goes by it.
+        // The session has the new timeout from then on, and its holder uses it.
         let other = cluster.node(2).resume(id, password).unwrap();
         assert_eq!(other.timeout(), tick * 20);
         other.detach().unwrap();
         let last = here.resume_with(id, password, seconds(6)).unwrap();
-        // What the former holder was given has passed.
+        // The timeout of the former holder has passed.
         cluster.advance(tick * 22);
         cluster.isolate(place);
         cluster.advance(seconds(6));
         assert!(!last.is_alive());
-        // The leader may have been isolated, and the next one gives it a full timeout.
+        // The leader may have been isolated; the next one grants a full timeout.
         cluster.advance(seconds(14));
         assert_eq!(timeout_in_the_cluster(), None);
         cluster.heal();
@@ -170,7 +170,7 @@ fn a_resumed_session_keeps_its_timeout_unless_another_is_asked_for() {
     }
 }
 
-/// In a process of its own: a member that ends and keeps its session, or resumes the one of the last.
+/// Runs in a process of its own: a member that ends and keeps its session, or resumes its predecessor's.
 #[test]
 fn worker() {
     let Some((peers, address)) = place() else { return };
@@ -178,7 +178,7 @@ fn worker() {
         Some(_) => Coordinator::builder().client(),
         None => node(&address),
     };
-    // Longer than a process takes to start, on any machine.
+    // Longer than a process takes to start on any machine.
     let coordinator = builder.session_timeout(Duration::from_secs(40)).join(&peers).unwrap();
     coordinator.wait_ready(PATIENCE).unwrap();
     println!("@ready");
@@ -209,11 +209,11 @@ fn worker() {
     }
 }
 
-/// If this is in the environment, the worker is a client.
+/// With this variable, the worker is a client.
 const CLIENT: &str = "QUORATE_TEST_CLIENT";
 
-/// A rolling restart, as a deployment does it: each process ends and another takes its place, and its
-/// ephemeral znode is there all the time.
+/// A rolling restart as a deployment does it: each process ends and a successor takes its place. Its
+/// ephemeral znode exists all the time.
 #[test]
 fn an_ephemeral_survives_the_restart_of_its_process() {
     let dirs = tempfile::tempdir().unwrap();
@@ -250,6 +250,6 @@ fn an_ephemeral_survives_the_restart_of_its_process() {
         session.sync().unwrap();
         let now = session.exists(&path).unwrap();
         assert_eq!(now, stat, "it is the same znode");
-        assert!(watch.events().is_empty(), "and was never gone");
+        assert!(watch.events().is_empty(), "it was never deleted");
     }
 }

@@ -1,4 +1,4 @@
-//! Durations beyond the range of any clock, which users write for "wait for ever".
+//! Durations beyond the range of any clock, which users pass to wait for ever.
 
 #[path = "common/addresses.rs"]
 mod addresses;
@@ -14,7 +14,7 @@ use quorate::{Coordinator, CreateMode, Error, Session};
 
 const EVER: Duration = Duration::MAX;
 
-/// Waits on a thread of its own until the other has done something about it.
+/// Waits on a thread of its own until `done` ends the wait.
 fn until<T: Send>(wait: impl FnOnce() -> T + Send, done: impl FnOnce()) -> T {
     std::thread::scope(|scope| {
         let waiter = scope.spawn(wait);
@@ -137,7 +137,7 @@ fn state_can_be_waited_for_for_ever() {
     assert_eq!(until(|| taking.take_timeout(EVER).unwrap().unwrap().done().unwrap(), put), ());
     assert!(queue(&one).put_timeout(b"second", EVER).unwrap());
     assert_eq!(taking.pop_timeout(EVER).unwrap().unwrap(), b"second");
-    // Nobody lives to see that one.
+    // No session lives that long.
     let never = queue(&one).put(NewItem::new(b"never").delay(EVER));
     assert!(never.is_err() || taking.try_take().unwrap().is_none());
 

@@ -1,4 +1,4 @@
-//! A process that forks has two copies of its handles, and one node.
+//! A process that forks has two copies of its handles, but one node.
 
 #![cfg(unix)]
 #![allow(clippy::disallowed_methods, reason = "a deadline for the child to end")]
@@ -15,7 +15,7 @@ use quorate::recipes::LeaderLatch;
 use quorate::testing::Cluster;
 use quorate::{Coordinator, CreateMode, Error, Result, SessionState, WatchMode};
 
-/// Runs this in a fork, with its copy of what it takes, and waits until that has ended.
+/// Runs this in a fork with copies of the captured handles, and waits for the fork's end.
 fn in_a_fork(check: impl FnOnce()) {
     let child = match fork::fork().unwrap() {
         Fork::Parent(child) => child,
@@ -24,7 +24,7 @@ fn in_a_fork(check: impl FnOnce()) {
             if let Err(panic) = &result {
                 let text = panic.downcast_ref::<String>().map(String::as_str);
                 let text = text.or_else(|| panic.downcast_ref::<&str>().copied());
-                // Past what the harness holds back, which is lost with this process.
+                // Bypasses the output that the harness captures, which is lost with this process.
                 let _ = writeln!(std::io::stderr(), "in the fork: {text:?}");
             }
             std::process::exit(i32::from(result.is_err()));
@@ -44,7 +44,7 @@ fn in_a_fork(check: impl FnOnce()) {
     assert_eq!(status, 0, "the fork has failed");
 }
 
-/// Says that the node runs elsewhere, and where.
+/// Checks that an error reports that the node runs in another process, and in which.
 fn check_forked<T: std::fmt::Debug>(result: Result<T>, parent: u32) {
     match result {
         Err(error @ Error::Stopped { .. }) => {
@@ -56,7 +56,7 @@ fn check_forked<T: std::fmt::Debug>(result: Result<T>, parent: u32) {
     }
 }
 
-/// In a fork a lock was still held, calls waited for a thread that was not there, and dropping the
+/// In a fork, a lock still counted as held, calls waited for a thread that did not exist, and dropping the
 /// last handle panicked.
 #[test]
 fn a_fork_has_no_session_and_no_lock() {
@@ -93,12 +93,12 @@ fn a_fork_has_no_session_and_no_lock() {
         check_forked(coordinator.reports(), parent);
         let _ = guard.wait_lost();
         coordinator.close();
-        // What the error advises.
+        // The error advises this.
         let client = Coordinator::builder().client().join(&peers[..1]).unwrap();
         client.wait_ready(PATIENCE).unwrap();
         client.session().create("/own", b"", CreateMode::Persistent).unwrap();
         client.close();
-        // And what it advises against.
+        // The error advises against this.
         let refused = join(1).unwrap_err();
         assert!(matches!(refused, Error::DataDirUnusable { .. }), "{refused}");
         assert!(refused.to_string().contains(&format!("process {parent}")), "{refused}");
@@ -110,7 +110,7 @@ fn a_fork_has_no_session_and_no_lock() {
     assert_eq!(watch.recv().map(|event| event.path).as_deref(), Some("/mine"));
     assert_eq!(states.try_iter().last(), Some(SessionState::Connected));
 
-    // The last handles, in all orders: of the child's copies.
+    // The last handles of the child's copies, in all orders.
     let mut handles = Some((coordinator, session, guard, leadership, watch, states));
     let moved = &mut handles;
     in_a_fork(|| drop(moved.take()));

@@ -1,4 +1,4 @@
-//! A real disk that becomes full: a file system of 32 MiB in memory, if one may be mounted here.
+//! A real disk that gets full: a file system of 32 MiB in memory, if the test may mount one.
 
 #![allow(clippy::disallowed_methods, reason = "deadlines of tests")]
 
@@ -16,7 +16,7 @@ use quorate::{Coordinator, CreateMode, Error};
 
 use addresses::address;
 
-/// Longer than anything takes.
+/// Longer than any step takes.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 struct Mount(PathBuf);
@@ -44,7 +44,7 @@ fn run(program: &str, arguments: &[&str]) -> Result<(), String> {
     }
 }
 
-/// Asks again and again until it is so.
+/// Repeats a check until it succeeds.
 fn until(what: &str, mut is_so: impl FnMut() -> bool) {
     let (_open, pause) = mpsc::channel::<()>();
     let begun = Instant::now();
@@ -77,7 +77,7 @@ fn a_disk_that_becomes_full_refuses_writes_and_takes_them_again() {
     let ballast = at.join("ballast");
     let mut file = File::create(&ballast).unwrap();
     let block = vec![1; 64 << 10];
-    // Until there is no room at all.
+    // Until no space is left.
     while file.write_all(&block).is_ok() {}
     until("writes are refused", || coordinator.status().refuses_writes);
     let mut refused = None;

@@ -39,7 +39,7 @@ fn a_handle_that_lost_its_session_cannot_close_it() {
 }
 
 #[test]
-fn a_write_under_way_when_its_session_is_resumed_is_not_said_to_have_failed() {
+fn a_write_in_flight_when_its_session_is_resumed_does_not_fail_with_a_known_outcome() {
     let cluster = Cluster::new(3);
     let node = cluster.node((cluster.leader().unwrap() + 1) % 3);
     for round in 0..50 {
@@ -58,7 +58,7 @@ fn a_write_under_way_when_its_session_is_resumed_is_not_said_to_have_failed() {
 }
 
 #[test]
-fn a_lock_is_let_go_however_many_requests_are_waiting() {
+fn a_lock_is_released_however_many_requests_are_waiting() {
     let cluster = Cluster::builder().pending_requests_max(4).start(3);
     let node = cluster.node(0);
     let session = node.session();
@@ -66,7 +66,7 @@ fn a_lock_is_let_go_however_many_requests_are_waiting() {
     for released in [true, false] {
         let guard = lock.acquire().unwrap();
         let leader = cluster.leader().unwrap();
-        // Nothing is answered while this node is isolated.
+        // No request is answered while this node is isolated.
         cluster.isolate(0);
         let waiting: Vec<_> = (0..4).map(|_| session.nonblocking().set("/", b"")).collect();
         std::thread::scope(|scope| {
@@ -108,7 +108,7 @@ fn a_lock_is_not_held_any_more_once_its_session_is_being_closed() {
     let cluster = Cluster::new(3);
     let session = cluster.node(0).open_session().unwrap();
     let guard = session.lock("/lock").unwrap().acquire().unwrap();
-    // It may be closed, and the lock another's, before this replica knows it.
+    // The session may be closed, and another session hold the lock, before this replica knows it.
     let _closing = session.nonblocking().close();
     assert!(!guard.is_held());
     assert!(!session.is_alive());
@@ -126,7 +126,7 @@ fn a_node_of_a_cluster_in_memory_can_be_closed_too() {
     assert!(node.status().stopped.is_some());
     let other = cluster.node(2).session();
     other.sync().unwrap();
-    assert!(other.exists("/mine").unwrap().is_none(), "its sessions were closed in good order");
+    assert!(other.exists("/mine").unwrap().is_none(), "its sessions were closed cleanly");
     cluster.restart(1);
     cluster.node(1).wait_ready(Duration::from_secs(30)).unwrap();
 }
@@ -147,7 +147,7 @@ impl Wake for Reader {
 }
 
 #[test]
-fn whoever_is_woken_may_read_at_once_even_within_the_waker() {
+fn a_woken_task_may_read_at_once_even_within_the_waker() {
     let cluster = Cluster::new(1);
     let session = cluster.node(0).session();
     session.create("/a", b"", CreateMode::Persistent).unwrap();
@@ -185,7 +185,7 @@ fn a_session_closed_twice_is_closed_once_and_both_wait_for_it() {
 }
 
 #[test]
-fn a_waker_that_panics_harms_nobody_else() {
+fn a_waker_that_panics_harms_no_other_waker() {
     struct Panics;
     impl Wake for Panics {
         fn wake(self: Arc<Self>) {
@@ -204,8 +204,8 @@ fn a_waker_that_panics_harms_nobody_else() {
     assert!(watch.recv().is_some());
 }
 
-/// Checks that it compiles: the future of each asynchronous call may be spawned on a multi-threaded
-/// runtime, also of calls that are generic or take a closure.
+/// Compiles only if the future of each async call may be spawned on a multi-threaded runtime, including calls
+/// that are generic or take a closure.
 #[test]
 fn futures_may_go_from_thread_to_thread() {
     fn is_send<T>(_: impl Future<Output = T> + Send) {}

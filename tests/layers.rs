@@ -1,14 +1,13 @@
-//! Dependencies between the folders of `src` point downwards and have no cycle, and deterministic
-//! code uses no thread, clock, socket or file.
+//! Dependencies between the folders of `src` point downwards and have no cycle, and deterministic code uses
+//! no thread, clock, socket or file.
 //!
-//! The graph is made from the sources: a folder depends on another one if one of its files names
-//! something in it. A folder and the folders inside it count as one if they name each other. Tests
-//! may use anything.
+//! The graph comes from the sources: a folder depends on another one if one of its files names an item of it.
+//! A folder and its subfolders count as one if they name each other. Tests may use anything.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
-/// The folders of `src`, from the top down: each may use those below it.
+/// The folders of `src`, from top to bottom. Each may use those below it.
 const LAYERS: &[&str] = &[
     "admin",
     "gateway",
@@ -26,10 +25,10 @@ const LAYERS: &[&str] = &[
     "types",
 ];
 
-/// Code that may use everything: planted bugs, the simulator, fuzz targets, programs.
+/// Code that may use every folder: planted bugs, the simulator, fuzz targets, programs.
 const BESIDE: &[&str] = &["bin", "fuzzing", "golden.rs", "lib.rs", "planted.rs", "simulation"];
 
-/// What a deterministic module must not mention.
+/// What a deterministic module must not name.
 const FORBIDDEN: &[&str] = &[
     "std::thread",
     "std::net",
@@ -69,7 +68,7 @@ fn is_test(file: &Path) -> bool {
     parts.any(|part| named(part) || ["model", "conformance"].contains(&part))
 }
 
-/// The code of a file, without comments and without its tests.
+/// The code of a file, without comments and tests.
 fn code(file: &Path) -> String {
     let text = std::fs::read_to_string(src().join(file)).unwrap();
     let text = text.split("#[cfg(test)]\nmod tests {").next().unwrap();
@@ -77,7 +76,7 @@ fn code(file: &Path) -> String {
     lines.collect::<Vec<_>>().join("\n")
 }
 
-/// A file's module, as the names on its way.
+/// The module of a file, as the components of its path.
 fn module(file: &Path) -> Vec<String> {
     let path = file.with_extension("");
     let mut module: Vec<String> =
@@ -88,7 +87,7 @@ fn module(file: &Path) -> Vec<String> {
     module
 }
 
-/// The paths that a piece of code names, from the crate's root or from modules around it.
+/// The paths that a piece of code names, from the crate's root or from an enclosing module.
 fn names(code: &str, here: &[String]) -> Vec<Vec<String>> {
     let is_part = |c: char| c.is_alphanumeric() || c == '_' || c == ':';
     let paths = code.split(|c: char| !is_part(c)).filter(|path| path.contains("::"));
@@ -108,7 +107,7 @@ fn names(code: &str, here: &[String]) -> Vec<Vec<String>> {
     absolute.collect()
 }
 
-/// Which folder uses which, with a file that does.
+/// Which folder uses which, with a file as the proof.
 fn uses() -> BTreeMap<(String, String), PathBuf> {
     let files = sources();
     let modules: BTreeMap<Vec<String>, String> = files
@@ -141,7 +140,7 @@ fn dependencies_point_downwards() {
         rank.unwrap_or_else(|| panic!("{top} is not among the layers"))
     };
     let uses = uses();
-    assert!(uses.len() > 50, "the sources are not read as they should be");
+    assert!(uses.len() > 50, "too few sources were read");
     for ((from, to), file) in uses {
         if !BESIDE.contains(&to.as_str()) {
             assert!(rank(&from) <= rank(&to), "{} may not use {to}", file.display());
@@ -158,8 +157,7 @@ fn folders_make_no_cycle() {
             graph.entry(from).or_default().insert(to);
         }
     }
-    // Repeatedly removes folders that use no remaining folder, until none are left or all are in
-    // cycles.
+    // Repeatedly removes folders that use no remaining folder, until none is left or all are in cycles.
     loop {
         let before = graph.len();
         let left: BTreeSet<String> = graph.keys().cloned().collect();
@@ -171,7 +169,7 @@ fn folders_make_no_cycle() {
             break;
         }
     }
-    assert!(graph.is_empty(), "these use each other in a circle: {graph:?}");
+    assert!(graph.is_empty(), "these folders use each other in a cycle: {graph:?}");
 }
 
 #[test]
@@ -181,7 +179,7 @@ fn the_core_is_deterministic() {
         if !["machine", "node", "types"].contains(&first) || is_test(&file) {
             continue;
         }
-        // An address is a value.
+        // An `IpAddr` or `SocketAddr` is only a value.
         let code = code(&file).replace("std::net::IpAddr", "");
         for word in FORBIDDEN {
             assert!(!code.contains(word), "{} mentions {word}", file.display());

@@ -23,7 +23,7 @@ fn one_holder_at_a_time_and_tokens_only_grow() {
                     let before = last.swap(guard.fencing_token(), Ordering::SeqCst);
                     assert!(guard.fencing_token() > before);
                     busy.store(false, Ordering::SeqCst);
-                    // Either way of letting go.
+                    // Both ways of releasing.
                     if guard.fencing_token().is_multiple_of(2) {
                         guard.release().unwrap();
                     }
@@ -31,8 +31,7 @@ fn one_holder_at_a_time_and_tokens_only_grow() {
             });
         }
     });
-    // A guard that is dropped has only asked for its release: what its session asks for next comes
-    // after that.
+    // Dropping a guard only requests its release. The session's next request takes effect after the release.
     for node in [1, 2, 0] {
         cluster.node(node).session().sync().unwrap();
     }
@@ -56,7 +55,7 @@ fn it_is_fair_and_a_release_wakes_one() {
                 done.send(waiter).unwrap();
                 guard.release().unwrap();
             });
-            // The next joins the queue once this one has.
+            // The next thread queues once this one has.
             while lock.contenders().unwrap().len() < waiter + 2 {
                 cluster.advance(Duration::from_millis(10));
             }
@@ -83,7 +82,7 @@ fn giving_up_leaves_no_contender() {
         cluster.advance(Duration::from_secs(5));
         assert!(waiter.join().unwrap());
     });
-    // A future dropped at its very beginning, when its znode has no known name yet.
+    // A future dropped before the name of its znode is known.
     let mut waiting = Box::pin(other.acquire_async());
     let mut context = std::task::Context::from_waker(std::task::Waker::noop());
     assert!(waiting.as_mut().poll(&mut context).is_pending());
@@ -122,7 +121,7 @@ fn a_holder_cut_off_knows_it_before_another_can_hold() {
 }
 
 #[test]
-fn a_holder_whose_znode_is_deleted_is_told() {
+fn a_holder_is_notified_when_its_znode_is_deleted() {
     let cluster = Cluster::new(3);
     let guard = cluster.node(0).session().lock("/lock").unwrap().acquire().unwrap();
     assert!(guard.is_held());
@@ -137,7 +136,7 @@ fn numbers_decide_and_not_the_order_of_names() {
     let cluster = Cluster::new(1);
     let session = cluster.node(0).session();
     session.create("/lock", b"", CreateMode::Persistent).unwrap();
-    // A number of eleven digits is larger than one of ten, though its name sorts before it.
+    // An eleven-digit number is larger than a ten-digit one, though its name sorts before it.
     session.create("/lock/lock-10000000000", b"", CreateMode::Persistent).unwrap();
     session.create("/lock/other", b"", CreateMode::Persistent).unwrap();
     let lock = session.lock("/lock").unwrap();
@@ -155,8 +154,8 @@ fn a_lock_of_a_session_that_is_over_fails() {
     assert!(matches!(session.lock("relative"), Err(Error::InvalidPath { .. })));
 }
 
-/// Dropped wherever it waits, before its znode has a name and after, it leaves no contender; and
-/// what it was about to get goes to the next.
+/// An acquisition may be dropped at any point, before or after the name of its znode is known. It leaves no
+/// contender, and the lock goes to the next one.
 #[test]
 fn an_acquisition_dropped_at_any_point_leaves_nothing() {
     let cluster = Cluster::new(3);
@@ -189,7 +188,7 @@ fn an_acquisition_dropped_at_any_point_leaves_nothing() {
 }
 
 #[test]
-fn a_guard_keeps_its_session_and_lets_it_go() {
+fn a_guard_keeps_its_session_alive_until_it_is_dropped() {
     let cluster = Cluster::new(3);
     let guard = {
         let session = cluster.node(0).open_session().unwrap();
@@ -207,7 +206,7 @@ fn a_guard_keeps_its_session_and_lets_it_go() {
 }
 
 #[test]
-fn the_guards_of_one_session_all_tell_of_its_end() {
+fn all_guards_of_a_session_report_its_end() {
     let cluster = Cluster::new(3);
     let session = cluster.node(0).session();
     let guards: Vec<_> =
@@ -220,21 +219,21 @@ fn the_guards_of_one_session_all_tell_of_its_end() {
     }
 }
 
-/// Deletes a contender's znode and the lock's own, so that the numbers begin anew.
-fn begin_anew(session: &quorate::Session, contender: &str) {
+/// Deletes a contender's znode and the lock's own, so that the numbers start from zero again.
+fn restart_numbers(session: &quorate::Session, contender: &str) {
     session.multi().delete(contender).delete("/lock").commit().unwrap();
 }
 
-/// The numbers began anew, and what a former holder let go of was the znode of a later one.
+/// The numbers had started from zero again, and a former holder released the znode of a later one.
 #[test]
-fn letting_go_never_takes_the_lock_from_another() {
+fn a_release_never_takes_the_lock_from_another_holder() {
     let cluster = Cluster::new(3);
     let admin = cluster.node(2).session();
     for same_session in [true, false] {
         for released in [true, false] {
             let session = cluster.node(0).session();
             let former = session.lock("/lock").unwrap().acquire().unwrap();
-            begin_anew(&admin, former.path());
+            restart_numbers(&admin, former.path());
             let other = if same_session { session.clone() } else { cluster.node(1).session() };
             let lock = other.lock("/lock").unwrap();
             let guard = lock.acquire().unwrap();
@@ -252,8 +251,8 @@ fn letting_go_never_takes_the_lock_from_another() {
     }
 }
 
-/// A contender whose znode is gone must not take a later one with the same number for its own:
-/// neither wait in its place nor delete it.
+/// A contender whose znode is gone must not take a later znode with the same number for its own: it must
+/// neither wait in that place nor delete that znode.
 #[test]
 fn a_waiter_whose_znode_is_gone_has_lost_its_place() {
     let cluster = Cluster::new(3);
@@ -270,7 +269,7 @@ fn a_waiter_whose_znode_is_gone_has_lost_its_place() {
         let admin = cluster.node(2).session();
         admin.sync().unwrap();
         let contenders = lock.contenders().unwrap();
-        // In one write, so that nobody sees the lock without contenders.
+        // In one write, so that the lock is never without contenders.
         let mut multi = admin.multi();
         for contender in &contenders {
             multi = multi.delete(contender);
@@ -284,7 +283,7 @@ fn a_waiter_whose_znode_is_gone_has_lost_its_place() {
         assert!(matches!(waiter.join().unwrap(), Err(Error::NoNode { .. })));
         cluster.node(1).session().sync().unwrap();
         admin.sync().unwrap();
-        assert_eq!(admin.children("/lock").unwrap().len(), 2, "the others' are left alone");
+        assert_eq!(admin.children("/lock").unwrap().len(), 2, "the other contenders' znodes stay");
     });
     drop(holder);
 }

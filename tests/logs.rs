@@ -1,4 +1,4 @@
-//! What an instance says by `tracing`: a short story at `info`, and a span for each request.
+//! The log of an instance through `tracing`: a short story at `info`, and a span for each request.
 
 use std::collections::BTreeMap;
 use std::fmt::{Debug, Write};
@@ -74,7 +74,7 @@ impl Subscriber for Seen {
 }
 
 #[test]
-fn a_cluster_says_who_leads_and_each_request_is_a_span() {
+fn a_cluster_logs_who_leads_and_each_request_is_a_span() {
     let seen = Seen::default();
     // Nodes run on a thread of the cluster's own.
     tracing::subscriber::set_global_default(seen.clone()).unwrap();
@@ -102,11 +102,11 @@ fn a_cluster_says_who_leads_and_each_request_is_a_span() {
     assert!(set.len() == 1 && set[0].contains("error=no znode /b"), "{:?}", story.closed);
     assert_eq!(spans("operation=\"sync\"").len(), 4, "{:?}", story.closed);
 
-    // Members are named by address and id, the same everywhere.
+    // Members appear by address and id, the same everywhere.
     let name = format!("{} ({})", leader.address, leader.id);
-    let says = |what: &str| story.lines.iter().filter(|line| line.contains(what)).count();
-    assert_eq!(says(&format!("this member leads node={name}")), 1, "{:?}", story.lines);
-    assert_eq!(says(&format!("leader={name}")), 2, "{:?}", story.lines);
-    // Nothing at this level is said of a request.
+    let count = |what: &str| story.lines.iter().filter(|line| line.contains(what)).count();
+    assert_eq!(count(&format!("this member leads node={name}")), 1, "{:?}", story.lines);
+    assert_eq!(count(&format!("leader={name}")), 2, "{:?}", story.lines);
+    // Requests log nothing at this level.
     assert!(!story.lines.iter().any(|line| line.contains("/a")), "{:?}", story.lines);
 }

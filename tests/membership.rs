@@ -7,7 +7,7 @@ use quorate::{Availability, CreateMode, Error, EventKind, WatchMode};
 
 const SECOND: Duration = Duration::from_secs(1);
 
-/// The addresses of those that vote, and of those that do not, as a node has them.
+/// The addresses of the voters and of the learners, as a node has them.
 fn members(cluster: &Cluster, node: usize) -> (Vec<String>, Vec<String>) {
     let members = cluster.node(node).status().members.into_iter();
     let (voters, learners): (Vec<_>, Vec<_>) = members.partition(|member| member.votes);
@@ -19,7 +19,7 @@ fn members(cluster: &Cluster, node: usize) -> (Vec<String>, Vec<String>) {
     (sorted(voters), sorted(learners))
 }
 
-/// A node leaves for good, while time goes on.
+/// Makes a node leave for good while time passes.
 fn leave(cluster: &Cluster, node: usize) {
     let leaver = cluster.node(node);
     std::thread::scope(|scope| {
@@ -51,7 +51,7 @@ fn a_new_instance_has_everything_and_takes_part() {
 }
 
 #[test]
-fn who_leaves_hands_its_vote_over_and_comes_back_as_another_member() {
+fn an_instance_that_leaves_hands_its_vote_over_and_comes_back_as_another_member() {
     let cluster = Cluster::new(3);
     cluster.add_node();
     cluster.advance(5 * SECOND);
@@ -89,14 +89,14 @@ fn an_instance_with_an_empty_disk_takes_the_place_of_the_one_that_it_was() {
     assert_eq!((voters.len(), learners.len()), (3, 0));
     assert!(voters.contains(&"node-1".to_owned()));
     assert_eq!(&cluster.node(1).session().get("/a").unwrap().0[..], b"1");
-    // It votes in earnest.
+    // The new member really votes.
     cluster.stop(2);
     cluster.advance(5 * SECOND);
     cluster.node(1).session().set("/a", b"2").unwrap();
 }
 
-/// Every instance is replaced by one of a new address and a new disk, while writes go on and a lock
-/// is held. Nothing that was acknowledged is lost.
+/// Each instance is replaced by one with a new address and a new disk, while writes go on and a lock is held.
+/// No acknowledged write is lost.
 #[test]
 fn a_whole_cluster_is_replaced_under_load() {
     let cluster = Cluster::builder().replace_after(10 * SECOND).start(5);
@@ -131,7 +131,7 @@ fn a_whole_cluster_is_replaced_under_load() {
 }
 
 #[test]
-fn what_can_still_be_lost_is_told_as_it_changes() {
+fn availability_is_reported_as_it_changes() {
     let cluster = Cluster::new(3);
     cluster.advance(2 * SECOND);
     let observer = cluster.leader().unwrap();
@@ -166,9 +166,9 @@ fn what_can_still_be_lost_is_told_as_it_changes() {
     assert_eq!(kinds.last(), Some(&"healthy"));
 }
 
-/// ZooKeeper's watch on the configuration, with the stat of a write (its version is -1 there).
+/// Like ZooKeeper's watch on the configuration, with the stat of a write (ZooKeeper's version is -1 there).
 #[test]
-fn a_change_of_the_members_is_a_write_of_config_that_a_watch_tells() {
+fn a_membership_change_writes_config_and_fires_its_watch() {
     let cluster = Cluster::new(1);
     let session = cluster.node(0).session();
     let path = "/zookeeper/config";

@@ -1,5 +1,5 @@
-//! Changes of membership with real processes: started one after the other, killed, upgraded,
-//! replaced, moved, with lost and copied disks.
+//! Membership changes with real processes: started one after the other, killed, upgraded, replaced, moved,
+//! with lost and copied disks.
 
 #![cfg(unix)]
 
@@ -14,8 +14,7 @@ use common::{PATIENCE, Process, addresses, node, place};
 use crossbeam_channel::Sender;
 use quorate::{Coordinator, CreateMode};
 
-/// Not a test of its own: what the other processes do. Lines that are meant for the test begin with
-/// '@'.
+/// Not a test of its own: the code of the other processes. Lines for the test begin with '@'.
 #[test]
 fn worker() {
     let Some((peers, address)) = place() else { return };
@@ -50,7 +49,7 @@ fn worker() {
             "waits" => println!("@waits {}", waits(&coordinator)),
             "state" => println!("@state {}", state(&coordinator)),
             "list" => {
-                // A session may be lost where a machine is so busy that it is not heard of.
+                // On a very busy machine the session may expire, because its heartbeats come too late.
                 let session = loop {
                     let session = coordinator.session();
                     match session.sync() {
@@ -78,7 +77,7 @@ fn worker() {
     }
 }
 
-/// What an instance that is not ready waits for.
+/// The reason why an instance is not ready.
 fn waits(coordinator: &Coordinator) -> String {
     match coordinator.wait_ready(Duration::from_millis(100)) {
         Ok(()) => "for nothing".to_owned(),
@@ -86,14 +85,14 @@ fn waits(coordinator: &Coordinator) -> String {
     }
 }
 
-/// All that an instance knows of itself, for when a test fails.
+/// The whole state of an instance, for the message of a failed test.
 fn state(coordinator: &Coordinator) -> String {
     let (waits, safe) = (waits(coordinator), coordinator.safe_to_stop());
     let (status, seen) = (coordinator.status(), coordinator.availability());
     format!("waits {waits}; safe to stop: {safe}; {status:?}; {seen:?}")
 }
 
-/// Writes until it is killed, or until it cannot.
+/// Writes until the process is killed or a write fails.
 fn write(coordinator: &Coordinator, name: &str) {
     let mut session = coordinator.session();
     for n in 0.. {
@@ -123,7 +122,7 @@ fn ready(process: &mut Process) {
     process.wait("ready");
 }
 
-/// Asks until the answer is this.
+/// Repeats a question until this is the answer.
 fn until(process: &mut Process, question: &str, answer: &str) {
     let begin = question.split(' ').next().unwrap();
     for _ in 0..6000 {
@@ -131,7 +130,7 @@ fn until(process: &mut Process, question: &str, answer: &str) {
         if process.wait(begin) == format!("{begin} {answer}") {
             return;
         }
-        // The answer is the process's, which takes its time: no more than this, all together.
+        // The process's answer may take a while; the total is limited to this.
         std::thread::park_timeout(Duration::from_millis(10));
     }
     process.order("state");
@@ -139,7 +138,7 @@ fn until(process: &mut Process, question: &str, answer: &str) {
     panic!("{question} was never answered by {answer}: {state}");
 }
 
-/// Paths that were acknowledged by one who writes, until `done` of them.
+/// At least `count` paths whose writes were acknowledged.
 fn acks(process: &Process, count: usize) -> BTreeSet<String> {
     (0..count).map(|_| process.wait("ack ")["ack ".len()..].to_owned()).collect()
 }
@@ -202,14 +201,14 @@ fn a_list_of_one_grows_by_instances_that_know_one_address() {
     let mut all = peers.clone();
     all.sort();
     until(&mut third, "members", &all.join(","));
-    // Until the change is made, the one that voted alone before is needed for it.
+    // Until the change is committed, the former only voter is needed for the quorum.
     until(&mut first, "safe", "true");
     let mut acked = acked;
     acked.extend(rest(&mut first));
     has_all(&mut third, &acked);
 }
 
-/// Two of three are killed and their disks wiped, in every order of their return with the third.
+/// Two of three are killed and their disks wiped, and all three come back in every order.
 #[test]
 fn wiped_instances_come_back_as_new_ones_and_nothing_is_lost() {
     let dir = tempfile::tempdir().unwrap();
@@ -225,7 +224,7 @@ fn wiped_instances_come_back_as_new_ones_and_nothing_is_lost() {
         ready(&mut processes[victim]);
         let mut all = peers.clone();
         all.sort();
-        // It votes again, so that the next one may go.
+        // It votes again, so the next one may be wiped.
         until(&mut processes[0], "members", &all.join(","));
         until(&mut processes[0], "safe", "true");
     }
@@ -234,8 +233,8 @@ fn wiped_instances_come_back_as_new_ones_and_nothing_is_lost() {
     has_all(&mut processes[2], &acked);
 }
 
-/// Each instance in turn is stopped, loses its disk, and is started at its address; the next one goes
-/// as soon as this one is ready, which is all that a rolling update asks.
+/// Each instance in turn is stopped, loses its disk, and is started at its address. The next one follows as
+/// soon as this one is ready; a rolling update waits for no more than that.
 fn roll_with_empty_disks(count: usize, kill: bool) {
     let dir = tempfile::tempdir().unwrap();
     let peers = addresses(count);
@@ -271,7 +270,7 @@ fn five_killed_in_turn_by_readiness_with_empty_disks_lose_nothing() {
     roll_with_empty_disks(5, true);
 }
 
-/// With one wiped and one away, the third must not be taken for a first start.
+/// With one instance wiped and another one down, the third must not be taken for a first start.
 #[test]
 fn a_wiped_instance_and_a_blank_one_found_nothing_against_an_old_one() {
     let dir = tempfile::tempdir().unwrap();
@@ -285,7 +284,7 @@ fn a_wiped_instance_and_a_blank_one_found_nothing_against_an_old_one() {
     for address in &peers[1..] {
         std::fs::remove_dir_all(dir.path().join(format!("data-{address}"))).unwrap();
     }
-    // The blank ones alone cannot: the third might have a cluster.
+    // The blank instances alone found nothing, since the third might belong to a cluster.
     let mut second = start(dir.path(), &peers, &peers[1]);
     let third = start(dir.path(), &peers, &peers[2]);
     for _ in 0..20 {
@@ -293,7 +292,7 @@ fn a_wiped_instance_and_a_blank_one_found_nothing_against_an_old_one() {
         let waits = second.wait("waits");
         assert!(waits.contains(&peers[0]), "{waits}");
     }
-    // It has. Without a majority it can do nothing, and neither is there another cluster.
+    // The third does. It lacks a majority, and no second cluster was founded.
     let mut first = start(dir.path(), &peers, &peers[0]);
     for _ in 0..20 {
         first.order("waits");
@@ -302,7 +301,7 @@ fn a_wiped_instance_and_a_blank_one_found_nothing_against_an_old_one() {
     drop(third);
 }
 
-/// Each instance is closed in good order and started again, while another one writes.
+/// Each instance is closed cleanly and started again, while another one writes.
 #[test]
 fn a_rolling_restart_loses_nothing() {
     let dir = tempfile::tempdir().unwrap();
@@ -333,9 +332,9 @@ fn a_rolling_restart_loses_nothing() {
     has_all(&mut others[0], &acked);
 }
 
-/// Threads of the application go on while its instance is closed, and open a session whenever the last
-/// one is over. A leader waited for its sessions to end before it handed over: it went without, and
-/// nobody could write until an election was over.
+/// While an instance is closed, threads of the application go on and open a new session whenever the last one
+/// is over. A leader used to wait for its sessions to end before it handed over leadership: it left without
+/// handing over, and no write succeeded until the election was over.
 #[test]
 fn a_leader_that_is_closed_while_threads_go_on_hands_over() {
     let dir = tempfile::tempdir().unwrap();
@@ -373,7 +372,7 @@ fn a_leader_that_is_closed_while_threads_go_on_hands_over() {
         members[leader].close();
         let led = members.iter().any(leads);
         done.store(true, Ordering::SeqCst);
-        assert!(led, "nobody leads: it has gone without handing over");
+        assert!(led, "no leader: the former one has not handed over");
     });
 }
 
@@ -386,7 +385,7 @@ fn a_rolling_replacement_loses_nothing() {
     processes.iter_mut().for_each(ready);
     let mut acked = BTreeSet::new();
     for place in 0..5 {
-        // Whoever is given the list of today knows some that are still there.
+        // A list of current peers contains some that are still running.
         let mut new = start(dir.path(), &all[place..place + 5], &all[place + 5]);
         ready(&mut new);
         new.order("write");
@@ -402,7 +401,7 @@ fn a_rolling_replacement_loses_nothing() {
     voters.sort();
     until(&mut processes[9], "members", &voters.join(","));
     for process in &mut processes[5..9] {
-        // Its writes go on until now.
+        // Its writes have gone on until now.
         process.signal("STOP");
         process.signal("CONT");
     }
@@ -410,7 +409,7 @@ fn a_rolling_replacement_loses_nothing() {
     has_all(&mut processes[9], &acked);
 }
 
-/// All of them have other addresses when they come back, as after a restart of a whole fleet.
+/// All instances come back at other addresses, as after a restart of a whole fleet.
 #[test]
 fn instances_that_all_moved_find_each_other() {
     let dir = tempfile::tempdir().unwrap();
@@ -433,7 +432,7 @@ fn instances_that_all_moved_find_each_other() {
     has_all(&mut moved[2], &acked);
 }
 
-/// Two processes run with copies of one directory: the second is refused, and the first goes on.
+/// Two processes run with copies of one directory: the second one is refused, and the first one goes on.
 #[test]
 fn a_copied_directory_is_refused() {
     let dir = tempfile::tempdir().unwrap();
@@ -454,13 +453,13 @@ fn a_copied_directory_is_refused() {
     let refused = loop {
         copy.order("waits");
         let waits = copy.wait("waits");
-        assert!(!waits.contains("for nothing"), "it takes part");
+        assert!(!waits.contains("for nothing"), "it is a member");
         if waits.contains("copies of one data directory") {
             break waits;
         }
     };
     assert!(refused.contains("refuse"), "{refused}");
-    // The first is what it was.
+    // The first process still works.
     processes[2].order("write");
     let acked = acks(&processes[2], 20);
     copy.kill();

@@ -6,7 +6,7 @@ use quorate::testing::Cluster;
 use quorate::{CreateMode, Histogram, WatchMode};
 
 #[test]
-fn writes_are_counted_by_every_replica_and_the_rest_by_whose_it_is() {
+fn every_replica_counts_writes_and_other_metrics_are_local() {
     let cluster = Cluster::new(3);
     let (one, other) = (cluster.node(0), cluster.node(1));
     let session = one.open_session().unwrap();
@@ -60,7 +60,7 @@ fn durations_are_measured_where_the_work_is_done() {
     assert_eq!(added(|of| &of.watch_delivery), (0, 1), "by the watch");
 }
 
-/// A session that is closed, one that expires, and others that stay.
+/// One session is closed, one expires, and others stay.
 #[test]
 fn a_session_that_expires_is_counted_apart_from_those_that_are_closed() {
     let cluster = Cluster::new(3);
@@ -74,7 +74,7 @@ fn a_session_that_expires_is_counted_apart_from_those_that_are_closed() {
 }
 
 #[test]
-fn what_an_instance_does_not_have_is_not_shown_as_zero() {
+fn metrics_that_an_instance_does_not_have_are_absent() {
     let cluster = Cluster::new(3);
     cluster.advance(Duration::from_secs(2));
     let metrics = cluster.node(0).metrics();

@@ -1,4 +1,4 @@
-//! What is published to a recorder of the crate `metrics`.
+//! The metrics that are published to a recorder of the crate `metrics`.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
@@ -10,7 +10,7 @@ use metrics::{
 use quorate::CreateMode;
 use quorate::testing::Cluster;
 
-/// What was recorded, by the metric's name and labels: a value, or how many of a histogram and their sum.
+/// The recorded values by a metric's name and labels: a value, or the count and the sum of a histogram.
 #[derive(Clone, Default)]
 struct Recorded(Arc<Mutex<BTreeMap<String, (f64, f64)>>>);
 
@@ -90,7 +90,7 @@ impl Recorder for Recorded {
 }
 
 #[test]
-fn all_that_the_text_has_is_published_and_no_duration_twice() {
+fn every_metric_of_the_text_is_published_and_each_duration_once() {
     let cluster = Cluster::new(1);
     let coordinator = cluster.node(0);
     let recorded = Recorded::default();
@@ -100,7 +100,7 @@ fn all_that_the_text_has_is_published_and_no_duration_twice() {
         session.create(&format!("/{n}"), b"", CreateMode::Persistent).unwrap();
         publish();
     }
-    // Nothing more is written, and nobody syncs.
+    // No more writes and syncs follow.
     let shown = coordinator.metrics();
     publish();
     assert_eq!(recorded.of("quorate_znodes_created_total"), Some((5.0, 0.0)));
@@ -108,12 +108,12 @@ fn all_that_the_text_has_is_published_and_no_duration_twice() {
     assert_eq!(recorded.of("quorate_znode_changes_total below /3"), Some((1.0, 0.0)));
     let (count, sum) = recorded.of("quorate_commit_seconds").unwrap();
     assert_eq!(count, shown.commit.count() as f64);
-    // As exact as the buckets are.
+    // The published values have the precision of the buckets.
     let true_sum = shown.commit.sum().as_secs_f64();
     assert!(sum <= true_sum * 2.5 + count * 1e-5 && true_sum <= sum * 2.5, "{sum}, not {true_sum}");
     for name in shown.to_string().lines().filter_map(|line| line.strip_prefix("# TYPE ")) {
         let (name, kind) = name.split_once(' ').unwrap();
-        // Each has a label of its own, and a histogram without durations has nothing to record.
+        // Each has its own label; a histogram without durations records nothing.
         let is_there = name == "quorate_znode_changes_total" || kind == "histogram";
         assert!(is_there || recorded.of(name).is_some(), "{name}");
     }

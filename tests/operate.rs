@@ -1,4 +1,4 @@
-//! What an operator sees of all members, and does with them.
+//! Operator calls: reports of all members, and actions on them.
 
 use std::time::Duration;
 
@@ -75,7 +75,7 @@ fn more_sessions_than_one_page_has_are_all_listed_once() {
 }
 
 #[test]
-fn the_lead_goes_where_it_is_asked_to_go() {
+fn leadership_moves_to_the_requested_member() {
     let cluster = Cluster::new(3);
     let client = cluster.node(cluster.add_client());
     client.session().sync().unwrap();
@@ -136,13 +136,13 @@ fn no_removal_costs_the_quorum() {
     let last = cluster.node(stopped).address();
     cluster.stop(stopped);
     cluster.advance(Duration::from_secs(5));
-    // Two of three: without the dead one, two of two.
+    // Two of three are alive. Without the dead one, both of two are needed.
     cluster.node(leader).remove_member(&last, "a test").unwrap();
     let other = (0..3).find(|at| *at != leader && *at != stopped).unwrap();
     let last = cluster.node(other).address();
     cluster.stop(other);
     cluster.advance(Duration::from_secs(20));
-    // No leader could decide it.
+    // Without a quorum no leader can decide it.
     let refused = cluster.node(leader).remove_member(&last, "a test");
     assert!(matches!(refused, Err(Error::Refused { .. } | Error::Timeout { .. })), "{refused:?}");
 }
@@ -152,7 +152,7 @@ fn a_client_makes_a_backup_as_a_member_does() {
     let cluster = Cluster::new(3);
     let client = cluster.node(cluster.add_client());
     let session = client.session();
-    // Several pieces.
+    // The backup comes in several pieces.
     for number in 0..20 {
         session
             .create(&format!("/n{number}"), vec![number; 100_000], CreateMode::Persistent)
@@ -184,7 +184,7 @@ fn a_session_is_ended_by_an_operator() {
     assert_eq!(gone, Err(Error::SessionExpired { session: session.id() }));
 }
 
-/// A member that lags still has sessions that have ended.
+/// A lagging member still has sessions that have ended.
 #[test]
 fn a_session_that_has_ended_is_not_listed_whatever_a_lagging_member_has() {
     let cluster = Cluster::new(3);

@@ -1,4 +1,4 @@
-//! Creating a znode with the parents that it lacks.
+//! Creating a znode together with its missing parents.
 
 use quorate::testing::Cluster;
 use quorate::{CreateMode, Error, Session};
@@ -23,7 +23,7 @@ fn missing_parents_come_with_the_znode_in_one_write() {
         );
         let parent = session.exists(&format!("/of-{at}/b")).unwrap().unwrap();
         assert_eq!(parent.czxid, created.stat.czxid, "one write");
-        // With the parents there, it is a create and nothing else.
+        // With existing parents it is an ordinary create.
         let before = zxid(&session);
         let next = session.create_with_parents(&format!("{path}2"), b"", MODE).unwrap();
         assert_eq!(next.stat.czxid, before + 1);

@@ -1,4 +1,4 @@
-//! What users see when nodes are partitioned or stop.
+//! The user's view of partitions and stopped nodes.
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -9,7 +9,7 @@ use quorate::{CreateMode, Error, LockGuard, SessionState};
 
 const SECOND: Duration = Duration::from_secs(1);
 
-/// All replicas have the same state once everything has been applied everywhere.
+/// Checks that all replicas have the same state once everything has been applied everywhere.
 fn assert_agreement(cluster: &Cluster) {
     for node in 0..cluster.len() {
         cluster.node(node).wait_ready(30 * SECOND).unwrap();
@@ -24,7 +24,7 @@ fn assert_agreement(cluster: &Cluster) {
 }
 
 #[test]
-fn a_leader_that_is_cut_off_writes_nothing_and_what_it_took_happens_once_after_all() {
+fn an_isolated_leader_commits_nothing_and_its_pending_writes_happen_once_afterwards() {
     let cluster = Cluster::new(3);
     let old = cluster.leader().unwrap();
     let (cut, other) = (cluster.node(old).session(), cluster.node((old + 1) % 3).session());
@@ -36,7 +36,7 @@ fn a_leader_that_is_cut_off_writes_nothing_and_what_it_took_happens_once_after_a
     assert_ne!(new, old, "the others lead themselves");
     assert_eq!(other.set("/n", b"new").unwrap().version, 1);
     assert!(late.iter_mut().all(|write| write.try_take().is_none()));
-    assert_eq!(cut.get("/n").unwrap().1.version, 0, "it reads on, from its own replica");
+    assert_eq!(cut.get("/n").unwrap().1.version, 0, "it still reads from its own replica");
     assert!(!cluster.node(old).status().is_leader, "it has noticed");
     cluster.heal();
     cluster.advance(3 * SECOND);
@@ -46,7 +46,7 @@ fn a_leader_that_is_cut_off_writes_nothing_and_what_it_took_happens_once_after_a
 }
 
 #[test]
-fn a_session_survives_a_short_partition_and_says_so() {
+fn a_session_survives_a_short_partition_and_reports_it() {
     let cluster = Cluster::new(3);
     let node = (cluster.leader().unwrap() + 1) % 3;
     let session = cluster.node(node).session();
@@ -89,7 +89,7 @@ fn a_session_is_over_for_its_node_before_the_cluster_gives_its_znodes_away() {
 }
 
 #[test]
-fn the_larger_part_of_five_goes_on_and_the_smaller_one_says_why_it_does_not() {
+fn the_majority_of_five_goes_on_and_the_minority_reports_why_it_does_not() {
     let cluster = Cluster::builder().request_timeout(2 * SECOND).start(5);
     let session = cluster.node(4).session();
     session.create("/n", b"", CreateMode::Persistent).unwrap();
@@ -99,7 +99,7 @@ fn the_larger_part_of_five_goes_on_and_the_smaller_one_says_why_it_does_not() {
     cluster.advance(4 * SECOND);
     assert!(cluster.leader().unwrap() >= 2);
     session.set("/n", b"1").unwrap();
-    // By the cluster's clock, which runs with real time here.
+    // The cluster's clock runs with real time here.
     let error = cut.set("/n", b"2").unwrap_err();
     let text = error.to_string();
     assert!(matches!(error, Error::Timeout { .. }), "{text}");
@@ -109,11 +109,11 @@ fn the_larger_part_of_five_goes_on_and_the_smaller_one_says_why_it_does_not() {
     cluster.heal();
     cluster.advance(3 * SECOND);
     assert_agreement(&cluster);
-    assert_eq!(cut.get("/n").unwrap().1.version, 2, "the write was under way all the time");
+    assert_eq!(cut.get("/n").unwrap().1.version, 2, "the write was in flight all the time");
 }
 
 #[test]
-fn nodes_come_back_with_what_they_had_in_any_order() {
+fn nodes_restart_with_their_data_in_any_order() {
     let cluster = Cluster::new(3);
     let session = cluster.node(0).session();
     session.create("/n", b"", CreateMode::Persistent).unwrap();
@@ -142,8 +142,8 @@ fn nodes_come_back_with_what_they_had_in_any_order() {
     assert_eq!((&data[..], stat.version), (&b"10"[..], 10));
 }
 
-/// Several contenders on all nodes, while nodes are cut off and come back: whoever gets the lock,
-/// the one before does not say any more that it holds it, and tokens only grow.
+/// Contenders on all nodes, while nodes are isolated and come back: when one gets the lock, the former holder
+/// does not claim it any more, and tokens only grow.
 #[test]
 fn no_two_hold_the_lock_at_a_time_whatever_is_cut_off() {
     let cluster = Cluster::builder().session_timeout(4 * SECOND).start(3);
@@ -156,7 +156,7 @@ fn no_two_hold_the_lock_at_a_time_whatever_is_cut_off() {
             let (turns, done) = (&turns, &done);
             contenders.push(scope.spawn(move || {
                 while !done.load(Ordering::SeqCst) {
-                    // A new session when the former is over.
+                    // A new session when the former one is over.
                     let session = cluster.node(contender % 3).session();
                     let lock = session.lock("/lock").unwrap();
                     let Ok(Some(guard)) = lock.acquire_timeout(10 * SECOND) else {
@@ -164,7 +164,7 @@ fn no_two_hold_the_lock_at_a_time_whatever_is_cut_off() {
                     };
                     let token = guard.fencing_token();
                     let mut held = holder.lock().unwrap();
-                    // Looked at under the mutex: nobody lets go in between.
+                    // Checked under the mutex, so no thread releases in between.
                     if guard.is_held() {
                         let before = last.swap(token, Ordering::SeqCst);
                         assert!(token > before, "{token} after {before}");
@@ -177,7 +177,7 @@ fn no_two_hold_the_lock_at_a_time_whatever_is_cut_off() {
                     drop(held);
                     std::thread::yield_now();
                     let own = holder.lock().unwrap().take_if(|held| held.fencing_token() == token);
-                    // Some let go, and some hold on until somebody takes the place.
+                    // Some release the lock, and some hold it until another one takes over.
                     if let Some(own) = own
                         && token.is_multiple_of(5)
                     {
@@ -187,7 +187,7 @@ fn no_two_hold_the_lock_at_a_time_whatever_is_cut_off() {
             }));
         }
         let mut random = 7_u64;
-        // A contender that ends by itself has failed, and its panic shows when it is joined.
+        // A contender that ends early has failed; joining it shows its panic.
         let all_run = || !contenders.iter().any(|contender| contender.is_finished());
         while turns.load(Ordering::SeqCst) < 300 && all_run() {
             random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);

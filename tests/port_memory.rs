@@ -19,17 +19,17 @@ use quorate::{Coordinator, Secret, Security};
 
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// Counts what this process has allocated.
+/// Counts the allocations of this process.
 #[global_allocator]
 static ALLOCATED: cap::Cap<System> = cap::Cap::new(System, usize::MAX);
 
-/// As `docs/security.md` has it.
+/// The limits of `docs/security.md`.
 const STRANGER_BYTES_MAX: usize = 64 << 10;
 const SECRET: &str = "8c1f0d5b7a92e3644d0b1be8a1f5379c2b60e87d94fa13c5061de2b7f84a9350";
 const STRANGERS_MAX: usize = 64;
 
-/// The most that is allocated while a member is visited by 200 of these.
-fn cost(security: Security, says: &[u8]) -> usize {
+/// The peak of allocations while 200 unauthenticated connections send these bytes to a member.
+fn cost(security: Security, sent: &[u8]) -> usize {
     let dir = tempfile::tempdir().unwrap();
     let free = addresses::address();
     let builder = Coordinator::builder().data_dir(dir.path().join("data")).security(security);
@@ -40,12 +40,12 @@ fn cost(security: Security, says: &[u8]) -> usize {
     let mut crowd: Vec<TcpStream> = Vec::with_capacity(200);
     for _ in 0..200 {
         let mut stranger = TcpStream::connect(&free).unwrap();
-        // It may be hung up on meanwhile.
-        let _ = stranger.write_all(says);
+        // The member may already have closed the connection.
+        let _ = stranger.write_all(sent);
         crowd.push(stranger);
         most = most.max(ALLOCATED.allocated());
     }
-    // The first has had to go, and so all are taken in.
+    // The member has closed this one to make room for the later ones, so it has accepted all.
     crowd[199 - STRANGERS_MAX].set_read_timeout(Some(PATIENCE)).unwrap();
     let gone = loop {
         match crowd[199 - STRANGERS_MAX].read(&mut [0; 4096]) {
@@ -55,7 +55,7 @@ fn cost(security: Security, says: &[u8]) -> usize {
         }
     };
     assert!(gone, "more than {STRANGERS_MAX} of one address");
-    // For a while after the last has come: each turn of the node takes a part of what they sent.
+    // The member reads a part of what they sent in each turn, so this takes a while.
     let end = Instant::now() + Duration::from_millis(500);
     while Instant::now() < end {
         most = most.max(ALLOCATED.allocated());
@@ -66,8 +66,8 @@ fn cost(security: Security, says: &[u8]) -> usize {
 
 #[test]
 fn strangers_cost_little() {
-    // A part of a hello; a handshake, and part of a message; a record of a handshake that would be
-    // as long as they can be, in parts.
+    // A part of a hello; a handshake and a part of a message; TLS handshake records of the maximal length, in
+    // parts.
     let hello = [&4000_u32.to_le_bytes()[..], &[0; 3900]].concat();
     let message = [b"qrnoise\x01\x30\0".as_slice(), &[7; 47]].concat();
     let record = [&[0x16, 3, 1, 0x10, 0, 1, 0, 0xff, 0xff][..], &[0; 0x1000 - 4]].concat();

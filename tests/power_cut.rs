@@ -1,11 +1,11 @@
 //! Power cuts: acknowledged writes survive them.
 //!
-//! The store is on a file system of its own, ext4 on a loop device, which is shut down at once, as
-//! xfstests do it: nothing that the kernel still holds in memory reaches the device any more, neither
-//! data nor journal. What a fresh mount then finds is what a power cut would have left. A file that is
-//! written beside the store and never synced shows that this is so.
+//! The store is on its own ext4 file system on a loop device. As in xfstests, the file system is shut down at
+//! once: nothing that the kernel still holds in memory reaches the device any more, neither data nor journal.
+//! A fresh mount then finds what a power cut would have left. A file that is written beside the store and
+//! never synced proves that this works.
 //!
-//! It takes root, `mkfs.ext4`, loop devices and `xfs_io`; where one is missing the test says so and
+//! The test needs root, `mkfs.ext4`, loop devices and `xfs_io`. Where one is missing, it prints that and
 //! ends.
 
 #![cfg(target_os = "linux")]
@@ -23,22 +23,21 @@ const DIRECTORY: &str = "QUORATE_TEST_POWER_CUT";
 const ADDRESS: &str = "QUORATE_TEST_ADDRESS";
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// How many znodes are written, and how much to each. Together with the number of writes that the
-/// cuts wait for, enough for several checkpoints.
+/// The number of znodes and the bytes of each. With the number of writes before each cut, this is enough for
+/// several checkpoints.
 const ZNODES: u64 = 7;
 const BYTES: usize = 8 << 10;
-/// How many writes are under way at once.
+/// The number of writes in flight at once.
 const AHEAD: usize = 24;
 
-/// The `number`th write's data: every byte can be told from that of another write.
+/// The data of the write with this number: each write has different bytes.
 fn data(number: u64) -> Vec<u8> {
     let mut data = number.to_be_bytes().to_vec();
     data.extend((0..BYTES as u64).map(|place| (number.wrapping_mul(31) ^ place) as u8));
     data
 }
 
-/// Not a test of its own: the process that writes until the power is cut. Lines that are meant for
-/// the test begin with '@'.
+/// Not a test of its own: the process that writes until the power is cut. Lines for the test begin with '@'.
 #[test]
 fn writer() {
     let (Ok(directory), Ok(address)) = (std::env::var(DIRECTORY), std::env::var(ADDRESS)) else {
@@ -75,7 +74,7 @@ fn start_and_write(directory: &str, address: &str) -> Result<(), Error> {
         }
     }
     println!("@started");
-    // Numbers go on where those of writes that may not have been answered end.
+    // Numbers continue after those of writes that may not have been answered.
     write(&session, next + 2 * AHEAD as u64);
     Ok(())
 }
@@ -88,7 +87,7 @@ fn write(session: &Session, first: u64) {
         if under_way.len() == AHEAD {
             let Some((number, set)) = under_way.pop_front() else { return };
             if set.wait().is_err() {
-                // The power is gone.
+                // The power was cut.
                 return;
             }
             println!("@acked {} {number}", number % ZNODES);
@@ -96,14 +95,14 @@ fn write(session: &Session, first: u64) {
     }
 }
 
-/// A file system in a file, mounted; and unmounted in the end, come what may.
+/// A file system in a file, mounted here and unmounted at the end in any case.
 struct Disk {
     image: PathBuf,
     mount: PathBuf,
     mounted: bool,
 }
 
-/// Runs a program; what it complained of, if it failed.
+/// Runs a program. Returns its error output if it fails.
 fn run(program: &str, arguments: &[&str]) -> Result<(), String> {
     match Command::new(program).args(arguments).output() {
         Ok(output) if output.status.success() => Ok(()),
@@ -140,7 +139,7 @@ impl Disk {
         run("xfs_io", &["-x", "-c", "shutdown", self.mount.to_str().unwrap()]).unwrap();
     }
 
-    /// What is left, after the journal has been replayed.
+    /// The content after the journal has been replayed.
     fn mount_again(&mut self) {
         run("umount", &[self.mount.to_str().unwrap()]).unwrap();
         self.mounted = false;
@@ -161,7 +160,7 @@ impl Drop for Disk {
 struct Writer {
     child: Child,
     lines: Receiver<String>,
-    /// The last number that was acknowledged, of each znode.
+    /// The last acknowledged number of each znode.
     acked: BTreeMap<u64, u64>,
 }
 
@@ -182,7 +181,7 @@ impl Writer {
             .env(DIRECTORY, directory)
             .env(ADDRESS, address)
             .stdout(Stdio::piped())
-            // Where the power is cut, sled panics, and says so.
+            // sled panics and prints a message when the power is cut.
             .stderr(Stdio::null())
             .spawn()
             .unwrap();
@@ -191,7 +190,7 @@ impl Writer {
         std::thread::Builder::new()
             .spawn(move || {
                 for line in BufReader::new(stdout).lines().map_while(Result::ok) {
-                    // The test harness may have begun the line.
+                    // The test harness may have started the line.
                     if let Some(start) = line.find('@') {
                         let _ = sender.send(line[start + 1..].to_owned());
                     }
@@ -216,7 +215,7 @@ impl Writer {
         }
     }
 
-    /// What it has found when it started.
+    /// The data that the writer has found at its start.
     fn wait_started(&mut self) -> BTreeMap<u64, u64> {
         let mut found = BTreeMap::new();
         loop {
@@ -235,7 +234,7 @@ impl Writer {
         }
     }
 
-    /// Ends it, and takes what it had said before.
+    /// Ends the writer. Returns the last acknowledged numbers, including lines that it had printed before.
     fn kill(mut self) -> BTreeMap<u64, u64> {
         let _ = self.child.kill();
         self.child.wait().unwrap();
@@ -248,7 +247,7 @@ impl Writer {
 }
 
 #[test]
-fn what_was_acknowledged_survives_power_cuts() {
+fn acknowledged_writes_survive_power_cuts() {
     let dir = tempfile::tempdir().unwrap();
     let mut disk = match Disk::new(dir.path()) {
         Ok(disk) => disk,
@@ -259,7 +258,7 @@ fn what_was_acknowledged_survives_power_cuts() {
     };
     let mut acked: BTreeMap<u64, u64> = BTreeMap::new();
     let mut lost_unsynced = 0;
-    // `None`: while it starts.
+    // `None`: during the start.
     let cuts = [Some(1), Some(200), None, Some(1500), Some(37), None, Some(2500), None, Some(700)];
     for (round, cut_after) in cuts.into_iter().enumerate() {
         let mut writer = Writer::start(&disk.mount.join("data"));
@@ -284,7 +283,7 @@ fn what_was_acknowledged_survives_power_cuts() {
     assert!(lost_unsynced > 0, "these were no power cuts: what was not synced is there");
 }
 
-/// No znode is older than what was acknowledged of it.
+/// Checks that no znode is older than its last acknowledged write.
 fn check(acked: &BTreeMap<u64, u64>, found: &BTreeMap<u64, u64>) {
     for (znode, number) in acked {
         let has = found.get(znode);

@@ -1,5 +1,4 @@
-//! Real processes, real sockets, real disks: killed with SIGKILL, restarted, run
-//! out of disk.
+//! Real processes, real sockets, real disks: killed with SIGKILL, restarted, and run out of disk.
 //!
 //! The processes are this test program itself: see `worker`.
 
@@ -18,8 +17,7 @@ use common::{PATIENCE, addresses, node, place};
 use quorate::recipes::{Group, LeaderLatch};
 use quorate::{Coordinator, CreateMode, Error, Session};
 
-/// Not a test of its own: what the other processes do. Lines that are meant for the test begin with
-/// '@'.
+/// Not a test of its own: the code of the other processes. Lines for the test begin with '@'.
 #[test]
 fn worker() {
     let Some((peers, address)) = place() else { return };
@@ -86,7 +84,7 @@ fn worker() {
     }
 }
 
-/// Writes until it is killed, or until it cannot.
+/// Writes until the process is killed or a write fails.
 fn write(session: &Session, name: &str, bytes: usize) {
     let run = session.id().number();
     for n in 0.. {
@@ -101,7 +99,7 @@ fn write(session: &Session, name: &str, bytes: usize) {
     }
 }
 
-/// A process, and the paths that it says it has written.
+/// A process, and the paths whose writes it has reported as acknowledged.
 struct Process {
     process: common::Process,
     acked: BTreeSet<String>,
@@ -127,17 +125,17 @@ impl Process {
         Process { process, acked: BTreeSet::new() }
     }
 
-    /// With files limited to so many blocks of 512 or 1024 bytes, as the shell counts them.
+    /// Limits files to this many blocks of 512 or 1024 bytes, as the shell counts them.
     fn start_limited(dir: &Path, peers: &[String], address: &str, blocks: u32) -> Process {
         let mut command = Command::new("sh");
-        // A write over the limit fails then; it does not end the process.
+        // With the signal ignored, a write over the limit fails and does not end the process.
         let script = format!("trap '' XFSZ; ulimit -f {blocks}; exec \"$0\" \"$@\"");
         command.args(["-c", &script]).arg(std::env::current_exe().unwrap());
         let process = common::Process::run(&mut command, dir, peers, address);
         Process { process, acked: BTreeSet::new() }
     }
 
-    /// The next line that begins with this, noting what was acknowledged on the way.
+    /// The next line that begins with this. Records acknowledged writes on the way.
     fn wait(&mut self, start: &str) -> String {
         loop {
             let line = self.lines.recv_timeout(PATIENCE).unwrap_or_else(|_| panic!("no {start:?}"));
@@ -208,7 +206,7 @@ fn no_acknowledged_write_is_lost_whoever_is_killed_and_whenever() {
     for process in &mut processes {
         process.wait_acks(10);
     }
-    // And all at once.
+    // Then all at once.
     for process in &mut processes {
         process.kill();
         acked.append(&mut process.acked);
@@ -234,7 +232,7 @@ fn a_killed_holder_s_lock_goes_to_the_next_with_a_larger_token() {
     processes[0].kill();
     let second = token(processes[1].wait("held"));
     assert!(second > first);
-    // The quorum goes too: the holder is told that its lock is lost, after its session's timeout.
+    // The quorum is lost too: the holder is notified of the loss of its lock after its session's timeout.
     processes[2].kill();
     assert_eq!(processes[1].wait("lost"), "lost false");
 }
@@ -256,7 +254,7 @@ fn the_lead_of_a_killed_process_goes_to_the_next_candidate() {
     let second = token(processes[1].wait("leads"));
     assert!(second > first);
     assert_eq!(token(processes[2].wait("observed")), second);
-    // Its next run is another candidate, and waits.
+    // After a restart it is another candidate, and waits.
     processes[0] = Process::start(dir.path(), &peers, &peers[0]);
     processes[0].order("lead");
     processes[0].wait("campaigns");
@@ -320,7 +318,7 @@ fn a_full_disk_stops_the_node_and_harms_nothing() {
     let acked = std::mem::take(&mut process.acked);
     assert!(acked.len() > 10);
     process.kill();
-    // With room again, all that was acknowledged is there.
+    // With free space again, all acknowledged writes are there.
     let mut process = Process::start(dir.path(), &peers, &peers[0]);
     let missing: Vec<String> = acked.difference(&process.list()).cloned().collect();
     assert!(missing.is_empty(), "{missing:?}");
@@ -329,7 +327,7 @@ fn a_full_disk_stops_the_node_and_harms_nothing() {
 }
 
 #[test]
-fn what_cannot_be_joined_is_refused_by_name() {
+fn an_invalid_join_is_refused_with_its_reason() {
     let dir = tempfile::tempdir().unwrap();
     let peers = addresses(3);
     let data = dir.path().join("data");
@@ -362,7 +360,7 @@ fn what_cannot_be_joined_is_refused_by_name() {
 }
 
 #[test]
-fn lists_that_differ_found_nothing_and_are_named() {
+fn peers_with_different_lists_found_no_cluster_and_report_it() {
     let dir = tempfile::tempdir().unwrap();
     let peers = addresses(3);
     let join = |place: usize, list: &[String]| {
@@ -374,7 +372,7 @@ fn lists_that_differ_found_nothing_and_are_named() {
     };
     let one = join(0, &peers[..2]);
     let other = join(1, &peers);
-    // A condition to wait for: the other has been reached, and has told its list.
+    // A condition to wait for: the other one has been reached and has sent its list.
     let reason = loop {
         match one.wait_ready(Duration::from_millis(50)) {
             Err(Error::Timeout { reason, .. }) if reason.contains(&peers[2]) => break reason,
@@ -385,7 +383,7 @@ fn lists_that_differ_found_nothing_and_are_named() {
     assert!(reason.contains("no cluster yet"), "{reason}");
     assert!(reason.contains(&peers[1]), "{reason}");
     other.close();
-    // Given the same list, they found one.
+    // With the same list, they found a cluster.
     let other = join(1, &peers[..2]);
     one.wait_ready(Duration::from_secs(60)).unwrap();
     other.wait_ready(Duration::from_secs(60)).unwrap();

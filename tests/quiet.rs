@@ -1,4 +1,4 @@
-//! The log in normal operation: nothing that would wake a person.
+//! The log in normal operation contains nothing that would wake a person.
 //!
 //! One test, since a process has one subscriber.
 
@@ -15,10 +15,10 @@ use tracing::{Event, Level, Metadata, Subscriber};
 
 use addresses::address;
 
-/// Longer than anything takes.
+/// Longer than any step takes.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Keeps what is logged as a warning or an error, and counts the rest.
+/// Keeps the log's warnings and errors, and counts the rest.
 #[derive(Clone, Default)]
 struct Alarms(Arc<Mutex<(usize, Vec<String>)>>);
 
@@ -57,21 +57,21 @@ impl Subscriber for Alarms {
 }
 
 #[test]
-fn nobody_is_warned_while_all_is_well() {
+fn normal_operation_logs_no_warning() {
     let alarms = Alarms::default();
     tracing::subscriber::set_global_default(alarms.clone()).unwrap();
     let quiet = |when: &str| {
-        let (asked, told) = alarms.0.lock().unwrap().clone();
+        let (asked, logged) = alarms.0.lock().unwrap().clone();
         assert!(asked > 0, "the subscriber is not asked");
-        assert!(told.is_empty(), "{when}: {told:#?}");
+        assert!(logged.is_empty(), "{when}: {logged:#?}");
     };
     let dir = tempfile::tempdir().unwrap();
     let peers = [address(), address(), address()];
-    // One after the other: the first ones meet nobody yet at the addresses of the others.
+    // One after the other: the first ones find no member yet at the addresses of the others.
     let mut members: Vec<Coordinator> = Vec::new();
     for place in 0..peers.len() {
         let builder = Coordinator::builder().data_dir(dir.path().join(place.to_string()));
-        // The last one is ready by one request at a time, too.
+        // The last one must get ready with a limit of one pending request, too.
         let builder = if place == 2 { builder.pending_requests_max(1) } else { builder };
         let member = builder.join(&peers).unwrap();
         members.push(member);
@@ -92,11 +92,11 @@ fn nobody_is_warned_while_all_is_well() {
     quiet("at work");
     client.leave(PATIENCE).unwrap();
     quiet("a client leaves");
-    // Who leaves is missed by the others, and does not take it for an error itself.
+    // The other members miss a member that leaves. The member itself reports no error.
     members.pop().unwrap().leave(PATIENCE).unwrap();
-    let told = alarms.0.lock().unwrap().1.clone();
+    let logged = alarms.0.lock().unwrap().1.clone();
     assert!(
-        told.iter().all(|line| line.starts_with("WARN") && line.contains("unreachable")),
-        "{told:#?}"
+        logged.iter().all(|line| line.starts_with("WARN") && line.contains("unreachable")),
+        "{logged:#?}"
     );
 }

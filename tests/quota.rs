@@ -12,7 +12,7 @@ fn exceeded(path: &str, resource: &'static str, limit: u64, needed: u64) -> Erro
     Error::QuotaExceeded { path: path.to_owned(), resource, limit, needed }
 }
 
-/// S31, and exact where ZooKeeper is not: within a multi, and for writes that are under way together.
+/// S31, and exact where ZooKeeper is not: inside a multi, and for concurrent writes.
 #[test]
 fn hard_limits_hold() {
     let cluster = Cluster::new(3);
@@ -33,16 +33,16 @@ fn hard_limits_hold() {
     let created: Vec<bool> = creates.into_iter().map(|create| create.wait().is_ok()).collect();
     assert_eq!(created, [true, true, false, false, false]);
     assert_eq!(usage(&session, "/a"), (3, 8));
-    // Bytes: more is refused, less and as much are not.
+    // Bytes: more is refused; less or the same is not.
     assert_eq!(session.set("/a", b"12345"), Err(exceeded("/a", "bytes", 10, 11)));
     session.set("/a", b"1234").unwrap();
     session.set("/a", b"abcd").unwrap();
     session.set("/a", b"").unwrap();
     assert_eq!(usage(&session, "/a"), (3, 6));
-    // It comes before the version, and after what is missing.
+    // The error comes before BadVersion, and after NoNode.
     assert_eq!(session.set_if("/a", [0; 11], 99), Err(exceeded("/a", "bytes", 10, 17)));
     assert_eq!(session.set("/a/x", [0; 11]), Err(Error::NoNode { path: "/a/x".into() }));
-    // What goes is not counted any more, whatever takes it away.
+    // Deleted znodes do not count any more, however they are deleted.
     session.close().unwrap();
     let other = cluster.node(1).session();
     other.sync().unwrap();
@@ -58,9 +58,9 @@ fn hard_limits_hold() {
     assert!(other.children("/zookeeper/quota").unwrap().is_empty());
 }
 
-/// A limit below what is there lets nothing grow, and everything shrink.
+/// With a limit below the current use, nothing grows, and everything may shrink.
 #[test]
-fn what_is_over_its_quota_may_shrink() {
+fn a_subtree_over_its_quota_may_shrink() {
     let cluster = Cluster::new(1);
     let session = cluster.node(0).session();
     for path in ["/a", "/a/b", "/a/c"] {
@@ -73,48 +73,48 @@ fn what_is_over_its_quota_may_shrink() {
     session.delete("/a/c").unwrap();
     let failed = session.create("/a/d", b"", CreateMode::Persistent).unwrap_err();
     assert_eq!(failed, exceeded("/a", "znodes", 1, 3));
-    // Raised, it fits.
+    // With a raised limit the write fits.
     let quota = Quota::new().znodes_hard(3);
     session.set_quota("/a", &quota).unwrap();
     session.create("/a/d", b"", CreateMode::Persistent).unwrap();
     assert_eq!(session.quota("/a").unwrap().unwrap().0, quota);
 }
 
-/// Soft limits are told of when they are overstepped, and when they are kept again.
+/// Soft limits fire a watch when they are exceeded, and when they are kept again.
 #[test]
-fn soft_limits_are_told_of() {
+fn soft_limits_fire_a_watch() {
     let cluster = Cluster::new(1);
     let session = cluster.node(0).session();
     session.create("/a", b"", CreateMode::Persistent).unwrap();
     session.set_quota("/a", &Quota::new().znodes(2).bytes(3)).unwrap();
     let stats = Quota::stats_path("/a");
     let watch = session.watch(&stats, WatchMode::Persistent).unwrap();
-    let told = || {
+    let events = || {
         session.sync().unwrap();
         let events = watch.events().try_iter();
         events.map(|event| (event.kind, event.zxid)).collect::<Vec<_>>()
     };
     session.create("/a/1", b"", CreateMode::Persistent).unwrap();
-    assert_eq!(told(), []);
+    assert_eq!(events(), []);
     let second = session.create("/a/2", b"", CreateMode::Persistent).unwrap().stat.czxid;
-    assert_eq!(told(), [(EventKind::DataChanged, second)]);
-    // Not again while it is so.
+    assert_eq!(events(), [(EventKind::DataChanged, second)]);
+    // Not again while it stays exceeded.
     session.create("/a/3", b"", CreateMode::Persistent).unwrap();
-    assert_eq!(told(), []);
+    assert_eq!(events(), []);
     let bytes = session.set("/a/3", b"1234").unwrap().mzxid;
-    assert_eq!(told(), [(EventKind::DataChanged, bytes)]);
+    assert_eq!(events(), [(EventKind::DataChanged, bytes)]);
     assert_eq!(&session.get(&stats).unwrap().0[..], b"count=4,bytes=4");
     session.delete("/a/1").unwrap();
-    assert_eq!(told(), []);
+    assert_eq!(events(), []);
     session.multi().delete("/a/2").delete("/a/3").commit().unwrap();
-    assert_eq!(told().len(), 2);
-    // Where there is a hard limit, that is what holds.
+    assert_eq!(events().len(), 2);
+    // Where there is a hard limit, only that one applies.
     session.set_quota("/a", &Quota::new().znodes(1).znodes_hard(5)).unwrap();
     session.create("/a/1", b"", CreateMode::Persistent).unwrap();
-    assert_eq!(told(), []);
+    assert_eq!(events(), []);
 }
 
-/// Those of a path and of paths above it hold together.
+/// The quotas of a path and of its ancestors hold together.
 #[test]
 fn quotas_nest() {
     let cluster = Cluster::new(1);
@@ -125,13 +125,13 @@ fn quotas_nest() {
     session.set_quota("/", &Quota::new().bytes_hard(6)).unwrap();
     session.set_quota("/a", &Quota::new()).unwrap();
     session.set_quota("/a/b", &Quota::new().znodes_hard(2)).unwrap();
-    // The root counts, and what the system keeps does not.
+    // The root counts, and the system's own znodes do not.
     let all = ["/", "/a", "/a/b"].map(|path| usage(&session, path));
     assert_eq!(all, [(5, 4), (3, 3), (2, 2)]);
     let nearest = session.create("/a/b/d", [0; 9], CreateMode::Persistent).unwrap_err();
     assert_eq!(nearest, exceeded("/a/b", "znodes", 2, 3));
     assert_eq!(session.set("/a/b", [0; 9]), Err(exceeded("/", "bytes", 6, 12)));
-    // One is taken away without the others.
+    // Deleting one quota leaves the others.
     session.delete_quota("/a").unwrap();
     assert_eq!(session.quota("/a").unwrap(), None);
     assert_eq!(usage(&session, "/a/b"), (2, 2));
@@ -141,7 +141,7 @@ fn quotas_nest() {
     assert!(session.children("/zookeeper/quota").unwrap().is_empty());
 }
 
-/// As ZooKeeper's command line makes them, by hand.
+/// Quota znodes written by hand, as ZooKeeper's command line does.
 #[test]
 fn quotas_are_znodes() {
     let cluster = Cluster::new(1);
@@ -153,19 +153,19 @@ fn quotas_are_znodes() {
     session.create(base, b"", CreateMode::Persistent).unwrap();
     let data = "count=-1,bytes=-1=;byteHardLimit=4;countHardLimit=-1";
     session.create(&limits, data, CreateMode::Persistent).unwrap();
-    // What is written there is what is so.
-    let told = session.create(&stats, b"count=0,bytes=0", CreateMode::Persistent).unwrap();
+    // The text in these znodes is the current quota and usage.
+    let created = session.create(&stats, b"count=0,bytes=0", CreateMode::Persistent).unwrap();
     assert_eq!(&session.get(&stats).unwrap().0[..], b"count=1,bytes=3");
-    assert_eq!(told.stat.data_length, 15);
+    assert_eq!(created.stat.data_length, 15);
     assert_eq!(session.set(&stats, b""), Err(Error::Reserved { path: stats.clone() }));
     assert_eq!(session.set("/a", b"12345"), Err(exceeded("/a", "bytes", 4, 5)));
     assert_eq!(session.quota("/a").unwrap().unwrap().0, Quota::new().bytes_hard(4));
-    // It follows quietly: no version, no event.
+    // The usage follows without a new version and without an event.
     session.set("/a", b"1234").unwrap();
     let (data, stat) = session.get(&stats).unwrap();
     assert_eq!(
         (&data[..], stat.version, stat.mzxid),
-        (&b"count=1,bytes=4"[..], 0, told.stat.czxid)
+        (&b"count=1,bytes=4"[..], 0, created.stat.czxid)
     );
 }
 
@@ -181,7 +181,7 @@ fn bad_quotas_are_refused() {
     }
     assert!(matches!(session.set_quota("a", &Quota::new()), Err(Error::InvalidPath { .. })));
     assert_eq!(session.quota("/none").unwrap(), None);
-    // Paths of a handle that is confined are its own.
+    // In a handle with a chroot, paths are relative to it.
     session.create("/app", b"", CreateMode::Persistent).unwrap();
     let app = session.chroot("/app").unwrap();
     app.set_quota("/", &Quota::new().znodes_hard(1)).unwrap();
@@ -192,9 +192,9 @@ fn bad_quotas_are_refused() {
     assert_eq!(missing, Err(Error::NoNode { path: "/none".into() }));
 }
 
-/// They survive restarts and hold on every member.
+/// Quotas survive restarts and hold on every member.
 #[test]
-fn quotas_are_kept() {
+fn quotas_survive_restarts_and_hold_on_every_member() {
     let cluster = Cluster::new(3);
     let session = cluster.node(0).session();
     session.create("/a", b"", CreateMode::Persistent).unwrap();
@@ -213,9 +213,9 @@ fn quotas_are_kept() {
     assert_eq!(failed, exceeded("/a", "znodes", 2, 3));
 }
 
-/// The znode that tells it keeps its mzxid while it follows each write.
+/// The statistics znode keeps its mzxid though its data follows each write.
 #[test]
-fn a_transaction_that_has_read_the_use_runs_again_when_that_has_changed() {
+fn a_transaction_that_read_the_usage_runs_again_when_it_changes() {
     type Read = fn(&mut Transaction<'_>) -> quorate::Result<()>;
     let reads: [Read; 2] = [
         |txn| txn.get(&Quota::stats_path("/jobs")).map(drop),
@@ -242,6 +242,6 @@ fn a_transaction_that_has_read_the_use_runs_again_when_that_has_changed() {
                 Ok(())
             })
             .unwrap();
-        assert_eq!(runs, 2, "it has committed what rests on a use that was not so any more");
+        assert_eq!(runs, 2, "it has committed although the usage that it read had changed");
     }
 }

@@ -1,4 +1,4 @@
-//! What reads show, from where, and as of which write.
+//! What reads show, on which instance, and as of which write.
 
 use std::time::Duration;
 
@@ -14,7 +14,7 @@ fn session(cluster: &Cluster, node: usize) -> Session {
 }
 
 #[test]
-fn all_below_a_path_are_counted_and_nothing_beside_it() {
+fn descendants_are_counted_and_siblings_are_not() {
     let cluster = Cluster::new(1);
     let session = session(&cluster, 0);
     for path in ["/a", "/a/b", "/a/b/c", "/a/b-", "/a-", "/a-/x", "/ab"] {
@@ -23,7 +23,7 @@ fn all_below_a_path_are_counted_and_nothing_beside_it() {
     for (path, below) in [("/a", 3), ("/a/b", 1), ("/a/b/c", 0), ("/a-", 1), ("/ab", 0)] {
         assert_eq!(session.all_children_number(path), Ok(below), "{path}");
     }
-    // As ZooKeeper counts: its own three too, and not the root.
+    // Like ZooKeeper: the three system znodes count, and the root does not.
     assert_eq!(session.all_children_number("/"), Ok(7 + 3));
     let missing = Error::NoNode { path: "/none".to_owned() };
     assert_eq!(session.all_children_number("/none"), Err(missing));
@@ -34,7 +34,7 @@ fn all_below_a_path_are_counted_and_nothing_beside_it() {
 }
 
 #[test]
-fn a_snapshot_that_is_asked_for_shows_what_was_asked_before_it_and_nothing_later() {
+fn a_requested_snapshot_shows_all_earlier_calls_and_no_later_ones() {
     let cluster = Cluster::new(3);
     let session = session(&cluster, 0);
     let calls = session.nonblocking();
@@ -46,7 +46,7 @@ fn a_snapshot_that_is_asked_for_shows_what_was_asked_before_it_and_nothing_later
     assert_eq!(&snapshot.get("/a").unwrap().0[..], b"1");
     assert_eq!(snapshot.zxid(), snapshot.get("/a").unwrap().1.mzxid);
     assert_eq!(&session.get("/a").unwrap().0[..], b"2");
-    // Its paths are those of the handle that asked.
+    // The snapshot's paths are relative to the chroot of the handle.
     let below = session.chroot("/a").unwrap();
     below.create("/b", b"", P).unwrap();
     assert_eq!(below.nonblocking().snapshot().wait().unwrap().children("/").unwrap(), ["b"]);
@@ -55,10 +55,10 @@ fn a_snapshot_that_is_asked_for_shows_what_was_asked_before_it_and_nothing_later
 }
 
 #[test]
-fn what_is_read_after_a_sync_has_its_zxid() {
+fn a_snapshot_after_a_sync_has_its_zxid() {
     let cluster = Cluster::new(1);
     let session = session(&cluster, 0);
-    // Each takes a zxid and changes no znode.
+    // Each write takes a zxid and changes no znode.
     let other = cluster.node(0).open_session().unwrap();
     other.sync().unwrap();
     let synced = session.sync().unwrap();
@@ -69,14 +69,14 @@ fn what_is_read_after_a_sync_has_its_zxid() {
 }
 
 #[test]
-fn what_is_read_without_a_quorum_may_be_old_and_a_sync_says_so() {
+fn reads_without_a_quorum_may_be_stale_and_a_sync_waits() {
     let cluster = Cluster::new(3);
     let sessions: Vec<Session> = (0..3).map(|node| session(&cluster, node)).collect();
     sessions[0].create("/a", b"old", P).unwrap();
     sessions[2].sync().unwrap();
     cluster.isolate(2);
     sessions[0].set("/a", b"new").unwrap();
-    // The one that is cut off reads on, and cannot be brought up to date.
+    // The isolated member still reads, and cannot catch up.
     assert_eq!(&sessions[2].get("/a").unwrap().0[..], b"old");
     let (synced, snapshot) = {
         let calls = sessions[2].nonblocking();

@@ -37,13 +37,13 @@ fn instances_come_and_go_with_their_sessions() {
     b.update(&moved).unwrap();
     while watch.recv().unwrap() != [instance("a"), moved.clone()] {}
     assert!(b.update(&instance("c")).is_err());
-    // What is no instance is not shown.
+    // A znode that is no valid instance is not shown.
     let admin = cluster.node(1).session();
     admin.create("/services/web/x", b"\xff\xff", CreateMode::Persistent).unwrap();
     admin.create("/services/web/y", [0], CreateMode::Persistent).unwrap();
     cluster.isolate(0);
     cluster.advance(Duration::from_secs(60));
-    assert!(!a.is_registered(), "it knows so itself");
+    assert!(!a.is_registered(), "the registration has noticed its loss");
     while watch.recv().unwrap() != [moved.clone()] {}
     assert_eq!(discovery.names(), Ok(vec!["web".to_owned()]));
     b.deregister().unwrap();
@@ -55,9 +55,9 @@ fn instances_come_and_go_with_their_sessions() {
     }
 }
 
-/// A registration that was deleted, and whose id somebody else has by now, must not take that away.
+/// A registration was deleted, and another one now has its id: dropping the first must not delete the second.
 #[test]
-fn letting_go_never_deregisters_another() {
+fn dropping_a_registration_never_deregisters_another() {
     let cluster = Cluster::new(3);
     let (one, two) = (cluster.node(0).session(), cluster.node(1).session());
     for dropped in [true, false] {
@@ -108,7 +108,7 @@ fn a_registration_dropped_at_any_point_leaves_nothing() {
 }
 
 #[test]
-fn choosers_spread_stick_and_leave_out_what_fails() {
+fn choosers_spread_stick_and_skip_failing_instances() {
     let cluster = Cluster::new(1);
     let session = cluster.node(0).session();
     let registry = Registry::new(&session, "/s").unwrap();
@@ -127,7 +127,7 @@ fn choosers_spread_stick_and_leave_out_what_fails() {
     assert_eq!(chosen, ["c", "a", "c"]);
     cluster.advance(Duration::from_secs(10));
     let chosen: Vec<String> = (0..2).map(|_| choose(&robin)).collect();
-    assert_eq!(chosen, ["a", "b"], "its time is over");
+    assert_eq!(chosen, ["a", "b"], "the time to avoid it is over");
 
     let sticky = chooser(Strategy::Sticky);
     let first = choose(&sticky);
@@ -148,14 +148,14 @@ fn choosers_spread_stick_and_leave_out_what_fails() {
         cluster.advance(Duration::from_secs(1));
     }
     assert_eq!(choose(&least), "c");
-    // All have failed lately: the one that did so first.
+    // All have failed lately: the one that failed first is chosen.
     let all = chooser(Strategy::Random);
     for failed in ["b", "c", "a", "none"] {
         all.noted_failure(failed);
         cluster.advance(Duration::from_secs(1));
     }
     assert_eq!(choose(&all), "b");
-    // One that comes again is a new one.
+    // An instance that comes back counts as a new one.
     kept.remove(1).deregister().unwrap();
     assert_eq!(choose(&all), "c");
     kept.push(registry.register("web", &instance("b")).unwrap());
@@ -170,7 +170,7 @@ fn transaction(session: &Session) -> TwoPhaseCommit {
 }
 
 #[test]
-fn it_is_committed_if_all_are_for_it_and_only_then() {
+fn it_commits_only_if_all_vote_yes() {
     for no in [false, true] {
         let cluster = Cluster::new(3);
         let names = ["a", "b", "c", "d"];
@@ -204,7 +204,8 @@ fn it_is_committed_if_all_are_for_it_and_only_then() {
     }
 }
 
-/// It dies between the votes and the decision; another one goes on, and all learn the same.
+/// The coordinator dies between the votes and the decision. Another one goes on, and all learn the same
+/// outcome.
 #[test]
 fn a_coordinator_that_dies_is_replaced() {
     let cluster = Cluster::new(3);
@@ -215,11 +216,11 @@ fn a_coordinator_that_dies_is_replaced() {
     let parts = ["a", "b"].map(|name| transaction(&session).join(name).unwrap());
     assert_eq!(parts[0].vote(Vote::Yes), Ok(Phase::Voting));
     cluster.stop(0);
-    assert_eq!(parts[1].vote(Vote::Yes), Ok(Phase::Voting), "nobody has decided");
+    assert_eq!(parts[1].vote(Vote::Yes), Ok(Phase::Voting), "no participant has decided");
     assert_eq!(parts[0].outcome_timeout(Duration::ZERO), Ok(None));
     assert_eq!(transaction(&cluster.node(2).session()).decide(), Ok(Phase::Committed));
     assert_eq!(parts.each_ref().map(|part| part.outcome()), [const { Ok(Phase::Committed) }; 2]);
-    // One that was away learns it, and only when all know it may it be forgotten.
+    // A participant that was away learns the outcome. Only when all know it may the transaction be forgotten.
     cluster.restart(0);
     let back = cluster.node(0).session();
     back.sync().unwrap();
@@ -227,7 +228,7 @@ fn a_coordinator_that_dies_is_replaced() {
     let again = transaction(&back).join("a").unwrap();
     assert_eq!(again.outcome(), Ok(Phase::Committed));
     assert!(matches!(again.vote(Vote::No), Err(Error::InvalidData { .. })));
-    assert_eq!(again.vote(Vote::Yes), Ok(Phase::Committed), "it has said so before");
+    assert_eq!(again.vote(Vote::Yes), Ok(Phase::Committed), "it has voted the same before");
     again.acknowledge().unwrap();
     assert!(matches!(again.vote(Vote::No), Err(Error::InvalidData { .. })));
     assert_eq!(transaction(&back).forget(), Ok(false));
@@ -266,7 +267,7 @@ fn a_participant_lost_before_it_has_voted_aborts_it_and_after_that_does_not() {
         cluster.node(0).session().sync().unwrap();
         cluster.node(0).session().delete_recursive("/tx/1").unwrap();
     }
-    // Dropped, it is as good as lost.
+    // A dropped participant counts as lost.
     coordinator.begin(&["a", "b"], b"").unwrap();
     let session = cluster.node(0).session();
     drop(transaction(&session).join("a").unwrap());
@@ -274,7 +275,7 @@ fn a_participant_lost_before_it_has_voted_aborts_it_and_after_that_does_not() {
 }
 
 #[test]
-fn who_never_joins_is_waited_for_until_the_time_is_over() {
+fn a_participant_that_never_joins_is_waited_for_until_the_timeout() {
     let cluster = Cluster::new(3);
     let coordinator = transaction(&cluster.node(0).session());
     coordinator.begin(&["a", "b"], b"").unwrap();
@@ -291,7 +292,7 @@ fn who_never_joins_is_waited_for_until_the_time_is_over() {
     ));
 }
 
-/// Somebody else came back by the name of one that still runs: one of the two votes.
+/// A second process joined by the name of a running participant: only one of the two votes.
 #[test]
 fn one_name_has_one_vote() {
     let cluster = Cluster::new(3);
@@ -305,12 +306,12 @@ fn one_name_has_one_vote() {
     assert!(matches!(former.vote(Vote::No), Err(Error::NoNode { .. })));
     drop(former);
     cluster.node(0).session().sync().unwrap();
-    assert_eq!(present.vote(Vote::Yes), Ok(Phase::Voting), "it is there still");
+    assert_eq!(present.vote(Vote::Yes), Ok(Phase::Voting), "it still exists");
     assert_eq!(coordinator.decide(), Ok(Phase::Committed));
 }
 
 #[test]
-fn joining_and_dropping_at_any_point_leaves_nobody_who_seems_alive() {
+fn joining_and_dropping_at_any_point_leaves_no_participant_that_looks_alive() {
     let cluster = Cluster::new(3);
     let session = cluster.node(1).session();
     let coordinator = transaction(&session);

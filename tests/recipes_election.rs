@@ -56,7 +56,7 @@ fn one_leads_at_a_time_in_order_and_tokens_only_grow() {
 }
 
 #[test]
-fn candidates_are_told_in_their_order_with_their_ids() {
+fn candidates_are_listed_in_order_with_their_ids() {
     let cluster = Cluster::new(3);
     let first = latch(&cluster, 0, "zero");
     let leadership = first.campaign().unwrap();
@@ -109,7 +109,7 @@ fn a_leader_cut_off_knows_it_before_another_leads_and_writes_nothing_more() {
 }
 
 #[test]
-fn what_a_leader_writes_that_leads_no_longer_is_refused() {
+fn a_deposed_leaders_writes_are_refused() {
     let cluster = Cluster::new(3);
     let latch = latch(&cluster, 0, "");
     let session = cluster.node(0).session();
@@ -127,15 +127,14 @@ fn what_a_leader_writes_that_leads_no_longer_is_refused() {
     assert!(new.is_leading());
 }
 
-/// A candidate left behind by another session of this process is another candidate, whatever its
-/// id.
+/// A candidate left behind by an earlier session of this process is another candidate, even with the same id.
 #[test]
 fn a_candidate_of_an_earlier_session_is_another() {
     let cluster = Cluster::new(3);
     let coordinator = cluster.node(0);
     let one = coordinator.open_session().unwrap();
     let earlier = LeaderLatch::new(&one, "/leader", "me").unwrap().campaign().unwrap();
-    // The session is taken over elsewhere, so that its candidate stays.
+    // Another handle resumes the session, so its candidate stays.
     let taken = cluster.node(1).resume(one.id(), one.password()).unwrap();
     let two = coordinator.open_session().unwrap();
     let latch = LeaderLatch::new(&two, "/leader", "me").unwrap();
@@ -184,15 +183,15 @@ fn giving_up_leaves_no_candidate() {
 }
 
 #[test]
-fn an_observer_is_told_each_leader_once_and_the_last_for_sure() {
+fn an_observer_sees_each_leader_once_and_always_the_last() {
     let cluster = Cluster::new(3);
     let mut changes = latch(&cluster, 2, "").observe();
-    assert_eq!(changes.recv(), Ok(None), "nobody leads, and the path is not there");
+    assert_eq!(changes.recv(), Ok(None), "there is no leader and no path");
     let latches: Vec<LeaderLatch> =
         (0..3).map(|node| latch(&cluster, node, &node.to_string())).collect();
     let mut leadership = latches[0].campaign().unwrap();
     for turn in 1..10 {
-        let leader = changes.recv().unwrap().expect("somebody leads");
+        let leader = changes.recv().unwrap().expect("there is a leader");
         assert_eq!(leader.fencing_token, leadership.fencing_token());
         let before = leadership;
         leadership = std::thread::scope(|scope| {
@@ -200,19 +199,19 @@ fn an_observer_is_told_each_leader_once_and_the_last_for_sure() {
             while latches[2].candidates().unwrap().len() < 2 {
                 cluster.advance(MOMENT);
             }
-            // An additional waiting candidate is not a change of the leader.
+            // An additional waiting candidate does not change the leader.
             assert_eq!(changes.recv_timeout(Duration::ZERO), Ok(None));
             before.resign().unwrap();
             next.join().unwrap()
         });
     }
-    // Several changes between two looks become one.
+    // Several changes between two reads are merged into one.
     for turn in 0..9 {
         leadership.resign().unwrap();
         leadership = latches[turn % 3].campaign().unwrap();
     }
     cluster.node(2).session().sync().unwrap();
-    let leader = changes.recv().unwrap().expect("somebody leads");
+    let leader = changes.recv().unwrap().expect("there is a leader");
     assert_eq!(leader.fencing_token, leadership.fencing_token());
     assert_eq!(changes.recv_timeout(Duration::ZERO), Ok(None), "once");
     // The election's znode may be deleted, too.
@@ -229,9 +228,9 @@ fn an_observer_is_told_each_leader_once_and_the_last_for_sure() {
     assert!(changes.recv().unwrap_err().is_session_lost());
 }
 
-/// Its instance gets a snapshot, in which everything has changed.
+/// The observer's instance receives a snapshot in which everything has changed.
 #[test]
-fn an_observer_that_was_cut_off_is_told_who_leads_by_then() {
+fn an_observer_that_was_isolated_learns_the_current_leader() {
     let cluster = Cluster::builder().session_timeout(LONG * 10).start(3);
     let one = latch(&cluster, 0, "one");
     let leadership = one.campaign().unwrap();
@@ -301,7 +300,7 @@ impl Drop for Ends {
 }
 
 #[test]
-fn what_an_async_selector_runs_is_dropped_at_the_loss_and_begun_again() {
+fn an_async_selectors_future_is_dropped_at_the_loss_and_started_again() {
     let cluster = Cluster::new(3);
     let session = cluster.node(0).open_session().unwrap();
     let selector = LeaderSelector::new(&session, "/leader", "me").unwrap();
@@ -339,8 +338,8 @@ fn what_an_async_selector_runs_is_dropped_at_the_loss_and_begun_again() {
     assert!(over.unwrap_err().is_session_lost());
 }
 
-/// Checks that it compiles: a future that borrows from its application and its environment may be
-/// spawned on a multi-threaded runtime.
+/// Compiles only if a future that borrows from its application and its environment may be spawned on a
+/// multi-threaded runtime.
 #[test]
 fn an_async_selector_may_be_spawned_whatever_it_borrows() {
     struct App {
@@ -411,12 +410,12 @@ fn a_clone_of_a_selectors_leadership_does_not_keep_the_lead() {
     let leadership = kept.lock().unwrap().pop().unwrap();
     assert!(leadership.is_leading());
     drop(running);
-    assert!(!leadership.is_leading(), "what it was given for is over");
+    assert!(!leadership.is_leading(), "its term is over");
     session.sync().unwrap();
     assert_eq!(selector.latch().leader().unwrap(), None);
     assert_eq!(leadership.wait_lost(), LockLost::Deleted);
 
-    // Nor does one that outlives a term that ended by itself.
+    // Neither does a clone that outlives a term that has ended by itself.
     let terms = Mutex::new(Vec::new());
     let mut turns = 0;
     let running = selector.run_async(|leadership| {
@@ -437,7 +436,7 @@ fn a_clone_of_a_selectors_leadership_does_not_keep_the_lead() {
     assert!(terms.len() == 3 && terms.iter().all(|leadership| !leadership.is_leading()));
 }
 
-/// Below a chroot, candidates and their observer see each other and nobody else.
+/// Inside a chroot, candidates and their observer see each other and no others.
 #[test]
 fn an_election_in_a_chroot_is_one_of_its_own() {
     let cluster = Cluster::new(3);

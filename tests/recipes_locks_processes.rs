@@ -14,7 +14,7 @@ use quorate::{Coordinator, CreateMode, LockGuard};
 
 const DELAY: Duration = Duration::from_secs(3);
 
-/// Not a test of its own: what the process that is to be killed does. It holds one of each.
+/// Not a test of its own: the code of the process that is killed. It holds one of each.
 #[test]
 fn worker() {
     let Some((peers, address)) = place() else { return };
@@ -36,7 +36,7 @@ fn worker() {
 }
 
 #[test]
-fn what_a_killed_process_held_goes_to_the_next_and_not_before_its_time() {
+fn a_killed_process_s_locks_go_to_the_next_after_the_session_timeout() {
     let dir = tempfile::tempdir().unwrap();
     let addresses = addresses(3);
     let killed = Process::start(dir.path(), &addresses, &addresses[0]);
@@ -65,7 +65,7 @@ fn what_a_killed_process_held_goes_to_the_next_and_not_before_its_time() {
     assert!(reading.fencing_token() > tokens[1]);
     let again = reentrant.acquire_timeout(PATIENCE).unwrap().expect("however often it was held");
     assert!(again.fencing_token() > tokens[2]);
-    // It went with the same session, and is kept for longer.
+    // Its znode went with the same session; the lock-delay keeps the lock for longer.
     assert!(lock.try_acquire().unwrap().is_none(), "there is a lock-delay");
     assert!(semaphore.acquire_timeout(PATIENCE).unwrap().expect("both are free").is_held());
     assert!(several.acquire_timeout(PATIENCE).unwrap().expect("all are free").is_held());

@@ -1,5 +1,5 @@
-//! Recipes during partitions: never two holders, tokens only increase, nothing is done twice, and
-//! nobody waits for ever once the partition is healed.
+//! Recipes during partitions: never two holders, tokens only increase, nothing is done twice, and no call
+//! waits for ever once the partition is healed.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::ControlFlow;
@@ -16,13 +16,13 @@ use quorate::{Result, Session};
 
 const SECOND: Duration = Duration::from_secs(1);
 
-/// A cluster of three whose sessions are soon missed.
+/// A cluster of three with short session timeouts.
 fn cluster() -> Cluster {
     Cluster::builder().session_timeout(4 * SECOND).start(3)
 }
 
-/// Two threads on each node do `turn`, with whatever session the node has by then, while one node or
-/// another is cut off; until there were so many turns, and then until all have come to their end.
+/// Two threads on each node call `turn` with the node's current session, while one node after another is
+/// isolated. Ends after this many turns, and then waits for all threads.
 fn storm(cluster: &Cluster, enough: u64, turn: impl Fn(&Session, usize) -> bool + Sync) {
     let (turns, done) = (AtomicU64::new(0), AtomicBool::new(false));
     let waits_for_ever = AtomicBool::new(false);
@@ -40,11 +40,11 @@ fn storm(cluster: &Cluster, enough: u64, turn: impl Fn(&Session, usize) -> bool 
         let threads: Vec<_> = (0..6).map(|thread| scope.spawn(work(thread))).collect();
         let has_failed = || threads.iter().any(|thread| thread.is_finished());
         let mut random = 11_u64;
-        // So many times over a session's timeout without a turn, nobody comes to one any more.
-        let (mut last, mut rounds) = (0, 0);
-        while rounds < 60 && last < enough && !has_failed() {
+        // This many steps without a turn: no thread will get one any more.
+        let (mut last, mut stalled) = (0, 0);
+        while stalled < 60 && last < enough && !has_failed() {
             let now = turns.load(Ordering::SeqCst);
-            rounds = if now > last { 0 } else { rounds + 1 };
+            stalled = if now > last { 0 } else { stalled + 1 };
             last = now;
             random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
             cluster.isolate(((random >> 33) % 3) as usize);
@@ -63,20 +63,20 @@ fn storm(cluster: &Cluster, enough: u64, turn: impl Fn(&Session, usize) -> bool 
             cluster.advance(SECOND / 10);
         }
         waits_for_ever.store(true, Ordering::SeqCst);
-        // So that it ends, and the test with it.
+        // Stopping the nodes ends the threads, and with them the test.
         (0..cluster.len()).for_each(|node| cluster.stop(node));
     });
-    assert!(!waits_for_ever.into_inner(), "somebody waits for ever");
-    assert!(turns.into_inner() >= enough, "nobody comes to anything");
+    assert!(!waits_for_ever.into_inner(), "a call waits for ever");
+    assert!(turns.into_inner() >= enough, "there were too few turns");
 }
 
-/// The largest tokens that were held, by what they are of.
+/// The largest tokens that were held, by the name of what they protect.
 #[derive(Default)]
 struct Tokens(Mutex<BTreeMap<String, u64>>);
 
 impl Tokens {
-    /// Holds something for a while. As long as it is held, nobody has held it since with another
-    /// token. Whether it was held at all.
+    /// Holds something for a while and returns whether it was held at all. While it is held, no other thread
+    /// may have held it with a later token.
     fn hold(&self, tokens: &[(&str, u64)], is_held: impl Fn() -> bool) -> bool {
         let last = |path: &str| self.0.lock().unwrap().get(path).copied().unwrap_or(0);
         let before: Vec<u64> = tokens.iter().map(|(path, _)| last(path)).collect();
@@ -172,7 +172,7 @@ fn a_bounded_queue_is_never_too_full_and_loses_nothing() {
         }
         let Ok(Some(item)) = queue.take_timeout(5 * SECOND) else { return false };
         let data = String::from_utf8(item.data().to_vec()).unwrap();
-        // Noted beforehand: it may be done though nobody is told so.
+        // Recorded beforehand: the write may succeed although its reply is lost.
         items.lock().unwrap().perhaps_done.insert(data.clone());
         let is_done = item.done().is_ok();
         if is_done {
@@ -226,13 +226,13 @@ fn a_list_has_each_item_once_and_in_order() {
 }
 
 #[test]
-fn all_who_learn_what_has_become_of_a_transaction_learn_the_same() {
+fn all_participants_learn_the_same_outcome_of_a_transaction() {
     let cluster = cluster();
-    // What each was said to have come to, and whether somebody has voted against it for sure.
+    // The outcomes that threads have learned, and whether one has surely voted against it.
     let known: Mutex<BTreeMap<u64, (BTreeSet<String>, bool)>> = Mutex::default();
     let number = AtomicU64::new(0);
     storm(&cluster, 40, |session, thread| {
-        // All come by each transaction: begin it, vote, and decide.
+        // All threads take part in each transaction: they begin it, vote, and decide.
         let at = number.fetch_add(1, Ordering::SeqCst) / 6;
         let transaction = TwoPhaseCommit::new(session, &format!("/tx-{at}")).unwrap();
         let decided = (|| -> Result<Phase> {
@@ -269,7 +269,7 @@ fn all_who_learn_what_has_become_of_a_transaction_learn_the_same() {
 }
 
 #[test]
-fn whoever_is_cut_off_at_a_barrier_passes_when_it_is_back_or_knows_that_it_cannot() {
+fn an_isolated_instance_passes_a_barrier_when_it_is_back_or_knows_that_it_cannot() {
     let cluster = cluster();
     for cut in [SECOND, 30 * SECOND] {
         let barriers: Vec<Barrier> = (0..3)
@@ -306,12 +306,12 @@ fn whoever_is_cut_off_at_a_barrier_passes_when_it_is_back_or_knows_that_it_canno
 }
 
 #[test]
-fn a_double_barrier_waits_for_who_is_cut_off_and_not_for_who_is_lost() {
+fn a_double_barrier_waits_for_isolated_participants_and_not_for_lost_ones() {
     let cluster = cluster();
     let double =
         |node: usize| DoubleBarrier::new(&cluster.node(node).session(), "/double", 3).unwrap();
     for _ in 0..2 {
-        // With new sessions where the former are over.
+        // With new sessions where the former ones are over.
         let doubles: Vec<DoubleBarrier> = (0..3).map(double).collect();
         std::thread::scope(|scope| {
             let near: Vec<_> = (0..2)
@@ -333,7 +333,7 @@ fn a_double_barrier_waits_for_who_is_cut_off_and_not_for_who_is_lost() {
             let far = far.join().unwrap().unwrap();
             let near: Vec<_> = near.into_iter().map(|one| one.join().unwrap().unwrap()).collect();
 
-            // One is lost inside: the others do not wait for it longer than for its session.
+            // One participant is lost inside: the others wait for it no longer than for its session.
             cluster.isolate(2);
             let leaving: Vec<_> =
                 near.into_iter().map(|one| scope.spawn(move || one.leave())).collect();

@@ -1,5 +1,5 @@
-//! Groups, persistent ephemerals, elections and shared state in real processes, one of which is
-//! killed with SIGKILL.
+//! Groups, persistent ephemerals, elections and shared state in real processes, one of which is killed with
+//! SIGKILL.
 //!
 //! The processes are this test program itself: see `worker`.
 
@@ -15,8 +15,8 @@ use quorate::recipes::{
 };
 use quorate::{Coordinator, CreateMode, Session};
 
-/// Not a test of its own: what the process that is to be killed does. It is in all of them, and
-/// writes until it is killed.
+/// Not a test of its own: the code of the process that is killed. It takes part in all of them, and writes
+/// until it is killed.
 #[test]
 fn worker() {
     let Some((peers, address)) = place() else { return };
@@ -38,7 +38,7 @@ fn worker() {
                     leadership.wait_lost();
                     ControlFlow::<()>::Continue(())
                 });
-                panic!("it is killed before it has led: {led:?}");
+                panic!("the process ended before it led: {led:?}");
             }
             "write" => write(&session),
             other => panic!("unknown order {other}"),
@@ -47,7 +47,7 @@ fn worker() {
     drop((member, running));
 }
 
-/// Writes what is shared, until it is killed.
+/// Writes the shared state until the process is killed.
 fn write(session: &Session) {
     Barrier::new(session, "/barrier").unwrap().set().unwrap();
     let config = Config::<u64>::new(session, "/config").unwrap();
@@ -59,7 +59,7 @@ fn write(session: &Session) {
     }
 }
 
-/// What a new process needs: its data directory is of its address.
+/// What a new process needs. Its data directory is named after its address.
 struct Place<'a> {
     dir: &'a std::path::Path,
     addresses: &'a [String],
@@ -85,7 +85,7 @@ fn number(line: &str) -> u64 {
     line.rsplit(' ').next().unwrap().parse().unwrap()
 }
 
-/// Waits for an event of this path, and for nothing else, until it is there or not.
+/// Waits for an event of this path, and for nothing else, until the znode exists or is gone.
 fn wait_exists(session: &Session, path: &str, there: bool) {
     loop {
         let (exists, watch) = session.exists_and_watch(path).unwrap();
@@ -101,7 +101,7 @@ fn a_killed_member_is_gone_for_all_and_is_another_when_it_comes_back() {
     let dir = tempfile::tempdir().unwrap();
     let addresses = addresses(3);
     let place = Place { dir: dir.path(), addresses: &addresses };
-    // They are told of each other before any of them waits.
+    // Each knows the others before any of them waits.
     let starting = std::thread::scope(|scope| {
         let nodes = scope.spawn(|| place.nodes());
         (place.start(), nodes.join().unwrap())
@@ -112,7 +112,7 @@ fn a_killed_member_is_gone_for_all_and_is_another_when_it_comes_back() {
     let group = Group::new(&session, "/group").unwrap();
     let _member = group.join("survivor", b"").unwrap();
     let mut changes = group.watch();
-    let members = changes.recv_timeout(PATIENCE).unwrap().expect("the first is told at once");
+    let members = changes.recv_timeout(PATIENCE).unwrap().expect("the first update comes at once");
     assert_eq!(members.names(), ["survivor", "victim"]);
     assert_eq!(members.get("victim").unwrap().joined, joined);
     assert!(group.try_join("victim", b"").unwrap().is_none(), "the name is taken");
@@ -141,7 +141,7 @@ fn a_killed_member_is_gone_for_all_and_is_another_when_it_comes_back() {
     assert_eq!(members.names(), ["survivor"]);
     wait_exists(&session, "/up/victim", false);
 
-    // Back again, it is a new member, and its znode another.
+    // When it is back, it is a new member with another znode.
     let (mut victim, again) = place.start();
     assert!(again > joined);
     let members = changes.recv_timeout(PATIENCE).unwrap().expect("it has come back");
@@ -150,7 +150,7 @@ fn a_killed_member_is_gone_for_all_and_is_another_when_it_comes_back() {
     let after = session.get("/up/victim").unwrap().1;
     assert!(after.czxid > before.czxid && after.ephemeral_owner != before.ephemeral_owner);
 
-    // At once again, so that its next run finds what the last has left, and waits for its end.
+    // Started again at once: the new run finds the former one's znode, and waits for its deletion.
     victim.kill();
     let (_victim, last) = place.start();
     assert!(last > again);
@@ -165,7 +165,7 @@ fn a_killed_member_is_gone_for_all_and_is_another_when_it_comes_back() {
 }
 
 #[test]
-fn what_a_killed_writer_has_shared_stays_and_all_see_the_same() {
+fn a_killed_writers_shared_state_stays_and_is_the_same_everywhere() {
     let dir = tempfile::tempdir().unwrap();
     let addresses = addresses(3);
     let place = Place { dir: dir.path(), addresses: &addresses };
@@ -180,11 +180,11 @@ fn what_a_killed_writer_has_shared_stays_and_all_see_the_same() {
     let mut updates = config.watch().unwrap();
     victim.order("write");
     while number(&victim.wait("wrote")) < 30 {}
-    let said = victim.kill();
-    let wrote = said.iter().map(|line| number(line)).max().unwrap_or(30);
+    let printed = victim.kill();
+    let wrote = printed.iter().map(|line| number(line)).max().unwrap_or(30);
     session.sync().unwrap();
 
-    // What was acknowledged, and at most what was under way.
+    // All acknowledged writes, and at most the one in flight.
     let value = config.get().unwrap().expect("it was set").value;
     assert!((wrote..=wrote + 1).contains(&value), "{wrote} were written, and the value is {value}");
     let mut last = 0;
@@ -193,7 +193,7 @@ fn what_a_killed_writer_has_shared_stays_and_all_see_the_same() {
         assert!(update.version > last);
         last = update.version;
     }
-    assert_eq!(config.get().unwrap().unwrap().version, last, "the last is told");
+    assert_eq!(config.get().unwrap().unwrap().version, last, "the last update has come");
     let items = NodeList::new(&session, "/list").unwrap().items().unwrap();
     let items: Vec<u64> = items
         .iter()
@@ -205,7 +205,7 @@ fn what_a_killed_writer_has_shared_stays_and_all_see_the_same() {
     cache.try_recv().unwrap();
     assert_eq!(cache.view().children("/list").unwrap().len() as u64, count);
 
-    // A barrier is nobody's: it holds all up until it is removed.
+    // A barrier has no owner: it blocks all until it is removed.
     let barrier = Barrier::new(&session, "/barrier").unwrap();
     wait_exists(&session, "/up/victim", false);
     assert!(barrier.is_set().unwrap());

@@ -17,7 +17,7 @@ fn queue(cluster: &Cluster, node: usize) -> Queue {
     Queue::new(&cluster.node(node).session(), "/deep/queue").unwrap()
 }
 
-/// Polls a future until it is done or does not move any more.
+/// Polls a future until it is done or makes no more progress.
 fn settle<T>(cluster: &Cluster, future: &mut Pin<Box<impl Future<Output = T>>>) -> Poll<T> {
     let mut context = Context::from_waker(Waker::noop());
     for _ in 0..20 {
@@ -29,7 +29,7 @@ fn settle<T>(cluster: &Cluster, future: &mut Pin<Box<impl Future<Output = T>>>) 
     Poll::Pending
 }
 
-/// What a future gives that is done without any more help.
+/// The result of a future that needs no further events.
 fn done<T>(cluster: &Cluster, future: impl Future<Output = T>) -> T {
     match settle(cluster, &mut Box::pin(future)) {
         Poll::Ready(value) => value,
@@ -37,7 +37,7 @@ fn done<T>(cluster: &Cluster, future: impl Future<Output = T>) -> T {
     }
 }
 
-/// All of the session's calls are done, those of drops too.
+/// Waits until all of the session's calls are done, including those of drops.
 fn quiet(cluster: &Cluster, session: &Session) {
     session.sync().unwrap();
     cluster.advance(SOON);
@@ -55,7 +55,7 @@ fn items_come_by_priority_and_then_in_the_order_in_which_they_were_put() {
     queue.put(NewItem::new("_").priority(i32::MIN)).unwrap();
     queue.put(NewItem::new("a2").priority(-1)).unwrap();
     assert_eq!((queue.len(), queue.peek()), (Ok(6), Ok(Some(b"_".to_vec()))));
-    // Given back, it is first again.
+    // An item given back is first again.
     let item = queue.take().unwrap();
     assert_eq!((item.data(), item.priority(), item.id()), (&b"_"[..], i32::MIN, None));
     assert_eq!(queue.peek().unwrap().unwrap(), b"a1");
@@ -83,8 +83,8 @@ fn each_item_comes_to_one_consumer_however_many_there_are() {
                             let item = queue.take().unwrap();
                             assert!(item.is_held());
                             let data = item.data().to_vec();
-                            // Now and then it takes a second attempt. No more than that: the others may
-                            // be done by then.
+                            // Now and then an item takes a second attempt. No more than that, since the
+                            // others may be done by then.
                             if data.ends_with(b"7") && given_back.insert(data.clone()) {
                                 drop(item);
                                 continue;
@@ -121,7 +121,7 @@ fn each_item_comes_to_one_consumer_however_many_there_are() {
 }
 
 #[test]
-fn what_a_dead_consumer_had_comes_again_in_its_old_place() {
+fn a_dead_consumers_item_returns_to_its_old_place() {
     let cluster = Cluster::new(3);
     let producer = queue(&cluster, 0);
     producer.put_all(["1", "2", "3"]).unwrap();
@@ -169,13 +169,13 @@ fn a_consumer_cut_off_knows_it_before_another_has_its_item() {
         assert!(again.fencing_token() > item.fencing_token());
         again.done().unwrap();
     });
-    // Told, or closed.
+    // A message, or a closed channel.
     let _ = item.lost().recv();
     assert_eq!(item.wait_lost(), LockLost::SessionOver);
 }
 
 #[test]
-fn a_consumer_is_told_that_its_claim_was_deleted_and_only_of_that() {
+fn a_consumer_is_notified_of_the_deletion_of_its_claim_and_of_nothing_else() {
     let cluster = Cluster::new(3);
     let (here, there) = (queue(&cluster, 0), queue(&cluster, 1));
     here.put_all(["1", "2"]).unwrap();
@@ -189,12 +189,12 @@ fn a_consumer_is_told_that_its_claim_was_deleted_and_only_of_that() {
     assert_eq!(one.lost().recv().unwrap().kind, EventKind::Deleted);
     assert!(!one.is_held());
     assert_eq!(done(&cluster, lost), LockLost::Deleted);
-    // Another has the item, and the znode of its claim has the path of the former.
+    // Another consumer has the item, and its claim's znode has the path of the former claim.
     let again = there.take().unwrap();
     assert_eq!((again.path(), again.is_held()), (one.path(), true));
     assert_eq!(one.wait_lost(), LockLost::Deleted);
     assert!(one.done().is_err());
-    assert!(again.is_held(), "it goes with its own consumer alone");
+    assert!(again.is_held(), "only the end of its own consumer deletes it");
     assert!(two.lost().is_empty() && two.is_held());
 }
 
@@ -215,18 +215,18 @@ fn one_waiting_consumer_is_woken_for_each_item_and_the_next_if_it_dies() {
     for taking in &mut waiting[1..] {
         assert!(taking.as_mut().poll(&mut Context::from_waker(&waker)).is_pending());
     }
-    // The first in the line is there, but does not move: it is not polled.
+    // The first in the queue exists but makes no progress: it is not polled.
     producer.put("1").unwrap();
     cluster.advance(SOON);
     assert_eq!(woken.0.load(std::sync::atomic::Ordering::Relaxed), 0, "a herd");
-    // It dies: the next one gets what the first was woken for.
+    // It dies: the next one gets the item that the first one was woken for.
     cluster.expire(&sessions[0]);
     cluster.advance(SOON);
-    assert_eq!(woken.0.load(std::sync::atomic::Ordering::Relaxed), 1, "the next, and only that");
+    assert_eq!(woken.0.load(std::sync::atomic::Ordering::Relaxed), 1, "only the next one is woken");
     let Poll::Ready(item) = settle(&cluster, &mut waiting[1]) else { panic!("not woken") };
     let item = item.unwrap();
     assert_eq!(item.data(), b"1");
-    // The third is first now, and hears of what is given back.
+    // The third is first now, and is woken when an item is given back.
     assert!(settle(&cluster, &mut waiting[2]).is_pending());
     drop(item);
     let Poll::Ready(item) = settle(&cluster, &mut waiting[2]) else { panic!("not woken") };
@@ -286,7 +286,7 @@ fn delayed_items_come_when_they_are_due_and_not_before() {
     assert_eq!(queue.len().unwrap(), 2);
     assert_eq!(queue.pop().unwrap(), b"now");
     assert_eq!((queue.try_pop().unwrap(), queue.peek().unwrap()), (None, None));
-    // Somebody waits, on an instance that came later.
+    // A consumer waits on an instance that joined later.
     let other = Queue::new(&cluster.node(1).session(), "/deep/queue").unwrap();
     let mut popping = Box::pin(async { other.take_async().await });
     assert!(settle(&cluster, &mut popping).is_pending());
@@ -326,7 +326,7 @@ fn items_are_removed_by_exactly_their_id() {
 }
 
 #[test]
-fn a_maximum_is_kept_by_many_at_once_and_who_waits_gets_in() {
+fn a_maximum_holds_under_concurrency_and_waiting_producers_get_in() {
     let cluster = Cluster::new(3);
     let full = |queue: &Queue| matches!(queue.try_put("x"), Err(Error::QuotaExceeded { .. }));
     let queue = queue(&cluster, 0).max(5);
@@ -338,7 +338,7 @@ fn a_maximum_is_kept_by_many_at_once_and_who_waits_gets_in() {
     queue.try_put("x").unwrap();
     assert!(full(&queue));
     assert!(!queue.put_timeout("x", Duration::from_millis(5)).unwrap());
-    // Those that a consumer has count.
+    // Items that a consumer has claimed count.
     let item = queue.take().unwrap();
     assert!(full(&queue));
     item.done().unwrap();
@@ -384,7 +384,7 @@ fn queues_and_barriers_work_below_a_chroot_and_after_their_containers_have_gone(
         assert!(session.exists("/team/some/barrier").unwrap().is_some());
         barrier.remove().unwrap();
         cluster.advance(Duration::from_secs(300));
-        assert_eq!(session.children("/team").unwrap(), [""; 0], "none is left that is not used");
+        assert_eq!(session.children("/team").unwrap(), [""; 0], "no unused znode is left");
     }
 }
 
@@ -415,7 +415,7 @@ fn a_barrier_holds_all_up_until_it_is_removed() {
     let two = barrier(2);
     let mut waiting = Box::pin(two.wait_async());
     assert!(settle(&cluster, &mut waiting).is_pending());
-    // What happens to it is not that it goes.
+    // Other changes of its znode do not open it.
     cluster.node(0).session().set("/a/b/barrier", b"why").unwrap();
     assert!(settle(&cluster, &mut waiting).is_pending(), "it opens early");
     barrier(1).remove().unwrap();
@@ -424,7 +424,7 @@ fn a_barrier_holds_all_up_until_it_is_removed() {
 }
 
 #[test]
-fn a_barrier_that_was_set_holds_up_those_whose_replica_does_not_know_it_yet() {
+fn a_barrier_blocks_members_whose_replica_does_not_have_it_yet() {
     let cluster = Cluster::new(3);
     let (here, there) = (cluster.node(0).session(), cluster.node(1).session());
     for round in 0..50 {
@@ -435,7 +435,7 @@ fn a_barrier_that_was_set_holds_up_those_whose_replica_does_not_know_it_yet() {
     }
 }
 
-/// The double barrier of three at a node, in a session of its own.
+/// The double barrier of three participants at a node, with its own session.
 fn double(cluster: &Cluster, node: usize) -> (Session, DoubleBarrier) {
     let session = cluster.node(node).open_session().unwrap();
     let barrier = DoubleBarrier::new(&session, "/here/double", 3).unwrap();
@@ -450,7 +450,7 @@ fn enter<'a>(cluster: &Cluster, barrier: &'a DoubleBarrier) -> Entering<'a> {
     entering
 }
 
-/// Polls as long as something may come of it. Whether it is done is for the next poll to say.
+/// Polls as long as that makes progress. The next poll shows whether it is done.
 fn step(cluster: &Cluster, entering: &mut Entering<'_>) -> Option<quorate::Result<Inside>> {
     let mut context = Context::from_waker(Waker::noop());
     for _ in 0..10 {
@@ -463,7 +463,7 @@ fn step(cluster: &Cluster, entering: &mut Entering<'_>) -> Option<quorate::Resul
 }
 
 #[test]
-fn they_enter_together_and_leave_together_round_after_round() {
+fn they_enter_and_leave_together_repeatedly() {
     let cluster = Cluster::new(3);
     let inside = std::sync::atomic::AtomicUsize::new(0);
     let rounds: usize = 6;
@@ -488,7 +488,7 @@ fn they_enter_together_and_leave_together_round_after_round() {
 }
 
 #[test]
-fn those_who_die_or_give_up_before_it_opens_do_not_count() {
+fn participants_that_die_or_give_up_before_it_opens_do_not_count() {
     let cluster = Cluster::new(3);
     let barriers: Vec<_> = (0..5).map(|place| double(&cluster, place % 3)).collect();
     let mut first = enter(&cluster, &barriers[0].1);
@@ -502,7 +502,7 @@ fn those_who_die_or_give_up_before_it_opens_do_not_count() {
     assert!(barriers[2].1.enter_timeout(Duration::from_millis(5)).unwrap().is_none());
     quiet(&cluster, &barriers[2].0);
     let mut second = enter(&cluster, &barriers[3].1);
-    // What happens to its znode opens it for nobody.
+    // Changes of its znode open the barrier for no participant.
     let znodes = barriers[4].0.children("/here/double").unwrap();
     assert_eq!(znodes.len(), 2);
     for znode in znodes {
@@ -524,7 +524,7 @@ fn a_third_opens_it_for_all_three_and_late_ones_are_let_in() {
         let Poll::Ready(entered) = settle(&cluster, future) else { panic!("not opened") };
         inside.push(entered.unwrap());
     }
-    // A late one, and one who comes while they leave.
+    // A late participant, and one that comes while the others leave.
     let late = done(&cluster, barriers[3].1.enter_async()).unwrap();
     let mut leaving: Vec<_> =
         inside.into_iter().map(|inside| Box::pin(inside.leave_async())).collect();
@@ -532,7 +532,7 @@ fn a_third_opens_it_for_all_three_and_late_ones_are_let_in() {
         assert!(settle(&cluster, future).is_pending(), "left early");
     }
     let later = done(&cluster, barriers[4].1.enter_async()).unwrap();
-    // One leaves without waiting, the other dies.
+    // One leaves without waiting, the other one dies.
     drop(late);
     for future in &mut leaving {
         assert!(settle(&cluster, future).is_pending(), "left early");
@@ -543,11 +543,11 @@ fn a_third_opens_it_for_all_three_and_late_ones_are_let_in() {
     for _ in 0..3 {
         leaving.retain_mut(|future| settle(&cluster, future).is_pending());
     }
-    assert!(leaving.is_empty(), "all have gone, and some wait");
+    assert!(leaving.is_empty(), "all have left, but some still wait");
 }
 
 #[test]
-fn the_next_round_is_closed_when_all_have_died_inside() {
+fn the_barrier_closes_again_when_all_have_died_inside() {
     let cluster = Cluster::new(3);
     let barriers: Vec<_> = (0..3).map(|place| double(&cluster, place)).collect();
     let mut entering: Vec<_> =
@@ -563,7 +563,7 @@ fn the_next_round_is_closed_when_all_have_died_inside() {
         let Poll::Ready(Ok(inside)) = entered else { panic!("not opened") };
         assert!(done(&cluster, inside.leave_async()).unwrap_err().is_session_lost());
     }
-    // In again, with new sessions.
+    // They enter again, with new sessions.
     let again: Vec<_> = (0..3).map(|place| double(&cluster, place)).collect();
     let mut one = enter(&cluster, &again[0].1);
     let mut two = enter(&cluster, &again[1].1);
@@ -573,9 +573,9 @@ fn the_next_round_is_closed_when_all_have_died_inside() {
     drop(three);
 }
 
-/// The first in the order, whom the others wait for, dies while they do.
+/// The first in the order, which the others wait for, dies before it has left.
 #[test]
-fn those_who_leave_go_on_when_the_first_dies() {
+fn participants_that_leave_go_on_when_the_first_dies() {
     let cluster = Cluster::new(3);
     let barriers: Vec<_> = (0..3).map(|place| double(&cluster, place)).collect();
     let mut entering: Vec<_> =
@@ -597,9 +597,9 @@ fn those_who_leave_go_on_when_the_first_dies() {
     assert_eq!(settle(&cluster, &mut second), Poll::Ready(Ok(())));
 }
 
-/// Who waits to enter hears of nothing but the beginning.
+/// A participant that waits to enter is woken only when the barrier opens.
 #[test]
-fn those_who_wait_to_enter_are_woken_by_the_beginning_alone() {
+fn waiting_participants_are_woken_only_when_the_barrier_opens() {
     use std::sync::atomic::Ordering::Relaxed;
     let cluster = Cluster::new(3);
     let barriers: Vec<_> = (0..4).map(|place| double(&cluster, place % 3)).collect();
@@ -610,7 +610,7 @@ fn those_who_wait_to_enter_are_woken_by_the_beginning_alone() {
     let mut context = Context::from_waker(&waker);
     assert!(first.as_mut().poll(&mut context).is_pending());
     assert!(second.as_mut().poll(&mut context).is_pending());
-    // Not by one who comes, here for a round of four, and dies.
+    // Not woken by a participant that comes, in a barrier of four, and dies.
     let (session, _) = &barriers[2];
     let more = DoubleBarrier::new(session, "/here/double", 4).unwrap();
     let third = enter(&cluster, &more);
@@ -626,7 +626,7 @@ fn those_who_wait_to_enter_are_woken_by_the_beginning_alone() {
 }
 
 #[test]
-fn a_double_barrier_for_nobody_is_refused() {
+fn a_double_barrier_of_zero_participants_is_refused() {
     let session = Cluster::new(1).node(0).session();
     let refused = DoubleBarrier::new(&session, "/round", 0).map(drop);
     let Err(Error::InvalidSetting { setting, .. }) = refused else { panic!("{refused:?}") };

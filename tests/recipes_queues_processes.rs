@@ -14,8 +14,7 @@ use quorate::recipes::{Barrier, DoubleBarrier, Queue};
 
 const ITEMS: usize = 60;
 
-/// Not a test of its own: what the other processes do. Lines that are meant for the test begin with
-/// '@'.
+/// Not a test of its own: the code of the other processes. Lines for the test begin with '@'.
 #[test]
 fn worker() {
     let Some((peers, address)) = place() else { return };
@@ -40,7 +39,7 @@ fn worker() {
         loop {
             let Some(item) = queue.take_timeout(Duration::from_secs(1)).unwrap() else {
                 session.sync().unwrap();
-                // One that somebody has may come again.
+                // An item that another consumer has may come again.
                 if !putting.is_set().unwrap() && queue.is_empty().unwrap() {
                     break;
                 }
@@ -55,14 +54,14 @@ fn worker() {
     }
     inside.leave().unwrap();
     println!("@left");
-    // The others need this one to hear of it. Its end is the test's.
+    // The others need this process to learn of it. The test ends the process.
     let _ = std::io::stdin().read_line(&mut String::new());
 }
 
-/// A consumer is killed with an item in its hands: it comes again, to the other, and nothing is done
-/// twice or lost. Nor do the others wait at the barrier for the dead one.
+/// A consumer is killed while it has an item. The item goes to the other consumer, and none is done twice or
+/// lost. The others do not wait at the barrier for the dead one.
 #[test]
-fn what_a_killed_consumer_had_is_done_by_another() {
+fn a_killed_consumers_item_is_done_by_another() {
     let dir = tempfile::tempdir().unwrap();
     let peers = addresses(3);
     let start = |place: usize| Process::start(dir.path(), &peers, &peers[place]);
@@ -70,7 +69,7 @@ fn what_a_killed_consumer_had_is_done_by_another() {
     for process in [&producer, &victim, &other] {
         assert_eq!(process.line(), "inside");
     }
-    // How often each was taken, and done.
+    // How often each item was taken, and done.
     let mut seen: BTreeMap<String, (u32, u32)> = BTreeMap::new();
     let mut note = |line: &str| {
         let (what, item) = line.split_once(' ').unwrap();
@@ -90,7 +89,7 @@ fn what_a_killed_consumer_had_is_done_by_another() {
     assert_eq!(producer.line(), "left");
     assert_eq!(seen.len(), ITEMS, "none is lost");
     for (item, (taken, done)) in &seen {
-        // The last one of the victim may have been done without a word of it.
+        // The victim's last item may have been done without being reported.
         let by_the_dead = *taken == 1 && *done == 0;
         assert!(*done == 1 || by_the_dead, "{item} was taken {taken} times and done {done} times");
     }

@@ -8,7 +8,7 @@ use quorate::recipes::{
 use quorate::testing::Cluster;
 use quorate::{CreateMode, Error, Result, Session};
 
-/// One use of each recipe that makes its path when that is missing.
+/// One use of each recipe that creates its path when it is missing.
 fn uses(session: &Session) -> Vec<(&'static str, Result<()>)> {
     let instance = Instance::new("one", "host", 1);
     let body = |_: &_| std::ops::ControlFlow::Break(());
@@ -37,7 +37,7 @@ fn uses(session: &Session) -> Vec<(&'static str, Result<()>)> {
 }
 
 #[test]
-fn a_root_that_is_missing_is_told_and_not_waited_for() {
+fn a_missing_root_is_an_error_and_is_not_waited_for() {
     let cluster = Cluster::new(1);
     let session = cluster.node(0).session();
     for root in ["/nowhere", "/nor/here"] {
@@ -61,12 +61,12 @@ fn a_persistent_ephemeral_without_its_root_ends_with_that() {
     assert_eq!(znode.run(), Err(Error::NoNode { path: "/".to_owned() }));
 }
 
-/// A use of a recipe: how many writes it is, without those for what is above its own znodes.
+/// A use of a recipe, with the number of its writes, not counting those for the parents of its znodes.
 struct Use {
     recipe: &'static str,
-    /// The first time, and each later time.
+    /// The first use, and each later one.
     writes: [u64; 2],
-    /// How many paths it has whose parents are made, each at its time.
+    /// The number of paths whose parents it creates, each at its own time.
     paths: u64,
     run: fn(&Session, &str) -> Result<()>,
 }
@@ -75,13 +75,13 @@ fn used(recipe: &'static str, writes: [u64; 2], run: fn(&Session, &str) -> Resul
     Use { recipe, writes, paths: 1, run }
 }
 
-/// What is acquired is dropped, which is a write more.
+/// Dropping what was acquired is one more write.
 fn counted_uses() -> Vec<Use> {
     vec![
         used("lock", [2, 2], |s, at| s.lock(at)?.acquire().map(drop)),
         used("reentrant", [2, 2], |s, at| ReentrantLock::new(s, at)?.acquire().map(drop)),
         used("write", [2, 2], |s, at| ReadWriteLock::new(s, at)?.write().map(drop)),
-        // And once its number.
+        // And its number once.
         used("semaphore", [3, 2], |s, at| Semaphore::new(s, at, 2)?.acquire().map(drop)),
         Use {
             paths: 2,
@@ -129,7 +129,7 @@ fn counted_uses() -> Vec<Use> {
 }
 
 #[test]
-fn missing_parents_are_made_in_one_write_and_those_that_are_there_in_none() {
+fn missing_parents_cost_one_write_and_existing_ones_none() {
     let cluster = Cluster::new(3);
     for place in [0, cluster.add_client()] {
         let session = cluster.node(place).session();
@@ -139,20 +139,20 @@ fn missing_parents_are_made_in_one_write_and_those_that_are_there_in_none() {
                 let before = session.sync().unwrap();
                 let refused = cluster.node(place).metrics().requests_refused;
                 assert_eq!(run(&session, &at), Ok(()), "{recipe}");
-                // Behind what a drop has asked for.
+                // After the request of the drop.
                 let after = session.sync().unwrap();
                 assert_eq!(after - before, expected, "{recipe} on {place}, use {turn}");
                 let refused = cluster.node(place).metrics().requests_refused - refused;
-                // A client has no replica to look at before it tries, so that some of its writes fail.
+                // A client has no replica to check first, so some of its writes fail.
                 assert_eq!(refused, 0, "{recipe} on {place}, use {turn}");
             }
         }
     }
 }
 
-/// Several begin at once, and each makes what the others have not made yet.
+/// Several uses begin at once; each creates the parents that the others have not created yet.
 #[test]
-fn those_who_begin_at_once_all_find_their_parents() {
+fn concurrent_first_uses_all_find_their_parents() {
     let cluster = Cluster::new(3);
     for round in 0..10 {
         std::thread::scope(|scope| {
@@ -166,5 +166,9 @@ fn those_who_begin_at_once_all_find_their_parents() {
         });
     }
     let refused = (0..3).map(|place| cluster.node(place).metrics().requests_refused);
-    assert_eq!(refused.sum::<u64>(), 0, "that others come first is no refusal");
+    assert_eq!(
+        refused.sum::<u64>(),
+        0,
+        "a concurrent creation of the parents must not be an error"
+    );
 }

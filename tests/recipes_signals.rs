@@ -1,4 +1,4 @@
-//! Changes reported by recipes, waited for on channels.
+//! Changes that recipes report on channels.
 
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ use quorate::{CreateMode, Session, WATCH_CAPACITY, Watch};
 
 const MOMENT: Duration = Duration::from_millis(10);
 
-/// What an observer of everything knows.
+/// What an observer of all recipes has seen.
 #[derive(Debug, Default, PartialEq)]
 struct Known {
     leader: Option<String>,
@@ -21,7 +21,7 @@ struct Known {
     instances: usize,
 }
 
-/// Looks at whatever has a message, and at nothing else, until `is_all`.
+/// Reads each recipe that has a message, and no other, until `is_all`.
 fn observe(session: &Session, is_all: impl Fn(&Known) -> bool) -> Known {
     let mut leaders = LeaderLatch::new(session, "/leader", "").unwrap().observe();
     let mut members = Group::new(session, "/group").unwrap().watch();
@@ -80,7 +80,7 @@ fn observe(session: &Session, is_all: impl Fn(&Known) -> bool) -> Known {
 }
 
 #[test]
-fn whatever_changes_gives_a_message_and_the_last_state_is_seen() {
+fn each_change_gives_a_message_and_the_last_state_is_seen() {
     let cluster = Cluster::new(3);
     let (writer, observer) = (cluster.node(0).session(), cluster.node(2).session());
     let value = Config::<u64>::new(&writer, "/value").unwrap();
@@ -103,7 +103,7 @@ fn whatever_changes_gives_a_message_and_the_last_state_is_seen() {
         for n in 0..200 {
             writer.create(&format!("/files/{n}"), b"", CreateMode::Persistent).unwrap();
             if n == 50 {
-                // What comes meanwhile comes at once later, and nobody may miss it.
+                // Changes during the isolation arrive all at once later, and none may be missed.
                 cluster.isolate(2);
             }
             drop(group.join("you", b"").unwrap());
@@ -135,7 +135,7 @@ fn a_reader_that_looks_late_needs_one_message() {
     }
     signal.events().recv().unwrap();
     assert_eq!(cache.try_recv().unwrap().len(), count);
-    // The others are of what has been told.
+    // The remaining messages are of changes that were already read.
     for _ in signal.events().try_iter() {
         assert!(cache.try_recv().unwrap().is_empty());
     }
@@ -145,7 +145,7 @@ fn a_reader_that_looks_late_needs_one_message() {
 }
 
 #[test]
-fn the_channel_closes_with_the_session_and_the_error_says_so() {
+fn the_channel_closes_with_the_session_and_the_error_is_session_lost() {
     let cluster = Cluster::new(3);
     let session = cluster.node(0).session();
     let mut leaders = LeaderLatch::new(&session, "/leader", "").unwrap().observe();
@@ -157,7 +157,7 @@ fn the_channel_closes_with_the_session_and_the_error_says_so() {
     cluster.expire(&session);
     select! {
         recv(signal.events()) -> message => assert!(message.is_err(), "nothing has changed"),
-        default(Duration::from_secs(60)) => panic!("no word of the session's end"),
+        default(Duration::from_secs(60)) => panic!("no message about the session's end"),
     }
     assert!(leaders.try_recv().unwrap_err().is_session_lost());
     assert!(members.try_recv().unwrap_err().is_session_lost());

@@ -21,12 +21,12 @@ fn additions_of_many_are_each_counted_once() {
                 for number in 1..=10 {
                     let added = counter.add(number).unwrap();
                     assert_eq!(added.after, added.before + number);
-                    assert!(added.before >= last, "it found what was there before its last one");
+                    assert!(added.before >= last, "it found a value from before its last addition");
                     last = added.after;
                 }
             });
         }
-        // A leader that changes meanwhile neither loses nor doubles any.
+        // A change of the leader loses and repeats no addition.
         let leader = cluster.leader().unwrap();
         cluster.isolate(leader);
         cluster.advance(Duration::from_secs(3));
@@ -53,7 +53,7 @@ fn a_counter_is_set_compared_and_kept_in_range() {
     session.set("/count", b"three").unwrap();
     assert!(matches!(counter.get(), Err(Error::InvalidData { path, .. }) if path == "/count"));
     assert!(matches!(counter.add(1), Err(Error::InvalidData { .. })));
-    // Below a root it is another one.
+    // With a chroot the same path is another counter.
     let below = session.chroot("/below").unwrap();
     session.create("/below", b"", CreateMode::Persistent).unwrap();
     assert_eq!(Counter::new(&below, "/a/count").unwrap().add(2).unwrap().after, 2);
@@ -61,7 +61,7 @@ fn a_counter_is_set_compared_and_kept_in_range() {
 }
 
 #[test]
-fn a_counter_without_a_quorum_says_that_its_outcome_is_unknown() {
+fn a_counter_without_a_quorum_reports_an_unknown_outcome() {
     let cluster = Cluster::builder().request_timeout(Duration::from_secs(2)).start(3);
     let session = cluster.node(0).session();
     let counter = Counter::new(&session, "/count").unwrap();
@@ -74,7 +74,7 @@ fn a_counter_without_a_quorum_says_that_its_outcome_is_unknown() {
         }
         assert!(adding.join().unwrap().unwrap_err().is_outcome_unknown());
     });
-    // It is one write, whatever becomes of it: it came to the leader or it did not.
+    // It is one write: either it reached the leader or it did not.
     cluster.heal();
     cluster.advance(Duration::from_secs(10));
     let other = cluster.node(1).session();
@@ -100,13 +100,13 @@ fn ids_are_given_once_and_a_block_costs_one_write() {
             .collect();
         threads.into_iter().flat_map(|thread| thread.join().unwrap()).collect::<Vec<u64>>()
     });
-    assert_eq!(ids.iter().collect::<BTreeSet<_>>().len(), 300, "one was given twice");
+    assert_eq!(ids.iter().collect::<BTreeSet<_>>().len(), 300, "an id was given twice");
     let session = cluster.node(0).session();
     session.sync().unwrap();
-    // 50 are eight blocks of seven each, and a clone takes from the same.
+    // 50 ids take eight blocks of seven, and a clone takes from the same block.
     assert_eq!(session.get("/ids").unwrap().1.version, 6 * 8 - 1);
     assert!(*ids.iter().max().unwrap() <= 6 * 8 * 7);
-    // Without a quorum, what is left of a block is there still.
+    // Without a quorum, the rest of a block is still available.
     let ids = IdGenerator::new(&session, "/ids", 3).unwrap();
     let first = ids.next_id().unwrap();
     cluster.isolate(0);
@@ -142,10 +142,10 @@ fn updates_of_a_value_are_not_lost() {
     assert_eq!(all, (0..30).collect::<Vec<_>>());
 }
 
-/// A version says which write it was: a value that was deleted and made again is another one, though
-/// ZooKeeper's version of it is the same.
+/// A version identifies a write: a value that was deleted and created again has another one, though
+/// ZooKeeper's version is the same.
 #[test]
-fn what_was_made_anew_is_not_taken_for_what_was_read() {
+fn a_value_created_again_does_not_match_the_version_that_was_read() {
     let cluster = Cluster::new(1);
     let session = cluster.node(0).session();
     let config = Config::<Vec<u8>, Raw>::with_codec(&session, "/config").unwrap();
@@ -163,7 +163,7 @@ fn what_was_made_anew_is_not_taken_for_what_was_read() {
 }
 
 #[test]
-fn a_follower_is_told_the_last_value_whatever_it_missed() {
+fn a_follower_receives_the_last_value_whatever_it_missed() {
     let cluster = Cluster::new(3);
     let config = Config::<u32>::new(&cluster.node(0).session(), "/config").unwrap();
     let follower = cluster.node(1).open_session().unwrap();
@@ -196,7 +196,7 @@ fn a_follower_is_told_the_last_value_whatever_it_missed() {
     assert!(twice.unwrap_err().is_session_lost());
 }
 
-/// Fails to read what begins with a question mark.
+/// A codec that fails to decode values with a leading question mark.
 struct Strict;
 
 impl Codec<String> for Strict {
@@ -213,7 +213,7 @@ impl Codec<String> for Strict {
 }
 
 #[test]
-fn what_cannot_be_read_is_told_and_is_not_the_end() {
+fn a_value_that_cannot_be_decoded_is_reported_and_does_not_end_the_watch() {
     let cluster = Cluster::new(1);
     let session = cluster.node(0).session();
     let config = Config::<String, Strict>::with_codec(&session, "/config").unwrap();
@@ -239,7 +239,7 @@ fn view(snapshot: &Snapshot, path: &str) -> View {
         .collect()
 }
 
-/// Does to a view what changes say, each of which must fit it.
+/// Applies changes to a view; each of them must fit it.
 fn follow(view: &mut View, changes: &[Change]) {
     let mut last = 0;
     for change in changes {
@@ -271,7 +271,7 @@ fn a_cache_that_keeps_up_sees_every_write() {
     assert_eq!((changes.len(), changes[0].zxid()), (1, root));
     session.create("/cc", b"", CreateMode::Persistent).unwrap();
     assert_eq!(cache.try_recv(), Ok(Vec::new()), "beside it");
-    // All of one write, in an order that can be followed.
+    // All changes of one write, in an order that can be applied.
     let mut followed = view(cache.view(), "/c");
     session
         .multi()
@@ -288,12 +288,12 @@ fn a_cache_that_keeps_up_sees_every_write() {
     session.create("/c", b"4", CreateMode::Persistent).unwrap();
     let changes = cache.recv().unwrap();
     let paths: Vec<&str> = changes.iter().map(Change::path).collect();
-    assert_eq!(paths, ["/c/a/b", "/c/a", "/c", "/c"], "gone, and there again");
+    assert_eq!(paths, ["/c/a/b", "/c/a", "/c", "/c"], "deleted, and created again");
     follow(&mut followed, &changes);
     assert_eq!(followed, view(cache.view(), "/c"));
 }
 
-/// More is written than a channel holds: what was left out is found all the same.
+/// More writes than a channel holds: the cache finds the changes that were left out.
 #[test]
 fn a_cache_is_right_after_a_gap() {
     let cluster = Cluster::new(1);
@@ -308,7 +308,7 @@ fn a_cache_is_right_after_a_gap() {
     for n in 0..WATCH_CAPACITY {
         let _created = calls.create(&format!("/c/{n}"), b"", CreateMode::Persistent);
     }
-    // Left out, all of these.
+    // All of these are left out of the channel.
     let _deleted = calls.delete("/c/gone");
     let _deleted = calls.delete("/c/7");
     let _deleted = calls.delete("/c/same");
@@ -378,7 +378,7 @@ fn a_list_keeps_its_order_and_removes_no_other() {
     let there = NodeList::new(&two, "/lists/steps").unwrap();
     assert_eq!(list.items(), Ok(Vec::new()));
     let items: Vec<_> = (0..12u8).map(|n| [&list, &there][n as usize % 2].push([n])).collect();
-    // Numbers outgrow their digits; and some of the children are no items.
+    // Numbers outgrow their digits, and some of the children are no items.
     one.create("/lists/steps/item-10000000000", [12], CreateMode::Persistent).unwrap();
     one.create("/lists/steps/other", [13], CreateMode::Persistent).unwrap();
     let data = |list: &NodeList| -> Vec<u8> {
@@ -388,7 +388,7 @@ fn a_list_keeps_its_order_and_removes_no_other() {
     let third = items[3].as_ref().unwrap();
     assert_eq!((there.remove(third), list.remove(third)), (Ok(true), Ok(false)));
     assert_eq!(third.data(), &Arc::from([3u8]));
-    // The list begins anew, and with it the numbers.
+    // The list is created again, and its numbers start from zero.
     let first = items[0].as_ref().unwrap();
     one.delete_recursive("/lists").unwrap();
     let again = list.push([7]).unwrap();

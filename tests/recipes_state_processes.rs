@@ -11,8 +11,7 @@ use quorate::recipes::{
     Counter, Discovery, IdGenerator, Instance, Participant, Registry, TwoPhaseCommit, Vote,
 };
 
-/// Not a test of its own: what the other processes do. Lines that are meant for the test begin with
-/// '@'.
+/// Not a test of its own: the code of the other processes. Lines for the test begin with '@'.
 #[test]
 fn worker() {
     let Some((peers, address)) = place() else { return };
@@ -65,7 +64,7 @@ fn worker() {
     }
 }
 
-/// Gives an order, and waits until it is done.
+/// Sends an order, and waits until it is done.
 fn ask(process: &mut Process, order: &str) {
     process.order(order);
     process.wait("done");
@@ -76,7 +75,7 @@ fn numbers(line: &str) -> Vec<i64> {
 }
 
 #[test]
-fn what_a_killed_process_shared_is_kept_and_what_was_its_own_goes() {
+fn a_killed_process_s_shared_state_stays_and_its_ephemerals_go() {
     let dir = tempfile::tempdir().unwrap();
     let peers = addresses(3);
     let mut processes: Vec<Process> =
@@ -89,13 +88,13 @@ fn what_a_killed_process_shared_is_kept_and_what_was_its_own_goes() {
     }
     ask(&mut processes[1], "await 3");
 
-    // It begins a transaction, and dies as its coordinator after one has voted.
+    // It begins a transaction, and dies as its coordinator after one participant has voted.
     let mut victim = processes.remove(0);
     victim.order("begin");
     victim.wait("begun");
     ask(&mut processes[0], "vote a");
     victim.kill();
-    // Its instance is gone with its session; the transaction is not.
+    // Its registration is gone with its session; the transaction is not.
     ask(&mut processes[0], "await 2");
     ask(&mut processes[1], "vote b");
     processes[1].order("decide");
@@ -112,7 +111,7 @@ fn what_a_killed_process_shared_is_kept_and_what_was_its_own_goes() {
     added.extend(rest.iter().filter(|line| line.starts_with("added")).map(|line| numbers(line)));
     processes[0].order("value");
     let value = numbers(&processes[0].wait("value"));
-    // What was acknowledged, and at most the one that was under way.
+    // All acknowledged additions, and at most the one in flight.
     let count = added.len() as i64;
     assert!((count..=count + 1).contains(&value[0]), "{count} were added, and there are {value:?}");
     assert!(added.iter().all(|id| id[1] < value[1]), "an id was given again");

@@ -1,4 +1,4 @@
-//! Backups and restoring them, and new clusters from the directories of lost ones.
+//! Backups, restoring them, and founding new clusters from the directories of lost ones.
 
 #[path = "common/addresses.rs"]
 mod addresses;
@@ -21,7 +21,7 @@ fn join(address: &str, peers: &[String], dir: &Path) -> quorate::Result<Coordina
     Coordinator::builder().advertise(address).data_dir(dir).join(peers)
 }
 
-/// Everything below a directory but the lock: the names, and a hash of what is in them.
+/// Everything below a directory except for the lock: the names, and a hash of the contents.
 fn files(dir: &Path) -> Vec<(PathBuf, u64)> {
     let mut found = Vec::new();
     for entry in fs::read_dir(dir).unwrap() {
@@ -54,7 +54,7 @@ fn has(session: &Session, names: impl IntoIterator<Item = u32>) {
     }
 }
 
-/// The only member of a cluster that was founded anew.
+/// Starts the only member of a cluster that was founded from files.
 fn start(founded: &recovery::Founded) -> Coordinator {
     let address = founded.address.clone();
     let coordinator = join(&address, std::slice::from_ref(&address), &founded.dir).unwrap();
@@ -89,10 +89,10 @@ fn a_backup_is_one_moment_and_is_restored_into_a_new_cluster() {
     has(&restored, 0..20);
     assert!(restored.exists("/20").unwrap().is_none());
     assert_eq!(restored.get("/19").unwrap().1, stat);
-    // The cluster goes on, and no zxid is given twice.
+    // The new cluster goes on, and uses no zxid twice.
     fill(&restored, 50..52);
     assert!(restored.get("/50").unwrap().1.czxid > backup.zxid);
-    // A session of before can be resumed, or else expires with what it has.
+    // A session of the old cluster can be resumed, or else expires with its ephemerals.
     assert!(restored.exists("/mine").unwrap().is_some());
     let resumed = new.resume(session.id(), session.password()).unwrap();
     resumed.set("/mine", b"still").unwrap();
@@ -100,7 +100,7 @@ fn a_backup_is_one_moment_and_is_restored_into_a_new_cluster() {
     let again = start(&founded);
     has(&again.session(), 50..52);
 
-    // A directory that is in use is not for a backup, and stays as it is.
+    // A backup into a directory in use is refused and changes nothing.
     again.close();
     let before = files(&dir);
     let error = recovery::restore(&file, &dir, &address).unwrap_err();
@@ -108,8 +108,7 @@ fn a_backup_is_one_moment_and_is_restored_into_a_new_cluster() {
     assert_eq!(files(&dir), before);
 }
 
-/// Two znodes that are only ever written together are equal in every backup, whatever is written
-/// while it is made.
+/// Two znodes that are only ever written together are equal in every backup, whatever is written during it.
 #[test]
 fn a_backup_is_consistent_while_others_write() {
     let work = tempfile::tempdir().unwrap();
@@ -133,7 +132,7 @@ fn a_backup_is_consistent_while_others_write() {
             }
         });
         let mut zxids = Vec::new();
-        // Until the writes have come between them.
+        // Until writes have come between them.
         while zxids.len() < 5 {
             let backup = cluster.node(1).backup(file(zxids.len())).unwrap();
             if zxids.last() != Some(&backup.zxid) {
@@ -193,7 +192,7 @@ fn a_damaged_backup_is_refused_and_nothing_is_made_of_it() {
     assert!(!dir.exists());
 }
 
-/// Five members of which two are left, one of which had been gone for a while before.
+/// Five members of which two are left; one of the two had been down for a while before.
 struct Lost {
     work: tempfile::TempDir,
     addresses: Vec<String>,
@@ -208,7 +207,7 @@ impl Lost {
         join(&self.addresses[member], &self.addresses, &self.dir(member))
     }
 
-    /// Member 1 has the writes below 10 only, member 0 those below 20.
+    /// Member 1 has only the writes below 10, member 0 those below 20.
     fn new() -> Lost {
         let lost = Lost { work: tempfile::tempdir().unwrap(), addresses: addresses(5) };
         let members: Vec<Coordinator> = (0..5).map(|member| lost.member(member).unwrap()).collect();
@@ -229,7 +228,7 @@ impl Lost {
 }
 
 #[test]
-fn a_lost_cluster_is_founded_anew_from_the_best_that_is_left() {
+fn a_new_cluster_is_founded_from_the_best_directory_that_is_left() {
     let lost = Lost::new();
     let dirs = [lost.dir(1), lost.dir(0)];
     let before = dirs.each_ref().map(|dir| files(dir));
@@ -240,11 +239,11 @@ fn a_lost_cluster_is_founded_anew_from_the_best_that_is_left() {
     let contents = plan.best.contents.clone().unwrap();
     assert!(time.is_some() && zxid <= contents.zxid, "{plan}");
     assert_eq!(contents.voters.len(), 5);
-    // All five together have lost nothing.
+    // All five directories together have lost nothing.
     let all: Vec<PathBuf> = (0..5).map(|member| lost.dir(member)).collect();
     assert_eq!(recovery::recover(&all).unwrap().loss, Loss::Nothing);
     assert_eq!(recovery::recover(&all[..3]).unwrap().loss, Loss::Nothing);
-    // To look changes nothing.
+    // Inspecting changes nothing.
     assert_eq!(dirs.each_ref().map(|dir| files(dir)), before);
 
     let address = addresses(1).remove(0);
@@ -256,7 +255,7 @@ fn a_lost_cluster_is_founded_anew_from_the_best_that_is_left() {
     has(&new.session(), 0..20);
     new.session().create("/new", b"", CreateMode::Persistent).unwrap();
     new.close();
-    // Of the old files nothing is missing; what of a plan was carried out is not carried out again.
+    // All old files are kept, and the steps of a plan that are already done are not repeated.
     let aside = recovery::inspect(founded.before.unwrap()).unwrap();
     assert_eq!(aside.contents, plan.best.contents);
     let error = plan.found_anew(None).unwrap_err();
@@ -274,7 +273,7 @@ fn start_again(dir: &Path, address: &str) -> Session {
 fn members_of_the_old_cluster_are_refused_by_the_new_one() {
     let lost = Lost::new();
     let plan = recovery::recover([lost.dir(0), lost.dir(1)]).unwrap();
-    // At the same address, where the old members look for it.
+    // The new cluster has the address at which the old members look for theirs.
     let founded = plan.found_anew(None).unwrap();
     assert_eq!(founded.address, lost.addresses[0]);
     let new = start(&founded);
@@ -293,7 +292,7 @@ fn members_of_the_old_cluster_are_refused_by_the_new_one() {
 }
 
 #[test]
-fn inspection_tells_what_is_there_and_what_is_wrong() {
+fn inspection_reports_contents_and_damage() {
     let work = tempfile::tempdir().unwrap();
     let (dir, address) = (work.path().join("data"), addresses(1).remove(0));
     let missing = recovery::inspect(&dir).unwrap_err();
@@ -309,7 +308,7 @@ fn inspection_tells_what_is_there_and_what_is_wrong() {
     let member = join(&address, std::slice::from_ref(&address), &dir).unwrap();
     member.wait_ready(PATIENCE).unwrap();
     fill(&member.session(), 0..5);
-    // Four are there from the beginning.
+    // Four znodes exist from the beginning.
     let znodes = 4 + 5;
     let running = recovery::inspect(&dir).unwrap_err();
     assert!(matches!(running, Error::DataDirInUse { .. }), "{running}");
@@ -318,12 +317,12 @@ fn inspection_tells_what_is_there_and_what_is_wrong() {
     let contents = sound.contents.clone().unwrap();
     assert_eq!((sound.address.as_str(), contents.znodes), (address.as_str(), znodes));
     assert_eq!(contents.voters, [sound.node]);
-    // What is committed is written with the next write only.
+    // The commit index of a write is stored only with the next write.
     assert!(contents.commit <= contents.last_index && contents.committed_zxid <= contents.zxid);
     let text = sound.to_string();
     assert!(text.contains(&address) && text.contains(&format!("{znodes} znodes")), "{text}");
 
-    // Damage is told, and is not marked: that is for a start to do.
+    // Inspection reports damage and does not mark it: marking is the start's task.
     let path = dir.join("log/witness");
     let witness = fs::read(&path).unwrap();
     fs::write(&path, &witness[..100]).unwrap();
@@ -336,13 +335,13 @@ fn inspection_tells_what_is_there_and_what_is_wrong() {
     assert!(error.to_string().contains("--damaged"), "{error}");
     fs::write(&path, &witness).unwrap();
     assert_eq!(recovery::inspect(&dir).unwrap(), sound);
-    // What was found damaged once is as good as any other when all checks pass.
+    // A directory that was once found damaged counts as intact when all checks pass.
     fs::write(dir.join("QUARANTINED"), "a record\n").unwrap();
     let marked = recovery::inspect(&dir).unwrap();
     assert_eq!((&marked.damaged, marked.found_damaged.as_deref()), (&None, Some("a record")));
     assert_eq!(marked.contents, sound.contents);
     assert_eq!(recovery::recover([&dir]).unwrap().loss, Loss::Nothing);
-    // What was promised while the cluster was founded is of no matter for another one.
+    // A promise of one founding does not matter for another cluster.
     fs::remove_file(dir.join("QUARANTINED")).unwrap();
     let promise = fs::read(dir.join("PROMISE")).unwrap();
     for bytes in [None, Some(b"nonsense")] {
@@ -354,18 +353,18 @@ fn inspection_tells_what_is_there_and_what_is_wrong() {
         assert_eq!(recovery::recover([&dir]).unwrap().loss, Loss::Nothing);
         fs::write(dir.join("PROMISE"), &promise).unwrap();
     }
-    // Without its identity, nobody knows whose it was.
+    // Without its identity, the member's cluster is unknown.
     fs::write(dir.join("IDENTITY"), b"nonsense").unwrap();
     assert!(matches!(recovery::inspect(&dir), Err(Error::Corrupt { .. })));
 }
 
-/// A fault that hit all disks left nothing that the tool could take.
+/// After a fault on all disks, the tool found no directory that it could use.
 #[test]
-fn what_is_whole_of_damaged_directories_is_taken_if_it_is_asked_for() {
+fn the_intact_part_of_damaged_directories_is_recovered_on_request() {
     let lost = Lost::new();
     let dirs: Vec<PathBuf> = (0..2).map(|member| lost.dir(member)).collect();
     let sound = recovery::recover(&dirs).unwrap();
-    // Nobody knows any more how far the log went.
+    // The end of the log is unknown.
     for dir in &dirs {
         fs::write(dir.join("log/witness"), b"nonsense").unwrap();
     }
@@ -385,7 +384,7 @@ fn what_is_whole_of_damaged_directories_is_taken_if_it_is_asked_for() {
     new.close();
     assert!(founded.before.unwrap().join("IDENTITY").exists());
 
-    // A log that is damaged is taken up to there.
+    // A damaged log is used up to the damage.
     let dir = lost.dir(2);
     let mut segments = fs::read_dir(dir.join("log")).unwrap().map(|entry| entry.unwrap().path());
     let segment = segments.find(|path| path.to_str().unwrap().ends_with("000001")).unwrap();
@@ -407,7 +406,7 @@ fn what_is_whole_of_damaged_directories_is_taken_if_it_is_asked_for() {
     }
     assert!(kept.len() > 5, "{kept:?}");
     fs::write(&segment, &bytes).unwrap();
-    // Of a checkpoint that is not whole nothing is taken.
+    // A damaged checkpoint is not used at all.
     let mut generations = fs::read_dir(&dir).unwrap().map(|entry| entry.unwrap().path());
     let database = generations.find(|path| path.join("db").exists()).unwrap().join("db");
     let bytes = fs::read(&database).unwrap();
@@ -415,9 +414,9 @@ fn what_is_whole_of_damaged_directories_is_taken_if_it_is_asked_for() {
     assert!(recovery::recover_damaged([&dir]).is_err());
 }
 
-/// A directory that a plan was made of, and whose member has been started since, is left alone.
+/// A directory whose member has been started since the plan was made is left alone.
 #[test]
-fn a_plan_is_for_what_it_was_made_of() {
+fn a_plan_is_refused_if_its_directory_has_changed() {
     let work = tempfile::tempdir().unwrap();
     let (dir, address) = (work.path().join("data"), addresses(1).remove(0));
     let peers = [address.clone()];

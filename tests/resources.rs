@@ -23,15 +23,15 @@ fn threads() -> Vec<String> {
     names
 }
 
-/// The pool that sled starts when the first database of a process is opened, and never ends.
+/// The thread pool that sled starts with the first database of a process, and never ends.
 const POOL: [&str; 7] =
     ["sled-io-0", "sled-io-1", "sled-io-2", "sled-io-3", "sled-io-4", "sled-io-5", "sled-io-6"];
 
-/// What each coordinator starts.
+/// The threads that each coordinator starts.
 const OWN: [&str; 4] = ["quorate-disk", "quorate-files", "quorate-node", "quorate-state"];
 
-/// Waits until the process has these threads beside those that it began with, and no others. A thread
-/// gives itself its name once it runs, and leaves the list a moment after it was joined.
+/// Waits until the process has exactly these threads in addition to the earlier ones. A thread gets its name
+/// only when it runs, and stays in the list for a moment after it was joined.
 fn wait_threads(before: &[String], more: &[&str]) {
     let mut expected: Vec<String> = before.to_vec();
     expected.extend(more.iter().chain(&POOL).map(|&name| name.to_owned()));
@@ -50,7 +50,7 @@ fn files() -> usize {
 #[test]
 fn a_coordinator_leaves_nothing_behind() {
     let dir = tempfile::tempdir().unwrap();
-    // The test's own, and the one that runs it.
+    // The test's own thread, and the one that runs it.
     let before = threads();
     assert!(before.iter().all(|name| !name.starts_with("quorate")), "{before:?}");
     // This process's own loopback address.
@@ -73,12 +73,12 @@ fn a_coordinator_leaves_nothing_behind() {
             let late = coordinator.session().set("/", b"");
             assert!(matches!(late, Err(Error::Stopped { .. })), "{late:?}");
         } else if round % 3 == 1 {
-            // The last handle may be any of them.
+            // Any handle may be the last one.
             drop((coordinator, held));
             drop(session);
         } else {
             drop((coordinator, held, session));
-            // The same by a task, whose thread does not wait before its end.
+            // The same in a task, whose thread does not block for the end.
             let builder = Coordinator::builder().data_dir(dir.path().join("data"));
             let task = async {
                 let coordinator = builder.join_async([&address]).await.unwrap();
@@ -87,7 +87,7 @@ fn a_coordinator_leaves_nothing_behind() {
                 session.lock("/lock").unwrap().acquire_async().await.unwrap();
             };
             std::thread::scope(|scope| scope.spawn(|| tasks::block_on(task)).join().unwrap());
-            // If it had not waited then, the directory would be in use.
+            // Without that wait, the directory would still be in use.
             drop(join());
         }
         wait_threads(&before, &[]);

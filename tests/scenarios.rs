@@ -12,7 +12,7 @@ fn voters(cluster: &Cluster, node: usize) -> Vec<String> {
     members.filter(|member| member.votes).map(|member| member.address).collect()
 }
 
-/// Everything that was acknowledged is there, at this node too.
+/// Checks that everything acknowledged is there, at this node too.
 fn has_all(session: &Session, written: &[String]) {
     session.sync().unwrap();
     for path in written {
@@ -20,8 +20,8 @@ fn has_all(session: &Session, written: &[String]) {
     }
 }
 
-/// A voter's disk is wiped: while others write, when nobody does, and as a learner. An idle cluster
-/// must take it back without a write to wake it up.
+/// A voter's disk is wiped: while others write, while the cluster is idle, and as a learner. An idle cluster
+/// must admit the member again without a write.
 #[test]
 fn a_disk_is_wiped_under_load_and_idle_and_as_a_learner() {
     let cluster = Cluster::builder().max_voters(3).start(3);
@@ -45,13 +45,13 @@ fn a_disk_is_wiped_under_load_and_idle_and_as_a_learner() {
         assert_eq!(voters(&cluster, victim).len(), 3, "round {round}");
         let other = voters(&cluster, (victim + 1) % 3);
         assert_eq!(voters(&cluster, victim), other, "round {round}");
-        // Those that it was are forgotten, and nobody is left of them.
+        // The member's former ids are removed from the membership.
         assert_eq!(cluster.node(victim).status().members.len(), 4, "round {round}");
     }
 }
 
-/// Two of three are wiped, one after the other, and the last one with the data too: nothing is left
-/// of the first members, and nothing was lost.
+/// The disks of all three are wiped, one after the other: none of the first members is left, and no data was
+/// lost.
 #[test]
 fn every_disk_is_wiped_one_after_the_other() {
     let cluster = Cluster::new(3);
@@ -68,8 +68,8 @@ fn every_disk_is_wiped_one_after_the_other() {
     assert_eq!(voters(&cluster, 0).len(), 3);
 }
 
-/// Restarts in good order, a hundred of them, of whoever has its turn: a lock stays with its session,
-/// which moves on before its instance goes, and there is one election for each leader that is restarted.
+/// A hundred clean restarts in turn: a lock stays with its session, which moves before its instance stops.
+/// There is one election for each restarted leader.
 #[test]
 fn a_hundred_rolling_restarts_with_a_lock_held_throughout() {
     let cluster = Cluster::new(3);
@@ -80,7 +80,7 @@ fn a_hundred_rolling_restarts_with_a_lock_held_throughout() {
     let mut term = cluster.node(0).status().term.unwrap();
     for round in 0..100 {
         let turn = round % 3;
-        // It holds the lock on another instance while this one is restarted.
+        // The lock's session is on another instance while this one restarts.
         let host = (turn + 1) % 3;
         session = cluster.node(host).resume(session.id(), session.password()).unwrap();
         let led = cluster.leader() == Some(turn);
@@ -104,7 +104,7 @@ fn a_hundred_rolling_restarts_with_a_lock_held_throughout() {
     assert!(elections >= 30, "every third restart was that of a leader: {elections}");
 }
 
-/// Somebody who writes one thing after the other, and how long it took at most, in heartbeats.
+/// A client that writes one value after the other, with the longest time that a write took, in heartbeats.
 struct Writer {
     session: Session,
     pending: Pending<Stat>,
@@ -120,7 +120,7 @@ impl Writer {
         Writer { session, pending, silent: 0, longest: 0, written: 0 }
     }
 
-    /// Lets a heartbeat pass.
+    /// Lets one heartbeat pass.
     fn tick(&mut self, cluster: &Cluster) {
         cluster.advance(SECOND / 20);
         match self.pending.try_take() {
@@ -135,9 +135,9 @@ impl Writer {
     }
 }
 
-/// A fleet of five is restarted and then replaced by five others, one after the other, while somebody
-/// writes: no write ever takes longer than an election does (20 heartbeats until the leader is missed,
-/// and as many for a vote that is split once).
+/// Five members are restarted and then replaced by five others, one after the other, while a client writes:
+/// no write ever takes longer than an election (20 heartbeats until the leader is missed, and as many for one
+/// split vote).
 #[test]
 fn a_fleet_is_rolled_and_replaced_and_never_stops_for_longer_than_an_election() {
     const ELECTION: u32 = 40;
@@ -179,7 +179,7 @@ fn a_fleet_is_rolled_and_replaced_and_never_stops_for_longer_than_an_election() 
     assert_eq!(voters(&cluster, 9), last);
 }
 
-/// All are killed at once, and start again in every order.
+/// All members are killed at once, and start again in every order.
 #[test]
 fn all_are_killed_at_once_and_start_in_every_order() {
     let cluster = Cluster::new(3);

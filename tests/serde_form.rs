@@ -1,4 +1,4 @@
-//! The form that the feature `serde` gives to public values, as `docs/serde.md` documents it.
+//! The serialized form of public values with the feature `serde`, as `docs/serde.md` documents it.
 
 use std::collections::BTreeSet;
 use std::fmt::Debug;
@@ -16,7 +16,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, from_value, json, to_value};
 
-/// Both ways: in JSON, and in a format that does not describe itself.
+/// Serializes and deserializes in JSON and in a format that is not self-describing.
 fn check<T: Serialize + DeserializeOwned + PartialEq + Debug>(value: T, form: Value) {
     assert_eq!(to_value(&value).unwrap(), form);
     assert_eq!(from_value::<T>(form).unwrap(), value);
@@ -168,7 +168,7 @@ fn access_lists() {
     let acl = Acl::new(Permissions::READ, Id::new("ip", "10.0.0.0/8"));
     check(acl, json!({"permissions": "r", "id": "ip:10.0.0.0/8"}));
     check(Acl::creator_all(), json!([{"permissions": "cdrwa", "id": "auth:"}]));
-    // What no access list may contain.
+    // Content that no access list may have.
     for id in ["world:somebody", "ip:10.0.0.0/33", "super:", "digest:alice", ":", "x509:"] {
         let error = refused::<Acl>(json!({"permissions": "r", "id": id}));
         assert!(error.contains("is no id"), "{error}");

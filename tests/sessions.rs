@@ -1,4 +1,4 @@
-//! Sessions and what belongs to them, through the public handles.
+//! Sessions and their ephemerals, calls and futures, through the public handles.
 
 use std::time::Duration;
 
@@ -23,7 +23,7 @@ fn a_session_reads_its_own_writes_and_others_after_a_sync() {
 }
 
 #[test]
-fn errors_name_what_is_wrong_and_change_nothing() {
+fn errors_name_the_fault_and_change_nothing() {
     let cluster = Cluster::new(1);
     let session = cluster.node(0).session();
     session.create("/a", b"1", CreateMode::Persistent).unwrap();
@@ -89,7 +89,7 @@ fn calls_take_effect_in_the_order_in_which_they_are_made() {
     let pending: Vec<_> = (0..2000)
         .map(|n| {
             let created = calls.create("/q/", n.to_string(), CreateMode::PersistentSequential);
-            // A read in between sees all before it.
+            // A read in between sees all earlier writes.
             (n % 100 == 0).then(|| (n, calls.children("/q"), created))
         })
         .collect();
@@ -138,7 +138,7 @@ fn ephemerals_go_with_their_session() {
 }
 
 #[test]
-fn without_a_quorum_writes_say_so_and_reads_go_on() {
+fn without_a_quorum_writes_fail_with_the_reason_and_reads_go_on() {
     let cluster = Cluster::builder().request_timeout(Duration::from_secs(3)).start(3);
     let coordinator = cluster.node(0);
     let session = coordinator.session();
@@ -146,8 +146,8 @@ fn without_a_quorum_writes_say_so_and_reads_go_on() {
     cluster.isolate(0);
     std::thread::scope(|scope| {
         let write = scope.spawn(|| session.set("/a", b"2"));
-        // Past the request's deadline, if it has begun by now (else it waits for real), and not past
-        // the session's.
+        // Past the request's deadline, if the request has started by now (otherwise it waits in real time),
+        // and within the session's timeout.
         cluster.advance(Duration::from_secs(4));
         let error = write.join().unwrap().unwrap_err();
         assert!(error.is_outcome_unknown());
@@ -159,7 +159,7 @@ fn without_a_quorum_writes_say_so_and_reads_go_on() {
     assert!(stale >= Duration::from_secs(2), "{stale:?}");
     let shown = coordinator.status().to_string();
     assert!(shown.contains("unreachable: cut off"), "{shown}");
-    // What was under way is done after all.
+    // The writes in flight are done in the end.
     cluster.heal();
     cluster.advance(Duration::from_secs(3));
     let other = cluster.node(1).session();
@@ -182,7 +182,7 @@ fn a_session_is_resumed_by_its_id_and_password_alone() {
     cluster.advance(Duration::from_secs(1));
     assert_eq!(states.iter().last(), Some(SessionState::Moved));
     assert!(matches!(old.set("/e", b""), Err(Error::SessionMoved { .. })));
-    // The old process goes away, and the session stays.
+    // The old process ends, and the session stays.
     cluster.stop(0);
     cluster.advance(Duration::from_secs(30));
     assert_eq!(new.set("/e", b"1").unwrap().ephemeral_owner, Some(id));
@@ -268,7 +268,7 @@ fn a_multi_is_bounded_in_its_operations_too() {
     assert!(matches!(multi.commit(), Err(Error::Multi { index: 259, .. })));
 }
 
-/// The session that was to be saved was closed right behind its resumption.
+/// The session was closed right after its resumption.
 #[test]
 fn a_resumption_that_times_out_leaves_the_session_alone() {
     let cluster = Cluster::builder().request_timeout(Duration::from_millis(200)).start(3);
@@ -293,7 +293,7 @@ fn a_resumption_that_times_out_leaves_the_session_alone() {
 }
 
 #[test]
-fn who_reads_states_late_ends_with_the_present_one() {
+fn a_late_reader_of_states_ends_with_the_current_one() {
     let cluster = Cluster::new(3);
     let session = cluster.node(0).session();
     session.sync().unwrap();
@@ -306,7 +306,7 @@ fn who_reads_states_late_ends_with_the_present_one() {
         cluster.advance(Duration::from_secs(2));
         assert_eq!(session.state(), SessionState::Connected);
     }
-    // One state after the other for as long as there was room, then one that was not left out.
+    // One state after the other while the channel had room, then the latest one.
     let mut expected = [SessionState::Connected, SessionState::Suspended].repeat(32);
     expected.push(SessionState::Connected);
     let patience = Duration::from_secs(30);
@@ -320,7 +320,7 @@ fn a_session_names_its_ephemerals_and_a_znode_its_children_with_its_stat() {
     let cluster = Cluster::new(1);
     let (one, other) = (cluster.node(0).session(), cluster.node(0).open_session().unwrap());
     one.create("/dir", b"", CreateMode::Persistent).unwrap();
-    // Behind the writes before it.
+    // After the earlier writes.
     let pending = one.nonblocking().create("/dir/b", b"", CreateMode::Ephemeral);
     let named = one.nonblocking().ephemerals();
     assert_eq!(named.wait().unwrap(), ["/dir/b"]);
@@ -353,7 +353,7 @@ fn containers_and_znodes_with_a_time_to_live_go_by_themselves() {
     session.set("/cache", b"touched").unwrap();
     cluster.advance(8 * SECOND);
     assert!(session.exists("/cache").unwrap().is_some());
-    // Whoever leads looks after them.
+    // Whichever member leads deletes them.
     cluster.stop(leader);
     cluster.advance(8 * SECOND);
     assert_eq!(session.exists("/cache").unwrap(), None);

@@ -1,5 +1,5 @@
-//! What is supervised runs whenever there is a session: it comes back after each loss, and leaves
-//! nothing behind when it ends.
+//! A supervised closure runs whenever there is a session: it starts again after each loss, and leaves nothing
+//! behind when it ends.
 
 #[path = "common/tasks.rs"]
 mod tasks;
@@ -31,13 +31,13 @@ fn advance_until(cluster: &Cluster, what: &str, holds: impl Fn() -> bool) {
     panic!("{what}: not within two minutes");
 }
 
-/// The session that has the first child of this znode.
+/// The session that owns the first child of this znode.
 fn owner(observer: &Session, parent: &str) -> Option<quorate::SessionId> {
     let child = observer.children(parent).ok()?.pop()?;
     observer.exists(&format!("{parent}/{child}")).ok()??.ephemeral_owner
 }
 
-/// Ends the session of what is registered there, and waits for the next one. Returns it.
+/// Ends the session of the registered closure, waits for its next session, and returns that.
 fn comes_back(cluster: &Cluster, observer: &Session, parent: &str) -> quorate::SessionId {
     advance_until(cluster, parent, || owner(observer, parent).is_some());
     let former = owner(observer, parent).unwrap();
@@ -61,7 +61,7 @@ fn a_registration_comes_back_after_each_loss() {
         (0..3).map(|_| comes_back(&cluster, &observer, "/services/web")).collect();
     sessions.dedup();
     assert_eq!(sessions.len(), 3, "each run has a session of its own");
-    // Somebody deletes the znode, and the session goes on.
+    // Another session deletes the znode, and the supervised session goes on.
     let name = observer.children("/services/web").unwrap().pop().unwrap();
     let path = format!("/services/web/{name}");
     let stat = observer.exists(&path).unwrap().unwrap();
@@ -82,7 +82,7 @@ fn an_election_and_a_watch_in_tasks_come_back_after_each_loss() {
     let coordinator = cluster.node(0);
     let (events, seen) = unbounded();
     let (terms, tokens) = unbounded();
-    // One future for each, as two tasks have it.
+    // One future for each, as in two tasks.
     let election = coordinator.supervise_async(|session| {
         let terms = terms.clone();
         async move {
@@ -117,7 +117,7 @@ fn an_election_and_a_watch_in_tasks_come_back_after_each_loss() {
             scope.spawn(move || block_on(until_stopped(task, stopped)));
         }
         for round in 0..3_u8 {
-            // The watch is there again.
+            // The watch exists again.
             advance_until(&cluster, "watch", || seen.try_iter().any(|event| event.is_none()));
             let zxid = observer.set("/settings", [round]).unwrap().mzxid;
             advance_until(&cluster, "event", || seen.try_iter().any(|event| event == Some(zxid)));
@@ -126,7 +126,7 @@ fn an_election_and_a_watch_in_tasks_come_back_after_each_loss() {
             for info in cluster.node(1).sessions().unwrap() {
                 let led = owner(&observer, "/leader");
                 if info.id != observer.id() && Some(info.id) != led {
-                    // That of the watch. It may have ended meanwhile.
+                    // The session of the watch, which may have ended since.
                     let _ = cluster.node(1).expire_session(info.id, "a test");
                 }
             }
@@ -141,7 +141,7 @@ fn an_election_and_a_watch_in_tasks_come_back_after_each_loss() {
 async fn until_stopped<F: Future>(future: F, stopped: crossbeam_channel::Receiver<()>) {
     let mut future = pin!(future);
     poll_fn(|context| {
-        // Woken by a thread that waits for the channel.
+        // A thread that waits for the channel wakes the task.
         let (stopped, waker) = (stopped.clone(), context.waker().clone());
         if stopped.try_recv() == Err(crossbeam_channel::TryRecvError::Disconnected) {
             return Poll::Ready(());
@@ -158,12 +158,12 @@ async fn until_stopped<F: Future>(future: F, stopped: crossbeam_channel::Receive
 }
 
 #[test]
-fn it_ends_when_the_closure_says_so_and_not_after_an_error() {
+fn it_ends_when_the_closure_breaks_and_not_after_an_error() {
     let cluster = Cluster::new(3);
     let observer = cluster.node(1).session();
     let (runs, report) = unbounded();
     let supervised = cluster.node(0).supervise(move |session| {
-        // It would exist already if anything of the last run was left.
+        // The path would exist already if the last run had left anything.
         session.create("/run", b"", CreateMode::Ephemeral)?;
         runs.send(session.clone()).unwrap();
         match runs.len() {
@@ -178,7 +178,7 @@ fn it_ends_when_the_closure_says_so_and_not_after_an_error() {
     let sessions: Vec<Session> = report.try_iter().collect();
     assert_eq!(sessions.len(), 3);
     for session in &sessions {
-        // Although there is a handle.
+        // Although a handle exists.
         assert!(!session.is_alive());
         advance_until(&cluster, "closed", || session.state() == SessionState::Closed);
     }
@@ -212,7 +212,7 @@ fn a_panic_ends_it_and_its_session() {
     let supervised = cluster.node(0).supervise(move |session| {
         session.create("/run", b"", CreateMode::Ephemeral)?;
         report.send(session).unwrap();
-        panic!("as the test wants it");
+        panic!("the closure panics on purpose");
     });
     let supervised = supervised.unwrap();
     let ended = block_on(supervised.wait_async());
@@ -330,8 +330,8 @@ fn its_future_can_be_dropped_at_any_point() {
     assert!(known.iter().all(|info| info.id == observer.id()), "{known:?}");
 }
 
-/// Its future, and those of what it runs, may go to other threads, and outlive their coordinator's
-/// handle.
+/// Its future, and those of what it runs, may move to other threads and outlive the handle of their
+/// coordinator.
 #[test]
 fn its_future_can_be_spawned() {
     fn spawn<F: Future + Send + 'static>(_: F) {}

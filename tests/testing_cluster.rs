@@ -52,7 +52,7 @@ fn two_clusters_have_nothing_in_common() {
 }
 
 #[test]
-fn a_node_that_is_not_there_is_the_callers_mistake_and_not_the_clusters_end() {
+fn an_invalid_node_index_panics_in_the_caller_and_leaves_the_cluster_alone() {
     let cluster = Cluster::new(3);
     let mistakes: [&dyn Fn(); 5] = [
         &|| drop(cluster.node(3)),
@@ -68,7 +68,7 @@ fn a_node_that_is_not_there_is_the_callers_mistake_and_not_the_clusters_end() {
 }
 
 #[test]
-fn a_stopped_node_answers_everybody_and_says_so() {
+fn a_stopped_node_answers_every_request_with_stopped() {
     let cluster = Cluster::new(3);
     let node = cluster.node(1);
     let session = node.session();

@@ -27,7 +27,7 @@ fn waker(call: impl Fn() + Send + Sync + 'static) -> Waker {
     Waker::from(Arc::new(Calls(call)))
 }
 
-/// Panics when it is dropped, as its panics do.
+/// Panics when it is dropped, also as the payload of a panic.
 struct Bomb;
 
 impl Drop for Bomb {
@@ -45,12 +45,11 @@ fn poll<F: Future>(future: Pin<&mut F>, waker: &Waker) -> Poll<F::Output> {
 fn set(session: &Session, path: &str) {
     match session.set(path, b"") {
         Ok(_) => {}
-        other => panic!("the node lives: {other:?}"),
+        other => panic!("the node does not answer: {other:?}"),
     }
 }
 
-/// An answer, a watch's event, a timer's end and the end of a session each wake a task on the node's
-/// thread.
+/// A reply, a watch event, a timer and the end of a session each wake a task on the node's thread.
 fn wakers_panic(coordinator: &Coordinator) {
     let session = coordinator.session();
     session.create("/a", b"", CreateMode::Persistent).unwrap();
@@ -58,12 +57,12 @@ fn wakers_panic(coordinator: &Coordinator) {
         [|| panic!("a waker panics"), || std::panic::panic_any(Bomb), || drop(Bomb)];
     for panics in panics {
         let waker = waker(panics);
-        // Behind one that is answered later than this is polled.
+        // The blocking write below is answered after this one, so the waker has been called by then.
         let mut answer = session.nonblocking().set("/a", b"1");
         let polled = poll(Pin::new(&mut answer), &waker);
         set(&session, "/a");
         if polled.is_pending() {
-            assert!(answer.wait().is_ok(), "the answer is there, though nobody was woken");
+            assert!(answer.wait().is_ok(), "the reply arrives although the waker panicked");
         }
 
         let watch = session.watch("/a", WatchMode::Persistent).unwrap();
@@ -85,7 +84,7 @@ fn wakers_panic(coordinator: &Coordinator) {
     assert_eq!(coordinator.status().stopped, None);
 }
 
-/// A panic in a waker ended the node's thread, and with it the node, whose users read that it had been
+/// A panic in a waker ended the node's thread and with it the node. Its users got the error that the node was
 /// closed.
 #[test]
 fn a_waker_that_panics_does_not_stop_the_node() {
@@ -108,7 +107,7 @@ fn nor_does_it_stop_a_cluster_in_memory() {
     }
 }
 
-/// Each blocking call of a waker held up its own node for the whole request timeout, and then failed.
+/// Each blocking call inside a waker blocked its own node for the whole request timeout, and then failed.
 fn blocking_calls_fail(coordinator: &Coordinator) {
     let session = coordinator.session();
     session.create("/a", b"", CreateMode::Persistent).unwrap();
@@ -134,7 +133,7 @@ fn blocking_calls_fail(coordinator: &Coordinator) {
             let _ = results.send((operation.to_owned(), result));
         }
         assert!(password != [1; 16] && node.watches().is_empty());
-        // What does not wait works.
+        // Calls that do not wait still work.
         let reads = here.get("/a").map(drop);
         let _ = results.send(("get".to_owned(), reads));
     };
@@ -154,12 +153,12 @@ fn blocking_calls_fail(coordinator: &Coordinator) {
         reads.unwrap();
     }
     drop(done);
-    // The requests that it made have gone on.
+    // The requests of the failed calls were executed all the same.
     session.sync().unwrap();
     assert_eq!(session.get("/a").unwrap().1.version, 2);
 }
 
-/// So long that nothing here is due to it.
+/// Longer than the test.
 const LONG: Duration = Duration::from_secs(24 * 3600);
 
 #[test]
@@ -171,7 +170,7 @@ fn a_blocking_call_in_a_waker_fails_at_once() {
     blocking_calls_fail(&builder.join(&peers).unwrap());
 }
 
-/// The last handles may go in a waker: then nobody waits for the end.
+/// The last handles may be dropped in a waker: then the drop does not wait for the end.
 #[test]
 fn a_node_may_be_closed_in_a_waker() {
     let (peers, dir) = (addresses(1), tempfile::tempdir().unwrap());
@@ -190,7 +189,7 @@ fn a_node_may_be_closed_in_a_waker() {
     assert!(poll(next.as_mut(), &waker).is_pending());
     let _ = session.set("/a", b"");
     closed.recv_timeout(PATIENCE).expect("closing does not wait in a waker");
-    // From here it does, as ever.
+    // Outside of wakers it waits, as usual.
     coordinator.close();
     join().unwrap().wait_ready(PATIENCE).unwrap();
 }

@@ -25,7 +25,7 @@ fn every_change_comes_once_and_in_order_from_any_node() {
 }
 
 #[test]
-fn whoever_has_the_event_reads_at_least_its_change() {
+fn a_reader_with_the_event_reads_at_least_its_change() {
     let cluster = Cluster::new(3);
     let writer = cluster.node(0).session();
     writer.create("/a", b"", CreateMode::Persistent).unwrap();
@@ -66,7 +66,7 @@ fn the_event_is_there_before_the_change_can_be_read() {
             let events = watch.events().try_iter().count() as u64;
             known += events;
             assert!(known >= version, "version {version} was read after {known} events");
-            // A gap would make this test lie.
+            // A gap would invalidate this test.
             assert!(events < WATCH_CAPACITY as u64);
         }
     });
@@ -139,7 +139,7 @@ fn dropping_a_watch_ends_it_and_so_does_the_end_of_its_session() {
     let events = watch.events().clone();
     drop(watch);
     other.create("/a", b"", CreateMode::Persistent).unwrap();
-    assert!(events.recv().is_err(), "the channel is closed, and nothing came");
+    assert!(events.recv().is_err(), "the channel closes without an event");
     let watch = session.watch("/a", WatchMode::Persistent).unwrap();
     session.close().unwrap();
     assert!(watch.recv().is_none());
@@ -164,7 +164,7 @@ fn a_slow_reader_gets_a_gap_and_then_goes_on() {
     assert_eq!(watch.recv().unwrap().kind, EventKind::DataChanged);
 }
 
-/// The events of one multi in several channels could not be put into their order.
+/// The events of one multi in several channels could not be put into order.
 #[test]
 fn the_events_of_several_watches_can_be_put_into_the_order_of_the_changes() {
     let cluster = Cluster::new(1);
@@ -210,9 +210,9 @@ fn the_events_of_several_watches_can_be_put_into_the_order_of_the_changes() {
     for of in [here, past, there] {
         let mut events = Vec::new();
         for watch in &of {
-            let told: Vec<_> = watch.events().try_iter().collect();
-            assert!(told.is_sorted_by_key(|event| (event.zxid, event.position)));
-            events.extend(told);
+            let received: Vec<_> = watch.events().try_iter().collect();
+            assert!(received.is_sorted_by_key(|event| (event.zxid, event.position)));
+            events.extend(received);
         }
         events.sort_by_key(|event| (event.zxid, event.position));
         let order: Vec<_> = events.iter().map(|event| (event.kind, &*event.path)).collect();
@@ -220,8 +220,8 @@ fn the_events_of_several_watches_can_be_put_into_the_order_of_the_changes() {
     }
 }
 
-/// A waker that looks at once, on the thread that wakes it: at the tree and then into a channel, as
-/// `docs/watches.md` says.
+/// A waker that reads the tree and then the channel, on the thread that wakes it, as `docs/watches.md`
+/// describes.
 struct Looking {
     session: quorate::Session,
     events: crossbeam_channel::Receiver<quorate::WatchEvent>,
@@ -235,9 +235,9 @@ impl Wake for Looking {
     }
 }
 
-/// A full channel left an event out, and had its gap only after the change could be read. Who asked
-/// for the tree's zxid in between, and then emptied the channel, found neither, stored that zxid and
-/// resumed behind it: the event was lost for ever.
+/// A full channel left an event out, and got its gap only after the change could be read. A reader that asked
+/// for the tree's zxid in between and then emptied the channel found neither. It stored that zxid and resumed
+/// after it: the event was lost for ever.
 #[test]
 fn a_full_channel_has_its_gap_before_the_change_can_be_read() {
     let cluster = Cluster::new(1);
@@ -274,7 +274,7 @@ fn a_node_that_was_cut_off_for_long_gets_the_net_changes() {
     reader.sync().unwrap();
     let watch = reader.watch("/", WatchMode::PersistentRecursive).unwrap();
     cluster.isolate(cut);
-    // Until then the log is retained for it.
+    // Until then the log is retained for this member.
     cluster.advance(Duration::from_secs(10));
     let big = vec![7; 100_000];
     let sets: Vec<_> = (0..600).map(|_| writer.nonblocking().set("/a", &big)).collect();
@@ -283,7 +283,7 @@ fn a_node_that_was_cut_off_for_long_gets_the_net_changes() {
     cluster.advance(Duration::from_secs(10));
     reader.sync().unwrap();
     let seen: Vec<_> = watch.events().try_iter().collect();
-    let (last_event, before) = seen.split_last().expect("something was seen");
+    let (last_event, before) = seen.split_last().expect("the reader received events");
     assert_eq!(last_event.zxid, last.mzxid);
     assert!(seen.iter().any(|event| event.net), "{} events", seen.len());
     assert!(before.len() < 600);
@@ -299,7 +299,8 @@ fn a_watch_does_not_keep_its_session() {
     assert_eq!(watch.recv(), None);
 }
 
-/// Each as its own write has left it, though the next was under way; a multi as a whole.
+/// Each event has the znode as its own write has left it, though later writes were in flight; the events of a
+/// multi have the state after the whole multi.
 #[test]
 fn events_bring_their_znode() {
     let cluster = Cluster::new(3);
@@ -320,16 +321,16 @@ fn events_bring_their_znode() {
     writer.delete("/a/b").unwrap();
     reader.sync().unwrap();
     let seen: Vec<_> = watch.events().try_iter().collect();
-    let told: Vec<_> = plain.events().try_iter().collect();
-    assert_eq!(seen.len(), told.len());
-    assert!(told.iter().all(|event| event.data().is_none() && event.stat().is_none()));
+    let received: Vec<_> = plain.events().try_iter().collect();
+    assert_eq!(seen.len(), received.len());
+    assert!(received.iter().all(|event| event.data().is_none() && event.stat().is_none()));
     for (n, event) in seen.iter().take(50).enumerate() {
         assert_eq!(event.data(), Some(n.to_string().as_bytes()));
     }
     for (event, stat) in seen[1..50].iter().zip(&stats) {
         assert_eq!(event.stat().as_ref(), Some(stat));
     }
-    // Both of one multi show what it has left.
+    // Both events of the multi show its final state.
     let data: Vec<_> = seen[50..52].iter().map(|event| event.data().unwrap()).collect();
     assert_eq!(data, [b"after", b"after"]);
     assert_eq!(seen[52].data().map(<[u8]>::len), Some(EVENT_DATA_MAX));

@@ -8,12 +8,12 @@ use quorate::{
     WatcherType, Zxid,
 };
 
-fn told(watch: &Watch) -> Vec<(EventKind, String, Zxid)> {
+fn received(watch: &Watch) -> Vec<(EventKind, String, Zxid)> {
     let events = watch.events().try_iter();
     events.map(|event| (event.kind, event.path, event.zxid)).collect()
 }
 
-/// Creates, sets and deletes here and there, and says after which zxids one may begin.
+/// Creates, sets and deletes at several paths. Returns the zxids from which a watch may start.
 fn busy(session: &Session, turns: u64) -> Vec<Zxid> {
     let mut zxids = Vec::new();
     for turn in 0..turns {
@@ -32,7 +32,7 @@ fn busy(session: &Session, turns: u64) -> Vec<Zxid> {
 }
 
 #[test]
-fn a_watch_from_any_zxid_tells_what_one_set_then_has_told() {
+fn a_watch_from_a_past_zxid_receives_all_later_events() {
     let cluster = Cluster::new(3);
     let (writer, reader) = (cluster.node(0).session(), cluster.node(1).session());
     writer.create("/app", b"", CreateMode::Persistent).unwrap();
@@ -42,7 +42,7 @@ fn a_watch_from_any_zxid_tells_what_one_set_then_has_told() {
         let live = reader.watch("/app", mode).unwrap();
         let zxids = busy(&writer, 60);
         let there = cluster.node(2).session();
-        // Watches that begin in the middle, and see what comes next too.
+        // Watches that start in the middle, and also receive the next changes.
         let past: Vec<(Zxid, Watch)> = zxids
             .iter()
             .map(|zxid| (*zxid, there.watch_from("/app", mode, *zxid).unwrap()))
@@ -50,16 +50,16 @@ fn a_watch_from_any_zxid_tells_what_one_set_then_has_told() {
         busy(&writer, 20);
         reader.sync().unwrap();
         there.sync().unwrap();
-        let all = told(&live);
+        let all = received(&live);
         assert!(all.len() > 30, "{}", all.len());
         for (zxid, watch) in past {
             let later: Vec<_> = all.iter().filter(|(.., of)| *of > zxid).cloned().collect();
-            assert_eq!(told(&watch), later, "{mode:?} from {zxid}");
+            assert_eq!(received(&watch), later, "{mode:?} from {zxid}");
         }
     }
 }
 
-/// The zxid that a session has seen may be ahead of the replica on which it goes on.
+/// The zxid that a session has seen may be ahead of the replica at which it goes on.
 #[test]
 fn a_replica_that_is_behind_catches_up_first() {
     let cluster = Cluster::new(3);
@@ -77,14 +77,14 @@ fn a_replica_that_is_behind_catches_up_first() {
     assert!(pending.try_take().is_none());
     cluster.heal();
     let watch = pending.wait().unwrap();
-    assert!(read.wait().unwrap().1.mzxid >= seen, "what was asked for behind it waits too");
+    assert!(read.wait().unwrap().1.mzxid >= seen, "a later call waits too");
     assert_eq!(watch.recv().unwrap().zxid, next);
     writer.set("/a", b"3").unwrap();
     assert_eq!(watch.recv().unwrap().zxid, next + 1);
 }
 
 #[test]
-fn a_zxid_that_nobody_has_written_is_an_error() {
+fn a_zxid_that_is_not_written_yet_is_an_error() {
     let cluster = Cluster::new(3);
     let session = cluster.node(0).session();
     let last = session.create("/a", b"", CreateMode::Persistent).unwrap().stat.czxid;
@@ -92,7 +92,7 @@ fn a_zxid_that_nobody_has_written_is_an_error() {
     assert_eq!(error, Error::FutureZxid { path: "/a".to_owned(), zxid: last + 1, last });
     let watch = session.watch_from("/a", WatchMode::Persistent, last).unwrap();
     session.set("/a", b"").unwrap();
-    assert_eq!(told(&watch).len(), 1);
+    assert_eq!(received(&watch).len(), 1);
 }
 
 #[test]
@@ -103,7 +103,8 @@ fn paths_are_relative_to_the_root_of_the_handle() {
     let app = session.chroot("/app").unwrap();
     app.create("/x", b"", CreateMode::Persistent).unwrap();
     session.create("/apple", b"", CreateMode::Persistent).unwrap();
-    let paths = |watch: Watch| told(&watch).into_iter().map(|told| told.1).collect::<Vec<_>>();
+    let paths =
+        |watch: Watch| received(&watch).into_iter().map(|event| event.1).collect::<Vec<_>>();
     let mode = WatchMode::PersistentRecursive;
     assert_eq!(paths(app.watch_from("/", mode, seen).unwrap()), ["/x"]);
     assert_eq!(paths(session.watch_from("/app", mode, seen).unwrap()), ["/app/x"]);
@@ -127,18 +128,18 @@ fn a_long_past_is_cut_by_a_gap() {
     let sets: Vec<_> = (0..more).map(|_| session.nonblocking().set("/a", b"x")).collect();
     sets.into_iter().last().unwrap().wait().unwrap();
     let watch = session.watch_from("/a", WatchMode::Persistent, seen).unwrap();
-    let events = told(&watch);
+    let events = received(&watch);
     let (gap, before) = events.split_last().unwrap();
     let first_left_out = seen + WATCH_CAPACITY as u64 + 1;
     assert_eq!(*gap, (EventKind::Gap, "/a".to_owned(), first_left_out));
     let expected: Vec<Zxid> = (1..=WATCH_CAPACITY as u64).map(|n| seen + n).collect();
     assert_eq!(before.iter().map(|event| event.2).collect::<Vec<_>>(), expected);
     let next = session.set("/a", b"y").unwrap().mzxid;
-    assert_eq!(told(&watch), [(EventKind::DataChanged, "/a".to_owned(), next)]);
+    assert_eq!(received(&watch), [(EventKind::DataChanged, "/a".to_owned(), next)]);
 }
 
 #[test]
-fn what_is_not_remembered_any_more_is_too_old() {
+fn a_zxid_before_the_retained_history_is_too_old() {
     let cluster = Cluster::new(1);
     let session = cluster.node(0).session();
     let seen = session.create("/a", b"", CreateMode::Persistent).unwrap().stat.czxid;
@@ -160,7 +161,7 @@ fn what_is_not_remembered_any_more_is_too_old() {
     watch(oldest).unwrap();
 }
 
-/// After a restart a replica knows what its log holds behind the checkpoint.
+/// After a restart a replica knows the changes that are in its log after the checkpoint.
 #[test]
 fn the_past_is_there_after_a_restart() {
     let cluster = Cluster::new(3);
@@ -171,11 +172,11 @@ fn the_past_is_there_after_a_restart() {
     cluster.restart(place);
     let reader = cluster.node(place).open_session().unwrap();
     let watch = reader.watch_from("/a", WatchMode::Persistent, seen).unwrap();
-    assert_eq!(told(&watch), [(EventKind::DataChanged, "/a".to_owned(), set)]);
+    assert_eq!(received(&watch), [(EventKind::DataChanged, "/a".to_owned(), set)]);
 }
 
 #[test]
-fn what_a_snapshot_stands_for_is_too_old_there_and_not_elsewhere() {
+fn a_zxid_covered_by_a_snapshot_is_too_old_on_that_member_only() {
     let cluster = Cluster::builder().session_timeout(Duration::from_secs(40)).start(3);
     let leader = cluster.leader().unwrap();
     let cut = (leader + 1) % 3;
@@ -183,7 +184,7 @@ fn what_a_snapshot_stands_for_is_too_old_there_and_not_elsewhere() {
     let seen = writer.create("/a", b"", CreateMode::Persistent).unwrap().stat.czxid;
     reader.sync().unwrap();
     cluster.isolate(cut);
-    // For a member that was there a moment ago the leader keeps more of the log.
+    // The leader keeps more of its log for a member that was there a moment ago.
     cluster.advance(Duration::from_secs(5));
     let big = vec![7; 100_000];
     let sets: Vec<_> = (0..600).map(|_| writer.nonblocking().set("/a", &big)).collect();
@@ -194,12 +195,12 @@ fn what_a_snapshot_stands_for_is_too_old_there_and_not_elsewhere() {
     let error = reader.watch_from("/a", WatchMode::Persistent, seen).unwrap_err();
     assert!(matches!(error, Error::TooOld { zxid, .. } if zxid == seen), "{error}");
     let watch = reader.watch_from("/a", WatchMode::Persistent, last).unwrap();
-    assert!(told(&watch).is_empty());
+    assert!(received(&watch).is_empty());
     let watch = writer.watch_from("/a", WatchMode::Persistent, seen).unwrap();
-    assert_eq!(told(&watch).len(), 600);
+    assert_eq!(received(&watch).len(), 600);
 }
 
-/// In another process, a resumed session goes on where it was.
+/// In another process, a resumed session continues from the last zxid it has seen.
 #[test]
 fn a_resumed_session_goes_on_where_it_was() {
     let cluster = Cluster::new(3);
@@ -211,12 +212,12 @@ fn a_resumed_session_goes_on_where_it_was() {
     let missed = writer.set("/a", b"1").unwrap().mzxid;
     let resumed = cluster.node(2).resume(former.id(), former.password()).unwrap();
     let watch = resumed.watch_from("/a", WatchMode::Persistent, seen).unwrap();
-    assert_eq!(told(&watch), [(EventKind::DataChanged, "/a".to_owned(), missed)]);
+    assert_eq!(received(&watch), [(EventKind::DataChanged, "/a".to_owned(), missed)]);
 }
 
-/// S19: what is removed is told so and forgotten, whatever its handles do.
+/// S19: a removed watch receives a last event and is forgotten, even while it has handles.
 #[test]
-fn removed_watches_are_told_and_are_over() {
+fn removed_watches_receive_a_last_event_and_end() {
     let cluster = Cluster::new(3);
     let (session, other) = (cluster.node(0).session(), cluster.node(0).open_session().unwrap());
     let zxid = session.create("/a", b"", CreateMode::Persistent).unwrap().stat.czxid;
@@ -254,7 +255,7 @@ fn removed_watches_are_told_and_are_over() {
     assert!(others.events().is_empty());
 }
 
-/// It comes behind the events that wait, and behind the gap.
+/// The last event comes after the waiting events and after the gap.
 #[test]
 fn a_removed_watch_has_its_last_event_even_when_its_channel_is_full() {
     let cluster = Cluster::new(1);
@@ -272,7 +273,7 @@ fn a_removed_watch_has_its_last_event_even_when_its_channel_is_full() {
     assert_eq!(kinds[WATCH_CAPACITY..], last);
 }
 
-/// Calls take effect in their order: one that is not set yet is removed too.
+/// Calls take effect in order: a watch that is not set yet is removed too.
 #[test]
 fn a_watch_is_removed_in_the_order_of_the_calls() {
     let cluster = Cluster::new(1);
@@ -291,7 +292,7 @@ fn a_watch_is_removed_in_the_order_of_the_calls() {
     assert_eq!(after.recv().unwrap().kind, EventKind::Created);
 }
 
-/// Without a quorum, what is local goes on.
+/// Without a quorum, local operations go on.
 #[test]
 fn the_past_and_removal_need_no_quorum() {
     let cluster = Cluster::new(3);
@@ -300,7 +301,7 @@ fn the_past_and_removal_need_no_quorum() {
     session.set("/a", b"").unwrap();
     cluster.isolate(0);
     let watch = session.watch_from("/a", WatchMode::Persistent, seen).unwrap();
-    assert_eq!(told(&watch).len(), 1);
+    assert_eq!(received(&watch).len(), 1);
     session.remove_watches("/a", WatcherType::Any).unwrap();
     assert_eq!(watch.recv().unwrap().kind, EventKind::PersistentWatchRemoved);
     assert_eq!(watch.recv(), None);

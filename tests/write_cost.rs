@@ -1,5 +1,5 @@
-//! The cost of a write beside the disk: how often a member allocates for it, and how often its
-//! threads sleep and are woken. Counts, not times, so that they do not depend on the machine.
+//! The cost of a write without the disk: how often a member allocates for it, and how often its threads sleep
+//! and are woken. These are counts, not times, so they do not depend on the machine.
 //!
 //! The members are processes of this test program: see `worker`.
 
@@ -16,27 +16,27 @@ use stats_alloc::{INSTRUMENTED_SYSTEM, StatsAlloc};
 #[global_allocator]
 static ALLOCATED: &StatsAlloc<System> = &INSTRUMENTED_SYSTEM;
 
-/// The writes that are counted, one after the other, and the bytes in each.
+/// The number of counted writes, one after the other, and the bytes in each.
 const WRITES: u64 = 1_000;
 const SMALL: usize = 100;
-/// The same for the writes whose bytes are counted: what they carry is most of what they take.
+/// The same for writes whose allocated bytes are counted: most of these bytes are the written value.
 const WRITES_LARGE: u64 = 100;
 const LARGE: usize = 256 << 10;
 
-/// What is counted, in all or for a write.
+/// The counts, in total or for one write.
 #[derive(Clone, Copy, Debug)]
 struct Cost {
-    /// Memory taken or taken anew.
+    /// Allocations and reallocations.
     allocations: f64,
-    /// How many times the value would fit into that memory: about how often it is copied.
+    /// The allocated bytes in units of the written value: roughly, how often it is copied.
     copies: f64,
-    /// Times that a thread of the member has gone to sleep. One that is still awake when it gets more
-    /// to do is not counted, so a busy machine makes this less and never more.
+    /// The number of times that a thread of the member went to sleep. A thread that gets more work while it
+    /// is awake is not counted, so a busy machine lowers this number and never raises it.
     sleeps: f64,
 }
 
 impl Cost {
-    /// Of this process so far.
+    /// The counts of this process so far.
     fn so_far() -> Cost {
         let stats = ALLOCATED.stats();
         let tasks = std::fs::read_dir("/proc/self/task").unwrap();
@@ -57,7 +57,7 @@ impl Cost {
     }
 }
 
-/// Not a test of its own: a member, and who writes there.
+/// Not a test of its own: a member, and the session that writes there.
 #[test]
 fn worker() {
     let Some((peers, address)) = place() else { return };
@@ -110,9 +110,9 @@ fn count(processes: &mut [Process]) -> Vec<Cost> {
     counted.collect()
 }
 
-/// What a write at this member costs each of them.
+/// The cost of a write at this member, for each of them.
 fn cost_of_writes(processes: &mut [Process], writer: usize) -> Vec<Cost> {
-    // What is made once is made by then.
+    // The first writes make allocations that happen only once.
     assert_eq!(ask(&mut processes[writer], "write"), "written");
     let before = count(processes);
     assert_eq!(ask(&mut processes[writer], "write"), "written");

@@ -3,7 +3,7 @@
 
     rolling_restart.py PROGRAM
 
-An instance is restarted when the others are ready: that is all that a rolling restart has to know. In the
+An instance is restarted as soon as the others are ready. A rolling restart needs no other condition. In the
 end every job that was accepted has its result.
 """
 
@@ -32,7 +32,7 @@ def free_ports(count):
 
 
 def ask(port, method, path, body=None):
-    """The status and the body; None if nobody answers."""
+    """The status and the body; `None` without an answer."""
     request = urllib.request.Request(f"http://127.0.0.1:{port}{path}", body, method=method)
     try:
         with urllib.request.urlopen(request, timeout=PATIENCE) as answer:
@@ -100,7 +100,7 @@ def main(program):
             def send():
                 number = 0
                 while not stop.is_set():
-                    # A user tries the next instance if one does not answer, with the same id.
+                    # Like a user, this tries the next instance, with the same id, if one does not answer.
                     for at in range(3):
                         port = instances.http[(number + at) % 3]
                         answer = ask(port, "POST", f"/jobs/{number}", b"greet the world")

@@ -51,7 +51,7 @@ fn below(directory: &Path) -> (usize, u64) {
             (files + more, bytes + of_them)
         }
         Ok(found) => (files + 1, bytes + found.len()),
-        // The file was deleted meanwhile.
+        // The file was deleted in the meantime.
         Err(_) => (files, bytes),
     })
 }
@@ -64,7 +64,7 @@ impl Curve {
 
     /// Prints a line if one is due. `instances` are the running instances with their starts and
     /// directories.
-    pub(crate) fn go_on<'a>(
+    pub(crate) fn print_if_due<'a>(
         &mut self,
         operations: u64,
         faults: usize,

@@ -41,7 +41,7 @@ pub(crate) fn now() -> u64 {
 }
 
 /// Prints a line at once, so that it is complete even if the process is killed right after.
-fn say(line: &str) {
+fn print(line: &str) {
     let _ = std::io::stdout().lock().write_all(format!("{line}\n").as_bytes());
 }
 
@@ -78,7 +78,7 @@ pub(crate) fn run(peers: &str) -> Outcome<()> {
         for order in std::io::stdin().lines().map_while(std::result::Result::ok) {
             match order.as_str() {
                 "finish" => instance.stopping.store(true, Ordering::Relaxed),
-                _ => instance.tell_state(),
+                _ => instance.report_state(),
             }
         }
         // The parent process is gone.
@@ -88,7 +88,7 @@ pub(crate) fn run(peers: &str) -> Outcome<()> {
 }
 
 impl Instance {
-    fn goes_on(&self) -> bool {
+    fn is_running(&self) -> bool {
         if let Some(reason) = self.coordinator.status().stopped {
             eprintln!("{reason}");
             // An application could restart its node in place. This one leaves that to its parent.
@@ -107,9 +107,9 @@ impl Instance {
 
     fn write_and_read(&self, client: u64) {
         let mut random = self.random(client);
-        while self.goes_on() {
+        while self.is_running() {
             let Ok(session) = self.coordinator.open_session() else { continue };
-            while self.goes_on() && !session.state().is_final() {
+            while self.is_running() && !session.state().is_final() {
                 self.operate(&session, &mut random);
             }
         }
@@ -134,9 +134,9 @@ impl Instance {
 
     fn call(&self, path: &str, call: Call, perform: impl FnOnce() -> Option<Known>) {
         let id = self.calls.fetch_add(1, Ordering::Relaxed);
-        say(&format!("call {id} {} {path} {}", now(), call_text(call)));
+        print(&format!("call {id} {} {path} {}", now(), call_text(call)));
         if let Some(known) = perform() {
-            say(&format!("return {id} {} {}", now(), known_text(known)));
+            print(&format!("return {id} {} {}", now(), known_text(known)));
         }
     }
 
@@ -157,23 +157,23 @@ impl Instance {
             session.close()
         };
         match reads() {
-            Ok(()) => say("finished"),
-            Err(error) => say(&format!("violation the last reads: {error}")),
+            Ok(()) => print("finished"),
+            Err(error) => print(&format!("violation the last reads: {error}")),
         }
     }
 
-    fn tell_state(&self) {
+    fn report_state(&self) {
         let status = self.coordinator.status();
-        say(&format!("state {} {}", status.zxid, status.state_hash.expect("it has a replica")));
+        print(&format!("state {} {}", status.zxid, status.state_hash.expect("it has a replica")));
     }
 
-    /// Acquires the lock now and then, and reports from when to when it surely held it.
+    /// Acquires the lock now and then, and reports a period in which it surely held it.
     fn lock(&self) {
         let mut random = self.random(CLIENTS);
-        while self.goes_on() {
+        while self.is_running() {
             let Ok(session) = self.coordinator.open_session() else { continue };
             let Ok(lock) = session.lock("/lock") else { return };
-            while self.goes_on() && !session.state().is_final() {
+            while self.is_running() && !session.state().is_final() {
                 let Ok(Some(guard)) = lock.acquire_timeout(Duration::from_secs(1)) else {
                     continue;
                 };
@@ -191,7 +191,7 @@ impl Instance {
                     std::thread::yield_now();
                 }
                 if let Some(to) = to {
-                    say(&format!("held {} {from} {to}", guard.fencing_token()));
+                    print(&format!("held {} {from} {to}", guard.fencing_token()));
                 }
             }
         }
@@ -199,19 +199,19 @@ impl Instance {
 
     /// Checks that events come in the order of their zxids.
     fn watch(&self) {
-        while self.goes_on() {
+        while self.is_running() {
             let Ok(session) = self.coordinator.open_session() else { continue };
             let Ok(watch) = session.watch("/", WatchMode::PersistentRecursive) else { continue };
             let (mut count, mut last) = (0_u64, 0);
-            while self.goes_on() && !session.state().is_final() {
+            while self.is_running() && !session.state().is_final() {
                 let event = watch.events().recv_timeout(Duration::from_millis(100));
                 let Ok(event) = event else { continue };
                 if event.zxid < last {
-                    say(&format!("violation event of zxid {} after {last}", event.zxid));
+                    print(&format!("violation event of zxid {} after {last}", event.zxid));
                 }
                 (last, count) = (event.zxid, count + 1);
             }
-            say(&format!("events {count}"));
+            print(&format!("events {count}"));
         }
     }
 }

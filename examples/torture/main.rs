@@ -7,16 +7,16 @@
 //! --seconds S   the same, in seconds
 //! --seed N      the order of the faults (random); their moments depend on the machine
 //! --keep        keeps the instances' data and logs
-//! --check FILE  checks the operations in this file again, which a failed check has written
+//! --check FILE  only checks the operations in this file, written by an earlier run whose check failed
 //! --lasting     never kills the first instance, which shows its resources over the whole run
 //! ```
 //!
-//! Five processes on loopback addresses, with real sockets and real disks, are killed (SIGKILL),
-//! paused (SIGSTOP) and cut off from each other, one way or both, and a disk gets full. Meanwhile
-//! clients in each of them write and read shared znodes and acquire a lock. At the end the cluster
-//! must recover within a minute and all replicas must be equal. The clients' operations must be
-//! linearizable, and no two holders of the lock may have overlapped. The checker is the
-//! simulator's. Each minute the program prints the resources of the instances.
+//! Five processes on loopback addresses, with real sockets and real disks, are killed (SIGKILL), paused
+//! (SIGSTOP) and isolated from each other in one or both directions, and a disk gets full. Clients in each
+//! process write and read shared znodes and acquire a lock all the time. At the end the cluster must recover
+//! within a minute, and all replicas must be equal. The clients' operations must be linearizable, and no two
+//! holders of the lock may have overlapped. The checker is the simulator's. Each minute the program prints
+//! the resources of the instances.
 //!
 //! The instances are this program, started with a role in the environment.
 
@@ -98,7 +98,7 @@ fn main() -> ExitCode {
         Ok(role) => instance::run(&role),
         Err(_) => parse().map_err(Into::into).and_then(|options| match &options.check {
             Some(file) => check_again(file),
-            None => torment(&options),
+            None => run_torture(&options),
         }),
     };
     match result {
@@ -131,7 +131,7 @@ impl Random {
     }
 }
 
-/// What must be undone later.
+/// A fault that must be undone later.
 enum Undo {
     Start(usize),
     Continue(usize),
@@ -139,7 +139,7 @@ enum Undo {
     MakeRoom,
 }
 
-struct Torment {
+struct Torture {
     random: Random,
     processes: Vec<Process>,
     proxy: Proxy,
@@ -157,7 +157,7 @@ struct Torment {
 fn check_again(file: &Path) -> Outcome<()> {
     let mut record = Record::default();
     for line in std::fs::read_to_string(file)?.lines() {
-        record.take(0, 0, line)?;
+        record.add_line(0, 0, line)?;
     }
     println!("{}", record.summary());
     match record.history().check() {
@@ -166,7 +166,7 @@ fn check_again(file: &Path) -> Outcome<()> {
     }
 }
 
-fn torment(options: &Options) -> Outcome<()> {
+fn run_torture(options: &Options) -> Outcome<()> {
     let dir = tempfile::Builder::new().prefix("quorate-torture-").tempdir()?;
     let addresses = processes::addresses(NODES);
     let proxy = Proxy::start(&addresses)?;
@@ -181,7 +181,7 @@ fn torment(options: &Options) -> Outcome<()> {
     let begun = instance::now();
     let processes: Result<Vec<Process>, _> =
         (0..NODES).map(|place| Process::new(dir.path(), &addresses, place, begun)).collect();
-    let mut torment = Torment {
+    let mut torture = Torture {
         random: Random(options.seed),
         processes: processes?,
         proxy,
@@ -193,16 +193,16 @@ fn torment(options: &Options) -> Outcome<()> {
         faults: Vec::new(),
     };
     println!("seed {}, {} s", options.seed, options.length.as_secs());
-    let result = torment.run(options.length, dir.path());
-    torment.summary();
-    drop(torment);
+    let result = torture.run(options.length, dir.path());
+    torture.summary();
+    drop(torture);
     if options.keep || result.is_err() {
         println!("data and logs are in {}", dir.keep().display());
     }
     result
 }
 
-impl Torment {
+impl Torture {
     fn run(&mut self, length: Duration, dir: &Path) -> Outcome<()> {
         for process in &mut self.processes {
             process.start()?;
@@ -212,34 +212,34 @@ impl Torment {
             if begun.elapsed() > PATIENCE {
                 return Err("no operation succeeded at first".into());
             }
-            self.listen_until(Instant::now() + Duration::from_millis(50))?;
+            self.process_until(Instant::now() + Duration::from_millis(50))?;
         }
         let end = Instant::now() + length;
         while Instant::now() < end {
-            self.strike()?;
+            self.inject_fault()?;
             let instances = self.processes.iter().filter_map(Process::started);
-            self.curve.go_on(self.record.operations(), self.faults.len(), instances);
+            self.curve.print_if_due(self.record.operations(), self.faults.len(), instances);
             let pause = self.random.milliseconds(50, 1_500);
-            self.listen_until(Instant::now() + pause)?;
+            self.process_until(Instant::now() + pause)?;
         }
         self.repair()?;
         self.settle()?;
         self.check(dir)
     }
 
-    /// Processes the lines of the instances, and undoes faults when they are due, until some time.
-    fn listen_until(&mut self, until: Instant) -> Outcome<()> {
+    /// Processes the output of the instances until some time, and undoes faults when they are due.
+    fn process_until(&mut self, until: Instant) -> Outcome<()> {
         loop {
             let now = Instant::now();
             for undo in self.undo.extract_if(.., |(at, _)| *at <= now).collect::<Vec<_>>() {
                 self.undo(undo.1)?;
             }
             let next = self.undo.iter().map(|(at, _)| *at).min().map_or(until, |at| at.min(until));
-            let mut heard = false;
+            let mut received = false;
             for place in 0..NODES {
                 for line in self.processes[place].lines() {
-                    heard = true;
-                    self.record.take(place, self.processes[place].life, &line)?;
+                    received = true;
+                    self.record.add_line(place, self.processes[place].life, &line)?;
                 }
                 // An instance may end only because its disk is full: that stops its node.
                 if let Some(status) = self.processes[place].ended()? {
@@ -254,7 +254,7 @@ impl Torment {
             if now >= until {
                 return Ok(());
             }
-            if !heard {
+            if !received {
                 let wait = next.saturating_duration_since(now).min(Duration::from_millis(20));
                 std::thread::sleep(wait);
             }
@@ -275,11 +275,11 @@ impl Torment {
         Ok(())
     }
 
-    fn later(&mut self, time: Duration, undo: Undo) {
+    fn schedule_undo(&mut self, time: Duration, undo: Undo) {
         self.undo.push((Instant::now() + time, undo));
     }
 
-    fn strike(&mut self) -> Outcome<()> {
+    fn inject_fault(&mut self) -> Outcome<()> {
         let place = self.random.place();
         let time = self.random.milliseconds(100, 6_000);
         let fault = match self.random.below(12) {
@@ -292,9 +292,9 @@ impl Torment {
                 for victim in victims {
                     if self.processes[victim].kill()? {
                         for line in self.processes[victim].lines() {
-                            self.record.take(victim, self.processes[victim].life, &line)?;
+                            self.record.add_line(victim, self.processes[victim].life, &line)?;
                         }
-                        self.later(time, Undo::Start(victim));
+                        self.schedule_undo(time, Undo::Start(victim));
                     }
                 }
                 if all { "all killed" } else { "killed" }
@@ -303,7 +303,7 @@ impl Torment {
                 if !self.processes[place].signal("STOP")? {
                     return Ok(());
                 }
-                self.later(time, Undo::Continue(place));
+                self.schedule_undo(time, Undo::Continue(place));
                 "paused"
             }
             6..11 => {
@@ -314,19 +314,19 @@ impl Torment {
                 };
                 let (from, to) = (some(&mut self.random), BTreeSet::from([place]));
                 let (cut, name) = match self.random.below(4) {
-                    0 => (Cut::from(to), "not heard"),
-                    1 => (Cut::to(to), "deaf"),
+                    0 => (Cut::from(to), "outgoing messages lost"),
+                    1 => (Cut::to(to), "incoming messages lost"),
                     2 => (Cut::around(from), "cut off"),
-                    _ => (Cut::around(from).held(), "held up"),
+                    _ => (Cut::around(from).delayed(), "held up"),
                 };
                 self.proxy.cut(&cut);
-                self.later(time, Undo::Heal(cut));
+                self.schedule_undo(time, Undo::Heal(cut));
                 name
             }
             _ => {
                 let Some(quota) = &self.quota else { return Ok(()) };
                 quota.fill()?;
-                self.later(time, Undo::MakeRoom);
+                self.schedule_undo(time, Undo::MakeRoom);
                 "disk full"
             }
         };
@@ -367,7 +367,7 @@ impl Torment {
                     process.order("state")?;
                 }
             }
-            self.listen_until(Instant::now() + Duration::from_millis(200))?;
+            self.process_until(Instant::now() + Duration::from_millis(200))?;
         }
     }
 

@@ -17,13 +17,13 @@ use crate::{NODES, Outcome};
 pub(crate) struct Cut {
     links: BTreeSet<(usize, usize)>,
     /// Connections stay open, and messages are delayed instead of lost.
-    held: bool,
+    delayed: bool,
 }
 
 impl Cut {
     fn new(is_cut: impl Fn(usize, usize) -> bool) -> Cut {
         let all = (0..NODES).flat_map(|from| (0..NODES).map(move |to| (from, to)));
-        Cut { links: all.filter(|(from, to)| is_cut(*from, *to)).collect(), held: false }
+        Cut { links: all.filter(|(from, to)| is_cut(*from, *to)).collect(), delayed: false }
     }
 
     /// Blocks all messages from these instances.
@@ -41,8 +41,8 @@ impl Cut {
         Cut::new(|from, to| these.contains(&from) != these.contains(&to))
     }
 
-    pub(crate) fn held(self) -> Cut {
-        Cut { held: true, ..self }
+    pub(crate) fn delayed(self) -> Cut {
+        Cut { delayed: true, ..self }
     }
 }
 
@@ -51,7 +51,7 @@ struct State {
     /// The number of cuts of each link: those that close connections, and those that delay
     /// messages.
     closed: BTreeMap<(usize, usize), usize>,
-    held: BTreeMap<(usize, usize), usize>,
+    delayed: BTreeMap<(usize, usize), usize>,
     /// The connections of each link.
     streams: BTreeMap<(usize, usize), Vec<TcpStream>>,
     /// The instance behind each id, learned from the receivers in other instances' hellos.
@@ -84,9 +84,9 @@ impl Proxy {
     pub(crate) fn cut(&self, cut: &Cut) {
         let mut state = self.state();
         for link in &cut.links {
-            let cuts = if cut.held { &mut state.held } else { &mut state.closed };
+            let cuts = if cut.delayed { &mut state.delayed } else { &mut state.closed };
             *cuts.entry(*link).or_default() += 1;
-            if !cut.held {
+            if !cut.delayed {
                 for stream in state.streams.remove(link).unwrap_or_default() {
                     let _ = stream.shutdown(Shutdown::Both);
                 }
@@ -98,7 +98,7 @@ impl Proxy {
     pub(crate) fn heal(&self, cut: &Cut) {
         let mut state = self.state();
         for link in &cut.links {
-            let cuts = if cut.held { &mut state.held } else { &mut state.closed };
+            let cuts = if cut.delayed { &mut state.delayed } else { &mut state.closed };
             if let Some(count) = cuts.get_mut(link) {
                 *count = count.saturating_sub(1);
             }
@@ -143,7 +143,7 @@ impl Proxy {
         let mut buffer = vec![0; 64 << 10];
         while let Ok(length @ 1..) = from.read(&mut buffer) {
             let mut state = self.state();
-            while state.held.get(&link).is_some_and(|cuts| *cuts > 0) {
+            while state.delayed.get(&link).is_some_and(|cuts| *cuts > 0) {
                 state = self.0.1.wait(state).unwrap_or_else(PoisonError::into_inner);
             }
             drop(state);

@@ -32,8 +32,8 @@ pub(crate) struct Record {
 
 impl Record {
     /// Processes a line that an instance has printed in its `life`th start.
-    pub(crate) fn take(&mut self, place: usize, life: u64, line: &str) -> Outcome<()> {
-        let strange = || format!("instance {place} said {line:?}");
+    pub(crate) fn add_line(&mut self, place: usize, life: u64, line: &str) -> Outcome<()> {
+        let strange = || format!("instance {place} printed {line:?}");
         let words: Vec<&str> = line.split(' ').collect();
         let number = |text: &str| text.parse::<u64>().map_err(|_| strange());
         match words.as_slice() {

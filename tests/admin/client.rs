@@ -10,7 +10,7 @@ use quorate::testing::Cluster;
 use serde_json::Value;
 
 pub(crate) const TOKEN: &str = "a-token-of-some-length";
-/// Longer than anything takes.
+/// Longer than any step takes.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 
 pub(crate) struct Answer {
@@ -24,7 +24,7 @@ impl Answer {
         serde_json::from_slice(&self.body).expect("it is JSON")
     }
 
-    /// The names of the children in it.
+    /// The names of the children in the answer.
     pub(crate) fn names(&self) -> Vec<String> {
         let of = |child: &Value| child["name"].as_str().unwrap().to_owned();
         self.json()["children"].as_array().unwrap().iter().map(of).collect()
@@ -62,10 +62,10 @@ pub(crate) fn head(stream: &mut BufReader<TcpStream>) -> Answer {
     Answer { status: head[9..12].parse().unwrap(), head, body: Vec::new() }
 }
 
-/// What bytes are answered with.
+/// The answer to these bytes.
 pub(crate) fn raw(admin: &Admin, bytes: &[u8]) -> Answer {
     let mut stream = connect(admin.address());
-    // It may close before it has read everything.
+    // The server may close before it has read everything.
     let _ = stream.write_all(bytes);
     let mut stream = BufReader::new(stream);
     if bytes.starts_with(b"HEAD ") {
@@ -97,7 +97,7 @@ pub(crate) fn get(admin: &Admin, target: &str) -> Answer {
     send(admin, "GET", target, "", b"")
 }
 
-/// A cluster in memory that has settled, and an endpoint of one of its members.
+/// A cluster in memory that is ready, and an endpoint of one of its members.
 pub(crate) fn served(nodes: usize) -> (Cluster, Coordinator, Admin) {
     let cluster = Cluster::new(nodes);
     let coordinator = cluster.node(0);

@@ -1,4 +1,4 @@
-//! Clients that should be refused, and those that are slow or send nonsense.
+//! Clients that must be refused, slow clients, and clients that send nonsense.
 
 use std::io::{BufReader, ErrorKind, Read, Write};
 use std::net::TcpStream;
@@ -45,7 +45,7 @@ fn requests_of_other_sites_are_refused() {
         let asked = format!("GET /status HTTP/1.1\r\nHost: {host}\r\n\r\n");
         assert_eq!(raw(&admin, asked.as_bytes()).status, status, "{host}");
     }
-    // The answer gives no other site a way in, either.
+    // The answer lets no other site in, either.
     let page = get(&admin, "/");
     assert!(page.header("access-control-allow-origin").is_none());
     let policy = page.header("content-security-policy").unwrap();
@@ -53,7 +53,10 @@ fn requests_of_other_sites_are_refused() {
     assert_eq!(page.header("x-content-type-options"), Some("nosniff"));
     assert_eq!(page.header("cache-control"), Some("no-store"));
     let text = String::from_utf8(page.body).unwrap();
-    assert!(!text.contains("{{") && !text.contains("https://"), "it loads nothing from elsewhere");
+    assert!(
+        !text.contains("{{") && !text.contains("https://"),
+        "the page must load nothing from other sites"
+    );
 }
 
 #[test]
@@ -92,7 +95,7 @@ fn a_token_is_needed_where_others_can_reach_it() {
 }
 
 #[test]
-fn what_is_no_request_is_refused() {
+fn malformed_requests_are_refused() {
     let (_cluster, _, admin) = served(1);
     let host = format!("Host: {}\r\n", admin.address());
     let long = |length: usize| "x".repeat(length);
@@ -138,7 +141,7 @@ fn what_is_no_request_is_refused() {
     assert_eq!(raw(&admin, &bytes).status, 400);
 }
 
-/// Headers without an end: they are answered before they are all there.
+/// Endless headers are answered before they are complete.
 #[test]
 fn endless_headers_and_bodies_end() {
     let (_cluster, _, admin) = served(1);
@@ -149,7 +152,7 @@ fn endless_headers_and_bodies_end() {
         let mut stream = connect(admin.address());
         stream.write_all(first.as_bytes()).unwrap();
         let mut sent = 0;
-        // It stops to read, and closes.
+        // The server stops reading, and closes.
         while sent < 1 << 30 && stream.write_all(b"X-More: and more and more\r\n").is_ok() {
             sent += 27;
         }
@@ -178,11 +181,11 @@ fn requests_that_come_at_once_are_answered_in_order() {
 }
 
 #[test]
-fn idle_and_slow_clients_keep_nobody_out() {
+fn idle_and_slow_clients_block_no_other_client() {
     let (cluster, _, admin) = served(1);
     let mut idle: Vec<TcpStream> = Vec::new();
     for n in 0..1000 {
-        // Some have begun a request.
+        // Some have sent a part of a request.
         let mut stream = connect(admin.address());
         if n % 2 == 0 {
             let _ = stream.write_all(b"GET /status HTTP/1.1\r\nHost: local");
@@ -192,7 +195,7 @@ fn idle_and_slow_clients_keep_nobody_out() {
     for _ in 0..20 {
         assert_eq!(get(&admin, "/status").status, 200);
     }
-    // The time is up for those that are left.
+    // The remaining ones run into the timeout.
     cluster.advance(Duration::from_secs(61));
     let mut last = idle.pop().unwrap();
     match last.read(&mut [0; 16]) {
@@ -208,14 +211,14 @@ fn a_client_that_takes_nothing_is_disconnected() {
     let data = vec![b'x'; 1 << 20];
     coordinator.session().create("/large", &data, CreateMode::Persistent).unwrap();
     let mut stream = connect(admin.address());
-    // More than sockets hold.
+    // More than the sockets' buffers hold.
     let count = 64;
     for _ in 0..count {
         stream.write_all(b"GET /tree/large?raw HTTP/1.1\r\nHost: localhost\r\n\r\n").unwrap();
     }
     let mut first = [0; 1];
     stream.read_exact(&mut first).unwrap();
-    // It is looked at with each step: the last answer may be begun meanwhile.
+    // Checked with each step: the last answer may have begun by then.
     for _ in 0..100 {
         cluster.advance(Duration::from_secs(21));
         assert_eq!(get(&admin, "/tree/large?raw").body.len(), data.len());
@@ -228,5 +231,5 @@ fn a_client_that_takes_nothing_is_disconnected() {
         }
         rest += taken;
     }
-    assert!(rest < count * data.len(), "it has got everything");
+    assert!(rest < count * data.len(), "it has received everything");
 }

@@ -116,7 +116,7 @@ fn children_come_in_pages_and_hidden_ones_without_a_stat() {
     }
 }
 
-/// The list of a session's own id.
+/// The access list with a session's own id.
 fn own(session: &quorate::Session) -> Vec<Acl> {
     let ids = session.who_am_i().unwrap().into_iter();
     ids.filter(|id| id.to_string().starts_with("digest:"))
@@ -203,7 +203,7 @@ fn next(stream: &mut BufReader<TcpStream>) -> (String, Value) {
     }
 }
 
-/// The next one with this name.
+/// The next event with this name.
 fn event(stream: &mut BufReader<TcpStream>, name: &str) -> Value {
     std::iter::repeat_with(|| next(stream)).find(|(of, _)| of == name).unwrap().1
 }
@@ -218,7 +218,7 @@ fn listen(admin: &Admin) -> BufReader<TcpStream> {
 }
 
 #[test]
-fn those_who_listen_see_changes_and_a_new_leader() {
+fn event_streams_show_changes_and_a_new_leader() {
     let (cluster, coordinator, _) = served(3);
     let leader = cluster.leader().unwrap();
     let here = cluster.node((leader + 1) % 3);
@@ -259,7 +259,7 @@ fn those_who_listen_see_changes_and_a_new_leader() {
 }
 
 #[test]
-fn more_than_some_may_not_listen() {
+fn the_number_of_event_streams_is_bounded() {
     let (_cluster, _, admin) = served(1);
     let _streams: Vec<_> = (0..32).map(|_| listen(&admin)).collect();
     assert_eq!(get(&admin, "/events").status, 503);
@@ -283,7 +283,7 @@ fn it_answers_without_a_quorum_and_after_the_end() {
     assert!(members["leader"].is_null() && members["members"].as_array().unwrap().len() == 3);
     assert_eq!(get(&admin, "/metrics").status, 200);
 
-    // The endpoint's session is lost; it opens another one.
+    // The endpoint's session is lost, and it opens another one.
     for other in [1, 2] {
         cluster.restart(other);
     }

@@ -7,7 +7,7 @@
 It starts the example (three members, traffic, a lock), opens the page in headless Chromium, and checks over the
 DevTools protocol: no error in the console, values equal to the endpoint's own, a leader that is lost and comes
 back, the tree by keyboard, an edit, no sideways scrolling on a phone. With --pictures it also draws all views in
-both themes and on a phone. Without Chromium it says so and exits with 0.
+both themes and on a phone. Without Chromium it prints that and exits with 0.
 """
 
 import argparse
@@ -176,7 +176,7 @@ class Example:
         address, page = line.split()
         self.pages[address] = page
 
-    def say(self, line):
+    def send(self, line):
         self.process.stdin.write(f"{line}\n")
         self.process.stdin.flush()
 
@@ -209,7 +209,7 @@ def check(browser, example, pictures):
     browser.open(here)
     browser.wait("document.querySelectorAll('.member').length === 3", "three members are shown")
 
-    # What it shows is what the endpoint answers.
+    # The page shows the values that the endpoint returns.
     status, members = read(here + "status"), read(here + "members")
     assert browser.run(text("where")) == f"seen from {status['address']}"
     shown = browser.run("[...document.querySelectorAll('.member h3')].map((one) => one.textContent)")
@@ -253,7 +253,7 @@ def check(browser, example, pictures):
     # The leader is lost, and comes back.
     browser.screen(1280, 900)
     browser.run("location.hash = '#/cluster'")
-    example.say(leader)
+    example.send(leader)
     assert example.line() == f"closed {leader}"
     browser.wait(f"![{json.dumps(leader)}, ''].includes({leads})", "another one leads")
     now = read(here + "members")["leader"]
@@ -264,7 +264,7 @@ def check(browser, example, pictures):
     browser.wait("!document.getElementById('banner').hidden", "the banner is up")
     if pictures:
         browser.picture(os.path.join(pictures, "lost.png"))
-    example.say("again")
+    example.send("again")
     example.learn(example.line())
     browser.wait(f"{story}.includes('{leader} reports again')", "it reports again")
     browser.wait("document.getElementById('banner').hidden", "the banner is gone")
@@ -280,19 +280,20 @@ def check(browser, example, pictures):
     assert browser.problems == [], browser.problems
     print("ok: it fits a phone; no errors in the console")
 
-    # The page's own member is lost, and comes back elsewhere: the page says so. (Chromium logs each refusal.)
+    # The page's own member is closed, and comes back elsewhere: the page reports that. (Chromium logs each
+    # refusal.)
     browser.screen(1280, 900)
     own = next(address for address, page in example.pages.items() if page == here)
-    example.say(own)
+    example.send(own)
     assert example.line() == f"closed {own}"
     browser.wait("document.getElementById('link').dataset.state === 'lost'", "the loss of its own member is shown")
     assert "does not answer" in browser.run(text("banner"))
-    example.say("again")
+    example.send("again")
     example.learn(example.line())
     assert example.pages[own] == here
     browser.wait("document.getElementById('link').dataset.state === 'live'", "the page has connected again")
     browser.wait("document.getElementById('banner').hidden", "the cluster is healthy again")
-    print("ok: the loss of the page's own member is said, and it connects again")
+    print("ok: the page reports the loss of its own member, and connects again")
 
 
 def check_token(browser, page, token):

@@ -5,8 +5,8 @@
 use std::net::TcpListener;
 use std::sync::atomic::{AtomicU16, Ordering};
 
-/// Addresses that nobody else takes: this process has a loopback address of its own where there are
-/// many, and elsewhere ports that were free a moment ago.
+/// Addresses that no other test uses: where there are many loopback addresses, one of this process's own, and
+/// elsewhere ports that were free a moment ago.
 pub(crate) fn addresses(count: usize) -> Vec<String> {
     static NEXT_PORT: AtomicU16 = AtomicU16::new(20_000);
     if cfg!(target_os = "linux") {
@@ -20,12 +20,12 @@ pub(crate) fn addresses(count: usize) -> Vec<String> {
     listeners.iter().map(|listener| listener.local_addr().unwrap().to_string()).collect()
 }
 
-/// A port that no address of this machine has in use: the others are of some loopback addresses only.
+/// A port that is free on every address of this machine; the others are free only on one loopback address.
 pub(crate) fn port_everywhere() -> u16 {
     TcpListener::bind("0.0.0.0:0").unwrap().local_addr().unwrap().port()
 }
 
-/// One of them.
+/// One such address.
 pub(crate) fn address() -> String {
     addresses(1).remove(0)
 }

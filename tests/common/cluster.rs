@@ -1,4 +1,4 @@
-//! A cluster in the process of a test, and the program `quorate` on it.
+//! A cluster in the process of a test, and the program `quorate` that talks to it.
 
 #![allow(dead_code, reason = "each test program uses a part of it")]
 
@@ -37,7 +37,7 @@ impl Cluster {
         command
     }
 
-    /// The exit code, and what was printed.
+    /// The exit code and the output.
     pub(crate) fn run(&self, arguments: &[&str]) -> (i32, String, String) {
         let output = self.command(arguments).output().unwrap();
         let text = |bytes: Vec<u8>| String::from_utf8(bytes).unwrap();

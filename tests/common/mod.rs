@@ -1,5 +1,5 @@
-//! Processes for tests that kill some of them: this test program itself, started again with its
-//! role in the environment. See the `worker` of each.
+//! Processes for tests that kill some of them: this test program itself, started again with its role in the
+//! environment. See `worker` in each.
 
 #![allow(dead_code, reason = "each test program uses a part of it")]
 
@@ -15,9 +15,9 @@ use quorate::{Builder, Coordinator};
 
 pub(crate) use self::addresses::addresses;
 
-/// Longer than anything takes.
+/// Longer than any step takes.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
-/// Short, so that a killed process is soon missed.
+/// Short, so that the cluster soon notices a killed process.
 pub(crate) const SESSION_TIMEOUT: Duration = Duration::from_secs(4);
 
 const PEERS: &str = "QUORATE_TEST_PEERS";
@@ -29,13 +29,13 @@ pub(crate) fn place() -> Option<(Vec<String>, String)> {
     Some((peers.split(',').map(str::to_owned).collect(), address))
 }
 
-/// A node of such a cluster, still to be started.
+/// The builder of a node of such a cluster.
 pub(crate) fn node(address: &str) -> Builder {
     Coordinator::builder().advertise(address).session_timeout(SESSION_TIMEOUT)
 }
 
-/// A process, killed when it is dropped. Of what it prints, the lines are heard that have an '@', from
-/// behind that on: the test harness may have begun the line.
+/// A process, killed when it is dropped. Of its output, only lines with an '@' are read, from behind the '@':
+/// the test harness may have started the line.
 pub(crate) struct Process {
     pub(crate) child: Child,
     stdin: ChildStdin,
@@ -55,7 +55,7 @@ impl Process {
         Process::run(&mut command, dir, peers, address)
     }
 
-    /// The same, by a command that is given the arguments.
+    /// The same, with the command that is given the arguments.
     pub(crate) fn run(
         command: &mut Command,
         dir: &Path,
@@ -85,7 +85,7 @@ impl Process {
         Process { child, stdin, lines }
     }
 
-    /// Gives it a line to read.
+    /// Sends the process a line.
     pub(crate) fn order(&mut self, order: &str) {
         writeln!(self.stdin, "{order}").unwrap();
     }
@@ -105,19 +105,19 @@ impl Process {
         }
     }
 
-    /// SIGKILL; then what it had said before.
+    /// Kills the process with SIGKILL. Returns the lines that it had printed before.
     pub(crate) fn kill(&mut self) -> Vec<String> {
         let _ = self.child.kill();
         let _ = self.child.wait();
         self.lines.iter().collect()
     }
 
-    /// What it has in memory at most counts from now on: what it took to start is past.
-    pub(crate) fn measure_anew(&self) {
+    /// Resets the peak of the memory, so that the start of the process does not count.
+    pub(crate) fn reset_memory_peak(&self) {
         std::fs::write(format!("/proc/{}/clear_refs", self.child.id()), "5").unwrap();
     }
 
-    /// What it has in memory now, and has had at most, in KiB; as Linux tells it.
+    /// The memory of the process now, and its peak, in KiB, as Linux reports them.
     pub(crate) fn memory_kib(&self) -> (u64, u64) {
         let path = format!("/proc/{}/status", self.child.id());
         let status = std::fs::read_to_string(path).unwrap();
@@ -128,7 +128,7 @@ impl Process {
         (field("VmRSS:"), field("VmHWM:"))
     }
 
-    /// Any other signal, by its name.
+    /// Sends another signal, by its name.
     pub(crate) fn signal(&self, signal: &str) {
         let pid = self.child.id().to_string();
         let status = Command::new("kill").args([&format!("-{signal}"), &pid]).status().unwrap();
@@ -136,8 +136,8 @@ impl Process {
     }
 }
 
-/// Writes the log of this process to its standard error, if `QUORATE_TEST_LOG` is set: for when a
-/// test fails.
+/// Writes the log of this process to its standard error if `QUORATE_TEST_LOG` is set, to analyse a failed
+/// test.
 #[allow(clippy::disallowed_methods, reason = "the times of a log")]
 pub(crate) fn log() {
     if std::env::var_os("QUORATE_TEST_LOG").is_some() {

@@ -34,21 +34,21 @@ public class Client {
         for (String line; (line = lines.readLine()) != null;) {
             String[] words = line.split(" ");
             try {
-                say("= " + run(words[0], words[1], words));
+                print("= " + run(words[0], words[1], words));
             } catch (KeeperException error) {
-                say("= " + error.code());
+                print("= " + error.code());
             }
         }
     }
 
-    private static synchronized void say(String line) {
+    private static synchronized void print(String line) {
         System.out.println(line);
     }
 
     private static Watcher watcher(String name, String tag) {
         return event -> {
             if (event.getType() != Watcher.Event.EventType.None) {
-                say("! " + name + " " + tag + " " + event.getType() + " " + event.getPath());
+                print("! " + name + " " + tag + " " + event.getType() + " " + event.getPath());
             }
         };
     }
@@ -57,7 +57,7 @@ public class Client {
         if (command.equals("open")) {
             Watcher states = event -> {
                 if (event.getType() == Watcher.Event.EventType.None) {
-                    say("~ " + name + " " + event.getState());
+                    print("~ " + name + " " + event.getState());
                 }
             };
             clients.put(name, new ZooKeeper(words[2], Integer.parseInt(words[3]), states, words.length > 4));
@@ -171,13 +171,13 @@ public class Client {
     private static void lock(String name, ZooKeeper zk, String path) {
         try {
             String mine = zk.create(path + "/lock-", null, ZooDefs.Ids.OPEN_ACL_UNSAFE, CreateMode.EPHEMERAL_SEQUENTIAL);
-            say("* " + name + " waits " + mine);
+            print("* " + name + " waits " + mine);
             while (true) {
                 List<String> all = zk.getChildren(path, false);
                 Collections.sort(all);
                 int place = all.indexOf(mine.substring(path.length() + 1));
                 if (place == 0) {
-                    say("* " + name + " holds " + mine);
+                    print("* " + name + " holds " + mine);
                     return;
                 }
                 CountDownLatch gone = new CountDownLatch(1);
@@ -191,7 +191,7 @@ public class Client {
                 }
             }
         } catch (Exception error) {
-            say("* " + name + " " + error);
+            print("* " + name + " " + error);
         }
     }
 }

@@ -24,18 +24,18 @@ public class Recipes {
         var lines = new BufferedReader(new InputStreamReader(System.in));
         for (String line; (line = lines.readLine()) != null;) {
             String[] words = line.split(" ");
-            say("= " + run(words[0], words[1], words[2], words.length > 3 ? words[3].getBytes() : null));
+            print("= " + run(words[0], words[1], words[2], words.length > 3 ? words[3].getBytes() : null));
         }
     }
 
-    private static synchronized void say(String line) {
+    private static synchronized void print(String line) {
         System.out.println(line);
     }
 
     private static String run(String name, String command, String path, byte[] data) throws Exception {
         if (command.equals("open")) {
             var curator = CuratorFrameworkFactory.newClient(path, 30_000, 30_000, new RetryForever(100));
-            curator.getConnectionStateListenable().addListener((client, state) -> say("~ " + name + " " + state));
+            curator.getConnectionStateListenable().addListener((client, state) -> print("~ " + name + " " + state));
             curator.start();
             clients.put(name, curator);
             return "done";
@@ -62,11 +62,11 @@ public class Recipes {
                 new LeaderSelector(curator, path, new LeaderSelectorListenerAdapter() {
                     @Override
                     public void takeLeadership(CuratorFramework client) throws Exception {
-                        say("* " + name + " leads");
+                        print("* " + name + " leads");
                         try {
                             new CountDownLatch(1).await();
                         } finally {
-                            say("* " + name + " leads no more");
+                            print("* " + name + " leads no more");
                         }
                     }
                 }).start();
@@ -77,7 +77,7 @@ public class Recipes {
                 CuratorCache cache = CuratorCache.build(curator, path);
                 cache.listenable().addListener((type, before, after) -> {
                     var node = after == null ? before : after;
-                    say("! " + name + " " + type + " " + node.getPath() + " " + new String(node.getData()));
+                    print("! " + name + " " + type + " " + node.getPath() + " " + new String(node.getData()));
                 });
                 cache.start();
                 return "done";
@@ -88,12 +88,12 @@ public class Recipes {
     private static void hold(String name, InterProcessMutex mutex, CountDownLatch release) {
         try {
             mutex.acquire();
-            say("* " + name + " holds");
+            print("* " + name + " holds");
             release.await();
             mutex.release();
-            say("* " + name + " has released");
+            print("* " + name + " has released");
         } catch (Exception error) {
-            say("* " + name + " " + error);
+            print("* " + name + " " + error);
         }
     }
 }

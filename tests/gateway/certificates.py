@@ -16,7 +16,7 @@ class Authority:
                       "-keyout", self.key, "-out", self.certificate)
 
     def issue(self, name, subject=None):
-        """The files of a certificate and its key, of the subject CN=<name>,O=Example\\, Inc. unless it is given."""
+        """The files of a new certificate and its key. The default subject is CN=<name>,O=Example\\, Inc."""
         certificate, key = self.folder / f"{name}.pem", self.folder / f"{name}.key"
         request, usages = self.folder / f"{name}.csr", self.folder / f"{name}.ext"
         usages.write_text(USAGES)

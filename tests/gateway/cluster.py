@@ -45,7 +45,7 @@ def wait_until(what, condition):
 
 class Cluster:
     def __init__(self, members=3, options=(), options_of=None):
-        """With the options of all members, or a list of those of each."""
+        """Takes the options of all members, or a list with the options of each."""
         self.options = options_of or [options] * members
         self.folder = tempfile.TemporaryDirectory(prefix="quorate-gateway-")
         ports = free_ports(2 * members)

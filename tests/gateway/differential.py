@@ -1,4 +1,4 @@
-"""Two servers that are asked the same: replies and events must be alike."""
+"""Two servers get the same requests, and their replies and events must be alike."""
 
 import contextlib
 
@@ -9,7 +9,7 @@ PAGE = ROOT / "docs/gateway.md"
 
 
 class Server:
-    """One of the two, with what stands for its ids and zxids in a comparison."""
+    """One of the two servers, with the names that replace its ids and zxids in a comparison."""
 
     def __init__(self, port, ours):
         self.port, self.ours = port, ours
@@ -23,9 +23,9 @@ class Server:
         self.written = 0
 
     def zxid(self, number):
-        """A znode's: by the order in which they are seen."""
+        """A name for a znode's zxid: its place in the order of first appearance."""
         if number > 0 and number not in self.zxids:
-            # Where one server writes and the other refuses, the order of later ones stays.
+            # If one server writes and the other refuses, later zxids still get the same names.
             self.zxids[number] = "aside" if self.aside else f"zxid {self.seen}"
             self.seen += not self.aside
         return self.zxids.get(number, number)
@@ -72,7 +72,7 @@ class Server:
             results.append((kind, err, reader.int() if kind == -1 else self.body(kind, reader)))
 
     def reply(self, op, frame):
-        """A frame without what is each server's own."""
+        """The content of a frame, without values that differ from server to server."""
         reader = Reader(frame)
         xid, zxid, err = reader.int(), reader.long(), reader.int()
         if xid == -1:
@@ -93,12 +93,12 @@ class Server:
             op == MULTI and any(result[0] in (CREATE, CREATE2) for result in body or ()))
         if created and err == 0:
             self.zxid(zxid)
-        # Behind an error a multi may end as if it had results; no client reads that.
+        # After an error a multi may end as if it had results; no client reads them.
         rest = b"" if err and op in (MULTI, MULTI_READ) else reader.rest()
         return "reply", xid, zxid if zxid <= 0 else "zxid", err, body, rest
 
     def connect(self, name, packet, session):
-        """Sends a first packet; what comes back. `session` is whose session this is to be."""
+        """Sends the first packet and returns the answer. `session` is the name of the session."""
         wire = self.wires[name] = Wire(self.port)
         self.sessions.setdefault(session, (0, bytes(16)))
         packet = packet(self) if callable(packet) else packet
@@ -118,7 +118,7 @@ class Server:
         return version, timeout, self.names[number], len(password), password == bytes(16), rest
 
     def ask(self, name, op, body, xid):
-        """Sends one request; what comes back on all connections, until all is there."""
+        """Sends one request. Returns everything that comes back on all connections."""
         body = body(self) if callable(body) else body
         self.send(name, i32(xid, op) + body)
         return self.gather(name, op)
@@ -140,12 +140,13 @@ class Server:
         for other, wire in self.wires.items():
             seen.setdefault(other, []).extend(self.events(wire))
         if op == CLOSE:
-            # The ephemerals of a session go in the order of their paths here, and in none there.
+            # Here the ephemerals of a closed session are deleted in the order of their paths; ZooKeeper has
+            # no order.
             seen = {of: sorted(what, key=lambda one: (one[0] != "event", str(one))) for of, what in seen.items()}
         return {of: what for of, what in seen.items() if what}
 
     def events(self, wire):
-        """Everything that comes before the answer to a ping."""
+        """All frames before the reply to a ping."""
         if wire.closed:
             return []
         seen = []
@@ -157,8 +158,8 @@ class Server:
         return seen + ["closed"]
 
     def close_late(self, seen, others):
-        """What was seen, with the connections closed that the other server has closed: a server may answer
-        one more ping before it does."""
+        """Adds to `seen` the connections that the other server has closed, once they are closed here too: a
+        server may answer one more ping before it closes a connection."""
         for name, what in others.items():
             if what[-1] == "closed" and "closed" not in seen.get(name, []):
                 with contextlib.suppress(TimeoutError):
@@ -171,7 +172,7 @@ class Server:
 
 
 class Pair:
-    """Both servers, in step."""
+    """Both servers, which get each request in turn."""
 
     def __init__(self, theirs, ours, note=""):
         self.servers = [Server(theirs, False), Server(ours, True)]
@@ -182,7 +183,8 @@ class Pair:
         for server in self.servers:
             server.aside = differs is not None
         theirs, ours = (step(server) for server in self.servers)
-        # Where they differ on purpose, a connection that stays open would be waited for in vain.
+        # If they differ on purpose, one of them may leave a connection open, so waiting for its end is
+        # useless.
         if not differs and theirs != ours and isinstance(theirs, dict) and isinstance(ours, dict):
             theirs = self.servers[0].close_late(theirs, ours)
             ours = self.servers[1].close_late(ours, theirs)
@@ -208,14 +210,14 @@ class Pair:
         return self.both(f"{name}: op {op}, {body}", lambda of: of.ask(name, op, body, xid), **differs)
 
     def raw(self, name, data, **differs):
-        """Bytes that are no request."""
+        """Sends bytes that are not a request."""
         def step(server):
             server.wires[name].send(data)
             return server.gather(name, 0)
         return self.both(f"{name}: {data[:40]}", step, **differs)
 
     def mark(self, name):
-        """Remembers the last zxid that was seen."""
+        """Stores the last zxid that was seen."""
         for server in self.servers:
             server.marks[name] = server.last
 

@@ -1,4 +1,4 @@
-"""Histories from a seed. By hand: `python generated.py SEED STEPS`."""
+"""Random histories from a seed. To run one: `python generated.py SEED STEPS`."""
 
 import random
 import sys
@@ -22,16 +22,16 @@ class Generator:
         below = ["/a", "/a/x", "/a/y", "/a/x/deep", "/b", "/b/x", "/a/s0000000000", "/b/0000000001", "/open"]
         self.paths = [self.root, *(self.root + path for path in below)]
         self.container, self.open_to_all = self.root + "/c", self.root + "/open"
-        # What may be hidden, which only we hide from `exists` and from setWatches, as 3.9 does.
+        # Znodes that an access list may hide. Unlike 3.8, our `exists` and setWatches hide them, as in 3.9.
         self.hidden = [path for path in self.paths if path.startswith(self.root + "/b")]
         self.shown = [path for path in self.paths if path not in self.hidden]
-        # Persistent watches are `lasting`'s alone: in 3.8 the last mode set at a path replaces the others.
+        # Only `lasting` has persistent watches: in 3.8 the last mode set at a path replaces the others.
         self.names = ["plain", "ann", "lasting"]
 
     def path(self):
         path = self.random.choice(self.paths)
         if self.random.random() < 0.03:
-            # Below a znode without an access list, since a create there may be refused for either.
+            # Below a znode with an open access list, so that a create there has only one reason to fail.
             return self.random.choice(["", self.open_to_all, self.open_to_all[1:], path + "\0"]
                                       + [self.open_to_all + end for end in ("/", "//a", "/./a", "/.", "/\u0001", "/\ue000")])
         return path
@@ -53,7 +53,7 @@ class Generator:
         return shown + [(perms(), *self.random.choice(self.WHO)) for _ in range(self.random.randrange(1, 4))]
 
     def creates(self, create2):
-        """An op that creates, with its body."""
+        """A random create request: its op and its body."""
         chance = self.random.random()
         path, flags = self.path(), self.random.choice([0, 0, 0, 1, 2, 3])
         if chance < 0.1:
@@ -89,7 +89,7 @@ class Generator:
             path = self.path()
             pair.ask(name, SET_ACL, text(path) + acl(self.access(path)) + i32(self.version()))
         elif chance < 0.8:
-            # The type of the result of a create2 is another one in 3.8.
+            # In 3.8 the type in the result of a create2 is another one.
             ops = [self.write(CREATE) for _ in range(random.randrange(0, 5))]
             if random.random() < 0.5:
                 ops.insert(0, (CHECK, versioned(self.path(), self.version())))
@@ -118,7 +118,7 @@ class Generator:
             self.again(name)
 
     def quiet(self):
-        """For a read: the root's own counters are not alike."""
+        """A path to read. The root's counters differ, so it is left out."""
         while (path := self.path()) in ("", "/"):
             pass
         return path
@@ -129,7 +129,7 @@ class Generator:
         if name == "lasting":
             lasting = [[path for path in some() if len(path) % 2 == mode] for mode in (0, 1)]
             lists = b"".join(map(texts, [[], [], [], *lasting]))
-            # Without changes in between: only a gateway sends those.
+            # With no changes in between: only the gateway reports those.
             self.pair.ask(name, SET_WATCHES2, lambda of: i64(of.last) + lists, xid=-8)
         else:
             lists = b"".join(map(texts, [some(), some(), some()]))

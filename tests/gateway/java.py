@@ -1,4 +1,4 @@
-"""Programs that use ZooKeeper's Java client, spoken to by lines."""
+"""Programs that use ZooKeeper's Java client, driven by lines of text."""
 
 import pathlib
 import queue
@@ -9,7 +9,7 @@ from cluster import PATIENCE
 
 JARS = "/usr/share/java/"
 CLASSPATH = [JARS + "zookeeper.jar", JARS + "slf4j-nop.jar"]
-# What the client needs for TLS. Its own manifest names too little.
+# The dependencies of the client for TLS. Its own manifest lacks some.
 NETTY = sorted(str(jar) for jar in pathlib.Path(JARS).glob("netty-*.jar"))
 
 
@@ -32,7 +32,7 @@ class Program:
         self.process.stdin.flush()
 
     def line(self):
-        """The next line; none at the end."""
+        """The next line; `None` at the end."""
         try:
             return self.lines.get(timeout=PATIENCE)
         except queue.Empty:
@@ -46,7 +46,10 @@ class Program:
 
 
 class Client(Program):
-    """A Java program with clients by name, which answers each line by one with "=" and prints events as other lines."""
+    """A Java program with named clients.
+
+    It answers each line with a line that starts with "=", and prints events as other lines.
+    """
 
     def __init__(self, main, **options):
         super().__init__(main, **options)
@@ -54,17 +57,17 @@ class Client(Program):
         self.printed = []
 
     def run(self, command):
-        """What a command is answered."""
+        """The answer to a command."""
         self.write(command)
         return self.next(lambda line: line.startswith("= "))[2:]
 
     def wait_for(self, *expected):
-        """Waits for all of these lines, in whatever order they come."""
+        """Waits for all of these lines, in any order."""
         for line in expected:
             self.next(lambda printed: printed == line)
 
     def next(self, wanted):
-        """The first line of a kind, among those that were not asked for yet."""
+        """The first line of a kind among the unread ones."""
         for place, line in enumerate(self.printed):
             if wanted(line):
                 return self.printed.pop(place)

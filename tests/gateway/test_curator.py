@@ -18,13 +18,13 @@ class Curator(unittest.TestCase):
         self.java = Client("Recipes", classpath=[classes, *CURATOR])
         self.addCleanup(self.java.end)
         ports = self.cluster.ports
-        # The client a is disconnected as long as its member is down.
+        # The client a loses its connection while its member is down.
         for name, members in ("a", ports[:1]), ("b", ports[1:]):
             hosts = ",".join(f"127.0.0.1:{port}" for port in members)
-            self.says(f"{name} open {hosts}", "done")
+            self.expect(f"{name} open {hosts}", "done")
             self.java.wait_for(f"~ {name} CONNECTED")
 
-    def says(self, command, answer):
+    def expect(self, command, answer):
         self.assertEqual(self.java.run(command), answer, command)
 
     def kill(self):
@@ -39,20 +39,20 @@ class Curator(unittest.TestCase):
         wait_until(f"{count} in {path}", lambda: self.java.run(f"b children {path}") == str(count))
 
     def test_a_lock_is_kept(self):
-        self.says("a lock /lock", "done")
+        self.expect("a lock /lock", "done")
         self.java.wait_for("* a holds")
-        self.says("b lock /lock", "done")
+        self.expect("b lock /lock", "done")
         self.queue("/lock", 2)
         self.kill()
         self.start()
         self.assertNotIn("* b holds", self.java.printed)
-        self.says("a release /lock", "done")
+        self.expect("a release /lock", "done")
         self.java.wait_for("* a has released", "* b holds")
 
     def test_a_leader_that_is_disconnected_gives_up(self):
-        self.says("a lead /leader", "done")
+        self.expect("a lead /leader", "done")
         self.java.wait_for("* a leads")
-        self.says("b lead /leader", "done")
+        self.expect("b lead /leader", "done")
         self.queue("/leader", 2)
         self.kill()
         self.java.wait_for("* a leads no more")
@@ -61,19 +61,19 @@ class Curator(unittest.TestCase):
 
     def test_a_cache_follows(self):
         for name in ("changes", "goes"):
-            self.says(f"b create /cache/{name} 0", f"/cache/{name}")
-        self.says("a cache /cache", "done")
+            self.expect(f"b create /cache/{name} 0", f"/cache/{name}")
+        self.expect("a cache /cache", "done")
         self.java.wait_for("! a NODE_CREATED /cache/changes 0", "! a NODE_CREATED /cache/goes 0")
-        self.says("b set /cache/changes 1", "1")
+        self.expect("b set /cache/changes 1", "1")
         self.java.wait_for("! a NODE_CHANGED /cache/changes 1")
         self.kill()
-        self.says("b set /cache/changes 2", "2")
-        self.says("b delete /cache/goes", "done")
-        self.says("b create /cache/new 0", "/cache/new")
+        self.expect("b set /cache/changes 2", "2")
+        self.expect("b delete /cache/goes", "done")
+        self.expect("b create /cache/new 0", "/cache/new")
         self.start()
         self.java.wait_for("! a NODE_CHANGED /cache/changes 2", "! a NODE_DELETED /cache/goes 0",
                            "! a NODE_CREATED /cache/new 0")
-        self.says("b set /cache/new 1", "1")
+        self.expect("b set /cache/new 1", "1")
         self.java.wait_for("! a NODE_CHANGED /cache/new 1")
 
 

@@ -1,6 +1,6 @@
 """One history against ZooKeeper's own server and against a member: replies and events must be alike.
 
-What differs on purpose is named where it shows, with the first column of the table in docs/gateway.md.
+Intended differences are named where they appear, by the first column of the table in docs/gateway.md.
 """
 
 import unittest
@@ -31,7 +31,7 @@ class Differential(unittest.TestCase):
         return Pair(self.port, self.cluster.ports[0], note)
 
     def test_a_fresh_tree(self):
-        # By its name the first: it counts all znodes.
+        # The name makes this test run first, since it counts all znodes.
         p = self.pair("always there")
         p.connect("a")
         for path in ("/", "", "/zookeeper", "/zookeeper/quota", "/zookeeper/config"):
@@ -205,7 +205,7 @@ class Differential(unittest.TestCase):
                 differs = sequential or ("what a multi says of creates (3.9)" if flags in self.MULTI_DIFFERS[op] else None)
                 below = "/s" if differs else "/c"
                 p.ask("a", MULTI, multi((op, create(f"{below}/{number}-", b"1", OPEN, flags))), differs=differs)
-            # A server of 3.8 shuts down when it is asked for a negative time without the flags of one.
+            # A server of 3.8 shuts down on a negative time without the flags of a time to live.
             for ttl in (10 ** 9, 0, -1, 1 << 40, (1 << 40) - 1) if flags in (5, 6) else (10 ** 9,):
                 number += 1
                 p.connect(f"ttl {number}")

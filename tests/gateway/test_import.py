@@ -1,4 +1,4 @@
-"""`quorate import`: a tree is copied out of three servers of ZooKeeper's into three members."""
+"""`quorate import` copies a tree from three ZooKeeper servers into three members."""
 
 import json
 import socket
@@ -18,7 +18,7 @@ PLAIN = 1900
 
 
 class Proxy:
-    """Forwards connections to a port. After so many bytes of answers it forwards no more until it may go on."""
+    """Forwards connections to a port. After this many bytes of replies it pauses until the test lets it go on."""
 
     def __init__(self, port, after):
         self.port_behind = port
@@ -101,7 +101,7 @@ class Import(unittest.TestCase):
         return lines[-1], sorted((line["path"], line["difference"]) for line in lines[:-1])
 
     def make(self, *requests):
-        """What kazoo cannot ask for."""
+        """Sends requests that kazoo does not support."""
         wire = Wire(self.source.ports[self.source.leader()])
         wire.send(text(hello()))
         wire.frame()
@@ -123,7 +123,7 @@ class Import(unittest.TestCase):
 
     @staticmethod
     def tree(client, root):
-        """What a copy has to have: data, access list and children of all that is not ephemeral."""
+        """The content that a copy must have: data, access list and children of all znodes that are not ephemeral."""
         found, paths = {}, [root]
         while paths:
             names = [client.get_children_async(path) for path in paths]
@@ -167,7 +167,7 @@ class Import(unittest.TestCase):
     def test_a_tree_of_all_kinds_moves_through_kills_and_lost_servers(self):
         zk, there = self.clients()
         self.fill(zk)
-        # The leader is lost, and its successor has everything in a snapshot.
+        # The leader is killed, and its successor has the whole tree in a snapshot.
         lost = self.source.leader()
         self.source.kill(lost)
         wait_until("there is another leader", lambda: self.source.leader() is not None)
@@ -179,7 +179,7 @@ class Import(unittest.TestCase):
         expected = self.tree(zk, "/app")
         self.assertEqual(len(expected), PLAIN + 19 + 17)
 
-        # The import is killed on its way. The first of its servers is down.
+        # The import is killed half-way. The first of its servers is down.
         with Proxy(self.source.ports[leader], after=700_000) as proxy:
             process = subprocess.Popen(self.command(*kinds, servers=[dead, proxy.address]),
                                        stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
@@ -190,7 +190,7 @@ class Import(unittest.TestCase):
         copied = self.count("/app") + 1
         self.assertLess(copied, len(expected))
 
-        # The second run loses the server that it reads from.
+        # The second run loses the server from which it reads.
         self.source.start(lost)
         wait_until("the lost server is back", lambda: self.source.mode(lost) == "follower")
         others = [f"127.0.0.1:{self.source.ports[server]}" for server in (lost, leader)]
@@ -210,12 +210,12 @@ class Import(unittest.TestCase):
         self.assertEqual((counts["ephemerals"], counts["differing"]), (1, 0))
         self.assertGreater(counts["reconnects"], 0)
 
-        # Everything is there, to a client and to the program itself.
+        # The whole tree is there, for a client and for the program itself.
         there.sync("/")
         self.assertEqual(self.tree(there, "/app"), expected)
         counts, differences = self.run_import(*kinds, "--verify")
         self.assertEqual((counts["same"], differences), (len(expected), []))
-        # The next sequential name is the source's next one.
+        # The next sequential name continues the source's numbers.
         self.assertEqual(there.create("/app/queue/n-", b"", sequence=True), "/app/queue/n-0000000023")
         there.delete("/app/queue/n-0000000023")
         self.assertEqual(there.create("/app/members/m-", b"", sequence=True), "/app/members/m-0000000001")

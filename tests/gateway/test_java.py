@@ -25,7 +25,7 @@ class Java(unittest.TestCase):
         self.assertEqual(self.java.run(f"{name} open {hosts or self.cluster.hosts} 30000"), "opened")
         self.java.wait_for(f"~ {name} SyncConnected")
 
-    def says(self, command, answer):
+    def expect(self, command, answer):
         self.assertEqual(self.java.run(command), answer, command)
 
     def host(self, member):
@@ -33,44 +33,45 @@ class Java(unittest.TestCase):
 
     def test_multi(self):
         self.open("a")
-        self.says("a multi create:/m:1 set:/m:2 check:/m:1 create:/m/x:- delete:/m/x",
+        self.expect("a multi create:/m:1 set:/m:2 check:/m:1 create:/m/x:- delete:/m/x",
                   "[created /m, set 1, CheckResult, created /m/x, DeleteResult]")
-        self.says("a multi create:/m/y:- check:/m:7 create:/m/z:-",
+        self.expect("a multi create:/m/y:- check:/m:7 create:/m/z:-",
                   "BADVERSION [OK, BADVERSION, RUNTIMEINCONSISTENCY]")
-        self.says("a multi create:/m/y:- create:/m/y:- delete:/m",
+        self.expect("a multi create:/m/y:- create:/m/y:- delete:/m",
                   "NODEEXISTS [OK, NODEEXISTS, RUNTIMEINCONSISTENCY]")
-        self.says("a exists /m/y", "false")
+        self.expect("a exists /m/y", "false")
 
     def test_containers(self):
         self.open("a")
-        self.says("a create /c - CONTAINER", "/c 0 false")
-        self.says("a create /c/x - PERSISTENT", "/c/x 0 false")
-        self.says("a delete /c/x", "done")
+        self.expect("a create /c - CONTAINER", "/c 0 false")
+        self.expect("a create /c/x - PERSISTENT", "/c/x 0 false")
+        self.expect("a delete /c/x", "done")
         wait_until("the empty container is gone", lambda: self.java.run("a exists /c") == "false")
 
     def test_access_lists(self):
         self.open("a")
         self.open("b")
-        self.says("a auth alice:secret", "done")
-        self.says("a create /mine s PERSISTENT acl", "/mine 0 false")
-        self.says("b get /mine", "NOAUTH")
-        self.says("b auth alice:secret", "done")
-        self.says("b get /mine", "s")
+        self.expect("a auth alice:secret", "done")
+        self.expect("a create /mine s PERSISTENT acl", "/mine 0 false")
+        self.expect("b get /mine", "NOAUTH")
+        self.expect("b auth alice:secret", "done")
+        self.expect("b get /mine", "s")
 
     def test_watches(self):
         for name in "abc":
             self.open(name)
-        self.says("a create /w 1 PERSISTENT", "/w 0 false")
-        self.says("a data /w", "1")
-        self.says("a children /w", "[]")
-        self.says("a exists /w/x", "false")
-        self.says("a persistent /w", "done")
-        # A client of its own: this version's client passes what its other watches see to recursive ones.
-        self.says("c recursive /w", "done")
-        self.says("b create /w/x - PERSISTENT", "/w/x 0 false")
-        self.says("b set /w 2", "1")
-        self.says("b set /w/x 3", "1")
-        self.says("b delete /w/x", "done")
+        self.expect("a create /w 1 PERSISTENT", "/w 0 false")
+        self.expect("a data /w", "1")
+        self.expect("a children /w", "[]")
+        self.expect("a exists /w/x", "false")
+        self.expect("a persistent /w", "done")
+        # A client of its own, since in this version a client passes events of its other watches to recursive
+        # ones.
+        self.expect("c recursive /w", "done")
+        self.expect("b create /w/x - PERSISTENT", "/w/x 0 false")
+        self.expect("b set /w 2", "1")
+        self.expect("b set /w/x 3", "1")
+        self.expect("b delete /w/x", "done")
         self.java.wait_for(
             "! a children NodeChildrenChanged /w", "! a exists NodeCreated /w/x", "! a data NodeDataChanged /w",
             "! a persistent NodeChildrenChanged /w", "! a persistent NodeDataChanged /w",
@@ -78,52 +79,52 @@ class Java(unittest.TestCase):
             "! c recursive NodeCreated /w/x", "! c recursive NodeDataChanged /w",
             "! c recursive NodeDataChanged /w/x", "! c recursive NodeDeleted /w/x")
         for name in "ac":
-            self.says(f"{name} get /w", "2")
+            self.expect(f"{name} get /w", "2")
         self.assertEqual([line for line in self.java.printed if line.startswith("!")], [])
 
     def test_locks(self):
         for name in "abc":
             self.open(name)
-        self.says("a create /locks - PERSISTENT", "/locks 0 false")
+        self.expect("a create /locks - PERSISTENT", "/locks 0 false")
         nodes = [f"/locks/lock-{number:010}" for number in range(3)]
         for name, node in zip("abc", nodes):
-            self.says(f"{name} lock /locks", "done")
+            self.expect(f"{name} lock /locks", "done")
             self.java.wait_for(f"* {name} waits {node}")
         self.java.wait_for(f"* a holds {nodes[0]}")
-        self.says(f"a delete {nodes[0]}", "done")
+        self.expect(f"a delete {nodes[0]}", "done")
         self.java.wait_for(f"* b holds {nodes[1]}")
         # A session that ends gives up its lock.
-        self.says("b close", "closed")
+        self.expect("b close", "closed")
         self.java.wait_for(f"* c holds {nodes[2]}")
 
     def prepare(self, root):
-        """A watch of each kind by the client a, and a lock that it holds."""
-        self.says(f"a create {root} - PERSISTENT", f"{root} 0 false")
+        """The client a sets a watch of each kind, and acquires a lock."""
+        self.expect(f"a create {root} - PERSISTENT", f"{root} 0 false")
         for name in ("data", "children", "persistent", "recursive", "quiet", "gone", "lock"):
-            self.says(f"a create {root}/{name} 0 PERSISTENT", f"{root}/{name} 0 false")
-        self.says(f"a data {root}/data", "0")
-        self.says(f"a data {root}/gone", "0")
-        self.says(f"a data {root}/quiet", "0")
-        self.says(f"a children {root}/children", "[]")
-        self.says(f"a exists {root}/new", "false")
-        self.says(f"a persistent {root}/persistent", "done")
-        self.says(f"a recursive {root}/recursive", "done")
-        self.says(f"a lock {root}/lock", "done")
+            self.expect(f"a create {root}/{name} 0 PERSISTENT", f"{root}/{name} 0 false")
+        self.expect(f"a data {root}/data", "0")
+        self.expect(f"a data {root}/gone", "0")
+        self.expect(f"a data {root}/quiet", "0")
+        self.expect(f"a children {root}/children", "[]")
+        self.expect(f"a exists {root}/new", "false")
+        self.expect(f"a persistent {root}/persistent", "done")
+        self.expect(f"a recursive {root}/recursive", "done")
+        self.expect(f"a lock {root}/lock", "done")
         self.java.wait_for(f"* a holds {root}/lock/lock-0000000000")
 
     def change(self, root):
-        """Changes to all that is watched, by the client b."""
+        """The client b changes every watched znode."""
         for number in range(1, 3):
-            self.says(f"b set {root}/data {number}", f"{number}")
-        self.says(f"b delete {root}/gone", "done")
-        self.says(f"b create {root}/children/x - PERSISTENT", f"{root}/children/x 0 false")
-        self.says(f"b create {root}/new - PERSISTENT", f"{root}/new 0 false")
+            self.expect(f"b set {root}/data {number}", f"{number}")
+        self.expect(f"b delete {root}/gone", "done")
+        self.expect(f"b create {root}/children/x - PERSISTENT", f"{root}/children/x 0 false")
+        self.expect(f"b create {root}/new - PERSISTENT", f"{root}/new 0 false")
         for number in range(1, 4):
-            self.says(f"b set {root}/persistent {number}", f"{number}")
-        self.says(f"b create {root}/persistent/x - PERSISTENT", f"{root}/persistent/x 0 false")
-        self.says(f"b create {root}/recursive/x - PERSISTENT", f"{root}/recursive/x 0 false")
-        self.says(f"b set {root}/recursive/x 1", "1")
-        self.says(f"b delete {root}/recursive/x", "done")
+            self.expect(f"b set {root}/persistent {number}", f"{number}")
+        self.expect(f"b create {root}/persistent/x - PERSISTENT", f"{root}/persistent/x 0 false")
+        self.expect(f"b create {root}/recursive/x - PERSISTENT", f"{root}/recursive/x 0 false")
+        self.expect(f"b set {root}/recursive/x 1", "1")
+        self.expect(f"b delete {root}/recursive/x", "done")
 
     def check_events(self, root):
         """The client a receives each change once."""
@@ -136,7 +137,7 @@ class Java(unittest.TestCase):
                            f"! a recursive NodeDeleted {root}/recursive/x")
         recursive = [line.split()[3] for line in self.java.all if line.startswith("! a recursive ") and root in line]
         self.assertEqual(recursive, ["NodeCreated", "NodeDataChanged", "NodeDeleted"])
-        # All watches go on, and the one whose znode did not change has waited.
+        # All watches go on. The watch whose znode has not changed is still set.
         for name in ("quiet", "persistent", "recursive"):
             self.java.run(f"b set {root}/{name} again")
         self.java.wait_for(f"! a data NodeDataChanged {root}/quiet",
@@ -145,11 +146,11 @@ class Java(unittest.TestCase):
         self.assertEqual([line for line in self.java.printed if line.startswith("!")], [])
 
     def check_lock(self, root, session):
-        self.says("a session", session)
-        self.says(f"b owner {root}/lock/lock-0000000000", session)
-        self.says("b lock " + root + "/lock", "done")
+        self.expect("a session", session)
+        self.expect(f"b owner {root}/lock/lock-0000000000", session)
+        self.expect("b lock " + root + "/lock", "done")
         self.java.wait_for(f"* b waits {root}/lock/lock-0000000001")
-        self.says(f"a delete {root}/lock/lock-0000000000", "done")
+        self.expect(f"a delete {root}/lock/lock-0000000000", "done")
         self.java.wait_for(f"* b holds {root}/lock/lock-0000000001")
 
     def test_the_only_member_that_a_client_knows_is_killed(self):
@@ -175,7 +176,7 @@ class Java(unittest.TestCase):
         self.prepare("/moved")
         self.cluster.kill(killed)
         try:
-            # Some of the changes come before it is back, and some behind: it receives all of them.
+            # Some changes come before the client is back, and some after: it receives all of them.
             self.java.wait_for("~ a Disconnected")
             self.change("/moved")
             self.java.wait_for("~ a SyncConnected")
@@ -186,7 +187,7 @@ class Java(unittest.TestCase):
             self.cluster.start(killed)
 
 
-# With what protocols clients come, and as whom.
+# The protocols and the subjects with which clients connect.
 SUBJECTS = [
     ("TLSv1.3", "/O=Example, Inc./CN=new"),
     ("TLSv1.2", "/C=DE/ST=Land Berlin/L=Berlin/street=Weg 1/O=Example+OU=a/OU=b/CN=old"),
@@ -222,7 +223,7 @@ class JavaOverTls(unittest.TestCase):
             try:
                 self.assertEqual(java.run(f"a open 127.0.0.1:{port} 30000"), "opened")
                 java.wait_for("~ a SyncConnected")
-                # As Java writes it, and so ZooKeeper's X509AuthenticationProvider.
+                # As Java writes it, and therefore ZooKeeper's X509AuthenticationProvider.
                 subject = java.run(f"a subject {files[0]}")
                 self.assertIn("=", subject)
                 self.assertEqual(java.run("a who"), f"[ip:127.0.0.1, x509:{subject}]")
@@ -249,7 +250,7 @@ class JavaReadOnly(unittest.TestCase):
                 java.wait_for("~ a ConnectedReadOnly")
                 self.assertEqual(java.run("a get /a"), "1")
                 self.assertEqual(java.run("a set /a 2"), "NOTREADONLY")
-                # A client that was never connected otherwise has no session to keep.
+                # A client that never had an ordinary connection has no session to keep.
                 java.run(f"b open 127.0.0.1:{cluster.ports[0]} 30000 read-only")
                 java.wait_for("~ b ConnectedReadOnly")
                 self.assertEqual(java.run("b session"), "0")

@@ -113,7 +113,7 @@ class Kazoo(unittest.TestCase):
         self.assertEqual(exists.wait_for(1), [(EventType.CREATED, "/w/new")])
         self.assertEqual(children.wait_for(1), [(EventType.CHILD, "/w")])
         self.assertEqual(data.wait_for(1), [(EventType.CHANGED, "/w")])
-        # Both kinds of watch on a znode: one event when it goes.
+        # Both kinds of watch on a znode: one event for its deletion.
         zk.get("/w/new", watch=(gone := Events()))
         zk.get_children("/w/new", watch=gone)
         other.delete("/w/new")
@@ -154,7 +154,7 @@ class Kazoo(unittest.TestCase):
 
     def test_recipes(self):
         zk, other = self.client(), self.client()
-        # A lock is held by one.
+        # A lock has one holder.
         held, inside = [], threading.Lock()
 
         def work(client, name):
@@ -171,7 +171,7 @@ class Kazoo(unittest.TestCase):
         for thread in threads:
             thread.join(PATIENCE)
         self.assertEqual(sorted(held), ["a"] * 5 + ["b"] * 5)
-        # A queue gives each item once.
+        # A queue hands out each item once.
         queue = zk.LockingQueue("/queue")
         queue.put_all([str(item).encode() for item in range(5)])
         taken = []
@@ -180,7 +180,7 @@ class Kazoo(unittest.TestCase):
             taken.append(int(of.get(PATIENCE)))
             of.consume()
         self.assertEqual(sorted(taken), list(range(5)))
-        # A counter counts, and an election elects.
+        # A counter counts, and an election elects one.
         counter = zk.Counter("/counter")
         counter += 2
         second = other.Counter("/counter")
@@ -190,7 +190,7 @@ class Kazoo(unittest.TestCase):
         for client in (zk, other):
             client.Election("/election", "x").run(elected.append, client)
         self.assertEqual(elected, [zk, other])
-        # A party has who is in it.
+        # A party lists its participants.
         party = zk.Party("/party", "zk")
         party.join()
         joined = other.Party("/party", "other")

@@ -27,7 +27,7 @@ EVENT = struct.pack(">i", -1)
 
 class Many(unittest.TestCase):
     def read(self, connections):
-        """A frame of each, as they come."""
+        """Reads one frame from each connection, as they come."""
         waiting = selectors.DefaultSelector()
         for connection in connections:
             waiting.register(connection, selectors.EVENT_READ, bytearray())
@@ -36,7 +36,7 @@ class Many(unittest.TestCase):
             ready = waiting.select(PATIENCE)
             self.assertTrue(ready, f"{len(frames)} of {len(connections)} have an answer")
             for key, _ in ready:
-                # One frame and no more: what is behind it stays in the socket.
+                # Reads one frame and no more: later bytes stay in the socket.
                 had = key.data
                 wanted = 4 if len(had) < 4 else 4 + struct.unpack(">i", had[:4])[0]
                 part = key.fileobj.recv(wanted - len(had))
@@ -65,7 +65,7 @@ class Many(unittest.TestCase):
                 for answer in self.read(connections):
                     self.assertEqual(answer[12:16], bytes(4))
                 connections[0].sendall(SET)
-                # The writer has its event before its reply.
+                # The writer gets its event before its reply.
                 events = self.read(connections)
                 self.assertTrue(all(event.startswith(EVENT) for event in events))
                 reply = self.read(connections[:1])[0]

@@ -15,7 +15,7 @@ TARGET = ROOT / "target/rust-client"
 
 class Rust(unittest.TestCase):
     def test_it_works_while_members_are_lost(self):
-        # Only what is said here: neither this workspace's settings nor its flags.
+        # With a target directory of its own, and without the RUSTFLAGS of this workspace.
         environment = {name: value for name, value in os.environ.items() if name != "RUSTFLAGS"}
         environment["CARGO_TARGET_DIR"] = str(TARGET)
         subprocess.run(["cargo", "build", "--quiet", "--locked", "--manifest-path", CRATE / "Cargo.toml"],

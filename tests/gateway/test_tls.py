@@ -1,4 +1,4 @@
-"""kazoo over TLS, with certificates: of the clients, and of the members among each other."""
+"""kazoo over TLS, with certificates for the clients and for the members."""
 
 import pathlib
 import socket
@@ -23,7 +23,7 @@ class Tls(unittest.TestCase):
         cls.certificate, cls.key = cls.authority.issue("server")
         member, member_key = cls.members.issue("member")
         cls.settings = pathlib.Path(folder) / "settings"
-        cls.settings.write_text(f"""# What all members have in common.
+        cls.settings.write_text(f"""# The settings of all members.
 members-tls-authority = {cls.members.certificate}
 members-tls-certificate = {member}
 members-tls-key = {member_key}
@@ -59,7 +59,7 @@ maxSessionTimeout = 90000
             shipping.get("/bills")
         root.set("/bills", b"13")
         self.assertEqual(billing.get("/bills")[0], b"13")
-        # The id is one that `auth` stands for.
+        # `auth` stands for the certificate's id.
         shipping.create("/shipped", b"", acl=[make_acl("auth", "", all=True)])
         with self.assertRaises(NoAuthError):
             billing.get("/shipped")

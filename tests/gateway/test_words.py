@@ -1,4 +1,4 @@
-"""The four-letter words: what monitors and exporters parse."""
+"""The four-letter words that monitors and exporters parse."""
 
 import re
 import unittest
@@ -8,7 +8,7 @@ from kazoo.client import KazooClient
 from cluster import PATIENCE, Cluster, wait_until, word
 
 NOT_LISTED = "{} is not executed because it is not in the whitelist.\n"
-# What exporters read from mntr, of every member.
+# The values that exporters read from mntr, of every member.
 NUMBERS = ["zk_avg_latency", "zk_max_latency", "zk_min_latency", "zk_packets_received", "zk_packets_sent",
            "zk_num_alive_connections", "zk_outstanding_requests", "zk_znode_count", "zk_watch_count",
            "zk_ephemerals_count", "zk_approximate_data_size", "zk_open_file_descriptor_count",
@@ -60,7 +60,7 @@ class Words(unittest.TestCase):
         self.assertGreaterEqual(grown["zk_packets_received"], 2)
         self.assertGreaterEqual(grown["zk_packets_sent"], 2)
         self.assertLessEqual(float(after["zk_min_latency"]), float(after["zk_avg_latency"]))
-        # The mean has fractions of a millisecond, and the most has none.
+        # The mean has fractions of a millisecond; the maximum has none.
         self.assertLess(float(after["zk_avg_latency"]), float(after["zk_max_latency"]) + 1)
         self.assertGreater(float(after["zk_avg_latency"]), 0)
         self.assertLessEqual(

@@ -11,7 +11,7 @@ EVENT = "WatchedEvent state:SyncConnected type:"
 
 
 class Cli:
-    """A command line. Events are collected: they are printed when they come, between other lines."""
+    """A command line. It prints events between other lines, as they come; they are collected."""
 
     def __init__(self, hosts):
         self.program = Program("org.apache.zookeeper.ZooKeeperMain", "-server", hosts)
@@ -19,7 +19,7 @@ class Cli:
         self.ends = 0
 
     def run(self, command):
-        """What it prints up to the answer to another command."""
+        """Runs a command. Returns its lines, up to the answer to a second command that marks the end."""
         self.ends += 1
         end = f"Node does not exist: /end-{self.ends}"
         self.program.write(command, f"stat /end-{self.ends}")
@@ -29,13 +29,13 @@ class Cli:
         return printed
 
     def event(self):
-        """The next event, waited for."""
+        """Waits for the next event."""
         while not self.events:
             self.line()
         return self.events.pop(0)
 
     def line(self):
-        """The next line; empty if it was one of an event."""
+        """The next line; empty for the line of an event."""
         line = self.program.line()
         if line is None:
             raise AssertionError("the command line has ended")
@@ -56,31 +56,31 @@ class ZkCli(unittest.TestCase):
         version = self.cli.run("version")
         self.assertTrue(version[-1].startswith("ZooKeeper CLI version: "), version)
 
-    def says(self, command, *lines):
+    def expect(self, command, *lines):
         self.assertEqual(self.cli.run(command), list(lines), command)
 
     def stat(self, command):
-        """The stat that ends what a command prints, and the lines before it."""
+        """The stat at the end of a command's output, and the lines before it."""
         lines = self.cli.run(command)
         before, stat = lines[:-len(STAT)], [line.split(" = ") for line in lines[-len(STAT):]]
         self.assertEqual([name for name, _ in stat], STAT, command)
         return before, {name: value for name, value in stat}
 
     def test_znodes(self):
-        self.says("create /a one", "Created /a")
-        self.says("create /a one", "Node already exists: /a")
-        self.says("create -s /a/s- two", "Created /a/s-0000000000")
-        self.says("create -s -e /a/e- three", "Created /a/e-0000000001")
-        self.says("create -c /a/box", "Created /a/box")
-        self.says("create -t 60000 /a/ttl four", "Created /a/ttl")
-        self.says("create -e /a/eph", "Created /a/eph")
-        self.says("create /a/eph/child", "Ephemerals cannot have children: /a/eph/child")
-        self.says("ls /a", "[box, e-0000000001, eph, s-0000000000, ttl]")
-        self.says("create /deep", "Created /deep")
-        self.says("create /deep/x", "Created /deep/x")
-        self.says("create /deep/x/y", "Created /deep/x/y")
-        self.says("ls -R /deep", "/deep", "/deep/x", "/deep/x/y")
-        self.says("ls /none", "Node does not exist: /none")
+        self.expect("create /a one", "Created /a")
+        self.expect("create /a one", "Node already exists: /a")
+        self.expect("create -s /a/s- two", "Created /a/s-0000000000")
+        self.expect("create -s -e /a/e- three", "Created /a/e-0000000001")
+        self.expect("create -c /a/box", "Created /a/box")
+        self.expect("create -t 60000 /a/ttl four", "Created /a/ttl")
+        self.expect("create -e /a/eph", "Created /a/eph")
+        self.expect("create /a/eph/child", "Ephemerals cannot have children: /a/eph/child")
+        self.expect("ls /a", "[box, e-0000000001, eph, s-0000000000, ttl]")
+        self.expect("create /deep", "Created /deep")
+        self.expect("create /deep/x", "Created /deep/x")
+        self.expect("create /deep/x/y", "Created /deep/x/y")
+        self.expect("ls -R /deep", "/deep", "/deep/x", "/deep/x/y")
+        self.expect("ls /none", "Node does not exist: /none")
         children, stat = self.stat("ls -s /deep")
         self.assertEqual((children, stat["numChildren"], stat["cversion"]), (["[x]"], "1", "1"))
         data, stat = self.stat("get -s /a")
@@ -89,34 +89,34 @@ class ZkCli(unittest.TestCase):
         self.assertNotEqual(self.stat("stat /a/eph")[1]["ephemeralOwner"], "0x0")
         for name in ("box", "ttl"):
             self.assertEqual(self.stat(f"stat /a/{name}")[1]["ephemeralOwner"], "0x0")
-        self.says("set /a uno")
-        self.says("set -v 7 /a x", "version No is not valid : /a")
+        self.expect("set /a uno")
+        self.expect("set -v 7 /a x", "version No is not valid : /a")
         self.assertEqual(self.stat("set -v 1 -s /a due")[1]["dataVersion"], "2")
-        self.says("get /a", "due")
-        self.says("delete -v 5 /deep/x/y", "version No is not valid : /deep/x/y")
-        self.says("delete -v 0 /a/s-0000000000")
-        self.says("delete /deep", "Node not empty: /deep")
-        self.says("getAllChildrenNumber /deep", "2")
+        self.expect("get /a", "due")
+        self.expect("delete -v 5 /deep/x/y", "version No is not valid : /deep/x/y")
+        self.expect("delete -v 0 /a/s-0000000000")
+        self.expect("delete /deep", "Node not empty: /deep")
+        self.expect("getAllChildrenNumber /deep", "2")
         self.assertCountEqual(
             self.cli.run("getEphemerals")[0].strip("[]").split(", "), ["/a/eph", "/a/e-0000000001"])
-        self.says("getEphemerals /a/eph", "[/a/eph]")
-        self.says("getEphemerals /deep", "[]")
-        self.says("deleteall /deep")
-        self.says("ls /deep", "Node does not exist: /deep")
-        self.says("sync /", "Sync is OK")
+        self.expect("getEphemerals /a/eph", "[/a/eph]")
+        self.expect("getEphemerals /deep", "[]")
+        self.expect("deleteall /deep")
+        self.expect("ls /deep", "Node does not exist: /deep")
+        self.expect("sync /", "Sync is OK")
 
     def test_access_lists(self):
-        self.says("create /box", "Created /box")
-        self.says("getAcl /box", "'world,'anyone", ": cdrwa")
-        self.says("whoami", "Auth scheme: User", "ip: 127.0.0.1")
-        self.says("create /mine s digest:alice:aYXlLOpEooaV1cRAvUL1fp9Qt7E=:cdrwa", "Created /mine")
-        self.says("get /mine", "Insufficient permission : /mine")
-        self.says("addauth digest alice:secret")
-        self.says("get /mine", "s")
+        self.expect("create /box", "Created /box")
+        self.expect("getAcl /box", "'world,'anyone", ": cdrwa")
+        self.expect("whoami", "Auth scheme: User", "ip: 127.0.0.1")
+        self.expect("create /mine s digest:alice:aYXlLOpEooaV1cRAvUL1fp9Qt7E=:cdrwa", "Created /mine")
+        self.expect("get /mine", "Insufficient permission : /mine")
+        self.expect("addauth digest alice:secret")
+        self.expect("get /mine", "s")
         self.assertCountEqual(self.cli.run("whoami"), ["Auth scheme: User", "digest: alice", "ip: 127.0.0.1"])
-        self.says("setAcl /box auth:alice:cdrwa")
-        self.says("getAcl /box", "'digest,'alice:aYXlLOpEooaV1cRAvUL1fp9Qt7E=", ": cdrwa")
-        self.says("setAcl -v 9 /box world:anyone:r", "version No is not valid : /box")
+        self.expect("setAcl /box auth:alice:cdrwa")
+        self.expect("getAcl /box", "'digest,'alice:aYXlLOpEooaV1cRAvUL1fp9Qt7E=", ": cdrwa")
+        self.expect("setAcl -v 9 /box world:anyone:r", "version No is not valid : /box")
         self.assertEqual(self.stat("setAcl -s /box world:anyone:cdrwa")[1]["aclVersion"], "2")
         acl, stat = self.stat("getAcl -s /box")
         self.assertEqual((acl, stat["aclVersion"]), (["'world,'anyone", ": cdrwa"], "2"))
@@ -124,48 +124,48 @@ class ZkCli(unittest.TestCase):
     def test_watches(self):
         other = Cli(self.cluster.hosts)
         self.addCleanup(other.program.end)
-        self.says("create /w due", "Created /w")
-        self.says("get -w /w", "due")
-        self.says("ls -w /w", "[]")
-        self.says("stat -w /later", "Node does not exist: /later")
+        self.expect("create /w due", "Created /w")
+        self.expect("get -w /w", "due")
+        self.expect("ls -w /w", "[]")
+        self.expect("stat -w /later", "Node does not exist: /later")
         other.run("set /w tre")
         self.assertEqual(self.cli.event(), ("NodeDataChanged", "/w"))
         other.run("create /w/new")
         self.assertEqual(self.cli.event(), ("NodeChildrenChanged", "/w"))
         other.run("create /later")
         self.assertEqual(self.cli.event(), ("NodeCreated", "/later"))
-        self.says("addWatch /w")
-        self.says("addWatch -m PERSISTENT /later")
+        self.expect("addWatch /w")
+        self.expect("addWatch -m PERSISTENT /later")
         other.run("create /w/new/er")
         self.assertEqual(self.cli.event(), ("NodeCreated", "/w/new/er"))
         for data in "ab":
             other.run(f"set /later {data}")
             self.assertEqual(self.cli.event(), ("NodeDataChanged", "/later"))
-        self.says("removewatches /later")
+        self.expect("removewatches /later")
         self.assertEqual(self.cli.event(), ("PersistentWatchRemoved", "/later"))
-        self.says("removewatches -c /later", "KeeperErrorCode = No such watcher for /later")
-        self.says("removewatches /none", "KeeperErrorCode = No such watcher for /none")
-        self.says("get -w /later", "b")
-        self.says("removewatches -d /later")
+        self.expect("removewatches -c /later", "KeeperErrorCode = No such watcher for /later")
+        self.expect("removewatches /none", "KeeperErrorCode = No such watcher for /none")
+        self.expect("get -w /later", "b")
+        self.expect("removewatches -d /later")
         self.assertEqual(self.cli.event(), ("DataWatchRemoved", "/later"))
-        # It receives nothing of what it does not watch any more.
+        # No event comes for a removed watch.
         other.run("set /later c")
         other.run("set /w d")
         self.assertEqual(self.cli.event(), ("NodeDataChanged", "/w"))
 
     def test_quotas(self):
-        self.says("create /q", "Created /q")
-        self.says("setquota -n 5 /q")
+        self.expect("create /q", "Created /q")
+        self.expect("setquota -n 5 /q")
         listed = self.cli.run("listquota /q")
         self.assertEqual(listed[0], "absolute path is /zookeeper/quota/q/zookeeper_limits")
         self.assertIn("count=5,", listed[1])
-        self.says("delquota -n /q")
-        self.says("delquota /q")
+        self.expect("delquota -n /q")
+        self.expect("delquota /q")
 
     def test_the_rest(self):
         self.assertTrue(self.cli.run("config"))
         self.assertIn("KeeperErrorCode = ", self.cli.run("reconfig -remove 3")[0])
-        self.says("create -e /goes", "Created /goes")
+        self.expect("create -e /goes", "Created /goes")
         self.cli.program.write("close", "quit")
         while self.cli.program.line() is not None:
             pass

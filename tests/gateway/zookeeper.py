@@ -1,4 +1,4 @@
-"""A raw client of ZooKeeper's protocol, and a standalone server of ZooKeeper's own."""
+"""A raw client of ZooKeeper's protocol, and ZooKeeper servers: a standalone one, or an ensemble."""
 
 import contextlib
 import pathlib
@@ -141,7 +141,7 @@ class Wire:
 
 @contextlib.contextmanager
 def standalone():
-    """A server of ZooKeeper's; its port."""
+    """Runs a standalone ZooKeeper server. Yields its port."""
     with tempfile.TemporaryDirectory(prefix="zookeeper-") as folder:
         [port] = free_ports(1)
         folder = pathlib.Path(folder)
@@ -150,7 +150,7 @@ def standalone():
             "maxClientCnxns=0\nadmin.enableServer=false\nextendedTypesEnabled=true\n4lw.commands.whitelist=*\n")
         settings = {"forceSync": "no", "DigestAuthenticationProvider.superDigest": SUPER}
         options = [f"-Dzookeeper.{name}={value}" for name, value in settings.items()]
-        # Containers stay for as long as a test runs.
+        # Containers are not deleted while a test runs.
         options += ["-Dznode.container.checkIntervalMs=86400000", "-Xmx256m"]
         command = ["java", *options, "-cp", str(JAR),
                    "org.apache.zookeeper.server.ZooKeeperServerMain", str(folder / "zoo.cfg")]
@@ -167,7 +167,7 @@ def standalone():
 
 
 class Ensemble:
-    """Servers of ZooKeeper's with one tree. A new leader writes a snapshot before it serves."""
+    """An ensemble of ZooKeeper servers. A new leader writes a snapshot before it serves."""
 
     def __init__(self, servers=3):
         self.folder = tempfile.TemporaryDirectory(prefix="zookeeper-")
@@ -211,7 +211,7 @@ class Ensemble:
         self.processes[server].wait()
 
     def mode(self, server):
-        """`leader` or `follower`; empty as long as it does not serve."""
+        """`leader` or `follower`; empty while it does not serve."""
         lines = word(self.ports[server], "srvr").splitlines()
         return next((line[6:] for line in lines if line.startswith("Mode: ")), "")
 

@@ -5,14 +5,14 @@ use quorate::CreateMode;
 use super::*;
 
 #[test]
-fn what_is_not_on_the_loopback_needs_keys() {
+fn addresses_beyond_the_loopback_need_keys() {
     let dir = tempfile::tempdir().unwrap();
     let not_secured = |builder: Builder, list: &[&str]| match builder.join(list) {
         Err(Error::NotSecured { address }) => address,
         other => panic!("{other:?}"),
     };
     let builder = || Coordinator::builder().data_dir(dir.path().join("data"));
-    // A documentation address (RFC 5737): nobody's.
+    // A documentation address (RFC 5737), which belongs to no host.
     let list = ["127.0.0.1:7400", "192.0.2.1:7400"];
     assert_eq!(not_secured(builder(), &list), "192.0.2.1:7400");
     assert_eq!(not_secured(builder(), &["[2001:db8::1]:7400"]), "[2001:db8::1]:7400");
@@ -20,18 +20,18 @@ fn what_is_not_on_the_loopback_needs_keys() {
     let free = format!("127.0.0.1:{port}");
     let everywhere = builder().advertise(&free).listen(format!("0.0.0.0:{port}"));
     assert_eq!(not_secured(everywhere.clone(), &[&free]), format!("0.0.0.0:{port}"));
-    let told = everywhere.clone().join([&free]).unwrap_err().to_string();
+    let error = everywhere.clone().join([&free]).unwrap_err().to_string();
     for way in ["Secret", "certificates", "Security::Insecure", "Builder::security"] {
-        assert!(told.contains(way), "{told}");
+        assert!(error.contains(way), "{error}");
     }
     assert!(!dir.path().join("data").exists(), "nothing was begun");
-    // Said plainly, or with a secret, it is as good as any.
+    // Declared as open, or with a secret, the address is accepted.
     for security in [Security::Insecure, secret(ONE).into()] {
         let member = everywhere.clone().security(security).join([&free]).unwrap();
         member.wait_ready(PATIENCE).unwrap();
         member.close();
     }
-    // And the loopback needs no word, whatever it is called.
+    // The loopback needs no declaration, by whatever name.
     Coordinator::builder()
         .data_dir(dir.path().join("named"))
         .join([format!("localhost:{port}")])
@@ -61,7 +61,7 @@ fn a_secret_is_changed_while_the_cluster_runs() {
 }
 
 #[test]
-fn who_has_another_secret_or_none_is_told_so() {
+fn a_member_with_another_secret_or_none_gets_the_reason() {
     let members = Members::new(2);
     let _one = members.start(0, secret(ONE));
     let two = members.start(1, secret(OTHER));

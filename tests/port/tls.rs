@@ -12,7 +12,7 @@ fn members_with_certificates_form_a_cluster() {
     let mut running: Vec<Coordinator> = (0..3).map(start).collect();
     running.iter().for_each(|member| member.wait_ready(PATIENCE).unwrap());
     running[0].session().create("/kept", vec![7; 1 << 20], CreateMode::Persistent).unwrap();
-    // One comes back with a new key and the same name.
+    // One member comes back with a new key and the same name.
     running.remove(1).close();
     running[0].session().create("/later", b"", CreateMode::Persistent).unwrap();
     let back = start(1);
@@ -23,7 +23,7 @@ fn members_with_certificates_form_a_cluster() {
 }
 
 #[test]
-fn who_has_a_certificate_of_another_authority_is_told_so() {
+fn a_member_with_a_certificate_of_another_authority_gets_the_reason() {
     let (members, authority) = (Members::new(2), Authority::new());
     let _one = members.start(0, authority.tls("app-0"));
     let two = members.start(1, Authority::new().tls("app-1"));

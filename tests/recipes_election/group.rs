@@ -14,7 +14,7 @@ fn group(cluster: &Cluster, node: usize) -> Group {
 }
 
 #[test]
-fn whoever_has_joined_is_in_its_own_view_and_then_in_all() {
+fn a_new_member_is_in_its_own_view_and_then_in_all() {
     let cluster = Cluster::new(3);
     let mut watches: Vec<_> = (0..3).map(|node| group(&cluster, node).watch()).collect();
     for watch in &mut watches {
@@ -27,16 +27,16 @@ fn whoever_has_joined_is_in_its_own_view_and_then_in_all() {
         let members = here.members().unwrap();
         assert_eq!(&members.get(&format!("node {node}")).unwrap().data[..], [node as u8]);
         for watch in &mut watches {
-            let told = watch.recv().unwrap();
-            assert_eq!(told.iter().collect::<Vec<_>>(), members.iter().collect::<Vec<_>>());
-            assert!(told.zxid() >= memberships.last().unwrap().joined());
+            let view = watch.recv().unwrap();
+            assert_eq!(view.iter().collect::<Vec<_>>(), members.iter().collect::<Vec<_>>());
+            assert!(view.zxid() >= memberships.last().unwrap().joined());
         }
     }
     memberships[1].update(b"new").unwrap();
     for watch in &mut watches {
-        let told = watch.recv().unwrap();
-        assert_eq!(told.names(), ["node 0", "node 1", "node 2"]);
-        assert_eq!(&told.get("node 0").unwrap().data[..], b"new");
+        let view = watch.recv().unwrap();
+        assert_eq!(view.names(), ["node 0", "node 1", "node 2"]);
+        assert_eq!(&view.get("node 0").unwrap().data[..], b"new");
     }
     memberships.swap_remove(0).leave().unwrap();
     for watch in &mut watches {
@@ -49,7 +49,7 @@ fn whoever_has_joined_is_in_its_own_view_and_then_in_all() {
 }
 
 #[test]
-fn the_last_state_is_told_however_fast_members_come_and_go() {
+fn the_last_state_is_reported_however_fast_members_come_and_go() {
     let cluster = Cluster::new(3);
     let (here, mut changes) = (group(&cluster, 0), group(&cluster, 1).watch());
     assert!(changes.recv().unwrap().is_empty());
@@ -103,14 +103,14 @@ fn a_watch_of_an_instance_that_was_cut_off_goes_on() {
     assert_eq!(changes.recv_timeout(Duration::ZERO), Ok(None));
     cluster.heal();
     cluster.node(2).session().sync().unwrap();
-    let mut told = changes.recv().unwrap();
-    while told.names() != ["one"] {
-        told = changes.recv().unwrap();
+    let mut view = changes.recv().unwrap();
+    while view.names() != ["one"] {
+        view = changes.recv().unwrap();
     }
 }
 
-/// A name has one member. A waiter gets it when it is free, and one that gives up leaves nothing
-/// behind.
+/// A name has one member at a time. A waiter gets the name when it is free, and one that gives up leaves
+/// nothing behind.
 #[test]
 fn a_name_is_one_members_at_a_time() {
     let cluster = Cluster::new(3);
@@ -155,7 +155,7 @@ fn a_name_is_one_members_at_a_time() {
     }
 }
 
-/// Its znode was deleted and the name taken again, within one session: neither its update nor its
+/// A member's znode was deleted and its name taken again, within one session: neither its update nor its
 /// leaving affects the later member.
 #[test]
 fn a_former_member_harms_no_later_one_of_its_name() {

@@ -66,7 +66,7 @@ fn a_busy_node_does_not_end_it() {
         // Two times out of three, its next request may be one too many.
         let _reads: Vec<_> = (0..turn % 3 * 2).map(|_| calls.exists("/")).collect();
         assert!(running.as_mut().poll(&mut context).is_pending(), "turn {turn}");
-        // Not in step with the retries, or these would meet the same third for ever.
+        // Not in step with the retries, or each retry would meet the limit again.
         cluster.advance((7 + turn % 5) * MOMENT);
         if handle.is_present() && session.delete(UP).is_ok() {
             deleted += 1;
@@ -77,8 +77,8 @@ fn a_busy_node_does_not_end_it() {
     }
 }
 
-/// It waited for a watch that was over: on a member it looped for ever without a pause, and on a
-/// client it never noticed the deletion.
+/// It waited for a watch that had ended: on a member it looped for ever without a pause, and on a client it
+/// never noticed the deletion.
 #[test]
 fn it_is_watched_again_when_the_application_removes_its_watches() {
     let cluster = Cluster::new(3);
@@ -108,7 +108,7 @@ fn it_is_watched_again_when_the_application_removes_its_watches() {
 }
 
 #[test]
-fn what_is_set_while_cut_off_is_written_afterwards() {
+fn data_set_during_a_partition_is_written_afterwards() {
     let cluster = Cluster::new(3);
     let znode = up(&cluster, 0);
     let handle = znode.handle();

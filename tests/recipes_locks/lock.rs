@@ -15,17 +15,17 @@ fn fenced_writes_happen_only_while_the_lock_is_held() {
     admin.create("/data", b"", CreateMode::Persistent).unwrap();
     let guard = session.lock("/deep/lock").unwrap().acquire().unwrap();
     let results = guard.fenced().set("/data", b"1").commit().unwrap();
-    assert_eq!(results.len(), 2, "the check's, and that of the write");
+    assert_eq!(results.len(), 2, "the zxid of the check, and that of the write");
     // Another session's writes, with a check of the same lock.
     admin.multi().fence(&guard.fence()).set("/data", b"2").commit().unwrap();
-    // Both are in flight before anybody here knows of the loss.
+    // Both are in flight before the loss is known here.
     admin.delete(guard.path()).unwrap();
     let other = admin.multi().fence(&guard.fence());
     for multi in [guard.fenced().set("/data", b"3"), other.set("/data", b"4")] {
         let late = multi.commit();
         assert!(matches!(late, Err(Error::Multi { index: 0, .. })), "{late:?}");
     }
-    // Another znode at the same path is not this guard's.
+    // A new znode at the same path does not belong to this guard.
     admin.create(guard.path(), b"", CreateMode::Persistent).unwrap();
     let late = guard.fenced().set("/data", b"5").commit();
     let unmet = Error::Unmet {
@@ -61,7 +61,7 @@ fn a_fence_knows_its_root_and_keeps_the_places_of_the_others() {
 }
 
 #[test]
-fn a_transaction_commits_only_while_what_fences_it_is_held() {
+fn a_fenced_transaction_commits_only_while_its_lock_is_held() {
     let cluster = Cluster::new(3);
     let (session, admin) = (cluster.node(0).session(), cluster.node(1).session());
     let guard = session.lock("/lock").unwrap().acquire().unwrap();
@@ -102,7 +102,7 @@ fn a_transaction_commits_only_while_what_fences_it_is_held() {
         });
         let Err(Error::Multi { index, error }) = late else { panic!("{late:?}") };
         assert_eq!((index, *error), (checks, Error::NoNode { path: (*path).to_owned() }));
-        assert_eq!(runs, 1, "what is lost does not come back");
+        assert_eq!(runs, 1, "a lost lock does not come back");
         assert!(session.exists("/late").unwrap().is_none());
     }
 }
@@ -110,7 +110,7 @@ fn a_transaction_commits_only_while_what_fences_it_is_held() {
 // Listing contenders.
 
 #[test]
-fn contenders_are_told_with_their_sessions_in_order() {
+fn contenders_are_listed_with_their_sessions_in_order() {
     let cluster = Cluster::new(3);
     let (one, two) = (cluster.node(0).session(), cluster.node(1).session());
     let guard = lock(&cluster, 0).acquire().unwrap();
@@ -128,10 +128,10 @@ fn contenders_are_told_with_their_sessions_in_order() {
 // Revocation.
 
 #[test]
-fn a_holder_hears_of_requests_made_before_and_after_it_listens() {
+fn a_holder_receives_requests_made_before_and_after_it_subscribes() {
     let cluster = Cluster::new(3);
     let other = lock(&cluster, 1);
-    assert_eq!(other.revoke(), Ok(0), "nobody holds it");
+    assert_eq!(other.revoke(), Ok(0), "no session holds it");
     let guard = lock(&cluster, 0).acquire().unwrap();
     let later = guard.revocations().unwrap();
     assert!(later.events().is_empty());
@@ -139,10 +139,10 @@ fn a_holder_hears_of_requests_made_before_and_after_it_listens() {
     let earlier = guard.revocations().unwrap();
     assert!(earlier.wait() && later.wait());
     assert_eq!(other.revoke(), Ok(1));
-    assert!(earlier.wait() && later.wait(), "each request is heard");
-    assert!(guard.is_held() && guard.lost().is_empty(), "it is a request, and no loss");
+    assert!(earlier.wait() && later.wait(), "each request arrives");
+    assert!(guard.is_held() && guard.lost().is_empty(), "a request is no loss");
     cluster.node(2).session().delete(guard.path()).unwrap();
-    assert!(!later.wait(), "it has nothing to let go of any more");
+    assert!(!later.wait(), "it holds nothing to release any more");
     assert!(matches!(guard.revocations(), Err(Error::NoNode { .. })));
 }
 
@@ -212,7 +212,7 @@ fn a_release_without_its_mark_is_a_release() {
 }
 
 #[test]
-fn after_a_loss_nobody_holds_before_the_delay_is_over() {
+fn after_a_loss_the_lock_stays_free_until_the_delay_is_over() {
     let cluster = Cluster::new(3);
     for deleted in [false, true] {
         let session = cluster.node(0).open_session().unwrap();
@@ -240,7 +240,7 @@ fn after_a_loss_nobody_holds_before_the_delay_is_over() {
 
 /// The cluster measures the time: it does not start again with each waiter.
 #[test]
-fn a_delay_outlives_those_who_wait_for_it() {
+fn a_delay_outlives_its_waiters() {
     let cluster = Cluster::new(3);
     let session = cluster.node(0).open_session().unwrap();
     let _guard = delayed(&session).acquire().unwrap();

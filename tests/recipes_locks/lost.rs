@@ -13,7 +13,7 @@ use quorate::{LockLost, Session, WatchMode};
 use crate::Task;
 
 const TASKS: usize = 5;
-/// Longer than anything takes that happens at all.
+/// Longer than any step takes.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Something that can be lost.
@@ -117,7 +117,7 @@ fn all_tasks_are_woken<T: Lose>() {
         let session = cluster.node(place).open_session().unwrap();
         let held = Arc::new(T::acquire(&session));
         let mut waiting = tasks(&cluster, &held);
-        // One that is dropped leaves nothing behind.
+        // A dropped task leaves nothing behind.
         let dropped = waiting.pop().unwrap();
         let woken = Arc::clone(&dropped.woken);
         assert!(Arc::strong_count(&woken) > 2, "it would be woken");
@@ -206,7 +206,7 @@ fn each_event_goes_to_one_task_and_the_end_to_all() {
 }
 
 #[test]
-fn all_who_wait_for_a_revocation_hear_of_the_loss() {
+fn all_tasks_that_wait_for_a_revocation_are_woken_by_the_loss() {
     let cluster = Cluster::new(3);
     let admin = cluster.node(1).session();
     let lock = cluster.node(0).session().lock("/lock").unwrap();
@@ -222,7 +222,7 @@ fn all_who_wait_for_a_revocation_hear_of_the_loss() {
         std::thread::spawn(move || done.send(revocations.wait()).unwrap());
     }
     admin.delete(guard.path()).unwrap();
-    // Nobody has asked.
+    // There was no request.
     assert_all(&cluster, &mut waiting, false);
     for _ in 0..2 {
         assert_eq!(all_done.recv_timeout(PATIENCE), Ok(false));

@@ -45,12 +45,12 @@ impl<T> Task<T> {
         Task { future: Some(Box::pin(future)), woken }
     }
 
-    /// Wakes it, without a reason.
+    /// Wakes the task, without a reason.
     fn wake(&self) {
         self.woken.0.store(true, Ordering::SeqCst);
     }
 
-    /// Polls it if it was woken; returns its result, once.
+    /// Polls the task if it was woken; returns its result, once.
     fn poll(&mut self) -> Option<T> {
         if !self.woken.0.swap(false, Ordering::SeqCst) {
             return None;
@@ -66,7 +66,7 @@ impl<T> Task<T> {
         }
     }
 
-    /// Polls it whenever it is woken, until nothing more happens.
+    /// Polls the task whenever it is woken, until nothing more happens.
     fn settle(&mut self, cluster: &Cluster) -> Option<T> {
         for _ in 0..100 {
             if let Some(value) = self.poll() {

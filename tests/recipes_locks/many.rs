@@ -33,7 +33,7 @@ fn a_thousand_contenders_have_their_turn_and_each_release_wakes_one() {
             task
         })
         .collect();
-    // All get to wait for the one before.
+    // All wait for the one before.
     loop {
         for task in &mut tasks {
             assert!(task.poll().is_none(), "two holders");
@@ -50,13 +50,13 @@ fn a_thousand_contenders_have_their_turn_and_each_release_wakes_one() {
         while woken(&tasks).is_empty() {
             cluster.advance(Duration::from_millis(1));
         }
-        // By now every watch has fired that should, on every node.
+        // By now all due watches have fired, on every node.
         for node in 0..3 {
             cluster.node(node).session().sync().unwrap();
         }
-        assert_eq!(woken(&tasks), [at], "one, and the next in line");
+        assert_eq!(woken(&tasks), [at], "one waiter, the next in the queue");
         holder = tasks[at].settle(&cluster).expect("it is its turn").unwrap();
         assert!(holder.fencing_token() > token);
-        assert_eq!(woken(&tasks), [0; 0], "what it has done since has woken nobody");
+        assert_eq!(woken(&tasks), [0; 0], "its calls since then have woken no waiter");
     }
 }

@@ -75,7 +75,7 @@ fn it_is_all_or_none_within_one_timeout() {
 }
 
 #[test]
-fn one_that_is_lost_is_all_lost() {
+fn the_loss_of_one_lock_is_the_loss_of_all() {
     let cluster = Cluster::new(3);
     let (session, admin) = (cluster.node(0).session(), cluster.node(2).session());
     session.create("/data", b"", CreateMode::Persistent).unwrap();
@@ -89,7 +89,7 @@ fn one_that_is_lost_is_all_lost() {
         session.sync().unwrap();
         assert!(!guard.is_held());
     }
-    // During the wait for the other.
+    // During the wait for the other lock.
     session.sync().unwrap();
     let holder = admin.lock("/b").unwrap().acquire().unwrap();
     let waiting = both.clone();

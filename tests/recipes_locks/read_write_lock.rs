@@ -74,9 +74,9 @@ fn a_reader_does_not_overtake_a_writer_that_waits() {
     assert!(reader.settle(&cluster).unwrap().unwrap().is_held());
 }
 
-/// A waiter goes before its turn: those behind it must not take that for their turn.
+/// A waiter dies before its turn: those after it must not take that for their own turn.
 #[test]
-fn a_waiter_that_dies_lets_nobody_in() {
+fn a_waiter_that_dies_lets_no_other_in() {
     let cluster = Cluster::new(3);
     for kinds in [["write", "write"], ["read", "write"], ["write", "read"]] {
         let holder = match kinds[0] {
@@ -110,7 +110,7 @@ fn a_waiter_that_dies_lets_nobody_in() {
 }
 
 #[test]
-fn a_downgrade_lets_nobody_between_and_keeps_the_token() {
+fn a_downgrade_lets_no_writer_in_between_and_keeps_the_token() {
     let cluster = Cluster::new(3);
     let writing = shared(&cluster, 0).write().unwrap();
     let (token, path) = (writing.fencing_token(), writing.path().to_owned());
@@ -163,36 +163,36 @@ fn a_downgrade_dropped_at_any_point_is_a_release() {
 }
 
 #[test]
-fn one_who_holds_is_asked_to_let_go_and_no_other() {
+fn a_single_holder_is_asked_to_release() {
     let cluster = Cluster::new(3);
     let other = shared(&cluster, 1);
     let guards: Vec<_> = (0..3).map(|node| shared(&cluster, node).read().unwrap()).collect();
-    let heard: Vec<_> = guards.iter().map(|guard| guard.revocations().unwrap()).collect();
+    let revocations: Vec<_> = guards.iter().map(|guard| guard.revocations().unwrap()).collect();
     let waiting = shared(&cluster, 0);
     let mut writer = Task::new(async move { waiting.write_async().await });
     assert!(writer.settle(&cluster).is_none());
-    // Also on a client.
+    // On a client, too.
     let client = ReadWriteLock::new(&cluster.node(cluster.add_client()).session(), other.path());
     for lock in [&other, &client.unwrap()] {
         assert_eq!(lock.revoke_holder(guards[1].path()), Ok(true));
-        assert!(heard[1].wait());
+        assert!(revocations[1].wait());
     }
     let contenders = other.contenders().unwrap();
     assert_eq!(other.revoke_holder(&contenders[3].path), Ok(false), "it waits");
     assert_eq!(other.revoke_holder("/elsewhere"), Ok(false), "it is none");
-    assert!(heard.iter().all(|revocations| revocations.events().is_empty()));
+    assert!(revocations.iter().all(|revocations| revocations.events().is_empty()));
     let path = guards[1].path().to_owned();
     guards.into_iter().for_each(|guard| guard.release().unwrap());
     assert_eq!(other.revoke_holder(&path), Ok(false), "it is gone");
     let writer = writer.settle(&cluster).unwrap().unwrap();
-    assert!(writer.revocations().unwrap().events().is_empty(), "it was not asked when it waited");
+    assert!(writer.revocations().unwrap().events().is_empty(), "a waiter is not asked to release");
     assert_eq!(other.revoke_holder(writer.path()), Ok(true));
-    // Also before it listens.
+    // Before it subscribes, too.
     assert!(writer.revocations().unwrap().wait());
 }
 
 #[test]
-fn all_who_hold_are_asked_to_let_go() {
+fn all_holders_are_asked_to_release() {
     let cluster = Cluster::new(3);
     let guards: Vec<_> = (0..3).map(|node| shared(&cluster, node).read().unwrap()).collect();
     let waiting = shared(&cluster, 1);
@@ -209,7 +209,7 @@ fn all_who_hold_are_asked_to_let_go() {
 }
 
 #[test]
-fn readers_cut_off_know_it_before_a_writer_writes() {
+fn isolated_readers_notice_their_loss_before_a_writer_writes() {
     let cluster = Cluster::new(3);
     let reading = shared(&cluster, 0).read().unwrap();
     let waiting = shared(&cluster, 1);

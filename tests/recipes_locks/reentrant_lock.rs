@@ -19,7 +19,7 @@ fn clones_share_one_holding_and_others_are_kept_out() {
     let clone = lock.clone();
     let inner =
         std::thread::scope(|scope| scope.spawn(|| clone.acquire().unwrap()).join().unwrap());
-    assert_eq!(session.sync().unwrap() - before, written, "the second asks nobody");
+    assert_eq!(session.sync().unwrap() - before, written, "the second one sends no request");
     assert_eq!((outer.holds(), outer.path()), (2, inner.path()));
     drop(outer);
     assert!(inner.is_held() && other.try_acquire().unwrap().is_none());
@@ -29,8 +29,8 @@ fn clones_share_one_holding_and_others_are_kept_out() {
     assert!(lock.acquire_timeout(Duration::ZERO).unwrap().is_none());
     // A lost one is not shared any more.
     session.delete(guard.path()).unwrap();
-    let anew = other.acquire().unwrap();
-    assert!(anew.fencing_token() > guard.fencing_token() && !guard.is_held());
+    let again = other.acquire().unwrap();
+    assert!(again.fencing_token() > guard.fencing_token() && !guard.is_held());
 }
 
 /// One of the clones is a contender; another takes its place when it gives up.

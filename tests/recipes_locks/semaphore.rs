@@ -45,14 +45,17 @@ fn no_more_are_held_than_there_are() {
 }
 
 #[test]
-fn whoever_wants_many_is_not_overtaken_and_gets_all_or_none() {
+fn a_request_for_many_permits_is_not_overtaken_and_gets_all_or_none() {
     let cluster = Cluster::new(3);
     let here = semaphore(&cluster, 0, 3);
     let first = here.acquire().unwrap();
     let mut many = wait(&semaphore(&cluster, 1, 3), 3);
     assert!(many.settle(&cluster).is_none());
     let there = semaphore(&cluster, 2, 3);
-    assert!(there.try_acquire().unwrap().is_none(), "two are free, and promised");
+    assert!(
+        there.try_acquire().unwrap().is_none(),
+        "two are free, but reserved for the first waiter"
+    );
     let mut one = wait(&there, 1);
     assert!(one.settle(&cluster).is_none());
     first.release().unwrap();
@@ -68,9 +71,9 @@ fn whoever_wants_many_is_not_overtaken_and_gets_all_or_none() {
     assert!(matches!(none, Err(Error::InvalidSetting { .. })));
 }
 
-/// When any holder releases, the first waiter is let in, and then the next if there is enough.
+/// When a holder releases, the first waiter gets its permits, and then the next if there are enough.
 #[test]
-fn any_holder_that_goes_lets_in_those_who_are_next() {
+fn any_release_lets_in_the_next_waiters() {
     let cluster = Cluster::new(3);
     for goes in 0..3 {
         let mut held: Vec<_> =
@@ -82,7 +85,7 @@ fn any_holder_that_goes_lets_in_those_who_are_next() {
         drop(held.remove(goes));
         let first = tasks.remove(0).settle(&cluster).expect("the first is let in").unwrap();
         assert!(tasks.iter_mut().all(|task| task.settle(&cluster).is_none()));
-        // Both at once, and only the first of the two notices.
+        // Both at once, and only the first of the two waiters notices.
         drop((held.remove(0), first));
         for mut task in tasks {
             task.settle(&cluster).expect("there is enough for both").unwrap().release().unwrap();
@@ -91,7 +94,7 @@ fn any_holder_that_goes_lets_in_those_who_are_next() {
 }
 
 #[test]
-fn those_who_give_up_or_die_in_line_hold_up_nobody() {
+fn waiters_that_give_up_or_die_block_no_other() {
     let cluster = Cluster::new(3);
     for dies in [true, false] {
         let held = semaphore(&cluster, 0, 1).acquire().unwrap();
@@ -152,7 +155,8 @@ fn the_number_is_the_clusters_and_can_be_changed() {
     let more: Vec<_> = (0..2).map(|_| tasks.remove(0).settle(&cluster).unwrap().unwrap()).collect();
     assert!(tasks[0].settle(&cluster).is_none());
     assert_eq!(here.permits(), Ok(4));
-    // Fewer than are held: holders keep theirs, and nobody is let in before there is room again.
+    // With a total below the permits in use, holders keep theirs, and no waiter gets any until enough are
+    // free.
     here.set_permits(2).unwrap();
     assert!(held.is_held() && more.iter().all(|permits| permits.is_held()));
     assert!(here.try_acquire().unwrap().is_none());
@@ -172,10 +176,10 @@ fn the_number_is_the_clusters_and_can_be_changed() {
     drop(two);
 }
 
-/// Any of the holders of more than the total may release. A waiter must notice it, also one that
-/// came only after the total was reduced.
+/// With a lowered total, any of the holders may release. A waiter must notice it, also a waiter that came
+/// after the total was lowered.
 #[test]
-fn who_waits_for_a_lowered_number_sees_whichever_holder_goes() {
+fn a_waiter_after_a_lowered_total_notices_any_release() {
     let cluster = Cluster::new(3);
     for first in 0..3 {
         let here = semaphore(&cluster, 0, 3);
@@ -200,7 +204,7 @@ fn a_znode_that_was_there_before_gets_the_number() {
     assert!(semaphore.acquire().unwrap().is_held());
     assert_eq!(semaphore.permits(), Ok(2));
     session.sync().unwrap();
-    // Deleted while nobody holds any: created again.
+    // Deleted while no permits are held: created again.
     session.delete_recursive("/permits").unwrap();
     assert!(semaphore.acquire().unwrap().is_held());
     session.set("/permits", b"many").unwrap();
@@ -238,7 +242,7 @@ fn one_holder_is_asked_to_give_its_permits_back() {
     let (here, there) = (semaphore(&cluster, 0, 3), semaphore(&cluster, 1, 3));
     let (one, two, three) =
         (here.acquire().unwrap(), here.acquire().unwrap(), there.acquire().unwrap());
-    let heard = [one.revocations().unwrap(), two.revocations().unwrap()];
+    let revocations = [one.revocations().unwrap(), two.revocations().unwrap()];
     let waiting = here.clone();
     let mut waiter = Task::new(async move { waiting.acquire_async().await });
     assert!(waiter.settle(&cluster).is_none());
@@ -246,20 +250,20 @@ fn one_holder_is_asked_to_give_its_permits_back() {
     assert_eq!(there.revoke_holder(&contenders[3].path), Ok(false), "it waits");
     assert_eq!(there.revoke_holder("/elsewhere"), Ok(false), "it is none");
     assert_eq!(there.revoke_holder(two.path()), Ok(true));
-    assert!(heard[1].wait());
-    // A reduced total is not a request to release, and does not lose one.
+    assert!(revocations[1].wait());
+    // A lowered total is not a request to release, and loses none.
     assert_eq!(there.revoke_holder(three.path()), Ok(true));
     there.set_permits(1).unwrap();
     here.set_permits(2).unwrap();
-    assert!(heard.iter().all(|revocations| revocations.events().is_empty()));
+    assert!(revocations.iter().all(|revocations| revocations.events().is_empty()));
     there.set_permits(1).unwrap();
-    assert!(three.revocations().unwrap().wait(), "it was asked before it listened");
-    // A contender that holds by the former total is a holder.
+    assert!(three.revocations().unwrap().wait(), "the request came before it subscribed");
+    // A contender that holds by the former total counts as a holder.
     assert_eq!(here.revoke_holder(two.path()), Ok(true));
-    assert!(heard[1].wait());
+    assert!(revocations[1].wait());
     for permits in [one, two] {
         permits.release().unwrap();
-        assert!(waiter.settle(&cluster).is_none(), "there is one, and one is held");
+        assert!(waiter.settle(&cluster).is_none(), "the total is one, and one is held");
     }
     let path = three.path().to_owned();
     three.release().unwrap();
@@ -270,10 +274,10 @@ fn one_holder_is_asked_to_give_its_permits_back() {
     assert!(permits.revocations().unwrap().wait());
 }
 
-/// Somebody sees that it is let in, and asks it to release, before it has notified the one behind
-/// it.
+/// A session sees that a contender holds and asks it to release, before the contender itself has noticed that
+/// it holds.
 #[test]
-fn a_request_that_comes_before_who_is_asked_knows_that_it_holds_is_not_lost() {
+fn a_revocation_that_comes_before_its_holder_knows_that_it_holds_is_not_lost() {
     let cluster = Cluster::new(3);
     let (here, there) = (semaphore(&cluster, 0, 1), semaphore(&cluster, 1, 1));
     let held = there.acquire().unwrap();

@@ -1,5 +1,5 @@
-//! Contenders' znodes that another session has taken over, or created again at the same path: the
-//! former holder does not touch them any more.
+//! Contenders' znodes that another session has taken over or created again at the same path: the former
+//! holder does not touch them any more.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use quorate::{Coordinator, CreateMode, Error, Session};
 
 use crate::Task;
 
-/// Takes a znode over from its session.
+/// Takes over a znode from its session.
 fn take_over(taker: &Session, path: &str, from: &Session) {
     taker.take_over(path, b"mine", from.id()).unwrap();
 }
@@ -93,13 +93,13 @@ fn a_writer_that_has_lost_its_lock_to_another_cannot_become_a_reader() {
         let lost = Error::NoNode { path: path.clone() };
         assert_eq!(refused, Err(lost));
         assert_taken(&taker, &path, &session);
-        assert_eq!(lock.contenders().unwrap().len(), 1, "nothing was made in its stead");
+        assert_eq!(lock.contenders().unwrap().len(), 1, "no znode was created in its place");
         taker.delete(&path).unwrap();
     }
 }
 
 #[test]
-fn who_waits_and_has_lost_its_place_to_another_does_not_hold() {
+fn a_waiter_that_lost_its_place_to_another_does_not_hold() {
     let cluster = Cluster::new(3);
     let taker = cluster.node(1).session();
     for holder in holders(&cluster) {
@@ -119,7 +119,7 @@ fn who_waits_and_has_lost_its_place_to_another_does_not_hold() {
 }
 
 #[test]
-fn who_gives_up_waiting_leaves_its_former_place_alone() {
+fn a_waiter_that_gives_up_leaves_its_former_place_alone() {
     let cluster = Cluster::new(3);
     let (session, taker) = (cluster.node(0).session(), cluster.node(1).session());
     let lock = taker.lock("/lock").unwrap();

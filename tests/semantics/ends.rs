@@ -5,7 +5,7 @@ use std::time::Duration;
 use quorate::testing::Cluster;
 use quorate::{CreateMode, Error, EventKind, TTL_MAX, WatchMode};
 
-use crate::{P, SECOND, heard, make, one, open, stat};
+use crate::{P, SECOND, make, one, open, received, stat};
 
 const E: CreateMode = CreateMode::Ephemeral;
 
@@ -32,7 +32,7 @@ fn an_ephemeral_znode_has_no_children() {
 }
 
 #[test]
-fn a_session_takes_all_of_its_own_with_it_and_nothing_else() {
+fn a_session_end_deletes_its_own_ephemerals_and_nothing_else() {
     let (cluster, session) = one();
     make(&session, &["/p"]);
     let (owner, other) = (open(&cluster, 0), open(&cluster, 0));
@@ -41,7 +41,7 @@ fn a_session_takes_all_of_its_own_with_it_and_nothing_else() {
     }
     owner.create("/p/stays", b"", P).unwrap();
     other.create("/p/others", b"", E).unwrap();
-    // Anybody may delete one before; a znode that takes its place is not the session's.
+    // Any session may delete one before. A znode that takes its place does not belong to the session.
     other.delete("/e").unwrap();
     make(&other, &["/e"]);
     let zxid = session.sync().unwrap();
@@ -54,10 +54,10 @@ fn a_session_takes_all_of_its_own_with_it_and_nothing_else() {
     assert_eq!(session.sync().unwrap(), zxid + 1);
 }
 
-/// What was asked for before the close is done before it, and goes with it: no ephemeral comes after
-/// its session.
+/// Requests made before the close are executed before it, and their ephemerals are deleted with the session:
+/// no ephemeral is created after its session.
 #[test]
-fn what_was_under_way_when_its_session_is_closed_goes_too() {
+fn creates_in_flight_when_their_session_is_closed_are_deleted_too() {
     let cluster = Cluster::new(3);
     let observer = open(&cluster, (cluster.leader().unwrap() + 1) % 3);
     make(&observer, &["/p"]);
@@ -79,7 +79,7 @@ fn what_was_under_way_when_its_session_is_closed_goes_too() {
 }
 
 #[test]
-fn nobody_sees_some_of_a_sessions_znodes_gone_and_others_not() {
+fn a_sessions_znodes_are_all_deleted_at_once() {
     let (cluster, session) = one();
     make(&session, &["/p"]);
     std::thread::scope(|scope| {
@@ -115,17 +115,17 @@ fn a_container_goes_once_it_is_empty_again_and_not_before() {
     let watch = session.watch("/used", WatchMode::Persistent).unwrap();
     // For as long as there is a child, and a little longer.
     cluster.advance(SECOND * 70);
-    assert_eq!(heard(&watch), []);
+    assert_eq!(received(&watch), []);
     session.delete("/used/x").unwrap();
     session.delete("/plain/x").unwrap();
     assert!(session.exists("/used").unwrap().is_some());
     cluster.advance(SECOND * 70);
     let used = |kind| (kind, "/used".to_owned());
-    assert_eq!(heard(&watch), [used(EventKind::ChildrenChanged), used(EventKind::Deleted)]);
+    assert_eq!(received(&watch), [used(EventKind::ChildrenChanged), used(EventKind::Deleted)]);
     for path in ["/kept", "/unused", "/plain"] {
         assert!(session.exists(path).unwrap().is_some(), "{path}");
     }
-    // Whoever comes too late makes it again.
+    // A session that comes too late creates it again.
     let late = session.create("/used/y", b"", P);
     assert_eq!(late, Err(Error::NoNode { path: "/used".to_owned() }));
     let again = session.multi().create("/used", b"", CreateMode::Container);
@@ -144,13 +144,13 @@ fn a_time_to_live_is_counted_from_the_last_set_while_there_are_no_children() {
     session.set("/set", b"y").unwrap();
     session.set("/same", b"x").unwrap();
     session.get("/read").unwrap();
-    assert!(session.set_if("/left", b"", 7).is_err(), "what fails does not count");
+    assert!(session.set_if("/left", b"", 7).is_err(), "a failed set does not count");
     let there = |path: &str| session.exists(path).unwrap().is_some();
     assert!(there("/left") && there("/read"));
     cluster.advance(SECOND * 5);
     assert!(!there("/left") && !there("/read"));
     assert!(there("/set") && there("/same") && there("/parent"));
-    // The coming and going of a child does not count: the time was over long ago.
+    // Creating and deleting a child does not count as a set: the time was over long ago.
     cluster.advance(SECOND * 20);
     assert!(!there("/set") && !there("/same") && there("/parent"));
     session.delete("/parent/child").unwrap();

@@ -1,4 +1,4 @@
-//! Which error comes first if several apply, and that each has the right context.
+//! The order of errors when several apply, and the context of each.
 
 use std::time::Duration;
 
@@ -7,7 +7,7 @@ use quorate::{Condition, CreateMode, Error, Result, Session, TTL_MAX};
 
 use crate::{P, SECOND, make, one, open};
 
-/// An error's variant, without what it carries.
+/// The variant of an error, without its fields.
 fn name(error: &Error) -> &'static str {
     match error {
         Error::InvalidPath { .. } => "InvalidPath",
@@ -27,7 +27,7 @@ fn name(error: &Error) -> &'static str {
     }
 }
 
-/// The error of a call, that of a multi's operation if it is one.
+/// The error of a call. For a multi, the error of the operation that failed.
 fn error<T>(result: Result<T>) -> Error {
     match result.map(drop).expect_err("it should have failed") {
         Error::Multi { error, .. } => *error,
@@ -56,11 +56,11 @@ fn setting() -> Setting {
     Setting { _cluster: cluster, open, closed, big: vec![0; (1 << 20) + 1] }
 }
 
-/// Each line breaks the rule that it names, and the next one of the order too.
+/// Each line breaks the rule that it names, and also the next rule of the order.
 ///
-/// ZooKeeper's order as its users see it: what its client looks at comes before what its server
-/// does. What is not there: an `InvalidACL`, and a quota; and that a znode exists below an
-/// ephemeral one cannot be, so that `NodeExists` never meets `NoChildrenForEphemerals`.
+/// This is ZooKeeper's order as its users see it: the client's checks come before the server's. Not in the
+/// list: `InvalidACL`, and quotas. A znode below an ephemeral one cannot exist, so `NodeExists` never meets
+/// `NoChildrenForEphemerals`.
 #[test]
 fn a_create_is_refused_with_the_first_error_of_the_order() {
     let s = setting();
@@ -98,7 +98,7 @@ fn a_delete_is_refused_with_the_first_error_of_the_order() {
         ("InvalidPath", s.closed.delete("/full/")),
         ("SessionClosed", s.closed.delete("/")),
         ("SessionClosed", s.closed.delete("/none")),
-        // These have children, and not this version.
+        // These have children, and another version.
         ("Reserved", s.open.delete_if("/", 9)),
         ("Reserved", s.open.delete_if("/zookeeper", 9)),
         ("Reserved", s.open.delete_if(CONFIG, 9)),
@@ -124,7 +124,7 @@ fn a_set_is_refused_with_the_first_error_of_the_order() {
         ("TooLarge", s.closed.set("/empty", &s.big)),
         ("TooLarge", s.open.set(CONFIG, &s.big)),
         ("TooLarge", s.open.set("/none", &s.big)),
-        // As a quota is with ZooKeeper: before the version.
+        // Like a quota in ZooKeeper: before the version.
         ("TooLarge", s.open.set_if("/empty", &s.big, 9)),
         ("SessionClosed", s.closed.set(CONFIG, b"")),
         ("SessionClosed", s.closed.set("/none", b"")),
@@ -162,8 +162,8 @@ fn a_check_is_refused_with_the_first_error_of_the_order() {
     }
 }
 
-/// In a multi each operation has the order that it has alone, and the first that fails decides; but
-/// what the handle itself refuses is told before anything is sent.
+/// In a multi each operation has the same order of errors as alone, and the first operation that fails
+/// decides. The handle reports its own checks before it sends anything.
 #[test]
 fn in_a_multi_the_first_operation_that_fails_decides() {
     let s = setting();
@@ -187,15 +187,14 @@ fn in_a_multi_the_first_operation_that_fails_decides() {
     assert_eq!(s.open.exists("/new").unwrap(), None);
 }
 
-/// Where ZooKeeper's code has an exception with a path, or without one, ours has what it is about.
+/// Each error carries its context, where ZooKeeper's exception has a path or none at all.
 #[test]
-fn each_error_says_what_it_is_about() {
+fn each_error_names_its_path_or_session() {
     let s = setting();
     let path = |path: &str| path.to_owned();
     for (result, expected) in [
         (s.open.set("/none", b"").map(drop), Error::NoNode { path: path("/none") }),
-        // The parent that is missing, not the znode that was to be created; but the znode that was
-        // to be deleted.
+        // The missing parent, not the znode to create; but the znode to delete.
         (s.open.create("/a/b/c", b"", P).map(drop), Error::NoNode { path: path("/a/b") }),
         (s.open.delete("/a/b/c"), Error::NoNode { path: path("/a/b/c") }),
         (s.open.create("/full", b"", P).map(drop), Error::NodeExists { path: path("/full") }),
@@ -220,9 +219,9 @@ fn each_error_says_what_it_is_about() {
         (s.closed.get("/full").map(drop), Error::SessionClosed { session: s.closed.id() }),
     ] {
         assert_eq!(result, Err(expected.clone()));
-        let told = expected.to_string();
+        let text = expected.to_string();
         let names = ["/full", "/none", "/a/b", "/mine", "/zookeeper", "/t", "0x"];
-        assert!(names.iter().any(|name| told.contains(name)), "{told}");
+        assert!(names.iter().any(|name| text.contains(name)), "{text}");
         assert!(!expected.is_outcome_unknown() && !expected.is_retryable());
         let over = matches!(expected, Error::SessionClosed { .. });
         assert_eq!(expected.is_session_lost(), over);
@@ -230,7 +229,7 @@ fn each_error_says_what_it_is_about() {
 }
 
 #[test]
-fn a_session_that_is_over_says_in_which_way() {
+fn a_session_that_is_over_reports_the_reason() {
     let cluster = Cluster::new(1);
     let [closed, expired, moved] = [(); 3].map(|()| open(&cluster, 0));
     closed.close().unwrap();
@@ -252,9 +251,9 @@ fn a_session_that_is_over_says_in_which_way() {
     resumed.set("/", b"").unwrap();
 }
 
-/// ZooKeeper hangs up on who sends too much, and its client sees a lost connection.
+/// ZooKeeper closes the connection of a client that sends too much, and the client sees a lost connection.
 #[test]
-fn what_is_too_large_is_told_with_the_limit_and_costs_nothing() {
+fn a_request_that_is_too_large_fails_with_the_limit_and_costs_nothing() {
     let s = setting();
     let limit = 1 << 20;
     let fits = vec![1; limit as usize];
@@ -264,10 +263,10 @@ fn what_is_too_large_is_told_with_the_limit_and_costs_nothing() {
     assert_eq!(s.open.set("/empty", &s.big), Err(too_large(limit + 1)));
     let multi = s.open.multi().set("/empty", &fits).set("/empty", b"x").commit();
     assert_eq!(multi, Err(Error::Multi { index: 1, error: Box::new(too_large(limit + 1)) }));
-    // The session goes on, and so does what it watches.
+    // The session goes on, and so do its watches.
     assert_eq!(s.open.state(), quorate::SessionState::Connected);
     assert_eq!(s.open.get("/empty").unwrap().1.version, 1);
-    // Reading has no limit: so many children that ZooKeeper could not list them.
+    // Replies have no limit: here are more children than ZooKeeper could list.
     let name = "n".repeat(1000);
     make(&s.open, &["/many"]);
     let created: Vec<_> = (0..1200)

@@ -1,4 +1,4 @@
-//! Guarantees between the calls of one session and those of others, and some beyond ZooKeeper's.
+//! Guarantees between the calls of one session and other sessions, and some guarantees beyond ZooKeeper's.
 
 use std::collections::BTreeSet;
 
@@ -9,7 +9,7 @@ use crate::{P, SECOND, make, one, open, stat};
 
 const SEQUENTIAL: CreateMode = CreateMode::PersistentSequential;
 
-/// Writes and reads together, without waiting for any.
+/// Writes and reads sent together, without waiting for a reply.
 #[test]
 fn a_sessions_calls_are_answered_in_the_order_in_which_they_were_made() {
     let cluster = Cluster::new(3);
@@ -32,7 +32,7 @@ fn a_sessions_calls_are_answered_in_the_order_in_which_they_were_made() {
 
 /// ZooKeeper's `sync` asks a leader that may have been deposed.
 #[test]
-fn what_anybody_was_told_is_read_after_a_sync_by_everybody() {
+fn a_sync_shows_every_write_that_any_session_has_seen() {
     let cluster = Cluster::new(3);
     let sessions: Vec<_> = (0..3).map(|node| open(&cluster, node)).collect();
     make(&sessions[0], &["/n"]);
@@ -43,7 +43,7 @@ fn what_anybody_was_told_is_read_after_a_sync_by_everybody() {
             assert_eq!(stat(session, "/n").version, version);
         }
     }
-    // A leader that is cut off and does not know it yet cannot answer one.
+    // An isolated leader that does not know it yet cannot answer a sync.
     let old = cluster.leader().unwrap();
     cluster.isolate(old);
     let mut synced = sessions[old].nonblocking().sync();
@@ -56,8 +56,8 @@ fn what_anybody_was_told_is_read_after_a_sync_by_everybody() {
     assert_eq!(stat(&sessions[old], "/n").version, 61);
 }
 
-/// With ZooKeeper a sequential create whose answer was lost must not be tried again by its user, who
-/// then looks for a znode by a name that was made unique. Here it is tried again underneath.
+/// With ZooKeeper, a user must not repeat a sequential create whose reply was lost, and has to look for a
+/// znode with a unique name. Here the library repeats the create, and it is done once.
 #[test]
 fn a_sequential_create_is_done_once_whoever_is_the_leader() {
     let cluster = Cluster::builder().session_timeout(SECOND * 40).start(3);
@@ -69,7 +69,7 @@ fn a_sequential_create_is_done_once_whoever_is_the_leader() {
         for _ in 0..50 {
             creates.push(session.nonblocking().create("/q/n", b"", SEQUENTIAL));
         }
-        // The one of the others that leads, or could.
+        // One of the other nodes, which leads or could.
         let leader = cluster.leader().filter(|leader| *leader != node).unwrap_or((node + 1) % 3);
         cluster.restart(leader);
         cluster.advance(SECOND * 3);
@@ -81,7 +81,7 @@ fn a_sequential_create_is_done_once_whoever_is_the_leader() {
     assert_eq!(stat(&session, "/q").cversion, 200);
 }
 
-/// Numbers are dense, and those of writes that are answered only grow, over leaders too.
+/// Zxids are dense, and those of answered writes only grow, across changes of the leader.
 #[test]
 fn zxids_grow_by_one_over_changes_of_leader() {
     let cluster = Cluster::builder().session_timeout(SECOND * 40).start(3);
@@ -100,7 +100,7 @@ fn zxids_grow_by_one_over_changes_of_leader() {
 }
 
 #[test]
-fn many_reads_of_one_state_whatever_they_are() {
+fn many_reads_of_any_kind_show_one_state() {
     let (cluster, session) = one();
     let writer = open(&cluster, 0);
     make(&session, &["/a", "/b"]);
@@ -134,7 +134,7 @@ fn many_reads_of_one_state_whatever_they_are() {
     });
 }
 
-/// A write that only counts while the lock is held, decided where it is applied.
+/// A write that has an effect only while the lock is held; this is decided when it is applied.
 #[test]
 fn a_write_is_fenced_by_the_lock_that_it_was_made_under() {
     let cluster = Cluster::new(3);
@@ -160,8 +160,8 @@ fn a_write_is_fenced_by_the_lock_that_it_was_made_under() {
     assert_eq!(&two.get("/data").unwrap().0[..], b"held");
 }
 
-/// What an instance left behind when it was killed is its successor's with one write: nobody sees
-/// the name free.
+/// After an instance was killed, its successor takes over its ephemeral in one write: no reader sees the name
+/// free.
 #[test]
 fn a_stale_ephemeral_is_taken_over_in_one_write() {
     let cluster = Cluster::new(3);
@@ -184,7 +184,7 @@ fn a_stale_ephemeral_is_taken_over_in_one_write() {
     assert_eq!((&data[..], now.ephemeral_owner), (&b"new"[..], Some(new.id())));
 }
 
-/// One write for what ZooKeeper's users do in many, and reads that ZooKeeper has none of.
+/// Single writes for what ZooKeeper's users do in many, and reads that ZooKeeper does not have.
 #[test]
 fn trees_are_deleted_and_listed_at_once() {
     let (_cluster, session) = one();
@@ -202,7 +202,7 @@ fn trees_are_deleted_and_listed_at_once() {
     assert_eq!(session.ephemerals().unwrap(), [""; 0]);
     assert!(session.exists("/tt").unwrap().is_some());
     assert_eq!(session.delete_recursive("/t"), Err(Error::NoNode { path: "/t".to_owned() }));
-    // Created if it is not there, and set if it is, whoever else does the same.
+    // Created if missing and set if present, whatever other sessions do.
     for expected in [(0, 0), (1, 0)] {
         session
             .transact(|txn| {

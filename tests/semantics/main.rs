@@ -23,14 +23,14 @@ use quorate::{CreateMode, EventKind, Session, Stat, Watch};
 const P: CreateMode = CreateMode::Persistent;
 const SECOND: Duration = Duration::from_secs(1);
 
-/// A cluster of one, and a session that is open.
+/// A cluster of one node, and an open session.
 fn one() -> (Cluster, Session) {
     let cluster = Cluster::new(1);
     let session = open(&cluster, 0);
     (cluster, session)
 }
 
-/// A session of its own on this node.
+/// A new session on this node.
 fn open(cluster: &Cluster, node: usize) -> Session {
     let session = cluster.node(node).open_session().unwrap();
     session.sync().unwrap();
@@ -47,7 +47,7 @@ fn stat(session: &Session, path: &str) -> Stat {
     session.exists(path).unwrap().unwrap_or_else(|| panic!("no znode {path}"))
 }
 
-/// What is in a watch's channel now. A write that was answered has put its events there.
-fn heard(watch: &Watch) -> Vec<(EventKind, String)> {
+/// The events in a watch's channel now. A write's events are there before its reply.
+fn received(watch: &Watch) -> Vec<(EventKind, String)> {
     watch.events().try_iter().map(|event| (event.kind, event.path)).collect()
 }

@@ -4,7 +4,7 @@ use quorate::{Condition, CreateMode, Error, OpResult, Session, Stat};
 
 use crate::{P, make, one, open, stat};
 
-/// Everything that there is, to see that nothing has changed.
+/// The whole tree, to check that nothing has changed.
 fn everything(session: &Session) -> Vec<(String, Vec<u8>, Stat)> {
     let snapshot = session.snapshot().unwrap();
     let walk = snapshot.walk("/").unwrap();
@@ -31,7 +31,7 @@ fn each_operation_sees_what_those_before_it_did() {
         .commit()
         .unwrap();
     let zxid = before + 1;
-    // Each result is as of its operation, and not as it is in the end.
+    // Each result is as of its operation, not as of the end.
     let brief: Vec<String> = results
         .iter()
         .map(|result| match result {
@@ -68,10 +68,10 @@ fn each_operation_sees_what_those_before_it_did() {
     assert_eq!(stat(&session, "/a"), last);
 }
 
-/// ZooKeeper lists `Ok` for those before the one that failed and `RuntimeInconsistency` for those
-/// behind it, and the exception names no path. Here the error is the one that failed, with its place.
+/// ZooKeeper returns `Ok` for the operations before the failed one and `RuntimeInconsistency` for those after
+/// it, and the exception has no path. Here the error is that of the failed operation, with its index.
 #[test]
-fn wherever_it_fails_nothing_is_done_and_the_place_is_told() {
+fn a_failed_multi_changes_nothing_and_reports_the_index() {
     let (_cluster, session) = one();
     make(&session, &["/a", "/full", "/full/x"]);
     session.create("/mine", b"", CreateMode::Ephemeral).unwrap();
@@ -100,7 +100,7 @@ fn wherever_it_fails_nothing_is_done_and_the_place_is_told() {
                     (false, ..) => multi.set("/full/x", b"changed"),
                 };
             }
-            // The second of the others is two operations.
+            // One of the other lines has two operations.
             let index = place + usize::from(place > 1);
             let failed = Error::Multi { index, error: Box::new(error.clone()) };
             assert_eq!(multi.commit(), Err(failed), "{which} in place {place}");
@@ -110,14 +110,14 @@ fn wherever_it_fails_nothing_is_done_and_the_place_is_told() {
 }
 
 #[test]
-fn what_a_multi_without_effect_gives() {
+fn a_multi_without_effect_still_succeeds() {
     let (_cluster, session) = one();
     let zxid = session.sync().unwrap();
     assert_eq!(session.multi().commit(), Ok(Vec::new()));
     let checks = session.multi().check("/", 0).require("/none", Condition::Absent);
     assert_eq!(checks.commit(), Ok(vec![OpResult::Checked; 2]));
     assert_eq!(session.sync().unwrap(), zxid);
-    // There and gone again: nothing is left of it but its zxid, and the count of the parent.
+    // Created and deleted again: only the zxid and the parent's count show it.
     session.multi().create("/a", b"", P).delete("/a").commit().unwrap();
     assert_eq!(session.sync().unwrap(), zxid + 1);
     assert_eq!(stat(&session, "/").cversion, 2);
@@ -167,7 +167,7 @@ fn a_multi_takes_every_mode_and_every_condition() {
 }
 
 #[test]
-fn nobody_sees_a_part_of_it() {
+fn no_reader_sees_a_part_of_a_multi() {
     let (cluster, session) = one();
     session.multi().create("/a", b"", P).create("/b", b"", P).commit().unwrap();
     let reader = open(&cluster, 0);
@@ -189,7 +189,7 @@ fn nobody_sees_a_part_of_it() {
 }
 
 #[test]
-fn a_multi_of_a_session_that_is_over_says_so_and_does_nothing() {
+fn a_multi_of_a_session_that_is_over_fails_and_changes_nothing() {
     let (cluster, session) = one();
     let old = open(&cluster, 0);
     let new = cluster.node(0).resume(old.id(), old.password()).unwrap();

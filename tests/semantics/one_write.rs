@@ -1,4 +1,4 @@
-//! Operations in one write that take several calls in ZooKeeper.
+//! Single writes for operations that take several calls in ZooKeeper.
 
 use quorate::testing::Cluster;
 use quorate::{
@@ -12,19 +12,20 @@ fn events(session: &Session, watch: &quorate::Watch) -> Vec<(EventKind, u64)> {
 }
 
 #[test]
-fn what_is_there_is_set_and_what_is_missing_created() {
+fn create_or_set_sets_an_existing_znode_and_creates_a_missing_one() {
     let cluster = Cluster::new(1);
     let session = cluster.node(0).session();
     let watch = session.watch("/a", WatchMode::Persistent).unwrap();
     let created = session.create_or_set("/a", b"1", CreateMode::Ephemeral).unwrap();
     assert_eq!(created.stat.ephemeral_owner, Some(session.id()));
-    // The mode is that of the znode that is there.
+    // The existing znode keeps its mode.
     let set = session.create_or_set("/a", b"2", CreateMode::Persistent).unwrap();
     assert_eq!((set.path.as_str(), set.stat.version), ("/a", 1));
     assert_eq!(set.stat.ephemeral_owner, Some(session.id()));
-    let told = [(EventKind::Created, created.stat.czxid), (EventKind::DataChanged, set.stat.mzxid)];
-    assert_eq!(events(&session, &watch), told);
-    // A sequential one always creates.
+    let expected =
+        [(EventKind::Created, created.stat.czxid), (EventKind::DataChanged, set.stat.mzxid)];
+    assert_eq!(events(&session, &watch), expected);
+    // A sequential mode always creates.
     session.create("/dir", b"", CreateMode::Persistent).unwrap();
     for number in 0..2 {
         let mode = CreateMode::PersistentSequential;
@@ -56,11 +57,11 @@ fn a_stale_ephemeral_is_taken_over_in_one_operation() {
     let session = cluster.node(0).open_session().unwrap();
     let other = cluster.node(0).open_session().unwrap();
     let from = former.id();
-    // Missing, it is created; one's own is set.
+    // A missing znode is created; the caller's own is set.
     let taken = session.take_over("/free", b"1", from).unwrap();
     assert_eq!(taken.stat.ephemeral_owner, Some(session.id()));
     assert_eq!(session.take_over("/free", b"2", from).unwrap().stat.version, 1);
-    // The former one's is replaced, with one zxid and its list.
+    // The former session's znode is replaced, with one zxid and its access list.
     session.add_auth("digest", "a:b").unwrap();
     let acl = [
         Acl::new(Permissions::ALL, Id::anyone()),
@@ -71,13 +72,13 @@ fn a_stale_ephemeral_is_taken_over_in_one_operation() {
     let new = session.take_over("/a", b"2", from).unwrap().stat;
     assert_eq!((new.ephemeral_owner, new.version), (Some(session.id()), 0));
     assert!(new.czxid > old.czxid);
-    let told = [(EventKind::Deleted, new.czxid), (EventKind::Created, new.czxid)];
-    assert_eq!(events(&other, &watch), told);
+    let expected = [(EventKind::Deleted, new.czxid), (EventKind::Created, new.czxid)];
+    assert_eq!(events(&other, &watch), expected);
     assert_eq!(session.acl("/a").unwrap().0, acl);
     assert_eq!(former.ephemerals().unwrap(), Vec::<String>::new());
     former.close().unwrap();
     assert!(session.exists("/a").unwrap().is_some());
-    // Nobody else's.
+    // A znode of any other session is not.
     other.create("/b", b"", CreateMode::Ephemeral).unwrap();
     other.create("/c", b"", CreateMode::Persistent).unwrap();
     for path in ["/b", "/c"] {
@@ -91,7 +92,7 @@ fn a_stale_ephemeral_is_taken_over_in_one_operation() {
 }
 
 #[test]
-fn what_is_taken_over_must_be_allowed_both_ways_and_takes_no_more_room() {
+fn a_takeover_needs_both_permissions_and_no_more_quota() {
     let cluster = Cluster::new(1);
     let former = cluster.node(0).open_session().unwrap();
     let session = cluster.node(0).open_session().unwrap();
@@ -117,7 +118,7 @@ fn what_is_taken_over_must_be_allowed_both_ways_and_takes_no_more_room() {
             None => drop(taken.unwrap()),
         }
     }
-    // More than its quota already, it does not grow by that.
+    // A subtree over its quota does not grow by a takeover.
     admin.set_quota("/dir", &Quota::new().znodes_hard(1).bytes_hard(1)).unwrap();
     let refused = former.take_over("/dir/a", b"123", session.id()).unwrap_err();
     assert!(matches!(refused, Error::QuotaExceeded { .. }), "{refused:?}");
@@ -142,12 +143,12 @@ fn children_are_read_page_by_page() {
             break;
         }
         assert_eq!(page.len(), 10.min(25 - all.len()));
-        // What goes meanwhile is still there in the snapshot.
+        // Znodes deleted in between are still in the snapshot.
         session.delete(&format!("/dir/{}", page[0])).unwrap();
         all.extend(page);
     }
     assert_eq!(all, snapshot.children("/dir").unwrap());
-    // A cursor need not be there any more.
+    // The cursor's znode need not exist any more.
     assert_eq!(session.children_page("/dir", Some("00"), 2).unwrap(), ["01", "02"]);
     assert_eq!(session.children_page("/dir", None, 0).unwrap(), Vec::<String>::new());
     let missing = session.children_page("/none", None, 1);

@@ -2,7 +2,7 @@
 
 use quorate::{Acl, Condition, CreateMode, Error, ReadOp, Result, Session, WatchMode};
 
-use crate::{P, SECOND, heard, make, one};
+use crate::{P, SECOND, make, one, received};
 
 type Call = fn(&Session, &str) -> Result<()>;
 
@@ -37,7 +37,7 @@ const CALLS: &[(&str, Call)] = &[
     }),
 ];
 
-/// The error of a multi's only operation.
+/// The error of the only operation of a multi.
 fn of_multi<T>(result: Result<T>) -> Result<()> {
     match result {
         Err(Error::Multi { index: 0, error }) => Err(*error),
@@ -79,15 +79,15 @@ fn a_path_that_breaks_a_rule_is_refused_by_every_call() {
             }
         }
     }
-    assert_eq!(session.children("/").unwrap(), ["zookeeper"], "and nothing was done");
+    assert_eq!(session.children("/").unwrap(), ["zookeeper"], "nothing was changed");
 }
 
-/// The first and the last of each range, and their neighbours, which are allowed.
+/// The first and the last character of each range, and their neighbours, which are allowed.
 #[test]
 fn each_range_of_forbidden_characters_ends_where_zookeepers_does() {
     let (_cluster, session) = one();
-    // Surrogates are no characters by themselves: what is next below them is U+D7FF, and the first
-    // above them belongs to the range.
+    // Surrogates are no characters by themselves: the next one below them is U+D7FF, and the first one above
+    // them belongs to the range.
     let forbidden = [
         '\u{0}', '\u{1}', '\u{19}', '\u{1a}', '\u{1f}', '\u{7f}', '\u{9f}', '\u{e000}', '\u{f8ff}',
         '\u{fff0}', '\u{fffd}', '\u{fffe}', '\u{ffff}',
@@ -113,9 +113,9 @@ fn each_range_of_forbidden_characters_ends_where_zookeepers_does() {
     }
 }
 
-/// ZooKeeper looks at UTF-16 units, and both halves of such a character are forbidden ones.
+/// ZooKeeper checks UTF-16 units, and both halves of such a character are forbidden.
 #[test]
-fn what_needs_two_utf_16_units_is_refused_emoji_included() {
+fn characters_of_two_utf_16_units_are_refused_emoji_included() {
     let (_cluster, session) = one();
     for c in ['\u{10000}', '\u{1d11e}', '\u{1f600}', '\u{20000}', '\u{10ffff}'] {
         assert_eq!(c.len_utf16(), 2);
@@ -152,13 +152,13 @@ fn a_sequential_path_is_judged_with_its_number() {
             }
         }
     }
-    // Below the root it is the name alone; a plain create of the same path is none.
+    // Below the root the path is the name alone; a plain create of the same path is refused.
     let made = session.create("/", b"", CreateMode::PersistentSequential).unwrap();
     assert_eq!(made.path, "/0000000001");
     assert!(matches!(session.create("/q/", b"", P), Err(Error::InvalidPath { .. })));
 }
 
-/// A limit of our own: ZooKeeper's is that of the packet.
+/// A limit of our own: ZooKeeper only limits the packet.
 #[test]
 fn a_path_has_at_most_4096_bytes() {
     let (_cluster, session) = one();
@@ -169,7 +169,7 @@ fn a_path_has_at_most_4096_bytes() {
         let result = call(&session, &too_long);
         assert!(matches!(result, Err(Error::InvalidPath { .. })), "{name}: {result:?}");
     }
-    // The number counts.
+    // The sequential number counts.
     let sequential = CreateMode::PersistentSequential;
     let made = session.create(&longest[..4086], b"", sequential).unwrap();
     assert_eq!(made.path.len(), 4096);
@@ -178,7 +178,7 @@ fn a_path_has_at_most_4096_bytes() {
 }
 
 #[test]
-fn what_is_there_from_the_start_stays() {
+fn the_system_znodes_cannot_be_deleted() {
     let (_cluster, session) = one();
     assert_eq!(session.children("/").unwrap(), ["zookeeper"]);
     assert_eq!(session.children("/zookeeper").unwrap(), ["config", "quota"]);
@@ -189,7 +189,7 @@ fn what_is_there_from_the_start_stays() {
         let exists = Error::NodeExists { path: path.to_owned() };
         assert_eq!(session.create(path, b"", P), Err(exists));
     }
-    // Otherwise they are znodes like others, but for the one that is the system's alone.
+    // Otherwise these are ordinary znodes, except for `config`, which only the system writes.
     for path in ["/", "/zookeeper", "/zookeeper/quota"] {
         assert_eq!(session.set(path, b"x").unwrap().version, 1);
     }
@@ -199,7 +199,7 @@ fn what_is_there_from_the_start_stays() {
     assert_eq!(session.set(config, b"x"), Err(reserved(config)));
     assert_eq!(session.create("/zookeeper/config/x", b"", P), Err(reserved(config)));
     assert_eq!(session.get(config).unwrap().1.version, 0);
-    // Its list says so, as ZooKeeper's does, to whoever asks in whichever way.
+    // Its access list shows that, as in ZooKeeper, to every caller and by every call.
     let acls = |session: &Session, path| {
         [session.acl(path).unwrap().0, session.nonblocking().acl(path).wait().unwrap().0]
     };
@@ -213,25 +213,25 @@ fn what_is_there_from_the_start_stays() {
 #[test]
 fn a_chroot_is_the_handles_alone() {
     let (_cluster, session) = one();
-    // The whole tree is no chroot.
+    // The whole tree is not a chroot.
     let all = session.chroot("/").unwrap();
     assert_eq!(all.root(), "/");
-    // Nobody makes it; it may come later.
+    // The chroot is not created; it may appear later.
     let app = session.chroot("/app").unwrap();
     let parent = Error::NoNode { path: "/".to_owned() };
     assert_eq!(app.create("/x", b"", P), Err(parent));
     let watch = app.watch("/", WatchMode::PersistentRecursive).unwrap();
     make(&session, &["/app"]);
     assert_eq!(app.create("/x", b"", P).unwrap().path, "/x");
-    let paths: Vec<String> = heard(&watch).into_iter().map(|(_, path)| path).collect();
+    let paths: Vec<String> = received(&watch).into_iter().map(|(_, path)| path).collect();
     assert_eq!(paths, ["/", "/x"]);
-    // What the system keeps is out of its sight, and of its own tree nothing is kept.
+    // The system's own znodes are outside of it, and it has no such znodes of its own.
     assert_eq!(app.exists("/zookeeper").unwrap(), None);
     make(&app, &["/zookeeper"]);
     app.delete("/zookeeper").unwrap();
     app.delete_recursive("/").unwrap();
     assert_eq!(session.exists("/app").unwrap(), None);
-    // A handle below `/zookeeper` is as any other.
+    // A handle below `/zookeeper` is like any other.
     let system = session.chroot("/zookeeper").unwrap();
     assert_eq!(system.children("/").unwrap(), ["config", "quota"]);
     assert_eq!(system.delete("/quota"), Err(Error::Reserved { path: "/quota".to_owned() }));

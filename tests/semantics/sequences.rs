@@ -16,12 +16,12 @@ fn the_number_is_how_many_children_were_ever_created() {
     make(&session, &["/q"]);
     assert_eq!(next(&session, "/q/a-"), "/q/a-0000000000");
     make(&session, &["/q/plain"]);
-    assert_eq!(next(&session, "/q/b-"), "/q/b-0000000002", "plain ones count");
+    assert_eq!(next(&session, "/q/b-"), "/q/b-0000000002", "creates without a number count");
     session.delete("/q/b-0000000002").unwrap();
     session.delete("/q/plain").unwrap();
     session.set("/q", b"").unwrap();
-    assert_eq!(next(&session, "/q/b-"), "/q/b-0000000003", "what is gone still counts");
-    // Grandchildren do not, nor creates that failed.
+    assert_eq!(next(&session, "/q/b-"), "/q/b-0000000003", "deleted znodes still count");
+    // Grandchildren and failed creates do not count.
     make(&session, &["/q/b-0000000003/x"]);
     assert!(session.create("/q/a-0000000000", b"", P).is_err());
     for mode in [
@@ -34,12 +34,12 @@ fn the_number_is_how_many_children_were_ever_created() {
         let number = (before.cversion + u64::from(before.num_children)) / 2;
         assert_eq!(made.path, format!("/q/n{number:010}"));
     }
-    // Another session has no numbers of its own.
+    // Another session has no separate numbers.
     assert_eq!(next(&open(&cluster, 0), "/q/n"), "/q/n0000000007");
 }
 
 #[test]
-fn the_number_is_not_the_cversion_and_starts_anew_with_the_parent() {
+fn the_number_is_not_the_cversion_and_restarts_with_the_parent() {
     let (_cluster, session) = one();
     for _ in 0..2 {
         make(&session, &["/q"]);
@@ -85,7 +85,7 @@ fn a_name_that_was_taken_stays_taken_until_the_number_moves_on() {
     for _ in 0..2 {
         assert_eq!(session.create("/q/n", b"", SEQUENTIAL), Err(exists.clone()));
     }
-    // Another prefix has the name free, and moves the number on.
+    // With another prefix the name is free, and the number moves on.
     assert_eq!(next(&session, "/q/m"), "/q/m0000000001");
     assert_eq!(next(&session, "/q/n"), "/q/n0000000002");
 }
@@ -110,7 +110,7 @@ fn the_creates_of_one_multi_have_numbers_of_their_own() {
         })
         .collect();
     assert_eq!(paths, ["/q/n0000000000", "/q/n0000000001", "/q/n0000000002"]);
-    // One that failed has given none.
+    // A failed multi has used no number.
     let failed = session.multi().create("/q/n", b"", SEQUENTIAL).delete("/none").commit();
     assert!(failed.is_err());
     assert_eq!(next(&session, "/q/n"), "/q/n0000000003");

@@ -10,7 +10,7 @@ use crate::{P, SECOND, make, open};
 
 const E: CreateMode = CreateMode::Ephemeral;
 
-/// How long the ephemeral of a session outlives the stop of its node.
+/// How long a session's ephemeral outlives the stop of its node.
 fn outlives(cluster: &Cluster, observer: &Session, path: &str) -> Duration {
     let step = SECOND / 4;
     let mut waited = Duration::ZERO;
@@ -22,7 +22,7 @@ fn outlives(cluster: &Cluster, observer: &Session, path: &str) -> Duration {
     waited
 }
 
-/// Between its timeout and a little more; ZooKeeper's tick is the most that it may be.
+/// Between its timeout and a little more; at most one of ZooKeeper's ticks more.
 #[test]
 fn a_session_whose_node_is_gone_ends_at_its_timeout_and_not_before() {
     let cluster = Cluster::new(3);
@@ -42,7 +42,7 @@ fn a_session_whose_node_is_gone_ends_at_its_timeout_and_not_before() {
     for ((asked, session), given) in sessions.iter().zip([4, 4, 7, 12, 40]) {
         assert_eq!(session.timeout(), SECOND * given);
         waited += outlives(&cluster, &observer, &format!("/{asked}"));
-        // A session is touched once in a while, and not at the moment at which its node stops.
+        // A session is renewed from time to time, not at the moment at which its node stops.
         let (least, most) = (SECOND * given - SECOND, SECOND * (given + 2));
         assert!(waited >= least && waited <= most, "{asked} s, given {given}: {waited:?}");
     }
@@ -59,7 +59,7 @@ fn a_new_leader_gives_every_session_its_full_timeout() {
     cluster.stop(gone);
     cluster.advance(SECOND * 7);
     assert!(observer.exists("/e").unwrap().is_some());
-    // Whoever leads then, it leads anew.
+    // Whichever member leads, it starts a new term.
     cluster.restart(leader);
     while cluster.leader().is_none() {
         cluster.advance(SECOND / 20);
@@ -70,7 +70,7 @@ fn a_new_leader_gives_every_session_its_full_timeout() {
     assert!(waited < SECOND * 6, "{waited:?}");
 }
 
-/// Without a quorum nothing ends by the cluster's word: nobody could have decided it.
+/// Without a quorum the cluster ends no session, since it could not decide so.
 #[test]
 fn without_a_quorum_no_session_ends_but_for_its_own_holder() {
     let cluster = Cluster::new(3);
@@ -83,7 +83,7 @@ fn without_a_quorum_no_session_ends_but_for_its_own_holder() {
     cluster.isolate(leader);
     cluster.advance(SECOND * 60);
     assert_eq!([owner.state(), observer.state()], [SessionState::Expired; 2]);
-    // The replica shows what was there, and its sessions with it.
+    // The replica shows the last state, and the sessions of that time.
     assert_eq!(node.status().sessions, Some(2));
     assert!(matches!(owner.get("/e"), Err(Error::SessionExpired { .. })));
     cluster.heal();
@@ -106,7 +106,7 @@ fn the_states_of_a_session_in_their_order() {
     let late = session.states();
     session.close().unwrap();
     let mut seen: Vec<SessionState> = states.iter().collect();
-    // It may have been open before it was asked.
+    // It may have been open before the state was read.
     seen.retain(|state| *state != SessionState::Connecting);
     use SessionState::{Closed, Connected, Suspended};
     assert_eq!(seen, [Connected, Suspended, Connected, Closed]);
@@ -115,17 +115,16 @@ fn the_states_of_a_session_in_their_order() {
     assert_eq!(session.states().iter().collect::<Vec<_>>(), [Closed]);
 }
 
-/// ZooKeeper's ids count on from the server's number and the time, and the password is made from the
-/// id.
+/// ZooKeeper's ids count up from the server's number and the time, and the password is derived from the id.
 #[test]
-fn ids_and_passwords_are_drawn_and_tell_nothing_of_each_other() {
+fn ids_and_passwords_are_random_and_independent() {
     let cluster = Cluster::new(1);
     let sessions: Vec<Session> = (0..100).map(|_| open(&cluster, 0)).collect();
     let ids: BTreeSet<SessionId> = sessions.iter().map(Session::id).collect();
     let passwords: BTreeSet<[u8; 16]> = sessions.iter().map(Session::password).collect();
     assert_eq!((ids.len(), passwords.len()), (100, 100));
-    // Each bit of either is there about half the time: 100 throws of 192 coins, none of which falls
-    // on the same side for 95 of them (the odds are below 10^-20).
+    // Each bit of both is set about half the time: of 100 sessions with 192 bits, no bit has the same value
+    // in 95 (the odds are below 10^-20).
     for bit in 0..64 {
         let ones = ids.iter().filter(|id| id.number() >> bit & 1 == 1).count();
         assert!((5..=95).contains(&ones), "bit {bit} of the ids: {ones}");
@@ -153,7 +152,7 @@ fn a_session_resumed_elsewhere_goes_on_there_and_reads_nothing_older() {
         let version = holder.set("/n", b"").unwrap().version;
         let node = round % 3;
         let next = cluster.node(node).resume(holder.id(), holder.password()).unwrap();
-        // No sync: the resumption itself is behind all that the session has seen.
+        // No sync: the resumption itself comes after all that the session has seen.
         assert!(next.get("/n").unwrap().1.version >= version, "round {round}");
         let moved = Error::SessionMoved { session: holder.id() };
         assert_eq!(holder.set("/n", b"").map(drop), Err(moved));
@@ -166,7 +165,7 @@ fn a_session_resumed_elsewhere_goes_on_there_and_reads_nothing_older() {
     assert_eq!(gone.map(drop), Err(Error::SessionExpired { session: holder.id() }));
 }
 
-/// The timeout that the new holder asked for counts from then on, whoever leads.
+/// The timeout of the new holder applies from then on, under every leader.
 #[test]
 fn a_resumed_session_has_the_timeout_of_its_new_holder_after_a_change_of_leader_too() {
     let cluster = Cluster::new(3);
@@ -186,10 +185,10 @@ fn a_resumed_session_has_the_timeout_of_its_new_holder_after_a_change_of_leader_
     assert!(waited >= SECOND * 8 && waited < SECOND * 16, "{waited:?}");
 }
 
-/// ZooKeeper's client fails all that is under way with `ConnectionLoss` when it loses its server,
-/// and nobody knows what was done. Here it waits, and is done once.
+/// ZooKeeper's client fails all requests in flight with `ConnectionLoss` when it loses its server, and their
+/// outcome is unknown. Here they wait, and are done once.
 #[test]
-fn what_is_under_way_when_the_quorum_is_lost_is_done_once_it_is_back() {
+fn requests_in_flight_when_the_quorum_is_lost_are_done_once_it_is_back() {
     let cluster = Cluster::new(3);
     let leader = cluster.leader().unwrap();
     let session = open(&cluster, leader);
@@ -213,7 +212,7 @@ fn what_is_under_way_when_the_quorum_is_lost_is_done_once_it_is_back() {
 
 /// A session that is over stays over, even when its node is back.
 #[test]
-fn what_is_final_is_final() {
+fn a_final_session_state_stays() {
     let cluster = Cluster::new(3);
     let session = open(&cluster, 0);
     session.create("/e", b"", E).unwrap();

@@ -3,9 +3,9 @@
 use quorate::testing::Cluster;
 use quorate::{Condition, CreateMode, Error, Session, Stat, TTL_MAX, WatchMode};
 
-use crate::{P, SECOND, heard, make, one, open, stat};
+use crate::{P, SECOND, make, one, open, received, stat};
 
-/// `/g`, `/g/p` below it, and `/other`; a second of the cluster's clock lies behind their creation.
+/// `/g`, `/g/p` below it, and `/other`, created one second of the cluster's clock ago.
 fn family() -> (Cluster, Session) {
     let (cluster, session) = one();
     make(&session, &["/other", "/g", "/g/p"]);
@@ -13,7 +13,7 @@ fn family() -> (Cluster, Session) {
     (cluster, session)
 }
 
-/// The stats of all znodes that an operation on a child of `/g/p` must leave alone.
+/// The stats of the znodes that an operation on a child of `/g/p` must not change.
 fn bystanders(session: &Session) -> Vec<Stat> {
     ["/", "/g", "/other", "/zookeeper", "/zookeeper/config", "/zookeeper/quota"]
         .map(|path| stat(session, path))
@@ -159,7 +159,7 @@ fn a_tree_that_is_deleted_at_once_counts_as_one_child() {
 }
 
 #[test]
-fn what_changes_nothing_leaves_every_stat_alone() {
+fn calls_that_change_nothing_leave_every_stat_alone() {
     let (_cluster, session) = family();
     make(&session, &["/g/p/c"]);
     let all = |session: &Session| -> Vec<(String, Stat)> {
@@ -180,7 +180,7 @@ fn what_changes_nothing_leaves_every_stat_alone() {
     assert_eq!(all(&session), before);
 }
 
-/// ZooKeeper gives a zxid to a write that fails too; here one that failed was never there.
+/// ZooKeeper gives a zxid to a failed write too; here a failed write takes none.
 #[test]
 fn a_write_that_fails_takes_no_zxid_and_the_beginning_and_end_of_a_session_do() {
     let (cluster, session) = one();
@@ -216,8 +216,8 @@ fn a_write_that_fails_takes_no_zxid_and_the_beginning_and_end_of_a_session_do() 
     assert_eq!(resumed.sync().unwrap(), zxid + 1, "a session that is resumed");
 }
 
-/// No number means "any": that is a call of its own. ZooKeeper's -1 is any version, even when a
-/// counter that has wrapped stands there.
+/// There is no number for "any version": that is a call of its own. ZooKeeper's -1 means any version, even
+/// when a counter that has wrapped has that value.
 #[test]
 fn a_version_is_a_number_like_any_other() {
     let (_cluster, session) = one();
@@ -242,7 +242,7 @@ fn a_version_is_a_number_like_any_other() {
     session.delete("/a").unwrap();
 }
 
-/// There is no null beside the empty value: data is bytes.
+/// An empty value is not null: data is bytes.
 #[test]
 fn data_is_written_and_read_as_a_whole() {
     let (_cluster, session) = one();
@@ -254,18 +254,18 @@ fn data_is_written_and_read_as_a_whole() {
         let (read, stat) = session.get("/a").unwrap();
         assert_eq!((&read[..], stat.data_length as usize), (data, data.len()));
     }
-    // On every znode, with children or without, and on those of the system.
+    // On every znode, with children or without, and on the system's.
     make(&session, &["/a/b"]);
     session.set("/a", b"parent").unwrap();
     session.set("/", b"root").unwrap();
     assert_eq!(&session.get("/").unwrap().0[..], b"root");
-    // And what was read stays as it was.
+    // The value that was read stays as it was.
     let (before, _) = session.get("/a").unwrap();
     session.set("/a", b"later").unwrap();
     assert_eq!(&before[..], b"parent");
 }
 
-/// ZooKeeper shows neither, and its clients see an owner of 0 for both.
+/// ZooKeeper shows neither, and its clients see the owner 0 for both.
 #[test]
 fn a_container_and_a_time_to_live_show_in_the_stat() {
     let (cluster, session) = one();
@@ -282,5 +282,5 @@ fn a_container_and_a_time_to_live_show_in_the_stat() {
     let watch = session.watch("/t", WatchMode::Persistent).unwrap();
     make(&session, &["/t/x"]);
     assert_eq!(stat(&session, "/t").expires_at(), None, "not while it has children");
-    assert_eq!(heard(&watch).len(), 1);
+    assert_eq!(received(&watch).len(), 1);
 }

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
-/// How many rows there are of each kind.
+/// The number of rows of each kind.
 const KINDS: [(char, usize); 4] = [('Z', 12), ('F', 59), ('S', 40), ('X', 12)];
 
 /// ZooKeeper's error codes.
@@ -56,7 +56,7 @@ fn text(path: &Path) -> String {
 struct Row {
     number: String,
     tests: Vec<(PathBuf, String)>,
-    /// Why there is no test, or not for all of it.
+    /// Why there is no test, or only for a part of it.
     others: Vec<String>,
 }
 
@@ -88,7 +88,7 @@ fn row(line: &str) -> Row {
     row
 }
 
-/// The functions of a file that are tests.
+/// The names of a file's tests.
 fn tests_of(path: &Path) -> BTreeSet<String> {
     let (mut names, mut is_test) = (BTreeSet::new(), false);
     for line in text(path).lines().map(str::trim) {
@@ -139,9 +139,9 @@ fn every_test_of_this_directory_is_named() {
     }
 }
 
-/// A row without a test says why, in one of three ways, and so does the page for ZooKeeper's users.
+/// A row without a test gives the reason, in one of three forms, and `docs/zookeeper.md` does too.
 #[test]
-fn what_no_test_holds_is_told_to_users() {
+fn rows_without_a_test_are_documented_for_users() {
     let page = text(&root().join("docs/zookeeper.md"));
     let words: BTreeSet<&str> = page.split(|c: char| !c.is_alphanumeric()).collect();
     for row in rows() {
@@ -151,7 +151,7 @@ fn what_no_test_holds_is_told_to_users() {
             let known = ["answered by ", "for the wire gateway", "not yet: "];
             let rest = known.iter().find_map(|known| other.strip_prefix(known));
             assert!(rest.is_some(), "{number}: what is {other:?}?");
-            assert!(words.contains(number), "docs/zookeeper.md says nothing of {number}: {other}");
+            assert!(words.contains(number), "docs/zookeeper.md does not mention {number}: {other}");
         }
     }
 }

@@ -5,7 +5,7 @@ use quorate::{CreateMode, EventKind, Session, SessionState, Watch, WatchMode};
 
 use EventKind::{ChildrenChanged, Created, DataChanged, Deleted};
 
-use crate::{P, SECOND, heard, make, one, open};
+use crate::{P, SECOND, make, one, open, received};
 
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Set {
@@ -19,7 +19,7 @@ enum Set {
 const ALL: [Set; 5] = [Set::Get, Set::Exists, Set::Children, Set::Persistent, Set::Recursive];
 
 impl Set {
-    /// `None` where there is nothing to be watched in this way.
+    /// `None` where this kind of watch is not possible.
     fn at(self, session: &Session, path: &str) -> Option<Watch> {
         match self {
             Set::Get => session.get_and_watch(path).ok().map(|(_, _, watch)| watch),
@@ -35,14 +35,14 @@ impl Set {
     }
 }
 
-fn told(kind: EventKind, path: &str) -> Vec<(EventKind, String)> {
+fn event(kind: EventKind, path: &str) -> Vec<(EventKind, String)> {
     vec![(kind, path.to_owned())]
 }
 
-/// ZooKeeper's table: for each operation on `/p/c`, which watches on which paths are told what. All
-/// that is not in it is told nothing.
+/// ZooKeeper's table: for each operation on `/p/c`, which watches on which paths receive which event. All
+/// other watches receive nothing.
 #[test]
-fn each_operation_is_told_to_the_watches_that_the_table_names() {
+fn each_operation_fires_exactly_the_watches_that_the_table_names() {
     use Set::{Children, Exists, Get, Persistent, Recursive};
     type Lines<'a> = &'a [(EventKind, &'a str, &'a [(Set, &'a str)])];
     let data: [(Set, &str); 6] = [
@@ -90,7 +90,7 @@ fn each_operation_is_told_to_the_watches_that_the_table_names() {
         (
             "the end of its session",
             |cluster, _| {
-                // Own, of this node, and of nobody else's.
+                // The session of this node owns it, and no other.
                 let owner = cluster.node(0).session();
                 owner.create("/p/c", b"", CreateMode::Ephemeral).unwrap();
             },
@@ -128,25 +128,25 @@ fn each_operation_is_told_to_the_watches_that_the_table_names() {
             .collect();
         act(&cluster, &session);
         for (set, path, watch) in &watches {
-            let line = lines.iter().find(|(_, _, told)| told.contains(&(*set, *path)));
-            let expected = line.map_or_else(Vec::new, |(kind, path, _)| told(*kind, path));
-            let seen = heard(watch);
+            let line = lines.iter().find(|(_, _, fired)| fired.contains(&(*set, *path)));
+            let expected = line.map_or_else(Vec::new, |(kind, path, _)| event(*kind, path));
+            let seen = received(watch);
             assert_eq!(seen, expected, "{name}: {set:?} on {path}");
-            // One that fires once is over when it has, and only then.
+            // A one-shot watch ends when it has fired, and only then.
             let over =
                 watch.events().try_recv() == Err(crossbeam_channel::TryRecvError::Disconnected);
             assert_eq!(over, set.fires_once() && !seen.is_empty(), "{name}: {set:?} on {path}");
         }
-        // All that the table names were there to be told.
-        for (_, _, told) in lines {
-            let found = |told: &(Set, &str)| watches.iter().any(|w| (w.0, w.1) == *told);
-            assert!(told.iter().all(found), "{name}");
+        // All watches of the table existed.
+        for (_, _, fired) in lines {
+            let found = |of: &(Set, &str)| watches.iter().any(|w| (w.0, w.1) == *of);
+            assert!(fired.iter().all(found), "{name}");
         }
     }
 }
 
 #[test]
-fn what_changes_nothing_is_told_to_nobody() {
+fn calls_that_change_nothing_fire_no_watch() {
     let (cluster, session) = one();
     make(&session, &["/p", "/p/c"]);
     let watches: Vec<Watch> = ["/", "/p", "/p/c", "/none"]
@@ -163,22 +163,22 @@ fn what_changes_nothing_is_told_to_nobody() {
     assert!(session.create("/none/x", b"", P).is_err());
     let failed = session.multi().set("/p/c", b"").create("/none", b"", P).delete("/nothing");
     assert!(failed.commit().is_err());
-    // A session that owns nothing comes and goes.
+    // A session without ephemerals opens and closes.
     open(&cluster, 0).close().unwrap();
     for watch in &watches {
-        assert_eq!(heard(watch), []);
+        assert_eq!(received(watch), []);
     }
-    // They are all on still.
+    // They are all still set.
     session.delete_recursive("/p").unwrap();
     make(&session, &["/none"]);
     session.set("/", b"").unwrap();
-    assert!(watches.iter().all(|watch| !heard(watch).is_empty()));
+    assert!(watches.iter().all(|watch| !received(watch).is_empty()));
 }
 
 #[test]
-fn a_persistent_watch_stays_whatever_becomes_of_the_znode() {
+fn a_persistent_watch_outlives_its_znode() {
     let (_cluster, session) = one();
-    // Set before there is anything.
+    // Set before the znode exists.
     let znode = session.watch("/a", WatchMode::Persistent).unwrap();
     let below = session.watch("/a", WatchMode::PersistentRecursive).unwrap();
     let mut expected = (Vec::new(), Vec::new());
@@ -189,7 +189,7 @@ fn a_persistent_watch_stays_whatever_becomes_of_the_znode() {
         session.delete("/a/b/c").unwrap();
         session.delete("/a/b").unwrap();
         session.delete("/a").unwrap();
-        // A deletion once, though the watch is one of the data and one of the children.
+        // One event for a deletion, though the watch covers the data and the children.
         let kinds = [Created, ChildrenChanged, DataChanged, ChildrenChanged, Deleted];
         expected.0.extend(kinds.map(|kind| (kind, "/a".to_owned())));
         let events = [
@@ -204,35 +204,35 @@ fn a_persistent_watch_stays_whatever_becomes_of_the_znode() {
         ];
         expected.1.extend(events.map(|(kind, path)| (kind, path.to_owned())));
     }
-    // A sibling whose name begins with the same letters is not below it.
+    // A sibling whose name starts with the same letters is not below it.
     make(&session, &["/ab", "/a-"]);
-    assert_eq!((heard(&znode), heard(&below)), expected);
+    assert_eq!((received(&znode), received(&below)), expected);
 }
 
 #[test]
-fn exists_watches_what_is_missing_and_the_others_do_not() {
+fn only_exists_watches_a_missing_znode() {
     let (_cluster, session) = one();
     assert!(session.get_and_watch("/a").is_err());
     assert!(session.children_and_watch("/a").is_err());
     let (missing, watch) = session.exists_and_watch("/a").unwrap();
     assert_eq!(missing, None);
     make(&session, &["/a"]);
-    assert_eq!(heard(&watch), told(Created, "/a"));
-    // Of a znode that is there it tells the next change; of the deletion nothing but that.
+    assert_eq!(received(&watch), event(Created, "/a"));
+    // An exists watch on an existing znode reports the next change; for a deletion, nothing else.
     let (_, set) = session.exists_and_watch("/a").unwrap();
     session.set("/a", b"").unwrap();
     let (_, deleted) = session.exists_and_watch("/a").unwrap();
     make(&session, &["/a/b"]);
     session.delete_recursive("/a").unwrap();
     make(&session, &["/a"]);
-    assert_eq!(heard(&set), told(DataChanged, "/a"));
-    assert_eq!(heard(&deleted), told(Deleted, "/a"), "and not that it is back");
+    assert_eq!(received(&set), event(DataChanged, "/a"));
+    assert_eq!(received(&deleted), event(Deleted, "/a"), "without an event for the new creation");
 }
 
-/// ZooKeeper tells a connection once and the client its watchers; here a watch is a channel, and each
-/// is told once.
+/// In ZooKeeper the server notifies a connection once, and the client its watchers. Here a watch is a
+/// channel, and each channel receives the event once.
 #[test]
-fn each_watch_is_told_once_however_many_there_are() {
+fn each_watch_receives_an_event_once_however_many_there_are() {
     let (cluster, session) = one();
     let other = open(&cluster, 0);
     make(&session, &["/a"]);
@@ -251,15 +251,15 @@ fn each_watch_is_told_once_however_many_there_are() {
         assert_eq!((event.kind, event.path.as_str()), (DataChanged, "/a"));
         assert_eq!((event.zxid, event.net), (zxid, false));
     }
-    // One of two on a path ends, and the other does not.
+    // One of two watches on a path ends, and the other one does not.
     let [kept, dropped] = [(); 2].map(|()| Set::Persistent.at(&session, "/a").unwrap());
     drop(dropped);
     session.set("/a", b"").unwrap();
-    assert_eq!(heard(&kept), told(DataChanged, "/a"));
+    assert_eq!(received(&kept), event(DataChanged, "/a"));
 }
 
 #[test]
-fn a_multi_is_told_operation_by_operation_with_one_zxid() {
+fn a_multi_has_one_event_per_operation_with_one_zxid() {
     let (_cluster, session) = one();
     make(&session, &["/p"]);
     let kinds = |kinds: &[EventKind], path: &str| -> Vec<_> {
@@ -279,7 +279,7 @@ fn a_multi_is_told_operation_by_operation_with_one_zxid() {
         (&persistent, kinds(&own, "/p/c")),
         (&parent, kinds(&[ChildrenChanged, ChildrenChanged, ChildrenChanged, DataChanged], "/p")),
         (&below, [kinds(&own, "/p/c"), kinds(&[DataChanged], "/p")].concat()),
-        // What fires once is told of the first.
+        // A one-shot watch receives only the first.
         (&once, kinds(&[Created], "/p/c")),
         (&child, kinds(&[ChildrenChanged], "/p")),
     ];
@@ -291,9 +291,9 @@ fn a_multi_is_told_operation_by_operation_with_one_zxid() {
     }
 }
 
-/// All of a session's znodes go in one write, in the order of their paths.
+/// All of a session's znodes are deleted in one write, in the order of their paths.
 #[test]
-fn the_end_of_a_session_is_told_in_the_order_of_the_paths() {
+fn the_events_of_a_session_end_come_in_the_order_of_the_paths() {
     let (cluster, session) = one();
     make(&session, &["/p", "/q"]);
     let owner = open(&cluster, 0);
@@ -307,12 +307,15 @@ fn the_end_of_a_session_is_told_in_the_order_of_the_paths() {
     assert!(events.iter().all(|event| event.kind == Deleted && event.zxid == events[0].zxid));
     let paths: Vec<&str> = events.iter().map(|event| event.path.as_str()).collect();
     assert_eq!(paths, ["/p/a", "/p/b", "/q/a", "/r"]);
-    assert_eq!(heard(&parent), [told(ChildrenChanged, "/p"), told(ChildrenChanged, "/p")].concat());
+    assert_eq!(
+        received(&parent),
+        [event(ChildrenChanged, "/p"), event(ChildrenChanged, "/p")].concat()
+    );
 }
 
-/// The own event before the own answer; an event before any read that shows its change.
+/// A session's own event comes before its reply, and every event before a read that shows its change.
 #[test]
-fn an_event_is_there_before_the_answer_and_before_what_it_tells_of() {
+fn an_event_comes_before_the_reply_and_before_its_change_can_be_read() {
     let (cluster, session) = one();
     let other = open(&cluster, 0);
     make(&session, &["/a"]);
@@ -326,8 +329,8 @@ fn an_event_is_there_before_the_answer_and_before_what_it_tells_of() {
     }
 }
 
-/// ZooKeeper's client sets its watches again after a reconnect, and what persistent ones missed
-/// meanwhile is lost. Here they stay where they are, and the replica that was cut off tells all.
+/// ZooKeeper's client sets its watches again after a reconnect, and persistent watches lose the events in
+/// between. Here watches stay where they are, and the replica that was isolated delivers all events.
 #[test]
 fn watches_outlive_a_partition_and_a_change_of_leader_and_miss_nothing() {
     let cluster = Cluster::new(3);
@@ -346,7 +349,7 @@ fn watches_outlive_a_partition_and_a_change_of_leader_and_miss_nothing() {
     for _ in 0..20 {
         expected.push((DataChanged, "/a".to_owned(), writer.set("/a", b"").unwrap().mzxid));
     }
-    // There and gone again: ZooKeeper's exists watch would never know.
+    // Created and deleted again: ZooKeeper's exists watch would never report it.
     for kind in [Created, Deleted] {
         match kind {
             Created => make(&writer, &["/b"]),
@@ -354,8 +357,8 @@ fn watches_outlive_a_partition_and_a_change_of_leader_and_miss_nothing() {
         }
         expected.push((kind, "/b".to_owned(), writer.sync().unwrap()));
     }
-    // That the session was in doubt is told by its states, and costs no watch.
-    assert_eq!(heard(&once), []);
+    // The session's states report that it was in doubt; that uses up no watch.
+    assert_eq!(received(&once), []);
     cluster.heal();
     cluster.advance(SECOND * 2);
     cluster.stop(leader);
@@ -368,8 +371,8 @@ fn watches_outlive_a_partition_and_a_change_of_leader_and_miss_nothing() {
     let events: Vec<_> =
         events.into_iter().map(|event| (event.kind, event.path, event.zxid)).collect();
     assert_eq!(events, expected);
-    assert_eq!(heard(&once), told(DataChanged, "/a"));
-    assert_eq!(heard(&missing), told(Created, "/b"));
+    assert_eq!(received(&once), event(DataChanged, "/a"));
+    assert_eq!(received(&missing), event(Created, "/b"));
     assert!(states.try_iter().any(|state| state == SessionState::Suspended));
 }
 
@@ -385,6 +388,6 @@ fn a_resumed_session_has_no_watches_and_those_of_the_former_holder_are_over() {
     }
     let own = Set::Persistent.at(&new, "/a").unwrap();
     new.set("/a", b"").unwrap();
-    assert_eq!(heard(&own), told(DataChanged, "/a"));
-    assert!(watches.iter().all(|watch| heard(watch).is_empty()));
+    assert_eq!(received(&own), event(DataChanged, "/a"));
+    assert!(watches.iter().all(|watch| received(watch).is_empty()));
 }

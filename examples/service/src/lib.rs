@@ -1,7 +1,7 @@
 //! A service that takes jobs at any instance and does each once, at one of them.
 //!
-//! What is shared: a queue of jobs, their results, the limits that all instances follow, who is there, and
-//! who leads. All of it is in quorate, so the service has no other servers.
+//! The shared state is a queue of jobs, their results, the limits that all instances follow, the list of
+//! instances, and the leader. All of it is in quorate, so the service needs no other servers.
 
 use std::ops::ControlFlow;
 use std::time::Duration;
@@ -16,18 +16,18 @@ use quorate::{Coordinator, CreateMode, Error, Result, Session};
 use serde::{Deserialize, Serialize};
 use tokio::time::sleep;
 
-/// As JSON, so that `quorate set /service/limits` can change them, too.
+/// Stored as JSON, so that `quorate set /service/limits` can change them, too.
 type Limited = Config<Limits, quorate::recipes::Json>;
 
 const RESULTS: &str = "/service/results";
 const TICKS: &str = "/service/ticks";
 
-/// What can be changed while the service runs: `PUT /limits`.
+/// The limits, which `PUT /limits` can change while the service runs.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Limits {
     /// How long the leader waits between two ticks.
     pub tick_ms: u64,
-    /// How long a job may be.
+    /// The maximal length of a job.
     pub job_bytes: usize,
 }
 
@@ -42,14 +42,14 @@ impl Default for Limits {
 pub struct App {
     pub coordinator: Coordinator,
     pub name: String,
-    /// Where its users find it.
+    /// The address at which its users find it.
     pub address: String,
     pub port: u16,
 }
 
 impl App {
-    /// What it does as long as it runs: for each session, it registers, works, and stands for leader. If
-    /// the session is lost, all of that ends, and begins again with the next one.
+    /// Runs the service. For each session, the instance registers, works, and campaigns for leadership. When
+    /// the session is lost, all of that ends, and starts again with the next session.
     pub async fn run(self) -> Result<()> {
         self.prepare().await?;
         let coordinator = self.coordinator.clone();
@@ -69,24 +69,24 @@ impl App {
         Ok(())
     }
 
-    /// Does one job after the other. A job whose instance dies goes to another.
+    /// Does one job after the other. If an instance dies, another one gets its job.
     async fn do_jobs(&self, session: &Session) -> Result<()> {
         let jobs = Queue::new(session, "/service/jobs")?;
         loop {
             let item = jobs.take_async().await?;
             let id = item.id().unwrap_or_default().to_owned();
             let text = String::from_utf8_lossy(item.data()).into_owned();
-            // Jobs for the same resource, the first word, are done one at a time, in all instances.
+            // Jobs for the same resource (the first word) are done one at a time, across all instances.
             let resource = text.split_whitespace().next().unwrap_or("none").replace('/', "_");
             let lock = session.lock(&format!("/service/locks/{resource}"))?;
             let guard = lock.acquire_async().await?;
             let result = format!("{} by {}", text.to_uppercase(), self.name);
-            // It has no effect if the lock was lost meanwhile, however long this process slept.
+            // It has no effect if the lock was lost in the meantime, however long this process slept.
             let write =
                 guard.fenced().create(&format!("{RESULTS}/{id}"), result, CreateMode::Persistent);
             match write.submit().await {
                 Ok(_) => {}
-                // Done before, by an instance that died before it could say so.
+                // Another instance has done the job and died before it removed it from the queue.
                 Err(Error::Multi { error, .. }) if matches!(*error, Error::NodeExists { .. }) => {}
                 Err(error) => return Err(error),
             }
@@ -95,7 +95,7 @@ impl App {
         }
     }
 
-    /// While this instance leads, it counts ticks, with a fenced write: two instances never both count.
+    /// While this instance leads, it counts ticks with a fenced write: two instances never both count.
     async fn lead(&self, session: &Session) -> Result<()> {
         let selector = LeaderSelector::new(session, "/service/leader", &self.name)?;
         let limits = Limited::with_codec(session, "/service/limits")?;
@@ -120,7 +120,7 @@ impl App {
             .await
     }
 
-    /// What its users ask.
+    /// The HTTP interface for its users.
     pub fn router(self) -> Router {
         Router::new()
             .route("/jobs/{id}", post(add_job))
@@ -136,7 +136,7 @@ impl App {
             .with_state(self)
     }
 
-    /// Makes what all instances use, when there is a quorum.
+    /// Creates the znodes that all instances use, once there is a quorum.
     async fn prepare(&self) -> Result<()> {
         let session = self.coordinator.session();
         let session = session.nonblocking();
@@ -152,7 +152,7 @@ impl App {
 
 type Answer<T> = std::result::Result<T, (StatusCode, String)>;
 
-/// What an error is to a user of the service.
+/// The HTTP reply for an error.
 fn failed(error: Error) -> (StatusCode, String) {
     let status = match &error {
         Error::NoNode { .. } => StatusCode::NOT_FOUND,
@@ -163,7 +163,7 @@ fn failed(error: Error) -> (StatusCode, String) {
     (status, error.to_string())
 }
 
-/// A job that is sent twice, with the same id, is done once.
+/// A job that is sent twice with the same id is done once.
 async fn add_job(State(app): State<App>, Path(id): Path<String>, job: Bytes) -> Answer<StatusCode> {
     let session = app.coordinator.session();
     let limits = Limited::with_codec(&session, "/service/limits").map_err(failed)?;
@@ -179,7 +179,7 @@ async fn add_job(State(app): State<App>, Path(id): Path<String>, job: Bytes) -> 
 async fn result(State(app): State<App>, Path(id): Path<String>) -> Answer<Vec<u8>> {
     let session = app.coordinator.session();
     let session = session.nonblocking();
-    // So that a result is there for every user once one has seen it.
+    // After the sync, a result that one user has seen is there for every user.
     session.sync().await.map_err(failed)?;
     let (data, _) = session.get(&format!("{RESULTS}/{id}")).await.map_err(failed)?;
     Ok(data.to_vec())
@@ -215,7 +215,7 @@ async fn leader(State(app): State<App>) -> Answer<String> {
     Ok(leader.map_or_else(|| "none".to_owned(), |leader| leader.name().into_owned()))
 }
 
-/// For a load balancer: whether this instance can do its work.
+/// For a load balancer: whether this instance can work.
 async fn ready(State(app): State<App>) -> StatusCode {
     if app.coordinator.is_ready() { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE }
 }

@@ -30,7 +30,7 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
             term.recv().await;
         })
         .await?;
-    // A restart: the instance comes back with its directory. One that goes for good would await `leave_async`.
+    // For a restart: the instance comes back with its directory. To leave for good, await `leave_async`.
     working.abort();
     coordinator.close_async().await?;
     Ok(())

@@ -1,4 +1,4 @@
-//! The service in memory: three instances of one process, as real as three processes to quorate.
+//! The service in memory: three instances in one process, which quorate treats like three processes.
 
 use std::time::Duration;
 
@@ -42,7 +42,7 @@ impl Service {
         (status, String::from_utf8(body.to_vec()).unwrap())
     }
 
-    /// Asks until the answer is as it should be.
+    /// Repeats a request until the answer is the expected one.
     async fn until(
         &self,
         at: usize,
@@ -73,7 +73,7 @@ async fn a_job_is_done_once_and_its_result_is_everywhere() {
     let service = Service::start();
     service.until(0, "/ready", |status, _| status == StatusCode::OK).await;
     for number in 0..20 {
-        // Twice, as a client does that got no answer.
+        // Twice, like a client that got no reply.
         for at in [number % 3, (number + 1) % 3] {
             let path = format!("/jobs/job-{number}");
             assert_eq!(service.ask(at, "POST", &path, "greet world").await.0, StatusCode::ACCEPTED);
@@ -94,7 +94,7 @@ async fn an_instance_that_loses_its_sessions_comes_back_by_itself() {
     let leader = service.until(0, "/leader", |_, body| body != "none").await;
     let at: usize = leader.strip_prefix("instance-").unwrap().parse().unwrap();
     let other = (at + 1) % 3;
-    // The leader is cut off for longer than its session lives.
+    // The leader is isolated for longer than its session's timeout.
     service.cluster.isolate(at);
     service.cluster.advance(Duration::from_secs(60));
     service.until(other, "/leader", |_, body| body != "none" && body != leader).await;

@@ -1,7 +1,7 @@
-//! The crate `zookeeper-client` at a gateway: what it offers, while members are lost and come back.
+//! The crate `zookeeper-client` at a gateway, while members are lost and come back.
 //!
-//! The hosts are the argument. It asks on its standard output for a member to be killed or started ("kill 1"),
-//! and waits for a line on its standard input. It ends with a panic if anything is not as it must be.
+//! The argument is the list of hosts. The program asks on its standard output for a member to be killed or
+//! started ("kill 1"), and waits for a line on its standard input. It panics if any check fails.
 
 use std::io::Write;
 use std::time::Duration;
@@ -16,7 +16,7 @@ const EPHEMERAL: CreateOptions<'_> = CreateMode::Ephemeral.with_acls(Acls::anyon
 const SEQUENTIAL: CreateOptions<'_> = CreateMode::EphemeralSequential.with_acls(Acls::anyone_all());
 const MEMBERS: usize = 3;
 const ORDERS: [&str; 2] = ["kill", "start"];
-/// How many znodes are created after each order.
+/// The number of znodes that are created after each order.
 const EACH: usize = 10;
 const WORKERS: usize = 3;
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -29,22 +29,26 @@ async fn connect(hosts: &str) -> Client {
     connector().connect(hosts).await.expect("the members serve")
 }
 
-/// Has something done to a member by whoever started this program.
+/// Asks the parent process to kill or start a member, and waits until that is done.
 async fn order(order: String) {
     let done = tokio::task::spawn_blocking(move || {
         println!("{order}");
-        std::io::stdout().flush().expect("somebody reads");
+        std::io::stdout().flush().expect("the parent process reads");
         std::io::stdin().read_line(&mut String::new())
     });
-    assert_ne!(done.await.expect("it does not panic").expect("an answer"), 0, "nobody answers");
+    assert_ne!(
+        done.await.expect("it does not panic").expect("an answer"),
+        0,
+        "the parent process has ended"
+    );
 }
 
-/// Whether the connection was lost: the crate passes on some errors of the socket as they are.
+/// Whether the connection was lost: the crate passes on some errors of the socket unchanged.
 fn is_lost(error: &Error) -> bool {
     matches!(error, Error::ConnectionLoss | Error::Custom(_))
 }
 
-/// Does something again as long as the connection is lost on the way.
+/// Repeats an operation as long as the connection is lost on the way.
 async fn again<T>(what: impl AsyncFn() -> Result<T, Error>) -> Result<T, Error> {
     loop {
         match what().await {
@@ -89,7 +93,7 @@ async fn multis(client: &Client) {
 
 async fn sequences(client: &Client) {
     client.create("/s", b"", &PERSISTENT).await.unwrap();
-    // All under way at once, in their order.
+    // All in flight at once, in their order.
     let creates: Vec<_> = (0..10).map(|_| client.create("/s/n-", b"", &SEQUENTIAL)).collect();
     for (expected, create) in (0_i64..).zip(creates) {
         let (stat, sequence) = create.await.unwrap();
@@ -131,7 +135,7 @@ async fn watches(client: &Client, other: &Client) {
     }
 }
 
-/// A session outlives its client, and another one takes it up.
+/// A session outlives its client, and another client resumes it.
 async fn resumed(hosts: &str, other: &Client) {
     let former = connector().with_detached().connect(hosts).await.unwrap();
     former.create("/mine", b"", &EPHEMERAL).await.unwrap();
@@ -145,11 +149,11 @@ async fn resumed(hosts: &str, other: &Client) {
     assert_eq!(
         watcher.changed().await.event_type,
         EventType::NodeDeleted,
-        "its end takes it along"
+        "the end of the session deletes it"
     );
 }
 
-/// Counts under a lock, until the znode at the end says that it is enough.
+/// Counts under a lock until the znode `/enough` exists.
 async fn count(hosts: String) -> u64 {
     let mut client = connect(&hosts).await;
     let mut counted = 0;
@@ -159,7 +163,7 @@ async fn count(hosts: String) -> u64 {
             client.lock(prefix, b"", Acls::anyone_all()).await.map(|lock| lock.into_owned());
         let lock = match locked {
             Ok(lock) => lock,
-            // Its znode may be in the queue all the same: the end of the session takes it away.
+            // Its znode may be in the queue all the same; the end of the session deletes it.
             Err(error) if is_lost(&error) => {
                 client = connect(&hosts).await;
                 continue;
@@ -171,7 +175,7 @@ async fn count(hosts: String) -> u64 {
         let next = (String::from_utf8(data).unwrap().parse::<u64>().unwrap() + 1).to_string();
         match lock.set_data("/count", next.as_bytes(), Some(stat.version)).await {
             Ok(_) => {}
-            // Whether it was done is not known. Nobody else may have done anything.
+            // The outcome of the write is unknown. No other client may have written.
             Err(error) if is_lost(&error) => loop {
                 again(|| client.sync("/count")).await.unwrap();
                 let (data, now) = again(|| client.get_data("/count")).await.unwrap();
@@ -186,9 +190,9 @@ async fn count(hosts: String) -> u64 {
                     Err(error) => panic!("{error}"),
                 }
             },
-            Err(error) => panic!("somebody else counts: {error}"),
+            Err(error) => panic!("another client counts: {error}"),
         }
-        // Not in the background, where the crate gives up at some errors of the socket.
+        // Not in the background, where the crate gives up on some errors of the socket.
         let path = lock.lock_path().to_owned();
         match again(|| client.delete(&path, None)).await {
             Ok(()) | Err(Error::NoNode) => {}
@@ -199,7 +203,7 @@ async fn count(hosts: String) -> u64 {
     counted
 }
 
-/// The names of what is created.
+/// The names of the created znodes.
 fn turns() -> impl Iterator<Item = (usize, &'static str, usize)> {
     let orders = (0..MEMBERS).flat_map(|member| ORDERS.map(|order_of| (member, order_of)));
     orders.flat_map(|(member, order_of)| (0..EACH).map(move |each| (member, order_of, each)))
@@ -213,7 +217,7 @@ async fn turmoil(hosts: &str, client: &Client) {
     client.create("/count", b"0", &PERSISTENT).await.unwrap();
     let watching = connect(hosts).await;
     watching.create("/watching", b"", &EPHEMERAL).await.unwrap();
-    // Not persistent ones: version 0.11.2 does not set those again when it has lost a connection.
+    // Not persistent ones: version 0.11.2 does not set those again after a lost connection.
     let mut watchers = Vec::new();
     for (member, order_of, each) in turns() {
         let path = format!("/seen/{member}-{order_of}-{each}");
@@ -233,7 +237,7 @@ async fn turmoil(hosts: &str, client: &Client) {
             for each in 0..EACH {
                 let path = format!("/seen/{member}-{order_of}-{each}");
                 match again(|| client.create(&path, b"", &PERSISTENT)).await {
-                    // Of the try whose answer was lost.
+                    // Of the attempt whose reply was lost.
                     Ok(_) | Err(Error::NodeExists) => {}
                     Err(error) => panic!("{error}"),
                 }

@@ -25,7 +25,7 @@ pub(crate) struct Identity {
 impl Identity {
     /// Who the node is once its directory has been begun again: another member, of the same
     /// cluster, that can be recognised as coming from this one.
-    pub(crate) fn anew(&self, incarnation: u64) -> Identity {
+    pub(crate) fn with_incarnation(&self, incarnation: u64) -> Identity {
         Identity { node: node_id(self.uid, incarnation), incarnation, ..self.clone() }
     }
 }

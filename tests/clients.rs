@@ -430,7 +430,7 @@ fn a_client_knows_the_members_and_what_they_can_lose() {
     let availability = client.availability().to_string();
     assert!(
         availability
-            .contains(&format!("1 of 3 voters are not heard of or store nothing (node-{down})"))
+            .contains(&format!("1 of 3 voters are unreachable or store nothing (node-{down})"))
     );
     assert!(client.status().members[down].unreachable.is_some());
     cluster.restart(down);

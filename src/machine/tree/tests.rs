@@ -44,12 +44,12 @@ fn what_is_not_a_path_is_not_found() {
 
 #[test]
 fn iterates_depth_first_with_siblings_by_name() {
-    // '-' and ' ' sort before '/', and yet "/a-" comes after all that is below "/a".
+    // '-' and ' ' sort before '/', but "/a-" still comes after everything below "/a".
     let tree = tree_of(&["/b", "/a-", "/a", "/a/z", "/a/b", "/a/b/c", "/a b"]);
     let all = ["/", "/a", "/a/b", "/a/b/c", "/a/z", "/a b", "/a-", "/b"];
     assert_eq!(paths(&tree, "/")[..8], all);
     assert_eq!(paths(&tree, "/a/b")[..2], ["/a/b", "/a/b/c"]);
-    // From where no znode is: what would follow it.
+    // A cursor without a znode: the walk begins at the next znode.
     assert_eq!(paths(&tree, "/a/c")[0], "/a/z");
     assert_eq!(paths(&tree, "/a/b/c/d/e")[0], "/a/z");
     assert_eq!(paths(&tree, "/zz").len(), 0);
@@ -86,7 +86,7 @@ fn data_of_any_length_comes_back() {
     }
 }
 
-/// A parent may have a megabyte of data and many children: each of them changes the parent.
+/// Creating or deleting a child changes its parent, which may have a megabyte of data.
 #[test]
 fn a_change_beside_long_data_does_not_copy_it() {
     let mut tree = tree_of(&["/a"]);

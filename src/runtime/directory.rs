@@ -165,7 +165,9 @@ fn replace(
     replacement.check_room()?;
     let mut config = config.clone();
     let identity = match replacement.before() {
-        Some(before) => Identity { address: unused.address, ..before.with_incarnation(unused.incarnation) },
+        Some(before) => {
+            Identity { address: unused.address, ..before.with_incarnation(unused.incarnation) }
+        }
         None => {
             // The directory may contain a promise that cannot be read, so this instance may only
             // join.

@@ -354,7 +354,8 @@ impl Directory {
         if !progress.cleared {
             create_directory(&before).map_err(io)?;
             move_entries(here, &before, |name| {
-                let stays = [LOCK, LOST_AND_FOUND, REPLACEMENT_DIRECTORY, REPLACEMENT.name].contains(&name);
+                let stays =
+                    [LOCK, LOST_AND_FOUND, REPLACEMENT_DIRECTORY, REPLACEMENT.name].contains(&name);
                 !stays && !name.starts_with(BEFORE)
             })
             .map_err(io)?;
@@ -555,7 +556,8 @@ fn refuse_foreign(path: &Path) -> Result<()> {
     for entry in entries(path).map_err(io_error("listing the directory"))? {
         let name = entry.file_name();
         let ours = name.to_str().is_some_and(|name| {
-            [LOCK, LOG, QUARANTINED, REMOVED, VOTER, REPLACEMENT_DIRECTORY, LOST_AND_FOUND].contains(&name)
+            [LOCK, LOG, QUARANTINED, REMOVED, VOTER, REPLACEMENT_DIRECTORY, LOST_AND_FOUND]
+                .contains(&name)
                 || name.starts_with(BEFORE)
                 || FRAMES.iter().any(|frame| frame.name == name)
                 || is_tmp(name)

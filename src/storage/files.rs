@@ -15,7 +15,10 @@ const LOCK_POLL: Duration = Duration::from_millis(10);
 
 /// Repeats an attempt that returns `None` because the lock is held, for as long as a lock may outlive its
 /// last user.
-#[expect(clippy::disallowed_methods, reason = "nothing signals that another process has released a lock")]
+#[expect(
+    clippy::disallowed_methods,
+    reason = "nothing signals that another process has released a lock"
+)]
 pub(super) fn while_locked<T>(mut attempt: impl FnMut() -> Option<Result<T>>) -> Result<T> {
     let begun = Instant::now();
     loop {

@@ -96,7 +96,8 @@ impl Replacement {
         meta: &SnapshotMeta,
         chunks: &mut dyn Iterator<Item = Vec<u8>>,
     ) -> Result<()> {
-        let mut store = DiskStore::open(&self.directory.free_replacement_path()?, StoreOptions::default())?;
+        let mut store =
+            DiskStore::open(&self.directory.free_replacement_path()?, StoreOptions::default())?;
         store.found(identity, hard_state, meta, chunks)?;
         self.store = Some(store);
         Ok(())

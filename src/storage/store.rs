@@ -30,7 +30,7 @@ use super::log_index::{LogIndex, Span};
 use super::opening;
 use super::replay::{LogReplay, read_chunks, read_log};
 use super::rules::{Bounds, has_voted, is_voter, refuse};
-use super::witness::{WitnessRecord, Witness};
+use super::witness::{Witness, WitnessRecord};
 use crate::node::stored::{Boot, HardState, Identity, LogWrite, SnapshotMeta};
 use crate::storage::{
     Checkpointer, ChunkSink, LogAfter, LogStore, ReadDone, Result, Rot, ScrubDone, Space,

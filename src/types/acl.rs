@@ -458,7 +458,7 @@ mod tests {
 
     /// S25.
     #[test]
-    fn what_is_asked_for_is_checked_and_expanded() {
+    fn a_requested_acl_is_checked_and_expanded() {
         let read = |scheme: &str, id: &str| Acl::new(Permissions::READ, Id::new(scheme, id));
         let alice = Id::new("digest", "alice:h");
         let bob = Id::new("sso", "bob");
@@ -466,7 +466,8 @@ mod tests {
         assert_eq!(asked(&Acl::open(), &[]).unwrap(), ["open"]);
         let twice = [read("world", "anyone"), read("ip", "::1"), read("world", "anyone")];
         assert_eq!(asked(&twice, &[]).unwrap(), ["r world:anyone", "r ip:::1"]);
-        // Whatever its own id, `auth` becomes each id that was authenticated; an address is not.
+        // `auth` is replaced by each authenticated id, whatever its own id. Addresses are not
+        // authenticated.
         let auth = [Acl::new(Permissions::ALL, Id::new("auth", "ignored"))];
         assert_eq!(asked(&auth, &ids).unwrap(), ["cdrwa digest:alice:h", "cdrwa sso:bob"]);
         let twice = [read("digest", "alice:h"), read("auth", "")];
@@ -514,7 +515,7 @@ mod tests {
         assert!(may(&[], Permissions::READ) && !may(&[], Permissions::WRITE));
         assert!(may(&alice, Permissions::WRITE) && may(&alice, Permissions::CREATE));
         assert!(!may(&alice, Permissions::DELETE));
-        // Any of the permissions wanted is enough.
+        // One of the wanted permissions suffices.
         assert!(may(&[], Permissions::READ | Permissions::ADMIN));
         assert!(!may(&[Id::new("digest", "bob:h")], Permissions::WRITE));
         assert!(!may(&[Id::new("argon2", "alice:h")], Permissions::WRITE));
@@ -550,7 +551,7 @@ mod tests {
 
     /// S24.
     #[test]
-    fn hashes_are_shown_to_who_may_set_them() {
+    fn hashes_are_shown_only_with_permission_to_set_the_acl() {
         let all = list(&[
             (Permissions::READ, "world", "anyone"),
             (Permissions::ALL, "digest", "alice:hash"),

@@ -139,8 +139,10 @@ impl Disk {
     }
 
     fn rename(&mut self, removed: Option<&PathBuf>, added: Option<(&PathBuf, Node)>) {
-        let change =
-            NameChange { removed: removed.cloned(), added: added.map(|(path, node)| (path.clone(), node)) };
+        let change = NameChange {
+            removed: removed.cloned(),
+            added: added.map(|(path, node)| (path.clone(), node)),
+        };
         change.apply(&mut self.live);
         self.pending.push(change);
     }

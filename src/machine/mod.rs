@@ -41,7 +41,7 @@
 //! | `prepare` | requests that delete very many znodes, done in parts |
 //! | `tree` | the persistent tree |
 //! | `sessions` | holders, exactly-once, ephemerals |
-//! | `snapshot` | the state as chunks, whole or what changed |
+//! | `snapshot` | the state as chunks: all of it, or its changes |
 //!
 //! Caveats:
 //! - [`Machine::hash`] also covers the results of requests that took no zxid, and the time. So two

@@ -1,4 +1,4 @@
-//! Converts the node's answers to what the callers expect.
+//! Converts the node's answers to the types that callers expect.
 
 use std::sync::Arc;
 use std::time::Duration;

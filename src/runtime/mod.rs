@@ -67,7 +67,7 @@ pub(crate) fn boot(
     let members = voting.voters.iter().chain(&voting.learners).chain(&voting.voters_outgoing);
     let blank = voting.voters.is_empty();
     if !blank && !members.into_iter().any(|member| *member == identity.node) {
-        return Err(corrupt("the cluster's configuration is without this member".to_owned()));
+        return Err(corrupt("this member is missing in the cluster's configuration".to_owned()));
     }
     let origin = Origin { identity, promise: store.promise().clone() };
     Node::new(config, origin, boot, machine, now).map_err(corrupt)

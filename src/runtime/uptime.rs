@@ -73,7 +73,7 @@ mod tests {
     }
 
     #[test]
-    fn it_goes_on_and_never_back() {
+    fn uptime_increases() {
         let mut last = uptime();
         for _ in 0..100_000 {
             let now = uptime();

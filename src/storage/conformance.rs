@@ -230,7 +230,7 @@ fn checkpoint_from_a_leader_resets_the_log() {
 }
 
 #[test]
-fn checkpoint_lets_appends_come_between() {
+fn appends_may_happen_during_a_checkpoint() {
     each(|open| {
         let between = |full, from, to| Op::Checkpoint {
             full,

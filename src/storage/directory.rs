@@ -81,7 +81,7 @@ pub(super) const FIRST_GENERATION: u64 = 1;
 /// The sequence number of the only record that founding makes.
 pub(super) const FOUNDING_SEQ: u64 = 1;
 
-/// What `IDENTITY` holds.
+/// The content of `IDENTITY`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 struct Owner {
     identity: Identity,
@@ -89,7 +89,7 @@ struct Owner {
     origin: Vec<u8>,
 }
 
-/// What `ANEW` holds: how far the replacement of a directory has come.
+/// The content of `ANEW`: the progress of a replacement.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 struct ReplacementProgress {
     /// The name of the directory for the old files.
@@ -98,7 +98,7 @@ struct ReplacementProgress {
     cleared: bool,
 }
 
-/// What a generation takes besides its chunks: sled writes ahead of them.
+/// The space that a generation needs besides its chunks, since sled allocates space ahead.
 const GENERATION_ROOM: u64 = 16 << 20;
 
 /// Where the generations of a directory live.
@@ -213,7 +213,7 @@ impl Directory {
         if !is_used(path) {
             return Err(StorageError::Io {
                 what: "reading the directory".to_owned(),
-                reason: "it is no data directory: there is no IDENTITY in it".to_owned(),
+                reason: "it is no data directory: it has no IDENTITY".to_owned(),
             });
         }
         Directory::locked(path)

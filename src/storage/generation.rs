@@ -96,7 +96,7 @@ impl Generation {
         let mut generation = Generation::of(number, path, db, file);
         let mut blobs = fs::read_dir(generation.path.join(BLOBS)).map_err(io)?;
         if blobs.next().is_some() {
-            return corrupt("there is a blob file, and none is ever made".to_owned());
+            return corrupt("there is a blob file, and this store never creates one".to_owned());
         }
         // sled's recovery writes too.
         generation.sync_everything()?;

@@ -482,7 +482,7 @@ pub(super) fn read_entries(dir: &Path, id: u64, read: &LogRead) -> Result<Vec<Lo
         while reader.offset < records.len() {
             let sound = reader.at(reader.offset).filter(|record| record.at.seq == seq);
             let Some(record) = sound else {
-                return corrupt(format!("log record {seq}, which was read before"));
+                return corrupt(format!("log record {seq}, which was sound before"));
             };
             reader.offset += record.place.bytes as usize;
             seq += 1;

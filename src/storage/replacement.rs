@@ -107,7 +107,7 @@ impl Replacement {
     /// `directory` describes which former directories stay.
     pub(crate) fn finish(mut self) -> Result<PathBuf> {
         if self.store.take().is_none() {
-            return refuse("no store in the place of another one".to_owned());
+            return refuse("a replacement without a new store".to_owned());
         }
         self.directory.replace()
     }

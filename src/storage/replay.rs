@@ -313,7 +313,7 @@ impl ReadLog {
         }
         let seen = (witness.last_index, witness.hard_state);
         if last_seq == witness.seq && (last, self.hard_state) != seen {
-            return corrupt("the log does not end as the witness saw it".to_owned());
+            return corrupt("the end of the log differs from the witness".to_owned());
         }
         Ok(bounds)
     }

@@ -154,7 +154,7 @@ pub(super) fn fuzz(bytes: &[u8]) {
     let length = bytes.len().min(SLOT_BYTES);
     slot[..length].copy_from_slice(&bytes[..length]);
     let _ = decode(&slot);
-    // And one whose checksum is right.
+    // Also a slot with a correct checksum.
     let checksum = xxh3_64(&slot[..SEALED_BYTES]);
     slot[SEALED_BYTES..].copy_from_slice(&checksum.to_le_bytes());
     if let Ok(Some(record)) = decode(&slot) {

@@ -491,7 +491,7 @@ pub enum Error {
     },
 }
 
-/// The message, so that a `main` that returns the error prints what people can read.
+/// The same as the message, so that a `main` that returns the error prints a readable text.
 impl fmt::Debug for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Display::fmt(self, f)

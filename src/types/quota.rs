@@ -2,8 +2,8 @@
 //!
 //! As in ZooKeeper, they are znodes themselves: `/zookeeper/quota<path>/zookeeper_limits` holds the
 //! limits, and `zookeeper_stats` beside it the usage, both as text. The state machine reads the
-//! former and maintains the latter. This module has the text format, and decides what exceeds a
-//! quota.
+//! former and maintains the latter. This module has the text format, and compares usage with
+//! quotas.
 
 use std::fmt;
 

@@ -98,7 +98,7 @@ impl ChunkReader {
         }
         for (path, owner) in &self.ephemerals {
             if !self.sessions.set_ephemeral(*owner, path, true) {
-                return Err(format!("{path}: its session {owner} is not there"));
+                return Err(format!("{path}: its session {owner} does not exist"));
             }
         }
         self.tree.check_contents()?;
@@ -202,7 +202,7 @@ impl ChunkReader {
         if let Some(parent) = parent.filter(|parent| *parent != self.siblings.parent) {
             self.add_siblings();
             if self.tree.get(parent).is_none() {
-                return Err(format!("{path}: its parent is not there"));
+                return Err(format!("{path}: its parent does not exist"));
             }
             self.siblings.parent.push_str(parent);
         }
@@ -235,10 +235,10 @@ impl ChunkReader {
     fn remove(&mut self, path: &str) -> Result<(), String> {
         self.add_siblings();
         if RESERVED.contains(&path) {
-            return Err(format!("{path}: it cannot be gone"));
+            return Err(format!("{path}: it cannot be deleted"));
         }
         if self.tree.get(path).is_some_and(|znode| znode.has_children()) {
-            return Err(format!("{path}: it is gone, but its children are not"));
+            return Err(format!("{path}: it is deleted, but its children are not"));
         }
         // A znode that was created and deleted since the last image was in no image.
         if self.tree.remove(path).is_some() {

@@ -195,7 +195,7 @@ fn only_the_whole_image_is_accepted() {
 
 /// A reader checks each znode when it is added, and does not walk over all of them again.
 #[test]
-fn znodes_that_do_not_fit_together_are_refused() {
+fn inconsistent_znodes_are_refused() {
     let refusal = |znodes: &[(&str, Fields)]| {
         let mut chunk = vec![FORMAT];
         add(&mut chunk, &Item::Begin { full: true, version: FIRST });
@@ -223,10 +223,10 @@ fn znodes_that_do_not_fit_together_are_refused() {
         (tree(counted(1, 1), &[]), "counters"),
         (tree(counted(1, 2), &[("/a", plain)]), "counters"),
         (tree(counted(1, 1), &[("/a", owned(ID))]), "the state has zxid 1"),
-        (tree(counted(1, 1), &[("/a", owned(SessionId(8)))]), "is not there"),
+        (tree(counted(1, 1), &[("/a", owned(SessionId(8)))]), "does not exist"),
         (tree(counted(1, 1), &[("/a", parent), ("/a/b", plain)]), "the kind"),
         (tree(counted(1, 1), &[("/a", counted(1, 1)), ("/a/b", plain)]), "the state has zxid 1"),
-        (tree(counted(1, 1), &[("/a/b", plain)]), "its parent is not there"),
+        (tree(counted(1, 1), &[("/a/b", plain)]), "its parent does not exist"),
         (vec![("/", plain)], "no znode /zookeeper"),
     ] {
         let found = refusal(&znodes);
@@ -291,10 +291,10 @@ fn a_sound_image_of_an_unsound_state_is_refused() {
     let begin = || Item::Begin { full: true, version: 1 };
     let cases = [
         (vec![begin(), end(0, 0)], "no znode /"),
-        (vec![begin(), znode("/a")], "/a: its parent is not there"),
+        (vec![begin(), znode("/a")], "/a: its parent does not exist"),
         (vec![begin(), znode("x")], "invalid path"),
         (vec![begin(), znode("/"), end(2, 0)], "[1, 0, 0] znodes"),
-        (vec![begin(), Item::ZnodeGone { path: "/" }], "cannot be gone"),
+        (vec![begin(), Item::ZnodeGone { path: "/" }], "cannot be deleted"),
         (vec![begin(), session(2)], "more history"),
         (vec![begin(), session(1), end(0, 1)], "out of place"),
         (vec![begin(), session(1)], "in the middle"),
@@ -313,7 +313,7 @@ fn a_sound_image_of_an_unsound_state_is_refused() {
         acl: None,
     };
     let error = image(&[begin(), znode("/"), owned, end(2, 0)]).unwrap_err();
-    assert!(error.contains("is not there"), "{error}");
+    assert!(error.contains("does not exist"), "{error}");
 }
 
 /// A state with each kind of znode, a session with results, and an ended session.

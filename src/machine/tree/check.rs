@@ -15,7 +15,7 @@ impl Tree {
         if self.unsound > 0 {
             let unsound = self.iter_from("/").find(|(_, znode)| !znode.is_sound());
             let path = unsound.map_or("", |(path, _)| path);
-            return Err(format!("the counters or the kind are not as the children of {path}"));
+            return Err(format!("the counters or the kind of {path} do not fit its children"));
         }
         for of in &self.counted {
             let stats = self.get(&Quota::stats_path(of));

@@ -35,7 +35,7 @@ fn starts_with_the_reserved_znodes() {
 }
 
 #[test]
-fn what_is_not_a_path_is_not_found() {
+fn invalid_and_missing_paths_are_not_found() {
     let tree = tree_of(&["/a"]);
     for path in ["", "a", "/a/", "//a", "/a\0", "/b", "/a/b"] {
         assert!(tree.get(path).is_none(), "{path:?}");
@@ -71,7 +71,7 @@ fn a_clone_does_not_see_later_writes() {
 }
 
 #[test]
-fn data_of_any_length_comes_back() {
+fn data_of_any_length_is_read_back() {
     let mut tree = tree_of(&["/a", "/a/b"]);
     for length in [0, 1, 511, 512, 513, 100_000, 2] {
         let data = vec![length as u8; length];

@@ -329,7 +329,7 @@ impl<'a> World<'a> {
     }
 
     /// A report or an operator's action.
-    fn asked(&mut self) -> AdminRequest {
+    fn admin_request(&mut self) -> AdminRequest {
         let member = u64::from(self.choices.below(4));
         let action = match self.choices.below(7) {
             6 => {
@@ -381,7 +381,7 @@ impl<'a> World<'a> {
                 ClientRequest::Write { request, session, command }
             }
             11 if self.choices.below(4) == 0 => {
-                ClientRequest::Admin { request, asked: self.asked() }
+                ClientRequest::Admin { request, asked: self.admin_request() }
             }
             10 if self.choices.below(2) == 0 => {
                 let (path, which) = (self.path(), WatcherType::Any);
@@ -518,7 +518,7 @@ impl<'a> World<'a> {
             3 => PeerMessage::SnapshotAbort { transfer },
             4 => {
                 let relay = self.choices.below(2) == 0;
-                let asked = self.asked();
+                let asked = self.admin_request();
                 PeerMessage::AdminRequest { number: transfer, cluster: 0, relay, asked }
             }
             5 => {

@@ -358,7 +358,7 @@ pub(crate) enum OpError {
         #[serde(with = "LogForm")]
         permission: Permissions,
     },
-    /// See [`AccessList::asked`].
+    /// See [`AccessList::requested`].
     InvalidAcl { path: String, reason: String },
     /// The session cannot get another id. (If a scheme refuses the credentials, there is no request in the
     /// log.)

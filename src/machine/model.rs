@@ -248,7 +248,12 @@ impl Model {
     }
 
     /// The access list that a request asks for; `None` if everybody may do everything.
-    fn asked(&self, id: SessionId, path: &str, acl: &[Acl]) -> Result<Option<Vec<Acl>>, OpError> {
+    fn requested_acl(
+        &self,
+        id: SessionId,
+        path: &str,
+        acl: &[Acl],
+    ) -> Result<Option<Vec<Acl>>, OpError> {
         let ids = &self.sessions[&id].ids;
         let mut list: Vec<Acl> = Vec::new();
         let mut add = |permissions, id: &Id| {
@@ -277,7 +282,7 @@ impl Model {
         }
         if !valid {
             // The text of the reason is for people; the model uses the machine's.
-            let reason = AccessList::asked(acl, ids).err().unwrap_or_default();
+            let reason = AccessList::requested(acl, ids).err().unwrap_or_default();
             return Err(OpError::InvalidAcl { path: path.to_owned(), reason });
         }
         Ok(Some(list).filter(|list| *list != Acl::open()))
@@ -560,7 +565,7 @@ impl Model {
                     return Err(OpError::InvalidTtl { path, ttl: given });
                 }
                 let acl = match op {
-                    Op::CreateWithAcl { acl, .. } => self.asked(id, &path, acl)?,
+                    Op::CreateWithAcl { acl, .. } => self.requested_acl(id, &path, acl)?,
                     _ => None,
                 };
                 let parent = match path.rsplit_once('/') {
@@ -626,7 +631,7 @@ impl Model {
             }
             Op::SetAcl { .. } if path == "/zookeeper/config" => Err(OpError::Reserved { path }),
             Op::SetAcl { acl, version, .. } => {
-                let acl = self.asked(id, &path, acl)?;
+                let acl = self.requested_acl(id, &path, acl)?;
                 self.need(id, &path, Permissions::ADMIN)?;
                 let Some(znode) = self.znodes.get_mut(&path) else {
                     return Err(OpError::NoNode { path });

@@ -86,7 +86,7 @@ impl Write {
                 self.check_size(op)?;
                 let kind = self.kind(path, *mode)?;
                 let acl = match op {
-                    Op::CreateWithAcl { acl, .. } => self.asked(path, acl)?,
+                    Op::CreateWithAcl { acl, .. } => self.requested_acl(path, acl)?,
                     _ => None,
                 };
                 if !mode.is_sequential() {
@@ -173,7 +173,7 @@ impl Write {
                     return Err(reserved(path));
                 }
                 self.check_size(op)?;
-                let acl = self.asked(path, acl)?;
+                let acl = self.requested_acl(path, acl)?;
                 self.permitted(tree, path, Permissions::ADMIN)?;
                 check_number(tree, path, *version, |fields| fields.aversion)?;
                 let stat = tree.set_acl(path, acl).ok_or_else(|| no_node(path))?;
@@ -199,8 +199,8 @@ impl Write {
     }
 
     /// The access list that a request asks for.
-    fn asked(&self, path: &str, acl: &[Acl]) -> Result<Option<AccessList>, OpError> {
-        AccessList::asked(acl, &self.ids)
+    fn requested_acl(&self, path: &str, acl: &[Acl]) -> Result<Option<AccessList>, OpError> {
+        AccessList::requested(acl, &self.ids)
             .map_err(|reason| OpError::InvalidAcl { path: path.to_owned(), reason })
     }
 

@@ -27,8 +27,8 @@
 //! - The next segment is used only after a durable `E` record, so a log whose last segment is
 //!   missing does not seem to end in the one before.
 //! - The [`Witness`] records how far the log reached. It is written after a pause in the writes and
-//!   when the store is closed. Damage to records after the witness's last one cannot be
-//!   distinguished from a crash.
+//!   when the store is closed. Not covered: damage to the last records, if a crash came before the
+//!   witness was written.
 
 #[cfg(test)]
 mod tests;

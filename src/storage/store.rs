@@ -386,7 +386,7 @@ impl LogStore for DiskStore {
                 scrubbed: 0,
                 scrubbed_pieces: 0,
             };
-            // From now on, records that are not in the witness yet may be acknowledged.
+            // Written now, since later records may be acknowledged before the witness is written again.
             live.write_witness()?;
             store.state = State::Live(Box::new(live));
             if let Some(reason) = store.directory.quarantined()? {

@@ -119,7 +119,7 @@ impl DiskStore {
     /// Gives up after a minute, and a second more for each MiB of the database. The directory may
     /// then stay in use for as long as the disk hangs: see [`opening`].
     pub(crate) fn open(dir: &Path, options: StoreOptions) -> Result<DiskStore> {
-        DiskStore::open_within(opening::PATIENCE, dir, options)
+        DiskStore::open_within(opening::OPEN_TIMEOUT, dir, options)
     }
 
     /// As [`DiskStore::open`], with another time than a minute.

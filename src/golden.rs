@@ -1,9 +1,9 @@
-//! The formats that processes of other versions meet, as files in
+//! Samples of the formats that processes of other versions read, as files in
 //! `tests/golden`: bytes on the wire, in the log, in snapshots and on disk.
 //!
-//! A test fails when a format comes out differently than its file says. If that
-//! is meant, nodes of the version before must still be understood, or told
-//! apart by the format's version; then write the files anew:
+//! A test fails if the bytes of a format differ from its file. If the change is
+//! intended, the bytes of former versions must still be readable, or have
+//! another format number. Then write the files again:
 //!
 //! ```text
 //! QUORATE_GOLDEN=write cargo test --lib golden
@@ -24,7 +24,7 @@ impl Golden {
         Golden { file: directory.join(format!("{format}.txt")), samples: String::new() }
     }
 
-    /// How this version writes something.
+    /// Adds a sample: the bytes that this version writes.
     pub(crate) fn sample(&mut self, name: &str, bytes: &[u8]) {
         let _ = writeln!(self.samples, "{name}");
         for line in bytes.chunks(40) {
@@ -33,7 +33,7 @@ impl Golden {
         }
     }
 
-    /// That it is what the file says.
+    /// Checks that the samples equal the file.
     pub(crate) fn check(self) {
         if std::env::var_os("QUORATE_GOLDEN").is_some_and(|value| value == "write") {
             std::fs::create_dir_all(self.file.parent().unwrap()).unwrap();
@@ -42,6 +42,6 @@ impl Golden {
         let known = std::fs::read_to_string(&self.file).unwrap_or_default();
         let known = known.replace("\r\n", "\n");
         let file = self.file.display();
-        assert!(known == self.samples, "not what {file} says, but:\n{}", self.samples);
+        assert!(known == self.samples, "{file} differs from the samples:\n{}", self.samples);
     }
 }

@@ -1,12 +1,11 @@
-//! A node among inputs that look right.
+//! A node that gets plausible inputs.
 //!
-//! Random bytes rarely get past a decoder, and what decodes rarely fits a
-//! node's log. Here the bytes only choose: among messages made from the node's
-//! own log and term, a little off or not at all, among requests of its users,
-//! and among moments at which its disk answers or it is killed and started
-//! again from what was durable. Whatever they choose, raft-rs must not panic,
-//! the node must be able to start again, and nothing that rests on a write may
-//! leave before that write is durable.
+//! Random bytes rarely pass a decoder, and decoded messages rarely fit a node's
+//! log. Here the bytes only select the next step: a message made from the
+//! node's own log and term, exact or slightly wrong, a request of its users, an
+//! answer of its disk, or a kill and a restart from the durable state. In all
+//! cases, raft-rs must not panic, the node must be able to restart, and no
+//! message that depends on a write may be sent before the write is durable.
 
 use std::collections::VecDeque;
 
@@ -36,16 +35,16 @@ use crate::types::znode::{CreateMode, SessionId};
 const ID: NodeId = 1;
 const HEARTBEAT: Time = Time::from_millis(50);
 
-/// Runs a node by what the bytes choose, until they end or the node stops.
+/// Runs a node as the bytes select, until they end or the node stops.
 pub fn engine(bytes: &[u8]) {
     let mut world = World::new(Choices { bytes });
-    while !world.choices.bytes.is_empty() && world.go_on() {}
+    while !world.choices.bytes.is_empty() && world.advance() {}
 }
 
 /// The versions of peers are below this. The node supports all of them, as it would stop otherwise.
 const VERSIONS: u8 = 4;
 
-/// What the bytes choose; once they are at an end, always the first.
+/// The choices of the bytes. After their end, always the first option.
 struct Choices<'a> {
     bytes: &'a [u8],
 }
@@ -63,7 +62,7 @@ impl Choices<'_> {
         self.byte() % many
     }
 
-    /// This number mostly, or one near it, or seldom any.
+    /// Mostly this number, sometimes one near it, seldom an extreme one.
     fn near(&mut self, number: u64) -> u64 {
         match self.below(16) {
             0..=8 => number,
@@ -83,15 +82,15 @@ struct World<'a> {
     node: Node,
     now: Now,
     starts: u64,
-    /// What the disk has not done yet.
+    /// The operations that the disk has not done yet.
     queue: VecDeque<DiskOp>,
-    /// What it has: the hard state, and the last index of the log.
+    /// The durable hard state, and the last index of the durable log.
     durable: (HardState, u64),
-    /// The largest such index since the last step: what was durable may be replaced at once.
+    /// The largest durable index since the last step, since durable entries may be replaced at once.
     peak: u64,
-    /// Contexts and rounds that the node has sent, to be answered.
+    /// Heartbeat contexts and ReadIndex requests that the node has sent, to be answered.
     contexts: Vec<Bytes>,
-    rounds: Vec<(u64, u64)>,
+    read_indexes: Vec<(u64, u64)>,
     requests: u64,
     transfers: u64,
     /// A state that can be sent as a snapshot, with the zxid and the hash that it has.
@@ -110,7 +109,7 @@ impl<'a> World<'a> {
         let durable = (hard_state, meta.index);
         disk.open()
             .found(&identity, hard_state, &meta, &mut ChunkWriter::full(state))
-            .expect("a blank store takes its founding");
+            .expect("a blank store can be founded");
         let now = Now { mono: Time::from_secs(100), wall_ms: 1_000_000 };
         let (store, node) = start(&disk, now, 1);
         World {
@@ -124,15 +123,15 @@ impl<'a> World<'a> {
             durable,
             peak: 0,
             contexts: Vec::new(),
-            rounds: Vec::new(),
+            read_indexes: Vec::new(),
             requests: 0,
             transfers: 0,
             other: None,
         }
     }
 
-    /// One choice; `false` once the node has stopped for a good reason.
-    fn go_on(&mut self) -> bool {
+    /// Performs one choice. Returns `false` once the node has stopped for a good reason.
+    fn advance(&mut self) -> bool {
         let inputs = match self.choices.below(16) {
             0..=2 => {
                 let heartbeats = [1, 1, 1, 2, 25, 400][usize::from(self.choices.below(6))];
@@ -158,7 +157,7 @@ impl<'a> World<'a> {
 
     fn take(&mut self, effects: Effects) -> bool {
         for (to, message) in effects.messages {
-            // It crosses the wire.
+            // The message is encoded and decoded, as on the wire.
             let bytes = message.encode(Vec::new());
             assert_eq!(PeerMessage::decode(&bytes).as_ref(), Ok(&message));
             self.check_durable(to, &message);
@@ -166,8 +165,8 @@ impl<'a> World<'a> {
                 PeerMessage::Raft { body: RaftBody::Heartbeat { context, .. }, .. } => {
                     self.contexts.push(context);
                 }
-                PeerMessage::ReadIndex { boot, read_index: round, .. } => {
-                    self.rounds.push((boot, round))
+                PeerMessage::ReadIndex { boot, read_index, .. } => {
+                    self.read_indexes.push((boot, read_index))
                 }
                 _ => {}
             }
@@ -181,14 +180,14 @@ impl<'a> World<'a> {
         true
     }
 
-    /// Votes and acknowledgements rest on what is durable.
+    /// Checks that votes and acknowledgements depend only on durable state.
     fn check_durable(&self, to: NodeId, message: &PeerMessage) {
         let (hard_state, last) = (&self.durable.0, &self.peak.max(self.durable.1));
         let PeerMessage::Raft { term, body } = message else {
             return;
         };
         match body {
-            // Index 0 acknowledges nothing: a former leader is told of the term.
+            // Index 0 acknowledges nothing; it informs a former leader of the term.
             RaftBody::AppendResponse { index: index @ 1.., reject: false, .. } => {
                 assert!(index <= last, "acknowledges {index} before it is durable: {last}");
                 assert!(*term <= hard_state.term);
@@ -198,14 +197,17 @@ impl<'a> World<'a> {
                 assert!(hard_state.term >= *term);
             }
             RaftBody::Vote { pre: false, .. } => {
-                assert!(hard_state.term > *term || hard_state.vote == ID, "stands in no term");
+                assert!(
+                    hard_state.term > *term || hard_state.vote == ID,
+                    "a candidacy not durable"
+                );
                 assert!(hard_state.term >= *term);
             }
             _ => {}
         }
     }
 
-    /// The disk has done the next few things.
+    /// Performs the next few operations of the disk.
     fn disk_answers(&mut self) -> Vec<Input> {
         let many = usize::from(self.choices.below(4)) + 1;
         let many = many.min(self.queue.len());
@@ -235,14 +237,14 @@ impl<'a> World<'a> {
         answers
     }
 
-    /// Killed, and started again from what was durable.
+    /// Kills the node, and restarts it from the durable state.
     fn restart(&mut self) {
         self.queue.clear();
         self.starts += 1;
         (self.store, self.node) = start(&self.disk, self.now, self.starts);
         let status = self.node.status();
         assert!(status.term >= self.durable.0.term);
-        // The only member leads at once, and has said so in its log.
+        // The only member leads at once, and has appended the first entry of its term.
         let first = u64::from(status.is_leader);
         assert_eq!(self.node.last_index(), self.durable.1 + first);
     }
@@ -327,7 +329,7 @@ impl<'a> World<'a> {
     }
 
     /// A report or an operator's action.
-    fn asked(&mut self) -> AdminRequest {
+    fn admin_request(&mut self) -> AdminRequest {
         let member = u64::from(self.choices.below(4));
         let action = match self.choices.below(7) {
             6 => {
@@ -379,7 +381,7 @@ impl<'a> World<'a> {
                 ClientRequest::Write { request, session, command }
             }
             11 if self.choices.below(4) == 0 => {
-                ClientRequest::Admin { request, asked: self.asked() }
+                ClientRequest::Admin { request, asked: self.admin_request() }
             }
             10 if self.choices.below(2) == 0 => {
                 let (path, which) = (self.path(), WatcherType::Any);
@@ -390,7 +392,7 @@ impl<'a> World<'a> {
         })
     }
 
-    /// A request as another node's user makes it.
+    /// A request that another node forwards for its user.
     fn forwarded(&mut self, owner: NodeId) -> Request {
         let (session, holder) = (self.session(), u64::from(self.choices.below(4)));
         let secret = [self.choices.below(2); 16];
@@ -412,7 +414,7 @@ impl<'a> World<'a> {
         Request { session, holder, seq, acked: self.choices.near(seq), command }
     }
 
-    /// A message as this peer might send it, to a node where this one is.
+    /// A message that this peer might send to a node in this node's state.
     fn message(&mut self, from: NodeId) -> PeerMessage {
         let (term, last) = (self.node.status().term, self.node.last_index());
         let committed = self.node.committed();
@@ -458,15 +460,15 @@ impl<'a> World<'a> {
             }
             16 => {
                 let sessions = vec![self.session(), self.session()];
-                let round = u64::from(self.choices.byte());
-                return PeerMessage::ReadIndex { boot: from, read_index: round, sessions };
+                let read_index = u64::from(self.choices.byte());
+                return PeerMessage::ReadIndex { boot: from, read_index, sessions };
             }
             _ => return self.rare(index),
         };
         PeerMessage::Raft { term, body }
     }
 
-    /// The end of the node's log, or somewhere near it, with its true term.
+    /// The end of the node's log or a place near it, with its correct term.
     fn joint(&mut self, last: u64) -> (u64, u64) {
         let index = last.saturating_sub(u64::from(self.choices.below(4)));
         (index, self.node.term_at(index).unwrap_or(0))
@@ -499,24 +501,24 @@ impl<'a> World<'a> {
     }
 
     fn rare(&mut self, index: u64) -> PeerMessage {
-        let (boot, round) = self.rounds.pop().unwrap_or((1, 1));
+        let (boot, read_index) = self.read_indexes.pop().unwrap_or((1, 1));
         let transfer = self.choices.near(self.transfers);
         match self.choices.below(7) {
             0 => PeerMessage::ReadIndexConfirmed {
                 boot,
-                read_index: round,
+                read_index,
                 index,
                 refused: vec![self.session()],
             },
             1 => {
-                // Not a disagreement: that is a reason to stop.
-                PeerMessage::StateHash { index: index.saturating_add(1 << 20), hash: round }
+                // A far index, since a wrong hash at a known one is a good reason to stop.
+                PeerMessage::StateHash { index: index.saturating_add(1 << 20), hash: read_index }
             }
             2 => PeerMessage::SnapshotAck { transfer, next: u32::from(self.choices.byte()) },
             3 => PeerMessage::SnapshotAbort { transfer },
             4 => {
                 let relay = self.choices.below(2) == 0;
-                let asked = self.asked();
+                let asked = self.admin_request();
                 PeerMessage::AdminRequest { number: transfer, cluster: 0, relay, asked }
             }
             5 => {
@@ -533,7 +535,7 @@ impl<'a> World<'a> {
         }
     }
 
-    /// All the messages of a snapshot, a little off or not at all.
+    /// All messages of a snapshot, exact or slightly wrong.
     fn snapshot(&mut self) -> Vec<Input> {
         if self.choices.below(2) == 0 {
             self.other = Some(self.node.machine().state());
@@ -585,7 +587,7 @@ impl<'a> World<'a> {
 
 fn start(disk: &MemoryDisk, now: Now, seed: u64) -> (MemoryStore, Node) {
     let mut store = disk.open();
-    // Few entries make a checkpoint, and few are kept behind it.
+    // Few entries cause a checkpoint, and few are kept before it.
     let log = LogLimits {
         checkpoint_entries: 8,
         memory_bytes: 200,
@@ -612,7 +614,7 @@ fn start(disk: &MemoryDisk, now: Now, seed: u64) -> (MemoryStore, Node) {
         majority_after: None,
         disk_low: None,
     };
-    let node = boot(&mut store, config, now).expect("what was durable is sound");
+    let node = boot(&mut store, config, now).expect("the durable state is sound");
     (store, node)
 }
 
@@ -623,7 +625,7 @@ mod tests {
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(2000))]
         #[test]
-        fn nothing_that_looks_right_breaks_a_node(
+        fn no_plausible_input_breaks_a_node(
             bytes in proptest::collection::vec(any::<u8>(), 0..600)
         ) {
             super::engine(&bytes);

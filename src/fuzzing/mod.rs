@@ -1,4 +1,4 @@
-//! Doors for the fuzz targets: each takes arbitrary bytes and must not panic.
+//! Entry points for the fuzz targets: each takes arbitrary bytes and must not panic.
 
 mod engine;
 
@@ -18,7 +18,7 @@ use crate::transport::handshake::{Answer, HANDSHAKE_BYTES_MAX, Hello};
 use crate::types::path;
 use crate::types::version::{OLDEST, VERSION};
 
-/// A peer's message: what decodes encodes to the same again.
+/// A peer's message. A message that decodes must encode to an equal one.
 pub fn peer_message(bytes: &[u8]) {
     if let Ok(message) = PeerMessage::decode(bytes) {
         let again = PeerMessage::decode(&message.encode(Vec::new()));
@@ -60,7 +60,7 @@ pub fn backups(bytes: &[u8]) {
     crate::recovery::fuzz(bytes);
 }
 
-/// Paths: a valid one can be taken apart and put together again.
+/// Paths. A valid path can be split and joined again.
 pub fn paths(bytes: &[u8]) {
     let Ok(path) = std::str::from_utf8(bytes) else {
         return;
@@ -73,7 +73,7 @@ pub fn paths(bytes: &[u8]) {
     }
 }
 
-/// A node that is sent whatever decodes: raft-rs must not panic behind the guard.
+/// A node that gets every message that decodes. Behind the guard, raft-rs must not panic.
 pub fn node(bytes: &[u8]) {
     let mut node = fresh_node();
     let mut now = Now { mono: Time::from_secs(1), wall_ms: 1 };
@@ -149,7 +149,7 @@ fn fresh_node() -> Node {
     Node::new(config, origin, boot, machine, now).expect("this boot is sound")
 }
 
-/// What comes in on a connection, in pieces of any size.
+/// The bytes from a connection, in pieces of any size.
 pub fn frames(bytes: &[u8]) {
     for limit in [HANDSHAKE_BYTES_MAX, MESSAGE_BYTES_MAX] {
         let mut reader = FrameReader::new(limit);
@@ -164,7 +164,7 @@ pub fn frames(bytes: &[u8]) {
             }
         }
     }
-    // What is in a frame whose checksum is right.
+    // The payload of a frame with a correct checksum.
     parts(bytes).for_each(take_payload);
 }
 
@@ -174,21 +174,22 @@ fn take_payload(payload: &[u8]) {
     let _ = PeerMessage::decode(payload);
 }
 
-/// What comes in on a connection with keys, in pieces of any size, from one that has none or has the
-/// same: the listening and the connecting end take it in turns.
+/// The bytes from a secure connection, in pieces of any size, at the listening and at the connecting end,
+/// before and after the handshake.
 pub fn secure(bytes: &[u8]) {
     use crate::transport::secure::{SecureChannel, Side};
     #[cfg(feature = "tls")]
     let _ = crate::security::x509::subject(bytes);
     let secret = "8c1f0d5b7a92e3644d0b1be8a1f5379c2b60e87d94fa13c5061de2b7f84a9350";
     let security = crate::security::Secret::new(secret).expect("32 random bytes").into();
-    for introduced in [false, true] {
+    for has_keys in [false, true] {
         for side in [Side::Listens, Side::Connects] {
             let (mut plain, mut out) = (Vec::new(), Vec::new());
             let session =
                 SecureChannel::start(&security, side, &mut out).expect("the system's entropy");
             let mut session = session.expect("a secret asks for keys");
-            if introduced && !introduce(&mut session, side, &security, &mut plain, &mut out) {
+            if has_keys && !complete_handshake(&mut session, side, &security, &mut plain, &mut out)
+            {
                 continue;
             }
             for piece in parts(bytes) {
@@ -197,13 +198,13 @@ pub fn secure(bytes: &[u8]) {
                 }
                 let _ = session.send(b"answer", &mut out);
             }
-            assert!(plain.is_empty(), "nobody who has no keys is answered");
+            assert!(plain.is_empty(), "bytes without the keys never decrypt");
         }
     }
 }
 
-/// Brings a session to where both ends have keys.
-fn introduce(
+/// Completes the handshake, so that both ends have keys.
+fn complete_handshake(
     session: &mut crate::transport::secure::SecureChannel,
     side: crate::transport::secure::Side,
     security: &crate::security::Security,
@@ -219,8 +220,8 @@ fn introduce(
         return false;
     };
     for _ in 0..2 {
-        let said = std::mem::take(out);
-        let result = other.receive(&said, plain, &mut answer);
+        let sent = std::mem::take(out);
+        let result = other.receive(&sent, plain, &mut answer);
         let answered = session.receive(&std::mem::take(&mut answer), plain, out);
         if result.is_err() || answered.is_err() {
             return false;
@@ -229,19 +230,19 @@ fn introduce(
     true
 }
 
-/// What a client of ZooKeeper sends, in one piece and byte by byte.
+/// The bytes from a ZooKeeper client, in one piece and byte by byte.
 #[cfg(feature = "gateway")]
 pub fn zookeeper_requests(bytes: &[u8]) {
     crate::gateway::fuzz(bytes);
 }
 
-/// Three clients of a gateway talk with it: it answers as a plain model of ZooKeeper does.
+/// Requests of three clients of a gateway. It must answer like a simple model of ZooKeeper.
 #[cfg(feature = "gateway")]
 pub fn zookeeper_conversations(bytes: &[u8]) {
     crate::gateway::conversation(bytes);
 }
 
-/// What is read back from disk.
+/// The data read back from disk.
 pub fn records(bytes: &[u8]) {
     let parts: Vec<&[u8]> = parts(bytes).collect();
     crate::storage::fuzz(&parts);
@@ -259,7 +260,7 @@ fn parts(bytes: &[u8]) -> impl Iterator<Item = &[u8]> {
     })
 }
 
-/// Writes inputs to begin with into the directory that `QUORATE_FUZZ_SEEDS` names.
+/// Writes initial inputs into the directory that `QUORATE_FUZZ_SEEDS` names.
 pub fn write_seeds() {
     let Ok(dir) = std::env::var("QUORATE_FUZZ_SEEDS") else { return };
     for (number, seed) in seeds().into_iter().enumerate() {

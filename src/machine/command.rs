@@ -1,4 +1,4 @@
-//! What the log carries: batches of requests, and what applying one gives.
+//! The content of the log: batches of requests, and the results of applying one.
 //!
 //! The encoding is postcard. Enum variants are only ever appended (`version`),
 //! and a batch starts with its format number, so that an unknown one is refused
@@ -38,12 +38,12 @@ impl Batch {
             .expect("encoding to a Vec fails only for types that have no length, and none is used")
     }
 
-    /// The version that a node must be able to do to apply it.
+    /// The version that a node must support to apply the batch.
     pub(crate) fn version(&self) -> u16 {
         self.requests.iter().map(|request| request.command.version()).max().unwrap_or(FIRST)
     }
 
-    /// Decodes what [`Batch::encode`] made; anything else is an error that says why.
+    /// Decodes the output of [`Batch::encode`]. The error for anything else is a description.
     pub(crate) fn decode(bytes: &[u8]) -> Result<Batch, String> {
         match bytes.split_first() {
             Some((&BATCH_FORMAT, rest)) => match postcard::take_from_bytes(rest) {
@@ -62,8 +62,8 @@ impl Batch {
 pub(crate) struct Request {
     #[serde(with = "LogForm")]
     pub(crate) session: SessionId,
-    /// Who holds the session: a random number drawn when it was opened or
-    /// resumed. A request of an earlier holder is refused as moved.
+    /// The holder of the session: a random number, drawn when the session was opened or resumed. A
+    /// request of an earlier holder is refused as moved.
     pub(crate) holder: u64,
     /// The request's place among those of this holder: 0 for [`Command::Open`]
     /// and [`Command::Resume`], then 1, 2, 3, ... [`Command::Expire`] has none (0).
@@ -73,50 +73,50 @@ pub(crate) struct Request {
     pub(crate) command: Command,
 }
 
-/// In place of a timeout, when a session is resumed: its own.
+/// The timeout in a [`Command::Resume`] that keeps the session's timeout.
 pub(crate) const TIMEOUT_KEPT: u32 = 0;
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum Command {
-    /// Opens the session under `Request::session`.
-    /// `base` is the last zxid that its node had seen when the session was first asked for: it
-    /// distinguishes a late copy of a session that has ended from a new one.
+    /// Opens the session with the id `Request::session`.
+    /// `base` is the last zxid that its node had seen when the session was first requested. It
+    /// distinguishes a late copy of this request, after the session has ended, from a new session.
     Open { secret: [u8; 16], timeout_ms: u32, owner: NodeId, base: Zxid },
     /// Hands the session to a new holder, if the secret is right. With [`TIMEOUT_KEPT`] the session
     /// has the timeout that it had.
     Resume { secret: [u8; 16], timeout_ms: u32, owner: NodeId },
-    /// Closes the session by its holder's wish.
+    /// Closes the session at its holder's request.
     Close,
-    /// Closes the session because its node did not renew it in time. It holds
-    /// only in the term it was decided in, and only against the holder it was
-    /// decided against (`Request::holder`).
+    /// Closes the session because its node did not renew it in time. Valid only in the term in which the
+    /// leader decided it, and only against the holder at that time (`Request::holder`).
     Expire { term: u64 },
     /// A single operation.
     Op(Op),
     /// Several operations, all or none, with one zxid.
     Multi(Vec<Op>),
-    /// Deletes a container that is not used any more, or a znode whose time to live is over, if it
-    /// still is so. The leader's wish, and no session's.
+    /// Deletes a container that is not used any more, or a znode whose time to live is over, if this
+    /// still holds. A request of the leader, without a session.
     Reap { path: String },
-    /// Adds to whom the session is known as, for as long as it has this holder.
+    /// Adds ids to the session, for as long as it has this holder.
     Authenticate {
         #[serde(with = "LogForm")]
         ids: Vec<Id>,
     },
-    /// Raises the version by which the cluster acts: the leader's wish, once all members can do it.
+    /// Raises the version that the cluster uses. A request of the leader, once all members support the
+    /// version.
     RaiseVersion { version: u16 },
-    /// Puts down who the members are, if they have been put down `version` times before: the
-    /// leader's wish.
+    /// Replaces the list of members, if it has been replaced `version` times before. A request of the
+    /// leader.
     Configure { version: u64, seats: Vec<Seat> },
 }
 
 impl Command {
-    /// The version that a cluster must act by for this to be in its log.
+    /// The lowest version of a cluster that may have this in its log.
     pub(crate) fn version(&self) -> u16 {
         match self {
             Command::Op(op) => op.version(),
             Command::Multi(ops) => ops.iter().map(Op::version).max().unwrap_or(FIRST),
-            // A cluster of a lower version applies it, but a member that is too old must stop at it.
+            // A cluster of a lower version applies this command, but a member that is too old must stop.
             Command::RaiseVersion { version } => *version,
             Command::Open { .. }
             | Command::Resume { .. }
@@ -128,7 +128,7 @@ impl Command {
         }
     }
 
-    /// What it is refused with in a cluster that acts by a version below its own.
+    /// The error if the command needs a higher version than the cluster uses.
     pub(crate) fn unsupported(&self, cluster: u16) -> Option<OpError> {
         let mut ops = self.ops().iter();
         let index = ops.position(|op| is_above(op.version(), cluster))?;
@@ -138,7 +138,7 @@ impl Command {
         Some(if matches!(self, Command::Multi(_)) { error.in_multi(index) } else { error })
     }
 
-    /// The operations that it consists of.
+    /// The operations of the command.
     pub(super) fn ops(&self) -> &[Op] {
         match self {
             Command::Op(op) => std::slice::from_ref(op),
@@ -150,24 +150,24 @@ impl Command {
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum Op {
-    /// A znode that is not there yet. Of a sequential mode, its number is appended to the path.
+    /// Creates a znode that does not exist yet. In a sequential mode, its number is appended to the path.
     Create {
         path: String,
         data: Data,
         #[serde(with = "LogForm")]
         mode: CreateMode,
     },
-    /// The data of a znode, which has this version if one is given.
+    /// Sets the data of a znode, which must have this version if one is given.
     Set { path: String, data: Data, version: Option<u64> },
-    /// A znode without children, which has this version if one is given.
+    /// Deletes a znode without children, which must have this version if one is given.
     Delete { path: String, version: Option<u64> },
-    /// What has to be so. Nothing is changed.
+    /// Checks a condition. Changes nothing.
     Check {
         path: String,
         #[serde(with = "LogForm")]
         condition: Condition,
     },
-    /// The znode and everything below it.
+    /// Deletes the znode and everything below it.
     DeleteTree { path: String },
     /// As [`Op::Create`], with an access list.
     CreateWithAcl {
@@ -178,22 +178,22 @@ pub(crate) enum Op {
         #[serde(with = "LogForm")]
         acl: Vec<Acl>,
     },
-    /// The access list of a znode, which has this aversion if one is given.
+    /// Sets the access list of a znode, which must have this aversion if one is given.
     SetAcl {
         path: String,
         #[serde(with = "LogForm")]
         acl: Vec<Acl>,
         version: Option<u64>,
     },
-    /// A set if the znode is there, else a create. Of a sequential mode, always a create.
+    /// Sets the data of the znode if it exists, and creates it otherwise. In a sequential mode, always a
+    /// create.
     CreateOrSet {
         path: String,
         data: Data,
         #[serde(with = "LogForm")]
         mode: CreateMode,
     },
-    /// The znode is the session's own ephemeral from here on, if it was that of `from` or is not
-    /// there.
+    /// Makes the znode an ephemeral of this session, if it is an ephemeral of `from` or does not exist.
     TakeOver {
         path: String,
         data: Data,
@@ -206,7 +206,7 @@ pub(crate) enum Op {
 }
 
 impl Op {
-    /// The version that a cluster must act by for this to be in its log.
+    /// The lowest version of a cluster that may have this in its log.
     pub(crate) fn version(&self) -> u16 {
         match self {
             Op::Create { .. }
@@ -223,7 +223,7 @@ impl Op {
         }
     }
 
-    /// As users call it.
+    /// The name of the operation for users.
     pub(crate) fn name(&self) -> &'static str {
         match self {
             Op::Create { .. } => "create",
@@ -256,7 +256,7 @@ impl Op {
         }
     }
 
-    /// The bytes of data and of access lists in it.
+    /// The bytes of data and of access lists in the operation.
     pub(crate) fn content_bytes(&self) -> usize {
         let acl_bytes = |acl: &[Acl]| acl.iter().map(Acl::bytes).sum::<usize>();
         match self {
@@ -273,7 +273,7 @@ impl Op {
     }
 }
 
-/// The version that a cluster must act by for a condition to be in its log.
+/// The lowest version of a cluster that may have this condition in its log.
 fn condition_version(condition: Condition) -> u16 {
     match condition {
         Condition::Exists
@@ -295,18 +295,18 @@ pub(crate) enum Reply {
     Session { timeout_ms: u32 },
     /// To `Close`, `Expire`, a delete and a check.
     Done,
-    /// To a create, and to what may have been one.
+    /// To a create, and to operations that may create a znode.
     Created(#[serde(with = "LogForm")] Created),
     /// To a set, of data or of an ACL.
     Set(#[serde(with = "LogForm")] Stat),
     /// To a multi: the result of each operation.
     Multi(#[serde(with = "LogForm")] Vec<OpResult>),
-    /// To `Authenticate`: all that the session is known as now.
+    /// To `Authenticate`: all ids that the session has now.
     Ids(#[serde(with = "LogForm")] Vec<Id>),
 }
 
-/// Why a request was refused. Part of the replicated state (it is the answer
-/// that a resent request gets again), so variants are only ever appended.
+/// Why a request was refused. Part of the replicated state, since a resent request gets the same answer
+/// again. So variants are only ever appended.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum OpError {
     /// There is no such znode, or the parent of a new one is missing.
@@ -321,69 +321,70 @@ pub(crate) enum OpError {
     NoChildrenForEphemerals { path: String },
     /// See `types::path`.
     InvalidPath { path: String, reason: String },
-    /// The path is one that the system keeps (`/`, `/zookeeper`, ...).
+    /// The path is reserved for the system (`/`, `/zookeeper`, ...).
     Reserved { path: String },
     /// The data and access lists of the request are too long together.
     TooLarge { path: String, size: u64, limit: u64 },
-    /// The session is not there, or not any more.
+    /// The session does not exist, or does not exist any more.
     SessionExpired,
     /// The session has another holder.
     SessionMoved,
-    /// The secret given to `Resume`, or an id that is in use by another `Open`.
+    /// The secret in a `Resume` is wrong, or the id in an `Open` belongs to another session.
     WrongSecret,
     /// The operation at this place failed, and so none was done.
     Multi { index: u32, error: Box<OpError> },
-    /// An earlier request of the session has not arrived yet. Never answered
-    /// to a user: the node sends again from the missing one.
+    /// An earlier request of the session has not arrived yet. Never reported to a user: the node resends
+    /// the requests from the missing one on.
     OutOfOrder,
     /// The expiry was decided in another term or against another holder.
     StaleExpiry,
-    /// So many sessions have ended since the node's `base` that nobody knows whether this one
-    /// has. Never answered to a user: the node has caught up by the time it sees this.
+    /// So many sessions have ended since the node's `base` that it is not known whether this one has.
+    /// Never reported to a user: the node has caught up when it sees this error.
     StaleOpen,
-    /// What a check asked for is not so. A wrong version is a `BadVersion`, a znode that is missing
-    /// a `NoNode`, and one that should be missing a `NodeExists`.
+    /// The condition of a check does not hold. (A wrong version is a `BadVersion`, a missing znode a
+    /// `NoNode`, and a znode that should not exist a `NodeExists`.)
     Unmet {
         path: String,
         #[serde(with = "LogForm")]
         condition: Condition,
     },
-    /// No time to live is 0, or longer than `TTL_MAX`.
+    /// The time to live is 0, or longer than `TTL_MAX`.
     InvalidTtl { path: String, ttl: Duration },
-    /// It is used again, or was touched, or is gone.
+    /// The znode of a [`Command::Reap`] is in use again, was set, or does not exist any more.
     StaleReap,
-    /// The session may not do any of this with the znode.
+    /// The access list of the znode grants the session none of these permissions.
     NoAuth {
         path: String,
         #[serde(with = "LogForm")]
         permission: Permissions,
     },
-    /// See [`AccessList::asked`].
+    /// See [`AccessList::requested`].
     InvalidAcl { path: String, reason: String },
-    /// The session has no further id. (What a scheme refuses is not in the log.)
+    /// The session cannot get another id. (If a scheme refuses the credentials, there is no request in the
+    /// log.)
     AuthFailed { scheme: String, reason: String },
     /// A hard limit of the quota at this path would be exceeded.
     QuotaExceeded {
         path: String,
-        /// And not znodes.
+        /// Whether the limit is one of bytes; otherwise it is one of znodes.
         bytes: bool,
         limit: u64,
         needed: u64,
     },
-    /// The cluster acts by a version that has no such operation.
+    /// The cluster uses a version that does not have this operation.
     Unsupported { what: String, needs: u16, cluster: u16 },
 }
 
 impl OpError {
-    /// The error of a multi whose operation at this index has failed with this one.
+    /// The error of a multi in which the operation at this index has failed with this error.
     pub(super) fn in_multi(self, index: usize) -> OpError {
         let index = u32::try_from(index).unwrap_or(u32::MAX);
         OpError::Multi { index, error: Box::new(self) }
     }
 
-    /// The version that a cluster must act by for this to be in its state. (A refusal of a command
-    /// for its version has the version of the command: a build that cannot read the refusal could
-    /// not read the command either.)
+    /// The lowest version of a cluster that may have this in its state. (If a command
+    /// is refused for its version, the refusal has that version too: a build that cannot read the refusal
+    /// cannot read the command either.)
     #[cfg(any(test, feature = "simulator"))]
     pub(crate) fn version(&self) -> u16 {
         match self {
@@ -435,20 +436,20 @@ impl OpError {
     }
 }
 
-/// What one request came to.
+/// The outcome of one request.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Outcome {
     #[serde(with = "LogForm")]
     pub(crate) session: SessionId,
     pub(crate) holder: u64,
     pub(crate) seq: u64,
-    /// The last write when it was done: itself, if it changed anything.
+    /// The last write after the request: the request itself, if it changed anything.
     pub(crate) zxid: Zxid,
     pub(crate) result: Result<Reply, OpError>,
 }
 
-/// One change of the tree, in the order in which they happened. A change of a
-/// parent's children has no kind of its own: it follows from `Created` and `Deleted`.
+/// One change of the tree. A change of a parent's children has no kind of its own: it follows from
+/// `Created` and `Deleted`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Change {
     pub(crate) zxid: Zxid,
@@ -456,7 +457,8 @@ pub(crate) struct Change {
     pub(crate) path: String,
     /// Its place among the changes of its write.
     pub(crate) position: u32,
-    /// Who may read it: the znode's access list, and its parent's for the change of its children.
+    /// The access lists that determine who sees the change: the znode's, and the parent's for the change of
+    /// its children.
     pub(crate) acl: Option<Arc<AccessList>>,
     pub(crate) parent_acl: Option<Arc<AccessList>>,
 }
@@ -468,16 +470,16 @@ pub(crate) enum ChangeKind {
     Deleted,
 }
 
-/// What became of a session.
+/// A change of a session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum SessionChange {
-    /// Opened, or resumed by a new holder: its clock starts again.
+    /// Opened, or resumed by a new holder: its timeout starts again.
     Held(SessionId),
-    /// Closed or expired, when it had this holder.
+    /// Closed or expired, while it had this holder.
     Gone(SessionId, u64),
 }
 
-/// All that applying one batch did, in order.
+/// All results of applying one batch, each in order.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Applied {
     pub(crate) outcomes: Vec<Outcome>,

@@ -5,8 +5,8 @@ use std::ops::Deref;
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 
-/// The data that a znode is to have. ZooKeeper's own clients may write null, and read it back as null; all
-/// others read it as empty. As a slice it is empty, too.
+/// The new data of a znode. ZooKeeper's own clients may write null and read it back as null; all others
+/// read it as empty. As a slice, null is empty too.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Data(Option<Bytes>);
 

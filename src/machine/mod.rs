@@ -1,4 +1,4 @@
-//! The replicated state machine: znodes and sessions, changed only by the log.
+//! The replicated state machine: znodes and sessions, which only entries of the log change.
 //!
 //! [`Machine::apply`] applies one batch after the other. It returns the result of each request, the
 //! changes of the tree, and which sessions began and ended. After each batch a [`Tree`] is
@@ -41,7 +41,7 @@
 //! | `prepare` | requests that delete very many znodes, done in parts |
 //! | `tree` | the persistent tree |
 //! | `sessions` | holders, exactly-once, ephemerals |
-//! | `snapshot` | the state as chunks, whole or what changed |
+//! | `snapshot` | the state as chunks: all of it, or its changes |
 //!
 //! Caveats:
 //! - [`Machine::hash`] also covers the results of requests that took no zxid, and the time. So two
@@ -99,18 +99,19 @@ pub(crate) struct State {
     time: u64,
     /// The version that the cluster uses: see `types::version`.
     version: u16,
-    /// How often the changes were taken: what a znode has as its mark once its path is among those that
-    /// will be taken next. It differs between replicas, and is neither hashed nor saved.
+    /// The number of calls of `take_dirty`. A znode that has it as its mark is already among the changes for
+    /// the next call. It differs between replicas, and is neither hashed nor saved.
     era: u32,
 }
 
 /// The znodes and sessions that changed between two moments.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Dirty {
-    /// The hashes of the paths of the znodes that changed, in no order. Some of them do not exist any
-    /// more; few are here twice. A znode's mark says that it is here, so that a write searches nothing.
+    /// The hashes of the paths of the znodes that changed, unordered. Some of these znodes do not exist any
+    /// more, and a few are listed twice. A listed znode has a mark, so that a write searches nothing.
     written: Vec<u64>,
-    /// The znodes that were deleted, and do not exist any more. Some never did at the first moment.
+    /// The znodes that were deleted and do not exist now. Some of them did not exist at the first moment
+    /// either.
     gone: BTreeSet<String>,
     /// Including those that ended.
     sessions: BTreeSet<SessionId>,
@@ -129,7 +130,7 @@ impl State {
             .wrapping_add(self.tombstones.hash())
     }
 
-    /// How many bytes an image of it takes, about.
+    /// The approximate size of an image of the state, in bytes.
     pub(crate) fn bytes(&self) -> u64 {
         const ZNODE_BYTES: u64 = 32;
         self.tree.bytes() + ZNODE_BYTES * (self.tree.len() + self.sessions.len()) as u64
@@ -181,7 +182,7 @@ impl Machine {
                 result,
             });
         }
-        // Of a request that was refused.
+        // Left over if the request was refused.
         self.prepared = None;
         applied
     }
@@ -216,8 +217,8 @@ impl Machine {
         self.state.sessions.get(id)
     }
 
-    /// Whether a session may be opened that did not exist when its node had seen `base`, and if
-    /// not, why: see [`Command::Open`].
+    /// Fails if the session may not be opened. It did not exist yet when its node had seen `base`: see
+    /// [`Command::Open`].
     pub(crate) fn admits(&self, id: SessionId, base: Zxid) -> Result<(), OpError> {
         self.state.tombstones.admit(id, base)
     }
@@ -227,7 +228,7 @@ impl Machine {
         self.state.sessions()
     }
 
-    /// The sessions behind this one, in the order of their ids.
+    /// The sessions after this one, in the order of their ids.
     pub(crate) fn sessions_after(
         &self,
         id: Option<SessionId>,
@@ -243,7 +244,7 @@ impl Machine {
         self.state.clone()
     }
 
-    /// How many bytes an image of the state takes, about.
+    /// The approximate size of an image of the state, in bytes.
     pub(crate) fn bytes(&self) -> u64 {
         self.state.bytes()
     }
@@ -369,7 +370,7 @@ impl Machine {
     ) -> Result<Reply, OpError> {
         let timeout_ms = record.timeout_ms;
         if let Some(known) = self.session(id) {
-            // The same request again, or another session that drew the same number.
+            // The same request again, or another session with the same random id.
             return if known.secret_is(&record.secret) && known.holder == record.holder {
                 Ok(Reply::Session { timeout_ms: known.timeout_ms })
             } else {
@@ -421,7 +422,7 @@ impl Machine {
     fn close(&mut self, request: &Request, applied: &mut Applied) -> Reply {
         let id = request.session;
         let mut write = Write::new(id, self.next_zxid(), self.state.time, &[]);
-        self.state.tombstones.bury(id, write.zxid);
+        self.state.tombstones.add(id, write.zxid);
         let mut holder = 0;
         let staying = usize::from(planted(Bug::EphemeralsStay));
         let prepared = self.take_prepared(request);
@@ -458,7 +459,7 @@ impl Machine {
         Ok(Reply::Done)
     }
 
-    /// Replaces the members, unless they have changed meanwhile.
+    /// Replaces the members, unless they have changed since the request was made.
     fn configure(
         &mut self,
         version: u64,
@@ -472,7 +473,7 @@ impl Machine {
         Ok(Reply::Done)
     }
 
-    /// The members, and how often they were replaced.
+    /// The members, and how many times they were replaced.
     pub(crate) fn roster(&self) -> (Roster, u64) {
         self.state.tree.get(CONFIG).map_or_else(Default::default, |znode| {
             (Roster::parse(znode.data()).unwrap_or_default(), znode.fields().version)
@@ -522,7 +523,7 @@ impl Machine {
         Ok(reply)
     }
 
-    /// Notes that a znode was created, changed or deleted, as it is now.
+    /// Notes that a znode was created, changed or deleted.
     fn note(&mut self, path: &str, is_new: bool) {
         let State { tree, era, .. } = &mut self.state;
         match tree.mark(path, *era) {
@@ -541,7 +542,7 @@ impl Machine {
     }
 
     fn next_zxid(&self) -> Zxid {
-        // It wraps only after a snapshot that holds the highest number.
+        // Wraps only after a snapshot with the highest number.
         self.state.tree.zxid().wrapping_add(1)
     }
 

@@ -1,6 +1,5 @@
-//! A model of the machine that is slow, plain and obviously right: one map of
-//! paths, everything else counted or copied each time it is needed. What the
-//! machine does is compared with it.
+//! A simple and slow model of the machine, to compare the machine with: one map of
+//! paths. Everything else is counted or copied each time it is needed.
 
 #[cfg(test)]
 mod tests;
@@ -23,11 +22,11 @@ use crate::types::znode::{Condition, CreateMode, Created, OpResult, SessionId, S
 #[derive(Clone, Debug, Default)]
 pub(crate) struct ModelZnode {
     pub(crate) data: Data,
-    /// Of the stat only what is not counted: zxids, times, version and owner.
+    /// Only the fields of the stat that are not counted: zxids, times, version and owner.
     pub(crate) stat: Stat,
     creates: u64,
     deletes: u64,
-    /// Whoever may do something; `None`: everybody everything.
+    /// The access list; `None` if everybody may do everything.
     pub(crate) acl: Option<Vec<Acl>>,
 }
 
@@ -45,21 +44,21 @@ pub(crate) struct ModelSession {
 pub(crate) struct Model {
     pub(crate) znodes: BTreeMap<String, ModelZnode>,
     pub(crate) sessions: BTreeMap<SessionId, ModelSession>,
-    /// The sessions that have ended, and when: in that order.
+    /// The ended sessions with the zxids of their ends, in this order.
     ended: Vec<(u64, SessionId)>,
     pub(crate) zxid: u64,
     pub(crate) time: u64,
-    /// What the cluster acts by.
+    /// The version that the cluster uses.
     pub(crate) version: u16,
-    /// Quotas are not looked at.
+    /// Whether quotas are ignored.
     exempt: bool,
-    /// What has changed since the list was last cleared.
+    /// The changes since the list was last cleared.
     pub(crate) changes: Vec<Change>,
     pub(crate) session_changes: Vec<SessionChange>,
 }
 
 impl Model {
-    /// As it is in a new cluster that has members in its state.
+    /// Sets the initial members of a new cluster.
     pub(crate) fn founded(&mut self, config: &[u8]) {
         let znode = self.znodes.get_mut("/zookeeper/config").expect("it is always there");
         znode.data = config.into();
@@ -106,7 +105,7 @@ impl Model {
         znode.stat.is_container && znode.creates > 0 && self.children(path).is_empty()
     }
 
-    /// When its time to live is over, if it has one and no children.
+    /// The end of its time to live, if it has one and no children.
     pub(crate) fn end(&self, path: &str) -> Option<u64> {
         let stat = &self.znodes[path].stat;
         let end = stat.mtime + stat.ttl?.as_millis() as u64;
@@ -125,7 +124,7 @@ impl Model {
         self.changes.push(Change { zxid, kind, path, position, acl, parent_acl });
     }
 
-    /// Gives the change that created a znode the list that it has got.
+    /// Sets the access list of the change that created a znode to the list that the znode has now.
     fn relist(&mut self, zxid: u64, path: &str) {
         let acl = self.znodes[path].acl.clone().map(|acl| Arc::new(AccessList::stored(acl)));
         let created = |change: &&mut Change| {
@@ -136,7 +135,7 @@ impl Model {
         }
     }
 
-    /// Whether a session may do any of this with a znode, if that is there.
+    /// Whether a session has any of these permissions for a znode, or the znode does not exist.
     pub(crate) fn may(&self, id: SessionId, path: &str, wanted: Permissions) -> bool {
         let Some(acl) = self.znodes.get(path).and_then(|znode| znode.acl.as_ref()) else {
             return true;
@@ -155,7 +154,7 @@ impl Model {
         Err(OpError::NoAuth { path: path.to_owned(), permission })
     }
 
-    /// The paths above this one, and itself, whose usage a znode shows.
+    /// The path itself and the paths above it whose usage is counted.
     fn counted_for(&self, path: &str) -> Vec<String> {
         let mut above = Vec::new();
         let mut at = Some(path);
@@ -170,11 +169,11 @@ impl Model {
         above
     }
 
-    /// The znodes that show what is used.
-    pub(crate) fn telling(&self) -> Vec<String> {
+    /// The znodes that show the usage of a path.
+    pub(crate) fn usage_znodes(&self) -> Vec<String> {
         let below = self.znodes.range("/zookeeper/quota".to_owned()..);
         let paths = below.map(|(path, _)| path).take_while(|path| path.starts_with("/zookeeper/"));
-        paths.filter(|path| tells_usage(path)).cloned().collect()
+        paths.filter(|path| shows_usage(path)).cloned().collect()
     }
 
     /// How many znodes and bytes are at a path (the root's is empty) and below it.
@@ -189,7 +188,7 @@ impl Model {
             .fold((0, 0), |(count, bytes), (_, znode)| (count + 1, bytes + znode.data.len() as u64))
     }
 
-    /// Of a quota's znode with limits: those of count, bytes, count and bytes if they are hard.
+    /// The limits of a quota: soft for count and bytes, then hard for count and bytes.
     fn limits(&self, of: &str) -> [Option<u64>; 4] {
         let znode = self.znodes.get(&format!("/zookeeper/quota{of}/zookeeper_limits"));
         let text = znode.map(|znode| String::from_utf8_lossy(&znode.data)).unwrap_or_default();
@@ -200,7 +199,7 @@ impl Model {
         })
     }
 
-    /// That so much more may be at a path.
+    /// Fails if a write that adds so much would exceed a hard limit.
     fn afford(&self, path: &str, count: u64, bytes: u64, freed: u64) -> Result<(), OpError> {
         for of in self.counted_for(path).into_iter().filter(|_| !self.exempt) {
             let [.., count_limit, bytes_limit] = self.limits(&of);
@@ -220,7 +219,7 @@ impl Model {
         Ok(())
     }
 
-    /// Tells what is there, after a change of this path.
+    /// Updates the usage znodes after a change of this path.
     fn recount(&mut self, zxid: u64, path: &str) {
         for of in self.counted_for(path) {
             let stats = format!("/zookeeper/quota{of}/zookeeper_stats");
@@ -248,8 +247,13 @@ impl Model {
         }
     }
 
-    /// The list that a znode gets; `None`: everybody may do everything.
-    fn asked(&self, id: SessionId, path: &str, acl: &[Acl]) -> Result<Option<Vec<Acl>>, OpError> {
+    /// The access list that a request asks for; `None` if everybody may do everything.
+    fn requested_acl(
+        &self,
+        id: SessionId,
+        path: &str,
+        acl: &[Acl],
+    ) -> Result<Option<Vec<Acl>>, OpError> {
         let ids = &self.sessions[&id].ids;
         let mut list: Vec<Acl> = Vec::new();
         let mut add = |permissions, id: &Id| {
@@ -273,12 +277,12 @@ impl Model {
                     add(entry.permissions, &entry.id);
                     valid &= entry.id.id.split(':').count() == 2;
                 }
-                scheme => unreachable!("the model knows nothing of {scheme}"),
+                scheme => unreachable!("the model does not support the scheme {scheme}"),
             }
         }
         if !valid {
-            // The reason is for people, and not the model's to say.
-            let reason = AccessList::asked(acl, ids).err().unwrap_or_default();
+            // The text of the reason is for people; the model uses the machine's.
+            let reason = AccessList::requested(acl, ids).err().unwrap_or_default();
             return Err(OpError::InvalidAcl { path: path.to_owned(), reason });
         }
         Ok(Some(list).filter(|list| *list != Acl::open()))
@@ -444,7 +448,7 @@ impl Model {
     }
 
     fn multi(&mut self, id: SessionId, ops: &[Op]) -> Result<Reply, OpError> {
-        // Operations touch nothing else.
+        // Operations change nothing else.
         let before = (self.znodes.clone(), self.zxid, self.changes.len());
         let zxid = self.zxid + 1;
         let mut results = Vec::new();
@@ -538,13 +542,13 @@ impl Model {
                         self.delete(zxid, &path);
                         let create =
                             Op::Create { path: path.clone(), data, mode: CreateMode::Ephemeral };
-                        // What it takes was just given back.
+                        // The delete has just freed what the create needs.
                         self.exempt = true;
                         let created = self.op(id, zxid, &create, so_far);
                         self.exempt = false;
                         if let Some(znode) = self.znodes.get_mut(&path) {
                             znode.acl = acl;
-                            // The change was told before the list was there.
+                            // The change was recorded before the access list was set.
                             self.relist(zxid, &path);
                         }
                         return created;
@@ -561,7 +565,7 @@ impl Model {
                     return Err(OpError::InvalidTtl { path, ttl: given });
                 }
                 let acl = match op {
-                    Op::CreateWithAcl { acl, .. } => self.asked(id, &path, acl)?,
+                    Op::CreateWithAcl { acl, .. } => self.requested_acl(id, &path, acl)?,
                     _ => None,
                 };
                 let parent = match path.rsplit_once('/') {
@@ -590,7 +594,7 @@ impl Model {
                     return Err(OpError::NoChildrenForEphemerals { path: parent });
                 }
                 self.afford(&path, 1, data.len() as u64, 0)?;
-                let data = if tells_usage(&path) {
+                let data = if shows_usage(&path) {
                     let of = path.len() - "/zookeeper_stats".len();
                     let (count, bytes) = self.usage(&path["/zookeeper/quota".len()..of]);
                     format!("count={count},bytes={bytes}").into()
@@ -622,12 +626,12 @@ impl Model {
             Op::Invented { data, .. } => {
                 self.op(id, zxid, &Op::Set { path, data: data.clone(), version: None }, so_far)
             }
-            Op::Set { .. } if path == "/zookeeper/config" || tells_usage(&path) => {
+            Op::Set { .. } if path == "/zookeeper/config" || shows_usage(&path) => {
                 Err(OpError::Reserved { path })
             }
             Op::SetAcl { .. } if path == "/zookeeper/config" => Err(OpError::Reserved { path }),
             Op::SetAcl { acl, version, .. } => {
-                let acl = self.asked(id, &path, acl)?;
+                let acl = self.requested_acl(id, &path, acl)?;
                 self.need(id, &path, Permissions::ADMIN)?;
                 let Some(znode) = self.znodes.get_mut(&path) else {
                     return Err(OpError::NoNode { path });
@@ -746,7 +750,7 @@ impl Model {
 }
 
 /// Whether a znode shows the usage of the path of a quota.
-fn tells_usage(path: &str) -> bool {
+fn shows_usage(path: &str) -> bool {
     let of = path.strip_prefix("/zookeeper/quota");
     let of = of.and_then(|path| path.strip_suffix("/zookeeper_stats"));
     let is_path = |of: &str| of.is_empty() || of.starts_with('/');

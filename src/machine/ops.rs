@@ -38,7 +38,7 @@ use crate::types::{acl, path, quota};
 /// `multi` together.
 pub(crate) const DATA_BYTES_MAX: usize = 1 << 20;
 
-/// A write in progress: whose it is, its time, and its changes so far.
+/// A write in progress: its session, its time, and its changes so far.
 #[derive(Debug)]
 pub(super) struct Write {
     pub(super) session: SessionId,
@@ -86,14 +86,14 @@ impl Write {
                 self.check_size(op)?;
                 let kind = self.kind(path, *mode)?;
                 let acl = match op {
-                    Op::CreateWithAcl { acl, .. } => self.asked(path, acl)?,
+                    Op::CreateWithAcl { acl, .. } => self.requested_acl(path, acl)?,
                     _ => None,
                 };
                 if !mode.is_sequential() {
                     return self.create(tree, path, data, kind, acl);
                 }
-                // The name may consist of digits alone, so the parent is found before they are
-                // known.
+                // The parent is looked up before the number is known, since the name may consist of
+                // the number alone.
                 let znode = find(tree, path::parent(path).unwrap_or("/"))?;
                 let mut number = znode.fields().creates;
                 if_planted(Bug::SequenceFromChildren, || number = znode.children().count() as u64);
@@ -102,7 +102,7 @@ impl Write {
                     number -= u64::from(number > 0 && !is_there(number - 1))
                 });
                 let path = format!("{path}{number:010}");
-                // With more than ten digits it may be too long.
+                // With a number of more than ten digits, the path may be too long.
                 path::validate(&path).map_err(invalid_path)?;
                 self.create(tree, &path, data, kind, acl)
             }
@@ -173,7 +173,7 @@ impl Write {
                     return Err(reserved(path));
                 }
                 self.check_size(op)?;
-                let acl = self.asked(path, acl)?;
+                let acl = self.requested_acl(path, acl)?;
                 self.permitted(tree, path, Permissions::ADMIN)?;
                 check_number(tree, path, *version, |fields| fields.aversion)?;
                 let stat = tree.set_acl(path, acl).ok_or_else(|| no_node(path))?;
@@ -199,8 +199,8 @@ impl Write {
     }
 
     /// The access list that a request asks for.
-    fn asked(&self, path: &str, acl: &[Acl]) -> Result<Option<AccessList>, OpError> {
-        AccessList::asked(acl, &self.ids)
+    fn requested_acl(&self, path: &str, acl: &[Acl]) -> Result<Option<AccessList>, OpError> {
+        AccessList::requested(acl, &self.ids)
             .map_err(|reason| OpError::InvalidAcl { path: path.to_owned(), reason })
     }
 
@@ -217,7 +217,7 @@ impl Write {
         Err(OpError::NoAuth { path: path.to_owned(), permission: wanted })
     }
 
-    /// Whether there is a tree at this path that may be deleted, but for what is below it.
+    /// Fails if the tree at this path may not be deleted. Does not check the znodes below.
     pub(super) fn check_tree(&self, tree: &Tree, path: &str) -> Result<(), OpError> {
         path::validate(path).map_err(invalid_path)?;
         if RESERVED.contains(&path) {
@@ -227,7 +227,7 @@ impl Write {
         find(tree, path).map(drop)
     }
 
-    /// Whether this znode's children may be deleted with it.
+    /// Fails if this znode's children may not be deleted with it.
     pub(super) fn check_below(
         &self,
         tree: &Tree,
@@ -347,7 +347,7 @@ impl Write {
         OpResult::Created(Created { path: path.to_owned(), stat })
     }
 
-    /// Deletes a znode that has no children; nothing if there is no such znode.
+    /// Deletes a znode that has no children. Does nothing if there is no such znode.
     pub(super) fn delete(&mut self, tree: &mut Tree, path: &str) {
         let Some(znode) = tree.get(path) else {
             return;

@@ -1,11 +1,11 @@
 //! Requests that delete very many znodes: the end of a session, and the deletion of a tree.
 //!
-//! Each of them is one write with one zxid. A replica that did it in one piece could not answer
-//! heartbeats meanwhile. So the znodes are deleted in parts, on a clone of the tree that nobody sees,
-//! before the request is applied. Then applying it takes that tree.
+//! Each of them is one write with one zxid. A replica could not answer heartbeats while it applied such
+//! a request in one piece. So before the request is applied, its znodes are deleted in parts, on a clone
+//! of the tree that no reader sees. Applying the request then replaces the tree by the clone.
 //!
-//! What was prepared counts only for the very state that it was prepared on. Else the request does all
-//! by itself, so that preparing changes nothing but the time that it takes.
+//! The prepared tree is used only if the state is still the one that it was prepared for. Otherwise the
+//! request deletes everything itself. So preparing changes only the time that applying takes.
 
 use std::ops::Bound;
 use std::sync::Arc;
@@ -17,9 +17,9 @@ use crate::machine::tree::Tree;
 use crate::types::path;
 use crate::types::znode::Zxid;
 
-/// How many znodes one step deletes or lists, about.
+/// The approximate number of znodes that one step deletes or lists.
 const PART: usize = if cfg!(feature = "simulator") {
-    // So that worlds of the simulator, which are small, take several steps.
+    // Few, so that the small worlds of the simulator need several steps.
     4
 } else {
     1024
@@ -28,7 +28,7 @@ const PART: usize = if cfg!(feature = "simulator") {
 #[derive(Debug)]
 pub(super) struct Prepared {
     request: Request,
-    /// The zxid of the state that it follows, and its own time.
+    /// The zxid of the state that it was prepared for, and the time of the request.
     base: Zxid,
     time: u64,
     tree: Tree,
@@ -36,20 +36,20 @@ pub(super) struct Prepared {
     rest: Rest,
 }
 
-/// What is still to be deleted.
+/// The znodes that are still to be deleted.
 #[derive(Debug)]
 enum Rest {
     /// The session's ephemerals after this one.
     Ephemerals(Option<Arc<str>>),
-    /// The znodes below this one, and itself: each before its children. They are listed first.
+    /// This znode and those below it, each before its children. First all of them are listed.
     Tree { root: String, paths: Vec<String>, is_listed: bool },
     /// The request may not delete all of them.
     Refused(OpError),
 }
 
 impl Machine {
-    /// Whether a request may delete so many znodes that it should be the only one of its batch: only
-    /// then it can be prepared.
+    /// Whether a request may delete so many znodes that it should be prepared. To be prepared, it must be the
+    /// only request of its batch.
     pub(crate) fn is_large(&self, request: &Request) -> bool {
         match &request.command {
             Command::Close | Command::Expire { .. } => {
@@ -62,8 +62,8 @@ impl Machine {
         }
     }
 
-    /// Does a part of what the batch deletes. Returns whether the batch may be applied now; else this is
-    /// to be called again. The machine must apply nothing else meanwhile.
+    /// Prepares a part of the deletions of a batch. Returns whether the batch may be applied now; otherwise
+    /// call this again. The machine must apply nothing else in between.
     pub(crate) fn prepare(&mut self, batch: &Batch) -> bool {
         let [request] = batch.requests.as_slice() else {
             return true;
@@ -106,8 +106,8 @@ impl Machine {
         Some(Box::new(Prepared { request, base, time, tree, write, rest }))
     }
 
-    /// The tree and the write as they are after the request's deletions, if all of them were prepared.
-    /// Or why the request is refused.
+    /// The tree and the write after the request's deletions, or why the request is refused; `None` if not
+    /// all deletions were prepared for this state.
     pub(super) fn take_prepared(
         &mut self,
         request: &Request,
@@ -144,7 +144,7 @@ impl Prepared {
         record.map(|record| record.ephemerals.range::<Arc<str>, _>(after)).into_iter().flatten()
     }
 
-    /// Does a part, and returns how many znodes that were.
+    /// Prepares a part. Returns the number of its znodes.
     fn proceed(&mut self, machine: &Machine) -> usize {
         let ephemerals: Vec<Arc<str>> = self.ephemerals(machine).take(PART).cloned().collect();
         match &mut self.rest {
@@ -237,9 +237,9 @@ mod tests {
         [delete("/tree"), delete("/other"), Command::Expire { term: 1 }, Command::Close]
     }
 
-    /// Whoever prepared comes to the same state, and reports the same, as whoever did all at once.
+    /// A replica that prepared comes to the same state and reports the same changes as one that did not.
     #[test]
-    fn what_was_prepared_is_what_the_request_does() {
+    fn a_prepared_request_has_the_same_effects() {
         for command in large() {
             let (mut one, mut other) = (Replica::new(), Replica::new());
             let batch = one.batch(command.clone());
@@ -247,7 +247,7 @@ mod tests {
             let before = one.machine.hash();
             let mut parts = 1;
             while !one.machine.prepare(&batch) {
-                assert_eq!(one.machine.hash(), before, "nobody sees it yet");
+                assert_eq!(one.machine.hash(), before, "preparing does not change the state");
                 parts += 1;
             }
             assert!(parts > 2, "{command:?} took {parts} parts");
@@ -261,9 +261,9 @@ mod tests {
         }
     }
 
-    /// As after a change of leader: another entry comes in its place.
+    /// After a change of leader, another entry may replace the one that was prepared.
     #[test]
-    fn what_was_prepared_for_another_state_does_not_count() {
+    fn a_tree_prepared_for_another_state_is_not_used() {
         let (mut one, mut other) = (Replica::new(), Replica::new());
         let delete = large()[0].clone();
         let batch = one.batch(delete.clone());
@@ -278,7 +278,7 @@ mod tests {
     }
 
     #[test]
-    fn a_part_is_not_taken_for_the_whole() {
+    fn a_partly_prepared_tree_is_not_used() {
         let (mut one, mut other) = (Replica::new(), Replica::new());
         for command in [large()[0].clone(), Command::Close] {
             let batch = one.batch(command.clone());
@@ -291,7 +291,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_refused_fails_as_ever() {
+    fn a_refused_request_fails_when_it_is_prepared_too() {
         let mut one = Replica::new();
         let batch = one.batch(Command::Op(Op::DeleteTree { path: "/none".to_owned() }));
         assert!(one.machine.prepare(&batch));

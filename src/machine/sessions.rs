@@ -10,8 +10,8 @@
 //!   neither hashed nor part of snapshots.
 //! - `hash` is the wrapping sum of the records' hashes.
 //!
-//! Caveat: the number of results of one session is bounded only by how many requests its node lets
-//! wait at a time.
+//! Caveat: the number of results of one session is bounded only by the number of requests that its node
+//! accepts at a time.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -30,7 +30,7 @@ use crate::types::znode::SessionId;
 /// How many former holders a session remembers: see [`SessionRecord::former`].
 pub(super) const FORMER_MAX: usize = 8;
 
-/// One session. A snapshot has its first fields, in this order; what is skipped follows by itself.
+/// One session. A snapshot has the first fields, in this order; the skipped ones are restored separately.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub(crate) struct SessionRecord {
     pub(crate) secret: [u8; 16],
@@ -40,8 +40,8 @@ pub(crate) struct SessionRecord {
     /// The node that the holder is on.
     pub(crate) owner: NodeId,
     pub(crate) holder: u64,
-    /// The last few former holders, oldest first: a late duplicate of their resumption must not
-    /// take the session from the present holder.
+    /// The last few former holders, oldest first. A late duplicate of the request by which one of them
+    /// resumed the session must not take it from the present holder.
     pub(super) former: Vec<u64>,
     /// The last request of this holder that was run.
     pub(crate) last_seq: u64,
@@ -73,7 +73,7 @@ pub(super) enum Admission {
     Run,
     /// It was run before, with this result.
     Known(Result<Reply, OpError>),
-    /// An earlier one is missing, or its result was acknowledged long ago.
+    /// An earlier request is missing, or the result of this one was acknowledged long ago.
     OutOfOrder,
 }
 
@@ -136,8 +136,7 @@ impl SessionRecord {
         Ok(Reply::Ids((*self.ids).clone()))
     }
 
-    /// Decides what to do with a request. One that is out of order has no effect, and its `acked`
-    /// has none.
+    /// Decides what to do with a request. If the request is out of order, its `acked` has no effect either.
     pub(super) fn admit(&mut self, seq: u64, acked: u64) -> Admission {
         if seq > self.last_seq && seq - self.last_seq > 1 && !planted(Bug::OrderIgnored) {
             return Admission::OutOfOrder;
@@ -157,7 +156,7 @@ impl SessionRecord {
 
     /// Keeps the result of the request that was run.
     pub(super) fn remember(&mut self, result: Result<Reply, OpError>) {
-        // It was the number before this request's, so it is not the highest number.
+        // `last_seq` is the number before this request's, so it cannot overflow.
         self.last_seq = self.last_seq.wrapping_add(1);
         self.push(self.last_seq, result);
     }
@@ -368,7 +367,7 @@ mod tests {
     }
 
     #[test]
-    fn acknowledged_results_are_forgotten_but_never_for_a_request_out_of_order() {
+    fn acknowledged_results_are_forgotten_except_by_requests_out_of_order() {
         let mut record = record();
         for seq in 1..=3 {
             assert_eq!(record.admit(seq, 0), Admission::Run);

@@ -1,10 +1,10 @@
-//! Tombstones of closed sessions, which prevent that one of them is opened again.
+//! Tombstones of closed sessions, which prevent that such a session is opened again.
 //!
-//! A request to open a session may arrive again late: resent after a change of leader, or delayed.
-//! If the session has ended in between and the request were run, the session's other requests would
-//! run again, too. So the ids of the last closed sessions are kept. Of earlier ones only the zxid
-//! of the last end is kept. That is enough: a request carries the zxid that its node had seen when
-//! it first asked for the session, which is smaller than that of the session's end.
+//! A request to open a session may arrive a second time: resent after a change of leader, or delayed.
+//! If the session has ended in between and the request were run again, the session's other requests
+//! would run again too. So the ids of the last closed sessions are kept. Of the earlier ones, only the
+//! zxid of the last end is kept. This suffices: a request contains the zxid that its node had seen when
+//! it first requested the session, which is smaller than that of the session's end.
 //!
 //! Invariants: every tombstone is newer than `forgotten`, and there are at most [`TOMBSTONES_MAX`].
 
@@ -18,7 +18,7 @@ use crate::types::znode::{SessionId, Zxid};
 /// How many closed sessions are kept by id. A node that has missed more ends than this can open a
 /// session only once it has caught up.
 pub(super) const TOMBSTONES_MAX: usize = if cfg!(feature = "simulator") {
-    // So that worlds of the simulator, which are small, get there.
+    // Few, so that the small worlds of the simulator reach the limit.
     8
 } else {
     10_000
@@ -50,7 +50,7 @@ impl Tombstones {
         self.hash.wrapping_add(hash_words(&[self.forgotten]))
     }
 
-    /// When the session ended, if that is known.
+    /// The zxid at which the session ended, if it is known.
     pub(super) fn get(&self, id: SessionId) -> Option<Zxid> {
         self.by_id.get(&id).copied()
     }
@@ -62,7 +62,7 @@ impl Tombstones {
         self.by_zxid.range(range).next().map(|(zxid, id)| (*zxid, *id))
     }
 
-    /// Whether a session may be opened that did not exist when its node had seen `base`.
+    /// Decides whether a session may be opened that did not exist when its node had seen `base`.
     ///
     /// # Errors
     /// [`OpError::SessionExpired`] if it has ended; [`OpError::StaleOpen`] if it may have.
@@ -76,8 +76,8 @@ impl Tombstones {
         }
     }
 
-    /// The session ended at this zxid, after all others.
-    pub(super) fn bury(&mut self, id: SessionId, zxid: Zxid) {
+    /// Adds a session that has ended at this zxid, after all others.
+    pub(super) fn add(&mut self, id: SessionId, zxid: Zxid) {
         self.put(id, zxid);
         while self.len() > TOMBSTONES_MAX
             && let Some((first, _)) = self.after(None)
@@ -124,7 +124,7 @@ mod tests {
         let ended = TOMBSTONES_MAX as u64 + 100;
         for n in 1..=ended {
             assert_eq!(tombstones.admit(SessionId(n), n - 1), Ok(()), "the first time");
-            tombstones.bury(SessionId(n), n);
+            tombstones.add(SessionId(n), n);
         }
         assert_eq!((tombstones.len(), tombstones.forgotten()), (TOMBSTONES_MAX, 100));
         for n in 1..=ended {
@@ -135,10 +135,10 @@ mod tests {
     }
 
     #[test]
-    fn the_same_graves_have_the_same_hash_however_they_came() {
+    fn tombstones_from_a_snapshot_have_the_same_hash() {
         let mut one = Tombstones::default();
         for n in 1..=TOMBSTONES_MAX as u64 + 5 {
-            one.bury(SessionId(n * 7), n);
+            one.add(SessionId(n * 7), n);
         }
         let mut two = Tombstones::default();
         let mut at = None;

@@ -25,7 +25,7 @@ pub(crate) struct Identity {
 impl Identity {
     /// The identity of the node once its directory has been replaced: another member of the same
     /// cluster, recognisable by its uid as the successor of this one.
-    pub(crate) fn replacement(&self, incarnation: u64) -> Identity {
+    pub(crate) fn with_incarnation(&self, incarnation: u64) -> Identity {
         Identity { node: node_id(self.uid, incarnation), incarnation, ..self.clone() }
     }
 }

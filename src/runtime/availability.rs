@@ -8,7 +8,7 @@ use crate::node::io;
 use crate::sync::wakers::Wakers;
 use crate::types::availability::Availability;
 
-/// How many changes wait for a reader. A slower one gets the latest once there is room.
+/// How many changes a channel holds. A slow reader gets the latest one once there is room.
 const CHANGES: usize = 16;
 
 /// The subscribers.
@@ -43,7 +43,7 @@ impl Readers {
         self.waiting.wake();
     }
 
-    /// The tasks to wake after a change was sent in these channels.
+    /// The tasks to wake after a change was sent to these channels.
     pub(crate) fn waiting(&self) -> Arc<Wakers> {
         Arc::clone(&self.waiting)
     }
@@ -56,7 +56,7 @@ impl Readers {
 }
 
 impl Reader {
-    /// Whether it still reads.
+    /// Sends a change. Returns whether the reader still exists.
     fn send(&mut self, now: &Availability) -> bool {
         if self.reported.as_ref() == Some(now) {
             return true;
@@ -95,7 +95,7 @@ impl Availability {
             spare => format!("it survives the loss of {spare} more"),
         };
         let reason = format!(
-            "{} of {} voters are not heard of or store nothing ({}); {more}",
+            "{} of {} voters are unreachable or store nothing ({}); {more}",
             silent.len(),
             seen.voters.len(),
             silent.join(", ")
@@ -113,7 +113,7 @@ mod tests {
     }
 
     #[test]
-    fn a_slow_reader_misses_what_was_in_between_and_never_the_last() {
+    fn a_slow_reader_may_miss_changes_but_not_the_last() {
         let readers = Readers::default();
         let changes = readers.add(&at_risk(0));
         for n in 0..100 {
@@ -146,13 +146,13 @@ mod tests {
     }
 
     #[test]
-    fn what_can_be_lost_is_told() {
+    fn the_reason_names_the_silent_voters_and_the_spare_ones() {
         assert_eq!(of(1, &[], true), Availability::Healthy { spare: 0 });
         assert_eq!(of(5, &[], true), Availability::Healthy { spare: 2 });
         let at_risk = of(5, &[2], true).to_string();
         assert_eq!(
             at_risk,
-            "at risk: 1 of 5 voters are not heard of or store nothing (node-2); it survives the loss of 1 more"
+            "at risk: 1 of 5 voters are unreachable or store nothing (node-2); it survives the loss of 1 more"
         );
         let at_risk = of(3, &[2], true).to_string();
         assert!(at_risk.ends_with("the loss of one more stops it"), "{at_risk}");

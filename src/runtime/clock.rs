@@ -11,7 +11,7 @@ use super::uptime::uptime;
 ///
 /// A test clock runs in real time and can also be advanced.
 ///
-/// A clock also knows its process: in a fork of that, the node does not run.
+/// A clock also knows its process: the node does not run in a fork of it.
 #[derive(Clone, Debug)]
 pub(crate) struct Clock {
     source: Arc<dyn TimeSource>,
@@ -45,7 +45,7 @@ struct TestTime {
 #[derive(Debug, Default)]
 struct TestState {
     ahead: Duration,
-    /// Threads that wait for a time: they must check again when the clock is advanced.
+    /// Threads that wait for a time. They have to check it again when the clock is advanced.
     parked: Vec<Thread>,
 }
 
@@ -97,7 +97,7 @@ impl Clock {
 
     /// Parks this thread until it is unparked or the time has come, or spuriously: the caller must
     /// check again. A suspend of the machine counts for the clock but not for this wait, which may
-    /// end later by as much.
+    /// end later by the time of the suspend.
     pub(crate) fn park_until(&self, deadline: Option<Duration>) {
         self.source.park_until(deadline);
     }
@@ -167,7 +167,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_manual_clock_moves_when_told_and_wakes_who_waits() {
+    fn a_manual_clock_can_be_advanced_and_wakes_waiting_threads() {
         let clock = Clock::manual();
         let deadline = clock.now() + Duration::from_secs(3600);
         std::thread::scope(|scope| {

@@ -3,15 +3,15 @@
 //! | content | result |
 //! | --- | --- |
 //! | nothing | a store of a node without a cluster, with a new id |
-//! | a member's store | the member continues, under whatever address it has now |
-//! | one marked `REMOVED` | it is set aside for a new member, which can only join the same cluster |
-//! | a damaged one | the instance runs as a new member; the directory is set aside when a leader has admitted that |
+//! | a member's store | the member continues, with its current address |
+//! | one marked `REMOVED` | the directory is set aside; a new member replaces it, which can only join the same cluster |
+//! | a damaged one | the instance runs as a new member; the directory is set aside when a leader has admitted that member |
 //! | a damaged one of an instance alone on its list | nothing, and an error |
 //! | a damaged one of a node that never had a cluster | it holds no data: it is set aside |
 //!
 //! Directories are set aside within the data directory, see `storage::replacement`. If `IDENTITY`
-//! of a damaged one cannot be read, the instance joins the cluster of its peers, as one with an
-//! empty disk does, but takes no part in founding one.
+//! of a damaged directory cannot be read, the instance joins the cluster of its peers, like an instance
+//! with an empty disk, but takes no part in founding a cluster.
 
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
@@ -73,7 +73,7 @@ pub(crate) struct Opened {
 /// Opens the directory and starts its node.
 pub(crate) fn start(dir: &Path, address: &str, config: &NodeConfig, now: Now) -> Result<Opened> {
     check_not_forked(dir)?;
-    let unused = newcomer(address)?;
+    let unused = new_identity(address)?;
     let has_peers = config.peers.iter().any(|peer| peer != address);
     let directory = Arc::new(DataDirectory { path: dir.to_owned(), known: Mutex::default() });
     let opened = match open(dir, &unused, config, now) {
@@ -98,8 +98,8 @@ pub(crate) fn start(dir: &Path, address: &str, config: &NodeConfig, now: Now) ->
     Ok(Opened { store, node, directory })
 }
 
-/// sled has threads for the whole process, which do not run in a fork: opening a store there would
-/// wait for them for ever.
+/// sled's threads do not run in a fork of the process. Opening a store there would wait for them for
+/// ever.
 fn check_not_forked(dir: &Path) -> Result<()> {
     static PROCESS: OnceLock<u32> = OnceLock::new();
     let first = *PROCESS.get_or_init(std::process::id);
@@ -138,7 +138,7 @@ fn open(dir: &Path, unused: &Identity, config: &NodeConfig, now: Now) -> Started
 }
 
 /// An identity that was never used before.
-fn newcomer(address: &str) -> Result<Identity> {
+fn new_identity(address: &str) -> Result<Identity> {
     let (uid, incarnation) = (entropy::number()?.max(1), entropy::number()?);
     let (node, address) = (node_id(uid, incarnation), address.to_owned());
     Ok(Identity { cluster: 0, node, incarnation, address, uid })
@@ -166,7 +166,7 @@ fn replace(
     let mut config = config.clone();
     let identity = match replacement.before() {
         Some(before) => {
-            Identity { address: unused.address, ..before.replacement(unused.incarnation) }
+            Identity { address: unused.address, ..before.with_incarnation(unused.incarnation) }
         }
         None => {
             // The directory may contain a promise that cannot be read, so this instance may only
@@ -189,7 +189,7 @@ fn replace(
         dir = %dir.display(),
         what,
         "the data directory is damaged: nothing in it is changed for now. This instance joins as a new \
-         member, and the directory is put aside when a leader of its cluster has taken it in"
+         member, and the directory is put aside when a leader of its cluster has admitted it"
     );
     *directory.known() = Known { damage: Some(what), former: replacement.former()? };
     let shared = Arc::clone(directory);
@@ -198,7 +198,7 @@ fn replace(
         store.load(&mut |_| Ok(()))?;
         tracing::warn!(
             before = %before.display(),
-            "a leader has taken this instance in as a new member: the damaged data was put aside"
+            "a leader has admitted this instance as a new member: the damaged data was put aside"
         );
         let former = DiskStore::former(shared.path())?;
         *shared.known() = Known { damage: None, former };

@@ -1,5 +1,5 @@
-//! Looks up the name by which instances discover each other: until there is a cluster, and in a cluster as long
-//! as no leader is known, since its members may have come back at other addresses.
+//! Looks up the name by which instances discover each other. It does so until there is a cluster. In a
+//! cluster it does so while no leader is known, since the members may have restarted at other addresses.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -11,7 +11,7 @@ use crate::transport::names::{LookUps, Resolver};
 /// The pause between two look-ups.
 const PAUSE: Duration = Duration::from_secs(1);
 
-/// What an instance is to discover.
+/// What an instance has to discover.
 #[derive(Debug)]
 pub(crate) struct Wanted {
     /// The name, with its port.
@@ -25,41 +25,41 @@ pub(crate) struct Wanted {
     pub(crate) own: SocketAddr,
 }
 
-/// Addresses count for founding once two look-ups in a row have found the same: while instances
-/// start, a name shows some of them at first.
+/// Addresses count for founding once two look-ups in a row have found the same ones: while instances
+/// start, a name has only some of their addresses.
 #[derive(Debug)]
 pub(crate) struct Discovery {
     wanted: Wanted,
     pub(super) look_ups: Repeated,
-    /// What the last look-up has found.
+    /// The addresses from the last look-up.
     last: Vec<String>,
     /// What was last reported to the node.
     reported: Option<Discovered>,
     /// The other addresses that were last given to the network.
-    looked_at: Vec<String>,
+    contacted: Vec<String>,
 }
 
 impl Discovery {
     pub(crate) fn new(wanted: Wanted, resolver: Resolver) -> Discovery {
         let begun = LookUps::start(&resolver, [wanted.name.as_str()]);
         let look_ups = Repeated::new(resolver, PAUSE, &begun);
-        Discovery { wanted, look_ups, last: Vec::new(), reported: None, looked_at: Vec::new() }
+        Discovery { wanted, look_ups, last: Vec::new(), reported: None, contacted: Vec::new() }
     }
 
-    /// Takes an answer that has arrived, and looks the name up again when it is time. Returns what
-    /// is found for the node, if that has changed.
-    pub(crate) fn go_on(&mut self, now: Time) -> Option<Discovered> {
-        let answer = self.look_ups.go_on(now, [self.wanted.name.as_str()])?;
-        self.look_ups.rest(now);
+    /// Takes an answer that has arrived, and looks the name up again when it is time. Returns the input
+    /// for the node if the result has changed.
+    pub(crate) fn poll(&mut self, now: Time) -> Option<Discovered> {
+        let answer = self.look_ups.poll(now, [self.wanted.name.as_str()])?;
+        self.look_ups.begin_pause(now);
         let is_settled = match answer {
             Some((_, Ok(found))) => {
                 let found = self.of_own_family(&found);
                 let before = std::mem::replace(&mut self.last, found);
                 before == self.last
             }
-            // The former addresses may still be right, and continue to count.
+            // The former addresses continue to count, since they may still be right.
             Some((_, Err(reason))) => {
-                tracing::debug!(reason, "the other instances cannot be discovered for now");
+                tracing::debug!(reason, "the other instances cannot be discovered now");
                 self.reported.as_ref().is_some_and(|reported| !reported.addresses.is_empty())
             }
             // The look-up could not be started.
@@ -76,15 +76,16 @@ impl Discovery {
         Some(found)
     }
 
-    /// Where others may be, by the last look-up, settled or not; `None` if that is as it was.
+    /// The addresses of other instances by the last look-up, settled or not; `None` if they have not
+    /// changed.
     pub(crate) fn new_others(&mut self) -> Option<Vec<String>> {
         let own = self.wanted.own.to_string();
         let others: Vec<String> =
             self.last.iter().filter(|address| **address != own).cloned().collect();
-        if others == self.looked_at {
+        if others == self.contacted {
             return None;
         }
-        self.looked_at.clone_from(&others);
+        self.contacted.clone_from(&others);
         Some(others)
     }
 
@@ -98,7 +99,7 @@ impl Discovery {
     }
 }
 
-/// The same address, written in one way.
+/// The canonical form of an address.
 pub(crate) fn canonical(address: &SocketAddr) -> SocketAddr {
     SocketAddr::new(address.ip().to_canonical(), address.port())
 }

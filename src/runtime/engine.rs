@@ -8,11 +8,11 @@ use crate::types::membership::NodeId;
 use crate::types::metrics::Metrics;
 use crate::types::watch::WatchInfo;
 
-/// How many watches are listed at once: not so many that other work of the node's thread would wait for
-/// long.
+/// How many watches are listed in one call. The number is limited so that other work of the node's
+/// thread does not wait for long.
 pub(crate) const WATCHES_LISTED: usize = 4096;
 
-/// Both take the same inputs and have the same effects.
+/// A member or a client. Both take the same inputs and have the same effects.
 #[derive(Debug)]
 pub(crate) enum Engine {
     Node(Box<Node>),
@@ -98,13 +98,12 @@ impl Engine {
         }
     }
 
-    /// Its cluster; 0 for none yet, and for a client.
+    /// The cluster of a member; 0 if it has none yet, and for a client.
     pub(crate) fn cluster(&self) -> u64 {
         self.node().map_or(0, Node::cluster)
     }
 
-    /// The first [`WATCHES_LISTED`] of the watches that its users have set after this one, by their
-    /// numbers.
+    /// The first [`WATCHES_LISTED`] watches of users after this one, in the order of their numbers.
     pub(crate) fn watches_after(&self, after: Option<WatchId>) -> Vec<(WatchId, WatchInfo)> {
         match self {
             Engine::Node(node) => node.watches_after(after).take(WATCHES_LISTED).collect(),

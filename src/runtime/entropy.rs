@@ -1,4 +1,4 @@
-//! Random numbers from the operating system: the only place that asks for them.
+//! Random numbers from the operating system: the only place that gets them.
 
 use crate::types::error::{Error, Result};
 
@@ -19,7 +19,7 @@ pub(crate) fn bytes<const N: usize>() -> Result<[u8; N]> {
     Ok(bytes)
 }
 
-/// Numbers from a seed, for the thread of a simulation: all entropy there comes from here.
+/// Numbers from a seed, for the thread of a simulation: all of its entropy comes from here.
 #[cfg(any(test, feature = "simulator"))]
 pub(crate) mod simulated {
     use std::cell::Cell;

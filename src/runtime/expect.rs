@@ -1,4 +1,4 @@
-//! Converts the node's answers to what the callers expect.
+//! Converts the node's answers to the types that callers expect.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,7 +12,7 @@ use crate::types::error::{Error, Result};
 use crate::types::membership::NodeId;
 use crate::types::znode::{Created, OpResult, Stat};
 
-/// The node answers each request in kind, so this never happens.
+/// Never happens: the type of the node's answer always fits the request.
 fn unexpected<T>(answer: &Answer) -> Result<T> {
     Err(Error::Stopped { reason: format!("an answer of the wrong kind: {answer:?}") })
 }

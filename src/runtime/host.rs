@@ -46,9 +46,9 @@ pub(crate) struct Work {
     pub(crate) disk: Vec<DiskOp>,
     /// The members of the cluster, if they have changed. A member is connected with all of them.
     pub(crate) members: Option<Arc<Vec<Member>>>,
-    /// Whom a client is to be connected with, if that has changed.
+    /// The members that a client should connect to, if they have changed.
     pub(crate) dial: Option<Dial>,
-    /// The cluster that the node belongs to, once that is decided.
+    /// The cluster that the node belongs to, once it is decided.
     pub(crate) cluster: Option<u64>,
 }
 
@@ -63,20 +63,20 @@ pub(crate) struct HandleEffects {
 /// The progress of a host that is closing.
 #[derive(Clone, Copy, Debug)]
 struct Closing {
-    /// Until when it may wait for others to be able to continue without it.
+    /// The end of its time to wait until the others can continue without it.
     stays_until: Time,
-    /// Whether it waits for that.
+    /// Whether it waits for the others.
     stays: bool,
-    /// After that: until when it may take its time to close.
+    /// The end of its time to close, after that wait.
     until: Time,
-    /// Whether it has led meanwhile.
+    /// Whether it has led since it began to close.
     led: bool,
 }
 
 /// A request in flight.
-struct Asked {
+struct PendingRequest {
     sink: AnswerSink,
-    /// Whether it counts if it is refused.
+    /// Whether its refusal is counted in the metrics.
     counts: bool,
     /// The watch that it sets.
     watch: Option<WatchId>,
@@ -87,21 +87,21 @@ pub(crate) struct Host {
     shared: Arc<NodeShared>,
     calls: Receiver<Call>,
     inputs: Vec<Input>,
-    answers: BTreeMap<RequestId, Asked>,
+    answers: BTreeMap<RequestId, PendingRequest>,
     watches: BTreeMap<WatchId, WatchSink>,
-    /// For mailboxes, when the step is over.
+    /// Deliveries for mailboxes, sent at the end of the step.
     outgoing: Outgoing,
-    /// With their holders: see [`Holding`].
+    /// The sessions with their holders: see [`Holding`].
     sessions: BTreeMap<SessionId, (u64, Weak<SessionShared>)>,
     timers: Timers,
-    /// A reader of a session's states was too slow for the latest.
+    /// Whether a slow reader of a session's states missed the latest one.
     readers_behind: bool,
     status_at: Time,
     /// The important parts of the status when it was last updated.
     status_key: ((u64, NodeId, bool), u16),
-    /// Set while it is closing.
+    /// Set while the host is closing.
     closing: Option<Closing>,
-    /// Dropped when it has closed.
+    /// Dropped when the host has closed.
     closers: Vec<Sender<()>>,
 }
 
@@ -162,7 +162,7 @@ impl Host {
         self.inputs.is_empty() && self.calls.is_empty()
     }
 
-    /// Takes a call; `false` when the host is to be dropped now.
+    /// Handles a call. Returns `false` if the host should be dropped now.
     pub(crate) fn call(&mut self, call: Call) -> bool {
         match call {
             Call::Request(request) => self.request(request),
@@ -179,21 +179,21 @@ impl Host {
         self.sessions.values().filter_map(|(_, held)| held.upgrade()).collect()
     }
 
-    /// Closes or detaches the sessions; `false` if nothing else is to be waited for.
+    /// Closes or detaches the sessions. Returns `false` if there is nothing to wait for.
     fn begin_close(&mut self, closed: Sender<()>) -> bool {
         self.closers.push(closed);
-        // Sessions closed in the log release their locks now, and not after their timeout.
+        // Sessions that are closed in the log release their locks now, instead of after their timeout.
         for (session, (_, shared)) in &self.sessions {
             let (session, shared) = (*session, shared.upgrade());
             let request = match shared {
-                // A client of a gateway goes on at another instance.
+                // A client of a gateway continues its session at another instance.
                 Some(shared) if shared.recipient.get().is_some() => {
                     if !shared.detach() {
                         continue;
                     }
                     ClientRequest::Abandon { session, state: SessionState::Detached }
                 }
-                // Detached: the handle that did so is about to notify this host.
+                // The session is detached; its handle is about to notify this host.
                 Some(shared) if !shared.give_up() => continue,
                 _ => {
                     let request = RequestId(self.shared.next_id.fetch_add(1, Ordering::Relaxed));
@@ -236,7 +236,7 @@ impl Host {
         }
         if let Some((id, sink)) = call.sink.take() {
             let watch = call.watch.as_ref().map(|(watch, _)| *watch);
-            self.answers.insert(id, Asked { sink, counts, watch });
+            self.answers.insert(id, PendingRequest { sink, counts, watch });
         }
         if let Some((id, sender)) = call.watch.take() {
             self.watches.insert(id, sender);
@@ -247,8 +247,8 @@ impl Host {
         self.inputs.push(Input::Client(request));
     }
 
-    /// The node knows a session by its id alone. If another handle here has resumed it, requests of
-    /// the former handle must not reach the node.
+    /// Fails if another handle of this host has resumed the session. The node identifies a session only
+    /// by its id, so requests of the former handle must not reach it.
     fn check_holder(&self, session: &Arc<SessionShared>) -> Result<()> {
         let held = self.sessions.get(&session.id);
         if held.is_some_and(|(holder, _)| *holder == session.holder) {
@@ -266,8 +266,8 @@ impl Host {
         }
         let former = self.sessions.get(&id).and_then(|(_, former)| former.upgrade());
         if let Some(former) = former {
-            // This very node holds the session, and knows its password. A wrong password must not
-            // cost the holder its session; with the right one, the holder loses it now.
+            // This node holds the session and knows its password. With a wrong password the holder
+            // keeps the session; with the right one it loses the session now.
             if former.secret != session.secret {
                 session.set_state(SessionState::Expired);
                 return Err(Error::WrongPassword { session: id });
@@ -290,7 +290,7 @@ impl Host {
             if closing.stays {
                 closing.until = now.mono + CLOSE_TIME;
             } else if !planted(Bug::ClosesWithoutHandover) {
-                // At once: the next leader closes the sessions.
+                // The node resigns at once: the next leader closes the sessions.
                 closing.led |= self.engine.leadership().2;
                 self.inputs.push(Input::Resign);
             }
@@ -362,7 +362,8 @@ impl Host {
                 self.sessions.remove(&of.session);
             }
         }
-        // A user that finds a channel closed by the session's end also sees that end.
+        // Channels close after the session's state is set, so a user that finds one closed also sees
+        // the end of the session.
         for id in effects.ended {
             self.watches.remove(&id);
         }
@@ -373,13 +374,13 @@ impl Host {
         }
         for answered in effects.replies {
             let asked = self.answers.remove(&answered.request);
-            let Some(Asked { sink, counts, watch }) = asked else { continue };
+            let Some(PendingRequest { sink, counts, watch }) = asked else { continue };
             if let Some(watch) = watch {
                 if answered.answer.is_err() {
-                    // It was not set.
+                    // The watch was not set.
                     self.watches.remove(&watch);
                 } else if !self.watches.contains_key(&watch) {
-                    // It was dropped before it was set.
+                    // The user has dropped the watch before it was set.
                     self.inputs.push(Input::Client(ClientRequest::Unwatch { watch }));
                 }
             }
@@ -398,11 +399,11 @@ impl Host {
             self.shared.cluster.store(cluster, Ordering::Relaxed);
         }
         self.publish_status(now, effects.stopped.is_some());
-        self.timers.ring(now);
+        self.timers.fire(now);
         self.timers.next().map_or(effects.wake_at, |at| at.min(effects.wake_at))
     }
 
-    /// The session, if this is its current holder here.
+    /// The session, if it still has this holder.
     fn session_of(&self, of: Holding) -> Option<&Weak<SessionShared>> {
         let (holder, session) = self.sessions.get(&of.session)?;
         (*holder == of.holder).then_some(session)
@@ -418,8 +419,8 @@ impl Host {
         })
     }
 
-    /// Whether it still leads and another node could lead instead, or it has led and its vote may
-    /// be needed to elect the next leader.
+    /// Whether the closing node still has to hand over: it leads and another node could lead instead, or
+    /// it has led and its vote may be needed to elect the next leader.
     fn hands_over(&self, led: bool) -> bool {
         let status = self.engine.status();
         let others = status.peers.iter().any(|(_, problem)| problem.is_none());
@@ -441,15 +442,15 @@ impl Host {
 
     /// Answers all waiting requests for the last time.
     pub(crate) fn close(&mut self) {
-        // If a change was interrupted, readers must not wait for it.
+        // Readers must not wait for a change that was interrupted.
         self.shared.tree.publish(None);
-        // A node that had stopped by itself keeps its reason.
+        // If the node has stopped before, the first reason stays.
         let reason = match self.shared.stopped.try_insert("it was closed".to_owned()) {
             Ok(reason) => reason,
             Err((reason, _)) => reason,
         };
         let error = Error::Stopped { reason: reason.clone() };
-        // States come before the answers that depend on them, as in a step.
+        // As in a step, states are set before the answers that depend on them.
         for (_, (_, session)) in std::mem::take(&mut self.sessions) {
             if let Some(session) = session.upgrade() {
                 session.set_state(SessionState::Expired);
@@ -457,13 +458,13 @@ impl Host {
             }
         }
         self.outgoing.send(0);
-        for (_, Asked { sink, .. }) in std::mem::take(&mut self.answers) {
+        for (_, PendingRequest { sink, .. }) in std::mem::take(&mut self.answers) {
             sink.fail(error.clone());
         }
         self.timers.clear();
         self.shared.availability.end();
-        // A call may still arrive in between; its sender sees the channel closed at the latest when
-        // this host is dropped.
+        // A call may still arrive after this loop. Its sender finds the channel closed when this host is
+        // dropped.
         while let Ok(call) = self.calls.try_recv() {
             drop(call);
         }
@@ -478,10 +479,10 @@ impl Host {
 impl Host {
     /// The member, in tests without clients.
     pub(crate) fn node(&self) -> &Node {
-        self.engine.node().expect("only members are looked into")
+        self.engine.node().expect("only tests without clients call this")
     }
 
-    /// Whether a watch's channel has no room for an event.
+    /// Whether a watch's channel is full.
     pub(crate) fn is_full(&mut self, watch: WatchId) -> bool {
         match self.watches.get_mut(&watch) {
             Some(WatchSink::Channel(sender)) => sender.events.is_full(),
@@ -497,7 +498,7 @@ impl HandleEffects {
         &mut self.effects.events
     }
 
-    /// The tree that is to be read from now on.
+    /// The tree for readers from now on.
     pub(crate) fn tree_mut(&mut self) -> &mut Option<crate::machine::Tree> {
         &mut self.effects.tree
     }
@@ -506,7 +507,7 @@ impl HandleEffects {
 impl Drop for Host {
     fn drop(&mut self) {
         if std::thread::panicking() {
-            let reason = "its thread panicked; the process's panic message says where";
+            let reason = "its thread panicked; see the panic message of the process";
             let _ = self.shared.stopped.set(reason.to_owned());
         }
         self.close();

@@ -1,6 +1,6 @@
-//! Listens at an address that is a name, once that is looked up and belongs to this host. In
-//! Kubernetes, the name of a pod is there only some time after the pod, and may lead to the pod's
-//! former address before.
+//! Listens at an address with a name, once the name is looked up and leads to this host. In Kubernetes,
+//! the name of a pod exists only some time after the pod, and may lead to the pod's former address until
+//! then.
 
 use std::io::ErrorKind;
 use std::net::{SocketAddr, TcpListener};
@@ -13,14 +13,14 @@ use crate::transport::names::{LookUps, Resolver};
 /// The pause between two attempts.
 const PAUSE: Duration = Duration::from_secs(1);
 
-/// How to do without the name.
+/// How to listen without the name.
 pub(crate) const HINT: &str = "to listen before the name is there, give Builder::listen an IP address and a port, as \
      0.0.0.0:7400";
 
 /// The outcome of an attempt to listen.
 pub(crate) enum Attempt {
     Listens(TcpListener),
-    /// The address is not this host's: the name may be behind.
+    /// The address is not this host's: the name may be out of date.
     Elsewhere(String),
     Failed(String),
 }
@@ -38,7 +38,7 @@ pub(crate) fn listen(found: &[SocketAddr]) -> Attempt {
     }
 }
 
-/// Looks the name up and tries to listen, again and again.
+/// Looks the name up and tries to listen, repeatedly until it succeeds.
 #[derive(Debug)]
 pub(crate) struct Listening {
     /// The name, with its port.
@@ -55,20 +55,20 @@ impl Listening {
         Listening { address: address.to_owned(), look_ups, on_loopback_only }
     }
 
-    /// What the instance waits for, before the first answer.
-    pub(crate) fn begins(&self) -> String {
-        self.waits("the name is being looked up")
+    /// The reason why the instance does not listen, before the first look-up is answered.
+    pub(crate) fn first_reason(&self) -> String {
+        self.describe("the name is being looked up")
     }
 
-    fn waits(&self, reason: &str) -> String {
+    fn describe(&self, reason: &str) -> String {
         format!("this instance does not listen at {} yet: {reason}; {HINT}", self.address)
     }
 
-    /// Goes on when it is time, or an answer has arrived. Returns what came of an attempt: the
-    /// listener, or why this instance does not listen yet.
-    pub(crate) fn go_on(&mut self, now: Time) -> Option<Result<TcpListener, String>> {
-        let answer = self.look_ups.go_on(now, [self.address.as_str()])?;
-        self.look_ups.rest(now);
+    /// Starts a look-up when it is time, and tries to listen when an answer has arrived. Returns the
+    /// result of an attempt: the listener, or why this instance does not listen yet.
+    pub(crate) fn poll(&mut self, now: Time) -> Option<Result<TcpListener, String>> {
+        let answer = self.look_ups.poll(now, [self.address.as_str()])?;
+        self.look_ups.begin_pause(now);
         let reason = match answer {
             None => "no thread to look it up could be started".to_owned(),
             Some((_, Err(reason))) => reason,
@@ -77,7 +77,7 @@ impl Listening {
                 Attempt::Elsewhere(reason) | Attempt::Failed(reason) => reason,
             },
         };
-        Some(Err(self.waits(&reason)))
+        Some(Err(self.describe(&reason)))
     }
 
     fn try_at(&self, found: &[SocketAddr]) -> Attempt {

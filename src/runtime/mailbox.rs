@@ -1,8 +1,7 @@
-//! Where answers and events go: to the slot and the channel of a handle, or to a mailbox.
+//! The destinations of answers and events: the slot and the channel of a handle, or a mailbox.
 //!
-//! A mailbox serves many sessions of one thread, the connections of a gateway. It gets what a step of the node
-//! has brought them all at once, so that an event and an answer of the same step are put in order by their
-//! zxids.
+//! A mailbox serves many sessions of one thread, the connections of a gateway. It gets all
+//! answers and events of a step at once, so that they can be sorted by their zxids.
 
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -20,7 +19,7 @@ use crate::types::session::SessionState;
 use crate::types::watch::WatchEvent;
 use crate::types::znode::Zxid;
 
-/// What has arrived for the connections of a gateway.
+/// The answers and events that have arrived for the connections of a gateway.
 pub(crate) struct Mailbox {
     arrived: Mutex<Arrived>,
     wake: Box<dyn Fn() + Send + Sync>,
@@ -33,7 +32,7 @@ pub(crate) struct Arrived {
     pub(crate) zxid: Zxid,
 }
 
-/// With the numbers of the connections that they are for.
+/// Deliveries with the numbers of their connections.
 pub(crate) type Deliveries = Vec<(u64, Delivery)>;
 
 /// What a connection receives.
@@ -60,7 +59,7 @@ impl fmt::Debug for Mailbox {
 }
 
 impl Mailbox {
-    /// `wake` is called when something has arrived while nothing had; it must not block.
+    /// `wake` is called when something arrives in an empty mailbox. It must not block.
     pub(crate) fn new(wake: impl Fn() + Send + Sync + 'static) -> Mailbox {
         Mailbox { arrived: Mutex::default(), wake: Box::new(wake) }
     }
@@ -92,13 +91,13 @@ pub(crate) struct Recipient {
 }
 
 impl Recipient {
-    /// Something that comes from no step of the node.
+    /// Sends a delivery that does not come from a step of the node.
     pub(crate) fn send(&self, delivery: Delivery) {
         self.mailbox.put(&mut vec![(self.connection, delivery)], Zxid::default());
     }
 }
 
-/// What a step has for mailboxes.
+/// The deliveries of a step for mailboxes.
 #[derive(Debug, Default)]
 pub(crate) struct Outgoing(Vec<(Arc<Mailbox>, Deliveries)>);
 
@@ -145,7 +144,7 @@ impl AnswerSink {
         }
     }
 
-    /// There will be no answer.
+    /// Answers with an error, since the node will not answer.
     pub(crate) fn fail(self, error: Error) {
         match self {
             AnswerSink::Slot(slot, span) => fill(&slot, span, Err(error)),
@@ -156,7 +155,7 @@ impl AnswerSink {
     }
 }
 
-/// Ends the span, and then gives the answer.
+/// Ends the span, and then completes the slot.
 fn fill(slot: &Slot, span: Span, answer: Result<Answer>) {
     if let Err(error) = &answer {
         spans::failed(&span, error);

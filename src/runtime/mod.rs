@@ -5,11 +5,11 @@
 //! | --- | --- |
 //! | `host` | the owner of a node or client (`engine`): it takes calls, steps, and delivers effects |
 //! | `node_thread` | runs the host on the network's thread, and connects it to the disk |
-//! | `disk` | the threads that write the log and the checkpoints; `watchdog` notices that they hang |
+//! | `disk` | the threads that write the log and the checkpoints; `watchdog` detects that they hang |
 //! | `shared`, `session` | the state that handles share with the host |
 //! | `port` | the sockets and the threads of a gateway or an admin endpoint |
-//! | `offload` | runs a call that blocks on a thread, for a task |
-//! | `thread_end` | waits for threads that a dropped handle has ended |
+//! | `offload` | runs a blocking call on a thread, for a task |
+//! | `thread_end` | waits for the threads of a dropped handle |
 //! | `pending`, `timers`, `watch_sender`, `availability` | how answers, timers and events reach users |
 //! | `directory`, `naming`, `discovery`, `listening`, `repeated` | the start of a member: its data directory, the names of its peers, and its own |
 //! | `clock`, `uptime`, `entropy` | the only places that read clocks and random numbers |
@@ -67,7 +67,7 @@ pub(crate) fn boot(
     let members = voting.voters.iter().chain(&voting.learners).chain(&voting.voters_outgoing);
     let blank = voting.voters.is_empty();
     if !blank && !members.into_iter().any(|member| *member == identity.node) {
-        return Err(corrupt("the cluster's configuration is without this member".to_owned()));
+        return Err(corrupt("this member is missing in the cluster's configuration".to_owned()));
     }
     let origin = Origin { identity, promise: store.promise().clone() };
     Node::new(config, origin, boot, machine, now).map_err(corrupt)
@@ -79,7 +79,7 @@ pub(crate) fn read_state(
     load: impl FnOnce(&mut ChunkSink<'_>) -> Result<Boot, StorageError>,
 ) -> Result<(Boot, Machine), StorageError> {
     let mut reader = ChunkReader::new();
-    // A state that is only too new is not damaged, and the store must not report it as that.
+    // A state that is too new is not damaged, and the store must not report damage.
     let loaded = load(&mut |chunk| match reader.push(chunk) {
         Err(_) if reader.version() > newest => Ok(()),
         pushed => pushed,
@@ -127,7 +127,7 @@ mod tests {
     }
 
     /// A damaged directory is set aside, and never used again. A directory of a newer version must
-    /// not be taken for a damaged one, even if nothing in it can be read here.
+    /// not count as damaged, even if this build can read nothing in it.
     #[test]
     fn a_directory_of_a_newer_version_is_refused_and_left_alone() {
         let dir = tempfile::tempdir().unwrap();
@@ -170,12 +170,12 @@ mod tests {
         assert_eq!(node.machine().version(), 2);
         drop(node);
 
-        // As a build to come may write it: behind the version, something that is not known here.
+        // A future build may write this: after the version, an item that this build does not know.
         let chunk = raised_to(&mut machine, 3);
         checkpoint(&machine, &[&chunk[..4], &[0x7F, 1, 2]].concat());
         refused(3, 2);
         refused(3, 2);
-        // What is said to be of a version that is known must be readable.
+        // An image of a known version must be readable.
         let chunk = raised_to(&mut Machine::new(), 2);
         checkpoint(&machine, &[&chunk[..4], &[0x7F, 1, 2]].concat());
         let error = boot(&mut open(), config(2), now).unwrap_err();

@@ -10,7 +10,7 @@ use crate::transport::names::{LookUps, OwnName, Resolver};
 /// The pause between two look-ups of all names.
 const PAUSE: Duration = Duration::from_secs(2);
 
-/// What is known of this instance's name.
+/// The look-ups of this instance's list of peers.
 #[derive(Debug)]
 pub(crate) struct Naming {
     own: OwnName,
@@ -26,10 +26,11 @@ impl Naming {
     }
 
     /// Takes the answers that have arrived, and starts look-ups when it is time. Returns the input
-    /// for the node, if anything has changed for it.
-    pub(crate) fn go_on(&mut self, now: Time) -> Option<Input> {
-        while let Some(Some((name, answer))) = self.look_ups.go_on(now, self.own.names()) {
-            // Otherwise the former addresses may still be right, and continue to count.
+    /// for the node if the result has changed.
+    pub(crate) fn poll(&mut self, now: Time) -> Option<Input> {
+        while let Some(Some((name, answer))) = self.look_ups.poll(now, self.own.names()) {
+            // After a failed look-up the former addresses continue to count, since they may still be
+            // right.
             if let Ok(found) = answer {
                 self.own.found(&name, found);
             }

@@ -39,9 +39,9 @@ const TAKEN_MAX: usize = 4096;
 /// which this thread was running counts.
 pub(crate) const DISK_SLOW: Duration = Duration::from_secs(10);
 pub(crate) const DISK_DEAD: Duration = Duration::from_secs(60);
-/// A step of a checkpoint that takes this long stops the node, whose log only grows meanwhile. No
-/// write waits for a checkpoint, and sled has one lock for all databases of a process: the hanging
-/// disk may belong to another coordinator.
+/// A step of a checkpoint that takes this long stops the node, since its log only grows until then. The
+/// limit is this long because no write waits for a checkpoint, and because the hanging disk may belong
+/// to another coordinator: sled has one lock for all databases of a process.
 const CHECKPOINT_DEAD: Duration = Duration::from_secs(600);
 
 pub(crate) struct Start {
@@ -52,14 +52,14 @@ pub(crate) struct Start {
     pub(crate) directory: Option<Arc<DataDirectory>>,
     /// `None` for a client, and as long as it cannot listen.
     pub(crate) listener: Option<TcpListener>,
-    /// The location of this instance, for people.
+    /// The address of this instance, for people.
     pub(crate) address: String,
     pub(crate) local: LocalPeer,
     pub(crate) remote: Vec<RemotePeer>,
     pub(crate) seeds: Vec<String>,
     /// For a member that has no cluster yet.
     pub(crate) naming: Option<Naming>,
-    /// The same, if its peers are not listed.
+    /// For a member whose peers are not listed.
     pub(crate) discovery: Option<Discovery>,
     /// For a member that cannot listen yet.
     pub(crate) listening: Option<Listening>,
@@ -81,13 +81,13 @@ pub(crate) fn start(start: Start) -> Result<(Arc<NodeShared>, JoinHandle<()>)> {
     let transport = TcpTransport::new().map_err(system("the network"))?;
     let (host, shared) = Host::new(engine, clock.clone(), limits, members, schemes);
     shared.cluster.store(start.local.cluster, Ordering::Relaxed);
-    shared.reached_at(start.address);
-    shared.keeps_data_in(start.directory);
-    shared.meter_by(transport.meter());
-    shared.wakes_by(transport.wake());
+    shared.set_own_address(start.address);
+    shared.set_directory(start.directory);
+    shared.set_meter(transport.meter());
+    shared.set_wake(transport.wake());
     let node_thread = NodeThread::new(host, clock, start.store, transport.wake());
     let mut node_thread = Box::new(node_thread.map_err(system("the disk threads"))?);
-    shared.obstacles.listens_not(start.listening.as_ref().map(Listening::begins));
+    shared.obstacles.set_not_listening(start.listening.as_ref().map(Listening::first_reason));
     (node_thread.naming, node_thread.discovery) = (start.naming, start.discovery);
     node_thread.listening = start.listening;
     let Start { listener, local, remote, seeds, .. } = start;
@@ -106,7 +106,7 @@ struct NodeThread {
     discovery: Option<Discovery>,
     listening: Option<Listening>,
     clock: Clock,
-    /// Of writes, and of checkpoints.
+    /// The watchdogs of writes and of checkpoints.
     watchdogs: [Watchdog; 2],
     resigned: bool,
 }
@@ -148,7 +148,7 @@ impl Handler for NodeThread {
             pause = pause.min(GAP_MAX);
         }
         let now = self.clock.now();
-        let discovery = self.discovery.as_ref().filter(|_| self.discovers());
+        let discovery = self.discovery.as_ref().filter(|_| self.needs_addresses());
         let look_ups = [
             self.naming.as_ref().map(|naming| &naming.look_ups),
             discovery.map(|discovery| &discovery.look_ups),
@@ -164,9 +164,9 @@ impl Handler for NodeThread {
             let (_, effects) = self.host.step();
             self.host.notify(effects);
         }
-        // Its handles get their answers before the threads below are joined.
+        // The handles get their answers before the threads below are joined.
         self.host.close();
-        // This writes what was submitted.
+        // Dropping the disk waits until all submitted operations are written.
         drop(self.disk);
         drop(self.host);
     }
@@ -201,7 +201,7 @@ impl NodeThread {
     /// coordinator is closed.
     fn step(&mut self, network: &mut dyn Network) -> Option<Duration> {
         let (work, effects) = self.host.step();
-        // Also after its last step, which may hand over leadership.
+        // The last step is delivered too, since it may hand over leadership.
         if let Some(cluster) = work.cluster {
             network.set_cluster(cluster);
         }
@@ -242,7 +242,8 @@ impl NodeThread {
         true
     }
 
-    /// The addresses of the names matter as long as a cluster may be founded with them.
+    /// Looks up the names of peers while their addresses matter: until there is a cluster, and while a
+    /// member with a discovery name knows no leader.
     fn watch_names(&mut self, network: &mut dyn Network) {
         if self.naming.is_none() && self.discovery.is_none() {
             return;
@@ -255,15 +256,15 @@ impl NodeThread {
         if has_cluster {
             self.naming = None;
         }
-        if !self.discovers() {
+        if !self.needs_addresses() {
             return;
         }
         let now = self.clock.now();
-        if let Some(input) = self.naming.as_mut().and_then(|naming| naming.go_on(now)) {
+        if let Some(input) = self.naming.as_mut().and_then(|naming| naming.poll(now)) {
             self.host.input(input);
         }
         let Some(discovery) = &mut self.discovery else { return };
-        let discovered = discovery.go_on(now);
+        let discovered = discovery.poll(now);
         if let Some(others) = discovery.new_others() {
             network.look_at(others);
         }
@@ -272,15 +273,15 @@ impl NodeThread {
         }
     }
 
-    /// Whether the addresses of names are of use now.
-    fn discovers(&self) -> bool {
+    /// Whether this member needs the addresses of names now.
+    fn needs_addresses(&self) -> bool {
         self.host.member().is_some_and(|node| node.cluster() == 0 || !node.has_leader())
     }
 
     /// Listens as soon as it can.
     fn listen(&mut self, network: &mut dyn Network) {
         let Some(listening) = &mut self.listening else { return };
-        let waits = match listening.go_on(self.clock.now()) {
+        let reason = match listening.poll(self.clock.now()) {
             None => return,
             Some(Err(reason)) => Some(reason),
             Some(Ok(listener)) => match network.listen(listener) {
@@ -295,7 +296,7 @@ impl NodeThread {
                 }
             },
         };
-        self.host.shared().obstacles.listens_not(waits);
+        self.host.shared().obstacles.set_not_listening(reason);
     }
 
     /// A hanging disk reports nothing, so this thread has to check it.
@@ -438,7 +439,7 @@ mod tests {
         }
     }
 
-    /// The disk of another coordinator of the process hung, and delayed this one's checkpoint: the
+    /// The hanging disk of another coordinator in the process delayed this coordinator's checkpoint. The
     /// node stopped, though it could write.
     #[test]
     fn a_checkpoint_that_hangs_does_not_stop_a_node_that_can_write() {
@@ -453,10 +454,10 @@ mod tests {
         assert!(reason(disk_health(seconds(0), seconds(601))).contains("checkpoint"));
     }
 
-    /// A leader that was closed at the very end of its time sent nothing of its last step, which
-    /// hands over leadership: the others had to detect that it was gone.
+    /// A leader that reached the end of its time to close did not send the messages of its last step, which
+    /// hands over leadership. The others had to detect the loss of their leader.
     #[test]
-    fn what_the_last_step_has_to_say_is_sent() {
+    fn the_messages_of_the_last_step_are_sent() {
         let clock = Clock::manual();
         let members = (1..=2).map(|node| Member::new(node, format!("127.0.0.1:{node}"))).collect();
         let founding = Genesis { cluster: 1, members };
@@ -513,7 +514,7 @@ mod tests {
             }
         };
         let (mut leader, _) = members.remove(leader);
-        // Its first step of closing hands over, and is also its last: the time is up.
+        // The first step of closing hands over. It is also the last one, since the time is up.
         let (closed, closes) = bounded(0);
         assert!(leader.host.call(Call::Close(closed)));
         clock.advance(CLOSE_TIME);
@@ -527,10 +528,10 @@ mod tests {
         assert!(sent.0.iter().any(hands_over), "{:?}", sent.0);
     }
 
-    /// A request that was on its way while the node stopped failed as if its session had expired, and its user was
-    /// asked to open another one.
+    /// A request in flight when the node stopped failed with the error that its session had expired, which
+    /// advises to open a new session.
     #[test]
-    fn what_comes_when_the_node_has_stopped_fails_for_that() {
+    fn a_request_to_a_stopped_node_fails_with_stopped() {
         let clock = Clock::manual();
         let founding =
             Genesis { cluster: 1, members: vec![Member::new(1, "127.0.0.1:1".to_owned())] };
@@ -547,7 +548,7 @@ mod tests {
             clock.advance(Duration::from_millis(50));
             member.turn(&mut Outbox::default()).unwrap();
         }
-        // It stops between the call and the moment at which it takes that.
+        // The node stops after the call was sent and before it handles the call.
         let write = |request| {
             member.host.input(Input::Failed { reason: "the disk failed".to_owned() });
             let _ = member.turn(&mut Outbox::default());
@@ -558,7 +559,7 @@ mod tests {
         while let Ok(call) = member.calls.try_recv() {
             member.host.call(call);
         }
-        let answer = answer.try_take().expect("it is answered at once");
+        let answer = answer.try_take().expect("a stopped node answers at once");
         assert!(matches!(answer, Err(Error::Stopped { .. })), "{answer:?}");
     }
 }

@@ -1,5 +1,5 @@
-//! What keeps a node from its peers: addresses at which nobody is found, and a name that does not lead
-//! to this host yet.
+//! The obstacles between a node and its peers: addresses without a node, and a name that does not lead to
+//! this host yet.
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -10,25 +10,26 @@ use crate::types::membership::NodeId;
 
 #[derive(Debug, Default)]
 pub(crate) struct Obstacles {
-    /// Why no node was found at addresses of the list, and whether waiting will not help.
+    /// For addresses of the list without a node: why, and whether a peer there refuses this node, so that
+    /// waiting does not help.
     seeds: Mutex<BTreeMap<String, (String, bool)>>,
-    /// Why this member does not listen yet, if it does not.
+    /// Why this member does not listen yet; `None` if it does.
     not_listening: Mutex<Option<String>>,
 }
 
 impl Obstacles {
-    /// No node was found at this address of the list.
+    /// Notes that no node was found at this address of the list.
     pub(crate) fn seed_unreachable(&self, address: String, reason: String, refused: bool) {
         self.seeds().insert(address, (reason, refused));
     }
 
-    /// A node was found: former errors are reported again if they still occur.
+    /// Clears the errors, since a node was found. Errors that still occur are reported again.
     pub(crate) fn seed_found(&self) {
         self.seeds().clear();
     }
 
-    /// Why this member does not listen yet; `None`: it does.
-    pub(crate) fn listens_not(&self, reason: Option<String>) {
+    /// Sets why this member does not listen yet; `None` if it does.
+    pub(crate) fn set_not_listening(&self, reason: Option<String>) {
         let mut current = self.not_listening.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(reason) = reason.as_ref().filter(|reason| current.as_ref() != Some(*reason)) {
             tracing::warn!("{reason}");
@@ -45,7 +46,7 @@ impl Obstacles {
         self.seeds.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A peer that refuses this node, if there is one.
+    /// The error for a peer that refuses this node, if there is one.
     pub(crate) fn refusal(
         &self,
         status: &NodeStatus,
@@ -60,14 +61,14 @@ impl Obstacles {
         }
         status.peers.iter().find_map(|(peer, problem)| {
             let problem = problem.as_ref().filter(|problem| problem.refused)?;
-            // An instance without data refuses those who take it for the voter that it was. The
-            // peers that are missing are the better reason.
+            // An instance that has lost its data refuses peers that still believe it to be a voter.
+            // The missing peers are the better reason.
             let peer = address(*peer).filter(|peer| !status.blank.contains(peer))?;
             Some(Error::PeerRefused { peer, reason: problem.reason.clone() })
         })
     }
 
-    /// For which other instances the node waits.
+    /// A description of the other instances that the node waits for.
     pub(crate) fn waiting_for(
         &self,
         status: &NodeStatus,

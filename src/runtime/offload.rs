@@ -1,5 +1,5 @@
-//! Runs a call that blocks on a thread of its own, for a task that waits for it. For rare calls: those
-//! for which no thread is worth keeping.
+//! Runs a blocking call on a thread of its own, for a task that waits for it. For rare calls only: each
+//! starts a thread.
 
 use std::future::poll_fn;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -19,8 +19,8 @@ pub(crate) async fn offload<T: Send + 'static>(
     let slot = Arc::new(Slot::default());
     let answer = Arc::clone(&slot);
     let run = move || {
-        // The call is ours, and what it leaves behind is behind its own locks. Its handles are
-        // dropped before the task is woken.
+        // The call is our own code, and its shared state is behind locks, so a panic leaves nothing
+        // inconsistent. The handles of the call are dropped before the task is woken.
         let result = catch_unwind(AssertUnwindSafe(call));
         answer.complete(result.ok());
     };

@@ -1,7 +1,7 @@
 //! Which threads run nodes.
 //!
-//! Users' wakers run there. A waker that waits for a node may wait for itself, and delays the node
-//! in any case. So blocking calls check this first, and fail.
+//! Users' wakers run on these threads. A waker that waited for a node could wait for itself, and would
+//! delay the node in any case. So blocking calls check the thread first, and fail.
 
 use std::cell::Cell;
 

@@ -54,7 +54,7 @@ impl<T> fmt::Debug for Pending<T> {
     }
 }
 
-// Nothing in it is ever pinned.
+// No field is ever pinned.
 impl<T> Unpin for Pending<T> {}
 
 impl<T> Pending<T> {
@@ -67,11 +67,11 @@ impl<T> Pending<T> {
         Pending { slot, convert: Some(Mutex::new(Box::new(convert))), clock }
     }
 
-    /// An answer that exists from the start.
+    /// A request that has failed already.
     pub(crate) fn failed(error: Error, clock: Clock) -> Pending<T> {
         let slot = Arc::new(Slot::default());
         slot.complete(Err(error));
-        // Never called: there is nothing to convert.
+        // The function is never called: there is nothing to convert.
         Pending::new(slot, clock, |_| Err(Error::Stopped { reason: String::new() }))
     }
 
@@ -221,18 +221,18 @@ mod tests {
         assert_eq!(waiting.try_take(), None);
         slot.complete(Err(Error::NoPeers));
         assert_eq!(waiting.wait_timeout(Duration::MAX), Some(Err(Error::NoPeers)));
-        assert_eq!(waiting.wait(), Err(taken()), "it would wait for ever");
+        assert_eq!(waiting.wait(), Err(taken()), "without this error it would wait for ever");
     }
 
-    /// So that futures that wait for answers can be spawned on a multi-threaded runtime.
+    /// A multi-threaded runtime can spawn futures that wait for answers.
     #[test]
-    fn it_may_go_to_other_threads_and_be_borrowed_by_them() {
+    fn pending_is_send_and_sync() {
         fn may<T: Send + Sync>() {}
         may::<Pending<std::cell::Cell<u8>>>();
     }
 
     #[test]
-    fn what_comes_after_runs_once_whenever_it_was_asked_for() {
+    fn then_runs_once_before_and_after_the_answer() {
         for answered_first in [true, false] {
             let (slot, clock) = (Arc::new(Slot::default()), Clock::real());
             let (sender, receiver) = crossbeam_channel::unbounded();

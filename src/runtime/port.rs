@@ -30,9 +30,9 @@ pub(crate) struct Port {
     address: SocketAddr,
     stop: Arc<Stop>,
     next: u64,
-    /// The connections that something has happened to.
+    /// The connections with unhandled events.
     pub(crate) touched: BTreeSet<u64>,
-    /// What is read goes through here: thousands of idle clients need no buffers of their own.
+    /// A shared buffer for reading, so that thousands of idle clients need no buffers of their own.
     pub(crate) scratch: Vec<u8>,
 }
 
@@ -89,7 +89,7 @@ impl Port {
         Arc::clone(&self.stop.waker)
     }
 
-    /// The threads of this port, of which there are none yet.
+    /// Threads for this port, none at first.
     pub(crate) fn serving(&self, shared: &Arc<NodeShared>) -> Serving {
         let (stop, shared) = (Arc::clone(&self.stop), Arc::clone(shared));
         Serving { address: self.address, stop, shared, threads: Vec::new() }
@@ -100,7 +100,7 @@ impl Port {
         self.stop.asked.load(Ordering::Acquire)
     }
 
-    /// Waits until something happens, but not longer than this, and not at all while a connection is touched.
+    /// Waits for an event, for `most` at the longest. Does not wait while there are touched connections.
     pub(crate) fn wait(&mut self, events: &mut Events, most: Duration) -> io::Result<()> {
         let pause = if self.touched.is_empty() { most } else { Duration::ZERO };
         match self.poll.poll(events, Some(pause)) {
@@ -109,7 +109,7 @@ impl Port {
         }
     }
 
-    /// The next client that has connected. On an error, those that wait are accepted later.
+    /// Accepts the next client. After an error, waiting clients are accepted later.
     pub(crate) fn accept(&self) -> io::Result<Option<(TcpStream, SocketAddr)>> {
         loop {
             match self.listener.accept() {
@@ -123,18 +123,18 @@ impl Port {
         }
     }
 
-    /// Begins to wait for a connection. Returns its number.
+    /// Registers a connection for events. Returns its number.
     pub(crate) fn register(&mut self, stream: &mut TcpStream) -> io::Result<u64> {
         let number = self.next;
         self.next += 1;
-        // Answers are short and are waited for.
+        // Answers are short, and clients wait for them.
         let _ = stream.set_nodelay(true);
         let both = Interest::READABLE | Interest::WRITABLE;
         self.poll.registry().register(stream, Token(number as usize), both)?;
         Ok(number)
     }
 
-    /// Waits for a connection no more.
+    /// Removes the registration of a connection.
     #[cfg(feature = "gateway")]
     pub(crate) fn deregister(&self, stream: &mut TcpStream) {
         let _ = self.poll.registry().deregister(stream);
@@ -146,7 +146,7 @@ impl Serving {
         self.address
     }
 
-    /// Starts a thread, which ends before those that were started earlier are waited for.
+    /// Starts a thread. Threads are joined in the reverse order of their start.
     pub(crate) fn spawn(
         &mut self,
         name: &str,
@@ -161,7 +161,7 @@ impl Serving {
 impl Drop for Serving {
     fn drop(&mut self) {
         self.stop.asked.store(true, Ordering::Release);
-        // Without it the thread looks at its next sweep.
+        // If this fails, the thread notices at its next sweep.
         let _ = self.stop.waker.wake();
         for thread in self.threads.drain(..).rev() {
             self.shared.wait_end(thread);

@@ -1,4 +1,4 @@
-//! Looks names up again and again.
+//! Looks names up repeatedly.
 
 use std::time::Duration;
 
@@ -8,14 +8,14 @@ use crate::node::io::Time;
 use crate::transport::names::{Answer, LookUps, Resolver};
 
 /// How often to check for answers while names are being looked up.
-const LOOK: Duration = Duration::from_millis(20);
+const CHECK_EVERY: Duration = Duration::from_millis(20);
 
-/// Look-ups of the same names. A new one starts only after the last one is answered, so that each
-/// name has at most one in progress.
+/// Repeated look-ups of the same names. A new look-up starts only after the last one is answered, so each
+/// name has at most one look-up in progress.
 #[derive(Debug)]
 pub(crate) struct Repeated {
     resolver: Resolver,
-    /// The pause between two of them.
+    /// The pause between two look-ups.
     every: Duration,
     /// The answers to the look-ups in progress.
     answers: Receiver<(String, Answer)>,
@@ -29,14 +29,14 @@ impl Repeated {
         Repeated { resolver, every, answers: begun.answers(), next_at: None }
     }
 
-    /// When to continue at the latest. Answers do not wake the thread.
+    /// The time until [`Repeated::poll`] should be called again. Answers do not wake the thread.
     pub(super) fn pause(&self, now: Time) -> Duration {
-        self.next_at.map_or(LOOK, |at| at.saturating_sub(now))
+        self.next_at.map_or(CHECK_EVERY, |at| at.saturating_sub(now))
     }
 
-    /// Starts to look up the names if it is time, and takes an answer that has arrived. `None`:
-    /// none has; `Some(None)`: there are no more, and the pause begins.
-    pub(super) fn go_on<'a>(
+    /// Starts to look up the names if it is time, and takes an answer that has arrived. Returns `None` if
+    /// none has arrived, and `Some(None)` after the last one, when the pause begins.
+    pub(super) fn poll<'a>(
         &mut self,
         now: Time,
         names: impl IntoIterator<Item = &'a str>,
@@ -52,14 +52,14 @@ impl Repeated {
             Ok(answer) => Some(Some(answer)),
             Err(TryRecvError::Empty) => None,
             Err(TryRecvError::Disconnected) => {
-                self.rest(now);
+                self.begin_pause(now);
                 Some(None)
             }
         }
     }
 
     /// Begins the pause before the next look-up.
-    pub(super) fn rest(&mut self, now: Time) {
+    pub(super) fn begin_pause(&mut self, now: Time) {
         self.next_at = Some(now + self.every);
     }
 }

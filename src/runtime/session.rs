@@ -28,20 +28,21 @@ pub(crate) struct SessionShared {
     /// Distinguishes these handles from other holders of the session, before or after.
     pub(crate) holder: u64,
     pub(crate) secret: [u8; 16],
-    /// In nanoseconds. For a resumed session that keeps its own: known once it is open.
+    /// In nanoseconds. If a resumed session keeps its own timeout, it is known once the session is open.
     timeout: AtomicU64,
     state: Mutex<States>,
     /// The tasks that wait for a state.
     waiting: Arc<Wakers>,
-    /// Until when the session is certainly alive, in nanoseconds of the clock; 0 before it is open.
+    /// The end of the time in which the session is certainly alive, in nanoseconds of the clock; 0 before it
+    /// is open.
     lease: AtomicU64,
-    /// It is being closed: others may get its locks before this node is notified.
+    /// Whether it is being closed: others may get its locks before this node is notified.
     given_up: AtomicBool,
     /// Its ids.
     pub(crate) ids: ArcSwap<Vec<Id>>,
     /// Why its authentication failed, if it did.
     auth_failure: OnceCell<Error>,
-    /// The connection that it is of, if it is one of a gateway's.
+    /// The gateway connection of the session, if it has one.
     pub(crate) recipient: OnceCell<Recipient>,
 }
 
@@ -83,8 +84,8 @@ impl SessionShared {
         self.lock().now()
     }
 
-    /// Notifies the readers of the states. Returns whether a slow reader missed this one: then call
-    /// `catch_up` now and then.
+    /// Sets the state and notifies its readers. Returns whether a slow reader missed this state: then
+    /// `catch_up` has to be called from time to time.
     pub(crate) fn set_state(&self, state: SessionState) -> bool {
         let is_behind = self.lock().set(state);
         // Not under the lock: a waker is user code, which may look at the state.
@@ -92,14 +93,14 @@ impl SessionShared {
         is_behind
     }
 
-    /// Reports the state to the connection that the session is of.
+    /// Reports the state to the session's gateway connection, if it has one.
     pub(crate) fn report(&self, state: SessionState, outgoing: &mut Outgoing) {
         if let Some(recipient) = self.recipient.get() {
             outgoing.add(recipient, Delivery::State(state));
         }
     }
 
-    /// Sends the current state to readers that missed it. Returns whether some still have.
+    /// Sends the current state to readers that missed it. Returns whether some readers still miss it.
     pub(crate) fn catch_up(&self) -> bool {
         let is_behind = self.lock().catch_up();
         self.waiting.wake();
@@ -111,7 +112,7 @@ impl SessionShared {
         self.lock().subscribe()
     }
 
-    /// The tasks to wake after a state was sent in these channels.
+    /// The tasks to wake after a state was sent to these channels.
     pub(crate) fn waiting(&self) -> Arc<Wakers> {
         Arc::clone(&self.waiting)
     }
@@ -133,16 +134,16 @@ impl SessionShared {
         self.timeout.store(nanoseconds(timeout), Ordering::Relaxed);
     }
 
-    /// Called before a close is sent. Returns whether there is anything to close: not if the
-    /// session is detached.
+    /// Called before a close is sent. Returns `false` if the session is detached, so that there is nothing to
+    /// close.
     pub(crate) fn give_up(&self) -> bool {
         let state = self.lock();
         self.given_up.store(true, Ordering::Release);
         state.now() != SessionState::Detached
     }
 
-    /// Detaches the session and leaves it open. Returns whether the holder still had it; from here
-    /// on it does not, and cannot close it either.
+    /// Detaches the session and leaves it open. Returns whether the holder still held it. From now on the
+    /// holder cannot use or close it.
     pub(crate) fn detach(&self) -> bool {
         let mut state = self.lock();
         let is_open = matches!(state.now(), SessionState::Connected | SessionState::Suspended);

@@ -42,13 +42,13 @@ use crate::types::znode::SessionId;
 /// A message from a handle to the host.
 pub(crate) enum Call {
     Request(Request),
-    /// A timer was set.
+    /// Sets a timer.
     Timer(Timer),
     /// Runs a function on the host's state.
     Look(Box<dyn FnOnce(&Host) + Send>),
-    /// The node is to leave the cluster.
+    /// Makes the node leave the cluster.
     Leave,
-    /// The coordinator is to stop in an orderly way. The sender is dropped when it has.
+    /// Stops the coordinator in an orderly way. The sender is dropped when it has stopped.
     Close(Sender<()>),
 }
 
@@ -78,7 +78,7 @@ pub(crate) struct Limits {
     pub(crate) request_timeout: Duration,
     pub(crate) session_timeout: Duration,
     pub(crate) tick: Duration,
-    /// Between which the timeouts of sessions lie that begin here.
+    /// The bounds for the timeouts of sessions that are opened here.
     pub(crate) timeouts: TimeoutBounds,
     /// How many events wait in a watch's channel: [`WATCH_CAPACITY`](crate::WATCH_CAPACITY), or
     /// fewer in the simulator.
@@ -95,7 +95,7 @@ pub(super) struct Measured {
 
 /// The state that the handles of one node share.
 pub(crate) struct NodeShared {
-    /// Handles -> node. Unbounded; `waiting` counts the requests in it and behind it.
+    /// Handles -> node. Unbounded; `waiting` counts the requests in the channel and at the node.
     calls: Sender<Call>,
     pub(super) waiting: AtomicUsize,
     pub(super) next_id: AtomicU64,
@@ -111,9 +111,9 @@ pub(crate) struct NodeShared {
     pub(crate) has_replica: bool,
     /// The cluster's id; 0 while it is not known.
     pub(crate) cluster: AtomicU64,
-    /// The address for its peers, while it is not a member.
+    /// The address of this instance, used while it is not in the list of members.
     own_address: OnceCell<String>,
-    /// The members, as known to this replica or to a client's member.
+    /// The members, as this replica or a client's member knows them.
     pub(crate) members: ArcSwap<Vec<Member>>,
     pub(crate) availability: Readers,
     pub(crate) obstacles: Obstacles,
@@ -185,9 +185,10 @@ impl NodeShared {
         self.status.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// The error of a session's handles, if it is over for them: that the node has stopped, if that ended it.
+    /// The error for a session's handles, if the session is over for them: that the node has stopped, if this
+    /// ended the session.
     pub(crate) fn over(&self, session: &SessionShared) -> Option<Error> {
-        // Not `stopped` first: that costs a system call, and every read asks for this.
+        // `stopped` is not called first: it makes a system call, and every read comes here.
         let over = session.over()?;
         let is_expired = matches!(over, Error::SessionExpired { .. });
         Some(self.stop_error().filter(|_| is_expired).unwrap_or(over))
@@ -247,12 +248,12 @@ impl NodeShared {
             watch: watch.map(|(id, sender)| (id, WatchSink::Channel(Box::new(sender)))),
             asker: asker.into(),
         };
-        // If the host is gone, the dropped request answers itself.
+        // If the host is gone, dropping the request answers it.
         self.call(Call::Request(request));
         pending
     }
 
-    /// Asks the members what is of no session.
+    /// Sends the members a request that belongs to no session.
     pub(crate) fn ask_members<T>(
         &self,
         asked: AdminRequest,
@@ -262,8 +263,8 @@ impl NodeShared {
         self.ask_within(self.limits.pending_requests_max, None, request, None, convert)
     }
 
-    /// Sends a request of a gateway's connection, which bounds how many it has.
-    #[cfg_attr(not(feature = "gateway"), allow(dead_code, reason = "the gateway's"))]
+    /// Sends a request of a gateway's connection, which limits the number of its own requests.
+    #[cfg_attr(not(feature = "gateway"), allow(dead_code, reason = "only gateways call it"))]
     pub(crate) fn ask_at(
         &self,
         (to, number): (Recipient, u64),
@@ -282,7 +283,7 @@ impl NodeShared {
         self.call(Call::Request(Request { request, sink: Some((id, sink)), watch, asker }));
     }
 
-    /// Closes a session without waiting for the answer. Its holder is not to use it any more.
+    /// Closes a session without waiting for the answer. The holder must not use it any more.
     pub(crate) fn close_session(&self, session: &Arc<SessionShared>) {
         session.give_up();
         let (request, id, command) = (RequestId(0), session.id, Write::Close);
@@ -296,7 +297,7 @@ impl NodeShared {
             return;
         }
         let request = Request { request: Some(request), sink: None, watch: None, asker };
-        // A node that is gone need not get it.
+        // If the node has ended, the request is not needed.
         self.call(Call::Request(request));
     }
 
@@ -333,8 +334,8 @@ impl NodeShared {
 
     /// Detaches all sessions that this node holds, and returns their ids and passwords. Waits for
     /// the answers to their requests, at most for this time.
-    pub(crate) fn detach_all(&self, patience: Duration) -> Vec<(SessionId, [u8; 16])> {
-        let until = self.clock.now() + patience;
+    pub(crate) fn detach_all(&self, limit: Duration) -> Vec<(SessionId, [u8; 16])> {
+        let until = self.clock.now() + limit;
         let sessions = self.look_at_host(Host::sessions).unwrap_or_default();
         let waiting = sessions.into_iter().map(|session| {
             let (asker, id) = (Asker::Holder(Arc::clone(&session)), session.id);
@@ -365,7 +366,7 @@ impl NodeShared {
         detaches
     }
 
-    /// An answer that comes after this time, whatever else happens.
+    /// An answer that comes after this time.
     pub(crate) fn timer(&self, after: Duration) -> Pending<()> {
         if let Some(error) = self.stop_error() {
             return Pending::failed(error, self.clock.clone());
@@ -373,17 +374,17 @@ impl NodeShared {
         let slot = Arc::new(Slot::default());
         let pending = Pending::new(Arc::clone(&slot), self.clock.clone(), expect::done);
         let timer = Timer::new(self.clock.now().saturating_add(after), slot);
-        // If the host is gone, the dropped timer answers itself.
+        // If the host is gone, dropping the timer answers it.
         self.call(Call::Timer(timer));
         pending
     }
 
-    /// Waits for a thread of a dropped handle, which was asked to end: see `thread_end`.
+    /// Waits for the thread of a dropped handle to end: see `thread_end`.
     pub(crate) fn wait_end(&self, thread: JoinHandle<()>) {
         thread_end::wait(&self.clock, self.joined_by_task.load(Ordering::Relaxed), thread);
     }
 
-    /// Asks the node to stop. The channel closes when it has.
+    /// Asks the node to stop. The channel closes when it has stopped.
     pub(crate) fn close(&self) -> Receiver<()> {
         let (closed, closes) = bounded(0);
         if self.clock.is_forked() {
@@ -428,12 +429,12 @@ impl NodeShared {
 
     /// Sets the address by which others reach this instance, unless the list of members has another
     /// one.
-    pub(crate) fn reached_at(&self, address: String) {
+    pub(crate) fn set_own_address(&self, address: String) {
         let _ = self.own_address.set(address);
     }
 
     /// Sets the member's data directory; a client has none.
-    pub(crate) fn keeps_data_in(&self, directory: Option<Arc<DataDirectory>>) {
+    pub(crate) fn set_directory(&self, directory: Option<Arc<DataDirectory>>) {
         if let Some(directory) = directory {
             let _ = self.directory.set(directory);
         }
@@ -460,12 +461,12 @@ impl NodeShared {
     }
 
     /// Sets the function that adds the network's counters.
-    pub(crate) fn meter_by(&self, meter: impl Fn(&mut Metrics) + Send + Sync + 'static) {
+    pub(crate) fn set_meter(&self, meter: impl Fn(&mut Metrics) + Send + Sync + 'static) {
         let _ = self.meter.set(Box::new(meter));
     }
 
     /// Sets how to wake the thread that takes the calls. Called once, before the first call.
-    pub(crate) fn wakes_by(&self, wake: Wake) {
+    pub(crate) fn set_wake(&self, wake: Wake) {
         let _ = self.wake.set(wake);
     }
 
@@ -517,7 +518,7 @@ impl NodeShared {
         if let Some(damage) = directory.damage() {
             text.push_str(&format!(
                 "; the data directory {} is damaged ({damage}): nothing in it was changed, and it is \
-                 put aside when a leader has taken this instance in as a new member; see \
+                 put aside when a leader has admitted this instance as a new member; see \
                  docs/recovery.md",
                 directory.path().display()
             ));
@@ -533,7 +534,7 @@ impl NodeShared {
 
 impl Drop for Request {
     fn drop(&mut self) {
-        // The request was never taken: its inbox was dropped with the host.
+        // The request was never handled: the inbox was dropped with the host.
         if let Some((_, sink)) = self.sink.take() {
             sink.fail(Error::Stopped { reason: "it was closed".to_owned() });
         }

@@ -1,8 +1,8 @@
 //! Spans of `tracing`, each from a user's request to its answer.
 //!
-//! They have the target `quorate::request` and the level `DEBUG`, so that whoever logs at `info` does not
-//! pay for them. A span's parent is the span in which the user calls. A read that the own replica answers
-//! at once has none.
+//! They have the target `quorate::request` and the level `DEBUG`, so that they cost nothing for users who
+//! log at `info`. A span's parent is the user's current span at the call. A read that this instance's own
+//! replica answers at once has no span.
 
 use tracing::Span;
 use tracing::field::Empty;
@@ -13,7 +13,7 @@ use crate::node::query::{Query, Read};
 use crate::types::error::Error;
 use crate::types::znode::SessionId;
 
-/// What a subscriber chooses the spans by.
+/// The target by which a subscriber selects the spans.
 const TARGET: &str = "quorate::request";
 
 /// The span of a request, which ends when it is dropped.
@@ -26,7 +26,7 @@ pub(super) fn of(request: &ClientRequest) -> Span {
     tracing::debug_span!(target: TARGET, "request", operation, path, session, error = Empty)
 }
 
-/// The request has failed.
+/// Records that the request has failed.
 pub(super) fn failed(span: &Span, error: &Error) {
     span.record("error", tracing::field::display(error));
 }

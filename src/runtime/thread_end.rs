@@ -1,13 +1,12 @@
-//! Waiting for the threads of a handle that is dropped, which were asked to end.
+//! Waits for the threads of a dropped handle, which were asked to end.
 //!
-//! A program may end right after such a drop, so somebody has to wait. A blocking drop does it
-//! itself. On a thread of an async runtime that would stall other tasks. So if the instance was
+//! A program may end right after such a drop, so the drop has to wait for the threads. On a thread of an async runtime that would stall other tasks. So if the instance was
 //! joined by a task, the wait is left to the end of the thread that drops: a runtime's threads end
 //! when it is shut down, and the main thread when the program returns from `main`.
 //!
-//! That end is the destructor of a thread-local. Windows runs those under its loader's lock, where
-//! waiting for a thread may be a deadlock: there, nobody waits. With musl, that of the main thread
-//! does not run.
+//! The wait at a thread's end is in the destructor of a thread-local. Windows runs such destructors under
+//! its loader's lock, where waiting for a thread may be a deadlock, so there is no wait on Windows. With
+//! musl, the main thread's destructors do not run.
 
 use std::cell::RefCell;
 use std::thread::JoinHandle;
@@ -26,9 +25,9 @@ impl Drop for Left {
     fn drop(&mut self) {
         for (clock, thread) in self.0.take() {
             match clock.is_forked() {
-                // It does not run in this process.
+                // The thread does not run in this process, which is a fork.
                 true => std::mem::forget(thread),
-                // A panic in it was reported when it happened.
+                // A panic in the thread was reported when it happened.
                 false => drop(thread.join()),
             }
         }
@@ -44,7 +43,7 @@ pub(crate) fn wait(clock: &Clock, later: bool, thread: JoinHandle<()>) {
     }
     let mut thread = Some(thread);
     if later {
-        // While this thread is ending itself, there is nothing to leave it to.
+        // If this thread is ending already, nobody is left to wait.
         let _ = LEFT.try_with(|Left(left)| {
             let mut left = left.borrow_mut();
             left.retain(|(_, thread)| !thread.is_finished());

@@ -9,10 +9,10 @@ use crate::node::query::Answer;
 use crate::runtime::pending::Slot;
 use crate::types::error::Error;
 
-/// With this many timers, abandoned ones are looked for.
+/// From this many timers on, abandoned ones are removed.
 const CLEAN_FROM: usize = 64;
 
-/// A caller that waits until a moment.
+/// The wait of a caller until some moment.
 #[derive(Debug)]
 pub(crate) struct Timer {
     pub(crate) at: Time,
@@ -28,7 +28,7 @@ impl Timer {
         self.slot.as_ref().is_some_and(|slot| Arc::strong_count(slot) > 1)
     }
 
-    fn ring(mut self) {
+    fn fire(mut self) {
         if let Some(slot) = self.slot.take() {
             slot.complete(Ok(Answer::Reply(Reply::Done)));
         }
@@ -37,7 +37,7 @@ impl Timer {
 
 impl Drop for Timer {
     fn drop(&mut self) {
-        // It never fired: the host is gone.
+        // The timer has not fired: the host is gone.
         if let Some(slot) = self.slot.take() {
             slot.complete(Err(Error::Stopped { reason: "it was closed".to_owned() }));
         }
@@ -66,13 +66,13 @@ impl Timers {
     }
 
     /// Fires all timers that are due.
-    pub(crate) fn ring(&mut self, now: Time) {
+    pub(crate) fn fire(&mut self, now: Time) {
         while let Some(first) = self.waiting.first_entry().filter(|first| first.key().0 <= now) {
-            first.remove().ring();
+            first.remove().fire();
         }
     }
 
-    /// When the next one is due.
+    /// The time at which the next timer is due.
     pub(crate) fn next(&self) -> Option<Time> {
         self.waiting.first_key_value().map(|((at, _), _)| *at)
     }
@@ -96,22 +96,22 @@ mod tests {
     }
 
     #[test]
-    fn each_rings_when_it_is_due_and_not_before() {
+    fn each_fires_when_it_is_due_and_not_before() {
         let mut timers = Timers::new();
         let slots = [3, 1, 2, 1].map(|at| timer(&mut timers, at * S));
         let rung = || slots.each_ref().map(|slot| slot.take().is_some_and(|ok| ok.is_ok()));
         assert_eq!(timers.next(), Some(S));
-        timers.ring(S / 2);
+        timers.fire(S / 2);
         assert_eq!(rung(), [false; 4]);
-        timers.ring(S);
+        timers.fire(S);
         assert_eq!(rung(), [false, true, false, true]);
-        timers.ring(10 * S);
+        timers.fire(10 * S);
         assert_eq!(rung(), [true, false, true, false]);
         assert_eq!(timers.next(), None);
     }
 
     #[test]
-    fn those_that_nobody_waits_for_do_not_gather() {
+    fn abandoned_timers_do_not_accumulate() {
         let mut timers = Timers::new();
         let kept: Vec<_> = (0..10).map(|_| timer(&mut timers, S)).collect();
         for _ in 0..10_000 {

@@ -10,8 +10,8 @@
 //! | macOS, iOS | `Instant`, from `CLOCK_UPTIME_RAW` | no |
 //! | other Unix | `Instant`, from `CLOCK_MONOTONIC` | depends on the system; mostly not |
 //!
-//! A virtual machine that its hypervisor has paused, or reset to a saved state, knows that only if
-//! the hypervisor tells its kernel. It cannot be detected here.
+//! If a hypervisor pauses a virtual machine or resets it to a saved state, this can only be detected if the
+//! hypervisor notifies the kernel of the machine. This module cannot detect it.
 
 use std::time::Duration;
 
@@ -42,11 +42,11 @@ mod tests {
     use super::*;
 
     const LEAST: &str = "QUORATE_TEST_UPTIME_LEAST";
-    /// The effect of a suspend on the clocks: the one that counts it is ahead by this afterwards.
+    /// The length of the simulated suspend: the clock that counts suspends is ahead by this time afterwards.
     const SUSPENDED: u64 = 1_000_000;
 
-    /// The clock stood still while the machine was suspended: after that, a lock's holder believed
-    /// that it still had a lock that another had long acquired.
+    /// The clock stood still while the machine was suspended. Afterwards a client believed that it still
+    /// held a lock that another client had acquired long ago.
     #[test]
     fn a_suspend_counts() {
         if let Ok(least) = std::env::var(LEAST) {
@@ -73,7 +73,7 @@ mod tests {
     }
 
     #[test]
-    fn it_goes_on_and_never_back() {
+    fn uptime_increases() {
         let mut last = uptime();
         for _ in 0..100_000 {
             let now = uptime();

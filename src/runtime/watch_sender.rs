@@ -10,7 +10,7 @@ use crate::types::watch::{EventKind, WatchEvent};
 /// The node's end of a watch's channel: see [`gap`](crate::sync::gap).
 #[derive(Debug)]
 pub(crate) struct WatchSender {
-    /// In the whole tree.
+    /// The path watched, in the whole tree.
     pub(crate) path: Arc<str>,
     pub(crate) root: Root,
     pub(crate) events: EventSender<WatchEvent>,

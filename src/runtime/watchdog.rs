@@ -1,16 +1,16 @@
 //! How long a step of another thread has been in progress, as observed by a running watcher.
 //!
 //! If a process is stopped for a minute (by a signal, a debugger, a paused or suspended machine),
-//! it resumes in a step that was started a minute ago, and nothing is wrong. So this does not count
-//! the clock's time, but the time between the watcher's own looks, and at most [`GAP_MAX`] for
-//! each: a running watcher would have looked again by then.
+//! it resumes in a step that was started a minute ago, and nothing is wrong. So the clock's time does not
+//! count. Instead, the times between the watcher's own checks count, at most [`GAP_MAX`] each: a running
+//! watcher would have checked again by then.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-/// How often to look, at least, while a step is in progress; and the most that counts for the time
-/// between two looks.
+/// How often to check, at least, while a step is in progress. More time than this between two checks does
+/// not count.
 pub(crate) const GAP_MAX: Duration = Duration::from_secs(1);
 
 /// The number of the step in progress; 0 if there is none. Written only by the thread that takes
@@ -27,7 +27,7 @@ impl Steps {
     }
 
     pub(crate) fn under_way(&self) -> Option<u64> {
-        // No other memory is read because of this value.
+        // `Relaxed` suffices: no other memory depends on this value.
         Some(self.under_way.load(Ordering::Relaxed)).filter(|step| *step != 0)
     }
 }
@@ -46,15 +46,15 @@ impl Stepper {
         self.steps.under_way.store(self.last, Ordering::Relaxed);
     }
 
-    /// No step is in progress.
-    pub(crate) fn rest(&self) {
+    /// Ends the step in progress, if there is one.
+    pub(crate) fn end(&self) {
         self.steps.under_way.store(0, Ordering::Relaxed);
     }
 }
 
 impl Drop for Stepper {
     fn drop(&mut self) {
-        self.rest();
+        self.end();
     }
 }
 
@@ -67,7 +67,7 @@ pub(crate) struct Watchdog {
 }
 
 impl Watchdog {
-    /// Looks at the step in progress, and returns how long it was seen to be.
+    /// Checks the step in progress, and returns the time that counts for it.
     pub(crate) fn look(&mut self, now: Duration, step: Option<u64>) -> Duration {
         if step.is_none() || step != self.step {
             self.step = step;
@@ -79,7 +79,7 @@ impl Watchdog {
         self.seen
     }
 
-    /// Whether a step was in progress at the last look, so that it must be checked again within
+    /// Whether a step was in progress at the last check, so that the next check is due within
     /// [`GAP_MAX`].
     pub(crate) fn is_on(&self) -> bool {
         self.step.is_some()
@@ -93,17 +93,16 @@ mod tests {
     const SECOND: Duration = Duration::from_secs(1);
 
     #[test]
-    fn a_step_that_hangs_is_seen_to() {
+    fn the_time_of_a_hanging_step_counts() {
         let mut watchdog = Watchdog::default();
         for tenth in 0..=700 {
             assert_eq!(watchdog.look(tenth * SECOND / 10, Some(1)), tenth * SECOND / 10);
         }
     }
 
-    /// The process was stopped for an hour during a write: the node took the disk for dead, and
-    /// stopped.
+    /// The process was stopped for an hour during a write. The node considered the disk dead, and stopped.
     #[test]
-    fn a_pause_of_the_watcher_is_not_the_steps_fault() {
+    fn a_pause_of_the_watcher_does_not_count() {
         let mut watchdog = Watchdog::default();
         watchdog.look(SECOND, Some(1));
         watchdog.look(2 * SECOND, Some(1));
@@ -124,10 +123,10 @@ mod tests {
             assert!(watchdog.look(second * SECOND, steps.under_way()) < 5 * SECOND);
             assert!(watchdog.is_on());
         }
-        stepper.rest();
+        stepper.end();
         assert_eq!(watchdog.look(300 * SECOND, steps.under_way()), Duration::ZERO);
         assert!(!watchdog.is_on());
-        // After a rest, the time starts again.
+        // After a end, the time starts again.
         stepper.begin();
         assert_eq!(watchdog.look(400 * SECOND, steps.under_way()), Duration::ZERO);
     }

@@ -34,7 +34,7 @@ impl World {
         if self.processes[place].fresh.as_ref().is_some_and(|fresh| fresh.used) {
             let old = self.processes[place].disk.identity();
             let Identity { cluster, node, incarnation, uid, .. } =
-                old.replacement(self.damages.next());
+                old.with_incarnation(self.damages.next());
             let member = Member { node, uid, ..self.processes[place].member.clone() };
             let disk = SimDisk::blank(cluster, &member, incarnation);
             self.join_provisionally(place, member, disk);

@@ -110,7 +110,7 @@ impl World {
     pub(super) fn start_over(&mut self, place: usize) {
         let old = self.processes[place].disk.identity();
         let Identity { cluster, node, incarnation, address, uid } =
-            old.replacement(self.identities.next());
+            old.with_incarnation(self.identities.next());
         let zone = self.processes[place].member.zone.clone();
         let member = Member { node, uid, address, zone };
         self.kernel.trace.log_fault(format_args!(

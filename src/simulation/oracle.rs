@@ -300,7 +300,7 @@ impl Oracle {
                 }
             }
             // The usage that quotas show changes without events.
-            for path in self.model.telling() {
+            for path in self.model.usage_znodes() {
                 let last = self.history.get(&path).and_then(|past| past.last()?.1.as_ref());
                 if last.is_none_or(|last| *last.data != self.model.znodes[&path].data[..]) {
                     self.record(&path);

@@ -21,8 +21,8 @@ use super::{CheckpointKind, Checkpointer, Result, StorageError};
 
 /// A database may be this many times as long as its live content.
 const FILE_BYTES_FACTOR: u64 = 4;
-/// If it is not known how large a full image was meant to be, it is replaced by one of a quarter if that
-/// saves so many bytes.
+/// If the expected size of the current full image is not known, a new one that is a quarter of its size
+/// replaces it, if that saves so many bytes.
 const SHRUNK_BY: u64 = 8 << 20;
 /// The number of the first part in each generation: the full image.
 pub(super) const FIRST_PART: u64 = 1;
@@ -41,12 +41,12 @@ pub(super) struct Checkpoints {
     /// Parts that were begun and never committed.
     stale: Vec<u64>,
     pending: Option<Pending>,
-    /// How many bytes the full image was to take, by the same measure as the next one; `None` if it
-    /// was there when the store was opened.
+    /// The expected size of the full image in bytes, when it was begun; `None` if the image was written
+    /// before the store was opened.
     base_bytes: Option<u64>,
-    /// How far the chunks are verified in this round: the place of the part, and the chunk.
+    /// The next chunk to verify in this round: the place of its part, and its number.
     verified: (usize, u32),
-    /// The generation is not what was written: the next checkpoint is a full image.
+    /// The generation was found damaged: the next checkpoint is a full image.
     is_damaged: bool,
 }
 
@@ -56,7 +56,7 @@ struct Pending {
     /// The new generation of a full checkpoint. A delta is written to the current one.
     target: Option<Generation>,
     part: CheckpointPart,
-    /// How many bytes the state takes, about.
+    /// The approximate size of the state in bytes.
     bytes: u64,
     is_finished: bool,
 }
@@ -107,7 +107,7 @@ impl Checkpoints {
         }
     }
 
-    /// Whether a new image, of so many bytes about, costs less than it saves.
+    /// Whether a new image, of about so many bytes, costs less than it saves.
     fn full_is_due(&self, bytes: u64) -> Result<bool> {
         if self.is_damaged {
             return Ok(true);
@@ -116,7 +116,7 @@ impl Checkpoints {
         let base = self.parts.first().map_or(0, |part| part.bytes);
         let all = self.parts.iter().map(|part| part.bytes).sum::<u64>();
         let file_max = (FILE_BYTES_FACTOR * all).max(options.file_bytes_min);
-        // Deletes make room only by a new image.
+        // Only a new image frees the space of deleted znodes.
         let has_shrunk = match self.base_bytes {
             Some(then) => 2 * bytes + options.delta_bytes_min < then,
             None => 4 * bytes + SHRUNK_BY < all,
@@ -173,8 +173,8 @@ impl Checkpoints {
         Ok(Finished { is_full, generation, parts })
     }
 
-    /// Verifies the next chunk, read from the disk and not from sled's memory. Returns its bytes; `None`
-    /// at the end of a round, and while there is nothing to verify.
+    /// Verifies the next chunk, read from the disk and not from sled's memory. Returns its size in bytes;
+    /// `None` at the end of a round, and if nothing can be verified now.
     fn verify_next(&mut self, is_first: bool) -> Result<Option<u64>> {
         if self.pending.is_some() || self.is_damaged {
             return Ok(None);
@@ -204,8 +204,8 @@ impl Checkpoints {
         }
     }
 
-    /// The log names the finished checkpoint now, with these parts. Returns the generation that it
-    /// replaces, if any.
+    /// Makes the finished checkpoint the valid one, after the log has named it with these parts. Returns the
+    /// generation that it replaces, if any.
     pub(super) fn committed(&mut self, parts: Vec<CheckpointPart>) -> Option<Generation> {
         self.parts = parts;
         let Pending { target, bytes, .. } = self.pending.take()?;
@@ -219,7 +219,7 @@ impl Checkpoints {
     }
 }
 
-/// The error for a failure in a new generation: the valid one is unchanged.
+/// The error for a failure in a new generation, which leaves the valid one unchanged.
 fn retryable(error: StorageError) -> StorageError {
     match error {
         StorageError::Io { what, reason } => StorageError::Again { what, reason },
@@ -304,27 +304,27 @@ impl SharedCheckpoints {
         guarded(|| call(&mut checkpoints))
     }
 
-    /// How many pieces of so many bytes there are to verify; 0 while a checkpoint is written.
+    /// The number of pieces of so many bytes to verify; 0 while a checkpoint is written.
     pub(super) fn pieces(&self, bytes: u64) -> u64 {
         let Ok(checkpoints) = self.0.try_lock() else { return 0 };
         if checkpoints.pending.is_some() || checkpoints.is_damaged {
             return 0;
         }
-        // sled writes when it is opened.
+        // Verifying reopens sled, which writes then.
         if checkpoints.paths.have_room_for(0).is_err() {
             return 0;
         }
         checkpoints.parts.iter().map(|part| part.bytes).sum::<u64>().div_ceil(bytes)
     }
 
-    /// Verifies the next piece. What is found damaged is replaced by the next checkpoint.
+    /// Verifies the next piece. If it is damaged, the next checkpoint is a full image.
     pub(super) fn verify(&self, bytes: u64) -> Result<()> {
         let mut left = bytes;
         loop {
-            // A commit or a checkpoint waits for one chunk at most.
+            // Locked for one chunk at a time, so that a commit or a checkpoint waits only that long.
             let mut checkpoints = self.lock();
             let verified = match guarded(|| checkpoints.verify_next(left == bytes)) {
-                // That says nothing of what is on the disk.
+                // Such a failure shows no damage.
                 Err(StorageError::NoSpace { .. } | StorageError::Again { .. }) => return Ok(()),
                 verified => verified,
             };

@@ -1,4 +1,4 @@
-//! One suite for every store: what the contract in the parent module promises.
+//! One test suite for every store, of the contract in the parent module.
 
 use proptest::prelude::*;
 
@@ -11,7 +11,7 @@ use crate::storage::{
 };
 use crate::types::membership::Promise;
 
-/// Opens a store; again after it was dropped, it is the same store.
+/// Opens a store; reopens the same one after it was dropped.
 type Open<'a> = dyn FnMut() -> Box<dyn LogStore> + 'a;
 
 /// Runs a test on a fresh store of each kind.
@@ -20,7 +20,7 @@ fn each(test: impl Fn(&mut Open<'_>)) {
     test(&mut || Box::new(disk.open()));
     let dir = tempfile::tempdir().unwrap();
     test(&mut || Box::new(DiskStore::open(dir.path(), StoreOptions::default()).unwrap()));
-    // The log goes on in another segment all the time.
+    // Short segments, so that the log often continues in the next one.
     let dir = tempfile::tempdir().unwrap();
     let options = StoreOptions { segment_bytes: 2 << 10, ..StoreOptions::default() };
     test(&mut || Box::new(DiskStore::open(dir.path(), options).unwrap()));
@@ -45,7 +45,7 @@ fn checkpoint(full: bool, chunks: &[&[u8]], index: u64, log: LogAfter) -> Op {
     }
 }
 
-/// Does the operations one by one, and reopens after each.
+/// Performs the operations one by one, and reopens the store after each.
 fn run(open: &mut Open<'_>, ops: &[Op]) {
     let mut model = found(open().as_mut()).unwrap();
     assert_eq!(reopened(open), model);
@@ -54,7 +54,7 @@ fn run(open: &mut Open<'_>, ops: &[Op]) {
         assert_eq!(Model::of(store.as_mut()).unwrap(), model);
         let kind = apply(store.as_mut(), op).unwrap();
         model.apply(op, kind);
-        // Both as the live store reads it and as the next one does.
+        // Both the live store and the reopened one must have the contents.
         assert_eq!(Model::of(store.as_mut()).unwrap(), model, "live after {op:?}");
         drop(store);
         assert_eq!(reopened(open), model, "reopened after {op:?}");
@@ -98,7 +98,7 @@ fn store_without_a_cluster_keeps_its_promises_and_joins_one() {
             Op::Promise(promise(1)),
             Op::Identify(Identity { address: "elsewhere:1".to_owned(), ..alone }),
             Op::Promise(promise(2)),
-            // As those who found a cluster without a snapshot would write.
+            // The writes of a member that founds a cluster without a snapshot.
             Op::Append(entries(1, 3, 1)),
             Op::Identify(Identity { address: "elsewhere:1".to_owned(), ..identity() }),
             checkpoint(true, &[b"theirs"], 90, LogAfter::Reset(hard_state(4, 0, 90))),
@@ -230,7 +230,7 @@ fn checkpoint_from_a_leader_resets_the_log() {
 }
 
 #[test]
-fn checkpoint_lets_appends_come_between() {
+fn appends_may_happen_during_a_checkpoint() {
     each(|open| {
         let between = |full, from, to| Op::Checkpoint {
             full,
@@ -252,7 +252,7 @@ fn checkpoint_abandoned_is_forgotten() {
         let mut model = found(open().as_mut()).unwrap();
         let mut store = open();
         Model::of(store.as_mut()).unwrap();
-        // In one opening, so that what was begun is still there when the next begins.
+        // Without reopening, so that the abandoned checkpoint still exists when the next one begins.
         for op in [
             Op::Append(entries(1, 5, 1)),
             abandon(false),
@@ -273,7 +273,7 @@ fn checkpoint_abandoned_is_forgotten() {
 }
 
 #[test]
-fn a_checkpoint_that_another_one_overtakes_counts_for_nothing() {
+fn a_checkpoint_that_another_one_overtakes_is_dropped() {
     each(|open| {
         let mut store = open();
         let mut wanted = found(store.as_mut()).unwrap();
@@ -316,7 +316,7 @@ fn run_on(open: &mut Open<'_>, mut model: Model, ops: &[Op]) {
 }
 
 #[test]
-fn store_refuses_what_it_could_not_load_again() {
+fn store_refuses_writes_that_it_could_not_load_again() {
     let out_of_range = LogWrite { hard_state: Some(hard_state(1, 1, 6)), entries: Vec::new() };
     let with_hole = LogWrite {
         hard_state: None,
@@ -338,7 +338,7 @@ fn store_refuses_what_it_could_not_load_again() {
             model.apply(&first, kind);
             let error = apply(store.as_mut(), &wrong).unwrap_err();
             assert!(matches!(error, StorageError::Io { .. }), "{error}");
-            // Poisoned from then on, and as it was before on the next open.
+            // The store is poisoned from then on; the next open finds the contents from before.
             let error = store.append(&entries(6, 6, 1)).unwrap_err();
             assert!(matches!(error, StorageError::Poisoned { .. }), "{error}");
             drop(store);
@@ -421,7 +421,7 @@ fn sled_store_bounds_its_file() {
     assert_eq!(Model::of(&mut store).unwrap(), model);
 }
 
-/// What a whole round of verifying finds.
+/// The results of a whole round of verifying.
 fn scrub(store: &mut DiskStore) -> Vec<Option<crate::storage::Rot>> {
     let mut found = Vec::new();
     let mut left = 1;
@@ -435,9 +435,10 @@ fn scrub(store: &mut DiskStore) -> Vec<Option<crate::storage::Rot>> {
     found
 }
 
-/// What decays while a member runs was found at its next start only, and cost it its directory.
+/// Damage that occurs while a member runs was found only at its next start, which then lost the
+/// directory.
 #[test]
-fn a_rotten_segment_is_found_and_a_checkpoint_lets_go_of_it() {
+fn a_damaged_segment_is_found_and_a_checkpoint_drops_it() {
     let dir = tempfile::tempdir().unwrap();
     let options = StoreOptions { segment_bytes: 2 << 10, ..StoreOptions::default() };
     let mut store = DiskStore::open(dir.path(), options).unwrap();
@@ -458,7 +459,7 @@ fn a_rotten_segment_is_found_and_a_checkpoint_lets_go_of_it() {
     let rots: Vec<_> = scrub(&mut store).into_iter().flatten().collect();
     let [rot] = &rots[..] else { panic!("{rots:?}") };
     assert!(rot.below > first && rot.below < first + 100, "{rot:?}");
-    // As the next start would find it.
+    // The next start would find the damage.
     let copy = tempfile::tempdir().unwrap();
     super::crash_tests::copy_directory(dir.path(), copy.path());
     assert!(DiskStore::open(copy.path(), options).is_err());
@@ -472,7 +473,7 @@ fn a_rotten_segment_is_found_and_a_checkpoint_lets_go_of_it() {
 }
 
 #[test]
-fn a_rotten_checkpoint_is_found_and_a_full_image_replaces_it() {
+fn a_damaged_checkpoint_is_found_and_a_full_image_replaces_it() {
     let dir = tempfile::tempdir().unwrap();
     // Chunks of no pattern, so that each takes its room on the disk.
     let mut random = Random(7);
@@ -494,7 +495,7 @@ fn a_rotten_checkpoint_is_found_and_a_full_image_replaces_it() {
     assert!(sound.len() >= 2 && sound.iter().all(Option::is_none), "{sound:?}");
     let damaged = database(dir.path());
     let mut bytes = std::fs::read(&damaged).unwrap();
-    // sled has written some of it more than once.
+    // sled may have written some of the data more than once.
     let pattern = &chunks[13][1000..1064];
     let found_at = |(at, part): (usize, &[u8])| (part == pattern).then_some(at);
     let copies: Vec<usize> = bytes.windows(64).enumerate().filter_map(found_at).collect();
@@ -504,7 +505,7 @@ fn a_rotten_checkpoint_is_found_and_a_full_image_replaces_it() {
     let rots: Vec<_> = scrub(&mut store).into_iter().flatten().collect();
     let [rot] = &rots[..] else { panic!("{rots:?}") };
     assert_eq!(rot.below, 1, "none of the log is damaged: {rot:?}");
-    // As the next start would find it.
+    // The next start would find the damage.
     let copy = tempfile::tempdir().unwrap();
     super::crash_tests::copy_directory(dir.path(), copy.path());
     let mut opened = DiskStore::open(copy.path(), StoreOptions::default());
@@ -517,7 +518,7 @@ fn a_rotten_checkpoint_is_found_and_a_full_image_replaces_it() {
     assert_eq!(Model::of(&mut store).unwrap(), model);
 }
 
-/// A look at a damaged page may not cost the checkpoint that repairs it.
+/// Reading a damaged page must not fail the checkpoint that repairs it.
 #[test]
 fn any_damage_of_a_checkpoint_is_found_and_repaired_while_it_is_open() {
     let mut random = Random(99);
@@ -555,7 +556,7 @@ fn any_damage_of_a_checkpoint_is_found_and_repaired_while_it_is_open() {
             assert_eq!(apply(&mut store, &op).unwrap(), CheckpointKind::Full);
             model.apply(&op, CheckpointKind::Full);
         }
-        // Or it was of what sled has replaced since.
+        // If no damage was found, it was in data that sled has replaced since.
         drop(store);
         let mut store = DiskStore::open(dir.path(), StoreOptions::default()).unwrap();
         assert_eq!(Model::of(&mut store).unwrap(), model, "round {round}, at {begin}");
@@ -563,14 +564,14 @@ fn any_damage_of_a_checkpoint_is_found_and_repaired_while_it_is_open() {
     assert!(count_found > 15, "{count_found} of 30");
 }
 
-/// The largest database in a directory: another one was replaced by it, and is being removed.
+/// The largest database in a directory: a smaller one was replaced, and is being removed.
 fn database(dir: &std::path::Path) -> std::path::PathBuf {
     let files = std::fs::read_dir(dir).unwrap().map(|of| of.unwrap().path().join("db"));
     let bytes = |db: &std::path::PathBuf| std::fs::metadata(db).map_or(0, |data| data.len());
     files.max_by_key(bytes).unwrap()
 }
 
-/// Runs drawn operations, reopening now and then, and compares with the model throughout.
+/// Performs random operations, sometimes reopens the store, and compares it with the model.
 fn run_drawn(open: &mut Open<'_>, seed: u64, count: usize) {
     let mut random = Random(seed);
     let mut store = open();
@@ -591,7 +592,7 @@ fn run_drawn(open: &mut Open<'_>, seed: u64, count: usize) {
 
 #[test]
 fn checkpoint_does_not_bring_back_dropped_entries() {
-    // A record that also holds needed entries stays; a later full checkpoint copied all of it.
+    // A record with needed and dropped entries stays. A later full checkpoint copied all of it.
     each(|open| {
         run(
             open,
@@ -628,7 +629,7 @@ fn append_latency() {
     let mut store = DiskStore::open(dir.path(), StoreOptions::default()).unwrap();
     let mut model = found(&mut store).unwrap();
     let mut times = Vec::new();
-    // Beside it, as many bytes at the same place of a file of zeros, as the log's own segments are.
+    // For comparison: as many bytes to a file filled with zeros, like the log's segments.
     let bare = std::fs::File::create(dir.path().join("bare")).unwrap();
     let mut bare_times = Vec::new();
     for round in 0..3_000 {
@@ -656,7 +657,7 @@ fn append_latency() {
     println!("a bare file: p50 {:?}", p50(&bare_times));
 }
 
-/// Deletes made no room until there were very many deltas.
+/// Deletes freed no space until there were very many deltas.
 #[test]
 fn sled_store_replaces_the_image_when_the_state_has_become_small() {
     let dir = tempfile::tempdir().unwrap();
@@ -678,7 +679,7 @@ fn sled_store_replaces_the_image_when_the_state_has_become_small() {
     assert_eq!(begin(false, 4 << 20), CheckpointKind::Delta, "it is small now");
 }
 
-/// It was written until the disk was full, again and again.
+/// An image without room was written until the disk was full, again and again.
 #[test]
 #[cfg(any(target_os = "linux", target_os = "android"))]
 fn sled_store_begins_no_image_that_has_no_room() {

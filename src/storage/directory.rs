@@ -1,4 +1,4 @@
-//! The data directory: whose it is, its lock, its marks, and the data that was in it before.
+//! The data directory: its owner, its lock, its marks, and the former data in it.
 //!
 //! | name          | what it is                                                     |
 //! |---------------|----------------------------------------------------------------|
@@ -28,8 +28,8 @@
 //! # Former data
 //!
 //! A `before-*` directory may be the last copy of its data. The next replacement removes earlier
-//! ones only if the directory that it moves away has the mark `VOTER`: this instance has then voted
-//! in between, and so had everything that was acknowledged. A directory with the mark `REMOVED` is
+//! ones only if the directory that it moves away has the mark `VOTER`: then this instance has been a
+//! voter since, and as a voter had everything that was acknowledged. A directory with the mark `REMOVED` is
 //! removed in any case: its cluster continues without it. So in the long run there is one
 //! `before-*`, and one more for each damage found before this instance could vote again.
 //! [`FORMER_MAX`] bounds their number.
@@ -59,14 +59,14 @@ use crate::types::membership::Promise;
 const LOCK: &str = "LOCK";
 const IDENTITY: Format = Format { name: "IDENTITY", magic: b"qrident\n", number: 1 };
 const PROMISE: Format = Format { name: "PROMISE", magic: b"qrpromi\n", number: 1 };
-const ANEW: Format = Format { name: "ANEW", magic: b"qranews\n", number: 1 };
-const FRAMES: [Format; 3] = [IDENTITY, PROMISE, ANEW];
+const REPLACEMENT: Format = Format { name: "ANEW", magic: b"qranews\n", number: 1 };
+const FRAMES: [Format; 3] = [IDENTITY, PROMISE, REPLACEMENT];
 const QUARANTINED: &str = "QUARANTINED";
 const REMOVED: &str = "REMOVED";
 const VOTER: &str = "VOTER";
-const ANEW_DIRECTORY: &str = "anew";
+const REPLACEMENT_DIRECTORY: &str = "anew";
 const BEFORE: &str = "before-";
-/// A start replaces no directory if this many former ones have to stay.
+/// A directory is not replaced if this many former ones have to stay.
 pub(super) const FORMER_MAX: usize = 8;
 const TMP: &str = ".tmp";
 const GENERATION: &str = "gen-";
@@ -81,7 +81,7 @@ pub(super) const FIRST_GENERATION: u64 = 1;
 /// The sequence number of the only record that founding makes.
 pub(super) const FOUNDING_SEQ: u64 = 1;
 
-/// What `IDENTITY` holds.
+/// The content of `IDENTITY`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 struct Owner {
     identity: Identity,
@@ -89,16 +89,16 @@ struct Owner {
     origin: Vec<u8>,
 }
 
-/// What `ANEW` holds: how far the replacement of a directory has come.
+/// The content of `ANEW`: the progress of a replacement.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-struct Takeover {
-    /// The directory for the old files.
+struct ReplacementProgress {
+    /// The name of the directory for the old files.
     before: String,
     /// Whether all old files are in it.
     cleared: bool,
 }
 
-/// What a generation takes besides its chunks: sled writes ahead of them.
+/// The space that a generation needs besides its chunks, since sled allocates space ahead.
 const GENERATION_ROOM: u64 = 16 << 20;
 
 /// Where the generations of a directory live.
@@ -110,7 +110,8 @@ impl GenerationPaths {
         self.0.join(format!("{GENERATION}{number:06}"))
     }
 
-    /// Whether the disk has room for a generation of so many bytes, with what else is written meanwhile.
+    /// Fails if the disk has no room for a generation of so many bytes and for the other writes during
+    /// its creation.
     pub(super) fn have_room_for(&self, bytes: u64) -> Result<()> {
         let needed = bytes.saturating_add(bytes / 4).saturating_add(GENERATION_ROOM);
         match space(&self.0) {
@@ -129,7 +130,7 @@ impl GenerationPaths {
         Generation::create(self.path(number), number)
     }
 
-    /// Opens a generation that was made before. Says how large it is first.
+    /// Opens an existing generation. First stores its size in `size`.
     pub(super) fn open(&self, number: u64, size: &AtomicU64) -> Result<Generation> {
         let path = self.path(number);
         size.store(Generation::bytes_in(&path), Ordering::Relaxed);
@@ -142,7 +143,7 @@ impl GenerationPaths {
 pub(crate) fn space(path: &Path) -> Option<Space> {
     let stat = rustix::fs::statvfs(path).ok()?;
     let bytes = |blocks: u64| blocks.saturating_mul(stat.f_frsize);
-    // Some file systems have no size, and so no room that could end.
+    // Some file systems have no size, and so no limit of their room.
     (stat.f_blocks > 0).then(|| Space { free: bytes(stat.f_bavail), total: bytes(stat.f_blocks) })
 }
 
@@ -207,12 +208,12 @@ impl Directory {
         Ok(directory)
     }
 
-    /// Locks a directory, and reads nothing yet.
-    pub(super) fn look(path: &Path) -> Result<Directory> {
+    /// Locks a directory that is in use as a data directory, and reads nothing yet.
+    pub(super) fn lock_used(path: &Path) -> Result<Directory> {
         if !is_used(path) {
             return Err(StorageError::Io {
-                what: "looking at the directory".to_owned(),
-                reason: "it is no data directory: there is no IDENTITY in it".to_owned(),
+                what: "reading the directory".to_owned(),
+                reason: "it is no data directory: it has no IDENTITY".to_owned(),
             });
         }
         Directory::locked(path)
@@ -233,7 +234,7 @@ impl Directory {
             let wanted = name.to_str().is_some_and(|name| {
                 FRAMES.iter().any(|frame| frame.name == name)
                     || generation_number(name).is_some()
-                    || [LOG, ANEW_DIRECTORY].contains(&name)
+                    || [LOG, REPLACEMENT_DIRECTORY].contains(&name)
             });
             if wanted {
                 copy_all(&entry.path(), &to.join(name)).map_err(io)?;
@@ -249,8 +250,8 @@ impl Directory {
             refuse_foreign(path)?;
         }
         let mut directory = Directory::locked(path)?;
-        if let Some(takeover) = directory.read_frame(&ANEW)? {
-            directory.give_place(takeover)?;
+        if let Some(progress) = directory.read_frame(&REPLACEMENT)? {
+            directory.continue_replacement(progress)?;
         }
         directory.voter = path.join(VOTER).exists();
         Ok(directory)
@@ -309,34 +310,34 @@ impl Directory {
         former_in(&self.path).map_err(io_error("listing the directory"))
     }
 
-    /// An empty place for a data directory that will replace this one.
-    pub(super) fn make_place(&self) -> Result<PathBuf> {
-        let anew = self.path.join(ANEW_DIRECTORY);
-        remove_all(&anew).map_err(io_error("clearing anew"))?;
-        Ok(anew)
+    /// The free path for a data directory that will replace this one.
+    pub(super) fn free_replacement_path(&self) -> Result<PathBuf> {
+        let path = self.path.join(REPLACEMENT_DIRECTORY);
+        remove_all(&path).map_err(io_error("clearing anew/"))?;
+        Ok(path)
     }
 
     /// Replaces this data directory by the one in `anew/`, which must be complete and closed, and
     /// moves the old files to `before-*`. After a crash the next open finds either the old or the
     /// new one.
     pub(super) fn replace(&mut self) -> Result<PathBuf> {
-        let takeover = Takeover { before: self.aside()?, cleared: false };
+        let progress = ReplacementProgress { before: self.free_former_name()?, cleared: false };
         // From here on the new directory is valid, however long the moves take.
-        self.write_frame(&ANEW, &takeover)?;
-        let before = self.path.join(&takeover.before);
-        self.give_place(takeover)?;
+        self.write_frame(&REPLACEMENT, &progress)?;
+        let before = self.path.join(&progress.before);
+        self.continue_replacement(progress)?;
         (self.owner, self.voter) = (None, self.path.join(VOTER).exists());
         self.read_owner()?;
         Ok(before)
     }
 
-    /// An unused name for the directory of the present files.
-    fn aside(&self) -> Result<String> {
+    /// An unused name for the directory that the present files will be moved to.
+    fn free_former_name(&self) -> Result<String> {
         let name = match &self.owner {
             Some(owner) => format!("{BEFORE}{:016x}", owner.identity.incarnation),
             None => format!("{BEFORE}unknown"),
         };
-        // A copy of it may have been put back by hand.
+        // A former directory may have been put back by hand, and its name is taken then.
         let numbered = (2..).map(|number| format!("{name}-{number}"));
         let mut names = std::iter::once(name.clone()).chain(numbered);
         match names.find(|name| !self.path.join(name).exists()) {
@@ -345,22 +346,24 @@ impl Directory {
         }
     }
 
-    fn give_place(&self, mut takeover: Takeover) -> Result<()> {
-        let io = io_error("beginning the directory anew");
-        let (here, anew) = (&self.path, self.path.join(ANEW_DIRECTORY));
-        let before = here.join(&takeover.before);
-        if !takeover.cleared {
+    /// Makes the moves of a replacement that are not made yet.
+    fn continue_replacement(&self, mut progress: ReplacementProgress) -> Result<()> {
+        let io = io_error("replacing the directory");
+        let (here, new) = (&self.path, self.path.join(REPLACEMENT_DIRECTORY));
+        let before = here.join(&progress.before);
+        if !progress.cleared {
             create_directory(&before).map_err(io)?;
             move_entries(here, &before, |name| {
-                let stays = [LOCK, LOST_AND_FOUND, ANEW_DIRECTORY, ANEW.name].contains(&name);
+                let stays =
+                    [LOCK, LOST_AND_FOUND, REPLACEMENT_DIRECTORY, REPLACEMENT.name].contains(&name);
                 !stays && !name.starts_with(BEFORE)
             })
             .map_err(io)?;
-            takeover.cleared = true;
-            self.write_frame(&ANEW, &takeover)?;
+            progress.cleared = true;
+            self.write_frame(&REPLACEMENT, &progress)?;
         }
-        if anew.exists() {
-            move_entries(&anew, here, |name| name != LOCK).map_err(io)?;
+        if new.exists() {
+            move_entries(&new, here, |name| name != LOCK).map_err(io)?;
         }
         let all = drops_former(before.join(VOTER).exists());
         for older in former_in(here).map_err(io)?.into_iter().filter(|path| *path != before) {
@@ -368,8 +371,8 @@ impl Directory {
                 remove_all(&older).map_err(io)?;
             }
         }
-        remove_all(&anew).map_err(io)?;
-        fs::remove_file(here.join(ANEW.name)).map_err(io)?;
+        remove_all(&new).map_err(io)?;
+        fs::remove_file(here.join(REPLACEMENT.name)).map_err(io)?;
         sync_directory(here).map_err(io)
     }
 
@@ -460,7 +463,7 @@ impl Directory {
             let name = entry.file_name();
             let Some(name) = name.to_str() else { continue };
             let is_stale = generation_number(name).is_some_and(|number| Some(number) != keep);
-            if is_stale || name == ANEW_DIRECTORY || (name == LOG && keep.is_none()) {
+            if is_stale || name == REPLACEMENT_DIRECTORY || (name == LOG && keep.is_none()) {
                 remove_all(&entry.path())?;
             } else if is_tmp(name) {
                 fs::remove_file(entry.path())?;
@@ -469,7 +472,7 @@ impl Directory {
         Ok(())
     }
 
-    /// Marks the directory as damaged if this error says so, and returns the error.
+    /// Marks the directory as damaged if this error reports damage. Returns the error.
     ///
     /// The damaged files stay where they are. If the directory were renamed, the next start would
     /// found a blank node under the same id, and that node would not know what it has voted and
@@ -496,7 +499,7 @@ impl Directory {
                 return used();
             }
             if name == LOG
-                // One that cannot be read is one that founding did not finish.
+                // If the witness cannot be read, founding has not finished.
                 && let Ok((_, last)) = Witness::open(&entry.path().join(Witness::FILE))
                 && last.seq > FOUNDING_SEQ
             {
@@ -545,7 +548,7 @@ impl Directory {
 
 /// Whether a directory has an owner, or had one when its replacement began.
 fn is_used(path: &Path) -> bool {
-    [IDENTITY, ANEW].iter().any(|frame| path.join(frame.name).exists())
+    [IDENTITY, REPLACEMENT].iter().any(|frame| path.join(frame.name).exists())
 }
 
 /// Fails if a directory without `IDENTITY` holds anything that founding does not write.
@@ -553,7 +556,8 @@ fn refuse_foreign(path: &Path) -> Result<()> {
     for entry in entries(path).map_err(io_error("listing the directory"))? {
         let name = entry.file_name();
         let ours = name.to_str().is_some_and(|name| {
-            [LOCK, LOG, QUARANTINED, REMOVED, VOTER, ANEW_DIRECTORY, LOST_AND_FOUND].contains(&name)
+            [LOCK, LOG, QUARANTINED, REMOVED, VOTER, REPLACEMENT_DIRECTORY, LOST_AND_FOUND]
+                .contains(&name)
                 || name.starts_with(BEFORE)
                 || FRAMES.iter().any(|frame| frame.name == name)
                 || is_tmp(name)
@@ -593,9 +597,10 @@ fn generation_number(name: &str) -> Option<u64> {
 
 /// Writes `ANEW` as a crash leaves it.
 #[cfg(test)]
-pub(super) fn write_takeover(dir: &Path, before: &Path, cleared: bool) {
+pub(super) fn write_replacement_progress(dir: &Path, before: &Path, cleared: bool) {
     let before = before.file_name().unwrap().to_str().unwrap().to_owned();
-    fs::write(dir.join(ANEW.name), ANEW.seal(&Takeover { before, cleared }).unwrap()).unwrap();
+    let progress = ReplacementProgress { before, cleared };
+    fs::write(dir.join(REPLACEMENT.name), REPLACEMENT.seal(&progress).unwrap()).unwrap();
 }
 
 #[cfg(test)]
@@ -621,9 +626,8 @@ mod tests {
         directory.take(&identity()).unwrap();
         directory.set_promise(&promise()).unwrap();
         let mut golden = crate::golden::Golden::new("directory");
-        directory
-            .write_frame(&ANEW, &Takeover { before: "before-3".to_owned(), cleared: true })
-            .unwrap();
+        let progress = ReplacementProgress { before: "before-3".to_owned(), cleared: true };
+        directory.write_frame(&REPLACEMENT, &progress).unwrap();
         for frame in FRAMES {
             let bytes = fs::read(dir.path().join(frame.name)).unwrap();
             golden.sample(frame.name, &bytes);
@@ -698,7 +702,7 @@ mod tests {
         fs::write(&path, &bytes).unwrap();
         let error = Directory::open(dir.path()).unwrap_err();
         assert!(matches!(error, StorageError::Corrupt { .. }), "{error}");
-        // The mark alone keeps nobody out once the damage has gone away.
+        // The mark alone does not prevent an open once the damage is repaired.
         assert!(dir.path().join(QUARANTINED).exists());
         bytes[13] ^= 1;
         fs::write(&path, &bytes).unwrap();

@@ -13,9 +13,12 @@ use super::{Result, StorageError};
 const LOCK_WAIT: Duration = Duration::from_secs(1);
 const LOCK_POLL: Duration = Duration::from_millis(10);
 
-/// Repeats what returns nothing because somebody else has the lock, for as long as a lock may
-/// outlive its last user.
-#[expect(clippy::disallowed_methods, reason = "another process's lock gives no sign")]
+/// Repeats an attempt that returns `None` because the lock is held, for as long as a lock may outlive its
+/// last user.
+#[expect(
+    clippy::disallowed_methods,
+    reason = "nothing signals that another process has released a lock"
+)]
 pub(super) fn while_locked<T>(mut attempt: impl FnMut() -> Option<Result<T>>) -> Result<T> {
     let begun = Instant::now();
     loop {
@@ -127,8 +130,8 @@ pub(crate) fn sync_directory(path: &Path) -> io::Result<()> {
     Names::of(path)?.sync()
 }
 
-/// The names in a directory. Opened before they are changed: if no more files can be opened, they
-/// are not changed at all, instead of changed and not durable.
+/// The names in a directory. Opened before the names are changed: if no more files can be opened, the
+/// names are not changed at all, instead of changed and not durable.
 pub(super) struct Names(#[cfg(unix)] File);
 
 #[cfg(unix)]
@@ -155,13 +158,13 @@ impl Names {
     }
 }
 
-/// Gives I/O errors of this work the store's form.
+/// Converts I/O errors of this operation to errors of the store.
 pub(super) fn io_error(what: &str) -> impl Fn(io::Error) -> StorageError + Copy {
     use io::ErrorKind::{FileTooLarge, QuotaExceeded, StorageFull};
     move |error| {
         let (what, reason) = (what.to_owned(), error.to_string());
         match error.kind() {
-            _ if has_no_file_to_give(&error) => StorageError::Again { what, reason },
+            _ if is_limit_of_open_files(&error) => StorageError::Again { what, reason },
             StorageFull | QuotaExceeded | FileTooLarge => StorageError::NoSpace { what },
             _ => StorageError::Io { what, reason },
         }
@@ -170,7 +173,7 @@ pub(super) fn io_error(what: &str) -> impl Fn(io::Error) -> StorageError + Copy 
 
 /// Whether this process, or the system, has reached its limit of open files. Only a call that opens
 /// a file fails like this, and it changes nothing.
-fn has_no_file_to_give(error: &io::Error) -> bool {
+fn is_limit_of_open_files(error: &io::Error) -> bool {
     // ENFILE and EMFILE, the same numbers on all Unixes; ERROR_TOO_MANY_OPEN_FILES.
     let codes: &[i32] = if cfg!(unix) { &[23, 24] } else { &[4] };
     error.raw_os_error().is_some_and(|code| codes.contains(&code))

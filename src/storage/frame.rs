@@ -14,7 +14,7 @@ use super::{Result, StorageError};
 /// No frame is longer; a longer file is not read into memory.
 pub(super) const FRAME_BYTES_MAX: u64 = 1 << 20;
 
-/// What a file of one name holds.
+/// The name, type and format of a file.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Format {
     pub(super) name: &'static str,

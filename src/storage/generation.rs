@@ -10,7 +10,7 @@
 //! - Less than a segment is written between two syncs, except for a single larger record: sled
 //!   reuses segments that it believes to be durable.
 //! - No value is large enough for a blob, a file that sled never syncs.
-//! - Nothing in it is valid before the log says so, for all of it at once.
+//! - Nothing in a generation is valid before a record of the log names it, all parts at once.
 
 use std::any::Any;
 use std::fs::{self, File};
@@ -27,7 +27,7 @@ use super::{Result, StorageError};
 
 /// Bytes of chunks written between two syncs.
 const UNSYNCED_BYTES_MAX: u64 = 1 << 20;
-/// Bytes of chunks written or read before the database is opened anew.
+/// Bytes of chunks written or read before the database is reopened.
 pub(super) const CACHED_BYTES_MAX: u64 = 16 << 20;
 /// sled's names for the files and directories of a database.
 const DB: &str = "db";
@@ -49,9 +49,9 @@ pub(super) struct Generation {
     /// A second handle of the database file, to sync it.
     file: File,
     unsynced_bytes: u64,
-    /// What was written since the database was opened.
+    /// How many bytes were written or read since the database was opened.
     cached_bytes: u64,
-    /// sled may have in memory what was written to it.
+    /// sled may have written chunks in memory.
     holds_written: bool,
 }
 
@@ -59,15 +59,15 @@ pub(super) struct Generation {
 pub(super) type Parts = Box<dyn Iterator<Item = Result<(IVec, IVec)>>>;
 
 impl Generation {
-    /// Makes an empty generation. Nothing names it yet.
+    /// Creates an empty generation, which no record of the log names yet.
     pub(super) fn create(path: PathBuf, number: u64) -> Result<Generation> {
         let io = io_error("creating a generation");
         if path.exists() {
-            // Left over from a crash: nothing names it, or it would not be created again.
+            // Left over from a crash. If a record named it, it would not be created again.
             fs::remove_dir_all(&path).map_err(io)?;
         }
         create_directory(&path).map_err(io)?;
-        // A problem of a new database is not damage to an existing one.
+        // A failure in a new database is no damage.
         let db = open_sled(&path).map_err(|error| match error {
             StorageError::Corrupt { what } => {
                 StorageError::Io { what: "creating a generation".to_owned(), reason: what }
@@ -80,7 +80,7 @@ impl Generation {
         Ok(generation)
     }
 
-    /// Opens a generation that was made before.
+    /// Opens an existing generation.
     pub(super) fn open(path: PathBuf, number: u64) -> Result<Generation> {
         let io = io_error("opening a generation");
         // If a file is missing, sled creates a new database.
@@ -90,13 +90,13 @@ impl Generation {
             }
         }
         remove_torn_snapshots(&path).map_err(io)?;
-        // Before sled opens the file, so that write errors of its recovery are ours to see.
+        // Opened before sled opens the file, so that this handle sees write errors of sled's recovery.
         let file = open_file(&path.join(DB)).map_err(io)?;
         let db = open_sled(&path)?;
         let mut generation = Generation::of(number, path, db, file);
         let mut blobs = fs::read_dir(generation.path.join(BLOBS)).map_err(io)?;
         if blobs.next().is_some() {
-            return corrupt("there is a blob file, and none is ever made".to_owned());
+            return corrupt("there is a blob file, and this store never creates one".to_owned());
         }
         // sled's recovery writes too.
         generation.sync_everything()?;
@@ -108,11 +108,11 @@ impl Generation {
         Generation { number, path, db, file, unsynced_bytes, cached_bytes, holds_written }
     }
 
-    /// Opens the database anew, to free memory.
+    /// Reopens the database, to free memory.
     ///
-    /// sled keeps what was written or read for far longer than the size of its cache says: each of the
-    /// 256 parts of the cache lets go of pages only at every 64th access, and never of its last one. A
-    /// page of ours has up to a megabyte, so a checkpoint would stay in memory as a whole.
+    /// sled keeps far more in memory than the size of its cache: each of the 256 parts of the cache
+    /// frees pages only at every 64th access, and never its last page. Our pages have up to a megabyte,
+    /// so a whole checkpoint would stay in memory.
     pub(super) fn reopen(&mut self) -> Result<()> {
         self.shut();
         forget_cached(&self.file);
@@ -122,8 +122,8 @@ impl Generation {
         self.sync_everything()
     }
 
-    /// Makes the next reads come from the disk. sled has what was written, and what was read since this was
-    /// last done for a new round.
+    /// Makes sure that the next reads come from the disk and not from sled's memory, which has written
+    /// chunks, and those that were read since the start of the last round.
     pub(super) fn forget_read(&mut self, is_new_round: bool) -> Result<()> {
         let holds_much = self.holds_written || self.cached_bytes >= CACHED_BYTES_MAX;
         if is_new_round || holds_much || self.db.is_none() {
@@ -137,7 +137,7 @@ impl Generation {
         if self.db.is_none() { self.reopen() } else { Ok(()) }
     }
 
-    /// So many bytes were read, which sled keeps.
+    /// Notes that so many bytes were read, which sled keeps in memory.
     pub(super) fn has_read(&mut self, bytes: u64) {
         self.cached_bytes += bytes;
     }
@@ -321,7 +321,7 @@ fn open_error(error: sled::Error) -> StorageError {
     }
 }
 
-/// Gives sled's errors of this work on the database the store's form.
+/// Converts sled's errors of this operation to errors of the store.
 fn sled_error(what: &str) -> impl Fn(sled::Error) -> StorageError {
     use io::ErrorKind::{InvalidData, UnexpectedEof};
     move |error| {
@@ -346,7 +346,7 @@ fn corrupt_error(what: &str, reason: &str) -> StorageError {
     StorageError::Corrupt { what: format!("{what}: {reason}") }
 }
 
-/// Makes a panic an error: sled panics as often as it fails.
+/// Converts a panic to an error: sled panics as often as it fails.
 pub(super) fn guarded<T>(call: impl FnOnce() -> Result<T>) -> Result<T> {
     match catch_unwind(AssertUnwindSafe(call)) {
         Ok(result) => result,
@@ -361,16 +361,16 @@ pub(super) fn guarded<T>(call: impl FnOnce() -> Result<T>) -> Result<T> {
 fn panic_text(panic: &(dyn Any + Send)) -> String {
     let text = panic.downcast_ref::<&str>().copied();
     let text = text.or_else(|| panic.downcast_ref::<String>().map(String::as_str));
-    text.unwrap_or("a panic without words").to_owned()
+    text.unwrap_or("a panic without a message").to_owned()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    /// A panic in the database of another coordinator was taken for damage of this one's files.
+    /// A panic in another coordinator's database was taken for damage of this coordinator's files.
     #[test]
-    fn what_broke_in_another_database_is_no_damage_here() {
+    fn a_panic_in_another_database_is_no_damage_here() {
         let pool =
             "IO thread unexpectedly panicked. please report this bug on the sled github repo.";
         let broken = open_error(sled::Error::ReportableBug(pool.to_owned()));

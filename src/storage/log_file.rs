@@ -2,7 +2,7 @@
 //!
 //! An append is one write into a file that has its full length already, and one wait for the
 //! device.
-//! [`segments`](super::segments) says where the files come from.
+//! [`segments`](super::segments) describes the files.
 //!
 //! A record begins at a multiple of eight bytes. Little endian:
 //!
@@ -26,9 +26,9 @@
 //!   follows a damaged one, that is damage.
 //! - The next segment is used only after a durable `E` record, so a log whose last segment is
 //!   missing does not seem to end in the one before.
-//! - The [`Witness`] says how far the log reached. It is written after a pause in the writes and
-//!   when the store is closed. Not covered: damage to the last records, if a crash came before
-//!   that.
+//! - The [`Witness`] records how far the log reached. It is written after a pause in the writes and
+//!   when the store is closed. Not covered: damage to the last records, if a crash came before the
+//!   witness was written.
 
 #[cfg(test)]
 mod tests;
@@ -49,7 +49,7 @@ use super::segments::{
     Files, HEADER_BYTES, Order, Segment, SegmentId, VerifyDone, check_header, numbers, path,
     read_at, read_stored, write_at,
 };
-use super::witness::Testimony;
+use super::witness::WitnessRecord;
 use super::{ReadDone, Result, StorageError};
 use crate::node::stored::{HardState, LogEntry};
 
@@ -99,7 +99,7 @@ pub(super) struct LogRecord<'a> {
 }
 
 impl LogRecord<'_> {
-    /// Whether it comes right after the record at `before`.
+    /// Whether this record comes right after the record at `before`.
     pub(super) fn follows(&self, before: RecordPosition) -> bool {
         before.seq.checked_add(1) == Some(self.at.seq) && before.chain == self.previous
     }
@@ -176,7 +176,7 @@ impl LogFile {
             return corrupt("the log has no segment".to_owned());
         };
         let io = io_error("clearing the log's directory");
-        // Segments that are not part of the log any more, or not yet.
+        // Remove the segments that are not part of the log any more, or not yet.
         for number in numbers(dir).map_err(io)? {
             if !(first.number..=last.number).contains(&number) {
                 fs::remove_file(path(dir, number)).map_err(io)?;
@@ -209,10 +209,10 @@ impl LogFile {
         self.last
     }
 
-    /// What a witness is to say of it.
-    pub(super) fn testimony(&self, last_index: u64, hard_state: HardState) -> Testimony {
+    /// The witness's record of this end of the log.
+    pub(super) fn witness_record(&self, last_index: u64, hard_state: HardState) -> WitnessRecord {
         let RecordPosition { seq, chain } = self.last;
-        Testimony { first_chain: self.id, seq, chain, last_index, hard_state }
+        WitnessRecord { first_chain: self.id, seq, chain, last_index, hard_state }
     }
 
     pub(super) fn dir(&self) -> &Path {
@@ -313,14 +313,15 @@ impl LogFile {
         self.work(Box::new(move || done(read_entries(&dir, id, &read))));
     }
 
-    /// The segment after this one that is not written to any more, or the first, and how many there are.
+    /// The next segment after this one, or else the first, among those that are not written to any more.
+    /// Also returns how many those are.
     pub(super) fn next_cold(&self, after: u64) -> Option<(u64, u64)> {
         let cold = || self.segments.iter().rev().skip(1).rev();
         let next = cold().find(|segment| segment.number > after).or_else(|| cold().next())?;
         Some((next.number, cold().count() as u64))
     }
 
-    /// Verifies such a segment on the thread of the files.
+    /// Verifies a segment on the thread of the files.
     pub(super) fn verify(&self, number: u64, done: VerifyDone) {
         self.files.send(Order::Verify(SegmentId { log: self.id, number }, done));
     }
@@ -439,7 +440,7 @@ pub(super) fn sound_records(
     Ok(())
 }
 
-/// Reads a segment to its end, where the log goes on in the next one, and verifies all of it.
+/// Reads a segment up to the record that ends it, and verifies all of it.
 pub(super) fn verify_segment(dir: &Path, segment: SegmentId) -> Result<()> {
     let bytes = read_stored(&path(dir, segment.number)).map_err(io_error("reading the log"))?;
     check_header(&bytes, segment)?;
@@ -461,7 +462,7 @@ pub(super) struct LogRead {
     pub(super) spans: Vec<Span>,
     /// The index of the first one.
     pub(super) from: u64,
-    /// How many bytes to read, but one entry at least.
+    /// The most bytes to read; at least one entry is read.
     pub(super) bytes: u64,
 }
 
@@ -481,7 +482,7 @@ pub(super) fn read_entries(dir: &Path, id: u64, read: &LogRead) -> Result<Vec<Lo
         while reader.offset < records.len() {
             let sound = reader.at(reader.offset).filter(|record| record.at.seq == seq);
             let Some(record) = sound else {
-                return corrupt(format!("log record {seq}, which was read before"));
+                return corrupt(format!("log record {seq}, which was sound before"));
             };
             reader.offset += record.place.bytes as usize;
             seq += 1;
@@ -519,10 +520,10 @@ struct SegmentReader<'a> {
 }
 
 impl<'a> SegmentReader<'a> {
-    /// The next record, if there is a sound one; `last` is the one before.
+    /// The next record, if there is a sound one; `last` is the record before it.
     fn next(&mut self, last: &mut Option<RecordPosition>) -> Result<Option<LogRecord<'a>>> {
         let Some(record) = self.at(self.offset) else { return Ok(None) };
-        // Records before the oldest segment are gone, unless it is the first of all.
+        // Records before the oldest segment were dropped, unless it is the first segment of the log.
         let is_first = self.segment.number == FIRST_SEGMENT;
         let before =
             last.or(is_first.then_some(RecordPosition { seq: 0, chain: self.segment.log }));
@@ -535,7 +536,7 @@ impl<'a> SegmentReader<'a> {
         Ok(Some(record))
     }
 
-    /// Whether a sound record follows anywhere after this place.
+    /// Whether there is a sound record anywhere after this place.
     fn any_behind(&self) -> bool {
         let places = (self.offset..self.bytes.len()).step_by(ALIGNMENT);
         places.into_iter().any(|place| self.at(place).is_some())

@@ -1,13 +1,12 @@
 //! Which records hold which entries of the log, and where they are.
 //!
-//! A record is one append and replaces the log from its first entry on. So of each record, the
-//! entries count that no later record replaces. Records that follow each other are taken together, up to
-//! some bytes. They are dropped from the front only, and only when none of their entries is needed; the
-//! rest is still the same log.
+//! A record is one append, and replaces the log from its first entry on. So only those entries of a
+//! record are valid that no later record replaces. Consecutive records are joined in one span, up to
+//! [`SPAN_BYTES`]. Spans are dropped from the front only, and only when none of their entries is needed.
 
 use std::collections::VecDeque;
 
-/// Where records are: some bytes of a segment.
+/// The place of records: a range of bytes in a segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Place {
     pub(super) segment: u64,
@@ -15,7 +14,7 @@ pub(super) struct Place {
     pub(super) bytes: u64,
 }
 
-/// Consecutive records, or one.
+/// One record, or several consecutive ones.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Span {
     /// The sequence number of the first.
@@ -26,7 +25,7 @@ pub(super) struct Span {
     pub(super) place: Place,
 }
 
-/// A span is continued up to this many bytes.
+/// A span is extended up to this many bytes.
 const SPAN_BYTES: u64 = 64 << 10;
 
 impl Span {
@@ -34,7 +33,7 @@ impl Span {
         self.first >= self.end
     }
 
-    /// Makes a later span part of this one if it continues it. Returns whether it is.
+    /// Joins a later span to this one if it continues this one. Returns whether it does.
     fn take(&mut self, later: &Span) -> bool {
         let Place { segment, offset, bytes } = self.place;
         let place = later.place;
@@ -76,13 +75,13 @@ impl LogIndex {
 
     /// The records with the entries from this index on.
     pub(super) fn from(&self, index: u64) -> impl Iterator<Item = &Span> {
-        // A span that is trimmed to nothing has an end, too, which is not after the next span's.
+        // A span whose entries were all replaced is empty, but its `end` may be after `index`.
         let start = self.spans.iter().position(|span| !span.is_empty() && span.end > index);
         let spans = self.spans.range(start.unwrap_or(self.spans.len())..);
         spans.filter(|span| !span.is_empty())
     }
 
-    /// The index after the last entry in the segments up to this one; 0: there is none.
+    /// The index after the last entry in the segments up to this one; 0 if there is none.
     pub(super) fn end_up_to(&self, segment: u64) -> u64 {
         let spans = self.spans.iter().take_while(|span| span.place.segment <= segment);
         spans.map(|span| span.end).max().unwrap_or(0)
@@ -122,15 +121,15 @@ mod tests {
     fn log_index_drops_what_no_entry_needs() {
         assert_eq!(index(&[(1, 11), (11, 12)]).droppable(11), 1);
         assert_eq!(index(&[(1, 11), (11, 12)]).droppable(10), 0);
-        // The second record cut the first short, so index 7 needs neither.
+        // The second record replaced the end of the first, so neither is needed from index 7 on.
         assert_eq!(index(&[(1, 11), (5, 7), (7, 9)]).droppable(7), 2);
         assert_eq!(index(&[(1, 11), (5, 7), (7, 9)]).droppable(6), 1);
-        // The middle one was overwritten whole, and one holds a hard state only.
+        // All entries of the second record were replaced, and the third has only a hard state.
         assert_eq!(index(&[(1, 11), (8, 9), (0, 0), (3, 5)]).droppable(3), 3);
         assert_eq!(index(&[(1, 11), (8, 9), (0, 0), (3, 5)]).droppable(2), 0);
     }
     #[test]
-    fn log_index_takes_records_together_that_continue_each_other() {
+    fn log_index_joins_consecutive_records() {
         let mut index = LogIndex::default();
         let mut push = |seq: u64, first, end| {
             let place = Place { segment: 1, offset: seq * 80, bytes: 80 };
@@ -140,7 +139,7 @@ mod tests {
         push(2, 3, 5);
         push(3, 0, 0);
         push(4, 5, 6);
-        // This one replaces an entry, and after it a record is missing.
+        // This record replaces an entry, and after it a record is missing.
         push(5, 4, 6);
         push(7, 6, 9);
         let spans: Vec<_> = index.spans().map(|span| (span.seq, span.first, span.end)).collect();

@@ -1,8 +1,8 @@
-//! A store in memory, for clusters that live and die with their process.
+//! A store in memory, for clusters that end with their process.
 //!
-//! A [`MemoryDisk`] outlives its node: clones are the same disk, and a node that is started again
-//! on it finds what it had stored. Only the store that was opened last may write, so that a node
-//! that was believed stopped cannot interfere with its successor.
+//! A [`MemoryDisk`] outlives its node: clones are the same disk, and a restarted node finds what it had
+//! stored. Only the store that was opened last may write, so that a node that was thought to have
+//! stopped cannot interfere with its successor.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -69,13 +69,13 @@ impl MemoryDisk {
 
 #[cfg(any(test, feature = "simulator"))]
 impl MemoryDisk {
-    /// Whether the directories that were put aside earlier are deleted when this disk is put aside.
+    /// Whether the former disks can be deleted when this disk becomes a former one.
     pub(crate) fn drops_former(&self) -> bool {
         let disk = lock(&self.shared);
         super::rules::drops_former(disk.image.as_ref().is_some_and(|image| image.voter))
     }
 
-    /// The identity on it. This takes the disk from nobody who has it open.
+    /// The identity on the disk. Unlike [`MemoryDisk::open`], this shuts out no store.
     pub(crate) fn identity(&self) -> Option<Identity> {
         lock(&self.shared).image.as_ref().map(|image| image.identity.clone())
     }
@@ -92,7 +92,7 @@ fn lock(shared: &Mutex<Disk>) -> MutexGuard<'_, Disk> {
 pub(crate) struct MemoryStore {
     shared: Arc<Mutex<Disk>>,
     opened: u64,
-    /// A copy, which can be lent without the lock. So is the promise.
+    /// Copies of the identity and the promise, to return references without the lock.
     identity: Option<Identity>,
     promise: Promise,
     /// The checkpoint begun and not yet committed.
@@ -100,7 +100,7 @@ pub(crate) struct MemoryStore {
     failed: Option<String>,
 }
 
-/// More deltas than this behind one full checkpoint, and the next is full.
+/// If there are more images than this, the next checkpoint is full.
 const DELTAS_MAX: usize = 16;
 
 impl MemoryStore {
@@ -203,7 +203,7 @@ impl LogStore for MemoryStore {
         let image = self.call(|_, disk| {
             let image = founded(disk)?;
             if image.removed {
-                let reason = "its disk is marked so".to_owned();
+                let reason = "its disk has the mark".to_owned();
                 return Err(StorageError::Removed { reason });
             }
             Ok(image.clone())

@@ -1,5 +1,5 @@
-//! The durable state of a node: the contract of a store, and two stores that keep it, on disk
-//! (`store`) and in memory (`memory`).
+//! The durable state of a node: the contract of a store, and two implementations, on disk (`store`) and
+//! in memory (`memory`).
 //!
 //! A store holds one node's
 //! - [`Identity`],
@@ -42,7 +42,7 @@ mod store;
 mod witness;
 
 #[cfg(test)]
-#[allow(clippy::disallowed_methods, reason = "it measures, too")]
+#[allow(clippy::disallowed_methods, reason = "one test measures times")]
 mod conformance;
 #[cfg(test)]
 #[allow(clippy::disallowed_methods, reason = "processes are watched by the clock")]
@@ -84,20 +84,20 @@ pub(crate) enum LogAfter {
     Reset(HardState),
 }
 
-/// Receives the chunks of a checkpoint in the order in which they were put. If it fails (a chunk
-/// does not decode), the load ends as corrupt.
+/// Receives the chunks of a checkpoint in the order in which they were written. If it fails (a chunk
+/// does not decode), the load fails as corrupt.
 pub(crate) type ChunkSink<'a> = dyn FnMut(&[u8]) -> Result<(), String> + 'a;
 
-/// Receives what [`LogStore::read`] has read.
+/// Receives the result of [`LogStore::read`].
 pub(crate) type ReadDone = Box<dyn FnOnce(Result<Vec<LogEntry>>) + Send>;
 
-/// Receives what [`LogStore::scrub`] has found; `None`: nothing is wrong.
+/// Receives the damage that [`LogStore::scrub`] has found, if any.
 pub(crate) type ScrubDone = Box<dyn FnOnce(Option<Rot>) + Send>;
 
 /// A piece of the log that was sound when it was written, and is damaged now.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Rot {
-    /// For people.
+    /// A description, for people.
     pub(crate) what: String,
     /// A log that begins with this entry does not need the piece.
     pub(crate) below: u64,
@@ -139,11 +139,11 @@ pub(crate) trait LogStore: Send {
     /// Makes a write durable.
     fn append(&mut self, write: &LogWrite) -> Result<()>;
 
-    /// Reads entries from index `from` on, as many as take so many bytes, or one. `done` gets them,
-    /// perhaps on another thread, and none if the log does not have the first.
+    /// Reads entries from index `from` on, at most so many bytes but at least one entry. `done` gets the
+    /// entries, perhaps on another thread; none if the log does not have the first one.
     fn read(&mut self, from: u64, bytes: u64, done: ReadDone) -> Result<()>;
 
-    /// Called when nothing was written for a while, for work that is not due with each write.
+    /// Does work that is not needed at each write. Called when nothing was written for a while.
     fn idle(&mut self) -> Result<()> {
         Ok(())
     }
@@ -155,7 +155,7 @@ pub(crate) trait LogStore: Send {
         Ok(0)
     }
 
-    /// How many bytes of room there are for the store, and of how many; `None`: not known.
+    /// The room on the file system of the store; `None` if it is not known.
     fn space(&self) -> Option<Space> {
         None
     }
@@ -165,14 +165,15 @@ pub(crate) trait LogStore: Send {
     fn checkpointer(&mut self) -> Result<Box<dyn Checkpointer>>;
 
     /// Commits the checkpoint that was finished last, atomically and durably. `Reset` is allowed
-    /// only with a full one. Returns how many bytes its chunks take, with those that it continues.
+    /// only with a full one. Returns how many bytes its chunks take,
+    /// including those of the checkpoints that it continues.
     fn commit_checkpoint(&mut self, meta: &SnapshotMeta, log: LogAfter) -> Result<u64>;
 }
 
 /// The room on the file system of a store, in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Space {
-    /// For this process.
+    /// Available to this process.
     pub(crate) free: u64,
     pub(crate) total: u64,
 }
@@ -231,7 +232,7 @@ impl StorageError {
     }
 }
 
-/// Arbitrary bytes for all that is read back from disk.
+/// Reads arbitrary bytes as each kind of data on disk.
 #[cfg(any(test, fuzzing))]
 pub(crate) fn fuzz(parts: &[&[u8]]) {
     record::fuzz(parts);

@@ -1,4 +1,4 @@
-//! What a store ought to hold, said as plainly as it can be, and a source of operations.
+//! A simple model of a store's contents, and a generator of random operations.
 
 use bytes::Bytes;
 use xxhash_rust::xxh3::xxh3_64;
@@ -24,7 +24,7 @@ pub(super) enum Op {
     },
     Identify(Identity),
     Promise(Promise),
-    /// A checkpoint that is begun and given up.
+    /// A checkpoint that is begun and abandoned.
     Abandon {
         full: bool,
         chunks: Vec<Vec<u8>>,
@@ -38,7 +38,7 @@ pub(super) struct Model {
     pub(super) promise: Promise,
     pub(super) hard_state: HardState,
     pub(super) checkpoint: SnapshotMeta,
-    /// All that the store keeps, with those before the checkpoint.
+    /// All entries that the store keeps, including those before the checkpoint.
     pub(super) entries: Vec<LogEntry>,
     pub(super) chunks: Vec<Vec<u8>>,
 }
@@ -105,7 +105,7 @@ impl Model {
         last.max(self.checkpoint.index)
     }
 
-    /// Something to compare the contents by.
+    /// A hash of the contents, to compare them.
     pub(super) fn digest(&self) -> u64 {
         xxh3_64(format!("{self:?}").as_bytes())
     }
@@ -120,7 +120,7 @@ impl Model {
         }
     }
 
-    /// Does to the model what `apply` does to a store that answers `kind` to a checkpoint.
+    /// Changes the model as `apply` changes a store that chooses `kind` for a checkpoint.
     pub(super) fn apply(&mut self, op: &Op, kind: CheckpointKind) {
         match op {
             Op::Append(write) => self.append(write),
@@ -162,7 +162,7 @@ fn read_from(store: &mut dyn LogStore, mut from: u64) -> Result<Vec<LogEntry>> {
     }
 }
 
-/// Does an operation on a store, and says which kind of checkpoint it was.
+/// Performs an operation on a store. Returns the kind of the checkpoint.
 pub(super) fn apply(store: &mut dyn LogStore, op: &Op) -> Result<CheckpointKind> {
     match op {
         Op::Append(write) => store.append(write).map(|()| CheckpointKind::Delta),
@@ -303,7 +303,7 @@ pub(super) fn draw(random: &mut Random, model: &Model, checkpoint_percent: u64) 
         }
         _ => {
             let between = random.chance(50).then(|| draw_write(random, model));
-            // What comes between must not take away what the checkpoint covers.
+            // The append in the middle must not replace entries that the checkpoint covers.
             let first = between.as_ref().and_then(|write| write.entries.first());
             let last = first.map_or(model.last(), |entry| entry.index - 1);
             let covered = model.checkpoint.index;
@@ -335,7 +335,7 @@ fn draw_write(random: &mut Random, model: &Model) -> LogWrite {
         })
         .collect();
     let end = entries.last().map_or(last, |entry| entry.index);
-    // An overwrite may leave the commit index after the end: then it comes with a hard state.
+    // If an overwrite leaves the commit index after the end, it needs a new hard state.
     let commit_is_out = model.hard_state.commit > end;
     let hard_state = (commit_is_out || random.chance(40)).then(|| {
         let commit = model.checkpoint.index.min(end);

@@ -1,13 +1,12 @@
 //! Opening a store, for a bounded time.
 //!
-//! A disk may hang, or sled may wait for one of its threads that has panicked, and then an open
-//! never returns. So it runs on a separate thread, and the caller gives up after a time that no
-//! working disk needs.
+//! An open may never return: the disk hangs, or sled waits for one of its threads that has panicked. So it
+//! runs on a separate thread, and the caller gives up after a time that no working disk needs.
 //!
 //! The thread cannot be stopped. It continues as long as the disk blocks it, and holds this
 //! process's lock on the directory. If the open returns after all, the store is closed again and
 //! the directory is free. Until then a second attempt fails with [`StorageError::InUse`], in this
-//! process and in others, as it must: two may not write there.
+//! process and in others: two stores must not write to one directory.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -19,18 +18,18 @@ use crossbeam_channel::{RecvTimeoutError, bounded};
 use super::{Result, StorageError};
 
 /// How long an open may take, however little there is to read.
-pub(super) const PATIENCE: Duration = Duration::from_secs(60);
+pub(super) const OPEN_TIMEOUT: Duration = Duration::from_secs(60);
 /// Larger databases get more time: as much as reading them once at this rate takes.
 const BYTES_PER_SECOND_MIN: u64 = 1 << 20;
 /// How often the waiting thread wakes.
-const LOOK: Duration = Duration::from_secs(1);
-/// How often to warn that it takes long.
+const WAKE_EVERY: Duration = Duration::from_secs(1);
+/// How often to warn that the open takes long.
 const WARN_EVERY: Duration = Duration::from_secs(10);
 
 /// Runs `open` for this directory on a separate thread, and waits for a limited time. `open` stores
-/// how many bytes the database has, once it knows that.
+/// the size of the database in bytes as soon as it is known.
 pub(super) fn within<T: Send + 'static>(
-    patience: Duration,
+    timeout: Duration,
     dir: &Path,
     open: impl FnOnce(&Path, &AtomicU64) -> Result<T> + Send + 'static,
 ) -> Result<T> {
@@ -48,7 +47,7 @@ pub(super) fn within<T: Send + 'static>(
     if let Err(error) = thread {
         return failed(format!("cannot start its thread: {error}"));
     }
-    let look = LOOK.min(patience);
+    let look = WAKE_EVERY.min(timeout);
     let (mut waited, mut warned) = (Duration::ZERO, Duration::ZERO);
     loop {
         match opening.recv_timeout(look) {
@@ -56,9 +55,10 @@ pub(super) fn within<T: Send + 'static>(
             Err(RecvTimeoutError::Disconnected) => return failed("it panicked".to_owned()),
             Err(RecvTimeoutError::Timeout) => {}
         }
-        // Counted, and not read from a clock: a process that was stopped meanwhile has not waited.
+        // The time is counted, not read from a clock: a time in which the process was stopped does
+        // not count.
         waited += look;
-        let limit = limit(patience, size.load(Ordering::Relaxed));
+        let limit = limit(timeout, size.load(Ordering::Relaxed));
         if waited >= limit {
             return failed(format!(
                 "it has not come to an end in {waited:?}, as if the disk hung; until it does, the \
@@ -72,8 +72,8 @@ pub(super) fn within<T: Send + 'static>(
     }
 }
 
-fn limit(patience: Duration, bytes: u64) -> Duration {
-    patience + Duration::from_secs(bytes / BYTES_PER_SECOND_MIN)
+fn limit(timeout: Duration, bytes: u64) -> Duration {
+    timeout + Duration::from_secs(bytes / BYTES_PER_SECOND_MIN)
 }
 
 #[cfg(test)]
@@ -82,18 +82,18 @@ mod tests {
 
     #[test]
     fn a_large_database_has_more_time() {
-        assert_eq!(limit(PATIENCE, 1000), PATIENCE);
-        assert_eq!(limit(PATIENCE, 256 << 20), PATIENCE + Duration::from_secs(256));
+        assert_eq!(limit(OPEN_TIMEOUT, 1000), OPEN_TIMEOUT);
+        assert_eq!(limit(OPEN_TIMEOUT, 256 << 20), OPEN_TIMEOUT + Duration::from_secs(256));
     }
 
     #[test]
     fn a_panic_is_an_error() {
         let opened: Result<(), _> =
-            within(PATIENCE, Path::new("here"), |_, _| panic!("in a thread"));
+            within(OPEN_TIMEOUT, Path::new("here"), |_, _| panic!("in a thread"));
         assert!(opened.unwrap_err().to_string().contains("panicked"));
     }
 
-    /// The start of a node waited without end and without a word for a disk that did not answer.
+    /// A node's start waited for ever for a disk that did not answer, and logged nothing.
     #[cfg(unix)]
     #[test]
     fn an_open_that_hangs_is_given_up_and_the_directory_freed_when_it_ends() {
@@ -121,26 +121,26 @@ mod tests {
         store.found(&identity, hard_state, &meta, &mut ChunkWriter::full(state)).unwrap();
         drop(store);
 
-        // A pipe that nobody writes to cannot even be opened, as a file on a disk that hangs.
+        // Opening a pipe without a writer blocks, like opening a file on a disk that hangs.
         let file = dir.join("IDENTITY");
         let bytes = fs::read(&file).unwrap();
         fs::remove_file(&file).unwrap();
         assert!(Command::new("mkfifo").arg(&file).status().unwrap().success());
-        let open = |patience| DiskStore::open_within(patience, dir, StoreOptions::default());
+        let open = |timeout| DiskStore::open_within(timeout, dir, StoreOptions::default());
         let error = open(Duration::from_millis(100)).unwrap_err();
         let error = error.into_error(dir.to_owned()).to_string();
         assert!(error.contains(&dir.display().to_string()), "{error}");
         assert!(error.contains("not come to an end"), "{error}");
-        assert_eq!(open(PATIENCE).unwrap_err(), StorageError::InUse);
+        assert_eq!(open(OPEN_TIMEOUT).unwrap_err(), StorageError::InUse);
 
-        // The disk is back. What was given up comes to an end, and lets the directory go.
+        // The disk answers again. The open that was given up ends, and unlocks the directory.
         let mut pipe = fs::File::options().write(true).open(&file).unwrap();
         fs::write(dir.join("IDENTITY.tmp"), &bytes).unwrap();
         fs::rename(dir.join("IDENTITY.tmp"), &file).unwrap();
         pipe.write_all(&bytes).unwrap();
         drop(pipe);
         let store = loop {
-            match open(PATIENCE) {
+            match open(OPEN_TIMEOUT) {
                 Err(StorageError::InUse) => {}
                 other => break other.unwrap(),
             }

@@ -1,8 +1,8 @@
-//! The store of an instance whose data directory is damaged, until a leader takes the instance in.
+//! The store of an instance whose data directory is damaged, until a leader admits the instance.
 //!
-//! The instance runs as a new member without data. It makes no promise, and its first write is what
-//! a leader has sent it. A leader sends that only after its cluster has committed the new member,
-//! so a majority of the voters is alive then, with everything that was acknowledged. This first
+//! The instance runs as a new member without data. It makes no promise, and its first write comes
+//! from a leader. A leader sends it only after its cluster has committed the new member, so a
+//! majority of the voters is alive then, with everything that was acknowledged. This first
 //! write replaces the damaged directory by a new one. Before it, nothing on the disk changes.
 //!
 //! After a crash before the first write, the next start draws another id. The former id has
@@ -25,16 +25,16 @@ pub(crate) type Begin = Box<dyn FnOnce(&Identity) -> Result<Box<dyn LogStore>> +
 
 /// See the module's documentation.
 pub(crate) struct Provisional {
-    /// What is in it until it has begun.
+    /// The content until the first write.
     empty: MemoryStore,
     /// Taken by the first write.
     begin: Option<Begin>,
-    /// The store on disk, unless it could not begin.
+    /// The store on disk, unless creating it failed.
     begun: Option<Box<dyn LogStore>>,
 }
 
 impl Provisional {
-    /// A store of this identity with nothing in it. The identity must be one that was never used.
+    /// An empty store of this identity, which must never have been used before.
     pub(crate) fn new(identity: Identity, begin: Begin) -> Result<Provisional> {
         let mut empty = MemoryDisk::new().open();
         let (hard_state, meta, state) = nothing();
@@ -58,7 +58,7 @@ impl Provisional {
         }
     }
 
-    /// What can be read now.
+    /// The store to read from now.
     fn now(&self) -> &dyn LogStore {
         self.begun.as_deref().unwrap_or(&self.empty)
     }
@@ -81,7 +81,7 @@ impl LogStore for Provisional {
         self.now().promise()
     }
 
-    /// Not durable before the store has begun: a crash until then forgets the identity as a whole.
+    /// Not durable before the first write: the identity itself is not on disk until then.
     fn set_identity(&mut self, identity: &Identity) -> Result<()> {
         match self.begin {
             Some(_) => self.empty.set_identity(identity),
@@ -97,7 +97,7 @@ impl LogStore for Provisional {
     }
 
     fn mark_removed(&mut self) -> Result<()> {
-        // It never was a member before, and the directory does not belong to it yet.
+        // Before its first write it has never been a member, and the directory is not its own yet.
         self.begun.as_mut().map_or(Ok(()), |store| store.mark_removed())
     }
 
@@ -190,7 +190,7 @@ mod tests {
     }
 
     #[test]
-    fn a_store_that_could_not_begin_takes_nothing() {
+    fn a_store_that_could_not_replace_the_directory_refuses_writes() {
         let what = "replacing it".to_owned();
         let begin: Begin = Box::new(move |_| Err(StorageError::NoSpace { what }));
         let mut store = Provisional::new(identity(), begin).unwrap();

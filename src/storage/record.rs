@@ -89,7 +89,7 @@ impl ChunkId {
         let ours = key.try_into().ok().filter(|key: &&Key| key[0] == TAG);
         match ours.and_then(parse) {
             Some(parsed) => Ok(parsed),
-            None => corrupt(format!("a key that is none of ours: {key:02x?}")),
+            None => corrupt(format!("an unknown key: {key:02x?}")),
         }
     }
 }
@@ -162,7 +162,7 @@ where
         Reader { parts }
     }
 
-    /// The next record; after an error the reader must not be asked again.
+    /// The next record. Not to be called again after an error.
     pub(super) fn next(&mut self) -> Result<Option<Record>> {
         let Some((key, value)) = self.parts.next().transpose()? else {
             return Ok(None);
@@ -221,7 +221,8 @@ fn open(id: ChunkId, part: u32, value: &[u8]) -> Result<Opened<'_>> {
     if seal(&id.key(part), sealed) != checksum {
         return corrupt(format!("{id}: part {part} has a wrong checksum"));
     }
-    // After the checksum, so that another version is reported as that, and not as damage.
+    // Checked after the checksum, so that another version is not reported as damage, nor damage as
+    // another version.
     check_format("records", header[0].into(), FORMAT.into())?;
     Ok(Opened {
         parts: u32::from_le_bytes(array(&header[1..5]).ok_or_else(short)?),
@@ -243,7 +244,7 @@ pub(super) fn first_chunk_chain(log: u64, generation: u64, part: u64) -> u64 {
     hash([log, generation, part], &[])
 }
 
-/// The XXH3 of numbers and of what follows them.
+/// The XXH3 of numbers and of the bytes after them.
 pub(super) fn hash(fields: [u64; 3], bytes: &[u8]) -> u64 {
     let mut hash = Xxh3::new();
     for field in fields {

@@ -20,9 +20,9 @@ pub(crate) struct Marks {
 }
 
 /// Copies the store in `dir`, without its marks, to a directory that does not exist yet. `dir` is
-/// locked meanwhile, and nothing in it changes.
+/// locked during the copy, and nothing in it changes.
 pub(crate) fn copy_store(dir: &Path, to: &Path) -> Result<Marks> {
-    let directory = Directory::look(dir)?;
+    let directory = Directory::lock_used(dir)?;
     directory.copy_to(to)?;
     marks(&directory)
 }
@@ -31,13 +31,13 @@ fn marks(directory: &Directory) -> Result<Marks> {
     Ok(Marks { removed: directory.removed()?, quarantined: directory.quarantined()? })
 }
 
-/// The identity in a directory, whatever else is wrong with it; `None` if it is blank.
+/// The identity in a directory, even if everything else is damaged; `None` if it is blank.
 pub(crate) fn identity_of(dir: &Path) -> Result<Option<Identity>> {
     Ok(Directory::open_marked(dir)?.identity().cloned())
 }
 
-/// A store that will replace the one in a directory. The directory is locked meanwhile. Dropped
-/// before [`Replacement::finish`], it changes nothing.
+/// A store that will replace the one in a directory, which it keeps locked. Dropped before
+/// [`Replacement::finish`], it changes nothing.
 #[derive(Debug)]
 pub(crate) struct Replacement {
     /// Closed before the directory is unlocked.
@@ -46,7 +46,7 @@ pub(crate) struct Replacement {
 }
 
 impl Replacement {
-    /// Locks `dir`, whatever is wrong with what is in it.
+    /// Locks `dir`, even if its content is damaged.
     pub(crate) fn begin(dir: &Path) -> Result<Replacement> {
         Ok(Replacement { store: None, directory: Directory::open_any(dir)? })
     }
@@ -61,7 +61,7 @@ impl Replacement {
         self.directory.former()
     }
 
-    /// Fails if too many former directories are there already that must stay.
+    /// Fails if there are too many former directories that must stay.
     pub(crate) fn check_room(&self) -> Result<()> {
         let former = self.former()?.len();
         if self.directory.was_voter() || former < FORMER_MAX {
@@ -96,17 +96,18 @@ impl Replacement {
         meta: &SnapshotMeta,
         chunks: &mut dyn Iterator<Item = Vec<u8>>,
     ) -> Result<()> {
-        let mut store = DiskStore::open(&self.directory.make_place()?, StoreOptions::default())?;
+        let mut store =
+            DiskStore::open(&self.directory.free_replacement_path()?, StoreOptions::default())?;
         store.found(identity, hard_state, meta, chunks)?;
         self.store = Some(store);
         Ok(())
     }
 
     /// Puts the new store in place, durably. Returns the directory that the old files are in now.
-    /// `directory` says which former directories stay.
+    /// `directory` describes which former directories stay.
     pub(crate) fn finish(mut self) -> Result<PathBuf> {
         if self.store.take().is_none() {
-            return refuse("no store in the place of another one".to_owned());
+            return refuse("a replacement without a new store".to_owned());
         }
         self.directory.replace()
     }
@@ -115,8 +116,8 @@ impl Replacement {
 impl Drop for Replacement {
     fn drop(&mut self) {
         self.store = None;
-        // Removes what was written. If that fails, the next start does it.
-        let _ = self.directory.make_place();
+        // Removes the files that were written. If that fails, the next start removes them.
+        let _ = self.directory.free_replacement_path();
     }
 }
 
@@ -139,12 +140,12 @@ impl DiskStore {
     ) -> Result<DiskStore> {
         let mut replacement = Replacement::begin(dir)?;
         if replacement.marks()? == Marks::default() {
-            return refuse("to begin anew, and the directory may be sound".to_owned());
+            return refuse("a replacement of a directory that may be sound".to_owned());
         }
         let Some(before) = replacement.before() else {
-            return refuse("to begin anew, and it is not known whose the directory is".to_owned());
+            return refuse("a replacement of a directory without a readable IDENTITY".to_owned());
         };
-        let identity = before.replacement(incarnation);
+        let identity = before.with_incarnation(incarnation);
         replacement.found(&identity, hard_state, meta, chunks)?;
         replacement.finish()?;
         DiskStore::open(dir, StoreOptions::default())
@@ -189,10 +190,10 @@ mod tests {
         model
     }
 
-    /// What a directory that was begun again holds.
-    fn anew(incarnation: u64) -> Model {
+    /// The content of a replaced directory.
+    fn replaced(incarnation: u64) -> Model {
         let founded = Model::founded(HardState::default(), &nothing(), &[b"empty".to_vec()]);
-        Model { identity: identity().replacement(incarnation), ..founded }
+        Model { identity: identity().with_incarnation(incarnation), ..founded }
     }
 
     fn befores(dir: &Path) -> Vec<String> {
@@ -202,7 +203,7 @@ mod tests {
     }
 
     #[test]
-    fn a_removed_member_begins_anew_and_keeps_what_was_before() {
+    fn a_removed_members_store_is_replaced_and_its_former_data_kept() {
         let work = tempfile::tempdir().unwrap();
         let dir = work.path().join("data");
         let model = member(&dir);
@@ -216,12 +217,12 @@ mod tests {
             let error = open(&dir).unwrap_err();
             assert!(matches!(error, StorageError::Removed { .. }), "{error}");
         }
-        assert_eq!(Model::of(&mut found_replacement(&dir, 5).unwrap()).unwrap(), anew(5));
-        let again = anew(5);
-        assert_ne!(again.identity.node, identity().node);
-        assert_eq!((again.identity.uid, again.identity.cluster), (44, 11));
-        assert_eq!(Model::of(&mut open(&dir).unwrap()).unwrap(), again);
-        // What was there is whole, and is there once.
+        assert_eq!(Model::of(&mut found_replacement(&dir, 5).unwrap()).unwrap(), replaced(5));
+        let second = replaced(5);
+        assert_ne!(second.identity.node, identity().node);
+        assert_eq!((second.identity.uid, second.identity.cluster), (44, 11));
+        assert_eq!(Model::of(&mut open(&dir).unwrap()).unwrap(), second);
+        // The former data is complete, and there is one copy.
         assert_eq!(befores(&dir), [format!("before-{:016x}", identity().incarnation)]);
         let before = dir.join(&befores(&dir)[0]);
         assert!(matches!(open(&before), Err(StorageError::Removed { .. })));
@@ -229,37 +230,37 @@ mod tests {
         assert_eq!(Model::of(&mut open(&before).unwrap()).unwrap(), model);
 
         open(&dir).unwrap().mark_removed().unwrap();
-        let third = identity().replacement(6);
+        let third = identity().with_incarnation(6);
         assert_eq!(found_replacement(&dir, 6).unwrap().identity(), Some(&third));
-        // The first one lacks its mark by now, and the second has never been a voter: both are
-        // kept.
+        // The first directory has no mark any more, and the second member has never been a voter: both
+        // directories are kept.
         let first = identity().incarnation;
         assert_eq!(befores(&dir), [5, first].map(|number| format!("before-{number:016x}")));
     }
 
     #[test]
-    fn a_damaged_directory_begins_anew_if_it_says_whose_it_is() {
+    fn a_damaged_directory_is_replaced_if_its_identity_is_readable() {
         let work = tempfile::tempdir().unwrap();
         let dir = work.path().join("data");
         member(&dir);
         fs::remove_dir_all(dir.join("log")).unwrap();
         fs::write(dir.join("PROMISE"), b"nonsense").unwrap();
         assert!(matches!(open(&dir), Err(StorageError::Corrupt { .. })));
-        assert_eq!(Model::of(&mut found_replacement(&dir, 5).unwrap()).unwrap(), anew(5));
+        assert_eq!(Model::of(&mut found_replacement(&dir, 5).unwrap()).unwrap(), replaced(5));
 
         let other = work.path().join("other");
         member(&other);
         fs::write(other.join("IDENTITY"), b"nonsense").unwrap();
         assert!(matches!(open(&other), Err(StorageError::Corrupt { .. })));
         let error = found_replacement(&other, 5).unwrap_err();
-        assert!(error.to_string().contains("not known whose"), "{error}");
+        assert!(error.to_string().contains("without a readable IDENTITY"), "{error}");
         assert!(befores(&other).is_empty());
     }
 
     /// Every state that a crash in the middle of the moves can leave, in both of the orders in
     /// which the entries of a directory may be moved.
     #[test]
-    fn a_crash_while_beginning_anew_leaves_the_one_or_the_other() {
+    fn a_crash_during_a_replacement_leaves_the_old_or_the_new_store() {
         let work = tempfile::tempdir().unwrap();
         let removed = work.path().join("removed");
         member(&removed);
@@ -272,11 +273,11 @@ mod tests {
         };
         let make = |dir: &Path| {
             let mut replacement = Replacement::begin(dir).unwrap();
-            let identity = replacement.before().unwrap().replacement(5);
+            let identity = replacement.before().unwrap().with_incarnation(5);
             let mut chunks = vec![b"empty".to_vec()].into_iter();
             let hard_state = HardState::default();
             replacement.found(&identity, hard_state, &nothing(), &mut chunks).unwrap();
-            // As after a crash: what was made stays.
+            // As after a crash: the new directory stays.
             drop(replacement.store.take());
             super::super::crash_tests::copy_directory(&dir.join("anew"), &dir.join("made"));
             drop(replacement);
@@ -294,11 +295,11 @@ mod tests {
             names
         };
         let mut number = 0;
-        // Before it counts.
+        // Before the replacement is valid.
         let dir = copy(&mut number);
         make(&dir);
         assert!(matches!(open(&dir), Err(StorageError::Removed { .. })));
-        assert_eq!(Model::of(&mut found_replacement(&dir, 5).unwrap()).unwrap(), anew(5));
+        assert_eq!(Model::of(&mut found_replacement(&dir, 5).unwrap()).unwrap(), replaced(5));
         for reverse in [false, true] {
             for cleared in [false, true] {
                 for moved in 0..20 {
@@ -306,7 +307,7 @@ mod tests {
                     make(&dir);
                     let before = dir.join("before-0000000000000021");
                     let mark = |cleared| {
-                        super::super::directory::write_takeover(&dir, &before, cleared);
+                        super::super::directory::write_replacement_progress(&dir, &before, cleared);
                     };
                     mark(false);
                     let all = names(&dir, reverse);
@@ -330,7 +331,7 @@ mod tests {
                         fs::rename(from.join(&name), to.join(&name)).unwrap();
                     }
                     let mut store = open(&dir).unwrap();
-                    assert_eq!(Model::of(&mut store).unwrap(), anew(5), "{cleared} {moved}");
+                    assert_eq!(Model::of(&mut store).unwrap(), replaced(5), "{cleared} {moved}");
                     assert_eq!(names(&before, reverse), all, "{cleared} {moved}");
                     assert!(!dir.join("ANEW").exists() && !dir.join("anew").exists());
                     if end {

@@ -2,7 +2,7 @@
 //!
 //! The store is damaged unless all of this holds:
 //! - The log has no gap after the record that its last checkpoint names. It reaches as far as the
-//!   witness says, and agrees with the witness there. ([`log_file`](super::log_file) has checked
+//!   witness records, and agrees with the witness there. ([`log_file`](super::log_file) has checked
 //!   each record.)
 //! - Its entries start no later than right after the checkpoint, and include the hard state's
 //!   commit index.
@@ -21,7 +21,7 @@ use super::log_file::{LogRecord, RecordKind, RecordPosition, Scan, scan, sound_r
 use super::log_index::{LogIndex, Place, Span};
 use super::record::{Record, corrupt, first_chunk_chain};
 use super::rules::Bounds;
-use super::witness::Testimony;
+use super::witness::WitnessRecord;
 use crate::node::log_outline::LogOutline;
 use crate::node::stored::{Boot, HardState, LogEntry};
 use crate::storage::{ChunkSink, Result};
@@ -37,11 +37,12 @@ pub(super) struct LogReplay {
 }
 
 /// Reads and verifies a log.
-pub(super) fn read_log(dir: &Path, id: u64, witness: &Testimony) -> Result<LogReplay> {
+pub(super) fn read_log(dir: &Path, id: u64, witness: &WitnessRecord) -> Result<LogReplay> {
     if witness.first_chain != id {
         return corrupt("the witness is of another store".to_owned());
     }
-    // Twice, so that only the entries after the last checkpoint are in memory at the same time.
+    // The log is read twice, so that only the entries after the last checkpoint are in memory at the
+    // same time.
     let mut checkpoint: Option<CheckpointBody> = None;
     let scanned = scan(dir, id, |record: &LogRecord<'_>| {
         if record.at.seq == witness.seq && record.at.chain != witness.chain {
@@ -129,13 +130,13 @@ pub(super) fn read_chunks(
             .name("quorate-chunks".to_owned())
             .spawn_scoped(scope, move || {
                 if let Err(error) = read_records(generation, checkpoint, &sender) {
-                    // If nobody takes it, there is an error before it.
+                    // If the receiver is gone, it has failed already.
                     let _ = sender.send(Err(error));
                 }
             })
             .map_err(io_error("starting a thread"))?;
         let verified = verify_chunks(log, checkpoint, &records, sink);
-        // After an error the reader ends, since nobody takes what it reads.
+        // After an error, the closed channel ends the reader.
         drop(records);
         reader.join().map_or_else(|panic| resume_unwind(panic), |()| verified)
     })
@@ -161,7 +162,7 @@ fn read_records(
             }
             if cached_bytes >= CACHED_BYTES_MAX {
                 cached_bytes = 0;
-                // It is not closed as long as it is read.
+                // The iterator keeps the database open.
                 drop(chunks);
                 generation.reopen()?;
                 chunks = generation.chunks(part.id, number.checked_add(1))?;
@@ -218,7 +219,7 @@ impl ReadLog {
         ReadLog { checkpoint, hard_state, outline, entries, index }
     }
 
-    /// What a node starts from with this checkpoint, once it has the chunks. It takes the entries.
+    /// What a node starts from with this checkpoint, besides the chunks. Moves the entries out.
     pub(super) fn boot(&mut self, checkpoint: &CheckpointBody) -> Boot {
         Boot {
             hard_state: self.hard_state,
@@ -284,7 +285,7 @@ impl ReadLog {
     }
 
     /// Checks that the log reaches far enough and is consistent.
-    fn check_end(&self, last_seq: u64, witness: &Testimony) -> Result<Bounds> {
+    fn check_end(&self, last_seq: u64, witness: &WitnessRecord) -> Result<Bounds> {
         if last_seq < witness.seq {
             return corrupt(format!(
                 "acknowledged data is missing: log record {} was written and {last_seq} is the \
@@ -312,7 +313,7 @@ impl ReadLog {
         }
         let seen = (witness.last_index, witness.hard_state);
         if last_seq == witness.seq && (last, self.hard_state) != seen {
-            return corrupt("the log does not end as the witness saw it".to_owned());
+            return corrupt("the end of the log differs from the witness".to_owned());
         }
         Ok(bounds)
     }

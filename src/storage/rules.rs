@@ -61,7 +61,7 @@ impl Bounds {
         full: bool,
     ) -> Result<Bounds> {
         if meta.index == u64::MAX {
-            return refuse("a checkpoint at the last index that there is".to_owned());
+            return refuse("a checkpoint at the highest possible index".to_owned());
         }
         match log {
             LogAfter::From(from) => {
@@ -110,23 +110,23 @@ impl Bounds {
     }
 }
 
-/// Whether former directories are not needed once this one is moved away, too: its node has been a
-/// voter since then, and so had everything that was acknowledged.
+/// Whether the earlier former directories can be removed when this directory becomes a former one: its
+/// node has been a voter, and as a voter had everything that was acknowledged.
 pub(super) fn drops_former(was_voter: bool) -> bool {
     was_voter || planted(Bug::FormerDataDeleted)
 }
 
-/// Whether the node of this store votes by this checkpoint.
+/// Whether the node of this store is a voter in this checkpoint.
 pub(super) fn is_voter(identity: &Identity, meta: &SnapshotMeta) -> bool {
     meta.voting.voters.contains(&identity.node)
 }
 
-/// Whether the node has voted in this term. Only voters are asked to.
+/// Whether the node has voted in this term. Only voters are asked for votes.
 pub(super) fn has_voted(hard_state: Option<&HardState>) -> bool {
     hard_state.is_some_and(|hard_state| hard_state.vote != 0)
 }
 
-/// Whether one identity may be replaced by the other, or why not.
+/// Fails if one identity may not be replaced by the other.
 pub(super) fn check_successor(old: &Identity, new: &Identity) -> Result<()> {
     let who = |identity: &Identity| (identity.node, identity.incarnation, identity.uid);
     if who(old) != who(new) {

@@ -2,8 +2,8 @@
 //! continues with it.
 //!
 //! A store whose `PROMISE` is lost may have everything else. If the log or the witness is damaged,
-//! the checkpoint and the log up to the damage can still be read; the rest is lost, and how much
-//! that was is not known. Nothing is read from a store whose checkpoint is damaged.
+//! the checkpoint and the log up to the damage can still be read. The rest is lost, and its size is not
+//! known. Nothing is read from a store whose checkpoint is damaged.
 
 use std::path::Path;
 
@@ -24,7 +24,7 @@ pub(crate) struct Salvage {
 impl DiskStore {
     /// Opens a store whose `PROMISE` may be lost or damaged.
     pub(crate) fn open_without_promise(dir: &Path) -> Result<DiskStore> {
-        opening::within(opening::PATIENCE, dir, |dir, size| {
+        opening::within(opening::OPEN_TIMEOUT, dir, |dir, size| {
             let directory = Directory::open_marked(dir)?;
             DiskStore::open_directory(directory, StoreOptions::default(), size)
         })
@@ -32,7 +32,7 @@ impl DiskStore {
 
     /// Reads the undamaged part of a store. Opening changes the directory, so use a copy.
     pub(crate) fn salvage(dir: &Path) -> Result<Salvage> {
-        opening::within(opening::PATIENCE, dir, |dir, size| {
+        opening::within(opening::OPEN_TIMEOUT, dir, |dir, size| {
             let directory = Directory::open_marked(dir)?;
             let log_id = directory.log_id()?;
             let (checkpoint, boot) = salvage_log(&directory.log(), log_id)?;

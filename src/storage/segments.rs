@@ -105,7 +105,7 @@ pub(super) fn check_header(bytes: &[u8], id: SegmentId) -> Result<()> {
     if field(16) != Some(id.log) || field(24) != Some(number) {
         return corrupt(format!("segment {number} of the log is another one"));
     }
-    // A crash may have come between the steps that make it longer.
+    // The file may be longer: a crash between the steps of `lengthen`.
     if field(32).is_none_or(|length| length > bytes.len() as u64) {
         return corrupt(format!("segment {number} of the log is cut short"));
     }
@@ -154,8 +154,8 @@ impl Segment {
     fn reuse(dir: &Path, old: u64, id: SegmentId, length: u64) -> Result<Segment> {
         let io = io_error("using a segment of the log again");
         let segment = Segment::open(dir, old, length)?;
-        // The name first, durably: an old header under the new name means that the segment is not
-        // used yet; a new header under the old name would look like damage.
+        // The file is renamed first, durably: an old header under the new name means that the segment is
+        // not used yet, but a new header under the old name would look like damage.
         fs::rename(path(dir, old), path(dir, id.number)).map_err(io)?;
         sync_directory(dir).map_err(io)?;
         write_at(&segment.file, &header(id, length), 0).map_err(io)?;
@@ -202,20 +202,20 @@ pub(super) fn read_at(mut file: &File, bytes: &mut [u8], offset: u64) -> io::Res
     file.read_exact(bytes)
 }
 
-/// Has the system read a file from the device when it is next read, as far as it can be asked for that.
+/// Asks the system to drop its cache of a file, so that the next read comes from the device. Some systems
+/// have no such call.
 pub(super) fn forget_cached(file: &File) {
     #[cfg(any(target_os = "linux", target_os = "android"))]
     {
         use rustix::fs::{Advice, fadvise};
-        // Best effort: what is read from memory is verified all the same.
+        // Best effort: bytes from memory are verified like bytes from the device.
         let _ = fadvise(file, 0, None, Advice::DontNeed);
     }
     #[cfg(not(any(target_os = "linux", target_os = "android")))]
     let _ = file;
 }
 
-/// Reads a file as the device has it, as far as the system can be asked for that: without what it has in
-/// memory.
+/// Reads a file from the device if the system supports that, and not from the system's cache.
 pub(super) fn read_stored(path: &Path) -> io::Result<Vec<u8>> {
     let mut file = File::open(path)?;
     forget_cached(&file);
@@ -232,8 +232,8 @@ pub(super) enum Order {
     Make(SegmentId),
     /// Verify a segment that is not written to any more.
     Verify(SegmentId, VerifyDone),
-    /// Something else that reads or writes files, after what was asked for before. Segments that it
-    /// needs are freed by a later order, if at all.
+    /// Any other work with files, after all earlier orders. Segments that it needs may only be freed by
+    /// a later order.
     Work(Box<dyn FnOnce() + Send>),
     /// Close and remove a generation that is not valid any more.
     Dispose(Generation),
@@ -257,7 +257,7 @@ pub(super) struct Files {
 }
 
 impl Files {
-    /// Starts the thread, for segments of this length. It ends when this is dropped.
+    /// Starts the thread, for segments of this length. The thread ends when [`Files`] is dropped.
     pub(super) fn start(dir: &Path, length: u64) -> Result<Files> {
         let (orders, queue) = unbounded();
         // One segment is created ahead.
@@ -266,7 +266,7 @@ impl Files {
             dir: dir.to_owned(),
             length,
             spare: VecDeque::new(),
-            rotten: Vec::new(),
+            damaged: Vec::new(),
             disposed: VecDeque::new(),
             queue,
             done,
@@ -294,7 +294,7 @@ impl Files {
             Some(Ok(segment)) if segment.number == id.number && segment.length >= length => {
                 Ok(segment)
             }
-            // It failed on the other thread, and may succeed now.
+            // The thread could not create the segment; a second attempt may succeed.
             _ => Segment::create(&self.dir, id, length.max(self.length)),
         }
     }
@@ -329,7 +329,7 @@ struct Worker {
     /// Segments that are not needed any more, oldest first.
     spare: VecDeque<u64>,
     /// Segments that were found damaged, and are still part of the log.
-    rotten: Vec<u64>,
+    damaged: Vec<u64>,
     /// Directories of generations that are being removed.
     disposed: VecDeque<PathBuf>,
     queue: Receiver<Order>,
@@ -347,7 +347,7 @@ impl Worker {
             match order {
                 Ok(order) => self.perform(order),
                 Err(TryRecvError::Empty) => self.remove_some(),
-                // What is not removed yet, the next start removes.
+                // The next start removes the rest.
                 Err(TryRecvError::Disconnected) => return,
             }
         }
@@ -360,21 +360,22 @@ impl Worker {
                     Some(old) => Segment::reuse(&self.dir, old, id, self.length),
                     None => Segment::create(&self.dir, id, self.length),
                 };
-                // While the log is closed, nobody takes it.
+                // If the log is being closed, the segment is not taken.
                 let _ = self.done.send(made);
             }
             Order::Verify(segment, done) => {
                 let verified = verify_segment(&self.dir, segment);
                 if !matches!(verified, Ok(()) | Err(StorageError::Again { .. })) {
-                    self.rotten.push(segment.number);
+                    self.damaged.push(segment.number);
                 }
                 done(verified);
             }
             Order::Work(work) => work(),
             Order::Free { number, length } => {
-                let is_sound = !self.rotten.contains(&number);
-                self.rotten.retain(|rotten| *rotten != number);
-                // A start reads what is left of the log, and must not find the damage.
+                let is_sound = !self.damaged.contains(&number);
+                self.damaged.retain(|damaged| *damaged != number);
+                // A damaged segment is not reused: the next start reads old segments too, and must not find
+                // the damage.
                 if length == self.length && is_sound {
                     self.spare.push_back(number);
                 } else {
@@ -391,12 +392,12 @@ impl Worker {
     }
 
     fn remove(&self, number: u64) {
-        // Only space, which the next start gets back.
+        // A failure costs only space: the next start removes the file.
         let _ = fs::remove_file(path(&self.dir, number));
     }
 
-    /// Removes a file, or a part of a large one: a file system that discards the blocks of a
-    /// removed file blocks everybody meanwhile.
+    /// Removes a file, or shortens a large one by one step: some file systems block all other calls while
+    /// they discard the blocks of a removed file.
     fn remove_some(&mut self) {
         let Some(directory) = self.disposed.front() else { return };
         let shrink = || -> io::Result<bool> {
@@ -406,8 +407,7 @@ impl Worker {
             file.sync_data()?;
             Ok(length <= SHRINK_BYTES)
         };
-        // What cannot be shrunk is removed as it is; what cannot be removed, the next start
-        // removes.
+        // A file that cannot be shortened is removed at once. If that fails, the next start removes it.
         if shrink().unwrap_or(true) {
             let _ = remove_all(directory);
             self.disposed.pop_front();

@@ -13,8 +13,8 @@
 //! | `witness`, `replay` | how both are verified when they are read back |
 //!
 //! Caveats: a panic inside sled poisons this store. But all databases of a process share sled's
-//! thread pool, which may serve no other database after a panic. A process that aborts on panic
-//! catches nothing.
+//! thread pool, which may not work for other databases either after a panic. In a process that
+//! aborts on panic, no panic can be caught.
 
 use std::path::Path;
 use std::sync::atomic::AtomicU64;
@@ -30,7 +30,7 @@ use super::log_index::{LogIndex, Span};
 use super::opening;
 use super::replay::{LogReplay, read_chunks, read_log};
 use super::rules::{Bounds, has_voted, is_voter, refuse};
-use super::witness::{Testimony, Witness};
+use super::witness::{Witness, WitnessRecord};
 use crate::node::stored::{Boot, HardState, Identity, LogWrite, SnapshotMeta};
 use crate::storage::{
     Checkpointer, ChunkSink, LogAfter, LogStore, ReadDone, Result, Rot, ScrubDone, Space,
@@ -76,7 +76,7 @@ pub(crate) struct DiskStore {
 #[derive(Debug)]
 enum State {
     Blank,
-    /// The log was read, and the chunks were not read yet.
+    /// The log was read, but not the chunks.
     Opened(Box<Opened>),
     Live(Box<Live>),
 }
@@ -95,14 +95,14 @@ struct Live {
     checkpoints: SharedCheckpoints,
     log: LogFile,
     witness: Witness,
-    /// The last record in the witness.
+    /// The sequence number of the last record in the witness.
     witnessed: u64,
     hard_state: HardState,
     bounds: Bounds,
     index: LogIndex,
     /// The segment that was verified last.
     scrubbed: u64,
-    /// How many pieces of the checkpoint were verified since.
+    /// How many pieces of the checkpoint were verified since then.
     scrubbed_pieces: u64,
 }
 
@@ -119,16 +119,16 @@ impl DiskStore {
     /// Gives up after a minute, and a second more for each MiB of the database. The directory may
     /// then stay in use for as long as the disk hangs: see [`opening`].
     pub(crate) fn open(dir: &Path, options: StoreOptions) -> Result<DiskStore> {
-        DiskStore::open_within(opening::PATIENCE, dir, options)
+        DiskStore::open_within(opening::OPEN_TIMEOUT, dir, options)
     }
 
     /// As [`DiskStore::open`], with another time than a minute.
     pub(super) fn open_within(
-        patience: Duration,
+        timeout: Duration,
         dir: &Path,
         options: StoreOptions,
     ) -> Result<DiskStore> {
-        opening::within(patience, dir, move |dir, size| {
+        opening::within(timeout, dir, move |dir, size| {
             DiskStore::open_directory(Directory::open(dir)?, options, size)
         })
     }
@@ -154,8 +154,8 @@ impl DiskStore {
         Ok(State::Opened(Box::new(Opened { generation, replay, witness })))
     }
 
-    /// Runs one call, unless the store has failed before. If this one fails, no other will run,
-    /// except after [`StorageError::Again`].
+    /// Runs one call, unless an earlier call has failed. A failure poisons the store, except for
+    /// [`StorageError::Again`].
     fn call<T>(&mut self, call: impl FnOnce(&mut DiskStore) -> Result<T>) -> Result<T> {
         if let Some(reason) = self.failed.clone() {
             return Err(StorageError::Poisoned { reason });
@@ -177,7 +177,7 @@ impl DiskStore {
         }
     }
 
-    /// Marks the directory as that of a voter, if its node votes by this checkpoint.
+    /// Marks the directory as that of a voter, if its node is a voter in this checkpoint.
     fn note_voter(&mut self, meta: &SnapshotMeta) {
         if self.directory.identity().is_some_and(|identity| is_voter(identity, meta)) {
             self.mark_voter();
@@ -194,30 +194,30 @@ impl DiskStore {
 }
 
 impl Live {
-    fn testimony(&self) -> Testimony {
-        self.log.testimony(self.bounds.last(), self.hard_state)
+    fn witness_record(&self) -> WitnessRecord {
+        self.log.witness_record(self.bounds.last(), self.hard_state)
     }
 
     /// Writes to the witness how far the log reaches.
-    fn testify(&mut self) -> Result<()> {
-        let testimony = self.testimony();
-        if testimony.seq == self.witnessed {
+    fn write_witness(&mut self) -> Result<()> {
+        let record = self.witness_record();
+        if record.seq == self.witnessed {
             return Ok(());
         }
-        self.witness.write(&testimony).map_err(io_error("writing the witness"))?;
-        self.witnessed = testimony.seq;
+        self.witness.write(&record).map_err(io_error("writing the witness"))?;
+        self.witnessed = record.seq;
         Ok(())
     }
 
-    /// Has the next piece verified: each segment of the log that is not written to any more, and then the
-    /// checkpoint.
+    /// Verifies the next piece on another thread: first each segment of the log that is not written to
+    /// any more, then the checkpoint.
     fn scrub(&mut self, done: ScrubDone) -> u64 {
         let pieces = self.checkpoints.pieces(SCRUBBED_BYTES);
         let cold = self.log.next_cold(self.scrubbed);
         let segments = cold.map_or(0, |(_, count)| count);
         let is_new_round = cold.is_none_or(|(number, _)| number <= self.scrubbed);
         let report = |verified: Result<()>, below: u64| match verified {
-            // No more files can be opened for now.
+            // No more files can be opened for now, which shows no damage.
             Ok(()) | Err(StorageError::Again { .. }) => done(None),
             Err(error) => done(Some(Rot { what: error.to_string(), below })),
         };
@@ -230,7 +230,7 @@ impl Live {
             _ if pieces > 0 => {
                 self.scrubbed_pieces += 1;
                 let checkpoints = self.checkpoints.clone();
-                // Any checkpoint replaces this one, and none of the log needs to go.
+                // Any later checkpoint replaces the damaged one; no entry of the log has to be dropped.
                 let verify = move || report(checkpoints.verify(SCRUBBED_BYTES), FIRST_ENTRY);
                 self.log.work(Box::new(verify));
             }
@@ -328,8 +328,8 @@ impl LogStore for DiskStore {
                 kept_from: FOUNDING_SEQ,
             };
             log.append(RecordKind::Checkpoint, &checkpoint)?;
-            let testimony = log.testimony(bounds.last(), hard_state);
-            let witness = Witness::create(&dir.join(Witness::FILE), &testimony)?;
+            let record = log.witness_record(bounds.last(), hard_state);
+            let witness = Witness::create(&dir.join(Witness::FILE), &record)?;
             sync_directory(&dir).map_err(io)?;
             // Before this the directory opens as blank, afterwards as founded.
             store.directory.take(identity)?;
@@ -338,7 +338,7 @@ impl LogStore for DiskStore {
                 checkpoints: SharedCheckpoints::new(paths, options, log_id, generation, parts)?,
                 log,
                 witness,
-                witnessed: testimony.seq,
+                witnessed: record.seq,
                 hard_state,
                 bounds,
                 index: LogIndex::default(),
@@ -353,8 +353,8 @@ impl LogStore for DiskStore {
     fn load(&mut self, sink: &mut ChunkSink<'_>) -> Result<Boot> {
         self.call(|store| {
             if let State::Live(live) = &store.state {
-                // As the next start would read it.
-                let mut replay = read_log(live.log.dir(), live.log.id(), &live.testimony())?;
+                // The live store reads its own files, as the next start would.
+                let mut replay = read_log(live.log.dir(), live.log.id(), &live.witness_record())?;
                 let mut checkpoints = live.checkpoints.lock();
                 let generation = checkpoints.generation();
                 read_chunks(generation, live.log.id(), &replay.checkpoint, sink)?;
@@ -368,8 +368,7 @@ impl LogStore for DiskStore {
             read_chunks(&mut generation, log_id, &replay.checkpoint, sink)?;
             let boot = replay.log.boot(&replay.checkpoint);
             let LogReplay { scan, checkpoint, log: read, bounds } = replay;
-            // Only now, since everything has passed the checks. Best effort: the next open tries
-            // again.
+            // Only after everything has passed the checks. Best effort: the next open tries again.
             let _ = store.directory.remove_leftovers(Some(generation.number()));
             let (paths, options) = (store.directory.generations(), store.options);
             let dir = store.directory.log();
@@ -387,8 +386,8 @@ impl LogStore for DiskStore {
                 scrubbed: 0,
                 scrubbed_pieces: 0,
             };
-            // From now on, records that are not in the witness yet may be acknowledged.
-            live.testify()?;
+            // Written now, since later records may be acknowledged before the witness is written again.
+            live.write_witness()?;
             store.state = State::Live(Box::new(live));
             if let Some(reason) = store.directory.quarantined()? {
                 tracing::warn!(
@@ -421,7 +420,7 @@ impl LogStore for DiskStore {
             live.hard_state = hard_state;
             live.bounds = bounds;
             if live.log.last().seq >= live.witnessed + UNWITNESSED_MAX {
-                live.testify()?;
+                live.write_witness()?;
             }
             if has_voted(write.hard_state.as_ref()) {
                 store.mark_voter();
@@ -450,7 +449,7 @@ impl LogStore for DiskStore {
     }
 
     fn idle(&mut self) -> Result<()> {
-        self.call(|store| store.live()?.testify())
+        self.call(|store| store.live()?.write_witness())
     }
 
     fn scrub(&mut self, done: ScrubDone) -> Result<u64> {
@@ -479,7 +478,7 @@ impl Drop for DiskStore {
     fn drop(&mut self) {
         if let (State::Live(live), None) = (&mut self.state, &self.failed) {
             // Best effort, as after a crash.
-            let _ = live.testify();
+            let _ = live.write_witness();
         }
         // The databases close before the lock is given up.
         self.state = State::Blank;

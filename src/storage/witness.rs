@@ -3,8 +3,8 @@
 //! A log whose last records are damaged looks like one that a crash has torn there. The witness is
 //! a small file beside the log that names the last record. It is written and synced after a pause
 //! in the writes, and when the store is closed (see `store`). A log that ends before that record
-//! has lost something acknowledged. A log may end after it: records are written between two
-//! testimonies.
+//! has lost something acknowledged. A log may end after that record: more may be appended before the
+//! witness is written again.
 //!
 //! Two slots of one sector each are written in turn and in place, so a write that a power cut tears
 //! leaves the other one. Each slot, little endian:
@@ -39,7 +39,7 @@ const SEALED_BYTES: usize = SLOT_BYTES - 8;
 
 /// The end of the log at one moment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Testimony {
+pub(super) struct WitnessRecord {
     pub(super) first_chain: u64,
     pub(super) seq: u64,
     pub(super) chain: u64,
@@ -47,7 +47,7 @@ pub(super) struct Testimony {
     pub(super) hard_state: HardState,
 }
 
-/// The file.
+/// The open file of the witness.
 #[derive(Debug)]
 pub(super) struct Witness {
     file: File,
@@ -58,18 +58,18 @@ impl Witness {
     pub(super) const FILE: &'static str = "witness";
 
     /// Makes the file and syncs it. Its directory is synced by the caller.
-    pub(super) fn create(path: &Path, first: &Testimony) -> Result<Witness> {
+    pub(super) fn create(path: &Path, first: &WitnessRecord) -> Result<Witness> {
         let mut file = create_file(path)?;
         let slot = encode(first);
-        // Both slots hold the first testimony: one of them may be torn by the first write.
+        // Both slots hold the first record, since the first write may tear one of them.
         file.write_all(&[slot, slot].concat())
             .and_then(|()| file.sync_all())
             .map_err(io_error("creating the witness"))?;
         Ok(Witness { file })
     }
 
-    /// Opens the file and reads its last testimony.
-    pub(super) fn open(path: &Path) -> Result<(Witness, Testimony)> {
+    /// Opens the file and reads its last record.
+    pub(super) fn open(path: &Path) -> Result<(Witness, WitnessRecord)> {
         let mut file = match open_file(path) {
             Ok(file) => file,
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
@@ -99,27 +99,27 @@ impl Witness {
         Ok((Witness { file }, last))
     }
 
-    /// Writes a testimony and syncs it.
-    pub(super) fn write(&mut self, testimony: &Testimony) -> io::Result<()> {
-        let slot = testimony.seq % 2 * SLOT_BYTES as u64;
+    /// Writes a record to its slot, and syncs it.
+    pub(super) fn write(&mut self, record: &WitnessRecord) -> io::Result<()> {
+        let slot = record.seq % 2 * SLOT_BYTES as u64;
         self.file.seek(SeekFrom::Start(slot))?;
-        self.file.write_all(&encode(testimony))?;
+        self.file.write_all(&encode(record))?;
         self.file.sync_data()
     }
 }
 
-fn encode(testimony: &Testimony) -> [u8; SLOT_BYTES] {
+fn encode(record: &WitnessRecord) -> [u8; SLOT_BYTES] {
     let mut slot = [0; SLOT_BYTES];
     slot[..8].copy_from_slice(MAGIC);
     slot[8..12].copy_from_slice(&FORMAT.to_le_bytes());
     let fields = [
-        testimony.first_chain,
-        testimony.seq,
-        testimony.chain,
-        testimony.last_index,
-        testimony.hard_state.term,
-        testimony.hard_state.vote,
-        testimony.hard_state.commit,
+        record.first_chain,
+        record.seq,
+        record.chain,
+        record.last_index,
+        record.hard_state.term,
+        record.hard_state.vote,
+        record.hard_state.commit,
     ];
     for (number, field) in fields.iter().enumerate() {
         let start = 12 + 8 * number;
@@ -131,14 +131,14 @@ fn encode(testimony: &Testimony) -> [u8; SLOT_BYTES] {
 }
 
 /// `None` for a slot that is torn.
-fn decode(slot: &[u8]) -> Result<Option<Testimony>> {
+fn decode(slot: &[u8]) -> Result<Option<WitnessRecord>> {
     let field = |start| u64_at(slot, start).unwrap_or(0);
     let sealed = &slot[..SEALED_BYTES];
     if xxh3_64(sealed) != field(SEALED_BYTES) || !sealed.starts_with(MAGIC) {
         return Ok(None);
     }
     check_format("a witness", field(8) as u32, FORMAT)?;
-    Ok(Some(Testimony {
+    Ok(Some(WitnessRecord {
         first_chain: field(12),
         seq: field(20),
         chain: field(28),
@@ -154,11 +154,11 @@ pub(super) fn fuzz(bytes: &[u8]) {
     let length = bytes.len().min(SLOT_BYTES);
     slot[..length].copy_from_slice(&bytes[..length]);
     let _ = decode(&slot);
-    // And one whose checksum is right.
+    // Also a slot with a correct checksum.
     let checksum = xxh3_64(&slot[..SEALED_BYTES]);
     slot[SEALED_BYTES..].copy_from_slice(&checksum.to_le_bytes());
-    if let Ok(Some(testimony)) = decode(&slot) {
-        let _ = decode(&encode(&testimony));
+    if let Ok(Some(record)) = decode(&slot) {
+        let _ = decode(&encode(&record));
     }
 }
 
@@ -167,8 +167,8 @@ mod tests {
     use super::*;
     use crate::storage::StorageError;
 
-    fn testimony(seq: u64) -> Testimony {
-        Testimony {
+    fn record(seq: u64) -> WitnessRecord {
+        WitnessRecord {
             first_chain: 5,
             seq,
             chain: seq * 31,
@@ -180,19 +180,19 @@ mod tests {
     #[test]
     fn golden_witness() {
         let mut golden = crate::golden::Golden::new("witness");
-        golden.sample("slot", &encode(&testimony(7)));
+        golden.sample("slot", &encode(&record(7)));
         golden.check();
     }
 
     #[test]
-    fn witness_keeps_the_last_testimony() {
+    fn witness_keeps_the_last_record() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join(Witness::FILE);
-        let mut witness = Witness::create(&path, &testimony(1)).unwrap();
+        let mut witness = Witness::create(&path, &record(1)).unwrap();
         for seq in 2..6 {
-            witness.write(&testimony(seq)).unwrap();
+            witness.write(&record(seq)).unwrap();
             let (_, last) = Witness::open(&path).unwrap();
-            assert_eq!(last, testimony(seq));
+            assert_eq!(last, record(seq));
         }
     }
 
@@ -200,15 +200,15 @@ mod tests {
     fn witness_outlives_one_torn_slot_only() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join(Witness::FILE);
-        let mut witness = Witness::create(&path, &testimony(1)).unwrap();
-        witness.write(&testimony(2)).unwrap();
+        let mut witness = Witness::create(&path, &record(1)).unwrap();
+        witness.write(&record(2)).unwrap();
         let sound = std::fs::read(&path).unwrap();
         for (start, expected) in [(0, 1), (SLOT_BYTES, 2)] {
             let mut torn = sound.clone();
             torn[start + 200] ^= 1;
             std::fs::write(&path, &torn).unwrap();
             let (_, last) = Witness::open(&path).unwrap();
-            assert_eq!(last, testimony(expected));
+            assert_eq!(last, record(expected));
         }
         let mut torn = sound.clone();
         torn[0] ^= 1;

@@ -180,7 +180,7 @@ impl Nodes {
         let members = places.filter(|(_, seat)| gets_them && seat.disk.is_some());
         let members = members.map(|(member, _)| member.clone()).collect();
         let (host, shared) = Host::new(engine, self.clock.clone(), limits, members, schemes);
-        shared.reached_at(self.members[node].address.clone());
+        shared.set_own_address(self.members[node].address.clone());
         shared.cluster.store(CLUSTER, Ordering::Relaxed);
         let calls = host.calls();
         self.slots[node].running =

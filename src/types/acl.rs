@@ -356,7 +356,7 @@ impl AccessList {
     /// authenticated, and duplicates are removed. `None` if everybody has every permission.
     ///
     /// Source: ZooKeeper, `PrepRequestProcessor.fixupACL`.
-    pub(crate) fn asked(entries: &[Acl], ids: &[Id]) -> Result<Option<AccessList>, String> {
+    pub(crate) fn requested(entries: &[Acl], ids: &[Id]) -> Result<Option<AccessList>, String> {
         if entries.len() > ACL_ENTRIES_MAX {
             return Err(format!("{} entries are more than {ACL_ENTRIES_MAX}", entries.len()));
         }
@@ -440,8 +440,8 @@ pub(crate) fn shown(list: Option<&AccessList>, closed: bool, ids: &[Id]) -> Vec<
 mod tests {
     use super::*;
 
-    fn asked(entries: &[Acl], ids: &[Id]) -> Result<Vec<String>, String> {
-        let list = AccessList::asked(entries, ids)?;
+    fn requested(entries: &[Acl], ids: &[Id]) -> Result<Vec<String>, String> {
+        let list = AccessList::requested(entries, ids)?;
         let Some(list) = list else { return Ok(vec!["open".to_owned()]) };
         let shown = |entry: &Acl| format!("{} {}", entry.permissions, entry.id);
         Ok(list.entries().iter().map(shown).collect())
@@ -458,21 +458,22 @@ mod tests {
 
     /// S25.
     #[test]
-    fn what_is_asked_for_is_checked_and_expanded() {
+    fn a_requested_acl_is_checked_and_expanded() {
         let read = |scheme: &str, id: &str| Acl::new(Permissions::READ, Id::new(scheme, id));
         let alice = Id::new("digest", "alice:h");
         let bob = Id::new("sso", "bob");
         let ids = [Id::new("ip", "10.0.0.1"), alice.clone(), bob, Id::superuser()];
-        assert_eq!(asked(&Acl::open(), &[]).unwrap(), ["open"]);
+        assert_eq!(requested(&Acl::open(), &[]).unwrap(), ["open"]);
         let twice = [read("world", "anyone"), read("ip", "::1"), read("world", "anyone")];
-        assert_eq!(asked(&twice, &[]).unwrap(), ["r world:anyone", "r ip:::1"]);
-        // Whatever its own id, `auth` becomes each id that was authenticated; an address is not.
+        assert_eq!(requested(&twice, &[]).unwrap(), ["r world:anyone", "r ip:::1"]);
+        // `auth` is replaced by each authenticated id, whatever its own id. Addresses are not
+        // authenticated.
         let auth = [Acl::new(Permissions::ALL, Id::new("auth", "ignored"))];
-        assert_eq!(asked(&auth, &ids).unwrap(), ["cdrwa digest:alice:h", "cdrwa sso:bob"]);
+        assert_eq!(requested(&auth, &ids).unwrap(), ["cdrwa digest:alice:h", "cdrwa sso:bob"]);
         let twice = [read("digest", "alice:h"), read("auth", "")];
-        assert_eq!(asked(&twice, &[alice]).unwrap(), ["r digest:alice:h"]);
-        assert!(asked(&auth, &ids[..1]).is_err());
-        assert!(asked(&[], &ids).is_err());
+        assert_eq!(requested(&twice, &[alice]).unwrap(), ["r digest:alice:h"]);
+        assert!(requested(&auth, &ids[..1]).is_err());
+        assert!(requested(&[], &ids).is_err());
         for (scheme, id) in [
             ("", "a"),
             ("world", "all"),
@@ -489,15 +490,15 @@ mod tests {
             ("ip", "::/129"),
             ("sso", &"a".repeat(ID_BYTES_MAX)),
         ] {
-            assert!(asked(&[read(scheme, id)], &ids).is_err(), "{scheme}:{id}");
+            assert!(requested(&[read(scheme, id)], &ids).is_err(), "{scheme}:{id}");
         }
         let many = |count: usize| -> Vec<Acl> {
             (0..count).map(|number| read("sso", &number.to_string())).collect()
         };
-        assert_eq!(asked(&many(ACL_ENTRIES_MAX), &[]).unwrap().len(), ACL_ENTRIES_MAX);
-        assert!(asked(&many(ACL_ENTRIES_MAX + 1), &[]).is_err());
+        assert_eq!(requested(&many(ACL_ENTRIES_MAX), &[]).unwrap().len(), ACL_ENTRIES_MAX);
+        assert!(requested(&many(ACL_ENTRIES_MAX + 1), &[]).is_err());
         let odd = Acl::new(Permissions(32), Id::anyone());
-        assert!(asked(&[odd], &ids).is_err());
+        assert!(requested(&[odd], &ids).is_err());
     }
 
     /// S23.
@@ -514,7 +515,7 @@ mod tests {
         assert!(may(&[], Permissions::READ) && !may(&[], Permissions::WRITE));
         assert!(may(&alice, Permissions::WRITE) && may(&alice, Permissions::CREATE));
         assert!(!may(&alice, Permissions::DELETE));
-        // Any of the permissions wanted is enough.
+        // One of the wanted permissions suffices.
         assert!(may(&[], Permissions::READ | Permissions::ADMIN));
         assert!(!may(&[Id::new("digest", "bob:h")], Permissions::WRITE));
         assert!(!may(&[Id::new("argon2", "alice:h")], Permissions::WRITE));
@@ -550,7 +551,7 @@ mod tests {
 
     /// S24.
     #[test]
-    fn hashes_are_shown_to_who_may_set_them() {
+    fn hashes_are_shown_only_with_permission_to_set_the_acl() {
         let all = list(&[
             (Permissions::READ, "world", "anyone"),
             (Permissions::ALL, "digest", "alice:hash"),

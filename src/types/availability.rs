@@ -35,7 +35,7 @@ pub enum Availability {
     },
     /// Writes succeed, but some voters are not reachable.
     AtRisk {
-        /// Which voters, and what the loss of another one would mean.
+        /// Which voters are not reachable, and what the loss of another one would mean.
         reason: String,
     },
     /// Nothing can be written: there is no leader that a majority of the voters follows, or this

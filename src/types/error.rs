@@ -65,12 +65,12 @@ pub enum Error {
         /// The condition.
         condition: Condition,
     },
-    /// What an operator asked for would do harm, or cannot be done; nothing was changed.
+    /// An operator's request would do harm, or is not possible; nothing was changed.
     #[error("{operation} was refused: {reason}")]
     Refused {
-        /// What was asked for.
+        /// The request.
         operation: String,
-        /// Why it is not done, and what to do.
+        /// Why it was refused, and what to do.
         reason: String,
     },
     /// The session lacks the permission; nothing was changed.
@@ -316,7 +316,7 @@ pub enum Error {
         limit: usize,
     },
     /// The disks of so many voters are nearly full that those with room are no majority. Nothing was
-    /// done. Reads, deletes and sessions go on, and writes are taken again when there is room. The answer
+    /// done. Reads, deletes and sessions still work, and writes are accepted again when there is room. The answer
     /// comes at once, and may come before those to earlier requests of the session.
     ///
     /// See [`Builder::disk_low`](crate::Builder::disk_low).
@@ -378,7 +378,7 @@ pub enum Error {
     /// This process is none of the peers.
     #[error(
         "none of the peers {peers:?} is an address of this host that can be bound{detail}; list this \
-         instance too, or say where the others reach it with Builder::advertise"
+         instance too, or set the address where the others reach it with Builder::advertise"
     )]
     NotAPeer {
         /// The peers as given.
@@ -388,7 +388,7 @@ pub enum Error {
     },
     /// The members could be reached from outside, without any protection.
     #[error(
-        "{address} is not on the loopback, and what is said there would be neither secret nor proven: \
+        "{address} is not on the loopback, and traffic there would be neither encrypted nor authenticated: \
          name a Secret or certificates with Builder::security, or Security::Insecure if the network \
          is private by other means"
     )]
@@ -491,7 +491,7 @@ pub enum Error {
     },
 }
 
-/// The message, so that a `main` that returns the error prints what people can read.
+/// The same as the message, so that a `main` that returns the error prints a readable text.
 impl fmt::Debug for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Display::fmt(self, f)
@@ -538,13 +538,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_main_prints_is_the_message() {
+    fn an_error_returned_from_main_prints_its_message() {
         let error = Error::NoNode { path: "/a".to_owned() };
         assert_eq!(format!("Error: {error:?}"), "Error: no znode /a");
     }
 
     #[test]
-    fn texts_have_no_holes() {
+    fn texts_have_no_double_spaces() {
         let path = || "/a".to_owned();
         for error in [
             Error::FutureZxid { path: path(), zxid: 9, last: 3 },

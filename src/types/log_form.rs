@@ -1,7 +1,7 @@
 //! The form that public values have in the log, in snapshots and in messages.
 //!
-//! It is apart from the form that the feature `serde` gives to users, so that neither decides the
-//! other. A field of a stored type that holds such a value says `#[serde(with = "LogForm")]`. The
+//! It is separate from the form that the feature `serde` gives to users, so that each can change without
+//! the other. A field of a stored type that holds such a value has `#[serde(with = "LogForm")]`. The
 //! compiler compares each form here with its type. `tests/golden` has the bytes, and `version` the
 //! rules for changing them.
 
@@ -13,13 +13,13 @@ use crate::types::acl::{Acl, Id, Permissions};
 use crate::types::watch::{EventKind, WatcherType};
 use crate::types::znode::{Condition, CreateMode, Created, OpResult, SessionId, Stat, Zxid};
 
-/// A value with a form of its own in the log.
+/// A value with a separate form in the log.
 pub(crate) trait LogForm: Sized {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error>;
     fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error>;
 }
 
-/// A value, to be written in that form.
+/// A value, to be serialized in that form.
 pub(crate) struct Written<'a, T>(pub(crate) &'a T);
 
 impl<T: LogForm> Serialize for Written<'_, T> {
@@ -28,7 +28,7 @@ impl<T: LogForm> Serialize for Written<'_, T> {
     }
 }
 
-/// A value that was read in that form.
+/// A value that was deserialized from that form.
 struct Read<T>(T);
 
 impl<'de, T: LogForm> Deserialize<'de> for Read<T> {
@@ -154,7 +154,7 @@ enum ConditionForm {
     Usage { znodes: u64, bytes: u64 },
 }
 
-/// Any bits: applying a request checks them.
+/// May have any bits: they are checked when a request is applied.
 #[derive(Serialize, Deserialize)]
 #[serde(remote = "Permissions")]
 struct PermissionsForm(u8);
@@ -213,7 +213,7 @@ mod tests {
         }
     }
 
-    /// Every variant, since no other format's samples have all of them.
+    /// Every variant, since no samples of other formats have all of them.
     #[test]
     fn golden_values() {
         let mut golden = Golden::new("values");

@@ -11,7 +11,7 @@ use crate::types::znode::Zxid;
 /// The number of a member, never 0.
 pub(crate) type NodeId = u64;
 
-/// A node's id as it is shown everywhere: in hexadecimal, with the address where that is known.
+/// A node's id for people: in hexadecimal, with the address if it is known.
 #[derive(Clone, Debug)]
 pub(crate) struct Named {
     pub(crate) node: NodeId,
@@ -39,7 +39,7 @@ impl fmt::Display for Named {
 pub(crate) struct Member {
     /// Its id in Raft, computed from `uid` and the incarnation of its data directory.
     pub(crate) node: NodeId,
-    /// Identifies the instance, even if its directory was damaged and started again.
+    /// Identifies the instance. It stays the same when a damaged directory is replaced.
     pub(crate) uid: u64,
     /// `host:port`, where peers reach it.
     pub(crate) address: String,
@@ -48,14 +48,14 @@ pub(crate) struct Member {
 }
 
 impl Member {
-    /// A member without a zone, whose directory was never started again.
+    /// A member without a zone, whose directory was never replaced.
     pub(crate) fn new(node: NodeId, address: impl Into<String>) -> Member {
         Member { node, uid: node, address: address.into(), zone: String::new() }
     }
 }
 
-/// The id of the member with this instance and incarnation of its directory. Never 0, and different
-/// for each incarnation.
+/// The id of the member with this uid and this incarnation of its directory. Never 0, and different for
+/// each incarnation.
 pub(crate) fn node_id(uid: u64, incarnation: u64) -> NodeId {
     let incarnation = if planted(Bug::NodeIdTwice) { 0 } else { incarnation };
     let bytes = [uid.to_le_bytes(), incarnation.to_le_bytes()].concat();
@@ -65,7 +65,7 @@ pub(crate) fn node_id(uid: u64, incarnation: u64) -> NodeId {
 /// The initial state of a cluster, from which all its members start.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Genesis {
-    /// Random; never 0.
+    /// The id of the cluster: random, never 0.
     pub(crate) cluster: u64,
     /// In the order of their ids.
     pub(crate) members: Vec<Member>,
@@ -85,12 +85,12 @@ pub(crate) struct Pledge {
     pub(crate) genesis: Genesis,
 }
 
-/// What a node without a cluster has promised. It is on its disk before it is sent.
+/// The promise of a node without a cluster. It is on the disk before it is sent.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Promise {
-    /// It ignores all earlier proposals.
+    /// The node ignores all earlier proposals.
     pub(crate) ballot: Ballot,
-    /// From that ballot or an earlier one.
+    /// The pledge, made in that ballot or an earlier one.
     pub(crate) pledge: Option<Pledge>,
 }
 
@@ -189,7 +189,7 @@ impl Member {
         !address.is_empty() && self.address == address
     }
 
-    /// Whether it can be written, and is within the limits.
+    /// Whether it can be written as text, and is within the limits.
     pub(crate) fn is_valid(&self) -> bool {
         self.may_be_listed() && !self.address.is_empty()
     }
@@ -236,7 +236,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_roster_is_none() {
+    fn an_invalid_roster_is_none() {
         for text in [
             "server",
             "server.1",

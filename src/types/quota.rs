@@ -2,8 +2,8 @@
 //!
 //! As in ZooKeeper, they are znodes themselves: `/zookeeper/quota<path>/zookeeper_limits` holds the
 //! limits, and `zookeeper_stats` beside it the usage, both as text. The state machine reads the
-//! former and maintains the latter. This module has the text format, and decides what exceeds a
-//! quota.
+//! former and maintains the latter. This module has the text format, and compares usage with
+//! quotas.
 
 use std::fmt;
 
@@ -259,7 +259,7 @@ mod tests {
     }
 
     #[test]
-    fn a_hard_limit_stops_what_needs_more_and_a_soft_one_tells() {
+    fn a_hard_limit_refuses_writes_and_a_soft_one_is_reported() {
         let quota = Quota::new().znodes(1).znodes_hard(2).bytes(10);
         let used = |znodes, bytes| Usage { znodes, bytes };
         assert_eq!(quota.exceeded(used(1, 0), (1, 5)), None);

@@ -1,7 +1,6 @@
 //! The form that the feature `serde` gives to public values: see [`guide::serde`](crate::guide::serde).
 //!
-//! Most of it is derived where a type is defined. Not here: the form in the log, which is
-//! `log_form`'s.
+//! Most of it is derived at the definition of each type. Not here: the form in the log (`log_form`).
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -48,12 +47,12 @@ impl Millis for Option<Duration> {
     }
 }
 
-/// A duration as a number of whole microseconds: most of these are shorter than a millisecond.
+/// A duration as a number of whole microseconds, for durations that are mostly shorter than a millisecond.
 pub(crate) fn micros<S: Serializer>(duration: &Duration, serializer: S) -> Result<S::Ok, S::Error> {
     serializer.serialize_u64(u64::try_from(duration.as_micros()).unwrap_or(u64::MAX))
 }
 
-/// A random number of 64 bits, in hexadecimal: many readers of JSON have no such integers.
+/// A random number of 64 bits, in hexadecimal: many JSON readers do not support such integers.
 pub(crate) fn hex<S: Serializer>(number: &u64, serializer: S) -> Result<S::Ok, S::Error> {
     serializer.collect_str(&format_args!("{number:016x}"))
 }

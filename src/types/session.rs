@@ -26,7 +26,7 @@ pub enum SessionState {
     /// The quorum cannot be reached. The session still exists, and its locks hold until its
     /// deadline.
     Suspended,
-    /// It is over: the cluster says so, its local deadline has passed, or its node has stopped.
+    /// It is over: the cluster has ended it, its local deadline has passed, or its node has stopped.
     Expired,
     /// Another holder resumed it.
     Moved,

@@ -1,13 +1,13 @@
-//! The versions of the library, and the rules by which its formats grow.
+//! The versions of the library, and the rules for extending its formats.
 //!
-//! A version is a number. A build supports all versions up to [`VERSION`]. A cluster acts by one
+//! A version is a number. A build supports all versions up to [`VERSION`]. A cluster uses one
 //! version, which is part of the replicated state. A new cluster starts at [`FIRST`]. The leader
 //! raises the version with a log entry once every member is connected and supports a higher one.
 //! No cluster ever lowers its version. So the members may run different builds for a while, and no
 //! instance needs a setting for it.
 //!
-//! One build writes bytes that another build reads: log entries, snapshots, messages, files. All of
-//! them are postcard behind the number of their format. The formats grow by these rules:
+//! One build writes bytes that another build reads: log entries, snapshots, messages, files. All of them
+//! are postcard after the number of their format. The rules for extending the formats:
 //!
 //! 1. After a release, enum variants are only appended. A variant never changes and is never
 //!    removed, no field is added to one, and the numbers of the formats stay. `tests/golden` checks
@@ -15,7 +15,7 @@
 //! 2. A new variant has a version. Nobody writes or sends it before the cluster or the peer has
 //!    that version:
 //!
-//! | what | its version comes from | who holds it back |
+//! | what | its version comes from | who waits for the version |
 //! | --- | --- | --- |
 //! | commands and operations, in the log and forwarded | `Command::version`, `Op::version` | a node waits until its replica has that version; a leader refuses the request until its log has |
 //! | results, which are part of the state | `OpError::version` | only commands of that version have such results |
@@ -23,15 +23,14 @@
 //! | messages between peers | the handshake, in which each peer gives its version | the sender |
 //! | records on disk | the commands in them | |
 //!
-//! 3. So a build that supports version N reads all that is written while the cluster acts by N. Once
-//!    the cluster acts by N + 1, such a build stops, or does not start, and names the version that it
-//!    needs. It skips nothing and leaves its directory as it is, for a newer build to continue from.
+//! 3. So a build that supports version N can read everything written while the cluster uses N. Once the
+//!    cluster uses N + 1, such a build stops, or does not start, and names the version that it needs. It skips nothing and leaves its directory as it is, for a newer build to continue from.
 //!
 //! To add a command: append a variant, give it a version, and append a sample to the golden file. To
 //! begin a version: raise [`VERSION`] by one and add a row to its table.
 //!
 //! There is one version so far. Tests and the simulator have one more, `INVENTED`, with one
-//! operation of its own (`Op::Invented`). With it they upgrade clusters and run members that are too
+//! operation of its own (`Op::Invented`). They use it to upgrade clusters and to run members that are too
 //! old. No release has it.
 
 use crate::planted::{Bug, planted};
@@ -53,7 +52,7 @@ pub(crate) const OLDEST: u16 = 1;
 #[cfg(any(test, feature = "simulator"))]
 pub(crate) const INVENTED: u16 = VERSION + 1;
 
-/// Whether what needs this version is too new for a cluster that acts by `version`.
+/// Whether `needed` is higher than the `version` that the cluster uses.
 pub(crate) fn is_above(needed: u16, version: u16) -> bool {
     needed > version && !planted(Bug::CommandAboveVersion)
 }

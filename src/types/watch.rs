@@ -11,8 +11,7 @@ pub const WATCH_CAPACITY: usize = 1024;
 /// [`Session::watch_from`](crate::Session::watch_from), at most.
 pub const HISTORY_CHANGES: usize = 1 << 17;
 
-/// How many bytes these may take, at most: each change takes the length of its path and about 60
-/// more.
+/// How many bytes these changes may take, at most: each takes the length of its path and about 60 more.
 pub const HISTORY_BYTES: usize = 16 << 20;
 
 /// How many bytes of data an event carries, at most; longer data has to be read. So the events in
@@ -134,8 +133,8 @@ pub struct WatchEvent {
     ///
     /// It counts the changes of the write, so it may skip numbers. A [`EventKind::Gap`] has the
     /// place of the first event dropped. The removal of a watch comes after all others. Among the
-    /// net changes of one write, deletions come first and changes of children last: no more is
-    /// known of their order.
+    /// net changes of one write, deletions come first and changes of children last; their order is
+    /// otherwise not known.
     pub position: u32,
     /// Whether this is a net change, found by comparing the trees after a snapshot has brought this
     /// replica up to date: several changes of the znode may have become one.

@@ -211,7 +211,7 @@ fn addresses_that_keep_changing_are_looked_at() {
         let expected = vec![format!("{ip}:7400")];
         // An answer may still be of before.
         while looked_at != expected {
-            if let Some(found) = discovery.go_on(now) {
+            if let Some(found) = discovery.poll(now) {
                 assert!(found.addresses.is_empty() || found.addresses.contains(&expected[0]));
             }
             looked_at = discovery.new_others().unwrap_or(looked_at);

@@ -13,12 +13,12 @@ use crate::machine::command::{Batch, Outcome};
 use crate::machine::data::Data;
 use crate::machine::snapshot::{ChunkReader, ChunkWriter};
 
-/// A request before it is known what its session's next number is.
+/// A request without its number, which depends on the session's last one.
 #[derive(Clone, Debug)]
 struct Draft {
     session: u64,
     holder: Who,
-    /// From the next number: 0 is the next one itself, -1 the last one again.
+    /// The distance from the next number: 0 is the next one itself, -1 the last one again.
     seq_offset: i64,
     acked_offset: i64,
     command: Command,
@@ -32,7 +32,7 @@ enum Who {
 
 fn paths() -> impl Strategy<Value = String> {
     prop_oneof![
-        // Those that others are below more often.
+        // The parents of other paths occur more often.
         40 => prop::sample::select(vec![
             "/a", "/a", "/a", "/b", "/b", "/a-", "/a/x", "/a/x", "/a/x", "/a/y", "/a/x/1", "/a/x/2",
             "/b/n-", "/zookeeper/quota/q",
@@ -71,7 +71,7 @@ fn condition() -> impl Strategy<Value = Condition> {
     ]
 }
 
-/// Of a quota, and not all of them well formed.
+/// The limits of a quota, not all of them well formed.
 fn limits() -> impl Strategy<Value = String> {
     let number = || prop_oneof![Just("-1".to_owned()), (0..8u64).prop_map(|n| n.to_string())];
     prop_oneof![
@@ -111,7 +111,7 @@ fn acl() -> impl Strategy<Value = Vec<Acl>> {
     vec((permissions, id).prop_map(|(permissions, id)| Acl::new(permissions, id)), 0..4)
 }
 
-/// Boxed, as its trees would take much of a thread's stack.
+/// Boxed, since its trees would use much of a thread's stack.
 fn op() -> BoxedStrategy<Op> {
     let mode = prop::sample::select(vec![
         CreateMode::Persistent,
@@ -228,7 +228,7 @@ fn restore(chunks: &[Vec<u8>], like: &Machine) -> Machine {
 }
 
 proptest! {
-    // 256 cases, or as many as `PROPTEST_CASES` says.
+    // 256 cases, or the number in `PROPTEST_CASES`.
     #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
@@ -237,9 +237,9 @@ proptest! {
     ) {
         let mut model = Model::new();
         let mut machine = Machine::new();
-        // Nothing of it is ever shared, and it is never saved.
+        // This machine is never cloned or saved.
         let mut replica = Machine::new();
-        // Replaced by what its chunks say, now and then.
+        // This machine is sometimes replaced by one that is restored from its chunks.
         let mut restored = Machine::new();
         let mut chunks: Vec<Vec<u8>> = ChunkWriter::full(machine.state()).collect();
         let mut published = machine.tree();

@@ -8,8 +8,8 @@
 //!
 //! | image | items |
 //! | --- | --- |
-//! | full | all znodes, each after its parent; the sessions that are gone, as far as they are remembered; all sessions, each followed by its results |
-//! | delta | the znodes that are gone, each before its parent; those written, each after its parent; the sessions that are gone; those that changed |
+//! | full | all znodes, each after its parent; the tombstones of ended sessions; all sessions, each followed by its results |
+//! | delta | the deleted znodes, each before its parent; the written znodes, each after its parent; the ended sessions; the changed sessions |
 //!
 //! Equal states give equal bytes. Data that follows from the rest (sets of children, the ephemerals
 //! of a session, hashes) is left out, and computed by the reader.
@@ -39,7 +39,7 @@ pub(crate) use self::writer::ChunkWriter;
 /// The format of the chunks that this version writes, the only one so far.
 const FORMAT: u8 = 1;
 
-/// No chunk is larger, unless a single item is.
+/// No chunk is larger, unless it has a single item that is.
 const CHUNK_BYTES: usize = 48 << 10;
 
 /// Small znodes are encoded in runs of about this size. A chunk has room for a run, a path and this
@@ -51,7 +51,7 @@ const RUN_BYTES: usize = 4 << 10;
 enum Item<'a> {
     Begin {
         full: bool,
-        /// The version that the cluster acts by: before all that an older build may not know.
+        /// The version that the cluster uses. It comes before all items that an older build may not know.
         version: u16,
     },
     ZnodeGone {
@@ -81,7 +81,7 @@ enum Item<'a> {
         /// How many [`Item::Outcome`]s follow.
         results: u32,
     },
-    /// A `Result<Reply, OpError>`, encoded; the error of a multi without the multi around it, so
+    /// An encoded `Result<Reply, OpError>`. The error of a multi is stored without the multi around it, so
     /// that decoding does not recurse.
     Outcome {
         multi: Option<u32>,

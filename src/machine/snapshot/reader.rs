@@ -1,4 +1,4 @@
-//! Decoding chunks to a machine, with all checks.
+//! Decodes chunks to a machine, with all checks.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -14,12 +14,12 @@ use crate::types::path;
 use crate::types::version::FIRST;
 use crate::types::znode::{SessionId, Zxid};
 
-/// Makes a machine of chunks.
+/// Builds a machine from chunks.
 #[derive(Debug)]
 pub(crate) struct ChunkReader {
     tree: Tree,
     siblings: Siblings,
-    /// The owners of the ephemerals, which are read after them.
+    /// The owners of the ephemerals. Sessions are read after the znodes.
     ephemerals: BTreeMap<Arc<str>, SessionId>,
     sessions: Sessions,
     tombstones: Tombstones,
@@ -28,13 +28,13 @@ pub(crate) struct ChunkReader {
     phase: Phase,
 }
 
-/// The znodes read last, whose names their parent does not have yet. Siblings follow each other, so a
-/// parent is looked up and changed once for many children.
+/// The siblings read last, which are not in their parent's set of children yet. Siblings follow each other
+/// in an image, so a parent is looked up and changed once for many children.
 #[derive(Debug, Default)]
 struct Siblings {
-    /// Empty if there is none.
+    /// The path of the parent; empty if there is none.
     parent: String,
-    /// With a slash before each.
+    /// The names, with a slash before each.
     names: String,
 }
 
@@ -72,7 +72,7 @@ impl ChunkReader {
         self.version
     }
 
-    /// Decodes the next chunk. After an error, no other one is accepted.
+    /// Decodes the next chunk. After an error, no further chunk is accepted.
     pub(crate) fn push(&mut self, chunk: &[u8]) -> Result<(), String> {
         let mut rest = match chunk.split_first() {
             Some((&FORMAT, rest)) => rest,
@@ -98,7 +98,7 @@ impl ChunkReader {
         }
         for (path, owner) in &self.ephemerals {
             if !self.sessions.set_ephemeral(*owner, path, true) {
-                return Err(format!("{path}: its session {owner} is not there"));
+                return Err(format!("{path}: its session {owner} does not exist"));
             }
         }
         self.tree.check_contents()?;
@@ -202,7 +202,7 @@ impl ChunkReader {
         if let Some(parent) = parent.filter(|parent| *parent != self.siblings.parent) {
             self.add_siblings();
             if self.tree.get(parent).is_none() {
-                return Err(format!("{path}: its parent is not there"));
+                return Err(format!("{path}: its parent does not exist"));
             }
             self.siblings.parent.push_str(parent);
         }
@@ -221,7 +221,7 @@ impl ChunkReader {
         Ok(())
     }
 
-    /// Gives their parent the names of the znodes that were read last.
+    /// Adds the siblings read last to their parent's set of children.
     fn add_siblings(&mut self) {
         let Siblings { parent, names } = &mut self.siblings;
         let added = names.split('/').skip(1);
@@ -235,12 +235,12 @@ impl ChunkReader {
     fn remove(&mut self, path: &str) -> Result<(), String> {
         self.add_siblings();
         if RESERVED.contains(&path) {
-            return Err(format!("{path}: it cannot be gone"));
+            return Err(format!("{path}: it cannot be deleted"));
         }
         if self.tree.get(path).is_some_and(|znode| znode.has_children()) {
-            return Err(format!("{path}: it is gone, but its children are not"));
+            return Err(format!("{path}: it is deleted, but its children are not"));
         }
-        // Created and deleted since the image before, it was never there.
+        // A znode that was created and deleted since the last image was in no image.
         if self.tree.remove(path).is_some() {
             self.ephemerals.remove(path);
         }
@@ -257,7 +257,7 @@ pub(super) fn decode_result(
     let nested = OpError::Multi { index: 0, error: Box::new(OpError::SessionExpired) };
     let nested = encode_result(&Err(nested));
     if let (&[1, variant, ..], &[_, multi_variant, ..]) = (bytes, &nested[..]) {
-        // The numbers of all variants take one byte; a longer form of them is not ours.
+        // The numbers of all variants take one byte. The writer never uses a longer form.
         if variant == multi_variant || variant >= 0x80 {
             return Err("a result that holds another".to_owned());
         }

@@ -1,4 +1,4 @@
-//! Chunks that come back whole, and chunks that must not.
+//! Valid chunks, which restore the state, and invalid chunks, which are refused.
 
 use super::reader::decode_result;
 use super::writer::add;
@@ -125,7 +125,7 @@ fn many_results_of_a_session_are_spread_over_chunks() {
 }
 
 #[test]
-fn a_delta_tells_what_was_deleted_and_made_again() {
+fn a_delta_has_deleted_and_recreated_znodes() {
     let mut machine = Machine::new();
     apply(&mut machine, 0, 0, open());
     let mut seq = 0;
@@ -139,8 +139,8 @@ fn a_delta_tells_what_was_deleted_and_made_again() {
     }
     machine.take_dirty();
     let mut all = chunks(&machine);
-    // Gone with its children; gone and made again without them; made and gone; gone, and its
-    // parent with it made again.
+    // Deleted with its children; deleted and created again without them; created and deleted; deleted,
+    // with its parent created again.
     for path in ["/a/b/c", "/a/b", "/d/e", "/d"] {
         run(&mut machine, delete(path));
     }
@@ -160,21 +160,21 @@ fn a_delta_tells_what_was_deleted_and_made_again() {
     all.extend(ChunkWriter::delta(machine.state(), dirty));
     let restored = read(&all, machine.zxid(), machine.hash()).unwrap();
     assert_eq!(chunks(&restored), chunks(&machine));
-    // Neither a missing image nor a second one passes.
+    // A missing or repeated image is refused.
     all.truncate(1);
     assert!(read(&all, machine.zxid(), machine.hash()).is_err());
     assert!(read(&delta, machine.zxid(), machine.hash()).is_err());
 }
 
 #[test]
-fn a_full_image_after_others_starts_anew() {
+fn a_full_image_after_others_replaces_them() {
     let (machine, empty) = (sample(), Machine::new());
     let both = [chunks(&machine), chunks(&empty)].concat();
     read(&both, empty.zxid(), empty.hash()).unwrap();
 }
 
 #[test]
-fn nothing_but_the_whole_image_passes() {
+fn only_the_whole_image_is_accepted() {
     let machine = sample();
     let (zxid, hash) = (machine.zxid(), machine.hash());
     let whole = chunks(&machine).concat();
@@ -193,9 +193,9 @@ fn nothing_but_the_whole_image_passes() {
     }
 }
 
-/// A reader checks each znode when it takes it, and walks over none of them again.
+/// A reader checks each znode when it is added, and does not walk over all of them again.
 #[test]
-fn znodes_that_do_not_fit_together_are_refused() {
+fn inconsistent_znodes_are_refused() {
     let refusal = |znodes: &[(&str, Fields)]| {
         let mut chunk = vec![FORMAT];
         add(&mut chunk, &Item::Begin { full: true, version: FIRST });
@@ -218,15 +218,15 @@ fn znodes_that_do_not_fit_together_are_refused() {
         [&[("/", root)], &reserved[..], more].concat()
     };
     for (znodes, reason) in [
-        // What there is, but for the hash that is asked for.
+        // Valid, except for the hash.
         (tree(counted(1, 1), &[("/a", plain)]), "the state has zxid 1"),
         (tree(counted(1, 1), &[]), "counters"),
         (tree(counted(1, 2), &[("/a", plain)]), "counters"),
         (tree(counted(1, 1), &[("/a", owned(ID))]), "the state has zxid 1"),
-        (tree(counted(1, 1), &[("/a", owned(SessionId(8)))]), "is not there"),
+        (tree(counted(1, 1), &[("/a", owned(SessionId(8)))]), "does not exist"),
         (tree(counted(1, 1), &[("/a", parent), ("/a/b", plain)]), "the kind"),
         (tree(counted(1, 1), &[("/a", counted(1, 1)), ("/a/b", plain)]), "the state has zxid 1"),
-        (tree(counted(1, 1), &[("/a/b", plain)]), "its parent is not there"),
+        (tree(counted(1, 1), &[("/a/b", plain)]), "its parent does not exist"),
         (vec![("/", plain)], "no znode /zookeeper"),
     ] {
         let found = refusal(&znodes);
@@ -235,7 +235,7 @@ fn znodes_that_do_not_fit_together_are_refused() {
 }
 
 #[test]
-fn nothing_is_taken_after_an_error() {
+fn no_chunk_is_accepted_after_an_error() {
     let machine = sample();
     let mut reader = ChunkReader::new();
     assert!(reader.push(&[FORMAT, 0xFF]).is_err());
@@ -250,7 +250,7 @@ fn nested_errors_do_not_recurse() {
     let deep = [&prefix[..1], &prefix[1..3].repeat(1 << 20)].concat();
     assert!(decode_result(None, &deep).is_err());
     assert!(decode_result(Some(1), &deep).is_err());
-    // The same variant, its number spelled with a byte more than needed.
+    // The same variant, with its number in a longer encoding than needed.
     let spelled = [&[1, prefix[1] | 0x80, 0, 0][..], &prefix[3..]].concat();
     assert!(decode_result(None, &spelled).is_err());
     assert!(decode_result(None, &[0x81, 0]).is_err());
@@ -291,10 +291,10 @@ fn a_sound_image_of_an_unsound_state_is_refused() {
     let begin = || Item::Begin { full: true, version: 1 };
     let cases = [
         (vec![begin(), end(0, 0)], "no znode /"),
-        (vec![begin(), znode("/a")], "/a: its parent is not there"),
+        (vec![begin(), znode("/a")], "/a: its parent does not exist"),
         (vec![begin(), znode("x")], "invalid path"),
         (vec![begin(), znode("/"), end(2, 0)], "[1, 0, 0] znodes"),
-        (vec![begin(), Item::ZnodeGone { path: "/" }], "cannot be gone"),
+        (vec![begin(), Item::ZnodeGone { path: "/" }], "cannot be deleted"),
         (vec![begin(), session(2)], "more history"),
         (vec![begin(), session(1), end(0, 1)], "out of place"),
         (vec![begin(), session(1)], "in the middle"),
@@ -313,10 +313,10 @@ fn a_sound_image_of_an_unsound_state_is_refused() {
         acl: None,
     };
     let error = image(&[begin(), znode("/"), owned, end(2, 0)]).unwrap_err();
-    assert!(error.contains("is not there"), "{error}");
+    assert!(error.contains("does not exist"), "{error}");
 }
 
-/// A state with everything in it: each kind of znode, a session with results, one that has ended.
+/// A state with each kind of znode, a session with results, and an ended session.
 fn rich() -> Machine {
     let mut machine = Machine::new();
     let mut seqs = [0, 0];
@@ -383,7 +383,7 @@ fn golden(name: &str, mut machine: Machine) {
     }
     let read = reader.finish(machine.zxid(), machine.hash()).unwrap();
     assert_eq!(read.hash(), machine.hash());
-    // Members of several versions compare it.
+    // Members of different builds compare the hash.
     golden.sample("hash", &machine.hash().to_be_bytes());
 
     raise(&mut machine, 300);
@@ -451,9 +451,9 @@ fn golden_results() {
     golden.check();
 }
 
-/// It decides when a new image is worth it, and how much room one needs.
+/// The estimate decides when a new image is written, and how much room it needs.
 #[test]
-fn the_size_of_an_image_is_known_within_a_factor_of_two() {
+fn the_size_of_an_image_is_estimated_within_a_factor_of_two() {
     for (znodes, data) in [(5000, 0), (5000, 20), (2000, 1000), (20, 500_000)] {
         let mut machine = Machine::new();
         apply(&mut machine, 0, 0, open());

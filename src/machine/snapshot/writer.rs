@@ -1,4 +1,4 @@
-//! Encoding a state as chunks.
+//! Encodes a state as chunks.
 
 use std::borrow::Cow;
 use std::collections::BTreeSet;
@@ -17,9 +17,9 @@ pub(crate) struct ChunkWriter {
     state: State,
     /// `None` for a full image.
     dirty: Option<Dirty>,
-    /// The znodes of a delta that are still to be written, the first one last.
+    /// The znodes of a delta that are still to be written, in reverse order.
     written: Vec<Znode>,
-    /// The sessions that are gone and still to be written in a delta.
+    /// The ended sessions that are still to be written in a delta.
     sessions_gone: BTreeSet<SessionId>,
     step: Step,
     /// Items that did not fit into the last chunk.
@@ -30,11 +30,11 @@ pub(crate) struct ChunkWriter {
 #[derive(Debug)]
 enum Step {
     Begin,
-    /// The znodes that are gone, as far as they are still in the dirty set.
+    /// The deleted znodes that are still in the dirty set.
     ZnodesGone,
     /// The znodes after this path; in a delta, those still in `written`.
     Znodes(Option<String>),
-    /// The sessions that are gone, as far as they are still to be written.
+    /// The ended sessions that are still to be written.
     SessionsGone,
     /// In a full image, the sessions that ended after this zxid.
     Tombstones(Option<Zxid>),
@@ -81,7 +81,7 @@ impl ChunkWriter {
                 add(pending, &Item::Begin { full, version });
                 if full { Step::Znodes(None) } else { Step::ZnodesGone }
             }
-            // A path sorts after its prefixes, so backwards means children first.
+            // A path sorts after its prefixes, so in reverse order children come first.
             Step::ZnodesGone => match self.dirty.as_mut().and_then(|dirty| dirty.gone.pop_last()) {
                 Some(path) => {
                     add(pending, &Item::ZnodeGone { path: &path });
@@ -204,8 +204,8 @@ fn add_znode(buffer: &mut Vec<u8>, path: &str, znode: &Znode) {
     add(buffer, &Item::Znode { path, data: Raw(znode.data()), fields: znode.fields(), acl });
 }
 
-/// Adds a run of znodes after the cursor, since finding the place in the tree for each one would
-/// cost more than encoding it. Returns the last one's path; `None` if there are no more.
+/// Adds several znodes after the cursor, since finding the place in the tree for each one would cost more
+/// than encoding it. Returns the last one's path; `None` if there are no more.
 fn add_run(buffer: &mut Vec<u8>, tree: &Tree, cursor: Option<&str>) -> Option<String> {
     let mut last = None;
     let from = tree.iter_from(cursor.unwrap_or("/"));

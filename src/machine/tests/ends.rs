@@ -7,7 +7,7 @@ fn reap(s: &mut Script, path: &str) -> Result<Reply, OpError> {
 }
 
 #[test]
-fn a_container_goes_once_it_has_had_children_and_has_none() {
+fn a_container_is_deleted_once_it_has_had_children_and_has_none() {
     let mut s = Script::new();
     s.make("/c", CreateMode::Container);
     let stat = s.stat("/c");
@@ -19,7 +19,7 @@ fn a_container_goes_once_it_has_had_children_and_has_none() {
     s.op(delete("/c/x", None)).unwrap();
     assert_eq!(s.machine.tree().unused_containers().collect::<Vec<_>>(), ["/c"]);
     assert_eq!(s.machine.tree().overdue(u64::MAX).count(), 0);
-    // Used again before its end is applied.
+    // The container is used again before its deletion is applied.
     s.make("/c/y", Ephemeral);
     assert_eq!(reap(&mut s, "/c"), Err(OpError::StaleReap));
     s.op(delete("/c/y", None)).unwrap();
@@ -27,7 +27,7 @@ fn a_container_goes_once_it_has_had_children_and_has_none() {
     assert_eq!(reap(&mut s, "/c"), Ok(Reply::Done));
     assert_eq!(s.changes(), [(zxid + 1, Deleted, "/c")]);
     assert_eq!(reap(&mut s, "/c"), Err(OpError::StaleReap));
-    // Nothing else goes that way.
+    // No other znode can be deleted like this.
     s.make("/p", Persistent);
     s.make("/p/x", Ephemeral);
     for path in ["/p/x", "/p", "/zookeeper/quota", "/none", "bad"] {
@@ -56,7 +56,7 @@ fn a_time_to_live_counts_from_the_last_set_and_not_while_there_are_children() {
     assert_eq!(reap(&mut s, "/t"), Err(OpError::StaleReap));
     s.op(set("/t", b"", None)).unwrap();
     s.time = 1998;
-    // Neither the children nor their coming and going count.
+    // Creating and deleting children does not change the time.
     s.make("/t/x", Persistent);
     assert_eq!(s.stat("/t").expires_at(), None);
     s.time = 1999;

@@ -1,4 +1,4 @@
-//! ZooKeeper's rules one by one, and those of sessions.
+//! ZooKeeper's rules for znodes, one by one.
 
 mod ends;
 mod sequences;
@@ -19,7 +19,7 @@ const SECRET: [u8; 16] = *b"sixteen letters!";
 const A: SessionId = SessionId(0xA);
 const B: SessionId = SessionId(0xB);
 
-/// A machine with the sessions A and B, and the next request's number of each.
+/// A machine with the sessions A and B, and the number of each session's next request.
 struct Script {
     machine: Machine,
     time: u64,
@@ -78,7 +78,7 @@ impl Script {
         assert_eq!(raised, Ok(Reply::Done));
     }
 
-    /// Creates a znode and gives its path.
+    /// Creates a znode and returns its path.
     fn make(&mut self, path: &str, mode: CreateMode) -> String {
         match self.op(create(path, mode)) {
             Ok(Reply::Created(created)) => created.path,
@@ -146,7 +146,8 @@ use CreateMode::{Ephemeral, EphemeralSequential, Persistent, PersistentSequentia
 
 #[test]
 fn the_stat_follows_each_operation() {
-    // Line by line of ZooKeeper's table of what changes what; the zxids 1 and 2 opened the sessions.
+    // Line by line of ZooKeeper's table of the fields that each operation changes. The zxids 1 and 2
+    // opened the sessions.
     let mut s = Script::new();
     s.time = 2000;
     s.make("/p", Persistent);
@@ -232,7 +233,7 @@ fn create_is_refused_in_zookeepers_order() {
         let result = s.op(create(path, Persistent));
         assert!(matches!(result, Err(OpError::InvalidPath { .. })), "{path}");
     }
-    // The path is looked at before the size, and the size before the tree.
+    // The path is checked before the size, and the size before the tree.
     let large = |path: &str| Op::Create {
         path: path.to_owned(),
         data: vec![0; DATA_BYTES_MAX + 1].into(),
@@ -279,7 +280,7 @@ fn delete_set_and_check_are_refused_in_zookeepers_order() {
 }
 
 #[test]
-fn what_the_system_keeps_is_written_by_users_as_far_as_zookeeper_lets_them() {
+fn users_may_write_reserved_znodes_as_far_as_in_zookeeper() {
     let mut s = Script::new();
     for path in ["/", "/zookeeper", "/zookeeper/quota"] {
         s.op(set(path, b"x", Some(0))).unwrap();
@@ -345,14 +346,14 @@ fn a_check_looks_at_any_number_of_a_znode() {
     assert_eq!(s.multi(vec![require("/none", Condition::Absent)]), Ok(()));
     let exists = OpError::NodeExists { path };
     assert_eq!(s.multi(vec![require("/a", Condition::Absent)]), Err(exists));
-    // It sees what the operations before it did.
+    // A check sees the effects of the operations before it.
     let ops = vec![create(&none, Persistent), require(&none, Condition::Exists)];
     assert_eq!(s.multi(ops), Ok(()));
 }
 
 #[test]
-fn changes_are_told_in_the_order_in_which_they_happened() {
-    // One zxid for all of a multi, and nothing told of one that failed.
+fn changes_are_reported_in_the_order_in_which_they_happened() {
+    // All changes of a multi have one zxid, and a failed multi reports no changes.
     let mut s = Script::new();
     let ops = vec![
         create("/a", Persistent),
@@ -433,7 +434,7 @@ fn a_multi_that_fails_changes_nothing() {
     assert_eq!(s.run(A, Command::Multi(ops)), Err(failed));
     assert_eq!(s.machine.tree().hash(), hash);
     assert_eq!(s.machine.zxid(), 5);
-    // What is to be saved is the session, which remembers the result.
+    // Only the session has to be saved, since it keeps the result.
     let dirty = s.machine.take_dirty();
     assert_eq!(dirty.written.len() + dirty.gone.len() + dirty.sessions.len(), 1);
 }
@@ -447,7 +448,7 @@ fn a_znode_is_listed_once_between_two_checkpoints() {
         if checkpoint % 2 == 0 {
             s.machine.take_dirty();
         } else {
-            // Its znodes have marks, and nothing is listed.
+            // The restored znodes have marks, but no changes are listed.
             s.machine = Machine::from_state(s.machine.state());
         }
         for _ in 0..5 {
@@ -455,7 +456,7 @@ fn a_znode_is_listed_once_between_two_checkpoints() {
             s.make("/a/c", Persistent);
             s.op(delete("/a/c", None)).unwrap();
         }
-        // Each time it is made, /a/c is another znode.
+        // Each time /a/c is created, it is a new znode.
         assert_eq!(s.machine.dirty.written.len(), 2 + 5, "after {checkpoint} times");
         assert_eq!(s.machine.dirty.gone.len(), 1);
     }
@@ -503,7 +504,7 @@ fn a_batch_is_applied_in_order() {
 }
 
 #[test]
-fn what_leaves_the_machine_may_go_to_any_thread() {
+fn results_of_the_machine_may_go_to_any_thread() {
     fn check<T: Send + Sync + 'static>() {}
     check::<super::Tree>();
     check::<super::State>();
@@ -531,7 +532,7 @@ fn a_tree_is_deleted_at_once_children_before_their_parents() {
         let path = path.to_owned();
         assert_eq!(s.op(tree(&path)), Err(OpError::Reserved { path }));
     }
-    // In a multi it is undone with the rest.
+    // In a multi that fails, the deletion is undone with the rest.
     s.make("/a", Persistent);
     s.make("/a/b", Persistent);
     assert_eq!(s.multi(vec![tree("/a"), check("/a/b", None)]), Err(no_node("/a/b")));

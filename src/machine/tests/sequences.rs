@@ -14,7 +14,7 @@ fn sequence_numbers_count_every_create_under_the_parent() {
     s.op(delete("/q/m-0000000002", None)).unwrap();
     assert_eq!(s.make("/q/", PersistentSequential), "/q/0000000003");
     assert_eq!(s.make("/q/..", PersistentSequential), "/q/..0000000004");
-    // Under the root too, where the system's own znode does not count.
+    // Also under the root, where the system's own znode does not count.
     assert_eq!(s.make("/top", PersistentSequential), "/top0000000001");
     assert_eq!(s.make("/", PersistentSequential), "/0000000002");
 
@@ -42,7 +42,7 @@ fn a_taken_sequential_name_is_an_error_until_the_number_moves_on() {
 
 #[test]
 fn sequence_numbers_go_on_past_thirty_two_bits_and_past_ten_digits() {
-    // ZooKeeper's stop at 2147483647: every sequential create is a NodeExists from then on.
+    // ZooKeeper's numbers end at 2147483647. Every later sequential create fails with NodeExists.
     for (number, names) in [
         (2_147_483_647, ["2147483647", "2147483648"]),
         (9_999_999_999, ["9999999999", "10000000000"]),
@@ -60,7 +60,7 @@ fn sequence_numbers_go_on_past_thirty_two_bits_and_past_ten_digits() {
         let children = s.machine.tree().get("/q").unwrap().children().count();
         assert_eq!(children, 2);
     }
-    // The name is as long as its number, and so may become too long for a path.
+    // The name grows with its number, and so may become too long for a path.
     let mut s = Script::new();
     let fields = Fields { creates: 9_999_999_999, cversion: 19_999_999_998, ..Fields::default() };
     s.make("/q", Persistent);
@@ -79,7 +79,7 @@ fn a_sequential_name_is_not_given_twice() {
     let last = s.make("/q/n-", EphemeralSequential);
     s.op(delete(&last, None)).unwrap();
     assert_eq!(s.make("/q/n-", PersistentSequential), "/q/n-0000000002");
-    // Nor within a multi, nor by one that failed.
+    // This also holds within a multi, and after one that failed.
     let next = || create("/q/n-", PersistentSequential);
     assert!(s.multi(vec![next(), delete("/none", None)]).is_err());
     s.multi(vec![next(), delete("/q/n-0000000003", None), next()]).unwrap();

@@ -1,9 +1,9 @@
-//! Sessions: what goes with them, whose they are, and requests that come again.
+//! Sessions: their ephemerals, their holders, and repeated requests.
 
 use super::*;
 
 #[test]
-fn ephemerals_go_with_their_session_in_one_zxid() {
+fn ephemerals_are_deleted_with_their_session_in_one_zxid() {
     // In the order of their paths.
     let mut s = Script::new();
     for path in ["/c", "/a-", "/b", "/gone"] {
@@ -12,7 +12,7 @@ fn ephemerals_go_with_their_session_in_one_zxid() {
     s.make("/a", Persistent);
     s.make("/a/x", Ephemeral);
     let theirs = vec![create("/b-of-b", Ephemeral), delete("/gone", None)];
-    // Anyone may delete an ephemeral, and then it does not go a second time.
+    // Any session may delete an ephemeral. It is not deleted a second time then.
     s.run(B, Command::Multi(theirs)).unwrap();
     s.make("/gone", Persistent);
     let zxid = s.machine.zxid() + 1;
@@ -25,7 +25,7 @@ fn ephemerals_go_with_their_session_in_one_zxid() {
     assert!(s.exists("/gone") && s.exists("/b-of-b"));
     assert!(s.machine.session(A).is_none());
 
-    // The close again, and anything else: the session is not known.
+    // After the close, a repeated close and any other request find no session.
     let again = s.send(A, A.0, s.next[0] - 1, 0, Command::Close);
     assert_eq!(again, Err(OpError::SessionExpired));
     let late = s.op(create("/late", Ephemeral));
@@ -59,27 +59,27 @@ fn an_expiry_holds_only_in_its_term_and_against_its_holder() {
 }
 
 #[test]
-fn a_request_that_comes_again_is_answered_and_not_run() {
+fn a_repeated_request_is_answered_but_not_run_again() {
     let mut s = Script::new();
     let command = Command::Op(create("/n-", EphemeralSequential));
     let first = s.send(A, A.0, 1, 0, command.clone());
     let zxid = s.machine.zxid();
     assert_eq!(s.send(A, A.0, 1, 0, command.clone()), first);
     assert_eq!(s.last.changes, []);
-    // Also an error, though by now it would succeed.
+    // An error is repeated too, though the request would succeed by now.
     let absent = Command::Op(set("/b", b"", None));
     assert_eq!(s.send(A, A.0, 2, 0, absent.clone()), Err(no_node("/b")));
     s.run(B, Command::Op(create("/b", Persistent))).unwrap();
     assert_eq!(s.send(A, A.0, 2, 0, absent), Err(no_node("/b")));
     assert_eq!(s.machine.zxid(), zxid + 1);
-    // Once its result has arrived it is forgotten.
+    // An acknowledged result is forgotten.
     s.send(A, A.0, 3, 2, Command::Op(check("/", None))).unwrap();
     assert_eq!(s.send(A, A.0, 1, 0, command), Err(OpError::OutOfOrder));
     assert_eq!(s.machine.zxid(), zxid + 1);
 }
 
 #[test]
-fn a_request_before_its_time_has_no_effect() {
+fn a_request_out_of_order_has_no_effect() {
     let mut s = Script::new();
     s.send(A, A.0, 1, 0, Command::Op(check("/", None))).unwrap();
     let hash = s.machine.hash();
@@ -115,7 +115,7 @@ fn a_resumed_session_belongs_to_its_new_holder() {
     assert_eq!(stranger, Err(OpError::SessionExpired));
     let thief = s.send(A, 50, 0, 0, resume([0; 16]));
     assert_eq!(thief, Err(OpError::WrongSecret));
-    // Not even the holder itself is told anything without the secret.
+    // Without the secret, the holder itself is refused too.
     let thief = s.send(A, A.0, 0, 0, resume([0; 16]));
     assert_eq!(thief, Err(OpError::WrongSecret));
 
@@ -123,14 +123,14 @@ fn a_resumed_session_belongs_to_its_new_holder() {
     for sent in 0..2 {
         let resumed = s.send(A, 50, 0, 0, resume(SECRET));
         assert_eq!(resumed, Ok(Reply::Session { timeout_ms: 7000 }));
-        let told: &[SessionChange] = [&[SessionChange::Held(A)][..], &[]][sent];
-        assert_eq!(s.last.sessions, told);
+        let expected: &[SessionChange] = [&[SessionChange::Held(A)][..], &[]][sent];
+        assert_eq!(s.last.sessions, expected);
         assert_eq!(s.machine.zxid(), zxid + 1);
     }
     let record = s.machine.session(A).unwrap();
     assert_eq!((record.owner, record.holder, record.last_seq), (2, 50, 0));
     assert!(s.exists("/e"));
-    // The numbers start again, and the former holder is refused whatever it sends.
+    // The numbers start again, and every request of the former holder is refused.
     let moved = s.op(create("/x", Persistent));
     assert_eq!(moved, Err(OpError::SessionMoved));
     let moved = s.send(A, A.0, 2, 0, Command::Close);
@@ -141,9 +141,9 @@ fn a_resumed_session_belongs_to_its_new_holder() {
 }
 
 #[test]
-fn a_resumption_that_comes_late_again_does_not_take_the_session_back() {
-    // A leader change can put the same resumption into the log twice, the second time after
-    // another holder's.
+fn a_late_copy_of_a_resumption_does_not_take_the_session_back() {
+    // A leader change can put the same resumption into the log twice, the second time after another
+    // holder has resumed the session.
     let mut s = Script::new();
     s.send(A, 50, 0, 0, resume(SECRET)).unwrap();
     s.send(A, 51, 0, 0, resume(SECRET)).unwrap();

@@ -1,4 +1,4 @@
-//! What a cluster does not act by yet is refused, and its version is part of its state.
+//! Requests of a higher version than the cluster's are refused, and the version is part of the state.
 
 use super::*;
 use crate::machine::snapshot::{ChunkReader, ChunkWriter};
@@ -14,7 +14,7 @@ fn unsupported() -> OpError {
 }
 
 #[test]
-fn what_is_of_a_higher_version_is_refused_and_remembered() {
+fn a_request_of_a_higher_version_is_refused_and_the_result_kept() {
     let mut s = Script::new();
     s.make("/a", Persistent);
     let (zxid, hash) = (s.machine.zxid(), s.machine.tree().hash());
@@ -25,7 +25,7 @@ fn what_is_of_a_higher_version_is_refused_and_remembered() {
     assert_eq!((s.machine.zxid(), s.machine.tree().hash()), (zxid, hash));
 
     s.raise(INVENTED);
-    // Asked again, it has its first answer.
+    // The repeated request gets the first answer again.
     assert_eq!(s.send(A, A.0, s.next[0] - 1, 0, Command::Multi(both)), refused);
     assert!(matches!(s.op(invented("/a")), Ok(Reply::Set(stat)) if stat.version == 1));
 }
@@ -45,7 +45,7 @@ fn the_version_is_raised_only_and_is_in_the_hash() {
 }
 
 #[test]
-fn images_have_the_version_in_front() {
+fn images_begin_with_the_version() {
     let mut s = Script::new();
     let full = |s: &Script| ChunkWriter::full(s.machine.state()).collect::<Vec<_>>();
     let read = |s: &Script, chunks: &[Vec<u8>]| {
@@ -65,10 +65,10 @@ fn images_have_the_version_in_front() {
     // The format, the number of the item, that it is a full image, and the version.
     assert_eq!((&first[..4], &second[..4]), (&[1, 0, 1, 1][..], &[1, 0, 1, 2][..]));
     assert_eq!(first[4..], second[4..]);
-    assert!(read(&s, &[first]).is_err(), "the hash tells");
+    assert!(read(&s, &[first]).is_err(), "the hash differs");
 }
 
-/// What comes behind the version may be anything.
+/// The bytes after the version may be anything.
 #[test]
 fn the_version_of_an_image_that_is_too_new_is_known() {
     let mut s = Script::new();

@@ -6,8 +6,8 @@ use super::{RESERVED, Tree};
 use crate::types::quota::{self, Quota, Usage};
 
 impl Tree {
-    /// Checks the invariants that znodes of a snapshot may break. This takes no walk over all of
-    /// them, but for the usage of paths for which that is counted.
+    /// Checks the invariants that the znodes of a snapshot may break. It walks over all znodes only for the
+    /// paths whose usage is counted.
     pub(in crate::machine) fn check_contents(&self) -> Result<(), String> {
         if let Some(missing) = RESERVED.iter().find(|path| self.get(path).is_none()) {
             return Err(format!("no znode {missing}"));
@@ -15,13 +15,13 @@ impl Tree {
         if self.unsound > 0 {
             let unsound = self.iter_from("/").find(|(_, znode)| !znode.is_sound());
             let path = unsound.map_or("", |(path, _)| path);
-            return Err(format!("the counters or the kind are not as the children of {path}"));
+            return Err(format!("the counters or the kind of {path} do not fit its children"));
         }
         for of in &self.counted {
             let stats = self.get(&Quota::stats_path(of));
-            let (told, found) = (stats.map(|znode| Usage::parse(znode.data())), self.usage(of));
-            if told != Some(found) {
-                return Err(format!("the usage of {of} is told as {told:?}, but it is {found}"));
+            let (stored, found) = (stats.map(|znode| Usage::parse(znode.data())), self.usage(of));
+            if stored != Some(found) {
+                return Err(format!("the stored usage of {of} is {stored:?}, but it is {found}"));
             }
         }
         Ok(())
@@ -40,13 +40,13 @@ impl Tree {
             if let Some(at) = znode.due() {
                 due += 1;
                 if !self.due.contains(&(at, Arc::from(path))) {
-                    return Err(format!("{path}: it is due at {at}, and nobody knows"));
+                    return Err(format!("{path}: it is due at {at}, but not listed as due"));
                 }
             }
             if let Some(of) = quota::of_stats(path) {
                 counted += 1;
                 if !self.counted.contains(of) {
-                    return Err(format!("{path} is there, and nobody counts {of}"));
+                    return Err(format!("{path} exists, but the usage of {of} is not counted"));
                 }
             }
             hash = hash.wrapping_add(znode.hash());

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use rpds::RedBlackTreeSetSync;
 
-/// A page that would be longer is divided, unless it is a single name.
+/// A longer page is divided, unless it has a single name.
 const PAGE_BYTES: usize = 512;
 
 /// A persistent, ordered set of names. Many names share one allocation, a page, so a name takes
@@ -18,8 +18,8 @@ pub(super) struct Children {
     len: usize,
 }
 
-/// Some names that follow each other, with slashes between them, which no name has. Pages are
-/// ordered by their first names.
+/// Consecutive names, separated by slashes, which no name contains. Pages are ordered by their first
+/// names.
 #[derive(Clone, Debug)]
 struct Page(Arc<str>);
 
@@ -32,7 +32,7 @@ impl Children {
         self.pages.iter().flat_map(Page::names)
     }
 
-    /// The names after this one, which need not be there.
+    /// The names after this one, which need not be in the set.
     pub(super) fn after<'a>(&'a self, name: &str) -> impl Iterator<Item = &'a str> + use<'a> {
         let page = self.page_for(name);
         let (first, from) = page.map_or(("", ""), |page| (page.first(), page.divide(name).1));
@@ -42,7 +42,7 @@ impl Children {
         names.chain(pages.flat_map(Page::names))
     }
 
-    /// Does nothing if the name is there.
+    /// Does nothing if the name is in the set.
     pub(super) fn insert(&mut self, name: &str) {
         let Some(page) = self.page_for(name).cloned() else {
             self.pages.insert_mut(Page(Arc::from(name)));
@@ -60,7 +60,7 @@ impl Children {
         if page.0.len() + 1 + name.len() <= PAGE_BYTES {
             self.pages.insert_mut(Page::of([before, name, from]));
         } else if from.is_empty() {
-            // As with growing names: the page before it stays full.
+            // Names often grow: the page before stays full, and a new one begins.
             self.pages.insert_mut(Page::of([name]));
         } else {
             self.pages.insert_mut(Page::of([before, name]));
@@ -68,7 +68,7 @@ impl Children {
         }
     }
 
-    /// Inserts all of these names. Those that come after all that are there fill whole pages.
+    /// Inserts all of these names. Names after all those in the set fill whole pages.
     pub(super) fn insert_all(&mut self, mut names: Vec<&str>) {
         names.sort_unstable();
         names.dedup();
@@ -94,7 +94,7 @@ impl Children {
         }
     }
 
-    /// Does nothing if the name is not there.
+    /// Does nothing if the name is not in the set.
     pub(super) fn remove(&mut self, name: &str) {
         let Some(page) = self.page_for(name).cloned() else { return };
         let (before, from) = page.divide(name);
@@ -111,8 +111,7 @@ impl Children {
         }
     }
 
-    /// The page that has the name, if any has it: the last that does not begin after it, or the
-    /// first.
+    /// The only page that may have the name: the last one that does not begin after it, or else the first.
     fn page_for(&self, name: &str) -> Option<&Page> {
         // Growing names are usual, and looking at the end takes no iterator.
         let last = self.pages.last().filter(|last| last.first() <= name);

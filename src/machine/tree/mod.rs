@@ -25,7 +25,7 @@
 //! The table's hash function is fixed, and nothing depends on the table's order. Children are sorted by
 //! the bytes of their names.
 //!
-//! Not here: what an operation does and when it is refused (`ops`).
+//! Not here: the effects and the errors of operations (`ops`).
 
 mod check;
 mod children;
@@ -62,8 +62,8 @@ pub(crate) type Content = Option<(Arc<[u8]>, Stat)>;
 #[derive(Clone)]
 pub(crate) struct Tree {
     znodes: Trie<Znode>,
-    /// The znodes that the leader may delete, each with its earliest time (see [`Znode::due`]):
-    /// containers first. It follows from the znodes, and so is neither hashed nor saved.
+    /// The znodes that the leader may delete, each with its earliest time (see [`Znode::due`]): containers
+    /// first. Derived from the znodes, so neither hashed nor saved.
     due: RedBlackTreeSetSync<(u64, Arc<str>)>,
     /// The paths whose usage is counted: those with a znode for it.
     counted: RedBlackTreeSetSync<Arc<str>>,
@@ -113,8 +113,8 @@ impl Tree {
         }
     }
 
-    /// Some znodes of the tree at this zxid, each after its parent. Only for reading: they have no
-    /// fields that are not in a stat. Nobody may read those without content.
+    /// Some znodes of the tree at this zxid, each after its parent. Only for reading: they have no fields
+    /// besides those of a stat. Znodes without content may not be read.
     pub(crate) fn excerpt(zxid: Zxid, znodes: impl IntoIterator<Item = (String, Content)>) -> Tree {
         let mut tree = Tree::empty();
         for (path, content) in znodes {
@@ -158,7 +158,7 @@ impl Tree {
         self.restricted == 0
     }
 
-    /// The bytes of all paths and of all data.
+    /// The bytes of all paths and all data.
     pub(crate) fn bytes(&self) -> u64 {
         self.bytes
     }
@@ -337,8 +337,8 @@ impl Tree {
         Some(znode)
     }
 
-    /// Leaves a mark on a znode that was changed. Returns whether it may not have had it before; `None`
-    /// if there is no such znode.
+    /// Sets the mark of a changed znode. Returns `false` if the znode is known to have had this mark before;
+    /// `None` if there is no such znode.
     pub(super) fn mark(&mut self, path: &str, mark: u32) -> Option<bool> {
         self.znodes.update(path.as_bytes(), |znode| znode.mark(mark))
     }
@@ -347,8 +347,8 @@ impl Tree {
         trie::hash(path.as_bytes())
     }
 
-    /// The znodes whose paths have this hash: one, or none if it does not exist any more, and more only
-    /// by accident.
+    /// The znodes whose paths have this hash: one, or none if it does not exist any more. Collisions are
+    /// possible.
     pub(super) fn with_path_hash(&self, hash: u64) -> impl Iterator<Item = &Znode> {
         self.znodes.with_hash(hash)
     }
@@ -359,7 +359,7 @@ impl Tree {
         }
     }
 
-    /// Updates what the tree knows of all znodes when one has changed.
+    /// Updates the totals of the tree after a change of one znode.
     fn account(&mut self, path: &str, before: Option<Share>, after: Option<Share>) {
         let (before, after) = (before.unwrap_or_default(), after.unwrap_or_default());
         self.hash = self.hash.wrapping_sub(before.hash).wrapping_add(after.hash);
@@ -402,7 +402,7 @@ impl Tree {
         below.fold(Usage::default(), |usage, (_, znode)| usage.and((1, znode.data().len() as i64)))
     }
 
-    /// Replaces a znode's data and nothing of its stat, as no write of a user does.
+    /// Replaces a znode's data but leaves its stat unchanged, unlike a user's write.
     pub(super) fn set_quietly(&mut self, path: &str, data: &[u8]) {
         self.update(path, |znode| znode.set_data(data, |fields| fields.is_null = false));
     }
@@ -418,7 +418,7 @@ impl Tree {
         due.take_while(move |(at, _)| *at <= time).map(|(_, path)| &**path)
     }
 
-    /// Changes a znode, and what follows from it.
+    /// Changes a znode, and updates the totals of the tree.
     fn update(&mut self, path: &str, change: impl FnOnce(&mut Znode)) -> Option<Stat> {
         let (before, after, stat) = self.znodes.update(path.as_bytes(), |znode| {
             let before = Share::of(znode);
@@ -430,7 +430,7 @@ impl Tree {
     }
 }
 
-/// What one znode adds to what the tree knows of all.
+/// The share of one znode in the totals of the tree.
 #[derive(Default)]
 struct Share {
     hash: u64,
@@ -474,7 +474,7 @@ struct Walk<'a> {
 
 impl<'a> Walk<'a> {
     fn add(&mut self, path: &str, children: impl Iterator<Item = &'a str> + 'a) {
-        // The names after the root begin where its path does.
+        // The root's path is a slash, and a slash is added before each name.
         let length = if path == "/" { 0 } else { path.len() };
         self.rest.push((length, Box::new(children)));
     }
@@ -492,7 +492,7 @@ impl<'a> Iterator for Walk<'a> {
                     self.path.truncate(*length);
                     self.path.push('/');
                     self.path.push_str(name);
-                    // Each child is in the table.
+                    // Each child is in the table: see the invariants.
                     break self.tree.get(&self.path)?;
                 }
                 self.rest.pop();

@@ -35,7 +35,7 @@ fn starts_with_the_reserved_znodes() {
 }
 
 #[test]
-fn what_is_not_a_path_is_not_found() {
+fn invalid_and_missing_paths_are_not_found() {
     let tree = tree_of(&["/a"]);
     for path in ["", "a", "/a/", "//a", "/a\0", "/b", "/a/b"] {
         assert!(tree.get(path).is_none(), "{path:?}");
@@ -44,12 +44,12 @@ fn what_is_not_a_path_is_not_found() {
 
 #[test]
 fn iterates_depth_first_with_siblings_by_name() {
-    // '-' and ' ' sort before '/', and yet "/a-" comes after all that is below "/a".
+    // '-' and ' ' sort before '/', but "/a-" still comes after everything below "/a".
     let tree = tree_of(&["/b", "/a-", "/a", "/a/z", "/a/b", "/a/b/c", "/a b"]);
     let all = ["/", "/a", "/a/b", "/a/b/c", "/a/z", "/a b", "/a-", "/b"];
     assert_eq!(paths(&tree, "/")[..8], all);
     assert_eq!(paths(&tree, "/a/b")[..2], ["/a/b", "/a/b/c"]);
-    // From where no znode is: what would follow it.
+    // A cursor without a znode: the walk begins at the next znode.
     assert_eq!(paths(&tree, "/a/c")[0], "/a/z");
     assert_eq!(paths(&tree, "/a/b/c/d/e")[0], "/a/z");
     assert_eq!(paths(&tree, "/zz").len(), 0);
@@ -71,7 +71,7 @@ fn a_clone_does_not_see_later_writes() {
 }
 
 #[test]
-fn data_of_any_length_comes_back() {
+fn data_of_any_length_is_read_back() {
     let mut tree = tree_of(&["/a", "/a/b"]);
     for length in [0, 1, 511, 512, 513, 100_000, 2] {
         let data = vec![length as u8; length];
@@ -86,7 +86,7 @@ fn data_of_any_length_comes_back() {
     }
 }
 
-/// A parent may have a megabyte of data and many children: each of them changes the parent.
+/// Creating or deleting a child changes its parent, which may have a megabyte of data.
 #[test]
 fn a_change_beside_long_data_does_not_copy_it() {
     let mut tree = tree_of(&["/a"]);

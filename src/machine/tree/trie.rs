@@ -3,15 +3,15 @@
 //! A clone shares everything. A change copies the nodes on its way that are shared, and changes the
 //! others in place.
 //!
-//! In a large tree, what costs is not instructions but memory that no cache holds. So a look-up of
-//! one key among a million reads two such places: its bucket, which has one byte of each hash
-//! beside the pointers, and the entry itself, which is one allocation. And before a node is copied,
-//! the counters of all that it points to are read (`read_counters`): the processor reads many at a
-//! time, but increments one after the other.
+//! In a large tree, cache misses cost more than instructions. So a look-up of one key among a million
+//! reads only two places outside of the caches: its bucket, which has one byte of each hash beside the
+//! pointers, and the entry itself, which is one allocation. Before a node is copied, the counters of all
+//! its targets are read (`read_counters`), since the processor reads many places at a time but increments
+//! them one after the other.
 //!
 //! Invariants:
 //! - An entry is in the bucket that the bits of its hash lead to, from the lowest ones up.
-//! - A bucket has 1 to [`BUCKET_MAX`] entries; more only where all bits of the hash are used.
+//! - A bucket has 1 to [`BUCKET_MAX`] entries, or more where all bits of the hash are used.
 //! - Not all children of an inner node are empty.
 
 use std::hint::black_box;
@@ -20,18 +20,18 @@ use std::iter;
 use triomphe::{Arc, ThinArc};
 use xxhash_rust::xxh3::xxh3_64;
 
-/// An entry, which is a pointer to what has the key.
+/// An entry: a pointer to the value, which contains the key.
 pub(super) trait Entry: Clone {
     fn key(&self) -> &[u8];
 
-    /// How many clones there are.
+    /// The number of clones.
     fn count(&self) -> usize;
 }
 
 /// The bits of the hash that each level uses.
 const BITS: u32 = 4;
 const WIDTH: usize = 1 << BITS;
-/// Where no bits are left.
+/// The depth at which no bits are left.
 const DEPTH_MAX: u32 = u64::BITS / BITS;
 /// A bucket with more entries becomes an inner node with [`WIDTH`] buckets.
 const BUCKET_MAX: usize = 32;
@@ -49,8 +49,8 @@ enum Node<T> {
     Inner(Arc<[Node<T>; WIDTH]>),
 }
 
-/// Some entries, in no particular order. Their tags come first, so that a look-up reads no entry
-/// but the one that it looks for.
+/// Some entries, in no particular order. Their tags come first, so that a look-up usually reads only the
+/// entry that it looks for.
 #[derive(Clone)]
 struct Bucket<T>(ThinArc<Tags, Option<T>>);
 
@@ -151,7 +151,7 @@ impl<T: Entry> Trie<T> {
     }
 
     pub(super) fn remove(&mut self, key: &[u8]) -> Option<T> {
-        // Nothing is copied for a key that is not there.
+        // Nothing is copied for a missing key.
         self.get(key)?;
         let removed = self.root.remove(hash(key), key, 0);
         self.len -= usize::from(removed.is_some());
@@ -173,7 +173,7 @@ impl<T: Entry> Node<T> {
             if entries.is_empty() {
                 return Node::Empty;
             }
-            // These bits may be the same for all.
+            // All entries may be equal in these bits.
             if entries.len() > BUCKET_MAX && depth + 1 < DEPTH_MAX {
                 return Node::split(entries, depth + 1);
             }
@@ -224,7 +224,7 @@ impl<T: Entry> Bucket<T> {
         Bucket(ThinArc::from_header_and_iter(tags, entries.into_iter()))
     }
 
-    /// None of them is `None`, but while the bucket is replaced.
+    /// The entries, which are `None` only while the bucket is replaced.
     fn entries(&self) -> &[Option<T>] {
         &self.0.slice
     }
@@ -243,8 +243,7 @@ impl<T: Entry> Bucket<T> {
             .filter_map(|(_, entry)| entry.as_ref())
     }
 
-    /// The tags of the entries, to look for this hash: beyond those that are stored, all entries have
-    /// the same one.
+    /// The tags of the entries, for a look-up of this hash. Entries beyond the stored tags match always.
     fn tags(&self, hash: u64) -> impl Iterator<Item = u8> {
         self.0.header.header.iter().copied().chain(iter::repeat(tag(hash)))
     }
@@ -269,7 +268,7 @@ impl<T: Entry> Bucket<T> {
             let copies = self.entries().iter().cloned();
             self.0 = ThinArc::from_header_and_iter(self.0.header.header, copies);
         }
-        // Nobody else has it now.
+        // The bucket is not shared now.
         self.0.with_arc_mut(|bucket| change(Arc::get_mut(bucket)?.slice_mut()))
     }
 }
@@ -391,7 +390,7 @@ mod tests {
 
     #[test]
     fn a_bucket_holds_any_number_of_equal_hashes() {
-        // Keys with equal hashes are not known, so the bucket is made as they would make it.
+        // No keys with equal hashes are known, so the test builds the bucket directly.
         let pairs = (0..100u8).map(|n| Some(Arc::new((vec![n], 0))));
         let bucket: Bucket<Pair> = Bucket::new([tag(hash(&[70])); BUCKET_MAX], pairs.collect());
         assert_eq!(bucket.find(hash(&[70]), &[70]), Some(70));

@@ -14,12 +14,11 @@ use crate::types::acl::AccessList;
 use crate::types::log_form::LogForm;
 use crate::types::znode::{SessionId, Stat, Zxid};
 
-/// Longer data has an allocation of its own, so that a change beside it does not copy it, nor does
-/// a read.
+/// Longer data has an allocation of its own, so that neither reads nor changes of other fields copy it.
 const INLINE_MAX: usize = 512;
 
-/// One znode, in one allocation: what most znodes have, the path, and the data unless it is long.
-/// A clone is the same znode.
+/// One znode, in one allocation: the fields that most znodes have, the path, and the data unless it is
+/// long. A clone is the same znode.
 #[derive(Clone, Debug)]
 pub(crate) struct Znode(ThinArc<Head, u8>);
 
@@ -38,7 +37,7 @@ struct Head {
     more: Option<Box<More>>,
 }
 
-/// What few znodes have.
+/// The fields that few znodes have.
 #[derive(Clone, Debug)]
 struct More {
     pzxid: Zxid,
@@ -94,7 +93,7 @@ impl Fields {
     }
 }
 
-/// A znode taken apart, but for its path and data.
+/// The parts of a znode, except for its path and data.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Parts {
     pub(super) fields: Fields,
@@ -135,7 +134,7 @@ impl Znode {
         *self = Znode::of(self.key(), self.data(), long, parts, self.head().mark);
     }
 
-    /// Sets the mark; returns `false` if it had this one already. A znode that is shared stays as it is.
+    /// Sets the mark. Returns `false` if the znode had it already. The mark of a shared znode stays unchanged.
     pub(super) fn mark(&mut self, mark: u32) -> bool {
         if self.head().mark == mark {
             return false;
@@ -164,7 +163,7 @@ impl Znode {
         // Paths have at most `PATH_BYTES_MAX` bytes.
         let path_bytes = path.len() as u32;
         let head = Head { czxid, mzxid, ctime, mtime, version, hash, path_bytes, mark, more };
-        // Most are short: they are put together without one more allocation.
+        // Most znodes are short, and need no further allocation.
         let mut buffer = [0; 256];
         Znode(match buffer.get_mut(..path.len() + inline.len()) {
             Some(both) => {
@@ -176,10 +175,10 @@ impl Znode {
         })
     }
 
-    /// The parts, to make another znode of them and of the path and data that this one keeps.
+    /// Takes the parts out, to build another znode from them and from the path and data, which stay here.
     fn take_parts(&mut self) -> Parts {
         let (fields, acl) = (self.fields(), self.acl().cloned());
-        // Taken from a znode that nobody else has, the children can be changed in place.
+        // If the znode is not shared, its children can then be changed in place.
         let own = self.0.with_arc_mut(|znode| {
             let more = triomphe::Arc::get_mut(znode)?.header_mut().more.as_mut()?;
             Some(std::mem::take(&mut more.children))
@@ -197,7 +196,7 @@ impl Znode {
     }
 
     pub(in crate::machine) fn path(&self) -> &str {
-        // It was made of a `str`.
+        // The key was a `str`.
         str::from_utf8(self.key()).unwrap_or_default()
     }
 
@@ -213,7 +212,7 @@ impl Znode {
         self.head().more.as_ref().is_some_and(|more| more.is_null)
     }
 
-    /// The data, to keep: a copy, if it is short.
+    /// The data, to keep it. Short data is copied.
     pub(crate) fn shared_data(&self) -> Arc<[u8]> {
         match self.head().more.as_deref() {
             Some(More { long: Some((data, _)), .. }) => Arc::clone(data),
@@ -285,7 +284,7 @@ impl Znode {
         }
     }
 
-    /// From when on the leader may delete it: at once, for a container.
+    /// The earliest time at which the leader may delete the znode: at once for a container.
     pub(in crate::machine) fn due(&self) -> Option<u64> {
         let More { kind, creates, .. } = **self.head().more.as_ref()?;
         let touched = match planted(Bug::TtlIgnoresTouch) {
@@ -314,7 +313,7 @@ impl Znode {
     /// Whether its kind and its counters agree with its children, and null data is empty.
     pub(super) fn is_sound(&self) -> bool {
         let Some(more) = &self.head().more else { return true };
-        // The children that the tree starts with were never counted.
+        // The reserved children, which every tree starts with, are not counted.
         let genesis = match self.path() {
             "/" => 1,
             "/zookeeper" => 2,

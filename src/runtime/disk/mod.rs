@@ -1,12 +1,13 @@
 //! The disk's threads, which alone use the store.
 //!
 //! `quorate-disk` takes all writes that have gathered and makes them durable together (group
-//! commit). `quorate-state` builds states that a leader sends, drops those that they replace, and writes the chunks of checkpoints meanwhile, so that no write waits for
-//! them; when they are durable, `quorate-disk` commits the checkpoint by one more write.
+//! commit). At the same time `quorate-state` builds states that a leader sends, drops the states that
+//! they replace, and writes the chunks of checkpoints, so that no write waits for them. When the chunks are
+//! durable, `quorate-disk` commits the checkpoint with one more write.
 //!
-//! An operation that fails without having changed anything ([`StorageError::Again`]) is tried
-//! again, for example when the process has no file descriptor for a moment: a checkpoint without a
-//! limit, operations that the node waits for during half a minute. Any other error ends the
+//! An operation that fails without having changed anything ([`StorageError::Again`]), for example because
+//! the process has no file descriptor for a moment, is tried again: a checkpoint without a limit, operations
+//! that the node waits for during half a minute. Any other error ends the
 //! threads, and stops the node.
 
 mod state_thread;
@@ -38,10 +39,11 @@ const REST_AFTER: Duration = Duration::from_millis(5);
 /// How often the room on the disk is measured.
 const SPACE_PERIOD: Duration = Duration::from_secs(1);
 
-/// How many seconds a round through the cold pieces of the log takes, how many are between two pieces of a
-/// few MiB at least, and after how many it is looked again if there are none.
+/// The duration of a round through all pieces of the log and of the checkpoint, in seconds.
 const SCRUB_ROUND: u64 = 24 * 60 * 60;
+/// The shortest pause between two pieces, of a few MiB each, in seconds.
 const SCRUB_PAUSE: u64 = 4;
+/// The pause if there is nothing to verify, in seconds.
 const SCRUB_AGAIN: u64 = 60;
 
 /// The pause before an operation is tried again, and the number of attempts.
@@ -52,13 +54,13 @@ const AGAIN_MAX: usize = 60;
 /// unfinished checkpoint is abandoned.
 #[derive(Debug)]
 pub(crate) struct Disk {
-    /// Node -> disk. Unbounded; what it holds is bounded by Raft's limit for uncommitted
-    /// entries at a leader, and by `BACKLOG_BYTES_MAX` at a follower.
+    /// Node -> disk. Unbounded; its content is bounded by Raft's limit for uncommitted entries at a
+    /// leader, and by `BACKLOG_BYTES_MAX` at a follower.
     jobs: Sender<Job>,
     /// Never carries a message: dropped when the threads are to end.
     open: Option<Sender<()>>,
     thread: Option<JoinHandle<()>>,
-    /// The calls of the store by each thread, each of which writes a few megabytes at most.
+    /// The calls of the store by each thread. Each call writes a few megabytes at most.
     log_steps: Steps,
     checkpoint_steps: Steps,
 }
@@ -86,7 +88,7 @@ impl Disk {
         let (log_steps, checkpoint_steps) = (Steps::default(), Steps::default());
         let finished = jobs.clone();
         let state = StateThread::start(checkpoint_steps.stepper(), move |number, result| {
-            // A writer that is gone takes nothing.
+            // If the writer has ended, nobody needs the result.
             let _ = finished.send(Job::Finished(number, result));
         })?;
         let (open, closing) = bounded(0);
@@ -113,7 +115,7 @@ impl Disk {
     }
 
     pub(crate) fn submit(&self, op: DiskOp) {
-        // A failed writer has already reported that and takes nothing.
+        // If the writer has ended, it has already reported its failure.
         let _ = self.jobs.send(Job::Op(op));
     }
 
@@ -133,7 +135,7 @@ impl Drop for Disk {
     }
 }
 
-/// The way of results to the node.
+/// Sends results to the node.
 #[derive(Clone)]
 struct Reports {
     done: Sender<Input>,
@@ -142,7 +144,7 @@ struct Reports {
 
 impl Reports {
     fn send(&self, input: Input) {
-        // If the node is gone, nobody waits for this.
+        // If the node has ended, nobody waits for the result.
         if self.done.send(input).is_ok() {
             (self.wake)();
         }
@@ -152,7 +154,7 @@ impl Reports {
 struct Writer {
     store: Box<dyn LogStore>,
     queue: Receiver<Job>,
-    /// What was taken from the queue behind a write.
+    /// A job that was taken from the queue after a write, and is to be done next.
     next: Option<Job>,
     /// Closed when the thread is to end.
     closing: Receiver<()>,
@@ -162,11 +164,11 @@ struct Writer {
     state: StateThread,
     /// The checkpoint that is being written.
     checkpoint: Option<Checkpoint>,
-    /// How many were started.
+    /// How many checkpoints were started.
     checkpoints: u64,
     /// Whether something was written since the store last did its deferred work.
     busy: bool,
-    /// When the room on the disk is to be measured, and what it last was.
+    /// When the room on the disk is to be measured, and the last result.
     space_due: Receiver<Instant>,
     space: Option<Space>,
     /// In how many seconds the next piece of the log is verified.
@@ -186,10 +188,10 @@ impl Writer {
             tracing::error!(%error, "the disk failed");
             self.reports.send(Input::Failed { reason: format!("the disk failed: {error}") });
         }
-        self.stepper.rest();
+        self.stepper.end();
     }
 
-    /// Returns `Ok` when the node is gone and everything is written.
+    /// Returns `Ok` when the node has ended and everything is written.
     fn work(&mut self) -> Result<(), StorageError> {
         self.measure();
         loop {
@@ -208,9 +210,9 @@ impl Writer {
         }
     }
 
-    /// Waits for a job; lets the store do its deferred work if that takes a while.
+    /// Waits for a job. After a pause in the writes, lets the store do its deferred work.
     fn wait(&mut self) -> Result<Job, StorageError> {
-        self.stepper.rest();
+        self.stepper.end();
         if self.busy {
             match self.queue.recv_timeout(REST_AFTER) {
                 Ok(job) => return Ok(job),
@@ -219,7 +221,7 @@ impl Writer {
             }
             self.stepper.begin();
             self.store.idle()?;
-            self.stepper.rest();
+            self.stepper.end();
             self.busy = false;
         }
         loop {
@@ -233,14 +235,14 @@ impl Writer {
     fn each_second(&mut self) -> Result<(), StorageError> {
         self.measure();
         self.scrub_in = self.scrub_in.saturating_sub(1);
-        // A disk that is busy has other things to do.
+        // Not while the disk is busy.
         if self.scrub_in == 0 && self.queue.is_empty() {
             self.scrub()?;
         }
         Ok(())
     }
 
-    /// Has the next cold piece of the log verified.
+    /// Verifies the next piece of the log or of the checkpoint, on another thread.
     fn scrub(&mut self) -> Result<(), StorageError> {
         let reports = self.reports.clone();
         let found = move |rot: Option<Rot>| {
@@ -260,7 +262,7 @@ impl Writer {
     fn measure(&mut self) {
         self.stepper.begin();
         let space = self.store.space();
-        self.stepper.rest();
+        self.stepper.end();
         if let Some(Space { free, total }) = space
             && space != self.space
         {
@@ -292,29 +294,29 @@ impl Writer {
                 return Ok(());
             }
             DiskOp::Install { number, hard_state, meta, state } => {
-                // It replaces everything, including a checkpoint in progress.
+                // The installed state replaces everything, including a checkpoint in progress.
                 self.checkpoint = None;
                 self.state.cancel();
-                let installed = self.insist(|store, stepper| {
+                let installed = self.retry(|store, stepper| {
                     install(store, hard_state, &meta, state.clone(), || stepper.begin())
                 });
                 (number, installed)
             }
             DiskOp::Identify { number, identity } => {
-                (number, self.insist(|store, _| store.set_identity(&identity)))
+                (number, self.retry(|store, _| store.set_identity(&identity)))
             }
             DiskOp::Promise { number, promise } => {
-                (number, self.insist(|store, _| store.set_promise(&promise)))
+                (number, self.retry(|store, _| store.set_promise(&promise)))
             }
-            DiskOp::Removed { number } => (number, self.insist(|store, _| store.mark_removed())),
+            DiskOp::Removed { number } => (number, self.retry(|store, _| store.mark_removed())),
         };
         done?;
         self.reports.send(Input::Written { number });
         Ok(())
     }
 
-    /// Makes a call, and repeats it after a while if that may help.
-    fn insist(
+    /// Makes a call, and repeats it after a pause while it fails with [`StorageError::Again`].
+    fn retry(
         &mut self,
         mut call: impl FnMut(&mut dyn LogStore, &mut Stepper) -> Result<(), StorageError>,
     ) -> Result<(), StorageError> {
@@ -325,7 +327,7 @@ impl Writer {
                 Err(error @ StorageError::Again { .. }) => error,
                 other => return other,
             };
-            self.stepper.rest();
+            self.stepper.end();
             tries += 1;
             if tries == 1 {
                 tracing::warn!(%error, "cannot write to the data directory; trying again");
@@ -347,7 +349,7 @@ impl Writer {
                     number = later;
                     merge(&mut write, more);
                 }
-                // It reads what was written earlier.
+                // A read only needs entries that were written earlier.
                 Job::Op(DiskOp::Read { from, bytes }) => self.read(from, bytes)?,
                 other => {
                     self.next = Some(other);
@@ -361,7 +363,7 @@ impl Writer {
         Ok(())
     }
 
-    /// Has entries read, on a thread that no write waits for.
+    /// Reads entries, on a thread that no write waits for.
     fn read(&mut self, from: u64, bytes: u64) -> Result<(), StorageError> {
         let reports = self.reports.clone();
         let report = move |read| reports.send(entries_read(from, read));
@@ -395,14 +397,14 @@ pub(crate) fn perform_now(store: &mut dyn LogStore, op: DiskOp) -> Result<Input,
         DiskOp::Identify { number, identity } => (number, store.set_identity(&identity)),
         DiskOp::Promise { number, promise } => (number, store.set_promise(&promise)),
         DiskOp::Removed { number } => (number, store.mark_removed()),
-        // Nothing comes of it, as of a write that was done before.
+        // Needs no answer: number 0 counts as a write that was done before.
         DiskOp::Drop { .. } => (0, Ok(())),
         DiskOp::Build { transfer, reader, zxid, hash } => {
             return Ok(built(transfer, *reader, zxid, hash));
         }
         DiskOp::Read { from, bytes } => {
             let (done, read) = bounded(1);
-            // The receiver is there.
+            // The receiver still exists.
             store.read(from, bytes, Box::new(move |entries| drop(done.send(entries))))?;
             return Ok(entries_read(from, read.recv().unwrap_or_else(|_| Ok(Vec::new()))));
         }
@@ -421,8 +423,8 @@ fn built(transfer: u64, reader: ChunkReader, zxid: Zxid, hash: u64) -> Input {
     Input::Built { transfer, machine: reader.finish(zxid, hash).map(Box::new) }
 }
 
-/// What the node is told of a read. One that cannot be done for now is as one that found nothing: it is
-/// asked for again.
+/// The input for the node after a read. A read that is not possible now counts as one that found nothing:
+/// the node asks again.
 fn entries_read(from: u64, read: Result<Vec<LogEntry>, StorageError>) -> Input {
     match read {
         Ok(entries) => Input::Read { from, entries },

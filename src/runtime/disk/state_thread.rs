@@ -1,5 +1,5 @@
-//! The thread that works on whole states beside the log's writes: it writes checkpoints, builds states that
-//! a leader sends, and drops those that they replace.
+//! The thread that works on whole states while other threads write the log: it writes checkpoints, builds
+//! states that a leader sends, and drops the states that they replace.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -13,19 +13,19 @@ use crate::machine::{Dirty, State};
 use crate::runtime::watchdog::Stepper;
 use crate::storage::{CheckpointKind, Checkpointer, StorageError};
 
-/// The pause before a checkpoint is tried again that has failed without changing anything; it doubles with
+/// The pause before a failed checkpoint is tried again, if it has changed nothing. The pause doubles with
 /// each failure.
 const AGAIN_PAUSE: Duration = Duration::from_secs(2);
 const AGAIN_PAUSE_MAX: Duration = Duration::from_secs(60);
 
 /// A checkpoint to write.
 pub(super) struct Order {
-    /// Larger than all before, and not 0.
+    /// Larger than all earlier numbers, and not 0.
     pub(super) number: u64,
     pub(super) state: State,
-    /// What has changed since the former checkpoint.
+    /// The changes since the former checkpoint.
     pub(super) dirty: Dirty,
-    /// Writes it.
+    /// Writes the checkpoint.
     pub(super) checkpointer: Box<dyn Checkpointer>,
 }
 
@@ -35,7 +35,7 @@ enum Job {
     Other(Work),
 }
 
-/// What is done when its turn comes.
+/// A function to run on the thread.
 pub(super) type Work = Box<dyn FnOnce() + Send>;
 
 /// The owner's end of the thread `quorate-state`. Dropping it ends the thread; a checkpoint in
@@ -78,7 +78,7 @@ impl StateThread {
                     recv(queue) -> job => match job {
                         Ok(Job::Checkpoint(order)) => Some(*order),
                         Ok(Job::Other(work)) => {
-                            // At the end nobody waits for it.
+                            // While closing, nobody waits for a checkpoint.
                             if closing.try_recv() == Err(TryRecvError::Empty) {
                                 work();
                             }
@@ -91,7 +91,7 @@ impl StateThread {
                 let Some(mut order) = ordered else { continue };
                 (failed, again) = (None, never());
                 let written = shared.write(&mut order, &mut stepper);
-                stepper.rest();
+                stepper.end();
                 match written {
                     Ok(true) => {
                         pause = AGAIN_PAUSE;
@@ -117,15 +117,15 @@ impl StateThread {
         self.send(Job::Checkpoint(Box::new(order)));
     }
 
-    /// Does something that takes as long as a state is large, after what was ordered before. It does not wait
-    /// for a checkpoint that is tried again later.
+    /// Runs work that takes time in proportion to a state, after all earlier orders. It does not wait for a
+    /// checkpoint that is tried again later.
     pub(super) fn work(&self, work: Work) {
         self.send(Job::Other(work));
     }
 
     fn send(&self, job: Job) {
         if let Some(jobs) = &self.jobs {
-            // The thread ends with this value, and not before.
+            // The thread runs as long as this value exists.
             let _ = jobs.send(job);
         }
     }

@@ -94,8 +94,8 @@ fn identity_and_promise_are_written_in_their_turn() {
     assert!(matches!(error, StorageError::Removed { .. }), "{error}");
 }
 
-/// For the watchdog, installing a large state from a leader was one write. It stopped the node when
-/// that took more than a minute.
+/// The watchdog took the installation of a large state from a leader for one write, and stopped the node
+/// when it took more than a minute.
 #[test]
 fn each_call_of_the_store_is_a_step_of_its_own() {
     let (_, mut store) = founded();
@@ -133,14 +133,15 @@ fn each_call_of_the_store_is_a_step_of_its_own() {
     assert_eq!(steps, 1 + chunks + 2);
 }
 
-/// How often calls fail harmlessly before they succeed, and what a checkpoint's chunks wait for.
+/// How often calls fail harmlessly before they succeed, and a channel that delays the chunks of a
+/// checkpoint.
 #[derive(Clone)]
 struct Trouble {
     begins: usize,
     chunks: usize,
     promises: usize,
-    /// One message for each chunk; when closed, nothing waits.
-    go_on: Receiver<()>,
+    /// Each chunk waits for one message; none waits once the channel is closed.
+    proceed: Receiver<()>,
 }
 
 impl Trouble {
@@ -154,7 +155,7 @@ impl Trouble {
     }
 }
 
-/// A store, or its checkpointer, with such failures.
+/// A store, or its checkpointer, with these failures.
 struct Troubled<T> {
     inner: T,
     trouble: Trouble,
@@ -167,7 +168,7 @@ impl Checkpointer for Troubled<Box<dyn Checkpointer>> {
     }
 
     fn put_chunk(&mut self, chunk: &[u8]) -> Result<(), StorageError> {
-        let _ = self.trouble.go_on.recv();
+        let _ = self.trouble.proceed.recv();
         Trouble::refuses(&mut self.trouble.chunks)?;
         self.inner.put_chunk(chunk)
     }
@@ -235,15 +236,15 @@ impl LogStore for Troubled<MemoryStore> {
     }
 }
 
-/// A store whose calls fail this often, and whose checkpoints wait for nothing.
+/// A store whose calls fail this often, and whose checkpoints are not delayed.
 fn reluctant(
     store: MemoryStore,
     begins: usize,
     chunks: usize,
     promises: usize,
 ) -> Box<dyn LogStore> {
-    let (_, go_on) = unbounded();
-    Box::new(Troubled { inner: store, trouble: Trouble { begins, chunks, promises, go_on } })
+    let (_, proceed) = unbounded();
+    Box::new(Troubled { inner: store, trouble: Trouble { begins, chunks, promises, proceed } })
 }
 
 fn meta(machine: &Machine, index: u64) -> SnapshotMeta {
@@ -253,8 +254,8 @@ fn meta(machine: &Machine, index: u64) -> SnapshotMeta {
 
 fn held_thread() -> (MemoryDisk, Disk, Sender<()>, Receiver<Input>, Machine) {
     let (disk, store) = founded();
-    let (sender, go_on) = unbounded();
-    let trouble = Trouble { begins: 0, chunks: 0, promises: 0, go_on };
+    let (sender, proceed) = unbounded();
+    let trouble = Trouble { begins: 0, chunks: 0, promises: 0, proceed };
     let (done, inputs) = unbounded();
     let store = Box::new(Troubled { inner: store, trouble });
     let thread = Disk::start(store, done, || {}).unwrap();
@@ -268,12 +269,12 @@ fn held_thread() -> (MemoryDisk, Disk, Sender<()>, Receiver<Input>, Machine) {
 
 #[test]
 fn a_write_does_not_wait_for_a_checkpoint() {
-    let (disk, thread, go_on, inputs, _) = held_thread();
+    let (disk, thread, proceed, inputs, _) = held_thread();
     for number in 2..20 {
         thread.submit(DiskOp::Write { number, write: write(1, number + 2..=number + 2) });
         assert!(matches!(inputs.recv().unwrap(), Input::Written { number: n } if n == number));
     }
-    drop(go_on);
+    drop(proceed);
     assert!(matches!(inputs.recv().unwrap(), Input::CheckpointDone { index: 2, .. }));
     drop(thread);
     let boot = disk.open().load(&mut |_| Ok(())).unwrap();
@@ -282,13 +283,13 @@ fn a_write_does_not_wait_for_a_checkpoint() {
 }
 
 #[test]
-fn a_state_from_the_leader_takes_the_place_of_a_checkpoint_under_way() {
-    let (disk, thread, go_on, inputs, machine) = held_thread();
+fn a_state_from_the_leader_replaces_a_checkpoint_in_progress() {
+    let (disk, thread, proceed, inputs, machine) = held_thread();
     let hard_state = HardState { term: 2, vote: 0, commit: 100 };
     let (meta, state) = (meta(&machine, 100), machine.state());
     thread.submit(DiskOp::Install { number: 2, hard_state, meta, state });
     // Both are waiting at their chunks.
-    drop(go_on);
+    drop(proceed);
     assert!(matches!(inputs.recv().unwrap(), Input::Written { number: 2 }));
     drop(thread);
     assert!(inputs.try_recv().is_err(), "the checkpoint is done, too");
@@ -297,13 +298,13 @@ fn a_state_from_the_leader_takes_the_place_of_a_checkpoint_under_way() {
 }
 
 #[test]
-fn a_checkpoint_under_way_does_not_hold_up_the_end() {
-    let (disk, thread, go_on, inputs, _) = held_thread();
+fn a_checkpoint_in_progress_does_not_delay_the_end() {
+    let (disk, thread, proceed, inputs, _) = held_thread();
     thread.submit(DiskOp::Write { number: 2, write: write(1, 4..=4) });
     // One chunk, of whichever checkpoint; there are more.
     let ending = std::thread::Builder::new().spawn(move || drop(thread)).unwrap();
     while !ending.is_finished() {
-        let _ = go_on.send(());
+        let _ = proceed.send(());
         std::thread::yield_now();
     }
     ending.join().unwrap();
@@ -312,10 +313,9 @@ fn a_checkpoint_under_way_does_not_hold_up_the_end() {
     assert_eq!(boot.entries.last().unwrap().index, 4);
 }
 
-/// A moment in which the process had no file descriptor ended the disk's thread, and stopped the
-/// node for good.
+/// When the process had no file descriptor for a moment, the disk's thread ended and the node stopped.
 #[test]
-fn what_has_changed_nothing_is_tried_again() {
+fn a_failure_that_changed_nothing_is_tried_again() {
     let (disk, store) = founded();
     let store = reluctant(store, 1, 1, 2);
     let (done, written) = unbounded();
@@ -352,7 +352,7 @@ fn what_has_changed_nothing_is_tried_again() {
     assert_eq!((boot.checkpoint.index, boot.entries.last().unwrap().index), (3, 5));
 }
 
-/// It waited behind a checkpoint that was tried again for as long as the disk was full.
+/// A received state waited for a checkpoint that was tried again for as long as the disk was full.
 #[test]
 fn a_received_state_is_built_while_no_checkpoint_can_be_written() {
     let (_, store) = founded();

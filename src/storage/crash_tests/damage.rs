@@ -1,4 +1,4 @@
-//! Files are flipped, cut, blotted out and removed, one at a time.
+//! Damages files one at a time: a flipped bit, a cut, zeros, or removal.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -9,7 +9,7 @@ use super::{Script, Seen, copy_directory, count, open_and_load, open_in_child, o
 
 const DAMAGE_SEED: u64 = 77;
 
-/// Every file below a directory, but the one that is always empty.
+/// Every file below a directory, except `LOCK`, which is always empty.
 fn files(dir: &Path) -> Vec<PathBuf> {
     let mut found = Vec::new();
     for entry in fs::read_dir(dir).unwrap() {
@@ -24,7 +24,7 @@ fn files(dir: &Path) -> Vec<PathBuf> {
     found
 }
 
-/// Damages one file and says how.
+/// Damages one file. Returns a description of the damage.
 fn damage(random: &mut Random, dir: &Path) -> String {
     let files = files(dir);
     let database = files.iter().find(|path| path.ends_with("db")).unwrap();
@@ -64,7 +64,7 @@ fn damage(random: &mut Random, dir: &Path) -> String {
 #[test]
 fn damage_is_refused_or_harmless() {
     let work = tempfile::tempdir().unwrap();
-    // Stores of different ages; every other one was reopened, which has sled write a snapshot.
+    // Stores of different ages. Every other one was reopened, which makes sled write a snapshot.
     let mut stores = Vec::new();
     for number in 0..4_u64 {
         let dir = work.path().join(format!("store-{number}"));
@@ -89,7 +89,7 @@ fn damage_is_refused_or_harmless() {
         let dir = work.path().join("damaged");
         copy_directory(store, &dir);
         let what = damage(&mut random, &dir);
-        // In a process of its own: a panic in a thread of sled would spoil the next case.
+        // In a process of its own: a panic in a thread of sled would affect the next case.
         let seen = open_in_child(std::slice::from_ref(&dir)).remove(0);
         match &seen {
             Seen::Digest(digest) => {

@@ -1,4 +1,4 @@
-//! A process is killed while it writes, again and again on the same directory.
+//! Kills a process while it writes, repeatedly on the same directory.
 
 use std::thread;
 use std::time::Duration;
@@ -37,11 +37,11 @@ fn kill_loses_nothing_acknowledged() {
                 break;
             }
         }
-        // A part of a write later; the first rounds come while founding and loading end.
+        // The kill comes in the middle of a write; in the first rounds, at the end of founding or loading.
         thread::sleep(Duration::from_micros(random.below(3_000)));
         child.kill().unwrap();
         child.wait().unwrap();
-        // What the child had acknowledged before it died.
+        // The acknowledgements that the child had sent before it died.
         for line in lines {
             ack(&line);
         }
@@ -71,7 +71,7 @@ fn kill_while_founding_leaves_blank_or_founded() {
         if let Err(error) = script.step_after_crash(acked, &found) {
             panic!("round {round}: {error}");
         }
-        // And what is blank can be founded.
+        // A blank directory can still be founded.
         if found == Seen::Blank {
             let mut store = super::DiskStore::open(&path, super::options()).unwrap();
             super::found(&mut store).unwrap();

@@ -1,14 +1,14 @@
-//! Whether the store on disk keeps its promises through crashes and damage.
+//! Tests of the store on disk with crashes and damage.
 //!
 //! `kill` kills a process in the middle of its writes, `power` cuts the power
 //! in a model of the disk, `damage` damages files. In all three, what the
 //! store holds afterwards must be the contents after the last acknowledged
-//! operation or, in a crash, after the one that was under way; damage may
-//! also be refused.
+//! operation or, after a crash, those after the operation in progress. After
+//! damage, the store may also refuse to open.
 //!
-//! Operations are drawn from a seed, one after the other, so a number says
-//! what they were and what the store must hold after them. The work is done
-//! in children: this test binary again, told by its environment what to do.
+//! Operations are generated from a seed, so the number of operations determines
+//! what they were and what the store must hold after them. Child processes
+//! perform them: this test binary again, with the task in its environment.
 
 mod damage;
 mod kill;
@@ -32,11 +32,11 @@ const START: &str = "QUORATE_CRASH_START";
 const STEPS: &str = "QUORATE_CRASH_STEPS";
 const ACKS: &str = "QUORATE_CRASH_ACKS";
 
-/// Far more than any child takes, so that only one that hangs is stopped by it.
+/// Far longer than any child takes: only a child that hangs is stopped.
 const CHILD_DEADLINE: Duration = Duration::from_secs(60);
 
-/// The store never chooses a full checkpoint by itself here: the script says what each one is.
-/// Segments are short, so that the log often goes on in another one.
+/// The store never chooses a full checkpoint by itself here: the script chooses the kind of each.
+/// Segments are short, so that the log often continues in the next one.
 fn options() -> StoreOptions {
     StoreOptions {
         delta_bytes_min: u64::MAX,
@@ -53,7 +53,7 @@ struct Script {
     step: u64,
     model: Model,
     digests: Vec<u64>,
-    /// The checkpoint of which the append that comes in its middle was the last step.
+    /// The checkpoint in progress, if the last step was the append in its middle.
     begun: Option<Op>,
 }
 
@@ -65,8 +65,8 @@ impl Script {
         Script { seed, step: 0, model, digests, begun: None }
     }
 
-    /// The next operation. A checkpoint with an append in its middle is two steps, as a crash may
-    /// come between: the append is durable, and then the checkpoint is begun again without it.
+    /// The next operation. A checkpoint with an append in its middle is two steps, since a crash may come
+    /// between them. Then the append is durable, and the checkpoint is begun again without it.
     fn next(&self) -> (Op, Option<Op>) {
         if let Some(op) = &self.begun {
             return (op.clone(), None);
@@ -81,7 +81,7 @@ impl Script {
         (op, None)
     }
 
-    /// Does the next operation to the model.
+    /// Performs the next operation on the model.
     fn advance(&mut self) {
         let (op, begun) = self.next();
         let full = matches!(op, Op::Checkpoint { full: true, .. });
@@ -92,7 +92,7 @@ impl Script {
         self.digests.push(self.model.digest());
     }
 
-    /// Does the next operation to a store and to the model; two, if they are one call.
+    /// Performs the next operation on a store and on the model; two operations if they are one call.
     fn perform(&mut self, store: &mut DiskStore, mut ack: impl FnMut(u64)) {
         let (op, begun) = self.next();
         let (Some(Op::Checkpoint { full, chunks, meta, log, .. }), Op::Append(write)) =
@@ -132,7 +132,7 @@ impl Script {
         self.digests[step as usize]
     }
 
-    /// The step that these contents belong to, when so many operations were acknowledged.
+    /// The step that these contents belong to, given how many operations were acknowledged.
     fn step_after_crash(&mut self, acked: Option<u64>, seen: &Seen) -> Result<Option<u64>, String> {
         let allowed = match (acked, seen) {
             (None, Seen::Blank) => return Ok(None),
@@ -150,7 +150,7 @@ impl Script {
     }
 }
 
-/// What opening a directory gave.
+/// The result of opening a directory.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Seen {
     Blank,
@@ -174,7 +174,7 @@ fn open_and_load(dir: &Path) -> Seen {
     }
 }
 
-/// This binary again, in a role.
+/// This binary again, with a role.
 fn child(role: &str, dir: &Path) -> Command {
     let mut command = Command::new(std::env::current_exe().unwrap());
     command
@@ -225,7 +225,7 @@ fn open_in_child(dirs: &[PathBuf]) -> Vec<Seen> {
     all
 }
 
-/// Not a test by itself: what the children of the other tests do.
+/// Not a test by itself: the work of the other tests' child processes.
 #[test]
 fn child_process() {
     let Ok(role) = std::env::var(ROLE) else {
@@ -242,7 +242,7 @@ fn child_process() {
                     Seen::Digest(digest) => format!("digest {digest}"),
                     Seen::Error(error) => format!("error {}", error.replace('\n', " ")),
                 };
-                say(&answer);
+                print_line(&answer);
             }
         }
         "work" => work(Path::new(&dir)),
@@ -250,13 +250,13 @@ fn child_process() {
     }
 }
 
-/// Writes a line of its own, whatever the test runner has written on this one.
-fn say(line: &str) {
+/// Prints a line. It starts with a line break, since the test runner may have begun a line.
+fn print_line(line: &str) {
     let mut stdout = std::io::stdout().lock();
     writeln!(stdout, "\n{line}").and_then(|()| stdout.flush()).unwrap();
 }
 
-/// Does the operations of a seed from a step on, and acknowledges each.
+/// Performs the operations of a seed from a step on, and acknowledges each.
 fn work(dir: &Path) {
     let number = |name: &str| std::env::var(name).ok().map(|n| n.parse::<u64>().unwrap());
     let mut acks = std::env::var(ACKS)
@@ -264,7 +264,7 @@ fn work(dir: &Path) {
         .map(|path| fs::File::options().create(true).append(true).open(path).unwrap());
     let mut ack = |step: u64| match &mut acks {
         Some(file) => file.write_all(format!("{step}\n").as_bytes()).unwrap(),
-        None => say(&format!("ack {step}")),
+        None => print_line(&format!("ack {step}")),
     };
     let mut script = Script::new(number(SEED).unwrap());
     let mut store = DiskStore::open(dir, options()).unwrap();

@@ -1,11 +1,11 @@
-//! The power is cut at any moment, on a disk that keeps no more than it must.
+//! Cuts the power at any moment, on a disk that keeps no more than it must.
 //!
-//! A child works under a recorder of its system calls. From the record, the
-//! directory is rebuilt as a power cut after any of the calls could leave it:
-//! what was synced is there; of what was not, nothing, a first part, any part
-//! or any sectors, with the file grown or not; names that were made, changed
-//! or removed since their directory was synced are there or not. The chain
-//! goes on from one of the images, so that recovery is cut short as well.
+//! A recorder records the system calls of a child. From the record, the test
+//! rebuilds the directory as a power cut after any of the calls could leave it.
+//! All synced data is there. Of the other data there is nothing, a first part,
+//! any part or any sectors, and the file has grown or not. Names that were
+//! made, changed or removed since their directory was synced exist or not. The
+//! test continues from one of the images, so power cuts hit recovery as well.
 //!
 //! Not modelled: sectors torn within, disks that lie about a sync.
 
@@ -74,46 +74,46 @@ struct File {
     pending: Vec<Change>,
 }
 
-/// What a name stands for: a directory, or a file by its number.
+/// The target of a name: a directory, or a file by its number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Node {
     Directory,
     File(usize),
 }
 
-/// A change to the names: some go, and at most one comes.
+/// A change of names: at most one is removed, and at most one added.
 #[derive(Clone, Debug)]
-struct Naming {
-    gone: Option<PathBuf>,
-    come: Option<(PathBuf, Node)>,
+struct NameChange {
+    removed: Option<PathBuf>,
+    added: Option<(PathBuf, Node)>,
 }
 
 type Names = BTreeMap<PathBuf, Node>;
 
-impl Naming {
+impl NameChange {
     fn apply(&self, names: &mut Names) {
-        if let Some(path) = &self.gone {
+        if let Some(path) = &self.removed {
             names.remove(path);
         }
-        if let Some((path, node)) = &self.come {
+        if let Some((path, node)) = &self.added {
             names.insert(path.clone(), *node);
         }
     }
 
     fn is_in(&self, directory: &Path) -> bool {
         let in_it = |path: &PathBuf| path.parent() == Some(directory);
-        self.gone.as_ref().is_some_and(in_it)
-            || self.come.as_ref().is_some_and(|(path, _)| in_it(path))
+        self.removed.as_ref().is_some_and(in_it)
+            || self.added.as_ref().is_some_and(|(path, _)| in_it(path))
     }
 }
 
-/// The disk, with what is on it for sure and what may be.
+/// The disk: the data that is certainly on it, and the data that may be.
 #[derive(Debug, Default)]
 struct Disk {
     files: Vec<File>,
     live: Names,
     synced: Names,
-    pending: Vec<Naming>,
+    pending: Vec<NameChange>,
 }
 
 impl Disk {
@@ -138,11 +138,13 @@ impl Disk {
         }
     }
 
-    fn rename(&mut self, gone: Option<&PathBuf>, come: Option<(&PathBuf, Node)>) {
-        let naming =
-            Naming { gone: gone.cloned(), come: come.map(|(path, node)| (path.clone(), node)) };
-        naming.apply(&mut self.live);
-        self.pending.push(naming);
+    fn rename(&mut self, removed: Option<&PathBuf>, added: Option<(&PathBuf, Node)>) {
+        let change = NameChange {
+            removed: removed.cloned(),
+            added: added.map(|(path, node)| (path.clone(), node)),
+        };
+        change.apply(&mut self.live);
+        self.pending.push(change);
     }
 
     fn file(&mut self, path: &Path) -> &mut File {
@@ -166,13 +168,13 @@ impl Disk {
                     change.apply(&mut file.synced);
                 }
             }
-            // A directory, among them the one above all of it, which has no name here.
+            // A directory. The topmost one has no name here.
             b'S' => {
-                for naming in std::mem::take(&mut self.pending) {
-                    if naming.is_in(path) {
-                        naming.apply(&mut self.synced);
+                for change in std::mem::take(&mut self.pending) {
+                    if change.is_in(path) {
+                        change.apply(&mut self.synced);
                     } else {
-                        self.pending.push(naming);
+                        self.pending.push(change);
                     }
                 }
             }
@@ -191,12 +193,12 @@ impl Disk {
         }
     }
 
-    /// Writes down what a power cut now could leave.
+    /// Writes an image that a power cut at this moment could leave.
     fn cut(&self, random: &mut Random, from: &Path, to: &Path) {
         let mut names = self.synced.clone();
         let names_mode = Mode::draw(random);
-        for naming in names_mode.choose(random, &self.pending) {
-            naming.apply(&mut names);
+        for change in names_mode.choose(random, &self.pending) {
+            change.apply(&mut names);
         }
         let files_mode = Mode::draw(random);
         let grown = random.chance(50);
@@ -212,7 +214,7 @@ impl Disk {
             if !reachable {
                 continue;
             }
-            // Joining an empty path would end the name in a slash.
+            // Joining an empty path would append a slash to the name.
             let target = if inner == Path::new("") { to.to_owned() } else { to.join(inner) };
             match node {
                 Node::Directory => fs::create_dir(&target).unwrap(),
@@ -232,7 +234,7 @@ impl Disk {
     }
 }
 
-/// Which of the changes that were not synced are there all the same.
+/// Which of the changes that were not synced survive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Mode {
     None,
@@ -350,7 +352,7 @@ fn power_cut_loses_nothing_acknowledged() {
             disk.cut(&mut random, &data, &image);
             images.push((image, acked, cut));
         }
-        // Opening changes an image, so the one that the chain goes on from is copied first.
+        // Opening changes an image, so the image to continue from is copied first.
         let next = random.below(images.len() as u64) as usize;
         let copy = work.join("next");
         if images[next].0.exists() {

@@ -50,7 +50,7 @@ fn golden_log() {
 }
 
 #[test]
-fn log_goes_on_in_further_segments_and_is_read_back() {
+fn log_continues_in_further_segments_and_is_read_back() {
     let dir = tempfile::tempdir().unwrap();
     let mut log = written(dir.path(), 50);
     assert!(log.segments.len() > 3, "{:?}", log.segments);
@@ -97,7 +97,7 @@ fn a_segment_that_cannot_be_left_is_made_longer() {
     drop(log);
     let file = path(dir.path(), 1);
     let sound = fs::read(&file).unwrap();
-    // A crash may leave the old header with the new length.
+    // A crash may leave the old header in a file of the new length.
     let old = segments::header(SegmentId { log: ID, number: 1 }, SEGMENT);
     for header in [&sound[..HEADER_BYTES], &old[..]] {
         fs::write(&file, [header, &sound[HEADER_BYTES..]].concat()).unwrap();
@@ -109,7 +109,7 @@ fn a_segment_that_cannot_be_left_is_made_longer() {
 }
 
 #[test]
-fn segments_that_are_not_needed_are_used_again() {
+fn segments_that_are_not_needed_are_reused() {
     let dir = tempfile::tempdir().unwrap();
     let mut log = LogFile::create(dir.path(), ID, SEGMENT).unwrap();
     let mut seq = 0;
@@ -127,7 +127,7 @@ fn segments_that_are_not_needed_are_used_again() {
     assert!(scan.first_seq().unwrap() > 900);
 }
 
-/// The segments that are made ahead or kept to be used again.
+/// The most segments that are created ahead or kept for reuse.
 const SPARE: usize = 6;
 
 #[test]
@@ -147,7 +147,7 @@ fn a_torn_last_record_is_no_part_of_the_log() {
         let (found, scan) = read(dir.path()).unwrap();
         assert_eq!((found.len(), scan.last.seq, scan.offset), (3, 3, begin), "cut at {cut}");
     }
-    // What is written instead takes its place.
+    // The next record replaces the torn one.
     let (_, scan) = read(dir.path()).unwrap();
     let mut log = LogFile::resume(dir.path(), ID, SEGMENT, scan).unwrap();
     log.append(RecordKind::Write, &"instead").unwrap();
@@ -156,7 +156,7 @@ fn a_torn_last_record_is_no_part_of_the_log() {
 }
 
 #[test]
-fn a_damaged_record_that_is_not_the_last_is_found_out() {
+fn a_damaged_record_that_is_not_the_last_is_detected() {
     let dir = tempfile::tempdir().unwrap();
     let log = written(dir.path(), 40);
     let (all, end) = (log.segments.clone(), log.offset);
@@ -170,7 +170,7 @@ fn a_damaged_record_that_is_not_the_last_is_found_out() {
             let mut damaged = sound.clone();
             damaged[place] ^= 1;
             fs::write(&file, &damaged).unwrap();
-            // Zeros, in the header or behind the last record, may change.
+            // The zeros in the header and behind the last record may change.
             if let Ok((found, _)) = read(dir.path()) {
                 assert_eq!(found.len(), 40, "segment {} at {place}", segment.number);
             }
@@ -181,7 +181,7 @@ fn a_damaged_record_that_is_not_the_last_is_found_out() {
 }
 
 #[test]
-fn a_missing_segment_is_found_out() {
+fn a_missing_segment_is_detected() {
     let dir = tempfile::tempdir().unwrap();
     let log = written(dir.path(), 40);
     let used: Vec<u64> = log.segments.iter().map(|segment| segment.number).collect();
@@ -191,7 +191,7 @@ fn a_missing_segment_is_found_out() {
         let file = path(dir.path(), *number);
         let sound = fs::read(&file).unwrap();
         fs::remove_file(&file).unwrap();
-        // Without its beginning a log is sound in itself: the checkpoint says what is needed.
+        // A log without its beginning passes this check: the checkpoint determines what is needed.
         match read(dir.path()) {
             Ok((_, scan)) => assert!(scan.first_seq().unwrap() > 1),
             Err(error) => assert!(matches!(error, StorageError::Corrupt { .. }), "{error}"),
@@ -217,7 +217,7 @@ fn a_segment_that_was_made_and_not_used_is_no_part_of_the_log() {
     let old = fs::read(path(dir.path(), 1)).unwrap();
     let id = SegmentId { log: ID, number: ahead };
     let fresh = [&segments::header(id, SEGMENT)[..], &[0; 1536]].concat();
-    // Half made; made of another one, of which the header stands; and whole.
+    // Half written; reused, with its old header; and complete.
     for bytes in [&fresh[..700], &old[..], &fresh[..]] {
         fs::write(path(dir.path(), ahead), bytes).unwrap();
         let (found, scan) = read(dir.path()).unwrap();

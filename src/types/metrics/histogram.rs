@@ -1,4 +1,4 @@
-//! How durations are distributed, in fixed buckets.
+//! Histograms of durations, with fixed buckets.
 
 use std::time::Duration;
 
@@ -88,15 +88,18 @@ impl Histogram {
     pub(crate) fn record(&mut self, duration: Duration) {
         let ns = u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX);
         let us = ns.div_ceil(1000);
-        // The bucket above the last bound is there, too.
+        // There is one more bucket above the last bound.
         self.buckets[BOUNDS_US.partition_point(|bound| *bound < us)] += 1;
         self.sum_ns = self.sum_ns.saturating_add(ns);
         self.max_ns = self.max_ns.max(ns);
     }
 
-    /// What was recorded since `earlier`, an earlier form of this histogram: for each bucket, about how
-    /// long its durations were, and how many came in.
-    #[cfg_attr(not(feature = "metrics"), allow(dead_code, reason = "the facade's"))]
+    /// The durations recorded since `earlier`, an earlier state of this histogram: for each bucket, their
+    /// approximate length and their number.
+    #[cfg_attr(
+        not(feature = "metrics"),
+        allow(dead_code, reason = "only the metrics facade calls it")
+    )]
     pub(crate) fn since<'a>(
         &'a self,
         earlier: &'a Histogram,
@@ -109,7 +112,8 @@ impl Histogram {
         })
     }
 
-    /// What was recorded since this histogram was that one. Its maximum is not known better.
+    /// The durations recorded since `earlier`, an earlier state of this histogram. The maximum is the same,
+    /// since that of the difference is not known.
     pub(crate) fn without(&self, earlier: &Histogram) -> Histogram {
         let mut rest = self.clone();
         for (bucket, before) in rest.buckets.iter_mut().zip(&earlier.buckets) {
@@ -168,7 +172,7 @@ mod tests {
     }
 
     #[test]
-    fn what_came_in_between_is_found_bucket_by_bucket() {
+    fn a_difference_is_computed_for_each_bucket() {
         let mut histogram = Histogram::default();
         histogram.record(US(150));
         let earlier = histogram.clone();

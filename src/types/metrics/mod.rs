@@ -1,4 +1,4 @@
-//! The metrics of an instance: the numbers here, what they are called and mean in [`table`].
+//! The metrics of an instance. The numbers are here, their names and meanings in [`table`].
 
 pub(crate) mod histogram;
 pub(crate) mod table;
@@ -47,8 +47,8 @@ pub struct Metrics {
     /// Znodes deleted, including those of ended sessions.
     pub znodes_deleted: u64,
     /// Writes that failed when they were applied, for example by a version: those that users of this
-    /// instance asked for. Writes of recipes do not count, which fail whenever another one comes first,
-    /// and are tried again.
+    /// instance asked for. Writes of recipes do not count: they fail whenever another
+    /// writer comes first, and are tried again.
     pub requests_refused: u64,
     /// Sessions opened or resumed.
     pub sessions_opened: u64,
@@ -118,8 +118,8 @@ pub struct Metrics {
     /// The time of the node's steps that applied writes, a few milliseconds' work at most. They also
     /// read messages and answer requests.
     pub apply: Histogram,
-    /// From when the node asked the leader whether it leads until that was confirmed. A
-    /// [`Session::sync`](crate::Session::sync) waits for that.
+    /// From when the node asked the leader to confirm its leadership until the confirmation. A
+    /// [`Session::sync`](crate::Session::sync) waits for it.
     pub sync: Histogram,
     /// From the beginning of a step that applied writes until the events of all of them were put into
     /// the channels of their watches.

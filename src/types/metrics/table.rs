@@ -1,4 +1,4 @@
-//! The table of all metrics: what `Metrics`' text, the facade and the documentation are made from.
+//! The table of all metrics, from which the text of `Metrics`, the facade and the documentation are made.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -6,7 +6,7 @@ use std::time::Duration;
 use crate::types::metrics::{Histogram, Metrics};
 
 /// The name of a metric, its help, and how it is read. Names follow Prometheus's conventions: the unit
-/// comes last, and after it `total` for what only grows.
+/// comes last, and counters have `total` after it.
 type Metric = (&'static str, &'static str, Value);
 
 /// How a metric is read. `None` and absent numbers are those that this instance does not have.

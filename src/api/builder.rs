@@ -289,13 +289,13 @@ impl Builder {
     }
 
     /// The disk of this instance counts as nearly full while its data directory's file system has room for
-    /// fewer bytes than this. Once nearly full, it counts as such until there is room for half as many
-    /// bytes more than this. 0 switches the check off.
+    /// fewer bytes than this. From then on, it counts as nearly full until there is room for one and a
+    /// half times as many bytes. 0 switches the check off.
     ///
     /// The default is twice the size of the state and 64 MiB more; on a small file system, an eighth of it
-    /// instead of the 64 MiB. A checkpoint may use the room that is reserved for it; while one is written,
-    /// 32 MiB more than it still needs are enough. The room is measured once a second, on Linux and Android
-    /// only.
+    /// instead of the 64 MiB. The part for the state is reserved for the next checkpoint, which may use it.
+    /// With the default, the disk counts as nearly full until there are 32 MiB more than that. The room is
+    /// measured once a second, on Linux and Android only.
     ///
     /// While the voters that have room are a majority, writes go on, and one of them leads. Otherwise
     /// writes are refused with [`Error::DiskLow`](crate::Error::DiskLow), on all instances, until there

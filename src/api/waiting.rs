@@ -178,7 +178,7 @@ impl Coordinator {
     /// until it expires.
     ///
     /// # Errors
-    /// As [`Coordinator::resume`], but for [`Error::Timeout`].
+    /// As [`Coordinator::resume`], except [`Error::Timeout`].
     ///
     /// ```
     /// # async fn example(
@@ -198,7 +198,7 @@ impl Coordinator {
     /// [`Coordinator::resume_async`].
     ///
     /// # Errors
-    /// As [`Coordinator::resume`], but for [`Error::Timeout`].
+    /// As [`Coordinator::resume`], except [`Error::Timeout`].
     ///
     /// ```
     /// # async fn example((coordinator, id, password): (quorate::Coordinator, quorate::SessionId, [u8; 16])) -> quorate::Result<()> {
@@ -404,7 +404,7 @@ impl Session {
     /// dropped, the session is either detached or still held here: [`Session::state`] shows which.
     ///
     /// # Errors
-    /// Those of a session that is over.
+    /// The errors of a session that is over.
     ///
     /// ```
     /// # async fn example(session: &quorate::Session) -> quorate::Result<()> {

@@ -54,10 +54,10 @@ impl Barrier {
     }
 
     /// Whether it is set, as this replica has it. Does not block on a member; a client waits for
-    /// its member's answer.
+    /// the reply of its member.
     ///
     /// # Errors
-    /// Those of a session that is over.
+    /// The errors of a session that is over.
     pub fn is_set(&self) -> Result<bool> {
         Ok(self.session.exists(&self.path)?.is_some())
     }
@@ -78,7 +78,7 @@ impl Barrier {
     /// already set. Blocks for the request timeout at most.
     ///
     /// # Errors
-    /// Those of [`Session::create`].
+    /// The errors of [`Session::create`].
     pub fn set(&self) -> Result<()> {
         blocking::request(&self.session, "set", &self.path, self.set_async())
     }
@@ -86,7 +86,7 @@ impl Barrier {
     /// As [`Barrier::set`], without blocking the thread.
     ///
     /// # Errors
-    /// As [`Barrier::set`], but for [`Error::Timeout`].
+    /// As [`Barrier::set`], except [`Error::Timeout`].
     ///
     /// ```
     /// # async fn example(barrier: &quorate::recipes::Barrier) -> quorate::Result<()> {
@@ -107,7 +107,7 @@ impl Barrier {
     /// timeout at most.
     ///
     /// # Errors
-    /// Those of [`Session::delete`].
+    /// The errors of [`Session::delete`].
     pub fn remove(&self) -> Result<()> {
         blocking::request(&self.session, "remove", &self.path, self.remove_async())
     }
@@ -115,7 +115,7 @@ impl Barrier {
     /// As [`Barrier::remove`], without blocking the thread.
     ///
     /// # Errors
-    /// As [`Barrier::remove`], but for [`Error::Timeout`].
+    /// As [`Barrier::remove`], except [`Error::Timeout`].
     ///
     /// ```
     /// # async fn example(barrier: &quorate::recipes::Barrier) -> quorate::Result<()> {
@@ -135,7 +135,7 @@ impl Barrier {
     /// to date first, which needs a quorum.
     ///
     /// # Errors
-    /// Those of a session that is over; [`Error::Busy`].
+    /// The errors of a session that is over; [`Error::Busy`].
     pub fn wait(&self) -> Result<()> {
         blocking::forever(&self.session, self.wait_async())
     }

@@ -190,7 +190,7 @@ struct ChangedPaths {
 
 impl Cache {
     /// Caches the znode at this path and everything below it, whether or not it exists yet. Blocks
-    /// until the session's earlier calls have their answers.
+    /// until the session's earlier calls have been answered.
     ///
     /// # Errors
     /// As [`Session::watch`].
@@ -282,11 +282,11 @@ impl Cache {
     }
 
     /// Returns the changes since the last call, and advances the view; empty if there are none.
-    /// Does not block on a member; a client waits for its member's answer.
+    /// Does not block on a member; a client waits for the reply of its member.
     ///
     /// # Errors
     /// [`Error::TooLarge`](crate::Error::TooLarge) on a client, which receives everything below the
-    /// path, at most 8 MiB; those of a session that is over.
+    /// path, at most 8 MiB; the errors of a session that is over.
     pub fn try_recv(&mut self) -> Result<Vec<Change>> {
         loop {
             let fresh = self.session.snapshot_of(&self.path)?;
@@ -321,8 +321,8 @@ impl Cache {
     /// nothing.
     ///
     /// # Errors
-    /// Those of a session that is over, and [`Error::NoWatch`](crate::Error::NoWatch) if somebody
-    /// removed the watch.
+    /// The errors of a session that is over, and [`Error::NoWatch`](crate::Error::NoWatch) if
+    /// somebody removed the watch.
     ///
     /// ```
     /// # async fn example(cache: &mut quorate::recipes::Cache) -> quorate::Result<()> {

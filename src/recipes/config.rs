@@ -128,11 +128,11 @@ impl<T, C: Codec<T>> Config<T, C> {
     }
 
     /// The value as this replica has it, if there is one; after [`Session::sync`], it is current.
-    /// Does not block on a member; a client waits for its member's answer.
+    /// Does not block on a member; a client waits for the reply of its member.
     ///
     /// # Errors
     /// [`Error::InvalidData`](crate::Error::InvalidData) if the data cannot be decoded;
-    /// [`Error::NoAuth`](crate::Error::NoAuth); those of a session that is over.
+    /// [`Error::NoAuth`](crate::Error::NoAuth); the errors of a session that is over.
     pub fn get(&self) -> Result<Option<Versioned<T>>> {
         self.value.read_now()?.map(|content| self.decode(&content)).transpose()
     }
@@ -160,7 +160,7 @@ impl<T, C: Codec<T>> Config<T, C> {
     ///
     /// # Errors
     /// [`Error::InvalidData`](crate::Error::InvalidData) if the codec cannot encode it; otherwise
-    /// as [`Session::set`], but for [`Error::NoNode`](crate::Error::NoNode).
+    /// as [`Session::set`], except [`Error::NoNode`](crate::Error::NoNode).
     pub fn set(&self, value: &T) -> Result<Zxid> {
         self.wait("set", self.set_async(value))
     }
@@ -236,7 +236,7 @@ impl<T, C: Codec<T>> Config<T, C> {
     }
 
     /// Follows the value, starting with the current one. Blocks until the session's earlier calls
-    /// have their answers.
+    /// have been answered.
     ///
     /// # Errors
     /// As [`Session::watch`].
@@ -328,10 +328,10 @@ impl<T, C> fmt::Debug for ConfigWatch<T, C> {
 
 impl<T, C: Codec<T>> ConfigWatch<T, C> {
     /// The current value, if it was not returned yet. Does not block on a member; a client waits
-    /// for its member's answer.
+    /// for the reply of its member.
     ///
     /// # Errors
-    /// As [`Config::get`], but for [`Error::InvalidData`](crate::Error::InvalidData), which is
+    /// As [`Config::get`], except [`Error::InvalidData`](crate::Error::InvalidData), which is
     /// returned as an update.
     pub fn try_recv(&mut self) -> Result<Option<ConfigUpdate<T>>> {
         self.drain();

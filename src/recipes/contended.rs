@@ -69,8 +69,8 @@ pub struct Contending {
 /// 100,000 znodes. Subtrees that the session may not read are left out.
 ///
 /// # Errors
-/// [`Error::NoNode`] if there is no znode at the path; [`Error::InvalidPath`]; those of a session that is
-/// over.
+/// [`Error::NoNode`] if there is no znode at the path; [`Error::InvalidPath`]; the errors of a session
+/// that is over.
 ///
 /// ```
 /// use quorate::{recipes, testing::Cluster};

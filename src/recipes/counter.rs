@@ -83,11 +83,11 @@ impl Counter {
     }
 
     /// The value as this replica has it; after [`Session::sync`], it is current. Does not block on
-    /// a member; a client waits for its member's answer.
+    /// a member; a client waits for the reply of its member.
     ///
     /// # Errors
-    /// [`Error::InvalidData`] if the znode does not hold a number; [`Error::NoAuth`]; those of a
-    /// session that is over.
+    /// [`Error::InvalidData`] if the znode does not hold a number; [`Error::NoAuth`]; the errors of
+    /// a session that is over.
     pub fn get(&self) -> Result<i64> {
         self.decode(self.value.read_now()?.as_ref())
     }
@@ -192,7 +192,7 @@ impl Counter {
     /// still be done later.
     ///
     /// # Errors
-    /// As [`Counter::add`], but for [`Error::Timeout`].
+    /// As [`Counter::add`], except [`Error::Timeout`].
     pub fn add_timeout(&self, number: i64, timeout: Duration) -> Result<Option<Counted>> {
         blocking::within(self.value.session(), timeout, self.add_async(number))
     }

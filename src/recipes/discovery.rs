@@ -63,10 +63,10 @@ impl Discovery {
     }
 
     /// The names of the services that have instances, sorted. Does not block on a member; a client
-    /// waits for its member's answer.
+    /// waits for the reply of its member.
     ///
     /// # Errors
-    /// [`Error::NoAuth`](crate::Error::NoAuth); those of a session that is over.
+    /// [`Error::NoAuth`](crate::Error::NoAuth); the errors of a session that is over.
     pub fn names(&self) -> Result<Vec<String>> {
         self.names_in(&self.session.snapshot_of(&self.path)?)
     }
@@ -94,11 +94,11 @@ impl Discovery {
     }
 
     /// The instances of a service at one zxid, sorted by id. Does not block on a member; a client
-    /// waits for its member's answer.
+    /// waits for the reply of its member.
     ///
     /// # Errors
     /// [`Error::InvalidPath`](crate::Error::InvalidPath) if the name is not valid for a znode;
-    /// [`Error::NoAuth`](crate::Error::NoAuth); those of a session that is over.
+    /// [`Error::NoAuth`](crate::Error::NoAuth); the errors of a session that is over.
     pub fn instances(&self, service: &str) -> Result<Vec<Instance>> {
         let path = name_in(&self.path, service)?;
         instances(&self.session.snapshot_of(&path)?, &path)
@@ -120,7 +120,7 @@ impl Discovery {
     }
 
     /// Follows the instances of a service, starting with the current ones. Blocks until the
-    /// session's earlier calls have their answers.
+    /// session's earlier calls have been answered.
     ///
     /// # Errors
     /// As [`Session::watch`].
@@ -190,7 +190,7 @@ pub struct InstancesWatch {
 
 impl InstancesWatch {
     /// The current set, if it differs from the one returned last. Does not block on a member; a
-    /// client waits for its member's answer.
+    /// client waits for the reply of its member.
     ///
     /// # Errors
     /// As [`Discovery::instances`].
@@ -335,7 +335,7 @@ impl Chooser {
 
     /// One of the instances that this replica has now; `None` if there is none. If all have failed
     /// recently, the one whose failure is the longest ago: it is more likely to work than none.
-    /// Does not block on a member; a client waits for its member's answer.
+    /// Does not block on a member; a client waits for the reply of its member.
     ///
     /// # Errors
     /// As [`Discovery::instances`], and [`Error::System`](crate::Error::System).
@@ -401,8 +401,8 @@ impl Chooser {
     }
 
     /// Records that the instance with this id has failed: it is left out for a while. Ignored if
-    /// there is no such instance. Does not block on a member; a client waits for its member's
-    /// answer.
+    /// there is no such instance. Does not block on a member; a client waits for the reply of its
+    /// member.
     pub fn noted_failure(&self, id: &str) {
         let now = self.session.shared().clock.now();
         let is_there = self.session.exists(&path::join(&self.path, id));

@@ -108,9 +108,9 @@ impl DoubleBarrier {
     /// Blocks until there are enough participants, for as long as the session lives.
     ///
     /// # Errors
-    /// Those of a session that is over, [`Error::NoNode`] if somebody deleted this participant's
-    /// znode, [`Error::Multi`] if there are more participants than one write can take,
-    /// [`Error::Busy`] and [`Error::System`].
+    /// The errors of a session that is over, [`Error::NoNode`] if somebody deleted this
+    /// participant's znode, [`Error::Multi`] if there are more participants than one write can
+    /// take, [`Error::Busy`] and [`Error::System`].
     pub fn enter(&self) -> Result<Inside> {
         blocking::forever(self.contenders.session(), self.enter_async())
     }
@@ -242,8 +242,8 @@ impl Inside {
     /// lives.
     ///
     /// # Errors
-    /// Those of a session that is over; [`Error::Busy`]. This participant has left in any case, or
-    /// leaves with its session.
+    /// The errors of a session that is over; [`Error::Busy`]. This participant has left in any
+    /// case, or leaves with its session.
     pub fn leave(self) -> Result<()> {
         blocking::forever(&self.contenders.session().clone(), self.leave_async())
     }

@@ -134,8 +134,8 @@ impl LeaderLatch {
     /// Blocks until this candidate leads, for as long as the session lives.
     ///
     /// # Errors
-    /// Those of a session that is over; [`Error::NoNode`](crate::Error::NoNode) if somebody deleted
-    /// the candidate's znode; otherwise as [`Session::create`], but for
+    /// The errors of a session that is over; [`Error::NoNode`](crate::Error::NoNode) if somebody
+    /// deleted the candidate's znode; otherwise as [`Session::create`], except
     /// [`Error::Timeout`](crate::Error::Timeout).
     pub fn campaign(&self) -> Result<Leadership> {
         blocking::forever(self.session(), self.campaign_async())
@@ -163,7 +163,7 @@ impl LeaderLatch {
     /// Dropping the future gives up the candidacy.
     ///
     /// # Errors
-    /// As [`LeaderLatch::try_campaign`], but for [`Error::Timeout`](crate::Error::Timeout).
+    /// As [`LeaderLatch::try_campaign`], except [`Error::Timeout`](crate::Error::Timeout).
     ///
     /// ```
     /// # async fn example(latch: &quorate::recipes::LeaderLatch) -> quorate::Result<()> {
@@ -196,13 +196,14 @@ impl LeaderLatch {
     }
 
     /// The first candidate, as this replica has it; `None` if there is no candidate. Does not block
-    /// on a member; a client waits for its member's answer. After [`Session::sync`] it is current.
+    /// on a member; a client waits for the reply of its member. After [`Session::sync`] it is
+    /// current.
     ///
     /// It may not have noticed yet that it leads, or may soon stop leading. If you depend on its
     /// leadership, have it send its token, or write by [`Leadership::multi`].
     ///
     /// # Errors
-    /// Those of a session that is over; [`Error::NoAuth`](crate::Error::NoAuth).
+    /// The errors of a session that is over; [`Error::NoAuth`](crate::Error::NoAuth).
     pub fn leader(&self) -> Result<Option<Candidate>> {
         self.leader_in(&self.session().snapshot_of(self.contenders.path())?)
     }
@@ -228,7 +229,7 @@ impl LeaderLatch {
     }
 
     /// All candidates in order, the leader first, as this replica has them at one moment. Does not
-    /// block on a member; a client waits for its member's answer.
+    /// block on a member; a client waits for the reply of its member.
     ///
     /// # Errors
     /// As [`LeaderLatch::leader`].
@@ -318,7 +319,7 @@ impl LeaderChanges {
     /// Blocks until the leader has changed since the last call; `None` means that nobody leads.
     ///
     /// # Errors
-    /// Those of a session that is over; [`Error::NoAuth`](crate::Error::NoAuth).
+    /// The errors of a session that is over; [`Error::NoAuth`](crate::Error::NoAuth).
     pub fn recv(&mut self) -> Result<Option<Candidate>> {
         blocking::forever(&self.latch.session().clone(), self.next())
     }
@@ -436,7 +437,7 @@ impl LeaderChanges {
     }
 }
 
-/// The leadership of an election. Dropping it resigns, without waiting for the answer.
+/// The leadership of an election. Dropping it resigns, without waiting for the reply.
 ///
 /// ```
 /// use quorate::recipes::LeaderLatch;
@@ -519,7 +520,7 @@ impl Leadership {
     /// Resigns and waits for that.
     ///
     /// # Errors
-    /// As [`Session::delete`], but for [`Error::Busy`](crate::Error::Busy); not an error if it was
+    /// As [`Session::delete`], except [`Error::Busy`](crate::Error::Busy); not an error if it was
     /// already lost. After [`Error::Timeout`](crate::Error::Timeout) it continues.
     pub fn resign(self) -> Result<()> {
         self.hold.release()
@@ -529,7 +530,7 @@ impl Leadership {
     /// dropped, polled or not, this continues.
     ///
     /// # Errors
-    /// As [`Leadership::resign`], but for [`Error::Timeout`](crate::Error::Timeout).
+    /// As [`Leadership::resign`], except [`Error::Timeout`](crate::Error::Timeout).
     ///
     /// ```
     /// # async fn example(leadership: quorate::recipes::Leadership) -> quorate::Result<()> {

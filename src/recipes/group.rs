@@ -169,8 +169,8 @@ impl Group {
     /// the session lives. After that, [`Group::members`] shows this member too.
     ///
     /// # Errors
-    /// Those of a session that is over; [`Error::InvalidPath`] for a name that is not valid for a
-    /// znode; otherwise as [`Session::create`], but for [`Error::NodeExists`] and
+    /// The errors of a session that is over; [`Error::InvalidPath`] for a name that is not valid
+    /// for a znode; otherwise as [`Session::create`], except [`Error::NodeExists`] and
     /// [`Error::Timeout`].
     pub fn join(&self, name: &str, data: impl AsRef<[u8]>) -> Result<Membership> {
         blocking::forever(&self.session, self.join_async(name, data))
@@ -203,7 +203,7 @@ impl Group {
     /// dropped, it does not join.
     ///
     /// # Errors
-    /// As [`Group::try_join`], but for [`Error::Timeout`].
+    /// As [`Group::try_join`], except [`Error::Timeout`].
     ///
     /// ```
     /// # async fn example(group: &quorate::recipes::Group) -> quorate::Result<()> {
@@ -261,10 +261,10 @@ impl Group {
     }
 
     /// All members, as this replica has them at one moment. Does not block on a member; a client
-    /// waits for its member's answer. After [`Session::sync`] it is current.
+    /// waits for the reply of its member. After [`Session::sync`] it is current.
     ///
     /// # Errors
-    /// Those of a session that is over; [`Error::NoAuth`].
+    /// The errors of a session that is over; [`Error::NoAuth`].
     pub fn members(&self) -> Result<Members> {
         self.members_in(&self.session.snapshot_of(&self.path)?)
     }
@@ -333,7 +333,7 @@ impl MemberChanges {
     /// Blocks until the members have changed since the last call.
     ///
     /// # Errors
-    /// Those of a session that is over; [`Error::NoAuth`].
+    /// The errors of a session that is over; [`Error::NoAuth`].
     pub fn recv(&mut self) -> Result<Members> {
         blocking::forever(&self.group.session.clone(), self.next())
     }
@@ -415,7 +415,7 @@ fn report(mut now: Members, reported: &mut Option<Vec<Member>>) -> Option<Member
     Some(now)
 }
 
-/// A membership in a [`Group`]. Dropping it leaves, without waiting for the answer.
+/// A membership in a [`Group`]. Dropping it leaves, without waiting for the reply.
 ///
 /// ```
 /// use quorate::recipes::Group;
@@ -494,7 +494,7 @@ impl Membership {
     /// Replaces its data, without blocking the thread.
     ///
     /// # Errors
-    /// As [`Membership::update`], but for [`Error::Timeout`].
+    /// As [`Membership::update`], except [`Error::Timeout`].
     ///
     /// ```
     /// # async fn example(membership: quorate::recipes::Membership) -> quorate::Result<()> {
@@ -522,7 +522,7 @@ impl Membership {
     /// is dropped, polled or not, this continues.
     ///
     /// # Errors
-    /// As [`Membership::leave`], but for [`Error::Timeout`].
+    /// As [`Membership::leave`], except [`Error::Timeout`].
     ///
     /// ```
     /// # async fn example(membership: quorate::recipes::Membership) -> quorate::Result<()> {

@@ -99,7 +99,7 @@ impl NodeList {
     /// Appends an item. Blocks for the request timeout at most.
     ///
     /// # Errors
-    /// As [`Session::create`], but for [`Error::NoNode`](crate::Error::NoNode).
+    /// As [`Session::create`], except [`Error::NoNode`](crate::Error::NoNode).
     pub fn push(&self, data: impl AsRef<[u8]>) -> Result<ListItem> {
         blocking::request(&self.session, "push to", &self.path, self.push_async(data))
     }
@@ -121,10 +121,10 @@ impl NodeList {
     }
 
     /// All items, in order, as this replica has them at one zxid. Does not block on a member; a
-    /// client waits for its member's answer.
+    /// client waits for the reply of its member.
     ///
     /// # Errors
-    /// [`Error::NoAuth`](crate::Error::NoAuth); those of a session that is over.
+    /// [`Error::NoAuth`](crate::Error::NoAuth); the errors of a session that is over.
     pub fn items(&self) -> Result<Vec<ListItem>> {
         self.items_in(&self.session.snapshot_of(&self.path)?)
     }

@@ -134,9 +134,9 @@ impl Lock {
     /// Blocks until the lock is held, for as long as the session lives.
     ///
     /// # Errors
-    /// Those of a session that is over; [`Error::NoNode`](crate::Error::NoNode) if somebody deleted
-    /// this contender's znode, or of `/` if the root of a [chroot](Session::chroot) does not exist;
-    /// [`Error::System`](crate::Error::System).
+    /// The errors of a session that is over; [`Error::NoNode`](crate::Error::NoNode) if somebody
+    /// deleted this contender's znode, or of `/` if the root of a [chroot](Session::chroot) does
+    /// not exist; [`Error::System`](crate::Error::System).
     ///
     /// ```
     /// # let session = quorate::testing::Cluster::new(1).node(0).session();
@@ -240,7 +240,7 @@ impl Lock {
     /// The paths of the holder and of the waiters in order, as this replica has them.
     ///
     /// # Errors
-    /// Those of a session that is over.
+    /// The errors of a session that is over.
     ///
     /// ```
     /// # let session = quorate::testing::Cluster::new(1).node(0).session();
@@ -386,7 +386,7 @@ pub enum LockLost {
     Deleted,
 }
 
-/// A held [`Lock`]. Dropping it releases the lock, without waiting for the answer.
+/// A held [`Lock`]. Dropping it releases the lock, without waiting for the reply.
 ///
 /// ```
 /// use quorate::testing::Cluster;
@@ -478,11 +478,11 @@ impl LockGuard {
     }
 
     /// Receives requests to release the lock, made by [`Lock::revoke`], including one made before
-    /// this call. Blocks until the session's earlier calls have their answers.
+    /// this call. Blocks until the session's earlier calls have been answered.
     ///
     /// # Errors
-    /// [`Error::NoNode`](crate::Error::NoNode) if the lock is lost; those of a session that is over;
-    /// [`Error::Timeout`](crate::Error::Timeout).
+    /// [`Error::NoNode`](crate::Error::NoNode) if the lock is lost; the errors of a session that is
+    /// over; [`Error::Timeout`](crate::Error::Timeout).
     ///
     /// ```
     /// # let session = quorate::testing::Cluster::new(1).node(0).session();
@@ -587,9 +587,8 @@ impl LockGuard {
     /// Releases the lock and waits for that.
     ///
     /// # Errors
-    /// As [`Session::delete`], but for [`Error::Busy`](crate::Error::Busy); not an error if the
-    /// lock was already lost. After [`Error::Timeout`](crate::Error::Timeout) the release
-    /// continues.
+    /// As [`Session::delete`], except [`Error::Busy`](crate::Error::Busy); not an error if the lock
+    /// was already lost. After [`Error::Timeout`](crate::Error::Timeout) the release continues.
     ///
     /// ```
     /// # let session = quorate::testing::Cluster::new(1).node(0).session();
@@ -606,7 +605,7 @@ impl LockGuard {
     /// dropped, polled or not, this continues.
     ///
     /// # Errors
-    /// As [`LockGuard::release`], but for [`Error::Timeout`](crate::Error::Timeout).
+    /// As [`LockGuard::release`], except [`Error::Timeout`](crate::Error::Timeout).
     ///
     /// ```
     /// # async fn example(session: &quorate::Session) -> quorate::Result<()> {

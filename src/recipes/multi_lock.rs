@@ -137,7 +137,7 @@ impl MultiLock {
     }
 }
 
-/// A held [`MultiLock`]. Dropping it releases all locks, without waiting for the answers.
+/// A held [`MultiLock`]. Dropping it releases all locks, without waiting for the replies.
 ///
 /// ```
 /// use quorate::CreateMode;

@@ -18,7 +18,7 @@ use crate::types::error::{Error, Result};
 use crate::types::watch::{WatchEvent, WatchMode};
 use crate::types::znode::{Condition, CreateMode, Stat, Zxid};
 
-/// An ephemeral znode. Dropping it deletes the znode, without waiting for the answer.
+/// An ephemeral znode. Dropping it deletes the znode, without waiting for the reply.
 pub(super) struct OwnedEphemeral {
     session: Session,
     path: String,
@@ -291,7 +291,7 @@ impl OwnedEphemeral {
         self.given_up.load(Ordering::Acquire)
     }
 
-    /// Deletes the znode, without waiting for the answer.
+    /// Deletes the znode, without waiting for the reply.
     pub(super) fn discard(&self) {
         if !self.given_up.swap(true, Ordering::AcqRel) {
             self.discard_mark();

@@ -163,7 +163,7 @@ impl PersistentEphemeral {
     }
 
     /// As [`PersistentEphemeral::run`], without blocking the thread. Dropping the future closes it,
-    /// and deletes the znode without waiting for the answer.
+    /// and deletes the znode without waiting for the reply.
     ///
     /// # Errors
     /// As [`PersistentEphemeral::run`].

@@ -176,7 +176,7 @@ impl ReadWriteLock {
     /// lock; otherwise the readers before the first writer do.
     ///
     /// # Errors
-    /// Those of a session that is over.
+    /// The errors of a session that is over.
     pub fn contenders(&self) -> Result<Vec<LockContender>> {
         self.contenders.list_with_sessions_now()
     }
@@ -271,7 +271,7 @@ fn holders(listed: &[ListedContender]) -> usize {
 }
 
 /// A shared hold of a [`ReadWriteLock`], which dereferences to a [`LockGuard`]. Dropping it
-/// releases the lock, without waiting for the answer.
+/// releases the lock, without waiting for the reply.
 ///
 /// ```
 /// use quorate::recipes::ReadWriteLock;
@@ -299,7 +299,7 @@ impl ReadGuard {
     /// dropped, polled or not, this continues.
     ///
     /// # Errors
-    /// As [`ReadGuard::release`], but for [`Error::Timeout`](crate::Error::Timeout).
+    /// As [`ReadGuard::release`], except [`Error::Timeout`](crate::Error::Timeout).
     ///
     /// ```
     /// # async fn example(guard: quorate::recipes::ReadGuard) -> quorate::Result<()> {
@@ -321,7 +321,7 @@ impl Deref for ReadGuard {
 }
 
 /// An exclusive hold of a [`ReadWriteLock`], which dereferences to a [`LockGuard`]. Dropping it
-/// releases the lock, without waiting for the answer.
+/// releases the lock, without waiting for the reply.
 ///
 /// ```
 /// use quorate::recipes::ReadWriteLock;
@@ -350,7 +350,7 @@ impl WriteGuard {
     /// dropped, polled or not, this continues.
     ///
     /// # Errors
-    /// As [`WriteGuard::release`], but for [`Error::Timeout`](crate::Error::Timeout).
+    /// As [`WriteGuard::release`], except [`Error::Timeout`](crate::Error::Timeout).
     ///
     /// ```
     /// # async fn example(guard: quorate::recipes::WriteGuard) -> quorate::Result<()> {

@@ -195,7 +195,7 @@ impl ReentrantLock {
 }
 
 /// A guard of a [`ReentrantLock`], which dereferences to a [`LockGuard`]. Dropping the last one
-/// releases the lock, without waiting for the answer.
+/// releases the lock, without waiting for the reply.
 ///
 /// ```
 /// use quorate::recipes::ReentrantLock;

@@ -235,7 +235,7 @@ impl Registry {
     }
 }
 
-/// A registered instance. Dropping it deregisters the instance, without waiting for the answer.
+/// A registered instance. Dropping it deregisters the instance, without waiting for the reply.
 ///
 /// It ends with its session. Then open a new session and register the instance again.
 ///
@@ -337,7 +337,7 @@ impl Registration {
     /// future is dropped, polled or not, the deletion continues.
     ///
     /// # Errors
-    /// As [`Registration::deregister`], but for [`Error::Timeout`].
+    /// As [`Registration::deregister`], except [`Error::Timeout`].
     ///
     /// ```
     /// # async fn example(registration: quorate::recipes::Registration) -> quorate::Result<()> {

@@ -69,7 +69,7 @@ impl LeaderSelector {
     /// [`Leadership::multi`], and do not wait for long without [`Leadership::lost`].
     ///
     /// # Errors
-    /// If `body` has continued, those of a session that is over; otherwise as
+    /// If `body` has continued, the errors of a session that is over; otherwise as
     /// [`LeaderLatch::campaign`].
     pub fn run<T>(&self, mut body: impl FnMut(&Leadership) -> ControlFlow<T>) -> Result<T> {
         loop {
@@ -134,7 +134,7 @@ impl LeaderSelector {
     /// ```
     ///
     /// # Errors
-    /// Those of a session that is over; otherwise as [`LeaderLatch::campaign`].
+    /// The errors of a session that is over; otherwise as [`LeaderLatch::campaign`].
     pub async fn run_async<T, F: Future<Output = ControlFlow<T>>>(
         &self,
         mut body: impl FnMut(Arc<Leadership>) -> F,

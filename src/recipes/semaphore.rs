@@ -149,7 +149,7 @@ impl Semaphore {
     /// # Errors
     /// [`Error::PermitsDiffer`]; [`Error::InvalidSetting`] for 0, or for more than the total, also
     /// if the total is reduced during the wait; [`Error::NoNode`] if somebody deleted this
-    /// contender's znode; those of a session that is over. This holds for all ways to acquire
+    /// contender's znode; the errors of a session that is over. This holds for all ways to acquire
     /// permits.
     pub fn acquire_many(&self, permits: u32) -> Result<Permits> {
         blocking::forever(self.contenders.session(), self.acquire_many_async(permits))
@@ -348,11 +348,11 @@ impl Semaphore {
         }
     }
 
-    /// The total, as this replica has it. Does not block on a member; a client waits for its
-    /// member's answer.
+    /// The total, as this replica has it. Does not block on a member; a client waits for the reply
+    /// of its member.
     ///
     /// # Errors
-    /// [`Error::NoNode`] before the first use; those of a session that is over.
+    /// [`Error::NoNode`] before the first use; the errors of a session that is over.
     pub fn permits(&self) -> Result<u32> {
         self.parse(&self.contenders.session().get(self.path())?.0)
     }
@@ -459,7 +459,7 @@ impl Semaphore {
     /// Holders and waiters in order, as this replica has them.
     ///
     /// # Errors
-    /// Those of a session that is over.
+    /// The errors of a session that is over.
     pub fn contenders(&self) -> Result<Vec<LockContender>> {
         self.contenders.list_with_sessions_now()
     }

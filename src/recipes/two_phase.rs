@@ -260,12 +260,12 @@ impl TwoPhaseCommit {
         read(snapshot, &self.path)
     }
 
-    /// Its phase, as this replica has it. Does not block on a member; a client waits for its
-    /// member's answer.
+    /// Its phase, as this replica has it. Does not block on a member; a client waits for the reply
+    /// of its member.
     ///
     /// # Errors
-    /// [`Error::NoNode`] if it has not begun or is forgotten; [`Error::InvalidData`]; those of a
-    /// session that is over.
+    /// [`Error::NoNode`] if it has not begun or is forgotten; [`Error::InvalidData`]; the errors of
+    /// a session that is over.
     pub fn phase(&self) -> Result<Phase> {
         Ok(self.header(&self.session.snapshot_of(&self.path)?)?.value.phase)
     }
@@ -485,7 +485,7 @@ impl TwoPhaseCommit {
     /// do.
     ///
     /// # Errors
-    /// As [`Session::delete_recursive`](crate::Session::delete_recursive), but for
+    /// As [`Session::delete_recursive`](crate::Session::delete_recursive), except
     /// [`Error::NoNode`]; [`Error::InvalidData`].
     pub fn forget(&self) -> Result<bool> {
         self.wait("forget", self.forget_async())

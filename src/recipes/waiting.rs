@@ -21,7 +21,7 @@ pub(super) async fn until_changed(session: &Session, path: &str) -> Result<()> {
 /// Waits for an event of a watch of this path.
 ///
 /// # Errors
-/// Those of a session that is over; [`Error::NoWatch`] if somebody has removed the watch.
+/// The errors of a session that is over; [`Error::NoWatch`] if somebody has removed the watch.
 pub(super) async fn next_event(session: &Session, watch: &Watch, path: &str) -> Result<WatchEvent> {
     if let Some(event) = watch.next().await {
         return Ok(event);

@@ -128,7 +128,7 @@ impl Session {
     }
 
     /// Returns the session's ids: those from [`Session::add_auth`], and the address of its
-    /// instance. Blocks until the session's earlier calls have their answers.
+    /// instance. Blocks until the session's earlier calls have been answered.
     ///
     /// ```
     /// # let session = quorate::testing::Cluster::new(1).node(0).session();

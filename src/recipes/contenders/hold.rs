@@ -19,7 +19,7 @@ use crate::types::watch::WatchEvent;
 use crate::types::znode::CreateMode;
 
 /// What a contender holds while its znode exists and its session is alive. Dropping it releases the
-/// hold, without waiting for the answer.
+/// hold, without waiting for the reply.
 pub(in crate::recipes) struct Hold {
     pub(super) ephemeral: OwnedEphemeral,
     pub(super) watch: Watch,

@@ -124,9 +124,9 @@ impl Item {
     /// # Errors
     /// [`Error::NoNode`](crate::Error::NoNode) or [`Error::Unmet`](crate::Error::Unmet) if somebody
     /// deleted the item or its claim; the errors of a session that is over, after which others can
-    /// take the item again; those of [`Session::create`](crate::Session::create), after which the
-    /// item is given back. After [`Error::Timeout`](crate::Error::Timeout) this continues, and it
-    /// is not known whether the item will be taken again.
+    /// take the item again; the errors of [`Session::create`](crate::Session::create), after which
+    /// the item is given back. After [`Error::Timeout`](crate::Error::Timeout) this continues, and
+    /// it is not known whether the item will be taken again.
     pub fn done(self) -> Result<()> {
         let done = self.claim.session().wait_for("done", &self.item, self.finish());
         self.finished(done)
@@ -136,7 +136,7 @@ impl Item {
     /// even if the future is dropped.
     ///
     /// # Errors
-    /// As [`Item::done`], but for [`Error::Timeout`](crate::Error::Timeout).
+    /// As [`Item::done`], except [`Error::Timeout`](crate::Error::Timeout).
     ///
     /// ```
     /// # async fn example(item: quorate::recipes::Item) -> quorate::Result<()> {

@@ -211,7 +211,7 @@ impl Queue {
     /// that are not due. Does not block.
     ///
     /// # Errors
-    /// Those of a session that is over.
+    /// The errors of a session that is over.
     ///
     /// ```
     /// use quorate::recipes::Queue;
@@ -249,7 +249,7 @@ impl Queue {
     /// to writes carry the time, answers to reads do not.)
     ///
     /// # Errors
-    /// Those of a session that is over.
+    /// The errors of a session that is over.
     ///
     /// ```
     /// use quorate::recipes::Queue;
@@ -272,8 +272,8 @@ impl Queue {
     /// until there is room.
     ///
     /// # Errors
-    /// Those of [`Session::create`], but for [`Error::Timeout`]; [`Error::QuotaExceeded`] if it can
-    /// never fit.
+    /// The errors of [`Session::create`], except [`Error::Timeout`]; [`Error::QuotaExceeded`] if it
+    /// can never fit.
     ///
     /// ```
     /// use quorate::recipes::{NewItem, Queue};
@@ -410,8 +410,8 @@ impl Queue {
     /// lives.
     ///
     /// # Errors
-    /// Those of a session that is over; [`Error::NoNode`] if somebody has deleted this consumer's
-    /// place in the order of waiters; [`Error::Busy`]; [`Error::System`].
+    /// The errors of a session that is over; [`Error::NoNode`] if somebody has deleted this
+    /// consumer's place in the order of waiters; [`Error::Busy`]; [`Error::System`].
     ///
     /// ```
     /// use quorate::recipes::Queue;
@@ -577,7 +577,7 @@ impl Queue {
     /// item that is put meanwhile may stay. Blocks for the request timeout at most.
     ///
     /// # Errors
-    /// Those of [`Session::create`]; some of the items may have been removed by then.
+    /// The errors of [`Session::create`]; some of the items may have been removed by then.
     ///
     /// ```
     /// use quorate::recipes::{NewItem, Queue};
@@ -596,7 +596,7 @@ impl Queue {
     /// future is dropped.
     ///
     /// # Errors
-    /// As [`Queue::remove`], but for [`Error::Timeout`].
+    /// As [`Queue::remove`], except [`Error::Timeout`].
     ///
     /// ```
     /// # async fn example(queue: &quorate::recipes::Queue) -> quorate::Result<()> {

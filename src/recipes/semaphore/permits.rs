@@ -11,7 +11,8 @@ use crate::recipes::{LockLost, Revocations, blocking};
 use crate::types::error::Result;
 use crate::types::watch::WatchEvent;
 
-/// Held permits of a [`Semaphore`](crate::recipes::Semaphore). Dropping them gives them back, without waiting for the answer.
+/// Held permits of a [`Semaphore`](crate::recipes::Semaphore). Dropping them gives them back, without waiting
+/// for the reply.
 ///
 /// ```
 /// use quorate::recipes::Semaphore;
@@ -108,7 +109,8 @@ impl Permits {
     /// ```
     ///
     /// # Errors
-    /// [`Error::NoNode`](crate::Error::NoNode) if they are lost; those of a session that is over; [`Error::Timeout`](crate::Error::Timeout).
+    /// [`Error::NoNode`](crate::Error::NoNode) if they are lost; the errors of a session that is over;
+    /// [`Error::Timeout`](crate::Error::Timeout).
     pub fn revocations(&self) -> Result<Revocations> {
         let session = self.hold.session();
         blocking::request(session, "revocations", self.path(), self.revocations_async())
@@ -146,7 +148,7 @@ impl Permits {
     /// dropped, polled or not, this continues.
     ///
     /// # Errors
-    /// As [`Permits::release`], but for [`Error::Timeout`](crate::Error::Timeout).
+    /// As [`Permits::release`], except [`Error::Timeout`](crate::Error::Timeout).
     ///
     /// ```
     /// # async fn example(permits: quorate::recipes::Permits) -> quorate::Result<()> {

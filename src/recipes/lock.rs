@@ -387,7 +387,7 @@ pub struct LockContender {
 pub enum LockLost {
     /// The session is over.
     SessionOver,
-    /// The holder's znode was deleted.
+    /// The holder's znode was deleted, by somebody or together with its session.
     Deleted,
 }
 

@@ -67,7 +67,7 @@ impl MultiLock {
     }
 
     fn session(&self) -> &Session {
-        // There is always one.
+        // The list is never empty.
         self.locks[0].session()
     }
 
@@ -166,7 +166,7 @@ impl MultiLockGuard {
     }
 
     fn session(&self) -> &Session {
-        // There is always one.
+        // The list is never empty.
         self.guards[0].hold.session()
     }
 

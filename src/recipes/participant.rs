@@ -280,7 +280,7 @@ mod tests {
         assert!(matches!(former.vote(Vote::No), Err(Error::NoNode { .. })));
         drop(former);
         assert_eq!(present.vote(Vote::Yes), Ok(Phase::Voting), "it is alive");
-        // A participant that another one has replaced notices that.
+        // A participant that somebody has declared dead notices that.
         let b = transaction.join("b").unwrap();
         session.delete("/tx/b/alive").unwrap();
         assert!(matches!(b.vote(Vote::Yes), Err(Error::NoNode { .. })));

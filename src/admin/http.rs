@@ -102,7 +102,7 @@ pub(super) fn parse(bytes: &[u8]) -> Result<Option<(Head, usize)>, Response> {
         return Err(Response::error(413, format!("a body has at most {BODY_BYTES_MAX} bytes")));
     }
     let connection = one("connection")?.unwrap_or_default().to_ascii_lowercase();
-    let says = |word: &str| connection.split(',').any(|part| part.trim() == word);
+    let has_option = |word: &str| connection.split(',').any(|part| part.trim() == word);
     let head = Head {
         method,
         path: path.to_owned(),
@@ -112,7 +112,7 @@ pub(super) fn parse(bytes: &[u8]) -> Result<Option<(Head, usize)>, Response> {
         site: one("sec-fetch-site")?,
         authorization: one("authorization")?,
         body,
-        keep: request.version == Some(1) && !says("close"),
+        keep: request.version == Some(1) && !has_option("close"),
     };
     Ok(Some((head, length)))
 }

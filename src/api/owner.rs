@@ -123,7 +123,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_blocking_call_has_joined_is_waited_for_by_the_drop() {
+    fn dropping_an_instance_joined_by_a_blocking_call_waits() {
         let (owner, go, ended) = owner(false);
         let thread = std::thread::Builder::new().spawn(move || {
             drop(owner);

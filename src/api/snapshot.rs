@@ -196,7 +196,7 @@ mod tests {
     }
 
     #[test]
-    fn it_stays_as_it_is_whatever_becomes_of_its_session_and_cluster() {
+    fn a_snapshot_outlives_its_session_and_cluster() {
         let cluster = Cluster::new(1);
         let session = cluster.node(0).session();
         session.create("/a", b"1", CreateMode::Ephemeral).unwrap();

@@ -281,7 +281,7 @@ mod tests {
     use crate::testing::Cluster;
 
     #[test]
-    fn whatever_was_read_and_has_changed_makes_it_run_again() {
+    fn a_change_of_anything_read_makes_it_run_again() {
         let cluster = Cluster::new(1);
         let (one, two) = (cluster.node(0).session(), cluster.node(0).open_session().unwrap());
         one.create("/dir", b"", CreateMode::Persistent).unwrap();
@@ -327,7 +327,7 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_concern_it_does_not_disturb_it() {
+    fn unrelated_changes_do_not_disturb_it() {
         let cluster = Cluster::new(1);
         let (one, two) = (cluster.node(0).session(), cluster.node(0).open_session().unwrap());
         for path in ["/a", "/a/b", "/c"] {
@@ -351,7 +351,7 @@ mod tests {
     }
 
     #[test]
-    fn it_can_do_all_that_a_multi_can_and_has_the_results() {
+    fn a_transaction_has_all_operations_of_a_multi_and_their_results() {
         let cluster = Cluster::new(1);
         let session = cluster.node(0).session();
         for path in ["/a", "/b", "/tree", "/tree/x"] {
@@ -387,7 +387,7 @@ mod tests {
     }
 
     #[test]
-    fn what_it_requires_is_not_what_it_has_read() {
+    fn required_conditions_are_not_checks_of_reads() {
         let session = Cluster::new(1).node(0).session();
         session.create("/a", b"", CreateMode::Persistent).unwrap();
         let mut runs = 0;
@@ -403,7 +403,7 @@ mod tests {
     }
 
     #[test]
-    fn it_gives_up_in_the_end_and_fails_with_what_failed() {
+    fn a_transaction_gives_up_after_the_last_attempt() {
         let cluster = Cluster::new(1);
         let (one, two) = (cluster.node(0).session(), cluster.node(0).open_session().unwrap());
         one.create("/a", b"", CreateMode::Persistent).unwrap();

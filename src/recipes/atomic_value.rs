@@ -186,7 +186,7 @@ mod tests {
     }
 
     #[test]
-    fn an_update_is_asked_again_with_what_another_has_written() {
+    fn an_update_runs_again_after_a_concurrent_write() {
         let value = value("/value");
         let session = value.session().clone();
         let mut seen = Vec::new();

@@ -428,7 +428,7 @@ mod tests {
     }
 
     #[test]
-    fn two_states_of_a_znode_differ_by_what_must_have_happened() {
+    fn changes_follow_from_two_states_of_a_znode() {
         let (first, set, again) = (made(5, 5), made(5, 8), made(9, 9));
         assert_eq!(changes(None, None, 7), []);
         assert_eq!(changes(first.clone(), first.clone(), 7), []);

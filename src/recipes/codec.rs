@@ -139,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_encoded_is_decoded() {
+    fn encoded_values_are_decoded() {
         let value = (Some("text".to_owned()), vec![1u64, u64::MAX], -1i8);
         let data = Postcard::encode(&value).unwrap();
         assert_eq!(postcard::<(Option<String>, Vec<u64>, i8)>(&data), Ok(value));

@@ -446,7 +446,7 @@ mod tests {
     }
 
     #[test]
-    fn what_its_codec_refuses_is_not_written() {
+    fn a_value_that_its_codec_refuses_is_not_written() {
         let session = Cluster::new(1).node(0).session();
         let config = Config::<u32, Even>::with_codec(&session, "/even").unwrap();
         let version = config.set(&2).unwrap();
@@ -460,7 +460,7 @@ mod tests {
     }
 
     #[test]
-    fn an_update_of_what_cannot_be_read_leaves_it() {
+    fn an_update_of_invalid_data_changes_nothing() {
         let session = Cluster::new(1).node(0).session();
         let config = Config::<u32, Even>::with_codec(&session, "/even").unwrap();
         session.create("/even", b"two", CreateMode::Persistent).unwrap();
@@ -477,7 +477,7 @@ mod tests {
     }
 
     #[test]
-    fn each_write_is_told_once_though_it_is_of_the_same_value() {
+    fn each_write_is_reported_once_even_with_the_same_value() {
         let session = Cluster::new(1).node(0).session();
         let config = Config::<u32, Even>::with_codec(&session, "/even").unwrap();
         let mut watch = config.watch().unwrap();

@@ -207,7 +207,7 @@ mod tests {
     use crate::types::znode::CreateMode;
 
     #[test]
-    fn a_number_has_8_bytes_and_nothing_else_is_one() {
+    fn only_8_bytes_are_a_number() {
         let session = Cluster::new(1).node(0).session();
         let counter = Counter::new(&session, "/n").unwrap();
         assert_eq!(counter.get(), Ok(0), "before there is one");
@@ -244,7 +244,7 @@ mod tests {
     }
 
     #[test]
-    fn what_need_not_be_written_is_not() {
+    fn a_failed_compare_and_set_writes_nothing() {
         let session = Cluster::new(1).node(0).session();
         let counter = Counter::new(&session, "/n").unwrap();
         assert_eq!(counter.compare_and_set(7, 8), Ok(false));

@@ -95,7 +95,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn whatever_a_mark_says_is_a_time_to_live() {
+    fn any_data_of_a_mark_is_a_valid_time_to_live() {
         let cases: [(&[u8], u64); 5] = [
             (b"15000", 15_000),
             (b"0", 1),

@@ -459,7 +459,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_instance_is_not_shown() {
+    fn invalid_instances_are_not_shown() {
         let session = Cluster::new(1).node(0).session();
         let registry = Registry::new(&session, "/services").unwrap();
         let one = registry.register("s", &Instance::new("one", "host", 1)).unwrap();
@@ -478,7 +478,7 @@ mod tests {
     }
 
     #[test]
-    fn one_after_the_other_goes_on_where_it_was_when_that_one_is_gone() {
+    fn round_robin_continues_after_an_instance_that_is_gone() {
         let session = Cluster::new(1).node(0).session();
         let registry = Registry::new(&session, "/services").unwrap();
         let register = |id: &str| registry.register("s", &Instance::new(id, "host", 1)).unwrap();
@@ -493,7 +493,7 @@ mod tests {
     }
 
     #[test]
-    fn failures_of_the_absent_are_not_kept() {
+    fn failures_of_instances_that_are_gone_are_forgotten() {
         let session = Cluster::new(1).node(0).session();
         let registry = Registry::new(&session, "/services").unwrap();
         let chooser = chooser(&session, Strategy::LeastRecentlyFailed);

@@ -342,10 +342,10 @@ impl LeaderChanges {
     /// As [`LeaderChanges::recv`].
     pub fn try_recv(&mut self) -> Result<Option<Option<Candidate>>> {
         let leader = self.latch.leader()?;
-        Ok(self.is_news(leader.as_ref()).then_some(leader))
+        Ok(self.has_changed(leader.as_ref()).then_some(leader))
     }
 
-    fn is_news(&mut self, leader: Option<&Candidate>) -> bool {
+    fn has_changed(&mut self, leader: Option<&Candidate>) -> bool {
         let token = leader.map(|leader| leader.fencing_token);
         let before = self.reported.replace(token);
         before.is_none_or(|reported| {
@@ -411,7 +411,7 @@ impl LeaderChanges {
     pub async fn next(&mut self) -> Result<Option<Candidate>> {
         loop {
             let leader = self.latch.leader_async().await?;
-            if self.is_news(leader.as_ref()) {
+            if self.has_changed(leader.as_ref()) {
                 return Ok(leader);
             }
             match leader {

@@ -131,7 +131,7 @@ mod tests {
     use crate::types::znode::CreateMode;
 
     #[test]
-    fn a_block_has_one_id_at_least() {
+    fn an_empty_block_is_refused() {
         let session = Cluster::new(1).node(0).session();
         let none = IdGenerator::new(&session, "/ids", 0);
         assert!(matches!(none, Err(Error::InvalidSetting { setting: "block", .. })));
@@ -141,7 +141,7 @@ mod tests {
     }
 
     #[test]
-    fn whoever_comes_last_of_the_numbers_is_told_that_there_are_no_more() {
+    fn a_caller_gets_an_error_when_all_numbers_are_used() {
         let session = Cluster::new(1).node(0).session();
         let ids = IdGenerator::new(&session, "/ids", 10).unwrap();
         session.create("/ids", (u64::MAX - 15).to_be_bytes(), CreateMode::Persistent).unwrap();
@@ -157,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_number_is_not_begun_anew() {
+    fn invalid_data_does_not_restart_the_numbers() {
         let session = Cluster::new(1).node(0).session();
         let ids = IdGenerator::new(&session, "/ids", 10).unwrap();
         session.create("/ids", b"7", CreateMode::Persistent).unwrap();
@@ -166,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn clones_use_up_all_blocks_that_any_of_them_took() {
+    fn clones_use_the_blocks_of_each_other() {
         let session = Cluster::new(1).node(0).session();
         let ids = IdGenerator::new(&session, "/ids", 3).unwrap();
         // As if two callers had found nothing left at the same time.

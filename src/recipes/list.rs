@@ -212,7 +212,7 @@ mod tests {
     }
 
     #[test]
-    fn what_others_put_there_is_no_item() {
+    fn znodes_of_others_are_not_items() {
         let session = Cluster::new(1).node(0).session();
         let list = NodeList::new(&session, "/list").unwrap();
         assert_eq!(list.items(), Ok(Vec::new()), "before there is one");

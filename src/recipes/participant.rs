@@ -255,7 +255,7 @@ mod tests {
     }
 
     #[test]
-    fn a_vote_against_it_is_the_end_and_the_others_need_not_vote() {
+    fn a_vote_against_aborts_before_the_others_vote() {
         let session = Cluster::new(1).node(0).session();
         let transaction = transaction(&session);
         let (a, b) = (transaction.join("a").unwrap(), transaction.join("b").unwrap());
@@ -272,7 +272,7 @@ mod tests {
     }
 
     #[test]
-    fn who_has_been_replaced_has_no_vote() {
+    fn a_replaced_participant_has_no_vote() {
         let session = Cluster::new(1).node(0).session();
         let transaction = transaction(&session);
         let former = transaction.join("a").unwrap();

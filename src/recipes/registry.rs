@@ -357,7 +357,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_name_is_one_name() {
+    fn a_name_is_a_single_path_component() {
         for name in ["a", "a.b", "...", "\u{e9}", "a b"] {
             assert_eq!(name_in("/s", name), Ok(format!("/s/{name}")));
         }

@@ -498,7 +498,7 @@ mod tests {
     use crate::testing::Cluster;
 
     #[test]
-    fn those_hold_who_come_first_and_fit_together() {
+    fn the_first_contenders_that_fit_together_hold() {
         let session = Cluster::new(1).node(0).session();
         let contenders = Contenders::new(&session, "/lease-9-x/permits", &[KIND]).unwrap();
         // The sequence numbers give the order, and a name without a number of permits counts one.
@@ -514,7 +514,7 @@ mod tests {
     }
 
     #[test]
-    fn a_number_of_permits_is_one_at_least() {
+    fn zero_permits_are_refused() {
         for (data, number) in [("3", Some(3)), ("0", None), ("", None), ("-1", None), ("x", None)] {
             assert_eq!(parsed(data.as_bytes()), number);
         }

@@ -545,7 +545,7 @@ mod tests {
     use crate::testing::Cluster;
 
     #[test]
-    fn votes_amount_to_what_all_of_them_allow() {
+    fn the_decision_follows_from_all_votes() {
         let session = Cluster::new(1).node(0).session();
         let transaction = TwoPhaseCommit::new(&session, "/tx").unwrap();
         transaction.begin(&["a", "b"], b"").unwrap();
@@ -591,7 +591,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_begun_leaves_nothing() {
+    fn a_transaction_that_cannot_begin_leaves_nothing() {
         let session = Cluster::new(1).node(0).session();
         let transaction = TwoPhaseCommit::new(&session, "/tx").unwrap();
         let begin = |names: &[&str]| transaction.begin(names, b"");

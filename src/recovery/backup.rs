@@ -296,7 +296,7 @@ mod tests {
     }
 
     #[test]
-    fn a_backup_of_a_version_to_come_says_so() {
+    fn a_backup_of_a_later_version_is_refused_with_the_reason() {
         let (header, _) = sample();
         let header = Header { version: VERSION + 1, ..header };
         let mut sink = Sink { inner: Vec::new(), hash: Xxh3::new(), bytes: 0 };

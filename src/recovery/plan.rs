@@ -247,7 +247,7 @@ mod tests {
     const FIVE: [u64; 5] = [1, 2, 3, 4, 5];
 
     #[test]
-    fn the_later_term_is_better_than_the_longer_log() {
+    fn a_later_term_beats_a_longer_log() {
         let plan = plan(vec![
             directory(1, (3, 90), &FIVE),
             directory(2, (4, 20), &FIVE),
@@ -297,7 +297,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_shorter_log_knows_to_be_committed_is_kept() {
+    fn a_commit_index_of_a_shorter_log_is_kept() {
         let mut shorter = directory(1, (4, 19), &FIVE);
         shorter.contents.as_mut().unwrap().committed_zxid = 19;
         let plan = plan(vec![directory(2, (4, 20), &FIVE), shorter]).unwrap();

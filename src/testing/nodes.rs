@@ -522,7 +522,7 @@ mod tests {
     /// of the former handle ended the new handle, and the lease of the former one was taken for
     /// that of the new one.
     #[test]
-    fn the_end_of_a_former_handle_is_not_that_of_the_new_one() {
+    fn the_end_of_a_former_handle_does_not_end_the_new_one() {
         let mut held = [0, 0];
         for moment in 0..40 {
             let (mut nodes, shared) = Nodes::new(3, Builder::default(), Clock::manual());

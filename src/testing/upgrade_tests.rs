@@ -101,7 +101,7 @@ fn an_upgrade_that_is_not_finished_is_taken_back() {
 }
 
 #[test]
-fn an_instance_that_is_too_old_says_so_and_harms_nothing() {
+fn an_instance_that_is_too_old_stops_with_the_reason() {
     let cluster = Cluster::builder().version(INVENTED).start(3);
     let session = cluster.node(0).session();
     session.create("/kept", b"", CreateMode::Persistent).unwrap();
@@ -136,7 +136,7 @@ fn an_instance_that_is_too_old_says_so_and_harms_nothing() {
 
 /// A write that waits for the upgrade must not wait for good, and later writes must not overtake it.
 #[test]
-fn a_member_that_never_comes_is_not_waited_for_long() {
+fn a_member_that_stays_away_delays_writes_only_shortly() {
     let cluster = Cluster::builder().version(VERSION).start(3);
     cluster.stop(2);
     for node in 0..2 {
@@ -157,7 +157,7 @@ fn a_member_that_never_comes_is_not_waited_for_long() {
 
 /// A client does not know what each member supports.
 #[test]
-fn a_client_waits_until_it_is_settled_and_is_refused() {
+fn a_client_waits_for_the_decision_and_is_refused() {
     let cluster = Cluster::builder().version(VERSION).start(3);
     make(&cluster.node(0).session(), "/tree");
     let client = cluster.add_client();

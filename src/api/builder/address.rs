@@ -24,8 +24,8 @@ impl Builder {
     /// Starts to look up the names of the peers and of the settings.
     pub(super) fn look_up(&self, peers: &Peers) -> LookUps {
         let settings = [&self.advertise, &self.listen];
-        let said = settings.into_iter().flatten().map(String::as_str);
-        LookUps::start(&self.resolver, peers.addresses().chain(said))
+        let given = settings.into_iter().flatten().map(String::as_str);
+        LookUps::start(&self.resolver, peers.addresses().chain(given))
     }
 
     /// Returns the address of this instance, and its listener unless it has to wait for a name.

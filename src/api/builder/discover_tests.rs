@@ -95,7 +95,7 @@ fn found_in_order(order: [usize; 3]) {
 }
 
 #[test]
-fn instances_that_see_different_ones_found_nothing() {
+fn instances_that_see_different_addresses_found_nothing() {
     let service = Service::new();
     let views = [[0, 1], [1, 2], [2, 0]].map(|view| {
         let names = Names::default();
@@ -233,7 +233,7 @@ fn a_name_is_looked_up_by_the_system() {
 }
 
 #[test]
-fn what_cannot_be_discovered_is_refused() {
+fn invalid_names_for_discovery_are_refused() {
     let builder = || Coordinator::builder().data_dir(Path::new("never-made"));
     for expected in [0, 1, 65] {
         let error = builder().discover("app:7400", expected).unwrap_err();

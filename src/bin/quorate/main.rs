@@ -106,7 +106,7 @@ fn main() -> ExitCode {
     let well = match arguments().command {
         Command::Live(command) => return live(command),
         #[cfg(feature = "gateway")]
-        Command::Serve(arguments) => say(serve::run(*arguments)),
+        Command::Serve(arguments) => print(serve::run(*arguments)),
         #[cfg(feature = "gateway")]
         Command::Import(arguments) => import::run(&arguments),
         Command::Completions { shell } => completions(shell),
@@ -178,7 +178,7 @@ fn recover(
 ) -> bool {
     let plan = match plan {
         Ok(plan) => plan,
-        Err(error) => return say::<&str>(Err(error)),
+        Err(error) => return print::<&str>(Err(error)),
     };
     // Nothing is written before it could be read what for.
     if !report(Ok(&plan), json) {
@@ -192,7 +192,7 @@ fn recover(
     if json {
         eprintln!("{text}");
     }
-    json || say(Ok(text))
+    json || print(Ok(text))
 }
 
 fn system(what: &'static str) -> impl FnOnce(io::Error) -> Error {
@@ -203,20 +203,20 @@ fn system(what: &'static str) -> impl FnOnce(io::Error) -> Error {
 fn completions(shell: Shell) -> bool {
     let mut script = Vec::new();
     clap_complete::generate(shell, &mut Arguments::command(), "quorate", &mut script);
-    say(Ok(String::from_utf8_lossy(&script).trim_end()))
+    print(Ok(String::from_utf8_lossy(&script).trim_end()))
 }
 
 /// Prints an outcome for people, or as JSON; whether it went well.
 fn report<T: Display + Serialize>(outcome: quorate::Result<T>, json: bool) -> bool {
     // All of them have a form.
     match json {
-        true => say(outcome.map(|outcome| serde_json::to_value(outcome).unwrap_or_default())),
-        false => say(outcome),
+        true => print(outcome.map(|outcome| serde_json::to_value(outcome).unwrap_or_default())),
+        false => print(outcome),
     }
 }
 
 /// Prints an outcome; whether it went well.
-fn say<T: Display>(outcome: quorate::Result<T>) -> bool {
+fn print<T: Display>(outcome: quorate::Result<T>) -> bool {
     match outcome {
         Ok(outcome) => match writeln!(io::stdout(), "{outcome}") {
             Ok(()) => true,

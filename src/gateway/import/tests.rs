@@ -76,7 +76,7 @@ fn a_copy_is_equal_and_the_second_one_does_nothing() {
 }
 
 #[test]
-fn access_lists_come_along_also_those_that_shut_out_everybody_else() {
+fn access_lists_are_copied_even_if_they_exclude_others() {
     let both = Both::new();
     let alice = Acl::new(Permissions::READ | Permissions::WRITE, Id::digest("alice", "a"));
     let acl = [alice, Acl::new(Permissions::READ, Id::new("ip", "10.0.0.0/8"))];
@@ -100,7 +100,7 @@ fn access_lists_come_along_also_those_that_shut_out_everybody_else() {
 }
 
 #[test]
-fn what_differs_is_left_reported_and_changed_on_demand() {
+fn differences_are_reported_and_changed_only_on_demand() {
     let both = Both::new();
     for path in ["/app", "/app/data", "/app/acl", "/app/new", "/app/eph", "/app/same"] {
         both.source.create(path, b"theirs", PERSISTENT).unwrap();
@@ -182,7 +182,7 @@ fn everything_is_everything_but_the_trees_own() {
 }
 
 #[test]
-fn what_cannot_be_is_an_error() {
+fn impossible_lengths_are_errors() {
     let both = Both::new();
     let fails = |import: Import| import.copy(&both.target, |_| ()).unwrap_err();
     assert_eq!(fails(both.import()), ImportError::NoRoot { path: "/app".to_owned() });

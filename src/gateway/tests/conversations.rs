@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 
 use bytes::Bytes;
 
-use super::model::{Model, NOTHING, Said};
+use super::model::{Model, NOTHING, Answered};
 use super::{Client, Gateway, Packet, one};
 use crate::gateway::wire::codes::{AddWatchMode, CreateFlags, ErrorCode};
 use crate::gateway::wire::jute::{Credential, Jute};
@@ -233,8 +233,8 @@ impl World<'_> {
                 ErrorCode::Ok => text(request, reply.body),
                 _ => NOTHING.to_owned(),
             };
-            let said: Said = (code, body);
-            assert_eq!(said, expected, "{request:?}");
+            let answered: Answered = (code, body);
+            assert_eq!(answered, expected, "{request:?}");
             let due = std::mem::take(&mut self.model.clients[client].events);
             assert_eq!(events, due, "the events before the reply to {request:?}");
         }

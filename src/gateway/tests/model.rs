@@ -15,7 +15,7 @@ use crate::gateway::wire::response::{
 pub(super) type Event = (EventType, String);
 
 /// What a request is answered: a code, and the body as text.
-pub(super) type Said = (ErrorCode, String);
+pub(super) type Answered = (ErrorCode, String);
 
 /// Every answer without a body.
 pub(super) const NOTHING: &str = "nothing";
@@ -227,7 +227,7 @@ impl Model {
     }
 
     /// What a request is answered; `zxid` is what the answer came with.
-    pub(super) fn ask(&mut self, client: usize, request: &Request, zxid: i64) -> Said {
+    pub(super) fn ask(&mut self, client: usize, request: &Request, zxid: i64) -> Answered {
         match self.answer(client, request, zxid) {
             Ok(body) => (ErrorCode::Ok, body),
             Err(code) => (code, NOTHING.to_owned()),

@@ -148,7 +148,7 @@ fn reads_are_served_without_a_quorum_and_sessions_go_on_with_one() {
 /// It read on with a tree that had changed meanwhile, and sent the client a zxid beyond the change: its watch,
 /// set again from there, missed it.
 #[test]
-fn what_is_read_stays_as_it_was_when_the_client_connected() {
+fn a_read_only_client_reads_the_state_as_of_its_connection() {
     let cluster = Cluster::new(3);
     let gateway = serve(&cluster, 0);
     let session = cluster.node(1).session();

@@ -73,7 +73,7 @@ fn an_event_comes_between_the_replies_that_it_belongs_between() {
 }
 
 #[test]
-fn a_change_that_several_watches_see_is_told_once() {
+fn a_change_that_several_watches_see_is_one_event() {
     let (cluster, gateway) = one();
     let session = cluster.node(0).session();
     session.create("/a", b"", CreateMode::Persistent).unwrap();
@@ -102,7 +102,7 @@ fn a_change_that_several_watches_see_is_told_once() {
 }
 
 #[test]
-fn what_is_wrong_is_answered_as_zookeeper_does() {
+fn errors_are_those_of_zookeeper() {
     let (_cluster, gateway) = one();
     let mut client = Client::open(&gateway);
     assert_eq!(client.code(&create("/x/y", b"")), ErrorCode::NoNode);
@@ -167,7 +167,7 @@ fn the_members_are_as_zookeeper_writes_them() {
 
 /// What a client does not read is not kept without a bound, and it does not hold up others.
 #[test]
-fn a_client_that_reads_nothing_is_not_served_on() {
+fn a_client_that_reads_nothing_is_served_no_further() {
     let (cluster, gateway) = one();
     let session = cluster.node(0).session();
     session.create("/large", vec![7; 900_000], CreateMode::Persistent).unwrap();
@@ -189,7 +189,7 @@ fn a_client_that_reads_nothing_is_not_served_on() {
 
 /// More events than a watch can hold at once made the gateway close the connection, again and again.
 #[test]
-fn a_client_that_missed_very_much_gets_its_watch_all_the_same() {
+fn a_client_that_missed_many_events_still_gets_its_watch() {
     let (cluster, gateway) = one();
     let session = cluster.node(0).session();
     session.create("/a", b"", CreateMode::Persistent).unwrap();

@@ -125,7 +125,7 @@ fn there_is_room_for_so_many_clients() {
 
 /// It opened the session and lost it to itself: the session was kept alive for ever, with nobody connected.
 #[test]
-fn a_client_that_has_seen_more_than_there_is_leaves_no_session_behind() {
+fn a_client_ahead_of_the_server_leaves_no_session_behind() {
     let (cluster, gateway) = one();
     let session = cluster.node(0).session();
     session.sync().unwrap();

@@ -123,7 +123,7 @@ fn is_closed(mut stream: TcpStream) -> bool {
 }
 
 #[test]
-fn a_client_is_who_its_certificate_says() {
+fn a_client_has_the_id_of_its_certificate() {
     let cluster = Cluster::builder().super_user(Id::new("x509", subject("root"))).start(1);
     let authority = Authority::new();
     let gateway = serve(&cluster, authority.with_clients(ClientCertificates::Required));
@@ -188,7 +188,7 @@ fn older_versions_and_four_letter_words_are_served() {
 
 /// Encrypted bytes that the socket does not take wait beside those that are not encrypted yet.
 #[test]
-fn what_a_client_does_not_read_waits() {
+fn unread_replies_wait_and_are_delivered_later() {
     let cluster = Cluster::new(1);
     let authority = Authority::new();
     let gateway = serve(&cluster, authority.tls());
@@ -213,7 +213,7 @@ fn what_a_client_does_not_read_waits() {
 }
 
 #[test]
-fn who_does_not_finish_the_handshake_is_disconnected() {
+fn a_client_that_does_not_finish_the_handshake_is_disconnected() {
     let cluster = Cluster::new(1);
     let authority = Authority::new();
     let gateway = serve(&cluster, authority.tls());

@@ -405,7 +405,7 @@ fn a_list_longer_than_its_packet_is_refused_before_memory_is_taken() {
 }
 
 #[test]
-fn what_java_takes_is_taken() {
+fn values_that_java_accepts_are_accepted() {
     // A negative count is a list of nothing, unless it is null.
     let acl =
         |count: &str| match decoded(OpCode::SetAcl, &format!("00000002 '/a' {count} 00000000")) {

@@ -108,7 +108,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_tells_what_it_was_made_of() {
+    fn a_name_is_parsed_into_its_parts() {
         for id in [None, Some(""), Some("a/b|c"), Some("%-i"), Some("\u{1F980} \n")] {
             for priority in [i32::MIN, -1, 0, 1, i32::MAX] {
                 let name = name(priority, 7_000, id, "0000000012");
@@ -149,7 +149,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_item_is_none() {
+    fn names_of_other_znodes_are_not_items() {
         for name in
             ["", "x", "00000000-0--", "0-0--1", "80000000-0--1-2", "80000000-x--1", "zoo-0--1"]
         {

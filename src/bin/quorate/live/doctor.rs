@@ -180,9 +180,9 @@ fn examine_member(member: &MemberReport, state: &MemberState, findings: &mut Vec
             "Make room there: writes are refused once most voters have so little.",
         );
     }
-    let undurable = state.last_index.saturating_sub(state.durable_index);
-    if undurable > LAG {
-        found(format!("{address} has a slow disk: {undurable} entries wait for it."), SLOW_DISK);
+    let not_persisted = state.last_index.saturating_sub(state.durable_index);
+    if not_persisted > LAG {
+        found(format!("{address} has a slow disk: {not_persisted} entries wait for it."), SLOW_DISK);
     }
     if state.log_bytes > LOG_BYTES {
         found(
@@ -269,8 +269,8 @@ mod tests {
                 (7, Duration::from_millis(80), Duration::from_millis(900));
         });
         assert_eq!(wrong.len(), 1);
-        let says = "has a slow disk: of its last 7 syncs half took 80 ms or more, and one in a hundred 900 ms";
-        assert!(wrong[0].contains(says), "{wrong:?}");
+        let text = "has a slow disk: of its last 7 syncs half took 80 ms or more, and one in a hundred 900 ms";
+        assert!(wrong[0].contains(text), "{wrong:?}");
     }
 
     #[test]

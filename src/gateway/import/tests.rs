@@ -1,4 +1,4 @@
-//! From one cluster in memory, through its gateway, into another.
+//! Copies from one cluster in memory, through its gateway, into another one.
 
 use super::{Counts, Difference, Event, Import, ImportError};
 use crate::gateway::Gateway;
@@ -28,7 +28,7 @@ impl Both {
     }
 
     fn import(&self) -> Import {
-        // The first server is nobody's.
+        // No server listens at the first address.
         Import::from(["127.0.0.1:1", &self.port]).root("/app").auth("digest", "root:r")
     }
 
@@ -175,7 +175,7 @@ fn everything_is_everything_but_the_trees_own() {
     assert_eq!(both.copy(&import).created, 2);
     assert_eq!(both.differences(&import), []);
     assert_eq!(both.target.exists("/zookeeper/quota/a").unwrap(), None);
-    // Into another place, and back out of it.
+    // To another path, and back from it.
     assert_eq!(both.copy(&both.import().root("/").to("/old")).created, 3);
     assert_eq!(&both.target.get("/old/a/zookeeper").unwrap().0[..], b"2");
     assert_eq!(both.copy(&both.import().root("/a").to("/")).created, 0);
@@ -192,7 +192,7 @@ fn impossible_lengths_are_errors() {
     let wrong = fails(both.import().auth("token", "t"));
     assert!(matches!(wrong, ImportError::AuthFailed { scheme, .. } if scheme == "token"));
     assert!(!format!("{:?}", both.import()).contains("root:r"));
-    // Whoever may not write gets an error.
+    // A session that may not write gets an error.
     let stranger = Cluster::new(1).node(0).session();
     stranger.create_with_acl("/app", b"", PERSISTENT, &Acl::read_only()).unwrap();
     both.source.create("/app/new", b"", PERSISTENT).unwrap();

@@ -8,7 +8,7 @@ function token() {
   try { return sessionStorage.getItem('quorate-token'); } catch { return null; }
 }
 
-// Asks the endpoint. An answer that is an error is thrown, with its status.
+// Sends a request to the endpoint. An error response is thrown, with its status.
 async function ask(path, options = {}) {
   const headers = { ...options.headers };
   if (body.token === 'yes') headers.Authorization = `Bearer ${token()}`;
@@ -41,7 +41,7 @@ $('login').addEventListener('submit', (event) => {
   start();
 });
 
-// ---- What happens, as it happens ----
+// ---- Events ----
 
 let listening = null;
 let lastReceived = 0;
@@ -60,7 +60,7 @@ function banner(text, kind = 'bad') {
   if (text !== null && element.textContent !== text) element.textContent = text;
 }
 
-// Reads events as they come. (An EventSource could send no token.)
+// Reads events as they arrive. (An EventSource cannot send a token.)
 async function listen() {
   const control = new AbortController();
   listening = control;
@@ -113,7 +113,7 @@ function take(event) {
 
 // ---- The cluster ----
 
-// What is plotted and listed of a member: the one place that has to know the form of a report.
+// The figures of a member for plots and lists. Only this function knows the form of a report.
 function figures(member) {
   const { state } = member;
   if (!state) return { lag: null, stale: null, sync: null, list: [] };
@@ -255,7 +255,7 @@ function addLine(text, tone = '', at = Date.now()) {
   while (log.children.length > 300) log.lastChild.remove();
 }
 
-// What has changed since the last sample, in words; and who led when, as a band.
+// Shows the changes since the last sample as text, and the leaders over time as a band.
 function story(sample, leader, all) {
   const at = sample.time;
   if (before === null) {
@@ -308,7 +308,7 @@ function changed(events) {
     nodes.changed(event);
   }
   kept.length = Math.min(kept.length, 1000);
-  // Whoever reads them by keyboard keeps the place.
+  // Keeps the place of users who read by keyboard.
   if (!paused && !$('changes').contains(document.activeElement)) showChanges();
 }
 

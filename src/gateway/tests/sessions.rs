@@ -124,8 +124,8 @@ fn there_is_room_for_so_many_clients() {
     assert!(until.into_iter().any(|served| served), "room is made when clients go");
 }
 
-/// The gateway resumed a session that it held itself, and lost track of it: the session was kept alive for
-/// ever, with no client connected.
+/// The gateway opened a session for a client that it then refused: the session was kept alive for ever, with no
+/// client connected.
 #[test]
 fn a_client_ahead_of_the_server_leaves_no_session_behind() {
     let (cluster, gateway) = one();

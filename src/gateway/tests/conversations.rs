@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 
 use bytes::Bytes;
 
-use super::model::{Model, NOTHING, Answered};
+use super::model::{Answered, Model, NOTHING};
 use super::{Client, Gateway, Packet, one};
 use crate::gateway::wire::codes::{AddWatchMode, CreateFlags, ErrorCode};
 use crate::gateway::wire::jute::{Credential, Jute};

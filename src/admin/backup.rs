@@ -89,8 +89,8 @@ pub(super) struct Spool {
 }
 
 impl Spool {
-    /// Writes a backup into the data directory, or among the system's temporary files. `None` if another one is
-    /// under way.
+    /// Writes a backup into the data directory, or among the system's temporary files. `None` if another
+    /// backup is being made or read.
     pub(super) fn write(
         coordinator: &Coordinator,
         under_way: &Arc<AtomicBool>,

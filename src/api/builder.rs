@@ -114,9 +114,9 @@ impl Builder {
     /// that peer; write it exactly as there. The default is the first peer that is an address of
     /// this host and can be bound.
     ///
-    /// If the name does not resolve yet, [`Builder::join`] returns all the same, and the instance
-    /// listens once the name resolves. Until then [`Coordinator::status`] and
-    /// [`Coordinator::wait_ready`] report that it waits for the name.
+    /// If the name does not resolve yet, [`Builder::join`] still returns, and the instance listens
+    /// once the name resolves. Until then [`Coordinator::status`] and [`Coordinator::wait_ready`]
+    /// report that it waits for the name.
     ///
     /// It must lead to this instance alone. Giving several instances the same address is an error,
     /// which is detected at the latest when they meet.
@@ -183,7 +183,7 @@ impl Builder {
         self
     }
 
-    /// The shortest and the longest timeout of a session that this instance opens or takes up: 2 and 20
+    /// The shortest and the longest timeout of a session that this instance opens or resumes: 2 and 20
     /// [ticks](Builder::tick) by default. A session that requests a timeout outside these bounds gets the
     /// nearer bound. The shortest must be at least 4 heartbeats, and the longest at most 20 hours.
     ///
@@ -297,9 +297,9 @@ impl Builder {
     /// With the default, the disk counts as nearly full until there are 32 MiB more than that. The room is
     /// measured once a second, on Linux and Android only.
     ///
-    /// While the voters that have room are a majority, writes go on, and one of them leads. Otherwise
-    /// writes are refused with [`Error::DiskLow`](crate::Error::DiskLow), on all instances, until there
-    /// is room. Reads, watches and sessions go on, and so do deletes.
+    /// While the voters that have room are a majority, writes are accepted, and one of these voters
+    /// leads. Otherwise writes are refused with [`Error::DiskLow`](crate::Error::DiskLow), on all
+    /// instances, until there is room. Reads, watches, sessions and deletes are not affected.
     ///
     /// ```
     /// let builder = quorate::Coordinator::builder().disk_low(1 << 30);

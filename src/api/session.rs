@@ -317,7 +317,7 @@ impl Session {
     ///
     /// # let session = quorate::testing::Cluster::new(1).node(0).session();
     /// let write = session.nonblocking().create("/a", b"1", CreateMode::Persistent);
-    /// // ... while the write is under way ...
+    /// // ... other work while the write is in flight ...
     /// println!("{}", write.wait()?.path);
     /// # Ok::<(), quorate::Error>(())
     /// ```

@@ -24,7 +24,7 @@ pub(super) struct Stream {
 impl Stream {
     #[cfg_attr(
         not(feature = "tls"),
-        allow(unused_variables, reason = "it says whether TLS is spoken")
+        allow(unused_variables, reason = "it decides whether the stream uses TLS")
     )]
     pub(super) fn open(socket: TcpStream, settings: &GatewayBuilder) -> io::Result<Stream> {
         #[cfg(feature = "tls")]

@@ -318,7 +318,7 @@ impl Registration {
     pub async fn update_async(&self, instance: &Instance) -> Result<()> {
         let path = self.ephemeral.path();
         if path::name(path) != instance.id {
-            let reason = format!("the instance is said to be {:?}", instance.id).into();
+            let reason = format!("the instance has the id {:?}", instance.id).into();
             return Err(Error::InvalidPath { path: path.to_owned(), reason });
         }
         let data = self.form.encode(path, instance)?;

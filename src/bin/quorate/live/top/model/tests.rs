@@ -78,7 +78,7 @@ fn changes_are_noted_once_and_with_their_time() {
     assert_eq!(changes(&mut model)[..2], ["10.0.0.1:7400 leads", "term 7 -> 8"]);
     model.update(Update::Reports(Err("cut off".to_owned())), at(5));
     model.update(Update::Reports(Err("cut off".to_owned())), at(6));
-    assert!(model.leader().is_none(), "nobody says that it still leads");
+    assert!(model.leader().is_none(), "nobody reports that it still leads");
     let mut back = members(160);
     back.iter_mut().for_each(|member| member.state.as_mut().unwrap().term = 9);
     back.remove(2);

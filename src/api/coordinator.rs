@@ -226,8 +226,7 @@ impl Coordinator {
     }
 
     /// Blocks until this instance has a session, its replica has caught up with the cluster and it
-    /// is a voter or a member without a vote for good, as for [`Coordinator::is_ready`]; at most
-    /// for `timeout`.
+    /// votes or need not vote, as described at [`Coordinator::is_ready`]; at most for `timeout`.
     ///
     /// # Errors
     /// [`Error::PeerRefused`] if a peer belongs to another cluster, has another secret or

@@ -110,7 +110,7 @@ impl Gateway {
     /// can connect. Clients get a session once the cluster has a leader.
     ///
     /// # Errors
-    /// [`Error::System`] if the address cannot be listened on.
+    /// [`Error::System`](crate::Error::System) if the address cannot be listened on.
     pub fn serve(coordinator: &Coordinator, address: impl ToSocketAddrs) -> Result<Gateway> {
         Gateway::builder().serve(coordinator, address)
     }
@@ -216,7 +216,7 @@ impl GatewayBuilder {
     /// As [`Gateway::serve`], with these settings.
     ///
     /// # Errors
-    /// [`Error::System`] if the address cannot be listened on.
+    /// [`Error::System`](crate::Error::System) if the address cannot be listened on.
     pub fn serve(self, coordinator: &Coordinator, address: impl ToSocketAddrs) -> Result<Gateway> {
         let address = port::resolve(address).map_err(refused("the gateway's address"))?;
         let shared = coordinator.shared();

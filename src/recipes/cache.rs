@@ -147,8 +147,9 @@ impl Change {
 /// deletion and a creation stay two. No removal is ever missed, even if events were dropped or this
 /// replica has caught up by a snapshot.
 ///
-/// It costs the cluster nothing. It keeps the znodes of its view in memory, as a [`Snapshot`] does;
-/// at most [`WATCH_CAPACITY`](crate::WATCH_CAPACITY) events wait for a reader.
+/// It costs the cluster nothing. In memory it holds only the znodes that have changed since its
+/// view, as a [`Snapshot`] does; at most [`WATCH_CAPACITY`](crate::WATCH_CAPACITY) events wait for
+/// a reader.
 ///
 /// Znodes that the session may not read are not shown. A change of an ACL alone is not reported;
 /// its effect shows with the next change.

@@ -49,7 +49,7 @@ const REVOKED: &[u8] = b"holds, revoke";
 /// handle is created with the total that its program expects, and its first call fails if they
 /// differ: [`Error::PermitsDiffer`]. [`Semaphore::set_permits`] changes the total for all, and
 /// handles in use follow. If the new total is smaller than the number of permits held, holders keep
-/// theirs, and nobody else gets any until enough are given back.
+/// theirs, and no further permits are given out until enough are given back.
 ///
 /// An acquisition costs two writes, and a third if others wait behind it. A release wakes the first
 /// waiter; if enough permits remain for the next one, the first wakes it. A new contender wakes the

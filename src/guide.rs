@@ -2,8 +2,8 @@
 //! to run it. For what each call does, see [`Session`](crate::Session), [`Coordinator`](crate::Coordinator) and
 //! [`recipes`](crate::recipes).
 //!
-//! - To begin with: [`sessions`], [`watches`], [`snapshots`], [`transactions`], [`one_write`], [`from_async`],
-//!   the [`recipes`], and [`zookeeper`] for who comes from there.
+//! - To start with: [`sessions`], [`watches`], [`snapshots`], [`transactions`], [`one_write`],
+//!   [`from_async`], the [`recipes`], and [`zookeeper`] for users of ZooKeeper.
 //! - To run it: [`membership`], [`clients`], [`kubernetes`], [`security`], [`acls`], [`quotas`], [`metrics`],
 //!   [`logs`], [`admin`], [`cli`], [`gateway`], [`recovery`], [`upgrades`].
 //! - To rely on it: [`guarantees`], [`limits`], [`performance`], [`storage`], [`time`], [`versions`], [`serde`],
@@ -11,8 +11,8 @@
 
 /// Modules whose documentation is a page of `docs`.
 ///
-/// In a page, links to others are by reference, with the addresses that they have in the repository at its
-/// end. Those of `links.md`, which are their modules, come first here, so they hold.
+/// A page links to other pages by reference, with their addresses in the repository at its end. `links.md`
+/// defines the same references as modules. It comes first here, so its definitions win.
 macro_rules! pages {
     ($($(#[$attribute:meta])* $name:ident: $file:literal $({ $($below:tt)* })?)*) => {$(
         $(#[$attribute])*

@@ -25,17 +25,17 @@
 //! - [`Coordinator`] is this instance's membership: join, status, close.
 //! - [`Session`] reads and writes znodes and sets [`Watch`]es; [`NonBlocking`] does the same without
 //!   blocking.
-//! - [`Security`] keeps strangers out of what the members say to each other.
-//! - [`Acl`] says who may do what with a znode; [`Session::add_auth`] makes a session somebody.
-//! - [`Quota`] limits how much there may be below a path.
-//! - [`Snapshot`] is the whole tree at one write; [`Session::transact`] reads and writes as if nobody
-//!   else did; [`Session::chroot`] confines a handle to a part of the tree.
+//! - [`Security`] authenticates and encrypts the traffic between members.
+//! - [`Acl`] lists who may do what with a znode; [`Session::add_auth`] authenticates a session.
+//! - [`Quota`] limits the number of znodes and bytes below a path.
+//! - [`Snapshot`] is the whole tree at one write; [`Session::transact`] reads and writes atomically;
+//!   [`Session::chroot`] confines a handle to a part of the tree.
 //! - [`recipes`] are built on top: [`recipes::Lock`] and its family, [`recipes::LeaderLatch`],
 //!   [`recipes::Group`], [`recipes::Queue`], [`recipes::DoubleBarrier`], [`recipes::Counter`],
 //!   [`recipes::Config`], [`recipes::Cache`], [`recipes::Discovery`], [`recipes::TwoPhaseCommit`] and
 //!   others.
-//! - [`recovery`] is for what is left of a cluster: backups, data directories, a new cluster from
-//!   them.
+//! - [`recovery`] makes a new cluster from what is left of an old one: backups and data
+//!   directories.
 //! - [`testing::Cluster`] is a whole cluster in memory, with faults, for unit tests.
 //! - [`guide`] has the pages about running a cluster and relying on it.
 //!
@@ -49,10 +49,10 @@
 //! # Caveats
 //!
 //! Members trust each other: whoever has the cluster's [`Secret`] or a certificate of its authority
-//! ([`Tls`]) is one, and can read and change everything. Without either, members are on one host. A
-//! cluster is founded once, by all instances of one list of peers, whose names must stand for one host
-//! each; after that, members join and leave. A panic inside the engine stops the node, not the process,
-//! unless the process is built to abort on panics.
+//! ([`Tls`]) can join, and can read and change everything. Without either, all members must be on one
+//! host. A cluster is founded once, by all instances of one list of peers, and each name in the list
+//! must stand for one host; after that, members join and leave. A panic inside the engine stops the
+//! node, not the process, unless the process is built to abort on panics.
 //!
 //! # Crate features
 //!
@@ -60,8 +60,8 @@
 //! | --- | --- | --- |
 //! | `tls` | yes | mutual TLS between members: [`Security`] |
 //! | `serde` | no | serde's `Serialize` and `Deserialize` for public values, in the form of [`guide::serde`] |
-//! | `gateway` | no | [`Gateway`]: a port for ZooKeeper's own clients, in its wire protocol; [`import`]: a ZooKeeper's tree is copied |
-//! | `admin` | no | [`admin::Admin`]: what operators see and do over HTTP, and a page |
+//! | `gateway` | no | [`Gateway`]: a port for ZooKeeper's own clients, in its wire protocol; [`import`]: copies a ZooKeeper's tree |
+//! | `admin` | no | [`admin::Admin`]: status and operations over HTTP, and a page for operators |
 //! | `metrics` | no | [`Coordinator::publish_metrics`]: metrics for the facade `metrics` |
 //! | `futures` | no | `futures_core::Stream` for watches, states and changes |
 //! | `json` | no | `recipes::Json` and `Registry::in_json`: values and instances that people and other languages read |

@@ -1,4 +1,5 @@
-//! A backup on its way to its reader: a file that nobody else sees, and that is gone afterwards.
+//! The file of a backup that is sent to its reader: no other process sees it, and it is deleted
+//! afterwards.
 
 use std::fs::File;
 use std::io::{self, Read};
@@ -14,16 +15,16 @@ use crate::runtime::entropy;
 use crate::storage::space;
 use crate::types::error::{Error, Result};
 
-/// The room that is left for the log.
+/// The disk space that a backup must leave for the log.
 const ROOM: u64 = 64 << 20;
-/// How much of it is read at once.
+/// How many bytes of the file are read at a time.
 const PIECE_BYTES: u64 = 64 << 10;
 
-/// How the names of the files begin, before what is this process's own.
+/// The prefix of the files' names, before the part that is unique to this process.
 const PREFIX: &str = "quorate-backup-";
 static PROCESS: OnceCell<u64> = OnceCell::new();
 
-/// Set while there is a backup: one is made and read at a time, so the disk holds no more.
+/// Set while there is a backup. Only one is made and read at a time, so the disk never has more.
 #[derive(Debug)]
 struct Permit(Arc<AtomicBool>);
 
@@ -39,12 +40,12 @@ struct Temporary(PathBuf);
 
 impl Drop for Temporary {
     fn drop(&mut self) {
-        // Where an open file can be deleted, it is gone already.
+        // On systems where an open file can be deleted, it is gone already.
         let _ = std::fs::remove_file(&self.0);
     }
 }
 
-/// Deletes what former processes left behind when they were killed. Nobody else has the directory now.
+/// Deletes the files of former processes that were killed. No other process uses the directory now.
 fn clear(directory: &Path, own: &str) {
     let Ok(entries) = std::fs::read_dir(directory) else { return };
     for entry in entries.flatten() {
@@ -56,9 +57,9 @@ fn clear(directory: &Path, own: &str) {
     }
 }
 
-/// A backup must not take the room that the log and the next checkpoint need.
+/// Checks that a backup leaves the room that the log and the next checkpoint need.
 fn has_room(coordinator: &Coordinator, directory: &Path) -> Result<()> {
-    // What a client receives is not known before.
+    // A client does not know the size of the state before it receives it.
     let bytes = coordinator
         .shared()
         .look(|engine| engine.node().map_or(0, |node| node.machine().bytes()))
@@ -78,7 +79,7 @@ fn has_room(coordinator: &Coordinator, directory: &Path) -> Result<()> {
     }
 }
 
-/// A backup that was written. Its fields are dropped in this order.
+/// A written backup. The order in which its fields are dropped matters.
 #[derive(Debug)]
 pub(super) struct Spool {
     file: File,
@@ -88,8 +89,8 @@ pub(super) struct Spool {
 }
 
 impl Spool {
-    /// Writes a backup into the data directory, or among the system's temporary files. `None` if another one is
-    /// under way.
+    /// Writes a backup into the data directory, or among the system's temporary files. `None` if another
+    /// backup is being made or read.
     pub(super) fn write(
         coordinator: &Coordinator,
         under_way: &Arc<AtomicBool>,
@@ -115,12 +116,12 @@ impl Spool {
             reason: error.to_string(),
         };
         let file = File::open(&path.0).map_err(unusable)?;
-        // Where this works, nothing is left of it whatever happens.
+        // On systems where this works, nothing is left of the file, even after a crash.
         let _ = std::fs::remove_file(&path.0);
         Ok(Some(Spool { file, backup, _path: path, _permit: permit }))
     }
 
-    /// What was written.
+    /// The description of the backup.
     pub(super) fn backup(&self) -> &Backup {
         &self.backup
     }

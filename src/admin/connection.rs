@@ -1,7 +1,7 @@
-//! One connection: what it has sent, what it is sent, and how long it may take for either.
+//! One connection: its requests, its responses, and the time limits for both.
 //!
-//! It answers one request after the other. While one is worked on or its answer is not taken, nothing more is
-//! read, so a client that sends many at once waits for itself.
+//! It answers one request after the other. While a request is processed or its response is not read by the
+//! client, nothing more is read. So a client that sends many requests at once delays only itself.
 
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::{Shutdown, SocketAddr};
@@ -16,37 +16,38 @@ use super::http::{self, HEAD_BYTES_MAX, Head, Response};
 const IDLE: Duration = Duration::from_secs(60);
 /// How long a request may take to arrive.
 const REQUEST_WITHIN: Duration = Duration::from_secs(10);
-/// How long a client may take nothing of what it is sent.
+/// How long a client may read nothing of a response.
 const STALLED: Duration = Duration::from_secs(20);
-/// How many bytes a second it must take on average. A backup is one reader's at a time.
+/// How many bytes per second a client must read on average. The limit matters for backups, of which
+/// there is only one at a time.
 const RATE_MIN: u64 = 64 << 10;
-/// How long what a client still sends is read away, so that it gets the answer.
+/// How long bytes that a client still sends are read and dropped, so that it receives the response.
 const DRAIN: Duration = Duration::from_secs(2);
-/// What may wait for one that listens. It is closed when it does not keep up.
+/// How many bytes may wait for a listener. A listener that does not keep up is disconnected.
 const UNREAD_MAX: usize = 4 << 20;
-/// It is read and written so often before it is another one's turn.
+/// How many times one connection is read and written before the next one's turn.
 const ROUNDS_MAX: usize = 16;
 
 enum State {
-    /// A request is read.
+    /// Reading a request.
     Reading,
-    /// It is worked on.
+    /// The request is being processed.
     Answering,
-    /// The answer is written.
+    /// The response is being written.
     Writing,
-    /// It listens until it ends.
+    /// A listener to events, until the connection ends.
     Listening,
-    /// Nothing more is answered.
+    /// No more requests are answered.
     Draining,
 }
 
-/// What became of a turn.
+/// The result of a turn.
 pub(super) enum Turn {
-    /// There is nothing more to do before its socket is ready again.
+    /// There is nothing to do before the socket is ready again.
     Waits,
-    /// It was only interrupted.
+    /// There is more to do.
     Goes,
-    /// A whole request has come.
+    /// A complete request has arrived.
     Request(Head, Vec<u8>),
     /// The connection has ended.
     Over,
@@ -56,15 +57,15 @@ pub(super) struct Connection {
     stream: TcpStream,
     pub(super) from: SocketAddr,
     state: State,
-    /// When its state began, or the client last took bytes.
+    /// When the state began, or the client last read bytes.
     since: Duration,
-    /// When its answer was begun, and how much of it the client has taken.
+    /// When the response was begun, and how many bytes of it the client has read.
     begun: Duration,
     taken: u64,
-    /// Its socket may have more to read.
+    /// The socket may have more to read.
     pub(super) readable: bool,
     input: Vec<u8>,
-    /// The head of the request whose body is still to come, and was admitted.
+    /// The head of an admitted request whose body has not arrived yet.
     head: Option<Head>,
     output: Vec<u8>,
     written: usize,
@@ -93,7 +94,7 @@ impl Connection {
         }
     }
 
-    /// Since when it has been waiting for a request; `None` if it is not.
+    /// Since when the connection has been waiting for a request; `None` if it is not.
     pub(super) fn idle_since(&self) -> Option<Duration> {
         matches!(self.state, State::Reading | State::Draining).then_some(self.since)
     }
@@ -102,7 +103,7 @@ impl Connection {
         matches!(self.state, State::Listening)
     }
 
-    /// Whether it has taken too long.
+    /// Whether a time limit is exceeded.
     pub(super) fn is_late(&self, now: Duration) -> bool {
         let most = match self.state {
             State::Reading if self.input.is_empty() && self.head.is_none() => IDLE,
@@ -117,7 +118,8 @@ impl Connection {
         is_slow || now.saturating_sub(self.since) > most
     }
 
-    /// Reads and writes what it can. `admit` decides on each head before its body is read.
+    /// Reads and writes as much as possible without blocking. `admit` decides about each head
+    /// before its body is read.
     pub(super) fn turn(
         &mut self,
         now: Duration,
@@ -186,7 +188,7 @@ impl Connection {
                 }
                 Ok(Turn::Goes)
             }
-            // What it still sends is of no use; only its end matters.
+            // Received bytes are dropped; only the end of the connection matters.
             State::Listening | State::Draining => match self.read(scratch)? {
                 0 => Ok(Turn::Over),
                 _ => Ok(Turn::Goes),
@@ -205,7 +207,7 @@ impl Connection {
         read
     }
 
-    /// The next request, if all of it has come.
+    /// Returns the next request, if all of it has arrived.
     fn take_request(
         &mut self,
         now: Duration,
@@ -214,7 +216,7 @@ impl Connection {
         if self.head.is_none() {
             let parsed = match http::parse(&self.input) {
                 Ok(parsed) => parsed,
-                // It is no request: no other one is answered.
+                // The bytes are not a request, so no later request can be answered.
                 Err(response) => {
                     self.input = Vec::new();
                     (self.keep, self.head_only) = (false, false);
@@ -225,7 +227,7 @@ impl Connection {
             let (head, length) = parsed?;
             self.input.drain(..length);
             if let Err(response) = admit(&head) {
-                // What follows is its body or the next request.
+                // The bytes after the head are its body or the next request.
                 self.head_only = head.method == http::Method::Head;
                 self.keep = head.keep && head.body == 0;
                 self.answer(&response, now);
@@ -259,7 +261,7 @@ impl Connection {
         (self.since, self.begun, self.taken) = (now, now, 0);
     }
 
-    /// Sends a backup, and then ends.
+    /// Sends a backup, and then ends the connection.
     pub(super) fn answer_with(&mut self, backup: Box<Spool>, now: Duration) {
         let made = backup.backup();
         let name = format!("attachment; filename=\"quorate-{}.backup\"", made.zxid);
@@ -274,7 +276,7 @@ impl Connection {
 
     /// Begins a stream of events.
     pub(super) fn listen(&mut self, now: Duration) {
-        // A browser waits for so long before it connects again.
+        // The `retry` is how long a browser waits before it reconnects.
         let response = Response::new("text/event-stream", []);
         self.output = response.head(None, false);
         self.output.extend_from_slice(b"retry: 1000\n\n");
@@ -282,7 +284,7 @@ impl Connection {
         self.since = now;
     }
 
-    /// Sends an event to one that listens. Returns whether it keeps up.
+    /// Sends an event to a listener. Returns whether the listener keeps up.
     pub(super) fn send(&mut self, event: &[u8], now: Duration) -> bool {
         if self.output.is_empty() {
             self.since = now;
@@ -296,7 +298,7 @@ impl Connection {
 mod tests {
     use super::*;
 
-    /// After how many seconds a reader is late that takes so many bytes each second.
+    /// After how many seconds a reader of this rate, in bytes per second, is late.
     fn late_after(rate: usize) -> Option<u64> {
         let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         let mut reader = std::net::TcpStream::connect(listener.local_addr().unwrap()).unwrap();
@@ -320,7 +322,7 @@ mod tests {
         panic!("it is neither late nor done");
     }
 
-    /// It took a byte now and then, and kept the only backup to itself.
+    /// A slow reader read a byte from time to time, and occupied the only backup.
     #[test]
     fn a_reader_that_takes_little_is_late_though_it_never_stalls() {
         assert!(late_after(1 << 10).is_some());

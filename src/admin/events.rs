@@ -1,4 +1,4 @@
-//! What those who listen at `/events` get: the state of the cluster every second, and each change of a znode.
+//! The events for listeners at `/events`: the state of the cluster every second, and each change of a znode.
 //!
 //! Nothing is sampled and nothing is watched while nobody listens.
 
@@ -24,10 +24,12 @@ const PERIOD: Duration = Duration::from_secs(1);
 const SYNC_WITHIN: Duration = Duration::from_millis(500);
 /// Changes are gathered for so long, so that a burst is one event.
 const GATHERED_FOR: Duration = Duration::from_millis(100);
-/// The most changes in one event. What is more than that in the time is missed, and said to be.
+/// The most changes in one event. Further changes in the same period are dropped, and the event
+/// reports that.
 const CHANGES_MAX: usize = 256;
 
-/// How many listen, and who is woken when one comes. When it is dropped, the threads end.
+/// The number of listeners, and the threads to wake when one arrives. When this is dropped, the
+/// threads end.
 pub(super) struct Listeners {
     count: Arc<AtomicUsize>,
     wakes: Vec<Sender<()>>,
@@ -37,7 +39,7 @@ impl Listeners {
     pub(super) fn set(&self, count: usize) {
         let former = self.count.swap(count, Ordering::AcqRel);
         if count > former {
-            // Full is as good: it will be seen.
+            // If the channel is full, the thread will notice, too.
             for wake in &self.wakes {
                 let _ = wake.try_send(());
             }
@@ -57,7 +59,7 @@ struct Sampler {
 /// Why a thread stops waiting.
 #[derive(PartialEq, Eq)]
 enum Woken {
-    /// Time has passed, or somebody has come.
+    /// The time has passed, or a listener has arrived.
     Go,
     /// The server has ended.
     End,
@@ -95,7 +97,7 @@ impl Sampler {
         self.count.load(Ordering::Acquire) > 0
     }
 
-    /// Does something again and again while somebody listens.
+    /// Repeats `step` while there are listeners.
     fn run(self, step: fn(&Sampler) -> Woken) {
         while self.wake.recv().is_ok() {
             while self.is_needed() {
@@ -119,7 +121,7 @@ impl Sampler {
         self.outbox.send(Message::Event(text.into_bytes().into()));
     }
 
-    /// Sends the state every second, and as soon as somebody comes.
+    /// Sends the state every second, and as soon as a listener arrives.
     fn send_state(&self) -> Woken {
         self.send("state", &self.state());
         self.wait(PERIOD)
@@ -138,8 +140,8 @@ impl Sampler {
         })
     }
 
-    /// How long a message to the leader and back takes, with its round to most voters, in microseconds. `None` if
-    /// it takes very long or does not come back.
+    /// The duration of a `sync` in microseconds: a message to the leader, its round trip to a majority, and
+    /// the reply. `None` if there is no reply in time.
     fn sync_us(&self) -> Option<u64> {
         let session = self.session.get().ok()?;
         let clock = &self.coordinator.shared().clock;
@@ -151,13 +153,13 @@ impl Sampler {
     /// Sends changes as they happen.
     fn send_changes(&self) -> Woken {
         self.follow().unwrap_or_else(|error| {
-            // Tried again: there is no quorum, or the session is over.
+            // There is no quorum, or the session is over: tried again.
             tracing::debug!(%error, "the admin endpoint cannot watch");
             self.wait(PERIOD)
         })
     }
 
-    /// Watches everything until nobody listens.
+    /// Watches the whole tree while there are listeners.
     fn follow(&self) -> Result<Woken> {
         let session = self.session.get()?;
         let watch = session.nonblocking().watch("/", WatchMode::PersistentRecursive);
@@ -176,7 +178,7 @@ impl Sampler {
                         }
                         changes.push(event);
                     }
-                    // The session is over, and a new one is needed. What happens until then is missed.
+                    // The session is over, and a new one is needed. Changes until then are missed.
                     Err(_) => {
                         self.send("changes", &json(&changes));
                         self.send("missed", &json!({}));

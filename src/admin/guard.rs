@@ -1,4 +1,4 @@
-//! Who may ask: what a request must be, before anything is done for it.
+//! Checks on a request before anything is done for it.
 
 use std::net::IpAddr;
 
@@ -18,14 +18,14 @@ impl Guard {
     /// The response to a request that is refused.
     pub(super) fn check(&self, head: &Head, route: &Route) -> Result<(), Response> {
         let forbidden = |reason: &str| Err(Response::error(403, reason));
-        // Another site can make its own name stand for this address, and is then "the same" to a browser. With a
-        // token that gains it nothing, and the endpoint may have any name.
+        // DNS rebinding: another site can let its own name resolve to this address, so that a browser takes
+        // both for the same site. With a token that is harmless, and the endpoint may have any name.
         if self.token.is_none() && !is_loopback(&head.host) {
             return forbidden(
                 "the header Host names another host: use 127.0.0.1, or give the endpoint a token",
             );
         }
-        // The page has no data in it, and may be linked to.
+        // The page itself contains no data, and other sites may link to it.
         if !matches!(route, Route::Page) {
             if head.site.as_deref().is_some_and(|site| !["same-origin", "none"].contains(&site)) {
                 return forbidden("this is a request of another site");
@@ -66,14 +66,15 @@ fn is_loopback(host: &str) -> bool {
     name.eq_ignore_ascii_case("localhost") || name.parse().is_ok_and(is_local)
 }
 
-/// Whether an origin is that of the page itself; a proxy before it may speak TLS.
+/// Whether an origin is that of the page itself. A proxy in front of it may use TLS.
 fn is_own(origin: &str, host: &str) -> bool {
     let schemes = ["http://", "https://"];
     let mut named = schemes.iter().filter_map(|scheme| origin.strip_prefix(scheme));
     named.any(|named| named.eq_ignore_ascii_case(host))
 }
 
-/// The time that it takes depends on the length of what was sent, and not on how much of it is right.
+/// Compares a token in a time that depends only on the length of the received one, and not on its
+/// content.
 fn is_token(authorization: Option<&str>, token: &str) -> bool {
     let sent = authorization.and_then(|text| text.split_once(' '));
     let sent = sent.filter(|(scheme, _)| scheme.eq_ignore_ascii_case("bearer"));

@@ -1,7 +1,7 @@
-//! HTTP/1.1 as far as the endpoint speaks it: requests from bytes, and responses to bytes.
+//! The subset of HTTP/1.1 that the endpoint supports: requests from bytes, and responses to bytes.
 //!
-//! A request is one line, some headers, and a body of a known length. Whatever could be understood in two ways
-//! (two lengths, a transfer coding, two hosts) is refused.
+//! A request is one line, some headers, and a body of a known length. Ambiguous requests (two lengths, a
+//! transfer coding, two hosts) are refused.
 
 use serde_json::{Value, json};
 
@@ -9,10 +9,11 @@ use serde_json::{Value, json};
 pub(super) const HEAD_BYTES_MAX: usize = 16 << 10;
 /// The most headers.
 pub(super) const HEADERS_MAX: usize = 64;
-/// The longest body: a znode's data, and a little more, so that the refusal of what is too long names it.
+/// The longest body. It is more than a znode's data may have, so that data that is too long is refused
+/// with a proper error.
 pub(super) const BODY_BYTES_MAX: usize = 2 << 20;
 
-/// What a request wants.
+/// The method of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Method {
     Get,
@@ -26,24 +27,24 @@ pub(super) enum Method {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Head {
     pub(super) method: Method,
-    /// As it was sent: see [`decoded`].
+    /// The path as it was sent: see [`decoded`].
     pub(super) path: String,
     pub(super) query: String,
     pub(super) host: String,
     pub(super) origin: Option<String>,
-    /// `Sec-Fetch-Site`: where the request of a browser comes from.
+    /// `Sec-Fetch-Site`: the site from which a browser's request comes.
     pub(super) site: Option<String>,
     pub(super) authorization: Option<String>,
     /// The length of its body.
     pub(super) body: usize,
-    /// Whether another request may follow.
+    /// Whether the connection may have another request after this one.
     pub(super) keep: bool,
 }
 
 /// Reads the head of a request, and its length; `None` if it is not complete yet.
 ///
 /// # Errors
-/// The response to what cannot be a request. The connection ends with it.
+/// The response to bytes that are not a request. The connection ends after it.
 pub(super) fn parse(bytes: &[u8]) -> Result<Option<(Head, usize)>, Response> {
     let mut headers = [httparse::EMPTY_HEADER; HEADERS_MAX];
     let mut request = httparse::Request::new(&mut headers);
@@ -93,7 +94,7 @@ pub(super) fn parse(bytes: &[u8]) -> Result<Option<(Head, usize)>, Response> {
     let body = match one("content-length")? {
         None => 0,
         Some(length) if !length.is_empty() && length.bytes().all(|byte| byte.is_ascii_digit()) => {
-            // One that overflows is too long, too.
+            // A number that overflows is too long, too.
             length.parse().unwrap_or(usize::MAX)
         }
         Some(_) => return Err(bad("the Content-Length is not a number")),
@@ -102,7 +103,7 @@ pub(super) fn parse(bytes: &[u8]) -> Result<Option<(Head, usize)>, Response> {
         return Err(Response::error(413, format!("a body has at most {BODY_BYTES_MAX} bytes")));
     }
     let connection = one("connection")?.unwrap_or_default().to_ascii_lowercase();
-    let says = |word: &str| connection.split(',').any(|part| part.trim() == word);
+    let has_option = |word: &str| connection.split(',').any(|part| part.trim() == word);
     let head = Head {
         method,
         path: path.to_owned(),
@@ -112,7 +113,7 @@ pub(super) fn parse(bytes: &[u8]) -> Result<Option<(Head, usize)>, Response> {
         site: one("sec-fetch-site")?,
         authorization: one("authorization")?,
         body,
-        keep: request.version == Some(1) && !says("close"),
+        keep: request.version == Some(1) && !has_option("close"),
     };
     Ok(Some((head, length)))
 }
@@ -129,14 +130,14 @@ impl Head {
         first.map(decoded).transpose()
     }
 
-    /// The same as a number.
+    /// The value of a parameter as a number.
     pub(super) fn number(&self, name: &str) -> Result<Option<u64>, Response> {
         let wrong = |_| Response::error(400, format!("the parameter {name} is not a number"));
         self.parameter(name)?.map(|text| text.parse().map_err(wrong)).transpose()
     }
 }
 
-/// Text with its `%XX` as what they stand for.
+/// Decodes the `%XX` of a text.
 pub(super) fn decoded(text: &str) -> Result<String, Response> {
     let wrong = || Response::error(400, "what follows a % is two hexadecimal digits of UTF-8");
     let mut bytes = Vec::with_capacity(text.len());
@@ -156,13 +157,13 @@ pub(super) fn decoded(text: &str) -> Result<String, Response> {
     String::from_utf8(bytes).map_err(|_| wrong())
 }
 
-/// A whole response.
+/// A complete response.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Response {
     pub(super) status: u16,
     pub(super) kind: &'static str,
     pub(super) body: Vec<u8>,
-    /// Further headers, each with its value.
+    /// Further headers and their values.
     pub(super) headers: Vec<(&'static str, String)>,
 }
 
@@ -179,18 +180,18 @@ impl Response {
         Response::json(status, &json!({ "error": reason.into() }))
     }
 
-    /// To what is not done here, whoever asks.
+    /// The response to a request that is not allowed, whoever sends it.
     pub(super) fn not_allowed(reason: &str) -> Response {
         Response::error(405, reason).with("Allow", "GET, HEAD")
     }
 
-    /// With a further header.
+    /// Adds a header.
     pub(super) fn with(mut self, name: &'static str, value: impl Into<String>) -> Response {
         self.headers.push((name, value.into()));
         self
     }
 
-    /// To a `HEAD`, only the head is sent.
+    /// Encodes the response; for a `HEAD` request, only its head.
     pub(super) fn encode(&self, head_only: bool, keep: bool) -> Vec<u8> {
         let mut bytes = self.head(Some(self.body.len() as u64), keep);
         if !head_only {
@@ -199,7 +200,7 @@ impl Response {
         bytes
     }
 
-    /// Its head; without a length, its body lasts until the connection ends.
+    /// Encodes the head. Without a length, the body lasts until the connection ends.
     pub(super) fn head(&self, length: Option<u64>, keep: bool) -> Vec<u8> {
         let Response { status, kind, headers, .. } = self;
         let mut text = format!("HTTP/1.1 {status} {}\r\nContent-Type: {kind}\r\n", reason(*status));
@@ -227,7 +228,8 @@ impl Response {
     }
 }
 
-/// The header with what a page may do: nothing, if it is not set.
+/// The header with the permissions of a page. If a response does not set it, the page may do
+/// nothing.
 pub(super) const POLICY: &str = "Content-Security-Policy";
 
 fn reason(status: u16) -> &'static str {

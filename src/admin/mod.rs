@@ -1,22 +1,22 @@
-//! What operators see and do over HTTP: figures, znodes, locks, and a page.
+//! An HTTP endpoint for operators: figures, znodes, locks, and a page.
 //!
 //! ```text
 //! socket -> server -> http -> guard -> routes -> coordinator, session     (status: at once; the rest: workers)
 //! events -> server -> sockets of those who listen
 //! ```
 //!
-//! - `server` is the thread with the sockets; it waits for none of them, so slow clients hold up nobody.
-//!   `connection` is one of them, and `workers` are the threads that may wait for the cluster.
-//! - `http` is the protocol: bytes to requests, responses to bytes. It has all limits of a request.
+//! - `server` is the thread with the sockets; it waits for none of them, so a slow client delays nobody.
+//!   `connection` is one socket, and `workers` are the threads that may wait for the cluster.
+//! - `http` is the protocol: bytes to requests, responses to bytes. It has all limits on requests.
 //! - `guard` refuses requests of other sites and those without the token, before anything else happens.
-//! - `routes` has what is answered at which path, and `tree` the znodes.
-//! - `backup` is the file of a backup on its way to its reader.
-//! - `session` is the session that reads and writes them, opened when it is first needed.
-//! - `events` samples the cluster, and watches it, while somebody listens.
-//! - `page/` is the page. It has no other source of data than these routes.
+//! - `routes` maps paths to responses, and `tree` has the routes of znodes.
+//! - `backup` is the file of a backup that is sent to its reader.
+//! - `session` is the session that reads and writes znodes, opened when it is first needed.
+//! - `events` samples and watches the cluster while there are listeners.
+//! - `page/` is the page. These routes are its only source of data.
 //!
-//! Nothing that may block runs on the server's thread. The state of the cluster needs no session and no quorum:
-//! it is served without one, and after the node has stopped.
+//! Nothing that may block runs on the server's thread. The state of the cluster needs no session and no
+//! quorum, and is also served after the node has stopped.
 
 mod backup;
 mod connection;
@@ -44,18 +44,19 @@ use crate::types::error::{Error, Result};
 /// The shortest token.
 const TOKEN_BYTES_MIN: usize = 16;
 
-/// An endpoint for operators and their tools: the state of the cluster, its members, sessions, locks and znodes
-/// over HTTP, metrics for Prometheus, probes, backups, and a page with all of it.
+/// An endpoint for operators and their tools: the state of the cluster, its members, sessions, locks and
+/// znodes over HTTP, metrics for Prometheus, probes, backups, and a page that shows all of these.
 ///
 /// It is read-only unless [`AdminBuilder::writable`] is set. Anybody who reaches it sees what the ids of
 /// [`AdminBuilder::auth`] may read, so at an address that is not on the loopback it needs a
-/// [token](AdminBuilder::token). Requests of other web sites are refused. Routes and limits: [`guide::admin`](crate::guide::admin).
+/// [token](AdminBuilder::token). Requests from other web sites are refused. For routes and limits see
+/// [`guide::admin`](crate::guide::admin).
 ///
-/// It answers without a quorum, too, and after the coordinator was closed. It counts as a handle of the
+/// It also answers without a quorum, and after the coordinator was closed. It counts as a handle of the
 /// coordinator, which runs until this is dropped or the coordinator is closed.
 ///
-/// Dropping it ends its connections and its session. That waits for the requests under way, some seconds at
-/// most unless a backup is being written; but not if the coordinator was joined by
+/// Dropping it ends its connections and its session. The drop waits for requests in flight, some seconds at
+/// most unless a backup is being written. It does not wait if the coordinator was joined by
 /// [`Coordinator::join_async`].
 ///
 /// ```
@@ -95,8 +96,8 @@ impl fmt::Debug for AdminBuilder {
 }
 
 impl Admin {
-    /// Serves at an address of this host's loopback; port 0 takes a free one. Returns as soon as clients can
-    /// connect.
+    /// Serves at an address of this host's loopback; port 0 takes a free port. Returns as soon as clients
+    /// can connect.
     ///
     /// # Errors
     /// As [`AdminBuilder::serve`].
@@ -104,7 +105,7 @@ impl Admin {
         Admin::builder().serve(coordinator, address)
     }
 
-    /// Sets what differs from the defaults, before the endpoint is opened.
+    /// Returns the settings, to change them before the endpoint is opened.
     pub fn builder() -> AdminBuilder {
         AdminBuilder::default()
     }
@@ -117,25 +118,26 @@ impl Admin {
 
 impl AdminBuilder {
     /// Requires this token of every request but the probes and the page itself, as `Authorization: Bearer
-    /// TOKEN`. The page asks for it. It has at least 16 characters of ASCII, without spaces.
+    /// TOKEN`. The page asks its user for the token. A token has at least 16 characters of ASCII, without
+    /// spaces.
     ///
-    /// Requests and answers are not encrypted: across a network, put a proxy with TLS before the endpoint, or
-    /// forward its port by SSH.
+    /// Requests and responses are not encrypted: across a network, put a proxy with TLS in front of the
+    /// endpoint, or forward its port by SSH.
     #[must_use]
     pub fn token(mut self, token: impl Into<String>) -> AdminBuilder {
         self.token = Some(token.into());
         self
     }
 
-    /// Whether znodes can be created, set and deleted: not by default.
+    /// Sets whether znodes can be created, set and deleted through the endpoint: not by default.
     #[must_use]
     pub fn writable(mut self, writable: bool) -> AdminBuilder {
         self.writable = writable;
         self
     }
 
-    /// Adds an id to the endpoint's session, as [`Session::add_auth`](crate::Session::add_auth): access lists
-    /// see it, and whoever reaches the endpoint acts with it.
+    /// Adds an id to the endpoint's session, as [`Session::add_auth`](crate::Session::add_auth) does. It
+    /// applies to access lists, and everybody who reaches the endpoint acts with it.
     #[must_use]
     pub fn auth(mut self, scheme: &str, credentials: impl AsRef<[u8]>) -> AdminBuilder {
         self.auths.push((scheme.to_owned(), credentials.as_ref().to_vec()));
@@ -162,7 +164,7 @@ impl AdminBuilder {
         let jobs = workers::start(&routes, &outbox, &mut serving).map_err(&failed)?;
         let listeners =
             events::start(coordinator, &session, &outbox, &mut serving).map_err(&failed)?;
-        // It ends first: it holds what the others wait for.
+        // The server ends first, since the other threads wait for it.
         serving.spawn("quorate-admin", || server.run(jobs, listeners)).map_err(failed)?;
         Ok(Admin { serving })
     }

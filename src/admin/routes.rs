@@ -1,4 +1,4 @@
-//! What is answered at which path.
+//! The routes: which path has which response.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -21,7 +21,7 @@ use crate::runtime::pending::block_on;
 use crate::types::availability::Availability;
 use crate::types::error::{Error, Result};
 
-/// How long it may take to look for locks: all znodes are read.
+/// How long a search for locks may take, which reads all znodes.
 const LOCKS_WITHIN: Duration = Duration::from_secs(10);
 
 const INDEX: &str = include_str!("page/index.html");
@@ -32,7 +32,7 @@ const SCRIPT: &str = concat!(
     include_str!("page/script.js")
 );
 
-/// What a request is for.
+/// The purpose of a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Route {
     Page,
@@ -45,7 +45,7 @@ pub(super) enum Route {
     Metrics,
     Events,
     Backup,
-    /// Those at and below this path.
+    /// The locks at and below this path.
     Locks(String),
     Znode {
         path: String,
@@ -56,11 +56,11 @@ pub(super) enum Route {
         after: Option<String>,
         limit: u64,
     },
-    /// The znode, and what is done with it.
+    /// A change of this znode.
     Change(String, Change),
 }
 
-/// What was made for a request.
+/// The result of a request.
 pub(super) enum Outcome {
     Response(Response),
     Backup(Box<Spool>),
@@ -68,7 +68,7 @@ pub(super) enum Outcome {
 
 impl Route {
     /// # Errors
-    /// The response to a request for what there is not.
+    /// The response to a request without a route.
     pub(super) fn of(head: &Head) -> Result<Route, Response> {
         let route = match head.path.as_str() {
             "/" => Route::Page,
@@ -98,7 +98,8 @@ impl Route {
         }
     }
 
-    /// Whether it needs no token: it says nothing of the cluster but that it works.
+    /// Whether it needs no token, because its response reveals nothing about the cluster except
+    /// that it works.
     pub(super) fn is_open(&self) -> bool {
         matches!(self, Route::Page | Route::Health | Route::Ready | Route::Live)
     }
@@ -111,7 +112,8 @@ pub(super) fn without_body(head: &Head, route: Route) -> Result<Route, Response>
     }
 }
 
-/// The path of a znode, from what follows `/tree`. A slash in a name would be another path.
+/// The path of a znode, from the part after `/tree`. An encoded slash in a name is refused: it
+/// would make another path.
 fn znode(rest: &str) -> Result<String, Response> {
     if rest.to_ascii_lowercase().contains("%2f") {
         return Err(Response::error(400, "the name of a znode has no /"));
@@ -122,7 +124,7 @@ fn znode(rest: &str) -> Result<String, Response> {
     }
 }
 
-/// What the answers are made of.
+/// The sources of the responses.
 pub(super) struct Routes {
     coordinator: Coordinator,
     session: Arc<AdminSession>,
@@ -134,7 +136,7 @@ impl Routes {
         Routes { coordinator, session, backup_under_way: Arc::default() }
     }
 
-    /// The response to what blocks nobody; `None` for the rest.
+    /// The response to a request that does not block; `None` for other requests.
     pub(super) fn at_once(&self, route: &Route, guard: &Guard) -> Option<Response> {
         let probe = |name: &str, well: bool| {
             Response::json(if well { 200 } else { 503 }, &json!({ name: well }))
@@ -152,7 +154,7 @@ impl Routes {
         })
     }
 
-    /// Does what may block.
+    /// Processes a request that may block.
     pub(super) fn work(&self, route: &Route, body: &[u8], from: SocketAddr) -> Outcome {
         let made = match route {
             Route::Backup => self.backup(),
@@ -182,7 +184,7 @@ impl Routes {
                 let status = if matches!(change, Change::Create { .. }) { 201 } else { 200 };
                 return Ok(Response::json(status, &changed?));
             }
-            // The others are answered elsewhere.
+            // The other routes are answered elsewhere.
             _ => status(&self.coordinator),
         };
         Ok(Response::json(200, &value))
@@ -199,7 +201,8 @@ impl Routes {
         })
     }
 
-    /// With everything that was written until now, if there is a quorum, and else as the replica is.
+    /// Makes a backup: with everything that was written until now if there is a quorum, and
+    /// otherwise of the replica as it is.
     fn backup(&self) -> Result<Outcome> {
         let synced =
             self.session.with(|session| self.session.wait(session.nonblocking().sync(), "sync"));
@@ -216,12 +219,12 @@ impl Routes {
     }
 }
 
-/// As JSON; all types of the library have a form.
+/// Converts a value to JSON; that succeeds for all types of the library.
 pub(super) fn json(value: impl Serialize) -> Value {
     serde_json::to_value(value).unwrap_or_default()
 }
 
-/// The state of the instance, with what the probes say.
+/// The state of the instance, with the results of the probes.
 pub(super) fn status(coordinator: &Coordinator) -> Value {
     let mut status = json(coordinator.status());
     status["availability"] = json(coordinator.availability());
@@ -229,8 +232,8 @@ pub(super) fn status(coordinator: &Coordinator) -> Value {
     status
 }
 
-/// All members, and who leads: the leader, if most voters report. One that has lost them does not know it at
-/// once.
+/// All members, and the leader, if a majority of the voters reports. (A leader that has lost its majority
+/// does not know it at once.)
 pub(super) fn members(reports: &[MemberReport]) -> Value {
     let voters = || reports.iter().filter(|member| member.role != Role::Learner);
     let silent = voters().filter(|member| member.is_silent).count();
@@ -239,7 +242,7 @@ pub(super) fn members(reports: &[MemberReport]) -> Value {
     json!({ "members": json(reports), "leader": leader.map(|leader| &leader.address) })
 }
 
-/// The response to a request that has failed.
+/// The response to a failed request.
 fn refusal(error: &Error) -> Response {
     let status = match error {
         Error::InvalidPath { .. } | Error::InvalidTtl { .. } | Error::InvalidAcl { .. } => 400,
@@ -261,7 +264,7 @@ fn refusal(error: &Error) -> Response {
     Response::error(status, error.to_string())
 }
 
-/// The page, in one piece. Its script and its style are the only ones that a browser takes.
+/// The page, in one piece. A browser accepts only its own script and style.
 fn page(guard: &Guard) -> Response {
     let Ok(nonce) = entropy::bytes::<16>() else {
         return Response::error(503, "the system provides no random numbers");

@@ -19,11 +19,11 @@ use crate::api::coordinator::Coordinator;
 use crate::runtime::clock::Clock;
 use crate::runtime::port::{LISTENER, Port};
 
-/// How many connections there are at most. Another one takes the place of the one that has been silent longest.
+/// The most connections. A further one replaces the connection that has been idle for longest.
 const CONNECTIONS_MAX: usize = 256;
-/// How many of them may listen to events.
+/// The most connections that may listen to events.
 const LISTENERS_MAX: usize = 32;
-/// How often connections are looked at for those that take too long.
+/// How often connections are checked for exceeded time limits.
 const SWEEP: Duration = Duration::from_millis(500);
 pub(super) struct Server {
     pub(super) port: Port,
@@ -91,7 +91,8 @@ impl Server {
             if now.saturating_sub(swept) >= SWEEP {
                 swept = now;
                 self.connections.retain(|_, connection| !connection.is_late(now));
-                // Of those that came while there were no descriptors, nothing more is reported.
+                // The poll does not report again the connections that arrived while there were no
+                // descriptors.
                 self.accept();
             }
             listeners.set(self.listening());
@@ -123,7 +124,7 @@ impl Server {
         }
     }
 
-    /// Closes the connection that has waited longest without a request.
+    /// Closes the connection that has been without a request for longest.
     fn make_room(&mut self) -> bool {
         let idle = self.connections.iter().filter_map(|(number, connection)| {
             connection.idle_since().map(|since| (since, *number))
@@ -135,7 +136,7 @@ impl Server {
     fn take(&mut self, message: Message, now: Duration) {
         match message {
             Message::Done(number, outcome) => {
-                // It may be gone.
+                // The connection may be closed by now.
                 let Some(connection) = self.connections.get_mut(&number) else { return };
                 match outcome {
                     Outcome::Response(response) => connection.answer(&response, now),
@@ -166,7 +167,7 @@ impl Server {
             Turn::Over => drop(self.connections.remove(&number)),
             Turn::Request(head, body) => {
                 self.request(number, &head, body, now, jobs);
-                // Its answer is written, if there is one already.
+                // Writes its response, if there is one already.
                 self.port.touched.insert(number);
             }
         }
@@ -177,7 +178,7 @@ impl Server {
         let Some(connection) = self.connections.get_mut(&number) else { return };
         let route = match Route::of(head) {
             Ok(route) => route,
-            // It was admitted, so it has one.
+            // An admitted request has a route.
             Err(response) => return connection.answer(&response, now),
         };
         if let Some(response) = self.routes.at_once(&route, &self.guard) {

@@ -8,9 +8,9 @@ use crate::api::session::Session;
 use crate::runtime::pending::Pending;
 use crate::types::error::{Error, Result};
 
-/// How long a request waits for an answer of the cluster.
+/// How long a request waits for a reply of the cluster.
 pub(super) const ANSWER_WITHIN: Duration = Duration::from_secs(2);
-/// How long one waits for the session to get its ids. Others wait behind it.
+/// How long a request waits until the session has its ids. Other requests wait behind it.
 const IDS_WITHIN: Duration = Duration::from_millis(500);
 
 pub(super) struct AdminSession {
@@ -21,7 +21,7 @@ pub(super) struct AdminSession {
 
 struct Current {
     session: Session,
-    /// Its ids that are not confirmed yet.
+    /// The requests for its ids that are not answered yet.
     asked: Vec<Pending<()>>,
 }
 
@@ -33,7 +33,8 @@ impl AdminSession {
     /// The session, with its ids.
     ///
     /// # Errors
-    /// Those of opening it; [`Error::Timeout`] while it has not got its ids, as without a quorum.
+    /// The errors of opening it; [`Error::Timeout`] while it does not have its ids, as without a
+    /// quorum.
     pub(super) fn get(&self) -> Result<Session> {
         let mut current = self.current.lock().unwrap_or_else(PoisonError::into_inner);
         let former = current.take().filter(|current| !current.session.state().is_final());
@@ -44,7 +45,8 @@ impl AdminSession {
         while let Some(next) = now.asked.last_mut() {
             match next.wait_timeout(IDS_WITHIN) {
                 Some(Ok(())) => drop(now.asked.pop()),
-                // Without an id it does not act: it is closed, and another one opened next time.
+                // A session without all its ids is not used: it is closed, and the next request
+                // opens another one.
                 Some(Err(error)) => return Err(error),
                 None => {
                     *current = Some(now);
@@ -65,19 +67,20 @@ impl AdminSession {
         Ok(Current { session, asked })
     }
 
-    /// Calls a function with the session, and once more with a new one if that was over.
+    /// Calls a function with the session, and again with a new session if the former one was over.
     pub(super) fn with<T>(&self, call: impl Fn(&Session) -> Result<T>) -> Result<T> {
         match call(&self.get()?) {
-            // Nothing was done: its end was known before.
+            // The call had no effect, since the end of the session was known before.
             Err(Error::SessionExpired { .. } | Error::SessionClosed { .. }) => call(&self.get()?),
             called => called,
         }
     }
 
-    /// Waits for an answer.
+    /// Waits for a reply.
     ///
     /// # Errors
-    /// Those of the request, and [`Error::Timeout`] if there is none within [`ANSWER_WITHIN`].
+    /// The errors of the request, and [`Error::Timeout`] if there is no reply within
+    /// [`ANSWER_WITHIN`].
     pub(super) fn wait<T>(&self, mut pending: Pending<T>, operation: &str) -> Result<T> {
         let answer = pending.wait_timeout(ANSWER_WITHIN);
         answer.unwrap_or_else(|| Err(self.late(operation, ANSWER_WITHIN)))

@@ -1,4 +1,4 @@
-//! Znodes, read and changed.
+//! The routes that read and change znodes.
 
 use std::sync::Arc;
 
@@ -14,12 +14,12 @@ use crate::types::error::{Error, Result};
 use crate::types::path;
 use crate::types::znode::{CreateMode, Stat};
 
-/// How many children are shown with a znode, and on a page of them unless it is said.
+/// How many children are shown with a znode, and by default on a page of children.
 const CHILDREN: u64 = 100;
 /// The longest page of children.
 const CHILDREN_MAX: u64 = 1000;
 
-/// What is done with a znode.
+/// A change of a znode.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Change {
     Create { mode: CreateMode },
@@ -61,7 +61,7 @@ pub(super) fn route(head: &Head, path: String) -> Result<Route, Response> {
     }
 }
 
-/// Data as text if it is text, and else in base64.
+/// Data as text if it is UTF-8, and otherwise in base64.
 fn shown(data: &[u8]) -> Value {
     match std::str::from_utf8(data) {
         Ok(text) => json!({ "text": text }),
@@ -69,7 +69,7 @@ fn shown(data: &[u8]) -> Value {
     }
 }
 
-/// The data alone: as a file, which no browser shows as a page of this endpoint.
+/// The data alone, as a file, so that no browser shows it as a page of this endpoint.
 pub(super) fn download(admin: &AdminSession, path: &str) -> Result<Response> {
     let (data, _) = admin.with(|session| get(admin, session, path))?;
     let response = Response::new("application/octet-stream", &*data);
@@ -83,7 +83,7 @@ fn get(admin: &AdminSession, session: &Session, path: &str) -> Result<(Arc<[u8]>
     }
 }
 
-/// Some names after one, and whether there are more.
+/// Returns some names after a given one, and whether there are more.
 fn names(
     admin: &AdminSession,
     session: &Session,
@@ -124,7 +124,8 @@ pub(super) fn children(
     admin.with(|session| {
         let (names, more) = names(admin, session, path, after, limit)?;
         let next = names.last().filter(|_| more).cloned();
-        // All are asked for before the first answer is waited for. `Err` is what has no answer yet.
+        // All requests are sent before the first reply is awaited. `Err` is a request without a
+        // reply so far.
         let calls = session.nonblocking();
         let ask = |name: &String| {
             let child = path::join(path, name);
@@ -138,7 +139,7 @@ pub(super) fn children(
         for (name, asked) in names.into_iter().zip(asked) {
             match asked.unwrap_or_else(|pending| admin.wait(pending, "exists")) {
                 Ok(Some(stat)) => children.push(json!({ "name": name, "stat": json(stat) })),
-                // It has gone meanwhile.
+                // The child was deleted in the meantime.
                 Ok(None) => {}
                 Err(Error::NoAuth { .. }) => children.push(json!({ "name": name, "stat": null })),
                 Err(error) => return Err(error),
@@ -149,7 +150,7 @@ pub(super) fn children(
 }
 
 impl Change {
-    /// Does it, and returns what it has made.
+    /// Makes the change, and returns its result.
     pub(super) fn apply(&self, admin: &AdminSession, path: &str, data: &[u8]) -> Result<Value> {
         admin.with(|session| {
             let calls = session.nonblocking();

@@ -1,7 +1,8 @@
 //! The threads that may wait for the cluster.
 //!
-//! Those that need a session wait longest when there is no quorum, and what the members report waits for silent
-//! ones. So there are threads for each, and one for the metrics of this instance, which wait for nobody.
+//! Requests that need a session wait longest when there is no quorum, and reports of the members wait for
+//! silent ones. So each kind has its own threads; one more thread is for the metrics of this instance, which
+//! wait for nobody.
 
 use std::io;
 use std::net::SocketAddr;
@@ -13,9 +14,9 @@ use mio::Waker;
 use super::routes::{Outcome, Route, Routes};
 use crate::runtime::port::Serving;
 
-/// How many threads have the instance's metrics, report of the members, and read and write znodes.
+/// The numbers of threads for the instance's metrics, for reports of the members, and for znodes.
 const THREADS: [usize; 3] = [1, 2, 3];
-/// How many requests wait for them. More are refused.
+/// How many requests may wait for each. Further requests are refused.
 const QUEUE: usize = 32;
 
 /// A request for the workers.
@@ -26,7 +27,7 @@ pub(super) struct Job {
     pub(super) from: SocketAddr,
 }
 
-/// Where the server leaves them. When it is dropped, the workers end.
+/// The server's end of the workers' queues. When it is dropped, the workers end.
 pub(super) struct Jobs {
     metrics: Sender<Job>,
     reports: Sender<Job>,
@@ -34,27 +35,27 @@ pub(super) struct Jobs {
 }
 
 impl Jobs {
-    /// Whether there was room.
+    /// Queues a job; returns whether there was room.
     pub(super) fn take(&self, job: Job) -> bool {
         let queue = match &job.route {
             Route::Metrics => &self.metrics,
             Route::Members | Route::Sessions => &self.reports,
-            // These need the endpoint's session, and so perhaps a quorum.
+            // These need the endpoint's session, and perhaps a quorum.
             _ => &self.znodes,
         };
         queue.try_send(job).is_ok()
     }
 }
 
-/// For the server's thread.
+/// A message for the server's thread.
 pub(super) enum Message {
-    /// For one connection.
+    /// The result of a connection's request.
     Done(u64, Outcome),
-    /// For all that listen.
+    /// An event for all listeners.
     Event(Arc<[u8]>),
 }
 
-/// Where messages for the server's thread are left.
+/// The queue of messages for the server's thread.
 #[derive(Clone)]
 pub(super) struct Outbox {
     pub(super) sender: Sender<Message>,
@@ -63,9 +64,9 @@ pub(super) struct Outbox {
 
 impl Outbox {
     pub(super) fn send(&self, message: Message) {
-        // If the server has ended, nobody waits for it.
+        // If the server has ended, nobody waits for the message.
         let _ = self.sender.send(message);
-        // Without it the server looks at its next sweep.
+        // If waking fails, the server takes the message at its next sweep.
         let _ = self.waker.wake();
     }
 }

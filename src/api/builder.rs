@@ -114,9 +114,9 @@ impl Builder {
     /// that peer; write it exactly as there. The default is the first peer that is an address of
     /// this host and can be bound.
     ///
-    /// A name that does not resolve yet is waited for: [`Builder::join`] returns, and the instance
-    /// listens once it does. Until then [`Coordinator::status`] and [`Coordinator::wait_ready`] say
-    /// so.
+    /// If the name does not resolve yet, [`Builder::join`] still returns, and the instance listens
+    /// once the name resolves. Until then [`Coordinator::status`] and [`Coordinator::wait_ready`]
+    /// report that it waits for the name.
     ///
     /// It must lead to this instance alone. Giving several instances the same address is an error,
     /// which is detected at the latest when they meet.
@@ -129,18 +129,18 @@ impl Builder {
         self
     }
 
-    /// Makes this instance a client: it joins without a replica and a vote, stores nothing on disk,
-    /// and is served by one of the peers, or by another when that one is lost. It has the same
-    /// calls: reads that return at once on a replica ask its member instead. This is for large
-    /// fleets, of which a few instances hold the state; see [`guide::clients`](crate::guide::clients) for the differences.
+    /// Makes this instance a client: it joins without a replica and a vote, stores nothing on disk, and is
+    /// served by one of the peers, or by another when that one is lost. It has the same calls, but reads that
+    /// return at once on a replica are sent to that peer instead. This is for large fleets, of which a few
+    /// instances hold the state; see [`guide::clients`](crate::guide::clients) for the differences.
     ///
-    /// It does not listen, and is served over connections that it makes. So with
+    /// A client does not listen, and is served over connections that it makes. So with
     /// [`Builder::listen`] or [`Builder::advertise`], [`Builder::join`] fails with
-    /// [`Error::InvalidSetting`]. [`Builder::data_dir`] and the settings of members may be set, and
+    /// [`Error::InvalidSetting`]. [`Builder::data_dir`] and the settings of members may be set, but
     /// have no effect.
     ///
-    /// It stays with the cluster that first serves it for as long as it runs. Members of another
-    /// cluster, which may later be at the addresses of the list, refuse it.
+    /// It stays with the cluster that first serves it for as long as it runs. If members of another
+    /// cluster are later at the addresses of the list, they refuse it.
     ///
     /// ```no_run
     /// use quorate::Coordinator;
@@ -157,8 +157,9 @@ impl Builder {
         self
     }
 
-    /// The directory where this instance stores its log and its state: its own, on a local disk.
-    /// The default is `quorate-data/<advertised address>` below the working directory.
+    /// The directory where this instance stores its log and its state. It must be on a local disk,
+    /// and not shared with another instance. The default is `quorate-data/<advertised address>`
+    /// below the working directory.
     #[must_use]
     pub fn data_dir(mut self, dir: impl Into<PathBuf>) -> Builder {
         self.data_dir = Some(dir.into());
@@ -166,24 +167,25 @@ impl Builder {
     }
 
     /// How long a session outlives its process: 10 seconds by default, within the
-    /// [bounds](Builder::session_timeout_bounds). A session whose node cannot reach the quorum counts as lost after nine tenths of
-    /// this, before the cluster gives its locks to another.
+    /// [bounds](Builder::session_timeout_bounds). A session whose node cannot reach the quorum counts as lost
+    /// after nine tenths of this time, before the cluster gives its locks to another session.
     #[must_use]
     pub fn session_timeout(mut self, timeout: Duration) -> Builder {
         self.session_timeout = timeout;
         self
     }
 
-    /// How long a blocking call waits for its answer: 30 seconds by default.
+    /// How long a blocking call waits for its reply before it fails with [`Error::Timeout`]: 30
+    /// seconds by default.
     #[must_use]
     pub fn request_timeout(mut self, timeout: Duration) -> Builder {
         self.request_timeout = timeout;
         self
     }
 
-    /// The shortest and the longest timeout of a session that this instance opens or takes up: 2 and 20
-    /// [ticks](Builder::tick) by default. One that asks for less or more gets these. The shortest must be at least
-    /// 4 heartbeats, and the longest at most 20 hours.
+    /// The shortest and the longest timeout of a session that this instance opens or resumes: 2 and 20
+    /// [ticks](Builder::tick) by default. A session that requests a timeout outside these bounds gets the
+    /// nearer bound. The shortest must be at least 4 heartbeats, and the longest at most 20 hours.
     ///
     /// ```
     /// use std::time::Duration;
@@ -213,16 +215,16 @@ impl Builder {
         self
     }
 
-    /// ZooKeeper's tick, which limits session timeouts (2 to 20 ticks, unless they
-    /// [are set](Builder::session_timeout_bounds)): 2 seconds by default.
+    /// ZooKeeper's tick, 2 seconds by default. It limits session timeouts to 2 to 20 ticks, unless
+    /// [other bounds](Builder::session_timeout_bounds) are set.
     #[must_use]
     pub fn tick(mut self, tick: Duration) -> Builder {
         self.tick = tick;
         self
     }
 
-    /// The interval of the leader's heartbeats: 50 milliseconds by default. If none arrives for 10
-    /// to 20 of these intervals, the others elect a new leader.
+    /// The interval of the leader's heartbeats: 50 milliseconds by default. If no heartbeat arrives
+    /// for 10 to 20 of these intervals, the others elect a new leader.
     #[must_use]
     pub fn heartbeat(mut self, heartbeat: Duration) -> Builder {
         self.heartbeat = heartbeat;
@@ -246,18 +248,18 @@ impl Builder {
     }
 
     /// Whether this instance writes an audit log: an event of `tracing`, with the target
-    /// `quorate::audit` and the level `INFO`, for each request of its sessions that was to change
-    /// something, with who asked, the path and the result. Off by default.
+    /// `quorate::audit` and the level `INFO`, for each write requested by its sessions, with the
+    /// requester, the path and the result. Off by default.
     ///
-    /// What operators do ([`Coordinator::expire_session`] and the like) is always written.
+    /// The acts of operators ([`Coordinator::expire_session`] and the like) are always logged.
     #[must_use]
     pub fn audit(mut self, on: bool) -> Builder {
         self.audit = on;
         self
     }
 
-    /// How many instances vote, at most: 1, 3, 5 (the default) or 7. The others have a replica, and
-    /// can take over the vote of a lost one. It should be the same on all instances; the leader's
+    /// The most instances that vote: 1, 3, 5 (the default) or 7. The others have a replica, and can
+    /// take over the vote of a lost voter. It should be the same on all instances; the leader's
     /// value counts.
     #[must_use]
     pub fn max_voters(mut self, voters: usize) -> Builder {
@@ -274,12 +276,12 @@ impl Builder {
         self
     }
 
-    /// Lets a majority of the listed peers found the cluster if not all of them are there after
-    /// this time. By default all of them are needed, once.
+    /// Lets a majority of the listed peers found the cluster if not all of them can be reached
+    /// after this time. By default, founding needs all of them.
     ///
-    /// The risk is with lost disks: if a cluster was founded and most of its members come back with
-    /// empty disks while the others cannot be reached, they found a second cluster. If all are
-    /// needed, any member that still has its disk prevents that.
+    /// The risk is lost disks: if most members of a cluster come back with empty disks while the
+    /// others cannot be reached, they found a second cluster. When founding needs all peers, any
+    /// member that still has its disk prevents that.
     #[must_use]
     pub fn found_with_majority_after(mut self, time: Duration) -> Builder {
         self.majority_after = Some(time);
@@ -287,16 +289,17 @@ impl Builder {
     }
 
     /// The disk of this instance counts as nearly full while its data directory's file system has room for
-    /// fewer bytes than this, and then until it has room for half as many again. 0 switches that off.
+    /// fewer bytes than this. From then on, it counts as nearly full until there is room for one and a
+    /// half times as many bytes. 0 switches the check off.
     ///
-    /// By default it is twice the size of the state and 64 MiB more, but of a small file system not
-    /// more than an eighth instead of the 64 MiB. A checkpoint that is written may use what is kept for it,
-    /// and 32 MiB more are enough to end it. The room is measured once a second, on
-    /// Linux and Android only.
+    /// The default is twice the size of the state and 64 MiB more; on a small file system, an eighth of it
+    /// instead of the 64 MiB. The part for the state is reserved for the next checkpoint, which may use it.
+    /// With the default, the disk counts as nearly full until there are 32 MiB more than that. The room is
+    /// measured once a second, on Linux and Android only.
     ///
-    /// While the voters that have room are a majority, writes go on, and one of them leads. Otherwise
-    /// writes are refused with [`Error::DiskLow`](crate::Error::DiskLow), on all instances, until there
-    /// is room. Reads, watches and sessions go on, and so do deletes.
+    /// While the voters that have room are a majority, writes are accepted, and one of these voters
+    /// leads. Otherwise writes are refused with [`Error::DiskLow`](crate::Error::DiskLow), on all
+    /// instances, until there is room. Reads, watches, sessions and deletes are not affected.
     ///
     /// ```
     /// let builder = quorate::Coordinator::builder().disk_low(1 << 30);
@@ -412,7 +415,7 @@ impl Builder {
         self.start(&Peers::parse(peers)?, None)
     }
 
-    /// With how many instances a cluster is founded, if they discover each other.
+    /// `expected` is the number of instances that found a cluster, if they discover each other.
     fn start(mut self, peers: &Peers, expected: Option<usize>) -> Result<Coordinator> {
         let mut names = self.look_up(peers);
         if self.client {
@@ -465,7 +468,7 @@ impl Builder {
         let discovery = expected.zip(address.parse().ok());
         let discovery = discovery.map(|(expected, own)| {
             let name = config.peers.concat();
-            // A damaged directory may contain a promise that cannot be read.
+            // A damaged directory may contain a vote or an entry that cannot be read.
             let founds = is_blank && directory.damage().is_none();
             Discovery::new(Wanted { name, expected, founds, own }, self.resolver.clone())
         });
@@ -555,7 +558,7 @@ impl Builder {
             version: self.version,
             seed: entropy::number()?,
         };
-        // A new one at each start. Members' ids are drawn in the same way, so it is never a
+        // A client has a new id at each start. Members' ids are random too, so it is never a
         // member's.
         let id = entropy::number()?.max(1);
         let local = LocalPeer {
@@ -563,7 +566,7 @@ impl Builder {
             node: id,
             incarnation: id,
             version: self.version,
-            // Nobody connects to it.
+            // Nobody connects to a client.
             address: String::new(),
             boot: entropy::number()?,
         };
@@ -589,7 +592,7 @@ impl Builder {
         Ok(Coordinator::owning(shared, thread))
     }
 
-    /// Checks that no address reachable from outside is left unprotected by mistake.
+    /// Refuses an address that other hosts can reach if no security is set.
     fn check_secured(&self, outside: Option<String>) -> Result<()> {
         match (&self.security, outside) {
             (Security::Loopback, Some(address)) => Err(Error::NotSecured { address }),

@@ -8,13 +8,14 @@ use crossbeam_channel::{Receiver, TryRecvError};
 
 use crate::sync::wakers::{Place, Wakers};
 
-/// Reports changes of a value to a task: the states of a session
-/// ([`Session::states_async`](crate::Session::states_async)) or how many failures the cluster tolerates
+/// Reports changes of a value to a task: either the states of a session
+/// ([`Session::states_async`](crate::Session::states_async)) or the number of failures that the cluster
+/// tolerates
 /// ([`Coordinator::availability_changes_async`](crate::Coordinator::availability_changes_async)).
 ///
-/// It has a queue of its own, in which changes wait for as long as nobody reads them, within the limit
-/// of the channel that it is the async form of. With the feature `futures` it is a `Stream`. It keeps
-/// neither its session nor its coordinator alive.
+/// Each `Changes` has a queue of its own for unread changes, with the limit of the channel whose async
+/// form it is. With the feature `futures` it is a `Stream`. It keeps neither its session nor its
+/// coordinator alive.
 ///
 /// ```
 /// use std::time::Duration;
@@ -40,17 +41,17 @@ impl<T> fmt::Debug for Changes<T> {
     }
 }
 
-// Nothing in it is ever pinned.
+// No field is ever pinned.
 impl<T> Unpin for Changes<T> {}
 
 impl<T> Changes<T> {
-    /// Whoever sends in the channel, or closes it, wakes `wakers` after it.
+    /// Whoever sends to the channel or closes it must wake `wakers` afterwards.
     pub(crate) fn new(changes: Receiver<T>, wakers: Arc<Wakers>) -> Changes<T> {
         Changes { changes, place: Place::new(wakers) }
     }
 
-    /// Waits for the next change; at first, for the current value. `None` after the last one. Does
-    /// not block. Dropping the future loses nothing.
+    /// Waits for the next change without blocking the thread; the first call returns the current
+    /// value. `None` after the last change. Dropping the future loses nothing.
     ///
     /// ```
     /// # async fn example(session: &quorate::Session) -> quorate::Result<()> {

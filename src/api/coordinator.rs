@@ -27,11 +27,11 @@ use crate::types::znode::SessionId;
 /// **Wakers of tasks run on its thread.** They must not block: blocking calls fail there with
 /// [`Error::WouldBlock`]. A panic in a waker is caught and logged.
 ///
-/// **It does not run in a fork of its process.** There, its sessions are over, its locks are not
-/// held, calls fail with [`Error::Stopped`], and dropping handles does nothing; reads show the
-/// replica as of the fork. A fork may join as a client, but not as a member. While it lives, it
-/// keeps inherited files and sockets open: the forked process can be started again once the fork
-/// has ended, or has executed another program.
+/// **It does not run in a fork of its process.** In the fork, its sessions are over, its locks are
+/// not held, calls fail with [`Error::Stopped`], and dropping handles does nothing; reads show the
+/// replica as of the fork. The fork may join as a client, but not as a member. While the fork
+/// lives, it keeps inherited files and sockets open: the parent process can only be restarted once
+/// the fork has ended, or has executed another program.
 ///
 /// ```no_run
 /// use quorate::Coordinator;
@@ -49,7 +49,7 @@ pub struct Coordinator {
 #[derive(Debug)]
 struct Inner {
     owner: Arc<Owner>,
-    /// The instance's own session, once it was requested.
+    /// The instance's own session, once it has been requested.
     session: Mutex<Option<Session>>,
 }
 
@@ -57,21 +57,21 @@ impl Coordinator {
     /// Joins the cluster of these peers, or founds it with them if there is none. The peers are all
     /// instances of the application, including this one, each as `host:port`.
     ///
-    /// Every instance passes the same list, in any order and at every start. Each takes the first
-    /// address in it that belongs to its host and is free, and stores its data below
-    /// `quorate-data/<address>` in the working directory. [`Coordinator::builder`] can set either;
-    /// an instance that is not on the list must do that. [`guide::membership`](crate::guide::membership) describes how a
-    /// cluster is founded, and how instances come and go afterwards.
+    /// Every instance passes the same list, in any order and at every start. Each takes the first address in
+    /// it that belongs to its host and is free, and stores its data below `quorate-data/<address>` in the
+    /// working directory. [`Coordinator::builder`] can set both; an instance whose address is not on the list
+    /// must use it. [`guide::membership`](crate::guide::membership) describes how a cluster is founded, and
+    /// how instances come and go afterwards.
     ///
-    /// A name in the list must stand for one host: [`guide::membership`](crate::guide::membership) says what happens
-    /// otherwise.
+    /// Each name in the list must stand for one host: [`guide::membership`](crate::guide::membership)
+    /// describes what happens otherwise.
     ///
     /// Returns without waiting for the others; [`Coordinator::wait_ready`] waits for them. Names
     /// are looked up in the background. Two things may delay it:
-    /// - **Names**: if it has to find out by names which of the peers this instance is, it waits for
-    ///   them, at most 10 seconds. With [`Builder::advertise`] it does not, and the instance listens
-    ///   once its name resolves. For the other names it waits a quarter of a second, so that errors
-    ///   in them can be reported at once.
+    /// - **Names**: if only a look-up of names can show which of the peers this instance is, this
+    ///   waits for the look-up, at most 10 seconds. With [`Builder::advertise`] it does not, and the
+    ///   instance listens once its name resolves. For the other names it waits a quarter of a
+    ///   second, so that errors in them can be reported at once.
     /// - **A slow disk**: if the data directory is not open within a minute, and a second more for
     ///   each MiB of it, this fails with [`Error::DataDirUnusable`]. If the disk still hangs, this
     ///   process continues to use the directory: a new attempt fails with [`Error::DataDirInUse`]
@@ -79,9 +79,11 @@ impl Coordinator {
     ///
     /// # Errors
     /// For the list: [`Error::NoPeers`], [`Error::InvalidPeer`], [`Error::DuplicatePeer`],
-    /// [`Error::NotSecured`] if one is not on this host's loopback, [`Error::NotAPeer`] if none is
-    /// this process. For the data directory: [`Error::DataDirInUse`], [`Error::DataDirUnusable`],
-    /// [`Error::DataDirMismatch`], [`Error::Corrupt`]. [`Error::System`].
+    /// [`Error::NotSecured`] if a peer is not on this host's loopback and no security is set,
+    /// [`Error::NotAPeer`] if no peer is this process. For the data directory:
+    /// [`Error::DataDirInUse`], [`Error::DataDirUnusable`], [`Error::DataDirMismatch`],
+    /// [`Error::Corrupt`]. [`Error::System`] if the operating system refuses a thread, a socket or
+    /// random numbers.
     pub fn join<P: AsRef<str>>(peers: impl IntoIterator<Item = P>) -> Result<Coordinator> {
         Builder::default().join(peers)
     }
@@ -116,7 +118,8 @@ impl Coordinator {
         &self.inner.owner.shared
     }
 
-    /// This instance's own session: the same one at every call, and a new one when that is over.
+    /// Returns this instance's own session: the same one at every call, and a new one once that is
+    /// over.
     ///
     /// Does not block: the session is opened in the background.
     ///
@@ -134,7 +137,8 @@ impl Coordinator {
         }
     }
 
-    /// Opens another session, with the coordinator's session timeout. Does not block.
+    /// Opens another session, with the coordinator's session timeout. Does not block: the session
+    /// is opened in the background.
     ///
     /// # Errors
     /// [`Error::System`].
@@ -142,13 +146,14 @@ impl Coordinator {
         self.open_session_with(self.shared().limits.session_timeout)
     }
 
-    /// Opens another session with its own timeout, within the [bounds](crate::Builder::session_timeout_bounds). Does
-    /// not block.
+    /// Opens another session with its own timeout, limited to the
+    /// [bounds](crate::Builder::session_timeout_bounds). Does not block: the session is opened in the
+    /// background.
     ///
     /// # Errors
     /// [`Error::System`].
     pub fn open_session_with(&self, timeout: Duration) -> Result<Session> {
-        // The session's state and its calls show whether it could be opened.
+        // Whether it could be opened shows in the session's state and in the results of its calls.
         Session::open(self.owner(), timeout).map(|(session, _)| session)
     }
 
@@ -157,7 +162,7 @@ impl Coordinator {
     /// Blocks as [`Session::create`].
     ///
     /// # Errors
-    /// [`Error::SessionExpired`] if the cluster does not, or no longer, know the session;
+    /// [`Error::SessionExpired`] if the cluster does not know the session, or not any more;
     /// [`Error::WrongPassword`]; otherwise as [`Session::create`]. After [`Error::Timeout`] the
     /// session may have been taken over; it is not closed, and can be resumed again until it
     /// expires.
@@ -177,13 +182,13 @@ impl Coordinator {
         self.resume_as(session, password, None)
     }
 
-    /// As [`Coordinator::resume`], with a new timeout, within the
-    /// [bounds](crate::Builder::session_timeout_bounds).
-    /// The session keeps it from then on, also when it is resumed again. A shorter one does not end
-    /// the session sooner than its former holder was promised.
+    /// As [`Coordinator::resume`], with a new timeout, limited to the
+    /// [bounds](crate::Builder::session_timeout_bounds). The session keeps this timeout from then
+    /// on, also when it is resumed again. A shorter timeout does not end the session before the
+    /// time that its former holder was promised.
     ///
-    /// Source: ZooKeeper, where a client that reconnects requests a timeout again. (There, a new
-    /// leader returns to the first one.)
+    /// Source: ZooKeeper, where a client that reconnects requests a timeout again. (In ZooKeeper, a
+    /// new leader returns to the first timeout.)
     ///
     /// ```
     /// use std::time::Duration;
@@ -216,17 +221,17 @@ impl Coordinator {
         let (resumed, opened) = Session::resume(self.owner(), (session, password), timeout)?;
         let answer = self.shared().wait_for("resume session", &session.to_string(), opened);
         answer.inspect_err(|_| resumed.abandon())?;
-        // The former holder has seen nothing newer than this one now has.
+        // This replica is now at least as new as everything that the former holder has read.
         Ok(resumed)
     }
 
     /// Blocks until this instance has a session, its replica has caught up with the cluster and it
-    /// has its place, as for [`Coordinator::is_ready`], at most for `timeout`.
+    /// votes or need not vote, as described at [`Coordinator::is_ready`]; at most for `timeout`.
     ///
     /// # Errors
     /// [`Error::PeerRefused`] if a peer belongs to another cluster, has another secret or
-    /// authority, or one of the two is too old for the other. Otherwise [`Error::Timeout`] says
-    /// what it was waiting for: which peers do not answer, and why.
+    /// authority, or one of the two is too old for the other. Otherwise [`Error::Timeout`], whose
+    /// text names what it was waiting for: which peers do not answer, and why.
     pub fn wait_ready(&self, timeout: Duration) -> Result<()> {
         let shared = self.shared();
         let until = shared.clock.now().saturating_add(timeout);
@@ -235,22 +240,24 @@ impl Coordinator {
         ready.unwrap_or_else(|| Err(self.not_ready(timeout, is_synced)))
     }
 
-    /// The address by which the peers know this instance. For a client, to which nobody connects,
-    /// that of its host towards the members, without a port; empty if no route to them was known
-    /// when it joined.
+    /// The address by which the peers know this instance. Nobody connects to a client; its address
+    /// is the IP address from which its host reaches the members, without a port, or empty if no
+    /// route to them was known when it joined.
     pub fn address(&self) -> String {
         self.shared().own_address()
     }
 
-    /// Leaves the cluster for good: hands the vote to another instance if one can take it, is
-    /// removed, and stops. For a restart, use [`Coordinator::close`]: then it stays a member.
+    /// Leaves the cluster for good: hands its vote to another instance if one can take it, is
+    /// removed from the members, and stops. For a restart, use [`Coordinator::close`], after which
+    /// it stays a member.
     ///
     /// Blocks for `timeout` at most. The data directory is marked; joining with it again makes this
     /// instance a new member.
     ///
     /// # Errors
-    /// [`Error::Timeout`]: most voters must be reachable, also without this one, so the last
-    /// instance of a cluster cannot leave it. It continues to try as long as it runs.
+    /// [`Error::Timeout`] if a majority of the voters without this one cannot be reached; so the
+    /// last instance of a cluster cannot leave it. The instance continues to try as long as it
+    /// runs.
     pub fn leave(&self, timeout: Duration) -> Result<()> {
         own_thread::check("leaving the cluster")?;
         let shared = self.shared();
@@ -273,7 +280,7 @@ impl Coordinator {
                     reason: shared.waiting_for(),
                 });
             }
-            // The node's end closes the channel, or is a change in it.
+            // When the node ends, the channel is closed or reports a change.
             let ended = changes.recv_timeout(left) == Err(RecvTimeoutError::Disconnected);
             if ended && shared.stopped().is_none() {
                 return Err(Error::Stopped { reason: "it was closed".to_owned() });
@@ -283,9 +290,9 @@ impl Coordinator {
 
     /// Stops this instance: hands over leadership, closes its sessions, and ends its threads.
     ///
-    /// Leadership goes first, whatever the instance's own threads are doing, so that the others can
-    /// write again after a few messages and disk writes: their calls wait that long and do not
-    /// fail. From then on, new sessions are refused with [`Error::Stopped`].
+    /// It hands over leadership first, whatever the instance's own threads are doing, so that the
+    /// others can write again after a few messages and disk writes: their calls wait that long and
+    /// do not fail. From then on, new sessions are refused with [`Error::Stopped`].
     ///
     /// Takes a second at most, unless the disk hangs. If the cluster would now lose its majority,
     /// but another instance is about to take the place of a lost voter, it first waits for that,
@@ -296,7 +303,7 @@ impl Coordinator {
             return;
         }
         let session = self.inner.session.lock().unwrap_or_else(PoisonError::into_inner).take();
-        // Not under the lock: its end wakes tasks, which may ask for a session.
+        // Not under the lock: the session's end wakes tasks, which may request a session.
         drop(session);
         self.inner.owner.close();
     }
@@ -308,7 +315,7 @@ impl Coordinator {
         Coordinator::run_by(shared, Runs::Simulation)
     }
 
-    /// Opens or resumes a session, and returns the answer to wait for, without blocking. A session
+    /// Opens or resumes a session without blocking, and returns the reply to wait for. A session
     /// resumed without a timeout keeps its own.
     pub(crate) fn begin_session(
         &self,

@@ -1,6 +1,6 @@
-//! The handles that users have: the coordinator and its builder, sessions and their calls, watches,
+//! The handles for users: the coordinator and its builder, sessions and their calls, watches,
 //! snapshots, transactions. Each call sends a request to the node that `runtime` runs, and waits
-//! for its answer.
+//! for its reply.
 //!
 //! Not here: recipes, which are built on these handles alone.
 

@@ -1,4 +1,4 @@
-//! Several operations, of which all are done or none.
+//! Several operations, done all or none.
 
 use crate::api::calls::{create_or_set_op, create_with_acl_op, take_over_op};
 use crate::api::nonblocking::{check_create, check_data, create_op};
@@ -14,17 +14,17 @@ use crate::types::znode::{Condition, CreateMode, OpResult, SessionId, Zxid};
 
 /// Operations that are all done together, as one write with one zxid, or not at all.
 ///
-/// Each sees the effects of those before it. Nobody ever sees some of them done and others not.
-/// Their data together may be up to 1 MiB, and so may their paths.
+/// Each operation sees the effects of those before it. Nobody ever sees some of them done and
+/// others not. Their data together may be up to 1 MiB, and so may their paths.
 ///
-/// **If one fails**, none is done. [`Error::Multi`] has the index of the first that failed, and its
-/// error, as from the single call. There is nothing else to know: those before it, which
-/// ZooKeeper's list of results calls `Ok`, were not done, and those after it, which it calls
-/// `RuntimeInconsistency`, were not tried.
+/// **If one fails**, none is done. [`Error::Multi`] has the index of the first operation that
+/// failed, and the error that the single call would return. (ZooKeeper's list of results adds
+/// nothing to that: the operations that it marks `Ok` were not done, and those marked
+/// `RuntimeInconsistency` were not tried.)
 ///
-/// **Any version** is accepted by [`Multi::set`] and [`Multi::delete`], where ZooKeeper's callers
-/// pass -1; to check that a znode exists in any version, use [`Condition::Exists`]. Versions here
-/// have 64 bits, and no number has a special meaning.
+/// **Any version** is accepted by [`Multi::set`] and [`Multi::delete`], for which ZooKeeper's
+/// callers pass -1. To check that a znode exists in any version, use [`Condition::Exists`].
+/// Versions here have 64 bits, and no number has a special meaning.
 ///
 /// Source: ZooKeeper, `multi`.
 ///
@@ -63,11 +63,11 @@ impl<'a> Multi<'a> {
         self.push_in_all(checked, op)
     }
 
-    /// Adds an operation whose path is in the whole tree.
+    /// Adds an operation whose path is relative to the root of the whole tree.
     fn push_in_all(mut self, checked: Result<()>, op: Op) -> Multi<'a> {
         let index = self.ops.len();
         self.content_bytes += op.content_bytes();
-        // Roughly what an operation takes besides.
+        // The 32 bytes are roughly what an operation takes besides its path.
         self.path_bytes += op.path().len() + 32;
         if self.checked.is_ok() {
             let (root, bytes) = (&self.session.root, self.content_bytes.max(self.path_bytes));
@@ -79,8 +79,8 @@ impl<'a> Multi<'a> {
         self
     }
 
-    /// Makes the data of the operation that was added last null, which only ZooKeeper's own clients
-    /// distinguish from empty data.
+    /// Sets the data of the last operation to null, which only ZooKeeper's own clients distinguish
+    /// from empty data.
     #[cfg(feature = "gateway")]
     pub(crate) fn null(mut self) -> Multi<'a> {
         let last = self.ops.last_mut();
@@ -105,12 +105,14 @@ impl<'a> Multi<'a> {
         self.require(path, Condition::Version(version))
     }
 
-    /// Requires a condition of a znode, for example that it is as it was read, or does not exist.
+    /// Requires a condition of a znode, for example that it is unchanged since it was read, or does
+    /// not exist.
     ///
-    /// Fails with [`Error::Unmet`](crate::Error::Unmet); with
+    /// If the condition is not met, the error of this operation is
     /// [`Error::BadVersion`](crate::Error::BadVersion) for [`Condition::Version`],
     /// [`Error::NodeExists`](crate::Error::NodeExists) for [`Condition::Absent`], and
-    /// [`Error::NoNode`](crate::Error::NoNode) for all others if there is no such znode.
+    /// [`Error::Unmet`](crate::Error::Unmet) for the others; if there is no such znode, it is
+    /// [`Error::NoNode`](crate::Error::NoNode) for all but [`Condition::Absent`].
     ///
     /// ```
     /// use quorate::{Condition, CreateMode};
@@ -125,8 +127,8 @@ impl<'a> Multi<'a> {
         self.push(path::validate(path), op)
     }
 
-    /// Requires that something is still held: see [`Fence`]. It counts as one operation, or one for
-    /// each of several locks.
+    /// Requires that a lock or the like is still held: see [`Fence`]. It counts as one operation
+    /// for each lock.
     ///
     /// ```
     /// use quorate::CreateMode;
@@ -181,7 +183,8 @@ impl<'a> Multi<'a> {
         self.push(checked, |root| create_with_acl_op(root, path, data, mode, acl))
     }
 
-    /// Replaces the access list of a znode: see [`Session::set_acl`]. (ZooKeeper's multi cannot.)
+    /// Replaces the access list of a znode: see [`Session::set_acl`]. (ZooKeeper's multi cannot do
+    /// this.)
     ///
     /// ```
     /// use quorate::{Acl, CreateMode};
@@ -196,7 +199,7 @@ impl<'a> Multi<'a> {
         self.set_acl_version(path, acl, None)
     }
 
-    /// Replaces the access list of a znode of this aversion: see [`Session::set_acl_if`].
+    /// Replaces the access list of a znode if it has this aversion: see [`Session::set_acl_if`].
     ///
     /// ```
     /// use quorate::{Acl, CreateMode};
@@ -279,7 +282,7 @@ impl<'a> Multi<'a> {
         self.push(path::validate(path), op)
     }
 
-    /// Replaces the data of a znode of this version: see [`Session::set_if`].
+    /// Replaces the data of a znode if it has this version: see [`Session::set_if`].
     ///
     /// ```
     /// use quorate::CreateMode;
@@ -313,7 +316,7 @@ impl<'a> Multi<'a> {
         self.push(path::validate(path), |root| Op::Delete { path: root.full(path).into(), version })
     }
 
-    /// Deletes a znode of this version: see [`Session::delete_if`].
+    /// Deletes a znode if it has this version: see [`Session::delete_if`].
     ///
     /// ```
     /// use quorate::CreateMode;
@@ -332,7 +335,7 @@ impl<'a> Multi<'a> {
         self.ops.is_empty()
     }
 
-    /// The same operations after some checks.
+    /// Puts these checks before the operations.
     pub(crate) fn after(self, checks: Vec<(String, Condition)>) -> Multi<'a> {
         let mut all = Multi::new(self.session);
         for (path, condition) in checks {
@@ -368,7 +371,8 @@ impl<'a> Multi<'a> {
         self.push(path::validate(path), |root| Op::DeleteTree { path: root.full(path).into() })
     }
 
-    /// Does all operations, or none. Blocks as [`Session::create`].
+    /// Does all operations, or none, and returns their results in order. Blocks as
+    /// [`Session::create`].
     ///
     /// # Errors
     /// [`Error::Multi`](crate::Error::Multi) with the operation that failed and its error;
@@ -390,7 +394,7 @@ impl<'a> Multi<'a> {
         session.wait_for("multi", &path, pending)
     }
 
-    /// Does all operations, or none, without blocking.
+    /// Does all operations, or none, as [`Multi::commit`], but returns at once.
     ///
     /// ```
     /// # async fn example(session: &quorate::Session) -> quorate::Result<()> {
@@ -404,14 +408,14 @@ impl<'a> Multi<'a> {
     }
 }
 
-/// The condition that a lock or the like is still held, for use in a write: by [`Multi::fence`] or
+/// The condition that a lock or the like is still held, for use in a write by [`Multi::fence`] or
 /// [`Transaction::fence`](crate::Transaction::fence). Guards return it, for example
 /// [`LockGuard::fence`](crate::recipes::LockGuard::fence).
 ///
-/// Every replica checks it as it applies the write, which does nothing if the lock was lost by
-/// then. So it does not matter how long the writer stalls before, or what its clock says. It is a
-/// value that may be cloned and sent, and it does not keep the lock held: another session, or
-/// another thread, may write in the holder's name.
+/// Every replica checks it as it applies the write, and the write does nothing if the lock was lost
+/// by then. So it does not matter how long the writer stalls before, or what its clock shows. A
+/// fence is a value that may be cloned and sent to another thread or instance, which may then write
+/// in the holder's name. It does not keep the lock held.
 ///
 /// ```
 /// use quorate::{CreateMode, testing::Cluster};
@@ -427,7 +431,7 @@ impl<'a> Multi<'a> {
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Fence {
-    /// With paths in the whole tree.
+    /// The paths are relative to the root of the whole tree.
     checks: Vec<(String, Condition)>,
 }
 
@@ -438,7 +442,7 @@ impl Fence {
         Fence { checks: unless(Bug::FenceUnchecked, vec![check], Vec::new()) }
     }
 
-    /// Requires all of them.
+    /// Requires all of these fences.
     pub(crate) fn all(fences: impl IntoIterator<Item = Fence>) -> Fence {
         Fence { checks: fences.into_iter().flat_map(|fence| fence.checks).collect() }
     }

@@ -48,13 +48,13 @@ pub enum ReadOp<'a> {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum ReadResult {
-    /// Of [`ReadOp::Get`].
+    /// The result of [`ReadOp::Get`].
     Data(Arc<[u8]>, Stat),
-    /// Of [`ReadOp::Exists`].
+    /// The result of [`ReadOp::Exists`].
     Exists(Option<Stat>),
-    /// Of [`ReadOp::Children`]: the names, sorted by their bytes.
+    /// The result of [`ReadOp::Children`]: the names, sorted by their bytes, and the znode's stat.
     Children(Vec<String>, Stat),
-    /// Of [`ReadOp::AllChildrenNumber`].
+    /// The result of [`ReadOp::AllChildrenNumber`].
     AllChildrenNumber(usize),
 }
 
@@ -71,8 +71,8 @@ impl<'a> ReadOp<'a> {
 }
 
 impl Snapshot {
-    /// Several reads of one state, each with its own result: one that fails does not stop the
-    /// others. See [`ReadOp`].
+    /// Does several reads of this snapshot, each with its own result: a read that fails does not
+    /// stop the others. See [`ReadOp`].
     ///
     /// Source: ZooKeeper, `multi` of reads, which may be `getData` and `getChildren`.
     pub fn multi_read<'a>(
@@ -94,12 +94,12 @@ impl Snapshot {
 }
 
 impl Session {
-    /// Several reads of this replica as it is, all of one state, each with its own result: see
+    /// Does several reads of one state, this replica's present one, each with its own result: see
     /// [`ReadOp`]. Does not block. For reads that depend on earlier results, use a
     /// [`Session::snapshot`].
     ///
     /// # Errors
-    /// The errors of a session that is over; those of a single read are in its result.
+    /// The errors of a session that is over. The error of a single read is in its result.
     ///
     /// ```
     /// use quorate::{CreateMode, ReadOp};

@@ -1,4 +1,4 @@
-//! The calls of a session in the form that returns at once.
+//! The calls of a session that return at once.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -20,12 +20,13 @@ use crate::types::znode::{CreateMode, Created, OpResult, SessionId, Stat, TTL_MA
 
 /// The calls of a [`Session`], returning at once with a [`Pending`] answer.
 ///
-/// They take effect in the order in which they are made, and reads see the writes made before them.
-/// Nor do reads see writes made after them, with one exception: a replica that was far behind
-/// catches up by a snapshot, which may bring several of the session's writes at once, without the
-/// states in between.
+/// The calls take effect in the order in which they are made. A read sees the session's writes made
+/// before it, and not those made after it, with one exception: a replica that was far behind
+/// catches up by a snapshot, which may contain several of the session's writes, without the states
+/// in between.
 ///
-/// The errors are those of the blocking calls, but for [`Error::Timeout`].
+/// The errors are those of the blocking calls, without [`Error::Timeout`]: these calls have no time
+/// limit.
 ///
 /// ```
 /// use quorate::CreateMode;
@@ -86,7 +87,7 @@ impl NonBlocking<'_> {
         self.ask(checked, request, convert)
     }
 
-    /// Converts the answer of a create.
+    /// Converts the reply to a create.
     pub(crate) fn created(&self) -> impl FnOnce(Answer) -> Result<Created> + Send + use<> {
         let root = self.session.root.clone();
         move |answer| expect::created(answer).map(|created| root.created(created))
@@ -216,7 +217,7 @@ impl NonBlocking<'_> {
         self.ask(self.validate(path), request, convert)
     }
 
-    /// See [`Session::get`]; this one sees the session's earlier writes.
+    /// See [`Session::get`]; this form sees the session's earlier writes.
     ///
     /// ```
     /// # async fn example(session: &quorate::Session) -> quorate::Result<()> {
@@ -235,7 +236,7 @@ impl NonBlocking<'_> {
         self.read(path, |path| Read::Get { path }, expect::data_or_null)
     }
 
-    /// See [`Session::exists`]; this one sees the session's earlier writes.
+    /// See [`Session::exists`]; this form sees the session's earlier writes.
     ///
     /// ```
     /// # async fn example(session: &quorate::Session) -> quorate::Result<()> {
@@ -247,7 +248,7 @@ impl NonBlocking<'_> {
         self.read(path, |path| Read::Exists { path }, expect::exists)
     }
 
-    /// See [`Session::children`]; this one sees the session's earlier writes.
+    /// See [`Session::children`]; this form sees the session's earlier writes.
     ///
     /// ```
     /// # async fn example(session: &quorate::Session) -> quorate::Result<()> {
@@ -261,13 +262,13 @@ impl NonBlocking<'_> {
         self.read(path, |path| Read::Children { path }, expect::children)
     }
 
-    /// See [`Session::snapshot`]; this one shows the session's earlier writes, and later ones only
-    /// as all reads do. Read further znodes from it, in any number and in one state.
+    /// See [`Session::snapshot`]; this form shows the session's earlier writes. Later writes show
+    /// only in the case described at [`NonBlocking`].
     ///
     /// ```
     /// # async fn example(session: &quorate::Session) -> quorate::Result<()> {
     /// let snapshot = session.nonblocking().snapshot().await?;
-    /// // Both as of one moment.
+    /// // Both are as of one moment.
     /// let (left, right) = (snapshot.get("/left")?, snapshot.get("/right")?);
     /// # Ok(())
     /// # }
@@ -276,8 +277,7 @@ impl NonBlocking<'_> {
         self.snapshot_of("/")
     }
 
-    /// A snapshot of which only the part at and below this path is read: a client receives only
-    /// that.
+    /// A snapshot for reads at and below this path only: a client receives only that part.
     pub(crate) fn snapshot_of(&self, path: &str) -> Pending<Snapshot> {
         let (root, session) = (self.session.root.clone(), self.session.clone());
         let convert = move |answer| Ok(Snapshot::new(expect::tree(answer)?, root, session.ids()));
@@ -316,7 +316,7 @@ impl NonBlocking<'_> {
             return Pending::failed(error, shared.clock.clone());
         }
         let id = shared.next_watch();
-        // One copy of the path for all users.
+        // All users of the path share one copy.
         let full: Arc<str> = self.session.root.full(path).into();
         let (sender, watch) = watch(id, Arc::clone(&full), &self.session.root, shared);
         let request = |number| request(number, id, full);
@@ -363,7 +363,7 @@ impl NonBlocking<'_> {
     /// # async fn example(session: &quorate::Session) -> quorate::Result<()> {
     /// let (exists, watch) = session.nonblocking().exists_and_watch("/a").await?;
     /// if exists.is_none() {
-    ///     // Until it is created.
+    ///     // Waits until it is created.
     ///     watch.next().await;
     /// }
     /// # Ok(())
@@ -411,7 +411,8 @@ impl NonBlocking<'_> {
         self.watch_after(path, mode, None, false)
     }
 
-    /// See [`Session::watch_from`]. While it waits for this replica, later reads wait, too.
+    /// See [`Session::watch_from`]. While it waits for this replica to catch up, the session's
+    /// later reads wait, too.
     ///
     /// ```
     /// use quorate::WatchMode;
@@ -419,7 +420,7 @@ impl NonBlocking<'_> {
     /// # async fn example(session: &quorate::Session) -> quorate::Result<()> {
     /// let calls = session.nonblocking();
     /// let (_, stat) = calls.get("/a").await?;
-    /// // With all that has changed since.
+    /// // Also reports everything that has changed since.
     /// let watch = calls.watch_from("/a", WatchMode::Persistent, stat.mzxid).await?;
     /// # Ok(())
     /// # }
@@ -464,8 +465,8 @@ impl NonBlocking<'_> {
         )
     }
 
-    /// See [`Session::remove_watches`]. This also removes watches that were requested before and
-    /// are not returned yet.
+    /// See [`Session::remove_watches`]. This also removes watches that were requested earlier and
+    /// have not been returned yet.
     ///
     /// ```
     /// use quorate::WatcherType;
@@ -489,7 +490,7 @@ impl NonBlocking<'_> {
     /// ```
     /// # async fn example(session: &quorate::Session) -> quorate::Result<()> {
     /// let calls = session.nonblocking();
-    /// // Sent together: the read is answered after the sync.
+    /// // Both are sent at once: the read is answered after the sync.
     /// let (synced, read) = (calls.sync(), calls.get("/a"));
     /// synced.await?;
     /// println!("{} bytes, as of now at the earliest", read.await?.0.len());
@@ -502,17 +503,16 @@ impl NonBlocking<'_> {
         self.ask(Ok(()), sync, expect::synced)
     }
 
-    /// As [`NonBlocking::sync`], however many requests are waiting.
+    /// As [`NonBlocking::sync`], but not subject to the limit of waiting requests.
     pub(crate) fn sync_in_any_case(&self) -> Pending<Zxid> {
         let (shared, session) = (self.session.shared(), self.session.id());
         let sync = |request| ClientRequest::Query { request, session, query: Query::Sync };
         shared.ask_within(usize::MAX, self.session.asker(), sync, None, expect::synced)
     }
 
-    /// An answer that comes after this time, by this instance's monotonic clock, whatever happens
-    /// to the session; it fails with [`Error::Stopped`] if the node stops before. For futures that
-    /// wait for a while without a runtime of their own. In an in-memory cluster it uses the
-    /// cluster's clock.
+    /// Completes after this time, measured by this instance's monotonic clock, whatever happens to
+    /// the session; fails with [`Error::Stopped`] if the node stops earlier. It lets a future wait
+    /// without a timer of an async runtime. In an in-memory cluster it uses the cluster's clock.
     ///
     /// ```
     /// use std::time::Duration;

@@ -1,4 +1,4 @@
-//! What an operator sees of all members, and does with them.
+//! The calls for operators: reports of all members and sessions, and actions on them.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -13,10 +13,10 @@ use crate::types::error::{Error, Result};
 use crate::types::membership::{Member, NodeId};
 use crate::types::znode::{SessionId, Zxid};
 
-/// How often an action is asked for again while it is not complete.
+/// How often an action is requested again while it is not complete.
 const AGAIN_AFTER: Duration = Duration::from_millis(500);
 
-/// What a member does in its cluster.
+/// The role of a member in its cluster.
 ///
 /// ```
 /// use quorate::{Role, testing::Cluster};
@@ -32,11 +32,11 @@ const AGAIN_AFTER: Duration = Duration::from_millis(500);
 #[cfg_attr(feature = "serde", serde(rename_all = "snake_case"))]
 #[non_exhaustive]
 pub enum Role {
-    /// It leads, by its own report.
+    /// The member leads, by its own report.
     Leader,
-    /// It votes.
+    /// The member votes.
     Voter,
-    /// It has a replica and no vote.
+    /// The member has a replica and no vote.
     Learner,
 }
 
@@ -66,17 +66,18 @@ impl fmt::Display for Role {
 pub struct MemberReport {
     /// Its address.
     pub address: String,
-    /// Its id, in hexadecimal, as in the log.
+    /// Its id, in hexadecimal, as in log messages.
     pub id: String,
     /// The zone that it was configured with; empty if none.
     pub zone: String,
-    /// What it does in the cluster.
+    /// Its role in the cluster.
     pub role: Role,
-    /// Whether it has not reported in time. Then `state` is `None`.
+    /// Whether it has not reported in time. If so, `state` is `None`.
     pub is_silent: bool,
-    /// How many committed entries it has not applied yet. `None` if it is silent, or the leader is.
+    /// The number of committed entries that it has not applied yet. `None` if it or the leader is
+    /// silent.
     pub lag: Option<u64>,
-    /// What it reports; `None` if it is silent.
+    /// What it reports of itself; `None` if it is silent.
     pub state: Option<MemberState>,
 }
 
@@ -94,11 +95,11 @@ pub struct MemberReport {
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
 pub struct MemberState {
-    /// The version that it takes the cluster to use.
+    /// The version that the cluster uses, as far as this member knows.
     pub version: u16,
     /// Raft's term.
     pub term: u64,
-    /// The address of its leader, if it knows one.
+    /// The address of the leader, if it knows one.
     pub leader: Option<String>,
     /// The last write that it has applied.
     pub zxid: Zxid,
@@ -110,8 +111,8 @@ pub struct MemberState {
     pub committed_index: u64,
     /// The last entry that it has applied.
     pub applied_index: u64,
-    /// Its replica has every write that was completed so long ago. `None` before it has had contact
-    /// with a leader.
+    /// An upper bound for the age of its replica, which has every write completed before that.
+    /// `None` before it has had contact with a leader.
     #[cfg_attr(feature = "serde", serde(with = "crate::types::serde_form::Millis"))]
     pub stale_by: Option<Duration>,
     /// The sessions that it holds, for its own users and for its clients.
@@ -122,30 +123,30 @@ pub struct MemberState {
     pub watches: u64,
     /// The znodes of its replica.
     pub znodes: u64,
-    /// The bytes of its log, about.
+    /// About how many bytes its log has.
     pub log_bytes: u64,
     /// The bytes of its last checkpoint; 0 before it has made one.
     pub checkpoint_bytes: u64,
-    /// When its last checkpoint was begun; before the first one, when it started.
+    /// When its last checkpoint was begun; before the first checkpoint, when the member started.
     #[cfg_attr(feature = "serde", serde(with = "crate::types::serde_form::Millis"))]
     pub checkpoint_age: Duration,
-    /// Bytes of room that the file system of its data directory has for it; `None` where that is not
-    /// known.
+    /// The bytes that are free for it in the file system of its data directory; `None` where that is
+    /// not known.
     pub disk_free_bytes: Option<u64>,
-    /// Whether that is so little that the disk counts as nearly full, see
+    /// Whether `disk_free_bytes` is so low that the disk counts as nearly full, see
     /// [`Builder::disk_low`](crate::Builder::disk_low).
     pub disk_low: bool,
-    /// How long commits took in the last 30 to 60 seconds, from when a batch of writes was proposed
+    /// How long commits took in the last 30 to 60 seconds, from the proposal of a batch of writes
     /// until it was applied. `None` if it proposed none: only a leader does.
     pub commit: Option<Latency>,
-    /// How long writes of its log took in the last 30 to 60 seconds until they were on the disk. `None`
-    /// if there was none.
+    /// How long it took in the last 30 to 60 seconds until a write of its log was on the disk. `None`
+    /// if there was no write.
     pub disk_sync: Option<Latency>,
     /// The addresses of the members that it cannot reach.
     pub unreachable: Vec<String>,
 }
 
-/// How long something took lately: of [`MemberState`].
+/// How long operations took recently: a part of [`MemberState`].
 ///
 /// A quantile is an estimate, as those of [`Metrics`](crate::Metrics).
 ///
@@ -164,15 +165,15 @@ pub struct MemberState {
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
 pub struct Latency {
-    /// How often.
+    /// How many operations there were.
     pub count: u64,
-    /// Half of them took no longer.
+    /// Half of the operations took no longer than this.
     #[cfg_attr(
         feature = "serde",
         serde(rename = "p50_us", serialize_with = "crate::types::serde_form::micros")
     )]
     pub p50: Duration,
-    /// 99 of 100 took no longer.
+    /// 99 of 100 operations took no longer than this.
     #[cfg_attr(
         feature = "serde",
         serde(rename = "p99_us", serialize_with = "crate::types::serde_form::micros")
@@ -197,29 +198,30 @@ pub struct SessionInfo {
     pub id: SessionId,
     /// The address of the member that holds it; `None` if a client holds it, or a former member.
     pub owner: Option<String>,
-    /// The id of the instance that holds it, in hexadecimal, as in the log.
+    /// The id of the instance that holds it, in hexadecimal, as in log messages.
     pub owner_id: String,
-    /// The member that serves the client that holds it; `None` if a member holds it, and while the
-    /// client has no member.
+    /// If a client holds it, the member that serves that client. `None` if a member holds it, or
+    /// while the client has no member.
     pub served_by: Option<String>,
-    /// How long the session survives without a sign of life.
+    /// The session's timeout: it expires if it is not renewed for so long.
     #[cfg_attr(feature = "serde", serde(with = "crate::types::serde_form::Millis"))]
     pub timeout: Duration,
     /// How long ago it was opened, by the members' wall clocks.
     #[cfg_attr(feature = "serde", serde(with = "crate::types::serde_form::Millis"))]
     pub age: Duration,
-    /// How long ago the leader had its last sign of life, about. `None` if no leader reports.
+    /// About how long ago the leader last received a renewal or a write of it. `None` if no leader
+    /// reports.
     #[cfg_attr(feature = "serde", serde(with = "crate::types::serde_form::Millis"))]
     pub renewed: Option<Duration>,
     /// How many ephemeral znodes it owns.
     pub ephemerals: u64,
-    /// How many watches it has; `None` if no member that serves it reports.
+    /// How many watches it has; `None` if the member that holds or serves it does not report.
     pub watches: Option<u64>,
 }
 
-/// What was gathered from the members.
+/// The reports gathered from the members.
 struct Gathered {
-    /// All members, as the one that was asked knows them, and whether they vote.
+    /// All members, as the member that was asked knows them, and whether they vote.
     members: Vec<(Member, bool)>,
     replies: Vec<(NodeId, AdminReply)>,
 }
@@ -239,11 +241,11 @@ impl Gathered {
 }
 
 impl Coordinator {
-    /// All members of the cluster, in the order of their addresses, each with what it reports of itself
-    /// now. It works on a client, too, and without a quorum.
+    /// Returns all members of the cluster, in the order of their addresses, each with its present
+    /// report of itself. Works on a client, too, and without a quorum.
     ///
-    /// Blocks until all members that can be reached have reported, for a second at most; on a client,
-    /// for some seconds at most.
+    /// Blocks until all members that can be reached have reported: a second at most, and on a client
+    /// some seconds at most.
     ///
     /// # Errors
     /// [`Error::Timeout`] on a client that reaches no member, and [`Error::Stopped`].
@@ -257,7 +259,7 @@ impl Coordinator {
     /// ```
     pub fn reports(&self) -> Result<Vec<MemberReport>> {
         let gathered = self.gather(AdminRequest::Report, "reading the members' reports")?;
-        // The one in the latest term is right.
+        // If several report that they lead, the one with the latest term is right.
         let leader = gathered.reports().filter(|(node, report)| report.leader == *node);
         let leader = leader.max_by_key(|(_, report)| report.term);
         let address =
@@ -310,11 +312,11 @@ impl Coordinator {
         Ok(reports)
     }
 
-    /// All sessions of the cluster, by id, with what the members know of each. It works on a client,
-    /// too, and without a quorum.
+    /// Returns all sessions of the cluster, ordered by id, with what the members know of each. Works
+    /// on a client, too, and without a quorum.
     ///
-    /// Blocks as [`Coordinator::reports`], for each thousand sessions: what opens or ends meanwhile may be
-    /// in the list or not.
+    /// Blocks as [`Coordinator::reports`], once for each thousand sessions. Sessions that are opened or
+    /// end during the call may be in the list or not.
     ///
     /// # Errors
     /// As [`Coordinator::reports`].
@@ -343,14 +345,15 @@ impl Coordinator {
         }
     }
 
-    /// Hands leadership to the voter at this address. Blocks until it leads.
+    /// Hands leadership to the voter at this address. Blocks until that voter leads, for the
+    /// request timeout at most.
     ///
-    /// Writes wait meanwhile, for some messages and disk writes, and do not fail. The leader writes a
-    /// line to the audit log, with `by` as the name of who asks.
+    /// During the handover writes wait, for the time of some messages and disk writes, and do not
+    /// fail. The leader writes a line to the audit log, with `by` as the name of the requester.
     ///
     /// # Errors
-    /// [`Error::Refused`] if it is not a voter that answers; [`Error::Timeout`] if it does not lead in
-    /// time, for example because it lacks much of the log.
+    /// [`Error::Refused`] if there is no voter at this address, or it does not respond;
+    /// [`Error::Timeout`] if it does not lead in time, for example because it lacks much of the log.
     ///
     /// ```
     /// use quorate::{Role, testing::Cluster};
@@ -367,14 +370,16 @@ impl Coordinator {
         self.act(&Action::MoveLeader { to }, by, &format!("moving the lead to {address}"))
     }
 
-    /// Removes the member at this address, which must be dead. Blocks until it is gone.
+    /// Removes the member at this address, which must be dead. Blocks until it is removed, for the
+    /// request timeout at most.
     ///
-    /// Its vote goes to a learner that has caught up. If there is none, there are fewer voters from then
-    /// on. An instance that starts with its data stops, and must join as a new member: see [`guide::membership`](crate::guide::membership).
+    /// Its vote goes to a learner that has caught up. Without such a learner, there are fewer voters from
+    /// then on. An instance that starts with the removed member's data stops, and must join as a new member:
+    /// see [`guide::membership`](crate::guide::membership).
     ///
     /// # Errors
-    /// [`Error::Refused`] if it is alive, and if the voters that would be left have no majority that
-    /// answers. [`Error::Timeout`] if it is not gone in time.
+    /// [`Error::Refused`] if the member is alive, or if no majority of the remaining voters
+    /// responds. [`Error::Timeout`] if the member is not removed in time.
     ///
     /// ```
     /// use quorate::{Error, testing::Cluster};
@@ -391,10 +396,10 @@ impl Coordinator {
         self.act(&Action::Remove { member }, by, &format!("removing the member {address}"))
     }
 
-    /// Ends a session, whoever holds it, as if its time were up: its ephemerals are deleted. Blocks until
-    /// it is over.
+    /// Ends a session, whoever holds it, as if its timeout had passed: its ephemerals are deleted. Blocks
+    /// until the session is over, for the request timeout at most.
     ///
-    /// Its holder notices when it next writes or renews the session, as after any loss.
+    /// The holder notices the end, as after any loss, when it next writes or renews the session.
     ///
     /// # Errors
     /// [`Error::SessionExpired`] if there is no such session, and [`Error::Timeout`].
@@ -416,7 +421,7 @@ impl Coordinator {
         self.act(&Action::Expire { session }, by, &format!("expiring the session {session}"))
     }
 
-    /// Asks the leader until it replies that there is nothing left to do.
+    /// Sends the action to the leader until it replies that there is nothing left to do.
     fn act(&self, action: &Action, by: &str, operation: &str) -> Result<()> {
         let shared = self.shared();
         let waited = shared.limits.request_timeout;
@@ -430,7 +435,7 @@ impl Coordinator {
                 Err(Error::Timeout { .. }) => Vec::new(),
                 replies => replies?,
             };
-            // Without a leader for a moment, which the action itself may cause.
+            // There may be no leader for a moment, also because of the action itself.
             let has_acted = |reply: &AdminReply| !matches!(reply, AdminReply::NoLeader);
             match replies.into_iter().map(|(_, reply)| reply).find(has_acted) {
                 Some(AdminReply::Gone) => return Ok(()),
@@ -471,7 +476,8 @@ impl Coordinator {
                 ))
             }
             [one] => Ok(one),
-            // One that came back with an empty disk, while its former self is still a member.
+            // A member that came back with an empty disk, while its former id is still in the
+            // membership.
             _ => {
                 let ids: Vec<String> = found.iter().map(|node| format!("{node:016x}")).collect();
                 refused(format!(
@@ -483,7 +489,7 @@ impl Coordinator {
         }
     }
 
-    /// What members reply; empty if none does.
+    /// The members' replies; empty if there are none.
     fn ask(&self, asked: AdminRequest, operation: &str) -> Result<Vec<(NodeId, AdminReply)>> {
         own_thread::check(operation)?;
         let shared = self.shared();
@@ -517,8 +523,9 @@ impl Coordinator {
     }
 }
 
-/// The sessions up to which all replies go: those of the leader, or else of the furthest replica. One that lags
-/// still has some that have ended. And the id up to which these are all; `None` if there are no more.
+/// Returns the sessions of one page, and the id up to which they are complete; `None` if there are no more.
+/// The page ends where the shortest reply ends. The sessions are those of the leader, or else of the furthest
+/// replica: a replica that lags still has some that have ended.
 fn page_of(gathered: &Gathered) -> (Vec<SessionInfo>, Option<SessionId>) {
     let pages = || {
         gathered.replies.iter().filter_map(|(node, reply)| match reply {

@@ -18,7 +18,7 @@ pub(crate) struct Owner {
 pub(crate) enum Runs {
     /// Its own thread, until it is joined.
     Thread(Mutex<Option<JoinHandle<()>>>),
-    /// An in-memory cluster, which ends with the last of its users.
+    /// An in-memory cluster, which ends when its last user is dropped.
     Cluster { _running: Arc<dyn Any + Send + Sync> },
     /// A simulation, whose only thread never waits.
     #[cfg(any(test, feature = "simulator"))]
@@ -47,7 +47,7 @@ impl Owner {
                 }
             }
             Runs::Cluster { .. } => {
-                // No message ever comes: the channel closes with the node.
+                // No message is ever sent: the channel is closed when the node ends.
                 let _ = closed.recv();
             }
             #[cfg(any(test, feature = "simulator"))]
@@ -82,7 +82,8 @@ mod tests {
     use super::*;
     use crate::testing::Cluster;
 
-    /// An owner whose node's thread ends when the channel is closed, and what is true once it has.
+    /// Returns an owner whose node's thread ends when the returned channel is closed, and a flag
+    /// that is set once the thread has ended.
     fn owner(by_task: bool) -> (Owner, crossbeam_channel::Sender<()>, Arc<AtomicBool>) {
         let shared = Arc::clone(Cluster::new(1).node(0).shared());
         shared.joined_by_task.store(by_task, Ordering::Relaxed);
@@ -122,7 +123,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_blocking_call_has_joined_is_waited_for_by_the_drop() {
+    fn dropping_an_instance_joined_by_a_blocking_call_waits() {
         let (owner, go, ended) = owner(false);
         let thread = std::thread::Builder::new().spawn(move || {
             drop(owner);

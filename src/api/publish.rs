@@ -10,20 +10,20 @@ use crate::types::metrics::table::{BY_PATH, METRICS, Value};
 
 impl Coordinator {
     /// Publishes this instance's metrics to the recorder of the crate [`metrics`](::metrics) that the
-    /// application has installed; does nothing without one. The names are those of the text of
-    /// [`Metrics`](crate::Metrics).
+    /// application has installed; does nothing if there is no recorder. The names are those in the
+    /// text form of [`Metrics`](crate::Metrics).
     ///
-    /// Nothing is published in between: call it before each scrape, or every few seconds. A
-    /// histogram gets what has come in since the last call, with about the durations of
-    /// [`Histogram`](crate::Histogram)'s buckets, so a recorder that is installed later misses what was
-    /// published before.
+    /// Nothing is published between calls: call it before each scrape, or every few seconds. A
+    /// histogram receives the durations recorded since the last call, rounded to the buckets of
+    /// [`Histogram`](crate::Histogram). So a recorder that is installed later misses what was published
+    /// before.
     ///
-    /// The metrics have no label for the instance. With several coordinators in one process, call it
-    /// with a recorder for each (`metrics::with_local_recorder`). Blocks until the node's thread answers.
+    /// The metrics have no label for the instance. With several coordinators in one process, use a
+    /// recorder for each (`metrics::with_local_recorder`). Blocks until the node's thread answers.
     ///
     /// ```
     /// # use quorate::testing::Cluster;
-    /// // Of a crate for the monitoring system at hand, for example `metrics-exporter-prometheus`.
+    /// // In practice the recorder of your monitoring system, for example that of `metrics-exporter-prometheus`.
     /// let recorder = metrics::NoopRecorder;
     /// metrics::set_global_recorder(recorder).expect("it is the first one");
     /// let cluster = Cluster::new(1);

@@ -33,8 +33,9 @@ use crate::types::znode::{CreateMode, Created, SessionId, Stat, Zxid};
 /// znodes; this instance counts it as lost a little earlier. [`Session::close`] closes it, and so
 /// does dropping its last handle. Handles are clones; any thread may use them.
 ///
-/// **Blocking calls** wait for their answer, at most for the request timeout. Reads do not wait:
-/// this instance's replica answers them as it is, whether or not there is a quorum. **Calls of
+/// **Blocking calls** wait for their reply, at most for the request timeout
+/// ([`Builder::request_timeout`](crate::Builder::request_timeout)). Reads do not wait: they read
+/// this instance's replica as it is, whether or not there is a quorum. **Calls of
 /// [`Session::nonblocking`]** return at once and take effect in the order in which they are made,
 /// reads included.
 ///
@@ -51,7 +52,7 @@ use crate::types::znode::{CreateMode, Created, SessionId, Stat, Zxid};
 pub struct Session {
     inner: Arc<Inner>,
     pub(crate) root: Root,
-    /// Whether it is a recipe's: see [`Session::for_recipe`].
+    /// Whether a recipe uses this handle: see [`Session::for_recipe`].
     of_recipe: bool,
 }
 
@@ -79,7 +80,7 @@ impl Drop for Inner {
 }
 
 impl Session {
-    /// Opens a session, and returns the answer to wait for.
+    /// Opens a session, and returns the reply to wait for.
     pub(crate) fn open(owner: &Arc<Owner>, timeout: Duration) -> Result<(Session, Pending<()>)> {
         let holder = entropy::number()?;
         let (session, secret) = (SessionId(entropy::number()?), entropy::bytes()?);
@@ -90,7 +91,7 @@ impl Session {
     }
 
     /// As [`Session::open`], for a session that is already open. Without a timeout it keeps its
-    /// own, which is known with the answer.
+    /// own, which is known once the reply has arrived.
     pub(crate) fn resume(
         owner: &Arc<Owner>,
         (session, secret): (SessionId, [u8; 16]),
@@ -115,10 +116,10 @@ impl Session {
             expect::timeout(answer).map(|timeout| opened.set_timeout(timeout))
         });
         if pending.has_failed() {
-            // It was refused at once, and will never be open.
+            // The request was refused at once, so the session will never be open.
             session.set_state(SessionState::Expired);
         } else if !shared.schemes.own().is_empty() {
-            // It has these ids from the start, whatever its user does.
+            // The session has these ids from the start, whatever its user does.
             let ids = shared.schemes.own().to_vec();
             session.ids.store(Arc::new(ids.clone()));
             let introduce = ClientRequest::Introduce { session: session.id, ids };
@@ -136,9 +137,10 @@ impl Session {
         self.inner.shared.send(Some(self.asker()), ClientRequest::Abandon { session, state });
     }
 
-    /// A handle of the same session whose tree is the part below `path`: ZooKeeper's chroot. All
-    /// paths that it takes and returns are relative to it, also those in events and errors, and
-    /// those of recipes made from it. May be nested. It keeps the session open as any handle does.
+    /// Returns a handle of the same session whose root is `path`: ZooKeeper's chroot. All paths
+    /// that the handle takes and returns are relative to `path`, also those in events, in errors
+    /// and in recipes made from it. Chroots may be nested. The handle keeps the session open as any
+    /// other. Does not block, and sends nothing.
     ///
     /// The znode at `path` need not exist yet; until it does, creates fail with [`Error::NoNode`].
     ///
@@ -180,7 +182,7 @@ impl Session {
         self.root.path()
     }
 
-    /// The session's id, needed to resume it.
+    /// The session's id, needed to [resume](crate::Coordinator::resume) it.
     ///
     /// ```
     /// # let session = quorate::testing::Cluster::new(1).node(0).session();
@@ -193,7 +195,8 @@ impl Session {
         self.inner.session.id
     }
 
-    /// The session's password, needed to resume it. Anybody who has it can take over the session.
+    /// The session's password, needed to resume it. Anybody who has the id and the password can
+    /// take over the session.
     ///
     /// ```
     /// let cluster = quorate::testing::Cluster::new(2);
@@ -207,7 +210,7 @@ impl Session {
         self.inner.session.secret
     }
 
-    /// The session's timeout: the one requested, within the
+    /// The session's timeout: the requested one, limited to the
     /// [bounds](crate::Builder::session_timeout_bounds).
     ///
     /// ```
@@ -219,7 +222,7 @@ impl Session {
         self.inner.session.timeout()
     }
 
-    /// The session's state.
+    /// The session's state as this instance knows it. Does not block.
     ///
     /// ```
     /// use quorate::SessionState;
@@ -236,17 +239,17 @@ impl Session {
         self.inner.session.state()
     }
 
-    /// Whether it is in a final state, without checking whether this process is a fork: the caller
-    /// has checked that, or waits next and finds out.
+    /// Whether the session is in a final state. Does not check whether this process is a fork: the
+    /// caller has checked that, or notices it when it waits next.
     pub(crate) fn is_over(&self) -> bool {
         self.inner.session.state().is_final()
     }
 
-    /// A channel of the session's states: what ZooKeeper sends to all watchers as events of type
-    /// `None`. It starts with the current state, and closes after a final one. A reader that leaves
-    /// more than 64 unread misses some, and gets the latest once it has read on. Each call returns
-    /// a new channel, which lasts until its receiver is dropped; with many, one may get the same
-    /// state twice.
+    /// Returns a channel of the session's states, which ZooKeeper sends to all watchers as events
+    /// of type `None`. The channel starts with the current state, and closes after a final one. If
+    /// more than 64 states are unread, some are dropped; the latest one is delivered once there is
+    /// room. Each call returns a new channel, which lasts until its receiver is dropped; if there
+    /// are many, a channel may deliver the same state twice.
     ///
     /// ```
     /// use std::time::Duration;
@@ -284,16 +287,16 @@ impl Session {
         Changes::new(session.states(), session.waiting())
     }
 
-    /// Whether the session is certainly alive now: the cluster has not given away what belongs to
-    /// it, and will not before this turns false. Does not block, and sends nothing.
+    /// Whether the session is certainly alive now: the cluster has not expired it, and will not
+    /// before this turns false. So nobody else has its locks. Does not block, and sends nothing.
     ///
-    /// It is false until the session is open and, if that took more than a third of its timeout,
-    /// until it was confirmed once more. Once it has been true and turns false, it stays false.
+    /// It is false until the session is open and, if opening took more than a third of the timeout,
+    /// until the session was renewed once. After it has turned from true to false, it stays false.
     ///
-    /// Clocks of different machines may run at rates that differ by up to a tenth. Time in which
-    /// this machine is suspended counts on Linux, Android and Windows, and not on macOS. Time in
-    /// which a hypervisor pauses a virtual machine never counts: after such a pause this may be
-    /// true for a moment although the session is over.
+    /// Clocks of different machines may run at rates that differ by up to a tenth. Time during
+    /// which this machine is suspended counts on Linux, Android and Windows, but not on macOS. Time
+    /// during which a hypervisor pauses a virtual machine never counts: after such a pause this may
+    /// be true for a moment although the session is over.
     ///
     /// ```
     /// # let session = quorate::testing::Cluster::new(1).node(0).session();
@@ -307,14 +310,14 @@ impl Session {
         self.inner.session.is_alive(&self.inner.shared.clock)
     }
 
-    /// The same calls in a form that returns at once.
+    /// The session's calls in a form that returns at once, for pipelining and for tasks.
     ///
     /// ```
     /// use quorate::CreateMode;
     ///
     /// # let session = quorate::testing::Cluster::new(1).node(0).session();
     /// let write = session.nonblocking().create("/a", b"1", CreateMode::Persistent);
-    /// // ... while the write is under way ...
+    /// // ... other work while the write is in flight ...
     /// println!("{}", write.wait()?.path);
     /// # Ok::<(), quorate::Error>(())
     /// ```
@@ -331,7 +334,7 @@ impl Session {
         self.shared().has_replica
     }
 
-    /// Waits for an answer, as blocking calls do.
+    /// Waits for a reply, as blocking calls do.
     pub(crate) fn wait_for<T>(
         &self,
         operation: &str,
@@ -350,8 +353,8 @@ impl Session {
         self.inner.session.give_up();
     }
 
-    /// A handle for a recipe. That its writes fail is a part of how it works: they are not counted in
-    /// [`Metrics::requests_refused`](crate::Metrics::requests_refused).
+    /// A handle for a recipe. Some of a recipe's writes are expected to fail, so they are not counted
+    /// in [`Metrics::requests_refused`](crate::Metrics::requests_refused).
     pub(crate) fn for_recipe(&self) -> Session {
         Session { of_recipe: true, ..self.clone() }
     }
@@ -361,16 +364,18 @@ impl Session {
         if self.of_recipe { Asker::Recipe(session) } else { Asker::Holder(session) }
     }
 
-    /// Creates a znode. For sequential modes, the parent's next number is appended to the path,
-    /// with at least ten digits.
+    /// Creates a znode, and returns its path and stat. For sequential modes, the parent's next
+    /// number is appended to the path, with at least ten digits.
     ///
-    /// Blocks until a majority has it on disk and this replica shows it.
+    /// Blocks until a majority has the write on disk and this replica shows it, at most for the
+    /// request timeout.
     ///
     /// # Errors
     /// [`Error::NoNode`] if the parent is missing; [`Error::NodeExists`];
     /// [`Error::NoChildrenForEphemerals`]; [`Error::InvalidPath`]; [`Error::TooLarge`] for more
-    /// than 1 MiB of data; [`Error::Timeout`] if no answer came in time, after which the znode may
-    /// exist; the errors of a session that is over; [`Error::Busy`]; [`Error::Stopped`].
+    /// than 1 MiB of data; [`Error::Timeout`] if no reply came in time, after which the znode may
+    /// exist; the errors of a session that is over ([`Error::is_session_lost`]); [`Error::Busy`];
+    /// [`Error::Stopped`].
     ///
     /// ```
     /// use quorate::CreateMode;
@@ -387,8 +392,8 @@ impl Session {
         self.wait_for("create", path, self.nonblocking().create(path, data, mode))
     }
 
-    /// Replaces the data of a znode, whatever its version. Blocks and fails as
-    /// [`Session::create`], with [`Error::NoNode`] if it is missing.
+    /// Replaces the data of a znode, whatever its version, and returns its new stat. Blocks and
+    /// fails as [`Session::create`], and with [`Error::NoNode`] if the znode is missing.
     ///
     /// ```
     /// use quorate::CreateMode;
@@ -402,8 +407,9 @@ impl Session {
         self.wait_for("set", path, self.nonblocking().set(path, data))
     }
 
-    /// Replaces the data of a znode if its version is `version`; otherwise it fails with
-    /// [`Error::BadVersion`] and changes nothing.
+    /// Replaces the data of a znode if its version is `version`, and returns its new stat;
+    /// otherwise fails with [`Error::BadVersion`] and changes nothing. Apart from that, as
+    /// [`Session::set`].
     ///
     /// ```
     /// use quorate::CreateMode;
@@ -419,8 +425,8 @@ impl Session {
         self.wait_for("set", path, self.nonblocking().set_if(path, data, version))
     }
 
-    /// Deletes a znode, whatever its version. Blocks and fails as [`Session::create`], with
-    /// [`Error::NoNode`] if it is missing and [`Error::NotEmpty`] if it has children.
+    /// Deletes a znode, whatever its version. Blocks and fails as [`Session::create`], and with
+    /// [`Error::NoNode`] if the znode is missing and [`Error::NotEmpty`] if it has children.
     ///
     /// ```
     /// use quorate::CreateMode;
@@ -435,8 +441,8 @@ impl Session {
         self.wait_for("delete", path, self.nonblocking().delete(path))
     }
 
-    /// Deletes a znode if its version is `version`; otherwise it fails with [`Error::BadVersion`]
-    /// and changes nothing.
+    /// Deletes a znode if its version is `version`; otherwise fails with [`Error::BadVersion`] and
+    /// changes nothing. Apart from that, as [`Session::delete`].
     ///
     /// ```
     /// use quorate::CreateMode;
@@ -452,13 +458,12 @@ impl Session {
         self.wait_for("delete", path, self.nonblocking().delete_if(path, version))
     }
 
-    /// Deletes a znode and everything below it, regardless of versions and owners of ephemerals, in
-    /// one write with one zxid. Watches report each znode, children before their parents. Each replica does it
-    /// in parts and answers heartbeats between them; writes that come behind it wait for a time that grows
-    /// with the number of znodes. Blocks and fails
-    /// as [`Session::create`], with [`Error::NoNode`] if the znode is missing.
+    /// Deletes a znode and everything below it, regardless of versions and owners of ephemerals, in one write
+    /// with one zxid. Watches report each znode, children before their parents. Blocks and fails as
+    /// [`Session::create`], and with [`Error::NoNode`] if the znode is missing. Later writes of the whole
+    /// cluster wait for a time that grows with the number of znodes; heartbeats do not.
     ///
-    /// (ZooKeeper's `deleteall` reads and deletes one by one.)
+    /// (ZooKeeper's `deleteall` reads and deletes the znodes one by one.)
     ///
     /// ```
     /// use quorate::CreateMode;
@@ -479,8 +484,8 @@ impl Session {
         self.inner.session.ids.load_full()
     }
 
-    /// Authenticates these credentials, and returns their ids. If that fails, the session is
-    /// closed.
+    /// Authenticates these credentials, and returns their ids. If authentication fails, the session
+    /// is closed.
     pub(crate) fn authenticate(&self, scheme: &str, credentials: &[u8]) -> Result<Vec<Id>> {
         self.check_alive()?;
         let Inner { session, shared, .. } = &*self.inner;
@@ -492,7 +497,8 @@ impl Session {
         })
     }
 
-    /// Starts a multi: several operations, of which all are done or none. See [`Multi`].
+    /// Starts a multi: several operations, done all or none. See [`Multi`]. Nothing is sent before
+    /// [`Multi::commit`] or [`Multi::submit`].
     ///
     /// ```
     /// use quorate::CreateMode;
@@ -506,13 +512,13 @@ impl Session {
         Multi::new(self)
     }
 
-    /// Brings this replica up to date: it then has every write that was completed, by anybody,
-    /// before this call. Blocks for a round trip to a majority, as [`Session::create`] does, and
-    /// returns the replica's last zxid.
+    /// Brings this replica up to date, and returns its last zxid: the replica then has every write
+    /// that anybody completed before this call. Blocks for a round trip to a majority, at most for
+    /// the request timeout.
     ///
     /// **Any read after it is linearizable**, including a [`Session::snapshot`]. (ZooKeeper's
-    /// `sync` asks only its leader and is not.) In the same way, a read of [`NonBlocking`] after
-    /// its `sync` is linearizable.
+    /// `sync` asks only the leader, which does not guarantee that.) In the same way, a read of
+    /// [`NonBlocking`] after its `sync` is linearizable.
     ///
     /// ```
     /// use quorate::{CreateMode, testing::Cluster};
@@ -520,7 +526,7 @@ impl Session {
     /// let cluster = Cluster::new(3);
     /// let (here, there) = (cluster.node(0).session(), cluster.node(1).session());
     /// here.create("/a", b"1", CreateMode::Persistent)?;
-    /// // A read over there may be a little behind; not so after this.
+    /// // Without a sync, this instance may be a little behind.
     /// there.sync()?;
     /// assert_eq!(&there.get("/a")?.0[..], b"1");
     ///
@@ -537,8 +543,8 @@ impl Session {
         self.wait_for("sync", "/", self.nonblocking().sync())
     }
 
-    /// Closes the session and deletes its ephemeral znodes. Blocks as [`Session::create`]. Not an
-    /// error if the session is already over for this handle; then nothing is done.
+    /// Closes the session and deletes its ephemeral znodes. Blocks as [`Session::create`]. If the
+    /// session is already over for this handle, does nothing and returns `Ok`.
     ///
     /// ```
     /// use quorate::CreateMode;

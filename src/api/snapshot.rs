@@ -12,12 +12,12 @@ use crate::types::{acl, path};
 
 /// All znodes as of one write: an immutable view, for any number of consistent reads.
 ///
-/// It costs nothing to take. Reading it neither blocks anybody nor is blocked, even in a cluster
-/// without a quorum or after the session's end. It shares everything that has not changed since
-/// with the current tree; what has changed stays in memory for as long as the snapshot or a clone
-/// of it.
+/// On a member it costs nothing to take. Reading it neither blocks anybody nor is blocked, even in
+/// a cluster without a quorum or after the session's end. It shares unchanged znodes with the
+/// current tree; znodes that have changed since stay in memory for as long as the snapshot or a
+/// clone of it.
 ///
-/// Beyond ZooKeeper, whose `multiRead` reads a fixed list of paths.
+/// ZooKeeper has no equivalent: its `multiRead` reads a fixed list of paths.
 ///
 /// ```
 /// use quorate::CreateMode;
@@ -31,7 +31,7 @@ use crate::types::{acl, path};
 /// session.delete("/shop/apples")?;
 /// assert_eq!(snapshot.children("/shop")?, ["apples", "pears"]);
 /// assert_eq!(&snapshot.get("/shop/apples")?.0[..], b"3");
-/// // Everything below, and how many that are.
+/// // Everything below, and the number of these znodes.
 /// let paths: Vec<&str> = snapshot.walk("/shop")?.map(|(path, _, _)| path).collect();
 /// assert_eq!(paths, ["/shop", "/shop/apples", "/shop/pears"]);
 /// assert_eq!(snapshot.all_children_number("/shop")?, 2);
@@ -42,7 +42,7 @@ use crate::types::{acl, path};
 pub struct Snapshot {
     tree: Arc<Tree>,
     root: Root,
-    /// The ids with which it is read.
+    /// The ids whose permissions apply to its reads.
     ids: Arc<Vec<Id>>,
 }
 
@@ -51,12 +51,12 @@ impl Snapshot {
         Snapshot { tree, root, ids }
     }
 
-    /// The last write that it shows: no znode's stat has a greater zxid.
+    /// The zxid of the last write that it shows: no znode's stat has a greater one.
     pub fn zxid(&self) -> Zxid {
         self.tree.zxid()
     }
 
-    /// The znode at this path, if there is one.
+    /// Returns the znode at this path, if there is one.
     fn find(&self, path: &str) -> Result<Option<&Znode>> {
         path::validate(path)?;
         let znode = self.tree.get(&self.root.full(path));
@@ -75,35 +75,37 @@ impl Snapshot {
         acl::permits(znode.acl().map(|acl| &**acl), &self.ids, Permissions::READ)
     }
 
-    /// The data and the stat of a znode.
+    /// Returns the data and the stat of a znode.
     ///
     /// # Errors
     /// [`Error::NoNode`]; [`Error::InvalidPath`]; [`Error::NoAuth`], by the ACL in the snapshot and
-    /// the ids that the session had when it was taken. This holds for all reads of a snapshot.
+    /// the ids that the session had when the snapshot was taken. These are the errors of all reads
+    /// of a snapshot.
     pub fn get(&self, path: &str) -> Result<(Arc<[u8]>, Stat)> {
         let znode = self.znode(path)?;
         Ok((znode.shared_data(), znode.stat()))
     }
 
-    /// The stat of a znode, `None` if there is none.
+    /// Returns the stat of a znode, or `None` if there is no such znode.
     pub fn exists(&self, path: &str) -> Result<Option<Stat>> {
         Ok(self.find(path)?.map(Znode::stat))
     }
 
-    /// The names of a znode's children, sorted by their bytes.
+    /// Returns the names of a znode's children, sorted by their bytes.
     pub fn children(&self, path: &str) -> Result<Vec<String>> {
         Ok(self.znode(path)?.children().map(str::to_owned).collect())
     }
 
-    /// The names of a znode's children, sorted by their bytes, and its stat.
+    /// Returns the names of a znode's children, sorted by their bytes, and its stat.
     pub fn children_with_stat(&self, path: &str) -> Result<(Vec<String>, Stat)> {
         let znode = self.znode(path)?;
         Ok((znode.children().map(str::to_owned).collect(), znode.stat()))
     }
 
-    /// Up to `limit` names of a znode's children, sorted by their bytes: the first ones, or those
-    /// after a given name, which need not exist any more. The result is shorter than `limit` only
-    /// at the end. A page costs only its own length, however many children there are.
+    /// Returns up to `limit` names of a znode's children, sorted by their bytes: the first ones, or
+    /// those after the name `after`, which need not exist any more. The result is shorter than
+    /// `limit` only at the end. The cost depends on the length of the page, and not on the number
+    /// of children.
     ///
     /// ```
     /// use quorate::CreateMode;
@@ -129,7 +131,7 @@ impl Snapshot {
         Ok(names.skip(skipped).take(limit).map(str::to_owned).collect())
     }
 
-    /// The number of znodes below a path, without the znode itself. They are counted one by one.
+    /// Returns the number of znodes below a path, without the znode itself. Counts them one by one.
     ///
     /// Source: ZooKeeper, `getAllChildrenNumber`. Below `/` this includes the system's own three.
     pub fn all_children_number(&self, path: &str) -> Result<usize> {
@@ -137,9 +139,9 @@ impl Snapshot {
         Ok(self.tree.below(&self.root.full(path)).count() - 1)
     }
 
-    /// A znode and everything below it, with data and stat: each before its children, and siblings
-    /// sorted by the bytes of their names. Lazy: only what is consumed is read. Znodes that the
-    /// session may not read are skipped, with everything below them.
+    /// Iterates over a znode and everything below it, with data and stat: each znode before its
+    /// children, and siblings sorted by the bytes of their names. Lazy: only consumed znodes are
+    /// read. Znodes that the session may not read are skipped, with everything below them.
     pub fn walk<'a>(
         &'a self,
         path: &str,
@@ -194,7 +196,7 @@ mod tests {
     }
 
     #[test]
-    fn it_stays_as_it_is_whatever_becomes_of_its_session_and_cluster() {
+    fn a_snapshot_outlives_its_session_and_cluster() {
         let cluster = Cluster::new(1);
         let session = cluster.node(0).session();
         session.create("/a", b"1", CreateMode::Ephemeral).unwrap();

@@ -16,7 +16,7 @@ use crate::types::metrics::Metrics;
 use crate::types::watch::WatchInfo;
 use crate::types::znode::Zxid;
 
-/// A replica that is known to be older than this is not ready.
+/// An instance whose replica is older than this is not ready.
 const READY_WITHIN: Duration = Duration::from_secs(5);
 
 /// The state of an instance and of its cluster, as the instance sees it: [`Coordinator::status`].
@@ -36,17 +36,18 @@ const READY_WITHIN: Duration = Duration::from_secs(5);
 pub struct Status {
     /// The address of this instance.
     pub address: String,
-    /// Its id, in hexadecimal, as in the log.
+    /// Its id, in hexadecimal, as in log messages.
     pub id: String,
     /// The id of its cluster, in hexadecimal; `None` before it has one.
     pub cluster: Option<String>,
     /// The address of the leader, if one is known.
     pub leader: Option<String>,
-    /// Whether it is this instance.
+    /// Whether this instance is the leader.
     pub is_leader: bool,
-    /// Raft's term. This and the other values of the replica are `None` on a client, which has none.
+    /// Raft's term. On a client, which has no replica, this and the other optional values of the
+    /// replica are `None`.
     pub term: Option<u64>,
-    /// The last write that this replica has applied. On a client, the last that it has seen.
+    /// The last write that this replica has applied. On a client, the last write that it has seen.
     pub zxid: Zxid,
     /// A hash of this replica's state: equal on all replicas with the same zxid.
     #[cfg_attr(
@@ -54,34 +55,35 @@ pub struct Status {
         serde(serialize_with = "crate::types::serde_form::hex_if_known")
     )]
     pub state_hash: Option<u64>,
-    /// An upper bound for the age of this replica's state: it has every write completed before
-    /// that. About a second in normal operation. `None` before it has had contact with a leader.
+    /// An upper bound for the age of this replica's state, which has every write completed longer
+    /// ago than that. About a second in normal operation. `None` before the instance has had
+    /// contact with a leader.
     #[cfg_attr(feature = "serde", serde(with = "crate::types::serde_form::Millis"))]
     pub stale_by: Option<Duration>,
     /// How many sessions the cluster has.
     pub sessions: Option<usize>,
     /// How many znodes there are.
     pub znodes: Option<usize>,
-    /// The version that the cluster uses, as far as this replica knows: the lowest that its members
-    /// supported when all of them were last known. It never decreases.
+    /// The version that the cluster uses, as far as this replica knows: the lowest version that its
+    /// members supported when the versions of all were last known. It never decreases.
     pub version: u16,
-    /// All members. On a client, as its member reports them: empty before it has had one.
+    /// All members. On a client, as its member reports them; empty until a member has served it.
     pub members: Vec<MemberStatus>,
-    /// Whether writes are refused with [`Error::DiskLow`](crate::Error::DiskLow), since the disks of too
-    /// many members are nearly full.
+    /// Whether writes are refused with [`Error::DiskLow`](crate::Error::DiskLow) because the disks of
+    /// too many members are nearly full.
     pub refuses_writes: bool,
-    /// Why this node has stopped, if it has.
+    /// The reason why this node has stopped; `None` while it runs.
     pub stopped: Option<String>,
-    /// The damage in this instance's data directory, from the start until a leader of its cluster
-    /// has admitted it as a new member. Until then nothing in the directory is changed, and the
-    /// instance has no replica and no vote.
+    /// The damage in this instance's data directory, reported from the start of the instance until
+    /// a leader of its cluster has admitted it as a new member. Until then nothing in the directory
+    /// is changed, and the instance has no replica and no vote.
     pub damaged: Option<String>,
-    /// The directories with former data of this instance, which was set aside. See
+    /// The directories to which former data of this instance was moved. See
     /// [`guide::recovery`](crate::guide::recovery) for when they may be deleted.
     pub former_data: Vec<PathBuf>,
 }
 
-/// A member, as another one sees it: see [`Status`].
+/// A member, as this instance sees it: see [`Status`].
 ///
 /// ```
 /// let cluster = quorate::testing::Cluster::new(3);
@@ -94,7 +96,7 @@ pub struct Status {
 pub struct MemberStatus {
     /// Its address.
     pub address: String,
-    /// Its id, in hexadecimal, as in the log.
+    /// Its id, in hexadecimal, as in log messages.
     pub id: String,
     /// The zone that it was configured with; empty if none.
     pub zone: String,
@@ -102,12 +104,13 @@ pub struct MemberStatus {
     pub votes: bool,
     /// Whether it is this instance.
     pub is_self: bool,
-    /// The highest version that it supports, as it reported when last connected to this instance;
-    /// `None` if it never was. A client knows that of the members that it is connected with.
+    /// The highest version that it supports, as it reported when it was last connected to this
+    /// instance; `None` if it never was. A client knows the versions of the members with which it
+    /// is connected.
     pub version: Option<u16>,
-    /// Why it cannot be reached, if it cannot. This instance itself cannot while it waits for the
-    /// name that it is to listen at. A client is connected with two members; of the others
-    /// it knows which voters the leader misses.
+    /// The reason why it cannot be reached; `None` if it can. This instance itself cannot be
+    /// reached while it waits for the name at which it is to listen. A client is connected with two
+    /// members; of the others it knows only which voters the leader cannot reach.
     pub unreachable: Option<String>,
     /// Whether its disk is nearly full, as the leader last reported: see
     /// [`Builder::disk_low`](crate::Builder::disk_low).
@@ -154,9 +157,9 @@ impl fmt::Display for Status {
 }
 
 impl Coordinator {
-    /// The watches that this instance's sessions have set, by path. Blocks until the node's thread
-    /// answers; empty once the node has stopped. It asks for a few thousand at a time: watches that are
-    /// set or end meanwhile may be in the list or not.
+    /// Returns the watches that this instance's sessions have set, ordered by path; empty once the node
+    /// has stopped. Blocks until the node's thread has replied. It reads a few thousand watches at a
+    /// time: watches that are set or end during the call may be in the list or not.
     ///
     /// ```
     /// use quorate::{WatchMode, WatcherType, testing::Cluster};
@@ -175,7 +178,7 @@ impl Coordinator {
             let part = self.shared().look(move |engine| engine.watches_after(after));
             let part = part.unwrap_or_default();
             after = part.last().map(|(last, _)| *last);
-            // Others may be set all the while, so an empty part might never come.
+            // Other watches may be set all the time, so an empty part might never come.
             let is_last = part.len() < WATCHES_LISTED;
             watches.extend(part.into_iter().map(|(_, watch)| watch));
             if is_last {
@@ -186,7 +189,7 @@ impl Coordinator {
         watches
     }
 
-    /// The state of this instance and of its cluster.
+    /// Returns the state of this instance and of its cluster. Does not block.
     pub fn status(&self) -> Status {
         let shared = self.shared();
         let status = shared.status();
@@ -234,21 +237,21 @@ impl Coordinator {
         }
     }
 
-    /// This instance's metrics. Blocks until the node's thread answers. Once the node has stopped, all
-    /// that it counted is zero.
+    /// Returns this instance's metrics. Blocks until the node's thread has replied. Once the node has
+    /// stopped, its counters are zero.
     pub fn metrics(&self) -> Metrics {
         self.shared().metrics()
     }
 
-    /// How many more failures the cluster tolerates, as this instance sees it. A client reports
-    /// what its member sees, and no quorum while no member serves it. Does not block.
+    /// Returns how many more failures the cluster tolerates, as this instance sees it. A client
+    /// reports what its member sees, and no quorum while no member serves it. Does not block.
     pub fn availability(&self) -> Availability {
         self.shared().availability()
     }
 
-    /// As [`Coordinator::availability`], as a channel: the current value, and then each change. If
-    /// changes are not read in time, the oldest and the latest are retained. It closes when the
-    /// coordinator does.
+    /// Returns a channel of [`Coordinator::availability`]: it delivers the current value, and then
+    /// each change. If changes are not read in time, the oldest and the latest are retained. The
+    /// channel closes when the coordinator is closed or stops. Does not block.
     ///
     /// ```
     /// use quorate::{Availability, testing::Cluster};
@@ -285,19 +288,19 @@ impl Coordinator {
 
     /// Whether this instance can serve now and the next one may be replaced. Does not block.
     ///
-    /// Its replica was level with the cluster within the last few seconds, there is a leader, and
-    /// the instance has had its place since it started: it votes, or the leader has decided that it
-    /// need not. An instance that is to replace a voter is not ready before it has the vote. That
-    /// takes some seconds at the address of a lost voter, and [`Builder::replace_after`](crate::Builder::replace_after) at any
-    /// other.
+    /// On a member that means: its replica was up to date within the last few seconds, there is a leader, and
+    /// since its start the instance has got the vote, or the leader has decided that it need not vote. An
+    /// instance that is to replace a voter is not ready before it has the vote. That takes some seconds if it
+    /// has the address of the lost voter, and [`Builder::replace_after`](crate::Builder::replace_after) at
+    /// any other.
     ///
-    /// A client is ready while it is served by a member that knows a leader, and that has confirmed
-    /// the leader within the last few seconds.
+    /// A client is ready while it is served by a member that knows a leader and has been in contact
+    /// with it within the last few seconds.
     ///
     /// Use it as a readiness probe. A rolling update that waits for it, instance by instance,
-    /// preserves the cluster and its data even if no disk persists. There is no need to restart an
-    /// instance that is not ready, and a starting cluster must not wait for its instances to be
-    /// ready one after the other: see [`Availability`].
+    /// preserves the cluster and its data even if no disk persists. Do not restart an instance
+    /// because it is not ready, and do not let the instances of a new cluster wait for each other
+    /// one by one: see [`Availability`].
     pub fn is_ready(&self) -> bool {
         let shared = self.shared();
         let status = shared.status();
@@ -307,7 +310,7 @@ impl Coordinator {
     }
 
     /// Whether the cluster could continue without this instance, as far as is known now: there is a
-    /// leader, it has reported which voters it hears from, and these without this instance are a
+    /// leader, it has reported which voters respond to it, and these without this instance are a
     /// majority. A new leader knows that after about a second. Does not block.
     ///
     /// Check it before stopping instances one after the other. It is never true in a cluster of one

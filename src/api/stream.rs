@@ -1,4 +1,4 @@
-//! Streams of what reports changes: the feature `futures`.
+//! Streams of watches and changes: the feature `futures`.
 
 use std::fmt;
 use std::future::Future;
@@ -19,17 +19,17 @@ impl<T> Stream for Changes<T> {
     }
 }
 
-/// The items that a step gives, one after the other.
+/// A stream whose items come from one future after the other.
 ///
-/// The future of a step belongs to the stream, so that a wait for an item that is dropped, as in a
-/// `select!`, goes on with the next one.
+/// The present future belongs to the stream. So if a wait for an item is dropped, as in a
+/// `select!`, the next wait continues it.
 pub(crate) struct Repeated<S, T, F> {
     step: F,
     state: Option<S>,
     running: Option<Running<S, T>>,
 }
 
-/// Gives an item, and the state for the next one; the stream ends without either.
+/// Returns an item and the state for the next one; the stream ends if either is missing.
 pub(crate) type Running<S, T> = Pin<Box<dyn Future<Output = Option<(T, Option<S>)>> + Send>>;
 
 impl<S, T, F> fmt::Debug for Repeated<S, T, F> {
@@ -44,7 +44,7 @@ impl<S, T, F: FnMut(S) -> Running<S, T>> Repeated<S, T, F> {
     }
 }
 
-// Nothing in it is pinned but what is in a box.
+// Only the boxed future is pinned.
 impl<S, T, F> Unpin for Repeated<S, T, F> {}
 
 impl<S, T, F: FnMut(S) -> Running<S, T>> Stream for Repeated<S, T, F> {
@@ -72,9 +72,9 @@ impl<S, T, F: FnMut(S) -> Running<S, T>> Stream for Repeated<S, T, F> {
 }
 
 impl Watch {
-    /// Its events as a stream, which ends when the watch is over. It takes them from the same queue
-    /// as [`Watch::next`]; dropping the stream drops the watch. A wait for the next event that is
-    /// dropped loses nothing.
+    /// Returns the watch's events as a stream, which ends when the watch is over. It takes events
+    /// from the same queue as [`Watch::next`]. Dropping the stream drops the watch; dropping a wait
+    /// for the next event loses nothing.
     ///
     /// ```
     /// use std::pin::Pin;

@@ -1,8 +1,8 @@
-//! Running a closure whenever there is a session.
+//! Runs a closure in one session after the other.
 //!
-//! Each run has a session of its own, which is closed when the run ends, however it ends. So a run
-//! leaves nothing behind for the next one: neither a znode whose create was not answered in time,
-//! nor a guard that it has handed to another task.
+//! Each run has a session of its own, which is closed when the run ends, for whatever reason. So a
+//! run leaves nothing behind for the next one: neither a znode whose create was not answered in
+//! time, nor a guard that it has handed to another task.
 
 use std::fmt;
 use std::future::{Future, poll_fn};
@@ -24,8 +24,8 @@ use crate::types::error::{Error, Result};
 const PAUSE_MIN: Duration = Duration::from_millis(100);
 const PAUSE_MAX: Duration = Duration::from_secs(10);
 
-/// Code that [`Coordinator::supervise`] runs whenever there is a session. Dropping it stops that, as
-/// [`Supervised::stop`] does, and does not wait.
+/// A closure that [`Coordinator::supervise`] runs whenever there is a session. Dropping this stops
+/// it, as [`Supervised::stop`] does, and does not wait.
 ///
 /// ```
 /// use std::ops::ControlFlow;
@@ -53,11 +53,11 @@ impl fmt::Debug for Supervised {
     }
 }
 
-/// What a [`Supervised`] and its thread share.
+/// The state that a [`Supervised`] and its thread share.
 #[derive(Default)]
 struct Control {
     state: Mutex<State>,
-    /// Who waits for `stopped` or `ended`.
+    /// Tasks that wait for `stopped` or `ended`.
     waiting: Arc<Wakers>,
 }
 
@@ -76,17 +76,17 @@ impl Control {
 
     fn change(&self, change: impl FnOnce(&mut State)) {
         change(&mut self.lock());
-        // Not under the lock: a waker is user code, which may look at the state.
+        // Not under the lock: a waker is user code, which may read the state.
         self.waiting.wake();
     }
 
-    /// Waits until the state has something.
+    /// Waits until `has` returns a value of the state.
     async fn until<T>(&self, has: impl Fn(&State) -> Option<T>) -> T {
         let mut place = Place::new(Arc::clone(&self.waiting));
         poll_fn(|context| place.poll(context.waker(), || has(&self.lock()))).await
     }
 
-    /// Waits for the future; `None` if it is stopped first.
+    /// Waits for the future; `None` if `stop` is called first.
     async fn unless_stopped<F: Future>(&self, future: F) -> Option<F::Output> {
         let mut stopped = pin!(self.until(|state| state.stopped.then_some(())));
         let mut future = pin!(future);
@@ -148,22 +148,22 @@ impl Drop for Supervised {
 }
 
 impl Supervised {
-    /// Stops it: the closure is not called again. If it is running, its session is closed, so that
-    /// its calls fail and what it holds is lost, and it has to return. Does not block; after it,
-    /// [`Supervised::wait`] waits until the closure has returned.
+    /// Stops it: the closure is not called again. If the closure is running, its session is closed,
+    /// so that its calls fail and its locks are lost, and it has to return. Does not block; use
+    /// [`Supervised::wait`] to wait until the closure has returned.
     ///
-    /// While there is no quorum, a session cannot be closed in the cluster. Then what the closure
-    /// waits for may take until the session's time is up.
+    /// While there is no quorum, a session cannot be closed in the cluster. Then the closure may go
+    /// on waiting until the session's timeout has passed.
     pub fn stop(&self) {
         self.control.stop();
     }
 
-    /// Blocks until it has ended, without a limit: the closure has returned for the last time, and its
-    /// thread has dropped it.
+    /// Blocks until it has ended, without a time limit: the closure has returned for the last time,
+    /// and its thread has dropped it.
     ///
     /// # Errors
-    /// [`Error::Stopped`] if it has ended since the coordinator was closed or has stopped, or since the
-    /// closure has panicked. [`Error::System`] if no session could be made. Not an error after
+    /// [`Error::Stopped`] if it has ended because the coordinator was closed or has stopped, or because
+    /// the closure has panicked. [`Error::System`] if no session could be opened. Not an error after
     /// [`Supervised::stop`]. [`Error::WouldBlock`] in a waker.
     pub fn wait(&self) -> Result<()> {
         // Without a deadline there is always a result.
@@ -188,8 +188,9 @@ impl Supervised {
 }
 
 impl Coordinator {
-    /// Runs `body` on a thread of its own whenever there is a session, until it is stopped: so what
-    /// belongs to a session, such as a registration, comes back by itself after a loss.
+    /// Runs `body` on a thread of its own whenever there is a session, until it is stopped. In this
+    /// way everything that belongs to a session, such as a registration, is restored after a loss
+    /// of the session.
     ///
     /// ```
     /// use std::ops::ControlFlow;
@@ -207,7 +208,7 @@ impl Coordinator {
     ///     Ok(ControlFlow::Continue(()))
     /// })?;
     ///
-    /// // However its session ends, it is there again in the next one.
+    /// // After the end of its session, the instance is registered again in the next one.
     /// let first = registered.recv().unwrap();
     /// cluster.expire(&first);
     /// let second = registered.recv().unwrap();
@@ -217,30 +218,30 @@ impl Coordinator {
     /// # Ok::<(), quorate::Error>(())
     /// ```
     ///
-    /// **Each run has a session of its own.** It is open when `body` is called: while there is no
-    /// quorum, this waits. It is closed when `body` returns, with everything that is left in it. What
-    /// `body` needs from [`Coordinator::session`], it can use too; that session is another one.
+    /// **Each run has a session of its own.** The session is open when `body` is called; while there
+    /// is no quorum, `body` is not called. The session is closed when `body` returns, with everything
+    /// that is left in it. `body` may also use [`Coordinator::session`], which is another session.
     ///
     /// | `body` | what happens |
     /// | --- | --- |
     /// | returns [`ControlFlow::Continue`] | it runs again, in a new session |
-    /// | returns an error | the same; unless the session was lost, a `WARN` in the log has the error |
+    /// | returns an error | the same; unless the session was lost, the error is logged as `WARN` |
     /// | returns [`ControlFlow::Break`] | it has ended |
     /// | panics | it has ended, and its session is closed: others get what it held. [`Supervised::wait`] fails |
     ///
     /// **Between two runs there is a pause**: a tenth of a second after a run that took longer than ten
-    /// seconds; after shorter ones it doubles up to ten seconds.
+    /// seconds. After a shorter run the pause doubles, up to ten seconds.
     ///
-    /// **`body` notices that its session is lost** as everywhere: its calls fail, guards are lost,
-    /// watches end, [`Session::is_alive`] is false. Then it should return; a thread cannot be stopped
-    /// from outside. A partition alone, [`Suspended`](crate::SessionState::Suspended), is no loss: `body`
-    /// goes on, and only what waits for the quorum waits or times out. The next session is opened as
-    /// soon as the quorum can be reached again.
+    /// **When its session is lost**, `body` notices that as any other code: its calls fail, guards are
+    /// lost, watches end, [`Session::is_alive`] is false. Then it should return; a thread cannot be
+    /// stopped from outside. A partition alone ([`Suspended`](crate::SessionState::Suspended)) is not a
+    /// loss: `body` continues, and only calls that need the quorum wait or time out. The next session is
+    /// opened as soon as the quorum can be reached again.
     ///
     /// It ends with [`Error::Stopped`] when the coordinator is closed, which closes its session as
-    /// well, or has stopped. It keeps its instance running, as any handle does. Nothing waits for
-    /// `body` when [`Supervised`] is dropped: before the program ends, call [`Coordinator::close`], or
-    /// [`Supervised::stop`] and [`Supervised::wait`].
+    /// well, or has stopped. It keeps its instance running, as any handle does. Dropping
+    /// [`Supervised`] does not wait for `body`: before the program ends, call [`Coordinator::close`],
+    /// or [`Supervised::stop`] and [`Supervised::wait`].
     ///
     /// Does not block.
     ///
@@ -254,8 +255,7 @@ impl Coordinator {
         let control = Arc::new(Control::default());
         let shared = Arc::clone(&control);
         let run = move || {
-            // What the closure leaves behind when it panics is its own, and is dropped before the
-            // end is reported.
+            // A closure that panics is not used again. It is dropped before the end is reported.
             let ran = catch_unwind(AssertUnwindSafe(|| {
                 let (coordinator, body) = (coordinator, body);
                 shared.run(&coordinator, body)
@@ -276,9 +276,9 @@ impl Coordinator {
     }
 
     /// As [`Coordinator::supervise`], for a task: awaits the future that `body` returns, and drops it
-    /// where it waits as soon as its session is over. So `body` need not notice the loss. The future of
-    /// this borrows nothing from the coordinator, and may be spawned if `body` and its futures are
-    /// `Send`. It has no thread of its own.
+    /// as soon as its session is over. So `body` need not notice the loss. The future returned by this
+    /// borrows nothing from the coordinator, and may be spawned if `body` and its futures are `Send`.
+    /// It has no thread of its own.
     ///
     /// ```
     /// use std::ops::ControlFlow;
@@ -289,7 +289,7 @@ impl Coordinator {
     /// # fn example(coordinator: quorate::Coordinator) {
     /// tokio::spawn(coordinator.supervise_async(|session| async move {
     ///     let selector = LeaderSelector::new(&session, "/leader", "me")?;
-    ///     // It ends with its session only.
+    ///     // It ends only when its session does.
     ///     selector.run_async(|leadership| async move {
     ///         println!("leads with token {}", leadership.fencing_token());
     ///         work().await;
@@ -301,15 +301,15 @@ impl Coordinator {
     /// ```
     ///
     /// **Dropping the future stops it**: `body`'s future is dropped and its session closed, without
-    /// waiting. A panic in `body` goes to whoever polls this, and does the same. It does nothing before
-    /// it is polled.
+    /// waiting. A panic in `body` has the same effect, and reaches the task that polls this. The future
+    /// does nothing before it is polled.
     ///
     /// A future cannot be dropped while it is being polled: if `body` computes for long between two
     /// awaits, it should check [`Session::is_alive`] as in the blocking form.
     ///
     /// # Errors
     /// [`Error::Stopped`] when the coordinator was closed or has stopped; [`Error::System`] if no
-    /// session could be made. Otherwise it ends only when `body` breaks.
+    /// session could be opened. Otherwise it ends only when `body` returns [`ControlFlow::Break`].
     pub fn supervise_async<B, F>(&self, mut body: B) -> impl Future<Output = Result<()>> + use<B, F>
     where
         B: FnMut(Session) -> F,
@@ -382,7 +382,7 @@ impl Runs<'_> {
         }
     }
 
-    /// A run has ended, without a result if it was dropped.
+    /// Notes the end of a run; `result` is `None` if the run was dropped.
     fn ended(&mut self, result: Option<Result<ControlFlow<()>>>) -> ControlFlow<()> {
         let ran = self.coordinator.shared().clock.now().saturating_sub(self.began);
         match ran > PAUSE_MAX {

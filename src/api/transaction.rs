@@ -18,8 +18,8 @@ pub const TRANSACTION_ATTEMPTS_MAX: u32 = 64;
 /// The reads and writes of one attempt of [`Session::transact`].
 ///
 /// Reads show the tree as of the attempt's start, without the transaction's own writes. Writes are
-/// collected, and done together if nothing that was read has changed. Any operation of a [`Multi`]
-/// is possible, in the order of the calls.
+/// collected, and done together, in the order of the calls, if nothing that was read has changed.
+/// All operations of a [`Multi`] are available.
 ///
 /// ```
 /// use quorate::{CreateMode, Error};
@@ -27,7 +27,7 @@ pub const TRANSACTION_ATTEMPTS_MAX: u32 = 64;
 /// let session = quorate::testing::Cluster::new(3).node(0).session();
 /// session.create("/from", b"3", CreateMode::Persistent)?;
 /// session.create("/to", b"0", CreateMode::Persistent)?;
-/// // One of the apples goes over, if there is one.
+/// // Moves one apple, if there is one.
 /// let moved = session.transact(|txn| {
 ///     let number = |data: &[u8]| data[0] - b'0';
 ///     let (from, to) = (number(&txn.get("/from")?.0), number(&txn.get("/to")?.0));
@@ -59,7 +59,7 @@ impl<'a> Transaction<'a> {
         Transaction { session, snapshot, reads: Vec::new(), writes: session.multi() }
     }
 
-    /// The tree as of this attempt's start. Reads from it are not checked for changes.
+    /// Returns the tree as of this attempt's start. Reads from it are not checked for changes.
     pub fn snapshot(&self) -> &Snapshot {
         &self.snapshot
     }
@@ -71,22 +71,25 @@ impl<'a> Transaction<'a> {
         }
     }
 
-    /// The data and the stat of a znode. The attempt succeeds only if the data is still the same,
-    /// or the znode still missing, when it is committed.
+    /// Returns the data and the stat of a znode. The attempt succeeds only if, when it is
+    /// committed, the data is still the same or the znode is still missing.
     ///
     /// # Errors
-    /// [`Error::NoNode`]; [`Error::InvalidPath`]. This holds for all reads of a transaction.
+    /// [`Error::NoNode`]; [`Error::InvalidPath`]. These are the errors of all reads of a
+    /// transaction.
     pub fn get(&mut self, path: &str) -> Result<(Arc<[u8]>, Stat)> {
         self.exists(path)?;
         self.snapshot.get(path)
     }
 
-    /// The stat of a znode, if it exists. The attempt succeeds only if the znode, including its
-    /// data, is still the same or still missing when it is committed; its children may change.
+    /// Returns the stat of a znode, or `None` if it does not exist. The attempt succeeds only if,
+    /// when it is committed, the znode including its data is still the same or still missing; its
+    /// children may change.
     pub fn exists(&mut self, path: &str) -> Result<Option<Stat>> {
         let stat = self.snapshot.exists(path)?;
         self.note(path, stat.map_or(Condition::Absent, |stat| Condition::Mzxid(stat.mzxid)));
-        // This data changes with each write below the quota's path, without a change of the mzxid.
+        // The data of a quota's usage changes with each write below the quota's path, without a
+        // change of the mzxid.
         let is_usage = stat.is_some() && quota::of_stats(&self.session.root.full(path)).is_some();
         if is_usage
             && !planted(Bug::UsageUnchecked)
@@ -98,15 +101,16 @@ impl<'a> Transaction<'a> {
         Ok(stat)
     }
 
-    /// Whether the znode exists. The attempt succeeds only if that is still so.
+    /// Whether the znode exists. The attempt succeeds only if this is still so when it is
+    /// committed.
     pub(crate) fn is_there(&mut self, path: &str) -> Result<bool> {
         let is_there = self.snapshot.exists(path)?.is_some();
         self.note(path, if is_there { Condition::Exists } else { Condition::Absent });
         Ok(is_there)
     }
 
-    /// The names of a znode's children. The attempt succeeds only if none was created or deleted
-    /// when it is committed; their data may change.
+    /// Returns the names of a znode's children. The attempt succeeds only if no child was created
+    /// or deleted until it is committed; the data of the children may change.
     pub fn children(&mut self, path: &str) -> Result<Vec<String>> {
         match self.snapshot.exists(path)? {
             Some(stat) => self.note(path, Condition::Pzxid(stat.pzxid)),
@@ -125,15 +129,15 @@ impl<'a> Transaction<'a> {
         self.write(|writes| writes.check(path, version));
     }
 
-    /// Requires a condition of the znode after the writes before this one. If it does not hold, the
-    /// transaction fails as [`Multi::require`] does, and does not run again. What was read need not
-    /// be required.
+    /// Requires a condition of the znode, as it is after the transaction's earlier writes. If the
+    /// condition does not hold, the transaction fails as [`Multi::require`] does, and does not run
+    /// again. Znodes that were read need no condition: they are checked anyway.
     pub fn require(&mut self, path: &str, condition: Condition) {
         self.write(|writes| writes.require(path, condition));
     }
 
-    /// Requires that something is still held: see [`Fence`]. If it is not, the transaction fails with
-    /// [`Error::Multi`] and does not run again.
+    /// Requires that a lock or the like is still held: see [`Fence`]. If it was lost, the transaction
+    /// fails with [`Error::Multi`] and does not run again.
     pub fn fence(&mut self, fence: &Fence) {
         self.write(|writes| writes.fence(fence));
     }
@@ -169,7 +173,7 @@ impl<'a> Transaction<'a> {
         self.write(|writes| writes.set(path, data));
     }
 
-    /// Replaces the data of a znode of this version: see [`Session::set_if`].
+    /// Replaces the data of a znode if it has this version: see [`Session::set_if`].
     pub fn set_if(&mut self, path: &str, data: impl AsRef<[u8]>, version: u64) {
         self.write(|writes| writes.set_if(path, data, version));
     }
@@ -179,7 +183,7 @@ impl<'a> Transaction<'a> {
         self.write(|writes| writes.set_acl(path, acl));
     }
 
-    /// Replaces the access list of a znode of this aversion: see [`Session::set_acl_if`].
+    /// Replaces the access list of a znode if it has this aversion: see [`Session::set_acl_if`].
     pub fn set_acl_if(&mut self, path: &str, acl: &[Acl], aversion: u64) {
         self.write(|writes| writes.set_acl_if(path, acl, aversion));
     }
@@ -189,7 +193,7 @@ impl<'a> Transaction<'a> {
         self.write(|writes| writes.delete(path));
     }
 
-    /// Deletes a znode of this version: see [`Session::delete_if`].
+    /// Deletes a znode if it has this version: see [`Session::delete_if`].
     pub fn delete_if(&mut self, path: &str, version: u64) {
         self.write(|writes| writes.delete_if(path, version));
     }
@@ -223,12 +227,12 @@ impl<'a> Transaction<'a> {
 pub struct Committed<T> {
     /// The result of the closure's last run.
     pub value: T,
-    /// The results of its writes and requirements, in order. Empty if it had none.
+    /// The results of its writes and required conditions, in order. Empty if there were none.
     pub results: Vec<OpResult>,
 }
 
 impl<T> Committed<T> {
-    /// The znodes that it created, in the order of its writes.
+    /// Returns the znodes that it created, in the order of its writes.
     pub fn created(&self) -> impl Iterator<Item = &Created> {
         self.results.iter().filter_map(|result| match result {
             OpResult::Created(created) => Some(created),
@@ -242,7 +246,8 @@ impl<T> Committed<T> {
     }
 }
 
-/// The result of an attempt: `None` if another write came first, and it has to be tried again.
+/// The result of an attempt; `None` if another write came first and the transaction has to run
+/// again.
 pub(crate) fn outcome<T>(
     committed: Result<Vec<OpResult>>,
     value: T,
@@ -276,7 +281,7 @@ mod tests {
     use crate::testing::Cluster;
 
     #[test]
-    fn whatever_was_read_and_has_changed_makes_it_run_again() {
+    fn a_change_of_anything_read_makes_it_run_again() {
         let cluster = Cluster::new(1);
         let (one, two) = (cluster.node(0).session(), cluster.node(0).open_session().unwrap());
         one.create("/dir", b"", CreateMode::Persistent).unwrap();
@@ -285,7 +290,7 @@ mod tests {
         type Change = fn(&Session) -> Result<()>;
         let cases: [(Read, Change); 5] = [
             (|txn| txn.get("/dir").map(drop), |other| other.set("/dir", b"1").map(drop)),
-            // The same version, of another znode.
+            // Another znode with the same version.
             (
                 |txn| txn.exists("/dir").map(drop),
                 |other| {
@@ -322,7 +327,7 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_concern_it_does_not_disturb_it() {
+    fn unrelated_changes_do_not_disturb_it() {
         let cluster = Cluster::new(1);
         let (one, two) = (cluster.node(0).session(), cluster.node(0).open_session().unwrap());
         for path in ["/a", "/a/b", "/c"] {
@@ -346,7 +351,7 @@ mod tests {
     }
 
     #[test]
-    fn it_can_do_all_that_a_multi_can_and_has_the_results() {
+    fn a_transaction_has_all_operations_of_a_multi_and_their_results() {
         let cluster = Cluster::new(1);
         let session = cluster.node(0).session();
         for path in ["/a", "/b", "/tree", "/tree/x"] {
@@ -382,7 +387,7 @@ mod tests {
     }
 
     #[test]
-    fn what_it_requires_is_not_what_it_has_read() {
+    fn required_conditions_are_not_checks_of_reads() {
         let session = Cluster::new(1).node(0).session();
         session.create("/a", b"", CreateMode::Persistent).unwrap();
         let mut runs = 0;
@@ -398,7 +403,7 @@ mod tests {
     }
 
     #[test]
-    fn it_gives_up_in_the_end_and_fails_with_what_failed() {
+    fn a_transaction_gives_up_after_the_last_attempt() {
         let cluster = Cluster::new(1);
         let (one, two) = (cluster.node(0).session(), cluster.node(0).open_session().unwrap());
         one.create("/a", b"", CreateMode::Persistent).unwrap();
@@ -420,7 +425,7 @@ mod tests {
         let error = Box::new(Error::NoNode { path: "/missing".to_owned() });
         assert_eq!(failed, Err(Error::Multi { index: 1, error }));
         assert!(one.get("/a").unwrap().0.is_empty());
-        // Without writes, nothing is sent; an error of its own ends it.
+        // Without writes, nothing is sent; an error of the closure ends the transaction.
         let zxid = one.snapshot().unwrap().zxid();
         let read = one.transact(|txn| Ok(txn.children("/")?.len()));
         assert_eq!(read, Ok(Committed { value: 2, results: Vec::new() }));

@@ -1,4 +1,4 @@
-//! The async forms of a coordinator's calls. Those that only wait for answers wait here; those that
+//! The async forms of a coordinator's calls. Calls that only wait for replies wait here; calls that
 //! work with files or threads block a thread of their own.
 
 use std::future::{Future, poll_fn};
@@ -16,12 +16,13 @@ use crate::types::error::{Error, Result};
 use crate::types::metrics::Metrics;
 use crate::types::znode::SessionId;
 
-/// How often an instance that waits to be ready checks whether it has its place.
+/// How often an instance that waits to be ready checks whether it has got the vote, or need not
+/// vote.
 const PLACE_PERIOD: Duration = Duration::from_millis(20);
 
 impl Builder {
-    /// As [`Builder::join`], without blocking the thread: a thread of its own does it. If the future
-    /// is dropped after it was polled, that continues, and the coordinator is closed once it has
+    /// As [`Builder::join`], without blocking the thread: a thread of its own joins. If the future
+    /// is dropped after it was polled, joining continues, and the coordinator is closed once it has
     /// joined.
     ///
     /// # Errors
@@ -42,7 +43,7 @@ impl Builder {
         joined_by_task(move || self.join(peers)).await
     }
 
-    /// As [`Builder::discover`], in the same way as [`Builder::join_async`].
+    /// As [`Builder::discover`], without blocking the thread: see [`Builder::join_async`].
     ///
     /// # Errors
     /// As [`Builder::discover`].
@@ -68,14 +69,14 @@ impl Builder {
 async fn joined_by_task(
     join: impl FnOnce() -> Result<Coordinator> + Send + 'static,
 ) -> Result<Coordinator> {
-    // Before the task has it, whose future may have been dropped.
+    // Set before the task receives the coordinator, since its future may have been dropped.
     let by_task = |joined: &Coordinator| {
         joined.shared().joined_by_task.store(true, Ordering::Relaxed);
     };
     offload(move || join().inspect(by_task)).await?
 }
 
-/// Gives up a resumption whose answer nobody waits for.
+/// Gives up a resumption whose future was dropped.
 struct Resuming(Option<Session>);
 
 impl Drop for Resuming {
@@ -87,15 +88,15 @@ impl Drop for Resuming {
 }
 
 impl Coordinator {
-    /// As [`Coordinator::join`], without blocking the thread: a thread of its own does it. If the
-    /// future is dropped after it was polled, that continues, and the coordinator is closed once it
-    /// has joined.
+    /// As [`Coordinator::join`], without blocking the thread: a thread of its own joins. If the
+    /// future is dropped after it was polled, joining continues, and the coordinator is closed once
+    /// it has joined.
     ///
-    /// **Dropping the last handle does not block either.** It closes the instance in the background.
-    /// The thread that has dropped it waits for that when it ends, as a runtime's threads do when the
-    /// runtime is shut down, and the main thread after `main`. Where that does not work (on Windows, and
-    /// on the main thread with musl), a program that ends before leaves its sessions open until they
-    /// expire. Until it is closed, its data directory and its address are in use. So await
+    /// **Dropping the last handle does not block either.** The instance is closed in the background. The
+    /// thread that has dropped the handle waits for that when the thread ends: a runtime's threads when
+    /// the runtime is shut down, and the main thread after `main`. This does not work on Windows, nor on
+    /// the main thread with musl: a program that ends too early leaves its sessions open until they
+    /// expire. The data directory and the address are in use until the instance is closed. So await
     /// [`Coordinator::close_async`] first: it waits, and works everywhere.
     ///
     /// # Errors
@@ -108,7 +109,7 @@ impl Coordinator {
     /// let peers = ["127.0.0.1:7400", "127.0.0.1:7401", "127.0.0.1:7402"];
     /// let coordinator = quorate::Coordinator::join_async(peers).await?;
     /// coordinator.wait_ready_async(Duration::from_secs(30)).await?;
-    /// // Until the service is to stop.
+    /// // ... the service runs ...
     /// coordinator.close_async().await
     /// # }
     /// ```
@@ -148,7 +149,7 @@ impl Coordinator {
         in_time.unwrap_or_else(|| Err(self.not_ready(timeout, is_synced)))
     }
 
-    /// Waits until the instance is ready, and notes when its replica has caught up.
+    /// Waits until the instance is ready, and sets `is_synced` when its replica has caught up.
     pub(super) async fn ready(&self, is_synced: &mut bool) -> Result<()> {
         self.session().nonblocking().sync_in_any_case().await?;
         *is_synced = true;
@@ -158,7 +159,7 @@ impl Coordinator {
         Ok(())
     }
 
-    /// Why it is not ready after this time.
+    /// The error of an instance that is not ready after this time.
     pub(super) fn not_ready(&self, waited: Duration, is_synced: bool) -> Error {
         let shared = self.shared();
         if let Some(refusal) = shared.refusal().filter(|_| !is_synced) {
@@ -177,7 +178,7 @@ impl Coordinator {
     /// until it expires.
     ///
     /// # Errors
-    /// As [`Coordinator::resume`], but for [`Error::Timeout`].
+    /// As [`Coordinator::resume`], except [`Error::Timeout`].
     ///
     /// ```
     /// # async fn example(
@@ -193,10 +194,11 @@ impl Coordinator {
         self.resumed(session, password, None).await
     }
 
-    /// As [`Coordinator::resume_with`], in the way of [`Coordinator::resume_async`].
+    /// As [`Coordinator::resume_with`], without blocking the thread: see
+    /// [`Coordinator::resume_async`].
     ///
     /// # Errors
-    /// As [`Coordinator::resume`], but for [`Error::Timeout`].
+    /// As [`Coordinator::resume`], except [`Error::Timeout`].
     ///
     /// ```
     /// # async fn example((coordinator, id, password): (quorate::Coordinator, quorate::SessionId, [u8; 16])) -> quorate::Result<()> {
@@ -251,8 +253,8 @@ impl Coordinator {
     /// future is dropped after it was polled, the instance continues to close.
     ///
     /// **Await it before the program ends**, and before the last handle of an instance that was joined
-    /// by a blocking call is dropped in a task: see [`Coordinator::join_async`]. After a close there is
-    /// nothing left to wait for.
+    /// by a blocking call is dropped in a task: see [`Coordinator::join_async`]. After this, dropping
+    /// handles does not block.
     ///
     /// # Errors
     /// [`Error::System`] if no thread can be started; then nothing was done.
@@ -269,8 +271,9 @@ impl Coordinator {
         offload(move || coordinator.close()).await
     }
 
-    /// As [`Coordinator::close_keeping_sessions`], in the way of [`Coordinator::close_async`]. If the
-    /// future is dropped after it was polled, the sessions stay open in the cluster until they expire.
+    /// As [`Coordinator::close_keeping_sessions`], without blocking the thread: see
+    /// [`Coordinator::close_async`]. If the future is dropped after it was polled, the sessions stay
+    /// open in the cluster until they expire.
     ///
     /// # Errors
     /// As [`Coordinator::close_async`].
@@ -307,7 +310,8 @@ impl Coordinator {
         offload(move || coordinator.reports()).await?
     }
 
-    /// As [`Coordinator::sessions`], in the way of [`Coordinator::reports_async`].
+    /// As [`Coordinator::sessions`], without blocking the thread: see
+    /// [`Coordinator::reports_async`].
     ///
     /// # Errors
     /// As [`Coordinator::sessions`]; [`Error::System`].
@@ -323,14 +327,15 @@ impl Coordinator {
         offload(move || coordinator.sessions()).await?
     }
 
-    /// As [`Coordinator::metrics`], in the way of [`Coordinator::reports_async`].
+    /// As [`Coordinator::metrics`], without blocking the thread: see
+    /// [`Coordinator::reports_async`].
     ///
     /// # Errors
     /// [`Error::System`] if no thread can be started.
     ///
     /// ```
     /// # async fn example(coordinator: &quorate::Coordinator) -> quorate::Result<()> {
-    /// // As Prometheus reads them.
+    /// // In the format of Prometheus.
     /// let text = coordinator.metrics_async().await?.to_string();
     /// # Ok(())
     /// # }
@@ -341,7 +346,7 @@ impl Coordinator {
     }
 
     /// As [`Coordinator::move_leader`], without blocking the thread: a thread of its own waits. If the
-    /// future is dropped after it was polled, that continues.
+    /// future is dropped after it was polled, the action continues.
     ///
     /// # Errors
     /// As [`Coordinator::move_leader`]; [`Error::System`].
@@ -357,7 +362,8 @@ impl Coordinator {
         offload(move || coordinator.move_leader(&address, &by)).await?
     }
 
-    /// As [`Coordinator::remove_member`], in the way of [`Coordinator::move_leader_async`].
+    /// As [`Coordinator::remove_member`], without blocking the thread: see
+    /// [`Coordinator::move_leader_async`].
     ///
     /// # Errors
     /// As [`Coordinator::remove_member`]; [`Error::System`].
@@ -373,7 +379,8 @@ impl Coordinator {
         offload(move || coordinator.remove_member(&address, &by)).await?
     }
 
-    /// As [`Coordinator::expire_session`], in the way of [`Coordinator::move_leader_async`].
+    /// As [`Coordinator::expire_session`], without blocking the thread: see
+    /// [`Coordinator::move_leader_async`].
     ///
     /// # Errors
     /// As [`Coordinator::expire_session`]; [`Error::System`].
@@ -394,10 +401,10 @@ impl Coordinator {
 
 impl Session {
     /// As [`Session::detach`], without blocking the thread and without a time limit. If the future is
-    /// dropped, the session is detached or goes on here: [`Session::state`] says which.
+    /// dropped, the session is either detached or still held here: [`Session::state`] shows which.
     ///
     /// # Errors
-    /// Those of a session that is over.
+    /// The errors of a session that is over.
     ///
     /// ```
     /// # async fn example(session: &quorate::Session) -> quorate::Result<()> {

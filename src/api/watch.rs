@@ -1,4 +1,4 @@
-//! Watches as users hold them, and how events reach them.
+//! The watches of users, and how events reach them.
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -13,22 +13,22 @@ use crate::runtime::watch_sender::WatchSender;
 use crate::sync::gap::{EventReceiver, channel};
 use crate::types::watch::WatchEvent;
 
-/// A watch. Dropping it removes it.
+/// A watch, which receives events. Dropping it removes the watch.
 ///
-/// It belongs to its session and does not keep the session alive: when the session's last handle is
-/// dropped, the session is closed, and the watch is over. So hold a [`Session`](crate::Session) for
-/// as long as you watch; a [`Coordinator`](crate::Coordinator) holds the one returned by its
-/// `session()`.
+/// A watch belongs to its session and does not keep the session alive: when the session's last
+/// handle is dropped, the session is closed, and the watch is over. So hold a
+/// [`Session`](crate::Session) for as long as you watch. (A [`Coordinator`](crate::Coordinator)
+/// holds the session returned by its `session()`.)
 ///
-/// Its events are in its channel before the change can be read from this instance, in the order of
-/// the writes, whether or not the channel is full. The channel closes when the watch is over: when
-/// a one-shot watch has fired, when [`Session::remove_watches`](crate::Session::remove_watches) has
-/// removed it, or when its session or its node has ended. At most
-/// [`WATCH_CAPACITY`](crate::WATCH_CAPACITY) events wait in it; a reader that falls further behind
-/// gets an [`EventKind::Gap`](crate::EventKind::Gap). No node ever waits for a reader.
+/// An event is in the watch's channel before the change can be read from this instance. Events have
+/// the order of the writes. The channel closes when the watch is over: when a one-shot watch has
+/// fired, when [`Session::remove_watches`](crate::Session::remove_watches) has removed it, or when
+/// its session or its node has ended. At most [`WATCH_CAPACITY`](crate::WATCH_CAPACITY) events wait
+/// in the channel; if a reader falls further behind, events are dropped and an
+/// [`EventKind::Gap`](crate::EventKind::Gap) takes their place. No node ever waits for a reader.
 ///
-/// Changes of the session itself (ZooKeeper's default watcher) are reported by
-/// [`Session::states`](crate::Session::states), and by no watch.
+/// Changes of the session itself (ZooKeeper's default watcher) are not reported by watches, but by
+/// [`Session::states`](crate::Session::states).
 ///
 /// ```
 /// use quorate::CreateMode;
@@ -51,20 +51,20 @@ pub struct Watch {
 }
 
 impl Watch {
-    /// The channel, for `select!`, iteration and so on. It may be cloned, but each event goes to
-    /// one receiver only, and dropping a clone does not end the watch.
+    /// The channel of events, for `select!`, iteration and so on. It may be cloned, but each event
+    /// goes to one receiver only, and dropping a clone does not end the watch.
     pub fn events(&self) -> &Receiver<WatchEvent> {
         self.events.events()
     }
 
-    /// Whether it has reported the deletion of its znode, which must have no children. For clients,
-    /// which have no tree to check.
+    /// Set once the watch has reported the deletion of its znode, which must have no children. For
+    /// clients, which have no tree to check.
     pub(crate) fn deletion(&self) -> Option<Arc<AtomicBool>> {
         self.deletion.clone()
     }
 
-    /// Blocks until the next event; `None` when the watch is over. In a waker, where nothing may
-    /// block, also `None` when there is no event yet.
+    /// Blocks until the next event, without a time limit; `None` when the watch is over. In a
+    /// waker, where nothing may block, also `None` when there is no event yet.
     pub fn recv(&self) -> Option<WatchEvent> {
         if own_thread::is_this() {
             return self.events().try_recv().ok();
@@ -87,8 +87,7 @@ impl Watch {
         self.events.next().await
     }
 
-    /// Waits until `done` returns a value, and leaves the events to others: see
-    /// [`EventReceiver::until`].
+    /// Waits until `done` returns a value, and takes no event: see [`EventReceiver::until`].
     pub(crate) async fn until<T>(&self, done: impl FnMut(bool) -> Option<T>) -> T {
         self.events.until(done).await
     }
@@ -97,14 +96,14 @@ impl Watch {
 impl Drop for Watch {
     fn drop(&mut self) {
         if self.shared.clock.is_forked() {
-            // Its channel stays as it is, since the thread that fills it does not run in a fork.
+            // Leaves the channel as it is, since the thread that fills it does not run in a fork.
             return self.events.leak();
         }
         self.shared.send(None, ClientRequest::Unwatch { watch: self.id });
     }
 }
 
-/// The two ends of a new watch of a path, which is in the whole tree.
+/// Returns the two ends of a new watch. The path is relative to the root of the whole tree.
 pub(crate) fn watch(
     id: WatchId,
     path: Arc<str>,

@@ -1,5 +1,5 @@
-//! Checks credentials where it holds up nobody else: a hash may take 20 ms, and a provider of the application as
-//! long as it likes.
+//! Checks credentials on a thread of its own, so that it delays nobody else: a hash may take 20 ms, and a
+//! provider of the application even longer.
 
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -12,12 +12,12 @@ use crate::runtime::mailbox::{Delivery, Recipient};
 use crate::runtime::shared::NodeShared;
 use crate::types::error::Error;
 
-/// So many may wait to be checked.
+/// How many credentials may wait to be checked.
 const WAITING_MAX: usize = 256;
 /// The longest credentials.
 const CREDENTIALS_BYTES_MAX: usize = 4 << 10;
 
-/// The thread that checks. It ends when nobody asks any more.
+/// The thread that checks credentials. It ends when the last handle is dropped.
 #[derive(Clone, Debug)]
 pub(super) struct Authenticator {
     jobs: Sender<Job>,
@@ -26,7 +26,7 @@ pub(super) struct Authenticator {
 #[derive(Debug)]
 struct Job {
     of: Recipient,
-    /// Gone with the connection.
+    /// Dropped with the connection.
     asker: Weak<()>,
     scheme: String,
     credentials: Vec<u8>,
@@ -52,8 +52,8 @@ impl Authenticator {
         Ok(Authenticator { jobs })
     }
 
-    /// The answer goes to the connection's port. Each connection asks for one at a time. Returns `false` if
-    /// there is no room.
+    /// Requests a check, whose result goes to the connection's port. Each connection requests one check at
+    /// a time. Returns `false` if too many are waiting.
     pub(super) fn check(
         &self,
         of: Recipient,

@@ -1,7 +1,7 @@
-//! One client: what it waits for, its watches, and the order of what it is sent.
+//! One client: its pending requests, its watches, and the order of its replies and events.
 //!
 //! Replies are sent in the order of the requests. An event is sent before every reply that may show its
-//! change, and behind every reply that does not: both come with a zxid.
+//! change, and after every reply that does not. The zxids of both decide that.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::net::IpAddr;
@@ -32,23 +32,25 @@ use crate::types::session::SessionState;
 use crate::types::watch::{EventKind, WatchEvent, WatcherType};
 use crate::types::znode::Zxid;
 
-/// For so many requests a client may wait; before it asks for more it gets answers.
+/// How many requests of a client may be pending. Further requests are not read before one of these
+/// is replied to.
 const WAITING_MAX: usize = 128;
-/// The same for the bytes of requests that are under way, and of answers that wait for their turn.
+/// The same limit for the bytes of requests in flight, and of replies that wait for their turn.
 const WAITING_BYTES: usize = 4 << 20;
-/// What a part of a request takes besides its bytes, about.
+/// About how many bytes a part of a request takes besides its content.
 const PART_BYTES: usize = 128;
-/// With so many bytes that a client does not read, nothing more is written for it.
+/// If a client leaves so many bytes unread, nothing more is written for it.
 const UNREAD_BYTES: usize = 1 << 20;
-/// With so many bytes of events that wait it is disconnected: they come without requests.
+/// If so many bytes of events wait for a client, it is disconnected: events come without requests,
+/// so nothing else limits them.
 const EVENTS_BYTES: usize = 16 << 20;
-/// What an event takes besides its path, about.
+/// About how many bytes an event takes besides its path.
 const EVENT_BYTES: usize = 128;
 
-/// An answer to a part of a request, with the state that it is of.
+/// An answer to a part of a request, with the zxid of the state that it shows.
 pub(super) type Part = (Zxid, Result<Answer>);
 
-/// A request that waits for its answers, or for its turn to be replied to.
+/// A request that waits for its answers, or for the turn of its reply.
 #[derive(Debug)]
 pub(super) struct Waiting {
     pub(super) xid: i32,
@@ -59,12 +61,12 @@ pub(super) struct Waiting {
     pub(super) watch: Option<WatchId>,
     pub(super) parts: Vec<Option<Part>>,
     missing: usize,
-    /// About how many bytes it and its answers take.
+    /// About how many bytes the request and its answers take.
     bytes: usize,
 }
 
 impl Waiting {
-    /// Takes the answer to a part. Returns how many bytes that has.
+    /// Takes the answer to a part, and returns the bytes of that answer.
     fn take(&mut self, part: usize, (zxid, answer): Part) -> usize {
         let bytes = size(&answer);
         self.bytes += bytes;
@@ -84,11 +86,11 @@ impl Waiting {
 #[derive(Debug)]
 pub(super) enum ReplyKind {
     Connect(ConnectRequest),
-    /// A header alone.
+    /// A header without a body.
     Code(ErrorCode),
-    /// The same, and the connection is closed.
+    /// A header without a body, after which the connection is closed.
     Last(ErrorCode),
-    /// As ZooKeeper's without SASL.
+    /// The reply of a ZooKeeper server without SASL.
     Sasl,
     Done,
     Close,
@@ -99,7 +101,7 @@ pub(super) enum ReplyKind {
     Stat,
     Exists,
     Data {
-        /// Of the znode with the members.
+        /// Whether the znode is the one with the members.
         is_config: bool,
     },
     Children {
@@ -110,10 +112,11 @@ pub(super) enum ReplyKind {
     Multi {
         /// The types of the results.
         kinds: Vec<OpCode>,
-        /// The operation that the node is not asked for, and why it fails.
+        /// The index of an operation that fails without the node, and its error.
         refused: Option<(usize, ErrorCode)>,
     },
-    /// With the reads that are still to be asked for, one at a time; `None`: of no znode.
+    /// A multiRead with its reads that are still to be sent to the node, one at a time; `None` for
+    /// a read of an impossible path.
     MultiRead(VecDeque<Option<Read>>),
     SetWatches {
         from: Zxid,
@@ -138,43 +141,44 @@ pub(super) struct Connection {
     pub(super) recipient: Recipient,
     pub(super) shared: Arc<NodeShared>,
     pub(super) from: IpAddr,
-    /// Whether it may do everything, whoever it is.
+    /// Whether access lists do not apply to it.
     pub(super) skips_acl: bool,
-    /// Who it is by its certificate.
+    /// Its id by its certificate.
     pub(super) certified: Option<Id>,
-    /// Since the handshake.
+    /// Set by the handshake.
     pub(super) session: Option<Arc<SessionShared>>,
     pub(super) resumed: bool,
-    /// The znodes that it reads, without a quorum, when its session is not one of the cluster's: see
+    /// The tree that it reads without a quorum, when its session is not one of the cluster: see
     /// `read_only`.
     pub(super) reads_alone: Option<Arc<Tree>>,
     pub(super) waiting: VecDeque<Waiting>,
     waiting_bytes: usize,
     /// How many requests have been replied to.
     replied: u64,
-    /// For each answer that is to come: to which request, and to which part of it.
+    /// For each expected answer, the request and the part of it.
     asked: BTreeMap<u64, (u64, usize)>,
     next_number: u64,
     events: VecDeque<(WatchId, WatchEvent)>,
     events_bytes: usize,
     pub(super) watches: Watches,
-    /// The last write that this client may have seen.
+    /// The zxid of the last write that this client may have seen.
     pub(super) zxid: Zxid,
     pub(super) out: BytesMut,
     pub(super) packet_bytes_max: usize,
-    /// When something last came from the client.
+    /// When bytes from the client were last received.
     pub(super) last_received: Duration,
     authenticator: Authenticator,
-    /// Credentials are being checked, for the request with this xid. Those behind it may need its ids.
+    /// The xid of the request whose credentials are being checked. Later requests wait, since they may
+    /// need the ids.
     authenticating: Option<(i32, Arc<()>)>,
-    /// What is asked for by the request that was taken last, and how many bytes that has.
+    /// The op of the last request taken, and its bytes.
     pub(super) op: i32,
     pub(super) request_bytes: usize,
-    /// What the server has not taken yet.
+    /// The counts that the server has not taken yet.
     pub(super) counts: Counts,
-    /// No more requests are taken, and it ends when everything is sent.
+    /// No more requests are taken, and the connection ends when everything is sent.
     pub(super) closes: bool,
-    /// It ends now.
+    /// The connection ends now.
     pub(super) broken: bool,
 }
 
@@ -218,7 +222,7 @@ impl Connection {
         }
     }
 
-    /// Whether it may ask for more.
+    /// Whether further requests may be taken.
     pub(super) fn takes_requests(&self) -> bool {
         !self.closes
             && !self.broken
@@ -229,14 +233,14 @@ impl Connection {
             && self.out.len() < UNREAD_BYTES
     }
 
-    /// Whether it has had its last reply.
+    /// Whether its last reply was sent.
     pub(super) fn is_over(&self) -> bool {
         self.broken || (self.closes && self.waiting.is_empty() && self.out.is_empty())
     }
 
-    /// Queues a request whose reply has so many parts.
+    /// Queues a request whose reply has this many parts.
     pub(super) fn expect(&mut self, xid: i32, what: ReplyKind, parts: usize) {
-        // Of a request that is under way, the node holds about as much.
+        // While a request is in flight, the node holds about as many bytes.
         let bytes = self.request_bytes + parts * PART_BYTES;
         self.waiting_bytes += bytes;
         self.waiting.push_back(Waiting {
@@ -251,7 +255,7 @@ impl Connection {
         });
     }
 
-    /// Asks the node for a part of the request queued last.
+    /// Sends a part of the request queued last to the node.
     pub(super) fn ask(
         &mut self,
         part: usize,
@@ -264,7 +268,7 @@ impl Connection {
         self.asked.insert(self.next_number, (last, part));
         let opens =
             matches!(self.waiting.back(), Some(of) if matches!(of.what, ReplyKind::Connect(_)));
-        // Its first part opens the session; what else it asks is asked by the holder.
+        // Its first part opens the session; all other requests come from the session's holder.
         let asker = match opens && part == 0 {
             true => Asker::Opener(Arc::clone(session)),
             false => Asker::Holder(Arc::clone(session)),
@@ -273,7 +277,7 @@ impl Connection {
         self.shared.ask_at(to, asker, request, watch);
     }
 
-    /// Has credentials checked.
+    /// Requests a check of credentials.
     pub(super) fn check_credentials(&mut self, xid: i32, scheme: String, credentials: &[u8]) {
         let asker = Arc::new(());
         self.broken |=
@@ -289,8 +293,8 @@ impl Connection {
         }
     }
 
-    /// Whether what comes behind the last request waits: none of the reads of a multiRead may show it, and
-    /// what walks the tree is done one at a time, so that other clients have their turn.
+    /// Whether requests after the last one wait. None of the reads of a multiRead may show their effects,
+    /// and requests that walk the tree are done one at a time, so that other clients have their turn.
     fn reads_on(&self) -> bool {
         self.waiting.back().is_some_and(|last| match last.what {
             ReplyKind::MultiRead(_) => last.missing > 0,
@@ -299,7 +303,7 @@ impl Connection {
         })
     }
 
-    /// Asks for the next read of a multiRead, which is the last request that was queued.
+    /// Sends the next read of a multiRead, which is the request queued last.
     pub(super) fn read_on(&mut self) {
         while let Some(last) = self.waiting.back_mut()
             && let ReplyKind::MultiRead(reads) = &mut last.what
@@ -319,7 +323,7 @@ impl Connection {
         }
     }
 
-    /// Something has arrived from the node.
+    /// Takes a message from the node.
     pub(super) fn take(&mut self, delivery: Delivery) {
         match delivery {
             Delivery::Answer { number, zxid, answer } => {
@@ -341,15 +345,16 @@ impl Connection {
                     self.authenticated(xid, ids);
                 }
             }
-            // A session that is over says nothing more; what was answered is still sent.
+            // After the end of the session no more requests are taken; existing answers are still
+            // sent.
             Delivery::State(state) => {
                 self.closes |= state.is_final() && state != SessionState::Closed;
             }
         }
     }
 
-    /// Writes all replies and events whose turn has come. Called when everything that a step of the node
-    /// has brought is taken; `zxid` is the last write that the node has then.
+    /// Writes all replies and events whose turn has come. Called when all messages of a step of the node
+    /// are taken; `zxid` is the last write that the node has applied by then.
     pub(super) fn flush(&mut self, zxid: Zxid) {
         while let Some(at) = self.next_reply_at() {
             self.send_events(at);
@@ -366,7 +371,7 @@ impl Connection {
             let latency = now.saturating_sub(arrived);
             self.counts.replied(LastReply { op, xid, zxid: self.zxid, at: now, latency });
         }
-        // Whatever is answered later is answered by a state that has all of these.
+        // Later answers show a state that has the changes of all these events.
         self.send_events(Zxid::MAX);
         if self.waiting.is_empty() && self.events.is_empty() && self.reads_alone.is_none() {
             self.zxid = self.zxid.max(zxid);
@@ -374,7 +379,8 @@ impl Connection {
         self.broken |= self.events_bytes > EVENTS_BYTES;
     }
 
-    /// The state by which the first request is replied to, if all its answers are there.
+    /// The zxid of the state that the reply to the first request shows, if all its answers have
+    /// arrived.
     fn next_reply_at(&self) -> Option<Zxid> {
         let first = self.waiting.front().filter(|first| first.missing == 0)?;
         let zxids = first.parts.iter().flatten().map(|(zxid, _)| *zxid);
@@ -385,7 +391,7 @@ impl Connection {
         !self.broken && self.out.len() < UNREAD_BYTES
     }
 
-    /// Whether there is more to write than what is written.
+    /// Whether replies or events are held back.
     pub(super) fn holds_back(&self) -> bool {
         self.next_reply_at().is_some() || !self.events.is_empty()
     }
@@ -398,11 +404,13 @@ impl Connection {
         {
             self.events_bytes -= EVENT_BYTES + event.path.len();
             if event.kind == EventKind::Gap {
-                // The client missed more events than are kept: setWatches takes the watch from now on.
+                // The client missed more events than the history has: setWatches sets the watch from
+                // now on.
                 if self.watches.forget_unset(watch) {
                     continue;
                 }
-                // It reconnects, sets its watches again, and receives the events that it missed.
+                // The client reconnects, sets its watches again, and receives the events that it
+                // missed.
                 self.broken = true;
                 return;
             }
@@ -421,7 +429,7 @@ impl Connection {
     /// Writes a reply, or closes the connection if it would be too long.
     pub(super) fn send(&mut self, header: &ReplyHeader, body: &impl Jute) {
         self.counts.sent += 1;
-        // A znode of the largest size can be read: its stat comes on top.
+        // The limit is for data. A reply with a znode of the largest size also has a stat.
         let limit = self.packet_bytes_max.saturating_add(1 << 10);
         self.broken |= append_reply(&mut self.out, limit, header, body).is_err();
     }
@@ -437,13 +445,13 @@ impl Connection {
         }
     }
 
-    /// Whether nothing has come from the client for the whole timeout of its session.
+    /// Whether nothing was received from the client for the whole timeout of its session.
     pub(super) fn is_silent(&self, now: Duration, handshake: Duration) -> bool {
         let timeout = self.session.as_ref().map_or(handshake, |session| session.timeout());
         now.saturating_sub(self.last_received) > timeout
     }
 
-    /// Ends the session, since its client is silent.
+    /// Ends the session of a silent client.
     pub(super) fn expire(&mut self) {
         self.broken = true;
         if let Some(session) = self.session.take()
@@ -453,25 +461,26 @@ impl Connection {
         }
     }
 
-    /// The socket is gone: the session is left for the client to take up again, here or elsewhere.
+    /// The socket is closed: leaves the session open, so that the client can resume it, here or
+    /// elsewhere.
     pub(super) fn leave(&mut self) {
         let Some(session) = self.session.take() else { return };
         if self.reads_alone.is_some() || self.shared.detach(&session) {
             return;
         }
-        // If it is not this connection's any more, nobody minds.
+        // Without effect if the session does not belong to this connection any more.
         if self.resumed || session.state().is_final() {
             let (id, state) = (session.id, SessionState::Detached);
             let abandon = ClientRequest::Abandon { session: id, state };
             self.shared.send(Some(Asker::Holder(session)), abandon);
         } else {
-            // The client has not learnt of it.
+            // The client does not know of its session.
             self.shared.close_session(&session);
         }
     }
 }
 
-/// Whatever becomes of the thread: nobody keeps the session alive any more.
+/// Even if the thread panics, the session is not kept alive any longer.
 impl Drop for Connection {
     fn drop(&mut self) {
         self.leave();

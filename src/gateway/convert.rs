@@ -1,4 +1,4 @@
-//! The values that ZooKeeper writes in another way.
+//! Conversion of values that ZooKeeper represents differently.
 
 use std::time::Duration;
 
@@ -16,7 +16,7 @@ pub(super) fn zxid(zxid: Zxid) -> i64 {
     zxid.cast_signed()
 }
 
-/// A version wraps, as ZooKeeper's do.
+/// A version of 32 bits, which wraps as in ZooKeeper.
 fn version(version: u64) -> i32 {
     (version as u32).cast_signed()
 }
@@ -42,15 +42,15 @@ pub(super) fn stat(stat: &Stat) -> response::Stat {
     }
 }
 
-/// The members, in ZooKeeper's form: clients parse it. The ids are those of quorate as signed numbers. Where the
-/// others serve clients is not known here, so it is left out, as a ZooKeeper server may, too.
+/// The members, in ZooKeeper's form, which clients parse. The ids are those of quorate as signed numbers. The
+/// client ports of the others are not known here, and are left out, as a ZooKeeper server may do, too.
 pub(super) fn members(text: &[u8]) -> Bytes {
     let Some(roster) = Roster::parse(text) else { return Bytes::new() };
     let mut lines = String::new();
     for Seat { member, votes } in &roster.seats {
         let role = if *votes { "participant" } else { "observer" };
         let (id, address) = (member.node.cast_signed(), &member.address);
-        // One port serves for both of ZooKeeper's.
+        // ZooKeeper has two ports between servers; quorate has one, which is written twice.
         let port = address.rsplit_once(':').map_or("", |(_, port)| port);
         lines.push_str(&format!("server.{id}={address}:{port}:{role}\n"));
     }
@@ -59,12 +59,13 @@ pub(super) fn members(text: &[u8]) -> Bytes {
     lines.into()
 }
 
-/// The version that a write demands: -1 is any. Other negative ones are no znode's, nor is the largest.
+/// The version that a write demands: -1 is any. No znode has another negative version, nor the largest
+/// number.
 pub(super) fn expected(version: i32) -> Option<u64> {
     (version != -1).then(|| u64::try_from(version).unwrap_or(u64::MAX))
 }
 
-/// How a create without a time to live creates.
+/// The mode of a create without a time to live.
 pub(super) fn mode(flags: i32) -> Result<CreateMode, ErrorCode> {
     match CreateFlags::try_from(flags) {
         // Only createContainer makes containers.
@@ -103,12 +104,12 @@ pub(super) fn acl_asked(acl: Option<Vec<request::Acl>>) -> Result<Vec<Acl>, Erro
     let entry = |entry: request::Acl| {
         let (scheme, id) = match (entry.scheme, entry.id) {
             (Some(scheme), Some(id)) => (scheme, id),
-            // Its id means nothing.
+            // The id of the scheme `auth` is ignored.
             (Some(scheme), None) if scheme == "auth" => (scheme, String::new()),
             (Some(_), None) => return Err(ErrorCode::MarshallingError),
             (None, _) => return Err(ErrorCode::InvalidAcl),
         };
-        // Bits that mean nothing are not kept.
+        // Unknown bits are dropped.
         let bits = (entry.perms & i32::from(Permissions::ALL.bits())) as u8;
         let permissions = Permissions::from_bits(bits).ok_or(ErrorCode::InvalidAcl)?;
         Ok(Acl::new(permissions, Id::new(scheme, id)))
@@ -116,7 +117,7 @@ pub(super) fn acl_asked(acl: Option<Vec<request::Acl>>) -> Result<Vec<Acl>, Erro
     entries.into_iter().map(entry).collect()
 }
 
-/// Whether everybody may do everything, as with a create that names no access list.
+/// Whether everybody may do everything, as with a create without an access list.
 pub(super) fn is_open(acl: &[Acl]) -> bool {
     matches!(acl, [only] if *only == Acl::open()[0])
 }
@@ -127,7 +128,7 @@ pub(super) fn acl(entry: Acl) -> request::Acl {
     request::Acl { perms, scheme: Some(scheme), id: Some(id) }
 }
 
-/// The code of an error; `None`: there is no answer, and the connection is closed.
+/// The code of an error. `None`: no reply is sent, and the connection is closed.
 pub(super) fn code(error: &Error) -> Option<ErrorCode> {
     Some(match error {
         Error::NoNode { .. } => ErrorCode::NoNode,
@@ -148,7 +149,7 @@ pub(super) fn code(error: &Error) -> Option<ErrorCode> {
         Error::SessionExpired { .. } | Error::SessionClosed { .. } => ErrorCode::SessionExpired,
         Error::Busy { .. } => ErrorCode::ThrottledOp,
         Error::Multi { error, .. } => return code(error),
-        // Whether a write was done is not known, and another instance may know.
+        // The outcome of the write is not known here; another instance may know it.
         Error::SessionMoved { .. }
         | Error::SessionDetached { .. }
         | Error::OutcomeUnknown { .. }

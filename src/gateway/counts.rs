@@ -1,15 +1,15 @@
-//! What is counted for the four-letter words.
+//! Counters for the four-letter words.
 
 use std::time::Duration;
 
 use crate::types::znode::Zxid;
 
-/// The packets of one connection, or of all: what has happened since something began, or was reset.
+/// The packets of one connection, or of all, since the beginning or the last reset.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Counts {
     pub(super) received: u64,
     pub(super) sent: u64,
-    /// Of replies: from the arrival of the request until the reply is written.
+    /// The latency of replies: from the arrival of the request until the reply is written.
     latency: Option<Latency>,
     pub(super) last: Option<LastReply>,
 }
@@ -25,7 +25,7 @@ struct Latency {
 /// The reply that was sent last.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct LastReply {
-    /// As the client sent it.
+    /// The op as the client sent it.
     pub(super) op: i32,
     pub(super) xid: i32,
     pub(super) zxid: Zxid,
@@ -40,7 +40,7 @@ impl Counts {
         self.last = Some(reply);
     }
 
-    /// Adds what was counted later.
+    /// Adds later counts.
     pub(super) fn add(&mut self, later: &Counts) {
         self.received += later.received;
         self.sent += later.sent;
@@ -60,7 +60,7 @@ impl Counts {
         self.latency = Some(sum);
     }
 
-    /// The least, the mean and the most, in milliseconds; 0 if there was no reply.
+    /// The minimum, the mean and the maximum, in milliseconds; 0 if there was no reply.
     pub(super) fn latency_ms(&self) -> (u128, f64, u128) {
         self.latency.map_or((0, 0.0, 0), |latency| {
             let mean = latency.total.as_secs_f64() * 1000.0 / latency.count as f64;

@@ -1,4 +1,4 @@
-//! A client's first packet: it opens a session or takes one up again.
+//! A client's first packet, which opens a session or resumes one.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -18,8 +18,8 @@ use crate::types::error::{Error, Result};
 use crate::types::znode::SessionId;
 
 impl Connection {
-    /// Takes the first packet. Returns `false` if it cannot be read. With `read_only`, there is no quorum, and
-    /// the replica is all that there is.
+    /// Takes the first packet. Returns `false` if it cannot be read. With `read_only`, there is no quorum,
+    /// and the client is served from the replica alone.
     pub(super) fn handshake(&mut self, mut frame: Bytes, read_only: bool) -> Result<bool> {
         let Ok(request) = ConnectRequest::read(&mut frame) else { return Ok(false) };
         let timeout = u64::try_from(request.timeout).unwrap_or(0);
@@ -30,7 +30,7 @@ impl Connection {
         let holder = entropy::number()?;
         self.resumed = request.session_id != 0;
         let (id, secret) = if self.resumed {
-            // One of another length is nobody's.
+            // No session has a password of another length.
             let Some(secret) = request.password() else { return self.unknown_session(request) };
             (SessionId(request.session_id.cast_unsigned()), secret)
         } else {
@@ -73,7 +73,7 @@ impl Connection {
 
     fn unknown_session(&mut self, request: ConnectRequest) -> Result<bool> {
         let (id, timeout) = (new_session()?, Duration::from_secs(1));
-        // Nobody ever opens it.
+        // This session is never opened.
         self.session = Some(Arc::new(SessionShared::new(id, 0, [0; PASSWORD_BYTES], timeout)));
         self.expect(0, ReplyKind::Connect(request), 1);
         let refused = Err(Error::WrongPassword { session: id });
@@ -85,7 +85,7 @@ impl Connection {
 fn new_session() -> Result<SessionId> {
     loop {
         let id = entropy::number()?;
-        // 0 stands for a new session, and tools print negative ones badly.
+        // 0 stands for a new session, and tools print negative ids badly.
         if id << 1 != 0 {
             return Ok(SessionId(id & (u64::MAX >> 1)));
         }

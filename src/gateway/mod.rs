@@ -6,18 +6,20 @@
 //! ```
 //!
 //! - [`wire`] is the protocol: bytes to requests, replies to bytes. It knows no session and no socket.
-//! - [`server`] is the thread with the sockets, [`stream`] one of these, and [`tls`] has the certificates.
-//! - [`connection`] is one client: what it waits for, its watches, and the order of what it is sent.
+//! - [`server`] is the thread with the sockets, [`stream`] is one socket, and [`tls`] has the
+//!   certificates.
+//! - [`connection`] is one client: its pending requests, its watches, and the order of its replies
+//!   and events.
 //! - [`greeting`] is its first packet, which opens its session.
-//! - [`requests`] and [`multi`] turn its requests into those of a session, and [`replies`] the answers into
+//! - [`requests`] and [`multi`] convert its requests to those of a session, and [`replies`] the answers to
 //!   replies.
 //! - [`read_only`] stands in for the node while there is no quorum.
-//! - [`convert`] has the values that differ: errors, stats, access lists.
+//! - [`convert`] converts values that differ: errors, stats, access lists.
 //! - [`words`] answers the four-letter words, from the figures of [`counts`].
 //! - [`import`] is a client itself: it copies a tree out of a ZooKeeper.
 //!
-//! A client's session is one of the cluster's, held by this instance for as long as the client is connected.
-//! Nothing here decides anything about znodes: the node answers, in the order of the requests.
+//! A client's session is a session of the cluster, held by this instance for as long as the client is
+//! connected. The gateway decides nothing about znodes: the node answers, in the order of the requests.
 
 mod authentication;
 mod connection;
@@ -59,13 +61,14 @@ use crate::types::error::Result;
 /// A port of this instance for ZooKeeper's own clients: `zkCli`, kazoo, Curator and the others.
 ///
 /// The clients have sessions of the cluster. They see the same znodes as the sessions of the application, and
-/// can take the same locks. A client that loses this instance goes on at another one with its session, its
-/// ephemeral znodes and its watches. Dropping the gateway ends the connections, not the sessions.
-/// That waits for its thread, but not if the coordinator was joined by
+/// can take the same locks. A client that loses this instance continues at another one with its session, its
+/// ephemeral znodes and its watches. Dropping the gateway ends the connections, not the sessions. The drop
+/// waits for the gateway's thread, unless the coordinator was joined by
 /// [`Coordinator::join_async`](crate::Coordinator::join_async).
 ///
-/// Without [certificates](GatewayBuilder::tls), whoever reaches the port can open sessions: keep it on the
-/// loopback interface or in a network that you trust, and protect znodes by ACLs. What differs from a ZooKeeper server: [`guide::gateway`](crate::guide::gateway).
+/// Without [certificates](GatewayBuilder::tls), anybody who reaches the port can open sessions: keep the port
+/// on the loopback interface or in a trusted network, and protect znodes by ACLs. For the differences from a
+/// ZooKeeper server, see [`guide::gateway`](crate::guide::gateway).
 ///
 /// ```
 /// use quorate::{Gateway, testing::Cluster};
@@ -103,16 +106,16 @@ pub struct GatewayBuilder {
 }
 
 impl Gateway {
-    /// Serves ZooKeeper's clients at an address; port 0 takes a free one. Returns as soon as clients can
-    /// connect. They get a session once the cluster has a leader.
+    /// Serves ZooKeeper's clients at an address; port 0 takes a free port. Returns as soon as clients
+    /// can connect. Clients get a session once the cluster has a leader.
     ///
     /// # Errors
-    /// [`Error::System`] if the address cannot be listened on.
+    /// [`Error::System`](crate::Error::System) if the address cannot be listened on.
     pub fn serve(coordinator: &Coordinator, address: impl ToSocketAddrs) -> Result<Gateway> {
         Gateway::builder().serve(coordinator, address)
     }
 
-    /// Sets what differs from the defaults, before the gateway is opened.
+    /// Returns the settings, to change them before the gateway is opened.
     pub fn builder() -> GatewayBuilder {
         GatewayBuilder {
             connections_max: 10_000,
@@ -140,8 +143,8 @@ impl GatewayBuilder {
         false
     }
 
-    /// How many clients are connected at once, at most: 10,000 by default. Further ones are disconnected at
-    /// once, and try another instance.
+    /// The most clients that may be connected at the same time: 10,000 by default. Further clients are
+    /// disconnected at once, and try another instance.
     #[must_use]
     pub fn connections_max(mut self, most: usize) -> GatewayBuilder {
         self.connections_max = most;
@@ -168,15 +171,16 @@ impl GatewayBuilder {
     /// `stat`, `mntr`, `envi`, `conf`, `dirs`, `wchs` and `hash`. Further ones are `cons` and `dump`, which name the
     /// sessions, `wchc` and `wchp`, which name what they watch, and `crst` and `srst`, which set counters back.
     ///
-    /// Anybody who reaches the port can ask. `mntr` and `dump` look at every session.
+    /// Anybody who reaches the port may send them. `mntr` and `dump` look at every session.
     #[must_use]
     pub fn four_letter_words(mut self, words: &[impl AsRef<str>]) -> GatewayBuilder {
         self.words = words::named(words);
         self
     }
 
-    /// Whether all clients may do everything, regardless of ACLs, as a
-    /// [super user](crate::Builder::super_user) does: not by default. Only for a port that nobody else reaches.
+    /// Whether all clients may do everything, regardless of ACLs, as a [super
+    /// user](crate::Builder::super_user) does: not by default. Use it only if the port can be reached by
+    /// trusted clients alone.
     ///
     /// Source: ZooKeeper, `skipACL`.
     #[must_use]
@@ -185,11 +189,11 @@ impl GatewayBuilder {
         self
     }
 
-    /// Whether clients that allow it are served reads while this instance has no quorum: not by default. They read
-    /// what its replica has, which may be old, under a session that is not the cluster's; writes fail with
-    /// `NotReadOnly`. When there has been no quorum for a [tick](crate::Builder::tick), all clients are
-    /// disconnected, and those that do not allow it are refused. When there is one again, all are disconnected
-    /// once more, so that they connect with their sessions.
+    /// Whether clients that allow it are served reads while this instance has no quorum: not by default. They
+    /// read this instance's replica, which may be old, under a session that is not one of the cluster; writes
+    /// fail with `NotReadOnly`. When there has been no quorum for a [tick](crate::Builder::tick), all clients
+    /// are disconnected, and those that do not allow read-only service are refused. When there is a quorum
+    /// again, all are disconnected once more, so that they reconnect with their sessions.
     ///
     /// Without a replica, as on a [client](crate::Builder::client), it has no effect.
     ///
@@ -200,8 +204,8 @@ impl GatewayBuilder {
         self
     }
 
-    /// Clients connect over TLS, and no others: see [`GatewayTls`]. For clients without TLS, open another gateway
-    /// at another port. A client has ten seconds for its handshake.
+    /// Serves clients over TLS only: see [`GatewayTls`]. For clients without TLS, open another gateway at
+    /// another port. A client has ten seconds for its handshake.
     #[cfg(feature = "tls")]
     #[must_use]
     pub fn tls(mut self, tls: GatewayTls) -> GatewayBuilder {
@@ -212,7 +216,7 @@ impl GatewayBuilder {
     /// As [`Gateway::serve`], with these settings.
     ///
     /// # Errors
-    /// [`Error::System`] if the address cannot be listened on.
+    /// [`Error::System`](crate::Error::System) if the address cannot be listened on.
     pub fn serve(self, coordinator: &Coordinator, address: impl ToSocketAddrs) -> Result<Gateway> {
         let address = port::resolve(address).map_err(refused("the gateway's address"))?;
         let shared = coordinator.shared();
@@ -225,7 +229,7 @@ impl GatewayBuilder {
     }
 }
 
-/// The thread looks up at least this often.
+/// The thread wakes at least this often.
 const PAUSE: Duration = Duration::from_millis(100);
-/// How often connections are looked at for silence.
+/// How often connections are checked for silent clients.
 const SWEEP: Duration = Duration::from_millis(500);

@@ -21,7 +21,8 @@ impl Connection {
                 _ if refused.is_some() => {}
                 Ok(op) => all.push(op),
                 Err(code) => {
-                    // Those before it may fail, too, and then that is what counts. What stands for it fails.
+                    // An operation before the refused one may fail, too; then that error counts. So the
+                    // refused one is replaced by a check that always fails.
                     let condition = Condition::Version(u64::MAX);
                     all.push(Op::Check { path: "/".to_owned(), condition });
                     refused = Some((place, code));
@@ -33,7 +34,7 @@ impl Connection {
     }
 
     fn multi_op(&self, op: MultiOp) -> Result<Op, ErrorCode> {
-        // In a multi the flags decide, and not the op.
+        // In a multi, the flags of a create count, and not its op.
         let by_flags = |flags| match flags == i32::from(CreateFlags::Container) {
             true => Ok(CreateMode::Container),
             false => mode(flags),

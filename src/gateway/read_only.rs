@@ -1,11 +1,12 @@
-//! Clients of an instance that has no quorum: they read what its replica has.
+//! Clients of an instance that has no quorum: they read its replica.
 //!
-//! Their session is nobody's: the node is not asked, and nothing of it outlives the connection. A client that has a
-//! session of the cluster gets its own id and password back, unchecked, to take it up when there is a quorum: they
-//! give it no right here. Its ids are those of this connection alone.
+//! Their session is not known to the node or the cluster, and ends with the connection. A client that has a
+//! session of the cluster gets its own id and password back, unchecked, so that it can resume that session
+//! when there is a quorum: they give it no right here. Its ids for access lists are those of this connection
+//! alone.
 //!
-//! What a client reads stays as it was when it connected. So no event is due here, and when it sets its watches
-//! again under its session, those of all later changes are.
+//! A client reads the tree as of the moment when it connected. So no events are due here. When it sets its
+//! watches again under its session, it gets the events of all later changes.
 //!
 //! Source: ZooKeeper, `ReadOnlyZooKeeperServer` and `ReadOnlyRequestProcessor`.
 
@@ -31,17 +32,17 @@ use crate::types::znode::SessionId;
 #[derive(Debug, Default)]
 pub(super) struct Quorum {
     missing_since: Option<Duration>,
-    /// Whether it has been missing for long enough to do without.
+    /// Whether there has been no quorum for long enough to serve read-only clients.
     pub(super) is_missed: bool,
 }
 
 impl Quorum {
-    /// Called now and then. Returns whether this has changed.
+    /// Called regularly. Returns whether `is_missed` has changed.
     pub(super) fn look(&mut self, shared: &NodeShared, now: Duration) -> bool {
         let missing = matches!(shared.availability(), Availability::NoQuorum { .. });
         self.missing_since = missing.then(|| self.missing_since.unwrap_or(now));
         let since = |since: Duration| now.saturating_sub(since) >= shared.limits.tick;
-        // A replica that has nothing yet has nothing to show either.
+        // A replica without any state cannot serve reads.
         let has_state = shared.has_replica && shared.tree().zxid() > 0;
         let is_missed = has_state && self.missing_since.is_some_and(since);
         let changed = is_missed != self.is_missed;
@@ -55,8 +56,8 @@ impl Quorum {
 }
 
 impl Connection {
-    /// Takes the first packet. Returns `false` if the client is to find another server: it wants to write, or has
-    /// seen more than there is here.
+    /// Takes the first packet. Returns `false` if the client has to find another server, because it wants to
+    /// write or has seen a later state than this replica's.
     pub(super) fn greet_read_only(&mut self, request: ConnectRequest, timeout: Duration) -> bool {
         let tree = Arc::clone(&self.shared.tree());
         let zxid = tree.zxid();
@@ -76,7 +77,7 @@ impl Connection {
         true
     }
 
-    /// Whether a read-only session is refused this, whatever its arguments are.
+    /// Whether this op is refused to read-only sessions, whatever its arguments.
     pub(super) fn may_not(&self, op: OpCode) -> bool {
         match op {
             OpCode::Create
@@ -91,14 +92,14 @@ impl Connection {
             | OpCode::Multi
             | OpCode::Reconfig
             | OpCode::Sync => true,
-            // A session of the cluster goes on until it times out.
+            // A session of the cluster cannot be closed here; it lasts until it times out.
             OpCode::CloseSession => self.session.as_ref().is_some_and(|session| session.id.0 != 0),
             _ => false,
         }
     }
 
-    /// Answers the request queued last, of those that the cluster takes as writes and that change none of its
-    /// znodes.
+    /// Answers the request queued last, if it is one of the requests that the cluster treats as writes but
+    /// that change no znode.
     pub(super) fn write_nothing(&mut self, command: Write) {
         let Some(session) = &self.session else { return };
         let answer = match command {
@@ -127,7 +128,7 @@ impl Connection {
         let ids = session.ids.load_full();
         let viewer = Viewer { session: session.id, ids: &ids };
         let ephemerals = || {
-            // Its id is not proven, so it sees what everybody with its ids sees.
+            // The session's id is not verified, so it gives no right to see more.
             let own = |znode: &Znode| {
                 znode.stat().ephemeral_owner == Some(viewer.session)
                     && viewer.may(znode.acl().map(|acl| &**acl), Permissions::READ)

@@ -1,4 +1,4 @@
-//! What the node answers, as replies.
+//! Converts the node's answers to replies.
 
 use bytes::Bytes;
 
@@ -19,11 +19,11 @@ use crate::node::query::Answer;
 use crate::types::error::Error;
 use crate::types::znode::{OpResult, Stat, Zxid};
 
-/// As ZooKeeper's for an operation behind the one that failed.
+/// ZooKeeper's code for the operations after the failed one.
 const BEHIND_THE_FAILED: ErrorCode = ErrorCode::RuntimeInconsistency;
 
 impl Connection {
-    /// Replies to a request whose answers are all there.
+    /// Replies to a request whose answers have all arrived.
     pub(super) fn reply(&mut self, waiting: Waiting) {
         let Waiting { xid, what, watch, parts, .. } = waiting;
         let mut parts = parts.into_iter().flatten();
@@ -42,7 +42,7 @@ impl Connection {
                 return self.send(&header, &Credential(None));
             }
             ReplyKind::Done => {
-                // Of several parts, as of a request for more than one watch, each may fail.
+                // A request for several watches has several parts, each of which may fail.
                 let failed = parts.find_map(|(_, answer)| answer.err());
                 return match failed {
                     Some(error) => self.refuse(xid, &error),
@@ -62,7 +62,7 @@ impl Connection {
             }
             what => what,
         };
-        // All of these have one part.
+        // All of the following have one part.
         let Some((_, answer)) = parts.next() else {
             return self.fail(xid, ErrorCode::SystemError);
         };
@@ -144,7 +144,7 @@ impl Connection {
                 self.closes = true;
                 self.succeed(xid, &());
             }
-            // The node answers each request in kind.
+            // The node's answers match their requests.
             _ => self.broken = true,
         }
     }
@@ -178,7 +178,8 @@ impl Connection {
         match opened {
             Some((_, Ok(Answer::Reply(Reply::Session { timeout_ms })))) => {
                 session.set_timeout(std::time::Duration::from_millis(u64::from(timeout_ms)));
-                // It has seen a write that this instance has not: it is better off elsewhere.
+                // The client has seen a write that this instance has not: it has to find another
+                // one.
                 let seen = request.seen();
                 if synced.is_some_and(|(zxid, synced)| synced.is_err() || zxid < seen) {
                     return self.broken = true;
@@ -235,7 +236,7 @@ impl Connection {
                 Err(error) => return self.refuse(xid, &error),
             };
         }
-        // Without itself.
+        // The count does not include the znode itself.
         let count = count.map_or(0, |count| count.saturating_sub(1));
         self.succeed(xid, &i32::try_from(count).unwrap_or(i32::MAX));
     }
@@ -272,7 +273,8 @@ impl Connection {
                             Some(EventType::NodeChildrenChanged)
                         }
                         (_, Some(Ok(_))) => None,
-                        // It may not be read any more: no event shows anything of it.
+                        // The client may not read the znode any more: no event reveals anything
+                        // about it.
                         (_, Some(Err(Error::NoAuth { .. }))) => {
                             self.watches.forget(watch);
                             continue;
@@ -285,7 +287,7 @@ impl Connection {
                             self.unwatch(watch);
                             self.send_missed(kind, path);
                         }
-                        // Its own event was sent already.
+                        // The event was sent already.
                         Some(_) => {}
                     }
                 }
@@ -307,7 +309,7 @@ impl Connection {
         self.succeed(xid, &());
     }
 
-    /// It may stand for several changes: ZooKeeper sends no zxid with it.
+    /// Sends an event that may stand for several changes. As in ZooKeeper, it has no zxid.
     fn send_missed(&mut self, kind: EventType, path: String) {
         self.send_event(kind.into(), path, -1);
     }

@@ -1,6 +1,7 @@
-//! A client's requests, as those of its session.
+//! Converts a client's requests to those of its session.
 //!
-//! What ZooKeeper refuses before it looks at its tree is refused here; everything else is the node's to decide.
+//! Requests that ZooKeeper refuses before it looks at its tree are refused here; the node decides about all
+//! others.
 
 use std::sync::Arc;
 
@@ -23,7 +24,7 @@ use crate::types::path;
 use crate::types::watch::WatcherType;
 use crate::types::znode::{CreateMode, Zxid};
 
-/// A watch that a client had before it reconnected, and how to find out what it missed.
+/// A watch that a client had before it reconnected, and how to find the events that it missed.
 #[derive(Debug)]
 pub(super) enum RestoredWatch {
     /// No znode can have this path.
@@ -35,7 +36,8 @@ pub(super) enum RestoredWatch {
         path: String,
         watch: WatchId,
     },
-    /// A persistent one: from where the client was, or else, if that is too long ago, from now on.
+    /// A persistent watch: set from the zxid that the client had seen or, if that is too long ago,
+    /// from now on.
     Persistent {
         watch: WatchId,
         again: WatchId,
@@ -45,15 +47,15 @@ pub(super) enum RestoredWatch {
 /// The lists of one-shot watches that a client sends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum OneShot {
-    /// Of znodes that were there.
+    /// Watches of znodes that existed.
     Data,
-    /// Of znodes that were missing.
+    /// Watches of znodes that were missing.
     Exist,
     Child,
 }
 
 impl Connection {
-    /// Takes a packet behind the first. Returns `false` if it cannot be answered.
+    /// Takes a packet after the first. Returns `false` if it cannot be answered.
     pub(super) fn request(&mut self, frame: Bytes) -> bool {
         let bytes = frame.len();
         let Ok((header, decoded)) = decode(frame) else { return false };
@@ -132,7 +134,7 @@ impl Connection {
                 let path = read_path(body.path)?;
                 self.read(xid, ReplyKind::Acl, Read::Acl { path }, false);
             }
-            // Nobody waits for an answer to it outside of a multi.
+            // These have no meaning for a server outside of a multi.
             Request::Check(_) | Request::Reconfig(_) => return Err(ErrorCode::Unimplemented),
             Request::Sync(body) => {
                 self.expect(xid, ReplyKind::Path(body.path), 1);
@@ -171,7 +173,7 @@ impl Connection {
                     false => Read::Below { path: Arc::clone(&path) },
                 };
                 self.expect(xid, what, 2);
-                // Whether it may be read.
+                // Only checks that the znode exists and may be read.
                 self.ask_query(0, Query::Read { read: Read::Exists { path }, watch: None });
                 self.ask_query(1, Query::Read { read, watch: None });
             }
@@ -180,7 +182,7 @@ impl Connection {
                 self.write(xid, ReplyKind::Close, Write::Close);
                 self.closes = true;
             }
-            // The servers' own.
+            // Requests of servers, which clients must not send.
             Request::CreateSession | Request::DeleteContainer(_) => {
                 self.expect(xid, ReplyKind::Last(ErrorCode::Unimplemented), 0);
                 self.closes = true;
@@ -242,7 +244,7 @@ impl Connection {
         Ok(Op::Set { path: written(path)?, data, version: expected(body.version) })
     }
 
-    /// Why a create at an invalid path is refused: ZooKeeper looks for the parent first.
+    /// The error of a create at an invalid path: ZooKeeper looks for the parent first.
     fn invalid(&self, path: &str) -> ErrorCode {
         let parent = path.rfind('/').map(|slash| &path[..slash.max(1)]);
         match parent {
@@ -275,7 +277,7 @@ impl Connection {
         let Credential(credentials) = body.auth;
         let scheme = body.scheme.unwrap_or_default();
         match (scheme.as_str(), self.certified.clone()) {
-            // It has this id already.
+            // The session has this id already.
             ("x509", Some(id)) => {
                 let ids = self.shared.schemes.with_super(vec![id]);
                 self.authenticated(xid, Ok(ids));
@@ -290,7 +292,7 @@ impl Connection {
         }
     }
 
-    /// Credentials were checked.
+    /// Takes the result of a check of credentials.
     pub(super) fn authenticated(&mut self, xid: i32, ids: Result<Vec<Id>>) {
         match ids {
             Ok(ids) => self.write(xid, ReplyKind::Auth, Write::Authenticate(ids)),
@@ -309,7 +311,7 @@ impl Connection {
             Err(_) => return Err(ErrorCode::MarshallingError),
         };
         self.expect(xid, ReplyKind::AddWatch, 1);
-        // On what can be no znode's path a watch is of no use, and no error.
+        // A watch of a path that no znode can have has no effect, and is no error.
         let Some(path) = body.path.filter(|path| path::validate(path).is_ok()) else {
             self.answer_now(0, Ok(Answer::Watching));
             return Ok(());
@@ -404,12 +406,13 @@ pub(super) fn written(path: String) -> Result<String, ErrorCode> {
     }
 }
 
-/// What ZooKeeper looks at before all else.
+/// ZooKeeper's first check of a path.
 fn has_no_parent(path: &str) -> bool {
     !path.contains('/') || path.contains('\0')
 }
 
-/// The path of a read: no path is the root, and what no znode can have is no znode.
+/// The path of a read. No path means the root; for a path that no znode can have, the error is that
+/// of a missing znode.
 pub(super) fn read_path(path: Option<String>) -> Result<Arc<str>, ErrorCode> {
     let path = path.ok_or(ErrorCode::MarshallingError)?;
     if path.is_empty() {

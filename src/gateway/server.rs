@@ -26,9 +26,9 @@ use crate::types::znode::Zxid;
 
 /// The longest first packet.
 const HANDSHAKE_BYTES: usize = 1 << 10;
-/// One client is read and written so often before it is another one's turn.
+/// How many times one client is read and written before the next client's turn.
 const ROUNDS_MAX: usize = 16;
-/// How long a client may take for its first packet, with a handshake of TLS.
+/// How long a client may take for its first packet, including a TLS handshake.
 const HANDSHAKE: Duration = Duration::from_secs(10);
 
 pub(super) struct Server {
@@ -56,9 +56,9 @@ pub(super) struct Client {
     pub(super) counts: Counts,
     decoder: FrameDecoder,
     pub(super) connection: Connection,
-    /// It may have more to read.
+    /// The socket may have more to read.
     readable: bool,
-    /// It sends nothing more.
+    /// The client sends nothing more.
     ended: bool,
     greeted: bool,
 }
@@ -126,15 +126,15 @@ impl Server {
             }
             let now = self.shared.clock.now();
             if now.saturating_sub(looked) > SWEEP {
-                // This thread was away: what clients have sent meanwhile is still to be read, and their
-                // silence proves nothing.
+                // This thread was delayed. Bytes that clients have sent in the meantime are still to be
+                // read, so their silence proves nothing.
                 self.clients.values_mut().for_each(|client| client.connection.last_received = now);
             }
             looked = now;
             for number in std::mem::take(&mut self.port.touched) {
                 self.serve(number, now);
             }
-            // Also while some clients have more than their turn.
+            // Also done while some clients are busy.
             if now.saturating_sub(swept) >= SWEEP {
                 swept = now;
                 self.sweep(now);
@@ -195,7 +195,8 @@ impl Server {
         }
     }
 
-    /// Reads, asks, replies and writes, as far as all that goes.
+    /// Reads requests, sends them to the node, and writes replies, as far as possible without
+    /// blocking.
     fn serve(&mut self, number: u64, now: Duration) {
         let Some(client) = self.clients.get_mut(&number) else { return };
         let mut word = None;
@@ -260,8 +261,8 @@ impl Server {
     fn sweep(&mut self, now: Duration) {
         self.accept();
         if self.settings.read_only && self.quorum.look(&self.shared, now) {
-            // Either they have sessions and cannot be served, or they have none and could have: they connect
-            // again, here or elsewhere.
+            // These clients either have sessions and cannot be served, or have no sessions and could get
+            // one. They connect again, here or elsewhere.
             for (number, client) in self.clients.iter_mut().filter(|(_, client)| client.greeted) {
                 client.connection.broken = true;
                 self.port.touched.insert(*number);
@@ -277,7 +278,7 @@ impl Server {
         };
         for number in self.clients.iter().filter_map(silent).collect::<Vec<_>>() {
             if let Some(client) = self.clients.get_mut(&number) {
-                // Whether a client is silent that is not read from, nobody knows: its session is left to it.
+                // A client whose socket is not read at present may not be silent: its session stays open.
                 if client.connection.takes_requests() && !client.readable {
                     tracing::info!(from = %client.connection.from, "a client of the gateway is silent");
                     client.connection.expire();
@@ -305,8 +306,8 @@ impl Server {
 }
 
 impl Client {
-    /// Takes the packets that are there, as far as the connection takes requests. Returns whether there may
-    /// be more to do.
+    /// Takes the received packets, as far as the connection takes requests. Returns whether there may be
+    /// more to do.
     fn take_packets(
         &mut self,
         now: Duration,
@@ -348,7 +349,7 @@ impl Client {
         match self.stream.read(scratch, self.decoder.buffer()) {
             Ok(0) => Err("its end of the connection is closed".into()),
             Ok(read) => {
-                // That was all: when there is more, the poll says so.
+                // Everything was read: the poll reports when there is more.
                 let ended = self.ended || self.stream.is_closed();
                 self.readable = ended || read == scratch.len();
                 Ok(true)

@@ -10,21 +10,21 @@ use super::GatewayBuilder;
 use crate::transport::secure::tls::TlsChannel;
 use crate::types::acl::Id;
 
-/// A larger buffer is given back when it is empty.
+/// A larger buffer is freed when it is empty.
 const KEPT_BYTES: usize = 4 << 10;
 
 pub(super) struct Stream {
     pub(super) socket: TcpStream,
     #[cfg(feature = "tls")]
     tls: Option<Box<TlsChannel>>,
-    /// What is encrypted and not written yet.
+    /// Encrypted bytes that are not written yet.
     sealed: Vec<u8>,
 }
 
 impl Stream {
     #[cfg_attr(
         not(feature = "tls"),
-        allow(unused_variables, reason = "it says whether TLS is spoken")
+        allow(unused_variables, reason = "it decides whether the stream uses TLS")
     )]
     pub(super) fn open(socket: TcpStream, settings: &GatewayBuilder) -> io::Result<Stream> {
         #[cfg(feature = "tls")]
@@ -37,7 +37,7 @@ impl Stream {
         })
     }
 
-    /// Who the client is by its certificate, once it has sent anything.
+    /// The client's id by its certificate, once it has sent anything.
     pub(super) fn certified(&self) -> Option<Id> {
         #[cfg(feature = "tls")]
         if let Some(subject) = self.tls.as_ref().and_then(|channel| channel.subject()) {
@@ -50,7 +50,7 @@ impl Stream {
         None
     }
 
-    /// Whether the client has said in TLS that nothing more comes.
+    /// Whether the client has closed the TLS connection for sending.
     pub(super) fn is_closed(&self) -> bool {
         #[cfg(feature = "tls")]
         if self.tls.as_ref().is_some_and(|channel| channel.is_closed()) {
@@ -59,8 +59,8 @@ impl Stream {
         false
     }
 
-    /// Reads once, through `scratch`, and appends what the client has sent to `to`, which may be nothing yet.
-    /// Returns 0 at the end.
+    /// Reads once, through `scratch`, and appends received bytes to `to`; there may be none yet. Returns 0 at
+    /// the end.
     pub(super) fn read(&mut self, scratch: &mut [u8], to: &mut BytesMut) -> io::Result<usize> {
         if self.is_closed() {
             return Ok(0);
@@ -82,7 +82,7 @@ impl Stream {
         Ok(read)
     }
 
-    /// Writes as much as the socket takes. What is not taken stays in `out`, or here.
+    /// Writes as much as the socket takes. The rest stays in `out`, or in `sealed`.
     pub(super) fn write(&mut self, out: &mut BytesMut) -> io::Result<()> {
         #[cfg(feature = "tls")]
         while self.tls.is_some() {
@@ -106,12 +106,12 @@ impl Stream {
         Ok(())
     }
 
-    /// Whether something encrypted waits for the socket.
+    /// Whether encrypted bytes wait for the socket.
     pub(super) fn is_behind(&self) -> bool {
         !self.sealed.is_empty()
     }
 
-    /// Says that it ends, as far as there is room for it.
+    /// Sends TLS's notice of the end, as far as the socket has room for it.
     pub(super) fn close(&mut self) {
         #[cfg(feature = "tls")]
         if let Some(channel) = &mut self.tls {
@@ -143,7 +143,7 @@ fn give_back(out: &mut BytesMut) {
     }
 }
 
-/// `None`: the socket takes nothing now.
+/// Writes once. `None`: the socket takes nothing now.
 fn write_some(socket: &mut TcpStream, bytes: &[u8]) -> io::Result<Option<usize>> {
     loop {
         match socket.write(bytes) {

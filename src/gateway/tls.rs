@@ -17,7 +17,8 @@ use crate::types::error::{Error, Result};
 /// How often the files are read again.
 const RENEWAL: Duration = Duration::from_secs(10);
 
-/// Whether the clients of a gateway show certificates: see [`GatewayTls::client_certificates`].
+/// Whether the clients of a gateway must have certificates: see
+/// [`GatewayTls::client_certificates`].
 ///
 /// ```
 /// use quorate::ClientCertificates;
@@ -29,9 +30,9 @@ const RENEWAL: Duration = Duration::from_secs(10);
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum ClientCertificates {
-    /// A client without one is refused.
+    /// A client without a valid certificate is refused.
     Required,
-    /// A client may have one. One that is not valid is refused all the same.
+    /// A client need not have a certificate. A client with an invalid one is refused.
     Optional,
 }
 
@@ -41,8 +42,8 @@ pub enum ClientCertificates {
 /// TLS 1.3 and 1.2, without session resumption. Certificates may have keys of the kinds ECDSA P-256 and P-384,
 /// Ed25519 and RSA.
 ///
-/// The files are read again every ten seconds. After a change, new connections use the new content, and existing
-/// ones stay. Files that cannot be used are logged, and the former content stays in use.
+/// The files are read again every ten seconds. After a change, new connections use the new content, and
+/// existing ones stay. If a file cannot be used, that is logged, and the former content stays in use.
 ///
 /// ```no_run
 /// use quorate::{ClientCertificates, Gateway, GatewayTls, testing::Cluster};
@@ -68,7 +69,7 @@ struct Files {
 
 struct Shared {
     loaded: ArcSwap<Loaded>,
-    /// Why the files could not be used at the last reading; logged once.
+    /// The reason why the files could not be used at the last reading; logged once.
     reported: Mutex<Option<String>>,
 }
 
@@ -86,11 +87,13 @@ impl fmt::Debug for GatewayTls {
 }
 
 impl GatewayTls {
-    /// Reads PEM files: the certificate of this gateway, followed by any intermediate ones, and its key. Clients
-    /// verify it by its name, as they are set up; they show none themselves. Blocks while it reads them.
+    /// Reads PEM files: the certificate of this gateway, followed by any intermediate ones, and its key.
+    /// Clients verify the certificate as they are configured; they need none themselves. Blocks while it
+    /// reads the files.
     ///
     /// # Errors
-    /// [`Error::InvalidSetting`] says which file cannot be read or used, and why.
+    /// [`Error::InvalidSetting`] if a file cannot be read or used; its reason names the file and
+    /// the cause.
     pub fn from_pem_files(
         certificate: impl AsRef<Path>,
         key: impl AsRef<Path>,
@@ -99,16 +102,16 @@ impl GatewayTls {
         GatewayTls::load(Files { certificate, key, clients: None })
     }
 
-    /// Clients show certificates of this authority, a PEM file with one or more of its certificates. The session
-    /// of such a client has the id `x509:<subject>` from the start, which access lists may name and
-    /// [`Builder::super_user`](crate::Builder::super_user) takes: `x509:CN=billing,O=Example`. Blocks while it
-    /// reads the file.
+    /// Verifies clients' certificates by this authority, a PEM file with one or more of its certificates. The
+    /// session of a client with a certificate has the id `x509:<subject>` from the start, for example
+    /// `x509:CN=billing,O=Example`. Access lists may name such an id, and so may
+    /// [`Builder::super_user`](crate::Builder::super_user). Blocks while it reads the file.
     ///
     /// Names in clients' certificates are not compared with addresses, and there are no revocation lists. If a
     /// certificate lists extended key usages, `clientAuth` must be among them.
     ///
     /// # Errors
-    /// [`Error::InvalidSetting`] says why the file cannot be read or used.
+    /// [`Error::InvalidSetting`] if the file cannot be read or used; its reason has the cause.
     pub fn client_certificates(
         self,
         which: ClientCertificates,
@@ -126,7 +129,7 @@ impl GatewayTls {
         Ok(GatewayTls { files, loaded: Arc::new(Shared { loaded, reported }) })
     }
 
-    /// For a new connection.
+    /// The configuration for a new connection.
     pub(super) fn config(&self) -> Arc<ServerConfig> {
         Arc::clone(&self.loaded.loaded.load().config)
     }
@@ -153,8 +156,8 @@ impl GatewayTls {
     }
 }
 
-/// When the files are read again. A disk may be slow, so that takes a thread of its own, `quorate-pem`; there is
-/// one at a time.
+/// Reads the files again when that is due. A disk may be slow, so a thread of its own, `quorate-pem`, reads
+/// them; there is one at a time.
 #[derive(Debug)]
 pub(super) struct Renewal {
     next: Duration,
@@ -166,7 +169,7 @@ impl Renewal {
         Renewal { next: now + RENEWAL, reads: None }
     }
 
-    /// Called now and then.
+    /// Called regularly.
     pub(super) fn renew(&mut self, tls: &GatewayTls, now: Duration) {
         if now < self.next || self.reads.as_ref().is_some_and(|reads| !reads.is_finished()) {
             return;
@@ -188,7 +191,7 @@ impl Files {
         files.map(|file| pem::read(file)).collect()
     }
 
-    /// What to do with content as `read` returns it.
+    /// Makes the configuration from the files' content, as `read` returns it.
     fn configure(&self, pem: &[Vec<u8>]) -> std::result::Result<Arc<ServerConfig>, String> {
         let [certificate, key, authority @ ..] = pem else {
             return Err("there is no key".to_owned());

@@ -1,8 +1,8 @@
 //! The watches of a connection.
 //!
-//! ZooKeeper keeps one watch for each path and kind of a client, and sends one event for each change of a
-//! path, however many of them it concerns. Here each request that sets a watch sets one of its own, so that
-//! none is missed while an event is under way; the former one goes when the new one is set.
+//! ZooKeeper has one watch for each path and kind of a client, and sends one event for each change of a
+//! path, however many watches it concerns. Here each request that sets a watch sets a new one, so that no
+//! event is missed while another event is in flight; the former watch is removed when the new one is set.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -15,11 +15,11 @@ use crate::types::znode::Zxid;
 
 #[derive(Debug, Default)]
 pub(super) struct Watches {
-    /// All that the node may still have.
+    /// All watches that the node may still have.
     known: BTreeMap<WatchId, (Arc<str>, WatchKind)>,
-    /// Those that are set.
+    /// The watches that are set.
     set: BTreeMap<(Arc<str>, WatchKind), WatchId>,
-    /// The last change of which an event was sent, and what was sent of it.
+    /// The zxid and the position of the last change of which an event was sent, and the events sent for it.
     change: (Zxid, u32),
     sent: Vec<(EventKind, String)>,
 }
@@ -50,7 +50,7 @@ impl Watches {
         }
     }
 
-    /// Forgets a watch whose setting is not replied to yet. Returns whether it was one.
+    /// Forgets a watch if its setting was not replied to yet. Returns whether that is so.
     pub(super) fn forget_unset(&mut self, watch: WatchId) -> bool {
         let key = self.known.get(&watch);
         let unset = key.is_some_and(|key| self.set.get(key) != Some(&watch));
@@ -64,7 +64,7 @@ impl Watches {
         self.known.contains_key(&watch)
     }
 
-    /// The watch was set. Returns the former one at this path, which is to be removed.
+    /// Notes that the watch was set. Returns the former one at this path, which is to be removed.
     pub(super) fn note_set(&mut self, watch: WatchId) -> Option<WatchId> {
         let former = self.set.insert(self.known.get(&watch)?.clone(), watch);
         let former = former.filter(|former| *former != watch)?;
@@ -72,7 +72,7 @@ impl Watches {
         Some(former)
     }
 
-    /// What an event is to the client, if it is to be sent.
+    /// Returns the type of the event to send to the client, if one is to be sent.
     pub(super) fn fire(&mut self, watch: WatchId, event: &WatchEvent) -> Option<EventType> {
         let (_, kind) = self.known.get(&watch)?;
         let fires_once = kind.fires_once();
@@ -81,7 +81,7 @@ impl Watches {
             EventKind::Deleted => EventType::NodeDeleted,
             EventKind::DataChanged => EventType::NodeDataChanged,
             EventKind::ChildrenChanged => EventType::NodeChildrenChanged,
-            // The client removes its watch when its request for that is answered.
+            // The client itself removes its watch when its request to remove it is answered.
             _ => {
                 self.forget(watch);
                 return None;

@@ -17,12 +17,12 @@ pub(super) const KNOWN: &[[u8; 4]] = &[
     *b"wchc", *b"wchp", *b"cons", *b"dump", *b"crst", *b"srst", *b"hash",
 ];
 
-/// Those that are answered by default: not those that name sessions or what they watch, nor those that change
+/// The words that are answered by default: none that names sessions or watched paths, and none that changes
 /// something.
 pub(super) const HARMLESS: &[&str] =
     &["ruok", "isro", "srvr", "stat", "mntr", "envi", "conf", "dirs", "wchs", "hash"];
 
-/// Those of a list; "*" is all.
+/// The words of a list; "*" means all.
 pub(super) fn named(list: &[impl AsRef<str>]) -> Vec<[u8; 4]> {
     let is_named = |word: &&[u8; 4]| {
         list.iter().any(|name| ["*".as_bytes(), *word].contains(&name.as_ref().trim().as_bytes()))
@@ -30,10 +30,11 @@ pub(super) fn named(list: &[impl AsRef<str>]) -> Vec<[u8; 4]> {
     KNOWN.iter().filter(is_named).copied().collect()
 }
 
-/// The version of ZooKeeper whose behaviour this is. Clients read what a server can do from it.
+/// The version of ZooKeeper whose behaviour is implemented. Clients derive the features of a server
+/// from it.
 const VERSION: &str = concat!("3.9.4-quorate-", env!("CARGO_PKG_VERSION"));
 
-/// What the answers are made of.
+/// The data for the answers.
 impl Server {
     fn state(&self) -> &'static str {
         let status = self.shared.status();
@@ -46,7 +47,7 @@ impl Server {
         }
     }
 
-    /// The last write here, and how many znodes there are. The status may be a little older.
+    /// The zxid of the last write here, and the number of znodes. The status may be a little older.
     fn contents(&self) -> (Zxid, usize) {
         let (tree, status) = (self.shared.tree(), self.shared.status());
         match self.shared.has_replica {
@@ -75,7 +76,7 @@ impl Server {
         self.shared.look(look).flatten()
     }
 
-    /// When something happened, in milliseconds since 1970.
+    /// A time of the clock as milliseconds since 1970.
     fn wall_ms(&self, at: Duration) -> u128 {
         let clock = &self.shared.clock;
         u128::from(clock.wall_ms()).saturating_sub(clock.now().saturating_sub(at).as_millis())
@@ -88,7 +89,7 @@ impl Client {
     }
 }
 
-/// Writing to a string cannot fail.
+/// The answer to a word. (Writing to a string cannot fail.)
 pub(super) fn answer(word: [u8; 4], seen: &Server) -> String {
     let mut text = String::new();
     match &word {
@@ -133,7 +134,8 @@ pub(super) fn answer(word: [u8; 4], seen: &Server) -> String {
             text.push('\n');
         }
         b"dump" => dump(&mut text, seen),
-        // ZooKeeper has the last ones of many; all replicas have the same at the same zxid.
+        // ZooKeeper shows the last of its periodic hashes. Here one is enough: all replicas have
+        // the same hash at the same zxid.
         b"hash" => {
             let tree = seen.shared.tree();
             let _ = writeln!(text, "{:x}: {}", tree.zxid(), tree.hash().cast_signed());
@@ -222,7 +224,7 @@ fn connection(text: &mut String, seen: &Server, client: &Client, in_full: bool) 
     text.push_str(")\n");
 }
 
-/// As ZooKeeper abbreviates them.
+/// ZooKeeper's abbreviations of ops.
 fn short_name(op: i32) -> &'static str {
     let Ok(op) = OpCode::try_from(op) else { return "NA" };
     match op {
@@ -290,7 +292,7 @@ fn monitor(text: &mut String, seen: &Server) {
     }
 }
 
-/// How many files the process has open, and may have: known on Linux only.
+/// The number of files that the process has open, and their limit: known on Linux only.
 fn file_descriptors() -> Option<(usize, String)> {
     let open = fs::read_dir("/proc/self/fd").ok()?.count();
     let limits = fs::read_to_string("/proc/self/limits").ok()?;
@@ -308,7 +310,7 @@ fn sizes(seen: &Server) -> (u64, u64) {
     (all.saturating_sub(log), log)
 }
 
-/// Files that go meanwhile count for nothing.
+/// Files that are deleted during the walk count as empty.
 fn size(directory: &Path) -> u64 {
     let Ok(entries) = fs::read_dir(directory) else { return 0 };
     let of = |entry: fs::DirEntry| match entry.metadata() {

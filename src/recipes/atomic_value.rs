@@ -1,13 +1,13 @@
-//! A znode's data that is replaced only by a writer that has read it: the base of counters and
-//! configuration.
+//! Compare-and-set on a znode's data: a writer replaces only data that it has read. The base of
+//! counters and configuration.
 //!
 //! No lock is held during an update, so a participant that stalls or dies delays nobody: of several
 //! concurrent updates, one always succeeds. The others wait for a random time, from an interval
 //! that doubles, and try again.
 //!
-//! What was read is identified by the zxid of the write that made it. A version would not be
-//! enough: it starts again when the znode is deleted and created again, and an update that began
-//! before that would then replace data it has not seen.
+//! Data is identified by the zxid of the write that made it. A version would not be enough: it
+//! restarts at 0 when the znode is deleted and created again, and an update that began before that
+//! would replace data that it has not seen.
 //!
 //! Source: ZooKeeper, "Recipes and Solutions"; Curator, `DistributedAtomicValue`.
 
@@ -24,9 +24,10 @@ use crate::types::error::{Error, Result};
 use crate::types::path;
 use crate::types::znode::{Condition, CreateMode, Stat, Zxid};
 
-/// A conflicting update waits for less than this, each time for up to twice as long ...
+/// After a conflict, an update waits for a random time below this. The limit doubles with each
+/// conflict ...
 const FIRST_WAIT: Duration = Duration::from_millis(2);
-/// ... with this many doublings.
+/// ... this many times.
 const DOUBLINGS_MAX: u32 = 7;
 
 /// A znode's data.
@@ -40,7 +41,7 @@ pub(super) struct AtomicValue {
 #[derive(Clone, Debug)]
 pub(super) struct Content {
     pub(super) data: Arc<[u8]>,
-    /// The write that made it.
+    /// The zxid of the write that made it.
     pub(super) zxid: Zxid,
 }
 
@@ -58,7 +59,7 @@ impl AtomicValue {
         &self.path
     }
 
-    /// The data as this replica has it; `None` if there is no znode.
+    /// Returns the data as this replica has it; `None` if there is no znode.
     pub(super) fn read_now(&self) -> Result<Option<Content>> {
         content(self.session.get(&self.path))
     }
@@ -71,12 +72,12 @@ impl AtomicValue {
         }
     }
 
-    /// The data, including the session's earlier writes.
+    /// Returns the data, including the session's earlier writes.
     pub(super) async fn read(&self) -> Result<Option<Content>> {
         content(self.session.nonblocking().get(&self.path).await)
     }
 
-    /// Replaces what was read. Fails with [`Error::Unmet`], [`Error::NoNode`] or
+    /// Replaces the data that was read. Fails with [`Error::Unmet`], [`Error::NoNode`] or
     /// [`Error::NodeExists`] if it has changed.
     pub(super) async fn replace(&self, seen: Option<Zxid>, data: &[u8]) -> Result<Zxid> {
         match seen {
@@ -97,7 +98,7 @@ impl AtomicValue {
         Ok(create_at(&self.session, &self.path, create).await?.stat.mzxid)
     }
 
-    /// Sets the data, whatever it was.
+    /// Sets the data unconditionally.
     pub(super) async fn put(&self, data: &[u8]) -> Result<Zxid> {
         // A replica may know that there is no znode to set.
         let mut missing = self.session.has_replica() && is_missing(&self.session, &self.path);
@@ -116,10 +117,10 @@ impl AtomicValue {
         }
     }
 
-    /// Replaces the data by the result of `change`, atomically: `change` is called again if
-    /// somebody else has written meanwhile. If it returns nothing to write, nothing is sent.
+    /// Replaces the data by the result of `change`, atomically: if another write comes first,
+    /// `change` is called again. If it returns nothing to write, nothing is sent.
     ///
-    /// The zxid is that of the write or, without a write, of what was read.
+    /// Returns the zxid of the write or, without a write, that of the data that was read.
     pub(super) async fn update<T>(
         &self,
         mut change: impl FnMut(Option<&Content>) -> Result<(Option<Vec<u8>>, T)>,
@@ -144,7 +145,7 @@ impl AtomicValue {
         self.session.nonblocking().sleep(time).await
     }
 
-    /// The error for data that this recipe does not write.
+    /// The error for data that this recipe never writes.
     pub(super) fn invalid(&self, reason: impl Into<String>) -> Error {
         Error::InvalidData { path: self.path.clone(), reason: reason.into() }
     }
@@ -175,7 +176,7 @@ mod tests {
         let second = replace(Some(first), b"2").unwrap();
         assert!(second > first);
         assert!(matches!(replace(Some(first), b"x"), Err(Error::Unmet { .. })), "it is another");
-        // Created again, with the version and the data that it had.
+        // The znode is created again, with the version and the data that it had.
         session.delete("/deep/value").unwrap();
         let third = replace(None, b"1").unwrap();
         session.set("/deep/value", b"2").unwrap();
@@ -185,13 +186,13 @@ mod tests {
     }
 
     #[test]
-    fn an_update_is_asked_again_with_what_another_has_written() {
+    fn an_update_runs_again_after_a_concurrent_write() {
         let value = value("/value");
         let session = value.session().clone();
         let mut seen = Vec::new();
         let update = value.update(|content| {
             seen.push(content.map(|content| content.data.to_vec()));
-            // Another session is faster: it creates the znode, sets it, and deletes it.
+            // Another session is faster each time: it creates the znode, sets it, and deletes it.
             match seen.len() {
                 1 => drop(session.create("/value", b"a", CreateMode::Persistent).unwrap()),
                 2 => drop(session.set("/value", b"b").unwrap()),

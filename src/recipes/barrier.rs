@@ -1,4 +1,4 @@
-//! ZooKeeper's barrier recipe: everybody waits until a znode is deleted.
+//! ZooKeeper's barrier recipe: waiters are blocked until a znode is deleted.
 //!
 //! Sources: ZooKeeper, "Recipes and Solutions", Barriers; Curator, `DistributedBarrier`.
 
@@ -13,11 +13,11 @@ use crate::types::error::{Error, Result};
 use crate::types::path;
 use crate::types::znode::CreateMode;
 
-/// A barrier for the whole cluster: while it is set, all who wait at it are blocked.
+/// A barrier for the whole cluster: while it is set, everybody who waits at it is blocked.
 ///
-/// It belongs to nobody: if the process that set it dies, it stays until somebody removes it.
+/// It belongs to no session: if the process that set it dies, it stays until somebody removes it.
 ///
-/// Setting and removing it cost a write each, and waiting none. Removing it wakes all waiters.
+/// Setting and removing it cost one write each, waiting none. Removing it wakes all waiters.
 ///
 /// ```
 /// use std::time::Duration;
@@ -39,7 +39,7 @@ pub struct Barrier {
 }
 
 impl Barrier {
-    /// The barrier at this path. It is set if the znode exists.
+    /// Returns the barrier at this path, which is set if the znode exists. Sends nothing.
     ///
     /// # Errors
     /// [`Error::InvalidPath`].
@@ -53,11 +53,11 @@ impl Barrier {
         &self.path
     }
 
-    /// Whether it is set, as this replica has it. Does not block on a member; a client waits for
-    /// its member's answer.
+    /// Whether the barrier is set, as this replica has it. Does not block on a member; a client
+    /// waits for the reply of its member.
     ///
     /// # Errors
-    /// Those of a session that is over.
+    /// The errors of a session that is over.
     pub fn is_set(&self) -> Result<bool> {
         Ok(self.session.exists(&self.path)?.is_some())
     }
@@ -74,11 +74,11 @@ impl Barrier {
         Ok(self.session.nonblocking().exists(&self.path).await?.is_some())
     }
 
-    /// Sets it. Every wait that starts after this has returned blocks. Not an error if it is
-    /// already set. Blocks for the request timeout at most.
+    /// Sets the barrier. Every wait that starts after this has returned blocks. Not an error if the
+    /// barrier is already set. Blocks for the request timeout at most.
     ///
     /// # Errors
-    /// Those of [`Session::create`].
+    /// The errors of [`Session::create`].
     pub fn set(&self) -> Result<()> {
         blocking::request(&self.session, "set", &self.path, self.set_async())
     }
@@ -86,7 +86,7 @@ impl Barrier {
     /// As [`Barrier::set`], without blocking the thread.
     ///
     /// # Errors
-    /// As [`Barrier::set`], but for [`Error::Timeout`].
+    /// As [`Barrier::set`], except [`Error::Timeout`].
     ///
     /// ```
     /// # async fn example(barrier: &quorate::recipes::Barrier) -> quorate::Result<()> {
@@ -103,11 +103,11 @@ impl Barrier {
         }
     }
 
-    /// Removes it, and wakes all waiters. Not an error if it is not set. Blocks for the request
-    /// timeout at most.
+    /// Removes the barrier, and wakes all waiters. Not an error if the barrier is not set. Blocks
+    /// for the request timeout at most.
     ///
     /// # Errors
-    /// Those of [`Session::delete`].
+    /// The errors of [`Session::delete`].
     pub fn remove(&self) -> Result<()> {
         blocking::request(&self.session, "remove", &self.path, self.remove_async())
     }
@@ -115,11 +115,11 @@ impl Barrier {
     /// As [`Barrier::remove`], without blocking the thread.
     ///
     /// # Errors
-    /// As [`Barrier::remove`], but for [`Error::Timeout`].
+    /// As [`Barrier::remove`], except [`Error::Timeout`].
     ///
     /// ```
     /// # async fn example(barrier: &quorate::recipes::Barrier) -> quorate::Result<()> {
-    /// // All who wait go on.
+    /// // All waiters continue.
     /// barrier.remove_async().await?;
     /// # Ok(())
     /// # }
@@ -129,18 +129,19 @@ impl Barrier {
     }
 
     /// Blocks until the barrier is not set, for as long as the session lives. At some moment since
-    /// the call it was not set; it may be set again when this returns.
+    /// the call the barrier was not set; it may be set again when this returns.
     ///
-    /// This notices a barrier that was set, by anybody, before the call: it brings this replica up
-    /// to date first, which needs a quorum.
+    /// A barrier that anybody set before the call is always noticed: this first brings the replica
+    /// up to date, which needs a quorum.
     ///
     /// # Errors
-    /// Those of a session that is over; [`Error::Busy`].
+    /// The errors of a session that is over; [`Error::Busy`].
     pub fn wait(&self) -> Result<()> {
         blocking::forever(&self.session, self.wait_async())
     }
 
-    /// As [`Barrier::wait`], at most for `timeout`: `false` if it is still set then.
+    /// As [`Barrier::wait`], at most for `timeout`. Returns `false` if the barrier is still set
+    /// then.
     ///
     /// # Errors
     /// As [`Barrier::wait`].
@@ -167,7 +168,7 @@ impl Barrier {
             if set.is_none() {
                 return Ok(());
             }
-            // It was removed or changed, or this session is over: look again.
+            // The barrier was removed or changed, or this session is over: look again.
             watch.next().await;
             if planted(Bug::BarrierOpensEarly) {
                 return Ok(());

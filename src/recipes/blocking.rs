@@ -1,4 +1,4 @@
-//! Blocks a thread on a recipe's future.
+//! Blocking forms: a thread waits for a recipe's future.
 
 use std::future::Future;
 use std::time::Duration;
@@ -8,17 +8,17 @@ use crate::recipes::LockLost;
 use crate::runtime::pending::block_on;
 use crate::types::error::{Error, Result};
 
-/// Waits without a limit.
+/// Waits without a time limit.
 pub(super) fn forever<T>(session: &Session, future: impl Future<Output = Result<T>>) -> Result<T> {
     // Without a deadline there is always a result.
     block_on(future, &session.shared().clock, None)?
         .unwrap_or_else(|| Err(Error::Stopped { reason: "no answer".to_owned() }))
 }
 
-/// Waits without a limit for a loss.
+/// Waits for a loss, without a time limit.
 pub(super) fn until_lost(session: &Session, lost: impl Future<Output = LockLost>) -> LockLost {
-    // Without a deadline there is always a result, except inside a waker, where nothing may block:
-    // there the session counts as lost.
+    // Without a deadline there is always a result, except inside a waker, where nothing may block.
+    // There the session counts as lost.
     block_on(lost, &session.shared().clock, None).ok().flatten().unwrap_or(LockLost::SessionOver)
 }
 

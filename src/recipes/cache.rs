@@ -1,23 +1,24 @@
 //! The changes below a path, each with the znode before and after it.
 //!
-//! Every instance has the whole tree, so a snapshot is what other systems have to build a cache
-//! for. What remains is to report what has changed from one snapshot to the next. This compares the
-//! two, and never guesses from events: events only say where to look and when. After a gap, or when
-//! this replica has jumped ahead, it compares everything.
+//! Every instance has the whole tree, so a snapshot already serves as the cache that other systems
+//! have to build. What remains is to report the changes from one snapshot to the next. This module
+//! compares the two. It does not derive changes from events: events only show where to look and
+//! when. After a gap, or when this replica has caught up by a snapshot of Raft, it compares
+//! everything.
 //!
-//! Two snapshots are compared at the paths of all events up to the later one's zxid, which are in
-//! the channel once that snapshot can be read. An early event, of a write that the snapshot does
-//! not show yet, is held for the next.
+//! Two snapshots are compared at the paths of all events up to the zxid of the later one; these
+//! events are in the channel once that snapshot can be read. An early event, of a write that the
+//! snapshot does not show yet, is kept for the next snapshot.
 //!
-//! Events may also have been dropped before their gap is in the channel: it follows the tree that
-//! shows them. In that case the channel was full, and only the gap can follow. So after taking as
-//! many events as the channel holds, since it was last seen empty, everything is compared too. From
-//! then on until the next event, every look compares everything: a look for another reason than
-//! this channel may come between the tree and the gap. Otherwise, without an event, nothing is
+//! Events may have been dropped although their gap is not in the channel yet, since the gap is sent
+//! after the tree that shows their changes. In that case the channel was full, and only the gap can
+//! follow. So if as many events as the channel holds were taken since it was last seen empty,
+//! everything is compared, too. From then on until the next event, every look compares everything,
+//! since a look may come between the tree and the gap. Otherwise, without an event, nothing is
 //! compared, and the view stays.
 //!
 //! Source: Curator, `CuratorCache`, which reads everything again at every reconnect, and does not
-//! notice that a znode was deleted and created again meanwhile.
+//! notice that a znode was deleted and created again in between.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
@@ -94,10 +95,11 @@ pub enum Change {
         /// The znode after.
         new: Entry,
     },
-    /// A znode was deleted. If another one exists there by now, a [`Change::Added`] follows.
+    /// A znode was deleted. If another znode exists at its path by now, a [`Change::Added`]
+    /// follows.
     Removed {
-        /// The write that deleted it. If that is not known, after a gap, a write by which it had
-        /// certainly been deleted.
+        /// The write that deleted it. If that is not known, as after a gap, a later write by which
+        /// it had certainly been deleted.
         zxid: Zxid,
         /// Its path.
         path: String,
@@ -107,7 +109,7 @@ pub enum Change {
 }
 
 impl Change {
-    /// The write that made the change: see the variants.
+    /// The zxid of the write that made the change: see the variants.
     pub fn zxid(&self) -> Zxid {
         match self {
             Change::Added { zxid, .. }
@@ -125,8 +127,8 @@ impl Change {
         }
     }
 
-    /// By zxid. Within one write, removals first, children before parents; then the others, parents
-    /// first.
+    /// The order of changes: by zxid; within one write, first removals, children before parents,
+    /// and then the others, parents first.
     fn order(&self) -> impl Ord + use<> {
         let path = self.path().to_owned();
         let (removed, added) = match self {
@@ -137,19 +139,20 @@ impl Change {
     }
 }
 
-/// A znode and everything below it, and its changes.
+/// Follows a znode and everything below it: shows the present state, and reports each change.
 ///
 /// [`Cache::view`] shows all of it at one zxid. Each [`Cache::recv`] advances the view and returns
 /// the changes that lead exactly from the former view to it, in the order of their writes. A reader
-/// that keeps up sees every write. For a slower one, the changes of a znode in between become one,
-/// and a deletion and a creation stay two. No removal is ever missed, whatever events were dropped
-/// and however far this replica jumped ahead.
+/// that keeps up sees every write. For a slower one, several changes of a znode become one; a
+/// deletion and a creation stay two. No removal is ever missed, even if events were dropped or this
+/// replica has caught up by a snapshot.
 ///
-/// It costs the cluster nothing. In memory it holds what has changed since its view, as a
-/// [`Snapshot`] does; at most [`WATCH_CAPACITY`](crate::WATCH_CAPACITY) events wait for a reader.
+/// It costs the cluster nothing. In memory it holds only the znodes that have changed since its
+/// view, as a [`Snapshot`] does; at most [`WATCH_CAPACITY`](crate::WATCH_CAPACITY) events wait for
+/// a reader.
 ///
-/// Znodes that the session may not read are not shown. A change of an ACL is not a change of data,
-/// and shows with the next change.
+/// Znodes that the session may not read are not shown. A change of an ACL alone is not reported;
+/// its effect shows with the next change.
 ///
 /// ```
 /// use quorate::{CreateMode, recipes::{Cache, Change}, testing::Cluster};
@@ -173,24 +176,24 @@ pub struct Cache {
     path: String,
     watch: Watch,
     view: Snapshot,
-    /// Where a later snapshot may differ from the view, by the events that were taken.
+    /// The paths at which a later snapshot may differ from the view, by the events that were taken.
     changed_paths: ChangedPaths,
     /// An event of a write that the view does not show.
     early: Option<WatchEvent>,
 }
 
-/// Where two snapshots may differ.
+/// The paths at which two snapshots may differ.
 #[derive(Debug, Default)]
 struct ChangedPaths {
     everywhere: bool,
     paths: BTreeSet<String>,
-    /// When the znode there was last deleted.
+    /// The zxid of the last deletion at each path.
     deleted: BTreeMap<String, Zxid>,
 }
 
 impl Cache {
-    /// Caches the znode at this path and everything below it, whether or not it exists yet. Blocks
-    /// until the session's earlier calls have their answers.
+    /// Follows the znode at this path and everything below it, whether or not it exists yet. Blocks
+    /// until the session's earlier calls have been answered.
     ///
     /// # Errors
     /// As [`Session::watch`].
@@ -227,14 +230,15 @@ impl Cache {
     }
 
     /// The tree as of the last changes returned; at first, as of the cache's creation. It is the
-    /// whole tree, while changes are reported at and below the path.
+    /// whole tree, although changes are reported only at and below the path.
     pub fn view(&self) -> &Snapshot {
         &self.view
     }
 
-    /// Takes the events of what this snapshot shows, all of which are in the channel by now.
-    /// `false` if there is a gap and the snapshot is too old: only a later one shows all that was
-    /// dropped. The events taken are stored even if reading that snapshot fails or is cancelled.
+    /// Takes the events of the writes that this snapshot shows, all of which are in the channel by
+    /// now. `false` if there is a gap and the snapshot is too old: only a later snapshot shows the
+    /// changes whose events were dropped. The events taken are kept even if reading that later
+    /// snapshot fails or is cancelled.
     fn take_events(&mut self, fresh: &Snapshot) -> bool {
         while let Some(event) = self.early.take().or_else(|| self.take()) {
             let changed_paths = &mut self.changed_paths;
@@ -255,7 +259,7 @@ impl Cache {
         true
     }
 
-    /// Advances the view to a snapshot whose events were taken, and returns the changes.
+    /// Advances the view to a snapshot whose events have been taken, and returns the changes.
     fn advance(&mut self, fresh: Snapshot) -> Vec<Change> {
         let mut changed_paths = std::mem::take(&mut self.changed_paths);
         if !changed_paths.everywhere && changed_paths.paths.is_empty() {
@@ -282,11 +286,11 @@ impl Cache {
     }
 
     /// Returns the changes since the last call, and advances the view; empty if there are none.
-    /// Does not block on a member; a client waits for its member's answer.
+    /// Does not block on a member; a client waits for the reply of its member.
     ///
     /// # Errors
-    /// [`Error::TooLarge`](crate::Error::TooLarge) on a client, which receives everything below the
-    /// path, at most 8 MiB; those of a session that is over.
+    /// [`Error::TooLarge`](crate::Error::TooLarge) on a client, which receives everything at and
+    /// below the path, if that is more than 8 MiB; the errors of a session that is over.
     pub fn try_recv(&mut self) -> Result<Vec<Change>> {
         loop {
             let fresh = self.session.snapshot_of(&self.path)?;
@@ -306,10 +310,10 @@ impl Cache {
         }
     }
 
-    /// A watch whose channel gets a message when there may be changes, for `select!` beside other
-    /// channels. Call [`Cache::try_recv`] until it returns nothing, after each message and once at
-    /// the start; taking messages from the channel loses no changes. It closes when the session is
-    /// over, which `try_recv` then reports. Blocks as [`Session::watch`].
+    /// Returns a watch whose channel gets a message when there may be changes, for a `select!` with
+    /// other channels. Call [`Cache::try_recv`] until it returns nothing, once at the start and
+    /// after each message. Taking messages from the channel loses no changes. The channel closes
+    /// when the session is over, which `try_recv` then reports. Blocks as [`Session::watch`].
     ///
     /// # Errors
     /// As [`Session::watch`].
@@ -321,8 +325,8 @@ impl Cache {
     /// nothing.
     ///
     /// # Errors
-    /// Those of a session that is over, and [`Error::NoWatch`](crate::Error::NoWatch) if somebody
-    /// removed the watch.
+    /// The errors of a session that is over, and [`Error::NoWatch`](crate::Error::NoWatch) if
+    /// somebody removed the watch.
     ///
     /// ```
     /// # async fn example(cache: &mut quorate::recipes::Cache) -> quorate::Result<()> {
@@ -342,31 +346,32 @@ impl Cache {
                 return Ok(changes);
             }
             if self.early.is_some() {
-                // Once the event was taken, what it reports can be read.
+                // The change of an event that was taken can be read by now.
                 continue;
             }
             self.early = Some(next_event(&self.session, &self.watch, &self.path).await?);
         }
     }
 
-    /// Blocks until there are changes. Fails as [`Cache::next`].
+    /// Blocks until there are changes, without a time limit, and returns them. Fails as
+    /// [`Cache::next`].
     pub fn recv(&mut self) -> Result<Vec<Change>> {
         blocking::forever(&self.session.clone(), self.next())
     }
 
-    /// Blocks until there are changes, at most for `timeout`: empty if there are none by then.
-    /// Fails as [`Cache::next`].
+    /// Blocks until there are changes, at most for `timeout`, and returns them; empty if there are
+    /// none by then. Fails as [`Cache::next`].
     pub fn recv_timeout(&mut self, timeout: Duration) -> Result<Vec<Change>> {
         let changes = blocking::within(&self.session.clone(), timeout, self.next())?;
         Ok(changes.unwrap_or_default())
     }
 }
 
-/// All paths that exist.
+/// All paths at and below `path` that exist.
 fn paths(snapshot: &Snapshot, path: &str) -> BTreeSet<String> {
     match snapshot.walk(path) {
         Ok(walk) => walk.map(|(path, _, _)| path.to_owned()).collect(),
-        // There is none, or none that may be read.
+        // There is no znode, or none that may be read.
         Err(_) => BTreeSet::new(),
     }
 }
@@ -375,7 +380,7 @@ fn entry(snapshot: &Snapshot, path: &str) -> Option<Entry> {
     snapshot.get(path).ok().map(|(data, stat)| Entry { data, stat })
 }
 
-/// The changes of one znode. `deleted` is the last write that may have deleted it.
+/// The changes at one path. `deleted` is the last write that may have deleted the znode.
 fn compare(
     path: &str,
     old: Option<Entry>,
@@ -391,7 +396,7 @@ fn compare(
             }
         }
         (old, new) => {
-            // At the latest when the new one was created.
+            // The old znode was deleted at the latest when the new one was created.
             let zxid = new.as_ref().map_or(deleted, |new| deleted.min(new.stat.czxid));
             if let Some(old) = old {
                 changes.push(Change::Removed { zxid, path: path.clone(), old });
@@ -424,7 +429,7 @@ mod tests {
     }
 
     #[test]
-    fn two_states_of_a_znode_differ_by_what_must_have_happened() {
+    fn changes_follow_from_two_states_of_a_znode() {
         let (first, set, again) = (made(5, 5), made(5, 8), made(9, 9));
         assert_eq!(changes(None, None, 7), []);
         assert_eq!(changes(first.clone(), first.clone(), 7), []);
@@ -432,7 +437,7 @@ mod tests {
         assert_eq!(changes(first.clone(), set.clone(), 7), [('C', 8)]);
         assert_eq!(changes(first.clone(), None, 7), [('R', 7)]);
         assert_eq!(changes(first.clone(), again.clone(), 7), [('R', 7), ('A', 9)]);
-        // The time of the deletion is not known, but that of the next creation is.
+        // The zxid of the deletion is not known, but that of the next creation is.
         assert_eq!(changes(set, again.clone(), 20), [('R', 9), ('A', 9)]);
         assert_eq!(changes(first, made(9, 12), 20), [('R', 9), ('A', 12)]);
     }

@@ -30,16 +30,17 @@ use serde::de::DeserializeOwned;
 /// # Ok::<(), quorate::Error>(())
 /// ```
 pub trait Codec<T> {
-    /// Encodes a value, or says why it cannot be encoded.
+    /// Encodes a value, or returns the reason why it cannot be encoded.
     fn encode(value: &T) -> Result<Vec<u8>, String>;
 
-    /// Decodes a value, or says why the data is invalid. The data may come from anybody.
+    /// Decodes a value, or returns the reason why the data is invalid. Anybody may have written the
+    /// data: it must not be trusted.
     fn decode(data: &[u8]) -> Result<T, String>;
 }
 
 /// Postcard, a compact format for all types that [`serde`] can serialise. It is not
-/// self-describing: fields are known by their order, so a type in use may get new variants at the
-/// end of an enum, but no new fields.
+/// self-describing: fields are identified by their order. So a type in use may get new variants at
+/// the end of an enum, but no new fields.
 ///
 /// ```
 /// use quorate::recipes::{Codec, Postcard};
@@ -69,8 +70,8 @@ impl<T: Serialize + DeserializeOwned> Codec<T> for Postcard {
 /// JSON (RFC 8259), for all types that [`serde`] can serialise. With the feature `json`.
 ///
 /// People can read and edit it, `quorate get` and `quorate set` included. A type in use may get new fields
-/// (with `#[serde(default)]`): instances with the former type ignore them, but drop them when they write.
-/// Keys of maps must be strings or integers. NaN and infinite numbers become `null`.
+/// (with `#[serde(default)]`). Instances with the former type ignore the new fields, and drop them when
+/// they write. Keys of maps must be strings or integers. NaN and infinite numbers become `null`.
 ///
 /// ```
 /// use quorate::{CreateMode, recipes::{Config, Json}, testing::Cluster};
@@ -138,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_encoded_is_decoded() {
+    fn encoded_values_are_decoded() {
         let value = (Some("text".to_owned()), vec![1u64, u64::MAX], -1i8);
         let data = Postcard::encode(&value).unwrap();
         assert_eq!(postcard::<(Option<String>, Vec<u64>, i8)>(&data), Ok(value));
@@ -170,7 +171,7 @@ mod tests {
         for data in [&b""[..], b"\x80", b"\xff\xff\xff\xff\xff\xff"] {
             assert!(postcard::<u32>(data).is_err(), "{data:?}");
         }
-        // A length beyond the end of the data is not trusted.
+        // A length beyond the end of the data is rejected.
         assert!(postcard::<Vec<u8>>(b"\xff\xff\xff\xff\x0f1").is_err());
         assert!(postcard::<String>(b"\x01\xff").is_err(), "it is no UTF-8");
         assert!(postcard::<()>(b"\0").is_err());

@@ -34,7 +34,7 @@ use crate::types::znode::Zxid;
 pub struct Versioned<T> {
     /// The value.
     pub value: T,
-    /// The zxid of the write that made it. It increases with each write, also when the znode is
+    /// The zxid of the write that made it. It increases with each write, even if the znode is
     /// deleted and created again in between.
     pub version: Zxid,
 }
@@ -45,8 +45,8 @@ pub struct Versioned<T> {
 /// `Json` with the feature `json`, [`Raw`](crate::recipes::Raw) for bytes, or one of your own. A value may have up to 1 MiB.
 ///
 /// A change is one write to the cluster, done exactly once. There is no lock, so a participant that
-/// stalls during an update delays nobody. Reading is free: this instance has the value. Missing
-/// parents are created as containers.
+/// stalls during an update delays nobody. Reading costs nothing: this instance's replica has the
+/// value. Missing parents are created as containers.
 ///
 /// ```
 /// use quorate::{recipes::{Config, ConfigUpdate}, testing::Cluster};
@@ -95,7 +95,7 @@ impl<T> Config<T>
 where
     Postcard: Codec<T>,
 {
-    /// The value at this path.
+    /// Returns the value at this path, encoded by the default codec. Sends nothing.
     ///
     /// # Errors
     /// [`Error::InvalidPath`](crate::Error::InvalidPath).
@@ -105,7 +105,7 @@ where
 }
 
 impl<T, C: Codec<T>> Config<T, C> {
-    /// The value at this path, encoded by a codec.
+    /// Returns the value at this path, encoded by the codec `C`. Sends nothing.
     ///
     /// # Errors
     /// [`Error::InvalidPath`](crate::Error::InvalidPath).
@@ -127,12 +127,12 @@ impl<T, C: Codec<T>> Config<T, C> {
         C::encode(value).map_err(|reason| self.value.invalid(reason))
     }
 
-    /// The value as this replica has it, if there is one; after [`Session::sync`], it is current.
-    /// Does not block on a member; a client waits for its member's answer.
+    /// Returns the value as this replica has it, if there is one; after [`Session::sync`], it is
+    /// current. Does not block on a member; a client waits for the reply of its member.
     ///
     /// # Errors
     /// [`Error::InvalidData`](crate::Error::InvalidData) if the data cannot be decoded;
-    /// [`Error::NoAuth`](crate::Error::NoAuth); those of a session that is over.
+    /// [`Error::NoAuth`](crate::Error::NoAuth); the errors of a session that is over.
     pub fn get(&self) -> Result<Option<Versioned<T>>> {
         self.value.read_now()?.map(|content| self.decode(&content)).transpose()
     }
@@ -155,12 +155,12 @@ impl<T, C: Codec<T>> Config<T, C> {
         blocking::request(self.value.session(), operation, self.path(), future)
     }
 
-    /// Sets the value, whatever it was, and returns its version. Blocks for the request timeout at
+    /// Sets the value unconditionally, and returns its version. Blocks for the request timeout at
     /// most.
     ///
     /// # Errors
     /// [`Error::InvalidData`](crate::Error::InvalidData) if the codec cannot encode it; otherwise
-    /// as [`Session::set`], but for [`Error::NoNode`](crate::Error::NoNode).
+    /// as [`Session::set`], except [`Error::NoNode`](crate::Error::NoNode).
     pub fn set(&self, value: &T) -> Result<Zxid> {
         self.wait("set", self.set_async(value))
     }
@@ -177,14 +177,14 @@ impl<T, C: Codec<T>> Config<T, C> {
         self.value.put(&self.encode(value)?).await
     }
 
-    /// Sets the value if the current one has this version, where `None` means no value, and returns
-    /// the new version.
+    /// Sets the value if the current one has the version `expected`, or if there is none and
+    /// `expected` is `None`. Returns the new version. Blocks for the request timeout at most.
     ///
     /// # Errors
     /// If the version differs: [`Error::Unmet`](crate::Error::Unmet),
     /// [`Error::NoNode`](crate::Error::NoNode) if there is no value, or
-    /// [`Error::NodeExists`](crate::Error::NodeExists) if there is one and none was expected.
-    /// Nothing was changed then. Otherwise as [`Config::set`].
+    /// [`Error::NodeExists`](crate::Error::NodeExists) if there is one and none was expected. In
+    /// these cases nothing was changed. Otherwise as [`Config::set`].
     pub fn compare_and_set(&self, expected: Option<Zxid>, value: &T) -> Result<Zxid> {
         self.wait("compare and set", self.compare_and_set_async(expected, value))
     }
@@ -194,7 +194,7 @@ impl<T, C: Codec<T>> Config<T, C> {
     /// ```
     /// # async fn example(limit: &quorate::recipes::Config<u32>) -> quorate::Result<()> {
     /// let read = limit.get_async().await?.map(|limit| limit.version);
-    /// // Unless somebody has written meanwhile.
+    /// // Unless somebody else has written in between.
     /// limit.compare_and_set_async(read, &7).await?;
     /// # Ok(())
     /// # }
@@ -203,13 +203,14 @@ impl<T, C: Codec<T>> Config<T, C> {
         self.value.replace(expected, &self.encode(value)?).await
     }
 
-    /// Sets the value to the result of `change`, atomically: if somebody else writes meanwhile,
-    /// `change` is called again with the new value.
+    /// Sets the value to the result of `change`, atomically, and returns it with its version: if
+    /// another write comes first, `change` is called again with the new value. Blocks for the
+    /// request timeout at most.
     ///
     /// # Errors
     /// As [`Config::set`] and [`Config::get`], and [`Error::Conflict`](crate::Error::Conflict)
-    /// after [`TRANSACTION_ATTEMPTS_MAX`](crate::TRANSACTION_ATTEMPTS_MAX) attempts; nothing was
-    /// changed then.
+    /// after [`TRANSACTION_ATTEMPTS_MAX`](crate::TRANSACTION_ATTEMPTS_MAX) attempts, after which
+    /// nothing was changed.
     pub fn update(&self, change: impl FnMut(Option<T>) -> T) -> Result<Versioned<T>> {
         self.wait("update", self.update_async(change))
     }
@@ -235,8 +236,8 @@ impl<T, C: Codec<T>> Config<T, C> {
         Ok(Versioned { value, version })
     }
 
-    /// Follows the value, starting with the current one. Blocks until the session's earlier calls
-    /// have their answers.
+    /// Follows the value, starting with the current one: see [`ConfigWatch`]. Blocks until the
+    /// session's earlier calls have been answered.
     ///
     /// # Errors
     /// As [`Session::watch`].
@@ -284,7 +285,7 @@ pub enum ConfigUpdate<T> {
     Value(Versioned<T>),
     /// There is no value: its znode was deleted, or does not exist yet.
     Missing,
-    /// The data cannot be decoded. Later updates follow all the same.
+    /// The data cannot be decoded. Later updates still follow.
     Invalid {
         /// The version of the data.
         version: Zxid,
@@ -295,9 +296,9 @@ pub enum ConfigUpdate<T> {
 
 /// Follows a [`Config`]: each call returns the latest value, once.
 ///
-/// Versions only increase. A reader that is slow, or was cut off and comes back, gets the latest
-/// value and not those in between; the last one is never missed. Nothing is queued in memory for a
-/// reader. It ends with its session, or when it is dropped.
+/// Versions only increase. A reader that is slow, or whose instance was disconnected for a while,
+/// gets the latest value and not those in between; the last value is never missed. No memory is
+/// used for values that wait for a reader. It ends with its session, or when it is dropped.
 ///
 /// ```
 /// use quorate::{recipes::{Config, ConfigUpdate}, testing::Cluster};
@@ -309,13 +310,13 @@ pub enum ConfigUpdate<T> {
 /// let version = limit.set(&10)?;
 /// let ConfigUpdate::Value(limit) = updates.recv()? else { panic!("it was set") };
 /// assert_eq!((limit.value, limit.version), (10, version));
-/// assert_eq!(updates.try_recv()?, None, "each is told once");
+/// assert_eq!(updates.try_recv()?, None, "each is reported once");
 /// # Ok::<(), quorate::Error>(())
 /// ```
 pub struct ConfigWatch<T, C = Postcard> {
     config: Config<T, C>,
     watch: Watch,
-    /// What was reported last: the version of the value, or that there is none.
+    /// The last report: the version of the value, or that there is none.
     reported: Option<Option<Zxid>>,
 }
 
@@ -327,11 +328,11 @@ impl<T, C> fmt::Debug for ConfigWatch<T, C> {
 }
 
 impl<T, C: Codec<T>> ConfigWatch<T, C> {
-    /// The current value, if it was not returned yet. Does not block on a member; a client waits
-    /// for its member's answer.
+    /// Returns the current value, if it was not returned yet. Does not block on a member; a client
+    /// waits for the reply of its member.
     ///
     /// # Errors
-    /// As [`Config::get`], but for [`Error::InvalidData`](crate::Error::InvalidData), which is
+    /// As [`Config::get`], except [`Error::InvalidData`](crate::Error::InvalidData), which is
     /// returned as an update.
     pub fn try_recv(&mut self) -> Result<Option<ConfigUpdate<T>>> {
         self.drain();
@@ -346,12 +347,12 @@ impl<T, C: Codec<T>> ConfigWatch<T, C> {
         Ok(self.report(content))
     }
 
-    /// Takes all events: what is read after this is not older than they.
+    /// Takes all events: data that is read after this is not older than they.
     fn drain(&self) {
         self.watch.events().try_iter().for_each(drop);
     }
 
-    /// The update, if what was read differs from what was last reported.
+    /// Returns the update, if the data that was read differs from the last report.
     fn report(&mut self, content: Option<Content>) -> Option<ConfigUpdate<T>> {
         let now = Some(content.as_ref().map(|content| content.zxid));
         let missed = self.reported == Some(None) && planted(Bug::ConfigMissed);
@@ -371,10 +372,11 @@ impl<T, C: Codec<T>> ConfigWatch<T, C> {
         })
     }
 
-    /// A watch whose channel gets a message when there may be an update, for `select!` beside other
-    /// channels. Call [`ConfigWatch::try_recv`] until it returns nothing, after each message and
-    /// once at the start; taking messages from the channel loses no updates. It closes when the
-    /// session is over, which `try_recv` then reports. Blocks as [`Session::watch`].
+    /// Returns a watch whose channel gets a message when there may be an update, for a `select!`
+    /// with other channels. Call [`ConfigWatch::try_recv`] until it returns nothing, once at the
+    /// start and after each message. Taking messages from the channel loses no updates. The channel
+    /// closes when the session is over, which `try_recv` then reports. Blocks as
+    /// [`Session::watch`].
     ///
     /// # Errors
     /// As [`Session::watch`].
@@ -407,7 +409,7 @@ impl<T, C: Codec<T>> ConfigWatch<T, C> {
         }
     }
 
-    /// Blocks until the next update. Fails as [`ConfigWatch::next`].
+    /// Blocks until the next update, without a time limit. Fails as [`ConfigWatch::next`].
     pub fn recv(&mut self) -> Result<ConfigUpdate<T>> {
         blocking::forever(&self.config.value.session().clone(), self.next())
     }
@@ -444,7 +446,7 @@ mod tests {
     }
 
     #[test]
-    fn what_its_codec_refuses_is_not_written() {
+    fn a_value_that_its_codec_refuses_is_not_written() {
         let session = Cluster::new(1).node(0).session();
         let config = Config::<u32, Even>::with_codec(&session, "/even").unwrap();
         let version = config.set(&2).unwrap();
@@ -458,7 +460,7 @@ mod tests {
     }
 
     #[test]
-    fn an_update_of_what_cannot_be_read_leaves_it() {
+    fn an_update_of_invalid_data_changes_nothing() {
         let session = Cluster::new(1).node(0).session();
         let config = Config::<u32, Even>::with_codec(&session, "/even").unwrap();
         session.create("/even", b"two", CreateMode::Persistent).unwrap();
@@ -469,13 +471,13 @@ mod tests {
             4
         });
         assert!(matches!(updated, Err(Error::InvalidData { .. })) && !asked);
-        // A plain set replaces it.
+        // A plain `set` replaces invalid data.
         config.set(&4).unwrap();
         assert_eq!(config.get().unwrap().unwrap().value, 4);
     }
 
     #[test]
-    fn each_write_is_told_once_though_it_is_of_the_same_value() {
+    fn each_write_is_reported_once_even_with_the_same_value() {
         let session = Cluster::new(1).node(0).session();
         let config = Config::<u32, Even>::with_codec(&session, "/even").unwrap();
         let mut watch = config.watch().unwrap();
@@ -493,7 +495,7 @@ mod tests {
             last = version;
             assert_eq!(watch.try_recv(), Ok(None));
         }
-        // Deleted and created again between two looks: it is another znode, with another version.
+        // Deleted and created again between two reads: it is another znode, with another version.
         session.delete("/even").unwrap();
         session.create("/even", b"2", CreateMode::Persistent).unwrap();
         let again = watch.try_recv().unwrap();

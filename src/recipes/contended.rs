@@ -1,4 +1,4 @@
-//! Who holds and who waits, found without knowing the paths.
+//! Finds holders and waiters of all recipes without knowing their paths.
 
 use std::collections::VecDeque;
 
@@ -12,10 +12,10 @@ use crate::types::error::{Error, Result};
 use crate::types::path;
 use crate::types::znode::SessionId;
 
-/// So many reads are under way at once.
+/// The most reads in flight.
 const READS_MAX: usize = 256;
 
-/// Each recipe with contenders, and their kinds.
+/// The recipes that have contenders, and the kinds of these.
 const RECIPES: &[(&str, &[&str])] = &[
     ("lock", &["lock"]),
     ("read-write lock", &["read", "write"]),
@@ -33,16 +33,16 @@ const RECIPES: &[(&str, &[&str])] = &[
 pub struct Contended {
     /// The path of the recipe.
     pub path: String,
-    /// What it is: `lock`, `read-write lock`, `semaphore`, `election`, `double barrier`, `queue of takers` or
+    /// The recipe: `lock`, `read-write lock`, `semaphore`, `election`, `double barrier`, `queue of takers` or
     /// `queue of putters`.
     pub recipe: &'static str,
-    /// Those who hold it, in the order in which they came. Those at a double barrier hold nothing.
+    /// The holders, in order of arrival. Participants of a double barrier hold nothing.
     pub holders: Vec<Contending>,
-    /// Those who wait, the next one first.
+    /// The waiters, the next one first.
     pub waiters: Vec<Contending>,
 }
 
-/// One who holds something or waits for it: see [`contended`].
+/// A holder or a waiter: see [`contended`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
@@ -54,23 +54,23 @@ pub struct Contending {
     pub kind: &'static str,
     /// Its session; `None` if somebody has created the znode by hand.
     pub session: Option<SessionId>,
-    /// When it came: milliseconds since the Unix epoch, by the leader's clock.
+    /// When it arrived: milliseconds since the Unix epoch, by the leader's clock.
     pub since: u64,
-    /// What it says of itself: the id of a candidate, for example. Empty if it says nothing, or if the
-    /// session may not read it.
+    /// The data of its znode as text: the id of a candidate, for example. Empty if there is none, or
+    /// if the session may not read it.
     pub label: String,
 }
 
-/// All locks, read-write locks, semaphores, elections, double barriers and queues at a path or below it that
-/// have holders or waiters, by path.
+/// Returns all locks, read-write locks, semaphores, elections, double barriers and queues at a path or below
+/// it that have holders or waiters, ordered by path.
 ///
-/// It knows them by the names of their znodes. What it shows is not of one instant: the znodes are read one
-/// after the other, some hundred at a time. It blocks until all are read, which takes about a second for
+/// They are recognized by the names of their znodes. The result is not of one instant: the znodes are read
+/// one after the other, some hundred at a time. Blocks until all are read, which takes about a second for
 /// 100,000 znodes. Subtrees that the session may not read are left out.
 ///
 /// # Errors
-/// [`Error::NoNode`] if there is no znode at the path; [`Error::InvalidPath`]; those of a session that is
-/// over.
+/// [`Error::NoNode`] if there is no znode at the path; [`Error::InvalidPath`]; the errors of a session
+/// that is over.
 ///
 /// ```
 /// use quorate::{recipes, testing::Cluster};
@@ -125,7 +125,7 @@ pub async fn contended_async(session: &Session, path: &str) -> Result<Vec<Conten
     Ok(found)
 }
 
-/// Whether it is the name of a contender, whose znode has no children.
+/// Whether this is the name of a contender, whose znode has no children.
 fn is_contender(name: &str) -> bool {
     let mut parts = name.rsplit('-');
     let number = parts.next().is_some_and(|number| {
@@ -139,7 +139,7 @@ fn is_contender(name: &str) -> bool {
     number && random && kinds.into_iter().any(|kind| of(kind))
 }
 
-/// Reads the znodes of contenders; `None` if they are gone.
+/// Reads the znodes of contenders; `None` for those that are gone.
 async fn read(
     session: &Session,
     path: &str,
@@ -202,7 +202,7 @@ mod tests {
         let sessions: Vec<_> =
             (0..3).map(|_| cluster.node(0).open_session().expect("a session")).collect();
         let session = &sessions[0];
-        // What only looks like a contender.
+        // Znodes that only look like contenders.
         session.create("/lock-x", b"", CreateMode::Persistent).unwrap();
         session.create("/lock-x/lock-7", b"", CreateMode::Persistent).unwrap();
         assert_eq!(contended(session, "/").unwrap(), []);
@@ -215,7 +215,7 @@ mod tests {
         let _reads = [rw.read().unwrap(), rw.read().unwrap()];
         let semaphore = crate::recipes::Semaphore::new(session, "/permits", 3).unwrap();
         let _permits = semaphore.acquire_many(2).unwrap();
-        // One waits behind each; a waiter exists when its znode does.
+        // One waiter waits behind each holder; it exists as soon as its znode does.
         let waiting = Contenders::new(&sessions[1], "/a/deep/lock", &["lock"]).unwrap();
         let _second = forever(&sessions[1], waiting.join("lock", b"")).unwrap();
         let waiting = Contenders::new(&sessions[2], "/rw", &["read", "write"]).unwrap();

@@ -49,11 +49,11 @@ pub(super) struct ListedContender {
     pub(super) kind: &'static str,
 }
 
-/// Gets the contenders in order and the index of one of them, and returns the index of the one that
-/// it has to wait for.
+/// Receives the contenders in order and the index of one of them, and returns the index of the
+/// contender that this one has to wait for.
 pub(super) type BlockedBy = fn(&[ListedContender], usize) -> Option<usize>;
 
-/// The contender before it.
+/// Blocks each contender by the one before it.
 pub(super) fn predecessor(_: &[ListedContender], at: usize) -> Option<usize> {
     at.checked_sub(1)
 }
@@ -64,7 +64,7 @@ fn name(kind: &str, random: u64) -> String {
 }
 
 impl Contenders {
-    /// The contenders of these kinds at this path.
+    /// Returns the contenders of these kinds at this path.
     pub(super) fn new(
         session: &Session,
         path: &str,
@@ -103,7 +103,7 @@ impl Contenders {
         create_below(&self.session, &self.path, create).await.map(Contender::new)
     }
 
-    /// All contenders in order, as of the session's earlier calls.
+    /// Returns all contenders in order, including the effects of the session's earlier calls.
     pub(super) async fn list(&self) -> Result<Vec<ListedContender>> {
         let children = self.session.nonblocking().children(&self.path).await;
         children_or_none(children).map(|children| self.sorted(children))
@@ -142,7 +142,7 @@ impl Contenders {
         children.iter().any(|name| self.parse(name).is_some())
     }
 
-    /// The order and the kind of a contender.
+    /// The place in the order and the kind of a contender, from its name.
     fn parse<'a>(&self, name: &'a str) -> Option<((usize, &'a str), &'static str)> {
         let kind = self
             .kinds
@@ -167,13 +167,14 @@ impl Contenders {
     /// [`Error::NoNode`] if somebody has deleted the contender's znode.
     pub(super) async fn wait(&self, contender: &Contender, blocked_by: BlockedBy) -> Result<()> {
         while let Some(before) = self.blocker(contender, blocked_by).await? {
-            // Set now and not when its turn comes, since the former holder may be releasing then.
+            // The watch is set now and not when the turn comes, when the former holder may be
+            // releasing.
             contender.watch_own().await?;
             until_deleted(&self.session, &before).await?;
             if planted(Bug::PredecessorMissed) {
                 return Ok(());
             }
-            // The other may have given up before its turn: look again.
+            // The other contender may have given up before its turn: look again.
         }
         Ok(())
     }
@@ -204,7 +205,7 @@ impl Contenders {
         }
     }
 
-    /// The contender that blocks this one now, if any.
+    /// Returns the contender that blocks this one now, if any.
     pub(super) async fn blocker(
         &self,
         contender: &Contender,

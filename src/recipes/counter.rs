@@ -32,13 +32,13 @@ pub struct Counted {
 ///
 /// Each change is done **exactly once**, whatever happens to messages and leaders, and all changes
 /// are in one order: each starts from the result of the one before. A caller is uncertain about its
-/// change only if it stops waiting ([`Error::Timeout`]) or loses the session meanwhile
-/// ([`Error::OutcomeUnknown`]); the library does not repeat a change then.
+/// change only if it stops waiting ([`Error::Timeout`]) or loses the session during the call
+/// ([`Error::OutcomeUnknown`]); the library does not repeat the change in these cases.
 ///
 /// There is no lock, so a participant that stalls delays nobody. A change costs one write if nobody
-/// else changes the counter at the same time. Otherwise it waits for a random time and tries again,
-/// [`TRANSACTION_ATTEMPTS_MAX`](crate::TRANSACTION_ATTEMPTS_MAX) times at most. If the numbers only
-/// have to be unique, [`IdGenerator`](crate::recipes::IdGenerator) is far cheaper.
+/// else changes the counter at the same time. After a conflict it waits for a random time and tries
+/// again, [`TRANSACTION_ATTEMPTS_MAX`](crate::TRANSACTION_ATTEMPTS_MAX) times at most. If the
+/// numbers only have to be unique, [`IdGenerator`](crate::recipes::IdGenerator) is far cheaper.
 ///
 /// The znode's data is the number as eight bytes in big-endian order. Missing parents are created
 /// as containers.
@@ -61,7 +61,7 @@ pub struct Counter {
 }
 
 impl Counter {
-    /// The counter at this path.
+    /// Returns the counter at this path. Sends nothing.
     ///
     /// # Errors
     /// [`Error::InvalidPath`].
@@ -82,12 +82,12 @@ impl Counter {
         Ok(i64::from_be_bytes(bytes))
     }
 
-    /// The value as this replica has it; after [`Session::sync`], it is current. Does not block on
-    /// a member; a client waits for its member's answer.
+    /// Returns the value as this replica has it; after [`Session::sync`], it is current. Does not
+    /// block on a member; a client waits for the reply of its member.
     ///
     /// # Errors
-    /// [`Error::InvalidData`] if the znode does not hold a number; [`Error::NoAuth`]; those of a
-    /// session that is over.
+    /// [`Error::InvalidData`] if the znode does not hold a number; [`Error::NoAuth`]; the errors of
+    /// a session that is over.
     pub fn get(&self) -> Result<i64> {
         self.decode(self.value.read_now()?.as_ref())
     }
@@ -122,7 +122,8 @@ impl Counter {
         blocking::request(self.value.session(), operation, self.path(), future)
     }
 
-    /// Adds a number, which may be negative. Blocks for the request timeout at most.
+    /// Adds a number, which may be negative, and returns the values before and after. Blocks for
+    /// the request timeout at most.
     ///
     /// # Errors
     /// [`Error::InvalidData`] if the sum does not fit an `i64`, or the znode does not hold a
@@ -149,7 +150,8 @@ impl Counter {
         .await
     }
 
-    /// Sets the counter, whatever its value. Blocks and fails as [`Counter::add`].
+    /// Sets the counter unconditionally, and returns the values before and after. Blocks and fails
+    /// as [`Counter::add`].
     pub fn set(&self, value: i64) -> Result<Counted> {
         self.wait("set", self.set_async(value))
     }
@@ -166,8 +168,8 @@ impl Counter {
         self.change(|_| Ok(Some(value))).await
     }
 
-    /// Sets the counter if its value is `expected`, and returns whether it was. Blocks and fails as
-    /// [`Counter::add`].
+    /// Sets the counter if its value is `expected`, and returns whether it was set. Blocks and
+    /// fails as [`Counter::add`].
     pub fn compare_and_set(&self, expected: i64, value: i64) -> Result<bool> {
         self.wait("compare and set", self.compare_and_set_async(expected, value))
     }
@@ -181,18 +183,18 @@ impl Counter {
     /// # }
     /// ```
     pub async fn compare_and_set_async(&self, expected: i64, value: i64) -> Result<bool> {
-        // This replica may be behind. If the value differs, that must be true at some moment of
-        // this call.
+        // This replica may be behind. If this returns `false`, the value must have differed at some
+        // moment during the call.
         self.value.session().nonblocking().sync().await?;
         let set = |before| Ok((before == expected).then_some(value));
         Ok(self.change(set).await?.before == expected)
     }
 
-    /// As [`Counter::add`], with its own time limit. `None` if it was not done by then; it may
-    /// still be done later.
+    /// As [`Counter::add`], at most for `timeout`. `None` if the change was not confirmed by then;
+    /// it may still be done later.
     ///
     /// # Errors
-    /// As [`Counter::add`], but for [`Error::Timeout`].
+    /// As [`Counter::add`], except [`Error::Timeout`].
     pub fn add_timeout(&self, number: i64, timeout: Duration) -> Result<Option<Counted>> {
         blocking::within(self.value.session(), timeout, self.add_async(number))
     }
@@ -205,7 +207,7 @@ mod tests {
     use crate::types::znode::CreateMode;
 
     #[test]
-    fn a_number_has_8_bytes_and_nothing_else_is_one() {
+    fn only_8_bytes_are_a_number() {
         let session = Cluster::new(1).node(0).session();
         let counter = Counter::new(&session, "/n").unwrap();
         assert_eq!(counter.get(), Ok(0), "before there is one");
@@ -214,7 +216,7 @@ mod tests {
             session.set("/n", data).unwrap();
             let before = session.get("/n").unwrap().1;
             assert!(matches!(counter.get(), Err(Error::InvalidData { .. })), "{data:?}");
-            // Data that cannot be decoded is not replaced either.
+            // Data that cannot be decoded is not replaced.
             for changed in [counter.add(1).map(drop), counter.compare_and_set(0, 1).map(drop)] {
                 assert!(matches!(changed, Err(Error::InvalidData { .. })), "{data:?}");
             }
@@ -242,7 +244,7 @@ mod tests {
     }
 
     #[test]
-    fn what_need_not_be_written_is_not() {
+    fn a_failed_compare_and_set_writes_nothing() {
         let session = Cluster::new(1).node(0).session();
         let counter = Counter::new(&session, "/n").unwrap();
         assert_eq!(counter.compare_and_set(7, 8), Ok(false));

@@ -1,5 +1,5 @@
-//! Writes in flight that create a znode. Dropping one before its answer gives the znode up: it is
-//! deleted as soon as it exists.
+//! Writes in flight that create a znode. If one is dropped before its reply, the znode is deleted
+//! as soon as it exists.
 
 use crate::api::session::Session;
 use crate::machine::command::Reply;
@@ -12,7 +12,7 @@ use crate::types::znode::{CreateMode, Created, OpResult};
 /// A write in flight that creates one znode: a create, or a multi with one.
 struct Creating<T> {
     session: Session,
-    /// `None` once the answer has come.
+    /// `None` once the reply has arrived.
     pending: Option<Pending<T>>,
 }
 
@@ -21,12 +21,12 @@ impl<T> Creating<T> {
         Creating { session: session.clone(), pending: Some(pending) }
     }
 
-    /// Waits for the answer. From then on, the znode is the caller's to delete.
+    /// Waits for the reply. From then on, the caller is responsible for deleting the znode.
     async fn answer(mut self) -> Result<T> {
         let Some(pending) = &mut self.pending else {
             return Err(Error::Stopped { reason: "it was waited for already".to_owned() });
         };
-        // Polled in place, so that a drop in between finds it.
+        // Polled in place, so that a drop during the wait finds it.
         let answer = pending.await;
         self.pending = None;
         answer

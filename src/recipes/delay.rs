@@ -3,14 +3,14 @@
 //! A holder with a delay has a second znode beside its contender's, the mark: `held`, whose data is
 //! the delay in milliseconds. It is created before the guard is returned, in one write with a check
 //! that the contender exists, and a release deletes both in one write. A loss deletes only the
-//! contender's, since the mark is not ephemeral. So the first contender, if it finds a mark, knows
-//! that the last holder was lost, and that it was not a contender that only waited.
+//! contender's znode, since the mark is not ephemeral. So if the first contender finds a mark, the
+//! last holder was lost. (A lost contender that only waited leaves no mark.)
 //!
-//! It replaces the mark by `delay`, a znode with the delay as its time to live. While that exists
-//! nobody holds the lock. So the cluster measures the time, even if those who wait die meanwhile.
-//! Times to live are in the log's time, which may run up to a tenth slower than real time. The
-//! delay ends at the latest when the first contender has seen the znode for that long by its own
-//! monotonic clock.
+//! The first contender replaces the mark by `delay`, a znode with the delay as its time to live.
+//! While `delay` exists, nobody holds the lock. So the cluster measures the time, even if the
+//! waiters die. Times to live are in the log's time, which may run up to a tenth slower than real
+//! time. The delay ends at the latest when the first contender has seen the znode for that long by
+//! its own monotonic clock.
 //!
 //! Sources: Burrows, "The Chubby lock service for loosely-coupled distributed systems", 2.4; Consul,
 //! sessions, `LockDelay`.
@@ -29,7 +29,7 @@ use crate::types::znode::{Condition, CreateMode, Stat, TTL_MAX};
 const HELD: &str = "held";
 const DELAY: &str = "delay";
 
-/// Creates the mark of a contender that is about to hold, in case it is lost.
+/// Creates the mark of a contender that is about to hold.
 pub(super) async fn mark(
     contenders: &Contenders,
     contender: &mut Contender,
@@ -50,19 +50,19 @@ pub(super) async fn wait(contenders: &Contenders) -> Result<()> {
         let session = contenders.session();
         let time = session.nonblocking().sleep(stat.ttl.unwrap_or_default());
         match either(watch.next(), time).await {
-            // Something has happened to it: look again.
+            // The znode has changed: look again.
             Either::One(_) => continue,
             Either::Other(slept) => slept?,
         }
         let path = path::join(contenders.path(), DELAY);
         let multi = session.multi().require(&path, Condition::Czxid(stat.czxid)).delete(&path);
-        // Not an error if it has expired.
+        // Not an error if `delay` has expired.
         unless_gone(multi.submit().await)?;
     }
     Ok(())
 }
 
-/// The delay, if there is one, and a watch of it. Starts the delay if there is a mark.
+/// Returns the delay, if there is one, and a watch of it. Starts the delay if there is a mark.
 async fn look(contenders: &Contenders) -> Result<Option<(Stat, Watch)>> {
     let (held, delay) = (path::join(contenders.path(), HELD), path::join(contenders.path(), DELAY));
     let session = contenders.session();
@@ -78,12 +78,13 @@ async fn look(contenders: &Contenders) -> Result<Option<(Stat, Watch)>> {
         if delayed.is_none() && !planted(Bug::LockDelaySkipped) {
             multi = multi.create(&delay, b"", CreateMode::PersistentWithTtl(millis(&data)));
         }
-        // Done, or another contender was faster, or the delay has ended: look again.
+        // The delay has started, or another contender was faster, or the delay has ended: look
+        // again.
         unless_overtaken(multi.submit().await)?;
     }
 }
 
-/// The delay in a mark. Data that cannot be read, which no version writes, counts as a short one.
+/// The delay stored in a mark. Invalid data, which no version writes, counts as a short delay.
 fn millis(data: &[u8]) -> Duration {
     let millis = std::str::from_utf8(data).ok().and_then(|text| text.parse().ok());
     Duration::from_millis(millis.unwrap_or(1)).clamp(Duration::from_millis(1), TTL_MAX)
@@ -94,7 +95,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn whatever_a_mark_says_is_a_time_to_live() {
+    fn any_data_of_a_mark_is_a_valid_time_to_live() {
         let cases: [(&[u8], u64); 5] = [
             (b"15000", 15_000),
             (b"0", 1),

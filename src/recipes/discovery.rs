@@ -24,11 +24,11 @@ const USUAL_TIME_OUT: Duration = Duration::from_secs(30);
 
 /// Finds the instances registered in a [`Registry`](crate::recipes::Registry).
 ///
-/// All answers come from this instance's replica, at once and without a quorum: an instance that
-/// has just come or gone may not show yet; after [`Session::sync`] it does. A replica that knows
-/// that an instance's session is over does not show the instance.
+/// All results come from this instance's replica, at once and without a quorum. So a service's
+/// instance that was registered or has ended a moment ago may not show yet; after [`Session::sync`]
+/// it does. An instance whose session is over, as far as the replica knows, is not shown.
 ///
-/// Data that cannot be decoded as an instance, because somebody else put it there, is skipped.
+/// Znodes whose data is not an instance are skipped.
 ///
 /// ```
 /// use quorate::{recipes::{Discovery, Instance, Registry, Strategy}, testing::Cluster};
@@ -53,7 +53,7 @@ pub struct Discovery {
 }
 
 impl Discovery {
-    /// Discovery in the registry at this path.
+    /// Returns a discovery in the registry at this path. Sends nothing.
     ///
     /// # Errors
     /// [`Error::InvalidPath`](crate::Error::InvalidPath).
@@ -62,11 +62,11 @@ impl Discovery {
         Ok(Discovery { session: session.for_recipe(), path: path.to_owned() })
     }
 
-    /// The names of the services that have instances, sorted. Does not block on a member; a client
-    /// waits for its member's answer.
+    /// Returns the names of the services that have instances, sorted. Does not block on a member; a
+    /// client waits for the reply of its member.
     ///
     /// # Errors
-    /// [`Error::NoAuth`](crate::Error::NoAuth); those of a session that is over.
+    /// [`Error::NoAuth`](crate::Error::NoAuth); the errors of a session that is over.
     pub fn names(&self) -> Result<Vec<String>> {
         self.names_in(&self.session.snapshot_of(&self.path)?)
     }
@@ -85,7 +85,7 @@ impl Discovery {
 
     fn names_in(&self, snapshot: &Snapshot) -> Result<Vec<String>> {
         let mut names = children_or_none(snapshot.children(&self.path))?;
-        // The container of a service whose instances have gone stays for a while.
+        // The container of a service without instances stays for a while.
         names.retain(|name| {
             let stat = snapshot.exists(&path::join(&self.path, name));
             stat.is_ok_and(|stat| stat.is_some_and(|stat| stat.num_children > 0))
@@ -93,12 +93,12 @@ impl Discovery {
         Ok(names)
     }
 
-    /// The instances of a service at one zxid, sorted by id. Does not block on a member; a client
-    /// waits for its member's answer.
+    /// Returns the instances of a service, all as of one zxid, sorted by id; empty if there is no
+    /// such service. Does not block on a member; a client waits for the reply of its member.
     ///
     /// # Errors
     /// [`Error::InvalidPath`](crate::Error::InvalidPath) if the name is not valid for a znode;
-    /// [`Error::NoAuth`](crate::Error::NoAuth); those of a session that is over.
+    /// [`Error::NoAuth`](crate::Error::NoAuth); the errors of a session that is over.
     pub fn instances(&self, service: &str) -> Result<Vec<Instance>> {
         let path = name_in(&self.path, service)?;
         instances(&self.session.snapshot_of(&path)?, &path)
@@ -119,8 +119,8 @@ impl Discovery {
         instances(&self.session.snapshot_soon(&path).await?, &path)
     }
 
-    /// Follows the instances of a service, starting with the current ones. Blocks until the
-    /// session's earlier calls have their answers.
+    /// Follows the instances of a service, starting with the current ones: see [`InstancesWatch`].
+    /// Blocks until the session's earlier calls have been answered.
     ///
     /// # Errors
     /// As [`Session::watch`].
@@ -143,7 +143,7 @@ impl Discovery {
         Ok(InstancesWatch { cache: Cache::new_async(&self.session, &path).await?, reported: None })
     }
 
-    /// Chooses among the instances of a service.
+    /// Returns a chooser among the instances of a service. Does not block.
     ///
     /// # Errors
     /// [`Error::InvalidPath`](crate::Error::InvalidPath) if the name is not valid for a znode.
@@ -163,10 +163,10 @@ fn instances(snapshot: &Snapshot, path: &str) -> Result<Vec<Instance>> {
     Ok(ids.iter().filter_map(instance).collect())
 }
 
-/// Follows the instances of a service: each call returns the latest set, if it has changed.
+/// Follows the instances of a service: each call returns the latest set once it has changed.
 ///
-/// The last set is never missed, whatever happens in between. It ends with its session, or when it
-/// is dropped.
+/// The latest set is always reported; sets in between may be skipped. It ends with its session, or
+/// when it is dropped.
 ///
 /// ```
 /// use quorate::{recipes::{Discovery, Instance, Registry}, testing::Cluster};
@@ -189,8 +189,8 @@ pub struct InstancesWatch {
 }
 
 impl InstancesWatch {
-    /// The current set, if it differs from the one returned last. Does not block on a member; a
-    /// client waits for its member's answer.
+    /// Returns the current set, if it differs from the one returned last. Does not block on a
+    /// member; a client waits for the reply of its member.
     ///
     /// # Errors
     /// As [`Discovery::instances`].
@@ -215,10 +215,11 @@ impl InstancesWatch {
         Ok(Some(now))
     }
 
-    /// A watch whose channel gets a message when the set may have changed, for `select!` beside
-    /// other channels. Call [`InstancesWatch::try_recv`] until it returns nothing, after each
-    /// message and once at the start; taking messages from the channel loses no changes. It closes
-    /// when the session is over, which `try_recv` then reports. Blocks as [`Session::watch`].
+    /// Returns a watch whose channel gets a message when the set may have changed, for a `select!`
+    /// with other channels. Call [`InstancesWatch::try_recv`] until it returns nothing, once at the
+    /// start and after each message. Taking messages from the channel loses no changes. The channel
+    /// closes when the session is over, which `try_recv` then reports. Blocks as
+    /// [`Session::watch`].
     ///
     /// # Errors
     /// As [`Session::watch`].
@@ -234,7 +235,7 @@ impl InstancesWatch {
     ///
     /// ```
     /// # async fn example(watch: &mut quorate::recipes::InstancesWatch) -> quorate::Result<()> {
-    /// // At first those that are there, and then whenever they change.
+    /// // The first result is the current set; the others are changes.
     /// let instances = watch.next().await?;
     /// # Ok(())
     /// # }
@@ -251,7 +252,7 @@ impl InstancesWatch {
         }
     }
 
-    /// Blocks until the set has changed. Fails as [`InstancesWatch::next`].
+    /// Blocks until the set has changed, without a time limit. Fails as [`InstancesWatch::next`].
     pub fn recv(&mut self) -> Result<Vec<Instance>> {
         blocking::forever(&self.cache.session().clone(), self.next())
     }
@@ -276,27 +277,29 @@ impl InstancesWatch {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Strategy {
-    /// A random one, each equally often.
+    /// A random instance, each with the same probability.
     Random,
-    /// One after the other, by id.
+    /// One instance after the other, in the order of their ids.
     RoundRobin,
-    /// A random one, and then the same one for as long as it exists and has not failed.
+    /// A random instance at first, and then the same one for as long as it exists and has not
+    /// failed.
     Sticky,
-    /// The one whose last failure is the longest ago; among those that never failed, a random one.
+    /// The instance whose last failure is the longest ago; among those that never failed, a random
+    /// one.
     LeastRecentlyFailed,
 }
 
 #[derive(Debug, Default)]
 struct State {
     last: Option<String>,
-    /// When each last failed, by this node's clock; only instances that exist.
+    /// When each instance last failed, by this node's clock; only existing instances.
     failed: BTreeMap<String, Duration>,
 }
 
 /// Chooses among the instances of a service, and leaves out for a while those that have failed.
 ///
-/// Choosers do not tell each other about failures. Handles are clones and share their state, which
-/// is about existing instances only.
+/// Choosers do not share failures with each other; clones of one chooser do. Only existing
+/// instances are remembered.
 ///
 /// ```
 /// use quorate::{recipes::{Discovery, Instance, Registry, Strategy}, testing::Cluster};
@@ -333,9 +336,9 @@ impl Chooser {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// One of the instances that this replica has now; `None` if there is none. If all have failed
-    /// recently, the one whose failure is the longest ago: it is more likely to work than none.
-    /// Does not block on a member; a client waits for its member's answer.
+    /// Chooses one of the instances that this replica has now; `None` if there is none. If all have
+    /// failed recently, it is the one whose failure is the longest ago. Does not block on a member;
+    /// a client waits for the reply of its member.
     ///
     /// # Errors
     /// As [`Discovery::instances`], and [`Error::System`](crate::Error::System).
@@ -389,7 +392,7 @@ impl Chooser {
                 }
             }
             Strategy::LeastRecentlyFailed => {
-                // None comes before any time.
+                // `None` sorts before any time.
                 instances.sort_by_key(failed);
                 let first = instances.first().and_then(failed);
                 any(instances.iter().take_while(|instance| failed(instance) == first).count())?
@@ -400,9 +403,9 @@ impl Chooser {
         Ok(Some(chosen))
     }
 
-    /// Records that the instance with this id has failed: it is left out for a while. Ignored if
-    /// there is no such instance. Does not block on a member; a client waits for its member's
-    /// answer.
+    /// Records that the instance with this id has failed, so that it is left out for a while. Does
+    /// nothing if there is no such instance. Does not block on a member; a client waits for the
+    /// reply of its member.
     pub fn noted_failure(&self, id: &str) {
         let now = self.session.shared().clock.now();
         let is_there = self.session.exists(&path::join(&self.path, id));
@@ -456,12 +459,12 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_instance_is_not_shown() {
+    fn invalid_instances_are_not_shown() {
         let session = Cluster::new(1).node(0).session();
         let registry = Registry::new(&session, "/services").unwrap();
         let one = registry.register("s", &Instance::new("one", "host", 1)).unwrap();
         let (data, _) = session.get(one.path()).unwrap();
-        // A wrong name, no record, a service without instances, a service that does not exist.
+        // A wrong name, invalid data, a service without instances, a service that does not exist.
         session.create("/services/s/other", &data[..], CreateMode::Persistent).unwrap();
         session.create("/services/s/text", b"hello", CreateMode::Persistent).unwrap();
         session.create("/services/empty", b"", CreateMode::Persistent).unwrap();
@@ -475,7 +478,7 @@ mod tests {
     }
 
     #[test]
-    fn one_after_the_other_goes_on_where_it_was_when_that_one_is_gone() {
+    fn round_robin_continues_after_an_instance_that_is_gone() {
         let session = Cluster::new(1).node(0).session();
         let registry = Registry::new(&session, "/services").unwrap();
         let register = |id: &str| registry.register("s", &Instance::new(id, "host", 1)).unwrap();
@@ -490,7 +493,7 @@ mod tests {
     }
 
     #[test]
-    fn failures_of_the_absent_are_not_kept() {
+    fn failures_of_instances_that_are_gone_are_forgotten() {
         let session = Cluster::new(1).node(0).session();
         let registry = Registry::new(&session, "/services").unwrap();
         let chooser = chooser(&session, Strategy::LeastRecentlyFailed);
@@ -500,7 +503,7 @@ mod tests {
         let _two = registry.register("s", &Instance::new("two", "host", 1)).unwrap();
         chooser.noted_failure("one");
         assert_eq!(chosen(&chooser), Some("two".into()));
-        // All have failed: the one whose failure is the longest ago.
+        // All have failed: the one whose failure is the longest ago is chosen.
         chooser.noted_failure("two");
         chooser.state().failed.insert("two".to_owned(), Duration::MAX);
         assert_eq!(chosen(&chooser), Some("one".into()));

@@ -1,19 +1,20 @@
 //! ZooKeeper's double barrier: a number of participants enter together, and leave together.
 //!
 //! Each participant is an ephemeral sequential znode. Its data is empty while it waits to enter. A
-//! participant that sees enough of them sets the data of all, in one multi that requires that each
-//! still exists and still waits. This starts the round, for exactly those participants, and wakes
-//! each by its own znode alone. The data is the round's name, taken from the participant that
-//! started it. One that arrives during a round sets its own data to that name, in a multi that
+//! participant that sees enough others sets the data of all, in one multi that requires that each
+//! still exists and still waits. This starts a round for exactly those participants, and wakes each
+//! by its own znode alone. The data is the round's name, taken from the participant that started
+//! it. A participant that arrives during a round sets its own data to that name, in a multi that
 //! requires that some participant is still inside.
 //!
-//! ZooKeeper's recipe and Curator's have a "ready" znode, which outlives the participants it was
-//! made for. Here a round lasts exactly as long as one of its participants exists. No other round
-//! starts meanwhile: the participant that starts one has seen nobody inside, and all that it has
-//! seen still exist when the round starts.
+//! ZooKeeper's recipe and Curator's have a "ready" znode, which outlives the participants for which
+//! it was created. Here a round lasts exactly as long as one of its participants exists. No other
+//! round starts during that time: the participant that starts a round has seen nobody inside, and
+//! everybody that it has seen still exists when the round starts.
 //!
-//! Leaving works as in ZooKeeper: the first participant waits for the others, from the last one on,
-//! and they wait for the first. So each departure wakes one, and the last departure all others.
+//! Leaving works as in ZooKeeper: the first participant waits for the others, starting with the
+//! last one, and they wait for the first. So each departure wakes one participant, and the
+//! departure of the first wakes all others.
 //!
 //! Sources: ZooKeeper, "Recipes and Solutions", Double Barriers; Curator,
 //! `DistributedDoubleBarrier`.
@@ -35,12 +36,13 @@ use crate::types::znode::{Condition, Zxid};
 /// The kind of its contenders.
 const KIND: &str = "participant";
 
-/// A barrier that participants enter once there are enough of them, and leave once all are done.
+/// A barrier that participants enter together once there are enough of them, and leave together
+/// once all are done.
 ///
-/// [`DoubleBarrier::enter`] waits until that many participants exist at one moment, and returns an
+/// [`DoubleBarrier::enter`] waits until enough participants exist at one moment, and returns an
 /// [`Inside`]. [`Inside::leave`] waits until no participant of the round is inside. A participant
 /// whose session ends is gone: before the round it does not count, and during the round nobody
-/// waits for it. If all of them die, the round is over, and the next one has to gather enough
+/// waits for it. If all participants die, the round is over, and the next one needs enough
 /// participants again.
 ///
 /// The number is a threshold, as in ZooKeeper: a participant that arrives during a round enters it
@@ -48,8 +50,8 @@ const KIND: &str = "participant";
 /// counts. All must use the same number.
 ///
 /// A round costs each participant two writes (its znode created and deleted), and one for all: a
-/// multi with as many operations as there are participants, some thousands at most. Each is woken
-/// once to enter.
+/// multi with as many operations as there are participants, some thousands at most. Each
+/// participant is woken once to enter.
 ///
 /// ```
 /// use quorate::{recipes::DoubleBarrier, testing::Cluster};
@@ -77,13 +79,14 @@ pub struct DoubleBarrier {
 struct Participant {
     path: String,
     czxid: Zxid,
-    /// The name of its round; empty while it waits.
+    /// The name of its round; empty while the participant waits.
     round: Arc<[u8]>,
 }
 
 impl DoubleBarrier {
-    /// The double barrier at this path, for this number of participants. It and its parents are
-    /// created as containers when they are missing. With one participant it is always open.
+    /// Returns the double barrier at this path, for this number of participants. Sends nothing; the
+    /// barrier and its parents are later created as containers when they are missing. With a number
+    /// of 1 it is always open.
     ///
     /// # Errors
     /// [`Error::InvalidPath`]; [`Error::InvalidSetting`] if the number is 0.
@@ -100,7 +103,7 @@ impl DoubleBarrier {
         self.contenders.path()
     }
 
-    /// How many participants open it.
+    /// The number of participants that open it.
     pub fn participants(&self) -> usize {
         self.participants
     }
@@ -108,15 +111,15 @@ impl DoubleBarrier {
     /// Blocks until there are enough participants, for as long as the session lives.
     ///
     /// # Errors
-    /// Those of a session that is over, [`Error::NoNode`] if somebody deleted this participant's
-    /// znode, [`Error::Multi`] if there are more participants than one write can take,
-    /// [`Error::Busy`] and [`Error::System`].
+    /// The errors of a session that is over, [`Error::NoNode`] if somebody deleted this
+    /// participant's znode, [`Error::Multi`] if there are more participants than one write can
+    /// take, [`Error::Busy`] and [`Error::System`].
     pub fn enter(&self) -> Result<Inside> {
         blocking::forever(self.contenders.session(), self.enter_async())
     }
 
-    /// As [`DoubleBarrier::enter`], at most for `timeout`: `None` if it has not entered by then,
-    /// and it no longer counts. (If the round starts at that very moment, this participant has
+    /// As [`DoubleBarrier::enter`], at most for `timeout`. Returns `None` if this participant has
+    /// not entered by then; it no longer counts. (If the round starts at that very moment, it has
     /// entered and left.)
     ///
     /// # Errors
@@ -134,7 +137,7 @@ impl DoubleBarrier {
     /// ```
     /// # async fn example(barrier: &quorate::recipes::DoubleBarrier) -> quorate::Result<()> {
     /// let inside = barrier.enter_async().await?;
-    /// // All are there.
+    /// // All have entered.
     /// inside.leave_async().await?;
     /// # Ok(())
     /// # }
@@ -152,16 +155,17 @@ impl DoubleBarrier {
                 return Ok(Inside { contenders: self.contenders.clone(), contender, round });
             }
             let missing = usize::from(planted(Bug::DoubleBarrierOpensEarly));
-            // Nothing is set if another znode has taken its place.
+            // Nothing is set if another znode is at this participant's path.
             let mut multi = contender.multi();
             let begun = if let Some(inside) = all.iter().find(|one| !one.round.is_empty()) {
-                // A round is on. One of its participants must still exist when this one joins.
+                // A round is in progress. One of its participants must still exist when this one
+                // joins.
                 let multi = multi.require(&inside.path, Condition::Exists);
                 multi.set_if(contender.path(), &inside.round, 0).submit()
             } else if all.len() + missing >= self.participants {
                 let name = path::name(contender.path());
                 for one in &all {
-                    // The condition that it exists and still waits.
+                    // Requires that the participant exists and still waits.
                     multi = multi.set_if(&one.path, name, 0);
                 }
                 multi.submit()
@@ -169,13 +173,15 @@ impl DoubleBarrier {
                 let (data, _, watch) =
                     session.nonblocking().get_and_watch(contender.path()).await?;
                 if data.is_empty() {
-                    // Entered, deleted, or this session is over: look again.
+                    // This participant has entered or was deleted, or this session is over: look
+                    // again.
                     watch.next().await;
                 }
                 continue;
             };
             match unless_overtaken(begun.await) {
-                // If it failed, a participant has gone, or another one was faster: look again.
+                // If the multi failed, a participant has gone, or another one was faster: look
+                // again.
                 Ok(_) | Err(Error::BadVersion { .. }) => {}
                 Err(error) => return Err(error),
             }
@@ -238,12 +244,12 @@ impl Inside {
         &self.round
     }
 
-    /// Leaves, and blocks until no participant of the round is inside, for as long as the session
-    /// lives.
+    /// Leaves, and blocks until no participant of the round is inside any more, for as long as the
+    /// session lives.
     ///
     /// # Errors
-    /// Those of a session that is over; [`Error::Busy`]. This participant has left in any case, or
-    /// leaves with its session.
+    /// The errors of a session that is over; [`Error::Busy`]. After an error, too, this participant
+    /// has left, or leaves with its session.
     pub fn leave(self) -> Result<()> {
         blocking::forever(&self.contenders.session().clone(), self.leave_async())
     }
@@ -277,7 +283,7 @@ impl Inside {
             let all = participants(&contenders).await?;
             let inside: Vec<&Participant> = all.iter().filter(|one| one.round == round).collect();
             let wait_for = match inside.as_slice() {
-                // Joining a round takes a participant inside it, so nobody can join any more.
+                // Joining a round requires a participant inside it, so nobody can join any more.
                 [] => {
                     contender.forget();
                     return Ok(());

@@ -1,5 +1,5 @@
-//! ZooKeeper's leader election: the first candidate leads, and each other one waits for the one
-//! before it.
+//! ZooKeeper's leader election: the first candidate leads, and each other candidate waits for the
+//! one before it.
 //!
 //! Sources: ZooKeeper, "Recipes and Solutions", Leader Election; Curator, `LeaderLatch`.
 
@@ -35,12 +35,12 @@ fn blocked_by(listed: &[ListedContender], at: usize) -> Option<usize> {
 ///
 /// Candidates lead in the order in which they started to campaign, each until it resigns or its
 /// session is over. Each has an id, which others see. Ids need not be unique, and do not affect the
-/// election: two campaigns with one id are two candidates, and a candidate of an earlier session or
-/// an earlier run of the same process is another one, which a later one has to wait for.
+/// election: two campaigns with the same id are two candidates. So a candidate waits for its own
+/// predecessor of an earlier session or an earlier run of the process, too.
 ///
-/// [`Leadership::is_leading`] turns false before another candidate can lead, as long as clocks run
-/// at rates that differ by less than a tenth: see [`Session::is_alive`]. Writes by
-/// [`Leadership::multi`] have effect only while this candidate leads, whatever the clocks do.
+/// [`Leadership::is_leading`] turns false before another candidate can lead, if the rates of the
+/// clocks differ by less than a tenth: see [`Session::is_alive`]. Writes by [`Leadership::multi`]
+/// have effect only while this candidate leads, whatever the clocks do.
 ///
 /// A term costs two writes (a znode created and deleted), and its end wakes one candidate.
 ///
@@ -69,7 +69,7 @@ pub struct LeaderLatch {
     id: Arc<[u8]>,
 }
 
-/// A candidate, as others see it.
+/// A candidate, as everybody sees it.
 ///
 /// ```
 /// use quorate::recipes::LeaderLatch;
@@ -105,8 +105,8 @@ impl Candidate {
 }
 
 impl LeaderLatch {
-    /// The election at this path, for a candidate with this id. Sends nothing. The path and its
-    /// parents are created as containers when they are missing.
+    /// Returns the election at this path, for a candidate with this id. Sends nothing. The path and
+    /// its parents are created as containers when somebody campaigns and they are missing.
     ///
     /// # Errors
     /// [`Error::InvalidPath`](crate::Error::InvalidPath);
@@ -134,15 +134,15 @@ impl LeaderLatch {
     /// Blocks until this candidate leads, for as long as the session lives.
     ///
     /// # Errors
-    /// Those of a session that is over; [`Error::NoNode`](crate::Error::NoNode) if somebody deleted
-    /// the candidate's znode; otherwise as [`Session::create`], but for
+    /// The errors of a session that is over; [`Error::NoNode`](crate::Error::NoNode) if somebody
+    /// deleted the candidate's znode; otherwise as [`Session::create`], except
     /// [`Error::Timeout`](crate::Error::Timeout).
     pub fn campaign(&self) -> Result<Leadership> {
         blocking::forever(self.session(), self.campaign_async())
     }
 
-    /// As [`LeaderLatch::campaign`], at most for `timeout`: `None` if it does not lead by then. It
-    /// is no longer a candidate.
+    /// As [`LeaderLatch::campaign`], at most for `timeout`. Returns `None` if it does not lead by
+    /// then; it is no longer a candidate.
     ///
     /// # Errors
     /// As [`LeaderLatch::campaign`].
@@ -150,7 +150,8 @@ impl LeaderLatch {
         blocking::within(self.session(), timeout, self.campaign_async())
     }
 
-    /// Leads if there is no other candidate. Blocks for the request timeout at most.
+    /// Leads if there is no other candidate, and returns `None` otherwise. Blocks for the request
+    /// timeout at most.
     ///
     /// # Errors
     /// As [`LeaderLatch::campaign`], and [`Error::Timeout`](crate::Error::Timeout).
@@ -163,7 +164,7 @@ impl LeaderLatch {
     /// Dropping the future gives up the candidacy.
     ///
     /// # Errors
-    /// As [`LeaderLatch::try_campaign`], but for [`Error::Timeout`](crate::Error::Timeout).
+    /// As [`LeaderLatch::try_campaign`], except [`Error::Timeout`](crate::Error::Timeout).
     ///
     /// ```
     /// # async fn example(latch: &quorate::recipes::LeaderLatch) -> quorate::Result<()> {
@@ -195,14 +196,16 @@ impl LeaderLatch {
         Ok(Leadership { hold: self.contenders.acquire(KIND, &self.id, blocked_by).await? })
     }
 
-    /// The first candidate, as this replica has it; `None` if there is no candidate. Does not block
-    /// on a member; a client waits for its member's answer. After [`Session::sync`] it is current.
+    /// Returns the leader, which is the first candidate, as this replica has it; `None` if there is
+    /// no candidate. Does not block on a member; a client waits for the reply of its member. After
+    /// [`Session::sync`] it is current.
     ///
-    /// It may not have noticed yet that it leads, or may soon stop leading. If you depend on its
-    /// leadership, have it send its token, or write by [`Leadership::multi`].
+    /// The leader may not have noticed yet that it leads, or may have lost the lead already. If
+    /// something depends on its leadership, let the leader send its fencing token, or write by
+    /// [`Leadership::multi`].
     ///
     /// # Errors
-    /// Those of a session that is over; [`Error::NoAuth`](crate::Error::NoAuth).
+    /// The errors of a session that is over; [`Error::NoAuth`](crate::Error::NoAuth).
     pub fn leader(&self) -> Result<Option<Candidate>> {
         self.leader_in(&self.session().snapshot_of(self.contenders.path())?)
     }
@@ -227,8 +230,8 @@ impl LeaderLatch {
         leader.map(|leader| candidate(snapshot, leader)).transpose()
     }
 
-    /// All candidates in order, the leader first, as this replica has them at one moment. Does not
-    /// block on a member; a client waits for its member's answer.
+    /// Returns all candidates in order, the leader first, as this replica has them at one moment.
+    /// Does not block on a member; a client waits for the reply of its member.
     ///
     /// # Errors
     /// As [`LeaderLatch::leader`].
@@ -253,8 +256,8 @@ impl LeaderLatch {
         listed.iter().map(|contender| candidate(snapshot, contender)).collect()
     }
 
-    /// Follows the leader: reports it now and at each change, also to instances that are not
-    /// candidates. Sends nothing yet, and does not block.
+    /// Follows the leader: the result reports the present leader and each change. The instance need
+    /// not be a candidate. Sends nothing yet, and does not block.
     ///
     /// ```
     /// use quorate::recipes::LeaderLatch;
@@ -288,7 +291,7 @@ fn candidate(snapshot: &Snapshot, contender: &ListedContender) -> Result<Candida
 ///
 /// The first value is the current leader. Each later one differs from the one before, and is the
 /// leader when it is returned; tokens only increase. The latest change is always reported. A leader
-/// that started and resigned before the reader looked again is skipped: nothing is stored for a
+/// that started and resigned between two calls of the reader is skipped: nothing is stored for a
 /// slow reader.
 ///
 /// It wakes when the leader's znode is deleted or, while nobody leads, when a candidate arrives;
@@ -318,7 +321,7 @@ impl LeaderChanges {
     /// Blocks until the leader has changed since the last call; `None` means that nobody leads.
     ///
     /// # Errors
-    /// Those of a session that is over; [`Error::NoAuth`](crate::Error::NoAuth).
+    /// The errors of a session that is over; [`Error::NoAuth`](crate::Error::NoAuth).
     pub fn recv(&mut self) -> Result<Option<Candidate>> {
         blocking::forever(&self.latch.session().clone(), self.next())
     }
@@ -332,17 +335,17 @@ impl LeaderChanges {
         blocking::within(&self.latch.session().clone(), timeout, self.next())
     }
 
-    /// The leader, if it has changed since the last call: the outer `None` means that nothing has
-    /// changed. Does not block.
+    /// Returns the leader, if it has changed since the last call: the outer `None` means that
+    /// nothing has changed. Does not block on a member; a client waits for the reply of its member.
     ///
     /// # Errors
     /// As [`LeaderChanges::recv`].
     pub fn try_recv(&mut self) -> Result<Option<Option<Candidate>>> {
         let leader = self.latch.leader()?;
-        Ok(self.is_news(leader.as_ref()).then_some(leader))
+        Ok(self.has_changed(leader.as_ref()).then_some(leader))
     }
 
-    fn is_news(&mut self, leader: Option<&Candidate>) -> bool {
+    fn has_changed(&mut self, leader: Option<&Candidate>) -> bool {
         let token = leader.map(|leader| leader.fencing_token);
         let before = self.reported.replace(token);
         before.is_none_or(|reported| {
@@ -351,11 +354,11 @@ impl LeaderChanges {
         })
     }
 
-    /// A watch whose channel gets a message when the leader may have changed, for `select!` beside
-    /// other channels. Call [`LeaderChanges::try_recv`] until it returns nothing, after each
-    /// message and once at the start; taking messages from the channel loses no changes. It closes
-    /// when the session is over, which `try_recv` then reports. Other candidates that come and go
-    /// cause messages, too, without a change to report. Blocks as [`Session::watch`].
+    /// Returns a watch whose channel gets a message when the leader may have changed, for a
+    /// `select!` with other channels. Call [`LeaderChanges::try_recv`] until it returns nothing,
+    /// once at the start and after each message. Taking messages from the channel loses no changes.
+    /// The channel closes when the session is over, which `try_recv` then reports. Candidates that
+    /// come and go cause messages, too, without a change to report. Blocks as [`Session::watch`].
     ///
     /// ```
     /// use crossbeam_channel::{never, select};
@@ -408,11 +411,11 @@ impl LeaderChanges {
     pub async fn next(&mut self) -> Result<Option<Candidate>> {
         loop {
             let leader = self.latch.leader_async().await?;
-            if self.is_news(leader.as_ref()) {
+            if self.has_changed(leader.as_ref()) {
                 return Ok(leader);
             }
             match leader {
-                // While a candidate leads, only its end changes the leader.
+                // While a candidate leads, only the deletion of its znode changes the leader.
                 Some(leader) => until_changed(self.latch.session(), &leader.path).await?,
                 None => self.until_some().await?,
             }
@@ -436,7 +439,7 @@ impl LeaderChanges {
     }
 }
 
-/// The leadership of an election. Dropping it resigns, without waiting for the answer.
+/// The leadership of an election. Dropping it resigns, without waiting for the reply.
 ///
 /// ```
 /// use quorate::recipes::LeaderLatch;
@@ -448,7 +451,7 @@ impl LeaderChanges {
 /// let leadership = LeaderLatch::new(&session, "/leader", "me")?.campaign()?;
 /// leadership.multi().set("/state", b"mine").commit()?;
 ///
-/// // Somebody puts an end to it: what it writes from then on is refused.
+/// // Somebody ends the leadership: later writes of the leader are refused.
 /// cluster.node(1).session().delete(leadership.path())?;
 /// let refused = leadership.multi().set("/state", b"still mine?").commit();
 /// assert!(matches!(refused, Err(Error::Multi { index: 0, .. })));
@@ -479,18 +482,18 @@ impl Leadership {
         self.hold.path()
     }
 
-    /// A channel that shows the loss: it gets a message, or closes. For `select!`; call
-    /// [`Leadership::is_leading`] then.
+    /// A channel that reports the loss of the lead: it gets a message, or closes. For `select!`;
+    /// call [`Leadership::is_leading`] after that.
     pub fn lost(&self) -> &Receiver<WatchEvent> {
         self.hold.lost()
     }
 
-    /// Blocks until it is lost.
+    /// Blocks until the lead is lost, without a time limit, and returns the reason.
     pub fn wait_lost(&self) -> LockLost {
         self.hold.wait_lost()
     }
 
-    /// Waits until it is lost, without blocking the thread. Any number of tasks may wait.
+    /// As [`Leadership::wait_lost`], without blocking the thread. Any number of tasks may wait.
     ///
     /// ```
     /// # async fn example(leadership: quorate::recipes::Leadership) -> quorate::Result<()> {
@@ -502,10 +505,10 @@ impl Leadership {
         self.hold.lost_async().await
     }
 
-    /// Starts a multi that has effect only if this candidate still leads when it is applied. It
-    /// starts with [`Condition::Czxid`] of the candidate's znode, so that further operations count
-    /// from 1 in [`Error::Multi`](crate::Error::Multi), and a failure of operation 0 means that it
-    /// no longer leads. This is exact, whatever the clocks do.
+    /// Starts a multi that has effect only if this candidate still leads when it is applied. Its
+    /// operation 0 is the check, [`Condition::Czxid`] of the candidate's znode:
+    /// [`Error::Multi`](crate::Error::Multi) with the index 0 means that the candidate no longer
+    /// leads. Further operations count from 1. The check is exact and does not depend on clocks.
     pub fn multi(&self) -> Multi<'_> {
         let fence = Condition::Czxid(self.hold.token);
         self.hold.session().multi().require(self.hold.path(), fence)
@@ -516,20 +519,20 @@ impl Leadership {
         self.hold.fence()
     }
 
-    /// Resigns and waits for that.
+    /// Resigns, and blocks until that is done, for the request timeout at most.
     ///
     /// # Errors
-    /// As [`Session::delete`], but for [`Error::Busy`](crate::Error::Busy); not an error if it was
-    /// already lost. After [`Error::Timeout`](crate::Error::Timeout) it continues.
+    /// As [`Session::delete`], except [`Error::Busy`](crate::Error::Busy); not an error if the lead
+    /// was already lost. After [`Error::Timeout`](crate::Error::Timeout) the resignation continues.
     pub fn resign(self) -> Result<()> {
         self.hold.release()
     }
 
     /// As [`Leadership::resign`], without blocking the thread and without a time limit. If the future is
-    /// dropped, polled or not, this continues.
+    /// dropped, polled or not, the resignation continues.
     ///
     /// # Errors
-    /// As [`Leadership::resign`], but for [`Error::Timeout`](crate::Error::Timeout).
+    /// As [`Leadership::resign`], except [`Error::Timeout`](crate::Error::Timeout).
     ///
     /// ```
     /// # async fn example(leadership: quorate::recipes::Leadership) -> quorate::Result<()> {

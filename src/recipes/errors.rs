@@ -1,4 +1,4 @@
-//! What the error of a recipe's write means to the recipe.
+//! What the error of a write means for the recipe that made it.
 
 use crate::planted::{Bug, planted};
 use crate::recipes::parents::ROOT;
@@ -14,7 +14,7 @@ pub(super) fn inner<T>(committed: Result<T>) -> Result<T> {
     })
 }
 
-/// Another znode at an ephemeral's path means that the ephemeral is gone.
+/// Converts the error for another znode at an ephemeral's path: the ephemeral is gone.
 pub(super) fn gone(error: Error) -> Error {
     match error {
         Error::Unmet { path, .. } => Error::NoNode { path },
@@ -41,7 +41,7 @@ pub(super) fn unless_gone<T>(committed: Result<T>) -> Result<Option<T>> {
     if_exists(inner(committed).map_err(gone))
 }
 
-/// Not an error if what was released had been lost already.
+/// Not an error if the released hold had been lost already.
 pub(super) fn lost_anyway(released: Result<()>) -> Result<()> {
     match unless_gone(released) {
         Err(error) if !error.is_session_lost() => Err(error),

@@ -25,8 +25,8 @@ use crate::types::znode::{CreateMode, SessionId, Zxid};
 
 /// A group of members, each with a unique name and data, from joining to leaving.
 ///
-/// A member belongs to its session, and is gone when the session is over or its [`Membership`] is
-/// dropped. A name has one member at a time: joining under a taken name waits until the name is
+/// A member belongs to its session, and is removed when the session is over or its [`Membership`]
+/// is dropped. A name has one member at a time: joining under a taken name waits until the name is
 /// free, for example after a restart until the former session has expired.
 ///
 /// Joining is one write, and leaving another; a watch costs the cluster nothing.
@@ -58,7 +58,7 @@ pub struct Group {
     path: String,
 }
 
-/// A member of a [`Group`], as all see it.
+/// A member of a [`Group`], as everybody sees it.
 ///
 /// ```
 /// use quorate::recipes::Group;
@@ -78,10 +78,10 @@ pub struct Member {
     pub name: String,
     /// Its data.
     pub data: Arc<[u8]>,
-    /// The write by which it joined. A member that leaves and joins again is another member of that
-    /// name.
+    /// The zxid of the write by which it joined. A member that leaves and joins again is another
+    /// member of the same name.
     pub joined: Zxid,
-    /// The write that last set its data; at first, the one by which it joined.
+    /// The zxid of the write that last set its data; at first, of the one by which it joined.
     pub updated: Zxid,
     /// Its session. (`None` only if somebody created the znode by hand.)
     pub session: Option<SessionId>,
@@ -134,7 +134,7 @@ impl Members {
         self.members.is_empty()
     }
 
-    /// The last write shown: this is the whole group after it.
+    /// The zxid of the last write shown: this is the whole group as of that write.
     pub fn zxid(&self) -> Zxid {
         self.zxid
     }
@@ -150,8 +150,8 @@ impl<'a> IntoIterator for &'a Members {
 }
 
 impl Group {
-    /// The group at this path. Sends nothing. The path and its parents are created as containers
-    /// when they are missing and somebody joins.
+    /// Returns the group at this path. Sends nothing. The path and its parents are created as
+    /// containers when they are missing and somebody joins.
     ///
     /// # Errors
     /// [`Error::InvalidPath`].
@@ -165,19 +165,19 @@ impl Group {
         &self.path
     }
 
-    /// Joins, and blocks until that is done: while another member has the name, and for as long as
-    /// the session lives. After that, [`Group::members`] shows this member too.
+    /// Joins under this name. Blocks until that is done, also while another member has the name,
+    /// for as long as the session lives. After that, [`Group::members`] shows this member too.
     ///
     /// # Errors
-    /// Those of a session that is over; [`Error::InvalidPath`] for a name that is not valid for a
-    /// znode; otherwise as [`Session::create`], but for [`Error::NodeExists`] and
+    /// The errors of a session that is over; [`Error::InvalidPath`] for a name that is not valid
+    /// for a znode; otherwise as [`Session::create`], except [`Error::NodeExists`] and
     /// [`Error::Timeout`].
     pub fn join(&self, name: &str, data: impl AsRef<[u8]>) -> Result<Membership> {
         blocking::forever(&self.session, self.join_async(name, data))
     }
 
-    /// As [`Group::join`], at most for `timeout`: `None` if it has not joined by then, and it no
-    /// longer tries to.
+    /// As [`Group::join`], at most for `timeout`. Returns `None` if it has not joined by then; it
+    /// does not join later.
     ///
     /// # Errors
     /// As [`Group::join`].
@@ -190,7 +190,8 @@ impl Group {
         blocking::within(&self.session, timeout, self.join_async(name, data))
     }
 
-    /// Joins if the name is free. Blocks for the request timeout at most.
+    /// Joins if the name is free, and returns `None` otherwise. Blocks for the request timeout at
+    /// most.
     ///
     /// # Errors
     /// As [`Group::join`], and [`Error::Timeout`].
@@ -203,7 +204,7 @@ impl Group {
     /// dropped, it does not join.
     ///
     /// # Errors
-    /// As [`Group::try_join`], but for [`Error::Timeout`].
+    /// As [`Group::try_join`], except [`Error::Timeout`].
     ///
     /// ```
     /// # async fn example(group: &quorate::recipes::Group) -> quorate::Result<()> {
@@ -242,7 +243,7 @@ impl Group {
                 other => return other,
             }
             let taken = path::join(&self.path, name);
-            // Its data may have changed, or it is gone: try again.
+            // The other member's data may have changed, or it has left: try again.
             until_changed(&self.session, &taken).await?;
         }
     }
@@ -260,11 +261,11 @@ impl Group {
         Ok(Membership { ephemeral, watch })
     }
 
-    /// All members, as this replica has them at one moment. Does not block on a member; a client
-    /// waits for its member's answer. After [`Session::sync`] it is current.
+    /// Returns all members, as this replica has them at one moment. Does not block on a member; a
+    /// client waits for the reply of its member. After [`Session::sync`] it is current.
     ///
     /// # Errors
-    /// Those of a session that is over; [`Error::NoAuth`].
+    /// The errors of a session that is over; [`Error::NoAuth`].
     pub fn members(&self) -> Result<Members> {
         self.members_in(&self.session.snapshot_of(&self.path)?)
     }
@@ -293,8 +294,8 @@ impl Group {
         Ok(Members { members, zxid })
     }
 
-    /// Follows the members: reports them now and whenever they or their data have changed. Sends
-    /// nothing yet, and does not block.
+    /// Follows the members: the result reports the present members, and each change of them or of
+    /// their data. Sends nothing yet, and does not block.
     pub fn watch(&self) -> MemberChanges {
         MemberChanges { group: self.clone(), watch: None, reported: None }
     }
@@ -304,8 +305,8 @@ impl Group {
 ///
 /// Each value is the whole group at one zxid, the latest when it is returned. It differs from the
 /// former value: a member has joined, left, joined again or set its data. The latest state is
-/// always reported, also to a slow reader; intermediate states are skipped, so that nothing is
-/// stored for it. It needs no quorum, writes nothing, and holds a handle of its session.
+/// always reported; a slow reader misses states in between, so that nothing is stored for it. It
+/// needs no quorum, writes nothing, and holds a handle of its session.
 ///
 /// ```
 /// use std::time::Duration;
@@ -330,10 +331,11 @@ pub struct MemberChanges {
 }
 
 impl MemberChanges {
-    /// Blocks until the members have changed since the last call.
+    /// Blocks until the members have changed since the last call, without a time limit. The first
+    /// call returns at once.
     ///
     /// # Errors
-    /// Those of a session that is over; [`Error::NoAuth`].
+    /// The errors of a session that is over; [`Error::NoAuth`].
     pub fn recv(&mut self) -> Result<Members> {
         blocking::forever(&self.group.session.clone(), self.next())
     }
@@ -346,7 +348,8 @@ impl MemberChanges {
         blocking::within(&self.group.session.clone(), timeout, self.next())
     }
 
-    /// The members, if they have changed since the last call. Does not block.
+    /// Returns the members, if they have changed since the last call. Does not block on a member of
+    /// the cluster; a client waits for the reply of its member.
     ///
     /// # Errors
     /// As [`MemberChanges::recv`].
@@ -354,10 +357,11 @@ impl MemberChanges {
         Ok(report(self.group.members()?, &mut self.reported))
     }
 
-    /// A watch whose channel gets a message when the members may have changed, for `select!` beside
-    /// other channels. Call [`MemberChanges::try_recv`] until it returns nothing, after each
-    /// message and once at the start; taking messages from the channel loses no changes. It closes
-    /// when the session is over, which `try_recv` then reports. Blocks as [`Session::watch`].
+    /// Returns a watch whose channel gets a message when the members may have changed, for a
+    /// `select!` with other channels. Call [`MemberChanges::try_recv`] until it returns nothing,
+    /// once at the start and after each message. Taking messages from the channel loses no changes.
+    /// The channel closes when the session is over, which `try_recv` then reports. Blocks as
+    /// [`Session::watch`].
     ///
     /// # Errors
     /// As [`Session::watch`].
@@ -373,7 +377,7 @@ impl MemberChanges {
     ///
     /// ```
     /// # async fn example(changes: &mut quorate::recipes::MemberChanges) -> quorate::Result<()> {
-    /// // At first those that are there, and then whenever they change.
+    /// // The first result is the present members; the others are changes.
     /// let members = changes.next().await?;
     /// # Ok(())
     /// # }
@@ -388,7 +392,8 @@ impl MemberChanges {
                     none.insert(session.nonblocking().watch(path, mode).await?)
                 }
             };
-            // Whatever the events report, also after a gap or a snapshot, shows in the next read.
+            // Every change that the events report shows in the next read, also after a gap or a
+            // snapshot.
             watch.events().try_iter().for_each(drop);
             let now = self.group.members_async().await?;
             if let Some(now) = report(now, &mut self.reported) {
@@ -403,7 +408,7 @@ impl MemberChanges {
     }
 }
 
-/// The members, if they differ from those last reported.
+/// Returns the members, if they differ from those last reported.
 fn report(mut now: Members, reported: &mut Option<Vec<Member>>) -> Option<Members> {
     let is_gone = |member: &&Member| now.get(&member.name).is_none();
     let gone = reported.iter().flatten().filter(|_| planted(Bug::GoneMemberShown)).find(is_gone);
@@ -415,7 +420,7 @@ fn report(mut now: Members, reported: &mut Option<Vec<Member>>) -> Option<Member
     Some(now)
 }
 
-/// A membership in a [`Group`]. Dropping it leaves, without waiting for the answer.
+/// A membership in a [`Group`]. Dropping it leaves, without waiting for the reply.
 ///
 /// ```
 /// use quorate::recipes::Group;
@@ -448,7 +453,7 @@ impl Membership {
         path::name(self.ephemeral.path())
     }
 
-    /// The write by which it joined.
+    /// The zxid of the write by which it joined.
     pub fn joined(&self) -> Zxid {
         self.ephemeral.czxid() + u64::from(planted(Bug::JoinMisnumbered))
     }
@@ -460,18 +465,18 @@ impl Membership {
         self.ephemeral.exists()
     }
 
-    /// A channel that shows the loss: it gets a message, or closes. For `select!`; call
-    /// [`Membership::is_member`] then.
+    /// A channel that reports the loss of the membership: it gets a message, or closes. For
+    /// `select!`; call [`Membership::is_member`] after that.
     pub fn lost(&self) -> &Receiver<WatchEvent> {
         self.watch.events()
     }
 
-    /// Blocks until it is lost.
+    /// Blocks until the membership is lost, without a time limit, and returns the reason.
     pub fn wait_lost(&self) -> LockLost {
         blocking::until_lost(self.ephemeral.session(), self.lost_async())
     }
 
-    /// Waits until it is lost, without blocking the thread. Any number of tasks may wait.
+    /// As [`Membership::wait_lost`], without blocking the thread. Any number of tasks may wait.
     ///
     /// ```
     /// # async fn example(membership: quorate::recipes::Membership) -> quorate::Result<()> {
@@ -494,7 +499,7 @@ impl Membership {
     /// Replaces its data, without blocking the thread.
     ///
     /// # Errors
-    /// As [`Membership::update`], but for [`Error::Timeout`].
+    /// As [`Membership::update`], except [`Error::Timeout`].
     ///
     /// ```
     /// # async fn example(membership: quorate::recipes::Membership) -> quorate::Result<()> {
@@ -508,21 +513,21 @@ impl Membership {
         self.ephemeral.set(data.as_ref()).await.map(drop)
     }
 
-    /// Leaves, and waits for that.
+    /// Leaves, and blocks until that is done, for the request timeout at most.
     ///
     /// # Errors
-    /// [`Error::Timeout`], after which it continues; [`Error::System`]. Not an error if it is no
-    /// longer a member.
+    /// [`Error::Timeout`], after which leaving continues; [`Error::System`]. Not an error if it is
+    /// no longer a member.
     pub fn leave(self) -> Result<()> {
         let (session, path) = (self.ephemeral.session().clone(), self.path().to_owned());
         blocking::request(&session, "leave", &path, self.ephemeral.give_up())
     }
 
     /// As [`Membership::leave`], without blocking the thread and without a time limit. If the future
-    /// is dropped, polled or not, this continues.
+    /// is dropped, polled or not, leaving continues.
     ///
     /// # Errors
-    /// As [`Membership::leave`], but for [`Error::Timeout`].
+    /// As [`Membership::leave`], except [`Error::Timeout`].
     ///
     /// ```
     /// # async fn example(membership: quorate::recipes::Membership) -> quorate::Result<()> {

@@ -11,14 +11,14 @@ use crate::types::error::{Error, Result};
 
 /// Generates unique numbers: each goes to one caller in the whole cluster, and never again.
 ///
-/// They are taken from a shared znode in blocks: one write for every `block` numbers, and no write
-/// and no waiting in between, not even for a quorum. Within a block they increase by one. The rest
-/// of a block is never used if its generator is dropped, its process ends, or a write's outcome is
-/// unknown: **there are gaps**, of up to a block each. The numbers do not show an order either:
-/// generators use their blocks side by side.
+/// The numbers are taken from a shared znode in blocks: one write for every `block` numbers, and no
+/// write and no waiting in between, not even for a quorum. Within a block they increase by one. The
+/// rest of a block is never used if its generator is dropped, its process ends, or a write's
+/// outcome is unknown: **there are gaps**, of up to a block each. The numbers do not show the order
+/// of the calls: several generators use their blocks at the same time.
 ///
-/// They start at 1. The znode holds the next number as eight bytes in big-endian order, and must
-/// not be deleted: the numbers would start again.
+/// They start at 1. The znode holds the next number as eight bytes in big-endian order. It must not
+/// be deleted: the numbers would start at 1 again.
 ///
 /// Handles are clones and share a block. The numbers stay unique whatever happens to the session; a
 /// session that is over gets no new block.
@@ -38,15 +38,17 @@ use crate::types::error::{Error, Result};
 pub struct IdGenerator {
     value: AtomicValue,
     block: u64,
-    /// Each concurrent caller that found nothing left has added one range.
+    /// Several ranges, if several concurrent callers have found nothing left and each has added
+    /// one.
     left: Arc<Mutex<Vec<Range<u64>>>>,
 }
 
 impl IdGenerator {
-    /// The generator of the numbers at this path. It takes `block` numbers at a time, at least one.
+    /// Returns a generator of the numbers at this path, which takes `block` numbers at a time, at
+    /// least one. Sends nothing.
     ///
     /// # Errors
-    /// [`Error::InvalidPath`]; [`Error::InvalidSetting`] for a block of none.
+    /// [`Error::InvalidPath`]; [`Error::InvalidSetting`] if `block` is 0.
     pub fn new(session: &Session, path: &str, block: u32) -> Result<IdGenerator> {
         if block == 0 {
             let reason = "it must be 1 or more".to_owned();
@@ -61,13 +63,13 @@ impl IdGenerator {
         self.value.path()
     }
 
-    /// A number that nobody else has or will have. Does not block while the block has numbers left,
-    /// and otherwise for the request timeout at most.
+    /// Returns a number that nobody else has or will have. Does not block while the block has
+    /// numbers left; otherwise blocks for the request timeout at most.
     ///
     /// # Errors
     /// [`Error::InvalidData`] if all numbers are used, or the znode does not hold a number;
-    /// [`Error::Conflict`] after too many attempts; otherwise as [`Session::set`]. No number was
-    /// given then.
+    /// [`Error::Conflict`] after too many attempts; otherwise as [`Session::set`]. After an error,
+    /// no number was given to this caller.
     pub fn next_id(&self) -> Result<u64> {
         let taking = self.next_id_async();
         blocking::request(self.value.session(), "take ids from", self.path(), taking)
@@ -115,7 +117,7 @@ impl IdGenerator {
             Ok((Some(kept.to_be_bytes().to_vec()), next..end))
         });
         let (mut range, _) = taken.await?;
-        // It has at least one number: an empty block is refused.
+        // The range has at least one number: an empty block is refused.
         let id = range.next().ok_or_else(|| self.value.invalid("an empty block"))?;
         self.left.lock().unwrap_or_else(PoisonError::into_inner).push(range);
         Ok(id)
@@ -129,7 +131,7 @@ mod tests {
     use crate::types::znode::CreateMode;
 
     #[test]
-    fn a_block_has_one_id_at_least() {
+    fn an_empty_block_is_refused() {
         let session = Cluster::new(1).node(0).session();
         let none = IdGenerator::new(&session, "/ids", 0);
         assert!(matches!(none, Err(Error::InvalidSetting { setting: "block", .. })));
@@ -139,14 +141,14 @@ mod tests {
     }
 
     #[test]
-    fn whoever_comes_last_of_the_numbers_is_told_that_there_are_no_more() {
+    fn a_caller_gets_an_error_when_all_numbers_are_used() {
         let session = Cluster::new(1).node(0).session();
         let ids = IdGenerator::new(&session, "/ids", 10).unwrap();
         session.create("/ids", (u64::MAX - 15).to_be_bytes(), CreateMode::Persistent).unwrap();
         for n in 0..10 {
             assert_eq!(ids.next_id(), Ok(u64::MAX - 15 + n));
         }
-        // The five that are left are less than a block.
+        // The five numbers that are left are less than a block.
         for _ in 0..2 {
             assert!(matches!(ids.next_id(), Err(Error::InvalidData { .. })));
         }
@@ -155,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_number_is_not_begun_anew() {
+    fn invalid_data_does_not_restart_the_numbers() {
         let session = Cluster::new(1).node(0).session();
         let ids = IdGenerator::new(&session, "/ids", 10).unwrap();
         session.create("/ids", b"7", CreateMode::Persistent).unwrap();
@@ -164,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn clones_use_up_all_blocks_that_any_of_them_took() {
+    fn clones_use_the_blocks_of_each_other() {
         let session = Cluster::new(1).node(0).session();
         let ids = IdGenerator::new(&session, "/ids", 3).unwrap();
         // As if two callers had found nothing left at the same time.

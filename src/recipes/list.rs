@@ -36,7 +36,7 @@ pub struct ListItem {
 }
 
 impl ListItem {
-    /// The path of its znode. The number at its end gives its place.
+    /// The path of its znode. The number at its end gives the item's place in the list.
     pub fn path(&self) -> &str {
         &self.path
     }
@@ -56,9 +56,10 @@ impl ListItem {
 /// znode.
 ///
 /// A push and a removal are one write each, done exactly once. Reading is free, and shows the whole
-/// list at one zxid. The list's znode and its parents are created as containers: they are deleted
-/// when they were empty for a while, so that an empty list leaves nothing behind. It is not a
-/// queue: it wakes nobody, and two callers may try to remove the same item, one of them in vain.
+/// list at one zxid. The list's znode and its parents are created as containers, which are deleted
+/// some time after they have become empty; so an empty list leaves nothing behind. It is not a
+/// queue: a push wakes nobody, and if two callers try to remove the same item, only one of them
+/// succeeds.
 ///
 /// ```
 /// use quorate::{recipes::NodeList, testing::Cluster};
@@ -81,7 +82,7 @@ pub struct NodeList {
 }
 
 impl NodeList {
-    /// The list at this path.
+    /// Returns the list at this path. Sends nothing.
     ///
     /// # Errors
     /// [`Error::InvalidPath`](crate::Error::InvalidPath).
@@ -96,10 +97,10 @@ impl NodeList {
         &self.path
     }
 
-    /// Appends an item. Blocks for the request timeout at most.
+    /// Appends an item, and returns it. Blocks for the request timeout at most.
     ///
     /// # Errors
-    /// As [`Session::create`], but for [`Error::NoNode`](crate::Error::NoNode).
+    /// As [`Session::create`], except [`Error::NoNode`](crate::Error::NoNode).
     pub fn push(&self, data: impl AsRef<[u8]>) -> Result<ListItem> {
         blocking::request(&self.session, "push to", &self.path, self.push_async(data))
     }
@@ -120,11 +121,11 @@ impl NodeList {
         Ok(ListItem { path: created.path, data: Arc::from(data), stat: created.stat })
     }
 
-    /// All items, in order, as this replica has them at one zxid. Does not block on a member; a
-    /// client waits for its member's answer.
+    /// Returns all items, in order, as this replica has them at one zxid. Does not block on a
+    /// member; a client waits for the reply of its member.
     ///
     /// # Errors
-    /// [`Error::NoAuth`](crate::Error::NoAuth); those of a session that is over.
+    /// [`Error::NoAuth`](crate::Error::NoAuth); the errors of a session that is over.
     pub fn items(&self) -> Result<Vec<ListItem>> {
         self.items_in(&self.session.snapshot_of(&self.path)?)
     }
@@ -141,7 +142,8 @@ impl NodeList {
         self.items_in(&self.session.snapshot_soon(&self.path).await?)
     }
 
-    /// All items, in order, in a snapshot, consistent with whatever else is read from it.
+    /// Returns all items, in order, as a snapshot has them: consistent with everything else that is
+    /// read from it.
     ///
     /// # Errors
     /// [`Error::NoAuth`](crate::Error::NoAuth).
@@ -160,9 +162,9 @@ impl NodeList {
             .collect()
     }
 
-    /// Removes an item, and returns whether it existed. Never removes another one: neither one that
-    /// has the same number because the list was deleted in between, nor one whose data was set
-    /// since. Blocks for the request timeout at most.
+    /// Removes an item, and returns whether it existed. Never removes another item: neither one
+    /// with the same number, after the list was deleted and created again, nor one whose data was
+    /// set since it was read. Blocks for the request timeout at most.
     ///
     /// # Errors
     /// As [`Session::delete`].
@@ -187,7 +189,7 @@ impl NodeList {
     }
 }
 
-/// The order of an item; `None` if it is not an item.
+/// An item's place in the order; `None` if it is not an item.
 fn number(name: &str) -> Option<(usize, &str)> {
     sequence::number(name.strip_prefix(PREFIX)?)
 }
@@ -210,7 +212,7 @@ mod tests {
     }
 
     #[test]
-    fn what_others_put_there_is_no_item() {
+    fn znodes_of_others_are_not_items() {
         let session = Cluster::new(1).node(0).session();
         let list = NodeList::new(&session, "/list").unwrap();
         assert_eq!(list.items(), Ok(Vec::new()), "before there is one");
@@ -231,7 +233,7 @@ mod tests {
         assert_eq!(&now[0].data()[..], b"2");
         assert_eq!(list.remove(&now[0]), Ok(true));
         assert_eq!(list.remove(&now[0]), Ok(false), "it is gone");
-        // Its number is not used again.
+        // The number of a removed item is not used again.
         assert!(list.push(b"3").unwrap().path() > item.path());
     }
 }

@@ -1,5 +1,5 @@
-//! ZooKeeper's lock recipe: the first contender holds the lock, and each other one waits for the
-//! one before it.
+//! ZooKeeper's lock recipe: the first contender holds the lock, and each other contender waits for
+//! the one before it.
 //!
 //! Sources: ZooKeeper, "Recipes and Solutions", Locks; Curator, `InterProcessMutex`.
 
@@ -22,13 +22,14 @@ const KIND: &str = "lock";
 /// A lock with one holder at a time in the whole cluster.
 ///
 /// It is fair: contenders get it in the order of their requests. It is not reentrant: a holder that
-/// acquires it again waits for itself. Two acquisitions are two contenders, also within one
-/// session, so the lock excludes the threads of one process from each other as well.
+/// acquires it again waits for itself. Two acquisitions are two contenders, even within one
+/// session, so the lock also excludes the threads of one process from each other.
 ///
 /// The lock belongs to the session, and is lost with it. [`LockGuard::is_held`] turns false before
-/// the cluster can give the lock to another holder, as long as clocks run at rates that differ by
-/// less than a tenth and do not stop: see [`Session::is_alive`] for which do. No lock can stop a
-/// process that stalls after it has checked; for that there are [`LockGuard::fencing_token`]s.
+/// the cluster can give the lock to another holder, if the rates of the clocks differ by less than
+/// a tenth and no clock stops: see [`Session::is_alive`] for clocks that do. No lock can stop a
+/// process that stalls after this check; use [`LockGuard::fenced`] or the
+/// [`LockGuard::fencing_token`] against that.
 ///
 /// An acquisition costs two writes (a znode created and deleted).
 ///
@@ -51,8 +52,9 @@ pub struct Lock {
 }
 
 impl Session {
-    /// The lock at this path: see [`Lock`]. It and its parents are created as containers when they
-    /// are missing, and deleted after they were unused for a while.
+    /// Returns the lock at this path: see [`Lock`]. Sends nothing. The path and its parents are
+    /// created as containers when the lock is acquired and they are missing, and deleted after they
+    /// were unused for a while.
     ///
     /// # Errors
     /// [`Error::InvalidPath`].
@@ -77,19 +79,20 @@ impl Lock {
         self.contenders.session()
     }
 
-    /// The same lock, with a lock-delay for acquisitions through this handle. If a holder is *lost*
-    /// (its session ends or its znode is deleted without a release), nobody holds the lock for this
-    /// long. The lost holder's operations in flight, at a resource that does not check fencing
-    /// tokens, have this long to finish. A regular release passes the lock on at once.
+    /// Returns the same lock, with a lock-delay for acquisitions through this handle. If a holder
+    /// is *lost* (its session ends or its znode is deleted without a release), nobody holds the
+    /// lock for this long. So operations of the lost holder that are in flight, at a resource that
+    /// does not check fencing tokens, have this long to finish. A regular release passes the lock
+    /// on at once.
     ///
-    /// The delay is the holder's, and stored in the cluster while it holds: later contenders wait
-    /// for it whatever their own handle says. It starts when the first contender sees that the
-    /// holder is lost (at once, if one is waiting), and ends up to some seconds late. It is
-    /// measured in the log's time ([`guide::time`](crate::guide::time)), which runs within a tenth of real time; it ends
-    /// early if a node becomes leader whose wall clock is ahead. Acquisitions through this handle
-    /// cost one more write.
+    /// The delay of the holder counts, and is stored in the cluster while it holds: later contenders wait for
+    /// it whatever the setting of their own handle. The delay starts when the first contender sees that the
+    /// holder is lost (at once, if one is waiting), and ends up to some seconds late. It is measured in the
+    /// log's time ([`guide::time`](crate::guide::time)), which runs within a tenth of real time; it ends
+    /// early if a node whose wall clock is ahead becomes the leader. Acquisitions through this handle cost
+    /// one more write.
     ///
-    /// Closing a holder's session without a release is a loss, too.
+    /// If a holder closes its session without a release, that is a loss, too.
     ///
     /// # Errors
     /// [`Error::InvalidTtl`](crate::Error::InvalidTtl) if it is not between 1 ms and [`TTL_MAX`].
@@ -131,18 +134,18 @@ impl Lock {
         self.contenders.path()
     }
 
-    /// Blocks until the lock is held, for as long as the session lives.
+    /// Acquires the lock. Blocks until it is held, for as long as the session lives.
     ///
     /// # Errors
-    /// Those of a session that is over; [`Error::NoNode`](crate::Error::NoNode) if somebody deleted
-    /// this contender's znode, or of `/` if the root of a [chroot](Session::chroot) does not exist;
-    /// [`Error::System`](crate::Error::System).
+    /// The errors of a session that is over; [`Error::NoNode`](crate::Error::NoNode) if somebody
+    /// deleted this contender's znode, or of `/` if the root of a [chroot](Session::chroot) does
+    /// not exist; [`Error::System`](crate::Error::System).
     ///
     /// ```
     /// # let session = quorate::testing::Cluster::new(1).node(0).session();
     /// let lock = session.lock("/lock")?;
     /// let guard = lock.acquire()?;
-    /// // Does nothing if the lock was lost meanwhile.
+    /// // Does nothing if the lock was lost in between.
     /// guard.fenced().create("/a", b"", quorate::CreateMode::Persistent).commit()?;
     /// # Ok::<(), quorate::Error>(())
     /// ```
@@ -150,8 +153,8 @@ impl Lock {
         blocking::forever(self.session(), self.acquire_async())
     }
 
-    /// As [`Lock::acquire`], at most for `timeout`: `None` if it is not held by then. Its place in
-    /// the queue is given up.
+    /// As [`Lock::acquire`], at most for `timeout`. Returns `None` if the lock is not held by then;
+    /// the place in the queue is given up.
     ///
     /// # Errors
     /// As [`Lock::acquire`].
@@ -171,7 +174,8 @@ impl Lock {
         blocking::within(self.session(), timeout, self.acquire_async())
     }
 
-    /// Acquires the lock if nobody holds it or waits. Blocks for the request timeout at most.
+    /// Acquires the lock if nobody holds it or waits for it; returns `None` otherwise. Blocks for
+    /// the request timeout at most.
     ///
     /// # Errors
     /// As [`Lock::acquire`], and [`Error::Timeout`](crate::Error::Timeout).
@@ -209,7 +213,7 @@ impl Lock {
         }
     }
 
-    /// As [`Lock::acquire`], without blocking the thread. Dropping the future gives up its place in
+    /// As [`Lock::acquire`], without blocking the thread. Dropping the future gives up the place in
     /// the queue.
     ///
     /// # Errors
@@ -237,16 +241,17 @@ impl Lock {
         Ok(LockGuard { hold: contender.hold().await? })
     }
 
-    /// The paths of the holder and of the waiters in order, as this replica has them.
+    /// Returns the paths of the holder and of the waiters in order, as this replica has them. Does
+    /// not block on a member; a client waits for the reply of its member.
     ///
     /// # Errors
-    /// Those of a session that is over.
+    /// The errors of a session that is over.
     ///
     /// ```
     /// # let session = quorate::testing::Cluster::new(1).node(0).session();
     /// let lock = session.lock("/lock")?;
     /// let guard = lock.acquire()?;
-    /// // The holder is the first.
+    /// // The first is the holder.
     /// assert_eq!(lock.contenders()?, [guard.path()]);
     /// # Ok::<(), quorate::Error>(())
     /// ```
@@ -254,8 +259,7 @@ impl Lock {
         Ok(self.contenders.list_now()?.into_iter().map(|contender| contender.path).collect())
     }
 
-    /// As [`Lock::contenders`], without blocking the thread; the blocking form blocks only on a
-    /// client.
+    /// As [`Lock::contenders`], without blocking the thread.
     ///
     /// ```
     /// # async fn example(lock: &quorate::Lock) -> quorate::Result<()> {
@@ -298,9 +302,10 @@ impl Lock {
         self.contenders.list_with_sessions().await
     }
 
-    /// Asks the holder to release the lock. The holder gets the request if it listens by
-    /// [`LockGuard::revocations`], and decides for itself. Returns how many were asked: 1, or 0 if
-    /// there is no holder. Each call is delivered; it costs one write. Blocks as [`Session::set`].
+    /// Asks the holder to release the lock, and returns how many holders were asked: 1, or 0 if
+    /// there is none. The holder receives the request if it has called [`LockGuard::revocations`],
+    /// and decides for itself. Each call is delivered; it costs one write. Blocks as
+    /// [`Session::set`].
     ///
     /// To take the lock away without the holder's consent, delete its znode: the first of
     /// [`Lock::contenders`].
@@ -314,7 +319,7 @@ impl Lock {
     /// let guard = lock.acquire()?;
     /// let revocations = guard.revocations()?;
     /// assert_eq!(lock.revoke()?, 1);
-    /// // The holder may release it now, or not.
+    /// // The holder may now release the lock, or not.
     /// assert!(revocations.wait());
     /// # Ok::<(), quorate::Error>(())
     /// ```
@@ -382,11 +387,11 @@ pub struct LockContender {
 pub enum LockLost {
     /// The session is over.
     SessionOver,
-    /// The holder's znode was deleted, by somebody or with its session.
+    /// The holder's znode was deleted, by somebody or together with its session.
     Deleted,
 }
 
-/// A held [`Lock`]. Dropping it releases the lock, without waiting for the answer.
+/// A held [`Lock`]. Dropping it releases the lock, without waiting for the reply.
 ///
 /// ```
 /// use quorate::testing::Cluster;
@@ -405,8 +410,8 @@ pub struct LockGuard {
 
 impl LockGuard {
     /// A number that increases with each later holder of the lock: the zxid that created the
-    /// holder's znode. A resource that refuses numbers smaller than the largest it has seen is safe
-    /// from holders that have not yet noticed the loss of the lock.
+    /// holder's znode. A resource that refuses numbers smaller than the largest that it has seen is
+    /// safe from holders that have not yet noticed the loss of the lock.
     ///
     /// ```
     /// # let session = quorate::testing::Cluster::new(1).node(0).session();
@@ -433,13 +438,14 @@ impl LockGuard {
     }
 
     /// Starts a [`Multi`] that has effect only if the lock is still held. Its first operation is
-    /// that check, made by every replica as it applies the write. However long this process stalls
-    /// before the write is sent, or the write is delayed, it has no effect once the lock is lost.
-    /// It protects data in the tree; for anything else there is [`LockGuard::fencing_token`].
+    /// the check, which every replica makes as it applies the write. So the write has no effect
+    /// once the lock is lost, however long this process stalls or the write is delayed. This
+    /// protects data in the tree; for other resources use [`LockGuard::fencing_token`].
     ///
     /// The check is operation 0: [`Error::Multi`](crate::Error::Multi) with that index means that
-    /// the lock was lost and nothing was written. An error of the session means the same. The
-    /// results, too, start with that of the check.
+    /// the lock was lost and nothing was written. If the session is over, the multi fails with the
+    /// session's error, and nothing was written either. The list of results starts with that of the
+    /// check.
     ///
     /// ```
     /// use quorate::{CreateMode, Error, testing::Cluster};
@@ -477,12 +483,12 @@ impl LockGuard {
         self.hold.fence()
     }
 
-    /// Receives requests to release the lock, made by [`Lock::revoke`], including one made before
-    /// this call. Blocks until the session's earlier calls have their answers.
+    /// Returns a receiver of requests to release the lock, made by [`Lock::revoke`]. A request made
+    /// before this call is included. Blocks until the session's earlier calls have been answered.
     ///
     /// # Errors
-    /// [`Error::NoNode`](crate::Error::NoNode) if the lock is lost; those of a session that is over;
-    /// [`Error::Timeout`](crate::Error::Timeout).
+    /// [`Error::NoNode`](crate::Error::NoNode) if the lock is lost; the errors of a session that is
+    /// over; [`Error::Timeout`](crate::Error::Timeout).
     ///
     /// ```
     /// # let session = quorate::testing::Cluster::new(1).node(0).session();
@@ -520,8 +526,8 @@ impl LockGuard {
     /// Whether the lock is held at this moment: the session is certainly alive, and this replica
     /// knows of no deletion of the holder's znode. Does not block. Once false, it stays false.
     ///
-    /// Deleting the znode of a living holder releases its lock; the holder notices when its replica
-    /// does.
+    /// Deleting the znode of a living holder releases its lock; the holder notices that when its
+    /// replica applies the deletion.
     ///
     /// ```
     /// # let session = quorate::testing::Cluster::new(1).node(0).session();
@@ -536,8 +542,8 @@ impl LockGuard {
         self.hold.is_held()
     }
 
-    /// A channel that shows the loss of the lock: it gets a message, or closes. For `select!`; call
-    /// [`LockGuard::is_held`] then.
+    /// A channel that reports the loss of the lock: it gets a message, or closes. For `select!`;
+    /// call [`LockGuard::is_held`] after that.
     ///
     /// ```
     /// use std::time::Duration;
@@ -556,7 +562,7 @@ impl LockGuard {
         self.hold.lost()
     }
 
-    /// Blocks until the lock is lost.
+    /// Blocks until the lock is lost, without a time limit, and returns the reason.
     ///
     /// ```
     /// # let session = quorate::testing::Cluster::new(1).node(0).session();
@@ -584,12 +590,11 @@ impl LockGuard {
         self.hold.lost_async().await
     }
 
-    /// Releases the lock and waits for that.
+    /// Releases the lock, and blocks until that is done, for the request timeout at most.
     ///
     /// # Errors
-    /// As [`Session::delete`], but for [`Error::Busy`](crate::Error::Busy); not an error if the
-    /// lock was already lost. After [`Error::Timeout`](crate::Error::Timeout) the release
-    /// continues.
+    /// As [`Session::delete`], except [`Error::Busy`](crate::Error::Busy); not an error if the lock
+    /// was already lost. After [`Error::Timeout`](crate::Error::Timeout) the release continues.
     ///
     /// ```
     /// # let session = quorate::testing::Cluster::new(1).node(0).session();
@@ -603,15 +608,15 @@ impl LockGuard {
     }
 
     /// As [`LockGuard::release`], without blocking the thread and without a time limit. If the future is
-    /// dropped, polled or not, this continues.
+    /// dropped, polled or not, the release continues.
     ///
     /// # Errors
-    /// As [`LockGuard::release`], but for [`Error::Timeout`](crate::Error::Timeout).
+    /// As [`LockGuard::release`], except [`Error::Timeout`](crate::Error::Timeout).
     ///
     /// ```
     /// # async fn example(session: &quorate::Session) -> quorate::Result<()> {
     /// let guard = session.lock("/lock")?.acquire_async().await?;
-    /// // What the lock protects, for as long as `guard.is_held()`.
+    /// // ... the protected work, while `guard.is_held()` ...
     /// guard.release_async().await?;
     /// # Ok(())
     /// # }

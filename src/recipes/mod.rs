@@ -1,36 +1,35 @@
 //! Coordination recipes: locks, elections, queues and others, built on the calls of
 //! [`Session`](crate::Session).
 //!
-//! Each recipe is a future over [`Pending`](crate::Pending) answers, watches and the session's
-//! timer ([`NonBlocking::sleep`](crate::NonBlocking::sleep)), so that it needs no runtime and no
-//! thread. The blocking form waits for that future. Recipes do not poll, and wake only those that
-//! can go on. A future that waits, in a queue or at a barrier, and is dropped leaves nothing behind in
-//! the cluster. A single change whose future is dropped may or may not happen.
+//! Each recipe is a future over [`Pending`](crate::Pending) replies, watches and the session's timer
+//! ([`NonBlocking::sleep`](crate::NonBlocking::sleep)), so that it needs no runtime and no thread. The
+//! blocking form waits for that future. Recipes do not poll, and wake only participants that can
+//! continue. If a future that waits in a queue or at a barrier is dropped, it leaves nothing behind in
+//! the cluster. If the future of a single change is dropped, the change may or may not happen.
 //!
 //! # How to wait
 //!
-//! Recipes wait in one way, which also suits recipes of your own:
+//! All recipes wait in the following way. Use it in your own recipes, too:
 //! - Read and set the watch in one call
 //!   ([`exists_and_watch`](crate::Session::exists_and_watch) and the like), so that no change in
 //!   between is missed.
-//! - After each event read again. An event reports a change, and not the present state, and another
-//!   instance may have come first.
-//! - Call [`sync`](crate::Session::sync) before the first read where a stale replica would let
-//!   somebody through: it may not show yet that a barrier was set. No `sync` is needed where stale
-//!   data only makes somebody wait longer, as for a lock: the event comes when the replica catches
-//!   up.
+//! - After each event, read again. An event reports a change and not the present state, and another
+//!   instance may have been faster.
+//! - Call [`sync`](crate::Session::sync) before the first read if a stale replica would let
+//!   somebody pass: it may not show yet that a barrier was set. No `sync` is needed if stale data
+//!   only makes somebody wait longer, as for a lock: the event comes when the replica catches up.
 
-// For those who write another one here:
+// For authors of further recipes in this folder:
 //
 // | to | use |
 // | --- | --- |
 // | create something whose parents may be missing | `parents`: `create_at`, `create_below` |
 // | create a znode, and delete it if the caller stops waiting | `creating` |
-// | own an ephemeral: watch it, write only to that very znode, delete it | `owned_ephemeral` |
-// | replace a znode's data only if nobody else did meanwhile | `atomic_value` |
+// | own an ephemeral: watch it, write to exactly that znode, delete it | `owned_ephemeral` |
+// | replace a znode's data only if it has not changed since it was read | `atomic_value` |
 // | queue instances in order of arrival, for a lock or an election | `contenders` |
 // | ask a holder to release | `revocation` |
-// | keep something free for a while after its holder was lost | `delay` |
+// | keep a lock free for a while after its holder was lost | `delay` |
 // | find out what a failed write means, and whether it is worth another attempt | `errors` |
 // | wait for one of two futures, or until a znode changes | `waiting` |
 // | offer a blocking form of a future | `blocking` |
@@ -38,10 +37,10 @@
 // | order sequential znodes | `sequence` |
 // | follow all changes below a path | `cache` |
 //
-// A recipe writes and watches by the public calls alone, so it needs nothing of the cluster that
-// users do not have. Inside the process it also uses:
-// - this replica's tree without waiting for an answer, to see what is missing or lost (`parents`,
-//   `owned_ephemeral`), and a snapshot of one subtree (`Session::snapshot_soon`);
+// A recipe writes and watches only by public calls, so the cluster offers it nothing that users do
+// not have. Inside the process it also uses:
+// - this replica's tree without waiting for a reply, to see which znodes are missing or lost
+//   (`parents`, `owned_ephemeral`), and a snapshot of one subtree (`Session::snapshot_soon`);
 // - a delete that follows a create whose caller is gone (`Session::discarding`, in `creating`);
 // - the clock and the random numbers of `runtime`, which let the simulator replay a recipe;
 // - `runtime::pending::block_on`, for the blocking forms.

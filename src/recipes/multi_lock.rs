@@ -1,6 +1,6 @@
-//! Several locks taken together.
+//! Several locks acquired together.
 //!
-//! Source: Curator, `InterProcessMultiLock`, which takes them in the caller's order and gives each
+//! Source: Curator, `InterProcessMultiLock`, which acquires them in the caller's order, each with
 //! the whole timeout.
 
 use std::cmp::Ordering;
@@ -13,14 +13,14 @@ use crate::planted::{Bug, unless};
 use crate::recipes::{Lock, LockGuard, LockLost, blocking};
 use crate::types::error::{Error, Result};
 
-/// Several [`Lock`]s, of which all are held or none.
+/// Several [`Lock`]s, held all or none.
 ///
-/// They are acquired one after the other in the order of their paths, whatever order they were
-/// given in, and released in reverse. So two callers whose paths overlap cannot deadlock. (That
-/// holds among users of this type. A caller that holds one of the locks by a guard of its own and
-/// waits for another may deadlock.) While it waits for one lock, it holds those before.
+/// The locks are acquired one after the other in the order of their paths, and released in reverse.
+/// So two callers whose paths overlap cannot deadlock. (This holds among users of this type. A
+/// caller that holds one of the locks by a separate guard and waits for another may deadlock.)
+/// While a caller waits for one lock, it holds those before it.
 ///
-/// Each costs what a lock costs.
+/// Each lock costs as much as a single [`Lock`].
 ///
 /// ```
 /// use quorate::recipes::MultiLock;
@@ -43,7 +43,7 @@ pub struct MultiLock {
 }
 
 impl MultiLock {
-    /// The locks at these paths, without duplicates. Does not block.
+    /// Returns the locks at these paths, without duplicates. Does not block.
     ///
     /// # Errors
     /// [`Error::InvalidPath`]; [`Error::InvalidSetting`] if there is none.
@@ -53,7 +53,7 @@ impl MultiLock {
     ) -> Result<MultiLock> {
         let locks = paths.into_iter().map(|path| Lock::new(session, path.as_ref()));
         let mut locks = locks.collect::<Result<Vec<Lock>>>()?;
-        // All are below one root, so this is also the order in the whole tree.
+        // All locks are below the same root, so this is also their order in the whole tree.
         let order = |one: &Lock, other: &Lock| one.path().cmp(other.path());
         locks.sort_by(|one, other| {
             unless(Bug::MultiLockUnordered, order(one, other), Ordering::Equal)
@@ -67,7 +67,7 @@ impl MultiLock {
     }
 
     fn session(&self) -> &Session {
-        // There is always one.
+        // The list is never empty.
         self.locks[0].session()
     }
 
@@ -76,29 +76,30 @@ impl MultiLock {
         self.locks.iter().map(Lock::path)
     }
 
-    /// Blocks until all are held, for as long as the session lives.
+    /// Acquires all locks. Blocks until all are held, for as long as the session lives.
     ///
     /// # Errors
-    /// As [`Lock::acquire`]; [`Error::NoNode`] also if one was lost during the wait for the others.
-    /// Those already acquired are released. This holds for all ways to acquire them.
+    /// As [`Lock::acquire`]; [`Error::NoNode`] also if a lock was lost during the wait for the
+    /// others. After an error no lock is held. These are the errors of all ways to acquire them.
     pub fn acquire(&self) -> Result<MultiLockGuard> {
         blocking::forever(self.session(), self.acquire_async())
     }
 
-    /// As [`MultiLock::acquire`], at most for `timeout` in total: `None`, with none held, if they
-    /// are not all held by then.
+    /// As [`MultiLock::acquire`], at most for `timeout` in total. Returns `None`, with no lock
+    /// held, if not all are held by then.
     pub fn acquire_timeout(&self, timeout: Duration) -> Result<Option<MultiLockGuard>> {
         blocking::within(self.session(), timeout, self.acquire_async())
     }
 
-    /// Acquires all of them if each is free. Blocks for the request timeout at most.
+    /// Acquires all locks if each is free; returns `None` otherwise. Blocks for the request timeout
+    /// at most.
     pub fn try_acquire(&self) -> Result<Option<MultiLockGuard>> {
         let taking = self.try_acquire_async();
         blocking::request(self.session(), "try_acquire", self.locks[0].path(), taking)
     }
 
     /// As [`MultiLock::try_acquire`], without blocking the thread and without a time limit. Dropping
-    /// the future gives up all of them.
+    /// the future gives up all locks.
     ///
     /// ```
     /// # async fn example(locks: &quorate::recipes::MultiLock) -> quorate::Result<()> {
@@ -117,8 +118,8 @@ impl MultiLock {
         guard.checked().map(Some)
     }
 
-    /// As [`MultiLock::acquire`], without blocking the thread. Dropping the future gives up all of
-    /// them.
+    /// As [`MultiLock::acquire`], without blocking the thread. Dropping the future gives up all
+    /// locks.
     ///
     /// ```
     /// # async fn example(locks: &quorate::recipes::MultiLock) -> quorate::Result<()> {
@@ -137,7 +138,7 @@ impl MultiLock {
     }
 }
 
-/// A held [`MultiLock`]. Dropping it releases all locks, without waiting for the answers.
+/// A held [`MultiLock`]. Dropping it releases all locks, without waiting for the replies.
 ///
 /// ```
 /// use quorate::CreateMode;
@@ -156,7 +157,7 @@ pub struct MultiLockGuard {
 }
 
 impl MultiLockGuard {
-    /// One may have been lost during the wait for the others.
+    /// Fails if a lock was lost during the wait for the others.
     fn checked(self) -> Result<MultiLockGuard> {
         match self.guards.iter().find(|guard| guard.hold.loss().is_some()) {
             Some(lost) => Err(Error::NoNode { path: lost.path().to_owned() }),
@@ -165,7 +166,7 @@ impl MultiLockGuard {
     }
 
     fn session(&self) -> &Session {
-        // There is always one.
+        // The list is never empty.
         self.guards[0].hold.session()
     }
 
@@ -174,7 +175,7 @@ impl MultiLockGuard {
         &self.guards
     }
 
-    /// Whether all are held at this moment: see [`LockGuard::is_held`].
+    /// Whether all locks are held at this moment: see [`LockGuard::is_held`].
     pub fn is_held(&self) -> bool {
         self.guards.iter().all(LockGuard::is_held)
     }
@@ -190,10 +191,11 @@ impl MultiLockGuard {
         Fence::all(self.guards.iter().map(LockGuard::fence))
     }
 
-    /// Releases all, in reverse order, and waits for that.
+    /// Releases all locks, in reverse order, and blocks until that is done, for each as
+    /// [`LockGuard::release`].
     ///
     /// # Errors
-    /// As [`LockGuard::release`]; all are released in any case.
+    /// As [`LockGuard::release`]; all locks are released even after an error.
     pub fn release(mut self) -> Result<()> {
         let mut result = Ok(());
         while let Some(guard) = self.guards.pop() {
@@ -203,10 +205,10 @@ impl MultiLockGuard {
     }
 
     /// As [`MultiLockGuard::release`], without blocking the thread and without a time limit. If the
-    /// future is dropped, polled or not, all are released.
+    /// future is dropped, polled or not, all locks are released.
     ///
     /// # Errors
-    /// As [`LockGuard::release_async`]; all are released in any case.
+    /// As [`LockGuard::release_async`]; all locks are released even after an error.
     ///
     /// ```
     /// # async fn example(all: quorate::recipes::MultiLockGuard) -> quorate::Result<()> {
@@ -222,7 +224,7 @@ impl MultiLockGuard {
         result
     }
 
-    /// Blocks until one of the locks is lost.
+    /// Blocks until one of the locks is lost, without a time limit, and returns the reason.
     pub fn wait_lost(&self) -> LockLost {
         blocking::until_lost(self.session(), self.lost_async())
     }

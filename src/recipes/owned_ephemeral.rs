@@ -18,11 +18,11 @@ use crate::types::error::{Error, Result};
 use crate::types::watch::{WatchEvent, WatchMode};
 use crate::types::znode::{Condition, CreateMode, Stat, Zxid};
 
-/// An ephemeral znode. Dropping it deletes the znode, without waiting for the answer.
+/// An ephemeral znode. Dropping it deletes the znode, without waiting for the reply.
 pub(super) struct OwnedEphemeral {
     session: Session,
     path: String,
-    /// The write that created it.
+    /// The zxid of the write that created it.
     czxid: Zxid,
     /// When it was created, by the cluster's clock.
     ctime: u64,
@@ -41,19 +41,20 @@ impl fmt::Debug for OwnedEphemeral {
     }
 }
 
-/// What a client's watches have reported about an ephemeral znode, so that it knows of the deletion
-/// without asking: every later answer comes after the report. Unused on an instance with a replica.
+/// Reports of a client's watches about an ephemeral znode. With them a client knows of the deletion
+/// without a request: every later reply comes after the report. Unused on an instance with a
+/// replica.
 #[derive(Debug, Default)]
 struct DeletionState {
-    /// Fires only when the znode, which has no children, is deleted; also when the history is no
+    /// Fires only when the znode, which has no children, is deleted, even if the history is no
     /// longer known and other watches report a gap.
     end: Option<Arc<Watch>>,
-    /// Each is set when one of the watches reports the deletion.
+    /// One flag for each watch, set when it reports the deletion.
     deleted: Vec<Arc<AtomicBool>>,
 }
 
 impl OwnedEphemeral {
-    /// The znode at this path, with the stat that it had when it was created.
+    /// Owns the znode at this path, whose stat at its creation is `stat`.
     pub(super) fn new(session: &Session, path: &str, stat: &Stat) -> OwnedEphemeral {
         OwnedEphemeral {
             session: session.clone(),
@@ -109,8 +110,8 @@ impl OwnedEphemeral {
         znode.is_some_and(|znode| znode.stat().czxid == self.czxid)
     }
 
-    /// Waits until the session is known to be alive. After a slow opening the session is open before
-    /// that is known, and the znode would look lost although it is not.
+    /// Waits until the session is known to be alive. If the opening was slow, the session is open
+    /// before it is known to be alive, and the znode would look lost although it is not.
     async fn until_alive(&self) -> Result<()> {
         while !self.session.is_alive() {
             self.session.nonblocking().sync().await?;
@@ -123,7 +124,7 @@ impl OwnedEphemeral {
         Error::NoNode { path: self.path.clone() }
     }
 
-    /// Checks what is at the path: another znode may have taken this one's place.
+    /// Checks that the znode at the path is this one, and not another one created later.
     fn check(&self, there: Option<Stat>) -> Result<()> {
         match there.is_some_and(|stat| stat.czxid == self.czxid) {
             true => Ok(()),
@@ -144,13 +145,13 @@ impl OwnedEphemeral {
             false => Some(calls.children_and_watch(&self.path).await?.1),
         };
         let watch = calls.watch(&self.path, WatchMode::Persistent).await?;
-        // It may have gone before the watches were set.
+        // The znode may have been deleted before the watches were set.
         self.check(calls.exists(&self.path).await?)?;
         if let Some(end) = end {
             let deleted = [end.deletion(), watch.deletion()].into_iter().flatten().collect();
             let new = DeletionState { end: Some(Arc::new(end)), deleted };
             let former = std::mem::replace(&mut *self.deletion(), new);
-            // Not under the lock: dropping it removes its watch.
+            // Not under the lock: dropping the watch removes it.
             drop(former);
         }
         Ok(watch)
@@ -173,13 +174,13 @@ impl OwnedEphemeral {
         self.follow(async { Ok(watching.await?.1) }).await
     }
 
-    /// As [`OwnedEphemeral::watch_end`], by a watch that was requested already. It may be that of
-    /// another znode at the same path.
+    /// As [`OwnedEphemeral::watch_end`], with a watch that was requested already. That watch may be
+    /// of another znode at the same path.
     pub(super) async fn follow(
         &self,
         watching: impl Future<Output = Result<Watch>>,
     ) -> Result<Watch> {
-        // Requested together with the watch, at the cost of one round trip.
+        // Requested together with the watch, so that both cost one round trip.
         let is_client = !self.session.has_replica();
         let there = is_client.then(|| self.session.nonblocking().exists(&self.path));
         let watch = watching.await?;
@@ -194,19 +195,19 @@ impl OwnedEphemeral {
         Ok(watch)
     }
 
-    /// Waits for the watch's next event; on a client, for the end of the znode alone, after which
+    /// Waits for the watch's next event; on a client, only for the end of the znode, after which
     /// [`OwnedEphemeral::loss`] is up to date. `None` if the watch is over.
     pub(super) async fn next(&self, watch: &Watch) -> Option<WatchEvent> {
         let end = self.deletion().end.clone();
         end.as_deref().unwrap_or(watch).next().await
     }
 
-    /// Waits for the loss, by a watch that fires when the znode is deleted. Takes no event from the
-    /// watch, so that any number of tasks may wait while another reads its channel.
+    /// Waits for the loss with a watch that fires when the znode is deleted. Takes no event from
+    /// the watch, so that any number of tasks may wait while another task reads its channel.
     pub(super) async fn lost_async(&self, watch: &Watch) -> LockLost {
         watch
             .until(|is_over| {
-                // The session's time may be over before the node reports it.
+                // The session's timeout may have passed before the node reports it.
                 let is_over = is_over || !self.session.is_alive();
                 self.loss().or_else(|| is_over.then_some(LockLost::SessionOver))
             })
@@ -250,20 +251,20 @@ impl OwnedEphemeral {
         }
     }
 
-    /// Creates a znode that is deleted when this one is given up, and that stays when this one is
-    /// lost.
+    /// Creates a second znode, which is deleted when this one is given up, and stays when this one
+    /// is lost.
     pub(super) async fn mark(&mut self, path: &str, data: &[u8]) -> Result<()> {
         self.mark = Some(path.to_owned());
         let marked = self.multi().create(path, data, CreateMode::Persistent).submit();
         inner(marked.await).map(drop).map_err(gone)
     }
 
-    /// Deletes the znode, and waits for that. Not an error if it is already gone.
+    /// Deletes the znode, and waits for the deletion. Not an error if it is already gone.
     pub(super) async fn delete(&self) -> Result<()> {
         unless_gone(self.leave_in(self.session.multi()).submit().await).map(drop)
     }
 
-    /// Deletes the znode and waits for that. Not an error if it is already gone.
+    /// Deletes the znode and waits for the deletion. Not an error if it is already gone.
     pub(super) async fn give_up(self) -> Result<()> {
         self.discard();
         // The session's later calls are answered after the deletion.
@@ -273,15 +274,15 @@ impl OwnedEphemeral {
         }
     }
 
-    /// Deletes the znode, with an answer to wait for: see [`Session::discard`].
+    /// Starts to delete the znode, and returns the reply to wait for: see [`Session::discard`].
     pub(super) fn begin_deletion(&self) -> Result<Pending<()>> {
         self.forget();
         self.discard_mark();
-        // This comes after the former: when it is answered, both are done.
+        // This request comes after the former one: when it is answered, both are done.
         self.session.discard(&self.path, self.czxid)
     }
 
-    /// Leaves the deletion to somebody else: dropping this no longer deletes the znode.
+    /// Leaves the deletion to the caller: dropping this no longer deletes the znode.
     pub(super) fn forget(&self) {
         self.given_up.store(true, Ordering::Release);
     }
@@ -291,11 +292,11 @@ impl OwnedEphemeral {
         self.given_up.load(Ordering::Acquire)
     }
 
-    /// Deletes the znode, without waiting for the answer.
+    /// Deletes the znode, without waiting for the reply.
     pub(super) fn discard(&self) {
         if !self.given_up.swap(true, Ordering::AcqRel) {
             self.discard_mark();
-            // Needed if somebody else has deleted the mark.
+            // Deletes the znode alone, in case somebody else has deleted the mark.
             let path = self.session.root.full(&self.path).into_owned();
             self.session.discarding()(path, self.czxid);
         }
@@ -303,7 +304,7 @@ impl OwnedEphemeral {
 
     fn discard_mark(&self) {
         if let Some(mark) = &self.mark {
-            // Only together: the mark of a lost znode stays.
+            // Deletes both or neither: the mark of a lost znode stays.
             self.session.discard_with(&self.path, self.czxid, mark);
         }
     }

@@ -1,9 +1,8 @@
 //! Creating the missing znodes above a recipe's own, as containers.
 //!
-//! A replica knows which are missing, so that the check is free, and one write creates all of them.
-//! The first use of a path takes one write for its parents, and later uses none. An instance
-//! without a replica checks only after a write has failed for a missing parent, by asking its
-//! member.
+//! A replica shows which znodes are missing, so that the check is free, and one write creates all
+//! of them. The first use of a path takes one write for its parents, later uses none. A client
+//! checks only after a write has failed for a missing parent, by a request to its member.
 
 use crate::api::session::Session;
 use crate::recipes::errors::unless_overtaken;
@@ -13,11 +12,11 @@ use crate::types::znode::CreateMode;
 
 pub(super) const ROOT: &str = "/";
 
-/// Creates something below `path`, and first whatever is missing of `path` itself. `create` is
-/// called again as long as it fails because the parent is missing.
+/// Creates the missing znodes of `path`, and then calls `create`, which creates something below
+/// `path`. Calls `create` again as long as it fails because the parent is missing.
 ///
 /// # Errors
-/// [`Error::NoNode`] of the root if that is missing; those of `create`.
+/// [`Error::NoNode`] of the root if that is missing; the errors of `create`.
 pub(super) async fn create_below<T, F: Future<Output = Result<T>>>(
     session: &Session,
     path: &str,
@@ -33,7 +32,7 @@ pub(super) async fn create_below<T, F: Future<Output = Result<T>>>(
     }
 }
 
-/// As [`create_below`], for what is created at `path` itself.
+/// As [`create_below`], for a `create` of `path` itself.
 pub(super) async fn create_at<T, F: Future<Output = Result<T>>>(
     session: &Session,
     path: &str,
@@ -46,7 +45,7 @@ pub(super) async fn create_at<T, F: Future<Output = Result<T>>>(
 pub(super) struct Parents<'a> {
     session: &'a Session,
     path: &'a str,
-    /// Whether to check first, instead of trying at once.
+    /// Whether to check for missing parents before the first attempt.
     look: bool,
 }
 
@@ -55,8 +54,8 @@ impl<'a> Parents<'a> {
         Parents { session, path, look: session.has_replica() }
     }
 
-    /// Creates those that are missing. Call it before each attempt to create something below them,
-    /// and repeat an attempt that fails with [`Error::NoNode`].
+    /// Creates the missing parents. Call it before each attempt to create something below them, and
+    /// repeat an attempt that fails with [`Error::NoNode`].
     ///
     /// # Errors
     /// [`Error::NoNode`] of the root if that is missing; otherwise as [`Session::create`].
@@ -77,21 +76,21 @@ impl<'a> Parents<'a> {
             for path in missing.into_iter().rev() {
                 multi = multi.create(path, b"", CreateMode::Container);
             }
-            // Otherwise others have created one of them, or an unused one was deleted: look again.
-            // This instance has seen that by now.
+            // Otherwise another session has created one of them, or an unused one was deleted: look
+            // again. This instance has seen that by now.
             if unless_overtaken(multi.submit().await)?.is_some() {
                 return Ok(());
             }
         }
     }
 
-    /// Those that are missing, from the path upwards.
+    /// Returns the missing ones, from the path upwards.
     async fn missing(&self) -> Result<Vec<&'a str>> {
         let all = std::iter::successors(Some(self.path), |path| path::parent(path));
         if self.session.has_replica() {
             return Ok(all.take_while(|path| is_missing(self.session, path)).collect());
         }
-        // Requested together, at the cost of one round trip.
+        // Requested together, so that all cost one round trip.
         let calls = self.session.nonblocking();
         let asked: Vec<_> = all.map(|path| (path, calls.exists(path))).collect();
         let mut missing = Vec::new();

@@ -13,7 +13,7 @@ use crate::types::error::{Error, Result};
 use crate::types::znode::Condition;
 
 /// A participant in a [`TwoPhaseCommit`]. If it is dropped before it has voted, it counts as lost,
-/// and the transaction is aborted.
+/// and the coordinator aborts the transaction.
 ///
 /// See [`TwoPhaseCommit`] for an example.
 /// ```
@@ -60,13 +60,13 @@ impl Participant {
         blocking::request(&self.transaction.session, operation, &self.path, future)
     }
 
-    /// Votes, and returns the resulting phase. A vote of `No` aborts the transaction. A vote that
-    /// was already given by this name, also before it was lost and joined again, may be repeated.
-    /// Blocks for the request timeout at most. A participant that votes `Yes` must be able to
-    /// commit from then on, also after [`Error::Timeout`].
+    /// Votes, and returns the resulting phase. A vote of `No` aborts the transaction. The same vote
+    /// may be given again by the same name, even after the participant was lost and has joined
+    /// again. Blocks for the request timeout at most. From a vote of `Yes` on, the participant must
+    /// be able to commit, also after [`Error::Timeout`].
     ///
-    /// If the transaction is decided and this participant has not voted, it was aborted, and
-    /// nothing is written.
+    /// If the transaction is already decided and this participant has not voted, the transaction
+    /// was aborted; then nothing is written.
     ///
     /// # Errors
     /// [`Error::NoNode`] if another participant has joined by this name since, or the transaction
@@ -77,7 +77,7 @@ impl Participant {
     }
 
     /// As [`Participant::vote`], without blocking the thread. If the future is dropped, the vote
-    /// may or may not be given.
+    /// may or may not have been given.
     ///
     /// ```
     /// # async fn example(billing: &quorate::recipes::Participant) -> quorate::Result<()> {
@@ -97,7 +97,7 @@ impl Participant {
             let site: Read<Site> = read(&snapshot, &self.path)?;
             match site.value {
                 Site::Voted(given) if given != vote => return Err(self.has_voted(given)),
-                // It was committed by the votes of all.
+                // A committed transaction has the votes of all.
                 Site::Acknowledged if phase == Phase::Committed && vote == Vote::No => {
                     return Err(self.has_voted(Vote::Yes));
                 }
@@ -155,7 +155,8 @@ impl Participant {
         blocking::forever(&self.transaction.session, self.outcome_async())
     }
 
-    /// As [`Participant::outcome`], at most for `timeout`: `None` if it is not decided by then.
+    /// As [`Participant::outcome`], at most for `timeout`. Returns `None` if the transaction is not
+    /// decided by then.
     ///
     /// # Errors
     /// As [`Participant::outcome`].
@@ -185,8 +186,8 @@ impl Participant {
         }
     }
 
-    /// Records that this participant knows the outcome and has acted on it: it will not ask again.
-    /// Blocks for the request timeout at most.
+    /// Records that this participant knows the outcome and has acted on it, so that the transaction
+    /// can be forgotten. Blocks for the request timeout at most.
     ///
     /// # Errors
     /// [`Error::InvalidData`] if nothing is decided yet; otherwise as
@@ -214,7 +215,7 @@ impl Participant {
         let known = transaction.encode(&Site::Acknowledged)?;
         let condition = Condition::Mzxid(header.mzxid);
         let multi = transaction.session.multi().require(&transaction.path, condition);
-        // Not an error if it was forgotten, or if there is another one by now.
+        // Not an error if the transaction was forgotten, or if another one has begun at this path.
         unless_gone(multi.set(&self.path, known).submit().await).map(drop)
     }
 }
@@ -240,7 +241,7 @@ mod tests {
         assert_eq!([a.vote(Vote::Yes), a.vote(Vote::Yes)], [const { Ok(Phase::Voting) }; 2]);
         let other = a.vote(Vote::No);
         assert!(matches!(other, Err(Error::InvalidData { path, .. }) if path == "/tx/a"));
-        // The vote binds it, also after it was lost and has joined again.
+        // The vote still binds the participant after it was lost and has joined again.
         drop(a);
         let a = transaction.join("a").unwrap();
         assert!(a.vote(Vote::No).is_err());
@@ -254,7 +255,7 @@ mod tests {
     }
 
     #[test]
-    fn a_vote_against_it_is_the_end_and_the_others_need_not_vote() {
+    fn a_vote_against_aborts_before_the_others_vote() {
         let session = Cluster::new(1).node(0).session();
         let transaction = transaction(&session);
         let (a, b) = (transaction.join("a").unwrap(), transaction.join("b").unwrap());
@@ -271,7 +272,7 @@ mod tests {
     }
 
     #[test]
-    fn who_has_been_replaced_has_no_vote() {
+    fn a_replaced_participant_has_no_vote() {
         let session = Cluster::new(1).node(0).session();
         let transaction = transaction(&session);
         let former = transaction.join("a").unwrap();
@@ -279,7 +280,7 @@ mod tests {
         assert!(matches!(former.vote(Vote::No), Err(Error::NoNode { .. })));
         drop(former);
         assert_eq!(present.vote(Vote::Yes), Ok(Phase::Voting), "it is alive");
-        // A participant that somebody has declared dead notices it.
+        // A participant that somebody has declared dead notices that.
         let b = transaction.join("b").unwrap();
         session.delete("/tx/b/alive").unwrap();
         assert!(matches!(b.vote(Vote::Yes), Err(Error::NoNode { .. })));

@@ -1,8 +1,8 @@
 //! An ephemeral znode that outlives its session: it is created again in the next one.
 //!
-//! All that is known of the znode is in a state shared by the handles and the one future that
-//! drives it. So closing is exact at any moment: an existing znode is deleted at once, and one that
-//! is being created as soon as the answer comes, whether or not anybody still polls the future.
+//! The state of the znode is shared by the handles and the one future that drives it. So closing is
+//! exact at any moment: an existing znode is deleted at once, and a znode that is being created is
+//! deleted as soon as the reply comes, whether or not anybody still polls the future.
 //!
 //! Source: Curator, `PersistentNode` (once `PersistentEphemeralNode`).
 
@@ -29,27 +29,25 @@ use crate::types::error::{Error, Result};
 use crate::types::path;
 use crate::types::znode::CreateMode;
 
-/// After how long a write is tried again that was refused since disks are nearly full.
+/// The pause before a write is tried again that was refused because disks are nearly full.
 const ROOM_PAUSE: Duration = Duration::from_secs(1);
 
-/// Never locked; the mutex only makes a borrow of it `Send`.
+/// Never locked; the mutex only makes a reference to it `Send`.
 type Sessions = Mutex<Box<dyn FnMut() -> Result<Session> + Send>>;
 
-/// An ephemeral znode that is created again in a new session when its session is over, and when
-/// somebody has deleted it: it announces an instance for as long as the instance exists.
+/// An ephemeral znode that is created again, in a new session, when its session is over, and also
+/// when somebody has deleted it. It announces an instance for as long as the instance exists.
 ///
 /// It has no thread of its own and must be driven: by [`PersistentEphemeral::run`] on a thread, or
 /// by [`PersistentEphemeral::run_async`] as a task. Both continue until it is closed through an
-/// [`EphemeralHandle`], or dropped. Then the znode is deleted, at any moment and whatever is in
-/// flight.
+/// [`EphemeralHandle`], or dropped. The znode is then deleted, even if a request is in flight.
 ///
-/// While its instance is cut off, the znode is deleted with its session; it is created again once
-/// the cluster can be reached. If the path is taken, for example by a former run of this process
-/// whose session has not expired yet, it waits until the path is free. Missing parents are created
-/// as containers.
+/// If its instance is disconnected for longer than the session's timeout, the znode is deleted with
+/// its session; it is created again once the cluster can be reached. If another znode is at the
+/// path, for example that of a former run of this process whose session has not expired yet, it
+/// waits until the path is free. Missing parents are created as containers.
 ///
-/// For more than one znode that is to come back, there is
-/// [`Coordinator::supervise`].
+/// To restore more than one znode, use [`Coordinator::supervise`].
 ///
 /// ```
 /// use std::time::Duration;
@@ -62,7 +60,7 @@ type Sessions = Mutex<Box<dyn FnMut() -> Result<Session> + Send>>;
 /// let running = std::thread::spawn(move || here.run());
 /// assert!(handle.wait_present(Duration::from_secs(10)));
 ///
-/// // Its session is lost; it is there again in the next.
+/// // The session is lost; the znode is created again in the next one.
 /// cluster.expire(&cluster.node(0).session());
 /// handle.set(b"ready")?;
 /// assert!(handle.wait_present(Duration::from_secs(10)));
@@ -92,8 +90,9 @@ impl fmt::Debug for PersistentEphemeral {
 }
 
 impl PersistentEphemeral {
-    /// A znode at this path, in this instance's own session, and after that in its next one. Writes
-    /// nothing before it is run.
+    /// Makes one for a znode at this path, in this instance's own session
+    /// ([`Coordinator::session`]), and after its end in the next one. Writes nothing before it is
+    /// run.
     ///
     /// # Errors
     /// [`Error::InvalidPath`]; [`Error::TooLarge`] for more than 1 MiB of data.
@@ -107,8 +106,8 @@ impl PersistentEphemeral {
     }
 
     /// As [`PersistentEphemeral::new`], in sessions that `sessions` returns: it is called now, and
-    /// whenever the former session is over. For sessions with a root ([`Session::chroot`]), or with
-    /// their own timeout or credentials. It holds its current session.
+    /// whenever the former session is over. Use it for sessions with a root ([`Session::chroot`]),
+    /// or with their own timeout or credentials. It holds its current session.
     ///
     /// ```
     /// use quorate::recipes::PersistentEphemeral;
@@ -123,7 +122,7 @@ impl PersistentEphemeral {
     /// ```
     ///
     /// # Errors
-    /// As [`PersistentEphemeral::new`], and those of `sessions`.
+    /// As [`PersistentEphemeral::new`], and the errors of `sessions`.
     pub fn with_sessions(
         mut sessions: impl FnMut() -> Result<Session> + Send + 'static,
         path: &str,
@@ -137,33 +136,33 @@ impl PersistentEphemeral {
         Ok(PersistentEphemeral { handle, sessions, first: Some(first), again: true })
     }
 
-    /// Whether it is created again when somebody has deleted it; `true` by default. Otherwise
-    /// running it ends with [`Error::NoNode`].
+    /// Sets whether the znode is created again when somebody has deleted it: `true` by default.
+    /// With `false`, running it ends with [`Error::NoNode`] in that case.
     pub fn recreate_deleted(mut self, again: bool) -> PersistentEphemeral {
         self.again = again;
         self
     }
 
-    /// A handle to set its data, to check whether it exists, and to close it.
+    /// Returns a handle to set the data, to check whether the znode exists, and to close it.
     pub fn handle(&self) -> EphemeralHandle {
         self.handle.clone()
     }
 
-    /// Maintains the znode, and blocks until it is closed.
+    /// Maintains the znode. Blocks until it is closed through a handle.
     ///
     /// # Errors
     /// [`Error::Stopped`] when the node has stopped; the errors of `sessions`; [`Error::NoNode`] if
-    /// it is not to be created again, or of `/` if the root of its sessions does not exist; and
-    /// errors that waiting does not help against, such as [`Error::NoAuth`] and
-    /// [`Error::QuotaExceeded`]. The znode is not left behind.
+    /// the znode was deleted and is not to be created again, or of `/` if the root of its sessions
+    /// does not exist; and other errors that waiting does not cure, such as [`Error::NoAuth`] and
+    /// [`Error::QuotaExceeded`]. After an error the znode is not left behind.
     pub fn run(self) -> Result<()> {
         let clock = self.handle.clock.clone();
         // Without a deadline there is always a result.
         block_on(self.run_async(), &clock, None)?.unwrap_or(Ok(()))
     }
 
-    /// As [`PersistentEphemeral::run`], without blocking the thread. Dropping the future closes it,
-    /// and deletes the znode without waiting for the answer.
+    /// As [`PersistentEphemeral::run`], without blocking the thread. Dropping the future closes the
+    /// persistent ephemeral, and deletes the znode without waiting for the reply.
     ///
     /// # Errors
     /// As [`PersistentEphemeral::run`].
@@ -231,7 +230,7 @@ impl PersistentEphemeral {
         let handle = &self.handle;
         let creating = {
             let mut state = handle.state();
-            // If it was closed just now, the caller's next poll sees that.
+            // If it was closed just now, the next poll notices that.
             (!state.closed).then(|| {
                 state.written = state.wanted;
                 let creating = PendingCreate::begin(session, &handle.path, &state.data);
@@ -242,7 +241,7 @@ impl PersistentEphemeral {
         let Some(creating) = creating else { return std::future::pending().await };
         let stat = creating.answer().await.map_err(|error| session.root.error(error))?;
         let ephemeral = Arc::new(OwnedEphemeral::new(session, &handle.path, &stat));
-        // If it was closed meanwhile, this deletes it once more.
+        // If it was closed in the meantime, this deletes the znode once more.
         handle.set_state(ZnodeState::Exists(Arc::clone(&ephemeral)));
         Ok(ephemeral)
     }
@@ -251,7 +250,7 @@ impl PersistentEphemeral {
     async fn maintain(&self, ephemeral: &Arc<OwnedEphemeral>) -> Result<()> {
         let handle = &self.handle;
         let mut watch = follow(ephemeral).await?;
-        // Its session is known to be alive now.
+        // The session is known to be alive now.
         handle.change(|_| {});
         while let (Some(following), None) = (&watch, ephemeral.loss()) {
             let (data, wanted, written) = {
@@ -289,7 +288,7 @@ impl PersistentEphemeral {
         Ok(())
     }
 
-    /// Waits until something has happened to the znode, or other data is wanted than was written.
+    /// Waits until the znode has changed, or the data to write differs from the written one.
     /// `false` if the watch is over.
     async fn changed(&self, ephemeral: &OwnedEphemeral, watch: &Watch, written: u64) -> bool {
         let wanted = self.handle.until(|state| (state.wanted != written).then_some(()));
@@ -320,7 +319,7 @@ async fn follow(ephemeral: &OwnedEphemeral) -> Result<Option<Watch>> {
 async fn recover(session: &Session, error: Error) -> Result<()> {
     match error {
         Error::Busy { .. } => session.nonblocking().sleep(session.shared().limits.tick).await,
-        // Somebody has to make room.
+        // An operator has to make room.
         Error::DiskLow { .. } => session.nonblocking().sleep(ROOM_PAUSE).await,
         error => Err(error),
     }

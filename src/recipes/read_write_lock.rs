@@ -1,5 +1,5 @@
-//! Shared and exclusive locks with one queue: a reader waits for the nearest writer before it, a
-//! writer for the contender before it.
+//! Shared and exclusive locks with one queue: a reader waits for the nearest writer before it, and
+//! a writer for the contender before it.
 //!
 //! Sources: ZooKeeper, "Recipes and Solutions", Shared Locks; Curator, `InterProcessReadWriteLock`.
 
@@ -16,7 +16,7 @@ const READ: &str = "read";
 const WRITE: &str = "write";
 
 /// The contender that a reader waits for: the nearest writer before it. That writer may itself be
-/// waiting; those before it are its own concern.
+/// waiting for contenders before it.
 fn blocker_of_reader(listed: &[ListedContender], at: usize) -> Option<usize> {
     let nearest = (0..at).rev().find(|before| listed[*before].kind == WRITE);
     nearest.filter(|writer| *writer == 0 || !planted(Bug::ReaderOvertakes))
@@ -29,11 +29,12 @@ fn blocker_of_reader(listed: &[ListedContender], at: usize) -> Option<usize> {
 /// [`Lock`](super::Lock): it belongs to its session, its loss is reported, its writes can be
 /// fenced; it is not reentrant.
 ///
-/// A writer may become a reader with nobody in between ([`WriteGuard::downgrade`]). A reader cannot
-/// become a writer: two that tried would deadlock. It has to release and acquire again.
+/// A writer may become a reader without releasing the lock ([`WriteGuard::downgrade`]). A reader
+/// cannot become a writer: two readers that tried would deadlock. It has to release and acquire
+/// again.
 ///
-/// An acquisition costs two writes, a downgrade one. A writer's release wakes all readers that are
-/// next, or one writer; a reader's release wakes the writer behind it, if there is one.
+/// An acquisition costs two writes, a downgrade one. A writer's release wakes all readers up to the
+/// next writer, or that writer; a reader's release wakes the writer behind it, if there is one.
 ///
 /// ```
 /// use quorate::recipes::ReadWriteLock;
@@ -59,8 +60,8 @@ pub struct ReadWriteLock {
 }
 
 impl ReadWriteLock {
-    /// The lock at this path, which other recipes must not use. It and its parents are created as
-    /// containers when they are missing. Does not block.
+    /// Returns the lock at this path, which other recipes must not use. The path and its parents
+    /// are created as containers when the lock is acquired and they are missing. Does not block.
     ///
     /// # Errors
     /// [`Error::InvalidPath`](crate::Error::InvalidPath).
@@ -73,29 +74,29 @@ impl ReadWriteLock {
         self.contenders.path()
     }
 
-    /// Blocks until the lock is held for reading, for as long as the session lives.
+    /// Acquires the lock for reading. Blocks until it is held, for as long as the session lives.
     ///
     /// # Errors
-    /// As [`Lock::acquire`](super::Lock::acquire). This holds for all ways to acquire it.
+    /// As [`Lock::acquire`](super::Lock::acquire). These are the errors of all ways to acquire it.
     pub fn read(&self) -> Result<ReadGuard> {
         blocking::forever(self.contenders.session(), self.read_async())
     }
 
-    /// As [`ReadWriteLock::read`], at most for `timeout`: `None` if it is not held by then. Its
-    /// place in the queue is given up.
+    /// As [`ReadWriteLock::read`], at most for `timeout`. Returns `None` if the lock is not held by
+    /// then; the place in the queue is given up.
     pub fn read_timeout(&self, timeout: Duration) -> Result<Option<ReadGuard>> {
         blocking::within(self.contenders.session(), timeout, self.read_async())
     }
 
-    /// Acquires the lock for reading if no writer holds it or waits. Blocks for the request timeout
-    /// at most.
+    /// Acquires the lock for reading if no writer holds it or waits for it; returns `None`
+    /// otherwise. Blocks for the request timeout at most.
     pub fn try_read(&self) -> Result<Option<ReadGuard>> {
         let taking = self.try_read_async();
         blocking::request(self.contenders.session(), "try_read", self.path(), taking)
     }
 
     /// As [`ReadWriteLock::try_read`], without blocking the thread and without a time limit. Dropping
-    /// the future gives it up.
+    /// the future gives up the attempt.
     ///
     /// ```
     /// # async fn example(lock: &quorate::recipes::ReadWriteLock) -> quorate::Result<()> {
@@ -108,13 +109,13 @@ impl ReadWriteLock {
         Ok(hold.map(|hold| ReadGuard { guard: LockGuard { hold } }))
     }
 
-    /// As [`ReadWriteLock::read`], without blocking the thread. Dropping the future gives up its
+    /// As [`ReadWriteLock::read`], without blocking the thread. Dropping the future gives up the
     /// place in the queue.
     ///
     /// ```
     /// # async fn example(lock: &quorate::recipes::ReadWriteLock) -> quorate::Result<()> {
     /// let guard = lock.read_async().await?;
-    /// // ... what needs that nobody writes ...
+    /// // ... work during which nobody may write ...
     /// guard.release_async().await?;
     /// # Ok(())
     /// # }
@@ -124,26 +125,26 @@ impl ReadWriteLock {
         Ok(ReadGuard { guard: LockGuard { hold } })
     }
 
-    /// Blocks until the lock is held for writing, for as long as the session lives.
+    /// Acquires the lock for writing. Blocks until it is held, for as long as the session lives.
     pub fn write(&self) -> Result<WriteGuard> {
         blocking::forever(self.contenders.session(), self.write_async())
     }
 
-    /// As [`ReadWriteLock::write`], at most for `timeout`: `None` if it is not held by then. Its
-    /// place in the queue is given up.
+    /// As [`ReadWriteLock::write`], at most for `timeout`. Returns `None` if the lock is not held
+    /// by then; the place in the queue is given up.
     pub fn write_timeout(&self, timeout: Duration) -> Result<Option<WriteGuard>> {
         blocking::within(self.contenders.session(), timeout, self.write_async())
     }
 
-    /// Acquires the lock for writing if nobody holds it or waits. Blocks for the request timeout at
-    /// most.
+    /// Acquires the lock for writing if nobody holds it or waits for it; returns `None` otherwise.
+    /// Blocks for the request timeout at most.
     pub fn try_write(&self) -> Result<Option<WriteGuard>> {
         let taking = self.try_write_async();
         blocking::request(self.contenders.session(), "try_write", self.path(), taking)
     }
 
     /// As [`ReadWriteLock::try_write`], without blocking the thread and without a time limit. Dropping
-    /// the future gives it up.
+    /// the future gives up the attempt.
     ///
     /// ```
     /// # async fn example(lock: &quorate::recipes::ReadWriteLock) -> quorate::Result<()> {
@@ -156,7 +157,7 @@ impl ReadWriteLock {
         Ok(hold.map(|hold| WriteGuard { guard: LockGuard { hold } }))
     }
 
-    /// As [`ReadWriteLock::write`], without blocking the thread. Dropping the future gives up its
+    /// As [`ReadWriteLock::write`], without blocking the thread. Dropping the future gives up the
     /// place in the queue.
     ///
     /// ```
@@ -172,17 +173,17 @@ impl ReadWriteLock {
         Ok(WriteGuard { guard: LockGuard { hold } })
     }
 
-    /// Holders and waiters in order, as this replica has them. If a writer is first, it holds the
-    /// lock; otherwise the readers before the first writer do.
+    /// Returns holders and waiters in order, as this replica has them. If a writer is first, it
+    /// holds the lock; otherwise the readers before the first writer hold it. Does not block on a
+    /// member; a client waits for the reply of its member.
     ///
     /// # Errors
-    /// Those of a session that is over.
+    /// The errors of a session that is over.
     pub fn contenders(&self) -> Result<Vec<LockContender>> {
         self.contenders.list_with_sessions_now()
     }
 
-    /// As [`ReadWriteLock::contenders`], without blocking the thread; the blocking form blocks only
-    /// on a client.
+    /// As [`ReadWriteLock::contenders`], without blocking the thread.
     ///
     /// ```
     /// # async fn example(lock: &quorate::recipes::ReadWriteLock) -> quorate::Result<()> {
@@ -218,9 +219,10 @@ impl ReadWriteLock {
         revocation::ask(&self.contenders, holders).await
     }
 
-    /// Asks one holder to release: the one whose znode has this path, as in [`LockContender::path`]
-    /// and [`LockGuard::path`]. Returns `false`, without asking, if it does not hold the lock: it
-    /// waits, or is gone. Costs a round trip and a write.
+    /// Asks one holder to release: the holder whose znode has this path, as in
+    /// [`LockContender::path`] and [`LockGuard::path`]. Returns `false`, without a request, if the
+    /// contender does not hold the lock, because it waits or is gone. Costs a round trip and a
+    /// write. Blocks for the request timeout at most.
     ///
     /// ```
     /// use quorate::{recipes::ReadWriteLock, testing::Cluster};
@@ -261,7 +263,7 @@ impl ReadWriteLock {
     }
 }
 
-/// How many contenders hold the lock: the first ones.
+/// How many of the first contenders hold the lock.
 fn holders(listed: &[ListedContender]) -> usize {
     match listed.iter().position(|contender| contender.kind == WRITE) {
         Some(0) => 1,
@@ -271,7 +273,7 @@ fn holders(listed: &[ListedContender]) -> usize {
 }
 
 /// A shared hold of a [`ReadWriteLock`], which dereferences to a [`LockGuard`]. Dropping it
-/// releases the lock, without waiting for the answer.
+/// releases the lock, without waiting for the reply.
 ///
 /// ```
 /// use quorate::recipes::ReadWriteLock;
@@ -296,10 +298,10 @@ impl ReadGuard {
     }
 
     /// As [`ReadGuard::release`], without blocking the thread and without a time limit. If the future is
-    /// dropped, polled or not, this continues.
+    /// dropped, polled or not, the release continues.
     ///
     /// # Errors
-    /// As [`ReadGuard::release`], but for [`Error::Timeout`](crate::Error::Timeout).
+    /// As [`ReadGuard::release`], except [`Error::Timeout`](crate::Error::Timeout).
     ///
     /// ```
     /// # async fn example(guard: quorate::recipes::ReadGuard) -> quorate::Result<()> {
@@ -321,7 +323,7 @@ impl Deref for ReadGuard {
 }
 
 /// An exclusive hold of a [`ReadWriteLock`], which dereferences to a [`LockGuard`]. Dropping it
-/// releases the lock, without waiting for the answer.
+/// releases the lock, without waiting for the reply.
 ///
 /// ```
 /// use quorate::recipes::ReadWriteLock;
@@ -347,10 +349,10 @@ impl WriteGuard {
     }
 
     /// As [`WriteGuard::release`], without blocking the thread and without a time limit. If the future is
-    /// dropped, polled or not, this continues.
+    /// dropped, polled or not, the release continues.
     ///
     /// # Errors
-    /// As [`WriteGuard::release`], but for [`Error::Timeout`](crate::Error::Timeout).
+    /// As [`WriteGuard::release`], except [`Error::Timeout`](crate::Error::Timeout).
     ///
     /// ```
     /// # async fn example(guard: quorate::recipes::WriteGuard) -> quorate::Result<()> {
@@ -362,9 +364,10 @@ impl WriteGuard {
         self.guard.release_async().await
     }
 
-    /// Becomes a reader at the same place in the queue, in one write: no writer comes in between,
-    /// and the readers next in the queue hold the lock with it. The fencing token stays the same,
-    /// and the path changes. Blocks as [`Session::create`]. If it fails, the lock is released.
+    /// Turns the writer into a reader at the same place in the queue, in one write: no writer can
+    /// come in between, and the readers next in the queue get the lock, too. The fencing token
+    /// stays the same, and the path changes. Blocks as [`Session::create`]. If it fails, the lock
+    /// is released.
     ///
     /// # Errors
     /// [`Error::NoNode`](crate::Error::NoNode) if the lock was lost; as [`Session::create`].
@@ -382,7 +385,7 @@ impl WriteGuard {
     /// ```
     /// # async fn example(guard: quorate::recipes::WriteGuard) -> quorate::Result<()> {
     /// let reader = guard.downgrade_async().await?;
-    /// // Other readers may come in, and no writer has been in between.
+    /// // Other readers may hold the lock by now; no writer has held it in between.
     /// reader.release_async().await?;
     /// # Ok(())
     /// # }

@@ -1,4 +1,4 @@
-//! A lock whose holder may acquire it again.
+//! A lock that its holder may acquire again.
 //!
 //! Source: Curator, `InterProcessMutex`, which counts for each thread.
 
@@ -15,14 +15,14 @@ use crate::types::error::Result;
 
 /// A [`Lock`] that its owner may acquire again while holding it.
 ///
-/// The owner is given by the handle: **all clones of one `ReentrantLock` are one owner**, and share
+/// The handle identifies the owner: **all clones of one `ReentrantLock` are one owner**, and share
 /// one hold. Another handle made by [`ReentrantLock::new`] is another owner, even on the same
-/// session. (Curator counts per thread. Here a future may move between threads, and an owner may
-/// want several threads to help. So give the clones to those that should share the lock, and to
-/// nobody else.) The lock does not exclude clones from each other.
+/// session. The lock does not exclude clones from each other, so give clones only to code that
+/// should share the lock. (Curator counts per thread. Here a future may move between threads, and
+/// several threads may work for one owner.)
 ///
 /// The first acquisition costs what a lock costs. Each further one is free: it does not contact the
-/// cluster. The lock is released with the last guard. If it was lost meanwhile, the existing guards
+/// cluster. The lock is released with the last guard. If the lock is lost, the existing guards
 /// report that, and the next acquisition is a new one.
 ///
 /// ```
@@ -46,7 +46,7 @@ pub struct ReentrantLock {
     owner: Arc<Owner>,
 }
 
-/// What the clones share.
+/// The state that the clones share.
 #[derive(Debug, Default)]
 struct Owner {
     holding: Mutex<Holding>,
@@ -57,7 +57,7 @@ struct Owner {
 #[derive(Debug, Default)]
 struct Holding {
     held: Weak<LockGuard>,
-    /// One of the clones is waiting for the lock, for all of them.
+    /// Whether one of the clones is acquiring the lock, on behalf of all.
     acquiring: bool,
 }
 
@@ -68,7 +68,7 @@ enum Turn<'a> {
     Acquire(Acquiring<'a>),
 }
 
-/// The clone that acquires the lock. When dropped, another may.
+/// The right to acquire the lock for all clones. When it is dropped, another clone may acquire.
 struct Acquiring<'a>(&'a Owner);
 
 impl Drop for Acquiring<'_> {
@@ -80,7 +80,7 @@ impl Drop for Acquiring<'_> {
 
 impl Owner {
     fn holding(&self) -> MutexGuard<'_, Holding> {
-        // No change to it is ever left half done.
+        // No change of the state is ever left half done.
         self.holding.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -100,8 +100,8 @@ impl Owner {
 }
 
 impl ReentrantLock {
-    /// The lock at this path, for a new owner. It is the same lock as [`Session::lock`] returns for
-    /// that path. Does not block.
+    /// Returns the lock at this path, for a new owner. It is the same lock as the one of
+    /// [`Session::lock`] for that path. Does not block.
     ///
     /// # Errors
     /// [`Error::InvalidPath`](crate::Error::InvalidPath).
@@ -114,29 +114,30 @@ impl ReentrantLock {
         self.lock.path()
     }
 
-    /// Blocks until the lock is held, for as long as the session lives. Returns at once if this
-    /// owner holds it.
+    /// Acquires the lock. Blocks until it is held, for as long as the session lives. Returns at
+    /// once if this owner holds it already.
     ///
     /// # Errors
-    /// As [`Lock::acquire`]. This holds for all ways to acquire it.
+    /// As [`Lock::acquire`]. These are the errors of all ways to acquire it.
     pub fn acquire(&self) -> Result<ReentrantGuard> {
         blocking::forever(self.lock.session(), self.acquire_async())
     }
 
-    /// As [`ReentrantLock::acquire`], at most for `timeout`: `None` if it is not held by then.
+    /// As [`ReentrantLock::acquire`], at most for `timeout`. Returns `None` if the lock is not held
+    /// by then.
     pub fn acquire_timeout(&self, timeout: Duration) -> Result<Option<ReentrantGuard>> {
         blocking::within(self.lock.session(), timeout, self.acquire_async())
     }
 
-    /// Acquires the lock if this owner holds it, or if it is free and nobody waits. Blocks for the
-    /// request timeout at most.
+    /// Acquires the lock if this owner holds it, or if it is free and nobody waits for it; returns
+    /// `None` otherwise. Blocks for the request timeout at most.
     pub fn try_acquire(&self) -> Result<Option<ReentrantGuard>> {
         let taking = self.try_acquire_async();
         blocking::request(self.lock.session(), "try_acquire", self.path(), taking)
     }
 
     /// As [`ReentrantLock::try_acquire`], without blocking the thread and without a time limit.
-    /// Dropping the future gives it up.
+    /// Dropping the future gives up the attempt.
     ///
     /// ```
     /// # async fn example(lock: &quorate::recipes::ReentrantLock) -> quorate::Result<()> {
@@ -157,7 +158,7 @@ impl ReentrantLock {
         }
     }
 
-    /// As [`ReentrantLock::acquire`], without blocking the thread. Dropping the future gives up its
+    /// As [`ReentrantLock::acquire`], without blocking the thread. Dropping the future gives up the
     /// place in the queue.
     ///
     /// ```
@@ -195,7 +196,7 @@ impl ReentrantLock {
 }
 
 /// A guard of a [`ReentrantLock`], which dereferences to a [`LockGuard`]. Dropping the last one
-/// releases the lock, without waiting for the answer.
+/// releases the lock, without waiting for the reply.
 ///
 /// ```
 /// use quorate::recipes::ReentrantLock;
@@ -214,12 +215,13 @@ pub struct ReentrantGuard {
 }
 
 impl ReentrantGuard {
-    /// How many guards the owner has.
+    /// The number of guards that the owner has.
     pub fn holds(&self) -> usize {
         Arc::strong_count(&self.guard)
     }
 
-    /// Drops this guard. If it is the last, releases the lock and waits for that.
+    /// Drops this guard. If it is the last one, releases the lock and blocks as
+    /// [`LockGuard::release`].
     ///
     /// # Errors
     /// As [`LockGuard::release`].
@@ -228,7 +230,7 @@ impl ReentrantGuard {
     }
 
     /// As [`ReentrantGuard::release`], without blocking the thread and without a time limit. If the
-    /// future is dropped, polled or not, this continues.
+    /// future is dropped, polled or not, the release continues.
     ///
     /// # Errors
     /// As [`LockGuard::release_async`].

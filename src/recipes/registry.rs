@@ -1,4 +1,4 @@
-//! Registering services and their instances.
+//! Registers services and their instances.
 //!
 //! Below the registry's path, each service has a container, and each instance an ephemeral znode in
 //! it, named by its id.
@@ -26,7 +26,7 @@ use crate::types::path;
 use crate::types::watch::{WatchEvent, WatchMode};
 use crate::types::znode::CreateMode;
 
-/// An instance of a service: what others need to reach it.
+/// An instance of a service, with the data that others need to reach it.
 ///
 /// ```
 /// use quorate::recipes::Instance;
@@ -68,7 +68,7 @@ enum Record {
     Instance(#[serde(with = "InstanceForm")] Instance),
 }
 
-/// As it is in the data.
+/// The form of an instance in the data.
 #[derive(Serialize, Deserialize)]
 #[serde(remote = "Instance")]
 struct InstanceForm {
@@ -79,7 +79,7 @@ struct InstanceForm {
     metadata: BTreeMap<String, String>,
 }
 
-/// How a registry writes its instances.
+/// The form in which a registry writes its instances.
 #[derive(Clone, Copy, Debug)]
 enum Form {
     Postcard,
@@ -98,7 +98,7 @@ impl Form {
     }
 }
 
-/// Reads what a registry has written, in either form.
+/// Decodes an instance that a registry has written, in either form.
 pub(super) fn decode(data: &[u8]) -> Result<Instance, String> {
     #[cfg(feature = "json")]
     if let Some(b'{') = data.trim_ascii_start().first() {
@@ -114,7 +114,7 @@ pub(super) fn decode(data: &[u8]) -> Result<Instance, String> {
 #[serde(transparent)]
 struct InJson(#[serde(with = "InstanceForm")] Instance);
 
-/// The path of a znode with this name, such as a service.
+/// Returns the path of the child with this name, for example that of a service.
 pub(super) fn name_in(parent: &str, name: &str) -> Result<String> {
     let path = path::join(parent, name);
     if name.contains('/') {
@@ -128,7 +128,7 @@ pub(super) fn name_in(parent: &str, name: &str) -> Result<String> {
 /// A registry of instances, for [`Discovery`](crate::recipes::Discovery) to find.
 ///
 /// An instance is registered for as long as its [`Registration`] and its session exist, so nobody
-/// has to report its death. The service's znode and those above are created as containers.
+/// has to report its death. The service's znode and its parents are created as containers.
 ///
 /// ```
 /// use quorate::{recipes::{Discovery, Instance, Registry}, testing::Cluster};
@@ -148,8 +148,8 @@ pub(super) fn name_in(parent: &str, name: &str) -> Result<String> {
 /// # Ok::<(), quorate::Error>(())
 /// ```
 ///
-/// When the session is lost, so are its registrations. Make them in the closure of
-/// [`Coordinator::supervise`](crate::Coordinator::supervise), and they come back by themselves.
+/// When the session is lost, its registrations are lost, too. To restore them automatically,
+/// register in the closure of [`Coordinator::supervise`](crate::Coordinator::supervise).
 #[derive(Clone, Debug)]
 pub struct Registry {
     session: Session,
@@ -158,7 +158,7 @@ pub struct Registry {
 }
 
 impl Registry {
-    /// The registry at this path.
+    /// Returns the registry at this path. Sends nothing.
     ///
     /// # Errors
     /// [`Error::InvalidPath`].
@@ -167,12 +167,12 @@ impl Registry {
         Ok(Registry { session: session.for_recipe(), path: path.to_owned(), form: Form::Postcard })
     }
 
-    /// The same registry, which writes instances as JSON objects, for readers in other languages and for
-    /// people. With the feature `json`.
+    /// Returns the same registry, which writes instances as JSON objects, for people and for readers in
+    /// other languages. With the feature `json`.
     ///
     /// [`Discovery`](crate::recipes::Discovery) reads both forms if its build has the feature `json`, too;
-    /// a build without it skips these instances. What others wrote as a JSON object with `id`, `address`
-    /// and `port` (and `metadata`, if it has any) is an instance, too.
+    /// a build without it skips JSON instances. Other programs may register an instance by writing a JSON
+    /// object with `id`, `address`, `port` and, if they like, `metadata`.
     ///
     /// ```
     /// use quorate::{recipes::{Instance, Registry}, testing::Cluster};
@@ -195,7 +195,7 @@ impl Registry {
     /// Registers an instance of a service. Blocks for the request timeout at most.
     ///
     /// # Errors
-    /// [`Error::NodeExists`] if the service has an instance with this id: another one, or a former
+    /// [`Error::NodeExists`] if the service already has an instance with this id, perhaps a former
     /// one whose session is not over yet; [`Error::InvalidPath`] if a name is not valid for a
     /// znode; otherwise as [`Session::create`].
     pub fn register(&self, service: &str, instance: &Instance) -> Result<Registration> {
@@ -220,7 +220,7 @@ impl Registry {
     pub async fn register_async(&self, service: &str, instance: &Instance) -> Result<Registration> {
         let parent = name_in(&self.path, service)?;
         let path = name_in(&parent, &instance.id)?;
-        // Watched first, so that no event is missed.
+        // The watch is set before the create, so that no event is missed.
         let watch = self.session.nonblocking().watch(&path, WatchMode::Persistent).await?;
         let data = self.form.encode(&path, instance)?;
         let mode = unless(Bug::InstanceStays, CreateMode::Ephemeral, CreateMode::Persistent);
@@ -228,16 +228,17 @@ impl Registry {
         let ephemeral = create_below(&self.session, &parent, create).await?;
         let watch = match self.session.has_replica() {
             true => watch,
-            // The first watch may have reported the end of a former instance.
+            // The first watch may have reported the deletion of a former instance.
             false => ephemeral.watch_deletion().await?,
         };
         Ok(Registration { ephemeral, watch, form: self.form })
     }
 }
 
-/// A registered instance. Dropping it deregisters the instance, without waiting for the answer.
+/// A registered instance. Dropping it deregisters the instance, without waiting for the reply.
 ///
-/// It ends with its session. Then open a new session and register the instance again.
+/// The registration ends with its session. After that, open a new session and register the instance
+/// again.
 ///
 /// ```
 /// use quorate::{recipes::{Instance, Registry}, testing::Cluster};
@@ -270,14 +271,14 @@ impl Registration {
         self.ephemeral.exists()
     }
 
-    /// A channel that shows the end of the registration: it gets a message, possibly for another
-    /// reason, or closes. Call [`Registration::is_registered`] then.
+    /// A channel that reports the end of the registration: it gets a message or closes. A message
+    /// may also have another reason: call [`Registration::is_registered`] after each.
     pub fn events(&self) -> &Receiver<WatchEvent> {
         self.watch.events()
     }
 
-    /// Waits until the registration is over, without blocking the thread. Any number of tasks may
-    /// wait, and all are woken. Dropping the future loses nothing.
+    /// As [`Registration::wait_lost`], without blocking the thread. Any number of tasks may wait,
+    /// and all are woken. Dropping the future loses nothing.
     ///
     /// ```
     /// # async fn example(registration: quorate::recipes::Registration) -> quorate::Result<()> {
@@ -289,7 +290,7 @@ impl Registration {
         self.ephemeral.lost_async(&self.watch).await
     }
 
-    /// Blocks until the registration is over.
+    /// Blocks until the registration is over, without a time limit, and returns the reason.
     pub fn wait_lost(&self) -> LockLost {
         blocking::until_lost(self.ephemeral.session(), self.lost_async())
     }
@@ -317,17 +318,18 @@ impl Registration {
     pub async fn update_async(&self, instance: &Instance) -> Result<()> {
         let path = self.ephemeral.path();
         if path::name(path) != instance.id {
-            let reason = format!("the instance is said to be {:?}", instance.id).into();
+            let reason = format!("the instance has the id {:?}", instance.id).into();
             return Err(Error::InvalidPath { path: path.to_owned(), reason });
         }
         let data = self.form.encode(path, instance)?;
         inner(self.ephemeral.multi().set(path, data).submit().await).map(drop)
     }
 
-    /// Deregisters the instance and waits for that. Not an error if it was already gone.
+    /// Deregisters the instance, and blocks until that is done, for the request timeout at most.
+    /// Not an error if it was already gone.
     ///
     /// # Errors
-    /// As [`Session::delete`]. The deletion then continues, as after a drop.
+    /// As [`Session::delete`]. After an error the deletion continues, as after a drop.
     pub fn deregister(self) -> Result<()> {
         let (session, path) = (self.ephemeral.session().clone(), self.path().to_owned());
         blocking::request(&session, "deregister", &path, self.deregister_async())
@@ -337,7 +339,7 @@ impl Registration {
     /// future is dropped, polled or not, the deletion continues.
     ///
     /// # Errors
-    /// As [`Registration::deregister`], but for [`Error::Timeout`].
+    /// As [`Registration::deregister`], except [`Error::Timeout`].
     ///
     /// ```
     /// # async fn example(registration: quorate::recipes::Registration) -> quorate::Result<()> {
@@ -355,7 +357,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_name_is_one_name() {
+    fn a_name_is_a_single_path_component() {
         for name in ["a", "a.b", "...", "\u{e9}", "a b"] {
             assert_eq!(name_in("/s", name), Ok(format!("/s/{name}")));
         }
@@ -375,7 +377,7 @@ mod tests {
             assert!(decode(&data[..len]).is_err(), "the first {len} bytes");
         }
         assert!(decode(&[&data[..], b"x"].concat()).is_err(), "and one more");
-        // A kind of record that this version does not know.
+        // A variant of the record that this version does not know.
         assert!(decode(&[&[1], &data[1..]].concat()).is_err());
     }
 

@@ -1,8 +1,8 @@
-//! Asking holders to release.
+//! Requests to holders to release.
 //!
-//! A request is the data of the holder's znode, or the end of it. Waiters for a lock do not watch
-//! that data: they watch the znode's children, of which an ephemeral znode has none, and so see
-//! only its deletion. The data of a semaphore's holder starts with the fact that it holds.
+//! A request is the data of the holder's znode, or the end of that data. Waiters for a lock do not
+//! watch the data: they watch the znode's children, of which an ephemeral znode has none, and so
+//! notice only its deletion. The data of a semaphore's holder starts with the mark that it holds.
 //!
 //! Sources: ZooKeeper, "Recipes and Solutions", Recoverable Shared Locks; Curator, `Revoker`.
 
@@ -36,17 +36,17 @@ pub(super) async fn ask(
             holders.iter().map(|contender| calls.set(&contender.path, REVOKE)).collect();
         let mut count = 0;
         for answer in asked {
-            // Unless it has released meanwhile.
+            // `None` if this holder has released in the meantime.
             count += usize::from(if_exists(answer.await)?.is_some());
         }
         if count > 0 || holders.is_empty() {
             return Ok(count);
         }
-        // All have released, and there may be new holders.
+        // All have released, so there may be new holders.
     }
 }
 
-/// Asks one contender, if it holds, and returns whether it existed.
+/// Asks one contender, if it holds, and returns whether it was asked.
 pub(super) async fn ask_one(
     contenders: &Contenders,
     holder: &str,
@@ -88,7 +88,7 @@ pub(super) async fn set(session: &Session, holder: &str, data: &[u8]) -> Result<
 pub struct Revocations {
     watch: Watch,
     clock: Clock,
-    /// Whether a waiter has seen the loss.
+    /// Whether a waiter has received the event of the loss.
     lost: Mutex<bool>,
     /// Reports a request that was made before the watch was set.
     earlier: Option<(Sender<WatchEvent>, Receiver<WatchEvent>)>,
@@ -99,7 +99,7 @@ impl Revocations {
         let calls = session.nonblocking();
         let watch = calls.watch(path, WatchMode::Persistent).await?;
         let (data, stat) = calls.get(path).await?;
-        // The watch reports later requests, so that some requests are reported twice.
+        // The watch reports later requests, too, so some requests are reported twice.
         let asked = data.ends_with(REVOKE) && !planted(Bug::RevocationLost);
         let earlier = asked.then(|| bounded(1));
         if let Some((sender, _)) = &earlier {
@@ -114,8 +114,8 @@ impl Revocations {
 
     /// A channel that gets a message for each request, for `select!`. If a request was made before
     /// [`LockGuard::revocations`](super::LockGuard::revocations) was called, its message is the
-    /// only one. Otherwise the channel also shows the loss, by a message of kind
-    /// [`EventKind::Deleted`] or by its end.
+    /// only one. Otherwise the channel also reports the loss, by a message of kind
+    /// [`EventKind::Deleted`] or by closing.
     pub fn events(&self) -> &Receiver<WatchEvent> {
         match &self.earlier {
             Some((_, earlier)) => earlier,
@@ -123,8 +123,8 @@ impl Revocations {
         }
     }
 
-    /// Blocks until a request arrives; `false` if the lock or permits are lost instead. Of several
-    /// waiters, one gets the request, and all see the loss.
+    /// Blocks until a request arrives, without a time limit; returns `false` if the lock or the
+    /// permits are lost before. Of several waiters, one gets the request, and all notice the loss.
     pub fn wait(&self) -> bool {
         // Without a deadline there is always a result.
         block_on(self.next(), &self.clock, None).ok().flatten().unwrap_or(false)
@@ -146,8 +146,8 @@ impl Revocations {
         }
         self.watch
             .until(|is_over| {
-                // Locked while the event is taken, so that a waiter who finds none sees what it
-                // was.
+                // Locked while the event is taken, so that a waiter that finds no event knows what
+                // the last one was.
                 let mut lost = self.lost.lock().unwrap_or_else(PoisonError::into_inner);
                 if *lost {
                     return Some(false);
@@ -169,7 +169,7 @@ impl Revocations {
     }
 }
 
-/// Other events are the deletion and the end of the watch.
+/// Events that are not requests are the deletion and the end of the watch.
 fn is_request(event: &WatchEvent) -> bool {
     matches!(event.kind, EventKind::DataChanged | EventKind::Gap)
 }

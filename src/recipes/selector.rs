@@ -1,4 +1,4 @@
-//! Running code while this instance leads.
+//! Runs code while this instance leads.
 //!
 //! Source: Curator, `LeaderSelector`.
 
@@ -16,10 +16,11 @@ use crate::types::error::{Error, Result};
 
 /// Runs a closure whenever this instance leads an election, and resigns when the closure returns.
 ///
-/// The closure's result says whether to campaign again: [`ControlFlow::Continue`] queues behind the
-/// other candidates, [`ControlFlow::Break`] ends with its value. When the session is over, it ends
-/// with the session's error; then make a selector with a new session, as
-/// [`Coordinator::supervise`](crate::Coordinator::supervise) does. It has no thread of its own.
+/// The closure's result decides whether to campaign again: [`ControlFlow::Continue`] queues behind
+/// the other candidates, [`ControlFlow::Break`] ends with its value. When the session is over, it
+/// ends with the session's error. After that, make a selector with a new session;
+/// [`Coordinator::supervise`](crate::Coordinator::supervise) automates that. It has no thread of
+/// its own.
 ///
 /// The election is a [`LeaderLatch`]'s, with the same guarantees and costs. Latches and selectors
 /// of one path take part in one election.
@@ -48,7 +49,8 @@ pub struct LeaderSelector {
 }
 
 impl LeaderSelector {
-    /// A selector for the election at this path, for a candidate with this id.
+    /// Returns a selector for the election at this path, for a candidate with this id. Sends
+    /// nothing.
     ///
     /// # Errors
     /// As [`LeaderLatch::new`].
@@ -56,20 +58,20 @@ impl LeaderSelector {
         Ok(LeaderSelector { latch: LeaderLatch::new(session, path, id)? })
     }
 
-    /// The election: its leader and its candidates.
+    /// The election, to query its leader and its candidates.
     pub fn latch(&self) -> &LeaderLatch {
         &self.latch
     }
 
-    /// Blocks: campaigns, and runs `body` on this thread while it leads, again and again, until
-    /// `body` breaks or the session is over.
+    /// Campaigns, and runs `body` on this thread while it leads, again and again. Blocks until
+    /// `body` returns [`ControlFlow::Break`], whose value this returns, or the session is over.
     ///
-    /// `body` must find out by its argument that it no longer leads, and return: a thread cannot be
-    /// stopped from outside. Call [`Leadership::is_leading`] before each step, write by
-    /// [`Leadership::multi`], and do not wait for long without [`Leadership::lost`].
+    /// `body` must return when it no longer leads: a thread cannot be stopped from outside. Call
+    /// [`Leadership::is_leading`] of its argument before each step, write by [`Leadership::multi`],
+    /// and include [`Leadership::lost`] in long waits.
     ///
     /// # Errors
-    /// If `body` has continued, those of a session that is over; otherwise as
+    /// If `body` has continued, the errors of a session that is over; otherwise as
     /// [`LeaderLatch::campaign`].
     pub fn run<T>(&self, mut body: impl FnMut(&Leadership) -> ControlFlow<T>) -> Result<T> {
         loop {
@@ -85,17 +87,17 @@ impl LeaderSelector {
     }
 
     /// As [`LeaderSelector::run`], without blocking the thread. The future returned by `body` is
-    /// polled only while this instance leads. On a loss it is dropped where it waits, and this
-    /// campaigns again, unless the session is over. Dropping the future of this drops that of
-    /// `body`, and resigns. The argument of `body` may be cloned and sent to other tasks; its
+    /// polled only while this instance leads. If the lead is lost, that future is dropped, and this
+    /// campaigns again, unless the session is over. Dropping the future of `run_async` drops that
+    /// of `body`, and resigns. The argument of `body` may be cloned and sent to other tasks; the
     /// leadership ends with `body`.
     ///
     /// A future cannot be dropped while it is being polled: if `body` computes for long between two
     /// awaits, it should call [`Leadership::is_leading`] as in the blocking form.
     ///
-    /// The future of this may be spawned on a multi-threaded runtime if `body` and its future are
-    /// `Send`. `body` may borrow from its environment, and return an `async move` block with those
-    /// references:
+    /// The future of `run_async` may be spawned on a multi-threaded runtime if `body` and its
+    /// future are `Send`. `body` may borrow from its environment, and return an `async move` block
+    /// with those references:
     ///
     /// ```
     /// use std::ops::ControlFlow;
@@ -134,7 +136,7 @@ impl LeaderSelector {
     /// ```
     ///
     /// # Errors
-    /// Those of a session that is over; otherwise as [`LeaderLatch::campaign`].
+    /// The errors of a session that is over; otherwise as [`LeaderLatch::campaign`].
     pub async fn run_async<T, F: Future<Output = ControlFlow<T>>>(
         &self,
         mut body: impl FnMut(Arc<Leadership>) -> F,
@@ -148,7 +150,7 @@ impl LeaderSelector {
         }
     }
 
-    /// Waits until it leads, as a new candidate if somebody has deleted the candidate.
+    /// Waits until it leads. If somebody deletes the candidate, campaigns as a new one.
     async fn campaign(&self) -> Result<Leadership> {
         loop {
             match self.latch.campaign_async().await {
@@ -159,7 +161,7 @@ impl LeaderSelector {
     }
 }
 
-/// Dropping it resigns, even if there are clones of the leadership.
+/// A term of leadership. Dropping it resigns, even if there are clones of the leadership.
 struct Term(Arc<Leadership>);
 
 impl Drop for Term {
@@ -168,7 +170,7 @@ impl Drop for Term {
     }
 }
 
-/// Runs `running` while it leads; `None` if the lead was lost first.
+/// Polls `running` while it leads; `None` if the lead is lost first.
 async fn while_leading<T>(
     leadership: &Leadership,
     running: impl Future<Output = ControlFlow<T>>,

@@ -4,11 +4,11 @@
 //! The total is the data of the semaphore's znode. The number of permits that a contender wants is
 //! in its name, so that the list of names shows who holds.
 //!
-//! A release by any holder may let in the next waiter, so it cannot watch one predecessor alone. So
-//! the first waiter watches all contenders, and each other waiter only the one before it. A waiter
-//! that is let in notifies the one behind it by the data of its own znode, and that one then
-//! watches all contenders. After that, the data also shows whether it was asked to give its permits
-//! back.
+//! A release by any holder may admit the next waiter, which therefore cannot watch a single
+//! predecessor. So the first waiter watches all contenders, and each other waiter only the
+//! contender before it. A waiter that is admitted notifies the one behind it by the data of its own
+//! znode, and that one then watches all contenders. Later this data also shows whether the holder
+//! was asked to give its permits back.
 //!
 //! Sources: Curator, `InterProcessSemaphoreV2`, which uses a lock instead of the first waiter.
 
@@ -41,19 +41,19 @@ const REVOKED: &[u8] = b"holds, revoke";
 
 /// A limited number of permits in the whole cluster.
 ///
-/// A request gets all its permits or none. It is fair: permits go to the oldest requests first, and
-/// requests for few permits do not overtake one for many. Permits belong to the session, as a
-/// [`Lock`](super::Lock) does: the end of a session gives them back.
+/// A request gets all its permits or none. The semaphore is fair: permits go to the oldest requests
+/// first, and requests for few permits do not overtake one for many. Permits belong to the session,
+/// as a [`Lock`](super::Lock) does: the end of a session gives them back.
 ///
 /// **The total** is stored in the cluster, in the semaphore's znode, from the first use on. Every
 /// handle is created with the total that its program expects, and its first call fails if they
 /// differ: [`Error::PermitsDiffer`]. [`Semaphore::set_permits`] changes the total for all, and
-/// handles in use follow. If the new total is smaller than the number held, nobody is let in until
-/// enough are given back; holders keep theirs.
+/// handles in use follow. If the new total is smaller than the number of permits held, holders keep
+/// theirs, and no further permits are given out until enough are given back.
 ///
-/// An acquisition costs two writes, and a third if others wait behind it. A release wakes one
-/// waiter, the first; if there is enough for the next, it is woken by that one. A new contender
-/// wakes the first waiter, too.
+/// An acquisition costs two writes, and a third if others wait behind it. A release wakes the first
+/// waiter; if enough permits remain for the next one, the first wakes it. A new contender wakes the
+/// first waiter, too.
 ///
 /// ```
 /// use quorate::Error;
@@ -77,7 +77,7 @@ const REVOKED: &[u8] = b"holds, revoke";
 pub struct Semaphore {
     contenders: Contenders,
     permits: u32,
-    /// Whether the cluster's total was found to match; it may have changed since.
+    /// Whether the total of the cluster matched when it was first read; it may have changed since.
     agreed: Arc<AtomicBool>,
 }
 
@@ -110,7 +110,7 @@ fn holders(listed: &[ListedContender], permits: u32) -> usize {
     listed.iter().take_while(fits).count()
 }
 
-/// How many hold, by the total that the semaphore's data states.
+/// How many contenders hold, by the total in the semaphore's data.
 pub(super) fn holders_of(listed: &[ListedContender], data: &[u8]) -> usize {
     parsed(data).map_or(0, |permits| holders(listed, permits))
 }
@@ -120,8 +120,9 @@ fn parsed(data: &[u8]) -> Option<u32> {
 }
 
 impl Semaphore {
-    /// The semaphore at this path, with this total. Its parents are created as containers when they
-    /// are missing; the semaphore itself stays. Does not block.
+    /// Returns the semaphore at this path, with this total. At the first use, its parents are
+    /// created as containers when they are missing; the semaphore's own znode is persistent. Does
+    /// not block.
     ///
     /// # Errors
     /// [`Error::InvalidPath`]; [`Error::InvalidSetting`] if the total is 0.
@@ -136,7 +137,7 @@ impl Semaphore {
         self.contenders.path()
     }
 
-    /// Blocks until there is a permit, for as long as the session lives.
+    /// Acquires one permit. Blocks until there is one, for as long as the session lives.
     ///
     /// # Errors
     /// As [`Semaphore::acquire_many`].
@@ -144,42 +145,43 @@ impl Semaphore {
         self.acquire_many(1)
     }
 
-    /// Blocks until this many permits are available, for as long as the session lives.
+    /// Acquires this many permits, all or none. Blocks until they are available, for as long as the
+    /// session lives.
     ///
     /// # Errors
     /// [`Error::PermitsDiffer`]; [`Error::InvalidSetting`] for 0, or for more than the total, also
     /// if the total is reduced during the wait; [`Error::NoNode`] if somebody deleted this
-    /// contender's znode; those of a session that is over. This holds for all ways to acquire
-    /// permits.
+    /// contender's znode; the errors of a session that is over. These are the errors of all ways to
+    /// acquire permits.
     pub fn acquire_many(&self, permits: u32) -> Result<Permits> {
         blocking::forever(self.contenders.session(), self.acquire_many_async(permits))
     }
 
-    /// As [`Semaphore::acquire_many`], at most for `timeout`: `None` if they are not available by
-    /// then. Its place in the queue is given up.
+    /// As [`Semaphore::acquire_many`], at most for `timeout`. Returns `None` if the permits are not
+    /// available by then; the place in the queue is given up.
     pub fn acquire_many_timeout(&self, permits: u32, timeout: Duration) -> Result<Option<Permits>> {
         blocking::within(self.contenders.session(), timeout, self.acquire_many_async(permits))
     }
 
-    /// [`Semaphore::acquire_many_timeout`] for one.
+    /// [`Semaphore::acquire_many_timeout`] for one permit.
     pub fn acquire_timeout(&self, timeout: Duration) -> Result<Option<Permits>> {
         self.acquire_many_timeout(1, timeout)
     }
 
-    /// Acquires this many permits if they are available now and nobody waits. Blocks for the
-    /// request timeout at most.
+    /// Acquires this many permits if they are available now and nobody waits; returns `None`
+    /// otherwise. Blocks for the request timeout at most.
     pub fn try_acquire_many(&self, permits: u32) -> Result<Option<Permits>> {
         let taking = self.try_acquire_many_async(permits);
         blocking::request(self.contenders.session(), "try_acquire", self.path(), taking)
     }
 
-    /// [`Semaphore::try_acquire_many`] for one.
+    /// [`Semaphore::try_acquire_many`] for one permit.
     pub fn try_acquire(&self) -> Result<Option<Permits>> {
         self.try_acquire_many(1)
     }
 
     /// As [`Semaphore::try_acquire`], without blocking the thread and without a time limit. Dropping
-    /// the future gives it up.
+    /// the future gives up the attempt.
     ///
     /// ```
     /// # async fn example(semaphore: &quorate::recipes::Semaphore) -> quorate::Result<()> {
@@ -192,7 +194,7 @@ impl Semaphore {
     }
 
     /// As [`Semaphore::try_acquire_many`], without blocking the thread and without a time limit.
-    /// Dropping the future gives it up.
+    /// Dropping the future gives up the attempt.
     ///
     /// ```
     /// # async fn example(semaphore: &quorate::recipes::Semaphore) -> quorate::Result<()> {
@@ -208,7 +210,7 @@ impl Semaphore {
         }
     }
 
-    /// [`Semaphore::acquire_many_async`] for one.
+    /// [`Semaphore::acquire_many_async`] for one permit.
     ///
     /// ```
     /// # async fn example(semaphore: &quorate::recipes::Semaphore) -> quorate::Result<()> {
@@ -223,7 +225,8 @@ impl Semaphore {
     }
 
     /// As [`Semaphore::acquire_many`], without blocking the thread. Dropping the future gives up
-    /// its place in the queue. A future that is neither polled nor dropped delays those behind it.
+    /// the place in the queue. A future that is neither polled nor dropped delays the waiters
+    /// behind it.
     ///
     /// ```
     /// # async fn example(semaphore: &quorate::recipes::Semaphore) -> quorate::Result<()> {
@@ -244,7 +247,7 @@ impl Semaphore {
             if let Some(before) = before {
                 let read = if_exists(calls.get_and_watch(&before).await)?;
                 let Some((data, _, watch)) = read else { continue };
-                // Otherwise it holds by a former total.
+                // With this mark, it holds by a former, larger total.
                 if !data.starts_with(HOLDS) {
                     watch.next().await;
                     continue;
@@ -252,7 +255,7 @@ impl Semaphore {
             }
             match &changes {
                 Some(watch) => match watch.next().await {
-                    // One look covers all events until now.
+                    // The next read covers all events until now.
                     Some(_) => watch.events().try_iter().for_each(drop),
                     None => changes = None,
                 },
@@ -269,7 +272,7 @@ impl Semaphore {
 
     async fn hold(&self, contender: Contender, permits: u32, others: bool) -> Result<Permits> {
         if others {
-            // Keeps the data if somebody has seen that it holds and has asked it to release.
+            // Keeps the data if somebody has noticed that it holds and has asked it to release.
             contender.set_first(HOLDS).await?;
         }
         Ok(Permits { hold: contender.hold().await?, permits })
@@ -279,7 +282,7 @@ impl Semaphore {
         let calls = self.contenders.session().nonblocking();
         let mut snapshot = calls.snapshot_of(self.path()).await?;
         if snapshot.get(self.path())?.0.is_empty() {
-            // The znode was deleted since, and created again by a new contender.
+            // The znode was deleted in the meantime, and created again by a new contender.
             self.agree().await?;
             snapshot = calls.snapshot_of(self.path()).await?;
         }
@@ -311,7 +314,7 @@ impl Semaphore {
         })
     }
 
-    /// Checks the cluster's total, once for each handle.
+    /// Compares the cluster's total with the handle's, once for each handle.
     fn compare(&self, actual: u32) -> Result<()> {
         if actual != self.permits && !self.agreed.load(Ordering::Relaxed) {
             let (path, expected) = (self.path().to_owned(), self.permits);
@@ -321,7 +324,8 @@ impl Semaphore {
         Ok(())
     }
 
-    /// Makes sure that the cluster has a total and, once for each handle, that it is the handle's.
+    /// Makes sure that the cluster has a total and, once for each handle, that it equals the
+    /// handle's.
     async fn agree(&self) -> Result<()> {
         let (session, path) = (self.contenders.session(), self.path());
         let total = self.permits.to_string();
@@ -329,7 +333,7 @@ impl Semaphore {
         loop {
             let calls = session.nonblocking();
             let written = match if_exists(calls.get(path).await)? {
-                // It was created by something other than a semaphore.
+                // The znode was not created by a semaphore.
                 Some((data, stat)) if data.is_empty() => {
                     calls.set_if(path, &total, stat.version).await.map(drop)
                 }
@@ -340,7 +344,7 @@ impl Semaphore {
                 }
             };
             match written {
-                // A parent is missing, or another write was first: look again.
+                // A parent is missing, or another write came first: look again.
                 Err(Error::NoNode { .. } | Error::NodeExists { .. } | Error::BadVersion { .. })
                 | Ok(()) => {}
                 Err(error) => return Err(error),
@@ -348,11 +352,11 @@ impl Semaphore {
         }
     }
 
-    /// The total, as this replica has it. Does not block on a member; a client waits for its
-    /// member's answer.
+    /// Returns the total, as this replica has it. Does not block on a member; a client waits for
+    /// the reply of its member.
     ///
     /// # Errors
-    /// [`Error::NoNode`] before the first use; those of a session that is over.
+    /// [`Error::NoNode`] before the first use; the errors of a session that is over.
     pub fn permits(&self) -> Result<u32> {
         self.parse(&self.contenders.session().get(self.path())?.0)
     }
@@ -369,8 +373,8 @@ impl Semaphore {
         self.parse(&self.contenders.session().nonblocking().get(self.path()).await?.0)
     }
 
-    /// Changes the total for everybody. Programs that start to use the semaphore later must be
-    /// given the new total. Blocks as [`Session::create`].
+    /// Changes the total for everybody. Handles created later must be given the new total. Blocks
+    /// as [`Session::create`].
     ///
     /// # Errors
     /// [`Error::InvalidSetting`] for 0; as [`Session::transact`].
@@ -398,7 +402,8 @@ impl Semaphore {
             .transact_async(|txn| {
                 let listed = self.contenders.sorted(txn.children(self.path())?);
                 let before = parsed(&txn.get(self.path())?.0);
-                // Marks those that hold by the old total: the new one may not show it.
+                // Marks the contenders that hold by the old total, since the new one may not show
+                // that they hold.
                 for contender in &listed[..before.map_or(0, |before| holders(&listed, before))] {
                     if before.is_some_and(|before| before > permits)
                         && !txn.get(&contender.path)?.0.starts_with(HOLDS)
@@ -413,12 +418,13 @@ impl Semaphore {
             .map(drop)
     }
 
-    /// Asks one holder to give its permits back: the one whose znode has this path, as in
-    /// [`LockContender::path`] and [`Permits::path`]. The holder gets the request if it listens by
-    /// [`Permits::revocations`], and decides for itself. Returns `false`, without asking, if it
-    /// holds none: it waits, or is gone. Costs a round trip and a write.
+    /// Asks one holder to give its permits back: the holder whose znode has this path, as in
+    /// [`LockContender::path`] and [`Permits::path`]. The holder receives the request if it has
+    /// called [`Permits::revocations`], and decides for itself. Returns `false`, without a request,
+    /// if the contender holds no permits, because it waits or is gone. Costs a round trip and a
+    /// write. Blocks for the request timeout at most.
     ///
-    /// A contender that holds by a total that was reduced since is a holder, too.
+    /// A contender that got its permits before the total was reduced is a holder, too.
     ///
     /// # Errors
     /// [`Error::NoNode`] before the first use; otherwise as [`Session::set`].
@@ -456,16 +462,16 @@ impl Semaphore {
         }
     }
 
-    /// Holders and waiters in order, as this replica has them.
+    /// Returns holders and waiters in order, as this replica has them. Does not block on a member;
+    /// a client waits for the reply of its member.
     ///
     /// # Errors
-    /// Those of a session that is over.
+    /// The errors of a session that is over.
     pub fn contenders(&self) -> Result<Vec<LockContender>> {
         self.contenders.list_with_sessions_now()
     }
 
-    /// As [`Semaphore::contenders`], without blocking the thread; the blocking form blocks only on
-    /// a client.
+    /// As [`Semaphore::contenders`], without blocking the thread.
     ///
     /// ```
     /// # async fn example(semaphore: &quorate::recipes::Semaphore) -> quorate::Result<()> {
@@ -492,7 +498,7 @@ mod tests {
     use crate::testing::Cluster;
 
     #[test]
-    fn those_hold_who_come_first_and_fit_together() {
+    fn the_first_contenders_that_fit_together_hold() {
         let session = Cluster::new(1).node(0).session();
         let contenders = Contenders::new(&session, "/lease-9-x/permits", &[KIND]).unwrap();
         // The sequence numbers give the order, and a name without a number of permits counts one.
@@ -508,7 +514,7 @@ mod tests {
     }
 
     #[test]
-    fn a_number_of_permits_is_one_at_least() {
+    fn zero_permits_are_refused() {
         for (data, number) in [("3", Some(3)), ("0", None), ("", None), ("-1", None), ("x", None)] {
             assert_eq!(parsed(data.as_bytes()), number);
         }

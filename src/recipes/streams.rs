@@ -1,4 +1,4 @@
-//! What recipes report as streams: the feature `futures`.
+//! The changes that recipes report, as streams: the feature `futures`.
 
 use std::pin::Pin;
 
@@ -18,7 +18,7 @@ use crate::types::error::Result;
 /// The future of the next item.
 type Next<'a, T> = Pin<Box<dyn Future<Output = Result<T>> + Send + 'a>>;
 
-/// What `next` gives, one after the other, up to an error.
+/// The results of `next`, one after the other, up to the first error.
 fn until_error<S: Send + 'static, T: 'static>(
     from: S,
     next: fn(&mut S) -> Next<'_, T>,
@@ -33,8 +33,8 @@ fn until_error<S: Send + 'static, T: 'static>(
 }
 
 impl Cache {
-    /// The changes of [`Cache::next`] as a stream, which ends after an error. A wait for the next item that is dropped loses
-    /// nothing; dropping the stream drops this.
+    /// The changes of [`Cache::next`] as a stream, which ends after an error. Dropping a wait for the next
+    /// item loses nothing; dropping the stream drops `self`.
     ///
     /// # Errors
     /// As `next`.
@@ -44,8 +44,8 @@ impl Cache {
 }
 
 impl MemberChanges {
-    /// The members of [`MemberChanges::next`] as a stream, which ends after an error. A wait for the next item that is dropped loses
-    /// nothing; dropping the stream drops this.
+    /// The members of [`MemberChanges::next`] as a stream, which ends after an error. Dropping a wait for the
+    /// next item loses nothing; dropping the stream drops `self`.
     ///
     /// # Errors
     /// As `next`.
@@ -55,8 +55,8 @@ impl MemberChanges {
 }
 
 impl LeaderChanges {
-    /// The leaders of [`LeaderChanges::next`] as a stream, which ends after an error. A wait for the next item that is dropped loses
-    /// nothing; dropping the stream drops this.
+    /// The leaders of [`LeaderChanges::next`] as a stream, which ends after an error. Dropping a wait for the
+    /// next item loses nothing; dropping the stream drops `self`.
     ///
     /// # Errors
     /// As `next`.
@@ -66,8 +66,8 @@ impl LeaderChanges {
 }
 
 impl InstancesWatch {
-    /// The sets of [`InstancesWatch::next`] as a stream, which ends after an error. A wait for the next item that is dropped loses
-    /// nothing; dropping the stream drops this.
+    /// The sets of [`InstancesWatch::next`] as a stream, which ends after an error. Dropping a wait for the
+    /// next item loses nothing; dropping the stream drops `self`.
     ///
     /// # Errors
     /// As `next`.
@@ -77,8 +77,8 @@ impl InstancesWatch {
 }
 
 impl<T: Send + 'static, C: Codec<T> + Send + 'static> ConfigWatch<T, C> {
-    /// The updates of [`ConfigWatch::next`] as a stream, which ends after an error. A wait for the next item that is dropped loses
-    /// nothing; dropping the stream drops this.
+    /// The updates of [`ConfigWatch::next`] as a stream, which ends after an error. Dropping a wait for the
+    /// next item loses nothing; dropping the stream drops `self`.
     ///
     /// # Errors
     /// As `next`.
@@ -88,8 +88,8 @@ impl<T: Send + 'static, C: Codec<T> + Send + 'static> ConfigWatch<T, C> {
 }
 
 impl Revocations {
-    /// Requests to give up the lock, as a stream, which ends when the lock is lost. A wait for the next
-    /// one that is dropped loses nothing.
+    /// The requests to give up the lock, as a stream, which ends when the lock is lost. Dropping a wait
+    /// for the next request loses nothing.
     pub fn into_stream(self) -> impl Stream<Item = ()> + Send + Unpin {
         Repeated::new(self, |revocations: Self| {
             Box::pin(async move { revocations.next().await.then_some(((), Some(revocations))) })

@@ -2,19 +2,19 @@
 //!
 //! | znode | what it holds |
 //! | --- | --- |
-//! | `<path>` | what is proposed, to whom, and what was decided |
-//! | `<path>/<participant>` | how far it has got, and its vote |
-//! | `<path>/<participant>/alive` | ephemeral: it has joined, and has not voted yet |
+//! | `<path>` | the proposal, the participants, and the decision |
+//! | `<path>/<participant>` | the participant's state, and its vote |
+//! | `<path>/<participant>/alive` | ephemeral: the participant has joined, and has not voted yet |
 //!
-//! A decision is one write, conditional on there being none yet and, to commit, on the votes being
-//! the ones that were counted. So it does not matter for safety who decides: any number of
-//! coordinators may try, and one that follows a dead one continues from the state in the tree.
+//! A decision is one write. Its conditions are that there is no decision yet and, to commit, that
+//! the votes are those that were counted. So safety does not depend on who decides: any number of
+//! coordinators may try, and the successor of a dead one continues from the state in the tree.
 //!
-//! Each participant watches only the first znode, and the coordinator everything: a vote wakes one,
-//! and the decision wakes each once.
+//! Each participant watches only the first znode, and the coordinator watches everything: a vote
+//! wakes the coordinator, and the decision wakes each participant once.
 //!
 //! Source: ZooKeeper, "Recipes and Solutions", Two-phased Commit, where every site watches every
-//! other, or waits for a coordinator that may be gone.
+//! other one, or waits for a coordinator that may be gone.
 
 use std::time::Duration;
 
@@ -57,9 +57,9 @@ use crate::types::znode::{Condition, CreateMode, Zxid};
 pub enum Phase {
     /// Not decided yet.
     Voting,
-    /// All have voted `Yes`: each has to commit. Final.
+    /// All have voted `Yes`: each participant has to commit. Final.
     Committed,
-    /// None may commit. Final.
+    /// No participant may commit. Final.
     Aborted,
 }
 
@@ -82,9 +82,10 @@ pub enum Phase {
     serde(rename_all = "snake_case")
 )]
 pub enum Vote {
-    /// It can commit, and will if the decision is to commit, whatever happens to it meanwhile.
+    /// The participant can commit, and will if that is the decision, even if it is restarted in
+    /// between.
     Yes,
-    /// It cannot commit.
+    /// The participant cannot commit.
     No,
 }
 
@@ -103,11 +104,11 @@ pub(super) enum Site {
     Invited,
     Joined,
     Voted(#[serde(with = "VoteForm")] Vote),
-    /// It had voted `Yes`, and knows the decision.
+    /// The participant had voted `Yes`, and knows the decision.
     Acknowledged,
 }
 
-/// As it is in the data.
+/// The form in the data.
 #[derive(Serialize, Deserialize)]
 #[serde(remote = "Phase")]
 enum PhaseForm {
@@ -116,7 +117,7 @@ enum PhaseForm {
     Aborted,
 }
 
-/// As it is in the data.
+/// The form in the data.
 #[derive(Serialize, Deserialize)]
 #[serde(remote = "Vote")]
 enum VoteForm {
@@ -124,36 +125,37 @@ enum VoteForm {
     No,
 }
 
-/// A decoded value, and the write that made it.
+/// A decoded value, and the zxid of the write that made it.
 pub(super) struct Read<T> {
     pub(super) value: T,
     pub(super) mzxid: Zxid,
 }
 
-/// The znodes of votes, each with the write that made it so.
+/// The znodes of votes, each with the zxid of its last write.
 type Votes = Vec<(String, Zxid)>;
 
 /// A transaction that several participants agree on: all commit it, or none does.
 ///
-/// It is [begun](TwoPhaseCommit::begin) with a list of participants. Each participant
-/// [joins](TwoPhaseCommit::join) and [votes](Participant::vote), and a coordinator
+/// It is [begun](TwoPhaseCommit::begin) with a proposal and a list of participants. Each
+/// participant [joins](TwoPhaseCommit::join) and [votes](Participant::vote), and a coordinator
 /// [decides](TwoPhaseCommit::decide): the process that began it, or any other.
 ///
 /// - **It is committed only if all have voted `Yes`**, and there is one decision, which is final.
 ///   Both are conditions of the write that decides, so they hold for any number of concurrent
 ///   coordinators.
-/// - **A coordinator that dies leaves nothing behind.** Another one that calls `decide` continues
-///   from the votes that exist, or finds the decision.
-/// - A vote of `No` aborts it at once. The coordinator aborts it when a participant is lost that
-///   has joined and not voted: its session is over, or its [`Participant`] was dropped. A
-///   participant that never joins is waited for, as long as [`TwoPhaseCommit::decide_timeout`]
-///   says.
-/// - A participant that has voted `Yes` is bound. If it dies, it joins again by the same name, and
-///   learns [the outcome](Participant::outcome). That stays until all bound participants have
-///   [acknowledged](Participant::acknowledge) it and somebody calls [`TwoPhaseCommit::forget`].
+/// - **A coordinator may die at any time.** Another one that calls `decide` continues from the
+///   votes that exist, or finds the decision.
+/// - A vote of `No` aborts it at once. The coordinator also aborts it if a participant that has
+///   joined and not voted is lost: its session is over, or its [`Participant`] was dropped. The
+///   coordinator waits for a participant that has not joined, without a time limit or up to that of
+///   [`TwoPhaseCommit::decide_timeout`].
+/// - A participant that has voted `Yes` is bound. After a restart it joins again by the same name,
+///   and gets [the outcome](Participant::outcome). The outcome is stored until all bound
+///   participants have [acknowledged](Participant::acknowledge) it and somebody calls
+///   [`TwoPhaseCommit::forget`].
 ///
 /// As in every two-phase commit, a participant that has voted `Yes` must wait for the decision,
-/// which takes a coordinator. With `n` participants it costs `2n + 2` writes, and `n` more with
+/// which needs a coordinator. With `n` participants it costs `2n + 2` writes, and `n` more with
 /// acknowledgements; a vote wakes only the coordinator, and the decision wakes each participant
 /// once.
 ///
@@ -188,7 +190,7 @@ pub struct TwoPhaseCommit {
 }
 
 impl TwoPhaseCommit {
-    /// The transaction at this path, whether or not it has begun.
+    /// Returns the transaction at this path, whether or not it has begun. Sends nothing.
     ///
     /// # Errors
     /// [`Error::InvalidPath`].
@@ -206,13 +208,13 @@ impl TwoPhaseCommit {
         blocking::request(&self.session, operation, &self.path, future)
     }
 
-    /// Begins it with a proposal, for participants of these names. Blocks for the request timeout
-    /// at most. Missing parents are created as containers.
+    /// Begins the transaction with a proposal, for participants of these names. Blocks for the
+    /// request timeout at most. Missing parents are created as containers.
     ///
     /// # Errors
-    /// [`Error::NodeExists`] if it has already begun, or a name is given twice;
+    /// [`Error::NodeExists`] if the transaction has already begun, or a name is given twice;
     /// [`Error::InvalidSetting`] without participants; [`Error::InvalidPath`] for an invalid name;
-    /// [`Error::TooLarge`] if all of it is more than 1 MiB; otherwise as
+    /// [`Error::TooLarge`] if the proposal and the names are more than 1 MiB; otherwise as
     /// [`Session::create`](crate::Session::create).
     pub fn begin(&self, participants: &[&str], proposal: &[u8]) -> Result<()> {
         self.wait("begin", self.begin_async(participants, proposal))
@@ -260,12 +262,12 @@ impl TwoPhaseCommit {
         read(snapshot, &self.path)
     }
 
-    /// Its phase, as this replica has it. Does not block on a member; a client waits for its
-    /// member's answer.
+    /// Returns the transaction's phase, as this replica has it. Does not block on a member; a
+    /// client waits for the reply of its member.
     ///
     /// # Errors
-    /// [`Error::NoNode`] if it has not begun or is forgotten; [`Error::InvalidData`]; those of a
-    /// session that is over.
+    /// [`Error::NoNode`] if it has not begun or is forgotten; [`Error::InvalidData`]; the errors of
+    /// a session that is over.
     pub fn phase(&self) -> Result<Phase> {
         Ok(self.header(&self.session.snapshot_of(&self.path)?)?.value.phase)
     }
@@ -282,19 +284,20 @@ impl TwoPhaseCommit {
         Ok(self.header(&self.session.snapshot_soon(&self.path).await?)?.value.phase)
     }
 
-    /// Blocks until it is decided, and decides it as soon as the votes allow that. Any number of
-    /// callers may do so, at any time.
+    /// Decides the transaction as soon as the votes allow that, and returns the decision. Blocks
+    /// until there is a decision, for as long as the session lives. Any number of callers may do
+    /// so, at any time.
     ///
     /// # Errors
     /// [`Error::NoNode`] if it has not begun or is forgotten; [`Error::InvalidData`] if the path
     /// does not hold a transaction; otherwise as [`Session::set`](crate::Session::set). After an
-    /// error while it decides, it may or may not be decided: call this again.
+    /// error the transaction may or may not be decided: call this again.
     pub fn decide(&self) -> Result<Phase> {
         blocking::forever(&self.session, self.decide_async())
     }
 
-    /// As [`TwoPhaseCommit::decide`], but aborts it if not all have voted after `timeout`. Blocks
-    /// for `timeout` and the request timeout at most.
+    /// As [`TwoPhaseCommit::decide`], but aborts the transaction if not all have voted after
+    /// `timeout`. Blocks for `timeout` and the request timeout at most.
     ///
     /// # Errors
     /// As [`TwoPhaseCommit::decide`], and [`Error::Timeout`].
@@ -305,7 +308,7 @@ impl TwoPhaseCommit {
         }
     }
 
-    /// As [`TwoPhaseCommit::decide_timeout`], without blocking the thread. After the timeout it
+    /// As [`TwoPhaseCommit::decide_timeout`], without blocking the thread. After `timeout` it
     /// continues until it has aborted the transaction, or found a decision.
     ///
     /// ```
@@ -350,7 +353,7 @@ impl TwoPhaseCommit {
             for (path, mzxid) in votes {
                 multi = multi.require(&path, Condition::Mzxid(mzxid));
             }
-            // Unless somebody has voted, or decided, in between.
+            // Fails if somebody has voted or decided in between.
             let decided = self.deciding(multi, &header, phase)?.submit().await;
             if unless_overtaken(decided)?.is_some() {
                 return Ok(phase);
@@ -369,7 +372,8 @@ impl TwoPhaseCommit {
         Ok(multi.require(&self.path, Condition::Mzxid(header.mzxid)).set(&self.path, decided))
     }
 
-    /// What follows from the votes, and the votes that it depends on; `None` if some are missing.
+    /// Returns the decision that follows from the votes, and the votes on which it depends; `None`
+    /// if some are missing.
     fn tally(&self, snapshot: &Snapshot, header: &Header) -> Result<Option<(Phase, Votes)>> {
         let mut votes = Vec::new();
         let mut waits = false;
@@ -379,7 +383,7 @@ impl TwoPhaseCommit {
             match site.value {
                 Site::Voted(Vote::Yes) => votes.push((path, site.mzxid)),
                 Site::Voted(Vote::No) => return Ok(Some((Phase::Aborted, Vec::new()))),
-                // It has joined and is gone.
+                // The participant has joined and is gone.
                 Site::Joined if snapshot.exists(&alive(&path))?.is_none() => {
                     return Ok(Some((Phase::Aborted, Vec::new())));
                 }
@@ -393,8 +397,8 @@ impl TwoPhaseCommit {
         Ok((!waits).then_some((Phase::Committed, votes)))
     }
 
-    /// Aborts it, unless it is already decided, and returns the decision. Anybody may call this.
-    /// Blocks for the request timeout at most.
+    /// Aborts the transaction, unless it is already decided, and returns the decision. Anybody may
+    /// call this. Blocks for the request timeout at most.
     ///
     /// # Errors
     /// As [`TwoPhaseCommit::decide`], and [`Error::Timeout`].
@@ -423,8 +427,8 @@ impl TwoPhaseCommit {
         }
     }
 
-    /// Joins as a participant, for the first time or again after a loss. A participant that has
-    /// joined by this name before and has not voted can no longer vote. Blocks for the request
+    /// Joins as a participant, for the first time or again after a loss. After that, an earlier
+    /// participant of this name that has not voted can no longer vote. Blocks for the request
     /// timeout at most.
     ///
     /// # Errors
@@ -478,14 +482,15 @@ impl TwoPhaseCommit {
         }
     }
 
-    /// Deletes its znodes, if it is decided and all who voted `Yes` have acknowledged that. Returns
-    /// whether it is gone. Blocks for the request timeout at most.
+    /// Deletes the transaction's znodes, if it is decided and all who voted `Yes` have acknowledged
+    /// the decision. Returns whether the transaction is gone. Blocks for the request timeout at
+    /// most.
     ///
-    /// A participant that has not voted `Yes` and finds the transaction forgotten has nothing to
+    /// If a participant that has not voted `Yes` finds the transaction forgotten, it has nothing to
     /// do.
     ///
     /// # Errors
-    /// As [`Session::delete_recursive`](crate::Session::delete_recursive), but for
+    /// As [`Session::delete_recursive`](crate::Session::delete_recursive), except
     /// [`Error::NoNode`]; [`Error::InvalidData`].
     pub fn forget(&self) -> Result<bool> {
         self.wait("forget", self.forget_async())
@@ -513,7 +518,7 @@ impl TwoPhaseCommit {
         }
         let condition = Condition::Mzxid(header.mzxid);
         let multi = self.session.multi().require(&self.path, condition);
-        // Otherwise somebody else has deleted it, and there may be another one by now.
+        // Otherwise somebody else has deleted the transaction, and there may be another one by now.
         unless_gone(multi.delete_recursive(&self.path).submit().await)?;
         Ok(true)
     }
@@ -540,13 +545,13 @@ mod tests {
     use crate::testing::Cluster;
 
     #[test]
-    fn votes_amount_to_what_all_of_them_allow() {
+    fn the_decision_follows_from_all_votes() {
         let session = Cluster::new(1).node(0).session();
         let transaction = TwoPhaseCommit::new(&session, "/tx").unwrap();
         transaction.begin(&["a", "b"], b"").unwrap();
         session.create("/tx/a/alive", b"", CreateMode::Ephemeral).unwrap();
         let (yes, no) = (Site::Voted(Vote::Yes), Site::Voted(Vote::No));
-        // Of these, `a` is alive, and `b` is not.
+        // Of these participants, `a` is alive, and `b` is not.
         let cases = [
             (Site::Invited, Site::Invited, "wait"),
             (Site::Joined, Site::Invited, "wait"),
@@ -586,7 +591,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_begun_leaves_nothing() {
+    fn a_transaction_that_cannot_begin_leaves_nothing() {
         let session = Cluster::new(1).node(0).session();
         let transaction = TwoPhaseCommit::new(&session, "/tx").unwrap();
         let begin = |names: &[&str]| transaction.begin(names, b"");

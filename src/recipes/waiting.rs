@@ -8,11 +8,11 @@ use crate::api::watch::Watch;
 use crate::types::error::{Error, Result};
 use crate::types::watch::WatchEvent;
 
-/// Waits until the znode is gone, or has at least changed; not at all if there is none.
+/// Waits until the znode is deleted or changed. Returns at once if there is no such znode.
 pub(super) async fn until_changed(session: &Session, path: &str) -> Result<()> {
     let (exists, watch) = session.nonblocking().exists_and_watch(path).await?;
     if exists.is_some() {
-        // Or until this session is over.
+        // `None` if this session is over.
         watch.next().await;
     }
     Ok(())
@@ -21,7 +21,7 @@ pub(super) async fn until_changed(session: &Session, path: &str) -> Result<()> {
 /// Waits for an event of a watch of this path.
 ///
 /// # Errors
-/// Those of a session that is over; [`Error::NoWatch`] if somebody has removed the watch.
+/// The errors of a session that is over; [`Error::NoWatch`] if somebody has removed the watch.
 pub(super) async fn next_event(session: &Session, watch: &Watch, path: &str) -> Result<WatchEvent> {
     if let Some(event) = watch.next().await {
         return Ok(event);
@@ -35,7 +35,7 @@ pub(super) enum Either<A, B> {
     Other(B),
 }
 
-/// Whichever future is ready first; if both are, the first.
+/// Waits for the future that is ready first; if both are, returns the result of the first.
 pub(super) async fn either<A, B>(
     one: impl Future<Output = A>,
     other: impl Future<Output = B>,

@@ -32,8 +32,8 @@ const MAGIC: &[u8; 8] = b"qrbackp\n";
 const FORMAT: u32 = 1;
 /// The longest header.
 const HEADER_BYTES_MAX: u32 = 4 << 10;
-/// The longest chunk: the largest item is a znode with its data, or a session's answer to a large
-/// multi.
+/// The longest chunk: the largest item is a znode with its data, or a session's stored reply to a
+/// large multi.
 const CHUNK_BYTES_MAX: u32 = 64 << 20;
 
 /// The header of a backup.
@@ -53,7 +53,7 @@ pub(super) struct Header {
 #[derive(Debug)]
 pub(super) enum Unreadable {
     Io(io::Error),
-    /// It is damaged, or of an unknown version.
+    /// The file is damaged, or of an unknown version.
     Bad(String),
 }
 
@@ -66,8 +66,8 @@ impl From<io::Error> for Unreadable {
     }
 }
 
-/// Writes a backup durably, and returns its length. `path` holds all of it, or what was there
-/// before.
+/// Writes a backup durably, and returns its length. After a failure or a crash, `path` has its
+/// former content.
 pub(super) fn write(path: &Path, header: &Header, state: State) -> io::Result<u64> {
     let mut name = path.file_name().ok_or(io::ErrorKind::IsADirectory)?.to_owned();
     name.push(".tmp");
@@ -101,7 +101,7 @@ pub(super) fn read(path: &Path) -> Result<(Header, Machine, u64), Unreadable> {
 #[cfg(any(test, fuzzing))]
 pub(crate) fn fuzz(bytes: &[u8]) {
     let _ = decode(&mut Source { inner: bytes, hash: Xxh3::new(), bytes: 0 });
-    // And as the only chunk of a backup that is valid up to there.
+    // The bytes also as the only chunk of an otherwise valid backup.
     let header = Header { cluster: 1, zxid: 0, hash: 0, time_ms: 0, version: 1 };
     let mut sink = Sink { inner: Vec::new(), hash: Xxh3::new(), bytes: 0 };
     if encode(&mut sink, &header, [bytes.to_vec()].into_iter()).is_ok() {
@@ -231,7 +231,7 @@ struct Source<R> {
 impl<R: Read> Source<R> {
     fn take(&mut self, count: usize) -> io::Result<Vec<u8>> {
         let mut bytes = Vec::new();
-        // Grows with what is there, whatever a damaged length says.
+        // The buffer grows with the bytes that exist, whatever a damaged length claims.
         (&mut self.inner).take(count as u64).read_to_end(&mut bytes)?;
         if bytes.len() < count {
             return Err(io::ErrorKind::UnexpectedEof.into());
@@ -296,7 +296,7 @@ mod tests {
     }
 
     #[test]
-    fn a_backup_of_a_version_to_come_says_so() {
+    fn a_backup_of_a_later_version_is_refused_with_the_reason() {
         let (header, _) = sample();
         let header = Header { version: VERSION + 1, ..header };
         let mut sink = Sink { inner: Vec::new(), hash: Xxh3::new(), bytes: 0 };

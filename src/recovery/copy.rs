@@ -31,7 +31,7 @@ impl Temporary {
 
 impl Drop for Temporary {
     fn drop(&mut self) {
-        // What cannot be removed is left to the system's cleaning of temporary files.
+        // A directory that cannot be removed is left to the system's cleaning of temporary files.
         let _ = std::fs::remove_dir_all(&self.0);
     }
 }
@@ -41,7 +41,7 @@ impl Drop for Temporary {
 pub(super) struct Held {
     pub(super) boot: Boot,
     pub(super) machine: Machine,
-    /// The last write that this member knows to be committed, and the log's time of it.
+    /// The zxid and the log's time of the last write that this member knows to be committed.
     pub(super) committed: (Zxid, u64),
     /// The term and the index of the last entry.
     pub(super) last: (u64, u64),
@@ -55,7 +55,7 @@ pub(super) struct Found {
     pub(super) identity: Identity,
     /// The damage, if there is any.
     pub(super) damage: Option<String>,
-    /// Everything that it ever acknowledged, if that can be proven.
+    /// The complete content, if it can be proven that nothing acknowledged is missing.
     pub(super) whole: Option<Held>,
     /// Otherwise the longest undamaged prefix.
     pub(super) part: Option<Held>,
@@ -80,7 +80,7 @@ pub(super) fn read_copy(copy: &Path) -> std::result::Result<Found, StorageError>
         Err(StorageError::Corrupt { what }) => what,
         Err(other) => return Err(other),
     };
-    // Promises from founding a cluster do not matter for a new one.
+    // Votes from founding the old cluster do not matter for a new one.
     let whole = DiskStore::open_without_promise(copy).and_then(load).ok();
     let part = if whole.is_some() {
         None

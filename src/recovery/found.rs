@@ -40,9 +40,9 @@ pub struct Founded {
     /// The member's id.
     #[cfg_attr(feature = "serde", serde(serialize_with = "crate::types::serde_form::hex"))]
     pub node: u64,
-    /// Its address: start the member with this one.
+    /// The member's address: start it with this one.
     pub address: String,
-    /// The last write that it has.
+    /// The zxid of its last write.
     pub zxid: Zxid,
     /// The directory of the old files, if there were any.
     pub before: Option<PathBuf>,
@@ -67,16 +67,16 @@ impl fmt::Display for Founded {
 }
 
 impl Plan {
-    /// Founds a new cluster from the best directory's checkpoint and its whole log, in that
-    /// directory, with its member as the only one; at another address, if one is given.
+    /// Founds a new cluster of one member in the best directory, from its checkpoint and its whole
+    /// log. The member has the former address, or `address` if that is given.
     ///
-    /// It is another cluster by its id, and another member: nothing of the old cluster can talk to
-    /// it. Further members join later, with empty directories of their own. The old files are moved
-    /// to a directory `before-<incarnation>` in it. Writes that were in the log and never
-    /// acknowledged take effect. Sessions of the old cluster expire, unless they are resumed.
+    /// The cluster and the member have new ids, so members of the old cluster cannot connect to it.
+    /// Further members join later, with empty directories. The old files are moved to a directory
+    /// `before-<incarnation>` in the best directory. Writes in the log that were never acknowledged
+    /// take effect. Sessions of the old cluster expire, unless they are resumed.
     ///
     /// Everything is read and checked again before anything is written, and a crash leaves the old
-    /// or the new state. Blocks as long as that takes.
+    /// or the new state. Blocks until it is done.
     ///
     /// # Errors
     /// [`Error::Unrecoverable`] if the directory has changed since the plan was made;
@@ -109,13 +109,13 @@ impl Plan {
     }
 }
 
-/// Founds a new cluster from a backup, in an empty directory, with one member at this address
-/// (`host:port`). Further members join later.
+/// Founds a new cluster of one member from a backup, in an empty directory. `address` (`host:port`)
+/// is the member's address. Further members join later.
 ///
-/// It is unrelated to the cluster of the backup: neither can talk to the other. Sessions of that
-/// one expire, unless they are resumed. The backup is read to its end and checked before anything
-/// is written, and a crash leaves an empty directory or the new cluster. Blocks as long as that
-/// takes.
+/// The new cluster is unrelated to that of the backup: their members cannot connect to each other.
+/// Sessions in the backup expire, unless they are resumed. The backup is read to its end and
+/// checked before anything is written, and a crash leaves an empty directory or the new cluster.
+/// Blocks until it is done.
 ///
 /// # Errors
 /// As [`verify`](super::verify); [`Error::InvalidPeer`]; [`Error::DataDirMismatch`] if the
@@ -164,7 +164,7 @@ fn new_identity(uid: u64, address: &str) -> Result<Identity> {
     Ok(Identity { cluster, node, incarnation, address: address.to_owned(), uid })
 }
 
-/// A random number other than 0, which means none.
+/// Returns a random number other than 0, which would mean "none".
 fn drawn() -> Result<u64> {
     Ok(entropy::number()?.max(1))
 }

@@ -37,23 +37,23 @@ pub struct Inspection {
     /// The member's id.
     #[cfg_attr(feature = "serde", serde(serialize_with = "crate::types::serde_form::hex"))]
     pub node: u64,
-    /// Random, unique to this directory: distinguishes it from the same instance's other
-    /// directories.
+    /// A random number that distinguishes this directory from other directories of the same
+    /// instance.
     #[cfg_attr(feature = "serde", serde(serialize_with = "crate::types::serde_form::hex"))]
     pub incarnation: u64,
     /// The address by which its peers know it.
     pub address: String,
-    /// Why it is no longer a member, if it was removed.
+    /// The reason why it is no longer a member, if it was removed.
     pub removed: Option<String>,
-    /// The damage found now.
+    /// The damage found by this inspection.
     pub damaged: Option<String>,
     /// The damage that the member found at its last start. If `damaged` is `None`, all checks pass
     /// now, and it can start again.
     pub found_damaged: Option<String>,
-    /// The content, if it is proven to be complete, which is possible even in a damaged directory.
+    /// The content, if it is proven to be complete. That is possible even in a damaged directory.
     pub contents: Option<Contents>,
-    /// Otherwise the longest undamaged prefix of the content. What followed it is lost, and its
-    /// amount is unknown.
+    /// Otherwise the longest undamaged prefix of the content. The rest is lost, and its amount is
+    /// unknown.
     pub part: Option<Contents>,
 }
 
@@ -78,21 +78,21 @@ pub struct Inspection {
 pub struct Contents {
     /// Raft's term.
     pub term: u64,
-    /// The member it voted for in that term; 0 for none.
+    /// The id of the member for which it voted in that term; 0 for none.
     #[cfg_attr(feature = "serde", serde(serialize_with = "crate::types::serde_form::hex"))]
     pub vote: u64,
-    /// The last entry known to be committed.
+    /// The index of the last entry known to be committed.
     pub commit: u64,
     /// The index of the last entry.
     pub last_index: u64,
     /// The term of that entry.
     pub last_term: u64,
-    /// The last write up to `commit`: it was acknowledged, or could have been.
+    /// The zxid of the last write up to `commit`. That write was acknowledged, or could have been.
     pub committed_zxid: Zxid,
     /// The time of that write, by the leader's clock; `None` if nothing was ever written.
     #[cfg_attr(feature = "serde", serde(serialize_with = "super::millis_if_any"))]
     pub committed_time: Option<SystemTime>,
-    /// The last write of all, including those after `commit`.
+    /// The zxid of the last write, including writes after `commit`.
     pub zxid: Zxid,
     /// The number of znodes, as of that write.
     pub znodes: usize,
@@ -108,10 +108,10 @@ pub struct Contents {
     pub membership_changes: bool,
 }
 
-/// Inspects a data directory, without changing it. It is locked while it is copied to the system's
-/// directory for temporary files, where the copy is read, checked and deleted.
+/// Inspects a data directory, without changing it. The directory is locked and copied to the
+/// system's directory for temporary files; the copy is read, checked and deleted.
 ///
-/// Blocks as long as that takes.
+/// Blocks until it is done; the time grows with the size of the directory.
 ///
 /// # Errors
 /// [`Error::DataDirInUse`](crate::Error::DataDirInUse) if an instance runs with it;

@@ -4,12 +4,12 @@
 //!   instance runs; [`verify`] checks such a file, and [`restore`] founds a new cluster from it.
 //! - [`inspect`] reports the content of a data directory, without changing it.
 //! - [`recover`] compares the remaining directories after a majority of the voters is lost for
-//!   good. It reports which one is best and what may be lost with the others, before anything is
-//!   written. [`Plan::found_anew`] then founds a new cluster from it. [`recover_damaged`] also uses
-//!   damaged directories, as far as they are readable.
+//!   good. It reports which one is best and what may be lost, before anything is written.
+//!   [`Plan::found_anew`] then founds a new cluster from it. [`recover_damaged`] also uses damaged
+//!   directories, as far as they are readable.
 //!
-//! All of it but the backup is for stopped instances. [`guide::recovery`](crate::guide::recovery) is a guide, and the
-//! program `quorate` (feature `cli`) does the same from a shell.
+//! Everything except the backup is for stopped instances. See [`guide::recovery`](crate::guide::recovery) for
+//! a guide. The program `quorate` (feature `cli`) does the same from a shell.
 
 mod backup;
 mod copy;
@@ -43,7 +43,7 @@ use crate::types::error::{Error, Result};
 use crate::types::serde_form::Millis;
 use crate::types::znode::Zxid;
 
-/// How many members a backup of a client may lose before it fails.
+/// How many times the member that serves a client's backup may be lost before the backup fails.
 const LOST_MAX: u32 = 3;
 
 /// A description of a backup.
@@ -66,9 +66,10 @@ pub struct Backup {
     /// The cluster that was backed up.
     #[cfg_attr(feature = "serde", serde(serialize_with = "crate::types::serde_form::hex"))]
     pub cluster: u64,
-    /// The last write in it: it contains all writes before that one, and none after.
+    /// The zxid of the last write in it: the backup contains all writes up to that one, and none
+    /// after.
     pub zxid: Zxid,
-    /// When it was made, by the clock of the instance that made it.
+    /// When it was made, by the wall clock of the instance that made it.
     #[cfg_attr(feature = "serde", serde(serialize_with = "millis"))]
     pub time: SystemTime,
     /// The number of znodes in it.
@@ -111,11 +112,12 @@ impl fmt::Display for Backup {
     }
 }
 
-/// Reads a backup to its end, and checks every checksum and the consistency of the state. Blocks as
-/// long as that takes.
+/// Reads a backup to its end, checks every checksum and the consistency of the state, and returns a
+/// description of it. Blocks until it is done.
 ///
 /// # Errors
-/// [`Error::BackupDamaged`] if it is damaged, or its version is too new; [`Error::FileUnusable`].
+/// [`Error::BackupDamaged`] if the backup is damaged, or its version is too new;
+/// [`Error::FileUnusable`].
 pub fn verify(file: impl AsRef<Path>) -> Result<Backup> {
     let file = file.as_ref();
     let (header, machine, bytes) = read(file)?;
@@ -130,22 +132,23 @@ fn read(file: &Path) -> Result<(Header, Machine, u64)> {
 }
 
 impl Coordinator {
-    /// Writes a backup of this replica to a file, while the instance runs: everything up to one
-    /// write, and nothing after it. [`verify`] checks it, and [`restore`] founds a new cluster from
-    /// it.
+    /// Writes a backup of this replica to a file, while the instance runs, and returns a
+    /// description of it. The backup contains everything up to one write, and nothing after it.
+    /// [`verify`] checks a backup, and [`restore`] founds a new cluster from it.
     ///
     /// A replica may lag behind: call [`Session::sync`](crate::Session::sync) first if the backup
     /// must have everything written until now. When this returns, the file is complete and durable;
-    /// until then `file` holds what was there before. Only its owner can read it, since it contains
-    /// all data and the sessions' passwords. Blocks as long as the writing takes, which delays
-    /// nobody else.
+    /// until then `file` has its former content. Only the file's owner can read it, since it
+    /// contains all data and the sessions' passwords. Blocks until the file is written, which
+    /// delays no other request.
     ///
-    /// A client writes a backup of the replica of a member, which it receives and has in memory first. If
-    /// that member is lost, it begins again with another one. The member writes a line to its audit log.
+    /// A client receives the state of a member's replica into memory first, and then writes the backup.
+    /// If that member is lost, the client starts again with another one. The member writes a line to its
+    /// audit log.
     ///
     /// # Errors
-    /// [`Error::FileUnusable`]; [`Error::Stopped`]; [`Error::Timeout`] if the node does not
-    /// respond. On a client also [`Error::Refused`], if the member sends two backups already: try again.
+    /// [`Error::FileUnusable`]; [`Error::Stopped`]; [`Error::Timeout`] if the node does not respond. On
+    /// a client also [`Error::Refused`], if the member is already sending two backups: try again later.
     ///
     /// ```
     /// # let directory = tempfile::tempdir().unwrap();
@@ -179,7 +182,7 @@ impl Coordinator {
     }
 
     /// As [`Coordinator::backup`], without blocking the thread: a thread of its own writes the file.
-    /// If the future is dropped after it was polled, that continues.
+    /// If the future is dropped after it was polled, the backup continues.
     ///
     /// # Errors
     /// As [`Coordinator::backup`]; [`Error::System`].
@@ -197,7 +200,8 @@ impl Coordinator {
 }
 
 impl Coordinator {
-    /// The state of a member. If that one is lost, another one's, from its first piece on.
+    /// Receives the state of a member. If that member is lost, starts again with the first piece of
+    /// another one.
     fn received_state(&self) -> Result<State> {
         let mut lost = 0;
         loop {
@@ -265,7 +269,7 @@ fn dir_unusable(dir: &Path, reason: impl Into<String>) -> Error {
 }
 
 fn time(ms: u64) -> SystemTime {
-    // A time that the system cannot represent is as useless as the epoch.
+    // A time that the system cannot represent becomes the epoch.
     SystemTime::UNIX_EPOCH.checked_add(Duration::from_millis(ms)).unwrap_or(SystemTime::UNIX_EPOCH)
 }
 
@@ -288,7 +292,7 @@ fn millis_if_any<S: Serializer>(
     Millis::serialize(&time.map(since_epoch), serializer)
 }
 
-/// A time for people: date and time in UTC.
+/// A time as text: date and time in UTC.
 fn moment(time: SystemTime) -> String {
     let Ok(since) = time.duration_since(SystemTime::UNIX_EPOCH) else {
         return "at an unknown time".to_owned();

@@ -10,7 +10,7 @@ use super::moment;
 use crate::types::error::{Error, Result};
 use crate::types::znode::Zxid;
 
-/// What [`recover`] proposes. Nothing is changed before [`Plan::found_anew`].
+/// The proposal of [`recover`]. Nothing is changed before [`Plan::found_anew`].
 ///
 /// ```
 /// use quorate::recovery;
@@ -21,7 +21,7 @@ use crate::types::znode::Zxid;
 /// # recovery::restore(&file, &dir, "10.0.0.1:7400")?;
 /// let plan = recovery::recover([&dir])?;
 /// println!("{plan}");
-/// // Once it is agreed to:
+/// // Once the operator agrees:
 /// let founded = plan.found_anew(Some("10.0.0.2:7400"))?;
 /// assert_ne!(founded.cluster, plan.best.cluster);
 /// # Ok::<(), quorate::Error>(())
@@ -34,11 +34,11 @@ pub struct Plan {
     pub best: Inspection,
     /// The others, best first; those that cannot be used come last.
     pub others: Vec<Inspection>,
-    /// What may be lost.
+    /// The writes that may be lost.
     pub loss: Loss,
 }
 
-/// What may be missing in the new cluster: see [`Plan`].
+/// The writes that may be missing in the new cluster: see [`Plan`].
 ///
 /// ```
 /// use quorate::recovery;
@@ -48,7 +48,7 @@ pub struct Plan {
 /// # quorate::testing::Cluster::new(1).node(0).backup(&file)?;
 /// # recovery::restore(&file, &dir, "10.0.0.1:7400")?;
 /// let plan = recovery::recover([&dir])?;
-/// // The only voter that there is has everything that was acknowledged.
+/// // The only voter has everything that was acknowledged.
 /// assert_eq!(plan.loss, recovery::Loss::Nothing);
 /// # Ok::<(), quorate::Error>(())
 /// ```
@@ -56,12 +56,12 @@ pub struct Plan {
 #[cfg_attr(feature = "serde", derive(serde::Serialize), serde(rename_all = "snake_case"))]
 #[non_exhaustive]
 pub enum Loss {
-    /// No acknowledged write: every majority of the voters includes one of the directories.
+    /// No acknowledged write is lost: every majority of the voters includes one of the directories.
     Nothing,
-    /// Writes acknowledged after this one, by voters whose directories are not given. This one and
-    /// all before it are preserved.
+    /// Writes after this one may be lost, if they were acknowledged by voters whose directories are
+    /// not given. This write and all before it are preserved.
     After {
-        /// The last write that any of the directories' members knew to be committed.
+        /// The zxid of the last write that any of the directories' members knew to be committed.
         zxid: Zxid,
         /// The time of that write, by the leader's clock.
         #[cfg_attr(feature = "serde", serde(serialize_with = "super::millis_if_any"))]
@@ -73,8 +73,8 @@ pub enum Loss {
 ///
 /// The best is the one that Raft would elect: the one with the highest last term and, among those,
 /// the highest last index. The more of the cluster's directories are given, the less may be lost.
-/// They must be the members' own, in their last state, and not older copies. Nothing is changed.
-/// Blocks as [`inspect`].
+/// They must be the members' directories in their last state, and not older copies. Nothing is
+/// changed. Blocks as [`inspect`].
 ///
 /// # Errors
 /// [`Error::Unrecoverable`] if none of them can be used, if they belong to different clusters, or
@@ -83,12 +83,12 @@ pub fn recover<P: AsRef<Path>>(dirs: impl IntoIterator<Item = P>) -> Result<Plan
     plan(inspect_all(dirs)?, false)
 }
 
-/// As [`recover`], but also considers a damaged directory if no undamaged one has as much: its
-/// checkpoint, and its log up to the damage.
+/// As [`recover`], but also considers a damaged directory if no undamaged one has as many writes.
+/// Of a damaged directory it uses the checkpoint, and the log up to the damage.
 ///
-/// Writes acknowledged after the damaged place are lost, and their number is unknown.
-/// [`Plan::loss`] reports what is preserved. Use it when there is no undamaged directory, or only
-/// old ones.
+/// Acknowledged writes after the damaged place are lost, and their number is unknown.
+/// [`Plan::loss`] reports which writes are preserved. Use this when there is no undamaged
+/// directory, or only old ones.
 ///
 /// ```
 /// use quorate::recovery;
@@ -97,7 +97,7 @@ pub fn recover<P: AsRef<Path>>(dirs: impl IntoIterator<Item = P>) -> Result<Plan
 /// # let (file, dir) = (directory.path().join("backup"), directory.path().join("data"));
 /// # quorate::testing::Cluster::new(1).node(0).backup(&file)?;
 /// # recovery::restore(&file, &dir, "10.0.0.1:7400")?;
-/// // Of a sound directory it makes the same plan.
+/// // For an undamaged directory, the plan is the same.
 /// assert_eq!(recovery::recover_damaged([&dir])?, recovery::recover([&dir])?);
 /// # Ok::<(), quorate::Error>(())
 /// ```
@@ -133,7 +133,7 @@ fn plan(mut inspections: Vec<Inspection>, damaged: bool) -> Result<Plan> {
     }
     inspections.sort_by_key(|one| {
         let place = taken(one).map(|contents| (contents.last_term, contents.last_index));
-        // Of two that have equally much, an undamaged one is better.
+        // Of two directories with the same last entry, an undamaged one is better.
         Reverse((place, usable(one).is_some()))
     });
     let Some((best, contents)) =
@@ -155,8 +155,8 @@ fn plan(mut inspections: Vec<Inspection>, damaged: bool) -> Result<Plan> {
     let seen =
         |voter: &&u64| inspections.iter().any(|one| one.node == **voter && usable(one).is_some());
     let missing = contents.voters.len() - contents.voters.iter().filter(seen).count();
-    // The missing ones are no majority. If a majority of these had changed the voters since, the
-    // best log would contain the change.
+    // The missing voters are no majority. If the voters had changed since the checkpoint, the best
+    // log would contain the change.
     let nothing = missing < contents.voters.len() / 2 + 1 && !contents.membership_changes;
     let loss = if nothing {
         Loss::Nothing
@@ -247,7 +247,7 @@ mod tests {
     const FIVE: [u64; 5] = [1, 2, 3, 4, 5];
 
     #[test]
-    fn the_later_term_is_better_than_the_longer_log() {
+    fn a_later_term_beats_a_longer_log() {
         let plan = plan(vec![
             directory(1, (3, 90), &FIVE),
             directory(2, (4, 20), &FIVE),
@@ -285,7 +285,7 @@ mod tests {
         let plan = plan(dirs((9, 90))).unwrap();
         assert_eq!((plan.best.node, plan.loss), (1, after));
         assert_eq!(plan.others[1].node, 3);
-        // It is used on request if it has more, and still does not count as complete.
+        // On request it is used if it has more writes, but it still does not count as complete.
         let with_damaged = super::plan(dirs((9, 90)), true).unwrap();
         let known = Loss::After { zxid: 88, time: None };
         assert_eq!((with_damaged.best.node, with_damaged.loss), (3, known));
@@ -297,7 +297,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_shorter_log_knows_to_be_committed_is_kept() {
+    fn a_commit_index_of_a_shorter_log_is_kept() {
         let mut shorter = directory(1, (4, 19), &FIVE);
         shorter.contents.as_mut().unwrap().committed_zxid = 19;
         let plan = plan(vec![directory(2, (4, 20), &FIVE), shorter]).unwrap();

@@ -27,9 +27,9 @@ use nodes::Nodes;
 /// An in-memory cluster.
 ///
 /// Its nodes share one thread and one clock. The clock runs in real time, and [`Cluster::advance`]
-/// advances it, so that a timeout of half a minute is tested in milliseconds; timeouts of blocking
-/// calls use it too. What a node has "written to disk" survives its [`Cluster::stop`] and is there
-/// after [`Cluster::restart`].
+/// moves it forward, so that a test of a timeout of half a minute takes milliseconds. Timeouts of
+/// blocking calls use this clock, too. Data that a node has "written to disk" survives
+/// [`Cluster::stop`] and [`Cluster::restart`].
 ///
 /// The cluster ends when it and all handles of its nodes have been dropped.
 ///
@@ -55,7 +55,7 @@ pub struct Cluster {
     nodes: Mutex<Vec<Coordinator>>,
 }
 
-/// The cluster's thread, which ends with the last of its users.
+/// The cluster's thread, which ends when the last user of the cluster is dropped.
 #[derive(Debug)]
 pub(crate) struct Running {
     /// `None` once the thread is to end.
@@ -80,7 +80,7 @@ impl Drop for Running {
     }
 }
 
-/// What the cluster's thread is to do.
+/// A function for the cluster's thread to run.
 pub(crate) type Order = Box<dyn FnOnce(&mut Nodes) + Send>;
 
 /// The settings of an in-memory [`Cluster`]: those of
@@ -159,7 +159,8 @@ impl ClusterBuilder {
         ClusterBuilder { settings: self.settings.replace_after(time) }
     }
 
-    /// Starts instances that support this version at most: [`Cluster::restart_as`] upgrades them.
+    /// Starts instances that support no version above this one: [`Cluster::restart_as`] upgrades
+    /// them.
     #[cfg(test)]
     pub(crate) fn version(mut self, version: u16) -> ClusterBuilder {
         self.settings.version = version;
@@ -186,7 +187,7 @@ impl Cluster {
         Cluster::builder().start(nodes)
     }
 
-    /// The settings, to change them before the start.
+    /// Returns the settings, to change them before the start.
     pub fn builder() -> ClusterBuilder {
         ClusterBuilder::default()
     }
@@ -223,7 +224,7 @@ impl Cluster {
         panic!("no leader was elected in 50 seconds");
     }
 
-    /// Has the cluster's thread do something, and waits for that.
+    /// Runs a function on the cluster's thread, and waits for its result.
     fn order<T: Send + 'static>(&self, order: impl FnOnce(&mut Nodes) -> T + Send + 'static) -> T {
         assert!(!own_thread::is_this(), "a cluster in memory cannot be waited for in a waker");
         let (sender, receiver) = bounded(1);
@@ -258,8 +259,8 @@ impl Cluster {
         self.lock_nodes()[node].clone()
     }
 
-    /// The index of the leader, if there is one. If several nodes believe that they lead, the one
-    /// with the highest term.
+    /// Returns the index of the leader, if there is one. If several nodes believe that they lead,
+    /// it is the one with the highest term.
     pub fn leader(&self) -> Option<usize> {
         self.order(Nodes::leader)
     }
@@ -270,7 +271,7 @@ impl Cluster {
     }
 
     /// Partitions the cluster: nodes reach each other only within their group. A node in no group
-    /// is alone.
+    /// reaches nobody.
     ///
     /// # Panics
     /// If there is no such node.
@@ -286,7 +287,7 @@ impl Cluster {
     /// ```
     pub fn partition(&self, groups: &[&[usize]]) {
         let count = self.len();
-        // A group of its own for each node that is not named.
+        // Each node that is not named gets a group of its own.
         let mut of: Vec<usize> = (groups.len()..groups.len() + count).collect();
         for (group, nodes) in groups.iter().enumerate() {
             for node in *nodes {
@@ -297,7 +298,7 @@ impl Cluster {
         self.order(|nodes| nodes.regroup(of));
     }
 
-    /// Isolates one node from all others, which still reach each other.
+    /// Isolates one node from all others. The others still reach each other.
     ///
     /// # Panics
     /// If there is no such node.
@@ -313,8 +314,8 @@ impl Cluster {
         self.partition(&[&all]);
     }
 
-    /// Stops a node at once, as if its process had been killed. Its handles fail from now on.
-    /// ([`Coordinator::close`] stops one in an orderly way.)
+    /// Stops a node at once, as if its process had been killed. Calls on its handles fail from now
+    /// on. ([`Coordinator::close`] stops a node in an orderly way.)
     ///
     /// # Panics
     /// If there is no such node.
@@ -323,8 +324,8 @@ impl Cluster {
         self.order(move |nodes| nodes.kill(node));
     }
 
-    /// Starts a stopped node again, from what it had "on disk"; a running one is stopped first.
-    /// [`Cluster::node`] returns the new one.
+    /// Starts a stopped node again, from the data that it had "on disk"; a running node is stopped
+    /// first. [`Cluster::node`] returns the new handle.
     ///
     /// # Panics
     /// If there is no such node.
@@ -333,8 +334,8 @@ impl Cluster {
         self.start_again(node, None).expect("it reads what it has written itself");
     }
 
-    /// As [`Cluster::restart`], with an instance that supports this version at most: as if it had
-    /// been upgraded or downgraded.
+    /// As [`Cluster::restart`], with an instance that supports no version above this one: as if it
+    /// had been upgraded or downgraded.
     ///
     /// # Errors
     /// [`Error::DataDirMismatch`](crate::Error::DataDirMismatch) if its data "on disk" is of a
@@ -352,8 +353,8 @@ impl Cluster {
         Ok(())
     }
 
-    /// Adds an instance, which joins the cluster, and returns its index. It has a replica once the
-    /// clock has advanced a little, and votes if another voter is wanted.
+    /// Adds an instance, which joins the cluster, and returns its index. The instance has a replica
+    /// once the clock has advanced a little, and votes if the cluster needs another voter.
     ///
     /// ```
     /// use std::time::Duration;
@@ -371,8 +372,8 @@ impl Cluster {
     }
 
     /// Adds a client, an instance without a replica that a member serves (see
-    /// [`Builder::client`](crate::Builder::client)), and returns its index. It can be partitioned,
-    /// stopped and restarted like a node.
+    /// [`Builder::client`](crate::Builder::client)), and returns its index. A client can be
+    /// partitioned, stopped and restarted like a node.
     ///
     /// ```
     /// use quorate::CreateMode;
@@ -394,8 +395,8 @@ impl Cluster {
         nodes.len() - 1
     }
 
-    /// Stops a node and replaces its disk by an empty one. [`Cluster::restart`] then starts another
-    /// member at the same address.
+    /// Stops a node and replaces its disk by an empty one. After that, [`Cluster::restart`] starts
+    /// a new member at the same address.
     ///
     /// # Panics
     /// If there is no such node.
@@ -404,7 +405,8 @@ impl Cluster {
         self.order(move |nodes| nodes.replace(node));
     }
 
-    /// Expires a session, as if its node had been silent for its timeout.
+    /// Expires a session, as if its node had been silent for the session's timeout. Advances the
+    /// clock.
     ///
     /// ```
     /// use quorate::{SessionState, testing::Cluster};
@@ -425,8 +427,8 @@ impl Cluster {
         self.order(move |nodes| nodes.expire(session));
     }
 
-    /// Advances the clock, in steps as small as a heartbeat, and processes everything that follows:
-    /// when this returns, no message is in flight and no timeout is due.
+    /// Advances the clock by `time`, in steps as small as a heartbeat, and processes all resulting
+    /// events: when this returns, no message is in flight and no timeout is due.
     pub fn advance(&self, time: Duration) {
         self.order(move |nodes| nodes.advance(time));
     }

@@ -29,7 +29,7 @@ use crate::types::error::Result;
 use crate::types::membership::{Genesis, Member};
 use crate::types::znode::SessionId;
 
-/// The id of every in-memory cluster: they never meet others.
+/// The id of every in-memory cluster: no two of them are ever connected.
 const CLUSTER: u64 = 1;
 
 pub(crate) struct Nodes {
@@ -41,7 +41,7 @@ pub(crate) struct Nodes {
     next_id: u64,
 }
 
-/// The place of a node.
+/// The slot of a node, which stays when the node is restarted.
 struct NodeSlot {
     /// `None` for a client.
     disk: Option<MemoryDisk>,
@@ -57,7 +57,7 @@ struct Running {
     store: Option<MemoryStore>,
     calls: Receiver<Call>,
     wake_at: Time,
-    /// Whom a client is to be connected with; a member, with all.
+    /// The nodes with which a client wants to be connected; a member wants all.
     dial: Dial,
 }
 
@@ -70,7 +70,7 @@ fn address(node: usize) -> Ipv4Addr {
 fn disk(member: &Member, start: &(HardState, SnapshotMeta, State)) -> MemoryDisk {
     let (hard_state, meta, state) = start;
     let identity = Identity {
-        // There is no second in-memory cluster, and all know its id.
+        // All nodes know the cluster's id from the start.
         cluster: CLUSTER,
         node: member.node,
         incarnation: member.node,
@@ -174,7 +174,7 @@ impl Nodes {
         };
         let mut schemes = self.settings.schemes.clone();
         schemes.set_own([Id::new("ip", address(node).to_string())]);
-        // A client gets them from the member that serves it.
+        // A client receives these from the member that serves it.
         let gets_them = self.slots[node].disk.is_some();
         let places = self.members.iter().zip(&self.slots);
         let members = places.filter(|(_, seat)| gets_them && seat.disk.is_some());
@@ -213,7 +213,7 @@ impl Nodes {
         self.slots[one].group == self.slots[other].group && self.slots[other].running.is_some()
     }
 
-    /// Whether this is a client, and does not want to be connected with the other one.
+    /// Whether this is a client that does not want to be connected with the other node.
     fn shuns(&self, node: usize, other: usize) -> bool {
         let running = self.slots[node].running.as_ref();
         running.is_some_and(|running| !running.dial.wants(self.members[other].node))
@@ -308,7 +308,7 @@ impl Nodes {
     }
 
     pub(super) fn add_client(&mut self) -> Arc<NodeShared> {
-        // Its start gives it an id.
+        // The start of the node gives it an id.
         self.add_slot(Member::new(0, format!("node-{}", self.members.len())), None);
         self.start_client(self.slots.len() - 1)
     }
@@ -413,7 +413,7 @@ impl Nodes {
                 continue;
             };
             if let Some(running) = &mut self.slots[other].running {
-                // As in a transport.
+                // As a transport does.
                 let is_known = running.host.engine().cluster() == cluster && cluster != 0;
                 if message.is_of_cluster() && !is_known {
                     continue;
@@ -460,8 +460,8 @@ mod tests {
         )
     }
 
-    /// The request to end a watch came before the watch itself, which waited for its session to
-    /// open. The watch was set all the same, and stayed as long as the session.
+    /// The request to end a watch arrived before the watch itself, which waited for its session to
+    /// open. The watch was set nevertheless, and stayed as long as the session.
     #[test]
     fn a_watch_dropped_before_it_is_set_is_not_set() {
         let (mut nodes, shared) = Nodes::new(3, Builder::default(), Clock::manual());
@@ -518,10 +518,11 @@ mod tests {
         (session, opened)
     }
 
-    /// A session that moves to another node is resumed here at every moment of the move. The end of
-    /// the former handle ended the new one, and its lease was taken for the new one's.
+    /// A session is resumed on its former node at every moment of its move to another one. The end
+    /// of the former handle ended the new handle, and the lease of the former one was taken for
+    /// that of the new one.
     #[test]
-    fn the_end_of_a_former_handle_is_not_that_of_the_new_one() {
+    fn the_end_of_a_former_handle_does_not_end_the_new_one() {
         let mut held = [0, 0];
         for moment in 0..40 {
             let (mut nodes, shared) = Nodes::new(3, Builder::default(), Clock::manual());
@@ -531,7 +532,7 @@ mod tests {
                 nodes.run_until_idle();
             }
             opened.wait().unwrap();
-            // Its renewal is due.
+            // The session's renewal is due.
             nodes.clock.advance(2 * SECOND);
             let (there, _moving) = open(&shared[1], 2, true);
             for step in 0..moment {

@@ -16,7 +16,7 @@ fn make(session: &Session, path: &str) {
     session.create(path, b"", CreateMode::Persistent).unwrap();
 }
 
-/// What the older version does not have.
+/// A write that the older version does not have.
 fn invented(session: &Session, path: &str) -> Result<(), Error> {
     session.nonblocking().invented(path, b"new").wait().map(drop)
 }
@@ -50,7 +50,7 @@ fn a_fleet_is_upgraded_member_by_member() {
     let cluster = Cluster::builder().version(VERSION).start(3);
     make(&cluster.node(0).session(), "/tree");
     for node in 0..3 {
-        // Whoever is asked, upgraded or not: a member is there that could not do it.
+        // Upgraded or not, every node refuses it: there is still a member that does not support it.
         for asked in 0..3 {
             let session = cluster.node(asked).session();
             unsupported(invented(&session, "/tree"));
@@ -59,7 +59,7 @@ fn a_fleet_is_upgraded_member_by_member() {
                 Err(Error::Multi { index: 1, error }) => unsupported(Err(*error)),
                 other => panic!("{other:?}"),
             }
-            // Everything else goes on.
+            // All other writes succeed.
             let own = format!("/by-{asked}-before-{node}");
             session.create(&own, b"", CreateMode::Ephemeral).unwrap();
             assert_eq!(session.exists("/x").unwrap(), None);
@@ -81,7 +81,7 @@ fn a_fleet_is_upgraded_member_by_member() {
     }
 }
 
-/// Before the last member has been upgraded, all of it can be taken back.
+/// Before the last member has been upgraded, all upgrades can be undone.
 #[test]
 fn an_upgrade_that_is_not_finished_is_taken_back() {
     let cluster = Cluster::builder().version(VERSION).start(3);
@@ -101,11 +101,11 @@ fn an_upgrade_that_is_not_finished_is_taken_back() {
 }
 
 #[test]
-fn an_instance_that_is_too_old_says_so_and_harms_nothing() {
+fn an_instance_that_is_too_old_stops_with_the_reason() {
     let cluster = Cluster::builder().version(INVENTED).start(3);
     let session = cluster.node(0).session();
     session.create("/kept", b"", CreateMode::Persistent).unwrap();
-    // The log has it that the cluster acts by version 2.
+    // The log contains the entry for version 2.
     cluster.restart_as(2, VERSION).unwrap();
     cluster.advance(SECOND);
     let stopped = cluster.node(2).status().stopped.unwrap();
@@ -114,7 +114,7 @@ fn an_instance_that_is_too_old_says_so_and_harms_nothing() {
     assert!(matches!(cluster.node(2).session().sync(), Err(Error::Stopped { .. })));
     cluster.restart_as(2, INVENTED).unwrap();
 
-    // A checkpoint is due after ten minutes, and has it too.
+    // A checkpoint is due after ten minutes, and contains the version, too.
     cluster.advance(700 * SECOND);
     let session = cluster.node(0).session();
     session.sync().unwrap();
@@ -123,7 +123,7 @@ fn an_instance_that_is_too_old_says_so_and_harms_nothing() {
         Err(Error::DataDirMismatch { reason, .. }) => assert_eq!(reason, stopped),
         other => panic!("{other:?}"),
     }
-    // The others go on without it, and it with them once it can.
+    // The others continue without this member, which joins them once it supports the version.
     session.set("/kept", b"1").unwrap();
     cluster.restart_as(2, INVENTED).unwrap();
     cluster.advance(5 * SECOND);
@@ -134,9 +134,9 @@ fn an_instance_that_is_too_old_says_so_and_harms_nothing() {
     assert_eq!(hashes, [hashes[0]; 3]);
 }
 
-/// What is held back must not be held for good, nor overtaken.
+/// A write that waits for the upgrade must not wait for good, and later writes must not overtake it.
 #[test]
-fn a_member_that_never_comes_is_not_waited_for_long() {
+fn a_member_that_stays_away_delays_writes_only_shortly() {
     let cluster = Cluster::builder().version(VERSION).start(3);
     cluster.stop(2);
     for node in 0..2 {
@@ -157,7 +157,7 @@ fn a_member_that_never_comes_is_not_waited_for_long() {
 
 /// A client does not know what each member supports.
 #[test]
-fn a_client_waits_until_it_is_settled_and_is_refused() {
+fn a_client_waits_for_the_decision_and_is_refused() {
     let cluster = Cluster::builder().version(VERSION).start(3);
     make(&cluster.node(0).session(), "/tree");
     let client = cluster.add_client();

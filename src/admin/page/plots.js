@@ -1,7 +1,8 @@
 'use strict';
 // Elements, plots and numbers as people read them.
 
-// An element. Text is always text: nothing that a znode holds is ever taken for markup.
+// Makes an element. Text is always set as text, so that the content of a znode is never taken for
+// markup.
 function h(tag, attributes = {}, ...children) {
   const element = document.createElement(tag);
   for (const [name, value] of Object.entries(attributes)) {
@@ -40,7 +41,7 @@ function time(ms) {
   return `${Math.floor(seconds / 86400)} d`;
 }
 
-// Of a latency of the last minute: half of them, and 99 of 100.
+// The median and the 99th percentile of a latency in the last minute.
 function latency(of) {
   return of ? `${time(of.p50_us / 1000)} / ${time(of.p99_us / 1000)}` : 'none lately';
 }
@@ -57,10 +58,10 @@ function clock(ms) {
   return new Date(ms).toLocaleTimeString('en-GB');
 }
 
-// So many samples are kept: two minutes.
+// How many samples are kept: two minutes.
 const SAMPLES = 120;
 
-// A small line of the last samples; what is unknown is a gap in it, and not zero.
+// A small line plot of the last samples. An unknown sample is a gap in the line, and not zero.
 class Spark {
   constructor(name, show) {
     this.name = name;

@@ -8,7 +8,7 @@ function token() {
   try { return sessionStorage.getItem('quorate-token'); } catch { return null; }
 }
 
-// Asks the endpoint. An answer that is an error is thrown, with its status.
+// Sends a request to the endpoint. An error response is thrown, with its status.
 async function ask(path, options = {}) {
   const headers = { ...options.headers };
   if (body.token === 'yes') headers.Authorization = `Bearer ${token()}`;
@@ -41,10 +41,10 @@ $('login').addEventListener('submit', (event) => {
   start();
 });
 
-// ---- What happens, as it happens ----
+// ---- Events ----
 
 let listening = null;
-let heard = 0;
+let lastReceived = 0;
 let seen = false;
 
 function link(state, text) {
@@ -60,19 +60,19 @@ function banner(text, kind = 'bad') {
   if (text !== null && element.textContent !== text) element.textContent = text;
 }
 
-// Reads events as they come. (An EventSource could send no token.)
+// Reads events as they arrive. (An EventSource cannot send a token.)
 async function listen() {
   const control = new AbortController();
   listening = control;
   try {
     const response = await ask('/events', { signal: control.signal });
-    heard = Date.now();
+    lastReceived = Date.now();
     const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
     let text = '';
     for (;;) {
       const { value, done } = await reader.read();
       if (done) break;
-      heard = Date.now();
+      lastReceived = Date.now();
       text += value;
       const events = text.split('\n\n');
       text = events.pop();
@@ -88,13 +88,13 @@ async function listen() {
 }
 
 function lost() {
-  if (seen && $('link').dataset.state === 'live') tell('this page has lost its member, and connects again', 'bad');
+  if (seen && $('link').dataset.state === 'live') addLine('this page has lost its member, and connects again', 'bad');
   link('lost', 'no connection; trying again');
-  banner(seen ? `This member does not answer. What you see is as of ${clock(heard)}; the page connects again by itself.` : 'This member does not answer yet. The page connects by itself.');
+  banner(seen ? `This member does not answer. What you see is as of ${clock(lastReceived)}; the page connects again by itself.` : 'This member does not answer yet. The page connects by itself.');
 }
 
 setInterval(() => {
-  if (listening && heard && Date.now() - heard > RED && $('link').dataset.state === 'live') {
+  if (listening && lastReceived && Date.now() - lastReceived > RED && $('link').dataset.state === 'live') {
     lost();
     listening.abort();
   }
@@ -113,7 +113,7 @@ function take(event) {
 
 // ---- The cluster ----
 
-// What is plotted and listed of a member: the one place that has to know the form of a report.
+// The figures of a member for plots and lists. Only this function knows the form of a report.
 function figures(member) {
   const { state } = member;
   if (!state) return { lag: null, stale: null, sync: null, list: [] };
@@ -249,29 +249,29 @@ function card(member) {
   return { element, role, zone, lag, stale, sync, list };
 }
 
-function tell(text, tone = '', at = Date.now()) {
+function addLine(text, tone = '', at = Date.now()) {
   const log = $('story');
   log.prepend(h('li', {}, h('time', {}, clock(at)), h('span', { class: `path ${tone}` }, text)));
   while (log.children.length > 300) log.lastChild.remove();
 }
 
-// What has changed since the last sample, in words; and who led when, as a band.
+// Shows the changes since the last sample as text, and the leaders over time as a band.
 function story(sample, leader, all) {
   const at = sample.time;
   if (before === null) {
-    tell(leader ? `${leader} leads` : 'nobody leads', leader ? '' : 'bad', at);
+    addLine(leader ? `${leader} leads` : 'nobody leads', leader ? '' : 'bad', at);
   } else {
-    if (leader !== before.leader) tell(leader ? `${leader} leads now${before.leader ? `; before, ${before.leader} did` : ''}` : `nobody leads; before, ${before.leader} did`, leader ? 'good' : 'bad', at);
+    if (leader !== before.leader) addLine(leader ? `${leader} leads now${before.leader ? `; before, ${before.leader} did` : ''}` : `nobody leads; before, ${before.leader} did`, leader ? 'good' : 'bad', at);
     for (const { address, is_silent } of all) {
-      if (!before.addresses.has(address)) tell(`${address} is a member now`, 'good', at);
-      else if (is_silent && !before.silent.has(address)) tell(`${address} is silent`, 'bad', at);
-      else if (!is_silent && before.silent.has(address)) tell(`${address} reports again`, 'good', at);
+      if (!before.addresses.has(address)) addLine(`${address} is a member now`, 'good', at);
+      else if (is_silent && !before.silent.has(address)) addLine(`${address} is silent`, 'bad', at);
+      else if (!is_silent && before.silent.has(address)) addLine(`${address} reports again`, 'good', at);
     }
     for (const address of before.addresses) {
-      if (all.length && !all.some((member) => member.address === address)) tell(`${address} is no member any more`, 'warn', at);
+      if (all.length && !all.some((member) => member.address === address)) addLine(`${address} is no member any more`, 'warn', at);
     }
-    if (tiles.quorum.value.textContent === 'None' && before.availability !== 'no_quorum') tell('the quorum is lost', 'bad', at);
-    if (before.availability === 'no_quorum' && tiles.quorum.value.textContent !== 'None') tell('there is a quorum again', 'good', at);
+    if (tiles.quorum.value.textContent === 'None' && before.availability !== 'no_quorum') addLine('the quorum is lost', 'bad', at);
+    if (before.availability === 'no_quorum' && tiles.quorum.value.textContent !== 'None') addLine('there is a quorum again', 'good', at);
   }
   const span = 300000;
   const last = led[led.length - 1];
@@ -308,7 +308,7 @@ function changed(events) {
     nodes.changed(event);
   }
   kept.length = Math.min(kept.length, 1000);
-  // Whoever reads them by keyboard keeps the place.
+  // Keeps the place of users who read by keyboard.
   if (!paused && !$('changes').contains(document.activeElement)) showChanges();
 }
 

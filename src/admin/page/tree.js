@@ -210,7 +210,7 @@ const nodes = {
     draw(forms[this.form] !== undefined && this.form !== 'text' ? this.form : forms[first] !== undefined ? first : 'hex');
   },
 
-  // Saves only what nobody else has changed meanwhile.
+  // Saves only if nobody else has changed the znode since it was shown.
   edit({ path, data, stat }) {
     this.editing = true;
     const text = h('textarea', { 'aria-label': `Data of ${path}`, spellcheck: 'false' });
@@ -275,7 +275,7 @@ const nodes = {
     if (at && this.items.has(at)) { this.rove(this.items.get(at).element); this.items.get(at).element.focus(); } else if (chosen) this.rove(chosen.element);
   },
 
-  // A change was reported: what is shown of it is read again, at most every second.
+  // After a reported change, the shown znodes are read again, at most every second.
   changed({ kind, path }) {
     if (view !== 'tree') return;
     if (kind === 'created' || kind === 'deleted') this.stale.add(parent(path));

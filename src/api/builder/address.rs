@@ -1,5 +1,5 @@
-//! Which of the peers this instance is: the address that it listens on, and the ids that its sessions
-//! have for it.
+//! Finds out which of the peers this instance is: the address that it listens on, and the ids that
+//! its sessions get from that address.
 
 use std::net::{IpAddr, SocketAddr, TcpListener};
 use std::time::Duration;
@@ -15,20 +15,20 @@ use crate::types::error::{Error, Result};
 
 /// How long `join` waits for a name that shows which of the peers this instance is.
 pub(super) const OWN_NAME_WAIT: Duration = Duration::from_secs(10);
-/// The pause before it looks them up again.
+/// The pause before `join` looks up the names again.
 pub(super) const OWN_NAME_PAUSE: Duration = Duration::from_millis(500);
-/// How long it waits for the other names: those resolved by then are checked at once.
+/// How long `join` waits for the other names: those resolved by then are checked at once.
 pub(super) const NAMES_WAIT: Duration = Duration::from_millis(250);
 
 impl Builder {
-    /// Starts to look up all names that were given.
+    /// Starts to look up the names of the peers and of the settings.
     pub(super) fn look_up(&self, peers: &Peers) -> LookUps {
         let settings = [&self.advertise, &self.listen];
-        let said = settings.into_iter().flatten().map(String::as_str);
-        LookUps::start(&self.resolver, peers.addresses().chain(said))
+        let given = settings.into_iter().flatten().map(String::as_str);
+        LookUps::start(&self.resolver, peers.addresses().chain(given))
     }
 
-    /// The address of this instance; and its listener, unless it has to wait for a name.
+    /// Returns the address of this instance, and its listener unless it has to wait for a name.
     pub(super) fn bind(
         &self,
         peers: &Peers,
@@ -38,7 +38,8 @@ impl Builder {
             (Some(advertised), _) => advertised,
             (None, None) => return self.bind_own(peers, names),
             (None, Some(listen)) => {
-                // A list of one leaves no choice, whatever address it listens on.
+                // With a list of one peer, this instance is that peer, whatever address it listens
+                // on.
                 let is_only = peers.addresses().count() == 1;
                 let own = peers.addresses().find(|peer| is_only || *peer == *listen);
                 own.ok_or_else(|| Error::NotAPeer {
@@ -52,7 +53,8 @@ impl Builder {
         Ok((address.to_owned(), listener))
     }
 
-    /// Without knowing which peer this instance is, there is nothing to start.
+    /// Finds the peer that this instance is, and listens on its address. Fails if there is none:
+    /// without it, nothing can start.
     fn bind_own(
         &self,
         peers: &Peers,
@@ -86,7 +88,7 @@ pub(super) fn towards(peers: &Peers, names: &LookUps) -> Option<IpAddr> {
     peers.addresses().find_map(|peer| names::towards(first(peer)?))
 }
 
-/// Listens on this address. `None`: it is a name that is not known yet, or that does not lead to this
+/// Listens on this address. `None` if the address is a name that does not resolve yet, or not to this
 /// host yet.
 pub(super) fn bind(address: &str, names: &mut LookUps) -> Result<Option<TcpListener>> {
     check_address(address)?;

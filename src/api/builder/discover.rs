@@ -12,7 +12,7 @@ use crate::transport::names::{self, LookUps};
 use crate::transport::peers::Peers;
 use crate::types::error::{Error, Result};
 
-/// How many instances may be expected: as many as a list may have.
+/// The most instances that may be expected: as many as a list may have.
 const EXPECTED_MAX: usize = 64;
 
 impl Builder {
@@ -21,23 +21,23 @@ impl Builder {
     /// Docker compose. Use it where instances have no names of their own, as in a Deployment;
     /// otherwise [`Builder::join`] with a list of names is better. [`guide::kubernetes`](crate::guide::kubernetes) has both.
     ///
-    /// Returns at once, if the own address is known. The name is looked up every second until there is a cluster. If any
-    /// instance found there belongs to a cluster, this one joins it. A cluster is founded when the
-    /// name shows at least `expected` addresses, this instance's own among them, and an instance
-    /// without a cluster answers at each of them and sees the same addresses. Set `expected`, from 2
-    /// to 64, to the number of instances that are started first, on all of them: always to more than half
-    /// of those that may be without a cluster at the same time.
+    /// Returns at once, if the own address is known. The name is looked up every second until there is a
+    /// cluster. If any instance found there belongs to a cluster, this one joins it. A cluster is founded
+    /// when the name shows at least `expected` addresses, this instance's own among them, and an instance
+    /// without a cluster answers at each of them and sees the same addresses. Set `expected`, from 2 to 64,
+    /// to the number of instances that are started first, on all of them: always to more than half of the
+    /// instances that may be without a cluster at the same time.
     ///
-    /// Instances without data cannot know of a cluster that nobody shows them. So a second cluster,
-    /// without any of the first one's data, is founded if `expected` instances without data are
-    /// there while the name shows no member of the first and no member reaches them: most likely
-    /// because **all instances have lost their disks at once**. Then all data is lost, and fencing
-    /// tokens start over.
+    /// Instances without data can learn of an existing cluster only from the name or from its
+    /// members. So `expected` instances without data found a second cluster, without any of the
+    /// first one's data, if the name shows no member of the first cluster and no member reaches
+    /// them. The most likely cause is that **all instances have lost their disks at once**. Then
+    /// all data is lost, and fencing tokens start over.
     ///
-    /// The instance's own address is, unless [`Builder::advertise`] names it (an IP address and a
-    /// port): that of [`Builder::listen`], or the first address of the name that this host has. If the
-    /// name shows none for ten seconds, for which this blocks, it is the one from which this host
-    /// reaches others.
+    /// The instance's own address is that of [`Builder::advertise`] (an IP address and a port);
+    /// without it, that of [`Builder::listen`]; without either, the first address of the name that
+    /// belongs to this host. If the name shows no such address for ten seconds, for which this blocks,
+    /// it is the address from which this host reaches others.
     ///
     /// ```no_run
     /// use quorate::{Coordinator, Secret};
@@ -76,7 +76,7 @@ impl Builder {
         self.start(&Peers::parse([name])?, Some(expected))
     }
 
-    /// As `bind`, for an instance that nobody has listed.
+    /// As `bind`, for an instance without a list of peers.
     pub(super) fn bind_discovered(
         &self,
         peers: &Peers,
@@ -109,13 +109,14 @@ impl Builder {
                 found.iter().map(canonical).filter(names::is_own).collect();
             // IPv4 first, so that instances with one address of each family choose the same family.
             own.sort_unstable();
-            // Several instances of one host take one address each.
+            // If several instances run on one host, each takes one address.
             let is_free =
                 |own: &&SocketAddr| self.listen.is_some() || TcpListener::bind(**own).is_ok();
             if let Some(free) = own.iter().find(is_free).or(own.first()) {
                 return Ok(*free);
             }
-            // The name may not show this instance yet; of several addresses it shows the right one.
+            // The name may not show this instance yet. If the host has several addresses, the name
+            // shows the right one.
             let left = until.saturating_sub(clock.now());
             if left.is_zero() {
                 break;

@@ -51,7 +51,7 @@ impl Service {
     }
 }
 
-/// All of them are of one cluster.
+/// Asserts that all of them belong to one cluster.
 fn agree(instances: &[Coordinator]) -> String {
     for instance in instances {
         instance.wait_ready(PATIENCE).unwrap();
@@ -64,7 +64,7 @@ fn agree(instances: &[Coordinator]) -> String {
 
 #[test]
 fn three_instances_found_one_cluster_in_every_order_of_start() {
-    // All orders at once: each waits for look-ups most of the time.
+    // All orders run at once: each waits for look-ups most of the time.
     std::thread::scope(|scope| {
         for order in [[0, 1, 2], [0, 2, 1], [1, 0, 2], [1, 2, 0], [2, 0, 1], [2, 1, 0]] {
             let found = move || found_in_order(order);
@@ -76,7 +76,7 @@ fn three_instances_found_one_cluster_in_every_order_of_start() {
 fn found_in_order(order: [usize; 3]) {
     let service = Service::new();
     let names = Names::default();
-    // The name is not there before the first of them, and shows those that have started.
+    // The name does not exist before the first of them starts, and shows those that have started.
     let mut instances = vec![service.start(order[0], &names, 3)];
     waiting_for(&instances[0], "the addresses of app:");
     for started in 2..=3 {
@@ -95,7 +95,7 @@ fn found_in_order(order: [usize; 3]) {
 }
 
 #[test]
-fn instances_that_see_different_ones_found_nothing() {
+fn instances_that_see_different_addresses_found_nothing() {
     let service = Service::new();
     let views = [[0, 1], [1, 2], [2, 0]].map(|view| {
         let names = Names::default();
@@ -112,8 +112,8 @@ fn instances_that_see_different_ones_found_nothing() {
     agree(&instances);
 }
 
-/// Blank instances beyond those that were expected, and as many again, found no second cluster while
-/// the first one is out of reach.
+/// Blank instances, more than were expected, found no second cluster while the first one is out of
+/// reach.
 #[test]
 fn instances_that_come_later_wait_for_the_members() {
     let service = Service::new();
@@ -147,7 +147,7 @@ fn a_service_grows_from_three_to_ten_and_back() {
     service.show(&names, &[0, 1, 2, 3, 4, 5, 6, 7, 8, 9]);
     instances.extend((3..10).map(|place| service.start(place, &names, 3)));
     assert_eq!(agree(&instances), cluster);
-    // The first ones go: the data and the votes are with those that stay.
+    // The first instances stop: those that stay have the data and the votes.
     let stay = instances.split_off(7);
     std::thread::scope(|scope| {
         for instance in &instances {
@@ -172,7 +172,7 @@ fn a_service_grows_from_three_to_ten_and_back() {
     assert_eq!(stay[2].session().get("/kept").unwrap().0.as_ref(), b"data");
 }
 
-/// They had nothing but the name to look at, and rested at whoever answered there first.
+/// Instances that had only the name asked no further after the first one that answered.
 #[test]
 fn members_that_come_back_at_other_addresses_find_each_other() {
     let service = Service::new();
@@ -194,7 +194,7 @@ fn members_that_come_back_at_other_addresses_find_each_other() {
     assert_eq!(agree(&back), cluster);
 }
 
-/// Whatever the name shows is looked at, though nothing is founded with it.
+/// All addresses that the name shows are contacted, even if no cluster can be founded with them.
 #[test]
 fn addresses_that_keep_changing_are_looked_at() {
     let names = Names::default();
@@ -209,7 +209,7 @@ fn addresses_that_keep_changing_are_looked_at() {
     for ip in &IPS[1..4] {
         names.set("app:7400", 7400, &["127.0.0.2", ip]);
         let expected = vec![format!("{ip}:7400")];
-        // An answer may still be of before.
+        // An answer may still show the former addresses.
         while looked_at != expected {
             if let Some(found) = discovery.poll(now) {
                 assert!(found.addresses.is_empty() || found.addresses.contains(&expected[0]));
@@ -221,7 +221,7 @@ fn addresses_that_keep_changing_are_looked_at() {
     }
 }
 
-/// The system's resolver, without names of the test's own.
+/// Uses the system's resolver instead of the test's names.
 #[test]
 fn a_name_is_looked_up_by_the_system() {
     let dir = tempfile::tempdir().unwrap();
@@ -233,7 +233,7 @@ fn a_name_is_looked_up_by_the_system() {
 }
 
 #[test]
-fn what_cannot_be_discovered_is_refused() {
+fn invalid_names_for_discovery_are_refused() {
     let builder = || Coordinator::builder().data_dir(Path::new("never-made"));
     for expected in [0, 1, 65] {
         let error = builder().discover("app:7400", expected).unwrap_err();

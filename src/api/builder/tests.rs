@@ -8,7 +8,7 @@ use crossbeam_channel::{bounded, unbounded};
 
 use crate::api::builder::*;
 
-/// Longer than anything takes.
+/// Longer than any step of a test takes.
 pub(super) const PATIENCE: Duration = Duration::from_secs(60);
 
 /// A port that is free on these addresses.
@@ -79,8 +79,8 @@ fn instances_behind_one_name_found_nothing_by_it() {
     }
 }
 
-/// What that name is good for: instances that say who they are find each other by it, once one of
-/// them has founded.
+/// Instances with an advertised address find each other by such a name, once one of them has
+/// founded the cluster.
 #[test]
 fn a_name_of_several_hosts_is_where_to_look() {
     let dir = tempfile::tempdir().unwrap();
@@ -93,7 +93,7 @@ fn a_name_of_several_hosts_is_where_to_look() {
         let instance = builder(names.resolver(), &dir.path().join(ip));
         instance.advertise(format!("{ip}:{port}")).join(list).unwrap()
     };
-    // On a list with that name, or with that name alone, they wait and say for what.
+    // With that name in the list, or with that name alone, instances wait and report the reason.
     let own = format!("{}:{port}", ips[0]);
     let waiting = [join(ips[0], &[&own, &app]), join(ips[1], &[&app])];
     for instance in &waiting {
@@ -122,8 +122,8 @@ fn a_name_of_several_hosts_is_where_to_look() {
     drop(guard);
 }
 
-/// What a name stands for may change while an instance waits: a pod's name is there a while after
-/// it, and one that was found to stand for others too may stand for it alone later.
+/// The addresses of a name may change while an instance waits: a pod's name appears some time after
+/// the pod, and a name that first stands for several hosts may later stand for this one alone.
 #[test]
 fn names_are_looked_up_until_there_is_a_cluster() {
     let dir = tempfile::tempdir().unwrap();
@@ -139,15 +139,15 @@ fn names_are_looked_up_until_there_is_a_cluster() {
     waiting_for(&instance, "stands for several hosts (127.0.0.2, 127.0.0.3)");
     names.set(&app, port, &ips[..1]);
     instance.wait_ready(PATIENCE).unwrap();
-    // A member goes on, whatever its name stands for then.
+    // A member continues, whatever its name stands for by then.
     instance.close();
     names.set(&app, port, &ips);
     let again = builder(names.resolver(), dir.path()).join([&app]).unwrap();
     again.wait_ready(PATIENCE).unwrap();
 }
 
-/// A resolver that did not answer kept `join` waiting, ten seconds for each name, though it needs to
-/// know none of them; and it must not keep `close` either.
+/// A resolver that did not answer delayed `join` by ten seconds for each name, although `join` needs
+/// none of them. It must not delay `close` either.
 #[test]
 fn names_of_others_that_are_not_answered_delay_nothing() {
     let dir = tempfile::tempdir().unwrap();
@@ -157,7 +157,7 @@ fn names_of_others_that_are_not_answered_delay_nothing() {
     let (hangs, hung) = bounded::<()>(0);
     let resolver = Resolver::new(move |name| {
         asked.send(name.to_owned()).unwrap();
-        // Until the test is over.
+        // Blocks until the test is over.
         let _ = hung.recv();
         Err(io::Error::other("no answer"))
     });
@@ -179,7 +179,8 @@ fn names_of_others_that_are_not_answered_delay_nothing() {
     for _ in 0..3 {
         joins.recv_timeout(PATIENCE).expect("it waits for a name");
     }
-    // What stays behind is bounded: for each coordinator, what its join and its network ask for.
+    // The number of abandoned look-ups is bounded: for each coordinator, those of its join and of
+    // its network.
     let asked: Vec<String> = asks.try_iter().collect();
     assert!(asked.iter().any(|name| name == "three:7400"));
     for name in ["one:7400", "two:7400"] {
@@ -189,7 +190,7 @@ fn names_of_others_that_are_not_answered_delay_nothing() {
     drop(hangs);
 }
 
-/// Waits until this is the reason for which an instance waits.
+/// Waits until the instance reports this reason for its waiting.
 pub(super) fn waiting_for(instance: &Coordinator, text: &str) {
     let clock = Clock::real();
     let until = clock.now() + PATIENCE;
@@ -204,8 +205,8 @@ pub(super) fn waiting_for(instance: &Coordinator, text: &str) {
     }
 }
 
-/// The pod of a StatefulSet has its name some time after it has started: `join` failed, and the pod
-/// was restarted until the name was there.
+/// A pod of a StatefulSet gets its name some time after its start. `join` failed, and the pod was
+/// restarted until the name existed.
 #[test]
 fn an_own_name_that_is_not_there_yet_is_waited_for() {
     let dir = tempfile::tempdir().unwrap();
@@ -238,7 +239,7 @@ fn an_own_name_that_is_not_there_yet_is_waited_for() {
         instance.wait_ready(PATIENCE).unwrap();
         assert_eq!(own(instance), None);
     }
-    // A member waits for its name as well: two of them come back with each other's address.
+    // A member waits for its name as well: two members come back with each other's address.
     let node = instances[0].status().id;
     instances[0].close();
     instances[1].close();
@@ -256,7 +257,7 @@ fn an_own_name_that_is_not_there_yet_is_waited_for() {
     assert_eq!(instances[2].status().members.len(), 3);
 }
 
-/// Without keys, an instance must not come to listen where other hosts reach it.
+/// Without security, an instance must not listen where other hosts reach it.
 #[test]
 fn a_name_that_turns_out_to_be_outside_is_not_listened_at_without_protection() {
     let dir = tempfile::tempdir().unwrap();
@@ -268,7 +269,8 @@ fn a_name_that_turns_out_to_be_outside_is_not_listened_at_without_protection() {
     waiting_for(&instance, "the traffic is not protected: set Builder::security");
 }
 
-/// Which of the peers an instance is shows by their names; it may appear after its start.
+/// An instance finds itself among the peers by their names, also if its name appears after its
+/// start.
 #[test]
 fn an_instance_looks_for_itself_among_its_peers_for_a_while() {
     let dir = tempfile::tempdir().unwrap();
@@ -280,14 +282,14 @@ fn an_instance_looks_for_itself_among_its_peers_for_a_while() {
     let resolver = Resolver::new(move |name| {
         let answer = resolver.look_up(name).map_err(io::Error::other);
         let _ = asked.send(name.to_owned());
-        // It is there from the second look-up on.
+        // The name resolves from the second look-up on.
         known.set(name, port, &["127.0.0.2"]);
         answer
     });
     let instance = builder(resolver, dir.path()).join([&app]).unwrap();
     instance.wait_ready(PATIENCE).unwrap();
     assert!(asks.len() > 1);
-    // After that, the error says what to do.
+    // After the time limit, the error states what to do.
     let none = Builder { own_name_wait: Duration::from_millis(20), ..Coordinator::builder() };
     let none = Builder { resolver: Names::default().resolver(), ..none };
     let error = none.data_dir(dir.path()).join(["app-0:7400", "app-1:7400"]).unwrap_err();
@@ -296,7 +298,7 @@ fn an_instance_looks_for_itself_among_its_peers_for_a_while() {
     assert!(text.contains("no such host") && text.contains("Builder::advertise"), "{text}");
 }
 
-/// What is wrong with names that can be looked up is said at once, as for addresses.
+/// Errors in names that resolve are reported at once, as those in addresses.
 #[test]
 fn names_are_checked_as_addresses_are() {
     let dir = tempfile::tempdir().unwrap();

@@ -15,8 +15,8 @@ use crate::types::error::{Error, Result};
 use crate::types::znode::{CreateMode, Created, Stat};
 
 impl Session {
-    /// Creates a znode with an access list, see [`Acl`]; [`Session::create`] grants everybody
-    /// everything. Blocks and fails as that, and with [`Error::InvalidAcl`].
+    /// Creates a znode with an access list, see [`Acl`]. ([`Session::create`] grants everybody
+    /// everything.) Blocks and fails as [`Session::create`], and with [`Error::InvalidAcl`].
     ///
     /// ```
     /// use quorate::{Acl, CreateMode};
@@ -36,9 +36,9 @@ impl Session {
         self.wait_for("create", path, self.nonblocking().create_with_acl(path, data, mode, acl))
     }
 
-    /// Replaces the access list of a znode, whatever its aversion. It needs the permission `ADMIN`.
-    /// No watch reports it, and in the stat only `aversion` increases, by one. Blocks and fails as
-    /// [`Session::create_with_acl`].
+    /// Replaces the access list of a znode, whatever its aversion, and returns the new stat, in
+    /// which only `aversion` has increased, by one. The session needs the permission `ADMIN`. No
+    /// watch reports the change. Blocks and fails as [`Session::create_with_acl`].
     ///
     /// ```
     /// use quorate::{Acl, CreateMode};
@@ -55,8 +55,8 @@ impl Session {
         self.wait_for("set_acl", path, self.nonblocking().set_acl(path, acl))
     }
 
-    /// Replaces the access list of a znode if its aversion is `aversion`; otherwise it fails with
-    /// [`Error::BadVersion`] and changes nothing.
+    /// Replaces the access list of a znode if its aversion is `aversion`; otherwise fails with
+    /// [`Error::BadVersion`] and changes nothing. Apart from that, as [`Session::set_acl`].
     ///
     /// ```
     /// use quorate::{Acl, CreateMode};
@@ -71,8 +71,8 @@ impl Session {
         self.wait_for("set_acl", path, self.nonblocking().set_acl_if(path, acl, aversion))
     }
 
-    /// The access list and the stat of a znode, as this replica has them. It needs `READ` or
-    /// `ADMIN`; without `ADMIN`, password hashes are shown as `x`. Does not block.
+    /// Returns the access list and the stat of a znode, as this replica has them. The session needs
+    /// `READ` or `ADMIN`; without `ADMIN`, password hashes are shown as `x`. Does not block.
     ///
     /// ```
     /// use quorate::{Acl, CreateMode};
@@ -98,19 +98,20 @@ impl Session {
 
     /// Authenticates the session with these credentials, and adds the resulting ids to it. They are
     /// `user:password` for the schemes `digest` and `argon2`; an
-    /// [`AuthProvider`](crate::AuthProvider) defines those of its own scheme. Credentials do not
-    /// leave this process. Blocks as [`Session::create`], and before that for as long as the scheme
-    /// takes.
+    /// [`AuthProvider`](crate::AuthProvider) defines the credentials of its own scheme. Credentials
+    /// do not leave this process. Blocks as [`Session::create`], and before that for as long as the
+    /// scheme takes.
     ///
-    /// It holds for this handle and its clones; after resuming the session, authenticate again.
+    /// The ids belong to this handle and its clones; after resuming the session, authenticate
+    /// again.
     ///
     /// # Errors
-    /// [`Error::IdRefused`] for a 65th id of the session, and for one of more than 1024 bytes: the
-    /// session keeps its former ids. [`Error::AuthFailed`] for an unknown scheme and for
-    /// credentials that the scheme rejects. The session is then closed, and its state is
-    /// [`SessionState::AuthFailed`](crate::SessionState::AuthFailed), so that nothing is done with
-    /// fewer rights than intended. (A wrong password for `digest` or `argon2` is not a failure; it
-    /// gives another id.) Otherwise as [`Session::create`].
+    /// [`Error::IdRefused`] for a 65th id of the session, and for an id of more than 1024 bytes:
+    /// the session keeps its former ids. [`Error::AuthFailed`] for an unknown scheme and for
+    /// credentials that the scheme rejects. After `AuthFailed` the session is closed, and its state
+    /// is [`SessionState::AuthFailed`](crate::SessionState::AuthFailed), so that nothing is done
+    /// with fewer rights than intended. (A wrong password for `digest` or `argon2` does not fail;
+    /// it gives another id.) Otherwise as [`Session::create`].
     ///
     /// ```
     /// use quorate::{Acl, CreateMode};
@@ -126,8 +127,8 @@ impl Session {
         self.wait_for("add_auth", "/", self.nonblocking().add_auth(scheme, credentials))
     }
 
-    /// The session's ids: those from [`Session::add_auth`], and the address of its instance. Blocks
-    /// until the session's earlier calls have their answers.
+    /// Returns the session's ids: those from [`Session::add_auth`], and the address of its
+    /// instance. Blocks until the session's earlier calls have been answered.
     ///
     /// ```
     /// # let session = quorate::testing::Cluster::new(1).node(0).session();
@@ -206,8 +207,8 @@ impl NonBlocking<'_> {
         self.write(checked, op, expect::set)
     }
 
-    /// Checks the list's size, together with so much data, and what the state machine cannot check:
-    /// whether the schemes accept its ids.
+    /// Checks the size of the list together with `size` bytes of data, and whether the schemes
+    /// accept its ids, which the state machine cannot check.
     pub(crate) fn check_acl(&self, path: &str, size: usize, acl: &[Acl]) -> Result<()> {
         if acl.len() > ACL_ENTRIES_MAX {
             let reason = format!("{} entries are more than {ACL_ENTRIES_MAX}", acl.len());
@@ -246,7 +247,7 @@ impl NonBlocking<'_> {
         self.read("/", |_| Read::Ids, expect::ids)
     }
 
-    /// See [`Session::acl`]; this one sees the session's earlier writes.
+    /// See [`Session::acl`]; this form sees the session's earlier writes.
     ///
     /// ```
     /// # async fn example(session: &quorate::Session) -> quorate::Result<()> {

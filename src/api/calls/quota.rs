@@ -8,8 +8,9 @@ use crate::types::path;
 use crate::types::quota::{Quota, Usage, is_counted};
 
 impl Session {
-    /// Sets the quota of a path, replacing its former one: see [`Quota`]. The first quota counts
-    /// what is already there. That may exceed a limit, and then may not grow.
+    /// Sets the quota of a path, replacing its former one: see [`Quota`]. A new quota counts what
+    /// already exists at and below the path. If that exceeds a limit, the call succeeds, but
+    /// nothing may be added until there is less.
     ///
     /// Blocks as [`Session::create`].
     ///
@@ -48,8 +49,8 @@ impl Session {
         set.map(drop).map_err(|error| self.root.error(error))
     }
 
-    /// The quota and the usage of a path, as this replica has them; `None` if it has no quota of
-    /// its own. Does not block.
+    /// Returns the quota and the usage of a path, as this replica has them; `None` if it has no
+    /// quota of its own. Does not block.
     ///
     /// ```
     /// use quorate::{CreateMode, Quota};
@@ -76,7 +77,8 @@ impl Session {
         Ok(limits.zip(stats).map(|(limits, stats)| (Quota::parse(&limits), Usage::parse(&stats))))
     }
 
-    /// Deletes the quota of a path. Blocks as [`Session::create`]. Not an error if it has none.
+    /// Deletes the quota of a path. Not an error if the path has none. Blocks and fails as
+    /// [`Session::create`].
     ///
     /// ```
     /// use quorate::{CreateMode, Quota};
@@ -101,7 +103,7 @@ impl Session {
             if children == 0 {
                 return Ok(());
             }
-            // And parents that are then empty.
+            // Also deletes parents that are then empty.
             let mut at = Quota::base_path(&of);
             while at != Quota::base_path("/") && transaction.children(&at)?.len() == children {
                 transaction.delete(&at);
@@ -113,7 +115,7 @@ impl Session {
         deleted.map(drop).map_err(|error| self.root.error(error))
     }
 
-    /// The path in the whole tree, if it may have a quota.
+    /// Returns the path in the whole tree, or an error if it must not have a quota.
     fn quota_root(&self, path: &str) -> Result<String> {
         path::validate(path)?;
         let full = self.root.full(path).into_owned();

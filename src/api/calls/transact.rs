@@ -11,9 +11,9 @@ impl Session {
     /// reads sends nothing. Returns the result of `body` and the results of its writes: see
     /// [`Committed`].
     ///
-    /// The first run reads this replica as it is: after [`Session::sync`] it is current. If `body`
-    /// returns an error, the transaction ends with it. Blocks as [`Session::create`] for each
-    /// attempt.
+    /// The first run reads this replica as it is; call [`Session::sync`] before for current data.
+    /// If `body` returns an error, the transaction ends with that error and writes nothing. Blocks
+    /// as [`Session::create`] for each attempt.
     ///
     /// # Errors
     /// [`Error::Conflict`](crate::Error::Conflict) after too many attempts; [`Error::Multi`](crate::Error::Multi) if a write failed, with an
@@ -50,7 +50,7 @@ impl Session {
         }
     }
 
-    /// As [`Session::transact`], without blocking the thread.
+    /// As [`Session::transact`], without blocking the thread. It has no time limit.
     ///
     /// ```
     /// # async fn example(session: &quorate::Session) -> quorate::Result<()> {

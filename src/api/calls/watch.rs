@@ -9,9 +9,9 @@ use crate::types::watch::{WatchMode, WatcherType};
 use crate::types::znode::{Stat, Zxid};
 
 impl Session {
-    /// As [`Session::get`], and sets a watch at the same moment. It reports the next change of the
-    /// data, or the znode's deletion, and is then over. Blocks until the session's earlier calls
-    /// have their answers.
+    /// As [`Session::get`], and sets a one-shot watch at the same moment. The watch reports the
+    /// next change of the data, or the znode's deletion, and is then over. Blocks until the
+    /// session's earlier calls have been answered.
     ///
     /// ```
     /// use quorate::{CreateMode, EventKind};
@@ -27,8 +27,8 @@ impl Session {
         self.wait_for("get", path, self.nonblocking().get_and_watch(path))
     }
 
-    /// As [`Session::exists`], with a watch as of [`Session::get_and_watch`]. If the znode does not
-    /// exist, the watch reports its creation.
+    /// As [`Session::exists`], with the watch of [`Session::get_and_watch`]. Blocks as that. If the
+    /// znode does not exist, the watch reports its creation.
     ///
     /// ```
     /// use quorate::{CreateMode, EventKind};
@@ -44,8 +44,9 @@ impl Session {
         self.wait_for("exists", path, self.nonblocking().exists_and_watch(path))
     }
 
-    /// As [`Session::children`], and sets a watch. It reports the next child created or deleted, or
-    /// the znode's deletion, and is then over.
+    /// As [`Session::children`], and sets a one-shot watch at the same moment. The watch reports
+    /// the next child created or deleted, or the znode's deletion, and is then over. Blocks as
+    /// [`Session::get_and_watch`].
     ///
     /// ```
     /// use quorate::{CreateMode, EventKind};
@@ -60,8 +61,8 @@ impl Session {
         self.wait_for("children", path, self.nonblocking().children_and_watch(path))
     }
 
-    /// Watches a path, whether or not there is a znode, until the watch is dropped or removed.
-    /// Blocks until the session's earlier calls have their answers.
+    /// Watches a path until the watch is dropped or removed; the znode need not exist. Blocks until
+    /// the session's earlier calls have been answered.
     ///
     /// ```
     /// use quorate::{CreateMode, EventKind, WatchMode};
@@ -78,12 +79,12 @@ impl Session {
         self.wait_for("watch", path, self.nonblocking().watch(path, mode))
     }
 
-    /// As [`Session::watch`], with events that carry the znode as the write has left it, so that it
-    /// need not be read: see [`WatchEvent::data`](crate::WatchEvent::data) and
+    /// As [`Session::watch`], with events that carry the znode as the write has left it, so that no
+    /// read is needed: see [`WatchEvent::data`](crate::WatchEvent::data) and
     /// [`WatchEvent::stat`](crate::WatchEvent::stat). An event of kind
-    /// [`EventKind::ChildrenChanged`](crate::EventKind::ChildrenChanged) carries the parent. After
-    /// a snapshot, an event carries the znode as of the snapshot. While there is such a watch, this
-    /// node applies writes one by one.
+    /// [`EventKind::ChildrenChanged`](crate::EventKind::ChildrenChanged) carries the parent. If
+    /// this replica has caught up by a snapshot, an event carries the znode as of the snapshot.
+    /// While such a watch exists, this node applies writes one by one.
     ///
     /// ```
     /// use quorate::{CreateMode, WatchMode};
@@ -110,18 +111,19 @@ impl Session {
     /// [`WATCH_CAPACITY`](crate::WATCH_CAPACITY), the rest is dropped, and an
     /// [`EventKind::Gap`](crate::EventKind::Gap) follows those that are there.
     ///
-    /// If this replica has not applied `zxid` yet, it first catches up, for which it asks the
-    /// leader: this blocks as [`Session::sync`] does. Otherwise it needs no quorum.
+    /// If this replica has not applied `zxid` yet, it first catches up with the leader, and this
+    /// blocks as [`Session::sync`] does. Otherwise it needs no quorum.
     ///
     /// A replica stores the latest [`HISTORY_CHANGES`](crate::HISTORY_CHANGES) changes, up to
-    /// [`HISTORY_BYTES`](crate::HISTORY_BYTES), and only changes that it has applied one by one:
-    /// since its last checkpoint before its start, or since a snapshot has brought it up to date.
+    /// [`HISTORY_BYTES`](crate::HISTORY_BYTES). It has only the changes that it has applied one by
+    /// one: those after the checkpoint with which it started, or after the last snapshot that it
+    /// has received.
     ///
     /// # Errors
-    /// [`Error::TooOld`] if it no longer has all changes since `zxid`: then watch from now, and
-    /// read again what you watch. [`Error::FutureZxid`] if there is no such write.
-    /// [`Error::InvalidPath`]; [`Error::Timeout`]; the errors of a session that is over;
-    /// [`Error::Busy`]; [`Error::Stopped`].
+    /// [`Error::TooOld`] if the replica no longer has all changes since `zxid`: then set a watch
+    /// with [`Session::watch`], and read the znodes again. [`Error::FutureZxid`] if there is no
+    /// such write. [`Error::InvalidPath`]; [`Error::Timeout`]; the errors of a session that is
+    /// over; [`Error::Busy`]; [`Error::Stopped`].
     ///
     /// ```
     /// use quorate::{CreateMode, EventKind, WatchMode, testing::Cluster};
@@ -131,7 +133,7 @@ impl Session {
     /// let seen = here.create("/a", b"1", CreateMode::Persistent)?.stat.czxid;
     /// let set = here.set("/a", b"2")?.mzxid;
     ///
-    /// // Somebody else goes on from there, on another instance.
+    /// // Another instance continues from there.
     /// let watch = there.watch_from("/a", WatchMode::Persistent, seen)?;
     /// let event = watch.recv().expect("it is set");
     /// assert_eq!((event.kind, event.zxid), (EventKind::DataChanged, set));
@@ -148,13 +150,12 @@ impl Session {
         self.wait_for("watch", path, self.nonblocking().watch_from(path, mode, zxid))
     }
 
-    /// Removes the session's watches of a type at a path, set through any of its handles. Each gets
-    /// a last event ([`EventKind::DataWatchRemoved`](crate::EventKind::DataWatchRemoved) or the
-    /// like) after those that wait for its reader, and is over. None of them fires for changes
-    /// after this has returned; the node has forgotten them. Dropping a [`Watch`] removes it
-    /// without an event.
+    /// Removes the session's watches of a type at a path, whichever of its handles has set them.
+    /// Each gets a last event ([`EventKind::DataWatchRemoved`](crate::EventKind::DataWatchRemoved)
+    /// or the like) behind the events that wait for its reader, and is over. No change after this
+    /// has returned is reported by them. Dropping a [`Watch`] removes it without an event.
     ///
-    /// It needs no quorum, but blocks until the session's earlier calls have their answers.
+    /// Needs no quorum, but blocks until the session's earlier calls have been answered.
     ///
     /// # Errors
     /// [`Error::NoWatch`] if there is none; [`Error::InvalidPath`]; [`Error::Timeout`]; the errors
@@ -166,13 +167,13 @@ impl Session {
     /// # let session = quorate::testing::Cluster::new(1).node(0).session();
     /// let watch = session.watch("/a", WatchMode::Persistent)?;
     /// session.remove_watches("/a", WatcherType::Any)?;
-    /// // An event says so, and the watch ends.
+    /// // An event reports the removal, and the watch ends.
     /// assert!(watch.recv().is_some() && watch.recv().is_none());
     /// # Ok::<(), quorate::Error>(())
     /// ```
     ///
-    /// Source: ZooKeeper, `removeWatches` and `removeAllWatches`; the former leaves the watch on
-    /// its server.
+    /// Source: ZooKeeper, `removeWatches` and `removeAllWatches`; with `removeWatches`, the server
+    /// keeps the watch.
     ///
     /// [`Error::InvalidPath`]: crate::Error::InvalidPath
     /// [`Error::Timeout`]: crate::Error::Timeout

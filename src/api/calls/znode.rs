@@ -1,4 +1,4 @@
-//! A session's calls that do in one write what takes several writes in ZooKeeper.
+//! A session's calls that need one write where ZooKeeper needs several.
 
 use crate::api::nonblocking::{NonBlocking, check_create, check_data};
 use crate::api::session::Session;
@@ -10,10 +10,11 @@ use crate::types::error::Result;
 use crate::types::znode::{CreateMode, Created, SessionId};
 
 impl Session {
-    /// Sets the data of a znode, or creates it if it is missing, in one write. The mode is used for
-    /// a create only; a sequential one always creates. Returns the resulting path and stat.
+    /// Sets the data of a znode, or creates it if it is missing, in one write. Returns the
+    /// resulting path and stat. The mode is used only if the znode is created; with a sequential
+    /// mode, it always is.
     ///
-    /// Blocks and fails as [`Session::create`], but for
+    /// Blocks and fails as [`Session::create`], but never with
     /// [`Error::NodeExists`](crate::Error::NodeExists).
     ///
     /// ```
@@ -35,14 +36,16 @@ impl Session {
         self.wait_for("create_or_set", path, self.nonblocking().create_or_set(path, data, mode))
     }
 
-    /// Makes a znode an ephemeral of this session. Creates it if it is missing, and sets its data
-    /// if it is already this session's. If it belongs to session `from`, deletes it and creates it
-    /// again with its access list, in one write: nobody ever sees it missing, its watches report
-    /// both, and its `czxid` is new. For an instance that restarts before its former session has
-    /// expired, and knows that session's id.
+    /// Makes a znode an ephemeral of this session, in one write, and returns its path and stat.
+    /// Creates the znode if it is missing, and sets its data if it already belongs to this session.
+    /// If it belongs to session `from`, deletes it and creates it again with its access list:
+    /// nobody ever sees it missing, its watches report both changes, and its `czxid` is new. This
+    /// is for an instance that restarts before its former session has expired, and knows that
+    /// session's id.
     ///
     /// Blocks and fails as [`Session::create`], with
-    /// [`Error::NodeExists`](crate::Error::NodeExists) if it is anybody else's.
+    /// [`Error::NodeExists`](crate::Error::NodeExists) if the znode belongs to any other session,
+    /// or is not ephemeral.
     ///
     /// ```
     /// use quorate::{CreateMode, testing::Cluster};

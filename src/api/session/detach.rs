@@ -15,12 +15,13 @@ impl Session {
     /// this one after a restart. Returns the id and the password for
     /// [`Coordinator::resume`](crate::Coordinator::resume).
     ///
-    /// Its ephemeral znodes stay. If nobody resumes the session within its timeout, it expires. For
-    /// all its handles here it is over: calls fail with [`Error::SessionDetached`], its watches
-    /// end, and guards of its locks and leaderships hold nothing any more. Their znodes stay too,
-    /// so that nobody else gets these locks before the session is closed or expires.
+    /// The session's ephemeral znodes stay. If nobody resumes the session within its timeout, it
+    /// expires. For its handles in this process the session is over: calls fail with
+    /// [`Error::SessionDetached`], its watches end, and guards of its locks and leaderships hold
+    /// nothing any more. The znodes of these locks stay too, so that nobody else gets the locks
+    /// before the session is closed or expires.
     ///
-    /// Blocks until the session's earlier calls have their answers, at most for the request
+    /// Blocks until the session's earlier calls have been answered, at most for the request
     /// timeout. [`Coordinator::close_keeping_sessions`](crate::Coordinator::close_keeping_sessions)
     /// does this for all sessions of an instance.
     ///
@@ -38,7 +39,7 @@ impl Session {
     /// assert_eq!(session.state(), SessionState::Detached);
     /// assert!(matches!(session.get("/mine"), Err(Error::SessionDetached { .. })));
     ///
-    /// // The instance that had it may be gone by now.
+    /// // The former instance may be gone by now.
     /// cluster.stop(0);
     /// let session = cluster.node(1).resume(id, password)?;
     /// assert_eq!(session.ephemerals()?, ["/mine"]);
@@ -49,7 +50,7 @@ impl Session {
         self.detached()
     }
 
-    /// Detaches it, and returns what is needed to resume it.
+    /// Detaches the session, and returns what is needed to resume it.
     pub(crate) fn detached(&self) -> Result<(SessionId, [u8; 16])> {
         match self.let_go() {
             true => Ok((self.id(), self.password())),
@@ -60,7 +61,7 @@ impl Session {
         }
     }
 
-    /// Detaches it without waiting; returns whether it was open, and is now detached.
+    /// Detaches the session without waiting; returns whether it was open and is now detached.
     pub(crate) fn let_go(&self) -> bool {
         self.inner.shared.detach(&self.inner.session)
     }
@@ -72,13 +73,13 @@ impl Coordinator {
     /// [`Session::detach`]) and can be resumed, by another instance or by this one after its
     /// restart. Returns their ids and passwords.
     ///
-    /// So an instance keeps its ephemeral znodes through a restart that takes less than the
-    /// sessions' timeouts. Anybody who has a password can take over the session: store them where
-    /// only the next process can read them. Sessions that are not open yet, or are over, are not
-    /// included.
+    /// In this way an instance keeps its ephemeral znodes through a restart that takes less than
+    /// the sessions' timeouts. Anybody who has a password can take over the session: store them
+    /// where only the next process can read them. Sessions that are not open yet, or are over, are
+    /// not included.
     ///
-    /// Waits for the sessions' requests, at most a second; those without an answer by then fail
-    /// with [`Error::OutcomeUnknown`]. Then takes as long as [`Coordinator::close`].
+    /// Blocks for a second at most until the sessions' requests have been answered; the others fail
+    /// with [`Error::OutcomeUnknown`]. After that it takes as long as [`Coordinator::close`].
     ///
     /// ```
     /// use quorate::{CreateMode, testing::Cluster};
@@ -88,7 +89,7 @@ impl Coordinator {
     /// session.create("/mine", b"", CreateMode::Ephemeral)?;
     /// let kept = cluster.node(0).close_keeping_sessions();
     ///
-    /// // As the new process does it.
+    /// // The new process does this.
     /// cluster.restart(0);
     /// let (id, password) = kept[0];
     /// let session = cluster.node(0).resume(id, password)?;

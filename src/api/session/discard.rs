@@ -14,8 +14,8 @@ use crate::types::znode::{Condition, SessionId, Zxid};
 
 impl Session {
     /// Returns a function that deletes the znode created by the write `czxid`, by its path in the
-    /// whole tree, and never a later one at that path. It does not wait, is not subject to the
-    /// limit of waiting requests, and keeps neither session nor node alive.
+    /// whole tree, and never a later znode at that path. The function does not wait, is not subject
+    /// to the limit of waiting requests, and keeps neither session nor node alive.
     pub(crate) fn discarding(&self) -> impl FnOnce(String, Zxid) + Send + 'static {
         let (shared, session) = (Arc::clone(&self.inner.shared), Arc::clone(&self.inner.session));
         move |path, czxid| {
@@ -24,14 +24,14 @@ impl Session {
         }
     }
 
-    /// As [`Session::discarding`], together with another znode: both or neither.
+    /// As [`Session::discarding`], but deletes another znode with it: both or neither.
     pub(crate) fn discard_with(&self, path: &str, czxid: Zxid, other: &str) {
         let in_all = |path: &str| self.root.full(path).into_owned();
         let delete = deletion(self.id(), in_all(path), czxid, Some(in_all(other)));
         self.inner.shared.send(Some(self.asker()), delete(RequestId(0)));
     }
 
-    /// As [`Session::discarding`], with an answer to wait for. It is [`Error::NoNode`] or
+    /// As [`Session::discarding`], with a reply to wait for. The reply is [`Error::NoNode`] or
     /// [`Error::Unmet`] if the znode is already gone.
     pub(crate) fn discard(&self, path: &str, czxid: Zxid) -> Result<Pending<()>> {
         self.check_alive()?;

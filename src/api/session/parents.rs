@@ -7,12 +7,13 @@ use crate::types::path;
 use crate::types::znode::{CreateMode, Created, OpResult};
 
 impl Session {
-    /// As [`Session::create`], and creates the parents that are missing, as persistent znodes without
-    /// data that everybody may use. If none is missing, this is one write, as `create` is. Otherwise a
-    /// second one creates the parents and the znode, all or none.
+    /// As [`Session::create`], but also creates missing parents, as persistent znodes without data
+    /// that everybody may use. If no parent is missing, this is one write, as `create` is. Otherwise a
+    /// second write creates the parents and the znode, all or none.
     ///
     /// # Errors
-    /// As [`Session::create`]; [`Error::NoNode`] only for the root of a chroot, whose owner creates it.
+    /// As [`Session::create`]; [`Error::NoNode`] only if the root of a chroot is missing, which this
+    /// does not create.
     ///
     /// ```
     /// use quorate::CreateMode;
@@ -35,8 +36,8 @@ impl Session {
 }
 
 impl NonBlocking<'_> {
-    /// See [`Session::create_with_parents`]. Does nothing before it is polled. If the future is dropped,
-    /// a write in flight continues.
+    /// See [`Session::create_with_parents`]. The future does nothing before it is polled. If it is
+    /// dropped, a write in flight continues.
     ///
     /// ```
     /// use quorate::CreateMode;
@@ -69,7 +70,7 @@ async fn create_with_parents(
             Err(Error::NoNode { .. }) => {}
             done => return done,
         }
-        // This instance has seen by now what the refusal saw.
+        // By now this instance sees the state in which the write was refused.
         let mut missing = Vec::new();
         for parent in std::iter::successors(path::parent(path), |path| path::parent(path)) {
             match calls.exists(parent).await {
@@ -94,7 +95,7 @@ async fn create_with_parents(
                 return Err(Error::Stopped { reason });
             }
             Err(Error::Multi { index, error }) => match *error {
-                // Others create or delete the parents at the same time.
+                // Other sessions create or delete the parents at the same time.
                 Error::NodeExists { .. } if index < missing.len() => {}
                 Error::NoNode { .. } => {}
                 error => return Err(error),

@@ -11,7 +11,8 @@ use crate::types::znode::Stat;
 use crate::types::{acl, path};
 
 impl Session {
-    /// Two answers that fit each other; if the children change all the time, from a snapshot.
+    /// Returns children and a stat of the same state; if the children change all the time, from a
+    /// snapshot.
     fn ask_children_with_stat(&self, path: &str) -> Result<(Vec<String>, Stat)> {
         const ATTEMPTS_MAX: usize = 8;
         for _ in 0..ATTEMPTS_MAX {
@@ -65,7 +66,7 @@ impl Session {
         Ok(znode.map(read))
     }
 
-    /// As [`Session::read`], of a znode that has to be there.
+    /// As [`Session::read`], for a znode that must exist.
     pub(crate) fn read_znode<T>(
         &self,
         path: &str,
@@ -75,8 +76,9 @@ impl Session {
         self.read(path, wanted, read)?.ok_or_else(|| Error::NoNode { path: path.to_owned() })
     }
 
-    /// The data and the stat of a znode, as this replica has them. Does not block; to read what
-    /// others have just written, call [`Session::sync`] first.
+    /// Returns the data and the stat of a znode, as this replica has them. Does not block on a
+    /// member; a client waits for the reply of its member. To see the latest writes of others, call
+    /// [`Session::sync`] first.
     ///
     /// # Errors
     /// [`Error::NoNode`]; [`Error::InvalidPath`]; the errors of a session that is over.
@@ -97,7 +99,8 @@ impl Session {
         self.read_znode(path, Permissions::READ, |znode| (znode.shared_data(), znode.stat()))
     }
 
-    /// The stat of a znode, `None` if there is none, as this replica has it. Does not block.
+    /// Returns the stat of a znode as this replica has it, or `None` if there is no such znode.
+    /// Does not block. Fails as [`Session::get`], but never with [`Error::NoNode`].
     ///
     /// ```
     /// use quorate::CreateMode;
@@ -115,7 +118,8 @@ impl Session {
         self.read(path, Permissions::READ, Znode::stat)
     }
 
-    /// The names of a znode's children, sorted, as this replica has them. Does not block.
+    /// Returns the names of a znode's children, sorted, as this replica has them. Blocks and fails
+    /// as [`Session::get`].
     ///
     /// ```
     /// use quorate::CreateMode;
@@ -134,8 +138,8 @@ impl Session {
         self.read_znode(path, Permissions::READ, names)
     }
 
-    /// The names of a znode's children, sorted, and its stat, as this replica has them. Does not
-    /// block.
+    /// Returns the names of a znode's children, sorted, and its stat, as this replica has them.
+    /// Blocks and fails as [`Session::get`].
     ///
     /// ```
     /// use quorate::CreateMode;
@@ -154,9 +158,10 @@ impl Session {
         self.read_znode(path, Permissions::READ, both)
     }
 
-    /// A page of the names of a znode's children, as this replica has them: see
-    /// [`Snapshot::children_page`]. Does not block. Children that come or go between two calls may
-    /// be missed or shown; the pages of one [`Session::snapshot`] are consistent.
+    /// Returns a page of the names of a znode's children, as this replica has them: see
+    /// [`Snapshot::children_page`]. Blocks and fails as [`Session::get`]. Children that are created
+    /// or deleted between two calls may be missed or shown; the pages of one [`Session::snapshot`]
+    /// are consistent.
     ///
     /// ```
     /// use quorate::CreateMode;
@@ -177,8 +182,8 @@ impl Session {
         self.snapshot_of(path)?.children_page(path, after, limit)
     }
 
-    /// The number of znodes below a path, as this replica has them, without the znode itself. Does
-    /// not block, and counts them one by one.
+    /// Returns the number of znodes below a path, without the znode itself, as this replica has
+    /// them. Counts them one by one. Blocks and fails as [`Session::get`].
     ///
     /// ```
     /// use quorate::CreateMode;
@@ -197,9 +202,9 @@ impl Session {
         self.snapshot_of(path)?.all_children_number(path)
     }
 
-    /// The paths of the session's ephemeral znodes, sorted, as this replica has them, including
-    /// those created by another holder of the session. Blocks until the session's earlier calls
-    /// have their answers.
+    /// Returns the paths of the session's ephemeral znodes, sorted, as this replica has them,
+    /// including those that an earlier holder of the session has created. Blocks until the
+    /// session's earlier calls have been answered.
     ///
     /// ```
     /// use quorate::CreateMode;
@@ -212,12 +217,13 @@ impl Session {
     /// # Ok::<(), quorate::Error>(())
     /// ```
     ///
-    /// Source: ZooKeeper, `getEphemerals`; its prefix is left to the caller.
+    /// Source: ZooKeeper, `getEphemerals`; here the caller filters by prefix.
     pub fn ephemerals(&self) -> Result<Vec<String>> {
         self.wait_for("ephemerals", "/", self.nonblocking().ephemerals())
     }
 
-    /// All znodes as this replica has them now: see [`Snapshot`]. Does not block.
+    /// Returns all znodes as this replica has them now: see [`Snapshot`]. Does not block on a
+    /// member; a client receives them from its member.
     ///
     /// # Errors
     /// The errors of a session that is over.

@@ -27,7 +27,7 @@ pub(crate) struct Access {
 }
 
 impl Access {
-    /// Joins as an instance without a replica, which may not be connected yet.
+    /// Joins as a client, which may not be connected yet.
     pub(crate) fn join(&self, builder: Builder) -> Result<Coordinator> {
         self.secured(builder.client())?.join(&self.peers)
     }
@@ -59,7 +59,8 @@ pub(crate) fn content(file: &Path, setting: &'static str) -> Result<String> {
     })
 }
 
-/// A scheme and credentials. clap would repeat what is wrong, and that may be a password.
+/// Splits a text into a scheme and credentials. It is not parsed by clap, which would repeat wrong
+/// input in its message; that may be a password.
 pub(crate) fn credentials<'a>(text: &'a str, setting: &'static str) -> Result<(&'a str, &'a str)> {
     text.split_once(':').ok_or_else(|| Error::InvalidSetting {
         setting,

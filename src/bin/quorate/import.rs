@@ -62,7 +62,8 @@ pub(crate) struct Arguments {
     json: bool,
 }
 
-/// Whether all went well. Logs go to the standard error, as RUST_LOG says.
+/// Runs the import; returns whether it succeeded. Logs go to the standard error, filtered by
+/// RUST_LOG.
 pub(crate) fn run(arguments: &Arguments) -> bool {
     let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new("warn"));
     tracing_subscriber::fmt().with_env_filter(filter).with_writer(io::stderr).init();
@@ -77,7 +78,8 @@ pub(crate) fn run(arguments: &Arguments) -> bool {
     })
 }
 
-/// A client of the cluster that may do everything: it has the secret, so the members trust it anyway.
+/// Joins as a client that may do everything: this program has the cluster's secret, so the members
+/// trust it anyway.
 fn join(arguments: &Arguments) -> Result<(Coordinator, Session), String> {
     let text = |error: Error| error.to_string();
     let mut password = [0; 16];
@@ -121,11 +123,11 @@ fn copy(arguments: &Arguments, session: &Session) -> Result<bool, String> {
     Ok(counts.is_equal() || arguments.dry_run)
 }
 
-/// Results on the standard output, progress on the standard error.
+/// The output: results on the standard output, progress on the standard error.
 struct Output {
     json: bool,
     terminal: bool,
-    /// How many znodes were read when progress was shown last.
+    /// The number of znodes read when progress was last shown.
     shown: u64,
     differences: BTreeMap<Difference, u64>,
     written: io::Result<()>,
@@ -164,7 +166,7 @@ impl Output {
         }
     }
 
-    /// Ends the line that progress has overwritten so far.
+    /// Ends the line of the progress display.
     fn end_progress(&mut self) {
         if self.terminal && std::mem::take(&mut self.shown) > 0 {
             eprintln!();
@@ -216,7 +218,7 @@ impl Output {
     }
 }
 
-/// A bar, if it is known how much there is to read.
+/// A progress bar, if the total is known.
 fn bar(counts: &Counts) -> String {
     const WIDTH: u64 = 30;
     let Some(total) = counts.total.filter(|total| *total > 0) else { return String::new() };

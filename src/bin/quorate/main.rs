@@ -1,8 +1,8 @@
-//! Running clusters and what is left of one (see `quorate::recovery`), from a shell; a member as a process of
-//! its own; and the way out of a ZooKeeper.
+//! The program `quorate`: commands for running clusters, recovery from the remains of a cluster (see
+//! `quorate::recovery`), a member as a process of its own, and the import from ZooKeeper.
 //!
-//! Exits with 0 when all went well, 1 when something did not, 2 when it was called wrongly, 3 when there is no
-//! such znode, 4 when the cluster cannot be reached or has no quorum.
+//! Exit codes: 0 success, 1 failure, 2 wrong usage, 3 no such znode, 4 the cluster cannot be reached or has
+//! no quorum.
 
 mod access;
 #[cfg(feature = "gateway")]
@@ -106,12 +106,12 @@ fn main() -> ExitCode {
     let well = match arguments().command {
         Command::Live(command) => return live(command),
         #[cfg(feature = "gateway")]
-        Command::Serve(arguments) => say(serve::run(*arguments)),
+        Command::Serve(arguments) => print(serve::run(*arguments)),
         #[cfg(feature = "gateway")]
         Command::Import(arguments) => import::run(&arguments),
         Command::Completions { shell } => completions(shell),
         Command::Inspect { dirs, json } => {
-            // Each is reported, whatever is wrong with another.
+            // Each directory is reported, even if another one has an error.
             dirs.iter().filter(|dir| !report(recovery::inspect(dir), json)).count() == 0
         }
         Command::Recover { dirs, yes, damaged, address, json } => {
@@ -129,7 +129,7 @@ fn main() -> ExitCode {
     if well { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
-/// How the program ends.
+/// The exit of the program.
 #[derive(Clone, Copy, Debug)]
 enum Exit {
     Well = 0,
@@ -157,7 +157,7 @@ fn live(command: live::Command) -> ExitCode {
     ExitCode::from(exit as u8)
 }
 
-/// The command line, with the settings of the file that it names.
+/// Parses the command line, with the settings of the file that it names.
 fn arguments() -> Arguments {
     let all = std::env::args_os().collect();
     #[cfg(feature = "gateway")]
@@ -178,9 +178,9 @@ fn recover(
 ) -> bool {
     let plan = match plan {
         Ok(plan) => plan,
-        Err(error) => return say::<&str>(Err(error)),
+        Err(error) => return print::<&str>(Err(error)),
     };
-    // Nothing is written before it could be read what for.
+    // Nothing is written unless the plan could be printed.
     if !report(Ok(&plan), json) {
         return false;
     }
@@ -192,31 +192,31 @@ fn recover(
     if json {
         eprintln!("{text}");
     }
-    json || say(Ok(text))
+    json || print(Ok(text))
 }
 
 fn system(what: &'static str) -> impl FnOnce(io::Error) -> Error {
     move |error| Error::System { what, reason: error.to_string() }
 }
 
-/// Prints what a shell reads to complete the command line; whether it could be printed.
+/// Prints a completion script for a shell; returns whether it could be printed.
 fn completions(shell: Shell) -> bool {
     let mut script = Vec::new();
     clap_complete::generate(shell, &mut Arguments::command(), "quorate", &mut script);
-    say(Ok(String::from_utf8_lossy(&script).trim_end()))
+    print(Ok(String::from_utf8_lossy(&script).trim_end()))
 }
 
-/// Prints an outcome for people, or as JSON; whether it went well.
+/// Prints an outcome as text or as JSON; returns whether it is a success.
 fn report<T: Display + Serialize>(outcome: quorate::Result<T>, json: bool) -> bool {
-    // All of them have a form.
+    // All of these types can be converted to JSON.
     match json {
-        true => say(outcome.map(|outcome| serde_json::to_value(outcome).unwrap_or_default())),
-        false => say(outcome),
+        true => print(outcome.map(|outcome| serde_json::to_value(outcome).unwrap_or_default())),
+        false => print(outcome),
     }
 }
 
-/// Prints an outcome; whether it went well.
-fn say<T: Display>(outcome: quorate::Result<T>) -> bool {
+/// Prints an outcome; returns whether it is a success.
+fn print<T: Display>(outcome: quorate::Result<T>) -> bool {
     match outcome {
         Ok(outcome) => match writeln!(io::stdout(), "{outcome}") {
             Ok(()) => true,

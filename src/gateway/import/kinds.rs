@@ -1,7 +1,7 @@
-//! Which znodes are containers or have a time to live, from a snapshot file of ZooKeeper.
+//! Finds containers and znodes with a time to live in a snapshot file of ZooKeeper.
 //!
 //! Sources: `FileSnap`, `SerializeUtils`, `DataTree.serialize` and `EphemeralType` of ZooKeeper 3.9. Only the
-//! znodes are read; the checksum behind them is not looked at, since each kind is confirmed by a czxid.
+//! znodes are read. The checksum after them is not checked, since each kind is confirmed by a czxid.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -15,16 +15,16 @@ use crate::types::znode::CreateMode;
 const MAGIC: i32 = 0x5a4b_534e;
 /// The owner of a container.
 const CONTAINER: i64 = i64::MIN;
-/// The bits of an owner that stands for a time to live, and those that have it.
+/// The bits that mark an owner as a time to live, and the bits with the time.
 const TTL_MARK: u64 = 0xff << 56;
 const TTL_BITS: u64 = (1 << 40) - 1;
-/// Strings of more bytes are no paths and no ids.
+/// Longer strings cannot be paths or ids.
 const STRING_BYTES_MAX: i32 = 1 << 20;
 
-/// The znodes that are not plain, by path, with their czxid.
+/// The kinds of the znodes that are not plain, by path, with their czxid.
 pub(super) type Kinds = BTreeMap<String, (i64, CreateMode)>;
 
-/// Reads all of them at or below a path.
+/// Reads the kinds of all znodes at or below a path.
 pub(super) fn read(file: &Path, root: &str) -> io::Result<Kinds> {
     read_from(BufReader::new(File::open(file)?), root)
 }
@@ -104,7 +104,7 @@ impl<R: Read> Jute<R> {
         Ok(i64::from_be_bytes(bytes))
     }
 
-    /// The length of a list, of which null is an empty one.
+    /// The length of a list; null counts as an empty list.
     fn count(&mut self) -> io::Result<i32> {
         self.int().map(|count| count.max(0))
     }

@@ -1,7 +1,9 @@
-//! Moving a tree out of a running ZooKeeper: [`Import`] copies it into a cluster, through ZooKeeper's protocol.
+//! Migration from ZooKeeper: [`Import`] copies a tree from a running ZooKeeper into a cluster, through
+//! ZooKeeper's protocol.
 //!
-//! It also copies from other servers of that protocol, for example from a [`Gateway`](crate::Gateway). The
-//! program `quorate import` does this from a shell. See "Moving from ZooKeeper" in [`guide::gateway`](crate::guide::gateway).
+//! It also copies from other servers with that protocol, for example from a [`Gateway`](crate::Gateway). The
+//! program `quorate import` does this from a shell. See "Moving from ZooKeeper" in
+//! [`guide::gateway`](crate::guide::gateway).
 //!
 //! ```text
 //! source:  three reads for each znode, many at once  --> walk --> target: what is there, then multis
@@ -34,16 +36,19 @@ use crate::types::path;
 /// the numbers of sequential children, so that later names do not collide. Versions, zxids and times begin
 /// again. Ephemeral znodes belong to sessions of ZooKeeper and are left out.
 ///
-/// **Running it again** goes on where the last run ended, however that ended: it reads both sides, and writes
-/// only what is missing. What exists with other data or another access list is left as it is, unless
-/// [`Import::overwrite`] is set; what the source does not have is left unless [`Import::delete`] is set.
+/// **Running it again** continues after the end or the failure of an earlier run: it reads both sides, and
+/// writes only what is missing. Znodes that exist with other data or another access list are left as they
+/// are, unless [`Import::overwrite`] is set. Znodes that the source does not have are left unless
+/// [`Import::delete`] is set.
 ///
-/// **The copy is not of one point in time** if the source changes meanwhile: each znode is as it was at some
-/// moment of the run. Stop the writers, run it once more with both settings, and [`Import::compare`].
+/// **The copy is not of one point in time** if the source changes during the run: each znode is as it was at
+/// some moment of the run. For an exact copy, stop the writers, run it once more with both settings, and
+/// check with [`Import::compare`].
 ///
-/// **Rights**: the source must show every access list in full, so [`Import::auth`] needs somebody who has READ
-/// and ADMIN everywhere, or ZooKeeper's super user. The session must be allowed to write; with access lists
-/// that exclude it from what it has created, it must be a [super user](crate::Builder::super_user).
+/// **Rights**: the source must show every access list in full, so [`Import::auth`] needs a user with READ and
+/// ADMIN everywhere, or ZooKeeper's super user. The target's session must be allowed to write. If copied
+/// access lists exclude it from znodes that it has created, it must be a [super
+/// user](crate::Builder::super_user).
 ///
 /// ```
 /// use quorate::import::Import;
@@ -75,7 +80,7 @@ pub struct Import {
     kinds: Option<PathBuf>,
 }
 
-/// What an [`Import`] has done so far, in znodes.
+/// The progress of an [`Import`]: numbers of znodes.
 ///
 /// ```
 /// let nothing = quorate::import::Counts::default();
@@ -84,39 +89,41 @@ pub struct Import {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Counts {
-    /// How many the source had when it began, ephemerals included: for showing progress. `None` if it does not
-    /// say that, as before ZooKeeper 3.6.
+    /// The number of znodes that the source had at the beginning, including ephemerals, to show progress.
+    /// `None` if the source does not report it, as before ZooKeeper 3.6.
     pub total: Option<u64>,
-    /// Read from the source, ephemerals not counted.
+    /// Znodes read from the source, without ephemerals.
     pub read: u64,
-    /// Created.
+    /// Znodes created in the target.
     pub created: u64,
-    /// Given the source's data or access list: see [`Import::overwrite`].
+    /// Znodes of the target that were given the source's data or access list: see
+    /// [`Import::overwrite`].
     pub overwritten: u64,
-    /// Equal before.
+    /// Znodes that were equal already.
     pub same: u64,
-    /// Deleted, each with all below it: see [`Import::delete`].
+    /// Znodes deleted in the target, each with everything below it: see [`Import::delete`].
     pub deleted: u64,
-    /// Parents whose count of children was raised, for the names of later sequential children.
+    /// Parents whose child counter was raised, so that the names of later sequential children do
+    /// not collide.
     pub counters: u64,
     /// Ephemeral znodes of the source, which are left out.
     pub ephemerals: u64,
-    /// Deleted in the source while it was read.
+    /// Znodes that were deleted in the source while it was read.
     pub gone: u64,
-    /// Differences that are left: see [`Event::Difference`].
+    /// Differences that remain: see [`Event::Difference`].
     pub differing: u64,
-    /// How often another server of the source took over.
+    /// How many times the connection to the source was made again.
     pub reconnects: u64,
 }
 
 impl Counts {
-    /// Whether no difference is left.
+    /// Whether no difference remains.
     pub fn is_equal(&self) -> bool {
         self.differing == 0
     }
 }
 
-/// What happens during an [`Import`].
+/// An event during an [`Import`].
 ///
 /// ```
 /// use quorate::import::Event;
@@ -131,14 +138,14 @@ impl Counts {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Event<'a> {
-    /// This server of the source serves from now on.
+    /// The import is connected to this server of the source from now on.
     Connected {
         /// Its address, as it was given.
         server: &'a str,
     },
-    /// Some more znodes were looked at. What was created may still be under way.
+    /// Some more znodes were processed. Their writes may still be in flight.
     Progress(&'a Counts),
-    /// The two sides differ, and this run leaves it so.
+    /// The two sides differ, and this run does not change that.
     Difference {
         /// The path in the target.
         path: &'a str,
@@ -155,16 +162,16 @@ pub enum Event<'a> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[non_exhaustive]
 pub enum Difference {
-    /// It is missing in the target. Found by [`Import::compare`] alone.
+    /// The znode is missing in the target. Only [`Import::compare`] reports this.
     Missing,
-    /// It has other data.
+    /// The znode has other data.
     Data,
-    /// It has another access list.
+    /// The znode has another access list.
     Acl,
-    /// It is ephemeral in the target, or one is a container or has a time to live and the other is not so.
-    /// Never changed: delete it in the target, and copy again.
+    /// The kinds differ: the znode is ephemeral in the target, or only one of the two is a container or
+    /// has this time to live. Never changed: delete the znode in the target, and copy again.
     Kind,
-    /// The source does not have it.
+    /// The source does not have the znode.
     Extra,
     /// The next sequential child could get a name that was used in the source.
     Counter,
@@ -183,7 +190,7 @@ impl std::fmt::Display for Difference {
     }
 }
 
-/// Why an [`Import`] ended early. What it has written until then stays; running it again goes on from there.
+/// The reason why an [`Import`] ended early. Completed writes stay; running it again continues from there.
 ///
 /// ```
 /// use quorate::import::{Import, ImportError};
@@ -196,10 +203,10 @@ impl std::fmt::Display for Difference {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ImportError {
-    /// No server answered, in ten rounds over all of them.
+    /// No server answered, although all were tried ten times.
     #[error("no server of the source answers: {reason}; check the addresses, and run it again")]
     Unreachable {
-        /// What went wrong last, and with which server.
+        /// The last error, and its server.
         reason: String,
     },
     /// A server rejected the credentials.
@@ -238,7 +245,7 @@ pub enum ImportError {
         /// The id, as it is shown.
         id: String,
     },
-    /// A snapshot of ZooKeeper that cannot be read: see [`Import::kinds`].
+    /// The snapshot file of ZooKeeper cannot be read: see [`Import::kinds`].
     #[error("{file} is not a snapshot of ZooKeeper that can be read: {reason}")]
     Snapshot {
         /// The file.
@@ -246,13 +253,14 @@ pub enum ImportError {
         /// What is wrong with it.
         reason: String,
     },
-    /// The target refused a read or a write. Its path is the target's.
+    /// The target refused a read or a write. The path in the error is the target's.
     #[error(transparent)]
     Target(#[from] crate::Error),
 }
 
 impl Import {
-    /// The servers to read from: `host:port` each; without a port, 2181. They are tried in this order.
+    /// Sets the servers to read from, each as `host:port`; without a port, 2181. They are tried in
+    /// this order.
     pub fn from<S: Into<String>>(servers: impl IntoIterator<Item = S>) -> Import {
         Import {
             servers: servers.into_iter().map(Into::into).collect(),
@@ -272,7 +280,7 @@ impl Import {
     }
 
     /// The path that the root gets in the target; by default the same. Missing parents are created, without
-    /// data and open to everybody. Nothing becomes `/zookeeper`.
+    /// data and open to everybody. Nothing is written at or below `/zookeeper`.
     pub fn to(mut self, path: impl Into<String>) -> Import {
         self.to = Some(path.into());
         self
@@ -285,32 +293,35 @@ impl Import {
         self
     }
 
-    /// Gives znodes that exist in the target with other data or another access list those of the source. By
-    /// default they are left as they are, and counted in [`Counts::differing`].
+    /// Sets whether znodes that exist in the target with other data or another access list are given those
+    /// of the source. By default they are left as they are, and counted in [`Counts::differing`].
     pub fn overwrite(mut self, overwrite: bool) -> Import {
         self.overwrite = overwrite;
         self
     }
 
-    /// Deletes what is below the root in the target and not in the source, with everything below it, except
-    /// ephemeral children of a znode that both have. By default nothing is deleted.
+    /// Sets whether znodes below the root that only the target has are deleted, with everything below them.
+    /// Ephemeral children of a znode that both have are never deleted. By default nothing is deleted.
     pub fn delete(mut self, delete: bool) -> Import {
         self.delete = delete;
         self
     }
 
-    /// Takes from this file which znodes are containers or have a time to live, and for how long.
+    /// Reads from this file which znodes are containers or have a time to live, and how long that
+    /// is.
     ///
-    /// ZooKeeper does not show this to its clients, so that without the file all znodes become persistent. The
-    /// file is a snapshot from the data directory of a server (`version-2/snapshot.*`, not compressed), of any
-    /// age: a znode is recognised by its path and its czxid, and those that were created later become persistent.
+    /// ZooKeeper does not show this to its clients, so without the file all znodes become persistent. The
+    /// file is a snapshot from the data directory of a server (`version-2/snapshot.*`, not compressed), of
+    /// any age: a znode is recognised by its path and its czxid, and those that were created later become
+    /// persistent.
     pub fn kinds(mut self, snapshot: impl Into<PathBuf>) -> Import {
         self.kinds = Some(snapshot.into());
         self
     }
 
-    /// Copies, and calls `watch` with what happens. Blocks until all is done: each server of the source and
-    /// the target has bounded times to answer, the whole has not.
+    /// Copies, calls `watch` with each event, and returns the counts. Blocks until everything is copied.
+    /// Each server of the source and the target has a limited time to answer; the whole copy has no time
+    /// limit.
     ///
     /// # Errors
     /// See [`ImportError`].
@@ -322,8 +333,8 @@ impl Import {
         self.run(session, true, watch)
     }
 
-    /// Reads both sides and writes nothing. Every difference goes to `watch`, also what the source does not
-    /// have. [`Counts::created`] and the like stay 0.
+    /// Compares both sides, and writes nothing. `watch` is called with every difference, including znodes
+    /// that the source does not have. [`Counts::created`] and the like stay 0. Blocks as [`Import::copy`].
     ///
     /// # Errors
     /// See [`ImportError`].
@@ -350,7 +361,7 @@ impl Import {
         self.to.as_deref().unwrap_or(&self.root)
     }
 
-    /// Where a znode of the source goes.
+    /// The path in the target of a znode of the source.
     fn target_of(&self, path: &str) -> String {
         let below = path.strip_prefix(self.root.trim_end_matches('/')).unwrap_or(path);
         let to = self.target_root().trim_end_matches('/');

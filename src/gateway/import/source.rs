@@ -1,7 +1,7 @@
-//! The connection with the source: requests in order, many under way, at one server after the other.
+//! The connection with the source: pipelined requests, at one server after the other.
 //!
-//! All requests are reads, so those that a lost server has not answered are asked again at the next one. Each
-//! connection has a session of its own; the zxid that the last one has shown goes along, so that a server that
+//! All requests are reads, so requests that a lost server has not answered are sent again to the next one.
+//! Each connection has a session of its own. It presents the last zxid that was seen, so that a server that
 //! is behind refuses it, and the tree never goes back.
 
 use std::io::{self, Read, Write};
@@ -21,20 +21,21 @@ use crate::gateway::wire::response::ReplyHeader;
 const DEFAULT_PORT: &str = "2181";
 /// How long a server may take to accept a connection.
 const CONNECT: Duration = Duration::from_secs(5);
-/// How long a server may take to go on with an answer.
+/// How long a server may take until it sends more of a reply.
 const ANSWER: Duration = Duration::from_secs(20);
-/// What is asked of the server for the session.
+/// The session timeout that is requested.
 const SESSION_TIMEOUT_MS: i32 = 30_000;
-/// How often all servers are tried for one set of requests, with a pause before each round but the first.
+/// How many times all servers are tried for one set of requests, with a pause before each round but the
+/// first.
 const ROUNDS: usize = 10;
 const PAUSE: Duration = Duration::from_secs(1);
-/// Requests are written up to this, and then their replies are read. So much fits into any socket's buffers,
-/// so that neither side waits for the other to read.
+/// Requests of at most so many bytes are written before their replies are read. They fit into any socket's
+/// buffers, so that the two sides never wait for each other to read.
 const WINDOW_BYTES: usize = 16 << 10;
 /// A list of many children may be long.
 const REPLY_BYTES_MAX: usize = 256 << 20;
 
-/// An answer: the code of an error and, without one, a body.
+/// A reply: the code of an error or, without an error, a body.
 #[derive(Debug)]
 pub(super) struct Reply {
     pub(super) error: i32,
@@ -48,9 +49,9 @@ pub(super) struct Source {
     /// The server of the connection, or the one to try next.
     current: usize,
     connection: Option<Connection>,
-    /// The newest state of the tree that was seen.
+    /// The newest zxid that was seen.
     zxid: i64,
-    /// How many connections there have been.
+    /// The number of connections so far.
     connections: u64,
 }
 
@@ -73,17 +74,17 @@ impl Source {
         }
     }
 
-    /// The server of the connection, and how many connections there have been.
+    /// The server of the connection, and the number of connections so far.
     pub(super) fn server(&self) -> (&str, u64) {
         (self.servers.get(self.current).map_or("", String::as_str), self.connections)
     }
 
-    /// The answers, in the order of the requests.
+    /// Sends requests, and returns the replies in the order of the requests.
     pub(super) fn ask(&mut self, requests: &[Request]) -> Result<Vec<Reply>, ImportError> {
         let mut reason = "there is no address".to_owned();
         for round in 0..ROUNDS {
             if round > 0 {
-                // Servers that elect a leader are back soon.
+                // Servers that elect a leader answer again soon.
                 let _ = crossbeam_channel::never::<()>().recv_timeout(PAUSE);
             }
             for _ in 0..self.servers.len() {
@@ -102,7 +103,7 @@ impl Source {
         Err(ImportError::Unreachable { reason })
     }
 
-    /// The answer to a request, if the first server gives one.
+    /// Sends a request to the first server, and returns its reply, if there is one.
     pub(super) fn ask_once(&mut self, request: &Request) -> Option<Reply> {
         self.try_ask(std::slice::from_ref(request)).ok()?.pop()
     }
@@ -175,7 +176,8 @@ impl Source {
 
 impl Drop for Source {
     fn drop(&mut self) {
-        // So that the session does not last until its timeout. Nothing depends on it.
+        // Closes the session, so that it does not last until its timeout. A failure does not
+        // matter.
         if let Some(connection) = &mut self.connection {
             let mut packet = BytesMut::new();
             if append(&mut packet, &Request::CloseSession, connection.last_xid).is_ok() {
@@ -249,7 +251,7 @@ fn broken() -> io::Error {
 }
 
 enum Failure {
-    /// Another server may do better.
+    /// Another server may succeed.
     Lost(io::Error),
     Final(ImportError),
 }

@@ -1,4 +1,4 @@
-//! The session's cluster: what is there, and what is written, several multis at a time.
+//! The target cluster: reads of its znodes, and writes with several multis in flight.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -11,14 +11,14 @@ use crate::types::error::{Error, Result};
 use crate::types::path;
 use crate::types::znode::{CreateMode, OpResult, Stat};
 
-/// How many operations, and bytes of data and paths, one multi has at most. A larger znode goes alone.
+/// The most operations, and bytes of data and paths, in one multi. A larger znode is written alone.
 const MULTI_OPS: usize = 128;
 const MULTI_BYTES: usize = 256 << 10;
-/// How many multis are under way at most.
+/// The most multis in flight.
 const MULTIS: usize = 8;
 /// How many children one multi creates and deletes to raise a count.
 const COUNTS_PER_MULTI: u64 = 500;
-/// The child that is created and deleted for that.
+/// The name of the child that is created and deleted for that.
 const COUNTED: &str = "quorate-import-counter";
 
 /// A znode as it is in the target.
@@ -32,7 +32,7 @@ pub(super) struct Present {
     pub(super) children: Vec<String>,
 }
 
-/// A [`Present`] under way.
+/// A read of a [`Present`] in flight.
 #[derive(Debug)]
 pub(super) struct Asked {
     data: Pending<(Option<Arc<[u8]>>, Stat)>,
@@ -73,7 +73,7 @@ impl<'a> Target<'a> {
         }
     }
 
-    /// What was read, unless there is none.
+    /// Waits for a read; `None` if there is no znode.
     pub(super) fn answer(&self, path: &str, asked: Asked) -> Result<Option<Present>> {
         let read = || {
             let (data, stat) = self.session.wait_for("get", path, asked.data)?;
@@ -95,7 +95,7 @@ impl<'a> Target<'a> {
         self.session.wait_for("exists", path, self.session.nonblocking().exists(path))
     }
 
-    /// Creates what is missing above a path.
+    /// Creates the missing parents of a path.
     pub(super) fn create_parents(&self, path: &str) -> Result<()> {
         let Some(parent) = path::parent(path).filter(|parent| *parent != "/") else {
             return Ok(());
@@ -109,7 +109,7 @@ impl<'a> Target<'a> {
         }
     }
 
-    /// Adds a write, behind all earlier ones. The error may be that of an earlier one.
+    /// Adds a write after all earlier ones. The error may be that of an earlier write.
     pub(super) fn write(&mut self, path: String, write: Write) -> Result<()> {
         let bytes = path.len() + 32 + write.bytes();
         if self.gathered.len() >= MULTI_OPS || self.gathered_bytes + bytes > MULTI_BYTES {
@@ -120,7 +120,7 @@ impl<'a> Target<'a> {
         Ok(())
     }
 
-    /// Begins to write what was gathered.
+    /// Submits the gathered writes.
     pub(super) fn submit(&mut self) -> Result<()> {
         self.gathered_bytes = 0;
         let gathered = std::mem::take(&mut self.gathered);
@@ -147,7 +147,7 @@ impl<'a> Target<'a> {
         self.wait_down_to(MULTIS)
     }
 
-    /// Waits until all is written.
+    /// Waits until everything is written.
     pub(super) fn finish(&mut self) -> Result<()> {
         self.submit()?;
         self.wait_down_to(0)
@@ -165,7 +165,7 @@ impl<'a> Target<'a> {
         Ok(())
     }
 
-    /// Makes the count of children that a znode ever had so much larger.
+    /// Raises a znode's child counter by this number.
     pub(super) fn raise_count(&mut self, path: &str, by: u64) -> Result<()> {
         let child = path::join(path, COUNTED);
         let mut left = by;

@@ -1,4 +1,4 @@
-//! From one cluster in memory, through its gateway, into another.
+//! Copies from one cluster in memory, through its gateway, into another one.
 
 use super::{Counts, Difference, Event, Import, ImportError};
 use crate::gateway::Gateway;
@@ -28,7 +28,7 @@ impl Both {
     }
 
     fn import(&self) -> Import {
-        // The first server is nobody's.
+        // No server listens at the first address.
         Import::from(["127.0.0.1:1", &self.port]).root("/app").auth("digest", "root:r")
     }
 
@@ -76,7 +76,7 @@ fn a_copy_is_equal_and_the_second_one_does_nothing() {
 }
 
 #[test]
-fn access_lists_come_along_also_those_that_shut_out_everybody_else() {
+fn access_lists_are_copied_even_if_they_exclude_others() {
     let both = Both::new();
     let alice = Acl::new(Permissions::READ | Permissions::WRITE, Id::digest("alice", "a"));
     let acl = [alice, Acl::new(Permissions::READ, Id::new("ip", "10.0.0.0/8"))];
@@ -100,7 +100,7 @@ fn access_lists_come_along_also_those_that_shut_out_everybody_else() {
 }
 
 #[test]
-fn what_differs_is_left_reported_and_changed_on_demand() {
+fn differences_are_reported_and_changed_only_on_demand() {
     let both = Both::new();
     for path in ["/app", "/app/data", "/app/acl", "/app/new", "/app/eph", "/app/same"] {
         both.source.create(path, b"theirs", PERSISTENT).unwrap();
@@ -175,14 +175,14 @@ fn everything_is_everything_but_the_trees_own() {
     assert_eq!(both.copy(&import).created, 2);
     assert_eq!(both.differences(&import), []);
     assert_eq!(both.target.exists("/zookeeper/quota/a").unwrap(), None);
-    // Into another place, and back out of it.
+    // To another path, and back from it.
     assert_eq!(both.copy(&both.import().root("/").to("/old")).created, 3);
     assert_eq!(&both.target.get("/old/a/zookeeper").unwrap().0[..], b"2");
     assert_eq!(both.copy(&both.import().root("/a").to("/")).created, 0);
 }
 
 #[test]
-fn what_cannot_be_is_an_error() {
+fn impossible_lengths_are_errors() {
     let both = Both::new();
     let fails = |import: Import| import.copy(&both.target, |_| ()).unwrap_err();
     assert_eq!(fails(both.import()), ImportError::NoRoot { path: "/app".to_owned() });
@@ -192,7 +192,7 @@ fn what_cannot_be_is_an_error() {
     let wrong = fails(both.import().auth("token", "t"));
     assert!(matches!(wrong, ImportError::AuthFailed { scheme, .. } if scheme == "token"));
     assert!(!format!("{:?}", both.import()).contains("root:r"));
-    // Whoever may not write gets an error.
+    // A session that may not write gets an error.
     let stranger = Cluster::new(1).node(0).session();
     stranger.create_with_acl("/app", b"", PERSISTENT, &Acl::read_only()).unwrap();
     both.source.create("/app/new", b"", PERSISTENT).unwrap();

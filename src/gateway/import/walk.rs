@@ -1,8 +1,9 @@
-//! The way through the tree: parents before children, the source and the target at the same time.
+//! The walk through the tree: parents before children, the source and the target at the same time.
 //!
-//! While the target answers what it has of one set of znodes, the source is asked for the next set. Each
-//! set's writes go behind those of the sets before it, so a parent is always there before its children. What
-//! is still to be read is a stack, so it holds the children of the znodes on the way, not a whole level.
+//! While the target's state of one set of znodes is read, the next set is read from the source. The writes
+//! of a set follow those of the sets before it, so a parent always exists before its children. The paths
+//! still to be read are a stack, which holds the siblings of the present path's znodes, and not a whole
+//! level of the tree.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -24,25 +25,25 @@ use crate::types::znode::{CreateMode, Stat};
 
 /// How many znodes are in a set.
 const SET: usize = 128;
-/// What is every tree's own.
+/// The znode that every tree has and that is never copied.
 const RESERVED: &str = "zookeeper";
 /// How many digits end the name of a sequential child.
 const DIGITS: usize = 10;
-/// By how much a count of children is raised at most: it takes a create and a delete for each.
+/// The most by which a child counter is raised: each step takes a create and a delete.
 const RAISED_MAX: u64 = 1_000_000;
 
 /// A znode as it is in the source.
 #[derive(Debug)]
 struct Wanted {
-    /// In the target.
+    /// The path in the target.
     path: String,
     data: Option<Arc<[u8]>>,
     acl: Vec<Acl>,
-    /// Without a number to be appended.
+    /// The mode; not sequential, since the name already has its number.
     mode: CreateMode,
-    /// In the source, ephemerals included.
+    /// The names of the children in the source, including ephemerals.
     children: Vec<String>,
-    /// How many children it has ever had.
+    /// How many children the znode has ever had.
     count: u64,
 }
 
@@ -56,7 +57,7 @@ pub(super) struct Walk<'a> {
     counts: Counts,
     /// Source paths that are still to be read.
     stack: Vec<String>,
-    /// Parents of sequential children, with the count that each needs.
+    /// Parents of sequential children, with the child counter that each needs.
     counters: Vec<(String, u64)>,
 }
 
@@ -119,7 +120,8 @@ impl<'a> Walk<'a> {
         Ok(self.counts)
     }
 
-    /// How many znodes the source has, on a connection of its own: servers before 3.6 close it.
+    /// The number of znodes of the source, read on a connection of its own, since servers before
+    /// 3.6 close it.
     fn total(&self) -> Option<u64> {
         let mut source = Source::new(&self.import.servers, &self.import.auth);
         let root = Some(self.import.root.clone());
@@ -168,7 +170,7 @@ impl<'a> Walk<'a> {
         Ok(found)
     }
 
-    /// What was read of one znode, unless it is left out.
+    /// Makes the wanted znode from the replies; `None` if it is left out.
     fn found(
         &mut self,
         path: &str,
@@ -205,7 +207,7 @@ impl<'a> Walk<'a> {
         if wanted.children.iter().any(|name| name.is_empty() || name.contains('/')) {
             return Err(refused(path, "it lists a child whose name is none"));
         }
-        // In reverse, so that they are taken in order.
+        // In reverse, so that they are popped in order.
         for name in wanted.children.iter().rev() {
             let is_reserved = name == RESERVED && (path == "/" || wanted.path == "/");
             if !is_reserved {
@@ -215,7 +217,7 @@ impl<'a> Walk<'a> {
         Ok(())
     }
 
-    /// Writes what is missing of a znode, or reports it.
+    /// Writes the difference of a znode, or reports it.
     fn settle(&mut self, wanted: Wanted, present: Option<Present>) -> Result<(), ImportError> {
         if wanted.children.iter().any(|name| is_sequential(name)) {
             self.counters.push((wanted.path.clone(), wanted.count));
@@ -259,7 +261,7 @@ impl<'a> Walk<'a> {
         Ok(())
     }
 
-    /// Deletes what only the target has, or reports it.
+    /// Deletes children that only the target has, or reports them.
     fn settle_extra(&mut self, wanted: &Wanted, present: &Present) -> Result<(), ImportError> {
         let theirs: BTreeSet<&str> = wanted.children.iter().map(String::as_str).collect();
         for name in &present.children {
@@ -268,7 +270,7 @@ impl<'a> Walk<'a> {
                 continue;
             }
             let path = path::join(&wanted.path, name);
-            // What belongs to a session is its own affair.
+            // Ephemeral znodes are left to their sessions.
             if self.target.stat(&path)?.is_none_or(|stat| stat.ephemeral_owner.is_some()) {
                 continue;
             }
@@ -282,8 +284,8 @@ impl<'a> Walk<'a> {
         Ok(())
     }
 
-    /// Whether a znode of the target lives as long as it should. Without a file of kinds, all that are not
-    /// ephemeral do.
+    /// Whether a znode of the target has the right kind. Without a file of kinds, every kind except
+    /// ephemeral is right.
     fn is_of_kind(&self, wanted: &Wanted, stat: &Stat) -> bool {
         let is_container = wanted.mode == CreateMode::Container;
         stat.ephemeral_owner.is_none()
@@ -291,12 +293,12 @@ impl<'a> Walk<'a> {
                 || (stat.is_container == is_container && stat.ttl == wanted.mode.ttl()))
     }
 
-    /// Raises the counts of children, or reports those that are too low.
+    /// Raises the child counters, or reports those that are too low.
     fn settle_counters(&mut self) -> Result<(), ImportError> {
         for (path, wanted) in std::mem::take(&mut self.counters) {
             let Some(stat) = self.target.stat(&path)? else { continue };
             let count = u64::midpoint(stat.cversion, stat.num_children.into());
-            // Without children, a container would be deleted for having had one.
+            // A container without children would be deleted once it has had one.
             if count >= wanted || (stat.is_container && stat.num_children == 0) {
                 continue;
             }
@@ -320,7 +322,7 @@ fn refused(path: &str, reason: impl Into<String>) -> ImportError {
     ImportError::Refused { path: path.to_owned(), reason: reason.into() }
 }
 
-/// The body of a reply; `None` if there is no such znode any more.
+/// The body of a reply; `None` if the znode does not exist any more.
 fn body<T: Jute>(path: &str, mut reply: Reply) -> Result<Option<T>, ImportError> {
     match ErrorCode::try_from(reply.error) {
         Ok(ErrorCode::Ok) => {
@@ -341,7 +343,7 @@ fn access_list(path: &str, reply: AclReply) -> Result<Vec<Acl>, ImportError> {
     let entries = entries.map_err(|code| refused(path, format!("{code:?} of its access list")))?;
     let mut kept: Vec<Acl> = Vec::with_capacity(entries.len());
     for entry in entries {
-        // What stands for the hash. A hash has 28 characters.
+        // `x` stands for a hidden hash. A real hash has 28 characters.
         if entry.id.scheme == "digest" && entry.id.id.ends_with(":x") {
             return Err(ImportError::HiddenId { path: path.to_owned(), id: entry.id.to_string() });
         }

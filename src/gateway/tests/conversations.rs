@@ -1,11 +1,11 @@
-//! Whole conversations of several clients with one member, each reply and event against a plain model of
-//! ZooKeeper ([`model`](super::model)).
+//! Random conversations of several clients with one member. Each reply and event is compared with a
+//! simple model of ZooKeeper ([`model`](super::model)).
 
 use std::collections::BTreeSet;
 
 use bytes::Bytes;
 
-use super::model::{Model, NOTHING, Said};
+use super::model::{Answered, Model, NOTHING};
 use super::{Client, Gateway, Packet, one};
 use crate::gateway::wire::codes::{AddWatchMode, CreateFlags, ErrorCode};
 use crate::gateway::wire::jute::{Credential, Jute};
@@ -20,19 +20,19 @@ use crate::gateway::wire::response::{
 
 const CLIENTS: usize = 3;
 
-/// What happens next.
+/// The next step of a conversation.
 #[derive(Clone, Debug)]
 enum Step {
-    /// A client asks for all of these before it reads.
+    /// A client sends all of these requests before it reads.
     Ask(usize, Vec<Request>),
-    /// A client loses its connection, comes back when another one has asked for these, and sets its watches
-    /// again.
+    /// A client loses its connection, reconnects after another client has sent these requests, and sets its
+    /// watches again.
     Lose(usize, Vec<Request>),
     /// A client closes its session, and begins another one.
     Close(usize),
 }
 
-/// Bytes as a row of choices; when they are used up, the first of each.
+/// Bytes as a sequence of choices; when they are used up, each choice is the first option.
 struct Choices<'a>(&'a [u8]);
 
 impl Choices<'_> {
@@ -58,7 +58,7 @@ impl Choices<'_> {
 
     fn create(&mut self) -> Create {
         let (path, data) = (self.path(), self.data());
-        // The root has had children before, so that its numbers are not known.
+        // The root has had children before, so its next number is not known.
         let at_root = path.as_deref().is_some_and(|path| path.rfind('/') == Some(0));
         let flags = match self.below(5) {
             3 if !at_root => CreateFlags::PersistentSequential,
@@ -178,7 +178,7 @@ struct World<'a> {
     gateway: &'a Gateway,
     clients: Vec<Client>,
     passwords: Vec<Credential>,
-    /// The last zxid that each has seen.
+    /// The last zxid that each client has seen.
     seen: Vec<i64>,
     model: Model,
 }
@@ -213,7 +213,7 @@ impl World<'_> {
         packet
     }
 
-    /// All requests are sent, and then the replies and the events between them compared.
+    /// Sends all requests, and then compares the replies and the events between them.
     fn ask(&mut self, client: usize, requests: &[Request]) {
         let sent: Vec<i32> = requests.iter().map(|of| self.clients[client].send(of)).collect();
         for (request, xid) in requests.iter().zip(sent) {
@@ -233,14 +233,14 @@ impl World<'_> {
                 ErrorCode::Ok => text(request, reply.body),
                 _ => NOTHING.to_owned(),
             };
-            let said: Said = (code, body);
-            assert_eq!(said, expected, "{request:?}");
+            let answered: Answered = (code, body);
+            assert_eq!(answered, expected, "{request:?}");
             let due = std::mem::take(&mut self.model.clients[client].events);
             assert_eq!(events, due, "the events before the reply to {request:?}");
         }
     }
 
-    /// The other clients receive the events that are due, and no others.
+    /// Checks that the other clients receive the expected events, and no others.
     fn settle(&mut self) {
         let sync = Request::Sync(PathOnly { path: Some("/".into()) });
         for client in 0..CLIENTS {
@@ -298,7 +298,7 @@ impl World<'_> {
     }
 }
 
-/// The conversation that these bytes stand for.
+/// Runs the conversation that these bytes encode.
 pub(crate) fn conversation(bytes: &[u8]) {
     let mut choices = Choices(bytes);
     let (_cluster, gateway) = one();

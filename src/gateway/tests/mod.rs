@@ -25,7 +25,7 @@ use super::wire::request::{self, Acl, Create, Request, SetData};
 use super::wire::response::{ReplyHeader, WatcherEvent};
 use crate::testing::Cluster;
 
-/// Longer than anything takes.
+/// Longer than any step of a test takes.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// A connection, plain or not.
@@ -37,7 +37,7 @@ struct Client {
     last_xid: i32,
 }
 
-/// What a client receives behind a handshake.
+/// A packet that a client receives after the handshake.
 #[derive(Debug)]
 struct Packet {
     header: ReplyHeader,
@@ -93,7 +93,7 @@ impl Client {
         self.hello(seen, session_id, password, false).expect("an answer to the handshake")
     }
 
-    /// The answer to the first packet; `None`: the connection is closed.
+    /// The reply to the first packet; `None`: the connection is closed.
     fn hello(
         &mut self,
         seen: i64,
@@ -130,7 +130,7 @@ impl Client {
         Packet { header, body }
     }
 
-    /// The reply to a request, when no event comes before it.
+    /// Sends a request, and returns its reply, before which no event may come.
     fn ask(&mut self, request: &Request) -> Packet {
         let xid = self.send(request);
         let reply = self.receive();
@@ -138,7 +138,7 @@ impl Client {
         reply
     }
 
-    /// Makes sure that nothing is under way but the answer to a ping.
+    /// Makes sure that nothing is received before the reply to a ping.
     fn ping(&mut self) {
         self.send(&Request::Ping);
         let reply = self.receive().header;

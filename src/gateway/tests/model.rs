@@ -1,5 +1,4 @@
-//! ZooKeeper's rules, put as plainly as they can be: a map of znodes, sets of watches, and one request after
-//! the other.
+//! A simple model of ZooKeeper: a map of znodes, sets of watches, and one request after the other.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -14,10 +13,10 @@ use crate::gateway::wire::response::{
 
 pub(super) type Event = (EventType, String);
 
-/// What a request is answered: a code, and the body as text.
-pub(super) type Said = (ErrorCode, String);
+/// The reply to a request: a code, and the body as text.
+pub(super) type Answered = (ErrorCode, String);
 
-/// Every answer without a body.
+/// The text of every reply without a body.
 pub(super) const NOTHING: &str = "nothing";
 
 #[derive(Clone, Debug, Default)]
@@ -46,7 +45,7 @@ pub(super) struct Watches {
 pub(super) struct Client {
     pub(super) session: i64,
     pub(super) watches: Watches,
-    /// What it is to receive.
+    /// The events that the client has to receive.
     pub(super) events: Vec<Event>,
     pub(super) is_away: bool,
 }
@@ -58,7 +57,7 @@ pub(super) struct Model {
     history: Vec<(i64, Event)>,
 }
 
-/// The znodes while a request is executed, which may fail, and the events of its changes.
+/// The znodes during a request, which may still fail, and the events of its changes.
 struct Attempt {
     znodes: BTreeMap<String, Znode>,
     events: Vec<Event>,
@@ -226,8 +225,8 @@ impl Model {
         }
     }
 
-    /// What a request is answered; `zxid` is what the answer came with.
-    pub(super) fn ask(&mut self, client: usize, request: &Request, zxid: i64) -> Said {
+    /// Executes a request, and returns its reply; `zxid` is that of the gateway's reply.
+    pub(super) fn ask(&mut self, client: usize, request: &Request, zxid: i64) -> Answered {
         match self.answer(client, request, zxid) {
             Ok(body) => (ErrorCode::Ok, body),
             Err(code) => (code, NOTHING.to_owned()),
@@ -349,7 +348,7 @@ impl Model {
                 for path in own.collect::<Vec<_>>() {
                     attempt.remove(&path);
                 }
-                // The session sees its own end.
+                // The session receives the reply to its own close.
                 NOTHING.to_owned()
             }
             other => unreachable!("{other:?} is not drawn"),
@@ -361,7 +360,7 @@ impl Model {
         Ok(text)
     }
 
-    /// What a client has missed that was away since it saw `zxid`, when it sets its watches again.
+    /// The events that a client has missed since it saw `zxid`, when it sets its watches again.
     pub(super) fn missed(&mut self, client: usize, zxid: i64) -> BTreeSet<(i32, String)> {
         let mut missed = BTreeSet::new();
         let mut miss = |kind: EventType, path: &String| missed.insert((kind.into(), path.clone()));
@@ -404,7 +403,7 @@ impl Watches {
         self.persistent.contains(path) || (kind != EventType::NodeChildrenChanged && below())
     }
 
-    /// Whether a change is an event for this client.
+    /// Whether a change fires a watch of this client.
     fn fire(&mut self, kind: EventType, path: &str) -> bool {
         let once = match kind {
             EventType::NodeChildrenChanged => self.child.remove(path),

@@ -17,7 +17,7 @@ fn word(gateway: &Gateway, word: &str) -> String {
     answer
 }
 
-/// Turns the clock until the gateway of a node says this of itself.
+/// Advances the clock until the gateway of a node reports this mode.
 fn wait_until(cluster: &Cluster, gateway: &Gateway, mode: &str) {
     let is = |_| {
         cluster.advance(SWEEP * 3 / 5);
@@ -71,7 +71,7 @@ fn reads_are_served_without_a_quorum_and_sessions_go_on_with_one() {
     let mut client = read_only(&gateway, 0, 0, Bytes::new()).unwrap();
     for refused in [
         create("/new", b""),
-        // Before anybody looks at the arguments.
+        // Refused before the arguments are checked.
         create("no path", b""),
         set("/a", b"2"),
         Request::Delete(request::Delete { path: Some("/none".into()), version: -1 }),
@@ -92,7 +92,7 @@ fn reads_are_served_without_a_quorum_and_sessions_go_on_with_one() {
     let ops = reads.map(MultiOp::GetData).to_vec();
     let several = client.ask(&Request::MultiRead(request::Multi { ops })).body::<MultiReply>();
     assert!(matches!(several.results[..], [Ok(MultiResult::GetData(_)), Err(-101), Err(-102)]));
-    // It may read what is for somebody else once it is that.
+    // It may read another user's znode once it has authenticated as that user.
     let hers = Request::GetData(read("/hers", false));
     let auth = Credential(Some(Bytes::from_static(b"alice:hers")));
     client.send(&Request::Auth(Auth { kind: 0, scheme: Some("digest".into()), auth }));
@@ -124,7 +124,7 @@ fn reads_are_served_without_a_quorum_and_sessions_go_on_with_one() {
     assert_eq!(waits.code(&Request::CheckWatches(any.clone())), ErrorCode::Ok);
     assert_eq!(waits.code(&Request::RemoveWatches(any.clone())), ErrorCode::Ok);
     assert_eq!(waits.code(&Request::RemoveWatches(any)), ErrorCode::NoWatcher);
-    // One without a session leaves in order.
+    // A client without a session of the cluster can close its connection in order.
     let mut leaves = read_only(&gateway, 0, 0, Bytes::new()).unwrap();
     assert_eq!(leaves.code(&Request::CloseSession), ErrorCode::Ok);
     assert!(leaves.read().is_none());
@@ -145,10 +145,10 @@ fn reads_are_served_without_a_quorum_and_sessions_go_on_with_one() {
     assert_eq!(client.code(&set("/a", b"3")), ErrorCode::Ok);
 }
 
-/// It read on with a tree that had changed meanwhile, and sent the client a zxid beyond the change: its watch,
-/// set again from there, missed it.
+/// After the quorum was back, the gateway served reads from the changed tree, and sent the client a zxid
+/// after the change. So the client's watch, set again from that zxid, missed the change.
 #[test]
-fn what_is_read_stays_as_it_was_when_the_client_connected() {
+fn a_read_only_client_reads_the_state_as_of_its_connection() {
     let cluster = Cluster::new(3);
     let gateway = serve(&cluster, 0);
     let session = cluster.node(1).session();
@@ -160,7 +160,7 @@ fn what_is_read_stays_as_it_was_when_the_client_connected() {
     let before = client.ask(&Request::GetData(read("/a", true)));
     session.set("/a", b"2").unwrap();
     cluster.heal();
-    // Until the connection is closed.
+    // Reads until the connection is closed.
     let zxid = before.header.zxid;
     let before = before.body::<DataReply>();
     for _ in 0..1000 {
@@ -211,7 +211,7 @@ fn without_the_mode_clients_wait_for_the_quorum() {
     assert!(response.session_id != 0);
 }
 
-/// Its answers were all made before anybody looked at how long they were together.
+/// All answers of a multiRead were made before their total length was checked.
 #[test]
 fn several_reads_have_a_bound_without_a_quorum_too() {
     let cluster = Cluster::new(3);

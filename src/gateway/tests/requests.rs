@@ -33,16 +33,16 @@ fn replies_come_in_order_and_show_what_was_asked_before() {
     }
 }
 
-/// A client takes an event for the end of its watch. If it came before the reply to the read that sets the
-/// watch, the client would know of no watch; if it came behind a reply that shows the change, it would see
-/// the change before its event.
+/// A client takes an event as the end of its watch. If the event came before the reply to the read that
+/// sets the watch, the client would not know the watch. If it came after a reply that shows the change,
+/// the client would see the change before its event.
 #[test]
 fn an_event_comes_between_the_replies_that_it_belongs_between() {
     let (cluster, gateway) = one();
     let session = cluster.node(0).session();
     session.create("/a", b"", CreateMode::Persistent).unwrap();
     let mut client = Client::open(&gateway);
-    // What the client saw when it set the watch that it still has.
+    // The data that the client saw when it set its present watch.
     let mut watched: Option<Bytes> = None;
     for round in 0..100_u8 {
         let sets = client.send(&Request::GetData(read("/a", true)));
@@ -73,7 +73,7 @@ fn an_event_comes_between_the_replies_that_it_belongs_between() {
 }
 
 #[test]
-fn a_change_that_several_watches_see_is_told_once() {
+fn a_change_that_several_watches_see_is_one_event() {
     let (cluster, gateway) = one();
     let session = cluster.node(0).session();
     session.create("/a", b"", CreateMode::Persistent).unwrap();
@@ -89,7 +89,7 @@ fn a_change_that_several_watches_see_is_told_once() {
     session.delete("/a").unwrap();
     assert_eq!(client.receive().event(), (EventType::NodeDeleted, "/a".to_owned()));
     client.ping();
-    // What lasts, lasts.
+    // Persistent watches stay set.
     session.create("/a", b"", CreateMode::Persistent).unwrap();
     assert_eq!(client.receive().event(), (EventType::NodeCreated, "/a".to_owned()));
     let any = WatchesOf { path: Some("/a".into()), kind: 3 };
@@ -102,7 +102,7 @@ fn a_change_that_several_watches_see_is_told_once() {
 }
 
 #[test]
-fn what_is_wrong_is_answered_as_zookeeper_does() {
+fn errors_are_those_of_zookeeper() {
     let (_cluster, gateway) = one();
     let mut client = Client::open(&gateway);
     assert_eq!(client.code(&create("/x/y", b"")), ErrorCode::NoNode);
@@ -111,7 +111,7 @@ fn what_is_wrong_is_answered_as_zookeeper_does() {
     assert_eq!(client.code(&Request::Exists(read("", false))), ErrorCode::Ok);
     let null = Request::GetData(request::Read { path: None, watch: false });
     assert_eq!(client.code(&null), ErrorCode::MarshallingError);
-    // A body that cannot be read costs nothing but its request.
+    // A body that cannot be read fails only its own request.
     let mut body = BytesMut::new();
     77_i32.write(&mut body);
     i32::from(OpCode::GetData).write(&mut body);
@@ -126,7 +126,7 @@ fn what_is_wrong_is_answered_as_zookeeper_does() {
     assert_eq!(reply.results, codes.map(|code| Err(code.into())));
     let root = Request::GetAllChildrenNumber(PathOnly { path: Some("/".into()) });
     assert!(client.ask(&root).body::<i32>() > 0);
-    // An op that nobody knows ends the connection, and so do lengths that are out of range.
+    // An unknown op ends the connection, and so does a length that is out of range.
     client.send(&Request::DeleteContainer(PathOnly { path: Some("/m".into()) }));
     assert_eq!(client.receive().header.err, i32::from(ErrorCode::Unimplemented));
     assert!(client.read().is_none());
@@ -150,12 +150,12 @@ fn the_members_are_as_zookeeper_writes_them() {
     let (id, server) = server.strip_prefix("server.").and_then(|of| of.split_once('=')).unwrap();
     assert!(id.parse::<i64>().is_ok(), "{text}");
     let address = cluster.node(0).address();
-    // In memory there are no ports.
+    // In-memory members have no ports.
     let port = address.rsplit_once(':').map_or("", |(_, port)| port);
     assert_eq!(server, format!("{address}:{port}:participant"));
     let version = version.strip_prefix("version=").expect("it has a version");
     assert!(i64::from_str_radix(version, 16).is_ok(), "{text}");
-    // The words of monitors that look at the state.
+    // Words that read the state.
     for (word, shows) in [("hash", ": "), ("mntr", "zk_approximate_data_size\t")] {
         let mut client = Client::dial(&gateway);
         client.stream.write_all(word.as_bytes()).unwrap();
@@ -165,9 +165,9 @@ fn the_members_are_as_zookeeper_writes_them() {
     }
 }
 
-/// What a client does not read is not kept without a bound, and it does not hold up others.
+/// Bytes that a client does not read are bounded, and do not delay other clients.
 #[test]
-fn a_client_that_reads_nothing_is_not_served_on() {
+fn a_client_that_reads_nothing_is_served_no_further() {
     let (cluster, gateway) = one();
     let session = cluster.node(0).session();
     session.create("/large", vec![7; 900_000], CreateMode::Persistent).unwrap();
@@ -189,7 +189,7 @@ fn a_client_that_reads_nothing_is_not_served_on() {
 
 /// More events than a watch can hold at once made the gateway close the connection, again and again.
 #[test]
-fn a_client_that_missed_very_much_gets_its_watch_all_the_same() {
+fn a_client_that_missed_many_events_still_gets_its_watch() {
     let (cluster, gateway) = one();
     let session = cluster.node(0).session();
     session.create("/a", b"", CreateMode::Persistent).unwrap();

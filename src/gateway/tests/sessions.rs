@@ -1,4 +1,4 @@
-//! Sessions: how they begin, where they go on, and when they end.
+//! Sessions: their beginning, their moves, and their end.
 
 use super::*;
 use crate::gateway::SWEEP;
@@ -28,7 +28,8 @@ fn a_session_goes_on_at_another_member_and_receives_what_it_missed() {
     session.create("/parent/child", b"", CreateMode::Persistent).unwrap();
     session.set("/lasting", b"1").unwrap();
 
-    // A client that has seen more than this member waits for it; a wrong password is refused.
+    // A client that has seen a later state than this member has to wait for it; a wrong password is
+    // refused.
     let Credential(Some(password)) = opened.password else { panic!("there is a password") };
     let wrong = Client::dial(&second).greet(0, opened.session_id, Bytes::from_static(&[1; 16]));
     assert_eq!((wrong.timeout, wrong.session_id), (0, 0));
@@ -66,7 +67,7 @@ fn a_session_goes_on_at_another_member_and_receives_what_it_missed() {
         (EventType::NodeChildrenChanged, "/parent"),
     ];
     assert_eq!(events, expected.map(|(kind, path)| (kind, path.to_owned())));
-    // The others are armed.
+    // The other watches are set.
     session.set("/still", b"1").unwrap();
     assert_eq!(client.receive().event(), (EventType::NodeDataChanged, "/still".to_owned()));
     session.create("/later", b"", CreateMode::Persistent).unwrap();
@@ -87,7 +88,7 @@ fn a_silent_client_loses_its_session_and_one_that_pings_does_not() {
     let gone = session.exists_and_watch("/silent").unwrap().1;
     let own = alive.ask(&Request::GetEphemerals(PathOnly { path: None })).body::<ChildrenReply>();
     assert_eq!(own.children, ["/alive"]);
-    // In steps: after a pause of its own the gateway takes nobody for silent.
+    // In steps: after a delay of its own thread, the gateway counts no client as silent.
     for _ in 0..50 {
         cluster.advance(SWEEP * 3 / 5);
         alive.ping();
@@ -97,7 +98,7 @@ fn a_silent_client_loses_its_session_and_one_that_pings_does_not() {
     alive.ping();
     assert!(session.exists("/alive").unwrap().is_some());
     assert!(SWEEP < Duration::from_secs(1));
-    // An orderly end takes the ephemeral znodes along at once.
+    // An orderly close deletes the ephemeral znodes at once.
     let gone = session.exists_and_watch("/alive").unwrap().1;
     assert_eq!(alive.code(&Request::CloseSession), ErrorCode::Ok);
     assert!(alive.read().is_none());
@@ -123,9 +124,10 @@ fn there_is_room_for_so_many_clients() {
     assert!(until.into_iter().any(|served| served), "room is made when clients go");
 }
 
-/// It opened the session and lost it to itself: the session was kept alive for ever, with nobody connected.
+/// The gateway opened a session for a client that it then refused: the session was kept alive for ever, with no
+/// client connected.
 #[test]
-fn a_client_that_has_seen_more_than_there_is_leaves_no_session_behind() {
+fn a_client_ahead_of_the_server_leaves_no_session_behind() {
     let (cluster, gateway) = one();
     let session = cluster.node(0).session();
     session.sync().unwrap();
@@ -149,7 +151,7 @@ fn a_client_that_has_seen_more_than_there_is_leaves_no_session_behind() {
     assert_eq!(cluster.node(0).status().sessions, Some(1), "the test's own");
 }
 
-/// An instance that was closed closed its clients' sessions, too, and with them their locks.
+/// An instance that was closed also closed its clients' sessions, and so released their locks.
 #[test]
 fn an_instance_that_is_closed_leaves_its_clients_their_sessions() {
     let cluster = Cluster::new(3);
@@ -184,14 +186,14 @@ fn an_instance_without_a_replica_serves_too() {
     client.send(&set("/a", b"2"));
     assert_eq!(client.receive().event(), (EventType::NodeDataChanged, "/a".to_owned()));
     assert_eq!(client.receive().body::<Stat>().version, 1);
-    // It reconnects with a zxid that it has seen here.
+    // The client reconnects with a zxid that it has seen here.
     drop(client);
     let Credential(Some(password)) = opened.password else { panic!("there is a password") };
     let resumed = Client::dial(&gateway).greet(seen, opened.session_id, password);
     assert_eq!(resumed.session_id, opened.session_id);
 }
 
-/// S39: a client gets the timeout that it asks for, within the bounds.
+/// S39: a client gets the timeout that it requests, within the bounds.
 #[test]
 fn timeouts_lie_within_the_bounds() {
     let bounds = (Duration::from_secs(15), Duration::from_secs(120));
@@ -224,7 +226,7 @@ fn clients_may_do_everything_where_access_lists_are_skipped() {
     assert_eq!(Client::open(&open).code(&create("/hers/own", b"")), ErrorCode::Ok);
 }
 
-/// A scheme of the application is one for ZooKeeper's clients, too.
+/// ZooKeeper's clients can use a scheme of the application, too.
 #[test]
 fn schemes_of_the_application_authenticate_clients() {
     struct Tokens;
@@ -248,7 +250,7 @@ fn schemes_of_the_application_authenticate_clients() {
     };
     let mut client = Client::open(&gateway);
     client.send(&auth(b"7f3a"));
-    // What is asked for meanwhile waits until the ids are known.
+    // Requests sent in the meantime wait until the ids are known.
     client.send(&Request::WhoAmI);
     assert_eq!(client.receive().header.err, 0);
     let ids = client.receive().body::<Vec<ClientInfo>>();

@@ -17,7 +17,7 @@ use crate::security::pem;
 use crate::types::acl::{Acl as Entry, Id, Permissions};
 use crate::types::znode::CreateMode;
 
-/// An authority, and a folder for what it gives out.
+/// A certificate authority, and a folder for its certificates.
 struct Authority {
     issuer: CertifiedIssuer<'static, KeyPair>,
     folder: TempDir,
@@ -115,7 +115,7 @@ fn is_refused(client: &mut Client) -> bool {
     client.stream.write_all(&frame).is_err() || client.stream.read(&mut [0; 100]).is_err()
 }
 
-/// Whether nothing but an alert comes, and then the end.
+/// Whether at most an alert is received, and then the end.
 fn is_closed(mut stream: TcpStream) -> bool {
     let mut rest = Vec::new();
     let waited = |error: std::io::Error| error.kind() != std::io::ErrorKind::WouldBlock;
@@ -123,7 +123,7 @@ fn is_closed(mut stream: TcpStream) -> bool {
 }
 
 #[test]
-fn a_client_is_who_its_certificate_says() {
+fn a_client_has_the_id_of_its_certificate() {
     let cluster = Cluster::builder().super_user(Id::new("x509", subject("root"))).start(1);
     let authority = Authority::new();
     let gateway = serve(&cluster, authority.with_clients(ClientCertificates::Required));
@@ -152,7 +152,7 @@ fn only_certificates_of_the_authority_are_taken() {
     let (authority, other) = (Authority::new(), Authority::new());
     let gateway = serve(&cluster, authority.with_clients(ClientCertificates::Required));
     assert!(is_refused(&mut authority.dial(&gateway, None)));
-    // It trusts the gateway's authority, and has a certificate of another one.
+    // A client that trusts the gateway's authority, but has a certificate of another one.
     std::fs::copy(authority.path("ca.pem"), other.path("ca.pem")).unwrap();
     assert!(is_refused(&mut other.dial(&gateway, Some("billing"))));
     authority.open(&gateway, Some("billing")).ping();
@@ -162,7 +162,7 @@ fn only_certificates_of_the_authority_are_taken() {
     assert_eq!(ids(&mut authority.open(&gateway, Some("billing"))).len(), 2);
     let mut client = authority.open(&gateway, None);
     assert_eq!(ids(&mut client), [("ip".to_owned(), "127.0.0.1".to_owned())]);
-    // A request cannot stand for a certificate.
+    // A request cannot replace a certificate.
     let name = Credential(Some(subject("billing").into()));
     client.send(&Request::Auth(Auth { kind: 0, scheme: Some("x509".into()), auth: name }));
     assert_eq!(client.receive().header.err, i32::from(ErrorCode::AuthFailed));
@@ -186,9 +186,10 @@ fn older_versions_and_four_letter_words_are_served() {
     assert!(answer.contains(&format!("clientPort=-1\nsecureClientPort={port}\n")), "{answer}");
 }
 
-/// Encrypted bytes that the socket does not take wait beside those that are not encrypted yet.
+/// Encrypted bytes that the socket does not take wait, in addition to bytes that are not encrypted
+/// yet.
 #[test]
-fn what_a_client_does_not_read_waits() {
+fn unread_replies_wait_and_are_delivered_later() {
     let cluster = Cluster::new(1);
     let authority = Authority::new();
     let gateway = serve(&cluster, authority.tls());
@@ -213,11 +214,11 @@ fn what_a_client_does_not_read_waits() {
 }
 
 #[test]
-fn who_does_not_finish_the_handshake_is_disconnected() {
+fn a_client_that_does_not_finish_the_handshake_is_disconnected() {
     let cluster = Cluster::new(1);
     let authority = Authority::new();
     let gateway = serve(&cluster, authority.tls());
-    // At once, since its bytes are not those of TLS.
+    // Refused at once, since its bytes are not TLS.
     let mut plain = dial(&gateway);
     plain.write_all(&[0, 0, 0, 45, 0, 0, 0, 0, 0, 0, 0]).unwrap();
     assert!(is_closed(plain));
@@ -250,7 +251,7 @@ fn renewed_files_are_used() {
         stream.conn.peer_certificates().unwrap()[0].to_vec()
     };
     let first = shown();
-    // Half of it can be read at first.
+    // At first, the files are only half written.
     std::fs::write(authority.path("gateway.key"), "").unwrap();
     cluster.advance(Duration::from_secs(11));
     assert_eq!(shown(), first);
@@ -297,7 +298,7 @@ fn a_client_that_ends_the_tls_connection_is_answered() {
     while connection.wants_write() {
         connection.write_tls(&mut socket).unwrap();
     }
-    // The socket's timeout is no end.
+    // A timeout of the socket is not the end of the connection.
     let mut rest = Vec::new();
     socket.read_to_end(&mut rest).unwrap();
 }

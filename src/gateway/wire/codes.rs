@@ -37,7 +37,7 @@ macro_rules! numbered {
 }
 
 numbered! {
-    /// What a request asks for.
+    /// The operation of a request.
     OpCode {
         Create = 1,
         Delete = 2,
@@ -108,7 +108,7 @@ numbered! {
         ThrottledOp = -127,
     }
 
-    /// What an event is about.
+    /// The type of an event.
     EventType {
         /// The connection or the session, not a znode.
         None = -1,
@@ -138,7 +138,7 @@ numbered! {
         PersistentRecursive = 1,
     }
 
-    /// Which watches checkWatches and removeWatches mean.
+    /// The watches that checkWatches and removeWatches concern.
     WatcherType {
         Children = 1,
         Data = 2,
@@ -147,8 +147,8 @@ numbered! {
         PersistentRecursive = 5,
     }
 
-    /// The xids that clients do not count. They mark replies; a server looks at the op alone, except that it
-    /// writes `Event` and, to any ping, `Ping`.
+    /// The xids that clients reserve for special requests and their replies. A server looks only at the op;
+    /// it writes `Event` for events, and `Ping` in reply to any ping.
     ReservedXid {
         Event = -1,
         Ping = -2,
@@ -161,7 +161,7 @@ numbered! {
 pub(crate) const SYNC_CONNECTED: i32 = 3;
 
 impl CreateFlags {
-    /// Whether a time to live belongs to them.
+    /// Whether a create with these flags has a time to live.
     pub(crate) fn has_ttl(self) -> bool {
         matches!(self, CreateFlags::PersistentWithTtl | CreateFlags::PersistentSequentialWithTtl)
     }

@@ -5,11 +5,11 @@
 
 use bytes::{Buf, BufMut, Bytes, BytesMut};
 
-/// The longest frame unless configured otherwise (`jute.maxbuffer`); it is accepted itself.
+/// The longest accepted frame unless configured otherwise (`jute.maxbuffer`).
 pub(crate) const JUTE_MAXBUFFER: usize = 0xf_ffff;
 
-/// A length that is negative or above the limit. Where the next frame starts is not known: the
-/// connection is of no use any more.
+/// A length that is negative or above the limit. The start of the next frame is not known, so the
+/// connection cannot be used any more.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("a frame of {0} bytes")]
 pub(crate) struct BadLength(i32);
@@ -22,16 +22,16 @@ pub(crate) struct TooLong {
     pub(crate) limit: usize,
 }
 
-/// What a connection brings.
+/// A decoded piece of a connection's bytes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Incoming {
-    /// One of the words that the decoder was given. It is answered and the connection closed.
+    /// One of the decoder's words. It is answered, and the connection is closed.
     Word([u8; 4]),
     /// The body of a frame: a part of the buffer, not a copy.
     Frame(Bytes),
 }
 
-/// Splits what arrives into frames.
+/// Splits received bytes into frames.
 #[derive(Debug)]
 pub(crate) struct FrameDecoder {
     buffer: BytesMut,
@@ -52,8 +52,8 @@ impl FrameDecoder {
         self.limit = limit;
     }
 
-    /// Where to append what arrives. It holds less than one frame beyond the last piece if all frames are
-    /// taken after each.
+    /// The buffer to which received bytes are appended. If all frames are taken after each piece, it
+    /// holds less than one frame besides the last piece.
     pub(crate) fn buffer(&mut self) -> &mut BytesMut {
         &mut self.buffer
     }
@@ -64,7 +64,7 @@ impl FrameDecoder {
             return Ok(None);
         };
         if std::mem::take(&mut self.at_start) && self.words.contains(&first) {
-            // A line's end may follow, which means nothing.
+            // A line break may follow, which is ignored.
             self.buffer.clear();
             return Ok(Some(Incoming::Word(first)));
         }

@@ -1,7 +1,7 @@
 //! The first frame in each direction.
 //!
-//! Neither has a header. Clients before ZooKeeper 3.4 leave out the last byte, and are answered without it;
-//! whatever follows that byte is ignored.
+//! Neither has a header. Clients before ZooKeeper 3.4 omit the last byte, and get a reply without it. Bytes
+//! after it are ignored.
 
 use bytes::{Buf, Bytes, BytesMut};
 
@@ -26,7 +26,7 @@ impl Jute for Option<bool> {
 }
 
 records! {
-    /// What a client says first. If it cannot be read, the connection is closed without an answer.
+    /// The first frame of a client. If it cannot be read, the connection is closed without a reply.
     ConnectRequest {
         /// Ignored: there is only one version.
         protocol_version: i32,
@@ -36,7 +36,8 @@ records! {
         /// 0 for a new session: the password means nothing then.
         session_id: i64,
         password: Credential,
-        /// Whether a server that takes no writes will do, if the client knows of such.
+        /// Whether the client accepts a server that takes no writes; `None` if it does not know of
+        /// such servers.
         read_only: Option<bool>,
     }
 
@@ -47,13 +48,13 @@ records! {
         timeout: i32,
         session_id: i64,
         password: Credential,
-        /// Whether the server takes no writes; there only if the request had the byte.
+        /// Whether the server takes no writes; present only if the request had the byte.
         read_only: Option<bool>,
     }
 }
 
 impl ConnectRequest {
-    /// The password, if it can be a session's.
+    /// The password, if it has the length of a session's password.
     pub(crate) fn password(&self) -> Option<[u8; PASSWORD_BYTES]> {
         let Credential(password) = &self.password;
         password.as_deref()?.try_into().ok()
@@ -66,7 +67,7 @@ impl ConnectRequest {
 }
 
 impl ConnectResponse {
-    /// The session is the client's.
+    /// The reply that accepts a session.
     pub(crate) fn accepted(
         request: &ConnectRequest,
         timeout: i32,
@@ -83,8 +84,8 @@ impl ConnectResponse {
         }
     }
 
-    /// The session that the request names is gone, or was never the client's. The connection is closed
-    /// behind it.
+    /// The reply to a request whose session is gone, or was never the client's. The connection is
+    /// closed after it.
     pub(crate) fn refused(request: &ConnectRequest) -> Self {
         let no_password = Bytes::from_static(&[0; PASSWORD_BYTES]);
         ConnectResponse::accepted(request, 0, 0, no_password, false)

@@ -1,23 +1,23 @@
-//! Jute, ZooKeeper's serialization: numbers are big-endian, and whatever has a length has it before
-//! it as an int, -1 for null.
+//! Jute, ZooKeeper's serialization: numbers are big-endian; the length of a variable-length value
+//! comes before it as an int, and -1 means null.
 //!
-//! A type that is an `Option` may be null; one that is not is unreadable if it is.
+//! Values of type `Option` may be null; a null for another type is unreadable.
 
 use std::fmt;
 
 use bytes::{Buf, BufMut, Bytes, BytesMut};
 
-/// Bytes that end too early, or a length that cannot be.
+/// The bytes end too early, or a length is impossible.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("bytes that are not the record that they should be")]
 pub(crate) struct Unreadable;
 
 /// A value with a form in Jute.
 pub(crate) trait Jute: Sized {
-    /// How many bytes a value takes at least.
+    /// The least bytes that a value takes.
     const LEAST: usize;
 
-    /// Takes a value off the front.
+    /// Reads a value from the front.
     fn read(from: &mut Bytes) -> Result<Self, Unreadable>;
 
     /// Appends the value.
@@ -48,7 +48,7 @@ macro_rules! records {
 }
 pub(super) use records;
 
-/// No body.
+/// An empty body.
 impl Jute for () {
     const LEAST: usize = 0;
 
@@ -96,12 +96,12 @@ impl Jute for bool {
     }
 }
 
-/// A value of some length, which stands before it.
+/// A value with a length prefix.
 pub(crate) trait Counted: Sized {
     /// How many bytes or items it has.
     fn length(&self) -> usize;
 
-    /// Takes a value of this length off the front. The length is not -1, which is null.
+    /// Reads a value of this length from the front. The length is never -1, which is null.
     fn read_items(length: i32, from: &mut Bytes) -> Result<Self, Unreadable>;
 
     /// Appends what follows the length.
@@ -134,7 +134,8 @@ impl<T: Counted> Jute for T {
     }
 
     fn write(&self, to: &mut BytesMut) {
-        // A length that does not fit belongs to a body above every limit: `append_frame` takes it back.
+        // A length that does not fit belongs to a body above every limit, which `append_frame` removes
+        // again.
         to.put_i32(i32::try_from(self.length()).unwrap_or(i32::MAX));
         self.write_items(to);
     }
@@ -159,8 +160,8 @@ impl Counted for Bytes {
     }
 }
 
-/// What is not UTF-8 becomes U+FFFD, as in Java. (A surrogate becomes three of them, where Java makes
-/// one: no path may have any.)
+/// Invalid UTF-8 becomes U+FFFD, as in Java. (A surrogate becomes three of them, in Java one; no path
+/// may contain one anyway.)
 impl Counted for String {
     fn length(&self) -> usize {
         self.len()
@@ -176,7 +177,7 @@ impl Counted for String {
     }
 }
 
-/// A negative count other than -1 is a list of nothing, as in Java.
+/// A negative count other than -1 is an empty list, as in Java.
 impl<T: Jute> Counted for Vec<T> {
     fn length(&self) -> usize {
         self.len()

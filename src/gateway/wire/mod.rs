@@ -14,10 +14,9 @@
 //! Every record can be read and written, since both ends are ours: the server that answers ZooKeeper's
 //! clients, and the client that reads a ZooKeeper cluster.
 //!
-//! Invariants: nothing that is read panics. Reading takes at most a small multiple of the memory that the
-//! bytes take. What was read, written and read again is the same. Fields are kept as they came: a null path, flags
-//! that mean nothing and a negative version are for the server to judge, in the order in which ZooKeeper
-//! does.
+//! Invariants: no input makes reading panic. Reading takes at most a small multiple of the memory of the
+//! bytes. A value that is written and read again stays the same. Fields are kept as received: the server
+//! checks a null path, unknown flags or a negative version, in the order in which ZooKeeper does.
 //!
 //! Sources: `zookeeper.jute` and the classes `MultiOperationRecord`, `MultiResponse` and
 //! `NIOServerCnxn` of ZooKeeper, and its server's behaviour byte by byte.
@@ -31,7 +30,7 @@ pub(crate) mod response;
 #[cfg(test)]
 mod tests;
 
-/// For the fuzz target: a connection's bytes, in one piece; then the same as one request.
+/// For the fuzz target: reads the bytes as a connection's, in one piece, and then as one request.
 #[cfg(any(test, fuzzing))]
 pub(crate) fn fuzz(bytes: &[u8]) {
     use bytes::{Bytes, BytesMut};

@@ -1,6 +1,6 @@
-//! Requests: a header, then the body that the op of the header asks for.
+//! Requests: a header, then the body that belongs to the header's op.
 //!
-//! Bytes behind a body are ignored.
+//! Bytes after a body are ignored.
 
 use bytes::{Bytes, BytesMut};
 
@@ -10,9 +10,9 @@ use super::jute::{Credential, Jute, Unreadable, records};
 records! {
     /// Before each request.
     RequestHeader {
-        /// Comes back in the reply; any number.
+        /// Any number; the reply has the same.
         xid: i32,
-        /// An [`OpCode`], if it is known.
+        /// An [`OpCode`], unless it is unknown.
         op: i32,
     }
 
@@ -58,20 +58,20 @@ records! {
         version: i32,
     }
 
-    /// A path alone.
+    /// A body with only a path.
     PathOnly {
         path: Option<String>,
     }
 
-    /// A read that can leave a watch.
+    /// A read that can set a watch.
     Read {
         path: Option<String>,
         watch: bool,
     }
 
-    /// The watches of a client that has connected again. A list must not be null, a path may be.
+    /// The watches of a client that has reconnected. A list must not be null, a path may be.
     SetWatches {
-        /// What the client has seen.
+        /// The zxid that the client has seen.
         relative_zxid: i64,
         data: Vec<Option<String>>,
         exist: Vec<Option<String>>,
@@ -128,7 +128,7 @@ impl MultiHeader {
     pub(crate) const END: MultiHeader = MultiHeader { kind: -1, done: true, err: -1 };
 }
 
-/// Declares an enum of bodies by the ops that they belong to, or are answers to.
+/// Declares an enum of bodies by their ops, or of replies by the ops of their requests.
 macro_rules! by_op {
     (
         $(#[$meta:meta])*
@@ -172,14 +172,14 @@ macro_rules! by_op {
 pub(super) use by_op;
 
 by_op! {
-    /// What a client asks for.
+    /// A request of a client.
     Request {
         Create(Create),
         Create2(Create),
         CreateContainer(Create),
         CreateTtl(CreateTtl),
         Delete(Delete),
-        /// Meant for the servers among themselves.
+        /// For servers only.
         DeleteContainer(PathOnly),
         Exists(Read),
         GetData(Read),
@@ -206,7 +206,7 @@ by_op! {
     } bare {
         Ping,
         WhoAmI,
-        /// Meant for the servers among themselves.
+        /// For servers only.
         CreateSession,
         CloseSession,
     }
@@ -222,7 +222,7 @@ by_op! {
         Delete(Delete),
         SetData(SetData),
         Check(Check),
-        /// The watch flag means nothing here.
+        /// The watch flag is ignored here.
         GetChildren(Read),
         GetData(Read),
     } bare {}
@@ -234,8 +234,8 @@ impl MultiOp {
         matches!(self, MultiOp::GetChildren(_) | MultiOp::GetData(_))
     }
 
-    /// The type of its result if it succeeds: the flags of a create count, and its op only if they leave it
-    /// open.
+    /// The type of the operation's result if it succeeds. For a create the flags decide, and the op only if
+    /// they leave it open.
     pub(crate) fn result(&self) -> OpCode {
         match self {
             MultiOp::Create(body) if body.flags == i32::from(CreateFlags::Container) => {
@@ -250,8 +250,8 @@ impl MultiOp {
         }
     }
 
-    /// Whether a server goes on behind it: its reading of a create ends at flags that it does not know or
-    /// that ask for a time to live, since there is none, and at a null ACL.
+    /// Whether a server reads on after this operation. It stops reading at a create with unknown flags,
+    /// with flags for a time to live (which the operation does not have), or with a null ACL.
     fn is_readable(&self) -> bool {
         match self {
             MultiOp::Create(body) | MultiOp::Create2(body) | MultiOp::CreateContainer(body) => {
@@ -265,7 +265,8 @@ impl MultiOp {
 
 /// The operations of a multi or a multiRead.
 ///
-/// A list of reads and writes together cannot be read. Either alone can, in either request.
+/// A list with both reads and writes is unreadable. A list of only one kind is readable, in either
+/// request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Multi {
     pub(crate) ops: Vec<MultiOp>,
@@ -300,19 +301,20 @@ impl Jute for Multi {
     }
 }
 
-/// What came behind a header.
+/// The decoded bytes after a header.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Decoded {
-    /// A whole body.
+    /// A complete body.
     Request(Request),
-    /// A body that cannot be read: answered MarshallingError, and the connection goes on; only for auth and
-    /// sasl is it closed without an answer.
+    /// A body that cannot be read. The reply is MarshallingError, and the connection stays open; only for
+    /// auth and sasl it is closed without a reply.
     Unreadable(OpCode),
-    /// An op that no server knows: answered Unimplemented, and the connection is closed.
+    /// An op that no server knows. The reply is Unimplemented, and the connection is closed.
     UnknownOp,
 }
 
-/// Takes a frame apart. Without a whole header it cannot be answered: the connection is closed.
+/// Decodes a frame. If the header is incomplete, no reply is possible, and the connection is
+/// closed.
 pub(crate) fn decode(mut frame: Bytes) -> Result<(RequestHeader, Decoded), Unreadable> {
     let header = RequestHeader::read(&mut frame)?;
     let decoded = match OpCode::try_from(header.op) {

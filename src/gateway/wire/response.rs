@@ -1,7 +1,7 @@
-//! Replies and events: a header, then the body that belongs to the op, or none after an error.
+//! Replies and events: a header, then the body that belongs to the op; no body after an error.
 //!
-//! A body of one value needs no record: exists, setData and setACL are answered by a stat, getAllChildrenNumber by
-//! a number, addWatch by a code, sasl by a token, and whoAmI by a list.
+//! A body of one value needs no record: the reply to exists, setData and setACL is a stat, that to
+//! getAllChildrenNumber a number, to addWatch a code, to sasl a token, and to whoAmI a list.
 
 use bytes::{Bytes, BytesMut};
 
@@ -15,7 +15,7 @@ records! {
     ReplyHeader {
         /// The request's, or a [`ReservedXid`].
         xid: i32,
-        /// The last zxid that the server has applied; of an event, that of the change.
+        /// The last zxid that the server has applied; in an event, the zxid of the change.
         zxid: i64,
         /// An [`ErrorCode`]. If it is not 0, clients ignore the body.
         err: i32,
@@ -35,24 +35,24 @@ records! {
         pzxid: i64,
     }
 
-    /// To create and, with what the request had, to sync.
+    /// The reply to create and, with the request's path, to sync.
     PathReply {
         path: Option<String>,
     }
 
-    /// To create2, createContainer and createTTL.
+    /// The reply to create2, createContainer and createTTL.
     Create2Reply {
         path: String,
         stat: Stat,
     }
 
     DataReply {
-        /// Null if the znode was created with null.
+        /// Null if the znode's data is null.
         data: Option<Bytes>,
         stat: Stat,
     }
 
-    /// To getChildren: names. To getEphemerals: paths.
+    /// The reply to getChildren, with names, and to getEphemerals, with paths.
     ChildrenReply {
         children: Vec<String>,
     }
@@ -76,7 +76,7 @@ records! {
     WatcherEvent {
         /// An `EventType`.
         kind: i32,
-        /// Of the client's session: `SYNC_CONNECTED`.
+        /// The state of the client's session: `SYNC_CONNECTED`.
         state: i32,
         path: String,
     }
@@ -96,14 +96,14 @@ by_op! {
     }
 }
 
-/// To multi and multiRead.
+/// The reply to multi and multiRead.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct MultiReply {
     /// An error is an [`ErrorCode`]: 0 for an operation before the one that failed.
     pub(crate) results: Vec<Result<MultiResult, i32>>,
 }
 
-/// The type of an error's header; where `done` is set, that of the end.
+/// The type in the header of an error and, if `done` is set, in the header of the end.
 const ERROR: i32 = MultiHeader::END.kind;
 
 impl Jute for MultiReply {
@@ -143,7 +143,8 @@ impl Jute for MultiReply {
     }
 }
 
-/// Appends the frame of a reply; `()` is no body. If it is above the limit, nothing.
+/// Appends the frame of a reply; `()` is an empty body. Appends nothing if the frame is above the
+/// limit.
 pub(crate) fn append_reply(
     to: &mut BytesMut,
     limit: usize,
@@ -157,12 +158,12 @@ pub(crate) fn append_reply(
 }
 
 impl ReplyHeader {
-    /// Of a reply that shows no state of the tree.
+    /// The header of a reply that shows no state of the tree.
     pub(crate) fn without_zxid(xid: i32, code: ErrorCode) -> Self {
         ReplyHeader { xid, zxid: 0, err: code.into() }
     }
 
-    /// Before an event.
+    /// The header of an event.
     pub(crate) fn of_event(zxid: i64) -> Self {
         ReplyHeader { xid: ReservedXid::Event.into(), zxid, err: ErrorCode::Ok.into() }
     }

@@ -1,4 +1,4 @@
-//! Packets written by hand from the protocol, in both directions, and what a client may do wrong.
+//! Packets written by hand from the protocol, in both directions, and malformed packets.
 
 use bytes::{Bytes, BytesMut};
 use proptest::prelude::*;
@@ -19,7 +19,7 @@ use super::response::{
     MultiResult, PathReply, ReplyHeader, Stat, WatcherEvent, append_reply,
 };
 
-/// Hexadecimal digits; what is between quotes stands for itself.
+/// Makes bytes from hexadecimal digits; text between quotes stands for itself.
 fn packet(text: &str) -> Bytes {
     let mut bytes = Vec::new();
     for (number, part) in text.split('\'').enumerate() {
@@ -252,7 +252,7 @@ fn requests_about_watches() {
     );
     let add = AddWatch { path: text("/a"), mode: AddWatchMode::PersistentRecursive.into() };
     request_is("00000001 0000006a 00000002 '/a' 00000001", 1, Request::AddWatch(add));
-    // A type that means nothing is for the server to refuse.
+    // An unknown type is left for the server to refuse.
     let watches = |kind| WatchesOf { path: text("/a"), kind };
     let check = Request::CheckWatches(watches(9));
     request_is("00000001 00000011 00000002 '/a' 00000009", 1, check);
@@ -329,7 +329,7 @@ fn a_multi_that_cannot_be_read() {
     assert!(matches!(whole, Decoded::Request(Request::Multi(multi)) if multi.ops.len() == 1));
     unreadable(OpCode::Multi, check);
     unreadable(OpCode::Multi, "");
-    // Operations that a multi has not: exists, an end that is none, an unknown one.
+    // Operations that a multi does not have: exists, an invalid end, an unknown one.
     unreadable(OpCode::Multi, &format!("00000003 00 ffffffff 00000002 '/a' 00 {end}"));
     unreadable(OpCode::Multi, &format!("0000000b 00 ffffffff {end}"));
     unreadable(OpCode::Multi, "ffffffff 00 ffffffff");
@@ -405,8 +405,8 @@ fn a_list_longer_than_its_packet_is_refused_before_memory_is_taken() {
 }
 
 #[test]
-fn what_java_takes_is_taken() {
-    // A negative count is a list of nothing, unless it is null.
+fn values_that_java_accepts_are_accepted() {
+    // A negative count is an empty list, unless it is null.
     let acl =
         |count: &str| match decoded(OpCode::SetAcl, &format!("00000002 '/a' {count} 00000000")) {
             Decoded::Request(Request::SetAcl(set)) => set.acl,
@@ -414,13 +414,13 @@ fn what_java_takes_is_taken() {
         };
     assert_eq!(acl("fffffffb"), Some(vec![]));
     assert_eq!(acl("ffffffff"), None);
-    // Any byte but zero is true; bytes behind a body mean nothing.
+    // Any byte but zero is true; bytes after a body are ignored.
     let read = Request::GetData(Read { path: text("/a"), watch: true });
     let expected = Decoded::Request(read);
     assert_eq!(decoded(OpCode::GetData, "00000002 '/a' ff 0102"), expected);
     assert_eq!(decoded(OpCode::CloseSession, "0102"), Decoded::Request(Request::CloseSession));
     assert_eq!(decoded(OpCode::Ping, "00"), Decoded::Request(Request::Ping));
-    // What is not UTF-8 becomes U+FFFD.
+    // Invalid UTF-8 becomes U+FFFD.
     let path = Request::Sync(PathOnly { path: text("/\u{fffd}b") });
     assert_eq!(decoded(OpCode::Sync, "00000003 2f ff 62"), Decoded::Request(path));
 }
@@ -433,7 +433,7 @@ fn unknown_ops_are_visible_and_any_xid_is_fine() {
             assert_eq!(decode(frame), Ok((RequestHeader { xid, op }, Decoded::UnknownOp)));
         }
     }
-    // Without a whole header there is nobody to answer.
+    // An incomplete header cannot be answered.
     for length in 0..8 {
         assert_eq!(decode(Bytes::from(vec![0; length])), Err(Unreadable));
     }
@@ -539,7 +539,7 @@ fn a_frame_above_the_limit_leaves_nothing_behind() {
     assert_eq!(out.len(), 20);
 }
 
-/// Everything that a new connection brings, until it ends or stops making sense.
+/// Decodes all bytes of a new connection, up to their end or the first error.
 fn incoming(bytes: &[u8], piece: usize) -> (Vec<Incoming>, bool) {
     const WORDS: &[[u8; 4]] = &[*b"ruok"];
     let mut decoder = FrameDecoder::new(JUTE_MAXBUFFER, WORDS);
@@ -597,7 +597,7 @@ fn four_letter_words_open_a_connection_or_are_none() {
     assert_eq!(incoming(b"what", 4), (vec![], false));
     assert_eq!(incoming(b"RUOK", 4), (vec![], false));
     assert_eq!(incoming(b"ruo", 3), (vec![], true));
-    // Behind a frame, the same four bytes are a length.
+    // After a frame, the same four bytes are a length.
     let frame = Incoming::Frame(Bytes::from_static(b"x"));
     assert_eq!(incoming(b"\0\0\0\x01xruok", usize::MAX), (vec![frame], false));
 }
@@ -691,7 +691,7 @@ fn some_read() -> impl Strategy<Value = Read> {
     (some_text(), any::<bool>()).prop_map(|(path, watch)| Read { path, watch })
 }
 
-/// As a multi may have it.
+/// A create that a multi may have.
 fn some_create_in_multi() -> impl Strategy<Value = Create> {
     (some_create(), 0..5).prop_map(|(create, flags)| {
         let acl = Some(create.acl.unwrap_or_default());
@@ -788,7 +788,7 @@ proptest! {
         let bytes = bytes.freeze();
         let header = RequestHeader { xid, op: request.op().into() };
         prop_assert_eq!(decode(bytes.clone()), Ok((header.clone(), Decoded::Request(request.clone()))));
-        // One byte less is no request.
+        // One byte less is not a request.
         let shorter = decode(bytes.slice(..bytes.len() - 1));
         let unreadable = Ok((header, Decoded::Unreadable(request.op())));
         prop_assert_eq!(shorter, if bytes.len() == 8 { Err(Unreadable) } else { unreadable });

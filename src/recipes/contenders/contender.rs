@@ -1,4 +1,4 @@
-//! This session's contender, until it holds or gives up.
+//! A contender of this session, until it holds or gives up.
 
 use std::future::ready;
 use std::ops::Deref;
@@ -11,7 +11,7 @@ use crate::planted::{Bug, planted};
 use crate::recipes::owned_ephemeral::OwnedEphemeral;
 use crate::types::error::Result;
 
-/// This session's contender. Dropping it before it holds deletes its znode.
+/// A contender of this session. Dropping it before it holds deletes its znode.
 pub(in crate::recipes) struct Contender {
     pub(in crate::recipes) ephemeral: OwnedEphemeral,
     /// A watch of its own znode, set if it has to wait.
@@ -31,8 +31,8 @@ impl Contender {
         Contender { ephemeral, watch: OnceCell::new() }
     }
 
-    /// Watches its own znode, if not done yet. The znode has no children, so the watch fires only
-    /// when it is deleted.
+    /// Watches its own znode, if that was not done yet. The znode has no children, so the watch
+    /// fires only when it is deleted.
     pub(super) async fn watch_own(&self) -> Result<()> {
         if self.watch.get().is_none() {
             let (_, watch) = self.session().nonblocking().children_and_watch(self.path()).await?;
@@ -42,7 +42,7 @@ impl Contender {
         Ok(())
     }
 
-    /// Its turn has come: takes the hold. From here on, a loss is reported.
+    /// Takes the hold when its turn has come. From here on, a loss is reported.
     pub(in crate::recipes) async fn hold(self) -> Result<Hold> {
         let Contender { ephemeral, watch } = self;
         let watch = match watch.into_inner() {

@@ -1,4 +1,4 @@
-//! What a contender holds once its turn has come.
+//! The hold of a contender whose turn has come.
 
 use std::fmt;
 use std::ops::Deref;
@@ -18,8 +18,8 @@ use crate::types::error::{Error, Result};
 use crate::types::watch::WatchEvent;
 use crate::types::znode::CreateMode;
 
-/// What a contender holds while its znode exists and its session is alive. Dropping it releases the
-/// hold, without waiting for the answer.
+/// A contender's hold, which lasts while its znode exists and its session is alive. Dropping it
+/// releases the hold, without waiting for the reply.
 pub(in crate::recipes) struct Hold {
     pub(super) ephemeral: OwnedEphemeral,
     pub(super) watch: Watch,
@@ -61,8 +61,8 @@ impl Hold {
         blocking::until_lost(self.session(), self.lost_async())
     }
 
-    /// Waits until it is lost, that is, until [`Hold::is_held`] is false. Notices that at the
-    /// latest when polled after it.
+    /// Waits until it is lost, that is, until [`Hold::is_held`] is false. If it is polled after
+    /// that, it is ready.
     pub(in crate::recipes) async fn lost_async(&self) -> LockLost {
         self.ephemeral.lost_async(&self.watch).await
     }
@@ -78,7 +78,7 @@ impl Hold {
         let sequential = planted(Bug::DowngradeLetsGo);
         let mode = if sequential { CreateMode::EphemeralSequential } else { CreateMode::Ephemeral };
         let changing = self.leave_in(self.session().multi()).create(&path, b"", mode).submit();
-        // If this ends early, both znodes are deleted.
+        // If this ends early, both znodes are given up and deleted.
         let changed = created_in_multi(self.session(), changing).await;
         let changed = inner(changed).map_err(gone)?;
         self.forget();

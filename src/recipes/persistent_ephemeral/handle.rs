@@ -17,8 +17,9 @@ use crate::sync::wakers::{Place, Wakers};
 use crate::types::error::Result;
 use crate::types::znode::{CreateMode, Stat};
 
-/// A handle of a [`PersistentEphemeral`](crate::recipes::PersistentEphemeral) that runs elsewhere. Cheap to clone; dropping it does
-/// nothing. It holds the session of a znode that has not been seen to go.
+/// A handle of a [`PersistentEphemeral`](crate::recipes::PersistentEphemeral) that runs elsewhere. Cheap to
+/// clone; dropping it does nothing. It keeps the session of the znode open until it has noticed that the
+/// znode is gone.
 ///
 /// ```
 /// use quorate::recipes::PersistentEphemeral;
@@ -27,7 +28,7 @@ use crate::types::znode::{CreateMode, Stat};
 /// let cluster = Cluster::new(1);
 /// let here = PersistentEphemeral::new(&cluster.node(0), "/up", b"1")?;
 /// let handle = here.handle();
-/// // At any time, connected or not, running or not.
+/// // May be called at any time, connected or not, running or not.
 /// handle.set(b"2")?;
 /// assert!(!handle.is_present());
 /// assert_eq!(handle.path(), "/up");
@@ -44,25 +45,25 @@ pub struct EphemeralHandle {
 
 pub(super) struct EphemeralState {
     pub(super) data: Arc<[u8]>,
-    /// The number of the data wanted: each new data has the next.
+    /// The number of the data to write; each new data gets the next number.
     pub(super) wanted: u64,
-    /// The number of the data in the znode.
+    /// The number of the data that the znode has.
     pub(super) written: u64,
     pub(super) closed: bool,
     pub(super) znode: ZnodeState,
 }
 
-/// What is known of the znode.
+/// The state of the znode.
 #[derive(Clone)]
 pub(super) enum ZnodeState {
     Missing,
-    /// Its create is in flight in this session.
+    /// The create of the znode is in flight in this session.
     Creating(Session, Arc<PendingCreate>),
     Exists(Arc<OwnedEphemeral>),
 }
 
-/// Receives the answer to a create, on the node's thread. It holds no session, which would
-/// otherwise be dropped there.
+/// Receives the reply to a create, on the node's thread. It holds no session, so that no session is
+/// dropped on that thread.
 #[derive(Default)]
 pub(super) struct PendingCreate {
     state: Mutex<CreateState>,
@@ -71,9 +72,9 @@ pub(super) struct PendingCreate {
 
 #[derive(Default)]
 struct CreateState {
-    /// The stat of what was created.
+    /// The stat of the created znode.
     answer: Option<Result<Stat>>,
-    /// It is no longer wanted: the answer or this flag, whichever comes second, deletes it.
+    /// The znode is no longer wanted. The reply or this flag, whichever comes second, deletes it.
     given_up: bool,
 }
 
@@ -115,7 +116,7 @@ impl PendingCreate {
         }
     }
 
-    /// Waits for the answer. Paths in it are in the whole tree.
+    /// Waits for the reply. Paths in it are relative to the root of the whole tree.
     pub(super) async fn answer(&self) -> Result<Stat> {
         let mut place = Place::new(Arc::clone(&self.waiting));
         let look = || lock(&self.state).answer.clone();
@@ -170,9 +171,8 @@ impl EphemeralHandle {
         &self.path
     }
 
-    /// Sets the znode's data from now on. It is written as soon as possible, and each time the
-    /// znode is created. Does not block. Only the last data counts: earlier data may never have
-    /// been written.
+    /// Sets the znode's data. It is written as soon as possible, and again each time the znode is
+    /// created. Does not block. Only the latest data counts: earlier data may never be written.
     ///
     /// # Errors
     /// [`Error::TooLarge`](crate::Error::TooLarge) for more than 1 MiB.
@@ -187,21 +187,21 @@ impl EphemeralHandle {
     }
 
     /// Whether the znode exists at this moment, in a session that is certainly alive, as this
-    /// replica has it.
+    /// replica has it. Does not block.
     pub fn is_present(&self) -> bool {
         self.state().is_present()
     }
 
     /// Blocks until the znode exists with the data that was set last, at most for `timeout`.
-    /// `false` if it does not by then, or is closed.
+    /// Returns `false` if it does not by then, or if it is closed.
     pub fn wait_present(&self, timeout: Duration) -> bool {
         let deadline = self.clock.now().saturating_add(timeout);
         let present = block_on(self.present_async(), &self.clock, Some(deadline));
         present.ok().flatten().unwrap_or(false)
     }
 
-    /// As [`EphemeralHandle::wait_present`], without blocking the thread or a time limit. `false`
-    /// if it is closed.
+    /// As [`EphemeralHandle::wait_present`], without blocking the thread and without a time limit.
+    /// Returns `false` if it is closed.
     ///
     /// ```
     /// # async fn example(handle: &quorate::recipes::EphemeralHandle) -> quorate::Result<()> {
@@ -218,8 +218,8 @@ impl EphemeralHandle {
         .await
     }
 
-    /// Closes it, and deletes the znode. Returns the state to wait for, which also stays for the
-    /// next caller.
+    /// Closes it, and deletes the znode. Returns the state whose end has to be awaited; it also
+    /// stays in place for the next caller.
     pub(super) fn end(&self) -> ZnodeState {
         let znode = self.change(|state| {
             state.closed = true;
@@ -233,8 +233,8 @@ impl EphemeralHandle {
         znode
     }
 
-    /// Closes it for good and waits until the znode is gone. Running it ends; the session
-    /// continues. If it was closed or dropped before, that is not an error, and this waits too.
+    /// Closes it for good, and waits until the znode is gone. Running it ends; the session
+    /// continues. If it was closed or dropped before, that is not an error, and this waits, too.
     ///
     /// Blocks for the request timeout at most.
     ///
@@ -272,13 +272,13 @@ impl EphemeralHandle {
         let session = match znode {
             ZnodeState::Missing => return Ok(()),
             ZnodeState::Creating(session, creating) => {
-                // A create that failed has created nothing.
+                // A failed create has created nothing.
                 let _ = creating.answer().await;
                 session
             }
             ZnodeState::Exists(ephemeral) => ephemeral.session(),
         };
-        // The deletion was sent, and this is answered after it.
+        // The deletion was sent before this request, so this is answered after it.
         while let Err(error) = session.nonblocking().exists(&self.path).await {
             if error.is_session_lost() {
                 break;

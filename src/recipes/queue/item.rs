@@ -15,9 +15,9 @@ use crate::types::error::Result;
 use crate::types::watch::WatchEvent;
 use crate::types::znode::OpResult;
 
-/// An item of a [`Queue`](super::Queue) that this consumer has, until it is [`Item::done`],
-/// dropped, or the session is over. In the last two cases the item is in its old place again, for
-/// any consumer.
+/// An item of a [`Queue`](super::Queue) that this consumer has, until it calls [`Item::done`],
+/// drops the item, or the session is over. In the last two cases the item is in its old place
+/// again, for any consumer.
 ///
 /// ```
 /// use quorate::recipes::Queue;
@@ -47,7 +47,7 @@ pub struct Item {
 }
 
 impl Item {
-    /// Makes an item of a claim. From here on, a loss is reported.
+    /// Makes an item from a claim. From here on, a loss is reported.
     ///
     /// # Errors
     /// [`Error::NoNode`](crate::Error::NoNode) if it is already lost.
@@ -72,8 +72,8 @@ impl Item {
         self.id.as_deref()
     }
 
-    /// The path of the item's znode. No other item of the queue ever has it, unless others write
-    /// below the queue's znodes.
+    /// The path of the item's znode. No other item of the queue ever has the same path, unless
+    /// other programs write below the queue's znodes.
     pub fn path(&self) -> &str {
         &self.item
     }
@@ -85,7 +85,7 @@ impl Item {
         self.claim.czxid()
     }
 
-    /// The condition that this consumer has the item, for its writes.
+    /// The condition that this consumer still has the item, for its writes: see [`Fence`].
     pub fn fence(&self) -> Fence {
         self.claim.fence()
     }
@@ -96,18 +96,19 @@ impl Item {
         self.claim.exists()
     }
 
-    /// A channel that shows the loss: it gets a message, or closes. For `select!`; call
-    /// [`Item::is_held`] then.
+    /// A channel that reports the loss of the item: it gets a message, or closes. For `select!`;
+    /// call [`Item::is_held`] after that.
     pub fn lost(&self) -> &Receiver<WatchEvent> {
         self.watch.events()
     }
 
-    /// Blocks until it is lost, that is, until [`Item::is_held`] is false.
+    /// Blocks until the item is lost, that is, until [`Item::is_held`] is false, without a time
+    /// limit, and returns the reason.
     pub fn wait_lost(&self) -> LockLost {
         blocking::until_lost(self.claim.session(), self.lost_async())
     }
 
-    /// Waits until it is lost, without blocking the thread. Any number of tasks may wait.
+    /// As [`Item::wait_lost`], without blocking the thread. Any number of tasks may wait.
     ///
     /// ```
     /// # async fn example(item: quorate::recipes::Item) -> quorate::Result<()> {
@@ -119,14 +120,15 @@ impl Item {
         self.claim.lost_async(&self.watch).await
     }
 
-    /// Finishes the item: removes it from the queue, and waits for that.
+    /// Finishes the item: removes it from the queue. Blocks until that is done, for the request
+    /// timeout at most.
     ///
     /// # Errors
     /// [`Error::NoNode`](crate::Error::NoNode) or [`Error::Unmet`](crate::Error::Unmet) if somebody
     /// deleted the item or its claim; the errors of a session that is over, after which others can
-    /// take the item again; those of [`Session::create`](crate::Session::create), after which the
-    /// item is given back. After [`Error::Timeout`](crate::Error::Timeout) this continues, and it
-    /// is not known whether the item will be taken again.
+    /// take the item again; the errors of [`Session::create`](crate::Session::create), after which
+    /// the item is given back. After [`Error::Timeout`](crate::Error::Timeout) the removal
+    /// continues, and it is not known whether the item will be taken again.
     pub fn done(self) -> Result<()> {
         let done = self.claim.session().wait_for("done", &self.item, self.finish());
         self.finished(done)
@@ -136,7 +138,7 @@ impl Item {
     /// even if the future is dropped.
     ///
     /// # Errors
-    /// As [`Item::done`], but for [`Error::Timeout`](crate::Error::Timeout).
+    /// As [`Item::done`], except [`Error::Timeout`](crate::Error::Timeout).
     ///
     /// ```
     /// # async fn example(item: quorate::recipes::Item) -> quorate::Result<()> {
@@ -154,8 +156,8 @@ impl Item {
         self.claim.leave_in(self.claim.session().multi()).delete(&self.item).submit()
     }
 
-    /// Gives the item back if it could not be finished. If a `done` in flight comes first, there is
-    /// nothing left to give back.
+    /// Gives the item back if it could not be finished. If a `done` in flight succeeds first, there
+    /// is nothing left to give back.
     fn finished(self, done: Result<Vec<OpResult>>) -> Result<()> {
         inner(done)?;
         self.claim.forget();

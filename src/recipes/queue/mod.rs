@@ -70,17 +70,18 @@ impl NewItem {
         NewItem { priority, ..self }
     }
 
-    /// Nobody takes it before this time has passed since it was put, measured by the cluster's
-    /// clock: the log's time ([`guide::time`](crate::guide::time)), which sets znodes' times and never goes back. In
-    /// milliseconds, rounded up. Once due, it has the place that it would have without a delay.
+    /// Nobody takes the item before this time has passed since it was put. The time is measured by the
+    /// cluster's clock, the log's time ([`guide::time`](crate::guide::time)), which never goes back. Rounded
+    /// up to milliseconds. Once due, the item has the place that it would have without a delay.
     #[must_use]
     pub fn delay(self, delay: Duration) -> NewItem {
         NewItem { delay, ..self }
     }
 
-    /// A name for [`Queue::remove`]. Any string; several items may have the same. It is part of the
-    /// znode's name, where each byte that is neither a letter nor a digit takes three. If that
-    /// makes the path longer than 4,096 bytes, putting it fails with [`Error::InvalidPath`].
+    /// An id for [`Queue::remove`]. Any string; several items may have the same id. It is part of
+    /// the znode's name, in which each byte that is neither an ASCII letter nor a digit takes three
+    /// bytes. If that makes the path longer than 4,096 bytes, putting the item fails with
+    /// [`Error::InvalidPath`].
     #[must_use]
     pub fn id(self, id: impl Into<String>) -> NewItem {
         NewItem { id: Some(id.into()), ..self }
@@ -96,27 +97,28 @@ impl<T: AsRef<[u8]>> From<T> for NewItem {
 /// A queue that all instances put items into and take items from.
 ///
 /// **Order.** Items are taken by priority, and within one priority in the order in which they were
-/// put, as the consumer's replica has them: an item that another instance is just putting may come
-/// too late to be first. An item that is given back has its old place.
+/// put, as far as the consumer's replica shows them: it may not show yet an item that another
+/// instance has just put. An item that is given back has its old place.
 ///
 /// **Two ways of taking.** [`Queue::take`] returns an [`Item`] under a lease of the consumer's
-/// session: it leaves the queue when the consumer calls [`Item::done`], and can be taken again if
-/// it is dropped or its consumer dies: *at least once*. [`Queue::pop`] deletes an item and returns
-/// its data: *at most once*, since an item is lost if its consumer dies then. Both may be used on
-/// one queue. At no moment do two consumers have an item, as far as [`Item::is_held`] says so.
+/// session: the item leaves the queue when the consumer calls [`Item::done`], and can be taken
+/// again if the consumer drops it or dies: *at least once*. [`Queue::pop`] deletes an item and
+/// returns its data: *at most once*, since the item is lost if its consumer dies after that. Both
+/// may be used on one queue. [`Item::is_held`] is never true for two consumers of an item at the
+/// same time.
 ///
-/// **Waiting.** Consumers that find nothing wait in order, and only the first of them watches the
+/// **Waiting.** Consumers that find no item wait in order, and only the first of them watches the
 /// items: an item that is put wakes one consumer. If the first one dies, the others continue when
-/// its session has ended. A consumer that finds an item at once takes it without waiting in order.
+/// its session has ended. A consumer that finds an item at once takes it, even if others wait.
 ///
-/// **A maximum** ([`Queue::max`]) is enforced exactly, by all handles that have one.
+/// **A maximum** ([`Queue::max`]) is enforced exactly among all handles that have one.
 ///
 /// The queue's znodes are created as needed, as containers, and deleted when they were unused for a
-/// while. A consumer lists the names of all items each time: this is meant for queues of thousands,
-/// not of millions.
+/// while. A consumer lists the names of all items each time, so a queue may have thousands of
+/// items, not millions.
 ///
-/// An item costs one write to put, one to take and one to finish, or one to pop. Waiting costs one
-/// more write, also when it is for room below a maximum.
+/// An item costs one write to put, one to take and one to finish, or one to pop. Waiting, for an
+/// item or for room below a maximum, costs one more write.
 ///
 /// ```
 /// use quorate::recipes::Queue;
@@ -140,12 +142,12 @@ pub struct Queue {
     takers: Contenders,
     putters: Contenders,
     max: Option<usize>,
-    /// A time that the cluster's clock has already passed: milliseconds since the Unix epoch.
+    /// A time that the cluster's clock has already passed, in milliseconds since the Unix epoch.
     time: Arc<AtomicU64>,
 }
 
 impl Queue {
-    /// The queue at this path. Does not create anything before it is needed.
+    /// Returns the queue at this path. Sends nothing; znodes are created when they are needed.
     ///
     /// # Errors
     /// [`Error::InvalidPath`].
@@ -173,11 +175,11 @@ impl Queue {
         })
     }
 
-    /// The same queue with a maximum: this handle puts nothing if the queue would then have more
-    /// than `items` items. Items that a consumer has and items that are not due count, too.
+    /// Returns the same queue with a maximum: this handle puts nothing if the queue would then have
+    /// more than `items` items. Items that a consumer has and items that are not due count, too.
     ///
-    /// This is exact among all handles that have a maximum. A handle without one does not check,
-    /// and may exceed it.
+    /// The maximum is exact among all handles that have one. A handle without a maximum does not
+    /// check, and may exceed it.
     ///
     /// ```
     /// use quorate::recipes::Queue;
@@ -207,11 +209,12 @@ impl Queue {
         &self.path
     }
 
-    /// The number of items, as this replica has them, including those that a consumer has and those
-    /// that are not due. Does not block.
+    /// Returns the number of items, as this replica has them, including those that a consumer has
+    /// and those that are not due. Does not block on a member; a client waits for the reply of its
+    /// member.
     ///
     /// # Errors
-    /// Those of a session that is over.
+    /// The errors of a session that is over.
     ///
     /// ```
     /// use quorate::recipes::Queue;
@@ -227,7 +230,7 @@ impl Queue {
         Ok(stat.map_or(0, |stat| stat.num_children as usize))
     }
 
-    /// Whether there are no items: see [`Queue::len`].
+    /// Whether there are no items. As [`Queue::len`].
     ///
     /// # Errors
     /// As [`Queue::len`].
@@ -244,12 +247,13 @@ impl Queue {
         Ok(self.len()? == 0)
     }
 
-    /// The data of the item that would be taken now, as this replica has it. Does not block. (A
-    /// delayed item is ignored until this handle, or a clone of it, knows that it is due: answers
-    /// to writes carry the time, answers to reads do not.)
+    /// Returns the data of the item that would be taken now, as this replica has it. Does not block
+    /// on a member; a client waits for the reply of its member. (A delayed item is ignored until
+    /// this handle, or a clone of it, knows that the item is due: replies to writes carry the
+    /// cluster's time, replies to reads do not.)
     ///
     /// # Errors
-    /// Those of a session that is over.
+    /// The errors of a session that is over.
     ///
     /// ```
     /// use quorate::recipes::Queue;
@@ -268,12 +272,12 @@ impl Queue {
         })
     }
 
-    /// Puts an item. Blocks until that is done, for as long as the session lives; with a maximum,
-    /// until there is room.
+    /// Puts an item. Blocks until that is done, with a maximum also until there is room, for as
+    /// long as the session lives.
     ///
     /// # Errors
-    /// Those of [`Session::create`], but for [`Error::Timeout`]; [`Error::QuotaExceeded`] if it can
-    /// never fit.
+    /// The errors of [`Session::create`], except [`Error::Timeout`]; [`Error::QuotaExceeded`] if
+    /// the items can never fit.
     ///
     /// ```
     /// use quorate::recipes::{NewItem, Queue};
@@ -289,11 +293,11 @@ impl Queue {
         blocking::forever(&self.session, self.put_async(item))
     }
 
-    /// As [`Queue::put`], at most for `timeout`: `false` if there was no room by then.
+    /// As [`Queue::put`], at most for `timeout`. Returns `false` if there was no room by then.
     ///
     /// # Errors
-    /// As [`Queue::put`]; [`Error::Timeout`] if the write was in flight by then: the item may be
-    /// put.
+    /// As [`Queue::put`]; [`Error::Timeout`] if the write was in flight by then: the item may have
+    /// been put, or may still be.
     ///
     /// ```
     /// use std::time::Duration;
@@ -317,7 +321,7 @@ impl Queue {
     ///
     /// # Errors
     /// As [`Queue::put`]; [`Error::QuotaExceeded`] if the queue is full; [`Error::Timeout`], after
-    /// which the item may be put.
+    /// which the item may have been put, or may still be.
     ///
     /// ```
     /// use quorate::recipes::Queue;
@@ -332,7 +336,7 @@ impl Queue {
     }
 
     /// As [`Queue::put`], without blocking the thread. If the future is dropped while its write is
-    /// in flight, the item may be put.
+    /// in flight, the item may still be put.
     ///
     /// # Errors
     /// As [`Queue::put`].
@@ -348,7 +352,7 @@ impl Queue {
     }
 
     /// Puts several items in one write, all or none, in this order: see [`Queue::put`]. Together
-    /// they may have 1 MiB.
+    /// they may have up to 1 MiB.
     ///
     /// # Errors
     /// As [`Queue::put`].
@@ -358,7 +362,7 @@ impl Queue {
     ///
     /// # let session = quorate::testing::Cluster::new(1).node(0).session();
     /// let queue = Queue::new(&session, "/jobs")?;
-    /// // All in one write, or none.
+    /// // Puts both in one write, or none.
     /// queue.put_all([b"one", b"two"])?;
     /// # Ok::<(), quorate::Error>(())
     /// ```
@@ -406,12 +410,12 @@ impl Queue {
         self.put_when_room(&items, &AtomicBool::new(false)).await
     }
 
-    /// Takes the first item, under a lease. Blocks until there is one, for as long as the session
-    /// lives.
+    /// Takes the first item, under a lease of this session. Blocks until there is one, for as long
+    /// as the session lives.
     ///
     /// # Errors
-    /// Those of a session that is over; [`Error::NoNode`] if somebody has deleted this consumer's
-    /// place in the order of waiters; [`Error::Busy`]; [`Error::System`].
+    /// The errors of a session that is over; [`Error::NoNode`] if somebody has deleted this
+    /// consumer's place in the order of waiters; [`Error::Busy`]; [`Error::System`].
     ///
     /// ```
     /// use quorate::recipes::Queue;
@@ -421,7 +425,7 @@ impl Queue {
     /// queue.put(b"one")?;
     /// let item = queue.take()?;
     /// assert_eq!(item.data(), b"one");
-    /// // Until then, it comes again if this consumer dies.
+    /// // If this consumer dies before that, another one gets the item.
     /// item.done()?;
     /// # Ok::<(), quorate::Error>(())
     /// ```
@@ -429,7 +433,7 @@ impl Queue {
         blocking::forever(&self.session, self.take_async())
     }
 
-    /// As [`Queue::take`], at most for `timeout`: `None` if there was no item by then.
+    /// As [`Queue::take`], at most for `timeout`. Returns `None` if there was no item by then.
     ///
     /// # Errors
     /// As [`Queue::take`].
@@ -447,7 +451,8 @@ impl Queue {
         blocking::within(&self.session, timeout, self.take_async())
     }
 
-    /// Takes the first item if there is one. Blocks for the request timeout at most.
+    /// Takes the first item if there is one; returns `None` otherwise. Blocks for the request
+    /// timeout at most.
     ///
     /// # Errors
     /// As [`Queue::take`]; [`Error::Timeout`].
@@ -485,7 +490,7 @@ impl Queue {
     }
 
     /// As [`Queue::take`], without blocking the thread. Dropping the future gives up the place in
-    /// the order of waiters, and the item if there already is one.
+    /// the order of waiters, and gives back an item that was already taken.
     ///
     /// # Errors
     /// As [`Queue::take`].
@@ -505,8 +510,9 @@ impl Queue {
     /// Deletes the first item and returns its data. Blocks until there is one, for as long as the
     /// session lives.
     ///
-    /// It has no async form, since a future that is dropped at the wrong moment, as in a `select!`,
-    /// would lose an item. Tasks use [`Queue::take_async`] and then [`Item::done_async`].
+    /// There is no async form, since a future that is dropped at the wrong moment, as in a
+    /// `select!`, would lose an item. In a task, use [`Queue::take_async`] and then
+    /// [`Item::done_async`].
     ///
     /// # Errors
     /// As [`Queue::take`]. If the session ends and it is not known whether an item was deleted,
@@ -525,7 +531,7 @@ impl Queue {
         blocking::forever(&self.session, self.popped())
     }
 
-    /// As [`Queue::pop`], at most for `timeout`: `None` if there was no item by then.
+    /// As [`Queue::pop`], at most for `timeout`. Returns `None` if there was no item by then.
     ///
     /// # Errors
     /// As [`Queue::pop`]; [`Error::Timeout`] if a deletion was in flight by then: it continues, and
@@ -547,8 +553,8 @@ impl Queue {
         self.in_time("pop", timeout, popped, &busy)
     }
 
-    /// Deletes the first item, if there is one, and returns its data. Blocks for the request
-    /// timeout at most.
+    /// Deletes the first item, if there is one, and returns its data; returns `None` otherwise.
+    /// Blocks for the request timeout at most.
     ///
     /// # Errors
     /// As [`Queue::pop`]; [`Error::Timeout`] as [`Queue::pop_timeout`].
@@ -567,17 +573,17 @@ impl Queue {
         blocking::request(&self.session, "pop", &self.path, self.take_now(&removal))
     }
 
-    /// Not public: if the future is dropped while its deletion is in flight, that continues, and its
-    /// item is lost. Tasks take an item and finish it instead.
+    /// As [`Queue::pop`], for tasks. Not public: if the future is dropped while its deletion is in
+    /// flight, the deletion continues, and its item is lost.
     pub(crate) async fn popped(&self) -> Result<Vec<u8>> {
         self.take_when_there(&Removal(&AtomicBool::new(false))).await
     }
 
     /// Removes all items with exactly this id that no consumer has, and returns their number. An
-    /// item that is put meanwhile may stay. Blocks for the request timeout at most.
+    /// item that is put during the call may stay. Blocks for the request timeout at most.
     ///
     /// # Errors
-    /// Those of [`Session::create`]; some of the items may have been removed by then.
+    /// The errors of [`Session::create`]; after an error, some of the items may have been removed.
     ///
     /// ```
     /// use quorate::recipes::{NewItem, Queue};
@@ -592,11 +598,11 @@ impl Queue {
         blocking::request(&self.session, "remove", &self.path, self.remove_async(id))
     }
 
-    /// As [`Queue::remove`], without blocking the thread. Removals that were sent continue when the
-    /// future is dropped.
+    /// As [`Queue::remove`], without blocking the thread. If the future is dropped, removals in
+    /// flight continue.
     ///
     /// # Errors
-    /// As [`Queue::remove`], but for [`Error::Timeout`].
+    /// As [`Queue::remove`], except [`Error::Timeout`].
     ///
     /// ```
     /// # async fn example(queue: &quorate::recipes::Queue) -> quorate::Result<()> {
@@ -613,7 +619,7 @@ impl Queue {
             let multi = self.session.multi().require(&unclaimed, Condition::Absent);
             match inner(multi.delete(&path::join(&self.items, &name.name)).submit().await) {
                 Ok(_) => removed += 1,
-                // A consumer has it, or had it.
+                // A consumer has the item, or has finished it.
                 Err(Error::NodeExists { .. } | Error::NoNode { .. }) => {}
                 Err(error) => return Err(error),
             }
@@ -621,7 +627,7 @@ impl Queue {
         Ok(removed)
     }
 
-    /// The cluster's clock has passed this time.
+    /// Notes that the cluster's clock has passed this time.
     fn learn_time(&self, time: u64) {
         self.time.fetch_max(time, Ordering::Relaxed);
     }

@@ -1,8 +1,9 @@
 //! The name of an item's znode: `<priority>-<delay>-<id>-<number>`.
 //!
-//! The priority is eight hexadecimal digits that sort as the numbers do, the delay milliseconds in
-//! hexadecimal, the id `i` and its bytes, or nothing if there is none. The number is the parent's
-//! next sequence number. So the list of names says everything about the items.
+//! The priority is eight hexadecimal digits that sort as the numbers do. The delay is in
+//! milliseconds, in hexadecimal. The id is `i` and its encoded bytes, or nothing if there is no id.
+//! The number is the parent's next sequence number. So the list of names describes the items
+//! completely, except for their data.
 
 use std::cmp::Ordering;
 use std::fmt::Write;
@@ -17,9 +18,9 @@ pub(super) struct Name {
     pub(super) name: String,
     pub(super) priority: i32,
     pub(super) delay_ms: u64,
-    /// As it is encoded in names.
+    /// The id as it is encoded in names.
     id: String,
-    /// As [`sequence::number`] gives it.
+    /// The number in the form of [`sequence::number`].
     number: (usize, String),
 }
 
@@ -42,7 +43,7 @@ fn written(id: Option<&str>) -> String {
         if byte.is_ascii_alphanumeric() {
             written.push(char::from(byte));
         } else {
-            // Writing to a string does not fail.
+            // Writing to a string cannot fail.
             let _ = write!(written, "%{byte:02x}");
         }
     }
@@ -90,7 +91,7 @@ impl Name {
         String::from_utf8(bytes).ok()
     }
 
-    /// By priority, then in the order in which they were put.
+    /// The order of items: by priority, and then in the order in which they were put.
     pub(super) fn order(&self, other: &Name) -> Ordering {
         let by_priority = self.priority.cmp(&other.priority);
         let by_priority = unless(Bug::QueuePriorityIgnored, by_priority, Ordering::Equal);
@@ -107,7 +108,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_tells_what_it_was_made_of() {
+    fn a_name_is_parsed_into_its_parts() {
         for id in [None, Some(""), Some("a/b|c"), Some("%-i"), Some("\u{1F980} \n")] {
             for priority in [i32::MIN, -1, 0, 1, i32::MAX] {
                 let name = name(priority, 7_000, id, "0000000012");
@@ -148,7 +149,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_item_is_none() {
+    fn names_of_other_znodes_are_not_items() {
         for name in
             ["", "x", "00000000-0--", "0-0--1", "80000000-0--1-2", "80000000-x--1", "zoo-0--1"]
         {

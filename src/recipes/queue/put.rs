@@ -17,21 +17,21 @@ use crate::types::znode::{Condition, CreateMode, OpResult};
 /// The kind of contenders that wait for room.
 pub(super) const PUTTER: &str = "put";
 
-/// The resource in a full queue's error, to tell it from a quota's.
+/// The resource in the error of a full queue, which distinguishes it from the error of a quota.
 const ITEMS: &str = "items";
 
-/// Whether a write is in flight whose outcome is not known yet.
+/// Set while a write is in flight whose outcome is not known yet.
 pub(super) type InFlight = AtomicBool;
 
 impl Queue {
-    /// Puts all of them in one write, as soon as there is room.
+    /// Puts all items in one write, as soon as there is room.
     pub(super) async fn put_when_room(&self, items: &[NewItem], busy: &InFlight) -> Result<()> {
         match self.put_now(items, busy).await {
             Err(Error::QuotaExceeded { resource: ITEMS, limit, .. })
                 if items.len() as u64 <= limit => {}
             other => return other,
         }
-        // Waiters queue up, and only the first looks at the items.
+        // Waiters form a queue, and only the first one looks at the items.
         let contender = self.putters.join(PUTTER, b"").await?;
         self.putters.wait(&contender, predecessor).await?;
         loop {
@@ -42,7 +42,7 @@ impl Queue {
                     Err(Error::QuotaExceeded { resource: ITEMS, .. }) => {}
                     other => return other,
                 }
-                // An event about a new item makes no room.
+                // An event of a new item does not make room.
                 let makes_room = |kind| matches!(kind, EventKind::Deleted | EventKind::Gap);
                 if !until_event(&watch, |event| makes_room(event.kind)).await {
                     // The watch was removed, or the session is over.
@@ -52,7 +52,7 @@ impl Queue {
         }
     }
 
-    /// Puts all of them in one write, or fails if there is no room now.
+    /// Puts all items in one write, or fails if there is no room now.
     pub(super) async fn put_now(&self, items: &[NewItem], busy: &InFlight) -> Result<()> {
         if items.is_empty() {
             return Ok(());
@@ -70,8 +70,8 @@ impl Queue {
                     let (path, resource) = (self.path.clone(), ITEMS);
                     return Err(Error::QuotaExceeded { path, resource, limit, needed });
                 }
-                // Every put with a maximum sets this znode. So among these, only consumers have come in
-                // between, and there is at least as much room as was seen.
+                // Every put with a maximum sets this znode. So if it is unchanged, only consumers have
+                // come in between, and there is at least as much room as was seen.
                 let seen = Condition::Mzxid(stat.mzxid);
                 let seen = unless(Bug::QueueOverfills, seen, Condition::Exists);
                 multi = multi.require(&self.items, seen).set(&self.items, b"");
@@ -96,7 +96,7 @@ impl Queue {
                     }
                     return Ok(());
                 }
-                // Another put has come first, or the parent is missing.
+                // Another put came first, or the parent is missing.
                 Err(Error::Unmet { .. } | Error::NoNode { .. }) => {}
                 Err(error) => return Err(error),
             }

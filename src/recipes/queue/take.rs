@@ -24,7 +24,7 @@ use crate::types::znode::{Condition, CreateMode, Zxid};
 /// The kind of contenders that wait for an item.
 pub(super) const TAKER: &str = "take";
 
-/// The longest time between two looks at the cluster's clock while it seems to stand still, as it
+/// The longest time between two reads of the cluster's clock while it seems to stand still, as it
 /// does without a leader.
 const CLOCK_LOOK_MAX: Duration = Duration::from_secs(1);
 
@@ -37,19 +37,19 @@ pub(super) enum Head {
     Nothing,
 }
 
-/// An item as it was read.
+/// An item that was found in a snapshot.
 pub(super) struct FoundItem {
     pub(super) name: Name,
     pub(super) data: Arc<[u8]>,
     mzxid: Zxid,
 }
 
-/// How an item is taken.
+/// A way of taking an item.
 pub(super) trait TakeMethod {
     type Taken;
 
-    /// Takes an item that was seen to be free, and deletes the contender with it; `None` if another
-    /// consumer was faster.
+    /// Takes an item that was free in a snapshot, and deletes the contender in the same write;
+    /// `None` if another consumer was faster.
     async fn take(
         &self,
         queue: &Queue,
@@ -58,10 +58,10 @@ pub(super) trait TakeMethod {
     ) -> Result<Option<Self::Taken>>;
 }
 
-/// Under a claim, an ephemeral znode with the item's name.
+/// Takes an item by a claim, an ephemeral znode with the item's name.
 pub(super) struct Lease;
 
-/// By deleting it at once.
+/// Takes an item by deleting it at once.
 pub(super) struct Removal<'a>(pub(super) &'a InFlight);
 
 impl TakeMethod for Lease {
@@ -143,7 +143,7 @@ fn overtaken<T>(done: Result<T>, contender: Option<&Contender>) -> Result<Option
 }
 
 impl Queue {
-    /// The first item that may be taken, in a snapshot.
+    /// Returns the first item that may be taken, in a snapshot.
     pub(super) fn head(&self, snapshot: &Snapshot) -> Result<Head> {
         let mut due = None;
         let now = self.time.load(Ordering::Relaxed);
@@ -161,7 +161,7 @@ impl Queue {
         Ok(due.map_or(Head::Nothing, Head::DueAt))
     }
 
-    /// As [`Queue::head`], as of the session's earlier calls.
+    /// As [`Queue::head`], in a snapshot that shows the session's earlier calls.
     async fn look(&self) -> Result<Head> {
         self.head(&self.session.nonblocking().snapshot_of(&self.path).await?)
     }
@@ -185,7 +185,7 @@ impl Queue {
                     }
                 }
                 Head::DueAt(_) if !time_known => {
-                    // Answers to writes carry the time; any write would do.
+                    // Replies to writes carry the cluster's time; any write would do.
                     self.learn_time(self.takers.join(TAKER, b"").await?.ctime());
                     time_known = true;
                 }
@@ -201,9 +201,10 @@ impl Queue {
         {
             return Ok(taken);
         }
-        // Waiters queue up, and only the first looks at the items: a new item wakes only that one.
-        // It takes the item and leaves the queue of waiters in one write, which wakes the next. If
-        // it dies, the end of its session does, and the next one finds the item.
+        // Waiters form a queue, and only the first one looks at the items: a new item wakes only
+        // that one. It takes the item and leaves the queue of waiters in one write, which wakes the
+        // next waiter. If it dies, the end of its session wakes the next waiter, which finds the
+        // item.
         let contender = self.takers.join(TAKER, b"").await?;
         self.learn_time(contender.ctime());
         self.takers.wait(&contender, predecessor).await?;

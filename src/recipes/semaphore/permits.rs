@@ -1,4 +1,4 @@
-//! Permits of a semaphore, while they are held.
+//! Held permits of a semaphore.
 
 use std::fmt;
 
@@ -11,7 +11,8 @@ use crate::recipes::{LockLost, Revocations, blocking};
 use crate::types::error::Result;
 use crate::types::watch::WatchEvent;
 
-/// Held permits of a [`Semaphore`](crate::recipes::Semaphore). Dropping them gives them back, without waiting for the answer.
+/// Held permits of a [`Semaphore`](crate::recipes::Semaphore). Dropping them gives them back, without waiting
+/// for the reply.
 ///
 /// ```
 /// use quorate::recipes::Semaphore;
@@ -50,22 +51,24 @@ impl Permits {
         self.hold.path()
     }
 
-    /// Whether they are held at this moment: see [`LockGuard::is_held`](crate::recipes::LockGuard::is_held).
+    /// Whether the permits are held at this moment: see
+    /// [`LockGuard::is_held`](crate::recipes::LockGuard::is_held).
     pub fn is_held(&self) -> bool {
         self.hold.is_held()
     }
 
-    /// A channel that shows their loss: see [`LockGuard::lost`](crate::recipes::LockGuard::lost).
+    /// A channel that reports the loss of the permits: see
+    /// [`LockGuard::lost`](crate::recipes::LockGuard::lost).
     pub fn lost(&self) -> &Receiver<WatchEvent> {
         self.hold.lost()
     }
 
-    /// Blocks until they are lost.
+    /// Blocks until the permits are lost, without a time limit, and returns the reason.
     pub fn wait_lost(&self) -> LockLost {
         self.hold.wait_lost()
     }
 
-    /// Waits until they are lost, without blocking the thread. Any number of tasks may wait, and all are
+    /// As [`Permits::wait_lost`], without blocking the thread. Any number of tasks may wait, and all are
     /// woken. Dropping the future loses nothing.
     ///
     /// ```
@@ -89,9 +92,10 @@ impl Permits {
         self.hold.fence()
     }
 
-    /// Receives requests to give the permits back, made by [`Semaphore::revoke_holder`](crate::recipes::Semaphore::revoke_holder), including
-    /// one made before this call. Costs a write, unless others already wait behind this holder.
-    /// Blocks for the request timeout at most.
+    /// Returns a receiver of requests to give the permits back, made by
+    /// [`Semaphore::revoke_holder`](crate::recipes::Semaphore::revoke_holder), A request made before this
+    /// call is included. Costs a write, unless others already wait behind this holder. Blocks for the request
+    /// timeout at most.
     ///
     /// ```
     /// use quorate::{recipes::Semaphore, testing::Cluster};
@@ -108,7 +112,8 @@ impl Permits {
     /// ```
     ///
     /// # Errors
-    /// [`Error::NoNode`](crate::Error::NoNode) if they are lost; those of a session that is over; [`Error::Timeout`](crate::Error::Timeout).
+    /// [`Error::NoNode`](crate::Error::NoNode) if the permits are lost; the errors of a session that
+    /// is over; [`Error::Timeout`](crate::Error::Timeout).
     pub fn revocations(&self) -> Result<Revocations> {
         let session = self.hold.session();
         blocking::request(session, "revocations", self.path(), self.revocations_async())
@@ -129,12 +134,12 @@ impl Permits {
     /// # }
     /// ```
     pub async fn revocations_async(&self) -> Result<Revocations> {
-        // So that nobody sets the data of its znode for another reason.
+        // After this, only requests set the data of the znode.
         self.hold.set_first(HOLDS).await?;
         Revocations::of(self.hold.session(), self.path()).await
     }
 
-    /// Gives the permits back and waits for that.
+    /// Gives the permits back, and blocks until that is done, for the request timeout at most.
     ///
     /// # Errors
     /// As [`LockGuard::release`](crate::recipes::LockGuard::release).
@@ -143,10 +148,10 @@ impl Permits {
     }
 
     /// As [`Permits::release`], without blocking the thread and without a time limit. If the future is
-    /// dropped, polled or not, this continues.
+    /// dropped, polled or not, the release continues.
     ///
     /// # Errors
-    /// As [`Permits::release`], but for [`Error::Timeout`](crate::Error::Timeout).
+    /// As [`Permits::release`], except [`Error::Timeout`](crate::Error::Timeout).
     ///
     /// ```
     /// # async fn example(permits: quorate::recipes::Permits) -> quorate::Result<()> {

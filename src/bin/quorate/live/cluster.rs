@@ -1,4 +1,4 @@
-//! What the cluster is: `status`, `members`, `sessions`, `locks`.
+//! Views of the cluster: `status`, `members`, `sessions`, `locks`.
 
 use std::fmt::Write;
 use std::time::{Duration, Instant, SystemTime};
@@ -22,7 +22,8 @@ pub(crate) struct Locks {
     path: String,
 }
 
-/// The leader, if most voters report: one that has lost them does not know it at once.
+/// The leader, if a majority of the voters reports. (A leader that has lost its majority does not
+/// know it at once.)
 pub(super) fn leader(members: &[MemberReport]) -> Option<&MemberReport> {
     let voters = members.iter().filter(|member| member.role != Role::Learner);
     let silent = voters.clone().filter(|member| member.is_silent).count();
@@ -30,7 +31,7 @@ pub(super) fn leader(members: &[MemberReport]) -> Option<&MemberReport> {
     leader.filter(|_| 2 * silent < voters.count())
 }
 
-/// The voters and the silent ones among a number of members.
+/// The numbers of voters and of silent voters among these members.
 pub(super) fn counts(members: &[MemberReport]) -> (usize, usize) {
     let voters = members.iter().filter(|member| member.role != Role::Learner).count();
     (voters, members.iter().filter(|member| member.is_silent).count())
@@ -81,7 +82,7 @@ pub(super) fn status(cluster: &Cluster) -> Result<Exit> {
 }
 
 #[expect(clippy::disallowed_methods, reason = "a program may look at the clock")]
-/// What all members report. It needs no quorum, so it does not wait for one.
+/// The reports of all members. They need no quorum, so this does not wait for one.
 pub(super) fn reports(cluster: &Cluster, coordinator: &Coordinator) -> Result<Vec<MemberReport>> {
     let until = Instant::now() + cluster.wait();
     loop {
@@ -168,7 +169,7 @@ pub(super) fn or_unknown(value: Option<String>) -> String {
     value.unwrap_or_else(|| "?".to_owned())
 }
 
-/// A duration as people read it, to two digits or so.
+/// A duration as text, to about two digits.
 pub(super) fn duration(time: Duration) -> String {
     let seconds = time.as_secs();
     match seconds {
@@ -181,12 +182,12 @@ pub(super) fn duration(time: Duration) -> String {
     }
 }
 
-/// Half of them took the first time at most, and 99 of 100 the second. `-`: there was none lately.
+/// The median and the 99th percentile as text; `-` if there was no operation recently.
 fn latency(of: Option<Latency>) -> String {
     of.map_or_else(|| "-".to_owned(), |of| format!("{}/{}", short(of.p50), short(of.p99)))
 }
 
-/// A duration that may be short.
+/// A duration, which may be below a second, as text.
 pub(super) fn short(time: Duration) -> String {
     match time.as_micros() {
         us @ 0..1000 => format!("{us} µs"),
@@ -195,7 +196,7 @@ pub(super) fn short(time: Duration) -> String {
     }
 }
 
-/// A number of bytes as people read it.
+/// A number of bytes as text.
 pub(super) fn bytes(count: u64) -> String {
     let units = ["B", "KiB", "MiB", "GiB", "TiB"];
     let power = (count.max(1).ilog2() / 10).min(4);
@@ -229,13 +230,13 @@ impl Locks {
 fn line(text: &mut String, what: &str, one: &Contending) {
     let session = one.session.map_or_else(|| "no session".to_owned(), |id| id.to_string());
     let since = SystemTime::UNIX_EPOCH + Duration::from_millis(one.since);
-    // Clocks differ a little.
+    // The clocks of two machines differ a little.
     let age = SystemTime::now().duration_since(since).unwrap_or_default().as_secs();
     let label = if one.label.is_empty() { String::new() } else { format!("  {}", one.label) };
     let _ = writeln!(text, "  {what}  {session}  {:<11}  for {age} s{label}", one.kind);
 }
 
-/// Columns, each as wide as its widest cell; commas separate their titles.
+/// A table with columns as wide as their widest cells. Commas separate the titles.
 fn table<const N: usize>(titles: &str, rows: impl Iterator<Item = [String; N]>) -> String {
     let titles = titles.split(", ").map(str::to_owned).collect();
     let rows: Vec<Vec<String>> = std::iter::once(titles).chain(rows.map(Vec::from)).collect();

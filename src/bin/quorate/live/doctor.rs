@@ -1,4 +1,4 @@
-//! `doctor`: what is wrong with a cluster, and what to do about it.
+//! `doctor`: finds problems of a cluster, and advises what to do.
 
 use std::fmt::Write;
 use std::time::Duration;
@@ -11,25 +11,25 @@ use super::cluster::{bytes, duration, leader, reports, short};
 use super::{Cluster, Shown, json};
 use crate::Exit;
 
-/// A member that lacks so many entries, or whose replica is so old, lags.
+/// A member lags if it lacks more entries than this, or if its replica is too old.
 const LAG: u64 = 1000;
 const STALE: Duration = Duration::from_secs(5);
-/// A log of so many bytes means that checkpoints are not made.
+/// A log with more bytes means that no checkpoints are made.
 const LOG_BYTES: u64 = 4 << 30;
 const SLOW_DISK: &str =
     "Look at the disk; if the member leads, hand the lead to another: quorate move-leader ADDRESS";
 
-/// A disk is slow if half of its syncs take longer than the first of these, or, of so many, one in a
-/// hundred longer than the second.
+/// A disk is slow if half of its syncs take longer than the first of these times or, if there are
+/// enough syncs, one in a hundred takes longer than the second.
 const SLOW_SYNCS: (Duration, Duration) = (Duration::from_millis(50), Duration::from_millis(250));
 const SYNCS: u64 = 100;
 
-/// Something that is wrong.
+/// A problem.
 #[derive(Debug, Serialize)]
 struct Finding {
-    /// What is wrong.
+    /// The problem.
     wrong: String,
-    /// What to do.
+    /// The advice.
     advice: String,
 }
 
@@ -108,7 +108,7 @@ fn examine(members: &[MemberReport], sessions: &[SessionInfo]) -> Vec<Finding> {
                 ),
             )),
             Some(state) => {
-                // Without a leader nobody is level.
+                // Without a leader, every replica is out of date.
                 if leader.is_some() {
                     examine_lag(member, state, &mut findings);
                 }
@@ -180,9 +180,12 @@ fn examine_member(member: &MemberReport, state: &MemberState, findings: &mut Vec
             "Make room there: writes are refused once most voters have so little.",
         );
     }
-    let undurable = state.last_index.saturating_sub(state.durable_index);
-    if undurable > LAG {
-        found(format!("{address} has a slow disk: {undurable} entries wait for it."), SLOW_DISK);
+    let not_persisted = state.last_index.saturating_sub(state.durable_index);
+    if not_persisted > LAG {
+        found(
+            format!("{address} has a slow disk: {not_persisted} entries wait for it."),
+            SLOW_DISK,
+        );
     }
     if state.log_bytes > LOG_BYTES {
         found(
@@ -214,7 +217,7 @@ mod tests {
         let session = cluster.node(0).session();
         session.create("/a", b"", CreateMode::Persistent).expect("it has a quorum");
         let mut members = cluster.node(0).reports().expect("all report");
-        // Those of an in-memory cluster go with its clock, which stands still or leaps.
+        // The durations of an in-memory cluster follow its clock, which stands still or leaps.
         for state in members.iter_mut().filter_map(|of| of.state.as_mut()) {
             state.stale_by = Some(Duration::ZERO);
             for of in [&mut state.disk_sync, &mut state.commit].into_iter().flatten() {
@@ -269,8 +272,8 @@ mod tests {
                 (7, Duration::from_millis(80), Duration::from_millis(900));
         });
         assert_eq!(wrong.len(), 1);
-        let says = "has a slow disk: of its last 7 syncs half took 80 ms or more, and one in a hundred 900 ms";
-        assert!(wrong[0].contains(says), "{wrong:?}");
+        let text = "has a slow disk: of its last 7 syncs half took 80 ms or more, and one in a hundred 900 ms";
+        assert!(wrong[0].contains(text), "{wrong:?}");
     }
 
     #[test]

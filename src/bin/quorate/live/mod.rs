@@ -1,4 +1,4 @@
-//! Commands on a running cluster, over an instance without a replica.
+//! Commands on a running cluster, through a client (an instance without a replica).
 
 mod bench;
 mod cluster;
@@ -92,9 +92,9 @@ pub(crate) enum Command {
     Quota(On<znodes::QuotaOf>),
 }
 
-/// What a command has found.
+/// The output of a command.
 struct Shown {
-    /// Ends with a line break, unless it is a znode's data.
+    /// The text, with a line break at the end unless it is a znode's data.
     text: Vec<u8>,
     json: Value,
     exit: Exit,
@@ -107,9 +107,9 @@ impl Shown {
 }
 
 impl Cluster {
-    /// An instance without a replica, which may not be connected yet.
+    /// Joins as a client, which may not be connected yet.
     fn coordinator(&self) -> Result<Coordinator> {
-        // Before anything is waited for.
+        // Checked before anything is waited for.
         self.credentials()?;
         self.access.join(Coordinator::builder().request_timeout(self.wait()))
     }
@@ -118,7 +118,7 @@ impl Cluster {
         Duration::from_secs(self.timeout)
     }
 
-    /// A session that has seen every write completed before now.
+    /// Opens a session that shows every write completed before now.
     fn session(&self, coordinator: &Coordinator) -> Result<Session> {
         coordinator.wait_ready(self.wait())?;
         let session = coordinator.session();
@@ -127,7 +127,7 @@ impl Cluster {
         Ok(session)
     }
 
-    /// What `--auth` has.
+    /// The credentials of `--auth`.
     fn credentials(&self) -> Result<Vec<(&str, &str)>> {
         self.auth.iter().map(|auth| credentials(auth, "--auth")).collect()
     }
@@ -139,7 +139,7 @@ impl Cluster {
         Ok(())
     }
 
-    /// Runs a command in a session, and prints what it has found.
+    /// Runs a command in a session, and prints its output.
     fn run(&self, command: impl FnOnce(&Session) -> Result<Shown>) -> Result<Exit> {
         let coordinator = self.coordinator()?;
         let shown = command(&self.session(&coordinator)?)?;
@@ -156,8 +156,8 @@ impl Cluster {
     }
 }
 
-/// Is set when the program is to end: by Ctrl-C, SIGTERM, or because its terminal is gone. From now on these
-/// do not end it by themselves.
+/// Returns a flag that is set when the program is to end: by Ctrl-C, SIGTERM, or because its terminal is
+/// gone. From now on these do not end the program directly.
 fn interrupted() -> Result<Arc<AtomicBool>> {
     let is_over = Arc::new(AtomicBool::new(false));
     #[cfg(unix)]
@@ -173,13 +173,13 @@ fn interrupted() -> Result<Arc<AtomicBool>> {
 fn print(text: &[u8]) -> Result<()> {
     let mut out = io::stdout().lock();
     match out.write_all(text).and_then(|()| out.flush()) {
-        // Whoever reads it has seen enough, as `head` has.
+        // The reader, for example `head`, needs no more output.
         Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
         printed => printed.map_err(system("writing to the standard output")),
     }
 }
 
-/// Whether there is somebody to see a progress bar.
+/// Whether a progress bar would be visible.
 fn is_watched() -> bool {
     io::stderr().is_terminal()
 }
@@ -204,12 +204,12 @@ fn join(path: &str, name: &str) -> String {
     format!("{}/{name}", if path == "/" { "" } else { path })
 }
 
-/// As JSON; all types of the library have a form.
+/// Converts a value to JSON; that succeeds for all types of the library.
 fn json(value: impl serde::Serialize) -> Value {
     serde_json::to_value(value).unwrap_or_default()
 }
 
-/// Data as text if it is text, and else in base64.
+/// Data as text if it is UTF-8, and otherwise in base64.
 fn json_data(data: &[u8]) -> Value {
     match std::str::from_utf8(data) {
         Ok(text) => serde_json::json!({ "text": text }),

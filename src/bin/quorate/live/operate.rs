@@ -1,4 +1,4 @@
-//! What an operator does: `move-leader`, `remove-member`, `expire`, `backup`.
+//! Actions of operators: `move-leader`, `remove-member`, `expire`, `backup`.
 
 use std::io::{self, Write};
 use std::path::PathBuf;
@@ -45,14 +45,15 @@ pub(crate) struct Backup {
 impl Backup {
     pub(super) fn run(&self, cluster: &Cluster) -> Result<Exit> {
         let coordinator = cluster.coordinator()?;
-        // So it has all that was written before the command began.
+        // The session's sync makes sure that the backup has everything written before the command
+        // began.
         let _session = cluster.session(&coordinator)?;
         let backup = with_progress(&coordinator, || coordinator.backup(&self.file))?;
         cluster.print(Shown::new(format!("{backup}\n"), super::json(&backup)))
     }
 }
 
-/// Shows on a terminal how much has arrived so far, while something is received.
+/// Calls `receive`, and shows on a terminal how many bytes have been received so far.
 fn with_progress<T>(coordinator: &Coordinator, receive: impl FnOnce() -> Result<T>) -> Result<T> {
     if !is_watched() {
         return receive();
@@ -75,7 +76,7 @@ fn with_progress<T>(coordinator: &Coordinator, receive: impl FnOnce() -> Result<
     })
 }
 
-/// Who asks, for the audit log.
+/// The name of the requester, for the audit log.
 fn by() -> String {
     let user = std::env::var("USER").or_else(|_| std::env::var("LOGNAME"));
     format!(

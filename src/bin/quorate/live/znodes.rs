@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 
 use super::{Shown, above, data, join, json, json_data};
 
-/// So many reads are under way at once.
+/// How many reads are in flight.
 const READS_MAX: usize = 256;
 
 /// What to list.
@@ -118,7 +118,8 @@ pub(crate) struct QuotaOf {
     remove: bool,
 }
 
-/// A znode and all below it, parents first; what goes meanwhile, or may not be read, is left out.
+/// Returns a znode and all below it, parents first. Znodes that are deleted during the walk, or may
+/// not be read, are left out.
 fn walk(session: &Session, path: &str) -> Result<BTreeMap<Vec<String>, Stat>> {
     if session.exists(path)?.is_none() {
         return Err(Error::NoNode { path: path.to_owned() });
@@ -165,7 +166,7 @@ impl Ls {
     }
 }
 
-/// What a listing says of a znode behind its name.
+/// The note of a listing after the name of a znode.
 fn note(stat: &Stat) -> String {
     let mut note = format!("{} B", stat.data_length);
     if let Some(owner) = stat.ephemeral_owner {
@@ -185,7 +186,7 @@ impl Tree {
         let found = walk(session, &self.path)?;
         let paths: Vec<&Vec<String>> = found.keys().collect();
         let mut text = String::new();
-        // Whether a znode is the last child of its parent, for each level on the way to it.
+        // For each level of the path, whether the znode is the last child of its parent.
         let mut last = Vec::new();
         let top = paths.first().map_or(0, |first| first.len());
         for (place, (path, stat)) in found.iter().enumerate() {
@@ -225,7 +226,7 @@ impl Znode {
     }
 }
 
-/// A stat as lines; an object of JSON has the same names.
+/// A stat as lines, with the names of the JSON object.
 fn lines(value: &Value) -> String {
     let mut text = String::new();
     for (name, value) in value.as_object().into_iter().flatten() {

@@ -33,7 +33,7 @@ pub(super) struct Endpoint {
 }
 
 impl Endpoint {
-    /// Serves, if it is asked for.
+    /// Opens the endpoint, if it has an address.
     pub(super) fn serve(&self, coordinator: &Coordinator) -> quorate::Result<Option<Admin>> {
         let Some(address) = &self.admin else { return Ok(None) };
         let mut builder = Admin::builder().writable(self.admin_writable);

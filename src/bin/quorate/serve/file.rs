@@ -12,14 +12,14 @@ use clap::parser::ValueSource;
 const CONFIG: &str = "config";
 
 /// The arguments of a command line with those of the file that it names, except what the command line or the
-/// environment sets. `serve` is the subcommand's description. On an error it says which line is wrong.
+/// environment sets. `serve` is the subcommand's description. An error names the wrong line.
 pub(crate) fn with_file(
     arguments: Vec<OsString>,
     serve: &Command,
 ) -> Result<Vec<OsString>, String> {
     let asks = arguments.get(1).is_some_and(|command| command == "serve");
     let lenient = serve.clone().no_binary_name(true).mut_args(|setting| setting.required(false));
-    // What is wrong with the command line itself is said when it is read with all that it needs.
+    // Errors in the command line itself are reported later, when it is parsed completely.
     let Some(given) =
         asks.then(|| lenient.clone().try_get_matches_from(&arguments[2..]).ok()).flatten()
     else {
@@ -125,7 +125,7 @@ mod tests {
         assert_eq!(read_back.four_letter_words.unwrap(), ["ruok", " srvr"]);
         assert_eq!(read_back.super_digest.as_deref(), Some("super:a#b="));
         assert_eq!(read_back.zookeeper.as_deref(), Some(":1"));
-        // As on a command line alone.
+        // The same as on a command line.
         let given = ["--peers=a:1", "--data-dir=d", "--skip-acl", "--read-only-mode=off"];
         let read_back = read("", &given).unwrap();
         assert!(read_back.skip_acl && !read_back.read_only_mode);

@@ -18,7 +18,7 @@ use tracing_subscriber::EnvFilter;
 
 use crate::system;
 
-/// Where clients connect, unless it is said.
+/// The default address for clients.
 const ZOOKEEPER: &str = "127.0.0.1:2181";
 
 /// How long a member that leaves may take to hand over its vote. Kubernetes kills it after 30 seconds, unless it is set.
@@ -114,7 +114,7 @@ pub(crate) struct Arguments {
     tls: tls::Certificates,
 }
 
-/// Serves until SIGTERM or SIGINT. Logs go to the standard error, as RUST_LOG says.
+/// Serves until SIGTERM or SIGINT. Logs go to the standard error, filtered by RUST_LOG.
 pub(crate) fn run(arguments: Arguments) -> quorate::Result<&'static str> {
     let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new("info"));
     tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).init();
@@ -151,7 +151,8 @@ pub(crate) fn run(arguments: Arguments) -> quorate::Result<&'static str> {
     Ok("stopped")
 }
 
-/// Replicas apply writes alike, so that no member can be lenient by itself.
+/// Refuses to switch quotas off: all replicas must apply writes in the same way, so no member can
+/// be lenient on its own.
 fn enforced(text: &str) -> Result<bool, String> {
     match text.to_ascii_lowercase().as_str() {
         "yes" | "true" | "on" | "1" => Ok(true),
@@ -160,7 +161,7 @@ fn enforced(text: &str) -> Result<bool, String> {
 }
 
 impl Arguments {
-    /// The member.
+    /// The settings of the member.
     fn member(&self) -> quorate::Result<Builder> {
         let tick = Duration::from_millis(self.tick_time);
         let timeout = |set: Option<u64>, ticks| set.map_or(tick * ticks, Duration::from_millis);

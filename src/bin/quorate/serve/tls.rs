@@ -75,7 +75,7 @@ impl Certificates {
         }
     }
 
-    /// The gateway for clients with TLS, and its address, if there is to be one.
+    /// The gateway for clients with TLS, and its address, if one is configured.
     pub(super) fn gateway(
         &self,
         gateway: &GatewayBuilder,

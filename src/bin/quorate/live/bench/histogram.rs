@@ -1,10 +1,10 @@
-//! How long operations took, in buckets of about 1.6 %.
+//! A histogram of durations, in buckets with a width of about 1.6 %.
 
 use std::time::Duration;
 
-/// Each power of two has so many buckets, as a power of two.
+/// Each power of two has 2^PARTS buckets.
 const PARTS: u32 = 6;
-/// One bucket for each value below 2^PARTS, and then those of each power of two.
+/// One bucket for each value below 2^PARTS, and then the buckets of each power of two.
 const BUCKETS: usize = ((64 - PARTS as usize) + 1) << PARTS;
 
 #[derive(Clone, Debug)]
@@ -37,7 +37,8 @@ impl Histogram {
         Duration::from_nanos(self.max)
     }
 
-    /// So many operations in a thousand took no longer, up to the width of a bucket; 0 if there were none.
+    /// A quantile: so many of a thousand operations took no longer than this, up to the width of a bucket;
+    /// 0 if there were none.
     pub(super) fn permille(&self, permille: u64) -> Duration {
         let wanted = (u128::from(self.count()) * u128::from(permille)).div_ceil(1000);
         let mut below = 0;
@@ -52,7 +53,7 @@ impl Histogram {
 }
 
 fn bucket(nanos: u64) -> usize {
-    // Below 2^PARTS, each value has its own.
+    // Below 2^PARTS, each value has its own bucket.
     let shift = (nanos | 1).ilog2().saturating_sub(PARTS);
     if nanos >> PARTS == 0 {
         return nanos as usize;

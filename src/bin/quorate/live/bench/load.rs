@@ -1,4 +1,4 @@
-//! The load of one measurement: threads that call the cluster until the time is up.
+//! The load of one measurement: threads that call the cluster until the time has passed.
 
 use std::collections::VecDeque;
 use std::io::{self, Write};
@@ -12,7 +12,7 @@ use quorate::{Error, Pending, Result, Session};
 use super::super::system;
 use super::histogram::Histogram;
 
-/// How often it is checked whether somebody has interrupted it.
+/// How often a measurement checks whether it was interrupted.
 const CHECK: Duration = Duration::from_millis(100);
 /// The columns of a full progress bar.
 const BAR: usize = 40;
@@ -24,13 +24,13 @@ pub(super) struct Client {
     pub(super) path: String,
 }
 
-/// What is called.
+/// The operation to measure.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Operation {
     Set,
     Get,
     Sync,
-    /// Gets, so many in a hundred, and sets.
+    /// Gets and sets mixed; the number is the percentage of gets.
     Mixed(u8),
 }
 
@@ -39,25 +39,25 @@ pub(super) enum Operation {
 pub(super) struct Load<'a> {
     pub(super) name: &'static str,
     pub(super) operation: Operation,
-    /// So many calls of a client are under way at once.
+    /// How many calls of a client are in flight.
     pub(super) depth: usize,
     pub(super) data: &'a [u8],
     pub(super) time: Duration,
-    /// For how long an answer is waited for.
+    /// How long to wait for a reply.
     pub(super) wait: Duration,
-    /// Somebody wants it to end.
+    /// Set when the program is to end.
     pub(super) is_over: &'a AtomicBool,
     /// Whether progress is shown.
     pub(super) is_shown: bool,
 }
 
-/// What was measured.
+/// The result of a measurement.
 #[derive(Debug)]
 pub(super) struct Measured {
     pub(super) name: &'static str,
     pub(super) depth: usize,
     pub(super) times: Histogram,
-    /// How long all of it took.
+    /// The duration of the measurement.
     pub(super) elapsed: Duration,
 }
 
@@ -67,7 +67,7 @@ impl Measured {
     }
 }
 
-/// Waits for a call, of which only the outcome matters.
+/// Waits for a call in flight; only success or failure matters.
 type Call = Box<dyn FnMut(Duration) -> Option<Result<()>>>;
 
 fn waiting<T: 'static>(mut call: Pending<T>) -> Call {
@@ -75,7 +75,7 @@ fn waiting<T: 'static>(mut call: Pending<T>) -> Call {
 }
 
 impl Load<'_> {
-    /// Calls with all clients at once; `None` if it was interrupted.
+    /// Runs the load with all clients at once; `None` if it was interrupted.
     #[expect(clippy::disallowed_methods, reason = "it measures time")]
     pub(super) fn run(&self, clients: &[Client]) -> Result<Option<Measured>> {
         let is_up = AtomicBool::new(false);
@@ -87,7 +87,7 @@ impl Load<'_> {
                 let running = running.clone();
                 let work = || {
                     let times = self.call(client, &is_up);
-                    // One that fails ends the measurement.
+                    // A failed call ends the measurement.
                     is_up.fetch_or(times.is_err(), Ordering::Relaxed);
                     drop(running);
                     times
@@ -176,7 +176,7 @@ impl Load<'_> {
         }
     }
 
-    /// Draws how much of the time is past.
+    /// Draws the progress.
     fn show(&self, elapsed: Duration) {
         if self.is_shown {
             let share = elapsed.as_secs_f64() / self.time.as_secs_f64().max(f64::MIN_POSITIVE);

@@ -1,4 +1,4 @@
-//! `bench`: what a cluster does for a client that is where this program runs.
+//! `bench`: measures the performance of a cluster for a client on this machine.
 
 mod histogram;
 mod load;
@@ -16,11 +16,11 @@ use self::load::{Client, Load, Measured, Operation};
 use super::{Cluster, Shown, above, interrupted, is_watched};
 use crate::Exit;
 
-/// So many calls of a client are under way at once when they are pipelined.
+/// How many calls of a client are in flight when they are pipelined.
 const DEPTH: usize = 64;
-/// All clients together have no more bytes under way.
+/// The most bytes in flight of all clients together.
 const BYTES_UNDER_WAY: usize = 32 << 20;
-/// What the figures are figures of.
+/// The meaning of the figures.
 const ABOUT: &str =
     "one instance without a replica, over the network, through the member that serves it";
 const NOT_ABOUT: &str =
@@ -66,8 +66,9 @@ impl Bench {
         cluster.print(self.shown(&measured))
     }
 
-    /// Creates what is measured, and says what is to be removed, also if it fails halfway. The clients' znodes
-    /// are ephemeral and the others are containers: if this program is killed, the cluster removes them.
+    /// Creates the znodes for the measurement, and records in `created` which ones to remove, even if it
+    /// fails halfway. The clients' znodes are ephemeral and the others are containers: if this program is
+    /// killed, the cluster removes them.
     fn prepare(
         &self,
         cluster: &Cluster,
@@ -80,7 +81,8 @@ impl Bench {
             match session.create(path, b"", CreateMode::Container) {
                 Ok(_) => created.push(path.to_owned()),
                 Err(Error::NodeExists { .. }) => {}
-                // Its outcome may be unknown, and one that has children is not deleted.
+                // The outcome of the create may be unknown. Removing the znode later is safe, since
+                // one with children is not deleted.
                 Err(error) => {
                     if error.is_outcome_unknown() {
                         created.push(path.to_owned());
@@ -100,7 +102,7 @@ impl Bench {
         Ok(())
     }
 
-    /// Measures one thing after the other; `None` if it was interrupted.
+    /// Runs the measurements one after the other; `None` if they were interrupted.
     fn measure(
         &self,
         cluster: &Cluster,
@@ -190,7 +192,7 @@ impl Bench {
     }
 }
 
-/// In milliseconds.
+/// Quantiles in milliseconds.
 fn quantiles(of: &Measured) -> [(&'static str, f64); 4] {
     let ms = |time: Duration| time.as_secs_f64() * 1000.0;
     [
@@ -201,16 +203,16 @@ fn quantiles(of: &Measured) -> [(&'static str, f64); 4] {
     ]
 }
 
-/// Removes what was created, and nothing that others have put below it.
+/// Removes the created znodes, and nothing that others have created below them.
 fn remove(session: &quorate::Session, created: &[String], clients: &[Client]) -> Result<()> {
     let mut removed = Ok(());
     for client in clients {
-        // The session's end removes its znode, also if this fails.
+        // The end of the session removes its znode, even if this fails.
         removed = removed.and(client.session.close());
     }
     for path in created.iter().rev() {
         match session.delete(path) {
-            // The cluster deletes empty containers, too.
+            // The cluster may have deleted an empty container already.
             Ok(()) | Err(Error::NoNode { .. } | Error::NotEmpty { .. }) => {}
             Err(error) => removed = removed.and(Err(error)),
         }

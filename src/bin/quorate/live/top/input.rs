@@ -1,13 +1,13 @@
-//! What keys mean.
+//! The actions of keys.
 
 use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
 
 use super::model::{Action, View};
 
-/// So many rows are scrolled by at once.
+/// How many rows a page key scrolls.
 const PAGE: isize = 10;
 
-/// What a key asks for; other keys ask for nothing.
+/// The action of a key; `None` for keys without an action.
 pub(super) fn action(key: KeyEvent, is_typing: bool) -> Option<Action> {
     if key.kind == KeyEventKind::Release {
         return None;

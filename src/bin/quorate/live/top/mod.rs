@@ -1,8 +1,8 @@
 //! `top`: a live view of a cluster in a terminal.
 //!
-//! Threads read from the cluster ([`readers`]) and from the keyboard, and the main thread shows what they have read:
-//! it takes keys ([`input`]) and updates, changes the [`model`], and draws it ([`view`]). Only this file touches
-//! the terminal.
+//! Threads read from the cluster ([`readers`]) and from the keyboard. The main thread takes their keys
+//! ([`input`]) and updates, changes the [`model`], and draws it ([`view`]). Only this file touches the
+//! terminal.
 
 mod input;
 mod model;
@@ -25,9 +25,9 @@ use self::view::Look;
 use super::{Cluster, system};
 use crate::Exit;
 
-/// How often it is checked whether the program is to end.
+/// How often the program checks whether it is to end.
 const TICK: Duration = Duration::from_millis(100);
-/// Ages are drawn anew after so long.
+/// How often ages are drawn again.
 const REDRAW: Duration = Duration::from_millis(500);
 
 pub(super) fn run(cluster: Cluster) -> Result<Exit> {
@@ -53,8 +53,8 @@ pub(super) fn run(cluster: Cluster) -> Result<Exit> {
     shown.and(restored).map(|()| Exit::Well)
 }
 
-/// What happens at the terminal. It has a thread of its own, because reading does not end when the terminal is
-/// gone: crossterm then tries again for ever. Drawing fails.
+/// The events of the terminal. A thread of its own reads them, because reading does not end when the terminal
+/// is gone: crossterm tries again for ever. (Drawing fails in that case.)
 fn terminal_events() -> Result<Receiver<io::Result<Event>>> {
     let (sender, events) = unbounded();
     let read = move || {
@@ -72,7 +72,7 @@ fn terminal_events() -> Result<Receiver<io::Result<Event>>> {
 }
 
 #[expect(clippy::disallowed_methods, reason = "a program may look at the clock")]
-/// Shows the cluster until the user has seen enough, or the program is to end.
+/// Shows the cluster until the user quits, or the program is to end.
 fn show(terminal: &mut DefaultTerminal, readers: &Readers, is_over: &AtomicBool) -> Result<()> {
     let no_color = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
     let look = Look { is_colored: !no_color };
@@ -103,7 +103,7 @@ fn show(terminal: &mut DefaultTerminal, readers: &Readers, is_over: &AtomicBool)
                     {
                         model.act(action, now());
                     }
-                    // It may also have a new size.
+                    // The terminal may also have a new size.
                     drawn = None;
                 }
                 Err(TryRecvError::Empty) => break,
@@ -126,7 +126,7 @@ fn show(terminal: &mut DefaultTerminal, readers: &Readers, is_over: &AtomicBool)
         let mut next = Select::new();
         next.recv(&events);
         next.recv(&readers.updates);
-        // Whatever it is that is ready, if anything: all is looked at.
+        // Waits until any channel is ready; the loop then checks all of them.
         let _ = next.ready_timeout(TICK);
     }
     Ok(())

@@ -11,10 +11,10 @@ use quorate::{Coordinator, Error, Pending, Result, Session, recipes};
 use super::super::{Cluster, system};
 use super::model::{Ask, Update, Znode};
 
-/// How often the members are asked.
+/// How often the members' reports are read.
 const PERIOD: Duration = Duration::from_secs(1);
 
-/// How the cluster is read.
+/// The connection of a reading thread.
 struct Reader {
     cluster: Arc<Cluster>,
     coordinator: Arc<Coordinator>,
@@ -22,11 +22,11 @@ struct Reader {
 }
 
 pub(super) struct Readers {
-    /// Each with the time at which it was read.
+    /// Each update with the time at which it was read.
     pub(super) updates: Receiver<(Instant, Update)>,
     locks: Sender<Ask>,
     tree: Sender<Ask>,
-    /// When it is dropped, the members are not asked any more.
+    /// When it is dropped, the threads for members and sessions end.
     _running: Sender<()>,
     threads: Vec<JoinHandle<()>>,
 }
@@ -39,7 +39,7 @@ impl Readers {
             coordinator: Arc::clone(coordinator),
             updates: to_view.clone(),
         };
-        // The view asks for one of each at a time.
+        // The view requests one read of each kind at a time.
         let (locks, asked_locks) = bounded(1);
         let (tree, asked_tree) = bounded(1);
         let (running, stop) = bounded(0);
@@ -58,7 +58,7 @@ impl Readers {
         Ok(Readers { updates, locks, tree, _running: running, threads })
     }
 
-    /// Whether all threads run.
+    /// Whether all threads are still running.
     pub(super) fn are_well(&self) -> bool {
         !self.threads.iter().any(JoinHandle::is_finished)
     }
@@ -68,7 +68,8 @@ impl Readers {
             Ask::Locks => &self.locks,
             Ask::Tree { .. } => &self.tree,
         };
-        // It has room, as one is asked for at a time, or its thread is gone, which `are_well` finds.
+        // The channel has room, since there is one request at a time; or its thread is gone, which
+        // `are_well` reports.
         let _ = to.try_send(ask);
     }
 }
@@ -87,7 +88,7 @@ fn text<T>(read: Result<T>) -> Result<T, String> {
 
 impl Reader {
     #[expect(clippy::disallowed_methods, reason = "a program may look at the clock")]
-    /// Reads the same again and again, until the view is gone.
+    /// Repeats a read until the view is gone.
     fn repeat(&self, stop: &Receiver<()>, read: fn(&Coordinator) -> Update) {
         loop {
             let begun = Instant::now();
@@ -99,7 +100,7 @@ impl Reader {
         }
     }
 
-    /// Reads what is asked for, in a session that is opened when it is needed.
+    /// Does the requested reads, in a session that is opened when it is first needed.
     fn serve(&self, asks: &Receiver<Ask>) {
         let mut last: Option<Session> = None;
         for ask in asks {

@@ -1,4 +1,4 @@
-//! What changed: who leads, who is silent, which term it is.
+//! Changes of the cluster: the leader, silent members, the term.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -7,7 +7,7 @@ use quorate::{MemberReport, Role};
 use super::super::super::cluster::{counts, leader};
 use super::{Column, Listing, Mark, Now, Row};
 
-/// So many changes are kept.
+/// How many changes are kept.
 const KEPT: usize = 1000;
 
 #[derive(Debug, Default)]
@@ -17,7 +17,7 @@ pub(super) struct Changes {
     count: u64,
     /// Whether the last attempt to read the reports has failed.
     is_cut_off: bool,
-    /// What was the case at the last reports, if there were any.
+    /// The state at the last reports, if there were any.
     last: Option<Last>,
 }
 
@@ -28,7 +28,7 @@ struct Last {
 }
 
 impl Changes {
-    /// Compares what the members report with what they did before.
+    /// Compares the members' reports with the former ones.
     pub(super) fn note(
         &mut self,
         before: &[MemberReport],

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use quorate::MemberReport;
 
-/// So many values are kept.
+/// How many values are kept.
 pub(in super::super) const KEPT: usize = 120;
 
 #[derive(Clone, Copy, Debug)]
@@ -14,11 +14,11 @@ struct Point {
     lag: Option<u64>,
 }
 
-/// The last values of a member, the oldest first. `None` is what it did not report.
+/// The last values of a member, the oldest first. `None` is a missing report.
 #[derive(Debug, Default)]
 pub(in super::super) struct History {
     points: VecDeque<Point>,
-    /// The last write that it had applied, and when.
+    /// The time of the last report, and the zxid that the member had applied.
     last: Option<(Duration, u64)>,
 }
 
@@ -27,7 +27,7 @@ impl History {
         let last = member.state.as_ref().map(|state| (now, state.zxid));
         let rate = |((from, before), (to, after)): ((Duration, u64), (Duration, u64))| {
             let seconds = to.saturating_sub(from).as_secs_f64();
-            // Its replica begins anew if it has lost its data.
+            // The zxid goes back if the member has lost its data.
             let writes = after.checked_sub(before)?;
             (seconds > 0.0).then(|| (writes as f64 / seconds).round() as u64)
         };

@@ -13,7 +13,8 @@ use super::{Model, Now};
 #[derive(Clone, Debug)]
 pub(in super::super) struct Column {
     pub(in super::super) title: &'static str,
-    /// Those with the highest number go first if not all have room; 0 always stays.
+    /// If there is not enough room, columns with the highest rank are left out first; rank 0 always
+    /// stays.
     pub(in super::super) rank: u8,
     pub(in super::super) is_right: bool,
 }
@@ -34,15 +35,15 @@ pub(in super::super) enum Mark {
     Plain,
     /// The leader, or the head of a group.
     Head,
-    /// What somebody should look at.
+    /// Something that needs attention.
     Bad,
-    /// What matters less.
+    /// Something less important.
     Faint,
 }
 
 #[derive(Clone, Debug)]
 pub(in super::super) struct Row {
-    /// It stays the same when the row is read again.
+    /// The identity of the row, which stays the same when it is read again.
     pub(in super::super) key: String,
     pub(in super::super) cells: Vec<String>,
     pub(in super::super) mark: Mark,
@@ -131,7 +132,7 @@ impl Model {
         let row = |what: &str, one: &Contending, mark: Mark| {
             let session = one.session.map(|id| id.to_string());
             let holder = session.as_ref().and_then(|id| holders.get(id).cloned());
-            // Clocks differ a little.
+            // The clocks of two machines differ a little.
             let age = now.unix.saturating_sub(Duration::from_millis(one.since));
             let cells = vec![
                 format!("  {what}"),
@@ -153,7 +154,7 @@ impl Model {
             let holders = of.holders.iter().map(|one| row("holds", one, Mark::Plain));
             let waiters = of.waiters.iter().map(|one| row("waits", one, Mark::Faint));
             let group: Vec<Row> = [title].into_iter().chain(holders).chain(waiters).collect();
-            // Who waits is of use only with who holds.
+            // A waiter is shown only together with its holder.
             if group.iter().any(|row| has(&row.cells, self.filter())) {
                 rows.extend(group);
             }

@@ -1,5 +1,5 @@
-//! What is shown, computed from what the members answer. No clock, no cluster and no terminal: [`Now`], [`Update`]
-//! and [`Action`] are inputs, and [`Ask`] is what the model needs to be read next.
+//! The content of the screen, computed from the members' replies. It uses no clock, cluster or terminal:
+//! [`Now`], [`Update`] and [`Action`] are inputs, and [`Ask`] is the next read that the model needs.
 
 mod changes;
 mod history;
@@ -26,9 +26,10 @@ use super::super::cluster::leader;
 
 /// How old figures may be before they are read again.
 const REFRESH: Duration = Duration::from_secs(1);
-/// A walk over all znodes for the locks is done after so many times the duration of the last one.
+/// The pause between two walks over all znodes for locks, as a multiple of the duration of the last
+/// walk.
 const WALK_SHARE: u32 = 4;
-/// The most that a filter can have.
+/// The longest filter.
 const FILTER_CHARS_MAX: usize = 60;
 
 /// The time.
@@ -40,7 +41,7 @@ pub(super) struct Now {
     pub(super) unix: Duration,
 }
 
-/// What is looked at. The names are shown as they are here.
+/// The present view. The names are shown as they are here.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum View {
     #[default]
@@ -61,7 +62,7 @@ impl View {
     }
 }
 
-/// A znode, as it was read.
+/// A znode that was read.
 #[derive(Clone, Debug)]
 pub(super) struct Znode {
     pub(super) data: Arc<[u8]>,
@@ -69,7 +70,7 @@ pub(super) struct Znode {
     pub(super) acl: Vec<Acl>,
 }
 
-/// What was read. Errors are for people.
+/// The result of a read. Errors are texts for the user.
 #[derive(Debug)]
 pub(super) enum Update {
     Reports(Result<Vec<MemberReport>, String>),
@@ -86,18 +87,18 @@ pub(super) enum Update {
         path: String,
         read: Result<Znode, String>,
     },
-    /// All that was asked of the tree was answered.
+    /// All requested reads of the tree are done.
     TreeDone,
 }
 
-/// What is to be read.
+/// A read to do.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Ask {
     Locks,
     Tree { list: Vec<String>, read: String },
 }
 
-/// What the user wants.
+/// An action of the user.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Action {
     Quit,
@@ -118,14 +119,14 @@ pub(super) enum Action {
     Cancel,
 }
 
-/// Something that is read again and again.
+/// Figures that are read again and again.
 #[derive(Debug, Default)]
 pub(super) struct Figures<T> {
-    /// The last that could be read.
+    /// The last value that could be read.
     pub(super) value: T,
-    /// When that was.
+    /// When it was read.
     at: Option<Duration>,
-    /// Why a later attempt has failed.
+    /// The error of a later attempt.
     pub(super) error: Option<String>,
 }
 
@@ -139,17 +140,17 @@ impl<T> Figures<T> {
         }
     }
 
-    /// How old it is, and what is wrong with it.
+    /// The age of the value, and the error of a later attempt.
     pub(super) fn condition(&self, now: Now) -> (Option<Duration>, Option<String>) {
         (self.at.map(|at| now.since.saturating_sub(at)), self.error.clone())
     }
 }
 
-/// Which row of a list is selected: it stays so when others come and go.
+/// The selected row of a list. It stays selected when other rows come and go.
 #[derive(Clone, Debug, Default)]
 struct Selection {
     key: String,
-    /// For when that one is gone.
+    /// The index to select when the selected row is gone.
     index: usize,
 }
 
@@ -159,7 +160,7 @@ pub(super) struct Model {
     pub(super) members: Figures<Vec<MemberReport>>,
     pub(super) sessions: Figures<Vec<SessionInfo>>,
     pub(super) locks: Figures<Vec<Contended>>,
-    /// Of each member, by its id.
+    /// The history of each member, by its id.
     pub(super) histories: BTreeMap<String, History>,
     pub(super) tree: Tree,
     changes: Changes,
@@ -168,12 +169,12 @@ pub(super) struct Model {
     pub(super) is_typing: bool,
     pub(super) is_helping: bool,
     pub(super) is_over: bool,
-    /// The sessions renewed longest ago come first, and not those with the lowest id.
+    /// Whether the sessions are sorted by their last renewal, oldest first, instead of by id.
     by_renewal: bool,
     asked: Asked,
 }
 
-/// What is being read, and when it may be read again.
+/// Whether a read is in flight, and when the next one is due.
 #[derive(Debug, Default)]
 struct Asked {
     locks: bool,
@@ -185,7 +186,7 @@ struct Asked {
 impl Model {
     /// The leader, if there is a quorum.
     pub(super) fn leader(&self) -> Option<&MemberReport> {
-        // If nobody reports any more, nothing says that it still leads.
+        // If reading the reports has failed, it is not known whether the member still leads.
         leader(&self.members.value).filter(|_| self.members.error.is_none())
     }
 
@@ -193,7 +194,7 @@ impl Model {
         &self.filters[self.view as usize]
     }
 
-    /// Writes a second, by what the members have applied.
+    /// Writes per second, computed from the zxids that the members have applied.
     pub(super) fn writes(&self) -> Option<u64> {
         let last = |member: &MemberReport| self.histories.get(&member.id)?.writes().next_back()?;
         self.members.value.iter().filter_map(last).max()
@@ -227,7 +228,7 @@ impl Model {
         }
     }
 
-    /// What is to be read now. Only what is looked at is read, and only with a quorum.
+    /// The next read to do. Only the present view's data is read, and only with a quorum.
     pub(super) fn asks(&mut self, now: Now) -> Option<Ask> {
         self.leader()?;
         match self.view {
@@ -249,7 +250,7 @@ impl Model {
         }
     }
 
-    /// The rows of the present view, and which of them is selected.
+    /// The rows of the present view, and the selected one.
     pub(super) fn listing(&self, now: Now) -> Listing {
         let mut listing = match self.view {
             View::Members => self.list_members(),

@@ -1,20 +1,20 @@
-//! A znode's data as lines: JSON with its lines broken, text, or hexadecimal.
+//! A znode's data as lines: JSON with line breaks, text, or hexadecimal.
 
 use serde::de::IgnoredAny;
 
-/// No more bytes are shown.
+/// How many bytes are shown at most.
 pub(super) const SHOWN_BYTES_MAX: usize = 64 << 10;
 /// A longer line is broken.
 const PIECE_CHARS: usize = 500;
-/// So many bytes stand in a line of hexadecimal.
+/// The bytes in a line of hexadecimal.
 const HEX_WIDTH: usize = 8;
 
-/// What the data is, and its lines, without control characters.
+/// The type of the data, and its lines, without control characters.
 pub(super) fn lines(data: &[u8]) -> (&'static str, Vec<String>) {
     let shown = &data[..data.len().min(SHOWN_BYTES_MAX)];
     let text = match std::str::from_utf8(shown) {
         Ok(text) => Some(text),
-        // The cut may be inside a character.
+        // The data may be cut inside a character.
         Err(error) if shown.len() < data.len() && error.error_len().is_none() => {
             std::str::from_utf8(&shown[..error.valid_up_to()]).ok()
         }
@@ -30,7 +30,7 @@ pub(super) fn lines(data: &[u8]) -> (&'static str, Vec<String>) {
     }
 }
 
-/// A long line in parts, so that one can scroll through it.
+/// A long line in parts, so that the user can scroll through it.
 fn pieces(line: &str) -> Vec<String> {
     let letters: Vec<char> = line.replace('\t', "    ").chars().collect();
     let pieces: Vec<String> =
@@ -50,7 +50,7 @@ fn is_structured(text: &str) -> bool {
 fn indented(json: &str) -> Vec<String> {
     let (mut lines, mut line) = (Vec::new(), String::new());
     let (mut depth, mut in_string, mut is_escaped) = (0_usize, false, false);
-    // Deeper than the screen is wide, nothing could be read.
+    // A deeper indentation would leave no room on the screen.
     let indent = |depth: usize| "  ".repeat(depth.min(16));
     let mut letters = json.chars().peekable();
     while let Some(letter) = letters.next() {

@@ -1,4 +1,4 @@
-//! What members answer, for tests: real answers of an in-memory cluster, with some values changed.
+//! Sample replies for tests: real replies of an in-memory cluster, with some values changed.
 
 use std::time::Duration;
 

@@ -27,7 +27,7 @@ fn writes_are_counted_from_the_zxids() {
     assert_eq!(model.writes(), Some(42));
     let plotted = |model: &Model, id: &str| model.histories[id].writes().collect::<Vec<_>>();
     assert_eq!(plotted(&model, "0000000000000001"), [None, Some(42)], "there was no value before");
-    // Two seconds, and one that has begun anew.
+    // After two seconds; one member has lost its data.
     let mut later = members(242);
     later[0].state.as_mut().unwrap().zxid = 5;
     silence(&mut later[2]);
@@ -35,7 +35,7 @@ fn writes_are_counted_from_the_zxids() {
     assert_eq!(model.writes(), Some(50));
     assert_eq!(plotted(&model, "0000000000000001").last(), Some(&None));
     assert_eq!(plotted(&model, "0000000000000003"), [None, Some(42), None], "it is silent");
-    // Nothing was read between the two, so nothing can be said.
+    // No read came between the two, so the rate is unknown.
     model.update(Update::Reports(Ok(members(300))), at(4));
     assert_eq!(plotted(&model, "0000000000000003").last(), Some(&None));
     model.update(Update::Reports(Ok(members(300))), at(4));
@@ -78,7 +78,7 @@ fn changes_are_noted_once_and_with_their_time() {
     assert_eq!(changes(&mut model)[..2], ["10.0.0.1:7400 leads", "term 7 -> 8"]);
     model.update(Update::Reports(Err("cut off".to_owned())), at(5));
     model.update(Update::Reports(Err("cut off".to_owned())), at(6));
-    assert!(model.leader().is_none(), "nobody says that it still leads");
+    assert!(model.leader().is_none(), "nobody reports that it still leads");
     let mut back = members(160);
     back.iter_mut().for_each(|member| member.state.as_mut().unwrap().term = 9);
     back.remove(2);
@@ -235,7 +235,7 @@ fn the_tree_is_read_as_it_is_walked() {
     type_filter(&mut model, "x");
     assert_eq!(cells(&model, at(2), 0), ["- /", "  - app", "    + x"], "with what is above");
     model.act(Action::Cancel, at(2));
-    // Left goes to the parent of what is closed, and closes what is open.
+    // Left on a closed znode goes to its parent; on an open one it closes it.
     model.act(Action::Last, at(2));
     model.act(Action::Move(-1), at(2));
     assert_eq!(model.selected(at(2)).unwrap().key, "/app/x");
@@ -243,7 +243,7 @@ fn the_tree_is_read_as_it_is_walked() {
     assert_eq!(model.selected(at(2)).unwrap().key, "/app");
     model.act(Action::Close, at(2));
     assert_eq!(cells(&model, at(2), 0), ["- /", "  + app", "  + jobs"]);
-    // It is gone, with what was open below it, and one that is alike is not.
+    // The deleted znode is gone, with the open ones below it; one with a similar name stays.
     model.act(Action::Open, at(2));
     model.update(children("/app", &["b"]), at(2));
     model.update(children("/", &["app2"]), at(2));

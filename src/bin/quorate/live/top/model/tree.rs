@@ -1,11 +1,11 @@
-//! The znodes that were opened, and the one that is read.
+//! The open znodes, and the selected one.
 
 use std::collections::BTreeMap;
 
 use super::super::super::join;
 use super::{Column, Figures, Listing, Mark, Now, Row, Znode, payload};
 
-/// So many lists of children are read at once.
+/// How many lists of children are read at a time.
 const LISTS_MAX: usize = 64;
 /// A longer list is read again only when it is opened again.
 const REFRESHED_MAX: usize = 1000;
@@ -13,20 +13,20 @@ const REFRESHED_MAX: usize = 1000;
 #[derive(Debug, Default)]
 struct Node {
     is_open: bool,
-    /// `None` until they were read.
+    /// `None` until the children were read.
     children: Option<Vec<String>>,
     error: Option<String>,
 }
 
 #[derive(Debug)]
 pub(in super::super) struct Tree {
-    /// Those that were opened, by path.
+    /// The open znodes, by path.
     nodes: BTreeMap<String, Node>,
     read: String,
     znode: Figures<Option<Znode>>,
-    /// What its data is, and the lines that show it.
+    /// The type of the data, and its lines.
     pub(in super::super) data: (&'static str, Vec<String>),
-    /// So many lines of the data are above what is shown.
+    /// How many lines of the data are scrolled out at the top.
     pub(in super::super) scrolled: usize,
 }
 
@@ -44,7 +44,7 @@ impl Default for Tree {
 }
 
 impl Tree {
-    /// What was read of this znode.
+    /// The data of this znode, if it was read.
     pub(in super::super) fn znode(&self, path: &str) -> Option<&Figures<Option<Znode>>> {
         (self.read == path).then_some(&self.znode)
     }
@@ -74,7 +74,7 @@ impl Tree {
                 Vec::new()
             }
         };
-        // What is gone is closed, with all below it.
+        // A deleted znode is closed, with all below it.
         let below = join(path, "");
         self.nodes.retain(|other, _| {
             let rest = other.strip_prefix(&below).filter(|rest| !rest.is_empty());
@@ -88,7 +88,7 @@ impl Tree {
         }
     }
 
-    /// The znodes whose children are to be read: those that were opened, and if it is time, those that are open.
+    /// The znodes whose children are to be read: newly opened ones and, if a refresh is due, all open ones.
     pub(super) fn to_list(&self, is_due: bool) -> Vec<String> {
         let wanted = self.nodes.iter().filter(|(_, node)| match &node.children {
             None => node.is_open,
@@ -104,7 +104,7 @@ impl Tree {
         }
     }
 
-    /// Closes it; if it is closed already, its parent is to be selected.
+    /// Closes a znode. If it is closed already, returns its parent, which is to be selected.
     pub(super) fn close(&mut self, path: &str) -> Option<String> {
         match self.nodes.get_mut(path).filter(|node| node.is_open) {
             Some(node) => {
@@ -125,7 +125,7 @@ impl Tree {
 
     pub(super) fn list(&self, filter: &str) -> Listing {
         let mut rows = Vec::new();
-        // The next one is the last.
+        // The stack's last element is the next one.
         let mut rest = vec![("/".to_owned(), 0)];
         while let Some((path, depth)) = rest.pop() {
             let node = self.nodes.get(&path).filter(|node| node.is_open);
@@ -149,7 +149,7 @@ impl Tree {
             rest.extend(children.iter().rev().map(|name| (join(&path, name), depth + 1)));
             rows.push((depth, Row { key: path, cells: vec![cell], mark }));
         }
-        // Those that fit, and what is above them.
+        // The lines that fit, and the number of lines above them.
         let mut shown = Vec::new();
         let mut wanted = 0;
         for (depth, row) in rows.into_iter().rev() {

@@ -1,4 +1,4 @@
-//! A list: as many columns as there is room for, and the rows around the selected one.
+//! Draws a list: as many columns as there is room for, and the rows around the selected one.
 
 use ratatui::layout::Rect;
 use ratatui::style::{Modifier, Style};
@@ -6,7 +6,7 @@ use ratatui::style::{Modifier, Style};
 use super::super::model::{Column, Listing, Row};
 use super::{Canvas, width};
 
-/// Between two columns.
+/// The gap between two columns.
 const GAP: usize = 2;
 
 pub(super) fn draw_list(canvas: &mut Canvas<'_>, listing: &Listing, area: Rect) {
@@ -24,7 +24,7 @@ pub(super) fn draw_list(canvas: &mut Canvas<'_>, listing: &Listing, area: Rect) 
     for (line, row) in rows.iter().enumerate() {
         let style = canvas.look.of(row.mark);
         let mut at = 0;
-        // A row of one cell is a title, which needs no column.
+        // A row of one cell is a title, which spans the columns.
         if let [title] = &row.cells[..] {
             canvas.put(area, line + 1, 0, title, style);
         } else {
@@ -44,7 +44,7 @@ pub(super) fn draw_list(canvas: &mut Canvas<'_>, listing: &Listing, area: Rect) 
     }
 }
 
-/// The first row that is shown, so that the selected one is.
+/// The first row to show, so that the selected row is visible.
 fn first_row(listing: &Listing, height: usize) -> usize {
     let most = listing.rows.len().saturating_sub(height);
     listing.selected.saturating_sub(height / 2).min(most)
@@ -62,7 +62,7 @@ fn put_cell(
     canvas.put(area, line, at + before, text, style);
 }
 
-/// The columns that have room, each with its width.
+/// The columns that fit, each with its width.
 fn fit(header: &[Column], rows: &[Row], room: usize) -> Vec<(usize, usize)> {
     let wide = |column: usize| {
         let cells = rows.iter().filter(|row| row.cells.len() > 1);

@@ -1,4 +1,4 @@
-//! The members, and more of the selected one: what it reports, and its last minutes.
+//! Draws the members and, of the selected one, its report and its last minutes.
 
 use ratatui::layout::Rect;
 use ratatui::style::{Color, Style};
@@ -7,7 +7,7 @@ use ratatui::widgets::{Sparkline, Widget};
 use super::super::model::{KEPT, Mark, Model, Now};
 use super::{Canvas, draw_list, split};
 
-/// So many lines has the lower part.
+/// The lines of the lower part.
 const DETAILS: u16 = 8;
 
 pub(super) fn draw(canvas: &mut Canvas<'_>, model: &Model, now: Now, area: Rect) {

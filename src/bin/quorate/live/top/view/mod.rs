@@ -16,7 +16,7 @@ use self::list::draw_list;
 use super::super::cluster::{counts, duration, short};
 use super::model::{Mark, Model, Now, View};
 
-/// Figures that are older are marked.
+/// Older figures are marked.
 const OLD_SECONDS: u64 = 5;
 
 const KEYS: &[(&str, &str)] = &[
@@ -29,7 +29,7 @@ const KEYS: &[(&str, &str)] = &[
     ("q Ctrl-C", "quit"),
 ];
 
-/// How things look.
+/// The styles.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Look {
     pub(super) is_colored: bool,
@@ -61,7 +61,8 @@ struct Canvas<'a> {
 }
 
 impl Canvas<'_> {
-    /// Writes a line of an area, as far as there is room; the number of columns written.
+    /// Writes into a line of an area, as far as there is room; returns the number of columns
+    /// written.
     fn put(&mut self, area: Rect, line: usize, column: usize, text: &str, style: Style) -> usize {
         let area = area.intersection(self.buffer.area);
         let (Ok(line), Ok(column)) = (u16::try_from(line), u16::try_from(column)) else { return 0 };
@@ -89,7 +90,7 @@ fn width(text: &str) -> usize {
     Span::raw(text).width()
 }
 
-/// The first of so many lines of an area, and the rest.
+/// The first lines of an area, and the rest.
 fn split(area: Rect, lines: u16) -> (Rect, Rect) {
     let lines = lines.min(area.height);
     let rest = Rect { y: area.y + lines, height: area.height - lines, ..area };
@@ -172,7 +173,7 @@ fn draw_status(canvas: &mut Canvas<'_>, model: &Model, area: Rect) {
     canvas.put(area, 0, column, &rest, Style::new());
 }
 
-/// How old the figures are, and what is wrong with them.
+/// Draws the age of the figures, and the error of the last read.
 fn draw_note(canvas: &mut Canvas<'_>, model: &Model, now: Now, area: Rect) {
     let selected = || model.selected(now).map(|row| row.key).unwrap_or_default();
     let (what, (age, error)) = match model.view {

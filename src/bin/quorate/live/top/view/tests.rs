@@ -138,7 +138,7 @@ fn a_znode_beside_the_tree_or_below_it() {
     let small = lines(&model, at(1), (40, 10));
     assert_eq!(small[4..6], ["- /", "  + app"], "{small:#?}");
     assert!(small.contains(&"JSON, 12 B".to_owned()), "{small:#?}");
-    // Long lines are broken, and nothing of them reaches the terminal as a command.
+    // Long lines are broken, and their control characters do not reach the terminal.
     model.update(read("/", "a".repeat(60).as_bytes()), at(1));
     let broken = lines(&model, at(1), (80, 24)).concat();
     assert!(broken.matches('a').count() >= 60, "{broken}");

@@ -1,4 +1,4 @@
-//! The tree, and beside or below it the selected znode.
+//! Draws the tree, and beside or below it the selected znode.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use ratatui::style::Style;
 use super::super::model::{Mark, Model, Now, Znode};
 use super::{Canvas, draw_list, duration, split, width};
 
-/// From this width on, they stand side by side.
+/// From this width on, the two are side by side.
 const WIDE: u16 = 70;
 
 pub(super) fn draw(canvas: &mut Canvas<'_>, model: &Model, now: Now, area: Rect) {
@@ -86,7 +86,7 @@ fn wrap(line: &str, room: usize) -> Vec<String> {
             lines.push(String::new());
             used = 0;
         }
-        // There is always a last one.
+        // The list is never empty.
         if let Some(last) = lines.last_mut() {
             last.push(letter);
         }

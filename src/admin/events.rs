@@ -65,6 +65,9 @@ enum Woken {
     End,
 }
 
+/// What a thread does again and again.
+type Step = fn(&Sampler) -> Woken;
+
 /// Starts the threads.
 pub(super) fn start(
     coordinator: &Coordinator,
@@ -73,7 +76,7 @@ pub(super) fn start(
     serving: &mut Serving,
 ) -> io::Result<Listeners> {
     let mut listeners = Listeners { count: Arc::default(), wakes: Vec::new() };
-    let steps: [(&str, fn(&Sampler) -> Woken); 2] = [
+    let steps: [(&str, Step); 2] = [
         ("quorate-admin-state", Sampler::send_state),
         ("quorate-admin-watch", Sampler::send_changes),
     ];
@@ -98,7 +101,7 @@ impl Sampler {
     }
 
     /// Repeats `step` while there are listeners.
-    fn run(self, step: fn(&Sampler) -> Woken) {
+    fn run(self, step: Step) {
         while self.wake.recv().is_ok() {
             while self.is_needed() {
                 if step(&self) == Woken::End {

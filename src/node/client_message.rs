@@ -268,7 +268,7 @@ pub(crate) fn answer(request: u64, answer: Result<Answer, Error>) -> Vec<ToClien
     let answer = match answer {
         Ok(Answer::Children(names, stat)) => {
             let piece = |names| updates.push(ToClient::Names { request, names });
-            Ok(Answer::Children(in_pieces(names, name_size, piece), stat))
+            Ok(Answer::Children(in_pieces(names, |name| name_size(name), piece), stat))
         }
         Ok(Answer::Below(zxid, znodes)) => {
             let piece = |znodes| updates.push(ToClient::Znodes { request, znodes });
@@ -295,7 +295,7 @@ fn in_pieces<T>(all: Vec<T>, size: impl Fn(&T) -> usize, mut piece: impl FnMut(V
     part
 }
 
-fn name_size(name: &String) -> usize {
+fn name_size(name: &str) -> usize {
     name.len() + 8
 }
 
@@ -335,7 +335,7 @@ impl FromClient {
 impl ToClient {
     /// About how many bytes it takes.
     pub(crate) fn size(&self) -> usize {
-        let names = |names: &[String]| names.iter().map(name_size).sum::<usize>();
+        let names = |names: &[String]| names.iter().map(|name| name_size(name)).sum::<usize>();
         let znodes = |znodes: &[ZnodeRead]| znodes.iter().map(ZnodeRead::size).sum();
         FIXED
             + match self {

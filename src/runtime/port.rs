@@ -80,6 +80,7 @@ impl Port {
         })
     }
 
+    #[cfg(feature = "gateway")]
     pub(crate) fn address(&self) -> SocketAddr {
         self.address
     }

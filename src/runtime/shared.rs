@@ -93,6 +93,9 @@ pub(super) struct Measured {
     pub(super) requests_refused: u64,
 }
 
+/// Adds figures of the transport to metrics.
+type Meter = Box<dyn Fn(&mut Metrics) + Send + Sync>;
+
 /// The state that the handles of one node share.
 pub(crate) struct NodeShared {
     /// Handles -> node. Unbounded; `waiting` counts the requests in the channel and at the node.
@@ -117,7 +120,7 @@ pub(crate) struct NodeShared {
     pub(crate) members: ArcSwap<Vec<Member>>,
     pub(crate) availability: Readers,
     pub(crate) obstacles: Obstacles,
-    meter: OnceCell<Box<dyn Fn(&mut Metrics) + Send + Sync>>,
+    meter: OnceCell<Meter>,
     measured: Mutex<Measured>,
     /// The metrics that were last published to the facade.
     #[cfg(feature = "metrics")]

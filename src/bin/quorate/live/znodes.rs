@@ -317,7 +317,8 @@ impl AclOf {
 
 impl QuotaOf {
     pub(super) fn run(&self, session: &Session) -> Result<Shown> {
-        let limits: [(Option<u64>, fn(Quota, u64) -> Quota); 4] = [
+        type Setter = fn(Quota, u64) -> Quota;
+        let limits: [(Option<u64>, Setter); 4] = [
             (self.znodes, Quota::znodes),
             (self.bytes, Quota::bytes),
             (self.znodes_hard, Quota::znodes_hard),

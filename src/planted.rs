@@ -139,7 +139,7 @@ bugs! {
     EventLate: "an event arrives after its change can be read";
         ["W1 the event comes before the data", "W4 no watch ends silently"],
     EventLostOnDelete: "the watches of a parent get no event when a child is deleted";
-        ["W1 the event comes before the data", "W4 all is told before the last"],
+        ["W1 the event comes before the data", "W4 all events come before the last"],
     EventTwice: "an event is delivered twice";
         ["W2 W3 the event that is due", "W3 once"],
     OneShotStays: "a one-shot watch fires again";
@@ -193,11 +193,11 @@ bugs! {
     TwoLeaders: "the second candidate of an election believes that it leads";
         ["elections: one leader at a time"],
     LeaderChangeMissed: "an observer of an election misses a change of leader";
-        ["elections: a change is told"],
+        ["elections: a change is reported"],
     SelectorRunsOn: "a leader selector's task goes on after the leadership is lost";
         ["elections: runs while leading"],
     GoneMemberShown: "a watch of a group shows a member that has left";
-        ["groups: the present members", "groups: a change is told"],
+        ["groups: the present members", "groups: a change is reported"],
     EphemeralStaysGone: "a persistent ephemeral that was deleted is not created again";
         ["ephemerals: it goes on"],
     QueueItemTwice: "an item is taken although another consumer holds it";
@@ -211,7 +211,7 @@ bugs! {
     QueueDelayIgnored: "an item is taken before it is due";
         ["items are not taken before they are due"],
     QueueReturnUnnoticed: "a waiting consumer does not notice an item that is returned to the queue";
-        ["who waits hears of an item"],
+        ["a waiting consumer is notified of an item"],
     BarrierOpensEarly: "any change of a barrier opens it";
         ["a barrier holds while it is set"],
     DoubleBarrierOpensEarly: "a double barrier opens with one participant too few";
@@ -223,7 +223,7 @@ bugs! {
     IdTwice: "the last id of a block is also the first of the next";
         ["ids are given once"],
     ConfigMissed: "a follower misses a value that was deleted and created again";
-        ["a follower is told the last value"],
+        ["a follower receives the last value"],
     CacheMissesRemoval: "a cache does not notice deletions";
         ["caches follow"],
     ListUnordered: "the items of a list are returned in another order";
@@ -332,7 +332,7 @@ bugs! {
     ValueMisnumbered: "a follower gets a value with the version of another";
         ["versions grow"],
     InstancesMissed: "some changes of a service's instances are not reported";
-        ["who follows a service is told of all"],
+        ["a follower of a service receives all instances"],
     PreCandidateLeads: "a pre-candidate believes that it leads";
         ["I11 one leader a term"],
     EntryAltered: "a follower receives another entry than the leader has sent";
@@ -360,13 +360,13 @@ bugs! {
     NetForNothing: "an event claims to be a net change of a snapshot";
         ["W6 net changes come with a snapshot"],
     LeaderToldAgain: "an observer of an election is notified of the same leader twice";
-        ["elections: told once"],
+        ["elections: reported once"],
     LastForLeader: "an observer takes the last candidate for the leader";
-        ["elections: the present leader", "elections: told in order"],
+        ["elections: the present leader", "elections: reported in order"],
     EphemeralAsleep: "a persistent ephemeral's keeper does not notice its deletion";
         ["ephemerals: it is there"],
     MembersToldAgain: "a watch of a group reports the same members twice";
-        ["groups: told once"],
+        ["groups: reported once"],
     JoinMisnumbered: "a group member gets a wrong zxid for its join";
         ["groups: self is in the view"],
     UpdateRefused: "a group member cannot change its data";
@@ -397,8 +397,8 @@ bugs! {
         ["K5 no session is lost"],
     ChangeUntold: "some events are not sent to clients";
         ["K1 all clients see a change"],
-    SeenUntold: "a client is not told up to which zxid it has received events";
-        ["I31 clients are told of all"],
+    SeenUntold: "a client does not learn up to which zxid it has received events";
+        ["I31 clients receive all events"],
     TreeLate: "an applied change cannot be read for a while";
         ["I3 reads do not go back"],
     ClientStops: "a client stops by itself";

@@ -362,20 +362,20 @@ impl World {
         let (seen, served) = (life.client().seen(), life.client().served());
         self.kernel.seen.borrow_mut()[place] = seen;
         self.kernel.installs.borrow_mut()[place] = life.client().attachments();
-        let anew = served.filter(|(_, attachment)| *attachment != life.attachment);
-        if let Some((_, attachment)) = anew {
+        let reattached = served.filter(|(_, attachment)| *attachment != life.attachment);
+        if let Some((_, attachment)) = reattached {
             if life.attachment > 0 {
                 self.kernel.count_event("clients moved");
             }
             life.attachment = attachment;
         }
-        let attached = anew.map(|(member, _)| self.forgotten_by(member, seen));
+        let attached = reattached.map(|(member, _)| self.forgotten_by(member, seen));
         self.kernel.trace.note([14, place as u64, seen]);
-        if seen != before || anew.is_some() {
+        if seen != before || reattached.is_some() {
             let by = served.and_then(|(member, _)| self.place_of(member));
-            let news = anew.map_or("", |_| ", anew");
+            let again = reattached.map_or("", |_| ", again");
             self.kernel.trace.log(format_args!(
-                "client {place}: is served by {by:?}{news}, seen {seen}, {} messages",
+                "client {place}: is served by {by:?}{again}, seen {seen}, {} messages",
                 work.messages.len()
             ));
         }
@@ -483,10 +483,10 @@ impl World {
         let checks = &mut *checks;
         let Moved { place, from, to, .. } = moved;
         require(from <= to, "I3 a client does not go back", || {
-            format!("client {place} was told of all up to {from}, and now up to {to}")
+            format!("client {place} had received all up to {from}, and now up to {to}")
         })?;
         require(to <= checks.oracle.zxid(), "I11 no gap", || {
-            format!("client {place} was told of all up to {to}, which nobody has written")
+            format!("client {place} has received all up to {to}, which nobody has written")
         })?;
         if from != to || moved.attached.is_some() {
             checks.watches.stepped(&checks.oracle, moved)?;

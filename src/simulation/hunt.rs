@@ -69,7 +69,7 @@ const CLIENTS: usize = 60;
 const ALONE: [&str; 19] = [
     "I1 I2 linearizable",
     "I3 reads do not go back",
-    "I31 clients are told of all",
+    "I31 clients receive all events",
     "K1 all clients see a change",
     "K5 no session is lost",
     "W6 what was shown is not future",
@@ -82,9 +82,9 @@ const ALONE: [&str; 19] = [
     "I7 machine invariants",
     "K4 clients cost the leader nothing",
     "W3 nothing after the last",
-    "W4 all is told before the last",
+    "W4 all events come before the last",
     "elections: lost stays lost",
-    "elections: told in order",
+    "elections: reported in order",
     "what is done does not come again",
 ];
 

@@ -114,7 +114,7 @@ impl World {
         let zone = self.processes[place].member.zone.clone();
         let member = Member { node, uid, address, zone };
         self.kernel.trace.log_fault(format_args!(
-            "node {place}: begins anew as {node:x}, and was {:x}",
+            "node {place}: begins again as {node:x}, and was {:x}",
             old.node
         ));
         let disk = SimDisk::blank(cluster, &member, incarnation);
@@ -122,7 +122,7 @@ impl World {
             return self.join_provisionally(place, member, disk);
         }
         // The member was removed, or its disk holds nothing.
-        self.kernel.count_event("directories begun anew");
+        self.kernel.count_event("directories replaced");
         self.put_aside(place, cluster != 0);
         self.replace_disk(place, member, disk);
     }
@@ -323,9 +323,9 @@ impl World {
         let voting = membership.voting();
         let roster = checks.oracle.roster();
         let there = |process: &Process| {
-            let told = process.life.as_ref().and_then(|life| life.members.as_ref());
+            let known = process.life.as_ref().and_then(|life| life.members.as_ref());
             membership.is_member(process.member.node)
-                && told.is_some_and(|told| told.iter().eq(roster.members()))
+                && known.is_some_and(|known| known.iter().eq(roster.members()))
         };
         let most = self.processes.len().min(self.kernel.plan.policy.max_voters);
         let wanted = if most.is_multiple_of(2) { most - 1 } else { most };

@@ -230,7 +230,7 @@ fn run_to_end(world: &mut World) {
     enter(world, Phase::Settle);
     run_for(world, 2 * timeout);
     await_until(world, recovery, "I31 replicas come together", World::is_settled);
-    await_until(world, recovery, "I31 clients are told of all", World::clients_know_all);
+    await_until(world, recovery, "I31 clients receive all events", World::clients_know_all);
     // One container after another: each may have been the only child of the next.
     let tidied = recovery + 3 * nanos(kernel.plan.container_period);
     await_until(world, tidied, "I31 what is not used any more is deleted", World::is_tidy);

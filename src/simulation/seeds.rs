@@ -17,7 +17,7 @@ pub const FOUND: &[(u64, &str)] = &[
     (3940, "a check that asked too much: a snapshot brought two writes at once"),
     (5806, "a check that asked too much: a lock whose session was expired by order"),
     (50278, "learners became voters beside a dead one, and nobody was left to take its vote"),
-    (70492, "a removed member never heard of it, since all whom it knew had been replaced"),
+    (70492, "a removed member never learned of it, since all whom it knew had been replaced"),
     (70669, "the same"),
     (70892, "a check that asked too much: a group's member whose node had too much under way"),
     (210064, "a short session was opened after an idle round, and renewed too late"),
@@ -29,7 +29,7 @@ pub const FOUND: &[(u64, &str)] = &[
     (70763, "a dead learner that was never put down stayed a member for long"),
     (
         13856614899058670977,
-        "a check that asked too much: one that was taken in without knowing it was told to leave",
+        "a check that asked too much: one that joined without knowing it was asked to leave",
     ),
     (
         300543,

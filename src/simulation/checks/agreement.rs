@@ -49,7 +49,7 @@ impl Agreement {
         if applied.index == before.applied {
             return Ok(false);
         }
-        let mut news = false;
+        let mut changed = false;
         for entry in node.applied_after(before.applied) {
             match oracle.entry(entry.index) {
                 Some(known) => {
@@ -64,7 +64,7 @@ impl Agreement {
                     durability::on_majority(membership, disks, entry.index, entry.term)?;
                     oracle.take(&entry)?;
                     membership.committed(&entry, now)?;
-                    news = true;
+                    changed = true;
                 }
             }
         }
@@ -72,7 +72,7 @@ impl Agreement {
             membership.follows(node)?;
         }
         same_state(oracle, node)?;
-        Ok(news)
+        Ok(changed)
     }
 
     /// Log matching: entries that two nodes write at the same index and term are equal.

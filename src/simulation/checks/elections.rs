@@ -66,12 +66,12 @@ impl Notifications {
     /// Each notification differs from the one before, and tokens grow.
     pub(crate) fn record(&mut self, token: Option<Zxid>) -> Result<(), Violation> {
         let last = self.last.replace(token);
-        require(last != Some(token), "elections: told once", || {
-            format!("{token:?} is told again")
+        require(last != Some(token), "elections: reported once", || {
+            format!("{token:?} is reported again")
         })?;
         if let Some(token) = token {
             let before = std::mem::replace(&mut self.token, token);
-            require(token > before, "elections: told in order", || {
+            require(token > before, "elections: reported in order", || {
                 format!("{token} after {before}")
             })?;
         }

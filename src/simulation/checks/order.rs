@@ -16,7 +16,7 @@ pub(crate) struct Floor {
 #[derive(Debug, Default)]
 pub(crate) struct Order {
     floor: Floor,
-    /// Writes whose clients were told that they will never happen.
+    /// Writes of which the reply said that they never happen.
     never: Vec<(SessionId, u64, u64)>,
 }
 

@@ -165,7 +165,9 @@ impl Queues {
     /// A consumer that waits gets an item that is free, while nothing is wrong.
     pub(crate) fn waited_too_long(&self, since: Nanos) -> Result<(), Violation> {
         let free = self.free.iter().find(|(path, free)| path.starts_with(LEASED) && **free < since);
-        require(free.is_none(), "who waits hears of an item", || format!("{free:?} is there"))
+        require(free.is_none(), "a waiting consumer is notified of an item", || {
+            format!("{free:?} is there")
+        })
     }
 
     /// A participant leaves the double barrier only after its whole round is over.

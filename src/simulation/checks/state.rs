@@ -150,7 +150,7 @@ impl Mirror {
     pub(crate) fn shows(&self, latest: &Snapshot, root: &str) -> Result<(), Violation> {
         let there = Mirror::new(latest, root).0;
         require(self.0 == there, "caches follow", || {
-            format!("by what was told there is {:?}, and there is {there:?}", self.0)
+            format!("by the events there is {:?}, and there is {there:?}", self.0)
         })
     }
 }

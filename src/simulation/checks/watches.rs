@@ -539,7 +539,7 @@ impl Record {
         })?;
         let lacks = |place: &usize| next_event(oracle, *place, event.zxid, &self.watched).is_some();
         let complete = event.zxid <= moved.to && !self.candidates.iter().all(lacks);
-        require(complete, "W4 all is told before the last", || {
+        require(complete, "W4 all events come before the last", || {
             format!("a {kind:?} watch of {path} got {event:?} at zxid {}", moved.to)
         })?;
         self.removed = true;

@@ -119,22 +119,27 @@ async fn observe(client: &Client, handle: &Handle) {
         match first(changes.next(), kernel.sleep(GRACE)).await {
             Ok(Ok(now)) => {
                 let now = now.map(|leader| leader.fencing_token);
-                kernel.count("leader told");
+                kernel.count("leader reported");
                 kernel.trace.note([12, handle.session().id().number(), now.unwrap_or(0)]);
                 kernel.check(notifications.record(now));
                 // Without a replica, the two reads show different moments.
                 let same = handle.session().has_replica();
                 let is = if same { leader(handle).await } else { Some(now) };
                 kernel.check(require(is == Some(now), "elections: the present leader", || {
-                    format!("{now:?} is told while {is:?} leads")
+                    format!("{now:?} is reported while {is:?} leads")
                 }));
             }
             Ok(Err(_)) => return,
             Err(()) if calm && before.is_some() && before == leader(handle).await => {
                 kernel.check(require(
                     notifications.last() == before,
-                    "elections: a change is told",
-                    || format!("{:?} was told last, and {before:?} leads", notifications.last()),
+                    "elections: a change is reported",
+                    || {
+                        format!(
+                            "{:?} was reported last, and {before:?} leads",
+                            notifications.last()
+                        )
+                    },
                 ));
             }
             Err(()) => {}
@@ -201,25 +206,25 @@ async fn observe_group(client: &Client, handle: &Handle) {
         let before = group_now(handle).await;
         match first(changes.next(), kernel.sleep(GRACE)).await {
             Ok(Ok(members)) => {
-                kernel.count("members told");
+                kernel.count("members reported");
                 let notified = Some(
                     members.iter().map(|member| (member.name.clone(), member.updated)).collect(),
                 );
-                kernel.check(require(notified != last, "groups: told once", || {
+                kernel.check(require(notified != last, "groups: reported once", || {
                     format!("{notified:?}")
                 }));
                 // Without a replica, the two reads show different moments.
                 let same = handle.session().has_replica();
                 let is = if same { group_now(handle).await } else { notified.clone() };
                 kernel.check(require(is == notified, "groups: the present members", || {
-                    format!("{notified:?} are told while {is:?} are there")
+                    format!("{notified:?} are reported while {is:?} are there")
                 }));
                 last = notified;
             }
             Ok(Err(_)) => return,
             Err(()) if calm && before.is_some() && before == group_now(handle).await => {
-                kernel.check(require(last == before, "groups: a change is told", || {
-                    format!("{last:?} were told last, and {before:?} are there")
+                kernel.check(require(last == before, "groups: a change is reported", || {
+                    format!("{last:?} were reported last, and {before:?} are there")
                 }));
             }
             Err(()) => {}

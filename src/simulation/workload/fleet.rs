@@ -85,7 +85,7 @@ async fn live(client: &Client, handle: &Rc<Handle>) -> Result<()> {
     let (sync, get) = (handle.sync(), handle.get(LEADER));
     sync.await?;
     get.await?;
-    kernel.count("told in the end");
+    kernel.count("notified in the end");
     drop(watches);
     Ok(())
 }
@@ -99,13 +99,13 @@ fn allow_existing<T>(created: Result<T>) -> Result<()> {
 }
 
 /// Waits for a lock for at most `patience` and holds it for a while. A new leader writes its name
-/// with the session `tells`.
+/// with the session `reader`.
 async fn hold(
     client: &Client,
     handle: &Rc<Handle>,
     path: &str,
     patience: Nanos,
-    tells: Option<&Rc<Handle>>,
+    reader: Option<&Rc<Handle>>,
 ) {
     let kernel = &client.kernel;
     let Ok(lock) = handle.session().lock(path) else { return };
@@ -123,7 +123,7 @@ async fn hold(
         format!("nothing is wrong, and a guard of {path} is not held from the start")
     }));
     kernel.count("lock held");
-    if let Some(handle) = tells {
+    if let Some(handle) = reader {
         let data = client.place.to_string();
         let _ = handle.set(LEADER, data.as_bytes(), None).await;
         kernel.count("lead");

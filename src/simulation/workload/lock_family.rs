@@ -289,9 +289,9 @@ async fn fenced(client: &Client, handle: &Rc<Handle>) -> Result<()> {
     };
     client.think().await;
     let asked = handle.data_seen(guard.path()).await.is_ok_and(|data| &data[..] == b"revoke");
-    let heard = guard.revocations_async().await?;
-    kernel.check(require(!asked || !heard.events().is_empty(), "I24 revocation", || {
-        "somebody asked for a lock, and its holder does not hear of it".to_owned()
+    let revocations = guard.revocations_async().await?;
+    kernel.check(require(!asked || !revocations.events().is_empty(), "I24 revocation", || {
+        "somebody asked for a lock, and its holder is not notified".to_owned()
     }));
     // The holder does not check whether it still has the lock: fencing must.
     for _ in 0..4 {

@@ -119,13 +119,13 @@ impl State {
             let Followed { cache, mirror, updates, .. } = &mut followed;
             if let Some(ConfigUpdate::Value(value)) = updates.try_recv()? {
                 kernel.check(require(value.version > received, "versions grow", || {
-                    format!("a follower was told {received}, and then {}", value.version)
+                    format!("a follower received {received}, and then {}", value.version)
                 }));
                 received = value.version;
             }
             let shown = self.config.get()?.map_or(received, |shown| shown.version);
-            kernel.check(require(shown == received, "a follower is told the last value", || {
-                format!("it was told {received}, and there is {shown}")
+            kernel.check(require(shown == received, "a follower receives the last value", || {
+                format!("it received {received}, and there is {shown}")
             }));
             kernel.check(mirror.follow(&cache.try_recv()?));
             kernel.check(mirror.shows(&self.session().snapshot()?, ROOT));
@@ -177,12 +177,12 @@ impl State {
                 _ => None,
             };
             kernel.check(require(now.is_none() || now > *value, "versions grow", || {
-                format!("a follower was told {value:?}, and then {now:?}")
+                format!("a follower received {value:?}, and then {now:?}")
             }));
             *value = now;
         }
         if before == version().await? {
-            kernel.check(require(*value == before, "a follower is told the last value", || {
+            kernel.check(require(*value == before, "a follower receives the last value", || {
                 format!("it was told {value:?}, and there is {before:?}")
             }));
         }
@@ -199,9 +199,11 @@ impl State {
         let after = self.handle.view(SERVICE).await?;
         if before == Mirror::new(&after, SERVICE) {
             let there = after.children(SERVICE).unwrap_or_default();
-            kernel.check(require(*ids == there, "who follows a service is told of all", || {
-                format!("it was told {ids:?}, and there are {there:?}")
-            }));
+            kernel.check(require(
+                *ids == there,
+                "a follower of a service receives all instances",
+                || format!("it received {ids:?}, and there are {there:?}"),
+            ));
         }
         Ok(())
     }

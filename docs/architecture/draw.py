@@ -330,7 +330,7 @@ def unknown_names():
             wrong.append(f"no file {file}")
             continue
         source = path.read_text()
-        wrong += [f"no function {name} in {file}" for name in functions if f"fn {name}" not in source]
+        wrong += [f"no function {name} in {file}" for name in functions if not re.search(rf"\bfn {name}\b", source)]
     return wrong
 
 

@@ -255,7 +255,13 @@ impl ToClient {
                 | Answer::Children(_, Some(of))
                 | Answer::Acl(_, of) => stat(of),
                 Answer::Synced(zxid) | Answer::Below(zxid, _) => *zxid,
-                _ => 0,
+                Answer::Reply(_)
+                | Answer::Exists(None)
+                | Answer::Children(_, None)
+                | Answer::Ids(_)
+                | Answer::Watching
+                | Answer::Tree(_)
+                | Answer::Admin(_) => 0,
             },
             _ => 0,
         }
@@ -350,7 +356,13 @@ impl ToClient {
                     Answer::Children(of, _) => names(of),
                     Answer::Below(_, of) => znodes(of),
                     Answer::Acl(acl, _) => acl.len() * FIXED,
-                    _ => FIXED,
+                    Answer::Reply(_)
+                    | Answer::Exists(_)
+                    | Answer::Ids(_)
+                    | Answer::Watching
+                    | Answer::Synced(_)
+                    | Answer::Tree(_)
+                    | Answer::Admin(_) => FIXED,
                 },
                 ToClient::Outcome(Outcome { result: Ok(Reply::Multi(results)), .. }) => {
                     results.len() * FIXED * 2

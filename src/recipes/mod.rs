@@ -31,7 +31,7 @@
 // | ask a holder to release | `revocation` |
 // | keep a lock free for a while after its holder was lost | `delay` |
 // | find out what a failed write means, and whether it is worth another attempt | `errors` |
-// | wait for one of two futures, or until a znode changes | `waiting` |
+// | wait for one of two futures, or until a znode that is there changes (`Barrier::wait_async` waits for one to appear) | `waiting` |
 // | offer a blocking form of a future | `blocking` |
 // | encode values as data | `codec` |
 // | order sequential znodes | `sequence` |

@@ -74,11 +74,11 @@ pub(in crate::node) struct Leading {
     /// has stored the log, and since when.
     pub(in crate::node) unacknowledged: BTreeMap<NodeId, (u64, Time)>,
     /// Requests that came before it served.
-    early: Early,
+    before_serving: BeforeServing,
 }
 
 #[derive(Debug, Default)]
-struct Early {
+struct BeforeServing {
     requests: VecDeque<(NodeId, Request)>,
     bytes: usize,
     read_index: Vec<(Asked, Vec<SessionId>)>,
@@ -102,7 +102,7 @@ impl Leading {
             probes: Probes::default(),
             reads: BTreeSet::new(),
             unacknowledged: BTreeMap::new(),
-            early: Early::default(),
+            before_serving: BeforeServing::default(),
         }
     }
 
@@ -116,11 +116,11 @@ impl Leading {
         self.clock = LogClock::begin(now, machine.time());
         self.reaper.lead(now.mono);
         self.renew_all(machine, now.mono);
-        let early = std::mem::take(&mut self.early);
-        for (from, request) in early.requests {
+        let before = std::mem::take(&mut self.before_serving);
+        for (from, request) in before.requests {
             self.take_forwarded(from, request, machine);
         }
-        for (asked, sessions) in early.read_index {
+        for (asked, sessions) in before.read_index {
             self.take_read_index(asked, sessions, machine, now.mono);
         }
     }
@@ -137,10 +137,10 @@ impl Leading {
             self.admission.admit(request, machine);
         } else {
             let size = admission::size(&request.command);
-            let early = &mut self.early;
-            if early.requests.len() < EARLY_MAX && early.bytes + size <= EARLY_BYTES_MAX {
-                early.bytes += size;
-                early.requests.push_back((from, request));
+            let before = &mut self.before_serving;
+            if before.requests.len() < EARLY_MAX && before.bytes + size <= EARLY_BYTES_MAX {
+                before.bytes += size;
+                before.requests.push_back((from, request));
             }
         }
     }
@@ -155,8 +155,8 @@ impl Leading {
     ) {
         if !self.serves() {
             // A client soon asks again.
-            if asked.client.is_none() && self.early.read_index.len() < EARLY_READS_MAX {
-                self.early.read_index.push((asked, sessions));
+            if asked.client.is_none() && self.before_serving.read_index.len() < EARLY_READS_MAX {
+                self.before_serving.read_index.push((asked, sessions));
             }
             return;
         }

@@ -79,7 +79,7 @@ impl Persistence {
         self.backlog_bytes >= BACKLOG_BYTES_MAX
     }
 
-    pub(in crate::node) fn wait_for(&mut self, ready: AwaitingPersistence) {
+    pub(in crate::node) fn hold_until_written(&mut self, ready: AwaitingPersistence) {
         self.backlog_bytes += ready.bytes;
         self.awaiting.push_back(ready);
     }

@@ -35,8 +35,8 @@ impl Node {
     pub(in crate::node) fn ready(&mut self) -> Result<(), String> {
         let mut ready = self.raw.ready();
         let waits = |_: &eraftpb::Message| planted(Bug::LeaderAwaitsDisk);
-        let (late, early) = ready.take_messages().into_iter().partition::<Vec<_>, _>(waits);
-        self.post(early);
+        let (after_disk, at_once) = ready.take_messages().into_iter().partition::<Vec<_>, _>(waits);
+        self.post(at_once);
         for read in ready.take_read_states() {
             self.reads_confirmed(&read.request_ctx, read.index);
         }
@@ -63,14 +63,14 @@ impl Node {
         }
         let messages = ready.take_persisted_messages();
         let (mut messages, free) = messages.into_iter().partition::<Vec<_>, _>(rests_on_disk);
-        messages.extend(late);
+        messages.extend(after_disk);
         self.post(free);
         let committed = ready.take_committed_entries();
         let bytes = ready.entries().iter().map(|entry| entry.data.len()).sum();
         let number = ready.number();
         let pending =
             AwaitingPersistence { ready: number, disk, write_at, snapshot, bytes, messages };
-        self.persistence.wait_for(pending);
+        self.persistence.hold_until_written(pending);
         self.raw.advance_append_async(ready);
         for peer in std::mem::take(&mut self.failed_transfers) {
             self.raw.report_snapshot(peer, SnapshotStatus::Failure);

@@ -1,6 +1,8 @@
 //! How much memory a member has after it has read its checkpoint. One test, since it counts the
 //! allocations of the whole process.
 
+#![allow(clippy::disallowed_methods, reason = "deadlines of tests")]
+
 #[path = "common/addresses.rs"]
 mod addresses;
 

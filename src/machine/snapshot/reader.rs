@@ -7,7 +7,7 @@ use super::{FORMAT, Item};
 use crate::machine::command::{OpError, Reply};
 use crate::machine::sessions::{FORMER_MAX, SessionRecord, Sessions, encode_result};
 use crate::machine::tombstones::Tombstones;
-use crate::machine::tree::{Fields, RESERVED, Tree};
+use crate::machine::tree::{Fields, Image, RESERVED, Tree};
 use crate::machine::{Machine, State};
 use crate::types::acl::{AccessList, Acl};
 use crate::types::path;
@@ -18,7 +18,8 @@ use crate::types::znode::{SessionId, Zxid};
 #[derive(Debug)]
 pub(crate) struct ChunkReader {
     tree: Tree,
-    siblings: Siblings,
+    /// The znodes of the present image.
+    image: Image,
     /// The owners of the ephemerals. Sessions are read after the znodes.
     ephemerals: BTreeMap<Arc<str>, SessionId>,
     sessions: Sessions,
@@ -26,16 +27,6 @@ pub(crate) struct ChunkReader {
     time: u64,
     version: u16,
     phase: Phase,
-}
-
-/// The siblings read last, which are not in their parent's set of children yet. Siblings follow each other
-/// in an image, so a parent is looked up and changed once for many children.
-#[derive(Debug, Default)]
-struct Siblings {
-    /// The path of the parent; empty if there is none.
-    parent: String,
-    /// The names, with a slash before each.
-    names: String,
 }
 
 #[derive(Debug)]
@@ -56,7 +47,7 @@ impl ChunkReader {
     pub(crate) fn new() -> ChunkReader {
         ChunkReader {
             tree: Tree::empty(),
-            siblings: Siblings::default(),
+            image: Image::default(),
             ephemerals: BTreeMap::new(),
             sessions: Sessions::default(),
             tombstones: Tombstones::default(),
@@ -173,7 +164,12 @@ impl ChunkReader {
             }
             (Phase::Open, Item::End { zxid, time, znodes, sessions, tombstones, forgotten }) => {
                 self.tombstones.forget(forgotten);
-                self.add_siblings();
+                let ephemerals = &mut self.ephemerals;
+                std::mem::take(&mut self.image).finish(&mut self.tree, |former, znode| {
+                    if former.fields().owner().is_some() && znode.fields().owner().is_none() {
+                        ephemerals.remove(znode.path());
+                    }
+                })?;
                 let found = [self.tree.len(), self.sessions.len(), self.tombstones.len()];
                 let expected = [znodes, sessions, tombstones];
                 if found.map(|count| count as u64) != expected {
@@ -198,42 +194,14 @@ impl ChunkReader {
         acl: Option<Vec<Acl>>,
     ) -> Result<(), String> {
         path::validate(path).map_err(|error| error.to_string())?;
-        let parent = path::parent(path);
-        if let Some(parent) = parent.filter(|parent| *parent != self.siblings.parent) {
-            self.add_siblings();
-            if self.tree.get(parent).is_none() {
-                return Err(format!("{path}: its parent does not exist"));
-            }
-            self.siblings.parent.push_str(parent);
+        if let Some(owner) = fields.owner() {
+            self.ephemerals.insert(Arc::from(path), owner);
         }
-        let owner = fields.owner();
-        let replaced = self.tree.put_apart(path, data, fields, acl.map(AccessList::stored));
-        if replaced.is_none() && parent.is_some() {
-            self.siblings.names.push('/');
-            self.siblings.names.push_str(path::name(path));
-        }
-        let former = replaced.and_then(|replaced| replaced.fields().owner());
-        match owner {
-            Some(owner) => drop(self.ephemerals.insert(Arc::from(path), owner)),
-            None if former.is_some() => drop(self.ephemerals.remove(path)),
-            None => {}
-        }
+        self.image.add(&mut self.tree, path, data, fields, acl.map(AccessList::stored));
         Ok(())
     }
 
-    /// Adds the siblings read last to their parent's set of children.
-    fn add_siblings(&mut self) {
-        let Siblings { parent, names } = &mut self.siblings;
-        let added = names.split('/').skip(1);
-        if !names.is_empty() {
-            self.tree.add_children(parent, added.collect());
-        }
-        parent.clear();
-        names.clear();
-    }
-
     fn remove(&mut self, path: &str) -> Result<(), String> {
-        self.add_siblings();
         if RESERVED.contains(&path) {
             return Err(format!("{path}: it cannot be deleted"));
         }

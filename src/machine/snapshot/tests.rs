@@ -291,7 +291,7 @@ fn a_sound_image_of_an_unsound_state_is_refused() {
     let begin = || Item::Begin { full: true, version: 1 };
     let cases = [
         (vec![begin(), end(0, 0)], "no znode /"),
-        (vec![begin(), znode("/a")], "/a: its parent does not exist"),
+        (vec![begin(), znode("/a"), end(1, 0)], "/a: its parent does not exist"),
         (vec![begin(), znode("x")], "invalid path"),
         (vec![begin(), znode("/"), end(2, 0)], "[1, 0, 0] znodes"),
         (vec![begin(), Item::ZnodeGone { path: "/" }], "cannot be deleted"),

@@ -29,6 +29,7 @@
 
 mod check;
 mod children;
+mod image;
 mod trie;
 mod znode;
 
@@ -44,6 +45,7 @@ use crate::types::quota::Usage;
 use crate::types::znode::{SessionId, Stat, Zxid};
 use crate::types::{path, quota};
 use children::Children;
+pub(super) use image::Image;
 use trie::Trie;
 use znode::Parts;
 pub(crate) use znode::Znode;
@@ -116,11 +118,11 @@ impl Tree {
     /// Some znodes of the tree at this zxid, each after its parent. Only for reading: they have no fields
     /// besides those of a stat. Znodes without content may not be read.
     pub(crate) fn excerpt(zxid: Zxid, znodes: impl IntoIterator<Item = (String, Content)>) -> Tree {
-        let mut tree = Tree::empty();
+        let (mut tree, mut image) = (Tree::empty(), Image::default());
         for (path, content) in znodes {
             let Some((data, stat)) = content else {
                 let nobodys = AccessList::stored(Vec::new());
-                tree.put(&path, &[], Fields::default(), Some(nobodys));
+                image.add(&mut tree, &path, &[], Fields::default(), Some(nobodys));
                 continue;
             };
             let kind = match (stat.ephemeral_owner, stat.ttl) {
@@ -132,8 +134,10 @@ impl Tree {
             let Stat { czxid, mzxid, pzxid, ctime, mtime, version, cversion, aversion, .. } = stat;
             let fields = Fields { czxid, mzxid, pzxid, ctime, mtime, ..Fields::default() };
             let fields = Fields { version, cversion, aversion, kind, ..fields };
-            tree.put(&path, &data, fields, None);
+            image.add(&mut tree, &path, &data, fields, None);
         }
+        // The parent of the first one is not among them.
+        let _ = image.finish(&mut tree, |_, _| {});
         tree.set_zxid(zxid);
         tree
     }
@@ -279,45 +283,13 @@ impl Tree {
         });
     }
 
-    /// Inserts a znode of a snapshot. Beside it, only the parent's set of children changes. A znode
-    /// that was at this path is replaced, and keeps its children.
+    /// Puts a znode at a path, and its name into the parent's set of children. Nothing else of the parent changes.
+    /// A znode that was there is replaced, and keeps its children.
     pub(super) fn put(&mut self, path: &str, data: &[u8], fields: Fields, acl: Option<AccessList>) {
-        if self.put_apart(path, data, fields, acl).is_none() {
-            self.change_parent(path, |parts| parts.children.insert(path::name(path)));
-        }
-    }
-
-    /// Inserts a znode of a snapshot, but not its name at its parent ([`Tree::add_children`]). Returns
-    /// the znode that was at this path, whose children the new one has.
-    pub(super) fn put_apart(
-        &mut self,
-        path: &str,
-        data: &[u8],
-        fields: Fields,
-        acl: Option<AccessList>,
-    ) -> Option<Znode> {
-        let acl = acl.map(|acl| self.shared(path, acl));
-        let znode = Znode::new(path, data, Parts { fields, acl, children: Children::default() });
-        let mut after = Share::of(&znode);
-        let replaced = self.znodes.insert(znode);
-        if let Some(parent) = replaced.as_ref().filter(|replaced| replaced.has_children()) {
-            let children = parent.children_set().cloned().unwrap_or_default();
-            self.znodes.update(path.as_bytes(), |znode| {
-                znode.change(|parts| parts.children = children);
-                after = Share::of(znode);
-            });
-        }
-        after.due = after.due.filter(|_| !planted(Bug::DueForgottenAtSnapshot));
-        self.account(path, replaced.as_ref().map(Share::of), Some(after));
-        if replaced.is_none() {
-            self.index_counted(path, true);
-        }
-        replaced
-    }
-
-    /// Adds names to a znode's set of children.
-    pub(super) fn add_children(&mut self, path: &str, names: Vec<&str>) {
-        self.update(path, |znode| znode.change(|parts| parts.children.insert_all(names)));
+        let mut image = Image::default();
+        image.add(self, path, data, fields, acl);
+        let put = image.finish(self, |_, _| {});
+        debug_assert_eq!(put, Ok(()));
     }
 
     /// Removes a znode without children, also from its parent's set, and nothing else of the parent.

@@ -127,3 +127,13 @@ fn the_deepest_tree_overflows_no_stack() {
     let thread = std::thread::Builder::new().stack_size(256 << 10);
     thread.spawn(run).unwrap().join().unwrap();
 }
+
+#[test]
+fn an_excerpt_lists_the_children_of_its_znodes() {
+    let content = || Some((Arc::from(&b""[..]), Stat::default()));
+    let some = ["/a/b", "/a/b/c", "/a/b/c/x", "/a/b/d"].map(|path| (path.to_owned(), content()));
+    let tree = Tree::excerpt(7, some);
+    assert_eq!(paths(&tree, "/a/b"), ["/a/b", "/a/b/c", "/a/b/c/x", "/a/b/d"]);
+    assert_eq!(tree.get("/a/b").unwrap().stat().num_children, 2);
+    assert_eq!(tree.get("/a/b/c").unwrap().stat().num_children, 1);
+}

@@ -56,6 +56,22 @@ struct Bucket<T>(ThinArc<Tags, Option<T>>);
 
 type Tags = [u8; BUCKET_MAX];
 
+/// An entry for [`Trie::insert_all`].
+#[derive(Debug)]
+pub(super) struct New<T> {
+    hash: u64,
+    /// Its place among those that are inserted together.
+    place: u32,
+    /// `None` once it is in the table.
+    entry: Option<T>,
+}
+
+impl<T: Entry> New<T> {
+    pub(super) fn of(entry: T, place: u32) -> New<T> {
+        New { hash: hash(entry.key()), place, entry: Some(entry) }
+    }
+}
+
 /// The hash of a key: the same everywhere and always.
 pub(super) fn hash(key: &[u8]) -> u64 {
     xxh3_64(key)
@@ -142,6 +158,22 @@ impl<T: Entry> Trie<T> {
         None
     }
 
+    /// Inserts many entries, in a fraction of the time that it takes to insert each of them: every bucket is
+    /// changed once. If an entry with the same key is there, or comes before, it is passed to `replaced` first, with
+    /// the one that takes its place and with that one's place.
+    pub(super) fn insert_all(
+        &mut self,
+        mut new: Vec<New<T>>,
+        mut replaced: impl FnMut(&T, &mut T, u32),
+    ) {
+        if new.is_empty() {
+            return;
+        }
+        // The bits that are used first come first, so the entries of each node are neighbours.
+        new.sort_by_key(|new| new.hash.reverse_bits());
+        self.len += self.root.insert_all(&mut new, 0, &mut replaced);
+    }
+
     /// Changes an entry, but not its key; `None` if there is no such entry.
     pub(super) fn update<R>(&mut self, key: &[u8], change: impl FnOnce(&mut T) -> R) -> Option<R> {
         let hash = hash(key);
@@ -183,6 +215,38 @@ impl<T: Entry> Node<T> {
         })))
     }
 
+    /// Returns how many entries have no former one.
+    fn insert_all(
+        &mut self,
+        new: &mut [New<T>],
+        depth: u32,
+        replaced: &mut impl FnMut(&T, &mut T, u32),
+    ) -> usize {
+        let (tags, entries) = match self {
+            Node::Inner(children) => {
+                let (children, mut rest, mut added) = (own(children), new, 0);
+                while let Some(first) = rest.first() {
+                    let branch = |new: &New<T>| branch(new.hash, depth);
+                    let of = branch(first);
+                    let count = rest.partition_point(|new| branch(new) == of);
+                    let (part, others) = rest.split_at_mut(count);
+                    added += children[of].insert_all(part, depth + 1, replaced);
+                    rest = others;
+                }
+                return added;
+            }
+            Node::Bucket(bucket) => bucket.take(),
+            Node::Empty => ([0; BUCKET_MAX], Vec::new()),
+        };
+        if entries.len() + new.len() > BUCKET_MAX && depth < DEPTH_MAX {
+            *self = Node::split(entries, depth);
+            return self.insert_all(new, depth, replaced);
+        }
+        let (bucket, added) = Bucket::with(tags, entries, new, replaced);
+        *self = Node::Bucket(bucket);
+        added
+    }
+
     fn remove(&mut self, hash: u64, key: &[u8], depth: u32) -> Option<T> {
         let (removed, is_empty) = match self {
             Node::Empty => return None,
@@ -222,6 +286,36 @@ impl<T: Entry> Node<T> {
 impl<T: Entry> Bucket<T> {
     fn new(tags: Tags, entries: Vec<Option<T>>) -> Bucket<T> {
         Bucket(ThinArc::from_header_and_iter(tags, entries.into_iter()))
+    }
+
+    /// A bucket with these entries and new ones, and how many of these have no former one.
+    fn with(
+        mut tags: Tags,
+        mut entries: Vec<Option<T>>,
+        new: &mut [New<T>],
+        replaced: &mut impl FnMut(&T, &mut T, u32),
+    ) -> (Bucket<T>, usize) {
+        let before = entries.len();
+        entries.reserve_exact(new.len());
+        for New { hash, place, entry } in new {
+            let Some(mut entry) = entry.take() else { continue };
+            let tag = tag(*hash);
+            let former = entries.iter_mut().enumerate().find_map(|(at, former)| {
+                let is_tagged = tags.get(at).is_none_or(|of_entry| *of_entry == tag);
+                former.as_mut().filter(|former| is_tagged && former.key() == entry.key())
+            });
+            if let Some(former) = former {
+                replaced(former, &mut entry, *place);
+                *former = entry;
+                continue;
+            }
+            if let Some(free) = tags.get_mut(entries.len()) {
+                *free = tag;
+            }
+            entries.push(Some(entry));
+        }
+        let added = entries.len() - before;
+        (Bucket::new(tags, entries), added)
     }
 
     /// The entries, which are `None` only while the bucket is replaced.
@@ -333,6 +427,7 @@ mod tests {
         Update(u16),
         Remove(u16),
         RemoveAllBelow(u16),
+        InsertAll(Vec<u16>),
         Clone,
     }
 
@@ -342,6 +437,7 @@ mod tests {
             2 => any::<u16>().prop_map(Step::Update),
             4 => any::<u16>().prop_map(Step::Remove),
             1 => any::<u16>().prop_map(Step::RemoveAllBelow),
+            1 => prop::collection::vec(any::<u16>(), 0..300).prop_map(Step::InsertAll),
             1 => Just(Step::Clone),
         ]
     }
@@ -372,6 +468,21 @@ mod tests {
                             let removed = trie.remove(&key(n)).map(|pair| pair.1);
                             prop_assert_eq!(removed, map.remove(&key(n)));
                         }
+                    }
+                    Step::InsertAll(numbers) => {
+                        let places = numbers.iter().zip(0..);
+                        let new =
+                            places.map(|(n, place)| New::of(Arc::new((key(*n), value)), place));
+                        let mut replaced = Vec::new();
+                        trie.insert_all(new.collect(), |former, pair, place| {
+                            assert_eq!(former.0, pair.0);
+                            replaced.push((place, former.1));
+                        });
+                        replaced.sort_unstable();
+                        let known = numbers.iter().zip(0..).filter_map(|(n, place)| {
+                            Some((place, map.insert(key(*n), value)?))
+                        });
+                        prop_assert_eq!(replaced, known.collect::<Vec<(u32, u32)>>());
                     }
                     Step::Clone => clones.push((trie.clone(), map.clone())),
                 }

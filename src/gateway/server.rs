@@ -22,6 +22,7 @@ use super::{GatewayBuilder, PAUSE, SWEEP};
 use crate::runtime::mailbox::{Mailbox, Recipient};
 use crate::runtime::port::{LISTENER, Port};
 use crate::runtime::shared::NodeShared;
+use crate::transport::SHORT_READ_DRAINS;
 use crate::types::znode::Zxid;
 
 /// The longest first packet.
@@ -349,9 +350,8 @@ impl Client {
         match self.stream.read(scratch, self.decoder.buffer()) {
             Ok(0) => Err("its end of the connection is closed".into()),
             Ok(read) => {
-                // Everything was read: the poll reports when there is more.
                 let ended = self.ended || self.stream.is_closed();
-                self.readable = ended || read == scratch.len();
+                self.readable = ended || read == scratch.len() || !SHORT_READ_DRAINS;
                 Ok(true)
             }
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {

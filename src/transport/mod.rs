@@ -19,6 +19,10 @@ use crate::security::Security;
 use crate::transport::names::Resolver;
 use crate::types::membership::NodeId;
 
+/// Whether a read that does not fill its buffer has emptied the socket, so that the next event comes with the
+/// next bytes: with epoll and kqueue. Elsewhere, another read must fail first.
+pub(crate) const SHORT_READ_DRAINS: bool = cfg!(unix);
+
 /// Unlisted peers that are not clients: nodes that want to join, or do not know of their removal.
 const OTHERS_MAX: usize = 64;
 

@@ -262,7 +262,7 @@ impl EventLoop {
                     token => match self.context.dialled.get(&token) {
                         Some(&target) => self.outgoing.ready(&mut self.context, target, event),
                         None => {
-                            self.incoming.ready(token);
+                            self.incoming.ready(token, event.is_read_closed() || event.is_error());
                             if event.is_writable() {
                                 self.incoming.writable(token);
                             }

@@ -155,7 +155,7 @@ impl Incoming {
             let token = former.token;
             context.timers.set(Timer::Rival(node), at);
             // Reading shows whether the socket is empty.
-            self.ready(token);
+            self.ready(token, false);
         } else if let Some(rival) = self.take_rival(context, node) {
             self.answer_hello(context, rival.token, rival.hello);
         }

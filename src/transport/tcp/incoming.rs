@@ -103,10 +103,11 @@ impl Incoming {
         self.acceptable = self.listener.is_some();
     }
 
-    pub(super) fn ready(&mut self, token: Token) {
-        if let Some(connection) = self.connections.get_mut(&token)
-            && !connection.is_readable
-        {
+    /// `ends`: the other end has closed the connection, or it is broken.
+    pub(super) fn ready(&mut self, token: Token, ends: bool) {
+        let Some(connection) = self.connections.get_mut(&token) else { return };
+        connection.ends |= ends;
+        if !connection.is_readable {
             connection.is_readable = true;
             self.readable.push_back(token);
         }

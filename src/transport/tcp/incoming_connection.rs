@@ -17,7 +17,7 @@ use crate::transport::handshake::{
     Answer, HANDSHAKE_BYTES_MAX, Hello, Refusal, RefusalCode, Responder,
 };
 use crate::transport::secure::Fault;
-use crate::transport::{TransportEvent, TransportOptions};
+use crate::transport::{SHORT_READ_DRAINS, TransportEvent, TransportOptions};
 use crate::types::membership::NodeId;
 use crate::types::version::OLDEST;
 
@@ -39,6 +39,8 @@ pub(super) struct IncomingConnection {
     rate: Rate,
     /// Whether there may be bytes to read, now or at its next turn.
     pub(super) is_readable: bool,
+    /// Whether it was reported as closed or broken. Nothing more is reported then, so it is read to its end.
+    pub(super) ends: bool,
     /// When bytes last arrived.
     pub(super) received_at: Instant,
     /// Set while it is in question whether the connection is alive.
@@ -123,6 +125,7 @@ impl IncomingConnection {
             state: ConnectionState::Handshaking,
             rate: Rate::new(context.now),
             is_readable: false,
+            ends: false,
             received_at: context.now,
             challenge: None,
             client_writer: None,
@@ -139,6 +142,7 @@ impl IncomingConnection {
 
     /// Reads a limited amount, and passes on whole messages.
     pub(super) fn turn(&mut self, context: &mut Context) -> Result<Turn, Closed> {
+        let mut is_drained = false;
         for _ in 0..READS_PER_TURN {
             // Frames that arrived along with the hello are still in the reader.
             let room = match self.state {
@@ -157,12 +161,16 @@ impl IncomingConnection {
                     context.scratch.len()
                 }
             };
+            if is_drained {
+                return Ok(self.drained(context));
+            }
             match self.stream.read(&mut context.scratch[..room], &mut self.reader) {
                 Ok(0) if self.reader.is_midway() => {
                     return Err(Closed::Junk("a part of a frame".to_owned()));
                 }
                 Ok(0) => return Err(Closed::End),
                 Ok(bytes) => {
+                    is_drained = SHORT_READ_DRAINS && bytes < room && !self.ends;
                     Counters::add(&context.shared.counters.bytes_received, bytes);
                     self.rate.count(bytes, context.now, &context.options);
                     self.received_at = context.now;
@@ -174,17 +182,22 @@ impl IncomingConnection {
                     }
                 }
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                    if let Some(challenge) = &mut self.challenge {
-                        let transited = challenge.since + transit(&context.options);
-                        challenge.drained |= context.now >= transited;
-                    }
-                    return Ok(Turn::Drained);
+                    return Ok(self.drained(context));
                 }
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 Err(error) => return Err(self.failed(error)),
             }
         }
         Ok(Turn::More)
+    }
+
+    /// The socket has nothing left.
+    fn drained(&mut self, context: &Context) -> Turn {
+        if let Some(challenge) = &mut self.challenge {
+            let transited = challenge.since + transit(&context.options);
+            challenge.drained |= context.now >= transited;
+        }
+        Turn::Drained
     }
 
     /// Another process claims to be the node of this connection. Starts to check whether this

@@ -88,7 +88,7 @@ fn a_hundred_rolling_restarts_with_a_lock_held_throughout() {
         std::thread::scope(|scope| {
             let closing = scope.spawn(|| others.close());
             while !closing.is_finished() {
-                cluster.advance(SECOND / 20);
+                cluster.advance(SECOND / 10);
             }
         });
         cluster.advance(2 * SECOND);
@@ -122,7 +122,7 @@ impl Writer {
 
     /// Lets one heartbeat pass.
     fn tick(&mut self, cluster: &Cluster) {
-        cluster.advance(SECOND / 20);
+        cluster.advance(SECOND / 10);
         match self.pending.try_take() {
             Some(done) => {
                 done.unwrap();
@@ -136,11 +136,11 @@ impl Writer {
 }
 
 /// Five members are restarted and then replaced by five others, one after the other, while a client writes:
-/// no write ever takes longer than an election (20 heartbeats until the leader is missed, and as many for one
+/// no write ever takes longer than an election (10 heartbeats until the leader is missed, and as many for one
 /// split vote).
 #[test]
 fn a_fleet_is_rolled_and_replaced_and_never_stops_for_longer_than_an_election() {
-    const ELECTION: u32 = 40;
+    const ELECTION: u32 = 20;
     let cluster = Cluster::new(5);
     let mut instances: Vec<usize> = (0..5).collect();
     for turn in 0..10 {

@@ -80,7 +80,7 @@ impl Default for Builder {
             tick: Duration::from_secs(2),
             timeouts: None,
             container_period: CONTAINER_PERIOD,
-            heartbeat: Duration::from_millis(50),
+            heartbeat: Duration::from_millis(100),
             pending_requests_max: 65_536,
             schemes: Schemes::default(),
             zone: String::new(),
@@ -185,7 +185,7 @@ impl Builder {
 
     /// The shortest and the longest timeout of a session that this instance opens or resumes: 2 and 20
     /// [ticks](Builder::tick) by default. A session that requests a timeout outside these bounds gets the
-    /// nearer bound. The shortest must be at least 4 heartbeats, and the longest at most 20 hours.
+    /// nearer bound. The shortest must be at least 2 heartbeats, and the longest at most 20 hours.
     ///
     /// ```
     /// use std::time::Duration;
@@ -223,8 +223,8 @@ impl Builder {
         self
     }
 
-    /// The interval of the leader's heartbeats: 50 milliseconds by default. If no heartbeat arrives
-    /// for 10 to 20 of these intervals, the others elect a new leader.
+    /// The interval of the leader's heartbeats: 100 milliseconds by default. If no heartbeat arrives
+    /// for 5 to 8 of these intervals, the others elect a new leader.
     #[must_use]
     pub fn heartbeat(mut self, heartbeat: Duration) -> Builder {
         self.heartbeat = heartbeat;
@@ -362,13 +362,13 @@ impl Builder {
         if self.heartbeat < Duration::from_millis(1) || self.heartbeat > Duration::from_secs(10) {
             return invalid("heartbeat", "it must be between 1 millisecond and 10 seconds");
         }
-        if self.tick < self.heartbeat * 2 || self.tick > Duration::from_secs(3600) {
-            return invalid("tick", "it must be at least 2 heartbeats and at most an hour");
+        if self.tick < self.heartbeat || self.tick > Duration::from_secs(3600) {
+            return invalid("tick", "it must be at least a heartbeat and at most an hour");
         }
         let TimeoutBounds { least, most } = self.timeouts();
         let setting = "session_timeout_bounds";
-        if least < self.heartbeat * 4 || most < least {
-            return invalid(setting, "the least is at least 4 heartbeats and at most the most");
+        if least < self.heartbeat * 2 || most < least {
+            return invalid(setting, "the least is at least 2 heartbeats and at most the most");
         }
         if most > Duration::from_secs(20 * 3600) {
             return invalid(setting, "the most is at most 20 hours");
@@ -393,8 +393,8 @@ impl Builder {
         if ![1, 3, 5, 7].contains(&self.policy.max_voters) {
             return invalid("max_voters", "it must be 1, 3, 5 or 7");
         }
-        if self.policy.replace_after < self.heartbeat * 40 {
-            return invalid("replace_after", "it must be at least 40 heartbeats");
+        if self.policy.replace_after < self.heartbeat * 20 {
+            return invalid("replace_after", "it must be at least 20 heartbeats");
         }
         if self.zone.len() > ZONE_BYTES_MAX || self.zone.contains([';', '\n', '\r', '\0']) {
             return invalid("zone", "it must have at most 64 bytes, and no `;` or line breaks");

@@ -33,7 +33,7 @@ use crate::types::watch::WatcherType;
 use crate::types::znode::{CreateMode, SessionId};
 
 const ID: NodeId = 1;
-const HEARTBEAT: Time = Time::from_millis(50);
+const HEARTBEAT: Time = Time::from_millis(100);
 
 /// Runs a node as the bytes select, until they end or the node stops.
 pub fn engine(bytes: &[u8]) {

@@ -121,7 +121,7 @@ fn fresh_node() -> Node {
     };
     let hard_state = HardState { term: 1, vote: 0, commit: 1 };
     let boot = Boot::without_log(hard_state, checkpoint);
-    let (heartbeat, tick) = (Time::from_millis(50), Time::from_secs(2));
+    let (heartbeat, tick) = (Time::from_millis(100), Time::from_secs(2));
     let (container_period, log) = (CONTAINER_PERIOD, LogLimits::default());
     let version = VERSION;
     let (peers, majority_after) = (Vec::new(), None);

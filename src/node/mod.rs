@@ -80,6 +80,7 @@ use self::membership::Membership;
 pub(crate) use self::membership::REMOVED;
 use self::raft::divergence::Hashes;
 use self::raft::elections::{ELECTION_TICKS, Elections};
+use self::raft::heartbeats::LastAnswer;
 use self::raft::log::MemLog;
 use self::raft::persistence::Persistence;
 use self::raft::quorum_loss::QuorumLoss;
@@ -100,7 +101,7 @@ use crate::types::metrics::Metrics;
 /// About how many bytes one `Forward` message has.
 const FORWARD_BYTES_MAX: usize = 256 << 10;
 /// A node sends a ReadIndex request at least this often. That bounds how stale local reads may be.
-const READ_INDEX_PERIOD: Duration = Duration::from_secs(1);
+const READ_INDEX_PERIOD: Duration = Duration::from_secs(2);
 
 /// The leader as this node knows it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -119,6 +120,7 @@ pub(crate) struct Node {
     now: Now,
     ticks: Ticks,
     elections: Elections,
+    last_answer: LastAnswer,
     leadership: Leadership,
 
     persistence: Persistence,

@@ -189,6 +189,7 @@ impl Node {
         }
         let message = body.to_raft(from, self.id, term);
         let stepped = match body {
+            RaftBody::Heartbeat { .. } => self.step_heartbeat(message),
             RaftBody::HeartbeatResponse { .. } => self.step_heartbeat_response(message),
             _ => self.raw.step(message),
         };

@@ -13,6 +13,7 @@ use crate::node::bootstrap::Founding;
 use crate::node::bootstrap::driver::Bootstrap;
 use crate::node::raft::divergence::Hashes;
 use crate::node::raft::elections::{ELECTION_TICKS, Elections};
+use crate::node::raft::heartbeats::LastAnswer;
 use crate::node::raft::log::{MemLog, Position};
 use crate::node::raft::logger;
 use crate::node::raft::persistence::Persistence;
@@ -24,7 +25,7 @@ use crate::node::room::Room;
 use crate::node::sessions::LocalSessions;
 use crate::node::stored::{Boot, HardState, Identity};
 use crate::node::ticks::Ticks;
-use crate::node::{Leadership, Node, NodeConfig};
+use crate::node::{Leadership, Node, NodeConfig, mixed};
 use crate::planted::{Bug, unless};
 use crate::types::membership::{Member, NodeId, Promise};
 use crate::types::metrics::Metrics;
@@ -74,8 +75,9 @@ impl Node {
             id,
             me,
             elections: Elections::new(config.seed, id, now.mono),
+            last_answer: LastAnswer::default(),
             leadership: Leadership { term: raw.raft.term, leader: 0 },
-            ticks: Ticks::new(config.heartbeat, now.mono),
+            ticks: Ticks::new(config.heartbeat, mixed(config.seed), now.mono),
             persistence: Persistence::new(checkpoint, boot.checkpoint_bytes, now.mono),
             local: LocalSessions::new(config.timings().election(), config.audit, config.seed),
             versions: Versions::new(config.version),

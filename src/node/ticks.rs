@@ -7,20 +7,26 @@ use crate::node::io::Time;
 /// A follower's tick may come this much earlier, together with a message of its leader, so that one
 /// wake-up serves both. (In parts of a heartbeat.)
 const EARLY: u32 = 8;
-/// A follower whose last tick came with a message waits this much longer for the next one.
-const SLACK: u32 = 4;
+/// A follower whose last tick came with a message waits this much longer for the next one, and at most
+/// [`SLACK_SPREAD`] more. Each node draws its own wait, so that the ticks of two followers are not at the same
+/// time when their leader falls silent. (In parts of a heartbeat.)
+const SLACK_MIN: u32 = 8;
+const SLACK_SPREAD: u32 = 2;
 
 #[derive(Debug)]
 pub(in crate::node) struct Ticks {
     heartbeat: Duration,
+    slack: Duration,
     next: Time,
     /// Whether the leader's messages have come at the time of ticks.
     along: bool,
 }
 
 impl Ticks {
-    pub(in crate::node) fn new(heartbeat: Duration, now: Time) -> Ticks {
-        Ticks { heartbeat, next: now + heartbeat, along: false }
+    pub(in crate::node) fn new(heartbeat: Duration, seed: u64, now: Time) -> Ticks {
+        let drawn = heartbeat / SLACK_SPREAD * (seed % 64) as u32 / 64;
+        let slack = heartbeat / SLACK_MIN + drawn;
+        Ticks { heartbeat, slack, next: now + heartbeat, along: false }
     }
 
     /// Whether there is a tick in this step. `from_leader`: the step has a message of the leader. A
@@ -50,7 +56,7 @@ impl Ticks {
     /// When the node must be woken for a tick.
     pub(in crate::node) fn wake_at(&self, follows: bool) -> Time {
         match follows && self.along {
-            true => self.next + self.heartbeat / SLACK,
+            true => self.next + self.slack,
             false => self.next,
         }
     }
@@ -69,7 +75,7 @@ mod tests {
     /// Runs until `end` with messages at these times; returns how many ticks and how many wake-ups
     /// for a tick alone there were.
     fn run(messages: impl IntoIterator<Item = u64>, end: u64) -> (usize, usize) {
-        let mut ticks = Ticks::new(HEARTBEAT, ms(0));
+        let mut ticks = Ticks::new(HEARTBEAT, 16, ms(0));
         let (mut count, mut alone) = (0, 0);
         let mut wake_until = |ticks: &mut Ticks, count: &mut usize, until: Time| {
             while ticks.wake_at(true) < until {
@@ -120,7 +126,7 @@ mod tests {
 
     #[test]
     fn a_pause_makes_one_tick() {
-        let mut ticks = Ticks::new(HEARTBEAT, ms(0));
+        let mut ticks = Ticks::new(HEARTBEAT, 16, ms(0));
         for from_leader in [false, true] {
             let now = ticks.next + ms(10_000);
             assert!(ticks.take(now, from_leader));

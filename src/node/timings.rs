@@ -35,8 +35,8 @@ impl Timings {
         self.patience() * 5
     }
 
-    /// A member answers if it has sent something within this time.
+    /// A member answers if it has sent something within this time: it answers every second heartbeat.
     pub(crate) fn answer(self) -> Duration {
-        self.heartbeat * 3
+        self.heartbeat * 4
     }
 }

@@ -111,7 +111,7 @@ mod tests {
     fn config(version: u16) -> NodeConfig {
         NodeConfig {
             audit: false,
-            heartbeat: Time::from_millis(50),
+            heartbeat: Time::from_millis(100),
             tick: Time::from_secs(2),
             timeouts: TimeoutBounds::of(Time::from_secs(2)),
             container_period: CONTAINER_PERIOD,

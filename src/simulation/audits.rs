@@ -59,7 +59,7 @@ impl World {
         let life = self.leader().and_then(|leader| self.processes[leader].life.as_ref());
         if let Some(time) = life.and_then(|life| life.host.node().stamps()) {
             // The leader looks for such znodes once per period, at one of its ticks.
-            let allowed = REAP_PERIOD * 5 + self.kernel.plan.heartbeat * 4;
+            let allowed = REAP_PERIOD * 5 + self.kernel.plan.heartbeat * 2;
             let overdue = checks.oracle.overdue(time, allowed.as_millis() as u64);
             require(overdue.is_none(), "I31 what is due is deleted", || {
                 format!("{overdue:?} should have gone")

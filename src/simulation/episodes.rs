@@ -10,6 +10,7 @@ use super::load::{Load, Trouble, slow_sync_time};
 use super::random::Random;
 use super::world::{Event, World};
 use crate::node::io::Input;
+use crate::node::timings::Timings;
 
 /// How often the state of the world is checked.
 const CHECK_INTERVAL: Nanos = 20 * MILLI;
@@ -177,7 +178,7 @@ impl World {
         let (now, minority) = (self.now(), (self.processes.len() - 1) / 2);
         let trouble = *random.pick(&load.troubles);
         let slow_by = slow_sync_time(random, trouble, self.kernel.plan.heartbeat);
-        let election = nanos(self.kernel.plan.heartbeat * 10);
+        let election = nanos(Timings::new(self.kernel.plan.heartbeat).election());
         let time = *random.pick(&[election / 2, 3 * election, 10 * election, 10 * SECOND]);
         let mut affected = Affected::default();
         match trouble {

@@ -85,8 +85,8 @@ impl Plan {
     /// The plan of a world under load.
     pub(crate) fn loaded(random: &Random, length: Nanos) -> Plan {
         let nodes = *random.pick(&[3, 3, 3, 5]);
-        let heartbeat = Duration::from_millis(*random.pick(&[50, 100, 100, 200]));
-        let session_timeout = heartbeat * random.within(20..60) as u32;
+        let heartbeat = Duration::from_millis(*random.pick(&[100, 200, 200, 400]));
+        let session_timeout = heartbeat * random.within(10..30) as u32;
         let costs = Costs {
             link: *random.pick(&[4, 10, 50, 120]) << 20,
             disk: *random.pick(&[10, 50, 200]) << 20,
@@ -110,7 +110,7 @@ impl Plan {
             majority_after: None,
             policy: MembershipPolicy::default(),
             heartbeat,
-            tick: heartbeat * 4,
+            tick: heartbeat * 2,
             session_timeout,
             container_period: Duration::from_secs(10),
             log,
@@ -194,7 +194,7 @@ impl Load {
                 syncs: 4 + slots * value / WRITE_BYTES_MAX as u64,
                 patience: nanos(timings.patience()),
                 election: nanos(timings.patience()) * 3,
-                step: nanos(heartbeat),
+                step: nanos(heartbeat / 2),
                 // Entries in flight count, too. A follower that catches up receives up to 64 MiB
                 // that its disk does not have yet.
                 log_bytes: log.memory_bytes + (24 << 20) + 2 * slots * value + rate * value,

@@ -108,9 +108,9 @@ pub(crate) const DRIFT_SAFE_PPM: u64 = 45_000;
 impl Plan {
     pub(crate) fn draw(random: &Random, length: Nanos) -> Plan {
         let nodes = *random.pick(&[1, 2, 3, 3, 3, 3, 3, 3, 4, 5, 5, 5, 7]);
-        let heartbeat = Duration::from_millis(*random.pick(&[100, 200, 300, 500, 500, 1000]));
-        let tick = heartbeat * *random.pick(&[2, 4, 8]);
-        let session_timeout = heartbeat * random.within(15..60) as u32;
+        let heartbeat = Duration::from_millis(*random.pick(&[200, 400, 600, 1000, 1000, 2000]));
+        let tick = heartbeat * *random.pick(&[1, 2, 4]);
+        let session_timeout = heartbeat * random.within(8..30) as u32;
         let few = random.percent(60);
         let retained = if few { 150 * random.within(1..1 << random.within(1..6)) } else { 1 << 20 };
         let log = LogLimits {
@@ -225,7 +225,7 @@ impl Plan {
 
     /// A fleet of a thousand instances: 5 voters, 15 learners, and clients.
     pub(crate) fn fleet(random: &Random, length: Nanos) -> Plan {
-        let heartbeat = Duration::from_millis(500);
+        let heartbeat = Duration::from_millis(1000);
         let retained = 150 * random.within(100..1_000);
         Plan {
             nodes: 20,
@@ -234,7 +234,7 @@ impl Plan {
             majority_after: None,
             policy: MembershipPolicy { max_voters: 5, replace_after: Duration::from_secs(30) },
             heartbeat,
-            tick: heartbeat * 4,
+            tick: heartbeat * 2,
             session_timeout: Duration::from_secs(12),
             container_period: Duration::from_secs(10),
             log: LogLimits {
@@ -312,7 +312,7 @@ impl Plan {
     fn draw_members(&mut self, random: &Random) {
         self.founded = self.mixed || random.percent(15);
         self.places += random.index(4);
-        let time = self.heartbeat * random.within(30..120) as u32;
+        let time = self.heartbeat * random.within(15..60) as u32;
         self.policy = MembershipPolicy {
             max_voters: *random.pick(&[3, 5, 5, 7]),
             replace_after: *random.pick(&[time, MembershipPolicy::default().replace_after]),

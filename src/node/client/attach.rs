@@ -12,14 +12,14 @@ use crate::types::membership::{MEMBERS_MAX, Named, NodeId};
 use crate::types::session::SessionState;
 
 /// For how many heartbeats a member that was asked may be silent or know no leader.
-const PATIENCE_BEATS: u32 = 30;
+const PATIENCE_BEATS: u32 = 15;
 /// After how many heartbeats the client gives up a member that has never answered, and asks it or
 /// another one.
-const FIRST_BEATS: u32 = 10;
+const FIRST_BEATS: u32 = 5;
 /// For how many heartbeats a member that has failed to serve is not asked again.
-const AVOIDED_BEATS: u32 = 60;
+const AVOIDED_BEATS: u32 = 30;
 /// For how many heartbeats an unreachable member is not dialled, if there are others.
-const UNREACHED_BEATS: u32 = 20;
+const UNREACHED_BEATS: u32 = 10;
 /// About how many bytes one message carries. A single write may be larger.
 const MESSAGE_BYTES: usize = 256 << 10;
 /// After receiving this many bytes, the client sends an acknowledgement.

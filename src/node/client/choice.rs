@@ -42,7 +42,7 @@ const FORGIVEN_AFTER: Duration = Duration::from_secs(120);
 const FULL_FOR: Duration = Duration::from_secs(600);
 /// After this many heartbeats without a member, the client looks for members at the addresses of
 /// its list.
-const SEEK_BEATS: u32 = 30;
+const SEEK_BEATS: u32 = 15;
 
 /// The order in which a client prefers members: the least comes first.
 pub(super) type Rank = (u64, Role, u64, NodeId);

@@ -268,7 +268,7 @@ fn every_member_is_tried_before_one_is_tried_again() {
         let (one, other) = (seat.client.member().unwrap(), seat.spare().unwrap());
         seat.connect(one);
         seat.connect(other);
-        seat.wait(HEARTBEAT * 10);
+        seat.wait(HEARTBEAT * 5);
         assert_eq!(seat.client.member(), Some(last));
     }
 }
@@ -283,9 +283,9 @@ fn a_client_without_a_member_looks_at_its_list_again() {
     for node in seat.dialled() {
         seat.connect(node);
     }
-    seat.wait(HEARTBEAT * 20);
+    seat.wait(HEARTBEAT * 10);
     assert!(!seat.dial.seeks, "not at once");
-    seat.wait(HEARTBEAT * 20);
+    seat.wait(HEARTBEAT * 10);
     assert!(seat.dial.seeks);
     seat.dead.retain(|node| *node != 2);
     seat.connect(2);

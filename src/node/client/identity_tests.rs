@@ -139,9 +139,9 @@ fn the_client_leaves_a_member_that_stops_sending() {
     let mut seat = Seat::new();
     assert_eq!(begun(&seat.reach(1)), Some((1, 1, 0)));
     seat.reach(2);
-    seat.wait(5);
+    seat.wait(2);
     seat.up_to(1, 1, vec![], 0);
-    assert_eq!(begun(&seat.wait(29)), None, "it may be about to serve");
+    assert_eq!(begun(&seat.wait(14)), None, "it may be about to serve");
     assert_eq!(begun(&seat.wait(1)), Some((2, 2, 0)));
     // A serving member is asked now and then, and owes no message in between.
     seat.up_to(2, 2, vec![ToClient::Attached], 0);

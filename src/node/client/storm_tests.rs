@@ -339,7 +339,7 @@ impl Storm {
             13 => self.cluster.isolate(member),
             14 => self.cluster.heal(),
             15..=17 => {
-                let time = HEARTBEAT * self.dice.roll(28) as u32;
+                let time = HEARTBEAT * self.dice.roll(14) as u32;
                 self.seats.get_mut(&id).unwrap().held_until = self.cluster.now + time;
                 // With luck the client sends a ReadIndex request right now, and gets the answer
                 // late.
@@ -347,7 +347,7 @@ impl Storm {
             }
             _ => self.loss = [0, 0, 3, 10][self.dice.roll(4) as usize],
         }
-        let beats = self.dice.roll(8) as u32;
+        let beats = self.dice.roll(4) as u32;
         self.advance(HEARTBEAT * beats);
     }
 
@@ -399,7 +399,7 @@ fn storm(seed: u64) {
 fn late_answers(beat: u32) {
     let mut storm = Storm::new(u64::from(beat));
     storm.advance(HEARTBEAT * beat);
-    let late = HEARTBEAT * 28;
+    let late = HEARTBEAT * 14;
     let seat = storm.seats.get_mut(&FIRST_CLIENT).unwrap();
     seat.held_until = storm.cluster.now + late;
     storm.advance(late);

@@ -23,8 +23,8 @@ use std::time::Duration;
 
 use raft::StateRole;
 
-use crate::machine::Machine;
 use crate::machine::command::{Batch, Command, Request};
+use crate::machine::{Machine, SessionRecord};
 use crate::node::io::{Now, Time};
 use crate::node::leader::admission::Admission;
 use crate::node::leader::expiry::ExpiryTable;
@@ -42,7 +42,7 @@ use crate::types::membership::{Named, NodeId};
 use crate::types::znode::SessionId;
 
 /// How long an heir may take to become the leader before another one is chosen, in heartbeats.
-const HEIR_TICKS: u32 = 4;
+const HEIR_TICKS: u32 = 2;
 /// Forwarded requests that a new leader holds until it serves.
 const EARLY_MAX: usize = 65_536;
 const EARLY_BYTES_MAX: usize = 64 << 20;
@@ -121,7 +121,7 @@ impl Leading {
             self.take_forwarded(from, request, machine);
         }
         for (asked, sessions) in before.read_index {
-            self.take_read_index(asked, sessions, machine, now.mono);
+            self.take_read_index(asked, sessions, now.mono);
         }
     }
 
@@ -150,7 +150,6 @@ impl Leading {
         &mut self,
         mut asked: Asked,
         sessions: Vec<SessionId>,
-        machine: &Machine,
         now: Time,
     ) {
         if !self.serves() {
@@ -162,13 +161,8 @@ impl Leading {
         }
         let owner = asked.client.unwrap_or(asked.from);
         for session in sessions {
-            match machine.session(session) {
-                Some(record) if record.owner == owner && !self.expiring.contains(&session) => {
-                    let timeout = Duration::from_millis(u64::from(record.timeout_ms));
-                    let timeout = timeout / if planted(Bug::ExpiryEarly) { 8 } else { 1 };
-                    self.expiry.touch(session, timeout, now);
-                }
-                _ => asked.refused.push(session),
+            if self.expiring.contains(&session) || !self.expiry.renew(session, owner, now) {
+                asked.refused.push(session);
             }
         }
         self.confirmations.ask(asked);
@@ -194,8 +188,7 @@ impl Leading {
         let Some(record) = machine.session(session) else { return };
         let holder = record.holder;
         // In case the expiry is refused (the session was resumed at the same moment).
-        let timeout = Duration::from_millis(u64::from(record.timeout_ms));
-        self.expiry.touch(session, timeout, now);
+        self.grant(session, record, now);
         self.expiring.insert(session);
         let command = Command::Expire { term: self.term };
         let request = Request { session, holder, seq: 0, acked: 0, command };
@@ -206,21 +199,27 @@ impl Leading {
     pub(in crate::node) fn renew_all(&mut self, machine: &Machine, now: Time) {
         if self.serves() && !planted(Bug::NewLeaderForgetsSessions) {
             for (session, record) in machine.sessions() {
-                let timeout = Duration::from_millis(u64::from(record.timeout_ms));
-                self.expiry.touch(session, timeout, now);
+                self.grant(session, record, now);
             }
         }
+    }
+
+    /// Gives a session its full timeout.
+    fn grant(&mut self, session: SessionId, record: &SessionRecord, now: Time) {
+        let timeout = Duration::from_millis(u64::from(record.timeout_ms));
+        let timeout = timeout / if planted(Bug::ExpiryEarly) { 8 } else { 1 };
+        self.expiry.grant(session, record.owner, timeout, now);
     }
 
     /// A session was opened or resumed.
     pub(in crate::node) fn session_held(
         &mut self,
         session: SessionId,
-        timeout: Duration,
+        record: &SessionRecord,
         now: Time,
     ) {
         if self.serves() {
-            self.expiry.touch(session, timeout, now);
+            self.grant(session, record, now);
         }
         self.expiring.remove(&session);
     }
@@ -284,7 +283,7 @@ impl Node {
 
     pub(in crate::node) fn take_read_index(&mut self, asked: Asked, sessions: Vec<SessionId>) {
         if let Some(leading) = &mut self.leading {
-            leading.take_read_index(asked, sessions, &self.machine, self.now.mono);
+            leading.take_read_index(asked, sessions, self.now.mono);
         }
     }
 

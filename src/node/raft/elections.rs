@@ -9,10 +9,11 @@ use crate::node::raft::log::MemLog;
 use crate::types::membership::NodeId;
 
 /// An election starts after this many heartbeats of silence, or up to [`ELECTION_SPREAD`] more.
-pub(in crate::node) const ELECTION_TICKS: usize = 10;
+pub(in crate::node) const ELECTION_TICKS: usize = 5;
 /// How far apart followers draw their timeouts, in heartbeats. Two candidates at once only take
-/// longer (a pre-vote changes no term), and a wide spread makes every election longer.
-const ELECTION_SPREAD: u64 = 6;
+/// longer (a pre-vote changes no term), and a wide spread makes every election longer. In silence, the ticks
+/// of two followers are apart as well (see [`Ticks`](crate::node::ticks::Ticks)).
+const ELECTION_SPREAD: u64 = 3;
 
 #[derive(Debug)]
 pub(in crate::node) struct Elections {

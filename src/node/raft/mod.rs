@@ -5,6 +5,7 @@ pub(crate) mod configuration;
 pub(crate) mod divergence;
 pub(in crate::node) mod elections;
 pub(crate) mod guard;
+pub(in crate::node) mod heartbeats;
 pub(crate) mod leader_loss;
 pub(crate) mod log;
 mod log_reads;

@@ -149,13 +149,13 @@ impl Outgoing {
     }
 }
 
-/// The next window, if a whole window of chunks took this time. If they arrive within two heartbeats, the
+/// The next window, if a whole window of chunks took this time. If they arrive within a heartbeat, the
 /// nodes' other work limits the speed, and more chunks in each step make the transfer faster. If they take
-/// four heartbeats, the link limits it, and heartbeats must not wait behind more chunks.
+/// two heartbeats, the link limits it, and heartbeats must not wait behind more chunks.
 fn next_window(window: u32, took: Duration, heartbeat: Duration) -> u32 {
-    if took <= heartbeat * 2 {
+    if took <= heartbeat {
         window * 2
-    } else if took > heartbeat * 4 {
+    } else if took > heartbeat * 2 {
         (window / 2).max(WINDOW_MIN)
     } else {
         window
@@ -367,14 +367,14 @@ mod tests {
     }
 
     #[test]
-    fn more_is_under_way_to_a_peer_that_takes_it_within_two_heartbeats() {
+    fn more_is_under_way_to_a_peer_that_takes_it_within_a_heartbeat() {
         let (mut outgoing, state, mut now) = (Outgoing::new(1, HEARTBEAT), large(), Time::ZERO);
         let first = outgoing.begin(2, 1, meta(), state.clone(), now);
         assert_eq!(first.len(), WINDOW_MIN as usize);
-        assert_eq!(under_way(&mut outgoing, &[2], 5, &mut now), [WINDOW_MIN], "it is slow");
-        assert_eq!(under_way(&mut outgoing, &[2], 2, &mut now), [WINDOW_MAX]);
-        assert_eq!(under_way(&mut outgoing, &[2], 3, &mut now), [WINDOW_MAX], "neither");
-        assert_eq!(under_way(&mut outgoing, &[2], 5, &mut now), [WINDOW_MIN]);
+        assert_eq!(under_way(&mut outgoing, &[2], 3, &mut now), [WINDOW_MIN], "it is slow");
+        assert_eq!(under_way(&mut outgoing, &[2], 1, &mut now), [WINDOW_MAX]);
+        assert_eq!(under_way(&mut outgoing, &[2], 2, &mut now), [WINDOW_MAX], "neither");
+        assert_eq!(under_way(&mut outgoing, &[2], 3, &mut now), [WINDOW_MIN]);
         outgoing.begin(3, 1, meta(), state, now);
         assert_eq!(
             under_way(&mut outgoing, &[2, 3], 1, &mut now),

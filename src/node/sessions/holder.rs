@@ -131,7 +131,7 @@ impl LocalSession {
 
     /// When it is suspended unless a ReadIndex request renews it.
     pub(super) fn suspended_at(&self) -> Time {
-        (self.renewed_at + self.timeout / 3).min(self.lost_at)
+        (self.renewed_at + self.timeout / 2).min(self.lost_at)
     }
 
     /// Gives a write the next number.

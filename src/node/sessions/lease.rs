@@ -21,11 +21,25 @@ pub(super) fn trusted(timeout: Duration) -> Duration {
     timeout / 10 * if planted(Bug::LeaseTooLong) { 20 } else { 9 }
 }
 
-/// How long after a renewal a session is renewed again. It is suspended after a third of its timeout,
+/// How long after a renewal a session is renewed again. It is suspended after half of its timeout,
 /// so one election does not suspend it.
 pub(super) fn renewed_after(timeout: Duration) -> Duration {
     // The timeout of a resumed session may not be known yet.
-    if timeout.is_zero() { Duration::from_secs(1) } else { timeout / 6 }
+    if timeout.is_zero() { Duration::from_secs(1) } else { timeout / 3 }
+}
+
+impl LocalSession {
+    /// The state machine keeps the results of a session until its next write acknowledges them. A session
+    /// that falls silent after many writes acknowledges them by an `Authenticate` without ids, which
+    /// changes nothing. Returns whether it does.
+    fn acknowledge(&mut self) -> bool {
+        let kept = self.applied - self.acknowledged;
+        let is_due = kept > KEPT_MAX && self.writes.is_empty() && !self.closing;
+        if is_due {
+            self.push(RequestId(0), Command::Authenticate { ids: Vec::new() });
+        }
+        is_due
+    }
 }
 
 impl LocalSessions {
@@ -73,7 +87,7 @@ impl LocalSessions {
     }
 
     /// Whether sessions are to be renewed now.
-    pub(super) fn has_renewals(&self, now: Time) -> bool {
+    pub(super) fn has_renewals(&mut self, now: Time) -> bool {
         self.renewals.is_due(now)
     }
 
@@ -82,13 +96,15 @@ impl LocalSessions {
     /// are. Other requests also carry sessions that are due soon, so that there are few requests.
     pub(super) fn take_renewals(&mut self, now: Time, sync: bool) -> Vec<SessionId> {
         let ahead = if sync { Duration::ZERO } else { RENEWED_AHEAD };
-        let due = self.renewals.take_due(now + ahead);
-        for session in &due {
-            if let Some(held) = self.sessions.get(session) {
-                self.renewals.set(*session, now + renewed_after(held.timeout));
-                self.acknowledge(*session);
+        let (sessions, unsent, mut due) = (&mut self.sessions, &mut self.unsent, Vec::new());
+        self.renewals.take_due(now + ahead, |session| {
+            due.push(session);
+            let held = sessions.get_mut(&session)?;
+            if held.acknowledge() {
+                unsent.insert(session);
             }
-        }
+            Some(now + renewed_after(held.timeout))
+        });
         due
     }
 
@@ -98,20 +114,6 @@ impl LocalSessions {
             if self.renewals.has(session) {
                 self.renewals.set(session, now);
             }
-        }
-    }
-
-    /// The state machine keeps the results of a session until its next write acknowledges them. A session
-    /// that falls silent after many writes acknowledges them by an `Authenticate` without ids, which
-    /// changes nothing.
-    fn acknowledge(&mut self, session: SessionId) {
-        let Some(held) = self.sessions.get_mut(&session) else {
-            return;
-        };
-        let kept = held.applied - held.acknowledged;
-        if kept > KEPT_MAX && held.writes.is_empty() && !held.closing {
-            held.push(RequestId(0), Command::Authenticate { ids: Vec::new() });
-            self.unsent.insert(session);
         }
     }
 
@@ -131,28 +133,23 @@ impl LocalSessions {
         lost
     }
 
-    /// Suspends the sessions that were not confirmed for a third of their timeout, and names those
+    /// Suspends the sessions that were not confirmed for half of their timeout, and names those
     /// whose local deadline has passed.
     fn check_deadlines(&mut self, now: Time, effects: &mut Effects) -> Vec<SessionId> {
-        let mut lost = Vec::new();
-        for session in self.deadlines.take_due(now) {
-            let Some(held) = self.sessions.get_mut(&session) else {
-                continue;
-            };
-            if planted(Bug::LossUnreported) {
-                continue;
-            }
+        let (sessions, mut lost) = (&mut self.sessions, Vec::new());
+        self.deadlines.take_due(now, |session| {
+            let held = sessions.get_mut(&session).filter(|_| !planted(Bug::LossUnreported))?;
             if now >= held.lost_at {
-                lost.push(held.id);
-                continue;
+                lost.push(session);
+                return None;
             }
-            let mut next = held.suspended_at();
-            if now >= next {
-                held.set_state(SessionState::Suspended, effects);
-                next = held.lost_at;
+            let suspended_at = held.suspended_at();
+            if now < suspended_at {
+                return Some(suspended_at);
             }
-            self.deadlines.set(session, next);
-        }
+            held.set_state(SessionState::Suspended, effects);
+            Some(held.lost_at)
+        });
         lost
     }
 
@@ -238,7 +235,7 @@ mod tests {
         let gate = Gate { version: FIRST, possible: FIRST };
         assert_eq!(sessions.take_unsent(gate, 100 * S).len(), 1);
         assert!(!sessions.has_renewals(100 * S));
-        for after in 1..20 {
+        for after in (2..40).step_by(2) {
             sessions.send_again((100 + after) * S - S / 2);
             assert_eq!(sessions.take_unsent(gate, (100 + after) * S - S / 2).len(), 1);
             assert_eq!(sessions.take_renewals((100 + after) * S, true), [SessionId(1)]);
@@ -248,13 +245,13 @@ mod tests {
     #[test]
     fn a_session_is_renewed_in_its_time_and_again_if_that_was_lost() {
         let (mut sessions, session) = opened(&mut Effects::default());
-        assert!(!sessions.has_renewals(101 * S) && sessions.has_renewals(102 * S));
-        assert_eq!(sessions.take_renewals(101 * S, true), []);
-        assert_eq!(sessions.take_renewals(102 * S, true), [session]);
-        assert_eq!(sessions.take_renewals(102 * S, true), []);
-        sessions.renew_again(vec![session], 102 * S);
-        assert_eq!(sessions.take_renewals(102 * S, true), [session]);
-        let soon = 102 * S + renewed_after(10 * S) - RENEWED_AHEAD;
+        assert!(!sessions.has_renewals(103 * S) && sessions.has_renewals(104 * S));
+        assert_eq!(sessions.take_renewals(103 * S, true), []);
+        assert_eq!(sessions.take_renewals(104 * S, true), [session]);
+        assert_eq!(sessions.take_renewals(104 * S, true), []);
+        sessions.renew_again(vec![session], 104 * S);
+        assert_eq!(sessions.take_renewals(104 * S, true), [session]);
+        let soon = 104 * S + renewed_after(10 * S) - RENEWED_AHEAD;
         assert_eq!(sessions.take_renewals(soon, true), []);
         assert_eq!(sessions.take_renewals(soon, false), [session], "with others");
         sessions.end(session, SessionState::Expired, &mut Effects::default());

@@ -161,7 +161,8 @@ impl LocalSessions {
         now: Time,
         period: Duration,
     ) -> Option<(u64, Vec<SessionId>)> {
-        if !self.read_index.is_due(now, period, self.has_renewals(now)) {
+        let renews = self.has_renewals(now);
+        if !self.read_index.is_due(now, period, renews) {
             return None;
         }
         let sessions = self.take_renewals(now, self.read_index.has_waiting());

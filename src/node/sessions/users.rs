@@ -1,8 +1,6 @@
 //! The node's work for its own users: it sends their requests to the leader, and returns the
 //! outcomes from the log to them.
 
-use std::time::Duration;
-
 use crate::machine::command::{
     Applied, Batch, ChangeKind, Command, OpError, Outcome, Reply, Request, SessionChange,
 };
@@ -210,26 +208,25 @@ impl Node {
             }
         }
         for change in applied.sessions {
-            let (session, holder, timeout) = match change {
+            let (session, holder, record) = match change {
                 SessionChange::Held(session) => {
                     self.metrics.sessions_opened += 1;
                     let Some(record) = self.machine.session(session) else {
                         continue;
                     };
-                    let timeout = Duration::from_millis(u64::from(record.timeout_ms));
-                    (session, record.holder, Some(timeout))
+                    (session, record.holder, Some(record))
                 }
                 SessionChange::Gone(session, holder) => {
                     self.metrics.sessions_ended += 1;
                     (session, holder, None)
                 }
             };
-            let is_gone = timeout.is_none();
+            let is_gone = record.is_none();
             let holding = Holding { session, holder };
             self.replica.client_session_changed(holding, is_gone, &mut self.effects);
             if let Some(leading) = &mut self.leading {
-                match timeout {
-                    Some(timeout) => leading.session_held(session, timeout, self.now.mono),
+                match record {
+                    Some(record) => leading.session_held(session, record, self.now.mono),
                     None => leading.session_gone(session),
                 }
             }

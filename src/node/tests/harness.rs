@@ -22,7 +22,7 @@ use crate::types::version::{FIRST, VERSION};
 use crate::types::watch::{WatchEvent, WatchMode};
 use crate::types::znode::{CreateMode, SessionId, Zxid};
 
-pub(crate) const HEARTBEAT: Duration = Duration::from_millis(50);
+pub(crate) const HEARTBEAT: Duration = Duration::from_millis(100);
 pub(crate) const TICK: Duration = Duration::from_secs(2);
 
 /// The content of a disk, as plain values, since these tests do not test the disk.

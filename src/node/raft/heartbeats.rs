@@ -1,0 +1,73 @@
+//! A follower's answers to heartbeats.
+//!
+//! Each answer wakes the leader. It needs one in each election timeout, to know that a quorum follows it.
+//! So a follower answers every second heartbeat, except for those that confirm a read. For Raft, the others
+//! are lost.
+
+use raft::eraftpb::{Message, MessageType};
+
+use crate::node::Node;
+use crate::node::io::Time;
+
+/// The last answer of a follower, and its term.
+#[derive(Clone, Copy, Debug, Default)]
+pub(in crate::node) struct LastAnswer {
+    at: Time,
+    term: u64,
+}
+
+impl Node {
+    /// Steps raft-rs with a heartbeat.
+    pub(in crate::node) fn step_heartbeat(&mut self, message: Message) -> raft::Result<()> {
+        let (confirms, term, now) = (!message.context.is_empty(), message.term, self.now.mono);
+        let before = self.raw.raft.msgs.len();
+        let result = self.raw.step(message);
+        let is_answer = |made: &Message| made.get_msg_type() == MessageType::MsgHeartbeatResponse;
+        if !self.raw.raft.msgs[before..].iter().any(is_answer) {
+            return result;
+        }
+        let last = self.last_answer;
+        // The heartbeat after the next one may come a little early.
+        let is_due = last.term != term || now >= last.at + self.config.heartbeat * 3 / 2;
+        if confirms || is_due {
+            self.last_answer = LastAnswer { at: now, term };
+        } else {
+            let made = self.raw.raft.msgs.split_off(before);
+            self.raw.raft.msgs.extend(made.into_iter().filter(|made| !is_answer(made)));
+        }
+        result
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::node::tests::harness::{Cluster, HEARTBEAT};
+
+    /// Each answer wakes the leader, and idle leaders are to sleep.
+    #[test]
+    fn a_follower_answers_every_second_heartbeat() {
+        let mut cluster = Cluster::new(3);
+        let leader = cluster.elect();
+        cluster.advance(HEARTBEAT * 20);
+        cluster.trace.clear();
+        cluster.advance(HEARTBEAT * 100);
+        let count = |message: &str| {
+            let plain = cluster.trace.iter().filter(|line| line.contains("context: b\"\""));
+            plain.filter(|line| line.contains(message)).count()
+        };
+        assert_eq!(count(" Heartbeat "), 200);
+        // An answer that confirms a read counts, too.
+        let answers = count(" HeartbeatResponse ");
+        assert!((70..=100).contains(&answers), "{answers}");
+        assert_eq!(cluster.leader(), Some(leader));
+    }
+
+    #[test]
+    fn a_leader_that_every_second_answer_reaches_keeps_its_quorum() {
+        let mut cluster = Cluster::new(3);
+        let leader = cluster.elect();
+        let term = cluster.node(leader).status().term;
+        cluster.advance(HEARTBEAT * 200);
+        assert_eq!(cluster.node(leader).status().term, term);
+    }
+}

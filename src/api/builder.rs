@@ -185,7 +185,7 @@ impl Builder {
 
     /// The shortest and the longest timeout of a session that this instance opens or resumes: 2 and 20
     /// [ticks](Builder::tick) by default. A session that requests a timeout outside these bounds gets the
-    /// nearer bound. The shortest must be at least 2 heartbeats, and the longest at most 20 hours.
+    /// nearer bound. The shortest must be at least 8 heartbeats, and the longest at most 20 hours.
     ///
     /// ```
     /// use std::time::Duration;
@@ -224,7 +224,7 @@ impl Builder {
     }
 
     /// The interval of the leader's heartbeats: 100 milliseconds by default. If no heartbeat arrives
-    /// for 5 to 8 of these intervals, the others elect a new leader.
+    /// for about 5 to 8 of these intervals, the others elect a new leader.
     #[must_use]
     pub fn heartbeat(mut self, heartbeat: Duration) -> Builder {
         self.heartbeat = heartbeat;
@@ -367,8 +367,8 @@ impl Builder {
         }
         let TimeoutBounds { least, most } = self.timeouts();
         let setting = "session_timeout_bounds";
-        if least < self.heartbeat * 2 || most < least {
-            return invalid(setting, "the least is at least 2 heartbeats and at most the most");
+        if least < self.heartbeat * 8 || most < least {
+            return invalid(setting, "the least is at least 8 heartbeats and at most the most");
         }
         if most > Duration::from_secs(20 * 3600) {
             return invalid(setting, "the most is at most 20 hours");

@@ -290,7 +290,7 @@ impl Session {
     /// Whether the session is certainly alive now: the cluster has not expired it, and will not
     /// before this turns false. So nobody else has its locks. Does not block, and sends nothing.
     ///
-    /// It is false until the session is open and, if opening took more than half of the timeout,
+    /// It is false until the session is open and, if opening took more than a third of the timeout,
     /// until the session was renewed once. After it has turned from true to false, it stays false.
     ///
     /// Clocks of different machines may run at rates that differ by up to a tenth. Time during

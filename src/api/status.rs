@@ -56,7 +56,7 @@ pub struct Status {
     )]
     pub state_hash: Option<u64>,
     /// An upper bound for the age of this replica's state, which has every write completed longer
-    /// ago than that. About a second in normal operation. `None` before the instance has had
+    /// ago than that. At most about two seconds in normal operation. `None` before the instance has had
     /// contact with a leader.
     #[cfg_attr(feature = "serde", serde(with = "crate::types::serde_form::Millis"))]
     pub stale_by: Option<Duration>,

@@ -89,7 +89,7 @@ pub fn node(bytes: &[u8]) {
             (_, Err(_)) => continue,
         };
         if input.is_none() {
-            now.mono += Time::from_millis(50);
+            now.mono += Time::from_millis(100);
         }
         let effects = node.step(now, input);
         numbers.extend(effects.disk.iter().filter_map(|op| match op {

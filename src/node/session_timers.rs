@@ -59,10 +59,10 @@ impl SessionTimers {
     pub(crate) fn take_due(&mut self, now: Time, mut next: impl FnMut(SessionId) -> Option<Time>) {
         let mut due = Vec::new();
         while let Some(list) = self.lists.first_entry().filter(|list| *list.key() <= now) {
+            self.listed -= list.get().len();
             due.push(list.remove_entry());
         }
         for (at, mut sessions) in due {
-            self.listed -= sessions.len();
             sessions.sort_unstable();
             for session in sessions {
                 let Some(time) = self.time_of.get_mut(&session).filter(|time| **time == at) else {
@@ -144,19 +144,36 @@ mod tests {
         }
     }
 
+    /// The lists are made anew in the middle of a call that takes two of them.
+    #[test]
+    fn lists_that_are_taken_do_not_count() {
+        let mut timers = SessionTimers::default();
+        let (gone, stays) = (SessionId(1), SessionId(2));
+        timers.set(gone, S);
+        timers.set(stays, S);
+        for other in 0..70 {
+            timers.set(SessionId(100 + other), 2 * S);
+            timers.clear(SessionId(100 + other));
+        }
+        timers.take_due(2 * S, |session| (session == stays).then_some(9 * S));
+        assert_eq!(timers.listed, 1);
+        assert!(!timers.is_due(8 * S) && timers.is_due(9 * S));
+    }
+
     #[derive(Clone, Debug)]
     enum Step {
         Set(u64, u32),
         Clear(u64),
-        /// Each due session is due again after the second time; 0: not again.
-        Take(u32, u32),
+        /// Each due session is due again after a time of this list, which depends on its id; 0: not again.
+        Take(u32, Vec<u32>),
     }
 
     fn step() -> impl Strategy<Value = Step> {
         prop_oneof![
             4 => (0..20u64, 0..50u32).prop_map(|(session, at)| Step::Set(session, at)),
             1 => (0..20u64).prop_map(Step::Clear),
-            1 => (0..50u32, 0..10u32).prop_map(|(now, again)| Step::Take(now, again)),
+            1 => (0..50u32, prop::collection::vec(0..10u32, 1..5))
+                .prop_map(|(now, again)| Step::Take(now, again)),
         ]
     }
 
@@ -176,7 +193,10 @@ mod tests {
                     }
                     Step::Take(now, again) => {
                         let now = S * now;
-                        let next = (again > 0).then_some(now + S * again);
+                        let next = |session: u64| {
+                            let again = again[session as usize % again.len()];
+                            (again > 0).then_some(now + S * again)
+                        };
                         let mut expected: Vec<(Time, u64)> = map
                             .iter()
                             .filter(|(_, at)| **at <= now)
@@ -187,19 +207,20 @@ mod tests {
                         let mut due = Vec::new();
                         timers.take_due(now, |session| {
                             due.push(session.0);
-                            next
+                            next(session.0)
                         });
                         let expected: Vec<u64> =
                             expected.into_iter().map(|(_, session)| session).collect();
                         prop_assert_eq!(&due, &expected);
                         for session in expected {
-                            match next {
+                            match next(session) {
                                 Some(at) => map.insert(session, at),
                                 None => map.remove(&session),
                             };
                         }
                     }
                 }
+                prop_assert_eq!(timers.listed, timers.lists.values().map(Vec::len).sum::<usize>());
                 let known = (0..20).map(|session| timers.has(SessionId(session)));
                 prop_assert!(known.eq((0..20).map(|session| map.contains_key(&session))));
             }

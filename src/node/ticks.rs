@@ -75,7 +75,11 @@ mod tests {
     /// Runs until `end` with messages at these times; returns how many ticks and how many wake-ups
     /// for a tick alone there were.
     fn run(messages: impl IntoIterator<Item = u64>, end: u64) -> (usize, usize) {
-        let mut ticks = Ticks::new(HEARTBEAT, 16, ms(0));
+        run_with(16, messages, end)
+    }
+
+    fn run_with(seed: u64, messages: impl IntoIterator<Item = u64>, end: u64) -> (usize, usize) {
+        let mut ticks = Ticks::new(HEARTBEAT, seed, ms(0));
         let (mut count, mut alone) = (0, 0);
         let mut wake_until = |ticks: &mut Ticks, count: &mut usize, until: Time| {
             while ticks.wake_at(true) < until {
@@ -106,6 +110,15 @@ mod tests {
                 let expected = usize::try_from(1000 * period / 40).unwrap();
                 assert!(count.abs_diff(expected) <= expected / 10, "{count}, period {period}");
             }
+        }
+    }
+
+    #[test]
+    fn ticks_come_with_heartbeats_however_long_a_follower_waits() {
+        for seed in 0..64 {
+            let beats = (0..1000).map(|beat| 100 + beat * 40);
+            let (count, alone) = run_with(seed, beats, 100 + 1000 * 40);
+            assert!(alone <= 6 && count.abs_diff(1000) <= 100, "{alone} of {count}, seed {seed}");
         }
     }
 

@@ -21,7 +21,16 @@ use crate::types::membership::NodeId;
 
 /// Whether a read that does not fill its buffer has emptied the socket, so that the next event comes with the
 /// next bytes: with epoll and kqueue. Elsewhere, another read must fail first.
-pub(crate) const SHORT_READ_DRAINS: bool = cfg!(unix);
+pub(crate) const SHORT_READ_DRAINS: bool = cfg!(any(
+    target_os = "linux",
+    target_os = "android",
+    target_os = "macos",
+    target_os = "ios",
+    target_os = "freebsd",
+    target_os = "netbsd",
+    target_os = "openbsd",
+    target_os = "dragonfly",
+));
 
 /// Unlisted peers that are not clients: nodes that want to join, or do not know of their removal.
 const OTHERS_MAX: usize = 64;

@@ -344,7 +344,7 @@ fn watches_outlive_a_partition_and_a_change_of_leader_and_miss_nothing() {
     let missing = Set::Exists.at(&cut, "/b").unwrap();
     let mut expected = Vec::new();
     cluster.isolate((leader + 1) % 3);
-    cluster.advance(SECOND * 4);
+    cluster.advance(SECOND * 6);
     assert_eq!(cut.state(), SessionState::Suspended);
     for _ in 0..20 {
         expected.push((DataChanged, "/a".to_owned(), writer.set("/a", b"").unwrap().mzxid));

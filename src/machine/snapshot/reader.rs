@@ -129,7 +129,10 @@ impl ChunkReader {
                 self.version = version;
                 self.phase = Phase::Open;
             }
-            (Phase::Open, Item::ZnodeGone { path }) => self.remove(path)?,
+            // Removals come first.
+            (Phase::Open, Item::ZnodeGone { path }) if self.image.is_empty() => {
+                self.remove(path)?
+            }
             (Phase::Open, Item::Znode { path, data, fields, acl }) => {
                 self.put(path, data.0, fields, acl)?;
             }
@@ -165,11 +168,16 @@ impl ChunkReader {
             (Phase::Open, Item::End { zxid, time, znodes, sessions, tombstones, forgotten }) => {
                 self.tombstones.forget(forgotten);
                 let ephemerals = &mut self.ephemerals;
-                std::mem::take(&mut self.image).finish(&mut self.tree, |former, znode| {
-                    if former.fields().owner().is_some() && znode.fields().owner().is_none() {
-                        ephemerals.remove(znode.path());
-                    }
-                })?;
+                std::mem::take(&mut self.image).finish(
+                    &mut self.tree,
+                    |former, znode| match znode.fields().owner() {
+                        Some(owner) => drop(ephemerals.insert(Arc::from(znode.path()), owner)),
+                        None if former.fields().owner().is_some() => {
+                            ephemerals.remove(znode.path());
+                        }
+                        None => {}
+                    },
+                )?;
                 let found = [self.tree.len(), self.sessions.len(), self.tombstones.len()];
                 let expected = [znodes, sessions, tombstones];
                 if found.map(|count| count as u64) != expected {

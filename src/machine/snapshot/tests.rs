@@ -314,6 +314,9 @@ fn a_sound_image_of_an_unsound_state_is_refused() {
     };
     let error = image(&[begin(), znode("/"), owned, end(2, 0)]).unwrap_err();
     assert!(error.contains("does not exist"), "{error}");
+    // A removal would not see the znodes of its own image.
+    let error = image(&[begin(), znode("/"), Item::ZnodeGone { path: "/a" }]).unwrap_err();
+    assert!(error.contains("out of place"), "{error}");
 }
 
 /// A state with each kind of znode, a session with results, and an ended session.

@@ -32,6 +32,10 @@ struct Siblings {
 }
 
 impl Image {
+    pub(in crate::machine) fn is_empty(&self) -> bool {
+        self.znodes.is_empty()
+    }
+
     /// Adds a znode with a valid path. One that is at this path is replaced, and keeps its children.
     pub(in crate::machine) fn add(
         &mut self,

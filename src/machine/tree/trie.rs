@@ -508,4 +508,20 @@ mod tests {
         assert_eq!(bucket.find(hash(&[70]), &[5]), Some(5));
         assert_eq!(bucket.find(hash(&[70]), &[200]), None);
     }
+
+    #[test]
+    fn any_number_of_entries_with_equal_hashes_is_inserted_together() {
+        let pairs = (0..100u8).map(|n| Arc::new((vec![n % 80], u32::from(n))));
+        let new = pairs.zip(0..).map(|(pair, place)| New { hash: 7, place, entry: Some(pair) });
+        let (mut new, mut replaced) = (new.collect::<Vec<New<Pair>>>(), Vec::new());
+        let mut node = Node::Empty;
+        let added = node.insert_all(&mut new, DEPTH_MAX, &mut |former, pair, place| {
+            assert_eq!((former.0[0], pair.0[0]), (place as u8 - 80, place as u8 - 80));
+            replaced.push(place);
+        });
+        assert_eq!((added, replaced), (80, (80..100).collect()));
+        let Node::Bucket(bucket) = node else { panic!("not a bucket") };
+        let values = bucket.entries().iter().flatten().map(|pair| pair.1).collect::<Vec<u32>>();
+        assert_eq!(values, (80..100).chain(20..80).collect::<Vec<u32>>());
+    }
 }

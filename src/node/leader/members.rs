@@ -182,7 +182,7 @@ impl Node {
             || raft.lead_transferee.is_some();
         // A new leader has not observed the members yet: a leaving voter may have an heir that is
         // not known to be level.
-        if now < serves_since + patience + self.config.heartbeat * 2 || busy {
+        if now < serves_since + patience + self.config.heartbeat || busy {
             return self.report_health(BTreeSet::new());
         }
         let Some(view) = self.view() else { return };

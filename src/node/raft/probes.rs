@@ -96,8 +96,8 @@ impl Node {
         sends
     }
 
-    /// Steps raft-rs with an answer to a heartbeat. The same append is sent to the peer at most as often as
-    /// heartbeats.
+    /// Steps raft-rs with an answer to a heartbeat. The same append is sent to the peer at most once for each
+    /// of them.
     pub(in crate::node) fn step_heartbeat_response(
         &mut self,
         message: Message,

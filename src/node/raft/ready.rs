@@ -125,7 +125,7 @@ impl Node {
         let outgoing = self.leading.as_mut().map(|leading| &mut leading.outgoing);
         let fits = |outgoing: &&mut Outgoing| is_voter || outgoing.takes_learner(message.to);
         let Some(outgoing) = outgoing.filter(fits).filter(|_| current) else {
-            // Raft asks for it again when the peer answers the next heartbeat.
+            // Raft asks for it again when the peer answers another heartbeat.
             self.failed_transfers.push(message.to);
             return;
         };

@@ -326,7 +326,7 @@ mod tests {
     use crate::node::stored::Voting;
     use crate::types::znode::{CreateMode, SessionId};
 
-    const HEARTBEAT: Duration = Duration::from_millis(50);
+    const HEARTBEAT: Duration = Duration::from_millis(100);
 
     /// A state of a few hundred chunks.
     fn large() -> State {

@@ -84,7 +84,7 @@ impl SessionTimers {
         self.tidy();
     }
 
-    /// Makes the lists anew if most of the sessions in them would be skipped.
+    /// Builds the lists again if most of the sessions in them would be skipped.
     fn tidy(&mut self) {
         if self.listed <= LISTED_SHARE * self.time_of.len() + LISTED_MIN {
             return;
@@ -144,7 +144,7 @@ mod tests {
         }
     }
 
-    /// The lists are made anew in the middle of a call that takes two of them.
+    /// The lists are built again in the middle of a call that takes two of them.
     #[test]
     fn lists_that_are_taken_do_not_count() {
         let mut timers = SessionTimers::default();

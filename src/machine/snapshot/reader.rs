@@ -170,6 +170,7 @@ impl ChunkReader {
                 let ephemerals = &mut self.ephemerals;
                 std::mem::take(&mut self.image).finish(
                     &mut self.tree,
+                    // Also if a path comes twice: the last owner counts.
                     |former, znode| match znode.fields().owner() {
                         Some(owner) => drop(ephemerals.insert(Arc::from(znode.path()), owner)),
                         None if former.fields().owner().is_some() => {

@@ -53,6 +53,7 @@ impl Image {
         let znode = Znode::new(path, data, Parts { fields, acl, children: Children::default() });
         tree.account(path, None, Some(share(&znode)));
         tree.index_counted(path, true);
+        // Memory holds far fewer than 2^32 znodes.
         self.znodes.push(New::of(znode, place as u32));
         let Some(parent) = path::parent(path) else {
             // The root is nobody's child. Its children are after it.

@@ -276,6 +276,7 @@ impl Model {
                 "digest" => {
                     add(entry.permissions, &entry.id);
                     valid &= entry.id.id.split(':').count() == 2;
+                    valid &= !entry.id.id.contains(char::is_control);
                 }
                 scheme => unreachable!("the model does not support the scheme {scheme}"),
             }

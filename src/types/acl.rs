@@ -197,6 +197,10 @@ impl Id {
         if self.is_too_long() {
             return Err(format!("an id of more than {ID_BYTES_MAX} bytes"));
         }
+        // Whoever lists it would print them to a terminal, where they could pass for other lines.
+        if self.scheme.chars().chain(self.id.chars()).any(char::is_control) {
+            return Err(format!("{:?} has a control character", self.to_string()));
+        }
         let is_valid = match self.scheme.as_str() {
             "" | "super" => false,
             "auth" => true,
@@ -489,6 +493,8 @@ mod tests {
             ("ip", "10.0.0.0/+8"),
             ("ip", "::/129"),
             ("sso", &"a".repeat(ID_BYTES_MAX)),
+            ("sso", "a\nb"),
+            ("x509", "CN=\u{9b}2J"),
         ] {
             assert!(requested(&[read(scheme, id)], &ids).is_err(), "{scheme}:{id}");
         }

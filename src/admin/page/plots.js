@@ -1,6 +1,10 @@
 'use strict';
 // Elements, plots and numbers as people read them.
 
+// Text that others have written, without characters that reverse or hide it.
+const hidden = /[\u0000-\u0008\u000b-\u001f\u007f-\u009f\u00ad\u061c\u180e\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb\u{e0000}-\u{e007f}]/gu;
+const visible = (text) => (typeof text === 'string' ? text.replace(hidden, (letter) => `\\u{${letter.codePointAt(0).toString(16)}}`) : text);
+
 // Makes an element. Text is always set as text, so that the content of a znode is never taken for
 // markup.
 function h(tag, attributes = {}, ...children) {
@@ -10,7 +14,7 @@ function h(tag, attributes = {}, ...children) {
     else if (value === true) element.setAttribute(name, '');
     else if (value !== false && value !== null && value !== undefined) element.setAttribute(name, value);
   }
-  element.append(...children.filter((child) => child !== null && child !== undefined));
+  element.append(...children.filter((child) => child !== null && child !== undefined).map(visible));
   return element;
 }
 

@@ -218,7 +218,7 @@ function members(all, leader) {
     const leads = member.address === leader;
     element.className = `card member ${mark(member.address)}${leads ? ' leads' : ''}${member.is_silent ? ' silent' : ''}`;
     role.textContent = member.is_silent ? `${member.role}, silent` : leads ? 'leader' : member.role === 'leader' ? 'led last' : member.role;
-    zone.textContent = [member.zone && `zone ${member.zone}`, member.state?.unreachable.length ? `cannot reach ${member.state.unreachable.join(', ')}` : '', `id ${member.id}`].filter(Boolean).join('; ');
+    zone.textContent = visible([member.zone && `zone ${member.zone}`, member.state?.unreachable.length ? `cannot reach ${member.state.unreachable.join(', ')}` : '', `id ${member.id}`].filter(Boolean).join('; '));
     const of = figures(member);
     lag.push(of.lag);
     stale.push(of.stale);
@@ -357,7 +357,7 @@ async function showSessions() {
       h('td', { class: 'number' }, count(session.watches))));
     $('session-table').replaceChildren(h('thead', {}, h('tr', {}, ...header.map(([name, kind]) => h('th', { class: kind, scope: 'col' }, name)))), h('tbody', {}, ...rows));
   } catch (error) {
-    $('session-count').textContent = error.message;
+    $('session-count').textContent = visible(error.message);
   }
 }
 

@@ -185,7 +185,7 @@ const nodes = {
     const buttons = {};
     const draw = (form) => {
       view.className = form;
-      view.textContent = raw.length ? forms[form] : '(no data)';
+      view.textContent = raw.length ? visible(forms[form]) : '(no data)';
       for (const [name, button] of Object.entries(buttons)) button.setAttribute('aria-pressed', name === form);
     };
     for (const [form, name] of [['text', 'Text'], ['json', 'JSON'], ['hex', 'Hex']]) {
@@ -221,7 +221,7 @@ const nodes = {
         await ask(`${url(path)}?version=${stat.version}`, { method: 'PUT', body: text.value });
         this.editing = false;
         await this.show();
-      } catch (error) { failed.textContent = error.message; }
+      } catch (error) { failed.textContent = visible(error.message); }
     };
     $('znode').replaceChildren(h('h3', {}, path), h('div', { class: 'bar' }, h('button', { class: 'main', onclick: save }, 'Save'), h('button', { onclick: () => { this.editing = false; this.show(); } }, 'Cancel')), text, failed);
     text.focus();
@@ -240,14 +240,14 @@ const nodes = {
         this.editing = false;
         await this.again(parent(created.path));
         this.choose(created.path);
-      } catch (error) { failed.textContent = error.message; }
+      } catch (error) { failed.textContent = visible(error.message); }
     };
     $('znode').replaceChildren(h('h3', {}, 'A new znode'), h('div', { class: 'bar' }, at, mode), text, h('div', { class: 'bar' }, h('button', { class: 'main', onclick: save }, 'Create'), h('button', { onclick: () => { this.editing = false; this.show(); } }, 'Cancel')), failed);
     at.focus();
   },
 
   async remove(path, stat) {
-    if (!confirm(`Delete ${path}?`)) return;
+    if (!confirm(`Delete ${visible(path)}?`)) return;
     try {
       await ask(`${url(path)}?version=${stat.version}`, { method: 'DELETE' });
       await this.again(parent(path));

@@ -12,6 +12,7 @@ use serde_json::{Map, Value, json};
 use tracing_subscriber::EnvFilter;
 
 use crate::access::Access;
+use crate::text;
 
 /// How long the cluster may take to serve this process.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -73,7 +74,7 @@ pub(crate) fn run(arguments: &Arguments) -> bool {
         outcome
     });
     outcome.unwrap_or_else(|error| {
-        eprintln!("error: {error}");
+        crate::complain(error);
         false
     })
 }
@@ -143,7 +144,7 @@ impl Output {
         match event {
             Event::Connected { server } => {
                 self.end_progress();
-                eprintln!("reads from {server}");
+                eprintln!("reads from {}", text::line(server));
             }
             Event::Progress(counts) if self.terminal || counts.read - self.shown >= LINE_EVERY => {
                 let progress = format!("{} znodes read, {} created", counts.read, counts.created);
@@ -157,9 +158,10 @@ impl Output {
                 *self.differences.entry(difference).or_default() += 1;
                 self.end_progress();
                 match self.json {
-                    true => self
-                        .line(&json!({ "path": path, "difference": word(difference) }).to_string()),
-                    false => self.line(&format!("{path} {difference}")),
+                    true => self.line(&text::json_line(
+                        &json!({ "path": path, "difference": word(difference) }),
+                    )),
+                    false => self.line(&format!("{} {difference}", text::line(path))),
                 }
             }
             _ => {}

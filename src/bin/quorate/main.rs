@@ -10,6 +10,7 @@ mod import;
 mod live;
 #[cfg(feature = "gateway")]
 mod serve;
+mod text;
 
 use std::ffi::OsString;
 use std::fmt::Display;
@@ -141,7 +142,7 @@ enum Exit {
 
 fn live(command: live::Command) -> ExitCode {
     let exit = live::run(command).unwrap_or_else(|error| {
-        eprintln!("error: {error}");
+        complain(&error);
         match error {
             Error::NoNode { .. } => Exit::NoNode,
             Error::Timeout { .. }
@@ -209,10 +210,16 @@ fn completions(shell: Shell) -> bool {
 /// Prints an outcome as text or as JSON; returns whether it is a success.
 fn report<T: Display + Serialize>(outcome: quorate::Result<T>, json: bool) -> bool {
     // All of these types can be converted to JSON.
-    match json {
-        true => print(outcome.map(|outcome| serde_json::to_value(outcome).unwrap_or_default())),
-        false => print(outcome),
-    }
+    let value = |outcome| serde_json::to_value(outcome).unwrap_or_default();
+    print(outcome.map(|outcome| match json {
+        true => text::json_line(&value(outcome)),
+        false => text::lines(&outcome.to_string()).into_owned(),
+    }))
+}
+
+/// Reports an error. Its text may have parts that others have written.
+fn complain(error: impl Display) {
+    eprintln!("error: {}", text::line(&error.to_string()));
 }
 
 /// Prints an outcome; returns whether it is a success.
@@ -221,12 +228,12 @@ fn print<T: Display>(outcome: quorate::Result<T>) -> bool {
         Ok(outcome) => match writeln!(io::stdout(), "{outcome}") {
             Ok(()) => true,
             Err(error) => {
-                eprintln!("error: cannot write to the standard output: {error}");
+                complain(format_args!("cannot write to the standard output: {error}"));
                 false
             }
         },
         Err(error) => {
-            eprintln!("error: {error}");
+            complain(error);
             false
         }
     }

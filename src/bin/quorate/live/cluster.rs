@@ -13,6 +13,7 @@ use serde_json::json;
 
 use super::{Cluster, Shown, json};
 use crate::Exit;
+use crate::text::line;
 
 /// The locks to list.
 #[derive(Debug, Args)]
@@ -54,9 +55,9 @@ pub(super) fn status(cluster: &Cluster) -> Result<Exit> {
         },
     };
     let mut text = String::new();
-    let _ = writeln!(text, "quorum       {availability}");
+    let _ = writeln!(text, "quorum       {}", line(&availability.to_string()));
     let address = leader.map(|leader| leader.address.as_str());
-    let _ = writeln!(text, "leader       {}", address.unwrap_or("none"));
+    let _ = writeln!(text, "leader       {}", line(address.unwrap_or("none")));
     let _ = writeln!(text, "members      {} ({voters} vote, {silent} are silent)", members.len());
     let state = leader.and_then(|leader| leader.state.as_ref());
     if let Some(state) = state {
@@ -65,7 +66,7 @@ pub(super) fn status(cluster: &Cluster) -> Result<Exit> {
         let _ = writeln!(text, "znodes       {}", state.znodes);
     }
     if let Some(problem) = &problem {
-        let _ = writeln!(text, "problem      {problem}");
+        let _ = writeln!(text, "problem      {}", line(&problem.to_string()));
     }
     let json = json!({
         "availability": json(&availability),
@@ -215,9 +216,9 @@ impl Locks {
         let found = recipes::contended(session, &self.path)?;
         let mut text = String::new();
         for of in &found {
-            let _ = writeln!(text, "{} ({})", of.path, of.recipe);
-            of.holders.iter().for_each(|one| line(&mut text, "holds", one));
-            of.waiters.iter().for_each(|one| line(&mut text, "waits", one));
+            let _ = writeln!(text, "{} ({})", line(&of.path), of.recipe);
+            of.holders.iter().for_each(|one| contending(&mut text, "holds", one));
+            of.waiters.iter().for_each(|one| contending(&mut text, "waits", one));
         }
         if found.is_empty() {
             let _ = writeln!(text, "nobody holds or waits for anything below {}", self.path);
@@ -227,19 +228,21 @@ impl Locks {
 }
 
 #[expect(clippy::disallowed_methods, reason = "a program may look at the clock")]
-fn line(text: &mut String, what: &str, one: &Contending) {
+fn contending(text: &mut String, what: &str, one: &Contending) {
     let session = one.session.map_or_else(|| "no session".to_owned(), |id| id.to_string());
     let since = SystemTime::UNIX_EPOCH + Duration::from_millis(one.since);
     // The clocks of two machines differ a little.
     let age = SystemTime::now().duration_since(since).unwrap_or_default().as_secs();
-    let label = if one.label.is_empty() { String::new() } else { format!("  {}", one.label) };
+    let label =
+        if one.label.is_empty() { String::new() } else { format!("  {}", line(&one.label)) };
     let _ = writeln!(text, "  {what}  {session}  {:<11}  for {age} s{label}", one.kind);
 }
 
 /// A table with columns as wide as their widest cells. Commas separate the titles.
 fn table<const N: usize>(titles: &str, rows: impl Iterator<Item = [String; N]>) -> String {
     let titles = titles.split(", ").map(str::to_owned).collect();
-    let rows: Vec<Vec<String>> = std::iter::once(titles).chain(rows.map(Vec::from)).collect();
+    let cells = |row: [String; N]| row.iter().map(|cell| line(cell).into_owned()).collect();
+    let rows: Vec<Vec<String>> = std::iter::once(titles).chain(rows.map(cells)).collect();
     let width = |column: usize| rows.iter().map(|row| row[column].chars().count()).max();
     let widths: [usize; N] = std::array::from_fn(|column| width(column).unwrap_or(0));
     let mut text = String::new();

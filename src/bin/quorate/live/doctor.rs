@@ -10,6 +10,7 @@ use serde_json::json;
 use super::cluster::{bytes, duration, leader, reports, short};
 use super::{Cluster, Shown, json};
 use crate::Exit;
+use crate::text::line;
 
 /// A member lags if it lacks more entries than this, or if its replica is too old.
 const LAG: u64 = 1000;
@@ -52,7 +53,7 @@ pub(super) fn run(cluster: &Cluster) -> Result<Exit> {
     }
     let mut text = String::new();
     for Finding { wrong, advice } in &findings {
-        let _ = writeln!(text, "- {wrong}\n  {advice}");
+        let _ = writeln!(text, "- {}\n  {}", line(wrong), line(advice));
     }
     if findings.is_empty() {
         let _ = writeln!(text, "nothing is wrong: {} members report", members.len());

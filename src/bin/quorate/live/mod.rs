@@ -19,7 +19,7 @@ use serde_json::Value;
 use signal_hook::{consts, flag};
 
 use crate::access::{Access, credentials};
-use crate::{Exit, system};
+use crate::{Exit, system, text};
 
 /// How to reach the cluster, and how to show what it answers.
 #[derive(Debug, Args)]
@@ -92,17 +92,28 @@ pub(crate) enum Command {
     Quota(On<znodes::QuotaOf>),
 }
 
+/// The output of a command for people.
+enum Text {
+    /// Lines, each with its line break. Values in them that others have written are [`text::line`]s.
+    Lines(String),
+    /// The data of a znode.
+    Data(Vec<u8>),
+}
+
 /// The output of a command.
 struct Shown {
-    /// The text, with a line break at the end unless it is a znode's data.
-    text: Vec<u8>,
+    text: Text,
     json: Value,
     exit: Exit,
 }
 
 impl Shown {
-    fn new(text: impl Into<Vec<u8>>, json: Value) -> Shown {
-        Shown { text: text.into(), json, exit: Exit::Well }
+    fn new(text: impl Into<String>, json: Value) -> Shown {
+        Shown { text: Text::Lines(text.into()), json, exit: Exit::Well }
+    }
+
+    fn data(data: impl Into<Vec<u8>>, json: Value) -> Shown {
+        Shown { text: Text::Data(data.into()), json, exit: Exit::Well }
     }
 }
 
@@ -147,11 +158,12 @@ impl Cluster {
     }
 
     fn print(&self, shown: Shown) -> Result<Exit> {
-        let text = match self.json {
-            true => format!("{:#}\n", shown.json).into_bytes(),
-            false => shown.text,
-        };
-        print(&text)?;
+        match shown.text {
+            _ if self.json => print(text::json(&format!("{:#}\n", shown.json)).as_bytes())?,
+            Text::Lines(lines) => print(text::lines(&lines).as_bytes())?,
+            Text::Data(data) if io::stdout().is_terminal() => print(text::data(&data).as_bytes())?,
+            Text::Data(data) => print(&data)?,
+        }
         Ok(shown.exit)
     }
 }

@@ -12,6 +12,7 @@ use serde_json::json;
 use super::cluster::bytes;
 use super::{Cluster, Shown, is_watched, system};
 use crate::Exit;
+use crate::text::line;
 
 /// How often progress is shown.
 const SHOWN_EVERY: Duration = Duration::from_millis(100);
@@ -49,7 +50,7 @@ impl Backup {
         // began.
         let _session = cluster.session(&coordinator)?;
         let backup = with_progress(&coordinator, || coordinator.backup(&self.file))?;
-        cluster.print(Shown::new(format!("{backup}\n"), super::json(&backup)))
+        cluster.print(Shown::new(format!("{}\n", line(&backup.to_string())), super::json(&backup)))
     }
 }
 
@@ -95,7 +96,7 @@ fn act(
     coordinator.wait_ready(cluster.wait())?;
     action(&coordinator, &by())?;
     let json = json!({ "done": done });
-    cluster.print(Shown::new(format!("{done}\n"), json))
+    cluster.print(Shown::new(format!("{}\n", line(&done)), json))
 }
 
 impl Member {

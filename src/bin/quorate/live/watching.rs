@@ -4,7 +4,7 @@ use clap::Args;
 use quorate::{EventKind, Result, WatchEvent, WatchMode};
 
 use super::{Cluster, print};
-use crate::Exit;
+use crate::{Exit, complain, text};
 
 /// What to watch.
 #[derive(Debug, Args)]
@@ -33,7 +33,7 @@ impl Watch {
             && let Some(event) = watch.recv()
         {
             let line = match cluster.json {
-                true => format!("{}\n", super::json(&event)),
+                true => format!("{}\n", text::json_line(&super::json(&event))),
                 false => line(&event),
             };
             print(line.as_bytes())?;
@@ -42,7 +42,7 @@ impl Watch {
         if left == 0 {
             return Ok(Exit::Well);
         }
-        eprintln!("error: the session is over ({:?}): watch again", session.state());
+        complain(format_args!("the session is over ({:?}): watch again", session.state()));
         Ok(Exit::Unavailable)
     }
 }
@@ -56,5 +56,5 @@ fn line(event: &WatchEvent) -> String {
         EventKind::Gap => "missed",
         _ => "other",
     };
-    format!("{:>10}  {what:<8}  {}\n", event.zxid, event.path)
+    format!("{:>10}  {what:<8}  {}\n", event.zxid, text::line(&event.path))
 }

@@ -9,6 +9,7 @@ use quorate::{Acl, CreateMode, Error, Id, Permissions, Quota, Result, Session, S
 use serde_json::{Value, json};
 
 use super::{Shown, above, data, join, json, json_data};
+use crate::text::line;
 
 /// How many reads are in flight.
 const READS_MAX: usize = 256;
@@ -161,7 +162,7 @@ impl Ls {
                 .collect(),
             false => session.children(&self.path)?,
         };
-        let text = names.iter().map(|name| format!("{name}\n")).collect::<String>();
+        let text = names.iter().map(|name| format!("{}\n", line(name))).collect::<String>();
         Ok(Shown::new(text, json(&names)))
     }
 }
@@ -192,7 +193,7 @@ impl Tree {
         for (place, (path, stat)) in found.iter().enumerate() {
             let depth = path.len() - top;
             let Some(name) = path.last().filter(|_| depth > 0) else {
-                let _ = writeln!(text, "{}  ({})", self.path, note(stat));
+                let _ = writeln!(text, "{}  ({})", line(&self.path), note(stat));
                 continue;
             };
             let parent = &path[..path.len() - 1];
@@ -204,7 +205,7 @@ impl Tree {
             }
             last.push(is_last);
             let branch = if is_last { "└── " } else { "├── " };
-            let _ = writeln!(text, "{branch}{name}  ({})", note(stat));
+            let _ = writeln!(text, "{branch}{}  ({})", line(name), note(stat));
         }
         let of = |(names, stat): (&Vec<String>, &Stat)| json!({ "path": format!("/{}", names.join("/")), "stat": json(stat) });
         Ok(Shown::new(text, found.iter().map(of).collect()))
@@ -215,7 +216,7 @@ impl Znode {
     pub(super) fn get(&self, session: &Session) -> Result<Shown> {
         let (data, stat) = session.get(&self.path)?;
         let json = json!({ "path": self.path, "data": json_data(&data), "stat": json(stat) });
-        Ok(Shown::new(data.to_vec(), json))
+        Ok(Shown::data(data.to_vec(), json))
     }
 
     pub(super) fn stat(&self, session: &Session) -> Result<Shown> {
@@ -231,7 +232,7 @@ fn lines(value: &Value) -> String {
     let mut text = String::new();
     for (name, value) in value.as_object().into_iter().flatten() {
         let value = value.as_str().map_or_else(|| value.to_string(), str::to_owned);
-        let _ = writeln!(text, "{name:<16} {value}");
+        let _ = writeln!(text, "{name:<16} {}", line(&value));
     }
     text
 }
@@ -267,7 +268,7 @@ impl Create {
             }
         }
         let created = session.create(&self.path, data(&self.data)?, mode)?;
-        Ok(Shown::new(format!("{}\n", created.path), json(&created)))
+        Ok(Shown::new(format!("{}\n", line(&created.path)), json(&created)))
     }
 }
 
@@ -310,8 +311,8 @@ impl AclOf {
             session.set_acl(&self.path, &acl)?;
         }
         let (acl, _) = session.nonblocking().acl(&self.path).wait()?;
-        let line = |acl: &Acl| format!("{}={}\n", acl.permissions, acl.id);
-        Ok(Shown::new(acl.iter().map(line).collect::<String>(), json(&acl)))
+        let entry = |acl: &Acl| format!("{}={}\n", acl.permissions, line(&acl.id.to_string()));
+        Ok(Shown::new(acl.iter().map(entry).collect::<String>(), json(&acl)))
     }
 }
 

@@ -14,7 +14,7 @@ use serde_json::json;
 
 use self::load::{Client, Load, Measured, Operation};
 use super::{Cluster, Shown, above, interrupted, is_watched};
-use crate::Exit;
+use crate::{Exit, complain};
 
 /// How many calls of a client are in flight when they are pipelined.
 const DEPTH: usize = 64;
@@ -60,7 +60,7 @@ impl Bench {
         let measured = measured?;
         removed?;
         let Some(measured) = measured else {
-            eprintln!("error: it was interrupted; its znodes are removed");
+            complain("it was interrupted; its znodes are removed");
             return Ok(Exit::Failed);
         };
         cluster.print(self.shown(&measured))

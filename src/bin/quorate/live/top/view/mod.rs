@@ -15,6 +15,7 @@ use ratatui::text::Span;
 use self::list::draw_list;
 use super::super::cluster::{counts, duration, short};
 use super::model::{Mark, Model, Now, View};
+use crate::text::line as line_of;
 
 /// Older figures are marked.
 const OLD_SECONDS: u64 = 5;
@@ -62,7 +63,7 @@ struct Canvas<'a> {
 
 impl Canvas<'_> {
     /// Writes into a line of an area, as far as there is room; returns the number of columns
-    /// written.
+    /// written. Characters that would not be seen are escaped.
     fn put(&mut self, area: Rect, line: usize, column: usize, text: &str, style: Style) -> usize {
         let area = area.intersection(self.buffer.area);
         let (Ok(line), Ok(column)) = (u16::try_from(line), u16::try_from(column)) else { return 0 };
@@ -71,7 +72,7 @@ impl Canvas<'_> {
         }
         let (x, y) = (area.x + column, area.y + line);
         let room = usize::from(area.width - column);
-        let (end, _) = self.buffer.set_stringn(x, y, text, room, style);
+        let (end, _) = self.buffer.set_stringn(x, y, line_of(text), room, style);
         usize::from(end - x)
     }
 
@@ -87,7 +88,7 @@ impl Canvas<'_> {
 
 /// The width of a text on the screen.
 fn width(text: &str) -> usize {
-    Span::raw(text).width()
+    Span::raw(line_of(text)).width()
 }
 
 /// The first lines of an area, and the rest.

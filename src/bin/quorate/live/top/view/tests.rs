@@ -182,3 +182,13 @@ fn nothing_panics_at_any_size() {
         }
     }
 }
+
+#[test]
+fn text_that_reverses_or_hides_is_escaped() {
+    let mut model = showing(View::Members);
+    let mut hostile = members(150);
+    hostile[0].zone = "z\u{202e}\u{1b}[2J".to_owned();
+    model.update(Update::Reports(Ok(hostile)), at(2));
+    let shown = lines(&model, at(2), (120, 24));
+    assert!(shown[4].contains(r"  z\u{202e}\u{1b}[2J  "), "{shown:#?}");
+}

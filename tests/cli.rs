@@ -5,7 +5,7 @@ mod addresses;
 
 use std::fs;
 use std::path::Path;
-use std::process::{Command, Output};
+use std::process::{Command, Output, Stdio};
 use std::time::Duration;
 
 use quorate::{Coordinator, CreateMode};
@@ -15,6 +15,19 @@ fn quorate(arguments: &[&str]) -> (i32, String, String) {
         Command::new(env!("CARGO_BIN_EXE_quorate")).args(arguments).output().unwrap();
     let text = |bytes: Vec<u8>| String::from_utf8(bytes).unwrap();
     (output.status.code().unwrap(), text(output.stdout), text(output.stderr))
+}
+
+/// The output of a process that is to end soon. It is killed if it does not.
+#[cfg(all(feature = "gateway", target_os = "linux"))]
+fn ended(process: std::process::Child) -> Output {
+    let (sender, receiver) = std::sync::mpsc::channel();
+    let id = process.id().to_string();
+    let wait = move || drop(sender.send(process.wait_with_output().unwrap()));
+    std::thread::Builder::new().spawn(wait).unwrap();
+    receiver.recv_timeout(Duration::from_secs(60)).unwrap_or_else(|_| {
+        let _ = Command::new("kill").args(["-KILL", &id]).status();
+        panic!("the process does not end");
+    })
 }
 
 fn member(address: &str, dir: &Path) -> Coordinator {
@@ -137,4 +150,36 @@ fn settings_in_a_file_that_are_wrong_are_named_with_their_line() {
     assert_eq!(code, 1, "{error}");
     assert!(error.contains("session_timeout_bounds"), "{error}");
     assert!(!data.exists());
+}
+
+/// A disk that failed once stopped the member for good, and its process stayed without ports. So nothing that
+/// restarts what ends ever restarted it.
+#[cfg(all(feature = "gateway", target_os = "linux"))]
+#[test]
+fn a_served_member_whose_disk_has_failed_ends_its_process() {
+    let work = tempfile::tempdir().unwrap();
+    let [address, zookeeper] = &addresses::addresses(2)[..] else { panic!() };
+    let mut command = Command::new("sh");
+    // With the signal ignored, a write over the limit fails and does not end the process.
+    command.args([
+        "-c",
+        "trap '' XFSZ; exec \"$0\" \"$@\"",
+        env!("CARGO_BIN_EXE_quorate"),
+        "serve",
+    ]);
+    command.args(["--peers", address, "--zookeeper", zookeeper, "--data-dir"]);
+    command.arg(work.path().join("data")).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let served = command.spawn().unwrap();
+    let client = Coordinator::builder().client().join([address]).unwrap();
+    client.wait_ready(Duration::from_secs(60)).unwrap();
+    let id = served.id().to_string();
+    let limited = Command::new("prlimit").args(["--pid", &id, "--fsize=0:"]).status();
+    assert!(limited.expect("the program prlimit, of util-linux").success());
+    // Its answer never comes.
+    drop(client.session().nonblocking().create("/a", b"", CreateMode::Persistent));
+    let output = ended(served);
+    let text = String::from_utf8_lossy(&output.stderr);
+    assert_eq!((output.status.code(), output.stdout.as_slice()), (Some(1), &b""[..]), "{text}");
+    let last = text.lines().last().unwrap();
+    assert!(last.starts_with("error: the node has stopped: the disk failed: "), "{text}");
 }

@@ -315,3 +315,16 @@ fn links_between_pages_lead_somewhere_in_the_repository_and_on_docs_rs() {
     let unused: Vec<_> = there.keys().filter(|label| !used.contains(**label)).collect();
     assert!(unused.is_empty(), "src/guide/links.md: nobody uses {unused:?}");
 }
+
+/// A member whose disk has failed ends with an exit code other than 0, and must be started again.
+#[test]
+fn a_member_that_has_ended_with_an_error_is_started_again() {
+    let unit = read("contrib/systemd/quorate.service");
+    assert_eq!(value(&unit, "\nRestart="), "on-failure");
+    assert_eq!(value(&unit, "\nStartLimitIntervalSec="), "0");
+    assert_eq!(value(&read("contrib/compose/compose.yaml"), "restart: "), "on-failure");
+    for kind in ["statefulset", "deployment"] {
+        let manifest = read(&format!("contrib/kubernetes/{kind}.yaml"));
+        assert!(!manifest.contains("restartPolicy:"), "{kind}: the default, Always");
+    }
+}

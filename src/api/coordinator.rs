@@ -14,7 +14,7 @@ use crate::node::REMOVED;
 use crate::node::client::LEFT;
 use crate::runtime::own_thread;
 use crate::runtime::pending::block_on;
-use crate::runtime::shared::NodeShared;
+use crate::runtime::shared::{CLOSED, NodeShared};
 use crate::types::error::{Error, Result};
 use crate::types::znode::SessionId;
 
@@ -280,11 +280,54 @@ impl Coordinator {
                     reason: shared.waiting_for(),
                 });
             }
-            // When the node ends, the channel is closed or reports a change.
+            // When the node ends, the channel is closed.
             let ended = changes.recv_timeout(left) == Err(RecvTimeoutError::Disconnected);
             if ended && shared.stopped().is_none() {
-                return Err(Error::Stopped { reason: "it was closed".to_owned() });
+                return Err(Error::Stopped { reason: CLOSED.to_owned() });
             }
+        }
+    }
+
+    /// Blocks until this instance has stopped: `Ok` if it was closed or has left at its user's request, an
+    /// error if it has stopped for any other reason. Such an instance does not come back by itself: end the
+    /// process with an exit code other than 0, and let its supervisor start it again.
+    ///
+    /// # Errors
+    /// [`Error::Stopped`] with the reason: its disk has failed, the cluster has removed it, or a defect of
+    /// this library has stopped it. [`Error::WouldBlock`].
+    ///
+    /// ```
+    /// let cluster = quorate::testing::Cluster::new(3);
+    /// let coordinator = cluster.node(0);
+    /// let watcher = std::thread::spawn({
+    ///     let coordinator = coordinator.clone();
+    ///     move || {
+    ///         if let Err(error) = coordinator.wait_stopped() {
+    ///             eprintln!("{error}");
+    ///             std::process::exit(1);
+    ///         }
+    ///     }
+    /// });
+    /// // ... the service runs ...
+    /// coordinator.close();
+    /// watcher.join().unwrap();
+    /// ```
+    pub fn wait_stopped(&self) -> Result<()> {
+        own_thread::check("waiting for the end of the instance")?;
+        if self.shared().stopped().is_none() {
+            // The channel closes when the instance has stopped.
+            for _ in self.availability_changes() {}
+        }
+        self.end()
+    }
+
+    /// How this instance has ended, which has stopped.
+    pub(super) fn end(&self) -> Result<()> {
+        let shared = self.shared();
+        match shared.stopped() {
+            None | Some(CLOSED) => Ok(()),
+            Some(reason) if shared.leaves() && has_left(reason) => Ok(()),
+            Some(reason) => Err(Error::Stopped { reason: reason.to_owned() }),
         }
     }
 

@@ -251,7 +251,8 @@ impl Coordinator {
 
     /// Returns a channel of [`Coordinator::availability`]: it delivers the current value, and then
     /// each change. If changes are not read in time, the oldest and the latest are retained. The
-    /// channel closes when the coordinator is closed or stops. Does not block.
+    /// channel closes when the coordinator is closed or stops ([`Coordinator::wait_stopped`]). Does not
+    /// block.
     ///
     /// ```
     /// use quorate::{Availability, testing::Cluster};

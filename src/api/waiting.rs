@@ -249,6 +249,25 @@ impl Coordinator {
         offload(move || coordinator.leave(timeout)).await?
     }
 
+    /// As [`Coordinator::wait_stopped`], without blocking the thread. Dropping the future only ends the
+    /// wait.
+    ///
+    /// # Errors
+    /// As [`Coordinator::wait_stopped`].
+    ///
+    /// ```
+    /// # async fn example(coordinator: &quorate::Coordinator) -> quorate::Result<()> {
+    /// // In a `select!` with the service and its signals: an error ends the process.
+    /// coordinator.wait_stopped_async().await?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub async fn wait_stopped_async(&self) -> Result<()> {
+        let mut changes = self.availability_changes_async();
+        while self.shared().stopped().is_none() && changes.next().await.is_some() {}
+        self.end()
+    }
+
     /// As [`Coordinator::close`], without blocking the thread: a thread of its own waits. If the
     /// future is dropped after it was polled, the instance continues to close.
     ///

@@ -1,6 +1,6 @@
 //! Whether the cluster can make decisions, reported to subscribers.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crossbeam_channel::{Receiver, Sender, TrySendError, bounded};
 
@@ -14,9 +14,16 @@ const CHANGES: usize = 16;
 /// The subscribers.
 #[derive(Debug, Default)]
 pub(crate) struct Readers {
-    readers: Mutex<Vec<Reader>>,
+    subscribed: Mutex<Subscribed>,
     /// The tasks that wait for a change.
     waiting: Arc<Wakers>,
+}
+
+#[derive(Debug, Default)]
+struct Subscribed {
+    readers: Vec<Reader>,
+    /// Whether no change will follow: the node has stopped.
+    ended: bool,
 }
 
 #[derive(Debug)]
@@ -31,14 +38,15 @@ impl Readers {
         let (changes, receiver) = bounded(CHANGES);
         let mut reader = Reader { changes, reported: None };
         reader.send(now);
-        self.readers.lock().unwrap_or_else(PoisonError::into_inner).push(reader);
+        let mut subscribed = self.subscribed();
+        if !subscribed.ended {
+            subscribed.readers.push(reader);
+        }
         receiver
     }
 
     pub(crate) fn notify(&self, now: &Availability) {
-        let mut readers = self.readers.lock().unwrap_or_else(PoisonError::into_inner);
-        readers.retain_mut(|reader| reader.send(now));
-        drop(readers);
+        self.subscribed().readers.retain_mut(|reader| reader.send(now));
         // Not under the lock: a waker is user code, which may subscribe.
         self.waiting.wake();
     }
@@ -48,10 +56,19 @@ impl Readers {
         Arc::clone(&self.waiting)
     }
 
-    /// Closes all channels.
+    /// Closes all channels, and those that are added later.
     pub(crate) fn end(&self) {
-        self.readers.lock().unwrap_or_else(PoisonError::into_inner).clear();
+        let readers = {
+            let mut subscribed = self.subscribed();
+            subscribed.ended = true;
+            std::mem::take(&mut subscribed.readers)
+        };
+        drop(readers);
         self.waiting.wake();
+    }
+
+    fn subscribed(&self) -> MutexGuard<'_, Subscribed> {
+        self.subscribed.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

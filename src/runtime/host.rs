@@ -23,7 +23,7 @@ use crate::runtime::clock::Clock;
 use crate::runtime::engine::Engine;
 use crate::runtime::mailbox::{AnswerSink, Outgoing, WatchSink};
 use crate::runtime::session::SessionShared;
-use crate::runtime::shared::{Asker, Call, Limits, NodeShared, Request};
+use crate::runtime::shared::{Asker, CLOSED, Call, Limits, NodeShared, Request};
 use crate::runtime::timers::Timers;
 use crate::security::auth::Schemes;
 use crate::types::error::{Error, Result};
@@ -399,6 +399,9 @@ impl Host {
             self.shared.cluster.store(cluster, Ordering::Relaxed);
         }
         self.publish_status(now, effects.stopped.is_some());
+        if effects.stopped.is_some() {
+            self.shared.availability.end();
+        }
         self.timers.fire(now);
         self.timers.next().map_or(effects.wake_at, |at| at.min(effects.wake_at))
     }
@@ -445,7 +448,7 @@ impl Host {
         // Readers must not wait for a change that was interrupted.
         self.shared.tree.publish(None);
         // If the node has stopped before, the first reason stays.
-        let reason = match self.shared.stopped.try_insert("it was closed".to_owned()) {
+        let reason = match self.shared.stopped.try_insert(CLOSED.to_owned()) {
             Ok(reason) => reason,
             Err((reason, _)) => reason,
         };

@@ -356,7 +356,7 @@ fn disk_health(write: Duration, checkpoint: Duration) -> DiskHealth {
 
 #[cfg(test)]
 mod tests {
-    use crossbeam_channel::bounded;
+    use crossbeam_channel::{TryRecvError, bounded};
 
     use super::*;
     use crate::machine::command::Op;
@@ -561,5 +561,23 @@ mod tests {
         }
         let answer = answer.try_take().expect("a stopped node answers at once");
         assert!(matches!(answer, Err(Error::Stopped { .. })), "{answer:?}");
+    }
+
+    /// The channel of changes stayed open after a node had stopped for good, so nobody who waited for its
+    /// end noticed it.
+    #[test]
+    fn the_changes_end_when_the_node_has_stopped_for_good() {
+        let clock = Clock::manual();
+        let founding =
+            Genesis { cluster: 1, members: vec![Member::new(1, "127.0.0.1:1".to_owned())] };
+        let (mut member, shared) = member(0, &founding, &clock);
+        let changes = shared.availability.add(&shared.availability());
+        member.host.input(Input::Failed { reason: "the disk failed".to_owned() });
+        let _ = member.turn(&mut Outbox::default());
+        let seen: Vec<String> = changes.try_iter().map(|change| change.to_string()).collect();
+        assert!(seen.last().is_some_and(|last| last.contains("the disk failed")), "{seen:?}");
+        assert_eq!(changes.try_recv(), Err(TryRecvError::Disconnected));
+        let later = shared.availability.add(&shared.availability());
+        assert_eq!(later.iter().count(), 1, "it is not open for ever");
     }
 }

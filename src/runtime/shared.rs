@@ -39,6 +39,9 @@ use crate::types::metrics::histogram::Histogram;
 use crate::types::session::SessionState;
 use crate::types::znode::SessionId;
 
+/// Why a node has stopped that its user has closed.
+pub(crate) const CLOSED: &str = "it was closed";
+
 /// A message from a handle to the host.
 pub(crate) enum Call {
     Request(Request),
@@ -132,6 +135,8 @@ pub(crate) struct NodeShared {
     pub(crate) schemes: Schemes,
     /// Whether drops must not wait for threads: see `thread_end`.
     pub(crate) joined_by_task: AtomicBool,
+    /// Whether a user has asked the node to leave the cluster.
+    leaves: AtomicBool,
 }
 
 impl fmt::Debug for NodeShared {
@@ -175,6 +180,7 @@ impl NodeShared {
             directory: OnceCell::new(),
             schemes,
             joined_by_task: AtomicBool::new(false),
+            leaves: AtomicBool::new(false),
         };
         (shared, calls)
     }
@@ -205,7 +211,8 @@ impl NodeShared {
         self.stopped.get().map(String::as_str)
     }
 
-    fn stop_error(&self) -> Option<Error> {
+    /// The error of a node that has stopped.
+    pub(crate) fn stop_error(&self) -> Option<Error> {
         self.stopped().map(|reason| Error::Stopped { reason: reason.to_owned() })
     }
 
@@ -456,9 +463,15 @@ impl NodeShared {
         Availability::of(&self.status().availability, address, || self.waiting_for())
     }
 
-    /// Asks the node to leave the cluster. The channel closes when it has stopped.
+    /// Whether a user has asked the node to leave the cluster.
+    pub(crate) fn leaves(&self) -> bool {
+        self.leaves.load(Ordering::Relaxed)
+    }
+
+    /// Asks the node to leave the cluster.
     pub(crate) fn leave(&self) {
         if !self.clock.is_forked() {
+            self.leaves.store(true, Ordering::Relaxed);
             self.call(Call::Leave);
         }
     }
@@ -539,7 +552,7 @@ impl Drop for Request {
     fn drop(&mut self) {
         // The request was never handled: the inbox was dropped with the host.
         if let Some((_, sink)) = self.sink.take() {
-            sink.fail(Error::Stopped { reason: "it was closed".to_owned() });
+            sink.fail(Error::Stopped { reason: CLOSED.to_owned() });
         }
     }
 }

@@ -7,6 +7,7 @@ use crate::machine::command::Reply;
 use crate::node::io::Time;
 use crate::node::query::Answer;
 use crate::runtime::pending::Slot;
+use crate::runtime::shared::CLOSED;
 use crate::types::error::Error;
 
 /// From this many timers on, abandoned ones are removed.
@@ -39,7 +40,7 @@ impl Drop for Timer {
     fn drop(&mut self) {
         // The timer has not fired: the host is gone.
         if let Some(slot) = self.slot.take() {
-            slot.complete(Err(Error::Stopped { reason: "it was closed".to_owned() }));
+            slot.complete(Err(Error::Stopped { reason: CLOSED.to_owned() }));
         }
     }
 }

@@ -112,6 +112,7 @@ fn an_instance_that_is_too_old_stops_with_the_reason() {
     assert!(stopped.contains("acts by version 2"), "{stopped}");
     assert!(stopped.contains("can do version 1 at most"), "{stopped}");
     assert!(matches!(cluster.node(2).session().sync(), Err(Error::Stopped { .. })));
+    assert_eq!(cluster.node(2).wait_stopped(), Err(Error::Stopped { reason: stopped.clone() }));
     cluster.restart_as(2, INVENTED).unwrap();
 
     // A checkpoint is due after ten minutes, and contains the version, too.

@@ -25,13 +25,19 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
         port: at.port(),
     };
     let working = tokio::spawn(app.clone().run());
+    let member = coordinator.clone();
     axum::serve(listener, app.router())
         .with_graceful_shutdown(async move {
-            term.recv().await;
+            tokio::select! {
+                _ = term.recv() => {}
+                _ = member.wait_stopped_async() => {}
+            }
         })
         .await?;
     // For a restart: the instance comes back with its directory. To leave for good, await `leave_async`.
     working.abort();
     coordinator.close_async().await?;
-    Ok(())
+    // If the instance had stopped for good, for example because its disk has failed, the process ends with an
+    // error, so that its supervisor starts it again.
+    Ok(coordinator.wait_stopped_async().await?)
 }

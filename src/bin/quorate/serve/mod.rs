@@ -114,7 +114,8 @@ pub(crate) struct Arguments {
     tls: tls::Certificates,
 }
 
-/// Serves until SIGTERM or SIGINT. Logs go to the standard error, filtered by RUST_LOG.
+/// Serves until SIGTERM or SIGINT, or until the member has stopped for good, which is an error. Logs go to the
+/// standard error, filtered by RUST_LOG.
 pub(crate) fn run(arguments: Arguments) -> quorate::Result<&'static str> {
     let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new("info"));
     tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).init();
@@ -137,8 +138,23 @@ pub(crate) fn run(arguments: Arguments) -> quorate::Result<&'static str> {
     }
     #[cfg(feature = "admin")]
     let admin = arguments.admin.serve(&coordinator)?;
-    let signal = signals.forever().next();
-    tracing::info!(?signal, "stopping");
+    let (member, signals_end) = (coordinator.clone(), signals.handle());
+    let watch = move || {
+        let stopped = member.wait_stopped();
+        signals_end.close();
+        stopped
+    };
+    let watcher = std::thread::Builder::new().name("quorate-serve".to_owned()).spawn(watch);
+    let watcher = watcher.map_err(system("a thread"))?;
+    let Some(signal) = signals.forever().next() else {
+        // Dropping them would wait for a disk, which may hang.
+        std::mem::forget((coordinator, gateways));
+        #[cfg(feature = "admin")]
+        std::mem::forget(admin);
+        let stopped = watcher.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+        return stopped.map(|()| "stopped");
+    };
+    tracing::info!(signal, "stopping");
     drop(gateways);
     #[cfg(feature = "admin")]
     drop(admin);

@@ -6,7 +6,7 @@ use ::metrics::{Unit, counter, describe_counter, describe_gauge, describe_histog
 use ::metrics::{gauge, histogram};
 
 use crate::api::coordinator::Coordinator;
-use crate::types::metrics::table::{BY_PATH, METRICS, Value};
+use crate::types::metrics::table::{METRICS, Value};
 
 impl Coordinator {
     /// Publishes this instance's metrics to the recorder of the crate [`metrics`](::metrics) that the
@@ -41,10 +41,10 @@ impl Coordinator {
                     describe_counter!(name, help);
                     counter!(name).absolute(value);
                 }
-                Value::ByPath(of) => {
+                Value::By(label, of) => {
                     describe_counter!(name, help);
-                    for (path, count) in of(&metrics) {
-                        counter!(name, BY_PATH => path.clone()).absolute(*count);
+                    for (key, count) in of(&metrics) {
+                        counter!(name, *label => key.clone()).absolute(*count);
                     }
                 }
                 Value::Gauge(of) => {

@@ -14,6 +14,7 @@ use super::GatewayBuilder;
 use super::authentication::Authenticator;
 use super::convert;
 use super::counts::{Counts, LastReply};
+use super::ending::Ending;
 use super::requests::RestoredWatch;
 use super::watches::Watches;
 use super::wire::codes::{ErrorCode, OpCode, SYNC_CONNECTED};
@@ -37,6 +38,8 @@ use crate::types::znode::Zxid;
 const WAITING_MAX: usize = 128;
 /// The same limit for the bytes of requests in flight, and of replies that wait for their turn.
 const WAITING_BYTES: usize = 4 << 20;
+/// The longest reply. ZooKeeper has no limit for replies; this one only protects the memory.
+const REPLY_BYTES_MAX: usize = 256 << 20;
 /// About how many bytes a part of a request takes besides its content.
 const PART_BYTES: usize = 128;
 /// If a client leaves so many bytes unread, nothing more is written for it.
@@ -75,10 +78,11 @@ impl Waiting {
         bytes
     }
 
-    /// Whether it is a multiRead whose reply could not be sent.
-    fn is_too_long(&self, packet_bytes_max: usize) -> bool {
-        matches!(self.what, ReplyKind::MultiRead(_))
-            && self.bytes > packet_bytes_max.saturating_mul(2) + self.parts.len() * PART_BYTES
+    /// Why the connection ends, if it is a multiRead whose reply cannot be sent.
+    fn too_long(&self) -> Option<Ending> {
+        let bytes = self.bytes;
+        let is_too_long = matches!(self.what, ReplyKind::MultiRead(_)) && bytes > REPLY_BYTES_MAX;
+        is_too_long.then_some(Ending::ReplyTooLong { bytes, limit: REPLY_BYTES_MAX })
     }
 }
 
@@ -176,10 +180,10 @@ pub(super) struct Connection {
     pub(super) request_bytes: usize,
     /// The counts that the server has not taken yet.
     pub(super) counts: Counts,
-    /// No more requests are taken, and the connection ends when everything is sent.
-    pub(super) closes: bool,
-    /// The connection ends now.
-    pub(super) broken: bool,
+    /// Why no more requests are taken: the connection ends when everything is sent.
+    closing: Option<Ending>,
+    /// Why the connection ends now.
+    ended: Option<Ending>,
 }
 
 impl Connection {
@@ -217,15 +221,35 @@ impl Connection {
             op: OpCode::CreateSession.into(),
             request_bytes: 0,
             counts: Counts::default(),
-            closes: false,
-            broken: false,
+            closing: None,
+            ended: None,
         }
+    }
+
+    /// Ends the connection now. The first reason counts.
+    pub(super) fn end(&mut self, why: Ending) {
+        self.ended.get_or_insert(why);
+    }
+
+    /// Takes no more requests, and ends the connection when everything is sent. The first reason counts.
+    pub(super) fn close(&mut self, why: Ending) {
+        self.closing.get_or_insert(why);
+    }
+
+    /// Whether the connection ends now.
+    pub(super) fn is_ended(&self) -> bool {
+        self.ended.is_some()
+    }
+
+    /// Why the connection ends. Once it was going to end, a failure of its socket is not the reason.
+    pub(super) fn ending(&self) -> Option<&Ending> {
+        self.closing.as_ref().or(self.ended.as_ref())
     }
 
     /// Whether further requests may be taken.
     pub(super) fn takes_requests(&self) -> bool {
-        !self.closes
-            && !self.broken
+        self.closing.is_none()
+            && self.ended.is_none()
             && self.authenticating.is_none()
             && self.waiting.len() < WAITING_MAX
             && self.waiting_bytes < WAITING_BYTES
@@ -235,7 +259,8 @@ impl Connection {
 
     /// Whether its last reply was sent.
     pub(super) fn is_over(&self) -> bool {
-        self.broken || (self.closes && self.waiting.is_empty() && self.out.is_empty())
+        self.is_ended()
+            || (self.closing.is_some() && self.waiting.is_empty() && self.out.is_empty())
     }
 
     /// Queues a request whose reply has this many parts.
@@ -280,8 +305,9 @@ impl Connection {
     /// Requests a check of credentials.
     pub(super) fn check_credentials(&mut self, xid: i32, scheme: String, credentials: &[u8]) {
         let asker = Arc::new(());
-        self.broken |=
-            !self.authenticator.check(self.recipient.clone(), &asker, scheme, credentials);
+        if !self.authenticator.check(self.recipient.clone(), &asker, scheme, credentials) {
+            self.end(Ending::AuthFailed("too many others wait to be checked".to_owned()));
+        }
         self.authenticating = Some((xid, asker));
     }
 
@@ -289,7 +315,7 @@ impl Connection {
     pub(super) fn answer_now(&mut self, part: usize, answer: Result<Answer>) {
         if let Some(last) = self.waiting.back_mut() {
             self.waiting_bytes += last.take(part, (self.zxid, answer));
-            self.broken |= last.is_too_long(self.packet_bytes_max);
+            self.ended = self.ended.take().or(last.too_long());
         }
     }
 
@@ -308,7 +334,7 @@ impl Connection {
         while let Some(last) = self.waiting.back_mut()
             && let ReplyKind::MultiRead(reads) = &mut last.what
             && let Some(read) = reads.pop_front()
-            && !self.broken
+            && self.ended.is_none()
         {
             let part = last.parts.len() - last.missing;
             match read {
@@ -332,7 +358,7 @@ impl Connection {
                 let Some(waiting) = self.waiting.get_mut(place) else { return };
                 self.waiting_bytes += waiting.take(part, (zxid, answer));
                 if matches!(waiting.what, ReplyKind::MultiRead(_)) {
-                    self.broken |= waiting.is_too_long(self.packet_bytes_max);
+                    self.ended = self.ended.take().or(waiting.too_long());
                     self.read_on();
                 }
             }
@@ -348,7 +374,14 @@ impl Connection {
             // After the end of the session no more requests are taken; existing answers are still
             // sent.
             Delivery::State(state) => {
-                self.closes |= state.is_final() && state != SessionState::Closed;
+                if state.is_final() && state != SessionState::Closed {
+                    let is_opened = self.replied > 0;
+                    self.close(if is_opened {
+                        Ending::SessionOver
+                    } else {
+                        Ending::SessionUnknown
+                    });
+                }
             }
         }
     }
@@ -376,7 +409,10 @@ impl Connection {
         if self.waiting.is_empty() && self.events.is_empty() && self.reads_alone.is_none() {
             self.zxid = self.zxid.max(zxid);
         }
-        self.broken |= self.events_bytes > EVENTS_BYTES;
+        if self.events_bytes > EVENTS_BYTES {
+            let (bytes, limit) = (self.events_bytes, EVENTS_BYTES);
+            self.end(Ending::EventsUnread { bytes, limit });
+        }
     }
 
     /// The zxid of the state that the reply to the first request shows, if all its answers have
@@ -388,7 +424,7 @@ impl Connection {
     }
 
     fn has_room(&self) -> bool {
-        !self.broken && self.out.len() < UNREAD_BYTES
+        self.ended.is_none() && self.out.len() < UNREAD_BYTES
     }
 
     /// Whether replies or events are held back.
@@ -411,7 +447,7 @@ impl Connection {
                 }
                 // The client reconnects, sets its watches again, and receives the events that it
                 // missed.
-                self.broken = true;
+                self.end(Ending::MissedEvents);
                 return;
             }
             self.zxid = self.zxid.max(event.zxid);
@@ -426,12 +462,12 @@ impl Connection {
         self.send(&header, &WatcherEvent { kind, state: SYNC_CONNECTED, path });
     }
 
-    /// Writes a reply, or closes the connection if it would be too long.
+    /// Writes a reply, or ends the connection if it would be too long.
     pub(super) fn send(&mut self, header: &ReplyHeader, body: &impl Jute) {
         self.counts.sent += 1;
-        // The limit is for data. A reply with a znode of the largest size also has a stat.
-        let limit = self.packet_bytes_max.saturating_add(1 << 10);
-        self.broken |= append_reply(&mut self.out, limit, header, body).is_err();
+        if let Err(error) = append_reply(&mut self.out, REPLY_BYTES_MAX, header, body) {
+            self.end(error.into());
+        }
     }
 
     pub(super) fn header(&self, xid: i32, code: ErrorCode) -> ReplyHeader {
@@ -451,9 +487,8 @@ impl Connection {
         now.saturating_sub(self.last_received) > timeout
     }
 
-    /// Ends the session of a silent client.
+    /// Closes the session of a silent client, whose connection ends.
     pub(super) fn expire(&mut self) {
-        self.broken = true;
         if let Some(session) = self.session.take()
             && self.reads_alone.is_none()
         {

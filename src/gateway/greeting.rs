@@ -6,6 +6,7 @@ use std::time::Duration;
 use bytes::Bytes;
 
 use super::connection::{Connection, ReplyKind};
+use super::ending::Ending;
 use super::wire::handshake::{ConnectRequest, PASSWORD_BYTES};
 use super::wire::jute::Jute;
 use crate::node::io::ClientRequest;
@@ -14,27 +15,27 @@ use crate::runtime::entropy;
 use crate::runtime::session::SessionShared;
 use crate::runtime::shared::Asker;
 use crate::types::acl::Id;
-use crate::types::error::{Error, Result};
+use crate::types::error::Error;
 use crate::types::znode::SessionId;
 
 impl Connection {
-    /// Takes the first packet. Returns `false` if it cannot be read. With `read_only`, there is no quorum,
-    /// and the client is served from the replica alone.
-    pub(super) fn handshake(&mut self, mut frame: Bytes, read_only: bool) -> Result<bool> {
-        let Ok(request) = ConnectRequest::read(&mut frame) else { return Ok(false) };
+    /// Takes the first packet. With `read_only`, there is no quorum, and the client is served from the replica
+    /// alone.
+    pub(super) fn handshake(&mut self, mut frame: Bytes, read_only: bool) -> Result<(), Ending> {
+        let request = ConnectRequest::read(&mut frame).map_err(|_| Ending::Foreign)?;
         let timeout = u64::try_from(request.timeout).unwrap_or(0);
         let timeout = self.shared.limits.timeouts.negotiated(Duration::from_millis(timeout));
         if read_only {
-            return Ok(self.greet_read_only(request, timeout));
+            return self.greet_read_only(request, timeout);
         }
-        let holder = entropy::number()?;
+        let holder = entropy::number().map_err(no_entropy)?;
         self.resumed = request.session_id != 0;
         let (id, secret) = if self.resumed {
             // No session has a password of another length.
             let Some(secret) = request.password() else { return self.unknown_session(request) };
             (SessionId(request.session_id.cast_unsigned()), secret)
         } else {
-            (new_session()?, entropy::bytes()?)
+            (new_session()?, entropy::bytes().map_err(no_entropy)?)
         };
         let session = Arc::new(SessionShared::new(id, holder, secret, timeout));
         let _ = session.recipient.set(self.recipient.clone());
@@ -57,7 +58,7 @@ impl Connection {
         session.ids.store(Arc::new(ids.clone()));
         let introduce = ClientRequest::Introduce { session: id, ids };
         self.shared.send(Some(Asker::Holder(session)), introduce);
-        Ok(true)
+        Ok(())
     }
 
     /// The ids that the session has from the start.
@@ -71,20 +72,24 @@ impl Connection {
         ids
     }
 
-    fn unknown_session(&mut self, request: ConnectRequest) -> Result<bool> {
+    fn unknown_session(&mut self, request: ConnectRequest) -> Result<(), Ending> {
         let (id, timeout) = (new_session()?, Duration::from_secs(1));
         // This session is never opened.
         self.session = Some(Arc::new(SessionShared::new(id, 0, [0; PASSWORD_BYTES], timeout)));
         self.expect(0, ReplyKind::Connect(request), 1);
         let refused = Err(Error::WrongPassword { session: id });
         self.answer_now(0, refused);
-        Ok(true)
+        Ok(())
     }
 }
 
-fn new_session() -> Result<SessionId> {
+fn no_entropy(error: Error) -> Ending {
+    Ending::Failure(error.to_string().into())
+}
+
+fn new_session() -> Result<SessionId, Ending> {
     loop {
-        let id = entropy::number()?;
+        let id = entropy::number().map_err(no_entropy)?;
         // 0 stands for a new session, and tools print negative ids badly.
         if id << 1 != 0 {
             return Ok(SessionId(id & (u64::MAX >> 1)));

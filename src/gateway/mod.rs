@@ -13,6 +13,7 @@
 //! - [`greeting`] is its first packet, which opens its session.
 //! - [`requests`] and [`multi`] convert its requests to those of a session, and [`replies`] the answers to
 //!   replies.
+//! - [`ending`] has the reasons for which connections end.
 //! - [`read_only`] stands in for the node while there is no quorum.
 //! - [`convert`] converts values that differ: errors, stats, access lists.
 //! - [`words`] answers the four-letter words, from the figures of [`counts`].
@@ -25,6 +26,7 @@ mod authentication;
 mod connection;
 mod convert;
 mod counts;
+mod ending;
 mod greeting;
 pub mod import;
 mod multi;
@@ -159,8 +161,9 @@ impl GatewayBuilder {
         self
     }
 
-    /// The longest packet in bytes, in both directions: 1,048,575 by default, as ZooKeeper's
-    /// `jute.maxbuffer`. A client that sends a longer one is disconnected.
+    /// The longest packet that a client may send, in bytes: 1,048,575 by default, as ZooKeeper's
+    /// `jute.maxbuffer`. A client that sends a longer one is disconnected. Replies may be longer, up to 256
+    /// MiB: the names of many children, for example. (Clients have limits of their own for what they read.)
     #[must_use]
     pub fn packet_bytes_max(mut self, most: usize) -> GatewayBuilder {
         self.packet_bytes_max = most;

@@ -14,6 +14,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::connection::{Connection, ReplyKind};
+use super::ending::Ending;
 use super::wire::codes::OpCode;
 use super::wire::handshake::{ConnectRequest, PASSWORD_BYTES};
 use crate::machine::command::Reply;
@@ -56,13 +57,20 @@ impl Quorum {
 }
 
 impl Connection {
-    /// Takes the first packet. Returns `false` if the client has to find another server, because it wants to
-    /// write or has seen a later state than this replica's.
-    pub(super) fn greet_read_only(&mut self, request: ConnectRequest, timeout: Duration) -> bool {
+    /// Takes the first packet. Fails if the client has to find another server, because it wants to write or
+    /// has seen a later state than this replica's.
+    pub(super) fn greet_read_only(
+        &mut self,
+        request: ConnectRequest,
+        timeout: Duration,
+    ) -> Result<(), Ending> {
         let tree = Arc::clone(&self.shared.tree());
         let zxid = tree.zxid();
-        if request.read_only != Some(true) || request.seen() > zxid {
-            return false;
+        if request.read_only != Some(true) {
+            return Err(Ending::NeedsQuorum);
+        }
+        if request.seen() > zxid {
+            return Err(Ending::Ahead);
         }
         let id = SessionId(request.session_id.cast_unsigned());
         let secret = request.password().filter(|_| id.0 != 0).unwrap_or([0; PASSWORD_BYTES]);
@@ -74,7 +82,7 @@ impl Connection {
         self.expect(0, ReplyKind::Connect(request), 1);
         let timeout_ms = u32::try_from(timeout.as_millis()).unwrap_or(u32::MAX);
         self.answer_now(0, Ok(Answer::Reply(Reply::Session { timeout_ms })));
-        true
+        Ok(())
     }
 
     /// Whether this op is refused to read-only sessions, whatever its arguments.
@@ -117,7 +125,7 @@ impl Connection {
             }
             Write::Close => Ok(Answer::Reply(Reply::Done)),
             // Refused before (`may_not`).
-            _ => return self.broken = true,
+            _ => return self.end(Ending::Failure("a write in a read-only session".into())),
         };
         self.answer_now(0, answer);
     }
@@ -144,7 +152,9 @@ impl Connection {
             }
             Query::RemoveWatches { path, .. } => Err(Error::NoWatch { path: path.clone() }),
             // Refused before (`may_not`).
-            Query::Sync => return self.broken = true,
+            Query::Sync => {
+                return self.end(Ending::Failure("a write in a read-only session".into()));
+            }
         };
         self.answer_now(part, answer);
     }

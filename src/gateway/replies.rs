@@ -1,9 +1,12 @@
 //! Converts the node's answers to replies.
 
+use std::borrow::Cow;
+
 use bytes::Bytes;
 
 use super::connection::{Connection, Part, ReplyKind, Waiting};
 use super::convert::{self, code};
+use super::ending::Ending;
 use super::requests::{OneShot, RestoredWatch};
 use super::wire::codes::{ErrorCode, EventType, OpCode};
 use super::wire::frame::append_frame;
@@ -21,6 +24,8 @@ use crate::types::znode::{OpResult, Stat, Zxid};
 
 /// ZooKeeper's code for the operations after the failed one.
 const BEHIND_THE_FAILED: ErrorCode = ErrorCode::RuntimeInconsistency;
+/// The node's answers match their requests.
+const UNFIT: Ending = Ending::Failure(Cow::Borrowed("an answer does not match its request"));
 
 impl Connection {
     /// Replies to a request whose answers have all arrived.
@@ -33,7 +38,6 @@ impl Connection {
             }
             ReplyKind::Code(code) => return self.fail(xid, code),
             ReplyKind::Last(code) => {
-                self.closes = true;
                 let zxid = if code == ErrorCode::Unimplemented { -1 } else { 0 };
                 return self.send(&ReplyHeader { xid, zxid, err: code.into() }, &());
             }
@@ -141,11 +145,10 @@ impl Connection {
             }
             (ReplyKind::Close, _) => {
                 self.session = None;
-                self.closes = true;
+                self.close(Ending::SessionClosed);
                 self.succeed(xid, &());
             }
-            // The node's answers match their requests.
-            _ => self.broken = true,
+            _ => self.end(UNFIT),
         }
     }
 
@@ -156,7 +159,9 @@ impl Connection {
                     Some((place, code)) if place == *index => Some(code),
                     _ => code(error),
                 };
-                let Some(code) = code else { return self.broken = true };
+                let Some(code) = code else {
+                    return self.end(Ending::Unanswered((**error).clone()));
+                };
                 let of = |place: usize| match place.cmp(index) {
                     std::cmp::Ordering::Less => ErrorCode::Ok,
                     std::cmp::Ordering::Equal => code,
@@ -166,7 +171,7 @@ impl Connection {
                 self.succeed(xid, &MultiReply { results: results.collect() });
             }
             (ReplyKind::Auth, _) => {
-                self.closes = true;
+                self.close(Ending::AuthFailed(error.to_string()));
                 self.send(&ReplyHeader::without_zxid(xid, ErrorCode::AuthFailed), &());
             }
             _ => self.refuse(xid, error),
@@ -174,7 +179,7 @@ impl Connection {
     }
 
     fn connected(&mut self, request: &ConnectRequest, opened: Option<Part>, synced: Option<Part>) {
-        let Some(session) = &self.session else { return self.broken = true };
+        let Some(session) = &self.session else { return self.end(UNFIT) };
         match opened {
             Some((_, Ok(Answer::Reply(Reply::Session { timeout_ms })))) => {
                 session.set_timeout(std::time::Duration::from_millis(u64::from(timeout_ms)));
@@ -182,7 +187,7 @@ impl Connection {
                 // one.
                 let seen = request.seen();
                 if synced.is_some_and(|(zxid, synced)| synced.is_err() || zxid < seen) {
-                    return self.broken = true;
+                    return self.end(Ending::Ahead);
                 }
                 let (id, secret) = (session.id.0.cast_signed(), session.secret);
                 let timeout = i32::try_from(timeout_ms).unwrap_or(i32::MAX);
@@ -192,16 +197,19 @@ impl Connection {
             }
             Some((_, Err(Error::SessionExpired { .. } | Error::WrongPassword { .. }))) => {
                 self.session = None;
-                self.closes = true;
+                self.close(Ending::SessionUnknown);
                 self.respond(&ConnectResponse::refused(request));
             }
-            _ => self.broken = true,
+            Some((_, Err(error))) => self.end(Ending::Unanswered(error)),
+            _ => self.end(UNFIT),
         }
     }
 
     fn respond(&mut self, response: &ConnectResponse) {
         self.counts.sent += 1;
-        self.broken |= append_frame(&mut self.out, 1 << 10, |to| response.write(to)).is_err();
+        if let Err(error) = append_frame(&mut self.out, 1 << 10, |to| response.write(to)) {
+            self.end(error.into());
+        }
     }
 
     fn multi_read(&mut self, xid: i32, parts: impl Iterator<Item = Part>) {
@@ -215,10 +223,10 @@ impl Connection {
                     let data = (!is_null).then(|| Bytes::copy_from_slice(&data));
                     Ok(MultiResult::GetData(DataReply { data, stat: convert::stat(&stat) }))
                 }
-                Ok(_) => return self.broken = true,
+                Ok(_) => return self.end(UNFIT),
                 Err(error) => match code(&error) {
                     Some(code) => Err(code.into()),
-                    None => return self.broken = true,
+                    None => return self.end(Ending::Unanswered(error)),
                 },
             });
         }
@@ -279,7 +287,8 @@ impl Connection {
                             self.watches.forget(watch);
                             continue;
                         }
-                        _ => return self.broken = true,
+                        (_, Some(Err(error))) => return self.end(Ending::Unanswered(error)),
+                        _ => return self.end(UNFIT),
                     };
                     match missed {
                         None => self.watch_set(Some(watch)),
@@ -299,7 +308,8 @@ impl Connection {
                         } else if matches!(second, Some(Ok(_))) {
                             (again, watch)
                         } else {
-                            return self.broken = true;
+                            let error = first.into_iter().chain(second).find_map(Result::err);
+                            return self.end(error.map_or(UNFIT, Ending::Unanswered));
                         };
                     self.unwatch(other);
                     self.watch_set(Some(set));
@@ -332,7 +342,7 @@ impl Connection {
     fn refuse(&mut self, xid: i32, error: &Error) {
         match code(error) {
             Some(code) => self.fail(xid, code),
-            None => self.broken = true,
+            None => self.end(Ending::Unanswered(error.clone())),
         }
     }
 

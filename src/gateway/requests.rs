@@ -9,6 +9,7 @@ use bytes::Bytes;
 
 use super::connection::{Connection, ReplyKind};
 use super::convert::{acl_asked, container_mode, expected, is_open, mode, ttl_mode};
+use super::ending::Ending;
 use super::wire::codes::{
     AddWatchMode, ErrorCode, OpCode, ReservedXid, WatcherType as WireWatcherType,
 };
@@ -81,7 +82,7 @@ impl Connection {
             }
             Decoded::UnknownOp => {
                 self.expect(xid, ReplyKind::Last(ErrorCode::Unimplemented), 0);
-                self.closes = true;
+                self.close(Ending::Unimplemented { op: self.op });
                 return true;
             }
         };
@@ -180,12 +181,12 @@ impl Connection {
             Request::WhoAmI => self.read(xid, ReplyKind::WhoAmI, Read::Ids, false),
             Request::CloseSession => {
                 self.write(xid, ReplyKind::Close, Write::Close);
-                self.closes = true;
+                self.close(Ending::SessionClosed);
             }
             // Requests of servers, which clients must not send.
             Request::CreateSession | Request::DeleteContainer(_) => {
                 self.expect(xid, ReplyKind::Last(ErrorCode::Unimplemented), 0);
-                self.closes = true;
+                self.close(Ending::Unimplemented { op: self.op });
             }
         }
         Ok(())
@@ -297,9 +298,8 @@ impl Connection {
         match ids {
             Ok(ids) => self.write(xid, ReplyKind::Auth, Write::Authenticate(ids)),
             Err(error) => {
-                tracing::info!(from = %self.from, %error, "a client of the gateway failed to authenticate");
                 self.expect(xid, ReplyKind::Last(ErrorCode::AuthFailed), 0);
-                self.closes = true;
+                self.close(Ending::AuthFailed(error.to_string()));
             }
         }
     }

@@ -1,6 +1,5 @@
 //! The thread with the sockets of a gateway.
 
-use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
@@ -12,6 +11,7 @@ use mio::{Events, Token};
 use super::authentication::Authenticator;
 use super::connection::Connection;
 use super::counts::Counts;
+use super::ending::{Ending, Endings};
 use super::read_only::Quorum;
 use super::stream::Stream;
 #[cfg(feature = "tls")]
@@ -23,7 +23,7 @@ use crate::runtime::mailbox::{Mailbox, Recipient};
 use crate::runtime::port::{LISTENER, Port};
 use crate::runtime::shared::NodeShared;
 use crate::transport::SHORT_READ_DRAINS;
-use crate::types::znode::Zxid;
+use crate::types::znode::{SessionId, Zxid};
 
 /// The longest first packet.
 const HANDSHAKE_BYTES: usize = 1 << 10;
@@ -42,6 +42,7 @@ pub(super) struct Server {
     zxid: Zxid,
     authenticator: Authenticator,
     pub(super) counts: Counts,
+    pub(super) endings: Endings,
     /// When it began.
     pub(super) since: Duration,
     pub(super) quorum: Quorum,
@@ -75,6 +76,9 @@ impl Server {
         let waker = port.waker();
         let mailbox = Arc::new(Mailbox::new(move || drop(waker.wake())));
         let since = shared.clock.now();
+        let endings = Endings::default();
+        // So that a monitor sees the first increase of each.
+        endings.counts().for_each(|(reason, _)| shared.count_ended(reason, 0));
         Ok(Server {
             port,
             zxid: shared.tree().zxid(),
@@ -85,6 +89,7 @@ impl Server {
             from: BTreeMap::new(),
             authenticator,
             counts: Counts::default(),
+            endings,
             since,
             quorum: Quorum::default(),
             #[cfg(feature = "tls")]
@@ -111,7 +116,12 @@ impl Server {
                             client.ended |= event.is_read_closed();
                             client.readable |= event.is_readable() || client.ended;
                             let both = event.is_read_closed() && event.is_write_closed();
-                            client.connection.broken |= event.is_error() || both;
+                            if event.is_error() || both {
+                                let error = client.stream.socket.take_error().ok().flatten();
+                                client
+                                    .connection
+                                    .end(error.map_or(Ending::ClientLeft, Ending::from));
+                            }
                             self.port.touched.insert(number);
                         }
                     }
@@ -142,8 +152,9 @@ impl Server {
             }
         }
         for number in self.clients.keys().copied().collect::<Vec<_>>() {
-            self.drop_client(number);
+            self.drop_client(number, Ending::Stopped);
         }
+        self.endings.note_rest(Duration::MAX);
     }
 
     fn accept(&mut self) {
@@ -162,15 +173,22 @@ impl Server {
                 0 => usize::MAX,
                 most => most,
             };
-            if self.clients.len() >= self.settings.connections_max || of_address >= most {
-                tracing::debug!(%from, "the gateway has no room for another client");
+            let all = self.settings.connections_max;
+            if self.clients.len() >= all {
+                self.ended(from, None, &Ending::TooMany { most: all });
                 continue;
             }
-            let Ok(number) = self.port.register(&mut stream) else { continue };
-            let stream = match Stream::open(stream, &self.settings) {
-                Ok(stream) => stream,
+            if of_address >= most {
+                self.ended(from, None, &Ending::TooManyOfAddress { most });
+                continue;
+            }
+            let registered = self.port.register(&mut stream);
+            let opened =
+                registered.and_then(|number| Ok((number, Stream::open(stream, &self.settings)?)));
+            let (number, stream) = match opened {
+                Ok(opened) => opened,
                 Err(error) => {
-                    tracing::error!(%error, "the gateway cannot begin a connection");
+                    self.ended(from, None, &Ending::Failure(error.to_string().into()));
                     continue;
                 }
             };
@@ -208,19 +226,18 @@ impl Server {
             let taken = client.take_packets(now, &mut self.port.scratch, &mut word, read_only);
             let mut more = match taken {
                 Ok(more) => more,
-                Err(reason) => {
-                    tracing::debug!(from = %client.connection.from, %reason, "a client is disconnected");
-                    client.connection.broken = true;
+                Err(ending) => {
+                    client.connection.end(ending);
                     false
                 }
             };
             client.connection.flush(self.zxid);
-            if client.stream.write(&mut client.connection.out).is_err() {
-                client.connection.broken = true;
+            if let Err(error) = client.stream.write(&mut client.connection.out) {
+                client.connection.end(error.into());
             }
             more |= was_full && client.connection.takes_requests();
             let held_back = client.connection.holds_back() && client.connection.out.is_empty();
-            if client.connection.broken || !(more || held_back) {
+            if client.connection.is_ended() || !(more || held_back) {
                 break;
             }
             rounds += 1;
@@ -236,12 +253,13 @@ impl Server {
             let answer = self.answer(word);
             if let Some(client) = self.clients.get_mut(&number) {
                 client.connection.out.extend_from_slice(answer.as_bytes());
-                client.connection.closes = true;
+                client.connection.close(Ending::Word);
                 let _ = client.stream.write(&mut client.connection.out);
             }
         }
         if self.clients.get(&number).is_some_and(Client::is_over) {
-            self.drop_client(number);
+            // The client's connection is over for a reason.
+            self.drop_client(number, Ending::ClientLeft);
         }
     }
 
@@ -261,11 +279,12 @@ impl Server {
     /// Ends the sessions of clients that are silent.
     fn sweep(&mut self, now: Duration) {
         self.accept();
+        self.endings.note_rest(now);
         if self.settings.read_only && self.quorum.look(&self.shared, now) {
             // These clients either have sessions and cannot be served, or have no sessions and could get
             // one. They connect again, here or elsewhere.
             for (number, client) in self.clients.iter_mut().filter(|(_, client)| client.greeted) {
-                client.connection.broken = true;
+                client.connection.end(Ending::QuorumChanged);
                 self.port.touched.insert(*number);
             }
         }
@@ -278,22 +297,30 @@ impl Server {
             (!is_busy && client.connection.is_silent(now, HANDSHAKE)).then_some(*number)
         };
         for number in self.clients.iter().filter_map(silent).collect::<Vec<_>>() {
-            if let Some(client) = self.clients.get_mut(&number) {
-                // A client whose socket is not read at present may not be silent: its session stays open.
-                if client.connection.takes_requests() && !client.readable {
-                    tracing::info!(from = %client.connection.from, "a client of the gateway is silent");
-                    client.connection.expire();
-                }
-            }
-            self.drop_client(number);
+            let Some(client) = self.clients.get(&number) else { continue };
+            // A client whose socket is not read at present may not be silent: its session stays open.
+            let is_read = client.connection.takes_requests() && !client.readable;
+            let ending = match &client.connection.session {
+                None => Ending::NoFirstPacket(HANDSHAKE),
+                Some(session) if is_read => Ending::Silent(session.timeout()),
+                Some(session) => Ending::Unread(session.timeout()),
+            };
+            self.drop_client(number, ending);
         }
         for number in std::mem::take(&mut self.port.touched) {
             self.serve(number, now);
         }
     }
 
-    fn drop_client(&mut self, number: u64) {
+    /// Closes a connection, for this reason if it has none of its own.
+    fn drop_client(&mut self, number: u64, ending: Ending) {
         let Some(mut client) = self.clients.remove(&number) else { return };
+        let session = client.connection.session.as_ref().map(|session| session.id);
+        let ending = client.connection.ending().cloned().unwrap_or(ending);
+        self.ended(client.address, session, &ending);
+        if matches!(ending, Ending::Silent(_)) {
+            client.connection.expire();
+        }
         client.stream.close();
         self.port.deregister(&mut client.stream.socket);
         client.connection.leave();
@@ -303,6 +330,12 @@ impl Server {
                 self.from.remove(&client.connection.from);
             }
         }
+    }
+
+    /// Counts and logs the end of a connection.
+    fn ended(&mut self, from: SocketAddr, session: Option<SessionId>, ending: &Ending) {
+        self.shared.count_ended(ending.reason(), 1);
+        self.endings.note(from, session, ending, self.shared.clock.now());
     }
 }
 
@@ -315,7 +348,7 @@ impl Client {
         scratch: &mut [u8],
         word: &mut Option<[u8; 4]>,
         read_only: bool,
-    ) -> Result<bool, Cow<'static, str>> {
+    ) -> Result<bool, Ending> {
         let mut more = false;
         while self.connection.takes_requests() {
             match self.decoder.next_frame() {
@@ -327,28 +360,27 @@ impl Client {
                     more = true;
                     self.connection.counts.received += 1;
                     self.connection.last_received = now;
-                    let taken = if self.greeted {
-                        self.connection.request(frame)
+                    if self.greeted {
+                        if !self.connection.request(frame) {
+                            return Err(Ending::Unreadable);
+                        }
                     } else {
                         self.greeted = true;
                         self.decoder.set_limit(self.connection.packet_bytes_max);
                         self.connection.certified = self.stream.certified();
-                        let greeted = self.connection.handshake(frame, read_only);
-                        greeted.map_err(|_| "no random numbers")?
-                    };
-                    if !taken {
-                        return Err("a packet that cannot be answered".into());
+                        self.connection.handshake(frame, read_only)?;
                     }
                 }
                 Ok(None) => break,
-                Err(_) => return Err("a length that is out of range".into()),
+                Err(_) if !self.greeted => return Err(Ending::Foreign),
+                Err(error) => return Err(error.into()),
             }
         }
         if !self.readable || !self.connection.takes_requests() {
             return Ok(more);
         }
         match self.stream.read(scratch, self.decoder.buffer()) {
-            Ok(0) => Err("its end of the connection is closed".into()),
+            Ok(0) => Err(Ending::ClientLeft),
             Ok(read) => {
                 let ended = self.ended || self.stream.is_closed();
                 self.readable = ended || read == scratch.len() || !SHORT_READ_DRAINS;
@@ -359,12 +391,12 @@ impl Client {
                 Ok(more)
             }
             Err(error) if error.kind() == io::ErrorKind::Interrupted => Ok(true),
-            Err(error) => Err(format!("the connection is broken: {error}").into()),
+            Err(error) => Err(error.into()),
         }
     }
 
     /// Whether it has had its last reply.
     fn is_over(&self) -> bool {
-        self.connection.is_over() && (self.connection.broken || !self.stream.is_behind())
+        self.connection.is_over() && (self.connection.is_ended() || !self.stream.is_behind())
     }
 }

@@ -269,6 +269,9 @@ fn monitor(text: &mut String, seen: &Server) {
     line("num_alive_connections", &seen.clients.len());
     line("outstanding_requests", &seen.waiting());
     line("uptime", &seen.shared.clock.now().saturating_sub(seen.since).as_millis());
+    for (reason, count) in seen.endings.counts() {
+        line(&format!("connections_ended_{reason}"), &count);
+    }
     line("znode_count", &seen.contents().1);
     line("global_sessions", &status.sessions);
     let watches = seen.clients.values().map(|client| client.connection.watches.len());

@@ -1,6 +1,7 @@
 //! The state that the handles of one node share: an inbox for its [`Host`], and what the host
 //! publishes. Each session also has a [`SessionShared`].
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -124,6 +125,8 @@ pub(crate) struct NodeShared {
     pub(crate) availability: Readers,
     pub(crate) obstacles: Obstacles,
     meter: OnceCell<Meter>,
+    /// The connections of gateways that have ended, by reason.
+    ended: Mutex<BTreeMap<&'static str, u64>>,
     measured: Mutex<Measured>,
     /// The metrics that were last published to the facade.
     #[cfg(feature = "metrics")]
@@ -173,6 +176,7 @@ impl NodeShared {
             availability: Readers::default(),
             obstacles: Obstacles::default(),
             meter: OnceCell::new(),
+            ended: Mutex::default(),
             measured: Mutex::default(),
             #[cfg(feature = "metrics")]
             published: Mutex::default(),
@@ -486,6 +490,13 @@ impl NodeShared {
         let _ = self.wake.set(wake);
     }
 
+    /// Counts a connection of a gateway that has ended for this reason, or none so far.
+    #[cfg(feature = "gateway")]
+    pub(crate) fn count_ended(&self, reason: &'static str, connections: u64) {
+        let mut ended = self.ended.lock().unwrap_or_else(PoisonError::into_inner);
+        *ended.entry(reason).or_default() += connections;
+    }
+
     /// What the host measures itself.
     pub(super) fn measured(&self) -> MutexGuard<'_, Measured> {
         self.measured.lock().unwrap_or_else(PoisonError::into_inner)
@@ -497,6 +508,8 @@ impl NodeShared {
         let (counted, status) = self.look(look).unwrap_or_default();
         let unreachable = status.peers.iter().filter(|(_, problem)| problem.is_some());
         let now = self.clock.now();
+        let ended = self.ended.lock().unwrap_or_else(PoisonError::into_inner);
+        let ended = ended.iter().map(|(reason, count)| ((*reason).to_owned(), *count)).collect();
         let Measured { apply, watch_delivery, requests_refused } = self.measured().clone();
         let mut metrics = Metrics {
             has_leader: status.leader.is_some(),
@@ -508,6 +521,7 @@ impl NodeShared {
             requests_refused,
             apply,
             watch_delivery,
+            gateway_connections_ended: ended,
             ..counted
         };
         if let Some(meter) = self.meter.get() {

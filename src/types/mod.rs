@@ -13,5 +13,6 @@ pub(crate) mod quota;
 pub(crate) mod serde_form;
 pub(crate) mod session;
 pub(crate) mod version;
+pub(crate) mod warnings;
 pub(crate) mod watch;
 pub(crate) mod znode;

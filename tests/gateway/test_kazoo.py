@@ -70,6 +70,24 @@ class Kazoo(unittest.TestCase):
         zk.delete("/a", recursive=True)
         self.assertIsNone(zk.exists("/a"))
 
+    def test_a_znode_with_many_children_is_listed_and_deleted(self):
+        """The list is longer than any request may be. The gateway closed the connection, so that no client
+        could list these children, and hence not delete them."""
+        zk = self.client()
+        zk.create("/many", b"")
+        names = [f"_c_{number:024}-lock-" + str(number % 10) for number in range(34_000)]
+        self.assertEqual(len(names[0]), 34)
+        for first in range(0, len(names), 1_000):
+            transaction = zk.transaction()
+            for name in names[first:first + 1_000]:
+                transaction.create(f"/many/{name}", b"")
+            self.assertEqual(len(transaction.commit()), 1_000)
+        self.assertEqual(sorted(zk.get_children("/many")), names)
+        children, stat = zk.get_children("/many", include_data=True)
+        self.assertEqual((len(children), stat.numChildren), (34_000, 34_000))
+        zk.delete("/many", recursive=True)
+        self.assertIsNone(zk.exists("/many"))
+
     def test_ephemerals_go_with_the_session(self):
         other = self.client()
         zk = self.client()

@@ -217,6 +217,18 @@ pub enum ImportError {
         /// The scheme.
         scheme: String,
     },
+    /// A server sends a reply that is longer than an import accepts, 256 MiB: for example, the names of very
+    /// many children.
+    #[error(
+        "the source sends a reply of {bytes} bytes, where at most {limit} are accepted: is it a ZooKeeper, \
+         and has one of its znodes millions of children?"
+    )]
+    ReplyTooLong {
+        /// The bytes of the reply.
+        bytes: usize,
+        /// How many are accepted.
+        limit: usize,
+    },
     /// The source does not have the root.
     #[error("the source has no znode {path}")]
     NoRoot {

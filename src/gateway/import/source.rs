@@ -12,7 +12,7 @@ use bytes::{Bytes, BytesMut};
 
 use super::ImportError;
 use crate::gateway::wire::codes::ReservedXid;
-use crate::gateway::wire::frame::{FrameDecoder, Incoming, append_frame};
+use crate::gateway::wire::frame::{BadLength, FrameDecoder, Incoming, append_frame};
 use crate::gateway::wire::handshake::{ConnectRequest, ConnectResponse, PASSWORD_BYTES};
 use crate::gateway::wire::jute::{Credential, Jute, Unreadable};
 use crate::gateway::wire::request::{Auth, Request};
@@ -33,7 +33,7 @@ const PAUSE: Duration = Duration::from_secs(1);
 /// buffers, so that the two sides never wait for each other to read.
 const WINDOW_BYTES: usize = 16 << 10;
 /// A list of many children may be long.
-const REPLY_BYTES_MAX: usize = 256 << 20;
+pub(super) const REPLY_BYTES_MAX: usize = 256 << 20;
 
 /// A reply: the code of an error or, without an error, a body.
 #[derive(Debug)]
@@ -105,7 +105,11 @@ impl Source {
 
     /// Sends a request to the first server, and returns its reply, if there is one.
     pub(super) fn ask_once(&mut self, request: &Request) -> Option<Reply> {
-        self.try_ask(std::slice::from_ref(request)).ok()?.pop()
+        let replies = self.try_ask(std::slice::from_ref(request));
+        if replies.is_err() {
+            self.connection = None;
+        }
+        replies.ok()?.pop()
     }
 
     fn try_ask(&mut self, requests: &[Request]) -> Result<Vec<Reply>, Failure> {
@@ -212,25 +216,27 @@ impl Connection {
         Err(failure)
     }
 
-    fn frame(&mut self) -> io::Result<Bytes> {
+    fn frame(&mut self) -> Result<Bytes, Failure> {
         let mut piece = [0; 64 << 10];
         loop {
-            match self.decoder.next_frame().map_err(io::Error::other)? {
+            match self.decoder.next_frame()? {
                 Some(Incoming::Frame(frame)) => return Ok(frame),
-                Some(Incoming::Word(_)) => return Err(broken()),
+                Some(Incoming::Word(_)) => return Err(broken().into()),
                 None => {}
             }
             match self.stream.read(&mut piece) {
                 Ok(0) => {
                     let reason = "it has closed the connection";
-                    return Err(io::Error::new(io::ErrorKind::UnexpectedEof, reason));
+                    return Err(io::Error::new(io::ErrorKind::UnexpectedEof, reason).into());
                 }
                 Ok(length) => self.decoder.buffer().extend_from_slice(&piece[..length]),
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                    return Err(io::Error::new(io::ErrorKind::TimedOut, "it does not answer"));
+                    return Err(
+                        io::Error::new(io::ErrorKind::TimedOut, "it does not answer").into()
+                    );
                 }
-                Err(error) => return Err(error),
+                Err(error) => return Err(error.into()),
             }
         }
     }
@@ -259,6 +265,16 @@ enum Failure {
 impl From<io::Error> for Failure {
     fn from(error: io::Error) -> Failure {
         Failure::Lost(error)
+    }
+}
+
+/// Another server's reply would be as long.
+impl From<BadLength> for Failure {
+    fn from(BadLength { declared, limit }: BadLength) -> Failure {
+        match usize::try_from(declared) {
+            Ok(bytes) => Failure::Final(ImportError::ReplyTooLong { bytes, limit }),
+            Err(_) => Failure::Lost(broken()),
+        }
     }
 }
 

@@ -200,3 +200,50 @@ fn impossible_lengths_are_errors() {
     let failed = both.import().copy(&stranger, |_| ()).unwrap_err();
     assert!(matches!(failed, ImportError::Target(crate::Error::NoAuth { .. })), "{failed}");
 }
+
+/// A cluster with a znode of many children could not be copied out of its own gateway.
+#[test]
+fn long_lists_of_children_are_copied() {
+    let cluster = Cluster::new(1);
+    let builder = Gateway::builder().packet_bytes_max(2_000);
+    let gateway = builder.serve(&cluster.node(0), "127.0.0.1:0").unwrap();
+    let source = cluster.node(0).session();
+    source.create("/app", b"", PERSISTENT).unwrap();
+    for number in 0..100 {
+        source.create(&format!("/app/{number:0100}"), b"", PERSISTENT).unwrap();
+    }
+    let other = Cluster::new(1);
+    let import = Import::from([gateway.address().to_string()]).root("/app");
+    let counts = import.copy(&other.node(0).session(), |_| ()).unwrap();
+    assert_eq!((counts.read, counts.created), (101, 101));
+}
+
+/// All servers were asked ten times for a reply that none of them could give.
+#[test]
+fn a_reply_that_is_too_long_is_said_at_once() {
+    use std::io::{Read, Write};
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = listener.local_addr().unwrap().to_string();
+    let serve = move || {
+        // It grants a session: a version, a timeout, an id, and a password.
+        let response = [&[0; 4], &10_000_i32.to_be_bytes()[..], &[1; 8], &[0, 0, 0, 16], &[1; 16]];
+        let response = [&36_i32.to_be_bytes()[..], &response.concat()].concat();
+        // The first request is one that a server may not know.
+        for _ in 0..2 {
+            let (mut stream, _) = listener.accept().unwrap();
+            let mut packet = [0; 1 << 10];
+            assert!(stream.read(&mut packet).unwrap() > 0);
+            stream.write_all(&response).unwrap();
+            assert!(stream.read(&mut packet).unwrap() > 0);
+            stream.write_all(&(300_i32 << 20).to_be_bytes()).unwrap();
+            while stream.read(&mut packet).is_ok_and(|read| read > 0) {}
+        }
+    };
+    let cluster = Cluster::new(1);
+    let failed = std::thread::scope(|scope| {
+        scope.spawn(serve);
+        Import::from([port]).copy(&cluster.node(0).session(), |_| ())
+    });
+    let limit = super::source::REPLY_BYTES_MAX;
+    assert_eq!(failed.unwrap_err(), ImportError::ReplyTooLong { bytes: 300 << 20, limit });
+}

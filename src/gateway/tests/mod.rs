@@ -1,6 +1,8 @@
 //! A raw client, packet by packet, against a gateway of a cluster in memory.
 
 pub(super) mod conversations;
+#[cfg(test)]
+mod limits;
 mod model;
 #[cfg(test)]
 mod read_only;

@@ -11,8 +11,11 @@ pub(crate) const JUTE_MAXBUFFER: usize = 0xf_ffff;
 /// A length that is negative or above the limit. The start of the next frame is not known, so the
 /// connection cannot be used any more.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("a frame of {0} bytes")]
-pub(crate) struct BadLength(i32);
+#[error("a frame of {declared} bytes, where at most {limit} are accepted")]
+pub(crate) struct BadLength {
+    pub(crate) declared: i32,
+    pub(crate) limit: usize,
+}
 
 /// A body that its receiver would refuse.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -70,7 +73,7 @@ impl FrameDecoder {
         }
         let declared = i32::from_be_bytes(first);
         let length = usize::try_from(declared).ok().filter(|length| *length <= self.limit);
-        let length = length.ok_or(BadLength(declared))?;
+        let length = length.ok_or(BadLength { declared, limit: self.limit })?;
         if self.buffer.len() - first.len() < length {
             return Ok(None);
         }

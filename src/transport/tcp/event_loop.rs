@@ -31,9 +31,6 @@ const READ_BYTES: usize = 64 << 10;
 /// Longer than any wait.
 const PAUSE_MAX: Duration = Duration::from_secs(3600);
 
-/// At most one warning of a kind in this time.
-const WARNING_INTERVAL: Duration = Duration::from_secs(5);
-
 /// The state that all parts of the network thread use.
 pub(super) struct Context {
     pub(super) registry: Registry,
@@ -151,25 +148,6 @@ impl Timers {
         let (_, timer) = self.in_order.first().filter(|(at, _)| *at <= now).copied()?;
         self.cancel(timer);
         Some(timer)
-    }
-}
-
-/// Lets one warning through per interval, and counts the others.
-#[derive(Debug, Default)]
-pub(super) struct Warnings {
-    silent_until: Option<Instant>,
-    suppressed: u64,
-}
-
-impl Warnings {
-    /// Returns the number of warnings suppressed since the last one, if this one may be logged.
-    pub(super) fn permit(&mut self, now: Instant) -> Option<u64> {
-        if self.silent_until.is_some_and(|until| now < until) {
-            self.suppressed += 1;
-            return None;
-        }
-        self.silent_until = Some(now + WARNING_INTERVAL);
-        Some(std::mem::take(&mut self.suppressed))
     }
 }
 

@@ -13,12 +13,12 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::io;
 use std::net::{IpAddr, SocketAddr};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use mio::net::TcpListener;
 use mio::{Interest, Token};
 
-use super::event_loop::{Context, Timer, Warnings};
+use super::event_loop::{Context, Timer};
 use super::handshake_queue::Rival;
 use super::incoming_connection::{Closed, ConnectionState, IncomingConnection, Turn};
 use super::stream::Stream;
@@ -27,6 +27,7 @@ use crate::transport::handshake;
 use crate::transport::secure::Side;
 use crate::transport::{RemotePeer, TransportEvent};
 use crate::types::membership::{Named, NodeId};
+use crate::types::warnings::Warnings;
 
 /// The most connections accepted before existing ones have their turn.
 const ACCEPTS_PER_TURN: usize = 64;
@@ -52,9 +53,9 @@ pub(super) struct Incoming {
     pub(super) unflushed: BTreeSet<Token>,
     /// Peers whose handshake has just succeeded, with the addresses of their hellos.
     pub(super) welcomed: Vec<RemotePeer>,
-    junk: Warnings,
-    refusals: Warnings,
-    failures: Warnings,
+    junk: Warnings<Instant>,
+    refusals: Warnings<Instant>,
+    failures: Warnings<Instant>,
 }
 
 impl Incoming {

@@ -10,11 +10,12 @@
 
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
+use std::time::Instant;
 
 use mio::event::Event;
 
 use super::Counters;
-use super::event_loop::{Context, Warnings};
+use super::event_loop::Context;
 use super::failure::Failure;
 use super::peer::{DialledPeer, Target};
 use super::queue::Rejected;
@@ -22,6 +23,7 @@ use super::seeds::Seed;
 use crate::node::message::PeerMessage;
 use crate::transport::RemotePeer;
 use crate::types::membership::NodeId;
+use crate::types::warnings::Warnings;
 
 #[derive(Debug, Default)]
 pub(super) struct Outgoing {
@@ -33,7 +35,7 @@ pub(super) struct Outgoing {
     unflushed: BTreeSet<Target>,
     /// Peers that may have more to read at once.
     unread: BTreeSet<Target>,
-    too_long: Warnings,
+    too_long: Warnings<Instant>,
 }
 
 impl Outgoing {

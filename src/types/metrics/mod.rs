@@ -142,6 +142,8 @@ pub struct Metrics {
     pub messages_dropped: u64,
     /// Incoming connections closed because of what they sent or did not send.
     pub connections_refused: u64,
+    /// Connections of this instance's gateways that have ended, by reason. The guide lists the reasons.
+    pub gateway_connections_ended: BTreeMap<String, u64>,
 }
 
 /// How many different first components of paths are counted.

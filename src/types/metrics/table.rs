@@ -12,17 +12,14 @@ type Metric = (&'static str, &'static str, Value);
 /// How a metric is read. `None` and absent numbers are those that this instance does not have.
 pub(crate) enum Value {
     Counter(fn(&Metrics) -> Option<u64>),
-    /// Counters, by the value of the label `below`.
-    ByPath(fn(&Metrics) -> &BTreeMap<String, u64>),
+    /// Counters, by the value of this label.
+    By(&'static str, fn(&Metrics) -> &BTreeMap<String, u64>),
     Gauge(fn(&Metrics) -> Option<i64>),
     Seconds(fn(&Metrics) -> Option<Duration>),
     Histogram(fn(&Metrics) -> &Histogram),
 }
 
-/// The label of [`Value::ByPath`].
-pub(crate) const BY_PATH: &str = "below";
-
-use Value::{ByPath, Counter, Gauge, Histogram as Distribution, Seconds};
+use Value::{By, Counter, Gauge, Histogram as Distribution, Seconds};
 
 /// A number that an instance without a replica does not have.
 fn replicas(metrics: &Metrics, number: u64) -> Option<u64> {
@@ -178,7 +175,7 @@ pub(crate) const METRICS: &[Metric] = &[
     (
         "quorate_znode_changes_total",
         "Changes of znodes by the first component of their paths.",
-        ByPath(|of| &of.changes_below),
+        By("below", |of| &of.changes_below),
     ),
     (
         "quorate_requests_refused_total",
@@ -237,5 +234,10 @@ pub(crate) const METRICS: &[Metric] = &[
         "quorate_connections_refused_total",
         "Incoming connections closed for what they sent or did not send.",
         Counter(|of| Some(of.connections_refused)),
+    ),
+    (
+        "quorate_gateway_connections_ended_total",
+        "Connections of this instance's gateways that have ended, by reason.",
+        By("reason", |of| &of.gateway_connections_ended),
     ),
 ];

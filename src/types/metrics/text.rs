@@ -4,7 +4,7 @@ use std::fmt;
 use std::time::Duration;
 
 use crate::types::metrics::Metrics;
-use crate::types::metrics::table::{BY_PATH, METRICS, Value};
+use crate::types::metrics::table::{METRICS, Value};
 
 impl fmt::Display for Metrics {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -26,12 +26,12 @@ impl fmt::Display for Metrics {
                     head("gauge")?;
                     writeln!(f, "{name} {}", Seconds(value))?;
                 }
-                Value::ByPath(of) => {
+                Value::By(label, of) => {
                     head("counter")?;
-                    for (path, count) in of(self) {
-                        let path =
-                            path.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n");
-                        writeln!(f, "{name}{{{BY_PATH}=\"{path}\"}} {count}")?;
+                    for (key, count) in of(self) {
+                        let key =
+                            key.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n");
+                        writeln!(f, "{name}{{{label}=\"{key}\"}} {count}")?;
                     }
                 }
                 Value::Histogram(of) => {
@@ -79,7 +79,7 @@ mod tests {
             assert!(names.insert(name), "{name} twice");
             assert!(name.bytes().all(|of| of == b'_' || of.is_ascii_lowercase()), "{name}");
             assert!(help.ends_with('.') && help.is_ascii(), "{name}");
-            let counts = matches!(value, Value::Counter(_) | Value::ByPath(_));
+            let counts = matches!(value, Value::Counter(_) | Value::By(..));
             assert_eq!(name.ends_with("_total"), counts, "{name}");
             let times = matches!(value, Value::Histogram(_) | Value::Seconds(_));
             assert_eq!(name.ends_with("_seconds"), times, "{name}");

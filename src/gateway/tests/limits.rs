@@ -1,0 +1,109 @@
+//! Limits: what a client may send, what it may leave unread, and how it learns that it may not.
+
+use super::*;
+use crate::gateway::wire::request::{Multi, MultiOp, PathOnly};
+use crate::gateway::wire::response::{Children2Reply, ChildrenReply, MultiReply, MultiResult};
+use crate::types::znode::CreateMode;
+
+/// A gateway that takes packets of at most so many bytes.
+fn with_packets_of(most: usize) -> (Cluster, Gateway) {
+    let cluster = Cluster::new(1);
+    let builder = Gateway::builder().packet_bytes_max(most);
+    let gateway = builder.serve(&cluster.node(0), "127.0.0.1:0").expect("a free port");
+    (cluster, gateway)
+}
+
+/// The limit of packets was applied to replies, too, where ZooKeeper has none: a znode with many children could be
+/// created, and then neither be listed nor deleted by any client. The connection was closed without a word.
+#[test]
+fn replies_may_be_longer_than_requests() {
+    const MOST: usize = 2_000;
+    let (cluster, gateway) = with_packets_of(MOST);
+    let session = cluster.node(0).session();
+    session.create("/long", vec![7; MOST - 1], CreateMode::Persistent).unwrap();
+    let mut client = Client::open(&gateway);
+    for number in 0..50 {
+        let Request::Create(body) = create(&format!("/long/{number:0100}"), b"") else { panic!() };
+        let child = Request::Create(Create { flags: CreateFlags::Ephemeral.into(), ..body });
+        assert_eq!(client.code(&child), ErrorCode::Ok);
+    }
+    let list = client.ask(&Request::GetChildren(read("/long", false))).body::<ChildrenReply>();
+    assert_eq!(list.children.len(), 50);
+    let list = client.ask(&Request::GetChildren2(read("/long", false))).body::<Children2Reply>();
+    assert_eq!((list.children.len(), list.stat.num_children), (50, 50));
+    let own = Request::GetEphemerals(PathOnly { path: None });
+    assert_eq!(client.ask(&own).body::<ChildrenReply>().children.len(), 50);
+    let both = [MultiOp::GetData(read("/long", false)), MultiOp::GetChildren(read("/long", false))];
+    let reads = Request::MultiRead(Multi { ops: both.into() });
+    let MultiReply { results } = client.ask(&reads).body();
+    let [Ok(MultiResult::GetData(data)), Ok(MultiResult::GetChildren(list))] = &results[..] else {
+        panic!("{results:?}")
+    };
+    assert_eq!((data.data.as_ref().unwrap().len(), list.children.len()), (MOST - 1, 50));
+}
+
+/// Waits until the gateway has closed the connection.
+fn wait_for_end(client: &mut Client) {
+    while client.read().is_some() {}
+}
+
+/// The gateway closed connections, and neither the log nor a counter had the reason.
+#[test]
+fn each_end_of_a_connection_is_counted_with_its_reason() {
+    const MOST: usize = 2_000;
+    let cluster = Cluster::new(1);
+    let builder = Gateway::builder().packet_bytes_max(MOST).connections_max(3);
+    let gateway = builder.serve(&cluster.node(0), "127.0.0.1:0").unwrap();
+    let count = |reason: &str| cluster.node(0).metrics().gateway_connections_ended[reason];
+    assert_eq!(count("request_too_long"), 0, "all reasons are there from the beginning");
+
+    let mut client = Client::open(&gateway);
+    client.write(&[0; MOST + 1]);
+    wait_for_end(&mut client);
+    assert_eq!(count("request_too_long"), 1);
+
+    let mut client = Client::open(&gateway);
+    client.write(b"cut");
+    wait_for_end(&mut client);
+    assert_eq!(count("unreadable"), 1);
+
+    let mut client = Client::dial(&gateway);
+    client.stream.write_all(b"GET / HTTP/1.1\r\n\r\n").unwrap();
+    wait_for_end(&mut client);
+    assert_eq!(count("foreign"), 1);
+
+    let mut client = Client::open(&gateway);
+    assert_eq!(client.code(&Request::CloseSession), ErrorCode::Ok);
+    wait_for_end(&mut client);
+    assert_eq!(count("session_closed"), 1);
+
+    let mut client = Client::open(&gateway);
+    let auth = request::Auth {
+        kind: 0,
+        scheme: Some("unknown".into()),
+        auth: Credential(Some(Bytes::from_static(b"a:b"))),
+    };
+    assert_eq!(client.code(&Request::Auth(auth)), ErrorCode::AuthFailed);
+    wait_for_end(&mut client);
+    assert_eq!(count("auth_failed"), 1);
+
+    let refused = Client::dial(&gateway).greet(0, 7, Bytes::from_static(&[1; 16]));
+    assert_eq!(refused.session_id, 0);
+
+    let all = [Client::open(&gateway), Client::open(&gateway), Client::open(&gateway)];
+    wait_for_end(&mut Client::dial(&gateway));
+    assert_eq!(count("too_many"), 1);
+    assert_eq!(count("session_unknown"), 1);
+    drop(all);
+    let monitor = || {
+        let mut client = Client::dial(&gateway);
+        client.stream.write_all(b"mntr").unwrap();
+        let mut answer = String::new();
+        let _ = client.stream.read_to_string(&mut answer);
+        answer.contains("zk_connections_ended_client_left\t3\n")
+    };
+    let mut until = std::iter::repeat_with(monitor).take(1000);
+    assert!(until.any(|shown| shown), "mntr shows the same counts");
+    assert_eq!(count("client_left"), 3);
+    drop(gateway);
+}

@@ -1,22 +1,60 @@
 //! Checks on a request before anything is done for it.
 
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
+use std::time::Duration;
 
 use subtle::ConstantTimeEq;
 
 use super::http::{Head, Response};
 use super::routes::Route;
 
+/// How often wrong tokens are logged at most.
+const LOGGED_EVERY: Duration = Duration::from_secs(10);
+
 /// The rules of one endpoint.
 pub(super) struct Guard {
     pub(super) token: Option<String>,
     pub(super) writable: bool,
+    pub(super) wrong_tokens: WrongTokens,
+}
+
+/// The wrong tokens that were sent.
+#[derive(Default)]
+pub(super) struct WrongTokens {
+    logged_at: Option<Duration>,
+    /// Those since the last line of the log, and who sent the last one.
+    since: Option<(u64, SocketAddr)>,
+}
+
+impl WrongTokens {
+    fn note(&mut self, from: SocketAddr, now: Duration) {
+        let count = self.since.map_or(0, |(count, _)| count);
+        self.since = Some((count + 1, from));
+        self.log(now);
+    }
+
+    /// Logs them, unless the last line is too recent. Somebody may be guessing, or have a former token.
+    pub(super) fn log(&mut self, now: Duration) {
+        let is_due = |at: Duration| now.saturating_sub(at) >= LOGGED_EVERY;
+        if self.logged_at.is_none_or(is_due)
+            && let Some((count, from)) = self.since.take()
+        {
+            self.logged_at = Some(now);
+            tracing::warn!(%from, count, "the admin endpoint has refused wrong tokens, the last one from this address");
+        }
+    }
 }
 
 impl Guard {
     /// # Errors
     /// The response to a request that is refused.
-    pub(super) fn check(&self, head: &Head, route: &Route) -> Result<(), Response> {
+    pub(super) fn check(
+        &mut self,
+        head: &Head,
+        route: &Route,
+        from: SocketAddr,
+        now: Duration,
+    ) -> Result<(), Response> {
         let forbidden = |reason: &str| Err(Response::error(403, reason));
         // DNS rebinding: another site can let its own name resolve to this address, so that a browser takes
         // both for the same site. With a token that is harmless, and the endpoint may have any name.
@@ -38,6 +76,10 @@ impl Guard {
             && !route.is_open()
             && !is_token(head.authorization.as_deref(), token)
         {
+            // The page asks without one, before it shows its form.
+            if head.authorization.is_some() {
+                self.wrong_tokens.note(from, now);
+            }
             let reason = "the endpoint's token is needed: send Authorization: Bearer TOKEN";
             return Err(Response::error(401, reason).with("WWW-Authenticate", "Bearer"));
         }

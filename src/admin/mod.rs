@@ -33,7 +33,7 @@ use std::fmt;
 use std::net::{SocketAddr, ToSocketAddrs};
 use std::sync::Arc;
 
-use self::guard::Guard;
+use self::guard::{Guard, WrongTokens};
 use self::routes::Routes;
 use self::server::Server;
 use self::session::AdminSession;
@@ -154,7 +154,8 @@ impl AdminBuilder {
         self.check(address)?;
 
         let session = Arc::new(AdminSession::new(coordinator.clone(), self.auths));
-        let guard = Guard { token: self.token, writable: self.writable };
+        let wrong_tokens = WrongTokens::default();
+        let guard = Guard { token: self.token, writable: self.writable, wrong_tokens };
         let routes = Arc::new(Routes::new(coordinator.clone(), Arc::clone(&session)));
         let server = Server::bind(address, guard, Arc::clone(&routes), coordinator)
             .map_err(refused("the admin endpoint's port"))?;

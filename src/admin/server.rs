@@ -90,6 +90,7 @@ impl Server {
             }
             if now.saturating_sub(swept) >= SWEEP {
                 swept = now;
+                self.guard.wrong_tokens.log(now);
                 self.connections.retain(|_, connection| !connection.is_late(now));
                 // The poll does not report again the connections that arrived while there were no
                 // descriptors.
@@ -159,8 +160,8 @@ impl Server {
 
     fn turn(&mut self, number: u64, now: Duration, jobs: &Jobs) {
         let Some(connection) = self.connections.get_mut(&number) else { return };
-        let guard = &self.guard;
-        let admit = |head: &Head| guard.check(head, &Route::of(head)?);
+        let (guard, from) = (&mut self.guard, connection.from);
+        let admit = |head: &Head| guard.check(head, &Route::of(head)?, from, now);
         match connection.turn(now, &mut self.port.scratch, admit) {
             Turn::Waits => {}
             Turn::Goes => drop(self.port.touched.insert(number)),

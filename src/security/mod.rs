@@ -113,7 +113,7 @@ impl Secret {
     /// phrase.
     ///
     /// # Errors
-    /// [`Error::InvalidSetting`] if it is too easy to guess.
+    /// [`Error::InvalidSetting`] if it is too easy to guess, or has a line break: then it may be two.
     pub fn new(text: &str) -> Result<Secret> {
         Ok(Secret { keys: [key(text)?].into() })
     }
@@ -122,7 +122,7 @@ impl Secret {
     /// other. The first one is used to connect.
     ///
     /// # Errors
-    /// [`Error::InvalidSetting`] if it is too easy to guess, or there are already two.
+    /// As [`Secret::new`], and [`Error::InvalidSetting`] if there are already two.
     pub fn or(self, text: &str) -> Result<Secret> {
         match *self.keys {
             [first] => Ok(Secret { keys: [first, key(text)?].into() }),
@@ -142,6 +142,11 @@ fn invalid(reason: &str) -> Error {
 
 fn key(text: &str) -> Result<[u8; 32]> {
     let text = text.trim();
+    if text.contains(['\n', '\r']) {
+        return Err(invalid(
+            "it has a line break: one secret is one line, and `Secret::or` adds another",
+        ));
+    }
     let different: BTreeSet<char> = text.chars().collect();
     if text.chars().count() < PHRASE_CHARS_MIN || different.len() < DIFFERENT_CHARS_MIN {
         return Err(invalid(
@@ -218,6 +223,20 @@ mod tests {
         assert_eq!(secret.keys(), Secret::new(phrase).unwrap().keys());
         assert_ne!(secret.keys(), Secret::new("violin carbon otter meadox").unwrap().keys());
         assert!(secret.or(phrase).unwrap().or(phrase).is_err());
+    }
+
+    /// A file with the old and the new secret was taken as a third one.
+    #[test]
+    fn a_secret_is_one_line() {
+        for text in [
+            "violin-carbon-otter\nmeadow-quartz-lantern",
+            "violin-carbon-otter\rmeadow-quartz-lantern",
+        ] {
+            let refused = Secret::new(text).unwrap_err().to_string();
+            assert!(refused.contains("line break"), "{refused}");
+            assert!(Secret::new("violin carbon otter meadow").unwrap().or(text).is_err());
+        }
+        assert!(Secret::new("violin carbon otter meadow\r\n").is_ok());
     }
 
     #[test]

@@ -1,5 +1,7 @@
 //! `job-service NAME HTTP_ADDRESS DIRECTORY PEER...`: the first peer is this instance.
 
+use std::io::IsTerminal;
+
 use job_service::App;
 use quorate::Coordinator;
 use tokio::net::TcpListener;
@@ -7,7 +9,9 @@ use tokio::signal::unix::{SignalKind, signal};
 
 #[tokio::main]
 async fn main() -> Result<(), Box<dyn std::error::Error>> {
-    tracing_subscriber::fmt().init();
+    // Without colours in a file.
+    let is_colored = std::io::stdout().is_terminal() && std::env::var_os("NO_COLOR").is_none();
+    tracing_subscriber::fmt().with_ansi(is_colored).init();
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let [name, http, directory, peers @ ..] = &arguments[..] else {
         return Err("usage: job-service NAME HTTP_ADDRESS DIRECTORY OWN_PEER [PEER...]".into());

@@ -1,5 +1,7 @@
 //! How a command reaches a running cluster.
 
+#[cfg(unix)]
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use clap::Args;
@@ -12,7 +14,8 @@ pub(crate) struct Access {
     /// Some of its members: host:port, separated by commas.
     #[arg(long, env = "QUORATE_PEERS", value_delimiter = ',', required = true)]
     peers: Vec<String>,
-    /// A file with the secret that the members share. The variable QUORATE_SECRET may have the secret itself.
+    /// A file with the secret that the members share, or two, a line each, while it is changed: the first is used.
+    /// The variable QUORATE_SECRET may have the secret itself.
     #[arg(long, env = "QUORATE_SECRET_FILE", conflicts_with = "tls_cert")]
     secret_file: Option<PathBuf>,
     /// The certificates of the cluster's authority (PEM), if its members use TLS.
@@ -34,21 +37,76 @@ impl Access {
 
     fn secured(&self, builder: Builder) -> Result<Builder> {
         if let (Some(ca), Some(cert), Some(key)) = (&self.tls_ca, &self.tls_cert, &self.tls_key) {
+            warn_if_exposed(key);
             return tls(builder, ca, cert, key);
         }
         if let Some(file) = &self.secret_file {
             return Ok(builder.security(secret(file)?));
         }
         match std::env::var("QUORATE_SECRET") {
-            Ok(secret) => Ok(builder.security(Secret::new(secret.trim())?)),
+            Ok(text) => Ok(builder.security(secrets(&text, "QUORATE_SECRET")?)),
             Err(_) => Ok(builder),
         }
     }
 }
 
-/// Reads the shared secret from its file.
+/// Reads the shared secret from its file: see [`secrets`].
 pub(crate) fn secret(file: &Path) -> Result<Secret> {
-    Secret::new(content(file, "the file of the secret")?.trim())
+    warn_if_exposed(file);
+    secrets(&content(file, "the file of the secret")?, &file.display().to_string())
+}
+
+/// One secret a line: the first is used to connect, and the other is accepted, too. Errors name the source.
+fn secrets(text: &str, source: &str) -> Result<Secret> {
+    let mut lines = (1..).zip(text.lines().map(str::trim)).filter(|(_, line)| !line.is_empty());
+    let add = |secret: Option<Secret>, (number, line): (usize, &str)| {
+        let added = match secret {
+            None => Secret::new(line),
+            Some(first) => first.or(line),
+        };
+        added.map(Some).map_err(|error| match error {
+            Error::InvalidSetting { setting, reason } => {
+                Error::InvalidSetting { setting, reason: format!("{source}:{number}: {reason}") }
+            }
+            other => other,
+        })
+    };
+    let none = || Error::InvalidSetting { setting: "secret", reason: format!("{source} is empty") };
+    lines.try_fold(None, add)?.ok_or_else(none)
+}
+
+/// Warns if a file with a secret, a token or a key can be read by others than its owner.
+///
+/// A file of root may be readable by its group, since a Kubernetes secret reaches a user who is not root in that way.
+/// Source: PostgreSQL, `check_ssl_key_file_permissions`.
+pub(crate) fn warn_if_exposed(file: &Path) {
+    #[cfg(unix)]
+    if let Ok(metadata) = std::fs::metadata(file)
+        && let Some(who) = readers(metadata.mode(), metadata.uid())
+    {
+        let mode = metadata.mode() & 0o777;
+        let shown = file.display();
+        // A command that shows its results sets up no log.
+        if tracing::dispatcher::has_been_set() {
+            tracing::warn!(file = %shown, mode = %format_args!("{mode:03o}"), "{who} can read this file: chmod 600");
+        } else {
+            let warning = format!("{shown} has mode {mode:03o}, so {who} can read it: chmod 600");
+            eprintln!("warning: {}", crate::text::line(&warning));
+        }
+    }
+    #[cfg(not(unix))]
+    let _ = file;
+}
+
+/// Who can read a file with this mode and owner, and should not.
+#[cfg(unix)]
+fn readers(mode: u32, owner: u32) -> Option<&'static str> {
+    match (mode & 0o007, mode & 0o070) {
+        (1.., _) => Some("everybody"),
+        (0, 0) => None,
+        (0, 0o040) if owner == 0 => None,
+        (0, _) => Some("its group"),
+    }
 }
 
 /// The content of a file that a setting names.
@@ -77,4 +135,50 @@ fn tls(builder: Builder, ca: &PathBuf, cert: &PathBuf, key: &PathBuf) -> Result<
 fn tls(_: Builder, _: &PathBuf, _: &PathBuf, _: &PathBuf) -> Result<Builder> {
     let reason = "this program was built without the feature tls".to_owned();
     Err(Error::InvalidSetting { setting: "--tls-cert", reason })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const OLD: &str = "8c1f0d5b7a92e3644d0b1be8a1f5379c2b60e87d94fa13c5061de2b7f84a9350";
+    const NEW: &str = "violin-carbon-otter-meadow-quartz-lantern";
+
+    /// A file of two lines was taken as one other passphrase, without a word: the member never joined.
+    #[test]
+    fn a_file_has_one_secret_a_line() {
+        let read = |text: &str| secrets(text, "FILE").map(|secret| format!("{secret:?}"));
+        for one in [OLD.to_owned(), format!("\n  {NEW} \r\n\n")] {
+            assert_eq!(read(&one).unwrap(), "Secret(1)", "{one:?}");
+        }
+        for two in [format!("{OLD}\n{NEW}"), format!("{NEW}\r\n\r\n{OLD}\r\n")] {
+            assert_eq!(read(&two).unwrap(), "Secret(2)", "{two:?}");
+        }
+        for (text, reason) in [
+            (String::new(), "FILE is empty"),
+            ("\n \n".to_owned(), "FILE is empty"),
+            (format!("{OLD}\n\npassword\n"), "FILE:3: it could be guessed"),
+            (format!("{OLD}\n{NEW}\n{NEW}x"), "FILE:3: no more than two"),
+        ] {
+            let error = read(&text).unwrap_err().to_string();
+            assert!(error.contains(reason), "{text:?}: {error}");
+        }
+    }
+
+    #[cfg(unix)]
+    #[test]
+    fn a_file_that_others_can_read_is_exposed() {
+        for (mode, owner, who) in [
+            (0o100_600, 1000, None),
+            (0o100_400, 0, None),
+            (0o100_440, 0, None),
+            (0o100_640, 0, None),
+            (0o100_660, 0, Some("its group")),
+            (0o100_640, 1000, Some("its group")),
+            (0o100_644, 0, Some("everybody")),
+            (0o100_604, 1000, Some("everybody")),
+        ] {
+            assert_eq!(readers(mode, owner), who, "{mode:o} of {owner}");
+        }
+    }
 }

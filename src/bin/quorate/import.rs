@@ -9,7 +9,6 @@ use clap::Args;
 use quorate::import::{Counts, Difference, Event, Import};
 use quorate::{Coordinator, Error, Id, Session};
 use serde_json::{Map, Value, json};
-use tracing_subscriber::EnvFilter;
 
 use crate::access::Access;
 use crate::text;
@@ -66,8 +65,7 @@ pub(crate) struct Arguments {
 /// Runs the import; returns whether it succeeded. Logs go to the standard error, filtered by
 /// RUST_LOG.
 pub(crate) fn run(arguments: &Arguments) -> bool {
-    let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new("warn"));
-    tracing_subscriber::fmt().with_env_filter(filter).with_writer(io::stderr).init();
+    crate::log("warn");
     let outcome = join(arguments).and_then(|(coordinator, session)| {
         let outcome = copy(arguments, &session);
         coordinator.close();

@@ -14,6 +14,8 @@ mod text;
 
 use std::ffi::OsString;
 use std::fmt::Display;
+#[cfg(feature = "gateway")]
+use std::io::IsTerminal;
 use std::io::{self, Write};
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -24,6 +26,8 @@ use clap::{CommandFactory, Parser, Subcommand};
 use clap_complete::Shell;
 use quorate::{Error, recovery};
 use serde::Serialize;
+#[cfg(feature = "gateway")]
+use tracing_subscriber::EnvFilter;
 
 /// Looks into running clusters of quorate, reads and writes their znodes, looks at data directories and
 /// backups, founds new clusters from them, serves ZooKeeper's clients, and copies out of ZooKeeper.
@@ -198,6 +202,16 @@ fn recover(
 
 fn system(what: &'static str) -> impl FnOnce(io::Error) -> Error {
     move |error| Error::System { what, reason: error.to_string() }
+}
+
+/// Writes log lines to the standard error, filtered by RUST_LOG; coloured on a terminal, unless NO_COLOR is set.
+#[cfg(feature = "gateway")]
+fn log(default: &str) {
+    let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new(default));
+    let is_plain = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
+    let is_colored = io::stderr().is_terminal() && !is_plain;
+    let lines = tracing_subscriber::fmt().with_ansi(is_colored).with_writer(io::stderr);
+    lines.with_env_filter(filter).init();
 }
 
 /// Prints a completion script for a shell; returns whether it could be printed.

@@ -8,7 +8,7 @@ use clap::builder::BoolishValueParser;
 use quorate::Coordinator;
 use quorate::admin::Admin;
 
-use crate::access::{content, credentials};
+use crate::access::{content, credentials, warn_if_exposed};
 
 #[derive(Debug, Args)]
 pub(super) struct Endpoint {
@@ -38,6 +38,7 @@ impl Endpoint {
         let Some(address) = &self.admin else { return Ok(None) };
         let mut builder = Admin::builder().writable(self.admin_writable);
         if let Some(file) = &self.admin_token_file {
+            warn_if_exposed(file);
             builder = builder.token(content(file, "admin-token-file")?.trim());
         }
         if let Some(auth) = &self.admin_auth {

@@ -14,7 +14,6 @@ use clap::{ArgAction, Args};
 use quorate::{Builder, Coordinator, Error, Gateway, GatewayBuilder, Id};
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
-use tracing_subscriber::EnvFilter;
 
 use crate::system;
 
@@ -53,7 +52,8 @@ pub(crate) struct Arguments {
     /// Where this member keeps its data.
     #[arg(long, env = "QUORATE_DATA_DIR", alias = "dataDir")]
     data_dir: PathBuf,
-    /// A file with the secret that the members share. Without it, or certificates, they must all be on this host.
+    /// A file with the secret that the members share, or two, a line each, while it is changed: the first is used,
+    /// both are accepted. Without it, or certificates, the members must all be on this host.
     #[arg(long, env = "QUORATE_SECRET_FILE")]
     secret_file: Option<PathBuf>,
     /// In milliseconds.
@@ -117,8 +117,7 @@ pub(crate) struct Arguments {
 /// Serves until SIGTERM or SIGINT, or until the member has stopped for good, which is an error. Logs go to the
 /// standard error, filtered by RUST_LOG.
 pub(crate) fn run(arguments: Arguments) -> quorate::Result<&'static str> {
-    let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new("info"));
-    tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).init();
+    crate::log("info");
     let mut signals = Signals::new([SIGINT, SIGTERM]).map_err(system("signals"))?;
 
     let gateways = arguments.gateways()?;

@@ -5,6 +5,8 @@ use std::path::PathBuf;
 use clap::{Args, ValueEnum};
 use quorate::{Builder, ClientCertificates, Error, GatewayBuilder, GatewayTls, Id, Tls};
 
+use crate::access::warn_if_exposed;
+
 #[derive(Debug, Args)]
 pub(super) struct Certificates {
     /// PEM file: the authority of the members' certificates.
@@ -65,6 +67,7 @@ impl Certificates {
                 Err(invalid("secret-file", reason))
             }
             [Some(authority), Some(certificate), Some(key)] => {
+                warn_if_exposed(key);
                 Ok(builder.security(Tls::from_pem_files(authority, certificate, key)?))
             }
             _ => {
@@ -91,6 +94,7 @@ impl Certificates {
             let reason = "it needs zookeeper-tls-certificate and zookeeper-tls-key";
             return Err(invalid("zookeeper-tls", reason));
         };
+        warn_if_exposed(key);
         let tls = GatewayTls::from_pem_files(certificate, key)?;
         let which = match self.zookeeper_tls_client_auth {
             ClientAuth::Need => Some(ClientCertificates::Required),

@@ -23,6 +23,7 @@ mod connection;
 mod events;
 mod guard;
 mod http;
+mod recent;
 mod routes;
 mod server;
 mod session;

@@ -11,11 +11,13 @@ use serde_json::{Value, json};
 use super::backup::Spool;
 use super::guard::Guard;
 use super::http::{Head, Method, POLICY, Response, decoded};
+use super::recent::Recent;
 use super::session::AdminSession;
 use super::tree::{self, Change};
 use crate::api::coordinator::Coordinator;
 use crate::api::operate::{MemberReport, Role};
-use crate::recipes::contended_async;
+use crate::api::session::Session;
+use crate::recipes::{Contended, contended_async};
 use crate::runtime::entropy;
 use crate::runtime::pending::block_on;
 use crate::types::availability::Availability;
@@ -129,11 +131,15 @@ pub(super) struct Routes {
     coordinator: Coordinator,
     session: Arc<AdminSession>,
     backup_under_way: Arc<AtomicBool>,
+    /// All locks, in the order of their paths.
+    locks: Recent<Arc<Vec<Contended>>>,
+    sessions: Recent<Value>,
 }
 
 impl Routes {
     pub(super) fn new(coordinator: Coordinator, session: Arc<AdminSession>) -> Routes {
-        Routes { coordinator, session, backup_under_way: Arc::default() }
+        let (locks, sessions) = (Recent::new(), Recent::new());
+        Routes { coordinator, session, backup_under_way: Arc::default(), locks, sessions }
     }
 
     /// The response to a request that does not block; `None` for other requests.
@@ -166,7 +172,10 @@ impl Routes {
     fn respond(&self, route: &Route, body: &[u8], from: SocketAddr) -> Result<Response> {
         let value = match route {
             Route::Members => members(&self.coordinator.reports()?),
-            Route::Sessions => json!({ "sessions": json(self.coordinator.sessions()?) }),
+            Route::Sessions => self.sessions.get(
+                || self.coordinator.shared().clock.now(),
+                || Ok(json!({ "sessions": json(self.coordinator.sessions()?) })),
+            )?,
             Route::Metrics => {
                 let text = self.coordinator.metrics().to_string();
                 return Ok(Response::new("text/plain; version=0.0.4; charset=utf-8", text));
@@ -190,15 +199,27 @@ impl Routes {
         Ok(Response::json(200, &value))
     }
 
+    /// The locks at and below a path. Whatever the path, one search for all of them is shared.
     fn locks(&self, path: &str) -> Result<Value> {
-        self.session.with(|session| {
-            let clock = &self.coordinator.shared().clock;
+        let exists = |session: &Session| {
+            let stat = self.session.wait(session.nonblocking().exists(path), "exists")?;
+            stat.map(drop).ok_or_else(|| Error::NoNode { path: path.to_owned() })
+        };
+        self.session.with(exists)?;
+        let clock = &self.coordinator.shared().clock;
+        let search = |session: &Session| {
             let until = clock.now().saturating_add(LOCKS_WITHIN);
-            match block_on(contended_async(session, path), clock, Some(until))? {
-                Some(found) => Ok(json(found?)),
+            match block_on(contended_async(session, "/"), clock, Some(until))? {
+                Some(found) => Ok(Arc::new(found?)),
                 None => Err(self.session.late("looking for locks", LOCKS_WITHIN)),
             }
-        })
+        };
+        let all = self.locks.get(|| clock.now(), || self.session.with(search))?;
+        let is_below = |of: &&Contended| {
+            let rest = of.path.strip_prefix(path.trim_end_matches('/'));
+            rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+        };
+        Ok(json(all.iter().filter(is_below).collect::<Vec<_>>()))
     }
 
     /// Makes a backup: with everything that was written until now if there is a quorum, and

@@ -2,7 +2,7 @@
 //!
 //! Requests that need a session wait longest when there is no quorum, and reports of the members wait for
 //! silent ones. So each kind has its own threads; one more thread is for the metrics of this instance, which
-//! wait for nobody.
+//! wait for nobody, and one for searches for locks, which read all znodes.
 
 use std::io;
 use std::net::SocketAddr;
@@ -14,8 +14,8 @@ use mio::Waker;
 use super::routes::{Outcome, Route, Routes};
 use crate::runtime::port::Serving;
 
-/// The numbers of threads for the instance's metrics, for reports of the members, and for znodes.
-const THREADS: [usize; 3] = [1, 2, 3];
+/// The numbers of threads for the instance's metrics, for reports of the members, for znodes, and for locks.
+const THREADS: [usize; 4] = [1, 2, 3, 1];
 /// How many requests may wait for each. Further requests are refused.
 const QUEUE: usize = 32;
 
@@ -32,6 +32,7 @@ pub(super) struct Jobs {
     metrics: Sender<Job>,
     reports: Sender<Job>,
     znodes: Sender<Job>,
+    locks: Sender<Job>,
 }
 
 impl Jobs {
@@ -40,6 +41,7 @@ impl Jobs {
         let queue = match &job.route {
             Route::Metrics => &self.metrics,
             Route::Members | Route::Sessions => &self.reports,
+            Route::Locks(_) => &self.locks,
             // These need the endpoint's session, and perhaps a quorum.
             _ => &self.znodes,
         };
@@ -80,13 +82,15 @@ pub(super) fn start(
     let (metrics, to_measure) = bounded(QUEUE);
     let (reports, to_report) = bounded(QUEUE);
     let (znodes, to_read) = bounded(QUEUE);
-    for (jobs, count) in [to_measure, to_report, to_read].into_iter().zip(THREADS) {
+    let (locks, to_search) = bounded(QUEUE);
+    let queues = [to_measure, to_report, to_read, to_search];
+    for (jobs, count) in queues.into_iter().zip(THREADS) {
         for _ in 0..count {
             let (jobs, routes, outbox) = (jobs.clone(), Arc::clone(routes), outbox.clone());
             serving.spawn("quorate-admin-work", move || work(&jobs, &routes, &outbox))?;
         }
     }
-    Ok(Jobs { metrics, reports, znodes })
+    Ok(Jobs { metrics, reports, znodes, locks })
 }
 
 fn work(jobs: &Receiver<Job>, routes: &Routes, outbox: &Outbox) {

@@ -64,6 +64,7 @@ const FRAMES: [Format; 3] = [IDENTITY, PROMISE, REPLACEMENT];
 const QUARANTINED: &str = "QUARANTINED";
 const REMOVED: &str = "REMOVED";
 const VOTER: &str = "VOTER";
+const MARKS: [&str; 3] = [QUARANTINED, REMOVED, VOTER];
 const REPLACEMENT_DIRECTORY: &str = "anew";
 const BEFORE: &str = "before-";
 /// A directory is not replaced if this many former ones have to stay.
@@ -250,6 +251,9 @@ impl Directory {
             refuse_foreign(path)?;
         }
         let mut directory = Directory::locked(path)?;
+        // A process that ends leaves names that no disk has. They are made durable before anything is
+        // done on their word. The files themselves were synced before they got their names.
+        sync_directory(path).map_err(io_error("syncing the directory"))?;
         if let Some(progress) = directory.read_frame(&REPLACEMENT)? {
             directory.continue_replacement(progress)?;
         }
@@ -273,7 +277,7 @@ impl Directory {
     }
 
     fn write_mark(&self, name: &str, reason: &str) -> Result<()> {
-        self.write_file(name, name, format!("{reason}\n").as_bytes())
+        self.write_file(name, format!("{reason}\n").as_bytes())
     }
 
     /// Marks the directory as that of a member that was removed, durably.
@@ -529,18 +533,18 @@ impl Directory {
 
     /// Replaces a file by a frame, atomically.
     fn write_frame<T: Serialize>(&self, file: &Format, body: &T) -> Result<()> {
-        self.write_file(file.name, &format!("{}{TMP}", file.name), &file.seal(body)?)
+        self.write_file(file.name, &file.seal(body)?)
     }
 
-    /// Writes a file, durably. It is created as `first`, and renamed when it is complete.
-    fn write_file(&self, name: &str, first: &str, bytes: &[u8]) -> Result<()> {
+    /// Writes a file, durably. It gets its name when its content is synced.
+    fn write_file(&self, name: &str, bytes: &[u8]) -> Result<()> {
         let failed = |error| io_error(&format!("writing {name}"))(error);
-        let (path, created) = (self.path.join(name), self.path.join(first));
+        let created = self.path.join(format!("{name}{TMP}"));
         let names = Names::of(&self.path).map_err(failed)?;
         let mut file = create_file(&created)?;
         file.write_all(bytes)
             .and_then(|()| file.sync_all())
-            .and_then(|()| if first == name { Ok(()) } else { fs::rename(created, path) })
+            .and_then(|()| fs::rename(&created, self.path.join(name)))
             .and_then(|()| names.sync())
             .map_err(failed)
     }
@@ -556,8 +560,8 @@ fn refuse_foreign(path: &Path) -> Result<()> {
     for entry in entries(path).map_err(io_error("listing the directory"))? {
         let name = entry.file_name();
         let ours = name.to_str().is_some_and(|name| {
-            [LOCK, LOG, QUARANTINED, REMOVED, VOTER, REPLACEMENT_DIRECTORY, LOST_AND_FOUND]
-                .contains(&name)
+            [LOCK, LOG, REPLACEMENT_DIRECTORY, LOST_AND_FOUND].contains(&name)
+                || MARKS.contains(&name)
                 || name.starts_with(BEFORE)
                 || FRAMES.iter().any(|frame| frame.name == name)
                 || is_tmp(name)
@@ -583,7 +587,8 @@ pub(super) fn former_in(path: &Path) -> io::Result<Vec<PathBuf>> {
 }
 
 fn is_tmp(name: &str) -> bool {
-    name.strip_suffix(TMP).is_some_and(|name| FRAMES.iter().any(|frame| frame.name == name))
+    name.strip_suffix(TMP)
+        .is_some_and(|name| MARKS.contains(&name) || FRAMES.iter().any(|frame| frame.name == name))
 }
 
 /// The number in the name of a generation's directory.

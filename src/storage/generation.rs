@@ -92,6 +92,10 @@ impl Generation {
         remove_torn_snapshots(&path).map_err(io)?;
         // Opened before sled opens the file, so that this handle sees write errors of sled's recovery.
         let file = open_file(&path.join(DB)).map_err(io)?;
+        // sled must not build on what only the page cache has: a process that has ended may have left
+        // writes there, and a failed sync pages that no later sync writes.
+        file.sync_all().map_err(io)?;
+        forget_cached(&file);
         let db = open_sled(&path)?;
         let mut generation = Generation::of(number, path, db, file);
         let mut blobs = fs::read_dir(generation.path.join(BLOBS)).map_err(io)?;

@@ -46,8 +46,8 @@ use super::log_body::{LogBody, size};
 use super::log_index::{Place, Span};
 use super::record::{corrupt, hash, u64_at};
 use super::segments::{
-    Files, HEADER_BYTES, Order, Segment, SegmentId, VerifyDone, check_header, numbers, path,
-    read_at, read_stored, write_at,
+    Files, HEADER_BYTES, Order, Segment, SegmentId, VerifyDone, check_header, forget_cached,
+    numbers, path, read_at, read_stored, write_at,
 };
 use super::witness::WitnessRecord;
 use super::{ReadDone, Result, StorageError};
@@ -131,12 +131,38 @@ pub(super) struct Scan {
     /// The place of the next record in the last segment.
     offset: usize,
     pub(super) last: RecordPosition,
+    /// What may not be durable: the segment with the last record, and those behind it.
+    tail: Vec<Tail>,
+}
+
+/// A segment as it was read, up to the end of its records.
+#[derive(Debug)]
+struct Tail {
+    number: u64,
+    bytes: Vec<u8>,
 }
 
 impl Scan {
     /// The sequence number of the first record.
     pub(super) fn first_seq(&self) -> Option<u64> {
         self.segments.front().map(|segment| segment.first_seq)
+    }
+
+    /// Makes durable what was read: writes the end of the log back in place, and syncs it.
+    ///
+    /// A process that ends leaves its last write in the page cache, where the next one finds it, although
+    /// no disk has it. After a failed sync it is there too, and no later sync writes it: so it is written
+    /// again, and not only synced.
+    ///
+    /// Earlier segments are durable. Each record is appended after the one before was synced; after a
+    /// failed sync nothing is appended before the next start, which comes here first.
+    pub(super) fn make_durable(&mut self, dir: &Path) -> Result<()> {
+        let io = io_error("writing back the end of the log");
+        for Tail { number, bytes } in std::mem::take(&mut self.tail) {
+            let Segment { file, .. } = Segment::open(dir, number, 0)?;
+            write_at(&file, &bytes, 0).and_then(|()| file.sync_all()).map_err(io)?;
+        }
+        sync_directory(dir).map_err(io)
     }
 }
 
@@ -166,6 +192,7 @@ impl LogFile {
             segments: VecDeque::from([only]),
             offset: HEADER_BYTES,
             last: RecordPosition { seq: 0, chain: id },
+            tail: Vec::new(),
         };
         LogFile::of(dir, id, segment_bytes, segment, scan)
     }
@@ -196,7 +223,7 @@ impl LogFile {
     ) -> Result<LogFile> {
         let mut files = Files::start(dir, segment_bytes)?;
         files.order(SegmentId { log: id, number: segment.number + 1 });
-        let Scan { segments, offset, last } = scan;
+        let Scan { segments, offset, last, .. } = scan;
         let buffer = Vec::new();
         Ok(LogFile { dir: dir.to_owned(), id, segments, segment, offset, last, files, buffer })
     }
@@ -371,11 +398,12 @@ pub(super) fn scan(
         other => other.map_err(io)?,
     };
     let mut segments = VecDeque::new();
+    let mut tail = Vec::new();
     let mut last: Option<RecordPosition> = None;
     // Where the log seems to end, and whether it continues in the next segment.
     let mut end = (HEADER_BYTES, true);
     for number in contiguous_end(&present) {
-        let bytes = fs::read(path(dir, *number)).map_err(io)?;
+        let mut bytes = fs::read(path(dir, *number)).map_err(io)?;
         let segment = SegmentId { log: id, number: *number };
         let mut reader = SegmentReader { segment, start: 0, bytes: &bytes, offset: HEADER_BYTES };
         if !end.1 {
@@ -405,6 +433,11 @@ pub(super) fn scan(
         let (length, first_seq) = (bytes.len() as u64, first_seq.unwrap_or(0));
         segments.push_back(LogSegment { number: *number, length, first_seq });
         end = (reader.offset, continues);
+        if end.0 > HEADER_BYTES {
+            tail.clear();
+        }
+        bytes.truncate(end.0);
+        tail.push(Tail { number: *number, bytes });
     }
     let Some(last) = last else {
         return corrupt("the log is empty".to_owned());
@@ -412,7 +445,19 @@ pub(super) fn scan(
     if end.1 {
         return corrupt("the last segment of the log is missing".to_owned());
     }
-    Ok(Scan { segments, offset: end.0, last })
+    Ok(Scan { segments, offset: end.0, last, tail })
+}
+
+/// Asks the system to drop its cache of the segments that may have unsynced records, so that they are read
+/// from the device: the one with the last record, and at most two that were made after it.
+///
+/// Best effort: what is read from the cache all the same is written back.
+pub(super) fn forget_cached_end(dir: &Path) {
+    for number in numbers(dir).unwrap_or_default().iter().rev().take(3) {
+        if let Ok(segment) = Segment::open(dir, *number, 0) {
+            forget_cached(&segment.file);
+        }
+    }
 }
 
 /// Passes every sound record of a log that may be damaged to `sink`. The caller has to check that

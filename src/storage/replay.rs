@@ -17,7 +17,9 @@ use crossbeam_channel::{Receiver, Sender};
 use super::files::io_error;
 use super::generation::{CACHED_BYTES_MAX, Generation};
 use super::log_body::{CheckpointBody, LogBody, size};
-use super::log_file::{LogRecord, RecordKind, RecordPosition, Scan, scan, sound_records};
+use super::log_file::{
+    LogRecord, RecordKind, RecordPosition, Scan, forget_cached_end, scan, sound_records,
+};
 use super::log_index::{LogIndex, Place, Span};
 use super::record::{Record, corrupt, first_chunk_chain};
 use super::rules::Bounds;
@@ -41,6 +43,7 @@ pub(super) fn read_log(dir: &Path, id: u64, witness: &WitnessRecord) -> Result<L
     if witness.first_chain != id {
         return corrupt("the witness is of another store".to_owned());
     }
+    forget_cached_end(dir);
     // The log is read twice, so that only the entries after the last checkpoint are in memory at the
     // same time.
     let mut checkpoint: Option<CheckpointBody> = None;

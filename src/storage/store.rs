@@ -149,7 +149,9 @@ impl DiskStore {
     fn open_log(directory: &Directory, size: &AtomicU64) -> Result<State> {
         let log = directory.log();
         let (witness, last) = Witness::open(&log.join(Witness::FILE))?;
-        let replay = read_log(&log, directory.log_id()?, &last)?;
+        let mut replay = read_log(&log, directory.log_id()?, &last)?;
+        // Before anything is done on the word of a record.
+        replay.scan.make_durable(&log)?;
         let generation = directory.generations().open(replay.checkpoint.generation, size)?;
         Ok(State::Opened(Box::new(Opened { generation, replay, witness })))
     }

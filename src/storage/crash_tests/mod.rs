@@ -1,7 +1,8 @@
 //! Tests of the store on disk with crashes and damage.
 //!
 //! `kill` kills a process in the middle of its writes, `power` cuts the power
-//! in a model of the disk, `damage` damages files. In all three, what the
+//! in a model of the disk, `restart` does so after a start that follows the end
+//! of a process or a failed sync, `damage` damages files. In all, what the
 //! store holds afterwards must be the contents after the last acknowledged
 //! operation or, after a crash, those after the operation in progress. After
 //! damage, the store may also refuse to open.
@@ -11,8 +12,10 @@
 //! perform them: this test binary again, with the task in its environment.
 
 mod damage;
+mod disk;
 mod kill;
 mod power;
+mod restart;
 
 use std::fs;
 use std::io::{BufRead, BufReader, Write};
@@ -190,6 +193,16 @@ fn lines(child: &mut Child) -> impl Iterator<Item = String> + Send + use<> {
     BufReader::new(child.stdout.take().unwrap()).lines().map_while(Result::ok)
 }
 
+/// What a line of a child that opens directories says.
+fn seen_in(line: &str) -> Option<Seen> {
+    match line.split_once(' ')? {
+        ("blank", _) => Some(Seen::Blank),
+        ("digest", digest) => Some(Seen::Digest(digest.parse().unwrap())),
+        ("error", error) => Some(Seen::Error(error.to_owned())),
+        _ => None,
+    }
+}
+
 /// Opens directories one after the other in a child process.
 fn open_in_child(dirs: &[PathBuf]) -> Vec<Seen> {
     let list: Vec<&str> = dirs.iter().map(|dir| dir.to_str().unwrap()).collect();
@@ -198,13 +211,9 @@ fn open_in_child(dirs: &[PathBuf]) -> Vec<Seen> {
     let lines = lines(&mut child);
     let reader = thread::spawn(move || {
         for line in lines {
-            let seen = match line.split_once(' ') {
-                Some(("blank", _)) => Seen::Blank,
-                Some(("digest", digest)) => Seen::Digest(digest.parse().unwrap()),
-                Some(("error", error)) => Seen::Error(error.to_owned()),
-                _ => continue,
-            };
-            if seen_tx.send(seen).is_err() {
+            if let Some(seen) = seen_in(&line)
+                && seen_tx.send(seen).is_err()
+            {
                 break;
             }
         }

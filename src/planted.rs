@@ -82,6 +82,10 @@ bugs! {
         ["I2 sync sees all", "I1 I2 linearizable"],
     ReadBeforeOwnWrites: "a read overtakes the session's earlier writes";
         ["I4 answers in order", "ephemerals: closed leaves nothing"],
+    ReadUnopened: "a session that is not open yet reads the replica as it is";
+        ["S4 a read shows what was acknowledged"],
+    ClientReadUnopened: "a client's read is answered before its session is open";
+        ["S4 a read shows what was acknowledged"],
     EphemeralForgotten: "a session forgets its first ephemeral";
         ["I3 reads show what was"],
     MultiPartial: "the first operations of a failed multi take effect";
@@ -400,7 +404,7 @@ bugs! {
     SeenUntold: "a client does not learn up to which zxid it has received events";
         ["I31 clients receive all events"],
     TreeLate: "an applied change cannot be read for a while";
-        ["I3 reads do not go back"],
+        ["I3 reads do not go back", "S4 open means caught up"],
     ClientStops: "a client stops by itself";
         ["I31 no client stops by itself"],
     MoveFires: "a watch of a client that moves fires although nothing has changed";

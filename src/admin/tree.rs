@@ -77,7 +77,7 @@ pub(super) fn download(admin: &AdminSession, path: &str) -> Result<Response> {
 }
 
 fn get(admin: &AdminSession, session: &Session, path: &str) -> Result<(Arc<[u8]>, Stat)> {
-    match session.has_replica() {
+    match session.reads_at_once() {
         true => session.get(path),
         false => admin.wait(session.nonblocking().get(path), "get"),
     }
@@ -92,7 +92,7 @@ fn names(
     limit: u64,
 ) -> Result<(Vec<String>, bool)> {
     let limit = usize::try_from(limit).unwrap_or(usize::MAX);
-    let mut names = match session.has_replica() {
+    let mut names = match session.reads_at_once() {
         true => session.children_page(path, after, limit.saturating_add(1))?,
         false => {
             let mut names = admin.wait(session.nonblocking().children(path), "children")?;
@@ -129,7 +129,7 @@ pub(super) fn children(
         let calls = session.nonblocking();
         let ask = |name: &String| {
             let child = path::join(path, name);
-            match session.has_replica() {
+            match session.reads_at_once() {
                 true => Ok(session.exists(&child)),
                 false => Err(calls.exists(&child)),
             }

@@ -66,7 +66,8 @@ impl Coordinator {
     /// Each name in the list must stand for one host: [`guide::membership`](crate::guide::membership)
     /// describes what happens otherwise.
     ///
-    /// Returns without waiting for the others; [`Coordinator::wait_ready`] waits for them. Names
+    /// Returns without waiting for the others; [`Coordinator::wait_ready`] waits for them, and the first calls
+    /// of each session do. So what they read is never older than what anybody knew before. Names
     /// are looked up in the background. Two things may delay it:
     /// - **Names**: if only a look-up of names can show which of the peers this instance is, this
     ///   waits for the look-up, at most 10 seconds. With [`Builder::advertise`] it does not, and the
@@ -121,7 +122,8 @@ impl Coordinator {
     /// Returns this instance's own session: the same one at every call, and a new one once that is
     /// over.
     ///
-    /// Does not block: the session is opened in the background.
+    /// Does not block: the session is opened in the background, and its first calls wait for that, reads too:
+    /// see [`Session`].
     ///
     /// # Panics
     /// If the operating system provides no random numbers.
@@ -138,7 +140,7 @@ impl Coordinator {
     }
 
     /// Opens another session, with the coordinator's session timeout. Does not block: the session
-    /// is opened in the background.
+    /// is opened in the background, and its first calls wait for that, reads too: see [`Session`].
     ///
     /// # Errors
     /// [`Error::System`].
@@ -147,8 +149,7 @@ impl Coordinator {
     }
 
     /// Opens another session with its own timeout, limited to the
-    /// [bounds](crate::Builder::session_timeout_bounds). Does not block: the session is opened in the
-    /// background.
+    /// [bounds](crate::Builder::session_timeout_bounds). Does not block, as [`Coordinator::open_session`].
     ///
     /// # Errors
     /// [`Error::System`].

@@ -25,6 +25,8 @@ use crate::types::znode::{CreateMode, Created, OpResult, SessionId, Stat, TTL_MA
 /// catches up by a snapshot, which may contain several of the session's writes, without the states
 /// in between.
 ///
+/// The first calls of a session are answered when it is open, as those of [`Session`].
+///
 /// The errors are those of the blocking calls, without [`Error::Timeout`]: these calls have no time
 /// limit.
 ///

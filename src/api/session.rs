@@ -28,14 +28,21 @@ use crate::types::znode::{CreateMode, Created, SessionId, Stat, Zxid};
 
 /// A session of this instance with the cluster. Ephemeral znodes, watches and locks belong to it.
 ///
-/// It is opened in the background; calls may be made at once. It lives while the cluster receives renewals
-/// from this instance. After the session's timeout without one, the cluster deletes its ephemeral
-/// znodes; this instance counts it as lost a little earlier. [`Session::close`] closes it, and so
-/// does dropping its last handle. Handles are clones; any thread may use them.
+/// It is opened in the background; calls may be made at once. **Its first calls wait until it is open**, reads
+/// too: until the cluster has opened it, and this instance's replica shows that. So no session shows less than
+/// what anybody had been told of before it was asked for, however far behind the replica was: just after a
+/// restart, for example. Opening takes one write, so without a quorum no session opens. From then on, reads are
+/// answered with or without a quorum. ([`Coordinator::stale_snapshot`](crate::Coordinator::stale_snapshot) shows
+/// the replica as it is, whatever its age.)
+///
+/// A session lives while the cluster receives renewals from this instance. After the session's timeout without
+/// one, the cluster deletes its ephemeral znodes; this instance counts it as lost a little earlier.
+/// [`Session::close`] closes it, and so does dropping its last handle. Handles are clones; any thread may use
+/// them.
 ///
 /// **Blocking calls** wait for their reply, at most for the request timeout
-/// ([`Builder::request_timeout`](crate::Builder::request_timeout)). Reads do not wait: they read
-/// this instance's replica as it is, whether or not there is a quorum. **Calls of
+/// ([`Builder::request_timeout`](crate::Builder::request_timeout)), and then fail with [`Error::Timeout`], which
+/// tells why. Reads of an open session do not wait: they read this instance's replica. **Calls of
 /// [`Session::nonblocking`]** return at once and take effect in the order in which they are made,
 /// reads included.
 ///
@@ -329,7 +336,7 @@ impl Session {
         &self.inner.shared
     }
 
-    /// Whether this instance has a replica to read from; otherwise it asks a member.
+    /// Whether this instance has a replica; otherwise a member serves it.
     pub(crate) fn has_replica(&self) -> bool {
         self.shared().has_replica
     }

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use crate::api::coordinator::Coordinator;
 use crate::machine::{Tree, Znode};
 use crate::planted::{Bug, planted};
 use crate::runtime::chroot::Root;
@@ -162,6 +163,42 @@ impl Snapshot {
             // All paths below the root start with it.
             (self.root.strip(at).unwrap_or(at), znode.data(), znode.stat())
         }))
+    }
+}
+
+impl Coordinator {
+    /// Returns all znodes as this instance's replica has them, **whatever its age**: without a session, with or
+    /// without a quorum, at any time. Just after a start, the replica is as old as its last checkpoint, or empty;
+    /// [`Status::stale_by`](crate::Status::stale_by) tells what is known of its age. It is for diagnostics, and
+    /// for programs that have a use for old data. All calls of a session instead wait until the session is open,
+    /// and show everything that anybody was told of before.
+    ///
+    /// It shows what a new session of this instance may read. Does not block.
+    ///
+    /// # Errors
+    /// [`Error::NeedsReplica`] on a client.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use quorate::{CreateMode, testing::Cluster};
+    ///
+    /// let cluster = Cluster::new(3);
+    /// let session = cluster.node(0).session();
+    /// session.create("/a", b"1", CreateMode::Persistent)?;
+    /// // Nobody is left but this instance, and its session is lost after a while.
+    /// cluster.isolate(0);
+    /// cluster.advance(Duration::from_secs(60));
+    /// assert!(session.get("/a").is_err());
+    /// assert_eq!(&cluster.node(0).stale_snapshot()?.get("/a")?.0[..], b"1");
+    /// # Ok::<(), quorate::Error>(())
+    /// ```
+    pub fn stale_snapshot(&self) -> Result<Snapshot> {
+        let shared = self.shared();
+        if !shared.has_replica {
+            return Err(Error::NeedsReplica { operation: "a stale snapshot".to_owned() });
+        }
+        let ids = Arc::new(shared.schemes.own().to_vec());
+        Ok(Snapshot::new(Arc::clone(&shared.tree()), Root::default(), ids))
     }
 }
 

@@ -18,7 +18,7 @@ use crate::api::session::Session;
 use crate::api::transaction::TRANSACTION_ATTEMPTS_MAX;
 use crate::planted::{Bug, unless};
 use crate::recipes::errors::{if_exists, inner, stat_of_set, unless_overtaken};
-use crate::recipes::parents::{create_at, is_missing};
+use crate::recipes::parents::{create_at, shows_missing};
 use crate::runtime::entropy;
 use crate::types::error::{Error, Result};
 use crate::types::path;
@@ -64,9 +64,9 @@ impl AtomicValue {
         content(self.session.get(&self.path))
     }
 
-    /// As [`AtomicValue::read_now`], without blocking: immediate on an instance with a replica.
+    /// As [`AtomicValue::read_now`], without blocking: immediate where reads are answered at once.
     pub(super) async fn read_soon(&self) -> Result<Option<Content>> {
-        match self.session.has_replica() {
+        match self.session.reads_at_once() {
             true => self.read_now(),
             false => self.read().await,
         }
@@ -101,7 +101,7 @@ impl AtomicValue {
     /// Sets the data unconditionally.
     pub(super) async fn put(&self, data: &[u8]) -> Result<Zxid> {
         // A replica may know that there is no znode to set.
-        let mut missing = self.session.has_replica() && is_missing(&self.session, &self.path);
+        let mut missing = shows_missing(&self.session, &self.path);
         loop {
             if std::mem::take(&mut missing) {
                 match self.create(data).await {

@@ -53,8 +53,7 @@ impl Barrier {
         &self.path
     }
 
-    /// Whether the barrier is set, as this replica has it. Does not block on a member; a client
-    /// waits for the reply of its member.
+    /// Whether the barrier is set, as this replica has it. Blocks as [`Session::get`].
     ///
     /// # Errors
     /// The errors of a session that is over.

@@ -286,7 +286,7 @@ impl Cache {
     }
 
     /// Returns the changes since the last call, and advances the view; empty if there are none.
-    /// Does not block on a member; a client waits for the reply of its member.
+    /// Blocks as [`Session::get`].
     ///
     /// # Errors
     /// [`Error::TooLarge`](crate::Error::TooLarge) on a client, which receives everything at and

@@ -128,7 +128,7 @@ impl<T, C: Codec<T>> Config<T, C> {
     }
 
     /// Returns the value as this replica has it, if there is one; after [`Session::sync`], it is
-    /// current. Does not block on a member; a client waits for the reply of its member.
+    /// current. Blocks as [`Session::get`].
     ///
     /// # Errors
     /// [`Error::InvalidData`](crate::Error::InvalidData) if the data cannot be decoded;
@@ -328,8 +328,7 @@ impl<T, C> fmt::Debug for ConfigWatch<T, C> {
 }
 
 impl<T, C: Codec<T>> ConfigWatch<T, C> {
-    /// Returns the current value, if it was not returned yet. Does not block on a member; a client
-    /// waits for the reply of its member.
+    /// Returns the current value, if it was not returned yet. Blocks as [`Session::get`].
     ///
     /// # Errors
     /// As [`Config::get`], except [`Error::InvalidData`](crate::Error::InvalidData), which is

@@ -213,7 +213,7 @@ impl Contenders {
     ) -> Result<Option<String>> {
         // A replica shows its session's own writes before they are answered.
         let listed =
-            if self.session.has_replica() { self.list_now()? } else { self.list().await? };
+            if self.session.reads_at_once() { self.list_now()? } else { self.list().await? };
         let path = contender.path();
         match listed.iter().position(|contender| contender.path == path) {
             Some(1) if planted(Bug::LockEarly) || planted(Bug::CloneHoldsApart) => Ok(None),

@@ -82,8 +82,8 @@ impl Counter {
         Ok(i64::from_be_bytes(bytes))
     }
 
-    /// Returns the value as this replica has it; after [`Session::sync`], it is current. Does not
-    /// block on a member; a client waits for the reply of its member.
+    /// Returns the value as this replica has it; after [`Session::sync`], it is current. Blocks as
+    /// [`Session::get`].
     ///
     /// # Errors
     /// [`Error::InvalidData`] if the znode does not hold a number; [`Error::NoAuth`]; the errors of

@@ -62,8 +62,7 @@ impl Discovery {
         Ok(Discovery { session: session.for_recipe(), path: path.to_owned() })
     }
 
-    /// Returns the names of the services that have instances, sorted. Does not block on a member; a
-    /// client waits for the reply of its member.
+    /// Returns the names of the services that have instances, sorted. Blocks as [`Session::get`].
     ///
     /// # Errors
     /// [`Error::NoAuth`](crate::Error::NoAuth); the errors of a session that is over.
@@ -94,7 +93,7 @@ impl Discovery {
     }
 
     /// Returns the instances of a service, all as of one zxid, sorted by id; empty if there is no
-    /// such service. Does not block on a member; a client waits for the reply of its member.
+    /// such service. Blocks as [`Session::get`].
     ///
     /// # Errors
     /// [`Error::InvalidPath`](crate::Error::InvalidPath) if the name is not valid for a znode;
@@ -189,8 +188,8 @@ pub struct InstancesWatch {
 }
 
 impl InstancesWatch {
-    /// Returns the current set, if it differs from the one returned last. Does not block on a
-    /// member; a client waits for the reply of its member.
+    /// Returns the current set, if it differs from the one returned last. Blocks as
+    /// [`Session::get`].
     ///
     /// # Errors
     /// As [`Discovery::instances`].
@@ -337,8 +336,7 @@ impl Chooser {
     }
 
     /// Chooses one of the instances that this replica has now; `None` if there is none. If all have
-    /// failed recently, it is the one whose failure is the longest ago. Does not block on a member;
-    /// a client waits for the reply of its member.
+    /// failed recently, it is the one whose failure is the longest ago. Blocks as [`Session::get`].
     ///
     /// # Errors
     /// As [`Discovery::instances`], and [`Error::System`](crate::Error::System).
@@ -404,8 +402,7 @@ impl Chooser {
     }
 
     /// Records that the instance with this id has failed, so that it is left out for a while. Does
-    /// nothing if there is no such instance. Does not block on a member; a client waits for the
-    /// reply of its member.
+    /// nothing if there is no such instance. Blocks as [`Session::get`].
     pub fn noted_failure(&self, id: &str) {
         let now = self.session.shared().clock.now();
         let is_there = self.session.exists(&path::join(&self.path, id));

@@ -197,8 +197,7 @@ impl LeaderLatch {
     }
 
     /// Returns the leader, which is the first candidate, as this replica has it; `None` if there is
-    /// no candidate. Does not block on a member; a client waits for the reply of its member. After
-    /// [`Session::sync`] it is current.
+    /// no candidate. Blocks as [`Session::get`]. After [`Session::sync`] it is current.
     ///
     /// The leader may not have noticed yet that it leads, or may have lost the lead already. If
     /// something depends on its leadership, let the leader send its fencing token, or write by
@@ -231,7 +230,7 @@ impl LeaderLatch {
     }
 
     /// Returns all candidates in order, the leader first, as this replica has them at one moment.
-    /// Does not block on a member; a client waits for the reply of its member.
+    /// Blocks as [`Session::get`].
     ///
     /// # Errors
     /// As [`LeaderLatch::leader`].
@@ -336,7 +335,7 @@ impl LeaderChanges {
     }
 
     /// Returns the leader, if it has changed since the last call: the outer `None` means that
-    /// nothing has changed. Does not block on a member; a client waits for the reply of its member.
+    /// nothing has changed. Blocks as [`Session::get`].
     ///
     /// # Errors
     /// As [`LeaderChanges::recv`].

@@ -261,8 +261,8 @@ impl Group {
         Ok(Membership { ephemeral, watch })
     }
 
-    /// Returns all members, as this replica has them at one moment. Does not block on a member; a
-    /// client waits for the reply of its member. After [`Session::sync`] it is current.
+    /// Returns all members, as this replica has them at one moment. Blocks as [`Session::get`].
+    /// After [`Session::sync`] it is current.
     ///
     /// # Errors
     /// The errors of a session that is over; [`Error::NoAuth`].
@@ -348,8 +348,8 @@ impl MemberChanges {
         blocking::within(&self.group.session.clone(), timeout, self.next())
     }
 
-    /// Returns the members, if they have changed since the last call. Does not block on a member of
-    /// the cluster; a client waits for the reply of its member.
+    /// Returns the members, if they have changed since the last call. Blocks as
+    /// [`Session::get`].
     ///
     /// # Errors
     /// As [`MemberChanges::recv`].

@@ -121,8 +121,8 @@ impl NodeList {
         Ok(ListItem { path: created.path, data: Arc::from(data), stat: created.stat })
     }
 
-    /// Returns all items, in order, as this replica has them at one zxid. Does not block on a
-    /// member; a client waits for the reply of its member.
+    /// Returns all items, in order, as this replica has them at one zxid. Blocks as
+    /// [`Session::get`].
     ///
     /// # Errors
     /// [`Error::NoAuth`](crate::Error::NoAuth); the errors of a session that is over.

@@ -241,8 +241,8 @@ impl Lock {
         Ok(LockGuard { hold: contender.hold().await? })
     }
 
-    /// Returns the paths of the holder and of the waiters in order, as this replica has them. Does
-    /// not block on a member; a client waits for the reply of its member.
+    /// Returns the paths of the holder and of the waiters in order, as this replica has them.
+    /// Blocks as [`Session::get`].
     ///
     /// # Errors
     /// The errors of a session that is over.

@@ -11,6 +11,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use crate::api::multi::{Fence, Multi};
 use crate::api::session::Session;
 use crate::api::watch::Watch;
+use crate::machine::Tree;
 use crate::recipes::LockLost;
 use crate::recipes::errors::{gone, inner, stat_of_set, unless_gone};
 use crate::runtime::pending::Pending;
@@ -97,15 +98,15 @@ impl OwnedEphemeral {
         if self.session.is_over() {
             return Some(LockLost::SessionOver);
         }
-        let is_deleted = match self.session.has_replica() {
-            true => !self.replica_has_it(),
-            false => self.deletion().deleted.iter().any(|it| it.load(Ordering::Acquire)),
+        let is_deleted = match self.session.tree() {
+            Ok(Some(tree)) => !self.is_in(&tree),
+            Ok(None) => self.deletion().deleted.iter().any(|it| it.load(Ordering::Acquire)),
+            Err(_) => return Some(LockLost::SessionOver),
         };
         is_deleted.then_some(LockLost::Deleted)
     }
 
-    fn replica_has_it(&self) -> bool {
-        let tree = self.session.shared().tree();
+    fn is_in(&self, tree: &Tree) -> bool {
         let znode = tree.get(&self.session.root.full(&self.path));
         znode.is_some_and(|znode| znode.stat().czxid == self.czxid)
     }

@@ -1,10 +1,11 @@
 //! Creating the missing znodes above a recipe's own, as containers.
 //!
 //! A replica shows which znodes are missing, so that the check is free, and one write creates all
-//! of them. The first use of a path takes one write for its parents, later uses none. A client
-//! checks only after a write has failed for a missing parent, by a request to its member.
+//! of them. The first use of a path takes one write for its parents, later uses none. A client, and
+//! a session that is not open yet, checks only after a write has failed for a missing parent.
 
 use crate::api::session::Session;
+use crate::machine::Tree;
 use crate::recipes::errors::unless_overtaken;
 use crate::types::error::{Error, Result};
 use crate::types::path;
@@ -51,7 +52,7 @@ pub(super) struct Parents<'a> {
 
 impl<'a> Parents<'a> {
     pub(super) fn of(session: &'a Session, path: &'a str) -> Parents<'a> {
-        Parents { session, path, look: session.has_replica() }
+        Parents { session, path, look: session.reads_at_once() }
     }
 
     /// Creates the missing parents. Call it before each attempt to create something below them, and
@@ -87,8 +88,8 @@ impl<'a> Parents<'a> {
     /// Returns the missing ones, from the path upwards.
     async fn missing(&self) -> Result<Vec<&'a str>> {
         let all = std::iter::successors(Some(self.path), |path| path::parent(path));
-        if self.session.has_replica() {
-            return Ok(all.take_while(|path| is_missing(self.session, path)).collect());
+        if let Some(tree) = self.session.tree()? {
+            return Ok(all.take_while(|path| is_missing(self.session, &tree, path)).collect());
         }
         // Requested together, so that all cost one round trip.
         let calls = self.session.nonblocking();
@@ -106,7 +107,11 @@ impl<'a> Parents<'a> {
     }
 }
 
-/// Whether this instance's replica has no such znode.
-pub(super) fn is_missing(session: &Session, path: &str) -> bool {
-    session.shared().tree().get(&session.root.full(path)).is_none()
+fn is_missing(session: &Session, tree: &Tree, path: &str) -> bool {
+    tree.get(&session.root.full(path)).is_none()
+}
+
+/// Whether this instance's replica shows, at once, that there is no such znode.
+pub(super) fn shows_missing(session: &Session, path: &str) -> bool {
+    matches!(session.tree(), Ok(Some(tree)) if is_missing(session, &tree, path))
 }

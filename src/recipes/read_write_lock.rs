@@ -174,8 +174,8 @@ impl ReadWriteLock {
     }
 
     /// Returns holders and waiters in order, as this replica has them. If a writer is first, it
-    /// holds the lock; otherwise the readers before the first writer hold it. Does not block on a
-    /// member; a client waits for the reply of its member.
+    /// holds the lock; otherwise the readers before the first writer hold it. Blocks as
+    /// [`Session::get`].
     ///
     /// # Errors
     /// The errors of a session that is over.

@@ -352,8 +352,7 @@ impl Semaphore {
         }
     }
 
-    /// Returns the total, as this replica has it. Does not block on a member; a client waits for
-    /// the reply of its member.
+    /// Returns the total, as this replica has it. Blocks as [`Session::get`].
     ///
     /// # Errors
     /// [`Error::NoNode`] before the first use; the errors of a session that is over.
@@ -462,8 +461,7 @@ impl Semaphore {
         }
     }
 
-    /// Returns holders and waiters in order, as this replica has them. Does not block on a member;
-    /// a client waits for the reply of its member.
+    /// Returns holders and waiters in order, as this replica has them. Blocks as [`Session::get`].
     ///
     /// # Errors
     /// The errors of a session that is over.

@@ -262,8 +262,7 @@ impl TwoPhaseCommit {
         read(snapshot, &self.path)
     }
 
-    /// Returns the transaction's phase, as this replica has it. Does not block on a member; a
-    /// client waits for the reply of its member.
+    /// Returns the transaction's phase, as this replica has it. Blocks as [`Session::get`].
     ///
     /// # Errors
     /// [`Error::NoNode`] if it has not begun or is forgotten; [`Error::InvalidData`]; the errors of

@@ -31,6 +31,8 @@ pub(crate) struct SessionShared {
     /// In nanoseconds. If a resumed session keeps its own timeout, it is known once the session is open.
     timeout: AtomicU64,
     state: Mutex<States>,
+    /// Whether the cluster has opened it and this node has applied that. It stays so.
+    opened: AtomicBool,
     /// The tasks that wait for a state.
     waiting: Arc<Wakers>,
     /// The end of the time in which the session is certainly alive, in nanoseconds of the clock; 0 before it
@@ -67,6 +69,7 @@ impl SessionShared {
             secret,
             timeout: AtomicU64::new(nanoseconds(timeout)),
             state: Mutex::new(state),
+            opened: AtomicBool::new(false),
             waiting: Arc::default(),
             lease: AtomicU64::new(0),
             given_up: AtomicBool::new(false),
@@ -88,9 +91,18 @@ impl SessionShared {
     /// `catch_up` has to be called from time to time.
     pub(crate) fn set_state(&self, state: SessionState) -> bool {
         let is_behind = self.lock().set(state);
+        if state == SessionState::Connected {
+            self.opened.store(true, Ordering::Release);
+        }
         // Not under the lock: a waker is user code, which may look at the state.
         self.waiting.wake();
         is_behind
+    }
+
+    /// Whether the session was opened here. The node publishes its tree before: from then on, it shows all
+    /// that anybody was told of before the session was asked for.
+    pub(crate) fn was_opened(&self) -> bool {
+        self.opened.load(Ordering::Acquire)
     }
 
     /// Reports the state to the session's gateway connection, if it has one.

@@ -189,7 +189,7 @@ impl NodeShared {
         (shared, calls)
     }
 
-    /// This replica's current tree.
+    /// This replica's current tree, whatever its age. Handles of sessions take it from `Session::tree`.
     pub(crate) fn tree(&self) -> arc_swap::Guard<Arc<Tree>> {
         self.tree.read()
     }
@@ -565,6 +565,9 @@ impl NodeShared {
 impl Drop for Request {
     fn drop(&mut self) {
         // The request was never handled: the inbox was dropped with the host.
+        if let Some(Asker::Opener(session)) = self.asker.take() {
+            session.set_state(SessionState::Expired);
+        }
         if let Some((_, sink)) = self.sink.take() {
             sink.fail(Error::Stopped { reason: CLOSED.to_owned() });
         }

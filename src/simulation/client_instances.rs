@@ -493,7 +493,8 @@ impl World {
             checks.locks.check(|session| checks.sessions.is_forced(session))?;
             checks.shares.check(|session| checks.sessions.is_forced(session))?;
         }
-        checks.sessions.check_unaware()
+        checks.sessions.check_unaware()?;
+        checks.sessions.check_opening(place)
     }
 
     /// The last zxid whose changes may be missing from the history of a member that shows `shown`.

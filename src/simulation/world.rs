@@ -512,6 +512,7 @@ impl World {
         let log_time = node.machine().time();
         checks.log_time.stepped((place, leads), mono, node.stamps(), log_time)?;
         checks.sessions.check_unaware()?;
+        checks.sessions.check_opening(place)?;
         checks.queues.committed(oracle, self.now())?;
         let (from, to) = (before.zxid, node.machine().zxid());
         let moved = Moved { place, from, to, installed, attached: None };

@@ -1,5 +1,7 @@
 //! Futures polled by hand, with wakers that count.
 
+#![allow(dead_code, reason = "each test program uses a part of it")]
+
 use std::future::Future;
 use std::pin::{Pin, pin};
 use std::sync::Arc;

@@ -72,7 +72,8 @@ impl Session {
     }
 
     /// Returns the access list and the stat of a znode, as this replica has them. The session needs
-    /// `READ` or `ADMIN`; without `ADMIN`, password hashes are shown as `x`. Does not block.
+    /// `READ` or `ADMIN`; without `ADMIN`, password hashes are shown as `x`. Blocks as
+    /// [`Session::get`].
     ///
     /// ```
     /// use quorate::{Acl, CreateMode};
@@ -86,10 +87,10 @@ impl Session {
     ///
     /// Source: ZooKeeper, `getACL`.
     pub fn acl(&self, path: &str) -> Result<(Vec<Acl>, Stat)> {
-        if !self.has_replica() {
+        let Some(tree) = self.tree()? else {
             return self.wait_for("acl", path, self.nonblocking().acl(path));
-        }
-        self.read_znode(path, Permissions::READ | Permissions::ADMIN, |znode| {
+        };
+        self.read_znode(&tree, path, Permissions::READ | Permissions::ADMIN, |znode| {
             let acl = znode.acl().map(|acl| &**acl);
             let closed = self.root.full(path) == CONFIG;
             (acl::shown(acl, closed, &self.ids()), znode.stat())

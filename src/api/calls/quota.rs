@@ -50,7 +50,7 @@ impl Session {
     }
 
     /// Returns the quota and the usage of a path, as this replica has them; `None` if it has no
-    /// quota of its own. Does not block.
+    /// quota of its own. Blocks as [`Session::get`].
     ///
     /// ```
     /// use quorate::{CreateMode, Quota};

@@ -11,7 +11,7 @@ impl Session {
     /// reads sends nothing. Returns the result of `body` and the results of its writes: see
     /// [`Committed`].
     ///
-    /// The first run reads this replica as it is; call [`Session::sync`] before for current data.
+    /// The first run reads this replica, as [`Session::snapshot`] does; call [`Session::sync`] before for current data.
     /// If `body` returns an error, the transaction ends with that error and writes nothing. Blocks
     /// as [`Session::create`] for each attempt.
     ///

@@ -1,16 +1,37 @@
-//! A session's reads: from the replica at once, or from a member if there is none.
+//! A session's reads: from the replica at once, or by requests while the session is not open, and where there is
+//! no replica.
 
 use std::sync::Arc;
 
+use arc_swap::Guard;
+
 use crate::api::session::Session;
 use crate::api::snapshot::Snapshot;
-use crate::machine::Znode;
+use crate::machine::{Tree, Znode};
+use crate::planted::{Bug, planted};
 use crate::types::acl::Permissions;
 use crate::types::error::{Error, Result};
 use crate::types::znode::Stat;
 use crate::types::{acl, path};
 
 impl Session {
+    /// Whether reads are answered from this instance's replica, without waiting: once the session is open.
+    /// Before, and without a replica, they are requests ([`Session::nonblocking`]), which the node, or the
+    /// member that serves this instance, answers when it has applied the opening.
+    pub(crate) fn reads_at_once(&self) -> bool {
+        self.has_replica() && (self.inner.session.was_opened() || planted(Bug::ReadUnopened))
+    }
+
+    /// The tree to read from; `None` if a read has to be a request: see [`Session::reads_at_once`]. Handles
+    /// take the tree only from here, so that no session shows a state from before it was opened.
+    pub(crate) fn tree(&self) -> Result<Option<Guard<Arc<Tree>>>> {
+        if !self.reads_at_once() {
+            return Ok(None);
+        }
+        self.check_alive()?;
+        Ok(Some(self.shared().tree()))
+    }
+
     /// Returns children and a stat of the same state; if the children change all the time, from a
     /// snapshot.
     fn ask_children_with_stat(&self, path: &str) -> Result<(Vec<String>, Stat)> {
@@ -33,31 +54,33 @@ impl Session {
 
     /// As [`NonBlocking::snapshot_of`].
     pub(crate) fn snapshot_of(&self, path: &str) -> Result<Snapshot> {
-        if !self.has_replica() {
-            return self.wait_for("snapshot", path, self.nonblocking().snapshot_of(path));
+        match self.tree()? {
+            Some(tree) => Ok(self.shown(&tree)),
+            None => self.wait_for("snapshot", path, self.nonblocking().snapshot_of(path)),
         }
-        self.check_alive()?;
-        let tree = Arc::clone(&self.inner.shared.tree());
-        Ok(Snapshot::new(tree, self.root.clone(), self.ids()))
     }
 
-    /// As [`Session::snapshot_of`], without blocking: immediate on an instance with a replica.
+    /// As [`Session::snapshot_of`], without blocking: immediate where reads are answered at once.
     pub(crate) async fn snapshot_soon(&self, path: &str) -> Result<Snapshot> {
-        match self.has_replica() {
-            true => self.snapshot(),
-            false => self.nonblocking().snapshot_of(path).await,
+        // The guard must not be held across the wait.
+        if let Some(shown) = self.tree()?.map(|tree| self.shown(&tree)) {
+            return Ok(shown);
         }
+        self.nonblocking().snapshot_of(path).await
+    }
+
+    fn shown(&self, tree: &Arc<Tree>) -> Snapshot {
+        Snapshot::new(Arc::clone(tree), self.root.clone(), self.ids())
     }
 
     fn read<T>(
         &self,
+        tree: &Tree,
         path: &str,
         wanted: Permissions,
         read: impl FnOnce(&Znode) -> T,
     ) -> Result<Option<T>> {
-        self.check_alive()?;
         path::validate(path)?;
-        let tree = self.inner.shared.tree();
         let znode = tree.get(&self.root.full(path));
         let acl = znode.and_then(|znode| Some(&**znode.acl()?));
         if acl.is_some() && !acl::permits(acl, &self.inner.session.ids.load(), wanted) {
@@ -69,19 +92,23 @@ impl Session {
     /// As [`Session::read`], for a znode that must exist.
     pub(crate) fn read_znode<T>(
         &self,
+        tree: &Tree,
         path: &str,
         wanted: Permissions,
         read: impl FnOnce(&Znode) -> T,
     ) -> Result<T> {
-        self.read(path, wanted, read)?.ok_or_else(|| Error::NoNode { path: path.to_owned() })
+        self.read(tree, path, wanted, read)?.ok_or_else(|| Error::NoNode { path: path.to_owned() })
     }
 
-    /// Returns the data and the stat of a znode, as this replica has them. Does not block on a
-    /// member; a client waits for the reply of its member. To see the latest writes of others, call
-    /// [`Session::sync`] first.
+    /// Returns the data and the stat of a znode, as this replica has them. To see the latest writes of
+    /// others, call [`Session::sync`] first.
+    ///
+    /// Does not block on a member, with one exception: **a session's first calls wait until it is open**,
+    /// at most for the request timeout: see [`Session`]. A client waits for the reply of its member, always.
     ///
     /// # Errors
-    /// [`Error::NoNode`]; [`Error::InvalidPath`]; the errors of a session that is over.
+    /// [`Error::NoNode`]; [`Error::InvalidPath`]; the errors of a session that is over. Where it waits, also
+    /// [`Error::Timeout`], [`Error::Busy`] and [`Error::Stopped`].
     ///
     /// ```
     /// use quorate::CreateMode;
@@ -93,14 +120,14 @@ impl Session {
     /// # Ok::<(), quorate::Error>(())
     /// ```
     pub fn get(&self, path: &str) -> Result<(Arc<[u8]>, Stat)> {
-        if !self.has_replica() {
+        let Some(tree) = self.tree()? else {
             return self.wait_for("get", path, self.nonblocking().get(path));
-        }
-        self.read_znode(path, Permissions::READ, |znode| (znode.shared_data(), znode.stat()))
+        };
+        self.read_znode(&tree, path, Permissions::READ, |znode| (znode.shared_data(), znode.stat()))
     }
 
     /// Returns the stat of a znode as this replica has it, or `None` if there is no such znode.
-    /// Does not block. Fails as [`Session::get`], but never with [`Error::NoNode`].
+    /// Blocks and fails as [`Session::get`], but never with [`Error::NoNode`].
     ///
     /// ```
     /// use quorate::CreateMode;
@@ -112,10 +139,10 @@ impl Session {
     /// # Ok::<(), quorate::Error>(())
     /// ```
     pub fn exists(&self, path: &str) -> Result<Option<Stat>> {
-        if !self.has_replica() {
+        let Some(tree) = self.tree()? else {
             return self.wait_for("exists", path, self.nonblocking().exists(path));
-        }
-        self.read(path, Permissions::READ, Znode::stat)
+        };
+        self.read(&tree, path, Permissions::READ, Znode::stat)
     }
 
     /// Returns the names of a znode's children, sorted, as this replica has them. Blocks and fails
@@ -131,11 +158,11 @@ impl Session {
     /// # Ok::<(), quorate::Error>(())
     /// ```
     pub fn children(&self, path: &str) -> Result<Vec<String>> {
-        if !self.has_replica() {
+        let Some(tree) = self.tree()? else {
             return self.wait_for("children", path, self.nonblocking().children(path));
-        }
+        };
         let names = |znode: &Znode| znode.children().map(str::to_owned).collect();
-        self.read_znode(path, Permissions::READ, names)
+        self.read_znode(&tree, path, Permissions::READ, names)
     }
 
     /// Returns the names of a znode's children, sorted, and its stat, as this replica has them.
@@ -154,8 +181,11 @@ impl Session {
         if !self.has_replica() {
             return self.ask_children_with_stat(path);
         }
+        let Some(tree) = self.tree()? else {
+            return self.snapshot_of(path)?.children_with_stat(path);
+        };
         let both = |znode: &Znode| (znode.children().map(str::to_owned).collect(), znode.stat());
-        self.read_znode(path, Permissions::READ, both)
+        self.read_znode(&tree, path, Permissions::READ, both)
     }
 
     /// Returns a page of the names of a znode's children, as this replica has them: see
@@ -222,11 +252,12 @@ impl Session {
         self.wait_for("ephemerals", "/", self.nonblocking().ephemerals())
     }
 
-    /// Returns all znodes as this replica has them now: see [`Snapshot`]. Does not block on a
-    /// member; a client receives them from its member.
+    /// Returns all znodes as this replica has them now: see [`Snapshot`]. Blocks as [`Session::get`]; a
+    /// client receives them from its member. Without a session, and whatever the age of the replica:
+    /// [`Coordinator::stale_snapshot`](crate::Coordinator::stale_snapshot).
     ///
     /// # Errors
-    /// The errors of a session that is over.
+    /// As [`Session::get`], but never [`Error::NoNode`].
     ///
     /// ```
     /// use quorate::CreateMode;

@@ -210,8 +210,7 @@ impl Queue {
     }
 
     /// Returns the number of items, as this replica has them, including those that a consumer has
-    /// and those that are not due. Does not block on a member; a client waits for the reply of its
-    /// member.
+    /// and those that are not due. Blocks as [`Session::get`].
     ///
     /// # Errors
     /// The errors of a session that is over.
@@ -247,10 +246,9 @@ impl Queue {
         Ok(self.len()? == 0)
     }
 
-    /// Returns the data of the item that would be taken now, as this replica has it. Does not block
-    /// on a member; a client waits for the reply of its member. (A delayed item is ignored until
-    /// this handle, or a clone of it, knows that the item is due: replies to writes carry the
-    /// cluster's time, replies to reads do not.)
+    /// Returns the data of the item that would be taken now, as this replica has it. Blocks as
+    /// [`Session::get`]. (A delayed item is ignored until this handle, or a clone of it, knows that
+    /// the item is due: replies to writes carry the cluster's time, replies to reads do not.)
     ///
     /// # Errors
     /// The errors of a session that is over.

@@ -1,4 +1,5 @@
-//! Sessions end when they must, and not before (I18, I19, I21, I22).
+//! Sessions begin with everything that was acknowledged (S4). They end when they must, and not before (I18, I19,
+//! I21, I22).
 
 use std::collections::BTreeSet;
 use std::rc::{Rc, Weak};
@@ -13,6 +14,8 @@ use crate::types::znode::SessionId;
 pub(crate) struct Sessions {
     fair_clocks: bool,
     handles: Vec<Weak<Handle>>,
+    /// Those of sessions that are not open yet.
+    opening: Vec<Weak<Handle>>,
     /// Detached sessions, each with the holder that detached it.
     detached: BTreeSet<(SessionId, u64)>,
     /// Sessions that were expired by an operator. Their holders could not know.
@@ -26,15 +29,17 @@ impl Sessions {
         Sessions {
             fair_clocks,
             handles: Vec::new(),
+            opening: Vec::new(),
             detached: BTreeSet::new(),
             forced: BTreeSet::new(),
             unaware: Vec::new(),
         }
     }
 
-    pub(crate) fn opened(&mut self, handle: &Rc<Handle>) {
+    pub(crate) fn asked_for(&mut self, handle: &Rc<Handle>) {
         self.handles.retain(|handle| handle.strong_count() > 0);
         self.handles.push(Rc::downgrade(handle));
+        self.opening.push(Rc::downgrade(handle));
     }
 
     pub(crate) fn detached(&mut self, handle: &Handle) {
@@ -109,6 +114,25 @@ impl Sessions {
                 checked = Err(Violation::new("I22 alive means not ended", what));
             }
             !session.state().is_final()
+        });
+        checked
+    }
+
+    /// S4: a session that has opened at this place can be read, and shows everything that anybody had a reply for
+    /// before it was asked for.
+    pub(crate) fn check_opening(&mut self, place: usize) -> Result<(), Violation> {
+        let mut checked = Ok(());
+        self.opening.retain(|opening| {
+            let Some(handle) = opening.upgrade() else { return false };
+            if handle.place() != place {
+                return true;
+            }
+            let opened = handle.opened();
+            let waits = opened.is_none();
+            if checked.is_ok() {
+                checked = opened.unwrap_or(Ok(()));
+            }
+            waits
         });
         checked
     }

@@ -26,6 +26,7 @@ use crate::runtime::pending::Pending;
 use crate::runtime::{entropy, expect};
 use crate::types::acl::{Acl, Id};
 use crate::types::error::{Error, Result};
+use crate::types::session::SessionState;
 use crate::types::znode::{CreateMode, Created, OpResult, SessionId, Stat, Zxid};
 
 pub(crate) use watches::CheckedWatch;
@@ -85,6 +86,7 @@ impl Client {
         // Half of the holders, those with even numbers, keep the session's timeout.
         let keeps = self.kernel.plan.detaches && known.is_some() && holder.is_multiple_of(2);
         let timeout = (!keeps).then_some(timeout);
+        let begun = self.kernel.checks.borrow().order.floor().zxid;
         let (session, pending) = self.coordinator.begin_session(timeout, known)?;
         let handle = Rc::new(Handle {
             kernel: Rc::clone(&self.kernel),
@@ -94,12 +96,13 @@ impl Client {
             issued: Cell::new(0),
             refused: RefCell::default(),
             floor: Cell::new(resume.map_or(0, |ticket| ticket.floor)),
+            begun,
             order: RefCell::default(),
             closing: Cell::new(false),
             syncs: Cell::new(0),
             ids: RefCell::default(),
         });
-        self.kernel.checks.borrow_mut().sessions.opened(&handle);
+        self.kernel.checks.borrow_mut().sessions.asked_for(&handle);
         let name = if resume.is_some() { "resume" } else { "open" };
         let waits = self.kernel.wait(name, self.place);
         let (kernel, place, id) = (Rc::clone(&self.kernel), self.place, handle.session.id());
@@ -128,6 +131,8 @@ pub(crate) struct Handle {
     refused: RefCell<BTreeSet<u64>>,
     /// The lowest zxid that a later read may show.
     floor: Cell<Zxid>,
+    /// The last zxid that anybody had a reply for when the session was asked for.
+    begun: Zxid,
     order: RefCell<Order>,
     closing: Cell<bool>,
     /// The number of outstanding syncs.
@@ -165,6 +170,26 @@ impl Handle {
     pub(crate) fn ticket(&self) -> Ticket {
         let (id, password) = (self.session.id(), self.session.password());
         Ticket { id, password, floor: self.floor.get() }
+    }
+
+    /// S4: a session shows everything that anybody had a reply for before it was asked for.
+    fn shows_what_was_acknowledged(&self, what: &str, zxid: Zxid) -> Result<(), Violation> {
+        require(zxid >= self.begun, "S4 a read shows what was acknowledged", || {
+            let (id, begun) = (self.session.id(), self.begun);
+            format!("{what} of session {id} shows zxid {zxid}; {begun} was answered before it")
+        })
+    }
+
+    /// The same, for what the next read of a session shows once it is open; `None` before.
+    pub(crate) fn opened(&self) -> Option<Result<(), Violation>> {
+        let state = self.session.state();
+        let is_open = state != SessionState::Connecting && !state.is_final();
+        let shown = self.shown();
+        let checked = require(!is_open || shown >= self.begun, "S4 open means caught up", || {
+            let (id, begun) = (self.session.id(), self.begun);
+            format!("session {id} is open at zxid {shown}; {begun} was answered before it")
+        });
+        (state != SessionState::Connecting).then_some(checked)
     }
 
     fn raise(&self, zxid: Zxid) {

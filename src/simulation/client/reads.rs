@@ -40,7 +40,7 @@ impl Handle {
         what: &'static str,
         path: &str,
         pending: Pending<T>,
-        find: impl FnOnce(&Checks, (Zxid, Zxid), &Result<T>) -> Result<Zxid, Violation> + 'static,
+        find: impl Fn(&Checks, (Zxid, Zxid), &Result<T>) -> Result<Zxid, Violation> + 'static,
     ) -> CheckedReply<Result<T>> {
         let from = self.shown();
         let waits = self.kernel.wait(what, self.place);
@@ -67,7 +67,7 @@ impl Handle {
     fn check_read(
         &self,
         (from, behind): (Zxid, Option<u64>),
-        find: impl FnOnce(&Checks, (Zxid, Zxid)) -> Result<Zxid, Violation>,
+        find: impl Fn(&Checks, (Zxid, Zxid)) -> Result<Zxid, Violation>,
     ) {
         // The session's earlier writes have replies by now, so its floor includes them.
         let checks = self.kernel.checks.borrow();
@@ -78,7 +78,10 @@ impl Handle {
             next.filter(|next| next.is_done() && next.changes).map(|next| next.zxid - 1);
         let from = from.max(self.floor.get());
         let to = self.shown().min(before_next.unwrap_or(Zxid::MAX));
-        let read = find(&checks, (from, to));
+        let read = find(&checks, (from.max(self.begun), to)).or_else(|violation| {
+            let older = find(&checks, (from, to)).map_err(|_| violation)?;
+            self.shows_what_was_acknowledged("a read", older).map(|()| older)
+        });
         drop(checks);
         match read {
             Ok(zxid) => self.raise(zxid),
@@ -131,9 +134,9 @@ impl Handle {
         self.read_state("snapshot", "", pending, snapshot_between)
     }
 
-    /// The subtree of a path: from the replica, or from a member without waiting for a sync.
+    /// The subtree of a path: at once if the session can be read at once, and otherwise by a request.
     pub(crate) async fn view(&self, path: &str) -> Result<Snapshot> {
-        match self.session.has_replica() {
+        match self.session.reads_at_once() {
             true => self.session.snapshot(),
             false => self.session.nonblocking().snapshot_of(path).await,
         }
@@ -141,7 +144,7 @@ impl Handle {
 
     /// Like [`Handle::view`].
     pub(crate) async fn children_seen(&self, path: &str) -> Result<Vec<String>> {
-        match self.session.has_replica() {
+        match self.session.reads_at_once() {
             true => self.session.children(path),
             false => self.session.nonblocking().children(path).await,
         }
@@ -149,7 +152,7 @@ impl Handle {
 
     /// Like [`Handle::view`].
     pub(crate) async fn stat_seen(&self, path: &str) -> Result<Option<Stat>> {
-        match self.session.has_replica() {
+        match self.session.reads_at_once() {
             true => self.session.exists(path),
             false => self.session.nonblocking().exists(path).await,
         }
@@ -157,15 +160,15 @@ impl Handle {
 
     /// Like [`Handle::view`].
     pub(crate) async fn data_seen(&self, path: &str) -> Result<Arc<[u8]>> {
-        match self.session.has_replica() {
+        match self.session.reads_at_once() {
             true => self.session.get(path).map(|(data, _)| data),
             false => self.session.nonblocking().get(path).await.map(|(data, _)| data),
         }
     }
 
-    /// [`Handle::read_now`] without a replica: a snapshot of the subtree, and reads that a member
-    /// answers one after the other.
-    pub(crate) async fn read_remotely(self: &Rc<Self>, path: &str) {
+    /// [`Handle::read_now`] where reads are requests: a snapshot of the subtree, and reads that are answered
+    /// one after the other.
+    pub(crate) async fn read_by_request(self: &Rc<Self>, path: &str) {
         let (session, below) = self.at(path);
         let root = self.root_of(path).is_some();
         let pending = session.nonblocking().snapshot_of(below);
@@ -181,7 +184,6 @@ impl Handle {
     /// The reads that do not wait of one path. All of them show one state.
     pub(crate) fn read_now(&self, path: &str) {
         let shown = self.shown();
-        // The replica of a session that reconnects may be behind. Only a sync helps against that.
         let get = self.session.get(path);
         self.note("get now", path, &get);
         self.check_now("get now", path, shown, &get, data_fits);
@@ -278,10 +280,12 @@ impl Handle {
             Err(_) => None,
         };
         let holds = counted && listed && odd.is_none() && there.is_empty();
+        let begun = self.shows_what_was_acknowledged("a snapshot", snapshot.zxid());
         let checked = require(holds, "I3 snapshots show what was", || {
             let zxid = snapshot.zxid();
             format!("below {path} at zxid {zxid}: {odd:?}, not {there:?}; {counted} {listed}")
         });
+        let checked = begun.and(checked);
         drop(checks);
         self.kernel.check(checked);
     }
@@ -303,6 +307,7 @@ impl Handle {
         let checked = require(shown >= floor, "I3 reads do not go back", || {
             format!("{what} {path} shows zxid {shown} after {floor}")
         })
+        .and_then(|()| self.shows_what_was_acknowledged(what, shown))
         .and_then(|()| {
             let fits = permitted(result, checks.oracle.at(path, shown), &self.ids.borrow(), fits);
             require(fits, "I3 reads show what was", || {

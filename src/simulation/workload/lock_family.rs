@@ -14,7 +14,7 @@ use crate::simulation::clock::Nanos;
 use crate::simulation::executor::{both, first};
 use crate::simulation::faults::Fault;
 use crate::types::error::{Error, Result};
-use crate::types::znode::{CreateMode, OpResult};
+use crate::types::znode::{Condition, CreateMode, OpResult};
 
 /// The share of a writer. A reader's share is 1.
 const READERS_MAX: u64 = 1_000;
@@ -88,6 +88,7 @@ async fn take_over(client: &Client, handle: &Rc<Handle>) -> Result<()> {
         }
         let calls = session.nonblocking();
         let taken = calls.take_over(&path, TAKEN, holder).await?.stat;
+        let own = Condition::Czxid(taken.czxid);
         kernel.count("taken over");
         for _ in 0..client.random.within(1..4) {
             client.think().await;
@@ -98,8 +99,10 @@ async fn take_over(client: &Client, handle: &Rc<Handle>) -> Result<()> {
                 format!("{path} was taken over by {}, and is gone", taken.czxid)
             }));
         }
-        // The znode blocks all who wait for the lock, so a full queue must not leave it there.
-        while let Err(Error::Busy { .. }) = calls.delete(&path).await {
+        // The znode blocks all who wait for the lock, so a full queue must not leave it there. Another one may
+        // have taken it over by now, from a replica that had not seen this.
+        let delete = || session.multi().require(&path, own).delete(&path).submit();
+        while let Err(Error::Busy { .. }) = delete().await {
             client.think().await;
         }
         return Ok(());

@@ -23,6 +23,9 @@ pub(crate) async fn run(client: Client) {
             client.think().await;
             continue;
         }
+        if client.random.percent(40) {
+            read(&client, &handle).await;
+        }
         authenticate(&client, &handle).await;
         while !client.kernel.is_stopping() && !handle.is_over() {
             client.think().await;
@@ -31,18 +34,24 @@ pub(crate) async fn run(client: Client) {
             let outstanding = (0..together).map(|_| send_request(&client, &handle)).collect();
             await_all(outstanding).await;
             if client.random.percent(30) && !handle.is_over() {
-                let path = || some_path(&client);
-                if !handle.session().has_replica() {
-                    handle.read_remotely(&path()).await;
-                    continue;
-                }
-                handle.read_now(&path());
-                handle.multi_read_now(&[path(), path()]);
+                read(&client, &handle).await;
             }
         }
         if client.random.percent(50) {
             handle.close().await;
         }
+    }
+}
+
+/// Reads at once if the session can be read at once, and otherwise by requests.
+async fn read(client: &Client, handle: &Rc<Handle>) {
+    let path = || some_path(client);
+    match handle.session().reads_at_once() {
+        true => {
+            handle.read_now(&path());
+            handle.multi_read_now(&[path(), path()]);
+        }
+        false => handle.read_by_request(&path()).await,
     }
 }
 
@@ -243,11 +252,11 @@ fn take_over(
     async { drop(taken.await) }
 }
 
-/// The children, if they can be read at once. Without a replica, the read would have to wait, and
-/// the request that depends on it would lose its turn.
+/// The children, if they can be read at once. Otherwise the read would have to wait, and the request that
+/// depends on it would lose its turn.
 fn children_now(handle: &Handle, path: &str) -> Option<Vec<String>> {
     let session = handle.session();
-    session.has_replica().then(|| session.children(path).ok()).flatten()
+    session.reads_at_once().then(|| session.children(path).ok()).flatten()
 }
 
 /// Deletes a znode or one of its children, which keeps the tree small.

@@ -35,10 +35,13 @@ impl Replica {
         let mut unacknowledged = self.clients.unacknowledged_bytes();
         for key in waiting {
             let Holding { session, holder } = key;
-            let record = machine.session(session).filter(|record| record.holder == holder);
-            let Some(last_seq) = record.map(|record| record.last_seq) else {
+            // Only then this replica shows all that anybody was told of before the session was asked for.
+            let is_open = self.clients.sessions.get(&key).is_some_and(|held| held.opened);
+            if !is_open && !planted(Bug::ClientReadUnopened) {
                 continue;
-            };
+            }
+            let record = machine.session(session).filter(|record| record.holder == holder);
+            let last_seq = record.map_or(0, |record| record.last_seq);
             let done = if planted(Bug::ClientReadEarly) { u64::MAX } else { last_seq };
             let progress = Progress { done, applied, zxid: tree.zxid() };
             while let Some(held) = self.clients.sessions.get_mut(&key) {
@@ -49,8 +52,7 @@ impl Replica {
                     self.clients.waiting.remove(&key);
                     break;
                 }
-                let takes =
-                    held.opened && client.has_turn(unacknowledged, now >= self.clients.turn_at);
+                let takes = client.has_turn(unacknowledged, now >= self.clients.turn_at);
                 let due = if takes { held.waits.next_due(progress) } else { None };
                 let Some((Asker { request, size }, Turn::Query(query), _)) = due else {
                     break;

@@ -400,7 +400,7 @@ fn futures_of_recipes_can_be_spawned() {
     }
 
     impl App {
-        async fn lead(&self) -> quorate::Result<()> {
+        async fn lead(&self) -> quorate::Result<ControlFlow<()>> {
             let greeting = format!("{} leads", self.name);
             let lead = self.selector.run_async(|leadership| {
                 let greeting = &greeting;

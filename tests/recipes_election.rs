@@ -271,7 +271,7 @@ fn a_selector_runs_while_it_leads_and_again_if_it_wants() {
                     running.store(false, Ordering::SeqCst);
                     if terms == 5 { ControlFlow::Break(terms) } else { ControlFlow::Continue(()) }
                 });
-                assert_eq!(done, Ok(5));
+                assert_eq!(done, Ok(ControlFlow::Break(5)));
             });
         }
     });
@@ -282,7 +282,7 @@ fn a_selector_ends_with_its_session() {
     let cluster = Cluster::new(3);
     let session = cluster.node(0).session();
     let selector = LeaderSelector::new(&session, "/leader", "me").unwrap();
-    let ended: Result<(), Error> = selector.run(|leadership| {
+    let ended: Result<ControlFlow<()>, Error> = selector.run(|leadership| {
         cluster.expire(&session);
         assert!(!leadership.is_leading());
         assert_eq!(leadership.wait_lost(), LockLost::SessionOver);
@@ -349,7 +349,7 @@ fn an_async_selector_may_be_spawned_whatever_it_borrows() {
     }
 
     impl App {
-        async fn lead(&self) -> quorate::Result<String> {
+        async fn lead(&self) -> quorate::Result<ControlFlow<String>> {
             let place = "here".to_owned();
             let run = self.selector.run_async(|leadership| {
                 let place = &place;
@@ -388,7 +388,7 @@ fn an_async_selector_may_be_spawned_whatever_it_borrows() {
     let selector = LeaderSelector::new(&cluster.node(0).session(), "/leader", "me").unwrap();
     let app = Arc::new(App { name: "zero".to_owned(), selector, cluster });
     let led = spawned(async move { app.lead().await });
-    assert_eq!(led.unwrap(), "zero leads here");
+    assert_eq!(led.unwrap().break_value().as_deref(), Some("zero leads here"));
 }
 
 #[test]

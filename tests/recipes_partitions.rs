@@ -144,7 +144,7 @@ fn one_selector_runs_at_a_time() {
             let token = leadership.fencing_token();
             ControlFlow::Break(tokens.hold(&[("/leader", token)], || leadership.is_leading()))
         });
-        led.unwrap_or(false)
+        led.is_ok_and(|led| led == ControlFlow::Break(true))
     });
 }
 

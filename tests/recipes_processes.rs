@@ -125,7 +125,8 @@ fn a_killed_member_is_gone_for_all_and_is_another_when_it_comes_back() {
         let selector = LeaderSelector::new(&nodes[1].session(), "/selector", "survivor").unwrap();
         let latch = selector.latch().clone();
         let leading = scope.spawn(move || {
-            selector.run(|leadership| ControlFlow::Break(leadership.fencing_token())).unwrap()
+            let led = selector.run(|leadership| ControlFlow::Break(leadership.fencing_token()));
+            led.unwrap().break_value()
         });
         while latch.candidates().unwrap().len() < 2 {
             let watch = nodes[1].session().children_and_watch("/selector").unwrap().1;
@@ -135,7 +136,7 @@ fn a_killed_member_is_gone_for_all_and_is_another_when_it_comes_back() {
         }
         assert!(!leading.is_finished(), "two leaders");
         victim.kill();
-        assert!(leading.join().unwrap() > token);
+        assert!(leading.join().unwrap() > Some(token));
     });
     let members = changes.recv_timeout(PATIENCE).unwrap().expect("its session has ended");
     assert_eq!(members.names(), ["survivor"]);

@@ -21,7 +21,7 @@ fn uses(session: &Session) -> Vec<(&'static str, Result<()>)> {
         ("semaphore, deep", Semaphore::new(session, "/a/p", 2).unwrap().set_permits(3)),
         ("multi-lock", MultiLock::new(session, ["/x", "/y"]).unwrap().acquire().map(drop)),
         ("latch", LeaderLatch::new(session, "/latch", "").unwrap().campaign().map(drop)),
-        ("selector", LeaderSelector::new(session, "/selector", "").unwrap().run(body)),
+        ("selector", LeaderSelector::new(session, "/selector", "").unwrap().run(body).map(drop)),
         ("group", Group::new(session, "/group").unwrap().join("me", b"").map(drop)),
         ("queue", Queue::new(session, "/queue").unwrap().put("1")),
         ("bounded queue", Queue::new(session, "/bounded").unwrap().max(1).put("1")),
@@ -92,7 +92,7 @@ fn counted_uses() -> Vec<Use> {
         },
         used("latch", [2, 2], |s, at| LeaderLatch::new(s, at, "")?.campaign().map(drop)),
         used("selector", [2, 2], |s, at| {
-            LeaderSelector::new(s, at, "")?.run(|_| std::ops::ControlFlow::Break(()))
+            LeaderSelector::new(s, at, "")?.run(|_| std::ops::ControlFlow::Break(())).map(drop)
         }),
         used("group", [2, 2], |s, at| Group::new(s, at)?.join("me", b"").map(drop)),
         // Items, and claims.

@@ -74,6 +74,22 @@ fn a_registration_comes_back_after_each_loss() {
     advance_until(&cluster, "stopped", || owner(&observer, "/services/web").is_none());
 }
 
+/// It did not compile: the selector returned the value of the closure's `Break`, and not a `ControlFlow`.
+#[test]
+fn the_break_of_a_selector_ends_the_supervision() {
+    let cluster = Cluster::new(1);
+    let supervised = cluster
+        .node(0)
+        .supervise(|session| LeaderSelector::new(&session, "/leader", "zero")?.run(|_| Break(())));
+    supervised.unwrap().wait().unwrap();
+    let run = cluster.node(0).supervise_async(|session| async move {
+        let selector = LeaderSelector::new(&session, "/leader", "zero")?;
+        let lead = selector.run_async(|_| async { Break(()) });
+        lead.await
+    });
+    block_on(run).unwrap();
+}
+
 #[test]
 fn an_election_and_a_watch_in_tasks_come_back_after_each_loss() {
     let cluster = Cluster::new(3);
@@ -352,13 +368,11 @@ fn its_future_can_be_spawned() {
         async move {
             let selector = LeaderSelector::new(&session, "/leader", &app.name)?;
             let app = &app;
-            selector
-                .run_async(|_| async move {
-                    app.work().await;
-                    Continue::<()>(())
-                })
-                .await?;
-            Ok(Continue(()))
+            let lead = selector.run_async(|_| async move {
+                app.work().await;
+                Continue(())
+            });
+            lead.await
         }
     }));
     drop(coordinator);

@@ -17,10 +17,10 @@ use crate::types::error::{Error, Result};
 /// Runs a closure whenever this instance leads an election, and resigns when the closure returns.
 ///
 /// The closure's result decides whether to campaign again: [`ControlFlow::Continue`] queues behind
-/// the other candidates, [`ControlFlow::Break`] ends with its value. When the session is over, it
-/// ends with the session's error. After that, make a selector with a new session;
-/// [`Coordinator::supervise`](crate::Coordinator::supervise) automates that. It has no thread of
-/// its own.
+/// the other candidates, [`ControlFlow::Break`] ends the selector, which returns it. When the session is
+/// over, it ends with the session's error. After that, make a selector with a new session;
+/// [`Coordinator::supervise`](crate::Coordinator::supervise) automates that: what the selector returns
+/// is what its closure has to return. It has no thread of its own.
 ///
 /// The election is a [`LeaderLatch`]'s, with the same guarantees and costs. Latches and selectors
 /// of one path take part in one election.
@@ -33,14 +33,14 @@ use crate::types::error::{Error, Result};
 /// let cluster = Cluster::new(3);
 /// let selector = LeaderSelector::new(&cluster.node(0).session(), "/leader", "zero")?;
 /// let mut terms = 0;
-/// let token = selector.run(|leadership| {
+/// let ended = selector.run(|leadership| {
 ///     assert!(leadership.is_leading());
 ///     terms += 1;
 ///     if terms < 3 { ControlFlow::Continue(()) } else { ControlFlow::Break(leadership.fencing_token()) }
 /// })?;
+/// println!("its last token was {:?}", ended.break_value());
 /// assert_eq!(terms, 3);
 /// assert!(selector.latch().leader()?.is_none(), "it has resigned");
-/// # let _ = token;
 /// # Ok::<(), quorate::Error>(())
 /// ```
 #[derive(Clone, Debug)]
@@ -64,7 +64,33 @@ impl LeaderSelector {
     }
 
     /// Campaigns, and runs `body` on this thread while it leads, again and again. Blocks until
-    /// `body` returns [`ControlFlow::Break`], whose value this returns, or the session is over.
+    /// `body` returns [`ControlFlow::Break`], and returns that, or until the session is over.
+    ///
+    /// In [`Coordinator::supervise`](crate::Coordinator::supervise), the `Break` of `body` ends the
+    /// supervision, too:
+    ///
+    /// ```
+    /// use std::ops::ControlFlow::{Break, Continue};
+    /// use quorate::recipes::LeaderSelector;
+    /// use quorate::testing::Cluster;
+    ///
+    /// # fn migrate_next() -> bool { false }
+    /// let cluster = Cluster::new(3);
+    /// let supervised = cluster.node(0).supervise(|session| {
+    ///     LeaderSelector::new(&session, "/migration", "zero")?.run(|leadership| {
+    ///         while leadership.is_leading() {
+    ///             if !migrate_next() {
+    ///                 // All is done.
+    ///                 return Break(());
+    ///             }
+    ///         }
+    ///         // The lead is lost: campaign again.
+    ///         Continue(())
+    ///     })
+    /// })?;
+    /// supervised.wait()?;
+    /// # Ok::<(), quorate::Error>(())
+    /// ```
     ///
     /// `body` must return when it no longer leads: a thread cannot be stopped from outside. Call
     /// [`Leadership::is_leading`] of its argument before each step, write by [`Leadership::multi`],
@@ -73,13 +99,16 @@ impl LeaderSelector {
     /// # Errors
     /// If `body` has continued, the errors of a session that is over; otherwise as
     /// [`LeaderLatch::campaign`].
-    pub fn run<T>(&self, mut body: impl FnMut(&Leadership) -> ControlFlow<T>) -> Result<T> {
+    pub fn run<T>(
+        &self,
+        mut body: impl FnMut(&Leadership) -> ControlFlow<T>,
+    ) -> Result<ControlFlow<T>> {
         loop {
             let leadership = blocking::forever(self.latch.session(), self.campaign())?;
             let flow = body(&leadership);
             let resigned = leadership.resign();
             match (flow, resigned) {
-                (ControlFlow::Break(value), _) => return Ok(value),
+                (ControlFlow::Break(value), _) => return Ok(ControlFlow::Break(value)),
                 (ControlFlow::Continue(()), Ok(()) | Err(Error::Timeout { .. })) => {}
                 (ControlFlow::Continue(()), Err(error)) => return Err(error),
             }
@@ -110,7 +139,7 @@ impl LeaderSelector {
     /// }
     ///
     /// impl App {
-    ///     async fn lead(&self) -> quorate::Result<()> {
+    ///     async fn lead(&self) -> quorate::Result<ControlFlow<()>> {
     ///         let greeting = format!("{} leads", self.name);
     ///         let run = self.selector.run_async(|leadership| {
     ///             let greeting = &greeting;
@@ -140,12 +169,12 @@ impl LeaderSelector {
     pub async fn run_async<T, F: Future<Output = ControlFlow<T>>>(
         &self,
         mut body: impl FnMut(Arc<Leadership>) -> F,
-    ) -> Result<T> {
+    ) -> Result<ControlFlow<T>> {
         loop {
             let term = Term(Arc::new(self.campaign().await?));
             let running = body(Arc::clone(&term.0));
-            if let Some(ControlFlow::Break(value)) = while_leading(&term.0, running).await {
-                return Ok(value);
+            if let Some(ended @ ControlFlow::Break(_)) = while_leading(&term.0, running).await {
+                return Ok(ended);
             }
         }
     }

@@ -10,7 +10,7 @@ use quorate::recipes::{
     ReadWriteLock, ReentrantLock, Semaphore, TwoPhaseCommit, Vote,
 };
 use quorate::testing::Cluster;
-use quorate::{Coordinator, CreateMode, Error, Session};
+use quorate::{Coordinator, CreateMode, Error, Session, TTL_MAX};
 
 const EVER: Duration = Duration::MAX;
 
@@ -61,6 +61,7 @@ fn settings_may_be_for_ever() {
         .request_timeout(EVER)
         .replace_after(EVER)
         .found_with_majority_after(EVER)
+        .container_check_interval(EVER)
         .join([&free])
         .unwrap();
     alone.wait_ready(EVER).unwrap();
@@ -69,6 +70,10 @@ fn settings_may_be_for_ever() {
     for (builder, setting) in [
         (Coordinator::builder().tick(EVER), "tick"),
         (Coordinator::builder().heartbeat(EVER), "heartbeat"),
+        (
+            Coordinator::builder().session_timeout_bounds(Duration::from_secs(2), EVER),
+            "session_timeout_bounds",
+        ),
     ] {
         let error = builder.data_dir(dir.path()).join([&free]).unwrap_err();
         assert!(matches!(&error, Error::InvalidSetting { setting: of, .. } if *of == setting));
@@ -85,7 +90,7 @@ fn locks_can_be_waited_for_for_ever() {
     let won = until(|| waiting.acquire_timeout(EVER).unwrap(), || drop(held));
     assert!(won.unwrap().is_held());
     let delayed = one.lock("/delayed").unwrap().with_lock_delay(EVER);
-    assert!(delayed.is_err() || delayed.unwrap().acquire_timeout(EVER).unwrap().is_some());
+    assert!(matches!(delayed, Err(Error::InvalidTtl { .. })), "{delayed:?}");
 
     let semaphore = |session: &Session| Semaphore::new(session, "/semaphore", 1).unwrap();
     let held = semaphore(&one).acquire_many_timeout(1, EVER).unwrap().unwrap();
@@ -137,9 +142,18 @@ fn state_can_be_waited_for_for_ever() {
     assert_eq!(until(|| taking.take_timeout(EVER).unwrap().unwrap().done().unwrap(), put), ());
     assert!(queue(&one).put_timeout(b"second", EVER).unwrap());
     assert_eq!(taking.pop_timeout(EVER).unwrap().unwrap(), b"second");
-    // No session lives that long.
-    let never = queue(&one).put(NewItem::new(b"never").delay(EVER));
-    assert!(never.is_err() || taking.try_take().unwrap().is_none());
+    // A delay beyond all clocks was taken, and the item never became due.
+    for delay in [EVER, Duration::from_secs(u64::MAX), TTL_MAX + Duration::from_nanos(1)] {
+        let never =
+            queue(&one).put_all([NewItem::new(b"now"), NewItem::new(b"never").delay(delay)]);
+        let Err(error @ Error::InvalidSetting { setting: "delay", .. }) = never else {
+            panic!("{never:?}");
+        };
+        assert!(error.to_string().contains("/queue"), "{error}");
+    }
+    assert!(queue(&one).is_empty().unwrap(), "all of them or none");
+    queue(&one).put(NewItem::new(b"later").delay(TTL_MAX)).unwrap();
+    assert!(taking.try_take().unwrap().is_none());
 
     one.create("/cached", b"", CreateMode::Persistent).unwrap();
     let mut cache = Cache::new(&two, "/cached").unwrap();

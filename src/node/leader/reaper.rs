@@ -39,7 +39,7 @@ impl Reaper {
 
     /// This node leads from now on.
     pub(crate) fn lead(&mut self, now: Time) {
-        (self.asked, self.next_containers) = (0, now + self.container_period);
+        (self.asked, self.next_containers) = (0, now.saturating_add(self.container_period));
     }
 
     /// Whether it is time to look, when the entry `applied` is the last applied one.
@@ -58,7 +58,7 @@ impl Reaper {
             let others = due.len();
             due.extend(tree.unused_containers().take(AT_ONCE_MAX).map(str::to_owned));
             if due.len() - others < AT_ONCE_MAX {
-                self.next_containers = now + self.container_period;
+                self.next_containers = now.saturating_add(self.container_period);
             }
         }
         if !due.is_empty() {

@@ -73,6 +73,9 @@ impl NewItem {
     /// Nobody takes the item before this time has passed since it was put. The time is measured by the
     /// cluster's clock, the log's time ([`guide::time`](crate::guide::time)), which never goes back. Rounded
     /// up to milliseconds. Once due, the item has the place that it would have without a delay.
+    ///
+    /// Putting an item with a delay of more than [`TTL_MAX`](crate::TTL_MAX), 34 years, fails with
+    /// [`Error::InvalidSetting`].
     #[must_use]
     pub fn delay(self, delay: Duration) -> NewItem {
         NewItem { delay, ..self }

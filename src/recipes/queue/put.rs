@@ -12,7 +12,7 @@ use crate::recipes::parents::Parents;
 use crate::types::error::{Error, Result};
 use crate::types::path;
 use crate::types::watch::{EventKind, WatchMode};
-use crate::types::znode::{Condition, CreateMode, OpResult};
+use crate::types::znode::{Condition, CreateMode, OpResult, TTL_MAX};
 
 /// The kind of contenders that wait for room.
 pub(super) const PUTTER: &str = "put";
@@ -57,6 +57,7 @@ impl Queue {
         if items.is_empty() {
             return Ok(());
         }
+        let delays = items.iter().map(|item| self.delay_ms(item)).collect::<Result<Vec<u64>>>()?;
         let mut parents = Parents::of(&self.session, &self.items);
         loop {
             parents.make().await?;
@@ -76,10 +77,8 @@ impl Queue {
                 let seen = unless(Bug::QueueOverfills, seen, Condition::Exists);
                 multi = multi.require(&self.items, seen).set(&self.items, b"");
             }
-            for item in items {
-                let delay = item.delay.as_nanos().div_ceil(1_000_000);
-                let delay = u64::try_from(delay).unwrap_or(u64::MAX);
-                let name = name::prefix(item.priority, delay, item.id.as_deref());
+            for (item, delay_ms) in items.iter().zip(&delays) {
+                let name = name::prefix(item.priority, *delay_ms, item.id.as_deref());
                 let path = path::join(&self.items, &name);
                 multi = multi.create(&path, &item.data, CreateMode::PersistentSequential);
             }
@@ -100,6 +99,21 @@ impl Queue {
                 Err(Error::Unmet { .. } | Error::NoNode { .. }) => {}
                 Err(error) => return Err(error),
             }
+        }
+    }
+
+    /// The delay of an item in milliseconds, rounded up.
+    fn delay_ms(&self, item: &NewItem) -> Result<u64> {
+        let delay_ms = item.delay.as_nanos().div_ceil(1_000_000);
+        match u64::try_from(delay_ms) {
+            Ok(delay_ms) if item.delay <= TTL_MAX => Ok(delay_ms),
+            _ => Err(Error::InvalidSetting {
+                setting: "delay",
+                reason: format!(
+                    "an item of {} would be due in {:?}; the most is 2^40 - 1 ms, which is 34 years",
+                    self.path, item.delay
+                ),
+            }),
         }
     }
 

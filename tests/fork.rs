@@ -102,6 +102,9 @@ fn a_fork_has_no_session_and_no_lock() {
         let refused = join(1).unwrap_err();
         assert!(matches!(refused, Error::DataDirUnusable { .. }), "{refused}");
         assert!(refused.to_string().contains(&format!("process {parent}")), "{refused}");
+        // The parent listens at its own address, which is not the reason.
+        let refused = join(0).unwrap_err().to_string();
+        assert!(refused.contains(&format!("a fork of process {parent}")), "{refused}");
     });
 
     let (coordinator, session, guard, leadership, watch, states) = handles;
@@ -143,4 +146,38 @@ fn a_fork_has_no_cluster_in_memory() {
     cluster.heal();
     assert_eq!(waiting.wait().unwrap().version, 1);
     assert!(session.is_alive());
+}
+
+/// A child that was forked while its parent was a member keeps the parent's socket and data directory. When
+/// the parent joined again, the errors sent its user to look for another process, or for `Builder::advertise`.
+#[test]
+fn a_join_beside_a_forked_child_says_what_is_in_the_way() {
+    let (own, dir) = (addresses(2), tempfile::tempdir().unwrap());
+    let join = |address: &String| Coordinator::builder().data_dir(dir.path()).join([address]);
+    let advertised = |address: &String| {
+        Coordinator::builder().advertise(address).data_dir(dir.path()).join([address])
+    };
+    let coordinator = join(&own[0]).unwrap();
+    coordinator.wait_ready(PATIENCE).unwrap();
+    // It lives until the pipe is closed.
+    let (alive, closes) = std::io::pipe().unwrap();
+    let child = match fork::fork().unwrap() {
+        Fork::Parent(child) => child,
+        Fork::Child => {
+            drop(closes);
+            let _ = std::io::Read::read(&mut &alive, &mut [0]);
+            std::process::exit(0);
+        }
+    };
+    coordinator.close();
+    drop(coordinator);
+    for error in [join(&own[0]), advertised(&own[0]), join(&own[1])].map(Result::unwrap_err) {
+        let text = error.to_string();
+        assert!(text.contains("a child that this process has forked"), "{text}");
+    }
+    drop(closes);
+    while fork::waitpid_nohang(child).unwrap().is_none() {
+        std::thread::yield_now();
+    }
+    join(&own[0]).unwrap().wait_ready(PATIENCE).unwrap();
 }

@@ -347,7 +347,7 @@ fn an_invalid_join_is_refused_with_its_reason() {
     drop(taken);
     let running = builder().advertise(&peers[0]).join(&peers).unwrap();
     match builder().advertise(&peers[1]).join(&peers) {
-        Err(Error::DataDirInUse { dir }) => assert_eq!(dir, data),
+        Err(Error::DataDirInUse { dir, .. }) => assert_eq!(dir, data),
         other => panic!("{other:?}"),
     }
     running.close();

@@ -421,6 +421,8 @@ impl Builder {
         if self.client {
             return self.join_as_client(peers, names);
         }
+        // Before the address is bound: the parent may have it.
+        directory::check_not_forked(self.data_dir.as_deref().unwrap_or(Path::new(DATA_DIR)))?;
         let bound = match expected {
             None => self.bind(peers, &mut names),
             Some(_) => self.bind_discovered(peers, &mut names),
@@ -428,7 +430,7 @@ impl Builder {
         names.wait_for(None, address::NAMES_WAIT);
         peers.check(&names)?;
         self.check_secured(peers.outside_loopback(&names))?;
-        let (address, listener) = bound?;
+        let (address, listener) = bound.map_err(|error| earlier::explain_address(error, peers))?;
         let listened = listener.as_ref().and_then(|listener| listener.local_addr().ok());
         let outside = listened.filter(|address| !address.ip().to_canonical().is_loopback());
         self.check_secured(outside.map(|address| address.to_string()))?;
@@ -463,7 +465,8 @@ impl Builder {
             disk_low: self.disk_low,
             zone: self.zone.clone(),
         };
-        let Opened { store, node, directory } = directory::start(&dir, &address, &config, now)?;
+        let opened = directory::start(&dir, &address, &config, now);
+        let Opened { store, node, directory } = opened.map_err(earlier::explain_directory)?;
         let is_blank = node.cluster() == 0;
         let discovery = expected.zip(address.parse().ok());
         let discovery = discovery.map(|(expected, own)| {
@@ -519,6 +522,7 @@ impl Builder {
             security: self.security,
             resolver: self.resolver,
         })?;
+        earlier::note(&address, &dir, &shared);
         Ok(Coordinator::owning(shared, thread))
     }
 
@@ -601,14 +605,18 @@ impl Builder {
     }
 }
 
+/// The directory in which members have their own, if they name none.
+const DATA_DIR: &str = "quorate-data";
+
 fn default_dir(address: &str) -> PathBuf {
     let name = address.replace(|c: char| !(c.is_ascii_alphanumeric() || c == '.'), "-");
-    Path::new("quorate-data").join(name)
+    Path::new(DATA_DIR).join(name)
 }
 
 mod address;
 mod discover;
 #[cfg(test)]
 mod discover_tests;
+mod earlier;
 #[cfg(test)]
 mod tests;

@@ -55,7 +55,9 @@ struct Inner {
 
 impl Coordinator {
     /// Joins the cluster of these peers, or founds it with them if there is none. The peers are all
-    /// instances of the application, including this one, each as `host:port`.
+    /// instances of the application, including this one, each as `host:port`. One string may name
+    /// several, separated by commas, as in ZooKeeper's connect strings; for their chroot, call
+    /// [`Session::chroot`].
     ///
     /// Every instance passes the same list, in any order and at every start. Each takes the first address in
     /// it that belongs to its host and is free, and stores its data below `quorate-data/<address>` in the

@@ -14,7 +14,9 @@
 //! with an empty disk, but takes no part in founding a cluster.
 
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use once_cell::sync::OnceCell;
 
 use super::{boot, entropy};
 use crate::machine::snapshot::ChunkWriter;
@@ -72,6 +74,7 @@ pub(crate) struct Opened {
 
 /// Opens the directory and starts its node.
 pub(crate) fn start(dir: &Path, address: &str, config: &NodeConfig, now: Now) -> Result<Opened> {
+    PROCESS.get_or_init(std::process::id);
     check_not_forked(dir)?;
     let unused = new_identity(address)?;
     let has_peers = config.peers.iter().any(|peer| peer != address);
@@ -98,14 +101,15 @@ pub(crate) fn start(dir: &Path, address: &str, config: &NodeConfig, now: Now) ->
     Ok(Opened { store, node, directory })
 }
 
-/// sled's threads do not run in a fork of the process. Opening a store there would wait for them for
-/// ever.
-fn check_not_forked(dir: &Path) -> Result<()> {
-    static PROCESS: OnceLock<u32> = OnceLock::new();
-    let first = *PROCESS.get_or_init(std::process::id);
-    if first == std::process::id() {
+/// The process that has opened a store first.
+static PROCESS: OnceCell<u32> = OnceCell::new();
+
+/// Fails in a fork of a process that has opened a store. sled's threads do not run there: opening a store
+/// would wait for them for ever.
+pub(crate) fn check_not_forked(dir: &Path) -> Result<()> {
+    let Some(first) = PROCESS.get().filter(|first| **first != std::process::id()) else {
         return Ok(());
-    }
+    };
     let reason = format!(
         "this process is a fork of process {first}, which has used the store already; join here as \
          a client, or fork before the first member is started"

@@ -221,7 +221,7 @@ impl StorageError {
     pub(crate) fn into_error(self, dir: PathBuf) -> crate::types::error::Error {
         use crate::types::error::Error;
         match self {
-            StorageError::InUse => Error::DataDirInUse { dir },
+            StorageError::InUse => Error::DataDirInUse { dir, by: "another process".to_owned() },
             StorageError::Corrupt { what } => Error::Corrupt { dir, reason: what },
             StorageError::Removed { .. } => {
                 Error::DataDirMismatch { dir, reason: self.to_string() }

@@ -14,15 +14,17 @@ pub(crate) struct Peers {
 }
 
 impl Peers {
-    /// Parses the list. Names are not looked up: a name that does not resolve is that of a peer
-    /// that cannot be reached.
+    /// Parses the list. One string may name several peers, separated by commas, as in ZooKeeper's
+    /// connect strings. Names are not looked up: a name that does not resolve is that of a peer that
+    /// cannot be reached.
     ///
     /// # Errors
     /// [`Error::NoPeers`], [`Error::InvalidPeer`], [`Error::DuplicatePeer`].
     pub(crate) fn parse<P: AsRef<str>>(list: impl IntoIterator<Item = P>) -> Result<Peers> {
+        let given: Vec<P> = list.into_iter().collect();
         let mut peers: Vec<String> = Vec::new();
-        for peer in list {
-            let address = peer.as_ref().trim().to_owned();
+        for peer in given.iter().flat_map(|several| several.as_ref().split(',')) {
+            let address = peer.trim().to_owned();
             check_address(&address)?;
             if let Ok(literal) = address.parse() {
                 check_reachable(&address, &[literal])?;
@@ -125,6 +127,19 @@ pub(crate) fn check_address(address: &str) -> Result<()> {
     let invalid = |reason: &str| {
         Err(Error::InvalidPeer { peer: address.to_owned(), reason: reason.to_owned() })
     };
+    if address.contains("://") {
+        return invalid("it must be host:port, without a scheme");
+    }
+    if let Some(place) = address.find('/') {
+        let (peer, path) = address.split_at(place);
+        return invalid(&format!(
+            "it must be host:port, as {peer}: a list of peers names no chroot; call \
+             Session::chroot({path:?}) once it has joined"
+        ));
+    }
+    if address.contains(',') {
+        return invalid("it must be one address, not a list");
+    }
     let Some((host, port)) = address.rsplit_once(':') else {
         return invalid("it must be host:port");
     };
@@ -165,10 +180,35 @@ mod tests {
                 other => panic!("{bad:?}: {other:?}"),
             }
         }
+        let several = |list| Peers::parse([list]).unwrap_err().to_string();
+        assert!(several("a:1,,b:2").contains("host:port"));
+        assert!(several("a:1,b:2,a:1").contains("a:1"));
         let twice = Peers::parse(["127.0.0.1:7400", "127.0.0.1:7401", "127.0.0.1:7400"]);
         assert!(matches!(twice, Err(Error::DuplicatePeer { .. })), "{twice:?}");
         // A name that does not resolve is a peer that cannot be reached yet.
         assert!(Peers::parse(["127.0.0.1:7400", "no-such-host.invalid:7400"]).is_ok());
+    }
+
+    /// A connect string of ZooKeeper was refused as an IPv6 address without brackets.
+    #[test]
+    fn one_string_may_name_several_peers_and_no_chroot() {
+        let list = ["127.0.0.1:7400", "127.0.0.1:7401", "[::1]:7402"];
+        let parsed = Peers::parse(list).unwrap();
+        assert_eq!(Peers::parse([list.join(",")]).unwrap(), parsed);
+        assert_eq!(
+            Peers::parse(["127.0.0.1:7400 , 127.0.0.1:7401", "[::1]:7402"]).unwrap(),
+            parsed
+        );
+        for (list, hints) in [
+            ("a:1,b:2/app", ["b:2", "Session::chroot(\"/app\")"]),
+            ("a:1/", ["a:1", "Session::chroot(\"/\")"]),
+            ("http://a:1", ["http://a:1", "without a scheme"]),
+        ] {
+            let error = Peers::parse([list]).unwrap_err().to_string();
+            assert!(hints.iter().all(|hint| error.contains(hint)), "{error}");
+        }
+        let error = check_address("a:1,b:2").unwrap_err().to_string();
+        assert!(error.contains("one address"), "{error}");
     }
 
     #[test]

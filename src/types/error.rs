@@ -405,10 +405,12 @@ pub enum Error {
         reason: String,
     },
     /// The data directory is in use by another process, or by another coordinator of this one.
-    #[error("data directory {} is in use by another process", dir.display())]
+    #[error("data directory {} is in use by {by}", dir.display())]
     DataDirInUse {
         /// The directory.
         dir: PathBuf,
+        /// Who uses it, as far as is known.
+        by: String,
     },
     /// The data directory cannot be read or written.
     #[error("data directory {} cannot be used: {reason}", dir.display())]

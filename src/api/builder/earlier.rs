@@ -1,0 +1,71 @@
+//! The members that this process has started, to explain what is in the way of another one.
+//!
+//! A child process that was forked while a member ran has copies of its socket and of the lock of its data
+//! directory. They stay in use when the member is closed, until the child ends or runs a program of its
+//! own. The system's errors speak of another process, and its user would look for a stranger.
+
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+
+use crate::runtime::shared::NodeShared;
+use crate::transport::peers::Peers;
+use crate::types::error::Error;
+
+static MEMBERS: Mutex<Vec<Earlier>> = Mutex::new(Vec::new());
+
+/// A member of this process, now or before.
+struct Earlier {
+    address: String,
+    dir: PathBuf,
+    node: Weak<NodeShared>,
+}
+
+impl Earlier {
+    /// Who uses what this member uses, or has used.
+    fn user(&self) -> &'static str {
+        let runs = self.node.upgrade().is_some_and(|node| node.stopped().is_none());
+        match runs {
+            true => "another coordinator of this process",
+            false => {
+                "another process, perhaps a child that this process has forked while it was a member: \
+                 such a child keeps the member's socket and data directory until it ends or runs a \
+                 program of its own"
+            }
+        }
+    }
+}
+
+/// Notes a member that was started.
+pub(super) fn note(address: &str, dir: &Path, node: &Arc<NodeShared>) {
+    let (address, dir, node) = (address.to_owned(), dir.to_owned(), Arc::downgrade(node));
+    let mut members = MEMBERS.lock().unwrap_or_else(PoisonError::into_inner);
+    members.retain(|member| member.address != address && member.dir != dir);
+    members.push(Earlier { address, dir, node });
+}
+
+/// The error of a member that cannot listen, with the reason if this process knows it.
+pub(super) fn explain_address(error: Error, peers: &Peers) -> Error {
+    let is_taken = |address: &str| match &error {
+        Error::NotAPeer { .. } => peers.addresses().any(|peer| peer == address),
+        Error::CannotListen { address: taken, .. } => taken == address,
+        _ => false,
+    };
+    let members = MEMBERS.lock().unwrap_or_else(PoisonError::into_inner);
+    let Some(member) = members.iter().find(|member| is_taken(&member.address)) else {
+        return error;
+    };
+    let reason = format!("it is in use by {}", member.user());
+    Error::CannotListen { address: member.address.clone(), reason }
+}
+
+/// The error of a member that cannot open its directory, with the reason if this process knows it.
+pub(super) fn explain_directory(error: Error) -> Error {
+    let members = MEMBERS.lock().unwrap_or_else(PoisonError::into_inner);
+    match error {
+        Error::DataDirInUse { dir, by } => {
+            let member = members.iter().find(|member| member.dir == dir);
+            Error::DataDirInUse { by: member.map_or(by, |member| member.user().to_owned()), dir }
+        }
+        error => error,
+    }
+}

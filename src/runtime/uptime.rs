@@ -29,9 +29,11 @@ pub(super) fn uptime() -> Duration {
 #[cfg(not(any(target_os = "linux", target_os = "android")))]
 #[expect(clippy::disallowed_methods, reason = "this is where the clock is read")]
 pub(super) fn uptime() -> Duration {
-    use std::sync::OnceLock;
     use std::time::Instant;
-    static FIRST: OnceLock<Instant> = OnceLock::new();
+
+    use once_cell::sync::OnceCell;
+
+    static FIRST: OnceCell<Instant> = OnceCell::new();
     FIRST.get_or_init(Instant::now).elapsed()
 }
 

@@ -23,7 +23,7 @@ use std::sync::Arc;
 use std::task::{Poll, Waker};
 
 use super::prim::{
-    Mutex, MutexGuard, OnceLock, PoisonError, Receiver, Sender, TryRecvError, unbounded,
+    Mutex, MutexGuard, OnceCell, PoisonError, Receiver, Sender, TryRecvError, unbounded,
 };
 use super::task::Tasks;
 
@@ -41,7 +41,7 @@ pub(crate) struct EventSender<E> {
 /// The receiving end.
 #[derive(Debug)]
 pub(crate) struct EventReceiver<E> {
-    events: OnceLock<Receiver<E>>,
+    events: OnceCell<Receiver<E>>,
     shared: Arc<Shared<E>>,
 }
 
@@ -87,7 +87,7 @@ pub(crate) fn channel<E>(capacity: usize) -> (EventSender<E>, EventReceiver<E>) 
     let waiting = Mutex::new(Waiting::Nobody);
     let shared = Shared { channel: Mutex::new(Channel::NotCreated), waiting };
     let shared = Arc::new(shared);
-    let receiver = EventReceiver { events: OnceLock::new(), shared: Arc::clone(&shared) };
+    let receiver = EventReceiver { events: OnceCell::new(), shared: Arc::clone(&shared) };
     (EventSender { capacity, touched: false, sender: None, shared }, receiver)
 }
 

@@ -1,11 +1,12 @@
 //! The primitives of this folder. See `loom/src/sync/prim.rs` for the models.
 
 pub(super) use std::sync::atomic::{AtomicBool, Ordering};
-pub(super) use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
+pub(super) use std::sync::{Mutex, MutexGuard, PoisonError};
 pub(super) use std::thread::yield_now;
 
 pub(super) use arc_swap::{ArcSwap, Guard};
 pub(super) use crossbeam_channel::{Receiver, Sender, TryRecvError, unbounded};
+pub(super) use once_cell::sync::OnceCell;
 
 /// Runs user code on a thread that must survive its panic.
 pub(super) fn contained(code: impl FnOnce()) {

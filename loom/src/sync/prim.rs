@@ -10,7 +10,8 @@ pub(crate) use loom::sync::atomic::{AtomicBool, Ordering};
 pub(crate) use loom::sync::{Mutex, MutexGuard};
 pub(crate) use loom::thread::yield_now;
 /// Not modelled: only one thread uses it, to store its end of a channel.
-pub(crate) use std::sync::OnceLock;
+#[allow(clippy::disallowed_types, reason = "once_cell is no dependency of the models")]
+pub(crate) use std::sync::OnceLock as OnceCell;
 pub(crate) use std::sync::PoisonError;
 
 /// Not modelled: loom reports faults by panics.

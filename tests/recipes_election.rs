@@ -1,5 +1,7 @@
 //! Elections, groups and persistent ephemerals, on an in-memory cluster.
 
+#[path = "recipes_election/former_run.rs"]
+mod former_run;
 #[path = "recipes_election/group.rs"]
 mod group;
 #[path = "recipes_election/persistent_ephemeral.rs"]

@@ -8,26 +8,38 @@
 mod common;
 
 use std::ops::ControlFlow;
+use std::time::Duration;
 
 use common::{PATIENCE, Process, addresses, node, place};
 use quorate::recipes::{
-    Barrier, Cache, Config, ConfigUpdate, Group, LeaderSelector, NodeList, PersistentEphemeral,
+    Barrier, Cache, Config, ConfigUpdate, Group, Instance, LeaderSelector, NodeList,
+    PersistentEphemeral, Registry,
 };
-use quorate::{Coordinator, CreateMode, Session};
+use quorate::{Coordinator, CreateMode, EventKind, Session, WatchMode};
 
 /// Not a test of its own: the code of the process that is killed. It takes part in all of them, and writes
 /// until it is killed.
 #[test]
 fn worker() {
     let Some((peers, address)) = place() else { return };
-    let coordinator = node(&address).request_timeout(PATIENCE).join(peers);
-    let coordinator = coordinator.unwrap_or_else(|error| panic!("{error}"));
+    // Longer than a restart takes.
+    let long = std::path::Path::new(LONG_SESSIONS).exists().then_some(Duration::from_secs(40));
+    let builder = node(&address).request_timeout(PATIENCE);
+    let builder = builder.session_timeout(long.unwrap_or(common::SESSION_TIMEOUT));
+    let coordinator = builder.join(peers).unwrap_or_else(|error| panic!("{error}"));
     let session = coordinator.session();
     let member = Group::new(&session, "/group").unwrap().join("victim", b"here").unwrap();
     let up = PersistentEphemeral::new(&coordinator, "/up/victim", b"up").unwrap();
     let handle = up.handle();
     let running = std::thread::Builder::new().spawn(move || up.run()).unwrap();
     assert!(handle.wait_present(PATIENCE));
+    let supervised = coordinator.supervise(|session| {
+        let here = Instance::new("victim", "10.0.0.7", 80);
+        let here = Registry::new(&session, "/services")?.register("web", &here)?;
+        println!("@registered");
+        here.wait_lost();
+        Ok(ControlFlow::Continue(()))
+    });
     println!("@up {}", member.joined());
     for line in std::io::stdin().lines().map_while(Result::ok) {
         match line.as_str() {
@@ -44,7 +56,7 @@ fn worker() {
             other => panic!("unknown order {other}"),
         }
     }
-    drop((member, running));
+    drop((member, running, supervised));
 }
 
 /// Writes the shared state until the process is killed.
@@ -58,6 +70,9 @@ fn write(session: &Session) {
         println!("@wrote {n}");
     }
 }
+
+/// A file in the directory of a test whose processes have sessions with a long timeout.
+const LONG_SESSIONS: &str = "long-sessions";
 
 /// What a new process needs. Its data directory is named after its address.
 struct Place<'a> {
@@ -151,7 +166,7 @@ fn a_killed_member_is_gone_for_all_and_is_another_when_it_comes_back() {
     let after = session.get("/up/victim").unwrap().1;
     assert!(after.czxid > before.czxid && after.ephemeral_owner != before.ephemeral_owner);
 
-    // Started again at once: the new run finds the former one's znode, and waits for its deletion.
+    // Started again at once: the new run takes the former one's znode over, or finds it gone.
     victim.kill();
     let (_victim, last) = place.start();
     assert!(last > again);
@@ -162,6 +177,33 @@ fn a_killed_member_is_gone_for_all_and_is_another_when_it_comes_back() {
         if !stat.is_some_and(is_new) {
             watch.events().recv_timeout(PATIENCE).expect("a change in time");
         }
+    }
+}
+
+/// An instance that was killed and started again waited for the end of its former session, or for longer: its
+/// own znodes were in its way.
+#[test]
+fn an_instance_that_is_killed_and_started_again_is_never_missing() {
+    let dir = tempfile::tempdir().unwrap();
+    std::fs::write(dir.path().join(LONG_SESSIONS), "").unwrap();
+    let addresses = addresses(3);
+    let place = Place { dir: dir.path(), addresses: &addresses };
+    let ((mut victim, _), nodes) = std::thread::scope(|scope| {
+        let nodes = scope.spawn(|| place.nodes());
+        (place.start(), nodes.join().unwrap())
+    });
+    let session = nodes[0].session();
+    wait_exists(&session, "/services/web/victim", true);
+    let paths = ["/group/victim", "/up/victim", "/services/web/victim"];
+    let watches = paths.map(|path| session.watch(path, WatchMode::Persistent).unwrap());
+
+    victim.kill();
+    let (_victim, _) = place.start();
+    for watch in watches {
+        let next = || watch.events().recv_timeout(PATIENCE).expect("an event in time");
+        let (gone, back) = (next(), next());
+        assert_eq!((gone.kind, back.kind), (EventKind::Deleted, EventKind::Created), "{back:?}");
+        assert_eq!(gone.zxid, back.zxid, "{} was missing for a while", gone.path);
     }
 }
 

@@ -19,7 +19,7 @@ use crate::runtime::chroot::Root;
 use crate::runtime::pending::Pending;
 use crate::runtime::session::SessionShared;
 use crate::runtime::shared::{Asker, NodeShared};
-use crate::runtime::{entropy, expect};
+use crate::runtime::{entropy, expect, holder};
 use crate::types::acl::Id;
 use crate::types::error::{Error, Result};
 use crate::types::path;
@@ -89,7 +89,7 @@ impl Drop for Inner {
 impl Session {
     /// Opens a session, and returns the reply to wait for.
     pub(crate) fn open(owner: &Arc<Owner>, timeout: Duration) -> Result<(Session, Pending<()>)> {
-        let holder = entropy::number()?;
+        let holder = holder::of_instance()?;
         let (session, secret) = (SessionId(entropy::number()?), entropy::bytes()?);
         let timeout = owner.shared.limits.timeouts.negotiated(timeout);
         let known = SessionShared::new(session, holder, secret, timeout);
@@ -105,7 +105,7 @@ impl Session {
         timeout: Option<Duration>,
     ) -> Result<(Session, Pending<()>)> {
         let timeout = timeout.map(|timeout| owner.shared.limits.timeouts.negotiated(timeout));
-        let holder = entropy::number()?;
+        let holder = holder::of_instance()?;
         let known = SessionShared::new(session, holder, secret, timeout.unwrap_or_default());
         let resume = |request| ClientRequest::Resume { request, session, holder, secret, timeout };
         Session::hold(owner, known, resume)
@@ -364,6 +364,12 @@ impl Session {
     /// in [`Metrics::requests_refused`](crate::Metrics::requests_refused).
     pub(crate) fn for_recipe(&self) -> Session {
         Session { of_recipe: true, ..self.clone() }
+    }
+
+    /// The number of these handles as the session's holder.
+    #[cfg(any(test, feature = "simulator"))]
+    pub(crate) fn holder(&self) -> u64 {
+        self.inner.session.holder
     }
 
     pub(crate) fn asker(&self) -> Asker {

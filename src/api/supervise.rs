@@ -23,6 +23,9 @@ use crate::types::error::{Error, Result};
 /// The pause before the next run. It doubles after each run that was shorter than the longest pause.
 const PAUSE_MIN: Duration = Duration::from_millis(100);
 const PAUSE_MAX: Duration = Duration::from_secs(10);
+/// The longest pause after a run that found a name taken. The name is free once the other session is over,
+/// which may be that of a former run.
+const PAUSE_TAKEN: Duration = Duration::from_secs(1);
 
 /// A closure that [`Coordinator::supervise`] runs whenever there is a session. Dropping this stops
 /// it, as [`Supervised::stop`] does, and does not wait.
@@ -230,7 +233,8 @@ impl Coordinator {
     /// | panics | it has ended, and its session is closed: others get what it held. [`Supervised::wait`] fails |
     ///
     /// **Between two runs there is a pause**: a tenth of a second after a run that took longer than ten
-    /// seconds. After a shorter run the pause doubles, up to ten seconds.
+    /// seconds. After a shorter run the pause doubles, up to ten seconds, or up to one second if the run
+    /// failed with [`Error::NodeExists`]: the name may become free at any moment.
     ///
     /// **When its session is lost**, `body` notices that as any other code: its calls fail, guards are
     /// lost, watches end, [`Session::is_alive`] is false. Then it should return; a thread cannot be
@@ -289,13 +293,13 @@ impl Coordinator {
     /// # fn example(coordinator: quorate::Coordinator) {
     /// tokio::spawn(coordinator.supervise_async(|session| async move {
     ///     let selector = LeaderSelector::new(&session, "/leader", "me")?;
-    ///     // It ends only when its session does.
-    ///     selector.run_async(|leadership| async move {
+    ///     // It campaigns again and again, until its session is over. A `Break` would end both.
+    ///     let lead = selector.run_async(|leadership| async move {
     ///         println!("leads with token {}", leadership.fencing_token());
     ///         work().await;
-    ///         ControlFlow::<()>::Continue(())
-    ///     }).await?;
-    ///     Ok(ControlFlow::Continue(()))
+    ///         ControlFlow::Continue(())
+    ///     });
+    ///     lead.await
     /// }));
     /// # }
     /// ```
@@ -376,7 +380,7 @@ impl Runs<'_> {
                 Err(error @ Error::Stopped { .. }) => return Err(error),
                 Err(error) => {
                     tracing::debug!(%error, "a supervised session could not be opened");
-                    self.lengthen();
+                    self.lengthen(PAUSE_MAX);
                 }
             }
         }
@@ -385,9 +389,10 @@ impl Runs<'_> {
     /// Notes the end of a run; `result` is `None` if the run was dropped.
     fn ended(&mut self, result: Option<Result<ControlFlow<()>>>) -> ControlFlow<()> {
         let ran = self.coordinator.shared().clock.now().saturating_sub(self.began);
+        let is_taken = matches!(result, Some(Err(Error::NodeExists { .. })));
         match ran > PAUSE_MAX {
             true => self.pause = PAUSE_MIN,
-            false => self.lengthen(),
+            false => self.lengthen(if is_taken { PAUSE_TAKEN } else { PAUSE_MAX }),
         }
         match result {
             Some(Ok(ControlFlow::Break(()))) => return ControlFlow::Break(()),
@@ -399,8 +404,8 @@ impl Runs<'_> {
         ControlFlow::Continue(())
     }
 
-    fn lengthen(&mut self) {
-        self.pause = (self.pause * 2).clamp(PAUSE_MIN, PAUSE_MAX);
+    fn lengthen(&mut self, most: Duration) {
+        self.pause = (self.pause * 2).clamp(PAUSE_MIN, most);
     }
 }
 
@@ -420,4 +425,27 @@ async fn while_open<F: Future>(session: &Session, running: F) -> Option<F::Outpu
         Poll::Ready(None)
     })
     .await
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::Cluster;
+
+    /// An instance whose name was still taken by a former session stayed away for up to twice the rest of
+    /// that session: each failure doubled the pause.
+    #[test]
+    fn a_name_that_is_taken_is_tried_again_each_second() {
+        let coordinator = Cluster::new(1).node(0);
+        let pause_after = |error: Error| {
+            let began = coordinator.shared().clock.now();
+            let mut runs = Runs { began, ..Runs::new(&coordinator) };
+            for _ in 0..20 {
+                assert!(runs.ended(Some(Err(error.clone()))).is_continue());
+            }
+            runs.pause
+        };
+        assert_eq!(pause_after(Error::NodeExists { path: "/a".to_owned() }), PAUSE_TAKEN);
+        assert_eq!(pause_after(Error::NoNode { path: "/a".to_owned() }), PAUSE_MAX);
+    }
 }

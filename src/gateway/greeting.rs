@@ -11,9 +11,9 @@ use super::wire::handshake::{ConnectRequest, PASSWORD_BYTES};
 use super::wire::jute::Jute;
 use crate::node::io::ClientRequest;
 use crate::node::query::Query;
-use crate::runtime::entropy;
 use crate::runtime::session::SessionShared;
 use crate::runtime::shared::Asker;
+use crate::runtime::{entropy, holder};
 use crate::types::acl::Id;
 use crate::types::error::Error;
 use crate::types::znode::SessionId;
@@ -28,7 +28,7 @@ impl Connection {
         if read_only {
             return self.greet_read_only(request, timeout);
         }
-        let holder = entropy::number().map_err(no_entropy)?;
+        let holder = holder::of_connection().map_err(no_entropy)?;
         self.resumed = request.session_id != 0;
         let (id, secret) = if self.resumed {
             // No session has a password of another length.

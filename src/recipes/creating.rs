@@ -5,6 +5,7 @@ use crate::api::session::Session;
 use crate::machine::command::Reply;
 use crate::node::query::Answer;
 use crate::recipes::owned_ephemeral::OwnedEphemeral;
+use crate::runtime::expect;
 use crate::runtime::pending::Pending;
 use crate::types::error::{Error, Result};
 use crate::types::znode::{CreateMode, Created, OpResult};
@@ -38,12 +39,7 @@ impl<T> Drop for Creating<T> {
         let Some(pending) = self.pending.take() else { return };
         let discard = self.session.discarding();
         pending.then(move |answer| {
-            let created = match answer {
-                Ok(Answer::Reply(Reply::Created(created))) => Some(created),
-                Ok(Answer::Reply(Reply::Multi(results))) => created_among(results),
-                _ => None,
-            };
-            if let Some(created) = created {
+            if let Ok(created) = created_by(answer) {
                 discard(created.path, created.stat.czxid);
             }
         });
@@ -67,16 +63,23 @@ pub(super) async fn created_in_multi(
     session: &Session,
     pending: Pending<Vec<OpResult>>,
 ) -> Result<OwnedEphemeral> {
-    match created_among(Creating::new(session, pending).answer().await?) {
-        Some(Created { path, stat }) => Ok(OwnedEphemeral::new(session, &path, &stat)),
-        // Every caller's multi contains a create.
-        None => Err(Error::Stopped { reason: "nothing was created".to_owned() }),
+    let Created { path, stat } = created_among(Creating::new(session, pending).answer().await?)?;
+    Ok(OwnedEphemeral::new(session, &path, &stat))
+}
+
+/// The znode that a create, or a multi with one create, has created.
+pub(super) fn created_by(answer: Result<Answer>) -> Result<Created> {
+    match answer? {
+        Answer::Reply(Reply::Multi(results)) => created_among(results),
+        answer => expect::created(answer),
     }
 }
 
-fn created_among(results: Vec<OpResult>) -> Option<Created> {
-    results.into_iter().find_map(|result| match result {
+fn created_among(results: Vec<OpResult>) -> Result<Created> {
+    let created = results.into_iter().find_map(|result| match result {
         OpResult::Created(created) => Some(created),
         _ => None,
-    })
+    });
+    // Every caller's multi contains a create.
+    created.ok_or_else(|| Error::Stopped { reason: "nothing was created".to_owned() })
 }

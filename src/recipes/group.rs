@@ -12,8 +12,8 @@ use crate::api::session::Session;
 use crate::api::snapshot::Snapshot;
 use crate::api::watch::Watch;
 use crate::planted::{Bug, planted, strikes, unless};
-use crate::recipes::creating::create_ephemeral;
 use crate::recipes::errors::children_or_none;
+use crate::recipes::former_run::create_or_take_over;
 use crate::recipes::owned_ephemeral::OwnedEphemeral;
 use crate::recipes::parents::create_below;
 use crate::recipes::waiting::until_changed;
@@ -27,7 +27,9 @@ use crate::types::znode::{CreateMode, SessionId, Zxid};
 ///
 /// A member belongs to its session, and is removed when the session is over or its [`Membership`]
 /// is dropped. A name has one member at a time: joining under a taken name waits until the name is
-/// free, for example after a restart until the former session has expired.
+/// free. An instance that was started again does not wait for the end of its former session: it takes
+/// over the name that its former run has left. (A [client](crate::Builder::client), which is another
+/// instance after each start, waits.)
 ///
 /// Joining is one write, and leaving another; a watch costs the cluster nothing.
 ///
@@ -255,7 +257,7 @@ impl Group {
             return Err(Error::InvalidPath { path, reason });
         }
         check_create(&path, data, CreateMode::Ephemeral)?;
-        let create = || create_ephemeral(&self.session, &path, data, CreateMode::Ephemeral);
+        let create = || create_or_take_over(&self.session, &path, data, CreateMode::Ephemeral);
         let ephemeral = create_below(&self.session, &self.path, create).await?;
         let watch = ephemeral.watch_end().await?;
         Ok(Membership { ephemeral, watch })

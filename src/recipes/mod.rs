@@ -25,6 +25,7 @@
 // | --- | --- |
 // | create something whose parents may be missing | `parents`: `create_at`, `create_below` |
 // | create a znode, and delete it if the caller stops waiting | `creating` |
+// | create an ephemeral whose name this instance's former run may still have | `former_run` |
 // | own an ephemeral: watch it, write to exactly that znode, delete it | `owned_ephemeral` |
 // | replace a znode's data only if it has not changed since it was read | `atomic_value` |
 // | queue instances in order of arrival, for a lock or an election | `contenders` |
@@ -41,6 +42,7 @@
 // not have. Inside the process it also uses:
 // - this replica's tree without waiting for a reply, to see which znodes are missing or lost
 //   (`parents`, `owned_ephemeral`), and a snapshot of one subtree (`Session::snapshot_soon`);
+// - the table of sessions, to see which znodes a former run of this instance has left (`former_run`);
 // - a delete that follows a create whose caller is gone (`Session::discarding`, in `creating`);
 // - the clock and the random numbers of `runtime`, which let the simulator replay a recipe;
 // - `runtime::pending::block_on`, for the blocking forms.
@@ -60,6 +62,7 @@ mod discovery;
 mod double_barrier;
 mod election;
 mod errors;
+mod former_run;
 mod group;
 mod ids;
 mod list;

@@ -20,7 +20,8 @@ use crate::api::session::Session;
 use crate::api::watch::Watch;
 use crate::planted::{Bug, planted};
 use crate::recipes::LockLost;
-use crate::recipes::errors::if_exists;
+use crate::recipes::errors::{if_exists, unless_overtaken};
+use crate::recipes::former_run::Left;
 use crate::recipes::owned_ephemeral::OwnedEphemeral;
 use crate::recipes::parents::Parents;
 use crate::recipes::waiting::{Either, either, until_changed};
@@ -43,9 +44,10 @@ type Sessions = Mutex<Box<dyn FnMut() -> Result<Session> + Send>>;
 /// [`EphemeralHandle`], or dropped. The znode is then deleted, even if a request is in flight.
 ///
 /// If its instance is disconnected for longer than the session's timeout, the znode is deleted with
-/// its session; it is created again once the cluster can be reached. If another znode is at the
-/// path, for example that of a former run of this process whose session has not expired yet, it
-/// waits until the path is free. Missing parents are created as containers.
+/// its session; it is created again once the cluster can be reached. If another instance's znode is at
+/// the path, it waits until the path is free. A znode that a former run of this instance has left, whose
+/// session has not expired yet, is taken over in one write. (A [client](crate::Builder::client), which is
+/// another instance after each start, waits.) Missing parents are created as containers.
 ///
 /// To restore more than one znode, use [`Coordinator::supervise`].
 ///
@@ -209,15 +211,16 @@ impl PersistentEphemeral {
 
     async fn run_in(&self, session: &Session) -> Result<std::convert::Infallible> {
         let mut parents = Parents::of(session, path::parent(&self.handle.path).unwrap_or("/"));
+        let mut left = None;
         loop {
             if let Err(error) = parents.make().await {
                 recover(session, error).await?;
                 continue;
             }
-            let ended = match self.create(session).await {
-                Ok(ephemeral) => self.maintain(&ephemeral).await,
-                Err(Error::NodeExists { .. }) => until_changed(session, &self.handle.path).await,
-                Err(Error::NoNode { .. }) => Ok(()),
+            let ended = match self.create(session, left.take()).await {
+                Ok(Some(ephemeral)) => self.maintain(&ephemeral).await,
+                // Another write came first, perhaps the end of the former run's session.
+                Ok(None) => self.find_left(session).await.map(|found| left = found),
                 Err(error) => Err(error),
             };
             if let Err(error) = ended {
@@ -226,24 +229,41 @@ impl PersistentEphemeral {
         }
     }
 
-    async fn create(&self, session: &Session) -> Result<Arc<OwnedEphemeral>> {
+    /// Returns the znode at the path if a former run of this instance has left it. Otherwise waits until
+    /// the znode there, if there is one, is changed or deleted.
+    async fn find_left(&self, session: &Session) -> Result<Option<Left>> {
+        let left = Left::at(session, &self.handle.path).await?;
+        if left.is_none() {
+            until_changed(session, &self.handle.path).await?;
+        }
+        Ok(left)
+    }
+
+    /// Creates the znode, or takes over the one that was left. `None` if another write came first.
+    async fn create(
+        &self,
+        session: &Session,
+        left: Option<Left>,
+    ) -> Result<Option<Arc<OwnedEphemeral>>> {
         let handle = &self.handle;
         let creating = {
             let mut state = handle.state();
             // If it was closed just now, the next poll notices that.
             (!state.closed).then(|| {
                 state.written = state.wanted;
-                let creating = PendingCreate::begin(session, &handle.path, &state.data);
+                let creating =
+                    PendingCreate::begin(session, &handle.path, &state.data, left.as_ref());
                 state.znode = ZnodeState::Creating(session.clone(), Arc::clone(&creating));
                 creating
             })
         };
         let Some(creating) = creating else { return std::future::pending().await };
-        let stat = creating.answer().await.map_err(|error| session.root.error(error))?;
+        let answer = creating.answer().await.map_err(|error| session.root.error(error));
+        let Some(stat) = unless_overtaken(answer)? else { return Ok(None) };
         let ephemeral = Arc::new(OwnedEphemeral::new(session, &handle.path, &stat));
         // If it was closed in the meantime, this deletes the znode once more.
         handle.set_state(ZnodeState::Exists(Arc::clone(&ephemeral)));
-        Ok(ephemeral)
+        Ok(Some(ephemeral))
     }
 
     /// Writes the latest data to the znode while it exists. Returns when somebody has deleted it.

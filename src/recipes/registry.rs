@@ -16,8 +16,8 @@ use crate::planted::{Bug, unless};
 #[cfg(feature = "json")]
 use crate::recipes::codec::Json;
 use crate::recipes::codec::{Codec, Postcard};
-use crate::recipes::creating::create_ephemeral;
 use crate::recipes::errors::{inner, lost_anyway};
+use crate::recipes::former_run::create_or_take_over;
 use crate::recipes::owned_ephemeral::OwnedEphemeral;
 use crate::recipes::parents::create_below;
 use crate::recipes::{LockLost, blocking};
@@ -194,10 +194,15 @@ impl Registry {
 
     /// Registers an instance of a service. Blocks for the request timeout at most.
     ///
+    /// If a former run of this very instance is still registered under this id, because its session has
+    /// not expired yet, the registration is taken over in one write, and nobody sees it missing. A member
+    /// of the cluster is the same instance as long as it has its data directory. A
+    /// [client](crate::Builder::client), and a member that has lost its directory, is another instance
+    /// after each start.
+    ///
     /// # Errors
-    /// [`Error::NodeExists`] if the service already has an instance with this id, perhaps a former
-    /// one whose session is not over yet; [`Error::InvalidPath`] if a name is not valid for a
-    /// znode; otherwise as [`Session::create`].
+    /// [`Error::NodeExists`] if another instance has this id, or a living session of this one does;
+    /// [`Error::InvalidPath`] if a name is not valid for a znode; otherwise as [`Session::create`].
     pub fn register(&self, service: &str, instance: &Instance) -> Result<Registration> {
         let path = path::join(&self.path, service);
         let registered = self.register_async(service, instance);
@@ -224,7 +229,7 @@ impl Registry {
         let watch = self.session.nonblocking().watch(&path, WatchMode::Persistent).await?;
         let data = self.form.encode(&path, instance)?;
         let mode = unless(Bug::InstanceStays, CreateMode::Ephemeral, CreateMode::Persistent);
-        let create = || create_ephemeral(&self.session, &path, &data, mode);
+        let create = || create_or_take_over(&self.session, &path, &data, mode);
         let ephemeral = create_below(&self.session, &parent, create).await?;
         let watch = match self.session.has_replica() {
             true => watch,

@@ -21,6 +21,7 @@ use crate::node::query::Answer;
 use crate::planted::{Bug, planted};
 use crate::runtime::clock::Clock;
 use crate::runtime::engine::Engine;
+use crate::runtime::holder;
 use crate::runtime::mailbox::{AnswerSink, Outgoing, WatchSink};
 use crate::runtime::session::SessionShared;
 use crate::runtime::shared::{Asker, CLOSED, Call, Limits, NodeShared, Request};
@@ -177,6 +178,18 @@ impl Host {
     /// The sessions that this node holds.
     pub(super) fn sessions(&self) -> Vec<Arc<SessionShared>> {
         self.sessions.values().filter_map(|(_, held)| held.upgrade()).collect()
+    }
+
+    /// Whether handles of this member held the session and no longer do: those of a former run of this
+    /// instance, or those for which the session is over. Nobody can use it any more, unless it is resumed.
+    pub(super) fn has_left(&self, session: SessionId) -> bool {
+        let record = self.member().and_then(|node| node.machine().session(session));
+        let held = self.sessions.get(&session).and_then(|(_, held)| held.upgrade());
+        let is_held = held.is_some_and(|held| !held.state().is_final());
+        record.is_some_and(|record| {
+            let was_own = record.owner == self.engine.id() && holder::is_instance(record.holder);
+            was_own && !is_held || planted(Bug::TakenFromLiving)
+        })
     }
 
     /// Closes or detaches the sessions. Returns `false` if there is nothing to wait for.

@@ -7,6 +7,7 @@
 //! | `node_thread` | runs the host on the network's thread, and connects it to the disk |
 //! | `disk` | the threads that write the log and the checkpoints; `watchdog` detects that they hang |
 //! | `shared`, `session` | the state that handles share with the host |
+//! | `holder` | the numbers of sessions' holders |
 //! | `port` | the sockets and the threads of a gateway or an admin endpoint |
 //! | `offload` | runs a blocking call on a thread, for a task |
 //! | `thread_end` | waits for the threads of a dropped handle |
@@ -23,6 +24,7 @@ pub(crate) mod disk;
 pub(crate) mod engine;
 pub(crate) mod entropy;
 pub(crate) mod expect;
+pub(crate) mod holder;
 pub(crate) mod host;
 pub(crate) mod listening;
 #[cfg_attr(not(feature = "gateway"), allow(dead_code, reason = "only gateways have mailboxes"))]

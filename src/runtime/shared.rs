@@ -346,6 +346,28 @@ impl NodeShared {
         seen.recv_timeout(self.limits.request_timeout).ok()
     }
 
+    /// Whether handles of this instance held the session and nobody holds it now: see [`Host::has_left`].
+    /// Always `false` on a client, which has another id at each start.
+    pub(crate) fn has_left(&self, session: SessionId) -> Pending<bool> {
+        if let Some(error) = self.stop_error() {
+            return Pending::failed(error, self.clock.clone());
+        }
+        let (slot, left) = (Arc::new(Slot::default()), Arc::new(AtomicBool::new(false)));
+        let seen = Arc::clone(&left);
+        let convert = move |answer| {
+            expect::done(answer)?;
+            Ok(seen.load(Ordering::Acquire))
+        };
+        let pending = Pending::new(Arc::clone(&slot), self.clock.clone(), convert);
+        // If the host is gone, dropping the timer answers it.
+        let answer = Timer::new(Duration::ZERO, slot);
+        self.call(Call::Look(Box::new(move |host| {
+            left.store(host.has_left(session), Ordering::Release);
+            answer.fire();
+        })));
+        pending
+    }
+
     /// Detaches all sessions that this node holds, and returns their ids and passwords. Waits for
     /// the answers to their requests, at most for this time.
     pub(crate) fn detach_all(&self, limit: Duration) -> Vec<(SessionId, [u8; 16])> {

@@ -29,7 +29,8 @@ impl Timer {
         self.slot.as_ref().is_some_and(|slot| Arc::strong_count(slot) > 1)
     }
 
-    fn fire(mut self) {
+    /// Answers the caller.
+    pub(super) fn fire(mut self) {
         if let Some(slot) = self.slot.take() {
             slot.complete(Ok(Answer::Reply(Reply::Done)));
         }

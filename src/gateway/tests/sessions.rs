@@ -4,7 +4,13 @@ use super::*;
 use crate::gateway::SWEEP;
 use crate::gateway::wire::request::{PathOnly, SetWatches, SetWatches2};
 use crate::gateway::wire::response::{ChildrenReply, ClientInfo, DataReply, Stat};
+use crate::recipes::Group;
 use crate::types::znode::CreateMode;
+
+fn ephemeral(path: &str) -> Request {
+    let Request::Create(body) = create(path, b"") else { unreachable!("it is a create") };
+    Request::Create(Create { flags: CreateFlags::Ephemeral.into(), ..body })
+}
 
 #[test]
 fn a_session_goes_on_at_another_member_and_receives_what_it_missed() {
@@ -74,14 +80,25 @@ fn a_session_goes_on_at_another_member_and_receives_what_it_missed() {
     assert_eq!(client.receive().event(), (EventType::NodeCreated, "/later".to_owned()));
 }
 
+/// A member that is started again takes over what its former run has left. The sessions of its gateway's
+/// clients were on that member, too, but the clients live.
+#[test]
+fn a_restarted_member_takes_nothing_over_from_a_client_of_its_gateway() {
+    let (cluster, gateway) = one();
+    cluster.node(0).session().create("/group", b"", CreateMode::Persistent).unwrap();
+    let mut client = Client::open(&gateway);
+    assert_eq!(client.code(&ephemeral("/group/zero")), ErrorCode::Ok);
+    cluster.stop(0);
+    drop(gateway);
+    cluster.restart(0);
+    let group = Group::new(&cluster.node(0).session(), "/group").unwrap();
+    assert!(group.try_join("zero", b"").unwrap().is_none(), "the client has the name");
+}
+
 #[test]
 fn a_silent_client_loses_its_session_and_one_that_pings_does_not() {
     let (cluster, gateway) = one();
     let session = cluster.node(0).session();
-    let ephemeral = |path: &str| {
-        let Request::Create(body) = create(path, b"") else { unreachable!("it is a create") };
-        Request::Create(Create { flags: CreateFlags::Ephemeral.into(), ..body })
-    };
     let (mut silent, mut alive) = (Client::open(&gateway), Client::open(&gateway));
     assert_eq!(silent.code(&ephemeral("/silent")), ErrorCode::Ok);
     assert_eq!(alive.code(&ephemeral("/alive")), ErrorCode::Ok);

@@ -9,9 +9,10 @@ use super::recover;
 use crate::api::nonblocking::check_data;
 use crate::api::session::Session;
 use crate::recipes::blocking;
+use crate::recipes::creating::created_by;
+use crate::recipes::former_run::Left;
 use crate::recipes::owned_ephemeral::OwnedEphemeral;
 use crate::runtime::clock::Clock;
-use crate::runtime::expect;
 use crate::runtime::pending::block_on;
 use crate::sync::wakers::{Place, Wakers};
 use crate::types::error::Result;
@@ -89,21 +90,29 @@ impl EphemeralState {
 }
 
 impl PendingCreate {
-    /// Creates the znode.
-    pub(super) fn begin(session: &Session, path: &str, data: &[u8]) -> Arc<PendingCreate> {
+    /// Creates the znode, or takes over the one that a former run has left.
+    pub(super) fn begin(
+        session: &Session,
+        path: &str,
+        data: &[u8],
+        left: Option<&Left>,
+    ) -> Arc<PendingCreate> {
         let creating = Arc::new(PendingCreate::default());
         let (put, discard) = (Arc::clone(&creating), session.discarding());
-        let pending = session.nonblocking().create(path, data, CreateMode::Ephemeral);
-        pending.then(move |answer| {
+        let answered = move |answer| {
             let mut state = lock(&put.state);
-            let answer = answer.and_then(expect::created);
+            let answer = created_by(answer);
             if let (true, Ok(created)) = (state.given_up, &answer) {
                 discard(created.path.clone(), created.stat.czxid);
             }
             state.answer = Some(answer.map(|created| created.stat));
             drop(state);
             put.waiting.wake();
-        });
+        };
+        match left {
+            None => session.nonblocking().create(path, data, CreateMode::Ephemeral).then(answered),
+            Some(left) => left.take_over(session, path, data).then(answered),
+        }
         creating
     }
 

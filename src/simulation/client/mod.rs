@@ -75,7 +75,7 @@ impl Client {
         &self,
         resume: Option<Ticket>,
     ) -> Result<(Rc<Handle>, CheckedReply<Result<()>>)> {
-        let holder = entropy::simulated::peek();
+        let drawn = entropy::simulated::peek();
         let known = resume.map(|ticket| (ticket.id, ticket.password));
         let usual = self.kernel.plan.session_timeout;
         let timeout = if self.random.percent(70) {
@@ -83,16 +83,16 @@ impl Client {
         } else {
             usual / 2 * self.random.within(1..5) as u32
         };
-        // Half of the holders, those with even numbers, keep the session's timeout.
-        let keeps = self.kernel.plan.detaches && known.is_some() && holder.is_multiple_of(2);
+        // Half of the holders keep the session's timeout.
+        let keeps = self.kernel.plan.detaches && known.is_some() && drawn.is_multiple_of(2);
         let timeout = (!keeps).then_some(timeout);
         let begun = self.kernel.checks.borrow().order.floor().zxid;
         let (session, pending) = self.coordinator.begin_session(timeout, known)?;
         let handle = Rc::new(Handle {
             kernel: Rc::clone(&self.kernel),
             place: self.place,
+            holder: session.holder(),
             session,
-            holder,
             issued: Cell::new(0),
             refused: RefCell::default(),
             floor: Cell::new(resume.map_or(0, |ticket| ticket.floor)),

@@ -172,7 +172,12 @@ impl Schemes {
     pub(crate) fn authenticate(&self, scheme: &str, credentials: &[u8]) -> Result<Vec<Id>> {
         let failed = |reason| Error::AuthFailed { scheme: scheme.to_owned(), reason };
         let ids = match scheme {
-            "digest" => vec![digest(user(credentials).map_err(failed)?.0, credentials)],
+            // ZooKeeper reads them as a string: what is not UTF-8 becomes U+FFFD, and that is hashed.
+            "digest" => {
+                let credentials = String::from_utf8_lossy(credentials);
+                let (user, _) = user(credentials.as_bytes()).map_err(failed)?;
+                vec![digest(user, credentials.as_bytes())]
+            }
             "argon2" => {
                 let (user, password) = user(credentials).map_err(failed)?;
                 vec![argon2(user, password)]
@@ -255,6 +260,20 @@ mod tests {
         }
     }
 
+    /// ZooKeeper's hashes of the same bytes.
+    #[test]
+    fn credentials_that_are_no_text_are_read_as_zookeeper_reads_them() {
+        for (credentials, id) in [
+            (&b"\xff\xfe:p"[..], "\u{fffd}\u{fffd}:CHAajMjCV+FUX0fRvRN/qglqzJ0="),
+            (b"u:\xff", "u:NP+S9gihaPOxs49p+sWDO0/R0ac="),
+            (b"u:\xe2\x82", "u:NP+S9gihaPOxs49p+sWDO0/R0ac="),
+            (b"u:\xf0\x9f\x98", "u:NP+S9gihaPOxs49p+sWDO0/R0ac="),
+        ] {
+            let ids = Schemes::default().authenticate("digest", credentials).unwrap();
+            assert_eq!(ids, [Id::new("digest", id)]);
+        }
+    }
+
     #[test]
     fn slow_hashes_tell_users_and_passwords_apart() {
         let id = Id::argon2("alice", "secret");
@@ -274,7 +293,7 @@ mod tests {
         for (scheme, credentials) in [
             ("digest", &b"alice"[..]),
             ("digest", b":secret"),
-            ("digest", b"\xff:secret"),
+            ("argon2", b"\xff:secret"),
             ("argon2", b""),
             ("world", b"anyone"),
             ("super", b""),

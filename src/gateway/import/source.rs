@@ -103,13 +103,19 @@ impl Source {
         Err(ImportError::Unreachable { reason })
     }
 
-    /// Sends a request to the first server, and returns its reply, if there is one.
-    pub(super) fn ask_once(&mut self, request: &Request) -> Option<Reply> {
-        let replies = self.try_ask(std::slice::from_ref(request));
-        if replies.is_err() {
-            self.connection = None;
+    /// Sends requests to the present server alone, on one connection, and returns their replies if there are
+    /// any. A server closes the connection at a request that it does not know.
+    pub(super) fn ask_once<const N: usize>(
+        &mut self,
+        requests: [Request; N],
+    ) -> Option<[Reply; N]> {
+        match self.try_ask(&requests) {
+            Ok(replies) => replies.try_into().ok(),
+            Err(_) => {
+                self.connection = None;
+                None
+            }
         }
-        replies.ok()?.pop()
     }
 
     fn try_ask(&mut self, requests: &[Request]) -> Result<Vec<Reply>, Failure> {

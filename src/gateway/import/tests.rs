@@ -99,6 +99,23 @@ fn access_lists_are_copied_even_if_they_exclude_others() {
     assert_eq!(failed, refused);
 }
 
+/// The literal `x`, stored as a hash by mistake, was taken for a hidden hash, although the source hides nothing
+/// from its super user.
+#[test]
+fn a_hash_that_reads_like_a_hidden_one_is_copied_by_a_super_user() {
+    let both = Both::new();
+    let acl = [Acl::new(Permissions::ALL, Id::new("digest", "app:x")), Acl::open()[0].clone()];
+    both.source.create("/app", b"", PERSISTENT).unwrap();
+    both.source.create_with_acl("/app/a", b"", PERSISTENT, &acl).unwrap();
+    both.copy(&both.import());
+    assert_eq!(both.target.acl("/app/a").unwrap().0, acl);
+    assert_eq!(both.differences(&both.import()), []);
+    // Anybody else may see a hidden hash.
+    let failed = Import::from([&both.port]).root("/app").copy(&both.target, |_| ()).unwrap_err();
+    let id = "digest:app:x".to_owned();
+    assert_eq!(failed, ImportError::HiddenId { path: "/app/a".to_owned(), id });
+}
+
 #[test]
 fn differences_are_reported_and_changed_only_on_demand() {
     let both = Both::new();

@@ -17,8 +17,8 @@ use crate::gateway::convert;
 use crate::gateway::wire::codes::ErrorCode;
 use crate::gateway::wire::jute::Jute;
 use crate::gateway::wire::request::{PathOnly, Read, Request};
-use crate::gateway::wire::response::{self, AclReply, ChildrenReply, DataReply};
-use crate::types::acl::Acl;
+use crate::gateway::wire::response::{self, AclReply, ChildrenReply, ClientInfo, DataReply};
+use crate::types::acl::{Acl, Id};
 use crate::types::error::Error;
 use crate::types::path;
 use crate::types::znode::{CreateMode, Stat};
@@ -125,7 +125,8 @@ impl<'a> Walk<'a> {
     fn total(&self) -> Option<u64> {
         let mut source = Source::new(&self.import.servers, &self.import.auth);
         let root = Some(self.import.root.clone());
-        let reply = source.ask_once(&Request::GetAllChildrenNumber(PathOnly { path: root }))?;
+        let count = Request::GetAllChildrenNumber(PathOnly { path: root });
+        let [reply] = source.ask_once([count])?;
         let count = body::<i32>(&self.import.root, reply).ok()??;
         Some(u64::try_from(count).ok()? + 1)
     }
@@ -192,15 +193,47 @@ impl<'a> Walk<'a> {
             return Ok(None);
         }
         self.counts.read += 1;
+        let acl = self.access_list(path, acl)?;
         let kind = self.kinds.get(path).filter(|(czxid, _)| *czxid == stat.czxid);
         Ok(Some(Wanted {
             path: self.import.target_of(path),
             data: data.data.as_deref().map(Arc::from),
-            acl: access_list(path, acl)?,
+            acl,
             mode: kind.map_or(CreateMode::Persistent, |(_, mode)| *mode),
             children: children.children,
             count: children_ever(&stat),
         }))
+    }
+
+    /// The access list of a znode. It must show everything: the copy would exclude those whose hash is hidden.
+    fn access_list(&mut self, path: &str, reply: AclReply) -> Result<Vec<Acl>, ImportError> {
+        let acl = access_list(path, reply)?;
+        // `x` stands for a hidden hash. A real hash has 28 characters, but any text may be stored.
+        let seems_hidden =
+            |entry: &&Acl| entry.id.scheme == "digest" && entry.id.id.ends_with(":x");
+        let Some(entry) = acl.iter().find(seems_hidden) else { return Ok(acl) };
+        match self.shown_in_full(path)? {
+            Some(acl) => Ok(acl),
+            None => {
+                let id = entry.id.to_string();
+                Err(ImportError::HiddenId { path: path.to_owned(), id })
+            }
+        }
+    }
+
+    /// The access list of a znode, if the source hides nothing from this client, as from its super user; `None`
+    /// if it may hide something, or is a server before 3.7, which cannot tell.
+    fn shown_in_full(&mut self, path: &str) -> Result<Option<Vec<Acl>>, ImportError> {
+        let list = Request::GetAcl(PathOnly { path: Some(path.to_owned()) });
+        let Some([ids, acl]) = self.source.ask_once([Request::WhoAmI, list]) else {
+            return Ok(None);
+        };
+        let ids = body::<Vec<ClientInfo>>(path, ids).ok().flatten().unwrap_or_default();
+        let is_super = ids.iter().any(|id| id.scheme == Id::superuser().scheme);
+        match body::<AclReply>(path, acl)? {
+            Some(acl) if is_super => access_list(path, acl).map(Some),
+            _ => Ok(None),
+        }
     }
 
     fn push_children(&mut self, path: &str, wanted: &Wanted) -> Result<(), ImportError> {
@@ -343,10 +376,6 @@ fn access_list(path: &str, reply: AclReply) -> Result<Vec<Acl>, ImportError> {
     let entries = entries.map_err(|code| refused(path, format!("{code:?} of its access list")))?;
     let mut kept: Vec<Acl> = Vec::with_capacity(entries.len());
     for entry in entries {
-        // `x` stands for a hidden hash. A real hash has 28 characters.
-        if entry.id.scheme == "digest" && entry.id.id.ends_with(":x") {
-            return Err(ImportError::HiddenId { path: path.to_owned(), id: entry.id.to_string() });
-        }
         if !kept.contains(&entry) {
             kept.push(entry);
         }

@@ -3,7 +3,7 @@
 //! Replies are sent in the order of the requests. An event is sent before every reply that may show its
 //! change, and after every reply that does not. The zxids of both decide that.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -104,10 +104,7 @@ pub(super) enum ReplyKind {
     },
     Stat,
     Exists,
-    Data {
-        /// Whether the znode is the one with the members.
-        is_config: bool,
-    },
+    Data,
     Children {
         with_stat: bool,
     },
@@ -161,6 +158,8 @@ pub(super) struct Connection {
     replied: u64,
     /// For each expected answer, the request and the part of it.
     asked: BTreeMap<u64, (u64, usize)>,
+    /// The expected answers that show `/zookeeper/config`.
+    of_config: BTreeSet<u64>,
     next_number: u64,
     events: VecDeque<(WatchId, WatchEvent)>,
     events_bytes: usize,
@@ -169,8 +168,10 @@ pub(super) struct Connection {
     pub(super) zxid: Zxid,
     pub(super) out: BytesMut,
     pub(super) packet_bytes_max: usize,
-    /// When bytes from the client were last received.
+    /// When the client last sent a packet that keeps its session alive.
     pub(super) last_received: Duration,
+    /// When the present request arrived.
+    pub(super) arrived: Duration,
     authenticator: Authenticator,
     /// The xid of the request whose credentials are being checked. Later requests wait, since they may
     /// need the ids.
@@ -208,6 +209,7 @@ impl Connection {
             waiting_bytes: 0,
             replied: 0,
             asked: BTreeMap::new(),
+            of_config: BTreeSet::new(),
             next_number: 0,
             events: VecDeque::new(),
             events_bytes: 0,
@@ -216,6 +218,7 @@ impl Connection {
             out: BytesMut::new(),
             packet_bytes_max: settings.packet_bytes_max,
             last_received: now,
+            arrived: now,
             authenticator,
             authenticating: None,
             op: OpCode::CreateSession.into(),
@@ -263,6 +266,12 @@ impl Connection {
             || (self.closing.is_some() && self.waiting.is_empty() && self.out.is_empty())
     }
 
+    /// How many of its `sync` requests have no reply yet.
+    pub(super) fn syncs(&self) -> usize {
+        let syncs = |waiting: &&Waiting| matches!(waiting.what, ReplyKind::Path(_));
+        self.waiting.iter().filter(syncs).count()
+    }
+
     /// Queues a request whose reply has this many parts.
     pub(super) fn expect(&mut self, xid: i32, what: ReplyKind, parts: usize) {
         // While a request is in flight, the node holds about as many bytes.
@@ -271,7 +280,7 @@ impl Connection {
         self.waiting.push_back(Waiting {
             xid,
             op: self.op,
-            arrived: self.last_received,
+            arrived: self.arrived,
             what,
             watch: None,
             parts: std::iter::repeat_with(|| None).take(parts).collect(),
@@ -300,6 +309,11 @@ impl Connection {
         };
         let to = (self.recipient.clone(), self.next_number);
         self.shared.ask_at(to, asker, request, watch);
+    }
+
+    /// The answer that was asked for last shows `/zookeeper/config`.
+    pub(super) fn expect_config(&mut self) {
+        self.of_config.insert(self.next_number);
     }
 
     /// Requests a check of credentials.
@@ -352,7 +366,10 @@ impl Connection {
     /// Takes a message from the node.
     pub(super) fn take(&mut self, delivery: Delivery) {
         match delivery {
-            Delivery::Answer { number, zxid, answer } => {
+            Delivery::Answer { number, zxid, mut answer } => {
+                if self.of_config.remove(&number) {
+                    answer = answer.map(convert::without_members);
+                }
                 let Some((request, part)) = self.asked.remove(&number) else { return };
                 let place = (request - self.replied) as usize;
                 let Some(waiting) = self.waiting.get_mut(place) else { return };

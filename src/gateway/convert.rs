@@ -1,15 +1,14 @@
 //! Conversion of values that ZooKeeper represents differently.
 
+use std::sync::Arc;
 use std::time::Duration;
-
-use bytes::Bytes;
 
 use crate::gateway::wire::codes::{CreateFlags, ErrorCode};
 use crate::gateway::wire::request;
 use crate::gateway::wire::response;
+use crate::node::query::Answer;
 use crate::types::acl::{Acl, Id, Permissions};
 use crate::types::error::Error;
-use crate::types::membership::{Roster, Seat};
 use crate::types::znode::{CreateMode, Stat, Zxid};
 
 pub(super) fn zxid(zxid: Zxid) -> i64 {
@@ -42,21 +41,22 @@ pub(super) fn stat(stat: &Stat) -> response::Stat {
     }
 }
 
-/// The members, in ZooKeeper's form, which clients parse. The ids are those of quorate as signed numbers. The
-/// client ports of the others are not known here, and are left out, as a ZooKeeper server may do, too.
-pub(super) fn members(text: &[u8]) -> Bytes {
-    let Some(roster) = Roster::parse(text) else { return Bytes::new() };
-    let mut lines = String::new();
-    for Seat { member, votes } in &roster.seats {
-        let role = if *votes { "participant" } else { "observer" };
-        let (id, address) = (member.node.cast_signed(), &member.address);
-        // ZooKeeper has two ports between servers; quorate has one, which is written twice.
-        let port = address.rsplit_once(':').map_or("", |(_, port)| port);
-        lines.push_str(&format!("server.{id}={address}:{port}:{role}\n"));
+/// What clients see of `/zookeeper/config`: no data, as at a standalone server.
+///
+/// Clients follow what it says: Curator connects to the addresses for clients that it names, and reports an
+/// error if there are none. No member knows the others' gateways.
+pub(super) fn without_members(mut answer: Answer) -> Answer {
+    match &mut answer {
+        Answer::Data { data, stat, .. } => {
+            *data = Arc::default();
+            stat.data_length = 0;
+        }
+        Answer::Exists(Some(stat)) | Answer::Children(_, Some(stat)) | Answer::Acl(_, stat) => {
+            stat.data_length = 0;
+        }
+        _ => {}
     }
-    let last = text.rsplit(|byte| *byte == b'\n').next().unwrap_or_default();
-    lines.push_str(&String::from_utf8_lossy(last));
-    lines.into()
+    answer
 }
 
 /// The version that a write demands: -1 is any. No znode has another negative version, nor the largest

@@ -41,7 +41,10 @@ pub(super) enum Ending {
     TooManyOfAddress { most: usize },
     #[error("no first packet arrived within {} s", .0.as_secs())]
     NoFirstPacket(Duration),
-    #[error("nothing arrived from it for {} ms, the timeout of its session", .0.as_millis())]
+    #[error(
+        "it sent nothing that keeps its session alive for {} ms, the session's timeout",
+        .0.as_millis()
+    )]
     Silent(Duration),
     #[error(
         "its session's timeout of {} ms passed while it did not read what is sent to it",
@@ -74,12 +77,10 @@ pub(super) enum Ending {
     SessionUnknown,
     #[error("it has seen a later state than this instance, and has to find another one")]
     Ahead,
-    #[error(
-        "this instance serves reads alone, without a quorum, and the client does not allow that"
-    )]
+    #[error("this instance has no quorum, and the client cannot be served without one")]
     NeedsQuorum,
     #[error(
-        "this instance begins or ends to serve reads alone, and its clients have to connect again"
+        "this instance has lost its quorum or has one again, and its clients have to connect again"
     )]
     QuorumChanged,
     #[error("its credentials were refused: {0}")]

@@ -14,7 +14,8 @@
 //! - [`requests`] and [`multi`] convert its requests to those of a session, and [`replies`] the answers to
 //!   replies.
 //! - [`ending`] has the reasons for which connections end.
-//! - [`read_only`] stands in for the node while there is no quorum.
+//! - [`quorum`] decides which clients are served, and [`read_only`] stands in for the node while there is no
+//!   quorum.
 //! - [`convert`] converts values that differ: errors, stats, access lists.
 //! - [`words`] answers the four-letter words, from the figures of [`counts`].
 //! - [`import`] is a client itself: it copies a tree out of a ZooKeeper.
@@ -30,6 +31,7 @@ mod ending;
 mod greeting;
 pub mod import;
 mod multi;
+mod quorum;
 mod read_only;
 mod replies;
 mod requests;
@@ -62,11 +64,13 @@ use crate::types::error::Result;
 
 /// A port of this instance for ZooKeeper's own clients: `zkCli`, kazoo, Curator and the others.
 ///
-/// The clients have sessions of the cluster. They see the same znodes as the sessions of the application, and
-/// can take the same locks. A client that loses this instance continues at another one with its session, its
-/// ephemeral znodes and its watches. Dropping the gateway ends the connections, not the sessions. The drop
-/// waits for the gateway's thread, unless the coordinator was joined by
-/// [`Coordinator::join_async`](crate::Coordinator::join_async).
+/// The clients have sessions of the cluster, and see the same znodes as the sessions of the application. A
+/// client that loses this instance continues at another one with its session, its ephemeral znodes and its
+/// watches. Dropping the gateway ends the connections, not the sessions. The drop waits for the gateway's
+/// thread, unless the coordinator was joined by [`Coordinator::join_async`](crate::Coordinator::join_async).
+///
+/// A lock of Curator or kazoo at the path of a [`Lock`](crate::recipes::Lock) is another lock: the two do not
+/// exclude each other yet. The same holds for semaphores, elections, barriers and queues.
 ///
 /// Without [certificates](GatewayBuilder::tls), anybody who reaches the port can open sessions: keep the port
 /// on the loopback interface or in a trusted network, and protect znodes by ACLs. For the differences from a
@@ -109,7 +113,8 @@ pub struct GatewayBuilder {
 
 impl Gateway {
     /// Serves ZooKeeper's clients at an address; port 0 takes a free port. Returns as soon as clients
-    /// can connect. Clients get a session once the cluster has a leader.
+    /// can connect. Clients get a session once the cluster has a leader; after a
+    /// [tick](crate::Builder::tick) without one, they are refused.
     ///
     /// # Errors
     /// [`Error::System`](crate::Error::System) if the address cannot be listened on.
@@ -171,8 +176,9 @@ impl GatewayBuilder {
     }
 
     /// Which four-letter words are answered; `*` is all that are known. By default: `ruok`, `isro`, `srvr`,
-    /// `stat`, `mntr`, `envi`, `conf`, `dirs`, `wchs` and `hash`. Further ones are `cons` and `dump`, which name the
-    /// sessions, `wchc` and `wchp`, which name what they watch, and `crst` and `srst`, which set counters back.
+    /// `stat`, `mntr`, `envi`, `conf`, `dirs`, `wchs`, `hash` and `gtmk`. Further ones are `cons` and `dump`, which
+    /// name the sessions, `wchc` and `wchp`, which name what they watch, `crst` and `srst`, which set counters back,
+    /// and `stmk`, which sets a mask that has no effect.
     ///
     /// Anybody who reaches the port may send them. `mntr` and `dump` look at every session.
     #[must_use]
@@ -192,11 +198,13 @@ impl GatewayBuilder {
         self
     }
 
-    /// Whether clients that allow it are served reads while this instance has no quorum: not by default. They
+    /// Whether clients that allow it are served reads while this instance has no quorum: not by default.
+    ///
+    /// When there has been no quorum for a [tick](crate::Builder::tick), all clients are disconnected, and
+    /// refused until there is one. With this mode, those that allow read-only service can connect again. They
     /// read this instance's replica, which may be old, under a session that is not one of the cluster; writes
-    /// fail with `NotReadOnly`. When there has been no quorum for a [tick](crate::Builder::tick), all clients
-    /// are disconnected, and those that do not allow read-only service are refused. When there is a quorum
-    /// again, all are disconnected once more, so that they reconnect with their sessions.
+    /// fail with `NotReadOnly`. When there is a quorum again, they are disconnected once more, so that they
+    /// reconnect with their sessions.
     ///
     /// Without a replica, as on a [client](crate::Builder::client), it has no effect.
     ///

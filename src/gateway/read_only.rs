@@ -14,47 +14,19 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::connection::{Connection, ReplyKind};
+use super::convert;
 use super::ending::Ending;
 use super::wire::codes::OpCode;
 use super::wire::handshake::{ConnectRequest, PASSWORD_BYTES};
 use crate::machine::command::Reply;
-use crate::machine::{Tree, Znode};
+use crate::machine::{CONFIG, Tree, Znode};
 use crate::node::io::Write;
 use crate::node::query::{Answer, Query};
 use crate::node::sessions::queue::{Viewer, answer_read};
 use crate::runtime::session::SessionShared;
-use crate::runtime::shared::NodeShared;
 use crate::types::acl::{Permissions, SESSION_IDS_MAX};
-use crate::types::availability::Availability;
 use crate::types::error::Error;
 use crate::types::znode::SessionId;
-
-/// Whether there is a quorum.
-#[derive(Debug, Default)]
-pub(super) struct Quorum {
-    missing_since: Option<Duration>,
-    /// Whether there has been no quorum for long enough to serve read-only clients.
-    pub(super) is_missed: bool,
-}
-
-impl Quorum {
-    /// Called regularly. Returns whether `is_missed` has changed.
-    pub(super) fn look(&mut self, shared: &NodeShared, now: Duration) -> bool {
-        let missing = matches!(shared.availability(), Availability::NoQuorum { .. });
-        self.missing_since = missing.then(|| self.missing_since.unwrap_or(now));
-        let since = |since: Duration| now.saturating_sub(since) >= shared.limits.tick;
-        // A replica without any state cannot serve reads.
-        let has_state = shared.has_replica && shared.tree().zxid() > 0;
-        let is_missed = has_state && self.missing_since.is_some_and(since);
-        let changed = is_missed != self.is_missed;
-        self.is_missed = is_missed;
-        if changed {
-            let now = if is_missed { "reads alone, without a quorum" } else { "reads and writes" };
-            tracing::info!("the gateway serves {now}");
-        }
-        changed
-    }
-}
 
 impl Connection {
     /// Takes the first packet. Fails if the client has to find another server, because it wants to write or
@@ -145,7 +117,13 @@ impl Connection {
             znodes.map(|(path, _)| path.to_owned()).collect()
         };
         let answer = match query {
-            Query::Read { read, .. } => answer_read(tree, read, viewer, ephemerals),
+            Query::Read { read, .. } => {
+                let answer = answer_read(tree, read, viewer, ephemerals);
+                match query.path() == Some(CONFIG) {
+                    true => answer.map(convert::without_members),
+                    false => answer,
+                }
+            }
             Query::Watch { .. } => Ok(Answer::Watching),
             Query::RemoveWatches { path, which } if self.watches.remove(path, *which) => {
                 Ok(Answer::Reply(Reply::Done))

@@ -96,15 +96,9 @@ impl Connection {
             (ReplyKind::Stat, Answer::Reply(Reply::Set(stat))) => self.stat(xid, &stat),
             (ReplyKind::Exists, Answer::Exists(Some(stat))) => self.stat(xid, &stat),
             (ReplyKind::Exists, Answer::Exists(None)) => self.fail(xid, ErrorCode::NoNode),
-            (ReplyKind::Data { is_config }, Answer::Data { data, stat, is_null }) => {
-                let mut stat = convert::stat(&stat);
-                let data = match is_config {
-                    true => Some(convert::members(&data)),
-                    false => (!is_null).then(|| Bytes::copy_from_slice(&data)),
-                };
-                let length = data.as_ref().map_or(0, Bytes::len);
-                stat.data_length = i32::try_from(length).unwrap_or(i32::MAX);
-                self.succeed(xid, &DataReply { data, stat });
+            (ReplyKind::Data, Answer::Data { data, stat, is_null }) => {
+                let data = (!is_null).then(|| Bytes::copy_from_slice(&data));
+                self.succeed(xid, &DataReply { data, stat: convert::stat(&stat) });
             }
             (ReplyKind::Acl, Answer::Acl(acl, stat)) => {
                 let acl = acl.into_iter().map(convert::acl).collect();
@@ -284,20 +278,23 @@ impl Connection {
                         // The client may not read the znode any more: no event reveals anything
                         // about it.
                         (_, Some(Err(Error::NoAuth { .. }))) => {
-                            self.watches.forget(watch);
+                            if let Some(watch) = watch {
+                                self.watches.forget(watch);
+                            }
                             continue;
                         }
                         (_, Some(Err(error))) => return self.end(Ending::Unanswered(error)),
                         _ => return self.end(UNFIT),
                     };
-                    match missed {
-                        None => self.watch_set(Some(watch)),
-                        Some(kind) if self.watches.is_known(watch) => {
+                    match (missed, watch) {
+                        (None, watch) => self.watch_set(watch),
+                        (Some(kind), None) => self.send_missed(kind, path),
+                        (Some(kind), Some(watch)) if self.watches.is_known(watch) => {
                             self.unwatch(watch);
                             self.send_missed(kind, path);
                         }
                         // The event was sent already.
-                        Some(_) => {}
+                        (Some(_), Some(_)) => {}
                     }
                 }
                 RestoredWatch::Persistent { watch, again } => {

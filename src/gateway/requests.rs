@@ -29,20 +29,16 @@ use crate::types::znode::{CreateMode, Zxid};
 #[derive(Debug)]
 pub(super) enum RestoredWatch {
     /// No znode can have this path.
-    Invalid {
-        path: String,
-    },
+    Invalid { path: String },
     OneShot {
         list: OneShot,
         path: String,
-        watch: WatchId,
+        /// `None` for the empty path, which is the root's, but has no events of its own.
+        watch: Option<WatchId>,
     },
     /// A persistent watch: set from the zxid that the client had seen or, if that is too long ago,
     /// from now on.
-    Persistent {
-        watch: WatchId,
-        again: WatchId,
-    },
+    Persistent { watch: WatchId, again: WatchId },
 }
 
 /// The lists of one-shot watches that a client sends.
@@ -63,6 +59,11 @@ impl Connection {
         let xid = header.xid;
         self.op = header.op;
         self.request_bytes = bytes;
+        // As in ZooKeeper. A client that repeats its first token for as long as it is not authenticated (kazoo)
+        // learns by the end of its session that there is no SASL.
+        if header.op != i32::from(OpCode::Sasl) {
+            self.last_received = self.arrived;
+        }
         if self.reads_alone.is_some()
             && OpCode::try_from(header.op).is_ok_and(|op| self.may_not(op))
         {
@@ -126,8 +127,7 @@ impl Connection {
             }
             Request::GetData(body) => {
                 let path = read_path(body.path)?;
-                let is_config = &*path == CONFIG;
-                self.read(xid, ReplyKind::Data { is_config }, Read::Get { path }, body.watch);
+                self.read(xid, ReplyKind::Data, Read::Get { path }, body.watch);
             }
             Request::GetChildren(body) => self.children(xid, body, false)?,
             Request::GetChildren2(body) => self.children(xid, body, true)?,
@@ -135,8 +135,7 @@ impl Connection {
                 let path = read_path(body.path)?;
                 self.read(xid, ReplyKind::Acl, Read::Acl { path }, false);
             }
-            // These have no meaning for a server outside of a multi.
-            Request::Check(_) | Request::Reconfig(_) => return Err(ErrorCode::Unimplemented),
+            Request::Reconfig(_) => return Err(ErrorCode::Unimplemented),
             Request::Sync(body) => {
                 self.expect(xid, ReplyKind::Path(body.path), 1);
                 self.ask_query(0, Query::Sync);
@@ -183,8 +182,9 @@ impl Connection {
                 self.write(xid, ReplyKind::Close, Write::Close);
                 self.close(Ending::SessionClosed);
             }
-            // Requests of servers, which clients must not send.
-            Request::CreateSession | Request::DeleteContainer(_) => {
+            // Requests of servers, which clients must not send, and one that has no meaning outside of a
+            // multi.
+            Request::CreateSession | Request::DeleteContainer(_) | Request::Check(_) => {
                 self.expect(xid, ReplyKind::Last(ErrorCode::Unimplemented), 0);
                 self.close(Ending::Unimplemented { op: self.op });
             }
@@ -337,13 +337,14 @@ impl Connection {
         let lists = [(data, OneShot::Data), (exist, OneShot::Exist), (child, OneShot::Child)];
         for (paths, list) in lists {
             for path in named(paths) {
-                if valid(&path) {
-                    let (of, watch) = (path.as_str().into(), self.shared.next_watch());
+                if path.is_empty() || valid(&path) {
+                    let watch = (!path.is_empty()).then(|| self.shared.next_watch());
+                    let of = if path.is_empty() { "/" } else { &path }.into();
                     let read = match list {
                         OneShot::Data | OneShot::Exist => Read::Exists { path: of },
                         OneShot::Child => Read::Children { path: of },
                     };
-                    queries.push(Query::Read { read, watch: Some(watch) });
+                    queries.push(Query::Read { read, watch });
                     restored.push(RestoredWatch::OneShot { list, path, watch });
                 } else if list != OneShot::Exist {
                     restored.push(RestoredWatch::Invalid { path });
@@ -394,7 +395,11 @@ impl Connection {
         if let Some(tree) = self.reads_alone.clone() {
             return self.read_here(part, &query, &tree);
         }
+        let is_config = query.path() == Some(CONFIG);
         self.ask(part, |request| ClientRequest::Query { request, session, query }, watch);
+        if is_config {
+            self.expect_config();
+        }
     }
 }
 

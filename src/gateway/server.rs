@@ -12,7 +12,7 @@ use super::authentication::Authenticator;
 use super::connection::Connection;
 use super::counts::Counts;
 use super::ending::{Ending, Endings};
-use super::read_only::Quorum;
+use super::quorum::{Quorum, Service};
 use super::stream::Stream;
 #[cfg(feature = "tls")]
 use super::tls::Renewal;
@@ -46,6 +46,8 @@ pub(super) struct Server {
     /// When it began.
     pub(super) since: Duration,
     pub(super) quorum: Quorum,
+    /// What clients have set by `stmk`. It has no effect.
+    pub(super) trace_mask: i64,
     #[cfg(feature = "tls")]
     renewal: Renewal,
 }
@@ -92,6 +94,7 @@ impl Server {
             endings,
             since,
             quorum: Quorum::default(),
+            trace_mask: words::TRACE_MASK,
             #[cfg(feature = "tls")]
             renewal: Renewal::new(since),
         })
@@ -222,8 +225,8 @@ impl Server {
         let mut rounds = 0;
         loop {
             let was_full = !client.connection.takes_requests();
-            let read_only = self.quorum.is_missed;
-            let taken = client.take_packets(now, &mut self.port.scratch, &mut word, read_only);
+            let service = self.quorum.service();
+            let taken = client.take_packets(now, &mut self.port.scratch, &mut word, service);
             let mut more = match taken {
                 Ok(more) => more,
                 Err(ending) => {
@@ -249,8 +252,8 @@ impl Server {
         let fresh = std::mem::take(&mut client.connection.counts);
         client.counts.add(&fresh);
         self.counts.add(&fresh);
-        if let Some(word) = word {
-            let answer = self.answer(word);
+        if let Some((word, argument)) = word {
+            let answer = self.answer(word, argument);
             if let Some(client) = self.clients.get_mut(&number) {
                 client.connection.out.extend_from_slice(answer.as_bytes());
                 client.connection.close(Ending::Word);
@@ -263,14 +266,18 @@ impl Server {
         }
     }
 
-    fn answer(&mut self, word: [u8; 4]) -> String {
+    fn answer(&mut self, word: [u8; 4], argument: Option<i64>) -> String {
         if !self.settings.words.contains(&word) {
             let word = String::from_utf8_lossy(&word);
             return format!("{word} is not executed because it is not in the whitelist.\n");
         }
+        if self.quorum.service() == Service::Refused && !words::ALWAYS.contains(&word) {
+            return words::NOT_SERVING.to_owned();
+        }
         match &word {
             b"crst" => self.clients.values_mut().for_each(|of| of.counts = Counts::default()),
             b"srst" => self.counts = Counts::default(),
+            b"stmk" => self.trace_mask = argument.unwrap_or(self.trace_mask),
             _ => {}
         }
         words::answer(word, self)
@@ -280,7 +287,7 @@ impl Server {
     fn sweep(&mut self, now: Duration) {
         self.accept();
         self.endings.note_rest(now);
-        if self.settings.read_only && self.quorum.look(&self.shared, now) {
+        if self.quorum.look(&self.shared, self.settings.read_only, now) {
             // These clients either have sessions and cannot be served, or have no sessions and could get
             // one. They connect again, here or elsewhere.
             for (number, client) in self.clients.iter_mut().filter(|(_, client)| client.greeted) {
@@ -346,29 +353,33 @@ impl Client {
         &mut self,
         now: Duration,
         scratch: &mut [u8],
-        word: &mut Option<[u8; 4]>,
-        read_only: bool,
+        word: &mut Option<([u8; 4], Option<i64>)>,
+        service: Service,
     ) -> Result<bool, Ending> {
         let mut more = false;
         while self.connection.takes_requests() {
             match self.decoder.next_frame() {
-                Ok(Some(Incoming::Word(asked))) => {
-                    *word = Some(asked);
+                Ok(Some(Incoming::Word(asked, argument))) => {
+                    *word = Some((asked, argument));
                     return Ok(false);
                 }
                 Ok(Some(Incoming::Frame(frame))) => {
                     more = true;
                     self.connection.counts.received += 1;
-                    self.connection.last_received = now;
+                    self.connection.arrived = now;
                     if self.greeted {
                         if !self.connection.request(frame) {
                             return Err(Ending::Unreadable);
                         }
                     } else {
                         self.greeted = true;
+                        self.connection.last_received = now;
                         self.decoder.set_limit(self.connection.packet_bytes_max);
                         self.connection.certified = self.stream.certified();
-                        self.connection.handshake(frame, read_only)?;
+                        if service == Service::Refused {
+                            return Err(Ending::NeedsQuorum);
+                        }
+                        self.connection.handshake(frame, service == Service::ReadOnly)?;
                     }
                 }
                 Ok(None) => break,

@@ -6,21 +6,33 @@ use std::fs;
 use std::path::Path;
 use std::time::Duration;
 
+use super::quorum::Service;
 use super::server::{Client, Server};
 use super::wire::codes::OpCode;
 use crate::machine::{SessionRecord, State};
 use crate::runtime::engine::Engine;
+use crate::types::membership::NodeId;
 use crate::types::znode::{SessionId, Zxid};
 
 pub(super) const KNOWN: &[[u8; 4]] = &[
     *b"ruok", *b"isro", *b"srvr", *b"stat", *b"mntr", *b"envi", *b"conf", *b"dirs", *b"wchs",
-    *b"wchc", *b"wchp", *b"cons", *b"dump", *b"crst", *b"srst", *b"hash",
+    *b"wchc", *b"wchp", *b"cons", *b"dump", *b"crst", *b"srst", *b"hash", *b"gtmk", *b"stmk",
 ];
 
 /// The words that are answered by default: none that names sessions or watched paths, and none that changes
 /// something.
 pub(super) const HARMLESS: &[&str] =
-    &["ruok", "isro", "srvr", "stat", "mntr", "envi", "conf", "dirs", "wchs", "hash"];
+    &["ruok", "isro", "srvr", "stat", "mntr", "envi", "conf", "dirs", "wchs", "hash", "gtmk"];
+
+/// ZooKeeper's trace mask, unless it was set: it traces the requests and the sessions of clients, and
+/// warnings.
+pub(super) const TRACE_MASK: i64 = 306;
+
+/// The words that are answered without a quorum, too.
+pub(super) const ALWAYS: &[[u8; 4]] = &[*b"ruok", *b"isro", *b"envi", *b"gtmk", *b"stmk"];
+
+/// The answer to all others then.
+pub(super) const NOT_SERVING: &str = "This ZooKeeper instance is not currently serving requests\n";
 
 /// The words of a list; "*" means all.
 pub(super) fn named(list: &[impl AsRef<str>]) -> Vec<[u8; 4]> {
@@ -39,7 +51,7 @@ impl Server {
     fn state(&self) -> &'static str {
         let status = self.shared.status();
         match (status.is_leader, status.leader) {
-            _ if self.quorum.is_missed => "read-only",
+            _ if self.quorum.service() == Service::ReadOnly => "read-only",
             (true, _) => "leader",
             (false, Some(_)) if self.shared.has_replica => "follower",
             (false, Some(_)) => "observer",
@@ -94,7 +106,11 @@ pub(super) fn answer(word: [u8; 4], seen: &Server) -> String {
     let mut text = String::new();
     match &word {
         b"ruok" => text.push_str("imok"),
-        b"isro" => text.push_str(if seen.quorum.is_missed { "ro" } else { "rw" }),
+        b"isro" => text.push_str(match seen.quorum.service() {
+            Service::Full => "rw",
+            Service::ReadOnly => "ro",
+            Service::Refused => "null",
+        }),
         b"srvr" => server(&mut text, seen, false),
         b"stat" => server(&mut text, seen, true),
         b"mntr" => monitor(&mut text, seen),
@@ -140,6 +156,7 @@ pub(super) fn answer(word: [u8; 4], seen: &Server) -> String {
             let tree = seen.shared.tree();
             let _ = writeln!(text, "{:x}: {}", tree.zxid(), tree.hash().cast_signed());
         }
+        b"gtmk" | b"stmk" => text.push_str(&seen.trace_mask.to_string()),
         b"crst" => text.push_str("Connection stats reset.\n"),
         b"srst" => text.push_str("Server stats reset.\n"),
         _ => {}
@@ -164,7 +181,12 @@ fn configuration(text: &mut String, seen: &Server) {
     let _ = writeln!(text, "minSessionTimeout={}", limits.timeouts.least.as_millis());
     let _ = writeln!(text, "maxSessionTimeout={}", limits.timeouts.most.as_millis());
     let _ = writeln!(text, "clientPortListenBacklog=-1");
-    let _ = writeln!(text, "serverId={}", seen.shared.node);
+    let _ = writeln!(text, "serverId={}", server_id(seen.shared.node));
+}
+
+/// A member's id as a positive number of Java's `long`.
+fn server_id(node: NodeId) -> u64 {
+    node & (u64::MAX >> 1)
 }
 
 fn server(text: &mut String, seen: &Server, with_clients: bool) {
@@ -287,11 +309,22 @@ fn monitor(text: &mut String, seen: &Server) {
         line("open_file_descriptor_count", &open);
         line("max_file_descriptor_count", &most);
     }
+    let voters = &status.availability.voters;
+    line("quorum_size", &voters.len());
     if status.is_leader {
-        let synced = status.peers.iter().filter(|(_, problem)| problem.is_none()).count();
+        let synced = status.peers.iter().filter(|(_, problem)| problem.is_none());
+        let (followers, observers): (Vec<_>, Vec<_>) =
+            synced.partition(|(peer, _)| voters.contains(peer));
         line("followers", &status.peers.len());
         line("learners", &status.peers.len());
-        line("synced_followers", &synced);
+        line("synced_followers", &followers.len());
+        line("synced_observers", &observers.len());
+        // A member without a vote is an observer.
+        line("synced_non_voting_followers", &0);
+        let syncs = seen.clients.values().map(|client| client.connection.syncs());
+        line("pending_syncs", &syncs.sum::<usize>());
+        let since = status.leads_since.unwrap_or_else(|| seen.shared.clock.now());
+        line("leader_uptime", &seen.shared.clock.now().saturating_sub(since).as_millis());
     }
 }
 

@@ -321,6 +321,8 @@ pub(crate) enum DiskOp {
 pub(crate) struct NodeStatus {
     pub(crate) leader: Option<NodeId>,
     pub(crate) is_leader: bool,
+    /// Since when it serves as the leader.
+    pub(crate) leads_since: Option<Time>,
     pub(crate) term: u64,
     pub(crate) zxid: Zxid,
     pub(crate) hash: u64,

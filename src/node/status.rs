@@ -112,6 +112,7 @@ impl Node {
         NodeStatus {
             leader: (raft.leader_id != 0 && self.stopped.is_none()).then_some(raft.leader_id),
             is_leader: leads && self.stopped.is_none(),
+            leads_since: self.leading.as_ref().and_then(|leading| leading.serves_since),
             term: raft.term,
             zxid: self.machine.zxid(),
             hash: self.machine.hash(),

@@ -14,7 +14,8 @@ import org.apache.curator.retry.RetryForever;
 
 /**
  * Curator, driven by lines: the name of a client, a command, a path, data. Each is answered by a line
- * that starts with "=". Lines with "!" are events of caches, "~" states, "*" locks and leaderships.
+ * that starts with "=". Lines with "!" are events of caches, "~" states, "*" locks and leaderships, "#" errors
+ * that nobody has handled.
  */
 public class Recipes {
     private static final Map<String, CuratorFramework> clients = new HashMap<>();
@@ -36,6 +37,7 @@ public class Recipes {
         if (command.equals("open")) {
             var curator = CuratorFrameworkFactory.newClient(path, 30_000, 30_000, new RetryForever(100));
             curator.getConnectionStateListenable().addListener((client, state) -> print("~ " + name + " " + state));
+            curator.getUnhandledErrorListenable().addListener((message, error) -> print("# " + name + " " + message + " " + error));
             curator.start();
             clients.put(name, curator);
             return "done";
@@ -71,6 +73,8 @@ public class Recipes {
                     }
                 }).start();
                 return "done";
+            case "hosts":
+                return curator.getZookeeperClient().getCurrentConnectionString();
             case "children":
                 return "" + curator.getChildren().forPath(path).size();
             default: {

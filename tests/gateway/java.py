@@ -8,15 +8,19 @@ import threading
 from cluster import PATIENCE
 
 JARS = "/usr/share/java/"
-CLASSPATH = [JARS + "zookeeper.jar", JARS + "slf4j-nop.jar"]
+SILENT = JARS + "slf4j-nop.jar"
+# Writes to the standard error.
+LOGGING = JARS + "slf4j-simple.jar"
+CLASSPATH = [JARS + "zookeeper.jar", SILENT]
 # The dependencies of the client for TLS. Its own manifest lacks some.
 NETTY = sorted(str(jar) for jar in pathlib.Path(JARS).glob("netty-*.jar"))
 
 
 class Program:
-    def __init__(self, main, *arguments, classpath=(), options=()):
+    def __init__(self, main, *arguments, classpath=(), options=(), logger=SILENT):
+        known = [jar for jar in CLASSPATH if jar != SILENT]
         command = ["java", "-Xmx128m", "-XX:TieredStopAtLevel=1", *options,
-                   "-cp", ":".join([*CLASSPATH, *classpath]), main, *arguments]
+                   "-cp", ":".join([*known, logger, *classpath]), main, *arguments]
         self.process = subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
         self.lines = queue.SimpleQueue()

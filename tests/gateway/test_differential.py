@@ -181,7 +181,7 @@ class Differential(unittest.TestCase):
                 if path is not None:
                     p.ask("a", ADD_WATCH, text(path) + i32(0))
                 p.ask("a", SET_WATCHES, i64(2 ** 62) + texts([path]) + texts([path]) + texts([path]),
-                      differs=None if path else "watches where no znode can be")
+                      differs="watches where no znode can be" if path is None else None)
                 for op in (CHECK_WATCHES, REMOVE_WATCHES):
                     p.ask("a", op, text(path) + i32(ANY_TYPE), differs=None if path in self.PLAIN or (path, op) == ("", CHECK_WATCHES) else "watches where no znode can be")
                 for op in (GET, CHILDREN):
@@ -294,7 +294,7 @@ class Differential(unittest.TestCase):
         p = self.pair("authentication")
         for number, (scheme, credentials) in enumerate((
                 ("digest", b"ann:secret"), ("digest", b"ann"), ("digest", b""), ("digest", None), ("digest", b":x"),
-                ("digest", b"a:b:c"), ("digest", b"a:\xff"), ("ip", b""), ("ip", None), ("world", b"anyone"),
+                ("digest", b"a:b:c"), ("digest", b"a:\xff"), ("digest", b"\xff\xfe:b"), ("ip", b""), ("ip", None), ("world", b"anyone"),
                 ("auth", b""), ("super", b""), ("x509", b""), ("sasl", b""), ("none", b""), ("", b""), (None, b""))):
             name = f"{number} {scheme} {credentials}"
             p.connect(name)

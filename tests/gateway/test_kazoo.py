@@ -7,7 +7,7 @@ from kazoo.client import KazooClient
 from kazoo.exceptions import (
     BadVersionError, NoAuthError, NodeExistsError, NoNodeError, NotEmptyError,
     RolledBackError, RuntimeInconsistency)
-from kazoo.protocol.states import EventType, KazooState
+from kazoo.protocol.states import EventType, KazooState, KeeperState
 from kazoo.recipe.barrier import DoubleBarrier
 from kazoo.recipe.watchers import ChildrenWatch, DataWatch
 from kazoo.security import make_digest_acl
@@ -235,6 +235,20 @@ class Kazoo(unittest.TestCase):
         other.create("/conf/a", b"")
         wait_until("the value is seen", lambda: values[-1:] == [b"2"])
         wait_until("the child is seen", lambda: names[-1:] == [["a"]])
+
+    def test_a_client_with_sasl_hears_that_there_is_none(self):
+        options = {"mechanism": "DIGEST-MD5", "username": "ann", "password": "secret"}
+        zk = KazooClient(self.cluster.hosts, timeout=4, sasl_options=options)
+        self.addCleanup(zk.close)
+        states = []
+        zk.add_listener(lambda _: states.append(zk.client_state))
+        zk.start(timeout=PATIENCE)
+        # It asks again and again, until its session is over.
+        wait_until("it has failed", lambda: KeeperState.AUTH_FAILED in states)
+        stops = threading.Thread(target=zk.stop, daemon=True)
+        stops.start()
+        stops.join(PATIENCE)
+        self.assertFalse(stops.is_alive())
 
     def test_words(self):
         self.assertEqual(self.client().server_version()[:2], (3, 9))

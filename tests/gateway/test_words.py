@@ -12,7 +12,7 @@ NOT_LISTED = "{} is not executed because it is not in the whitelist.\n"
 NUMBERS = ["zk_avg_latency", "zk_max_latency", "zk_min_latency", "zk_packets_received", "zk_packets_sent",
            "zk_num_alive_connections", "zk_outstanding_requests", "zk_znode_count", "zk_watch_count",
            "zk_ephemerals_count", "zk_approximate_data_size", "zk_open_file_descriptor_count",
-           "zk_max_file_descriptor_count", "zk_uptime", "zk_global_sessions"]
+           "zk_max_file_descriptor_count", "zk_uptime", "zk_global_sessions", "zk_quorum_size"]
 SERVER = re.compile(
     r"Zookeeper version: 3\.9\.\d+-\S+, built on .+\n"
     r"(?P<clients>Clients:\n(?: /127\.0\.0\.1:\d+\[[01]\]\(queued=\d+,recved=\d+,sent=\d+\)\n)+\n)?"
@@ -67,13 +67,17 @@ class Words(unittest.TestCase):
             int(after["zk_open_file_descriptor_count"]), int(after["zk_max_file_descriptor_count"]))
         self.assertTrue(after["zk_version"].startswith("3.9."))
         self.assertEqual(after["zk_server_state"], "leader")
-        self.assertEqual((after["zk_followers"], after["zk_learners"]), ("2", "2"))
+        self.assertEqual((after["zk_followers"], after["zk_learners"], after["zk_quorum_size"]), ("2", "2", "3"))
+        self.assertEqual((after["zk_synced_observers"], after["zk_synced_non_voting_followers"]), ("0", "0"))
+        self.assertEqual(after["zk_pending_syncs"], "0")
+        self.assertGreaterEqual(int(after["zk_leader_uptime"]), int(before["zk_leader_uptime"]))
         wait_until("all are synced", lambda: self.monitor(self.port)["zk_synced_followers"] == "2")
         for port in self.cluster.ports:
             if port != self.port:
                 follower = self.monitor(port)
                 self.assertEqual(follower["zk_server_state"], "follower")
-                self.assertNotIn("zk_followers", follower)
+                for name in ("zk_followers", "zk_leader_uptime", "zk_pending_syncs", "zk_synced_observers"):
+                    self.assertNotIn(name, follower)
                 self.assertLessEqual(set(NUMBERS), set(follower))
 
     def test_server(self):
@@ -132,6 +136,8 @@ class Words(unittest.TestCase):
         self.assertEqual((settings["tickTime"], settings["maxClientCnxns"]), ("2000", "60"))
         self.assertEqual((settings["minSessionTimeout"], settings["maxSessionTimeout"]), ("4000", "40000"))
         self.assertGreater(int(settings["dataDirSize"]), 0)
+        # A `long` of Java.
+        self.assertTrue(0 < int(settings["serverId"]) < 2 ** 63, settings["serverId"])
         environment = word(self.port, "envi").splitlines()
         self.assertEqual(environment[0], "Environment:")
         self.assertTrue(environment[1].startswith("zookeeper.version=3.9."))
@@ -140,12 +146,18 @@ class Words(unittest.TestCase):
         self.assertEqual((word(self.port, "ruok"), word(self.port, "isro")), ("imok", "rw"))
         self.assertEqual(word(self.port, "nope"), "")
 
+    def test_the_trace_mask(self):
+        port = self.cluster.ports[(self.cluster.leader() + 1) % 3]
+        self.assertEqual(word(port, "gtmk"), "306")
+        self.assertEqual(word(port, "stmk\0\0\0\0\0\0\0\6"), "6")
+        self.assertEqual(word(port, "gtmk"), "6")
+
     def test_the_list(self):
         with Cluster(members=1) as cluster:
             port = cluster.ports[0]
             for name in ("cons", "dump", "wchc", "wchp", "crst", "srst"):
                 self.assertEqual(word(port, name), NOT_LISTED.format(name))
-            for name in ("ruok", "isro", "srvr", "stat", "mntr", "envi", "conf", "dirs", "wchs"):
+            for name in ("ruok", "isro", "srvr", "stat", "mntr", "envi", "conf", "dirs", "wchs", "gtmk"):
                 self.assertNotIn("whitelist", word(port, name))
         with Cluster(members=1, options=["--4lw-commands-whitelist", "ruok, srvr"]) as cluster:
             port = cluster.ports[0]

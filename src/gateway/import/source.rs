@@ -227,7 +227,7 @@ impl Connection {
         loop {
             match self.decoder.next_frame()? {
                 Some(Incoming::Frame(frame)) => return Ok(frame),
-                Some(Incoming::Word(_)) => return Err(broken().into()),
+                Some(Incoming::Word(..)) => return Err(broken().into()),
                 None => {}
             }
             match self.stream.read(&mut piece) {

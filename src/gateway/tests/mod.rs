@@ -5,6 +5,8 @@ pub(super) mod conversations;
 mod limits;
 mod model;
 #[cfg(test)]
+mod quorum;
+#[cfg(test)]
 mod read_only;
 #[cfg(test)]
 mod requests;
@@ -140,6 +142,19 @@ impl Client {
         reply
     }
 
+    /// The same; `None`: the connection is closed.
+    fn try_ask(&mut self, request: &Request) -> Option<Packet> {
+        self.last_xid += 1;
+        let mut body = BytesMut::new();
+        request.encode(self.last_xid, &mut body);
+        let mut frame = u32::try_from(body.len()).expect("it is short").to_be_bytes().to_vec();
+        frame.extend_from_slice(&body);
+        self.stream.write_all(&frame).ok()?;
+        let mut body = self.read()?;
+        let header = ReplyHeader::read(&mut body).expect("a header");
+        Some(Packet { header, body })
+    }
+
     /// Makes sure that nothing is received before the reply to a ping.
     fn ping(&mut self) {
         self.send(&Request::Ping);
@@ -166,6 +181,11 @@ fn create(path: &str, data: &'static [u8]) -> Request {
         acl: Some(acl),
         flags: CreateFlags::Persistent.into(),
     })
+}
+
+fn ephemeral(path: &str) -> Request {
+    let Request::Create(body) = create(path, b"") else { unreachable!("it is a create") };
+    Request::Create(Create { flags: CreateFlags::Ephemeral.into(), ..body })
 }
 
 fn set(path: &str, data: &'static [u8]) -> Request {

@@ -9,7 +9,7 @@ use crate::gateway::wire::response::{
 use crate::types::acl::Acl as Entry;
 use crate::types::znode::CreateMode;
 
-fn word(gateway: &Gateway, word: &str) -> String {
+pub(super) fn word(gateway: &Gateway, word: &str) -> String {
     let mut stream = dial(gateway);
     stream.write_all(word.as_bytes()).unwrap();
     let mut answer = String::new();
@@ -18,7 +18,7 @@ fn word(gateway: &Gateway, word: &str) -> String {
 }
 
 /// Advances the clock until the gateway of a node reports this mode.
-fn wait_until(cluster: &Cluster, gateway: &Gateway, mode: &str) {
+pub(super) fn wait_until(cluster: &Cluster, gateway: &Gateway, mode: &str) {
     let is = |_| {
         cluster.advance(SWEEP * 3 / 5);
         word(gateway, "isro") == mode
@@ -54,10 +54,7 @@ fn reads_are_served_without_a_quorum_and_sessions_go_on_with_one() {
     let mut writer = Client::dial(&gateway);
     let opened = writer.hello(0, 0, Bytes::new(), true).unwrap();
     assert_eq!((opened.read_only, word(&gateway, "isro")), (Some(false), "rw".to_owned()));
-    let own = create("/own", b"");
-    let Request::Create(body) = own else { unreachable!("it is a create") };
-    let own = Request::Create(Create { flags: CreateFlags::Ephemeral.into(), ..body });
-    assert_eq!(writer.code(&own), ErrorCode::Ok);
+    assert_eq!(writer.code(&ephemeral("/own")), ErrorCode::Ok);
     let watched = writer.ask(&Request::GetData(read("/a", true)));
     let (seen, before) = (watched.header.zxid, watched.body::<DataReply>());
 
@@ -164,51 +161,12 @@ fn a_read_only_client_reads_the_state_as_of_its_connection() {
     let zxid = before.header.zxid;
     let before = before.body::<DataReply>();
     for _ in 0..1000 {
-        client.last_xid += 1;
-        let mut body = BytesMut::new();
-        Request::GetData(read("/a", false)).encode(client.last_xid, &mut body);
-        let mut frame = u32::try_from(body.len()).unwrap().to_be_bytes().to_vec();
-        frame.extend_from_slice(&body);
-        let sent = client.stream.write_all(&frame).is_ok();
-        let Some(mut reply) = client.read().filter(|_| sent) else { return };
-        let header = ReplyHeader::read(&mut reply).unwrap();
-        assert_eq!((header.err, header.zxid), (0, zxid));
-        assert_eq!(DataReply::read(&mut reply).unwrap(), before);
+        let Some(reply) = client.try_ask(&Request::GetData(read("/a", false))) else { return };
+        assert_eq!(reply.header.zxid, zxid);
+        assert_eq!(reply.body::<DataReply>(), before);
         cluster.advance(SWEEP / 5);
     }
     panic!("the connection is not closed when there is a quorum again");
-}
-
-#[test]
-fn without_the_mode_clients_wait_for_the_quorum() {
-    let cluster = Cluster::new(3);
-    let gateway = Gateway::serve(&cluster.node(0), "127.0.0.1:0").unwrap();
-    let session = cluster.node(0).session();
-    session.create("/a", b"1", CreateMode::Persistent).unwrap();
-    cluster.isolate(0);
-    for _ in 0..20 {
-        cluster.advance(SWEEP);
-    }
-    assert_eq!(word(&gateway, "isro"), "rw");
-    let mut client = Client::dial(&gateway);
-    let request = ConnectRequest {
-        protocol_version: 0,
-        last_zxid_seen: 0,
-        timeout: 30_000,
-        session_id: 0,
-        password: Credential(None),
-        read_only: Some(true),
-    };
-    let mut body = BytesMut::new();
-    request.write(&mut body);
-    client.write(&body);
-    cluster.heal();
-    for _ in 0..10 {
-        cluster.advance(SWEEP);
-    }
-    let response = ConnectResponse::read(&mut client.read().unwrap()).unwrap();
-    assert_eq!(response.read_only, Some(false));
-    assert!(response.session_id != 0);
 }
 
 /// All answers of a multiRead were made before their total length was checked.

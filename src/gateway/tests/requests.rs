@@ -2,12 +2,15 @@
 
 use bytes::{Buf, Bytes, BytesMut};
 
+use super::read_only::word;
 use super::*;
 use crate::gateway::wire::codes::{AddWatchMode, OpCode};
 use crate::gateway::wire::request::{
-    AddWatch, MultiOp, PathOnly, SetWatches, SetWatches2, WatchesOf,
+    AddWatch, Check, MultiOp, PathOnly, SetWatches, SetWatches2, WatchesOf,
 };
-use crate::gateway::wire::response::{DataReply, MultiReply, PathReply, Stat};
+use crate::gateway::wire::response::{
+    AclReply, Children2Reply, DataReply, MultiReply, MultiResult, PathReply, Stat,
+};
 use crate::types::znode::CreateMode;
 
 #[test]
@@ -130,6 +133,11 @@ fn errors_are_those_of_zookeeper() {
     client.send(&Request::DeleteContainer(PathOnly { path: Some("/m".into()) }));
     assert_eq!(client.receive().header.err, i32::from(ErrorCode::Unimplemented));
     assert!(client.read().is_none());
+    let mut client = Client::open(&gateway);
+    client.send(&Request::Check(Check { path: Some("/".into()), version: -1 }));
+    let refused = client.receive().header;
+    assert_eq!((refused.zxid, refused.err), (-1, i32::from(ErrorCode::Unimplemented)));
+    assert!(client.read().is_none());
     for length in [-1, 1_048_576_i32] {
         let mut client = Client::open(&gateway);
         client.stream.write_all(&length.to_be_bytes()).unwrap();
@@ -137,32 +145,63 @@ fn errors_are_those_of_zookeeper() {
     }
 }
 
+/// The members' ports were shown as those of servers. ZooKeeper's parser refused the text, Curator reported an
+/// unhandled error, and Flink ended.
 #[test]
-fn the_members_are_as_zookeeper_writes_them() {
-    let (cluster, gateway) = one();
+fn clients_see_no_configuration() {
+    let (_cluster, gateway) = one();
     let mut client = Client::open(&gateway);
-    let config = Request::GetData(read("/zookeeper/config", false));
-    let reply = client.ask(&config).body::<DataReply>();
-    let data = reply.data.expect("it has data");
-    assert_eq!(usize::try_from(reply.stat.data_length), Ok(data.len()));
-    let text = String::from_utf8(data.to_vec()).expect("it is text");
-    let (server, version) = text.split_once('\n').expect("two lines");
-    let (id, server) = server.strip_prefix("server.").and_then(|of| of.split_once('=')).unwrap();
-    assert!(id.parse::<i64>().is_ok(), "{text}");
-    let address = cluster.node(0).address();
-    // In-memory members have no ports.
-    let port = address.rsplit_once(':').map_or("", |(_, port)| port);
-    assert_eq!(server, format!("{address}:{port}:participant"));
-    let version = version.strip_prefix("version=").expect("it has a version");
-    assert!(i64::from_str_radix(version, 16).is_ok(), "{text}");
-    // Words that read the state.
-    for (word, shows) in [("hash", ": "), ("mntr", "zk_approximate_data_size\t")] {
-        let mut client = Client::dial(&gateway);
-        client.stream.write_all(word.as_bytes()).unwrap();
-        let mut answer = String::new();
-        client.stream.read_to_string(&mut answer).unwrap();
-        assert!(answer.contains(shows), "{word}: {answer}");
+    let config = || read("/zookeeper/config", false);
+    let reply = client.ask(&Request::GetData(config())).body::<DataReply>();
+    assert_eq!(reply.data.as_deref(), Some(&b""[..]));
+    let path = PathOnly { path: config().path };
+    let stats = [
+        reply.stat,
+        client.ask(&Request::Exists(config())).body::<Stat>(),
+        client.ask(&Request::GetChildren2(config())).body::<Children2Reply>().stat,
+        client.ask(&Request::GetAcl(path)).body::<AclReply>().stat,
+    ];
+    assert_eq!(stats.map(|stat| stat.data_length), [0; 4]);
+    let ops = vec![MultiOp::GetData(config()), MultiOp::GetData(read("/", false))];
+    let reads = client.ask(&Request::MultiRead(request::Multi { ops })).body::<MultiReply>();
+    let Ok(MultiResult::GetData(data)) = &reads.results[0] else { panic!("{reads:?}") };
+    assert_eq!((data.data.as_deref(), data.stat.data_length), (Some(&b""[..]), 0));
+}
+
+#[test]
+fn words_are_answered_as_zookeeper_does() {
+    let (_cluster, gateway) = one();
+    let number = |text: &str, name: &str| {
+        let line = text.lines().find_map(|line| line.strip_prefix(name));
+        line.and_then(|number| number.trim_matches(['\t', '=']).parse::<i64>().ok())
+    };
+    assert!(word(&gateway, "hash").contains(": "));
+    let monitor = word(&gateway, "mntr");
+    for (name, value) in [
+        ("zk_quorum_size", 1),
+        ("zk_synced_followers", 0),
+        ("zk_synced_observers", 0),
+        ("zk_synced_non_voting_followers", 0),
+        ("zk_pending_syncs", 0),
+    ] {
+        assert_eq!(number(&monitor, name), Some(value), "{name}: {monitor}");
     }
+    for name in ["zk_approximate_data_size", "zk_leader_uptime"] {
+        assert!(number(&monitor, name).is_some_and(|number| number >= 0), "{name}: {monitor}");
+    }
+    // A `long` of Java.
+    let settings = word(&gateway, "conf");
+    assert!(number(&settings, "serverId").is_some_and(|number| number > 0), "{settings}");
+    assert_eq!(word(&gateway, "gtmk"), "306");
+}
+
+#[test]
+fn the_trace_mask_is_kept() {
+    let cluster = Cluster::new(1);
+    let builder = Gateway::builder().four_letter_words(&["*"]);
+    let gateway = builder.serve(&cluster.node(0), "127.0.0.1:0").expect("a free port");
+    assert_eq!(word(&gateway, "stmk\0\0\0\0\0\0\0\u{6}"), "6");
+    assert_eq!(word(&gateway, "gtmk"), "6");
 }
 
 /// Bytes that a client does not read are bounded, and do not delay other clients.

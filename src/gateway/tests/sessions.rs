@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::gateway::SWEEP;
-use crate::gateway::wire::request::{PathOnly, SetWatches, SetWatches2};
+use crate::gateway::wire::request::{PathOnly, Sasl, SetWatches, SetWatches2};
 use crate::gateway::wire::response::{ChildrenReply, ClientInfo, DataReply, Stat};
 use crate::recipes::Group;
 use crate::types::znode::CreateMode;
@@ -208,6 +208,69 @@ fn an_instance_without_a_replica_serves_too() {
     let Credential(Some(password)) = opened.password else { panic!("there is a password") };
     let resumed = Client::dial(&gateway).greet(seen, opened.session_id, password);
     assert_eq!(resumed.session_id, opened.session_id);
+}
+
+/// kazoo sends its first SASL token again for as long as the server does not know SASL, and sends nothing else:
+/// its session lasted for ever, and its `stop` waited for the end of that. In ZooKeeper, such packets do not
+/// keep a session alive.
+#[test]
+fn a_client_that_only_asks_for_sasl_loses_its_session() {
+    let (cluster, gateway) = one();
+    let session = cluster.node(0).session();
+    let (mut client, mut other) = (Client::open(&gateway), Client::open(&gateway));
+    assert_eq!(client.code(&ephemeral("/own")), ErrorCode::Ok);
+    let gone = session.exists_and_watch("/own").unwrap().1;
+    let mut answers = 0;
+    let token = Credential(Some(Bytes::new()));
+    let ends = (0..100).any(|_| {
+        other.ping();
+        let sasl = Request::Sasl(Sasl { token: token.clone() });
+        let Some(mut reply) = client.try_ask(&sasl) else { return true };
+        assert_eq!((reply.header.zxid, reply.header.err), (0, 0));
+        assert_eq!(Credential::read(&mut reply.body), Ok(Credential(None)));
+        answers += 1;
+        cluster.advance(SWEEP * 3 / 5);
+        false
+    });
+    assert!(ends && answers > 1, "{answers}");
+    assert!(gone.recv().is_some());
+    other.ping();
+}
+
+/// The empty path is the root's, which always exists. A watch of it was answered with NodeDeleted.
+#[test]
+fn watches_of_the_empty_path_are_set_again_as_zookeeper_does() {
+    let (cluster, gateway) = one();
+    let mut client = Client::open(&gateway);
+    assert_eq!(client.code(&create("/a", b"")), ErrorCode::Ok);
+    assert_eq!(client.code(&set("/", b"1")), ErrorCode::Ok);
+    let mut events = |relative_zxid, list: usize| {
+        let mut lists = [Vec::new(), Vec::new(), Vec::new()];
+        lists[list] = vec![Some(String::new())];
+        let [data, exist, child] = lists;
+        let watches = SetWatches { relative_zxid, data, exist, child };
+        let xid = client.send(&Request::SetWatches(watches));
+        let mut events = Vec::new();
+        loop {
+            let packet = client.receive();
+            if packet.header.xid == xid {
+                assert_eq!(packet.header.err, 0);
+                return events;
+            }
+            events.push(packet.event());
+        }
+    };
+    let only = |kind| vec![(kind, String::new())];
+    assert_eq!(events(i64::MAX, 0), []);
+    assert_eq!(events(i64::MAX, 1), only(EventType::NodeCreated));
+    assert_eq!(events(i64::MAX, 2), []);
+    assert_eq!(events(0, 0), only(EventType::NodeDataChanged));
+    assert_eq!(events(0, 2), only(EventType::NodeChildrenChanged));
+    // No watch is left.
+    let session = cluster.node(0).session();
+    session.set("/", b"2").unwrap();
+    session.create("/b", b"", CreateMode::Persistent).unwrap();
+    client.ping();
 }
 
 /// S39: a client gets the timeout that it requests, within the bounds.

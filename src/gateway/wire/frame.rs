@@ -28,11 +28,15 @@ pub(crate) struct TooLong {
 /// A decoded piece of a connection's bytes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Incoming {
-    /// One of the decoder's words. It is answered, and the connection is closed.
-    Word([u8; 4]),
+    /// One of the decoder's words, and its argument if it has one. It is answered, and the connection is
+    /// closed.
+    Word([u8; 4], Option<i64>),
     /// The body of a frame: a part of the buffer, not a copy.
     Frame(Bytes),
 }
+
+/// The only word with an argument, a number of eight bytes: it sets the trace mask.
+const WITH_ARGUMENT: [u8; 4] = *b"stmk";
 
 /// Splits received bytes into frames.
 #[derive(Debug)]
@@ -66,11 +70,20 @@ impl FrameDecoder {
         let Some(&first) = self.buffer.first_chunk::<4>() else {
             return Ok(None);
         };
-        if std::mem::take(&mut self.at_start) && self.words.contains(&first) {
+        if self.at_start && self.words.contains(&first) {
+            let argument = match first == WITH_ARGUMENT {
+                true => match self.buffer[first.len()..].first_chunk::<8>() {
+                    Some(&argument) => Some(i64::from_be_bytes(argument)),
+                    None => return Ok(None),
+                },
+                false => None,
+            };
+            self.at_start = false;
             // A line break may follow, which is ignored.
             self.buffer.clear();
-            return Ok(Some(Incoming::Word(first)));
+            return Ok(Some(Incoming::Word(first, argument)));
         }
+        self.at_start = false;
         let declared = i32::from_be_bytes(first);
         let length = usize::try_from(declared).ok().filter(|length| *length <= self.limit);
         let length = length.ok_or(BadLength { declared, limit: self.limit })?;

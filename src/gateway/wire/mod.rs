@@ -38,7 +38,7 @@ pub(crate) fn fuzz(bytes: &[u8]) {
     use self::frame::{FrameDecoder, Incoming, JUTE_MAXBUFFER};
     use self::jute::Jute;
 
-    const WORDS: &[[u8; 4]] = &[*b"ruok", *b"srvr"];
+    const WORDS: &[[u8; 4]] = &[*b"ruok", *b"stmk"];
     let mut decoder = FrameDecoder::new(JUTE_MAXBUFFER, WORDS);
     decoder.buffer().extend_from_slice(bytes);
     while let Ok(Some(incoming)) = decoder.next_frame() {

@@ -541,7 +541,7 @@ fn a_frame_above_the_limit_leaves_nothing_behind() {
 
 /// Decodes all bytes of a new connection, up to their end or the first error.
 fn incoming(bytes: &[u8], piece: usize) -> (Vec<Incoming>, bool) {
-    const WORDS: &[[u8; 4]] = &[*b"ruok"];
+    const WORDS: &[[u8; 4]] = &[*b"ruok", *b"stmk"];
     let mut decoder = FrameDecoder::new(JUTE_MAXBUFFER, WORDS);
     let mut all = Vec::new();
     for piece in bytes.chunks(piece) {
@@ -587,12 +587,17 @@ fn the_limit_is_itself_accepted() {
 
 #[test]
 fn four_letter_words_open_a_connection_or_are_none() {
-    let word = vec![Incoming::Word(*b"ruok")];
+    let word = vec![Incoming::Word(*b"ruok", None)];
     for bytes in [&b"ruok"[..], b"ruok\n", b"ruok\r\n"] {
         assert_eq!(incoming(bytes, usize::MAX), (word.clone(), true));
     }
     // Byte by byte, a line's end may come later.
     assert_eq!(incoming(b"ruok", 1), (word, true));
+    let with_argument = vec![Incoming::Word(*b"stmk", Some(306))];
+    for piece in [1, 3, 12] {
+        assert_eq!(incoming(b"stmk\0\0\0\0\0\0\x01\x32", piece), (with_argument.clone(), true));
+    }
+    assert_eq!(incoming(b"stmk\n", 12), (vec![], true));
     // Unknown, upper case, too short.
     assert_eq!(incoming(b"what", 4), (vec![], false));
     assert_eq!(incoming(b"RUOK", 4), (vec![], false));

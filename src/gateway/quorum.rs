@@ -1,0 +1,63 @@
+//! Which clients are served: it depends on whether this instance has a quorum.
+//!
+//! Without a quorum no session is kept alive here, however often its client pings. A client that stays would
+//! lose its session, while another instance could keep it. So after a tick, all clients are disconnected, and
+//! new ones are refused, or read on their own with [`read_only_mode`](super::GatewayBuilder::read_only_mode).
+//! A shorter loss, such as an election, disconnects nobody.
+//!
+//! Source: ZooKeeper, where a server closes its connections when it follows no leader for `syncLimit` ticks.
+
+use std::time::Duration;
+
+use crate::runtime::shared::NodeShared;
+use crate::types::availability::Availability;
+
+/// What an instance does for its clients.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) enum Service {
+    /// Requests go to the node, which answers them or waits for a quorum.
+    #[default]
+    Full,
+    /// Clients that allow it read the replica: see `read_only`.
+    ReadOnly,
+    /// Nobody is served.
+    Refused,
+}
+
+/// Whether there is a quorum.
+#[derive(Debug, Default)]
+pub(super) struct Quorum {
+    missing_since: Option<Duration>,
+    service: Service,
+}
+
+impl Quorum {
+    pub(super) fn service(&self) -> Service {
+        self.service
+    }
+
+    /// Called regularly. Returns whether the service has changed, so that no client may stay connected.
+    pub(super) fn look(&mut self, shared: &NodeShared, reads_alone: bool, now: Duration) -> bool {
+        let availability = shared.availability();
+        let missing = matches!(availability, Availability::NoQuorum { .. });
+        self.missing_since = missing.then(|| self.missing_since.unwrap_or(now));
+        let since = |since: Duration| now.saturating_sub(since) >= shared.limits.tick;
+        // A replica without any state cannot serve reads.
+        let has_state = shared.has_replica && shared.tree().zxid() > 0;
+        let service = match self.missing_since.is_some_and(since) {
+            false => Service::Full,
+            true if reads_alone && has_state => Service::ReadOnly,
+            true => Service::Refused,
+        };
+        let changed = std::mem::replace(&mut self.service, service) != service;
+        match service {
+            _ if !changed => {}
+            Service::Full => tracing::info!("the gateway serves reads and writes"),
+            Service::ReadOnly => tracing::warn!(%availability, "the gateway serves reads alone"),
+            Service::Refused => {
+                tracing::warn!(%availability, "the gateway disconnects its clients, and refuses others");
+            }
+        }
+        changed
+    }
+}

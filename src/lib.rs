@@ -65,7 +65,7 @@
 //! | `metrics` | no | [`Coordinator::publish_metrics`]: metrics for the facade `metrics` |
 //! | `futures` | no | `futures_core::Stream` for watches, states and changes |
 //! | `json` | no | `recipes::Json` and `Registry::in_json`: values and instances that people and other languages read |
-//! | `cli` | no | the program `quorate`, for backups and recovery |
+//! | `cli` | no | the program `quorate`: looks into running clusters and changes them, makes and restores backups, recovers lost clusters |
 //!
 //! The feature `simulator` is for quorate's own tests.
 

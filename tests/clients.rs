@@ -2,8 +2,9 @@
 
 use std::time::Duration;
 
+use crossbeam_channel::TryRecvError;
 use quorate::testing::Cluster;
-use quorate::{Availability, CreateMode, Error, EventKind, SessionState, WatchMode};
+use quorate::{Availability, CreateMode, Error, EventKind, SessionState, WatchMode, WatcherType};
 
 const SECOND: Duration = Duration::from_secs(1);
 
@@ -66,6 +67,28 @@ fn a_client_watches() {
     assert_eq!(once.recv(), None);
     drop(watch);
     cluster.advance(SECOND);
+}
+
+/// A client asks a member to remove its watches. Without one, they stay until it has one again.
+#[test]
+fn a_client_without_a_member_keeps_its_watches_until_it_has_one() {
+    let cluster = Cluster::new(3);
+    let client = cluster.add_client();
+    let session = cluster.node(client).session();
+    let watch = session.watch("/a", WatchMode::Persistent).unwrap();
+    cluster.isolate(client);
+    let mut removed = session.nonblocking().remove_watches("/a", WatcherType::Any);
+    cluster.advance(SECOND);
+    assert!(removed.try_take().is_none(), "nobody can remove them");
+    assert_eq!(watch.events().try_recv().map(|event| event.kind), Err(TryRecvError::Empty));
+    cluster.heal();
+    cluster.advance(5 * SECOND);
+    removed.wait().unwrap();
+    assert_eq!(watch.recv().map(|event| event.kind), Some(EventKind::PersistentWatchRemoved));
+    assert!(watch.recv().is_none(), "it is over");
+    cluster.node(0).session().create("/a", b"", CreateMode::Persistent).unwrap();
+    let none = session.remove_watches("/a", WatcherType::Any);
+    assert!(matches!(none, Err(Error::NoWatch { .. })), "{none:?}");
 }
 
 /// The member that serves the client is stopped, again and again, while the client writes and watches.

@@ -1,5 +1,8 @@
-//! The dashboard, the alerts and the metrics page name existing metrics, and the pages of `docs` link to
-//! existing targets, both in the repository and on docs.rs.
+//! The dashboard, the alerts and the metrics page name existing metrics, and the pages of `docs` name existing
+//! functions and link to existing targets, both in the repository and on docs.rs.
+
+#[path = "contrib/names.rs"]
+mod names;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;

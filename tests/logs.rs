@@ -1,12 +1,17 @@
-//! The log of an instance through `tracing`: a short story at `info`, and a span for each request.
+//! The log of an instance through `tracing`: a short story at `info`, a span for each request, and ids in
+//! hexadecimal.
+
+#[path = "common/addresses.rs"]
+mod addresses;
 
 use std::collections::BTreeMap;
 use std::fmt::{Debug, Write};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, OnceLock};
+use std::time::Duration;
 
 use quorate::testing::Cluster;
-use quorate::{CreateMode, Error};
+use quorate::{Coordinator, CreateMode, Error};
 use tracing::field::{Field, Visit};
 use tracing::span::{Attributes, Id, Record};
 use tracing::{Event, Level, Metadata, Subscriber};
@@ -20,6 +25,26 @@ struct Story {
     lines: Vec<String>,
     open: BTreeMap<u64, String>,
     closed: Vec<String>,
+    /// The events at any level, and the spans, that have a number which is longer than an id.
+    long: Vec<String>,
+}
+
+/// The log of this process, for all its tests.
+fn seen() -> Seen {
+    static SEEN: OnceLock<Seen> = OnceLock::new();
+    let begin = || {
+        let seen = Seen::default();
+        // Nodes run on threads of their own.
+        tracing::subscriber::set_global_default(seen.clone()).unwrap();
+        seen
+    };
+    SEEN.get_or_init(begin).clone()
+}
+
+/// Whether a line has a number that is longer than an id in hexadecimal.
+fn has_long_number(line: &str) -> bool {
+    let digits = line.split(|c: char| !c.is_ascii_digit());
+    digits.map(str::len).any(|digits| digits > 16)
 }
 
 static NEXT: AtomicU64 = AtomicU64::new(1);
@@ -60,27 +85,32 @@ impl Subscriber for Seen {
     fn try_close(&self, id: Id) -> bool {
         let mut story = self.0.lock().unwrap();
         let span = story.open.remove(&id.into_u64()).unwrap();
+        if has_long_number(&span) {
+            story.long.push(span.clone());
+        }
         story.closed.push(span);
         true
     }
 
     fn event(&self, event: &Event<'_>) {
+        let mut fields = Fields(event.metadata().target().to_owned());
+        event.record(&mut fields);
+        let mut story = self.0.lock().unwrap();
+        if has_long_number(&fields.0) {
+            story.long.push(fields.0.clone());
+        }
         if *event.metadata().level() <= Level::INFO {
-            let mut fields = Fields(String::new());
-            event.record(&mut fields);
-            self.0.lock().unwrap().lines.push(fields.0);
+            story.lines.push(fields.0);
         }
     }
 }
 
 #[test]
 fn a_cluster_logs_who_leads_and_each_request_is_a_span() {
-    let seen = Seen::default();
-    // Nodes run on a thread of the cluster's own.
-    tracing::subscriber::set_global_default(seen.clone()).unwrap();
+    let seen = seen();
     let cluster = Cluster::new(3);
     let session = cluster.node(1).session();
-    session.create("/a", b"", CreateMode::Persistent).unwrap();
+    session.create("/of-nobody-else", b"", CreateMode::Persistent).unwrap();
     let refused = session.nonblocking().set("/b", b"").wait();
     assert!(matches!(refused, Err(Error::NoNode { .. })));
     session.sync().unwrap();
@@ -96,11 +126,11 @@ fn a_cluster_logs_who_leads_and_each_request_is_a_span() {
         story.closed.iter().filter(of).collect()
     };
     let by = format!("session={}", session.id());
-    let create = spans("operation=\"create\" path=\"/a\"");
+    let create = spans("operation=\"create\" path=\"/of-nobody-else\"");
     assert!(create.len() == 1 && create[0].ends_with(&by), "{:?}", story.closed);
     let set = spans("operation=\"set\" path=\"/b\"");
     assert!(set.len() == 1 && set[0].contains("error=no znode /b"), "{:?}", story.closed);
-    assert_eq!(spans("operation=\"sync\"").len(), 4, "{:?}", story.closed);
+    assert!(spans("operation=\"sync\"").len() >= 4, "{:?}", story.closed);
 
     // Members appear by address and id, the same everywhere.
     let name = format!("{} ({})", leader.address, leader.id);
@@ -108,5 +138,52 @@ fn a_cluster_logs_who_leads_and_each_request_is_a_span() {
     assert_eq!(count(&format!("this member leads node={name}")), 1, "{:?}", story.lines);
     assert_eq!(count(&format!("leader={name}")), 2, "{:?}", story.lines);
     // Requests log nothing at this level.
-    assert!(!story.lines.iter().any(|line| line.contains("/a")), "{:?}", story.lines);
+    assert!(!story.lines.iter().any(|line| line.contains("/of-nobody-else")), "{:?}", story.lines);
+}
+
+/// Members are named by an address and 16 hexadecimal digits, and sessions by these digits. Some lines showed
+/// the same ids as decimal numbers, so that a search for one found half of the story.
+#[test]
+fn all_ids_are_hexadecimal() {
+    const PATIENCE: Duration = Duration::from_secs(60);
+    let seen = seen();
+    let dir = tempfile::tempdir().unwrap();
+    let all = addresses::addresses(4);
+    let join = |address: &String| {
+        let full = if *address == all[3] { 1 << 50 } else { 0 };
+        let builder = Coordinator::builder().advertise(address).disk_low(full);
+        let member = builder.data_dir(dir.path().join(address)).join(&all[..3]).unwrap();
+        (member, address.clone())
+    };
+    let mut members: Vec<_> = all[..3].iter().map(join).collect();
+    members.iter().for_each(|(member, _)| member.wait_ready(PATIENCE).unwrap());
+    // All kinds of events: a member that joins and leaves, a client, a leader that changes, a session that is
+    // expired, a member that starts again, and disks that are nearly full.
+    let (newcomer, _) = join(&all[3]);
+    newcomer.wait_ready(PATIENCE).unwrap();
+    let client = Coordinator::builder().client().join(&all[..3]).unwrap();
+    client.wait_ready(PATIENCE).unwrap();
+    let to = members.iter().find(|(member, _)| !member.status().is_leader).unwrap().1.clone();
+    client.move_leader(&to, "the test").unwrap();
+    let expired = client.open_session().unwrap();
+    expired.sync().unwrap();
+    client.expire_session(expired.id(), "the test").unwrap();
+    while !seen.0.lock().unwrap().lines.iter().any(|line| line.contains("nearly full")) {
+        std::thread::yield_now();
+    }
+    newcomer.leave(PATIENCE).unwrap();
+    let (restarted, address) = members.remove(0);
+    restarted.close();
+    drop(restarted);
+    let (restarted, _) = join(&address);
+    restarted.wait_ready(PATIENCE).unwrap();
+    drop((members, client, restarted));
+    let (lines, long) = {
+        let story = seen.0.lock().unwrap();
+        (story.lines.clone(), story.long.clone())
+    };
+    for part in ["the voters have changed", "a change of the members", "an operator's action"] {
+        assert!(lines.iter().any(|line| line.contains(part)), "{part}: {lines:?}");
+    }
+    assert!(long.is_empty(), "{long:#?}");
 }

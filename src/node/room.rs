@@ -125,13 +125,13 @@ impl Node {
         (room.is_low, room.report_at) = (is_low, Time::ZERO);
         if is_low {
             tracing::warn!(
-                node = self.id,
+                node = %self.named(self.id),
                 free,
                 below,
                 "the disk is nearly full; if too many are, writes are refused: make room"
             );
         } else {
-            tracing::info!(node = self.id, free, "the disk has room again");
+            tracing::info!(node = %self.named(self.id), free, "the disk has room again");
         }
         self.report_room();
     }
@@ -181,10 +181,10 @@ impl Node {
         if !self.room.differs(&low, refuses_writes) {
             return;
         }
-        let node = self.id;
+        let node = self.named(self.id);
         match (self.room.refuses_writes, refuses_writes) {
-            (false, true) => tracing::warn!(node, "writes are refused: disks are nearly full"),
-            (true, false) => tracing::info!(node, "writes are taken again: disks have room"),
+            (false, true) => tracing::warn!(%node, "writes are refused: disks are nearly full"),
+            (true, false) => tracing::info!(%node, "writes are taken again: disks have room"),
             _ => {}
         }
         let (roster, _) = self.machine.roster();

@@ -159,7 +159,7 @@ impl Refusal {
     /// Two processes have the data directory of one node.
     pub(crate) fn duplicate(node: NodeId, other: impl std::fmt::Display) -> Refusal {
         let text = format!(
-            "two processes run as node {node}, with copies of one data directory, and the other one \
+            "two processes run as node {node:016x}, with copies of one data directory, and the other one \
              is at {other}: stop one of them and remove its directory"
         );
         Refusal::new(RefusalCode::Duplicate, text)
@@ -313,9 +313,15 @@ pub(crate) fn check_responder(
         return Err(other_cluster(local.cluster, responder.cluster));
     }
     let (code, text) = if to != 0 && responder.node != to {
-        (RefusalCode::NotAddressed, format!("node {} has answered, not {to}", responder.node))
+        (
+            RefusalCode::NotAddressed,
+            format!("node {:016x} has answered, not {to:016x}", responder.node),
+        )
     } else if responder.node == 0 || responder.node == local.node {
-        (RefusalCode::OwnId, format!("a node has answered with the wrong id {}", responder.node))
+        (
+            RefusalCode::OwnId,
+            format!("a node has answered with the wrong id {:016x}", responder.node),
+        )
     } else {
         return Ok(responder.node);
     };

@@ -35,7 +35,7 @@ impl fmt::Display for Named {
 }
 
 /// A member of the cluster. Its id never changes and is never reused; everything else may change.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Member {
     /// Its id in Raft, computed from `uid` and the incarnation of its data directory.
     pub(crate) node: NodeId,
@@ -45,6 +45,15 @@ pub(crate) struct Member {
     pub(crate) address: String,
     /// Voters are spread over different zones; empty if not set.
     pub(crate) zone: String,
+}
+
+/// As log lines show it.
+impl fmt::Debug for Member {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Member { node, uid, address, zone } = self;
+        write!(f, "{address} ({node:016x}) of {uid:016x}")?;
+        if zone.is_empty() { Ok(()) } else { write!(f, " in {zone}") }
+    }
 }
 
 impl Member {

@@ -1,13 +1,14 @@
 //! Requests to members that are not in the log: for reports of themselves, and for an operator's
 //! actions.
 
+use std::fmt;
 use std::time::Duration;
 
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 
 use crate::types::log_form::LogForm;
-use crate::types::membership::{Member, NodeId};
+use crate::types::membership::{Member, Named, NodeId};
 use crate::types::metrics::histogram::Histogram;
 use crate::types::znode::{SessionId, Zxid};
 
@@ -33,7 +34,7 @@ pub(crate) enum AdminRequest {
 }
 
 /// An operator's action, which the leader carries out.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum Action {
     /// Hand leadership to this voter.
     MoveLeader { to: NodeId },
@@ -44,6 +45,17 @@ pub(crate) enum Action {
         #[serde(with = "LogForm")]
         session: SessionId,
     },
+}
+
+/// As the audit log shows it.
+impl fmt::Debug for Action {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Action::MoveLeader { to } => write!(f, "MoveLeader {{ to: {} }}", Named::of(*to)),
+            Action::Remove { member } => write!(f, "Remove {{ member: {} }}", Named::of(*member)),
+            Action::Expire { session } => write!(f, "Expire {{ session: {session} }}"),
+        }
+    }
 }
 
 /// What one member replies.

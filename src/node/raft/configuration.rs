@@ -1,11 +1,12 @@
 //! Changes of the voters, as entries of the log.
 
 use std::collections::BTreeSet;
+use std::fmt;
 
 use raft::eraftpb::{self, ConfChangeSingle, ConfChangeType};
 use serde::{Deserialize, Serialize};
 
-use crate::types::membership::{MEMBERS_MAX, NodeId};
+use crate::types::membership::{MEMBERS_MAX, Named, NodeId};
 
 /// The part of a node after a change of the voters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -18,9 +19,17 @@ pub(crate) enum Part {
 
 /// A change of the voters, as one entry of the log. A change of more than one step uses joint
 /// consensus (Raft thesis, section 4.3). A change without steps leaves the joint configuration.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct VotingChange {
     pub(crate) steps: Vec<(NodeId, Part)>,
+}
+
+/// As log lines show it.
+impl fmt::Debug for VotingChange {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let steps = self.steps.iter().map(|(node, part)| format!("{} {part:?}", Named::of(*node)));
+        f.debug_set().entries(steps).finish()
+    }
 }
 
 impl VotingChange {

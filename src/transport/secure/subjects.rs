@@ -26,7 +26,7 @@ impl Subjects {
             return Ok(());
         }
         Err(format!(
-            "this is a certificate of {subject}, and node {node} has one of {known}; if that was \
+            "this is a certificate of {subject}, and node {node:016x} has one of {known}; if that was \
              renewed under another name, restart this node"
         ))
     }

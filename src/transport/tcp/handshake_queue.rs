@@ -22,7 +22,7 @@ use super::incoming::Incoming;
 use super::incoming_connection::{Closed, ConnectionState, PeerIdentity};
 use crate::transport::handshake::{self, Hello, Refusal, RefusalCode};
 use crate::transport::{RemotePeer, TransportEvent};
-use crate::types::membership::NodeId;
+use crate::types::membership::{Named, NodeId};
 
 /// A connection that waits for the answer to its hello.
 #[derive(Debug)]
@@ -91,7 +91,7 @@ impl Incoming {
         }
         if is_client {
             let version = hello.version;
-            tracing::debug!(peer = node, version, "a client is connected");
+            tracing::debug!(peer = %Named::of(node), version, "a client is connected");
             context.emit(TransportEvent::Connected { peer: node, version });
         } else {
             let address = hello.run.address.clone();
@@ -105,7 +105,7 @@ impl Incoming {
             && connection.peer().is_some_and(|peer| peer.incarnation != hello.incarnation)
         {
             tracing::warn!(
-                peer = node,
+                peer = %Named::of(node),
                 former = %connection.address,
                 "another incarnation of the peer replaces the one that was connected",
             );
@@ -133,7 +133,7 @@ impl Incoming {
             return;
         };
         tracing::info!(
-            peer = node,
+            peer = %Named::of(node),
             address = %connection.address,
             "another process claims to be this peer; checking whether the former one is alive",
         );

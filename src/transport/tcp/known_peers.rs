@@ -34,14 +34,15 @@ impl KnownPeers {
     pub(super) fn check(&self, hello: &Hello) -> Result<(), Refusal> {
         let node = hello.from;
         if self.members.contains(&node) && hello.run.is_client() {
-            let text = format!("node {node} is a member, but its hello has no address");
+            let text = format!("node {node:016x} is a member, but its hello has no address");
             return Err(Refusal::new(RefusalCode::UnknownPeer, text));
         }
         if self.is_known(node) || !self.is_full() {
             return Ok(());
         }
-        let text =
-            format!("node {node} is not a member known here, and there are too many such nodes");
+        let text = format!(
+            "node {node:016x} is not a member known here, and there are too many such nodes"
+        );
         Err(Refusal::new(RefusalCode::UnknownPeer, text))
     }
 

@@ -22,7 +22,7 @@ use super::queue::Rejected;
 use super::seeds::Seed;
 use crate::node::message::PeerMessage;
 use crate::transport::RemotePeer;
-use crate::types::membership::NodeId;
+use crate::types::membership::{Named, NodeId};
 use crate::types::warnings::Warnings;
 
 #[derive(Debug, Default)]
@@ -89,7 +89,7 @@ impl Outgoing {
             }
             Entry::Occupied(peer) if peer.get().address != address => {
                 let stays = peer.get().is_up();
-                tracing::info!(peer = node, address, "the peer has moved");
+                tracing::info!(peer = %Named::of(node), address, "the peer has moved");
                 self.relocate(context, node, address, stays);
             }
             Entry::Occupied(_) => {}
@@ -161,7 +161,7 @@ impl Outgoing {
         if let Some(Err(Rejected::TooLong { bytes })) = sent
             && let Some(suppressed) = self.too_long.permit(context.now)
         {
-            tracing::warn!(peer = node, bytes, suppressed, "message too long to send");
+            tracing::warn!(peer = %Named::of(node), bytes, suppressed, "message too long to send");
         }
     }
 

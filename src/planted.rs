@@ -413,6 +413,10 @@ bugs! {
         ["W6 net changes after a move"],
     NewcomersUnready: "an instance that replaces another never becomes ready";
         ["M2 whoever is replaced becomes ready"],
+    ClosersLead: "members that are being closed hand the lead to each other";
+        ["M4 few elections when all are closed"],
+    CloserLeavesOthers: "a leader that is closed stops although others still close their sessions by it";
+        ["M4 who is closed closes its sessions", "M4 a close of all is short"],
     CloseLingers: "an instance does nothing for a second before it closes";
         ["M3 a planned close is short"],
     ProbesUnbounded: "each heartbeat response makes the leader send the same entries again";

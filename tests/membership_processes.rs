@@ -376,6 +376,46 @@ fn a_leader_that_is_closed_while_threads_go_on_hands_over() {
     });
 }
 
+/// All instances are closed at once, as when a whole deployment is stopped. Each closing leader handed over to
+/// an instance that was closing too, every few milliseconds and a hundred times in a row, so no leader stayed
+/// for long enough to close the sessions.
+#[test]
+fn instances_that_are_closed_at_once_keep_a_leader_until_their_sessions_are_closed() {
+    let dir = tempfile::tempdir().unwrap();
+    let peers = addresses(3);
+    let join = || -> Vec<Coordinator> {
+        let join = |address: &String| node(address).data_dir(dir.path().join(address)).join(&peers);
+        let members: Vec<Coordinator> = peers.iter().map(|of| join(of).unwrap()).collect();
+        members.iter().for_each(|member| member.wait_ready(PATIENCE).unwrap());
+        members
+    };
+    let term =
+        |members: &[Coordinator]| members.iter().filter_map(|of| of.status().term).max().unwrap();
+    let members = join();
+    for (place, member) in members.iter().enumerate() {
+        let own = |_| member.open_session_with(Duration::from_secs(30)).unwrap();
+        for (number, session) in (0..8).map(own).enumerate() {
+            let path = format!("/{place}-{number}");
+            session.create(&path, b"", CreateMode::Ephemeral).unwrap();
+        }
+    }
+    let before = term(&members);
+    std::thread::scope(|scope| {
+        for member in &members {
+            scope.spawn(|| member.close());
+        }
+    });
+    let elections = term(&members) - before;
+    assert!(elections <= 3, "{elections} elections for three instances");
+    drop(members);
+    let members = join();
+    // The open sessions are the new instances' own.
+    let left = members[0].session();
+    left.sync().unwrap();
+    let left = left.children("/").unwrap();
+    assert_eq!(left, ["zookeeper"], "sessions were left open");
+}
+
 /// Each instance leaves, and one with a new address and a new disk takes its place, while others write.
 #[test]
 fn a_rolling_replacement_loses_nothing() {

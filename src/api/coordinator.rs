@@ -340,9 +340,12 @@ impl Coordinator {
     /// others can write again after a few messages and disk writes: their calls wait that long and
     /// do not fail. From then on, new sessions are refused with [`Error::Stopped`].
     ///
-    /// Takes a second at most, unless the disk hangs. If the cluster would now lose its majority,
-    /// but another instance is about to take the place of a lost voter, it first waits for that,
-    /// ten seconds at most. It stays a member and may join again. Calls on remaining handles fail
+    /// If the other instances are being closed at the same time, the one that leads goes on leading until their
+    /// sessions are closed, too.
+    ///
+    /// Takes a second at most (two, while others need it), unless the disk hangs. If the cluster would now
+    /// lose its majority, but another instance is about to take the place of a lost voter, it first waits
+    /// for that, ten seconds at most. It stays a member and may join again. Calls on remaining handles fail
     /// with [`Error::SessionClosed`] or [`Error::Stopped`].
     pub fn close(&self) {
         if self.shared().clock.is_forked() {

@@ -109,8 +109,11 @@ pub(crate) enum Input {
     Failed { reason: String },
     /// Expire the session now, as if its time were up. Only a leader acts on it.
     Expire { session: SessionId },
-    /// The node will be stopped soon: if it leads, it hands over first.
+    /// If the node leads, it hands over.
     Resign,
+    /// The node is being closed: see [`closing`](super::closing). `done`: its sessions are closed.
+    /// `resigns`: if it leads, it hands over. Repeated with each step.
+    Closing { done: bool, resigns: bool },
     /// The node is to leave the cluster for good.
     Leave,
     /// The reason why this node must not found a cluster, from now on; `None`: it may.

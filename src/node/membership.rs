@@ -291,7 +291,9 @@ impl Node {
         }
         let joint = !seen.outgoing.is_empty();
         let asked = self.membership.newcomer_at.is_some_and(|at| self.now.mono < at + REQUEST_TIME);
-        if !joint && !asked && seen.learners.is_empty() {
+        // Those that are being closed take no vote.
+        let learners = seen.learners.iter().any(|learner| !self.is_closing(*learner));
+        if !joint && !asked && !learners {
             return false;
         }
         // If this voter is always needed, as one of two, waiting gains nothing.

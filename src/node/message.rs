@@ -131,6 +131,8 @@ pub(crate) enum PeerMessage {
     AdminReply { number: u64, replies: Vec<(NodeId, AdminReply)> },
     /// A member to the leader: whether its disk is nearly full. Repeated while it is.
     DiskLow { low: bool },
+    /// A member to the others: it is being closed, and its sessions are (`done`). Repeated until it ends.
+    Closing { done: bool },
 }
 
 /// A Raft message of a kind that a peer may send.
@@ -204,7 +206,8 @@ impl PeerMessage {
             }
             PeerMessage::ReadIndex { .. }
             | PeerMessage::ReadIndexConfirmed { .. }
-            | PeerMessage::Health { .. } => true,
+            | PeerMessage::Health { .. }
+            | PeerMessage::Closing { .. } => true,
             _ => false,
         }
     }
@@ -550,6 +553,7 @@ mod tests {
                 },
             ),
             ("disk low", PeerMessage::DiskLow { low: true }),
+            ("closing", PeerMessage::Closing { done: true }),
             ("announce", PeerMessage::Announce { announcement }),
             ("present", PeerMessage::Present { member: Member::new(300, "here:7400") }),
             ("let go", let_go(None)),

@@ -38,6 +38,7 @@ pub(crate) mod admin;
 pub(crate) mod bootstrap;
 pub(crate) mod client;
 pub(crate) mod client_message;
+mod closing;
 mod config;
 pub(crate) mod io;
 pub(crate) mod leader;
@@ -71,6 +72,7 @@ use ::raft::{RawNode, SnapshotStatus, StateRole};
 
 use self::admin::Administration;
 use self::bootstrap::driver::Bootstrap;
+use self::closing::Closing;
 pub(crate) use self::config::{LogLimits, NodeConfig, TimeoutBounds};
 use self::io::{DiskOp, Effects, Input, Now, Problem, Time};
 use self::leader::Leading;
@@ -130,6 +132,7 @@ pub(crate) struct Node {
 
     versions: Versions,
     membership: Membership,
+    closing: Closing,
     room: Room,
     quorum_loss: QuorumLoss,
     bootstrap: Bootstrap,
@@ -246,10 +249,12 @@ impl Node {
     }
 
     /// Whether this node may stand for election: only if its whole log is on its disk. raft-rs
-    /// relies on that, and a node that cannot write should not lead.
+    /// relies on that, and a node that cannot write should not lead. Neither should one that is being closed.
     fn may_campaign(&self) -> bool {
         let log = &self.raw.raft.raft_log;
-        self.persistence.installing.is_none() && log.persisted == log.last_index()
+        self.persistence.installing.is_none()
+            && log.persisted == log.last_index()
+            && !self.leaves_election()
     }
 
     fn take(&mut self, input: Input) -> Result<(), String> {
@@ -264,6 +269,7 @@ impl Node {
                     founding.connected(peer);
                 }
                 self.versions.connected(peer, version, self.versions_settled_at());
+                self.closer_back(peer);
                 if peer == self.raw.raft.leader_id {
                     self.local.send_again(self.now.mono);
                     self.replica.clients.again();
@@ -280,6 +286,7 @@ impl Node {
                 }
                 self.replica.drop_client(peer);
                 self.admin_peer_lost(peer);
+                self.closer_gone(peer);
                 self.raw.report_unreachable(peer);
                 if let Some(leading) = &mut self.leading {
                     leading.probes.lost(peer);
@@ -304,7 +311,7 @@ impl Node {
             Input::Built { transfer, machine } => self.take_built(transfer, machine)?,
             Input::Rotten { what, below } => {
                 tracing::warn!(
-                    node = self.id,
+                    node = %self.named(self.id),
                     what,
                     "what was written to the disk is damaged; a new checkpoint replaces it"
                 );
@@ -319,6 +326,7 @@ impl Node {
                 }
             }
             Input::Resign => self.resign(),
+            Input::Closing { done, resigns } => self.close(done, resigns),
             Input::Leave => self.leave()?,
             Input::Hindered(hindrance) => {
                 if let Some(founding) = &mut self.bootstrap.founding {
@@ -372,6 +380,7 @@ impl Node {
         }
         self.end_gathered();
         self.send_membership_requests();
+        self.tick_closing();
         self.judge_room();
         self.report_room();
         self.keep_members();

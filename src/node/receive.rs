@@ -93,6 +93,7 @@ impl Node {
                 self.take_room_report(from, disk_low, refuses_writes);
             }
             PeerMessage::DiskLow { low } => self.take_disk_low(from, low),
+            PeerMessage::Closing { done } => self.take_closing(from, done),
             PeerMessage::NoLeader { voters, missing } => self.take_no_leader(from, voters, missing),
             PeerMessage::SnapshotAbort { transfer } => {
                 self.incoming.abort(from, transfer);
@@ -184,7 +185,9 @@ impl Node {
                 ));
             }
         }
-        if self.persistence.installing.is_some() && *body == RaftBody::TimeoutNow {
+        if *body == RaftBody::TimeoutNow
+            && (self.persistence.installing.is_some() || self.refuses_lead(from))
+        {
             return Ok(());
         }
         let message = body.to_raft(from, self.id, term);

@@ -82,6 +82,7 @@ impl Node {
             local: LocalSessions::new(config.timings().election(), config.audit, config.seed),
             versions: Versions::new(config.version),
             membership: Membership::default(),
+            closing: super::closing::Closing::default(),
             room: Room::default(),
             quorum_loss: QuorumLoss::default(),
             bootstrap: Bootstrap::new(identity, founding),

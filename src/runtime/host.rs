@@ -72,6 +72,8 @@ struct Closing {
     until: Time,
     /// Whether it has led since it began to close.
     led: bool,
+    /// Whether its sessions were closed when it was last stepped, so that the others are told.
+    done: bool,
 }
 
 /// A request in flight.
@@ -221,6 +223,7 @@ impl Host {
             stays: false,
             until: now + CLOSE_TIME,
             led: false,
+            done: false,
         });
         self.engine.status().leader.is_some()
     }
@@ -302,11 +305,13 @@ impl Host {
             closing.stays = must_stay && now.mono < closing.stays_until;
             if closing.stays {
                 closing.until = now.mono + CLOSE_TIME;
-            } else if !planted(Bug::ClosesWithoutHandover) {
-                // The node resigns at once: the next leader closes the sessions.
+            } else {
                 closing.led |= self.engine.leadership().2;
-                self.inputs.push(Input::Resign);
             }
+            closing.done = self.sessions.is_empty();
+            // The node resigns at once: the next leader closes the sessions.
+            let resigns = !closing.stays && !planted(Bug::ClosesWithoutHandover);
+            self.inputs.push(Input::Closing { done: closing.done, resigns });
         }
         let mut effects = self.engine.step(now, self.inputs.drain(..));
         if effects.tree.is_some() {
@@ -416,6 +421,10 @@ impl Host {
             self.shared.availability.end();
         }
         self.timers.fire(now);
+        if self.closing.is_some_and(|closing| !closing.done) && self.sessions.is_empty() {
+            // The others are told at once.
+            return now;
+        }
         self.timers.next().map_or(effects.wake_at, |at| at.min(effects.wake_at))
     }
 
@@ -426,21 +435,18 @@ impl Host {
     }
 
     /// Whether a closing host has done what it can, and may be dropped.
+    ///
+    /// It has [`CLOSE_TIME`]. If other members that began to close later still need this one, it has as long
+    /// again: their time is over by then.
     pub(crate) fn is_closed(&self) -> bool {
-        self.closing.is_some_and(|closing| {
-            self.shared.stopped().is_some()
-                || (!closing.stays
-                    && (self.shared.clock.now() >= closing.until
-                        || (self.sessions.is_empty() && !self.hands_over(closing.led))))
-        })
-    }
-
-    /// Whether the closing node still has to hand over: it leads and another node could lead instead, or
-    /// it has led and its vote may be needed to elect the next leader.
-    fn hands_over(&self, led: bool) -> bool {
-        let status = self.engine.status();
-        let others = status.peers.iter().any(|(_, problem)| problem.is_none());
-        others && (status.is_leader || (led && status.leader.is_none()))
+        let Some(closing) = self.closing else { return false };
+        let (node, now) = (self.engine.node(), self.shared.clock.now());
+        let is_needed = || node.is_some_and(Node::is_needed_by_closers);
+        let is_over = now >= closing.until && (now >= closing.until + CLOSE_TIME || !is_needed());
+        // Without a majority, no session can be closed.
+        let is_done = closing.done || node.is_some_and(Node::is_abandoned);
+        let is_free = || !node.is_some_and(|node| node.is_needed_to_close(closing.led));
+        self.shared.stopped().is_some() || (!closing.stays && (is_over || (is_done && is_free())))
     }
 
     fn publish_status(&mut self, now: Time, at_once: bool) {
@@ -496,6 +502,11 @@ impl Host {
     /// The member, in tests without clients.
     pub(crate) fn node(&self) -> &Node {
         self.engine.node().expect("only tests without clients call this")
+    }
+
+    /// The sessions that a close would close.
+    pub(crate) fn held(&self) -> impl Iterator<Item = SessionId> {
+        self.sessions.keys().copied()
     }
 
     /// Whether a watch's channel is full.

@@ -121,6 +121,8 @@ pub fn hunt(
         Bug::ReadyBeforePlace
         | Bug::ClosesWithoutHandover
         | Bug::NewcomersUnready
+        | Bug::ClosersLead
+        | Bug::CloserLeavesOthers
         | Bug::CloseLingers => Kind::Rolled,
         Bug::AnswersAwaitDisk
         | Bug::CutUnderTransfer

@@ -103,11 +103,16 @@ impl World {
                 }
                 Some(format!("nodes {places:?}"))
             }
+            Fault::Close if self.random.percent(10) => {
+                for place in 0..self.processes.len() {
+                    let delay = self.random.below(100 * MILLI);
+                    self.schedule_in(delay, Event::Close { place });
+                }
+                Some("all nodes".to_owned())
+            }
             Fault::Close => {
                 let place = self.some_running()?;
-                let coordinator = self.kernel.coordinators.borrow()[place].clone();
-                coordinator?.close();
-                self.want_step(place, now);
+                self.close(place);
                 Some(format!("node {place}"))
             }
             Fault::Pause => {

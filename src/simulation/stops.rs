@@ -48,6 +48,12 @@ impl World {
     /// A process has closed. It starts again after a while.
     pub(super) fn closed(&mut self, place: usize) {
         self.kernel.trace.log_fault(format_args!("node {place}: has closed"));
+        if let Some(life) = &self.processes[place].life {
+            let mut checks = self.kernel.checks.borrow_mut();
+            let checked = checks.stopping.ended(life.host.node(), self.kernel.now());
+            drop(checks);
+            self.kernel.check(checked);
+        }
         self.crash(place);
         let time = self.random.around(2 * SECOND);
         self.start_in(place, time);

@@ -73,6 +73,8 @@ pub(crate) enum Event {
     ClientFault { fault: Fault },
     /// The operator checks the instances.
     Roll,
+    /// The operator closes an instance.
+    Close { place: usize },
     /// An episode under load goes on or ends.
     Episode,
     /// All disks are damaged at once, until they are repaired.
@@ -354,6 +356,7 @@ impl World {
             Event::Leave { .. } => {}
             Event::Fault { fault } => self.handle_fault(fault),
             Event::Roll => self.roll(),
+            Event::Close { place } => self.close(place),
             Event::Episode => self.episode(),
             Event::DamageAll => self.damage_all(),
             Event::Repair => self.repair(),

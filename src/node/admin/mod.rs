@@ -303,6 +303,9 @@ impl Node {
         if !self.answers(to) {
             return refused("it does not answer the leader");
         }
+        if self.is_closing(to) {
+            return refused("it is being closed");
+        }
         // Writes wait until the new leader has all of the log, and fail if that takes long.
         let last = self.raw.raft.raft_log.last_index();
         let matched = self.raw.raft.prs().get(to).map_or(0, |progress| progress.matched);

@@ -348,6 +348,7 @@ impl Client {
             | Input::Rotten { .. }
             | Input::Expire { .. }
             | Input::Resign
+            | Input::Closing { .. }
             | Input::Hindered(_)
             | Input::Discovered(_) => {}
             Input::Leave => self.stop(LEFT.to_owned()),

@@ -369,7 +369,8 @@ impl Node {
     ///
     /// In the meantime raft-rs takes no proposals. It brings the heir level with the log and sends
     /// it one message to stand for election. An heir that does not lead after [`HEIR_TICKS`] has
-    /// died or has not received the message. Then another voter is chosen, if there is one.
+    /// died or has not received the message, and one that is being closed refuses it. Then another voter is
+    /// chosen, if there is one.
     pub(super) fn resign(&mut self) {
         if self.raw.raft.state != StateRole::Leader {
             return;
@@ -377,7 +378,8 @@ impl Node {
         let now = self.now.mono;
         let since = self.leading.as_ref().map_or(Time::ZERO, |leading| leading.heir_since);
         let last = self.raw.raft.lead_transferee;
-        if last.is_some() && now < since + self.config.heartbeat * HEIR_TICKS {
+        let waits = now < since + self.config.heartbeat * HEIR_TICKS;
+        if last.is_some_and(|heir| waits && !self.is_closing(heir)) {
             return;
         }
         self.raw.raft.abort_leader_transfer();
@@ -394,14 +396,14 @@ impl Node {
         self.raw.transfer_leader(heir);
     }
 
-    /// The voter that can lead soonest: one that answers and has the most of the log.
+    /// The voter that can lead soonest: one that answers, is not being closed, and has the most of the log.
     fn heir(&self, last: Option<NodeId>) -> Option<NodeId> {
         let voters = &self.raw.store().conf_state().voters;
         let progress = self.raw.raft.prs().iter();
         let candidates = progress.filter(|(id, progress)| {
             // raft-rs forgets in each election timeout who was active.
             let is_alive = progress.recent_active || self.answers(**id);
-            **id != self.id && voters.contains(id) && is_alive
+            **id != self.id && voters.contains(id) && is_alive && !self.is_closing(**id)
         });
         let best = candidates.max_by_key(|(id, progress)| {
             let has_room = !self.is_disk_low(**id);

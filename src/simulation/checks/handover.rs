@@ -12,6 +12,8 @@ pub(crate) struct Handover {
     closing: Option<Nanos>,
     /// The instance that was stopped last.
     stopped: Option<usize>,
+    /// Whether all were stopped.
+    all_stopped: bool,
 }
 
 impl Handover {
@@ -20,13 +22,18 @@ impl Handover {
         (self.closing, self.stopped) = (Some(now), Some(place));
     }
 
-    /// The stopped instance serves again.
+    /// All instances are asked to close.
+    pub(crate) fn all_close(&mut self) {
+        (self.closing, self.all_stopped) = (None, true);
+    }
+
+    /// What was stopped serves again.
     pub(crate) fn is_back(&mut self) {
-        self.stopped = None;
+        (self.stopped, self.all_stopped) = (None, false);
     }
 
     pub(crate) fn is_stopped(&self, place: usize) -> bool {
-        self.stopped == Some(place)
+        self.all_stopped || self.stopped == Some(place)
     }
 
     /// M3: the first write after a close comes soon after the last one before it.

@@ -18,6 +18,7 @@ pub(crate) mod queues;
 pub(crate) mod sessions;
 pub(crate) mod shares;
 pub(crate) mod state;
+pub(crate) mod stopping;
 pub(crate) mod versions;
 pub(crate) mod watches;
 
@@ -78,6 +79,7 @@ pub(crate) struct Checks {
     pub(crate) sessions: sessions::Sessions,
     pub(crate) shares: shares::Shares,
     pub(crate) state: state::State,
+    pub(crate) stopping: stopping::Stopping,
     pub(crate) watches: watches::Watches,
 }
 
@@ -100,6 +102,7 @@ impl Checks {
             sessions: sessions::Sessions::new(plan.clocks_are_fair()),
             shares: shares::Shares::new(plan.clocks_are_fair()),
             state: state::State::default(),
+            stopping: stopping::Stopping::default(),
             watches: watches::Watches::new(plan.watch_capacity),
         }
     }

@@ -46,6 +46,10 @@ impl Sessions {
         self.detached.insert((handle.session().id(), handle.holder()));
     }
 
+    pub(crate) fn is_detached(&self, session: SessionId) -> bool {
+        self.detached.iter().any(|(detached, _)| *detached == session)
+    }
+
     pub(crate) fn force(&mut self, session: SessionId) {
         self.forced.insert(session);
     }

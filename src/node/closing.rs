@@ -1,0 +1,279 @@
+//! How a member stops while others go on, or stop as well.
+//!
+//! A member that is being closed says so to all others ([`PeerMessage::Closing`]), again at each heartbeat, and
+//! says it once more when its own sessions are closed. From then on nobody hands the lead to it, it refuses
+//! the lead if somebody did not know, and it stands for election only if nobody else does.
+//!
+//! A leader that is being closed hands over to a member that is not. If all others are being closed as well,
+//! nobody can lead for longer, so it goes on leading: their sessions can be closed only by a leader and a
+//! majority. It stops when all are done, and a voter without which they have no majority waits as well.
+//! [`Host::is_closed`](crate::runtime::host::Host::is_closed) limits the time of both.
+//!
+//! Without these rules, members that are closed at once hand the lead round and round: each holds it for a few
+//! milliseconds, which is too short to close a session.
+
+use std::collections::BTreeMap;
+
+use crate::node::Node;
+use crate::node::io::Time;
+use crate::node::message::PeerMessage;
+use crate::planted::{Bug, planted};
+use crate::types::membership::NodeId;
+
+/// The members that are being closed.
+#[derive(Debug, Default)]
+pub(super) struct Closing {
+    /// This member, if it is being closed: whether its sessions are closed.
+    own: Option<bool>,
+    /// The others, and until when each report holds.
+    others: BTreeMap<NodeId, (Progress, Time)>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Progress {
+    /// Its sessions are being closed.
+    Busy,
+    Done,
+    /// The connection to it has ended.
+    Gone,
+}
+
+impl Node {
+    /// The host closes this member: `done` once its sessions are closed, and `resigns` if it is to hand over
+    /// the lead.
+    pub(super) fn close(&mut self, done: bool, resigns: bool) {
+        if self.closing.own.replace(done) != Some(done) {
+            self.report_closing();
+        }
+        if resigns {
+            self.resign();
+        }
+    }
+
+    /// Reports to all members that this one is being closed.
+    fn report_closing(&mut self) {
+        let Some(done) = self.closing.own else { return };
+        for peer in self.others().collect::<Vec<_>>() {
+            self.effects.messages.push((peer, PeerMessage::Closing { done }));
+        }
+    }
+
+    /// Repeats this member's report, once a heartbeat, and forgets those that the others no longer repeat.
+    pub(super) fn tick_closing(&mut self) {
+        let now = self.now.mono;
+        self.closing.others.retain(|_, (_, until)| now < *until);
+        self.report_closing();
+    }
+
+    /// A member reports that it is being closed.
+    pub(super) fn take_closing(&mut self, from: NodeId, done: bool) {
+        if !self.is_member(from) {
+            return;
+        }
+        let progress = if done { Progress::Done } else { Progress::Busy };
+        self.closing.others.insert(from, (progress, self.now.mono + self.patience()));
+        if self.raw.raft.lead_transferee == Some(from) {
+            // It refuses the lead.
+            self.resign();
+        }
+    }
+
+    /// Refuses the lead if this member is being closed. Returns whether it does.
+    pub(super) fn refuses_lead(&mut self, from: NodeId) -> bool {
+        let Some(done) = self.closing.own.filter(|_| !planted(Bug::ClosersLead)) else {
+            return false;
+        };
+        self.effects.messages.push((from, PeerMessage::Closing { done }));
+        true
+    }
+
+    /// The connection to a peer has ended.
+    pub(super) fn closer_gone(&mut self, peer: NodeId) {
+        let until = self.now.mono + self.patience();
+        if let Some(known) = self.closing.others.get_mut(&peer) {
+            *known = (Progress::Gone, until);
+        }
+    }
+
+    /// A connection to a peer was made: it may have started again.
+    pub(super) fn closer_back(&mut self, peer: NodeId) {
+        self.closing.others.remove(&peer);
+    }
+
+    /// Whether another member is being closed, or has been a moment ago.
+    pub(super) fn is_closing(&self, node: NodeId) -> bool {
+        self.closing.others.contains_key(&node) && !planted(Bug::ClosersLead)
+    }
+
+    fn closer_is(&self, node: NodeId, progress: Progress) -> bool {
+        self.closing.others.get(&node).is_some_and(|(known, _)| *known == progress)
+    }
+
+    /// Whether this member leaves an election to others: it is being closed, and has nothing left to do or
+    /// another voter may stand. The others get the time of one election timeout more. If none of them can
+    /// win, since only this member has the whole log, it stands after that.
+    pub(super) fn leaves_election(&self) -> bool {
+        let Some(done) = self.closing.own.filter(|_| !planted(Bug::ClosersLead)) else {
+            return false;
+        };
+        let could = |node| self.is_voter(node) && self.answers(node) && !self.is_closing(node);
+        let head_start = self.elections.led_at + self.config.timings().election();
+        done || (self.now.mono < head_start && self.others().any(could))
+    }
+
+    /// Whether this member may not stop yet although its sessions are closed: it hands over, or others that
+    /// are being closed need it. `led`: it has led since it began to close, so that its vote may be needed to
+    /// elect the next leader.
+    pub(crate) fn is_needed_to_close(&self, led: bool) -> bool {
+        let raft = &self.raw.raft;
+        let leads = crate::node::raft_leads(&self.raw);
+        let is_reached = |node| {
+            let mut known = self.peer_problems.iter();
+            known.any(|(peer, problem)| *peer == node && problem.is_none())
+        };
+        let heir = self.others().any(|node| is_reached(node) && !self.is_closing(node));
+        (heir && (leads || (led && raft.leader_id == 0))) || self.is_needed_by_closers()
+    }
+
+    /// Whether other members that are being closed still close sessions, and cannot do so without this one.
+    pub(crate) fn is_needed_by_closers(&self) -> bool {
+        let busy = |node| self.closer_is(node, Progress::Busy);
+        // Those that are done may stop at the same moment as this one.
+        let stays = |node| busy(node) || (self.answers(node) && !self.is_closing(node));
+        self.is_voter(self.id)
+            && self.others().any(busy)
+            && (crate::node::raft_leads(&self.raw) || !self.others_decide(stays))
+            && !planted(Bug::CloserLeavesOthers)
+    }
+
+    /// Whether nothing can be decided any more, since a majority has been closed.
+    pub(crate) fn is_abandoned(&self) -> bool {
+        let gone = |node| self.closer_is(node, Progress::Gone);
+        let voting = self.raw.store().conf_state();
+        let lacks = |voters: &[NodeId]| {
+            let left = voters.iter().filter(|voter| !gone(**voter)).count();
+            2 * left <= voters.len() && !voters.is_empty()
+        };
+        lacks(&voting.voters) || lacks(&voting.voters_outgoing)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::node::ELECTION_TICKS;
+    use crate::node::io::{Input, Problem};
+    use crate::node::message::{PeerMessage, RaftBody};
+    use crate::node::tests::harness::{Cluster, HEARTBEAT};
+    use crate::types::membership::NodeId;
+    use crate::types::znode::CreateMode;
+
+    fn close(cluster: &mut Cluster, member: NodeId) {
+        cluster.input(member, Input::Closing { done: false, resigns: true });
+    }
+
+    /// A cluster of three, its leader and its followers.
+    fn cluster() -> (Cluster, NodeId, [NodeId; 2]) {
+        let mut cluster = Cluster::new(3);
+        let leader = cluster.elect();
+        let others: Vec<NodeId> = (1..=3).filter(|id| *id != leader).collect();
+        (cluster, leader, others.try_into().unwrap())
+    }
+
+    /// Members that were closed at once handed the lead round and round, a few milliseconds each.
+    #[test]
+    fn members_that_are_closed_hand_the_lead_only_to_those_that_are_not() {
+        let (mut cluster, leader, [first, second]) = cluster();
+        let term = cluster.node(leader).status().term;
+        close(&mut cluster, first);
+        cluster.settle();
+        close(&mut cluster, leader);
+        cluster.settle();
+        assert_eq!(cluster.leader(), Some(second));
+        close(&mut cluster, second);
+        for _ in 0..3 * ELECTION_TICKS {
+            [leader, first, second].map(|member| close(&mut cluster, member));
+            cluster.advance(HEARTBEAT);
+        }
+        assert_eq!(cluster.leader(), Some(second), "nobody else could lead for longer");
+        assert_eq!(cluster.node(second).status().term, term + 1);
+        let session = cluster.open(first, 7, HEARTBEAT * 30);
+        cluster.create(first, session, "/a", CreateMode::Persistent).unwrap();
+    }
+
+    #[test]
+    fn a_member_that_is_being_closed_refuses_the_lead() {
+        let (mut cluster, leader, [first, _]) = cluster();
+        let term = cluster.node(leader).status().term;
+        // The leader has chosen it before it knew.
+        close(&mut cluster, first);
+        let order = PeerMessage::Raft { term, body: RaftBody::TimeoutNow };
+        cluster.deliver(leader, first, order);
+        cluster.settle();
+        assert_eq!((cluster.leader(), cluster.node(leader).status().term), (Some(leader), term));
+    }
+
+    #[test]
+    fn a_member_that_is_being_closed_leaves_the_election_to_another() {
+        let (mut cluster, leader, [first, second]) = cluster();
+        close(&mut cluster, first);
+        cluster.settle();
+        cluster.kill(leader);
+        for member in [first, second] {
+            let problem = Problem { reason: "reset".to_owned(), refused: false };
+            cluster.input(member, Input::Unreachable { peer: leader, problem });
+            cluster.settle();
+        }
+        while cluster.leader().is_none() {
+            cluster.advance(HEARTBEAT);
+        }
+        assert_eq!(cluster.leader(), Some(second));
+    }
+
+    #[test]
+    fn the_only_member_with_the_whole_log_leads_although_it_is_being_closed() {
+        let (mut cluster, leader, [first, second]) = cluster();
+        let session = cluster.open(leader, 7, HEARTBEAT * 30);
+        cluster.isolate(second);
+        cluster.create(leader, session, "/a", CreateMode::Persistent).unwrap();
+        cluster.kill(leader);
+        cluster.heal();
+        close(&mut cluster, first);
+        for _ in 0..6 * ELECTION_TICKS {
+            cluster.advance(HEARTBEAT);
+            if let Some(leader) = cluster.leader() {
+                assert_eq!(leader, first);
+                return;
+            }
+        }
+        panic!("nobody leads");
+    }
+
+    #[test]
+    fn a_leader_stays_until_others_that_are_closed_are_done() {
+        let (mut cluster, leader, [first, second]) = cluster();
+        for member in [leader, first, second] {
+            close(&mut cluster, member);
+        }
+        cluster.settle();
+        let done = Input::Closing { done: true, resigns: true };
+        cluster.input(leader, done);
+        cluster.settle();
+        assert!(cluster.node(leader).is_needed_to_close(true));
+        cluster.input(first, Input::Closing { done: true, resigns: true });
+        cluster.settle();
+        assert!(cluster.node(first).is_needed_to_close(false), "the last two are the majority");
+        cluster.input(second, Input::Closing { done: true, resigns: true });
+        cluster.settle();
+        for member in [leader, first, second] {
+            assert!(!cluster.node(member).is_needed_to_close(member == leader));
+        }
+        // Those that have ended leave no majority.
+        assert!(!cluster.node(leader).is_abandoned());
+        for peer in [first, second] {
+            let problem = Problem { reason: "reset".to_owned(), refused: false };
+            cluster.input(leader, Input::Unreachable { peer, problem });
+        }
+        cluster.settle();
+        assert!(cluster.node(leader).is_abandoned());
+    }
+}

@@ -425,6 +425,32 @@ bugs! {
         ["U3 no session ends for another's disk"],
     SlowLeaderStays: "a leader with a slow disk does not hand over";
         ["U1 a majority commits", "U2 a leader with a slow disk hands over"],
+    VoteAskedEarly: "a candidate asks for votes before its own vote is durable";
+        ["I13 no candidate before the sync"],
+    RoundConfirmsLater: "a round of heartbeats confirms ReadIndex requests that came after it began";
+        ["I2 a ReadIndex shows what was committed"],
+    VoteLostAtInstall: "a node forgets its vote when it installs a snapshot";
+        ["I11 a vote is kept"],
+    InstallCommitsAhead: "an installed snapshot counts later entries as committed that are not written yet";
+        ["I14 what was written opens"],
+    JointForgotten: "checkpoints and snapshots leave out the former voters of a joint configuration";
+        ["I25 who votes follows from the log"],
+    LeaderStaysAlone: "a leader that no majority answers goes on leading";
+        [],
+    HistoryBeginsEarly: "after a snapshot, the history of changes pretends to have the last of its writes";
+        ["W9 nothing is lost for ever"],
+    ClientsKeptAtSnapshot: "a member that installs a snapshot serves its clients on, without its events";
+        ["I31 clients receive all events"],
+    PausedLeaderExpires: "a leader that was frozen expires sessions before it reads their renewals";
+        ["I19 no early expiry"],
+    ResumedNotGranted: "a session that is resumed keeps the deadline of its former holder";
+        ["I19 no early expiry"],
+    ConfirmationOfFormerRun: "a restarted node takes confirmations of its former run for its own";
+        [],
+    LeaverPromoted: "a learner that is to leave gets a vote";
+        ["I25 the members are as they should be"],
+    RemovalOutdated: "a member believes a report of a removal from before it became a member";
+        ["I31 no node stops by itself"],
     FullDisksIgnored: "writes go on although the disks of a majority are nearly full";
         ["U7 nearly full disks take no new data"],
 }

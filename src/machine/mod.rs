@@ -88,6 +88,8 @@ pub(crate) struct Machine {
     state: State,
     dirty: Dirty,
     prepared: Option<Box<Prepared>>,
+    /// See [`Machine::take_changed`].
+    changed: Option<(Zxid, Vec<Znode>)>,
 }
 
 /// The whole state at one moment. A clone is cheap, and can be encoded while the machine continues.
@@ -163,7 +165,7 @@ impl Machine {
 
     pub(crate) fn from_state(mut state: State) -> Machine {
         state.era += 1;
-        Machine { state, dirty: Dirty::default(), prepared: None }
+        Machine { state, dirty: Dirty::default(), prepared: None, changed: None }
     }
 
     /// Applies the batch of an entry of this term.
@@ -255,6 +257,15 @@ impl Machine {
         if_planted(Bug::CheckpointLosesSessions, || self.dirty.sessions.clear());
         self.state.era += 1;
         std::mem::take(&mut self.dirty)
+    }
+
+    /// The znodes that have changed since this zxid, and perhaps others: see [`Tree::changed_since`]. In a
+    /// machine that was just read from a snapshot, they are usually known already.
+    pub(crate) fn take_changed(&mut self, since: Zxid) -> Vec<Znode> {
+        match self.changed.take() {
+            Some((listed, changed)) if listed <= since => changed,
+            _ => self.state.tree.changed_since(since),
+        }
     }
 
     /// Checks all invariants. This takes time in proportion to the size of the state.

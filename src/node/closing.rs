@@ -191,7 +191,9 @@ mod tests {
         assert_eq!(cluster.leader(), Some(second));
         close(&mut cluster, second);
         for _ in 0..3 * ELECTION_TICKS {
-            [leader, first, second].map(|member| close(&mut cluster, member));
+            for member in [leader, first, second] {
+                close(&mut cluster, member);
+            }
             cluster.advance(HEARTBEAT);
         }
         assert_eq!(cluster.leader(), Some(second), "nobody else could lead for longer");

@@ -180,7 +180,8 @@ impl Node {
             tracing::warn!(from = %self.named(from), "ignored a report of a removal that came from no member");
             return Ok(());
         }
-        if !self.is_member(self.id) || index <= self.raw.store().applied().index {
+        let is_old = index <= self.raw.store().applied().index && !planted(Bug::RemovalOutdated);
+        if !self.is_member(self.id) || is_old {
             return Ok(());
         }
         Err(REMOVED.to_owned())

@@ -96,6 +96,7 @@ use self::ticks::Ticks;
 use self::versions::Versions;
 use crate::machine::command::Batch;
 use crate::machine::{Machine, State};
+use crate::planted::{Bug, planted};
 use crate::types::error::Error;
 use crate::types::membership::{Member, NodeId};
 use crate::types::metrics::Metrics;
@@ -220,7 +221,7 @@ impl Node {
             leading.clock.advance(now);
             // The process was stopped for a while, and messages that sessions' nodes sent during
             // that time are still unread. So their silence proves nothing.
-            if paused > self.config.timings().election() {
+            if paused > self.config.timings().election() && !planted(Bug::PausedLeaderExpires) {
                 leading.renew_all(&self.machine, now.mono);
             }
         }

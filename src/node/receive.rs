@@ -25,7 +25,7 @@ impl Node {
         }
         match message {
             PeerMessage::Raft { term, body: ref body @ RaftBody::Snapshot { transfer, .. } } => {
-                match self.incoming.build(from, term, body) {
+                match self.incoming.build(from, term, body, self.machine.zxid()) {
                     Some(build) => self.effects.disk.push(build),
                     None => self.abort_transfer(from, transfer),
                 }

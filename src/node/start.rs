@@ -26,7 +26,7 @@ use crate::node::sessions::LocalSessions;
 use crate::node::stored::{Boot, HardState, Identity};
 use crate::node::ticks::Ticks;
 use crate::node::{Leadership, Node, NodeConfig, mixed};
-use crate::planted::{Bug, unless};
+use crate::planted::{Bug, planted, unless};
 use crate::types::membership::{Member, NodeId, Promise};
 use crate::types::metrics::Metrics;
 
@@ -140,7 +140,7 @@ pub(super) fn raft(id: NodeId, boot: &Boot) -> Result<RawNode<MemLog>, String> {
         applied: boot.checkpoint.index,
         max_size_per_msg: MESSAGE_ENTRIES_BYTES,
         max_inflight_msgs: VOTER_WINDOW,
-        check_quorum: true,
+        check_quorum: !planted(Bug::LeaderStaysAlone),
         pre_vote: true,
         read_only_option: unless(
             Bug::ReadWithoutQuorum,

@@ -223,7 +223,7 @@ impl Host {
             stays: false,
             until: now + CLOSE_TIME,
             led: false,
-            done: false,
+            done: self.sessions.is_empty(),
         });
         self.engine.status().leader.is_some()
     }

@@ -4,7 +4,7 @@ use std::fmt;
 
 use xxhash_rust::xxh3::xxh3_64;
 
-use super::checks::{Violation, durability, versions};
+use super::checks::{Checks, Violation, durability, versions};
 use super::clock::SECOND;
 use super::costs;
 use super::faults::Fault;
@@ -22,6 +22,11 @@ impl World {
         if let Some(process) = self.processes.get(from) {
             let checked =
                 durability::sending(message, nodes.0, to, &process.written_disk().condition());
+            self.kernel.check(checked);
+            let mut checks = self.kernel.checks.borrow_mut();
+            let Checks { promises, oracle, .. } = &mut *checks;
+            let checked = promises.sending(nodes.0, to, message, oracle);
+            drop(checks);
             self.kernel.check(checked);
         }
         let Some(to) = self.place_of_any(to) else {

@@ -441,6 +441,7 @@ impl World {
         let disk = self.processes[place].written_disk();
         let checked = durability::recovered(life.host.node(), &disk.condition());
         self.kernel.check(checked);
+        self.kernel.checks.borrow_mut().promises.started(life.host.node().id());
         self.down_since.remove(&self.processes[place].member.node);
         self.processes[place].life = Some(life);
         // Only with a planted bug does a start put the damaged disk aside.
@@ -593,6 +594,7 @@ impl World {
                     may_go: &|node| self.may_go(node),
                 };
                 membership.proposing(op, life.host.node(), leads_in, &known)?;
+                checks.promises.writing(life.host.node().id(), op)?;
                 checks.agreement.writing(op)
             })
         });

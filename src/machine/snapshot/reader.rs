@@ -27,6 +27,8 @@ pub(crate) struct ChunkReader {
     time: u64,
     version: u16,
     phase: Phase,
+    /// Znodes that have changed since this zxid are listed in the machine, if at all.
+    since: Option<Zxid>,
 }
 
 #[derive(Debug)]
@@ -54,7 +56,13 @@ impl ChunkReader {
             time: 0,
             version: FIRST,
             phase: Phase::Blank,
+            since: None,
         }
+    }
+
+    /// Lists the znodes that have changed since this zxid: see [`Machine::take_changed`].
+    pub(crate) fn list_changed(&mut self, since: Zxid) {
+        self.since = Some(since);
     }
 
     /// The cluster's version in the chunks that were read. It comes first, so it is known even if
@@ -110,12 +118,13 @@ impl ChunkReader {
                 machine.hash(),
             ));
         }
-        Ok(machine)
+        let changed = self.since.map(|since| (since, machine.tree().changed_since(since)));
+        Ok(Machine { changed, ..machine })
     }
 
     fn fail(&mut self, reason: String) -> String {
-        let version = self.version;
-        *self = ChunkReader { version, phase: Phase::Failed, ..ChunkReader::new() };
+        let (version, since) = (self.version, self.since);
+        *self = ChunkReader { version, since, phase: Phase::Failed, ..ChunkReader::new() };
         reason
     }
 

@@ -201,6 +201,17 @@ impl Tree {
         self.iter_from(path).take_while(move |(at, _)| path::is_below(at, &root))
     }
 
+    /// The znodes that were created or set, or whose children have changed, after this zxid. A znode that was
+    /// deleted since then is, or was below, a child of one of them. Takes time in proportion to the whole tree.
+    pub(crate) fn changed_since(&self, zxid: Zxid) -> Vec<Znode> {
+        let has_changed = |znode: &Znode| {
+            let Stat { czxid, mzxid, pzxid, .. } = znode.stat();
+            czxid.max(mzxid).max(pzxid) > zxid
+        };
+        let all = self.iter_from("/").map(|(_, znode)| znode);
+        all.filter(|znode| has_changed(znode)).cloned().collect()
+    }
+
     pub(super) fn set_zxid(&mut self, zxid: Zxid) {
         self.zxid = zxid;
     }

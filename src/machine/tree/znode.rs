@@ -195,7 +195,7 @@ impl Znode {
         self.0.slice.split_at(self.head().path_bytes as usize)
     }
 
-    pub(in crate::machine) fn path(&self) -> &str {
+    pub(crate) fn path(&self) -> &str {
         // The key was a `str`.
         str::from_utf8(self.key()).unwrap_or_default()
     }

@@ -220,7 +220,7 @@ impl Leading {
         record: &SessionRecord,
         now: Time,
     ) {
-        if self.serves() {
+        if self.serves() && !planted(Bug::ResumedNotGranted) {
             self.grant(session, record, now);
         }
         self.expiring.remove(&session);

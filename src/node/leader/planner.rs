@@ -142,7 +142,7 @@ impl View {
             let caught_up = self.sights.get(node).is_some_and(|sight| sight.caught_up);
             (caught_up || planted(Bug::LearnerPromotedBehind))
                 && self.is_alive(*node)
-                && !self.leaving.contains(node)
+                && (!self.leaving.contains(node) || planted(Bug::LeaverPromoted))
         };
         self.learners.iter().copied().filter(could)
     }

@@ -6,6 +6,7 @@ use std::collections::VecDeque;
 
 use crate::node::io::Time;
 use crate::node::raft::numbers_of;
+use crate::planted::{Bug, if_planted};
 use crate::types::membership::NodeId;
 use crate::types::znode::SessionId;
 
@@ -65,7 +66,10 @@ impl Confirmations {
     /// Raft has confirmed the read of this context, and with it every earlier one.
     pub(crate) fn confirmed(&mut self, context: u64) -> Vec<Asked> {
         let confirmed = self.under_way.partition_point(|(read, _, _)| *read <= context);
-        self.under_way.drain(..confirmed).flat_map(|(_, _, asked)| asked).collect()
+        let mut asked: Vec<Asked> =
+            self.under_way.drain(..confirmed).flat_map(|(_, _, asked)| asked).collect();
+        if_planted(Bug::RoundConfirmsLater, || asked.append(&mut self.queue));
+        asked
     }
 }
 
@@ -89,5 +93,20 @@ mod tests {
         assert_ne!(first, second);
         assert_eq!(leader.confirmed(second), [asked(1), asked(2)]);
         assert_eq!(leader.confirmed(first), []);
+    }
+
+    /// With this bug, a leader that was deposed while it was frozen confirmed what was asked after it went on, by
+    /// answers to heartbeats from before. No test of the leader noticed.
+    #[test]
+    fn a_round_confirms_nothing_that_was_asked_after_it_began() {
+        let mut leader = Confirmations::new(1);
+        let asked =
+            |read_index| Asked { from: 2, client: None, boot: 7, read_index, refused: vec![] };
+        leader.ask(asked(1));
+        let first = leader.next_read(Time::ZERO, S).unwrap();
+        leader.ask(asked(2));
+        assert_eq!(leader.confirmed(first), [asked(1)]);
+        let second = leader.next_read(Time::ZERO, S).unwrap();
+        assert_eq!(leader.confirmed(second), [asked(2)]);
     }
 }

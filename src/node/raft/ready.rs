@@ -165,12 +165,15 @@ impl Node {
         // The clients get these updates from another member, or from this one after they attach
         // again.
         let reason = "the member was brought up to date by a snapshot";
-        self.replica.let_all_go(reason, &mut self.effects);
+        if !planted(Bug::ClientsKeptAtSnapshot) {
+            self.replica.let_all_go(reason, &mut self.effects);
+        }
         let mut fired = Fired::default();
         self.local.identify(&self.machine);
         let local = &self.local;
         let may_read = |session, acl: Option<&AccessList>| local.may_read(session, acl);
-        self.replica.watches.fire_net(&old, &self.machine.tree(), may_read, &mut fired);
+        let changed = self.machine.take_changed(old.zxid());
+        self.replica.watches.fire_net(&old, &self.machine.tree(), &changed, may_read, &mut fired);
         self.deliver(fired);
         self.replica.history.begin_after(self.machine.zxid());
         self.reconcile_sessions();
@@ -179,7 +182,8 @@ impl Node {
         let number = self.persistence.next_number();
         let mut hard_state = ready.hs().map_or_else(|| hard_state(&self.raw), HardState::from);
         // Entries of the same step, which may be committed, are written after the state.
-        hard_state.commit = position.index;
+        hard_state.commit = unless(Bug::InstallCommitsAhead, position.index, hard_state.commit);
+        if_planted(Bug::VoteLostAtInstall, || hard_state.vote = 0);
         let state = self.machine.state();
         self.effects.disk.push(DiskOp::Install { number, hard_state, meta, state });
         Ok(number)
@@ -408,6 +412,7 @@ impl Node {
         let Position { index, term } = self.raw.store().applied();
         let mut voting = Voting::from(self.raw.store().conf_state());
         if_planted(Bug::LearnersForgotten, || voting.learners.clear());
+        if_planted(Bug::JointForgotten, || voting.voters_outgoing.clear());
         SnapshotMeta { index, term, zxid: self.machine.zxid(), hash: self.machine.hash(), voting }
     }
 }
@@ -424,6 +429,8 @@ fn rests_on_disk(message: &eraftpb::Message) -> bool {
             planted(Bug::AnswersAwaitDisk)
         }
         MessageType::MsgAppendResponse | MessageType::MsgRequestVoteResponse => !message.reject,
+        // A candidate votes for itself.
+        MessageType::MsgRequestVote => !planted(Bug::VoteAskedEarly),
         _ => true,
     }
 }

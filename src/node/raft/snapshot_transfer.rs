@@ -18,6 +18,7 @@ use crate::node::message::{PeerMessage, RaftBody};
 use crate::node::raft::numbers_of;
 use crate::node::stored::SnapshotMeta;
 use crate::types::membership::{Named, NodeId};
+use crate::types::znode::Zxid;
 
 /// How many chunks are under way to one peer at first, and while it takes them slowly: on a slow link,
 /// urgent messages wait behind the chunks already sent.
@@ -272,16 +273,24 @@ impl Incoming {
         }
     }
 
-    /// The sender has sent all chunks: builds the state from them.
-    pub(crate) fn build(&mut self, from: NodeId, term: u64, body: &RaftBody) -> Option<DiskOp> {
+    /// The sender has sent all chunks: builds the state from them, and lists what has changed since the zxid of
+    /// this node.
+    pub(crate) fn build(
+        &mut self,
+        from: NodeId,
+        term: u64,
+        body: &RaftBody,
+        own: Zxid,
+    ) -> Option<DiskOp> {
         let RaftBody::Snapshot { transfer, chunks, meta } = body else { return None };
-        let ours = self.receiving.take_if(|receiving| {
+        let mut ours = self.receiving.take_if(|receiving| {
             let is_whole = receiving.transfer == *transfer && receiving.next == *chunks;
             receiving.from == from && is_whole
         })?;
         let (body, transfer, meta) = (body.clone(), *transfer, meta.clone());
         let (zxid, hash) = (meta.zxid, meta.hash);
         self.building = Some(Building { from, term, body, transfer, meta, bytes: ours.bytes });
+        ours.reader.list_changed(own);
         Some(DiskOp::Build { transfer, reader: Box::new(ours.reader), zxid, hash })
     }
 

@@ -54,6 +54,7 @@ impl History {
     /// The changes up to this zxid are not known: the history begins after it.
     pub(crate) fn begin_after(&mut self, zxid: Zxid) {
         self.changes.clear();
+        let zxid = unless(Bug::HistoryBeginsEarly, zxid, zxid.saturating_sub(1));
         (self.bytes, self.oldest) = (0, unless(Bug::HistoryKeptAtSnapshot, zxid, self.oldest));
     }
 

@@ -22,7 +22,7 @@ use std::sync::Arc;
 use crate::machine::command::{Change, ChangeKind};
 use crate::machine::{Tree, Znode};
 use crate::node::io::{Effects, WatchId};
-use crate::node::replica::net_changes::{Net, net_event};
+use crate::node::replica::net_changes::{Net, Roots, net_event};
 use crate::node::replica::path_filter::PathFilter;
 pub(crate) use crate::node::replica::watch_kind::WatchKind;
 use crate::planted::{Bug, if_planted, planted, unless};
@@ -446,15 +446,16 @@ impl WatchTable {
     }
 
     /// Sends each watch the net change of what it watches, oldest first, after a snapshot has replaced the
-    /// tree.
+    /// tree. `changed`: see [`Tree::changed_since`].
     pub(crate) fn fire_net(
         &mut self,
         old: &Tree,
         new: &Tree,
+        changed: &[Znode],
         may_read: impl Fn(SessionId, Option<&AccessList>) -> bool,
         fired: &mut Fired,
     ) {
-        let mut net = Net::new(old, new);
+        let (mut net, mut roots) = (Net::new(old, new), Roots::new());
         for (path, watchers) in &self.by_path {
             for (id, kind) in watchers.iter() {
                 match kind {
@@ -464,10 +465,11 @@ impl WatchTable {
                         net.node(id, path, false);
                         net.children(id, path, false);
                     }
-                    WatchKind::Recursive => net.subtree(id, path),
+                    WatchKind::Recursive => roots.entry(path).or_default().push(id),
                 }
             }
         }
+        net.subtrees(&roots, changed);
         let mut events = unless(Bug::EventsLostAtSnapshot, net.events, Vec::new());
         events.sort_by_key(|(_, event)| (event.zxid, event.position));
         let mut once = BTreeSet::new();

@@ -20,6 +20,7 @@ use std::time::Duration;
 
 use crate::node::io::{Effects, Time};
 use crate::node::sessions::LocalSessions;
+use crate::planted::{Bug, planted};
 use crate::types::znode::SessionId;
 
 /// How many ReadIndex requests may be under way: more would only make the leader's queue longer.
@@ -106,7 +107,11 @@ impl ReadIndexRequests {
     /// Takes the confirmation of a ReadIndex request. Returns the request, if it is still
     /// remembered.
     pub(crate) fn confirmed(&mut self, boot: u64, request: u64) -> Option<ReadIndexRequest> {
-        if boot == self.boot { self.asked.remove(&request) } else { None }
+        if boot == self.boot || planted(Bug::ConfirmationOfFormerRun) {
+            self.asked.remove(&request)
+        } else {
+            None
+        }
     }
 
     /// The request sent at this moment is confirmed at an index, which may not be applied yet.
@@ -239,6 +244,16 @@ mod tests {
         assert_ne!(slow, again);
         assert_eq!(requests.confirmed(7, again).unwrap().syncs, [1]);
         assert_eq!(requests.confirmed(7, slow).unwrap().syncs, [1], "late answers count");
+    }
+
+    /// The numbers of requests begin again with each start. A confirmation of the former run shows an older state.
+    #[test]
+    fn a_confirmation_of_a_former_run_confirms_nothing() {
+        let mut requests = ReadIndexRequests::new(7);
+        requests.wait(1);
+        let request = requests.ask(S, vec![]);
+        assert!(requests.confirmed(6, request).is_none());
+        assert_eq!(requests.confirmed(7, request).unwrap().syncs, [1]);
     }
 
     /// Each new request dropped the oldest one and asked for its syncs again, behind all that

@@ -18,6 +18,7 @@ pub(crate) mod membership;
 pub(crate) mod model;
 #[cfg(test)]
 pub(crate) mod place;
+mod promises;
 #[cfg(test)]
 pub(crate) mod session;
 #[cfg(test)]

@@ -71,6 +71,14 @@ pub(crate) fn sending(
                 format!("node {from} votes for {to} in term {term}, and has {durable:?} on disk")
             })
         }
+        // A candidate has voted for itself.
+        RaftBody::Vote { pre: false, .. } => {
+            let durable = disk.hard_state;
+            let held = durable.term > *term || (durable.term == *term && durable.vote == from);
+            require(held, "I13 no candidate before the sync", || {
+                format!("node {from} stands in term {term}, and has {durable:?} on disk")
+            })
+        }
         _ => Ok(()),
     }
 }

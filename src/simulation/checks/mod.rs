@@ -14,6 +14,7 @@ pub(crate) mod locks;
 pub(crate) mod log_time;
 pub(crate) mod membership;
 pub(crate) mod order;
+pub(crate) mod promises;
 pub(crate) mod queues;
 pub(crate) mod sessions;
 pub(crate) mod shares;
@@ -75,6 +76,7 @@ pub(crate) struct Checks {
     pub(crate) log_time: log_time::LogTime,
     pub(crate) membership: membership::Membership,
     pub(crate) order: order::Order,
+    pub(crate) promises: promises::Promises,
     pub(crate) queues: queues::Queues,
     pub(crate) sessions: sessions::Sessions,
     pub(crate) shares: shares::Shares,
@@ -98,6 +100,7 @@ impl Checks {
             log_time: log_time::LogTime::default(),
             membership: membership::Membership::default(),
             order: order::Order::default(),
+            promises: promises::Promises::default(),
             queues: queues::Queues::new(plan.clocks_are_fair()),
             sessions: sessions::Sessions::new(plan.clocks_are_fair()),
             shares: shares::Shares::new(plan.clocks_are_fair()),

@@ -24,9 +24,10 @@ const USUAL_TIME_OUT: Duration = Duration::from_secs(30);
 
 /// Finds the instances registered in a [`Registry`](crate::recipes::Registry).
 ///
-/// All results come from this instance's replica, at once and without a quorum. So a service's
-/// instance that was registered or has ended a moment ago may not show yet; after [`Session::sync`]
-/// it does. An instance whose session is over, as far as the replica knows, is not shown.
+/// All results come from this instance's replica, at once and without a quorum, once the session is
+/// open. So a service's instance that was registered or has ended a moment ago may not show yet;
+/// after [`Session::sync`] it does. An instance whose session is over, as far as the replica knows,
+/// is not shown.
 ///
 /// Znodes whose data is not an instance are skipped.
 ///

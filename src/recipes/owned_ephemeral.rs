@@ -95,13 +95,12 @@ impl OwnedEphemeral {
     }
 
     pub(super) fn loss(&self) -> Option<LockLost> {
-        if self.session.is_over() {
-            return Some(LockLost::SessionOver);
-        }
         let is_deleted = match self.session.tree() {
             Ok(Some(tree)) => !self.is_in(&tree),
-            Ok(None) => self.deletion().deleted.iter().any(|it| it.load(Ordering::Acquire)),
-            Err(_) => return Some(LockLost::SessionOver),
+            Ok(None) if !self.session.is_over() => {
+                self.deletion().deleted.iter().any(|it| it.load(Ordering::Acquire))
+            }
+            Ok(None) | Err(_) => return Some(LockLost::SessionOver),
         };
         is_deleted.then_some(LockLost::Deleted)
     }

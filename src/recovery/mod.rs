@@ -136,8 +136,9 @@ impl Coordinator {
     /// description of it. The backup contains everything up to one write, and nothing after it.
     /// [`verify`] checks a backup, and [`restore`] founds a new cluster from it.
     ///
-    /// A replica may lag behind: call [`Session::sync`](crate::Session::sync) first if the backup
-    /// must have everything written until now. When this returns, the file is complete and durable;
+    /// **It is of the replica as it is**, which may lag behind, and just after a start is as old as its last
+    /// checkpoint, or empty: call [`Session::sync`](crate::Session::sync) first if the backup must have
+    /// everything written until now. When this returns, the file is complete and durable;
     /// until then `file` has its former content. Only the file's owner can read it, since it
     /// contains all data and the sessions' passwords. Blocks until the file is written, which
     /// delays no other request.

@@ -1,18 +1,24 @@
-//! Checks credentials on a thread of its own, so that it delays nobody else: a hash may take 20 ms, and a
-//! provider of the application even longer.
+//! Checks credentials that take long, on a thread of its own, so that they delay nobody else: a hash may take 20
+//! ms, and a provider of the application even longer.
+//!
+//! Anybody who can connect may ask for checks. So the addresses of clients take turns, and schemes that cost
+//! nothing do not come here.
 
 use std::io;
+use std::net::IpAddr;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::{Arc, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::thread;
 
-use crossbeam_channel::{Sender, bounded};
+use crossbeam_channel::{Sender, unbounded};
 
+use super::fair_queue::FairQueue;
 use crate::runtime::mailbox::{Delivery, Recipient};
 use crate::runtime::shared::NodeShared;
 use crate::types::error::Error;
 
-/// How many credentials may wait to be checked.
+/// How many credentials of one address may wait to be checked. Clients that reconnect all at once wait; their
+/// own libraries would give up after an error.
 const WAITING_MAX: usize = 256;
 /// The longest credentials.
 const CREDENTIALS_BYTES_MAX: usize = 4 << 10;
@@ -20,7 +26,9 @@ const CREDENTIALS_BYTES_MAX: usize = 4 << 10;
 /// The thread that checks credentials. It ends when the last handle is dropped.
 #[derive(Clone, Debug)]
 pub(super) struct Authenticator {
-    jobs: Sender<Job>,
+    /// A message for each job.
+    added: Sender<()>,
+    jobs: Arc<Mutex<FairQueue<Job>>>,
 }
 
 #[derive(Debug)]
@@ -34,9 +42,12 @@ struct Job {
 
 impl Authenticator {
     pub(super) fn start(shared: Arc<NodeShared>) -> io::Result<Authenticator> {
-        let (jobs, asked) = bounded::<Job>(WAITING_MAX);
+        let (added, additions) = unbounded();
+        let jobs: Arc<Mutex<FairQueue<Job>>> = Arc::default();
+        let queue = Arc::clone(&jobs);
         let run = move || {
-            for Job { of, asker, scheme, credentials } in asked {
+            for () in additions {
+                let Some(Job { of, asker, scheme, credentials }) = lock(&queue).pop() else { continue };
                 if asker.strong_count() == 0 {
                     continue;
                 }
@@ -49,20 +60,35 @@ impl Authenticator {
             }
         };
         thread::Builder::new().name("quorate-gateway-auth".to_owned()).spawn(run)?;
-        Ok(Authenticator { jobs })
+        Ok(Authenticator { added, jobs })
     }
 
     /// Requests a check, whose result goes to the connection's port. Each connection requests one check at
-    /// a time. Returns `false` if too many are waiting.
+    /// a time. Fails if the credentials are too long, or if too many of this address are waiting.
     pub(super) fn check(
         &self,
         of: Recipient,
+        from: IpAddr,
         asker: &Arc<()>,
         scheme: String,
         credentials: &[u8],
-    ) -> bool {
+    ) -> Result<(), Error> {
+        if credentials.len() > CREDENTIALS_BYTES_MAX {
+            let reason = format!("credentials of more than {CREDENTIALS_BYTES_MAX} bytes");
+            return Err(Error::AuthFailed { scheme, reason });
+        }
         let credentials = credentials.to_vec();
         let job = Job { of, asker: Arc::downgrade(asker), scheme, credentials };
-        job.credentials.len() <= CREDENTIALS_BYTES_MAX && self.jobs.try_send(job).is_ok()
+        if let Err(Job { scheme, .. }) = lock(&self.jobs).push(from, WAITING_MAX, job) {
+            let reason = format!("{WAITING_MAX} others of its address wait to be checked");
+            return Err(Error::AuthFailed { scheme, reason });
+        }
+        // The thread ends after the last handle.
+        let _ = self.added.send(());
+        Ok(())
     }
+}
+
+fn lock(jobs: &Mutex<FairQueue<Job>>) -> MutexGuard<'_, FairQueue<Job>> {
+    jobs.lock().unwrap_or_else(PoisonError::into_inner)
 }

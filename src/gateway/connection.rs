@@ -316,13 +316,17 @@ impl Connection {
         self.of_config.insert(self.next_number);
     }
 
-    /// Requests a check of credentials.
+    /// Checks credentials, or requests their check if it takes long.
     pub(super) fn check_credentials(&mut self, xid: i32, scheme: String, credentials: &[u8]) {
-        let asker = Arc::new(());
-        if !self.authenticator.check(self.recipient.clone(), &asker, scheme, credentials) {
-            self.end(Ending::AuthFailed("too many others wait to be checked".to_owned()));
+        if !self.shared.schemes.takes_long(&scheme) {
+            let ids = self.shared.schemes.authenticate(&scheme, credentials);
+            return self.authenticated(xid, ids);
         }
-        self.authenticating = Some((xid, asker));
+        let (asker, of) = (Arc::new(()), self.recipient.clone());
+        match self.authenticator.check(of, self.from, &asker, scheme, credentials) {
+            Ok(()) => self.authenticating = Some((xid, asker)),
+            Err(error) => self.authenticated(xid, Err(error)),
+        }
     }
 
     /// Answers a part of the request queued last without the node.

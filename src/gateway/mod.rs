@@ -14,6 +14,7 @@
 //! - [`requests`] and [`multi`] convert its requests to those of a session, and [`replies`] the answers to
 //!   replies.
 //! - [`ending`] has the reasons for which connections end.
+//! - [`authentication`] checks credentials on a thread, in the order of [`fair_queue`].
 //! - [`quorum`] decides which clients are served, and [`read_only`] stands in for the node while there is no
 //!   quorum.
 //! - [`convert`] converts values that differ: errors, stats, access lists.
@@ -28,6 +29,7 @@ mod connection;
 mod convert;
 mod counts;
 mod ending;
+mod fair_queue;
 mod greeting;
 pub mod import;
 mod multi;

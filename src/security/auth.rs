@@ -168,6 +168,12 @@ impl Schemes {
         wrong.map_or(Ok(()), |reason| invalid("super_user", reason))
     }
 
+    /// Whether a check of this scheme's credentials may take long.
+    #[cfg(feature = "gateway")]
+    pub(crate) fn takes_long(&self, scheme: &str) -> bool {
+        scheme == "argon2" || self.providers.contains_key(scheme)
+    }
+
     /// The ids for these credentials.
     pub(crate) fn authenticate(&self, scheme: &str, credentials: &[u8]) -> Result<Vec<Id>> {
         let failed = |reason| Error::AuthFailed { scheme: scheme.to_owned(), reason };

@@ -1,6 +1,9 @@
 //! Limits: what a client may send, what it may leave unread, and how it learns that it may not.
 
+use crossbeam_channel::{Receiver, bounded};
+
 use super::*;
+use crate::AuthProvider;
 use crate::gateway::wire::request::{Multi, MultiOp, PathOnly};
 use crate::gateway::wire::response::{Children2Reply, ChildrenReply, MultiReply, MultiResult};
 use crate::types::znode::CreateMode;
@@ -106,4 +109,41 @@ fn each_end_of_a_connection_is_counted_with_its_reason() {
     assert!(until.any(|shown| shown), "mntr shows the same counts");
     assert_eq!(count("client_left"), 3);
     drop(gateway);
+}
+
+/// Credentials of a scheme that costs microseconds waited for all hashes that take 20 ms each, and 256 of those shut
+/// everybody else out: the connection was closed without a reply.
+#[test]
+fn cheap_credentials_do_not_wait_for_slow_ones() {
+    struct Slow(Receiver<()>);
+    impl AuthProvider for Slow {
+        fn scheme(&self) -> &'static str {
+            "slow"
+        }
+
+        fn authenticate(&self, _: &[u8]) -> Result<Vec<String>, String> {
+            self.0.recv().map_err(|_| "the test is over".to_owned())?;
+            Ok(vec!["one".to_owned()])
+        }
+    }
+    let (go, waits) = bounded(0);
+    let cluster = Cluster::builder().auth_provider(Slow(waits)).start(1);
+    let gateway = Gateway::serve(&cluster.node(0), "127.0.0.1:0").unwrap();
+    let auth = |scheme: &str, credentials: Vec<u8>| {
+        let auth = Credential(Some(credentials.into()));
+        Request::Auth(request::Auth { kind: 0, scheme: Some(scheme.to_owned()), auth })
+    };
+    let mut slow = [Client::open(&gateway), Client::open(&gateway), Client::open(&gateway)];
+    let xids = slow.each_mut().map(|client| client.send(&auth("slow", b"x".to_vec())));
+    let mut client = Client::open(&gateway);
+    assert_eq!(client.code(&auth("digest", b"alice:secret".to_vec())), ErrorCode::Ok);
+    // What is refused is told.
+    assert_eq!(client.code(&auth("slow", vec![7; 5_000])), ErrorCode::AuthFailed);
+    wait_for_end(&mut client);
+    assert_eq!(cluster.node(0).metrics().gateway_connections_ended["auth_failed"], 1);
+    for (client, xid) in slow.iter_mut().zip(xids) {
+        go.send(()).unwrap();
+        let reply = client.receive().header;
+        assert_eq!((reply.xid, reply.err), (xid, 0));
+    }
 }

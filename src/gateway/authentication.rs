@@ -47,7 +47,9 @@ impl Authenticator {
         let queue = Arc::clone(&jobs);
         let run = move || {
             for () in additions {
-                let Some(Job { of, asker, scheme, credentials }) = lock(&queue).pop() else { continue };
+                let Some(Job { of, asker, scheme, credentials }) = lock(&queue).pop() else {
+                    continue;
+                };
                 if asker.strong_count() == 0 {
                     continue;
                 }

@@ -8,29 +8,30 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use bytes::BytesMut;
+use bytes::Bytes;
 
 use super::GatewayBuilder;
 use super::authentication::Authenticator;
 use super::convert;
 use super::counts::{Counts, LastReply};
 use super::ending::Ending;
-use super::requests::RestoredWatch;
+use super::memory::Memory;
+use super::output::{Output, SHARED_BYTES};
+use super::waiting::{REPLY_BYTES_MAX, ReplyKind, Waiting};
 use super::watches::Watches;
 use super::wire::codes::{ErrorCode, OpCode, SYNC_CONNECTED};
-use super::wire::handshake::ConnectRequest;
 use super::wire::jute::Jute;
 use super::wire::response::{ReplyHeader, WatcherEvent, append_reply};
 use crate::machine::Tree;
 use crate::node::io::{ClientRequest, RequestId, WatchId};
-use crate::node::query::{Answer, Query, Read};
-use crate::runtime::mailbox::{Delivery, Recipient};
+use crate::node::query::{Answer, Query};
+use crate::runtime::mailbox::{Delivery, Recipient, SharedEvent};
 use crate::runtime::session::SessionShared;
 use crate::runtime::shared::{Asker, NodeShared};
 use crate::types::acl::Id;
 use crate::types::error::{Error, Result};
 use crate::types::session::SessionState;
-use crate::types::watch::{EventKind, WatchEvent, WatcherType};
+use crate::types::watch::EventKind;
 use crate::types::znode::Zxid;
 
 /// How many requests of a client may be pending. Further requests are not read before one of these
@@ -38,104 +39,13 @@ use crate::types::znode::Zxid;
 const WAITING_MAX: usize = 128;
 /// The same limit for the bytes of requests in flight, and of replies that wait for their turn.
 const WAITING_BYTES: usize = 4 << 20;
-/// The longest reply. ZooKeeper has no limit for replies; this one only protects the memory.
-const REPLY_BYTES_MAX: usize = 256 << 20;
-/// About how many bytes a part of a request takes besides its content.
-const PART_BYTES: usize = 128;
 /// If a client leaves so many bytes unread, nothing more is written for it.
-const UNREAD_BYTES: usize = 1 << 20;
+const UNREAD_BYTES: usize = 64 << 10;
 /// If so many bytes of events wait for a client, it is disconnected: events come without requests,
 /// so nothing else limits them.
 const EVENTS_BYTES: usize = 16 << 20;
-/// About how many bytes an event takes besides its path.
-const EVENT_BYTES: usize = 128;
-
-/// An answer to a part of a request, with the zxid of the state that it shows.
-pub(super) type Part = (Zxid, Result<Answer>);
-
-/// A request that waits for its answers, or for the turn of its reply.
-#[derive(Debug)]
-pub(super) struct Waiting {
-    pub(super) xid: i32,
-    op: i32,
-    arrived: Duration,
-    pub(super) what: ReplyKind,
-    /// The watch that its last part sets, if it sets one.
-    pub(super) watch: Option<WatchId>,
-    pub(super) parts: Vec<Option<Part>>,
-    missing: usize,
-    /// About how many bytes the request and its answers take.
-    bytes: usize,
-}
-
-impl Waiting {
-    /// Takes the answer to a part, and returns the bytes of that answer.
-    fn take(&mut self, part: usize, (zxid, answer): Part) -> usize {
-        let bytes = size(&answer);
-        self.bytes += bytes;
-        self.parts[part] = Some((zxid, answer));
-        self.missing -= 1;
-        bytes
-    }
-
-    /// Why the connection ends, if it is a multiRead whose reply cannot be sent.
-    fn too_long(&self) -> Option<Ending> {
-        let bytes = self.bytes;
-        let is_too_long = matches!(self.what, ReplyKind::MultiRead(_)) && bytes > REPLY_BYTES_MAX;
-        is_too_long.then_some(Ending::ReplyTooLong { bytes, limit: REPLY_BYTES_MAX })
-    }
-}
-
-/// The kind of reply that a request gets.
-#[derive(Debug)]
-pub(super) enum ReplyKind {
-    Connect(ConnectRequest),
-    /// A header without a body.
-    Code(ErrorCode),
-    /// A header without a body, after which the connection is closed.
-    Last(ErrorCode),
-    /// The reply of a ZooKeeper server without SASL.
-    Sasl,
-    Done,
-    Close,
-    Auth,
-    Created {
-        with_stat: bool,
-    },
-    Stat,
-    Exists,
-    Data,
-    Children {
-        with_stat: bool,
-    },
-    Acl,
-    Path(Option<String>),
-    Multi {
-        /// The types of the results.
-        kinds: Vec<OpCode>,
-        /// The index of an operation that fails without the node, and its error.
-        refused: Option<(usize, ErrorCode)>,
-    },
-    /// A multiRead with its reads that are still to be sent to the node, one at a time; `None` for
-    /// a read of an impossible path.
-    MultiRead(VecDeque<Option<Read>>),
-    SetWatches {
-        from: Zxid,
-        restored: Vec<RestoredWatch>,
-    },
-    AddWatch,
-    CheckWatches {
-        path: String,
-        which: WatcherType,
-    },
-    Ephemerals {
-        prefix: String,
-    },
-    Count {
-        path: String,
-    },
-    WhoAmI,
-}
+/// A larger queue is freed when it is empty.
+const EVENTS_KEPT: usize = 64;
 
 #[derive(Debug)]
 pub(super) struct Connection {
@@ -161,12 +71,14 @@ pub(super) struct Connection {
     /// The expected answers that show `/zookeeper/config`.
     of_config: BTreeSet<u64>,
     next_number: u64,
-    events: VecDeque<(WatchId, WatchEvent)>,
+    events: VecDeque<(WatchId, Arc<SharedEvent>)>,
+    /// As if no other client waited for the same events.
     events_bytes: usize,
     pub(super) watches: Watches,
     /// The zxid of the last write that this client may have seen.
     pub(super) zxid: Zxid,
-    pub(super) out: BytesMut,
+    pub(super) out: Output,
+    memory: Arc<Memory>,
     pub(super) packet_bytes_max: usize,
     /// When the client last sent a packet that keeps its session alive.
     pub(super) last_received: Duration,
@@ -194,6 +106,7 @@ impl Connection {
         from: IpAddr,
         settings: &GatewayBuilder,
         authenticator: Authenticator,
+        memory: Arc<Memory>,
         now: Duration,
     ) -> Connection {
         Connection {
@@ -215,7 +128,8 @@ impl Connection {
             events_bytes: 0,
             watches: Watches::default(),
             zxid: 0,
-            out: BytesMut::new(),
+            out: Output::default(),
+            memory,
             packet_bytes_max: settings.packet_bytes_max,
             last_received: now,
             arrived: now,
@@ -274,19 +188,30 @@ impl Connection {
 
     /// Queues a request whose reply has this many parts.
     pub(super) fn expect(&mut self, xid: i32, what: ReplyKind, parts: usize) {
-        // While a request is in flight, the node holds about as many bytes.
-        let bytes = self.request_bytes + parts * PART_BYTES;
-        self.waiting_bytes += bytes;
-        self.waiting.push_back(Waiting {
-            xid,
-            op: self.op,
-            arrived: self.arrived,
-            what,
-            watch: None,
-            parts: std::iter::repeat_with(|| None).take(parts).collect(),
-            missing: parts,
-            bytes,
-        });
+        let request = (xid, self.op, self.request_bytes);
+        let waiting = Waiting::new(request, self.arrived, what, parts);
+        self.waiting_bytes += waiting.bytes;
+        self.waiting.push_back(waiting);
+    }
+
+    /// The data of a znode, for a reply.
+    pub(super) fn data(&self, data: &Arc<[u8]>) -> Bytes {
+        match data.len() < SHARED_BYTES {
+            true => Bytes::copy_from_slice(data),
+            false => Bytes::from_owner(self.memory.share(data)),
+        }
+    }
+
+    /// About how many bytes wait for the client, as if it shared none of them with others.
+    pub(super) fn weight(&self) -> usize {
+        self.out.len() + self.waiting_bytes + self.events_bytes
+    }
+
+    /// About how many bytes wait for the client alone.
+    pub(super) fn own_bytes(&self) -> usize {
+        let shared: usize = self.waiting.iter().map(Waiting::shared).sum();
+        let events = self.events.len() * size_of::<(WatchId, Arc<SharedEvent>)>();
+        self.out.own() + self.waiting_bytes.saturating_sub(shared) + events
     }
 
     /// Sends a part of the request queued last to the node.
@@ -332,17 +257,21 @@ impl Connection {
     /// Answers a part of the request queued last without the node.
     pub(super) fn answer_now(&mut self, part: usize, answer: Result<Answer>) {
         if let Some(last) = self.waiting.back_mut() {
-            self.waiting_bytes += last.take(part, (self.zxid, answer));
+            let before = last.bytes;
+            last.take(part, (self.zxid, answer), &self.memory);
+            self.waiting_bytes = self.waiting_bytes - before + last.bytes;
             self.ended = self.ended.take().or(last.too_long());
         }
     }
 
-    /// Whether requests after the last one wait. None of the reads of a multiRead may show their effects,
-    /// and requests that walk the tree are done one at a time, so that other clients have their turn.
+    /// Whether requests after the last one wait. None of the reads of a multiRead may show their effects.
+    /// Requests that walk the tree are done one at a time, so that other clients have their turn, and so are long
+    /// lists, so that a client does not receive many at once.
     fn reads_on(&self) -> bool {
         self.waiting.back().is_some_and(|last| match last.what {
             ReplyKind::MultiRead(_) => last.missing > 0,
             ReplyKind::Count { .. } | ReplyKind::Ephemerals { .. } => true,
+            ReplyKind::Children { is_long, .. } => is_long && last.missing > 0,
             _ => false,
         })
     }
@@ -377,15 +306,13 @@ impl Connection {
                 let Some((request, part)) = self.asked.remove(&number) else { return };
                 let place = (request - self.replied) as usize;
                 let Some(waiting) = self.waiting.get_mut(place) else { return };
-                self.waiting_bytes += waiting.take(part, (zxid, answer));
+                let before = waiting.bytes;
+                waiting.take(part, (zxid, answer), &self.memory);
+                self.waiting_bytes = self.waiting_bytes - before + waiting.bytes;
                 if matches!(waiting.what, ReplyKind::MultiRead(_)) {
                     self.ended = self.ended.take().or(waiting.too_long());
                     self.read_on();
                 }
-            }
-            Delivery::Event { watch, event } => {
-                self.events_bytes += EVENT_BYTES + event.path.len();
-                self.events.push_back((watch, event));
             }
             Delivery::Authenticated(ids) => {
                 if let Some((xid, _)) = self.authenticating.take() {
@@ -405,6 +332,11 @@ impl Connection {
                 }
             }
         }
+    }
+
+    pub(super) fn take_event(&mut self, watch: WatchId, event: Arc<SharedEvent>) {
+        self.events_bytes += event.bytes();
+        self.events.push_back((watch, event));
     }
 
     /// Writes all replies and events whose turn has come. Called when all messages of a step of the node
@@ -459,7 +391,7 @@ impl Connection {
             && event.zxid <= up_to
             && let Some((watch, event)) = self.events.pop_front()
         {
-            self.events_bytes -= EVENT_BYTES + event.path.len();
+            self.events_bytes -= event.bytes();
             if event.kind == EventKind::Gap {
                 // The client missed more events than the history has: setWatches sets the watch from
                 // now on.
@@ -473,8 +405,11 @@ impl Connection {
             }
             self.zxid = self.zxid.max(event.zxid);
             if let Some(kind) = self.watches.fire(watch, &event) {
-                self.send_event(kind.into(), event.path, convert::zxid(event.zxid));
+                self.send_event(kind.into(), event.path.clone(), convert::zxid(event.zxid));
             }
+        }
+        if self.events.is_empty() && self.events.capacity() > EVENTS_KEPT {
+            self.events = VecDeque::new();
         }
     }
 
@@ -540,16 +475,5 @@ impl Connection {
 impl Drop for Connection {
     fn drop(&mut self) {
         self.leave();
-    }
-}
-
-/// About how many bytes an answer takes while it waits for its turn.
-fn size(answer: &Result<Answer>) -> usize {
-    const SMALL: usize = 64;
-    match answer {
-        Ok(Answer::Data { data, .. }) => SMALL + data.len(),
-        Ok(Answer::Children(names, _)) => names.iter().map(|name| SMALL + name.len()).sum(),
-        Ok(Answer::Below(_, znodes)) => znodes.iter().map(|znode| znode.size()).sum(),
-        _ => SMALL,
     }
 }

@@ -39,6 +39,11 @@ pub(super) enum Ending {
          (--max-client-cnxns) allows"
     )]
     TooManyOfAddress { most: usize },
+    #[error(
+        "there are {most} connections, and the process may have only {files} files open: raise that limit \
+         (ulimit -n, LimitNOFILE of systemd)"
+    )]
+    TooManyFiles { most: usize, files: usize },
     #[error("no first packet arrived within {} s", .0.as_secs())]
     NoFirstPacket(Duration),
     #[error(
@@ -69,6 +74,11 @@ pub(super) enum Ending {
     ReplyTooLong { bytes: usize, limit: usize },
     #[error("it left {bytes} bytes of events unread, above the limit of {limit}")]
     EventsUnread { bytes: usize, limit: usize },
+    #[error(
+        "it held {bytes} bytes that it did not read, the most of all clients, which hold more than {limit}: \
+         buffer_bytes_max (--max-buffer-bytes)"
+    )]
+    Memory { bytes: usize, limit: usize },
     #[error("it has to set its watches again: it missed more changes than are kept")]
     MissedEvents,
     #[error("its session is over here: it expired, or the client continues at another connection")]
@@ -95,7 +105,7 @@ pub(super) enum Ending {
 
 impl Ending {
     /// The reasons, as metrics and `mntr` name them, with the levels of their log lines.
-    const REASONS: [(&'static str, Level); 26] = [
+    const REASONS: [(&'static str, Level); 28] = [
         ("word", Level::DEBUG),
         ("session_closed", Level::DEBUG),
         ("client_left", Level::DEBUG),
@@ -103,6 +113,7 @@ impl Ending {
         ("tls", Level::WARN),
         ("too_many", Level::WARN),
         ("too_many_of_address", Level::WARN),
+        ("too_many_files", Level::WARN),
         ("no_first_packet", Level::INFO),
         ("silent", Level::INFO),
         ("unread", Level::INFO),
@@ -112,6 +123,7 @@ impl Ending {
         ("unimplemented", Level::WARN),
         ("reply_too_long", Level::WARN),
         ("events_unread", Level::WARN),
+        ("memory", Level::WARN),
         ("missed_events", Level::INFO),
         ("session_over", Level::INFO),
         ("session_unknown", Level::INFO),
@@ -134,25 +146,27 @@ impl Ending {
             Ending::Tls(_) => 4,
             Ending::TooMany { .. } => 5,
             Ending::TooManyOfAddress { .. } => 6,
-            Ending::NoFirstPacket(_) => 7,
-            Ending::Silent(_) => 8,
-            Ending::Unread(_) => 9,
-            Ending::Foreign => 10,
-            Ending::Unreadable => 11,
-            Ending::RequestTooLong { .. } => 12,
-            Ending::Unimplemented { .. } => 13,
-            Ending::ReplyTooLong { .. } => 14,
-            Ending::EventsUnread { .. } => 15,
-            Ending::MissedEvents => 16,
-            Ending::SessionOver => 17,
-            Ending::SessionUnknown => 18,
-            Ending::Ahead => 19,
-            Ending::NeedsQuorum => 20,
-            Ending::QuorumChanged => 21,
-            Ending::AuthFailed(_) => 22,
-            Ending::Unanswered(_) => 23,
-            Ending::Stopped => 24,
-            Ending::Failure(_) => 25,
+            Ending::TooManyFiles { .. } => 7,
+            Ending::NoFirstPacket(_) => 8,
+            Ending::Silent(_) => 9,
+            Ending::Unread(_) => 10,
+            Ending::Foreign => 11,
+            Ending::Unreadable => 12,
+            Ending::RequestTooLong { .. } => 13,
+            Ending::Unimplemented { .. } => 14,
+            Ending::ReplyTooLong { .. } => 15,
+            Ending::EventsUnread { .. } => 16,
+            Ending::Memory { .. } => 17,
+            Ending::MissedEvents => 18,
+            Ending::SessionOver => 19,
+            Ending::SessionUnknown => 20,
+            Ending::Ahead => 21,
+            Ending::NeedsQuorum => 22,
+            Ending::QuorumChanged => 23,
+            Ending::AuthFailed(_) => 24,
+            Ending::Unanswered(_) => 25,
+            Ending::Stopped => 26,
+            Ending::Failure(_) => 27,
         }
     }
 

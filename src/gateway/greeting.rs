@@ -5,8 +5,9 @@ use std::time::Duration;
 
 use bytes::Bytes;
 
-use super::connection::{Connection, ReplyKind};
+use super::connection::Connection;
 use super::ending::Ending;
+use super::waiting::ReplyKind;
 use super::wire::handshake::{ConnectRequest, PASSWORD_BYTES};
 use super::wire::jute::Jute;
 use crate::node::io::ClientRequest;

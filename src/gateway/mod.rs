@@ -8,9 +8,10 @@
 //! - [`wire`] is the protocol: bytes to requests, replies to bytes. It knows no session and no socket.
 //! - [`server`] is the thread with the sockets, [`stream`] is one socket, and [`tls`] has the
 //!   certificates.
-//! - [`connection`] is one client: its pending requests, its watches, and the order of its replies
+//! - [`connection`] is one client: its pending requests ([`waiting`]), its watches, and the order of its replies
 //!   and events.
 //! - [`greeting`] is its first packet, which opens its session.
+//! - [`output`] is what waits for a client, and [`memory`] the bound for what waits for all of them.
 //! - [`requests`] and [`multi`] convert its requests to those of a session, and [`replies`] the answers to
 //!   replies.
 //! - [`ending`] has the reasons for which connections end.
@@ -18,6 +19,7 @@
 //! - [`quorum`] decides which clients are served, and [`read_only`] stands in for the node while there is no
 //!   quorum.
 //! - [`convert`] converts values that differ: errors, stats, access lists.
+//! - [`files`] is how many connections the process has room for.
 //! - [`words`] answers the four-letter words, from the figures of [`counts`].
 //! - [`import`] is a client itself: it copies a tree out of a ZooKeeper.
 //!
@@ -30,9 +32,12 @@ mod convert;
 mod counts;
 mod ending;
 mod fair_queue;
+mod files;
 mod greeting;
 pub mod import;
+mod memory;
 mod multi;
+mod output;
 mod quorum;
 mod read_only;
 mod replies;
@@ -44,6 +49,7 @@ mod stream;
 mod tests;
 #[cfg(feature = "tls")]
 mod tls;
+mod waiting;
 mod watches;
 mod wire;
 mod words;
@@ -106,6 +112,7 @@ pub struct GatewayBuilder {
     connections_max: usize,
     connections_per_address_max: usize,
     packet_bytes_max: usize,
+    buffer_bytes_max: usize,
     words: Vec<[u8; 4]>,
     read_only: bool,
     skips_acl: bool,
@@ -130,6 +137,7 @@ impl Gateway {
             connections_max: 10_000,
             connections_per_address_max: 0,
             packet_bytes_max: wire::frame::JUTE_MAXBUFFER,
+            buffer_bytes_max: memory::BYTES_MAX,
             words: words::named(words::HARMLESS),
             read_only: false,
             skips_acl: false,
@@ -154,6 +162,9 @@ impl GatewayBuilder {
 
     /// The most clients that may be connected at the same time: 10,000 by default. Further clients are
     /// disconnected at once, and try another instance.
+    ///
+    /// There are fewer, with a warning in the log, if the process may not have so many files open (`ulimit -n`):
+    /// the gateway leaves 128 of them to everything else.
     #[must_use]
     pub fn connections_max(mut self, most: usize) -> GatewayBuilder {
         self.connections_max = most;
@@ -174,6 +185,18 @@ impl GatewayBuilder {
     #[must_use]
     pub fn packet_bytes_max(mut self, most: usize) -> GatewayBuilder {
         self.packet_bytes_max = most;
+        self
+    }
+
+    /// How many bytes may wait for all clients together, which have not read them: 256 MiB by default. Requests
+    /// that are in progress and replies and events that are not sent count. With more, the client that holds most
+    /// of them is disconnected, and then the next one. It connects again, here or elsewhere, with its session.
+    ///
+    /// A client alone is bounded, too: to 16 MiB of events that it does not read, and to one reply besides 4 MiB
+    /// of others. The data of a znode and an event count once, for however many clients they wait.
+    #[must_use]
+    pub fn buffer_bytes_max(mut self, most: usize) -> GatewayBuilder {
+        self.buffer_bytes_max = most;
         self
     }
 

@@ -1,8 +1,9 @@
 //! A client's requests of several operations.
 
-use super::connection::{Connection, ReplyKind};
+use super::connection::Connection;
 use super::convert::{container_mode, expected, mode, ttl_mode};
 use super::requests::{read_path, written};
+use super::waiting::ReplyKind;
 use super::wire::codes::{CreateFlags, ErrorCode};
 use super::wire::request::{CreateTtl, MultiOp};
 use crate::machine::command::Op;

@@ -13,9 +13,10 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::connection::{Connection, ReplyKind};
+use super::connection::Connection;
 use super::convert;
 use super::ending::Ending;
+use super::waiting::ReplyKind;
 use super::wire::codes::OpCode;
 use super::wire::handshake::{ConnectRequest, PASSWORD_BYTES};
 use crate::machine::command::Reply;

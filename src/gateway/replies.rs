@@ -4,10 +4,11 @@ use std::borrow::Cow;
 
 use bytes::Bytes;
 
-use super::connection::{Connection, Part, ReplyKind, Waiting};
+use super::connection::Connection;
 use super::convert::{self, code};
 use super::ending::Ending;
 use super::requests::{OneShot, RestoredWatch};
+use super::waiting::{Part, ReplyKind, Waiting};
 use super::wire::codes::{ErrorCode, EventType, OpCode};
 use super::wire::frame::append_frame;
 use super::wire::handshake::{ConnectRequest, ConnectResponse};
@@ -97,7 +98,7 @@ impl Connection {
             (ReplyKind::Exists, Answer::Exists(Some(stat))) => self.stat(xid, &stat),
             (ReplyKind::Exists, Answer::Exists(None)) => self.fail(xid, ErrorCode::NoNode),
             (ReplyKind::Data, Answer::Data { data, stat, is_null }) => {
-                let data = (!is_null).then(|| Bytes::copy_from_slice(&data));
+                let data = (!is_null).then(|| self.data(&data));
                 self.succeed(xid, &DataReply { data, stat: convert::stat(&stat) });
             }
             (ReplyKind::Acl, Answer::Acl(acl, stat)) => {
@@ -105,10 +106,13 @@ impl Connection {
                 self.succeed(xid, &AclReply { acl, stat: convert::stat(&stat) });
             }
             (ReplyKind::Path(path), Answer::Synced(_)) => self.succeed(xid, &PathReply { path }),
-            (ReplyKind::Children { with_stat: false }, Answer::Children(children, _)) => {
+            (ReplyKind::Children { with_stat: false, .. }, Answer::Children(children, _)) => {
                 self.succeed(xid, &ChildrenReply { children });
             }
-            (ReplyKind::Children { with_stat: true }, Answer::Children(children, Some(stat))) => {
+            (
+                ReplyKind::Children { with_stat: true, .. },
+                Answer::Children(children, Some(stat)),
+            ) => {
                 let stat = convert::stat(&stat);
                 self.succeed(xid, &Children2Reply { children, stat });
             }
@@ -214,7 +218,7 @@ impl Connection {
                     Ok(MultiResult::GetChildren(ChildrenReply { children }))
                 }
                 Ok(Answer::Data { data, stat, is_null }) => {
-                    let data = (!is_null).then(|| Bytes::copy_from_slice(&data));
+                    let data = (!is_null).then(|| self.data(&data));
                     Ok(MultiResult::GetData(DataReply { data, stat: convert::stat(&stat) }))
                 }
                 Ok(_) => return self.end(UNFIT),

@@ -7,9 +7,10 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 
-use super::connection::{Connection, ReplyKind};
+use super::connection::Connection;
 use super::convert::{acl_asked, container_mode, expected, is_open, mode, ttl_mode};
 use super::ending::Ending;
+use super::waiting::ReplyKind;
 use super::wire::codes::{
     AddWatchMode, ErrorCode, OpCode, ReservedXid, WatcherType as WireWatcherType,
 };
@@ -50,6 +51,9 @@ pub(super) enum OneShot {
     Exist,
     Child,
 }
+
+/// How many children make no long list.
+const CHILDREN_FEW: u32 = 256;
 
 impl Connection {
     /// Takes a packet after the first. Returns `false` if it cannot be answered.
@@ -269,8 +273,15 @@ impl Connection {
         body: request::Read,
         with_stat: bool,
     ) -> Result<(), ErrorCode> {
-        let read = Read::Children { path: read_path(body.path)? };
-        self.read(xid, ReplyKind::Children { with_stat }, read, body.watch);
+        let path = read_path(body.path)?;
+        let tree = self.shared.tree();
+        let is_long = match self.shared.has_replica {
+            true => tree.get(&path).is_some_and(|of| of.stat().num_children > CHILDREN_FEW),
+            false => true,
+        };
+        drop(tree);
+        let what = ReplyKind::Children { with_stat, is_long };
+        self.read(xid, what, Read::Children { path }, body.watch);
         Ok(())
     }
 

@@ -12,17 +12,21 @@ use super::authentication::Authenticator;
 use super::connection::Connection;
 use super::counts::Counts;
 use super::ending::{Ending, Endings};
+use super::files;
+use super::memory::{self, Memory};
 use super::quorum::{Quorum, Service};
 use super::stream::Stream;
 #[cfg(feature = "tls")]
 use super::tls::Renewal;
 use super::wire::frame::{FrameDecoder, Incoming};
+use super::wire::jute::Sink;
 use super::words;
 use super::{GatewayBuilder, PAUSE, SWEEP};
 use crate::runtime::mailbox::{Mailbox, Recipient};
 use crate::runtime::port::{LISTENER, Port};
 use crate::runtime::shared::NodeShared;
 use crate::transport::SHORT_READ_DRAINS;
+use crate::types::warnings::Warnings;
 use crate::types::znode::{SessionId, Zxid};
 
 /// The longest first packet.
@@ -39,6 +43,12 @@ pub(super) struct Server {
     mailbox: Arc<Mailbox>,
     pub(super) clients: BTreeMap<u64, Client>,
     from: BTreeMap<IpAddr, usize>,
+    /// How many files the process could have open when that was last looked up.
+    files_max: Option<usize>,
+    no_files: Warnings<Duration>,
+    memory: Arc<Memory>,
+    /// What waits for each client alone, in all.
+    own_bytes: usize,
     zxid: Zxid,
     authenticator: Authenticator,
     pub(super) counts: Counts,
@@ -59,6 +69,8 @@ pub(super) struct Client {
     pub(super) since: Duration,
     pub(super) counts: Counts,
     decoder: FrameDecoder,
+    /// What waits for it alone, as the server has counted it.
+    own_bytes: usize,
     pub(super) connection: Connection,
     /// The socket may have more to read.
     readable: bool,
@@ -89,6 +101,10 @@ impl Server {
             mailbox,
             clients: BTreeMap::new(),
             from: BTreeMap::new(),
+            files_max: files::files_max(),
+            no_files: Warnings::default(),
+            memory: Arc::default(),
+            own_bytes: 0,
             authenticator,
             counts: Counts::default(),
             endings,
@@ -105,6 +121,15 @@ impl Server {
         let mut events = Events::with_capacity(1024);
         let mut swept = self.shared.clock.now();
         let mut looked = swept;
+        let (room, most) = (self.files_max.map(files::room), self.settings.connections_max);
+        if let Some(room) = room.filter(|room| *room < most) {
+            tracing::warn!(
+                connections_max = most,
+                "the gateway takes only {room} clients, because the process may have {} files open: raise that \
+                 limit (ulimit -n, LimitNOFILE of systemd)",
+                self.files_max.unwrap_or(0)
+            );
+        }
         while !self.port.is_stopped() && self.shared.stopped().is_none() {
             if let Err(error) = self.port.wait(&mut events, PAUSE) {
                 tracing::error!(%error, "the gateway stops: its sockets cannot be waited for");
@@ -138,6 +163,12 @@ impl Server {
                     self.port.touched.insert(number);
                 }
             }
+            for (number, watch, event) in arrived.events {
+                if let Some(client) = self.clients.get_mut(&number) {
+                    client.connection.take_event(watch, event);
+                    self.port.touched.insert(number);
+                }
+            }
             let now = self.shared.clock.now();
             if now.saturating_sub(looked) > SWEEP {
                 // This thread was delayed. Bytes that clients have sent in the meantime are still to be
@@ -148,6 +179,7 @@ impl Server {
             for number in std::mem::take(&mut self.port.touched) {
                 self.serve(number, now);
             }
+            self.bound_memory();
             // Also done while some clients are busy.
             if now.saturating_sub(swept) >= SWEEP {
                 swept = now;
@@ -165,10 +197,8 @@ impl Server {
             let (mut stream, from) = match self.port.accept() {
                 Ok(Some(accepted)) => accepted,
                 Ok(None) => return,
-                Err(error) => {
-                    tracing::warn!(%error, "the gateway cannot accept a connection");
-                    return;
-                }
+                // Waiting clients are accepted at the next sweep.
+                Err(error) => return self.cannot_accept(&error),
             };
             let ip = from.ip();
             let of_address = self.from.get(&ip).copied().unwrap_or(0);
@@ -179,6 +209,13 @@ impl Server {
             let all = self.settings.connections_max;
             if self.clients.len() >= all {
                 self.ended(from, None, &Ending::TooMany { most: all });
+                continue;
+            }
+            if let Some(files) = self.files_max
+                && self.clients.len() >= files::room(files)
+            {
+                let most = self.clients.len();
+                self.ended(from, None, &Ending::TooManyFiles { most, files });
                 continue;
             }
             if of_address >= most {
@@ -200,13 +237,16 @@ impl Server {
             let (shared, authenticator) = (Arc::clone(&self.shared), self.authenticator.clone());
             let (settings, now) = (&self.settings, shared.clock.now());
             let most = settings.packet_bytes_max.min(HANDSHAKE_BYTES);
-            let connection = Connection::new(recipient, shared, ip, settings, authenticator, now);
+            let memory = Arc::clone(&self.memory);
+            let connection =
+                Connection::new(recipient, shared, ip, settings, authenticator, memory, now);
             let client = Client {
                 stream,
                 address: from,
                 since: now,
                 counts: Counts::default(),
                 decoder: FrameDecoder::new(most, words::KNOWN),
+                own_bytes: 0,
                 connection,
                 readable: true,
                 ended: false,
@@ -214,6 +254,21 @@ impl Server {
             };
             self.clients.insert(number, client);
             self.port.touched.insert(number);
+        }
+    }
+
+    fn cannot_accept(&mut self, error: &io::Error) {
+        let Some(suppressed) = self.no_files.permit(self.shared.clock.now()) else { return };
+        if files::is_exhausted(error) {
+            self.files_max = files::files_max();
+            tracing::warn!(
+                %error, suppressed, connections = self.clients.len(), limit = self.files_max,
+                "the gateway cannot accept further clients before others leave, because the process has too many \
+                 files open: raise that limit (ulimit -n, LimitNOFILE of systemd), or lower connections_max \
+                 (--max-cnxns)"
+            );
+        } else {
+            tracing::warn!(%error, suppressed, "the gateway cannot accept a connection");
         }
     }
 
@@ -255,15 +310,41 @@ impl Server {
         if let Some((word, argument)) = word {
             let answer = self.answer(word, argument);
             if let Some(client) = self.clients.get_mut(&number) {
-                client.connection.out.extend_from_slice(answer.as_bytes());
+                client.connection.out.put_slice(answer.as_bytes());
                 client.connection.close(Ending::Word);
                 let _ = client.stream.write(&mut client.connection.out);
             }
+        }
+        if let Some(client) = self.clients.get_mut(&number) {
+            let own = client.count();
+            self.own_bytes = self.own_bytes - std::mem::replace(&mut client.own_bytes, own) + own;
         }
         if self.clients.get(&number).is_some_and(Client::is_over) {
             // The client's connection is over for a reason.
             self.drop_client(number, Ending::ClientLeft);
         }
+    }
+
+    /// Disconnects the clients that hold most, until all of them together are within the bound.
+    fn bound_memory(&mut self) {
+        let limit = self.settings.buffer_bytes_max;
+        if self.held_bytes() <= limit {
+            return;
+        }
+        let weight = |(number, client): (&u64, &Client)| (client.weight(), *number);
+        let mut fattest: Vec<(usize, u64)> = self.clients.iter().map(weight).collect();
+        fattest.retain(|(bytes, _)| *bytes >= memory::LEAST);
+        fattest.sort_unstable();
+        while self.held_bytes() > limit
+            && let Some((bytes, number)) = fattest.pop()
+        {
+            self.drop_client(number, Ending::Memory { bytes, limit });
+        }
+    }
+
+    /// About how many bytes wait for all clients, each that they share counted once.
+    pub(super) fn held_bytes(&self) -> usize {
+        self.own_bytes + self.memory.bytes() + self.mailbox.event_bytes()
     }
 
     fn answer(&mut self, word: [u8; 4], argument: Option<i64>) -> String {
@@ -287,6 +368,9 @@ impl Server {
     fn sweep(&mut self, now: Duration) {
         self.accept();
         self.endings.note_rest(now);
+        if self.files_max.is_some_and(|files| self.clients.len() >= files::room(files)) {
+            self.files_max = files::files_max();
+        }
         if self.quorum.look(&self.shared, self.settings.read_only, now) {
             // These clients either have sessions and cannot be served, or have no sessions and could get
             // one. They connect again, here or elsewhere.
@@ -328,6 +412,7 @@ impl Server {
         if matches!(ending, Ending::Silent(_)) {
             client.connection.expire();
         }
+        self.own_bytes -= client.own_bytes;
         client.stream.close();
         self.port.deregister(&mut client.stream.socket);
         client.connection.leave();
@@ -347,6 +432,16 @@ impl Server {
 }
 
 impl Client {
+    /// About how many bytes wait for it alone.
+    fn count(&self) -> usize {
+        self.connection.own_bytes() + self.decoder.len() + self.stream.len()
+    }
+
+    /// About how many bytes it holds, as if it shared none of them.
+    fn weight(&self) -> usize {
+        self.connection.weight() + self.decoder.len() + self.stream.len()
+    }
+
     /// Takes the received packets, as far as the connection takes requests. Returns whether there may be
     /// more to do.
     fn take_packets(

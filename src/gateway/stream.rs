@@ -1,16 +1,18 @@
 //! The bytes of a connection: plain, or in TLS.
 
-use std::io::{self, Read, Write};
+use std::io::{self, IoSlice, Read, Write};
 
-use bytes::{Buf, BytesMut};
+use bytes::BytesMut;
 use mio::net::TcpStream;
 
 use super::GatewayBuilder;
+use super::output::{Output, PIECES_MAX};
 #[cfg(feature = "tls")]
 use crate::transport::secure::tls::TlsChannel;
 use crate::types::acl::Id;
 
 /// A larger buffer is freed when it is empty.
+#[cfg(feature = "tls")]
 const KEPT_BYTES: usize = 4 << 10;
 
 pub(super) struct Stream {
@@ -83,7 +85,7 @@ impl Stream {
     }
 
     /// Writes as much as the socket takes. The rest stays in `out`, or in `sealed`.
-    pub(super) fn write(&mut self, out: &mut BytesMut) -> io::Result<()> {
+    pub(super) fn write(&mut self, out: &mut Output) -> io::Result<()> {
         #[cfg(feature = "tls")]
         while self.tls.is_some() {
             self.flush()?;
@@ -91,19 +93,25 @@ impl Stream {
                 return Ok(());
             }
             if let Some(channel) = &mut self.tls {
-                let taken = channel.send(out, &mut self.sealed)?;
+                let taken = channel.send(out.first(), &mut self.sealed)?;
                 out.advance(taken);
             }
-            give_back(out);
         }
         while !out.is_empty() {
-            match write_some(&mut self.socket, out)? {
+            let mut slices = [IoSlice::new(&[]); PIECES_MAX];
+            let count = out.slices(&mut slices);
+            let socket = &mut self.socket;
+            match write_some(|| socket.write_vectored(&slices[..count]))? {
                 Some(written) => out.advance(written),
                 None => return Ok(()),
             }
         }
-        give_back(out);
         Ok(())
+    }
+
+    /// How many encrypted bytes wait for the socket.
+    pub(super) fn len(&self) -> usize {
+        self.sealed.len()
     }
 
     /// Whether encrypted bytes wait for the socket.
@@ -124,7 +132,8 @@ impl Stream {
     fn flush(&mut self) -> io::Result<()> {
         let mut from = 0;
         while from < self.sealed.len() {
-            match write_some(&mut self.socket, &self.sealed[from..])? {
+            let (socket, rest) = (&mut self.socket, &self.sealed[from..]);
+            match write_some(|| socket.write(rest))? {
                 Some(written) => from += written,
                 None => break,
             }
@@ -137,16 +146,10 @@ impl Stream {
     }
 }
 
-fn give_back(out: &mut BytesMut) {
-    if out.is_empty() && out.capacity() > KEPT_BYTES {
-        *out = BytesMut::new();
-    }
-}
-
 /// Writes once. `None`: the socket takes nothing now.
-fn write_some(socket: &mut TcpStream, bytes: &[u8]) -> io::Result<Option<usize>> {
+fn write_some(mut write: impl FnMut() -> io::Result<usize>) -> io::Result<Option<usize>> {
     loop {
-        match socket.write(bytes) {
+        match write() {
             Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
             Ok(written) => return Ok(Some(written)),
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(None),

@@ -6,6 +6,7 @@ use std::fs;
 use std::path::Path;
 use std::time::Duration;
 
+use super::files::files_max;
 use super::quorum::Service;
 use super::server::{Client, Server};
 use super::wire::codes::OpCode;
@@ -294,6 +295,7 @@ fn monitor(text: &mut String, seen: &Server) {
     for (reason, count) in seen.endings.counts() {
         line(&format!("connections_ended_{reason}"), &count);
     }
+    line("buffered_bytes", &seen.held_bytes());
     line("znode_count", &seen.contents().1);
     line("global_sessions", &status.sessions);
     let watches = seen.clients.values().map(|client| client.connection.watches.len());
@@ -305,8 +307,8 @@ fn monitor(text: &mut String, seen: &Server) {
         line("ephemerals_count", &ephemerals.sum::<usize>());
         line("approximate_data_size", &seen.shared.tree().bytes());
     }
-    if let Some((open, most)) = file_descriptors() {
-        line("open_file_descriptor_count", &open);
+    if let (Ok(open), Some(most)) = (fs::read_dir("/proc/self/fd"), files_max()) {
+        line("open_file_descriptor_count", &open.count());
         line("max_file_descriptor_count", &most);
     }
     let voters = &status.availability.voters;
@@ -326,14 +328,6 @@ fn monitor(text: &mut String, seen: &Server) {
         let since = status.leads_since.unwrap_or_else(|| seen.shared.clock.now());
         line("leader_uptime", &seen.shared.clock.now().saturating_sub(since).as_millis());
     }
-}
-
-/// The number of files that the process has open, and their limit: known on Linux only.
-fn file_descriptors() -> Option<(usize, String)> {
-    let open = fs::read_dir("/proc/self/fd").ok()?.count();
-    let limits = fs::read_to_string("/proc/self/limits").ok()?;
-    let most = limits.lines().find_map(|line| line.strip_prefix("Max open files"))?;
-    Some((open, most.split_whitespace().next()?.to_owned()))
 }
 
 /// The log's folder in the data directory.

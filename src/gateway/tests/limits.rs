@@ -5,7 +5,9 @@ use crossbeam_channel::{Receiver, bounded};
 use super::*;
 use crate::AuthProvider;
 use crate::gateway::wire::request::{Multi, MultiOp, PathOnly};
-use crate::gateway::wire::response::{Children2Reply, ChildrenReply, MultiReply, MultiResult};
+use crate::gateway::wire::response::{
+    Children2Reply, ChildrenReply, DataReply, MultiReply, MultiResult,
+};
 use crate::types::znode::CreateMode;
 
 /// A gateway that takes packets of at most so many bytes.
@@ -145,5 +147,105 @@ fn cheap_credentials_do_not_wait_for_slow_ones() {
         go.send(()).unwrap();
         let reply = client.receive().header;
         assert_eq!((reply.xid, reply.err), (xid, 0));
+    }
+}
+
+/// What `mntr` says of a figure.
+fn figure(gateway: &Gateway, name: &str) -> usize {
+    let mut client = Client::dial(gateway);
+    client.stream.write_all(b"mntr").unwrap();
+    let mut answer = String::new();
+    client.stream.read_to_string(&mut answer).unwrap();
+    let mut lines = answer.lines().filter_map(|line| line.strip_prefix("zk_")?.split_once('\t'));
+    let (_, value) =
+        lines.find(|(of, _)| *of == name).unwrap_or_else(|| panic!("no {name}: {answer}"));
+    value.parse().unwrap()
+}
+
+/// Waits until a figure of `mntr` is in this range.
+fn wait_for(gateway: &Gateway, name: &str, range: impl std::ops::RangeBounds<usize>) {
+    let mut figures = std::iter::repeat_with(|| figure(gateway, name)).take(20_000);
+    assert!(figures.any(|figure| range.contains(&figure)), "{name}: {}", figure(gateway, name));
+}
+
+/// Clients that read nothing made the member keep about 16 MiB for each of them, without a bound for all.
+#[test]
+fn the_client_that_holds_most_is_disconnected_when_all_hold_too_much() {
+    const READS: usize = 300;
+    let cluster = Cluster::new(1);
+    let builder = Gateway::builder().buffer_bytes_max(950_000);
+    let gateway = builder.serve(&cluster.node(0), "127.0.0.1:0").unwrap();
+    let session = cluster.node(0).session();
+    session.create("/small", vec![1; 100_000], CreateMode::Persistent).unwrap();
+    session.create("/large", vec![2; 900_000], CreateMode::Persistent).unwrap();
+    let (mut thin, mut fat) = (Client::open(&gateway), Client::open(&gateway));
+    for _ in 0..READS {
+        thin.send(&Request::GetData(read("/small", false)));
+    }
+    // Its replies share the data of one znode.
+    wait_for(&gateway, "buffered_bytes", 100_000..300_000);
+    // It may be disconnected while it still sends.
+    let mut body = BytesMut::new();
+    Request::GetData(read("/large", false)).encode(1, &mut body);
+    let frame = [&(body.len() as u32).to_be_bytes()[..], &body].concat();
+    while fat.stream.write_all(&frame).is_ok()
+        && cluster.node(0).metrics().gateway_connections_ended["memory"] == 0
+    {}
+    wait_for(&gateway, "connections_ended_memory", 1..);
+    for _ in 0..READS {
+        assert_eq!(thin.receive().body::<DataReply>().data.map(|data| data.len()), Some(100_000));
+    }
+    assert_eq!(figure(&gateway, "connections_ended_memory"), 1);
+    wait_for(&gateway, "buffered_bytes", 0..100);
+}
+
+/// Each client that waited for an event had a copy of its own.
+#[test]
+fn an_event_counts_once_for_all_clients_that_do_not_read_it() {
+    const WATCHERS: usize = 8;
+    const EVENTS: usize = 2_000;
+    const EACH: usize = 4_000;
+    let (cluster, gateway) = one();
+    let session = cluster.node(0).session();
+    let watchers: Vec<Client> = (0..WATCHERS)
+        .map(|_| {
+            let mut client = Client::open(&gateway);
+            let recursive = request::AddWatch { path: Some("/".into()), mode: 1 };
+            assert_eq!(client.code(&Request::AddWatch(recursive)), ErrorCode::Ok);
+            client
+        })
+        .collect();
+    let name = "n".repeat(EACH);
+    for number in 0..EVENTS {
+        session.create(&format!("/{name}{number}"), b"", CreateMode::Persistent).unwrap();
+    }
+    // The sockets have taken some of them.
+    let held = figure(&gateway, "buffered_bytes");
+    assert!((1 << 20..EVENTS * EACH * 2).contains(&held), "{held}");
+    drop(watchers);
+    wait_for(&gateway, "buffered_bytes", 0..100);
+}
+
+/// A client could ask for the same long list 128 times, and all of them were made before it had read one.
+#[test]
+fn long_lists_are_not_made_many_at_a_time() {
+    let (cluster, gateway) = one();
+    let session = cluster.node(0).session();
+    session.create("/many", b"", CreateMode::Persistent).unwrap();
+    for number in 0..2_000 {
+        session.create(&format!("/many/{number:0400}"), b"", CreateMode::Persistent).unwrap();
+    }
+    let mut client = Client::open(&gateway);
+    for _ in 0..128 {
+        client.send(&Request::GetChildren(read("/many", false)));
+    }
+    // Far fewer than 128 are in hand, whatever moment it is.
+    wait_for(&gateway, "outstanding_requests", 1..=8);
+    for _ in 0..100 {
+        let outstanding = figure(&gateway, "outstanding_requests");
+        assert!(outstanding <= 8, "{outstanding}");
+    }
+    for _ in 0..128 {
+        assert_eq!(client.receive().body::<ChildrenReply>().children.len(), 2_000);
     }
 }

@@ -3,7 +3,9 @@
 //! The first four bytes of a connection may be a four-letter word instead: as a length it would be far above any
 //! limit. Later on a connection there are no words.
 
-use bytes::{Buf, BufMut, Bytes, BytesMut};
+use bytes::{Buf, Bytes, BytesMut};
+
+use super::jute::{Jute, Sink};
 
 /// The longest accepted frame unless configured otherwise (`jute.maxbuffer`).
 pub(crate) const JUTE_MAXBUFFER: usize = 0xf_ffff;
@@ -59,6 +61,11 @@ impl FrameDecoder {
         self.limit = limit;
     }
 
+    /// The bytes of a frame that has not arrived completely.
+    pub(crate) fn len(&self) -> usize {
+        self.buffer.len()
+    }
+
     /// The buffer to which received bytes are appended. If all frames are taken after each piece, it
     /// holds less than one frame besides the last piece.
     pub(crate) fn buffer(&mut self) -> &mut BytesMut {
@@ -91,28 +98,36 @@ impl FrameDecoder {
             return Ok(None);
         }
         self.buffer.advance(first.len());
-        Ok(Some(Incoming::Frame(self.buffer.split_to(length).freeze())))
+        let frame = self.buffer.split_to(length).freeze();
+        if self.buffer.is_empty() {
+            // Even without bytes, the buffer would keep the frame in memory until the next one arrives.
+            self.buffer = BytesMut::new();
+        }
+        Ok(Some(Incoming::Frame(frame)))
     }
 }
 
-/// Appends one frame, whose body `write` appends; if the body is above the limit, nothing.
+/// Appends one frame, whose body `write` appends; if the body is above the limit, nothing. `write` is called
+/// twice: the length comes first.
 pub(crate) fn append_frame(
-    to: &mut BytesMut,
+    to: &mut dyn Sink,
     limit: usize,
-    write: impl FnOnce(&mut BytesMut),
+    write: impl Fn(&mut dyn Sink),
 ) -> Result<(), TooLong> {
-    let start = to.len();
-    to.put_i32(0);
+    let mut length = Length(0);
+    write(&mut length);
+    let Length(bytes) = length;
+    let length = i32::try_from(bytes).ok().filter(|_| bytes <= limit);
+    length.ok_or(TooLong { bytes, limit })?.write(to);
     write(to);
-    let bytes = to.len() - start - 4;
-    match i32::try_from(bytes) {
-        Ok(length) if bytes <= limit => {
-            to[start..start + 4].copy_from_slice(&length.to_be_bytes());
-            Ok(())
-        }
-        _ => {
-            to.truncate(start);
-            Err(TooLong { bytes, limit })
-        }
+    Ok(())
+}
+
+/// Counts what is written.
+struct Length(usize);
+
+impl Sink for Length {
+    fn put_slice(&mut self, bytes: &[u8]) {
+        self.0 += bytes.len();
     }
 }

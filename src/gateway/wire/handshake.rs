@@ -3,9 +3,9 @@
 //! Neither has a header. Clients before ZooKeeper 3.4 omit the last byte, and get a reply without it. Bytes
 //! after it are ignored.
 
-use bytes::{Buf, Bytes, BytesMut};
+use bytes::{Buf, Bytes};
 
-use super::jute::{Credential, Jute, Unreadable, records};
+use super::jute::{Credential, Jute, Sink, Unreadable, records};
 
 /// How long the password of a session is.
 pub(crate) const PASSWORD_BYTES: usize = 16;
@@ -18,7 +18,7 @@ impl Jute for Option<bool> {
         if from.has_remaining() { bool::read(from).map(Some) } else { Ok(None) }
     }
 
-    fn write(&self, to: &mut BytesMut) {
+    fn write(&self, to: &mut dyn Sink) {
         if let Some(present) = self {
             present.write(to);
         }

@@ -5,12 +5,28 @@
 
 use std::fmt;
 
-use bytes::{Buf, BufMut, Bytes, BytesMut};
+use bytes::{Buf, Bytes, BytesMut};
 
 /// The bytes end too early, or a length is impossible.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("bytes that are not the record that they should be")]
 pub(crate) struct Unreadable;
+
+/// Where values are written.
+pub(crate) trait Sink {
+    fn put_slice(&mut self, bytes: &[u8]);
+
+    /// Bytes that may be shared in place of being copied.
+    fn put_bytes(&mut self, bytes: &Bytes) {
+        self.put_slice(bytes);
+    }
+}
+
+impl Sink for BytesMut {
+    fn put_slice(&mut self, bytes: &[u8]) {
+        self.extend_from_slice(bytes);
+    }
+}
 
 /// A value with a form in Jute.
 pub(crate) trait Jute: Sized {
@@ -21,7 +37,7 @@ pub(crate) trait Jute: Sized {
     fn read(from: &mut Bytes) -> Result<Self, Unreadable>;
 
     /// Appends the value.
-    fn write(&self, to: &mut BytesMut);
+    fn write(&self, to: &mut dyn Sink);
 }
 
 /// Declares records: their fields follow each other in the order written here.
@@ -40,7 +56,7 @@ macro_rules! records {
                 Ok(Self { $($field: Jute::read(from)?,)* })
             }
 
-            fn write(&self, to: &mut BytesMut) {
+            fn write(&self, to: &mut dyn Sink) {
                 $(self.$field.write(to);)*
             }
         }
@@ -56,7 +72,7 @@ impl Jute for () {
         Ok(())
     }
 
-    fn write(&self, _: &mut BytesMut) {}
+    fn write(&self, _: &mut dyn Sink) {}
 }
 
 impl Jute for i32 {
@@ -66,8 +82,8 @@ impl Jute for i32 {
         from.try_get_i32().map_err(|_| Unreadable)
     }
 
-    fn write(&self, to: &mut BytesMut) {
-        to.put_i32(*self);
+    fn write(&self, to: &mut dyn Sink) {
+        to.put_slice(&self.to_be_bytes());
     }
 }
 
@@ -78,8 +94,8 @@ impl Jute for i64 {
         from.try_get_i64().map_err(|_| Unreadable)
     }
 
-    fn write(&self, to: &mut BytesMut) {
-        to.put_i64(*self);
+    fn write(&self, to: &mut dyn Sink) {
+        to.put_slice(&self.to_be_bytes());
     }
 }
 
@@ -91,8 +107,8 @@ impl Jute for bool {
         from.try_get_u8().map(|byte| byte != 0).map_err(|_| Unreadable)
     }
 
-    fn write(&self, to: &mut BytesMut) {
-        to.put_u8(u8::from(*self));
+    fn write(&self, to: &mut dyn Sink) {
+        to.put_slice(&[u8::from(*self)]);
     }
 }
 
@@ -105,7 +121,7 @@ pub(crate) trait Counted: Sized {
     fn read_items(length: i32, from: &mut Bytes) -> Result<Self, Unreadable>;
 
     /// Appends what follows the length.
-    fn write_items(&self, to: &mut BytesMut);
+    fn write_items(&self, to: &mut dyn Sink);
 }
 
 impl<T: Counted> Jute for Option<T> {
@@ -118,9 +134,9 @@ impl<T: Counted> Jute for Option<T> {
         }
     }
 
-    fn write(&self, to: &mut BytesMut) {
+    fn write(&self, to: &mut dyn Sink) {
         match self {
-            None => to.put_i32(-1),
+            None => (-1_i32).write(to),
             Some(value) => value.write(to),
         }
     }
@@ -133,10 +149,10 @@ impl<T: Counted> Jute for T {
         Option::read(from)?.ok_or(Unreadable)
     }
 
-    fn write(&self, to: &mut BytesMut) {
-        // A length that does not fit belongs to a body above every limit, which `append_frame` removes
-        // again.
-        to.put_i32(i32::try_from(self.length()).unwrap_or(i32::MAX));
+    fn write(&self, to: &mut dyn Sink) {
+        // A length that does not fit belongs to a body above every limit, which `append_frame` does not
+        // write.
+        i32::try_from(self.length()).unwrap_or(i32::MAX).write(to);
         self.write_items(to);
     }
 }
@@ -155,8 +171,8 @@ impl Counted for Bytes {
         Ok(from.split_to(length))
     }
 
-    fn write_items(&self, to: &mut BytesMut) {
-        to.put_slice(self);
+    fn write_items(&self, to: &mut dyn Sink) {
+        to.put_bytes(self);
     }
 }
 
@@ -172,7 +188,7 @@ impl Counted for String {
         Ok(String::from_utf8_lossy(&bytes).into_owned())
     }
 
-    fn write_items(&self, to: &mut BytesMut) {
+    fn write_items(&self, to: &mut dyn Sink) {
         to.put_slice(self.as_bytes());
     }
 }
@@ -191,7 +207,7 @@ impl<T: Jute> Counted for Vec<T> {
         (0..length).map(|_| T::read(from)).collect()
     }
 
-    fn write_items(&self, to: &mut BytesMut) {
+    fn write_items(&self, to: &mut dyn Sink) {
         self.iter().for_each(|item| item.write(to));
     }
 }
@@ -213,7 +229,7 @@ impl Jute for Credential {
         Jute::read(from).map(Credential)
     }
 
-    fn write(&self, to: &mut BytesMut) {
+    fn write(&self, to: &mut dyn Sink) {
         self.0.write(to);
     }
 }

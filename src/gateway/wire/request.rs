@@ -2,10 +2,10 @@
 //!
 //! Bytes after a body are ignored.
 
-use bytes::{Bytes, BytesMut};
+use bytes::Bytes;
 
 use super::codes::{CreateFlags, OpCode};
-use super::jute::{Credential, Jute, Unreadable, records};
+use super::jute::{Credential, Jute, Sink, Unreadable, records};
 
 records! {
     /// Before each request.
@@ -160,7 +160,7 @@ macro_rules! by_op {
                 }
             }
 
-            pub(super) fn write(&self, to: &mut BytesMut) {
+            pub(super) fn write(&self, to: &mut dyn Sink) {
                 match self {
                     $($name::$op(body) => body.write(to),)*
                     $($name::$bare => {})*
@@ -292,7 +292,7 @@ impl Jute for Multi {
         }
     }
 
-    fn write(&self, to: &mut BytesMut) {
+    fn write(&self, to: &mut dyn Sink) {
         for op in &self.ops {
             MultiHeader { kind: op.op().into(), done: false, err: -1 }.write(to);
             op.write(to);
@@ -329,7 +329,7 @@ pub(crate) fn decode(mut frame: Bytes) -> Result<(RequestHeader, Decoded), Unrea
 
 impl Request {
     /// Appends the body of a frame.
-    pub(crate) fn encode(&self, xid: i32, to: &mut BytesMut) {
+    pub(crate) fn encode(&self, xid: i32, to: &mut dyn Sink) {
         RequestHeader { xid, op: self.op().into() }.write(to);
         self.write(to);
     }

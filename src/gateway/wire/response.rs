@@ -3,11 +3,11 @@
 //! A body of one value needs no record: the reply to exists, setData and setACL is a stat, that to
 //! getAllChildrenNumber a number, to addWatch a code, to sasl a token, and to whoAmI a list.
 
-use bytes::{Bytes, BytesMut};
+use bytes::Bytes;
 
 use super::codes::{ErrorCode, OpCode, ReservedXid};
 use super::frame::{TooLong, append_frame};
-use super::jute::{Jute, Unreadable, records};
+use super::jute::{Jute, Sink, Unreadable, records};
 use super::request::{Acl, MultiHeader, by_op};
 
 records! {
@@ -126,7 +126,7 @@ impl Jute for MultiReply {
         }
     }
 
-    fn write(&self, to: &mut BytesMut) {
+    fn write(&self, to: &mut dyn Sink) {
         for result in &self.results {
             match result {
                 Ok(result) => {
@@ -146,7 +146,7 @@ impl Jute for MultiReply {
 /// Appends the frame of a reply; `()` is an empty body. Appends nothing if the frame is above the
 /// limit.
 pub(crate) fn append_reply(
-    to: &mut BytesMut,
+    to: &mut dyn Sink,
     limit: usize,
     header: &ReplyHeader,
     body: &impl Jute,

@@ -8,7 +8,7 @@ use super::codes::{
 };
 use super::frame::{FrameDecoder, Incoming, JUTE_MAXBUFFER, append_frame};
 use super::handshake::{ConnectRequest, ConnectResponse};
-use super::jute::{Credential, Jute, Unreadable};
+use super::jute::{Credential, Jute, Sink, Unreadable};
 use super::request::{
     Acl, AddWatch, Auth, Check, Create, CreateTtl, Decoded, Delete, Multi, MultiOp, PathOnly, Read,
     Reconfig, Request, RequestHeader, Sasl, SetAcl, SetData, SetWatches, SetWatches2, WatchesOf,
@@ -530,7 +530,7 @@ fn replies_and_events_in_frames() {
 #[test]
 fn a_frame_above_the_limit_leaves_nothing_behind() {
     let mut out = BytesMut::from(&b"before"[..]);
-    let body = |length: usize| move |to: &mut BytesMut| to.extend_from_slice(&vec![1; length]);
+    let body = |length: usize| move |to: &mut dyn Sink| to.put_slice(&vec![1; length]);
     let error = append_frame(&mut out, 10, body(11)).unwrap_err();
     assert_eq!((error.bytes, error.limit), (11, 10));
     assert_eq!(out, &b"before"[..]);

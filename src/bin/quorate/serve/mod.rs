@@ -80,9 +80,12 @@ pub(crate) struct Arguments {
     /// How many clients there may be in all.
     #[arg(long, alias = "maxCnxns", default_value_t = 10_000)]
     max_cnxns: usize,
-    /// The longest packet in bytes.
+    /// The longest packet of a client in bytes. Replies may be longer.
     #[arg(long, alias = "jute.maxbuffer", default_value_t = 0xf_ffff)]
     jute_maxbuffer: usize,
+    /// How many bytes may wait for all clients together, which have not read them.
+    #[arg(long, default_value_t = 256 << 20)]
+    max_buffer_bytes: usize,
     /// Which four-letter words are answered: * for all, "" for none. Without it those that name no sessions.
     #[arg(
         long = "4lw-commands-whitelist",
@@ -214,6 +217,7 @@ impl Arguments {
             .connections_max(self.max_cnxns)
             .connections_per_address_max(self.max_client_cnxns)
             .packet_bytes_max(self.jute_maxbuffer)
+            .buffer_bytes_max(self.max_buffer_bytes)
             .read_only_mode(self.read_only_mode)
             .skip_acl(self.skip_acl);
         if let Some(words) = &self.four_letter_words {

@@ -222,7 +222,7 @@ fn a_client_that_only_asks_for_sasl_loses_its_session() {
     let gone = session.exists_and_watch("/own").unwrap().1;
     let mut answers = 0;
     let token = Credential(Some(Bytes::new()));
-    let ends = (0..100).any(|_| {
+    let ends = (0..2000).any(|_| {
         other.ping();
         let sasl = Request::Sasl(Sasl { token: token.clone() });
         let Some(mut reply) = client.try_ask(&sasl) else { return true };

@@ -5,12 +5,14 @@
 //! new ones are refused, or read on their own with [`read_only_mode`](super::GatewayBuilder::read_only_mode).
 //! A shorter loss, such as an election, disconnects nobody.
 //!
+//! There is a quorum while a leader is heard, since a leader that a majority does not answer steps down. A
+//! majority whose disks are stuck or full stores no write, but keeps sessions alive: clients stay.
+//!
 //! Source: ZooKeeper, where a server closes its connections when it follows no leader for `syncLimit` ticks.
 
 use std::time::Duration;
 
 use crate::runtime::shared::NodeShared;
-use crate::types::availability::Availability;
 
 /// What an instance does for its clients.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -38,8 +40,7 @@ impl Quorum {
 
     /// Called regularly. Returns whether the service has changed, so that no client may stay connected.
     pub(super) fn look(&mut self, shared: &NodeShared, reads_alone: bool, now: Duration) -> bool {
-        let availability = shared.availability();
-        let missing = matches!(availability, Availability::NoQuorum { .. });
+        let missing = !shared.status().availability.has_leader;
         self.missing_since = missing.then(|| self.missing_since.unwrap_or(now));
         let since = |since: Duration| now.saturating_sub(since) >= shared.limits.tick;
         // A replica without any state cannot serve reads.
@@ -50,14 +51,17 @@ impl Quorum {
             true => Service::Refused,
         };
         let changed = std::mem::replace(&mut self.service, service) != service;
+        if !changed {
+            return false;
+        }
+        let reason = shared.availability();
         match service {
-            _ if !changed => {}
             Service::Full => tracing::info!("the gateway serves reads and writes"),
-            Service::ReadOnly => tracing::warn!(%availability, "the gateway serves reads alone"),
+            Service::ReadOnly => tracing::warn!(%reason, "the gateway serves reads alone"),
             Service::Refused => {
-                tracing::warn!(%availability, "the gateway disconnects its clients, and refuses others");
+                tracing::warn!(%reason, "the gateway disconnects its clients, and refuses others");
             }
         }
-        changed
+        true
     }
 }

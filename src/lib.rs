@@ -110,7 +110,7 @@ pub use api::coordinator::Coordinator;
 pub use api::multi::{Fence, Multi};
 pub use api::multi_read::{ReadOp, ReadResult};
 pub use api::nonblocking::NonBlocking;
-pub use api::operate::{Latency, MemberReport, MemberState, Role, SessionInfo};
+pub use api::operate::{Latency, MemberReport, MemberState, Role, SessionInfo, Unreachable};
 pub use api::session::Session;
 pub use api::snapshot::Snapshot;
 pub use api::status::{MemberStatus, Status};
@@ -133,6 +133,7 @@ pub use types::error::{Error, Result};
 pub use types::metrics::Metrics;
 pub use types::metrics::histogram::Histogram;
 pub use types::quota::{Quota, Usage};
+pub use types::reason::{Reason, ReasonKind};
 pub use types::session::SessionState;
 pub use types::watch::{
     EVENT_DATA_MAX, EventKind, HISTORY_BYTES, HISTORY_CHANGES, WATCH_CAPACITY, WatchEvent,

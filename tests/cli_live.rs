@@ -9,6 +9,7 @@ use std::io::{BufRead, BufReader, Write};
 use std::process::{Command, Stdio};
 
 use cluster::Cluster;
+use quorate::{Coordinator, Error, ReasonKind, Secret};
 use serde_json::Value;
 
 #[test]
@@ -162,12 +163,16 @@ fn an_operator_moves_the_lead_ends_sessions_and_removes_the_dead() {
     dead.close();
     // Until the leader has noticed it.
     let found = loop {
-        let (code, text, _) = cluster.run(&["doctor"]);
-        if code == 1 && text.contains("one more ends the quorum") {
-            break text;
+        let found = findings(&cluster.run(&["doctor", "--json"]));
+        if found.iter().any(|(wrong, _)| wrong.contains("one more ends the quorum")) {
+            break found;
         }
     };
-    assert!(found.contains(&format!("quorate remove-member {living}")), "{found}");
+    // One cause was four findings, and the first advice was to remove the member.
+    let [(wrong, advice)] = &found[..] else { panic!("{found:?}") };
+    assert!(wrong.starts_with(&format!("{living} (voter) does not report: ")), "{wrong}");
+    assert!(advice.starts_with("Look at its process"), "{advice}");
+    assert!(advice.ends_with(&format!("quorate remove-member {living}")), "{advice}");
     let mut removed = cluster.run(&["remove-member", &living]);
     while removed.2.contains("it is alive") {
         removed = cluster.run(&["remove-member", &living]);
@@ -178,6 +183,125 @@ fn an_operator_moves_the_lead_ends_sessions_and_removes_the_dead() {
     cluster.members.remove(0).close();
     let (code, text, error) = cluster.run(&["doctor", "--timeout", "3"]);
     assert!(code == 1 && text.contains("There is no leader"), "{text}{error}");
+}
+
+/// The findings of `doctor --json` and their advice.
+fn findings((_, text, error): &(i32, String, String)) -> Vec<(String, String)> {
+    let json: Value = serde_json::from_str(text).unwrap_or_else(|_| panic!("{text}{error}"));
+    let of = |one: &Value, name: &str| one[name].as_str().unwrap().to_owned();
+    let all = json["findings"].as_array().unwrap().iter();
+    all.map(|one| (of(one, "wrong"), of(one, "advice"))).collect()
+}
+
+/// The addresses of a cluster of three to be, two of whose instances are there. They have this secret.
+fn two_of_three(secret: &str) -> (Vec<String>, Cluster) {
+    let addresses = addresses::addresses(3);
+    let data = tempfile::tempdir().unwrap();
+    let start = |address: &String| {
+        let dir = data.path().join(address.replace(':', "_"));
+        let builder = Coordinator::builder().advertise(address).data_dir(dir);
+        builder.security(Secret::new(secret).unwrap()).join(&addresses).unwrap()
+    };
+    let members = addresses[..2].iter().map(start).collect();
+    let cluster = Cluster { peers: addresses[..2].join(","), members, data };
+    (addresses, cluster)
+}
+
+/// Two instances waited for a third one, and `doctor` said that an election may be under way, for ever.
+#[test]
+fn instances_that_wait_for_others_to_found_a_cluster_say_for_whom() {
+    let (addresses, cluster) = two_of_three("the one secret of all");
+    let run = |arguments: &[&str]| {
+        let mut command = cluster.command(arguments);
+        let output = command.env("QUORATE_SECRET", "the one secret of all").output().unwrap();
+        let text = |bytes: Vec<u8>| String::from_utf8(bytes).unwrap();
+        (output.status.code().unwrap(), text(output.stdout), text(output.stderr))
+    };
+    let expected = format!("no cluster yet: it takes 3 of the peers {}", addresses.join(", "));
+    let not_reached = format!("not reached: {}", addresses[2]);
+    // The two meet first.
+    loop {
+        let (code, text, error) = run(&["status"]);
+        assert_eq!(code, 4, "{text}{error}");
+        assert!(!text.contains("election"), "{text}");
+        if text.contains(&expected) && text.contains(&format!("{not_reached} (")) {
+            assert!(text.contains("members      2 (0 vote, 0 are silent)"), "{text}");
+            break;
+        }
+    }
+    let found = findings(&run(&["doctor", "--json"]));
+    let [(wrong, advice)] = &found[..] else { panic!("{found:?}") };
+    assert!(wrong.contains(&not_reached), "{wrong}");
+    assert!(advice.starts_with("Start the instances that are missing"), "{advice}");
+    let members = run(&["members"]).1;
+    assert!(members.lines().nth(1).unwrap().contains("blank"), "{members}");
+}
+
+/// A member had another secret. `doctor` blamed the network, and `status` knew nothing, though the log had the
+/// reason.
+#[test]
+fn a_wrong_secret_is_told_by_everybody() {
+    let (addresses, cluster) = two_of_three("the one secret of all");
+    let dir = cluster.data.path().join("other");
+    let other = Coordinator::builder().advertise(&addresses[2]).data_dir(dir);
+    let other = other.security(Secret::new("quite another secret").unwrap()).join(&addresses);
+    let other = other.unwrap();
+    let run = |arguments: &[&str]| {
+        let mut command = cluster.command(arguments);
+        let output = command.env("QUORATE_SECRET", "the one secret of all").output().unwrap();
+        let text = |bytes: Vec<u8>| String::from_utf8(bytes).unwrap();
+        (output.status.code().unwrap(), text(output.stdout), text(output.stderr))
+    };
+    let reason = "the shared secret of the two nodes is not the same";
+    let (code, text) = loop {
+        let (code, text, _) = run(&["status"]);
+        if text.contains(reason) {
+            break (code, text);
+        }
+    };
+    assert!(code == 4 && text.contains(&addresses[2]), "{text}");
+    let found = loop {
+        let found = findings(&run(&["doctor", "--json"]));
+        if found.iter().any(|(wrong, _)| wrong.contains(reason)) {
+            break found;
+        }
+    };
+    let [(wrong, advice)] = &found[..] else { panic!("{found:?}") };
+    assert!(
+        wrong.contains(&addresses[2]) && advice.starts_with("Waiting does not help"),
+        "{wrong}"
+    );
+    // The instances say so themselves, on both sides.
+    for instance in [&cluster.members[0], &other] {
+        let error = instance.wait_ready(std::time::Duration::from_secs(3)).unwrap_err();
+        assert!(matches!(&error, Error::PeerRefused { .. }), "{error}");
+        assert!(error.to_string().contains(reason), "{error}");
+        let kind = || instance.status().not_ready.map(|reason| reason.kind);
+        while kind() != Some(ReasonKind::Refused) {}
+    }
+}
+
+/// Every write was refused, and `status` said that the cluster was healthy.
+#[test]
+fn refused_writes_are_told() {
+    let address = addresses::address();
+    let data = tempfile::tempdir().unwrap();
+    let builder = Coordinator::builder().advertise(&address).data_dir(data.path().join("data"));
+    // No disk has so much room.
+    let member = builder.disk_low(u64::MAX).join([&address]).unwrap();
+    while !member.status().refuses_writes {}
+    let cluster = Cluster { peers: address.clone(), members: vec![member], data };
+    let (code, text, error) = cluster.run(&["status"]);
+    assert_eq!(code, 6, "{text}{error}");
+    let full = format!("the disks of members are nearly full ({address})");
+    assert!(text.contains(&format!("quorum       writes are refused: {full}")), "{text}");
+    let (code, _, error) = cluster.run(&["create", "/a"]);
+    assert!(code == 6 && error.contains(&full), "{code} {error}");
+    let found = findings(&cluster.run(&["doctor", "--json"]));
+    let refused: Vec<_> = found.iter().filter(|(wrong, _)| wrong.contains("nearly full")).collect();
+    let [(wrong, advice)] = &refused[..] else { panic!("{found:?}") };
+    assert!(wrong.starts_with("Writes are refused: ") && wrong.contains(&address), "{wrong}");
+    assert!(advice.starts_with("Make room there"), "{advice}");
 }
 
 #[test]

@@ -454,7 +454,7 @@ fn a_client_reports_the_members_and_how_many_may_fail() {
     let availability = client.availability().to_string();
     assert!(
         availability
-            .contains(&format!("1 of 3 voters are unreachable or store nothing (node-{down})"))
+            .contains(&format!("1 of 3 voters is unreachable or stores nothing (node-{down})"))
     );
     assert!(client.status().members[down].unreachable.is_some());
     cluster.restart(down);

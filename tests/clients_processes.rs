@@ -381,7 +381,7 @@ fn a_client_keeps_to_its_cluster_when_another_has_the_address() {
     let availability = client.availability();
     assert!(
         matches!(&availability, Availability::NoQuorum { reason }
-        if reason.contains("another cluster")),
+        if reason.text.contains("another cluster")),
         "{availability:?}"
     );
     assert_eq!(client.status().leader, None);

@@ -12,7 +12,7 @@ use std::process::Command;
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
-use quorate::{Coordinator, CreateMode, Error};
+use quorate::{Availability, Coordinator, CreateMode, Error};
 
 use addresses::address;
 
@@ -88,6 +88,11 @@ fn a_disk_that_becomes_full_refuses_writes_and_takes_them_again() {
     let own = coordinator.status().address;
     assert_eq!(refused, Some(Error::DiskLow { members: vec![own] }));
     assert!(coordinator.metrics().disk_low && coordinator.status().members[0].disk_low);
+    // Every write was refused, and the cluster was called healthy.
+    let availability = coordinator.availability();
+    assert!(matches!(&availability, Availability::WritesRefused { .. }), "{availability}");
+    assert!(availability.to_string().contains("make room there"), "{availability}");
+    assert!(coordinator.metrics().refuses_writes);
     session.sync().unwrap();
     assert!(session.get("/before").is_ok());
     let other = coordinator.open_session().unwrap();

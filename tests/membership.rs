@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use quorate::testing::Cluster;
-use quorate::{Availability, CreateMode, Error, EventKind, WatchMode};
+use quorate::{Availability, CreateMode, Error, EventKind, ReasonKind, WatchMode};
 
 const SECOND: Duration = Duration::from_secs(1);
 
@@ -156,7 +156,7 @@ fn availability_is_reported_as_it_changes() {
                 "healthy"
             }
             Availability::AtRisk { reason } => {
-                assert!(reason.contains(&format!("node-{}", others[0])), "{reason}");
+                assert!(reason.text.contains(&format!("node-{}", others[0])), "{reason}");
                 "at risk"
             }
             _ => "no quorum",
@@ -164,6 +164,41 @@ fn availability_is_reported_as_it_changes() {
         .collect();
     assert_eq!(kinds[..3], ["healthy", "at risk", "no quorum"]);
     assert_eq!(kinds.last(), Some(&"healthy"));
+}
+
+/// A leader was stopped, and for the moment of the election the others were said to be without a quorum. What
+/// had no reason of its own got that of something else.
+#[test]
+fn each_state_has_its_own_reason() {
+    let cluster = Cluster::new(3);
+    cluster.advance(2 * SECOND);
+    let reason = |node: usize| cluster.node(node).status().not_ready;
+    let kind = |node: usize| reason(node).map(|reason| reason.kind);
+    assert_eq!([0, 1, 2].map(kind), [None; 3]);
+    let leader = cluster.leader().unwrap();
+    let others: Vec<usize> = (0..3).filter(|node| *node != leader).collect();
+
+    cluster.isolate(leader);
+    cluster.advance(Duration::from_millis(20));
+    let elects = reason(others[0]).unwrap();
+    assert_eq!(elects.kind, ReasonKind::Election, "{elects}");
+    assert!(elects.text.contains("most voters are reached"), "{elects}");
+    assert!(!matches!(cluster.node(others[0]).availability(), Availability::NoQuorum { .. }));
+    cluster.advance(10 * SECOND);
+    assert_eq!(kind(others[0]), None, "another one leads");
+    let alone = reason(leader).unwrap();
+    assert_eq!(alone.kind, ReasonKind::VotersMissing, "{alone}");
+    assert!(alone.text.contains("2 of 3 voters of the cluster are missing"), "{alone}");
+    let availability = cluster.node(leader).availability();
+    assert_eq!(availability, Availability::NoQuorum { reason: alone });
+
+    cluster.heal();
+    cluster.advance(10 * SECOND);
+    assert_eq!([0, 1, 2].map(kind), [None; 3]);
+    let stopped = cluster.node(leader);
+    cluster.stop(leader);
+    assert_eq!(stopped.status().not_ready.unwrap().kind, ReasonKind::Stopped);
+    assert!(!stopped.is_ready());
 }
 
 /// Like ZooKeeper's watch on the configuration, with the stat of a write (ZooKeeper's version is -1 there).

@@ -9,8 +9,8 @@ use quorate::recipes::{Codec, Instance, Phase, Postcard, Vote};
 use quorate::recovery::{self, Loss};
 use quorate::testing::Cluster;
 use quorate::{
-    Acl, Availability, Condition, CreateMode, EventKind, Id, OpResult, Permissions, Quota,
-    SessionId, SessionState, Stat, Usage, WatchMode, WatcherType,
+    Acl, Availability, Condition, CreateMode, EventKind, Id, OpResult, Permissions, Quota, Reason,
+    ReasonKind, SessionId, SessionState, Stat, Usage, WatchMode, WatcherType,
 };
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -182,9 +182,11 @@ fn access_lists() {
 #[test]
 fn an_instance_and_its_cluster() {
     check(Availability::Healthy { spare: 1 }, json!({"healthy": {"spare": 1}}));
-    let reason = || "why".to_owned();
-    check(Availability::AtRisk { reason: reason() }, json!({"at_risk": {"reason": "why"}}));
-    check(Availability::NoQuorum { reason: reason() }, json!({"no_quorum": {"reason": "why"}}));
+    let reason = Reason { kind: ReasonKind::VotersMissing, text: "why".to_owned() };
+    let form = json!({"reason": {"kind": "voters_missing", "text": "why"}});
+    check(Availability::AtRisk { reason: reason.clone() }, json!({"at_risk": form}));
+    check(Availability::WritesRefused { reason: reason.clone() }, json!({"writes_refused": form}));
+    check(Availability::NoQuorum { reason }, json!({"no_quorum": form}));
 
     let cluster = Cluster::new(1);
     let coordinator = cluster.node(0);
@@ -220,6 +222,7 @@ fn an_instance_and_its_cluster() {
             "disk_low": false,
         }],
         "refuses_writes": false,
+        "not_ready": null,
         "stopped": null,
         "damaged": null,
         "former_data": ["before-1"],

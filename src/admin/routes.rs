@@ -151,7 +151,11 @@ impl Routes {
         Some(match route {
             Route::Page => page(guard),
             Route::Health => {
-                probe("healthy", !matches!(availability(), Availability::NoQuorum { .. }))
+                let works = matches!(
+                    availability(),
+                    Availability::Healthy { .. } | Availability::AtRisk { .. }
+                );
+                probe("healthy", works)
             }
             Route::Ready => probe("ready", self.coordinator.is_ready()),
             Route::Live => probe("live", self.coordinator.shared().stopped().is_none()),
@@ -256,7 +260,8 @@ pub(super) fn status(coordinator: &Coordinator) -> Value {
 /// All members, and the leader, if a majority of the voters reports. (A leader that has lost its majority
 /// does not know it at once.)
 pub(super) fn members(reports: &[MemberReport]) -> Value {
-    let voters = || reports.iter().filter(|member| member.role != Role::Learner);
+    let votes = |member: &&MemberReport| matches!(member.role, Role::Leader | Role::Voter);
+    let voters = || reports.iter().filter(votes);
     let silent = voters().filter(|member| member.is_silent).count();
     let leader = reports.iter().find(|member| member.role == Role::Leader);
     let leader = leader.filter(|_| 2 * silent < voters().count());

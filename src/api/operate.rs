@@ -8,9 +8,11 @@ use crate::api::coordinator::Coordinator;
 use crate::node::admin::message::{
     Action, AdminReply, AdminRequest, Latency as Taken, Report, SessionReport,
 };
+use crate::node::io::Problem;
 use crate::runtime::{expect, own_thread};
 use crate::types::error::{Error, Result};
 use crate::types::membership::{Member, NodeId};
+use crate::types::reason::{Reason, ReasonKind};
 use crate::types::znode::{SessionId, Zxid};
 
 /// How often an action is requested again while it is not complete.
@@ -38,6 +40,8 @@ pub enum Role {
     Voter,
     /// The member has a replica and no vote.
     Learner,
+    /// The instance has no cluster yet, or has not been admitted to one.
+    Blank,
 }
 
 impl fmt::Display for Role {
@@ -46,6 +50,7 @@ impl fmt::Display for Role {
             Role::Leader => "leader",
             Role::Voter => "voter",
             Role::Learner => "learner",
+            Role::Blank => "blank",
         })
     }
 }
@@ -142,8 +147,33 @@ pub struct MemberState {
     /// How long it took in the last 30 to 60 seconds until a write of its log was on the disk. `None`
     /// if there was no write.
     pub disk_sync: Option<Latency>,
-    /// The addresses of the members that it cannot reach.
-    pub unreachable: Vec<String>,
+    /// Whether it refuses writes, because the disks of too many members are nearly full.
+    pub refuses_writes: bool,
+    /// The members that it cannot reach, and why.
+    pub unreachable: Vec<Unreachable>,
+    /// Why it is not ready; `None` if it is. See [`Status::not_ready`](crate::Status::not_ready).
+    pub not_ready: Option<Reason>,
+}
+
+/// A member that another one cannot reach: a part of [`MemberState`].
+///
+/// ```
+/// # let cluster = quorate::testing::Cluster::new(1);
+/// # cluster.node(0).session().sync()?;
+/// for member in cluster.node(0).reports()? {
+///     for other in member.state.into_iter().flat_map(|state| state.unreachable) {
+///         println!("{} cannot reach {}: {}", member.address, other.address, other.reason);
+///     }
+/// }
+/// # Ok::<(), quorate::Error>(())
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
+pub struct Unreachable {
+    /// The address of that member.
+    pub address: String,
+    /// Why it cannot be reached.
+    pub reason: Reason,
 }
 
 /// How long operations took recently: a part of [`MemberState`].
@@ -242,7 +272,8 @@ impl Gathered {
 
 impl Coordinator {
     /// Returns all members of the cluster, in the order of their addresses, each with its present
-    /// report of itself. Works on a client, too, and without a quorum.
+    /// report of itself. Works on a client, too, and without a quorum. While there is no cluster yet, it
+    /// returns the instances that are there ([`Role::Blank`]).
     ///
     /// Blocks until all members that can be reached have reported: a second at most, and on a client
     /// some seconds at most.
@@ -264,6 +295,12 @@ impl Coordinator {
         let leader = leader.max_by_key(|(_, report)| report.term);
         let address =
             |node: NodeId| gathered.address(node).unwrap_or_else(|| format!("{node:016x}"));
+        let unreachable = |(peer, problem): &(NodeId, Problem)| {
+            let kind = if problem.refused { ReasonKind::Refused } else { ReasonKind::Unreachable };
+            let reason = Reason::new(kind, problem.reason.clone());
+            Unreachable { address: address(*peer), reason }
+        };
+        let has_voters = gathered.members.iter().any(|(_, votes)| *votes);
         let of = |(member, votes): &(Member, bool)| {
             let node = member.node;
             let report = gathered.reports().find(|(from, _)| *from == node);
@@ -276,6 +313,8 @@ impl Coordinator {
                 role: match votes {
                     _ if leads => Role::Leader,
                     true => Role::Voter,
+                    // Each cluster has voters.
+                    false if !has_voters => Role::Blank,
                     false => Role::Learner,
                 },
                 is_silent: report.is_none(),
@@ -303,7 +342,9 @@ impl Coordinator {
                     disk_low: report.disk_low,
                     commit: report.commit.map(Latency::from),
                     disk_sync: report.disk_sync.map(Latency::from),
-                    unreachable: report.unreachable.iter().map(|peer| address(*peer)).collect(),
+                    refuses_writes: report.refuses_writes,
+                    unreachable: report.unreachable.iter().map(unreachable).collect(),
+                    not_ready: report.not_ready.clone(),
                 }),
             }
         };

@@ -13,11 +13,9 @@ use crate::runtime::directory::DataDirectory;
 use crate::runtime::engine::WATCHES_LISTED;
 use crate::types::availability::Availability;
 use crate::types::metrics::Metrics;
+use crate::types::reason::Reason;
 use crate::types::watch::WatchInfo;
 use crate::types::znode::Zxid;
-
-/// An instance whose replica is older than this is not ready.
-const READY_WITHIN: Duration = Duration::from_secs(5);
 
 /// The state of an instance and of its cluster, as the instance sees it: [`Coordinator::status`].
 ///
@@ -72,6 +70,8 @@ pub struct Status {
     /// Whether writes are refused with [`Error::DiskLow`](crate::Error::DiskLow) because the disks of
     /// too many members are nearly full.
     pub refuses_writes: bool,
+    /// Why the instance is not ready; `None` if it is: see [`Coordinator::is_ready`].
+    pub not_ready: Option<Reason>,
     /// The reason why this node has stopped; `None` while it runs.
     pub stopped: Option<String>,
     /// The damage in this instance's data directory, reported from the start of the instance until
@@ -152,6 +152,14 @@ impl fmt::Display for Status {
         if self.refuses_writes {
             write!(f, "; writes are refused until there is room")?;
         }
+        if let Some(reason) = &self.not_ready {
+            write!(f, "; not ready: {reason}")?;
+        }
+        match self.former_data.len() {
+            0 => {}
+            1 => write!(f, "; 1 directory with former data is kept")?,
+            count => write!(f, "; {count} directories with former data are kept")?,
+        }
         Ok(())
     }
 }
@@ -210,7 +218,7 @@ impl Coordinator {
                     .or(is_self.then_some(status.own_version)),
                 unreachable: problem
                     .and_then(|(_, problem)| Some(problem.as_ref()?.reason.clone()))
-                    .or_else(|| shared.obstacles.not_listening().filter(|_| is_self)),
+                    .or_else(|| shared.not_listening.reason().filter(|_| is_self)),
                 disk_low: status.availability.disk_low.contains(&member.node),
             }
         });
@@ -231,6 +239,7 @@ impl Coordinator {
             version: status.version,
             members: members.collect(),
             refuses_writes: status.availability.refuses_writes,
+            not_ready: shared.not_ready(),
             stopped: shared.stopped().map(str::to_owned),
             damaged: shared.directory().and_then(DataDirectory::damage),
             former_data: shared.directory().map(DataDirectory::former).unwrap_or_default(),
@@ -303,11 +312,7 @@ impl Coordinator {
     /// because it is not ready, and do not let the instances of a new cluster wait for each other
     /// one by one: see [`Availability`].
     pub fn is_ready(&self) -> bool {
-        let shared = self.shared();
-        let status = shared.status();
-        let now = shared.clock.now();
-        let fresh = status.fresh_at.is_some_and(|at| now.saturating_sub(at) < READY_WITHIN);
-        shared.stopped().is_none() && status.leader.is_some() && fresh && status.is_placed
+        self.shared().not_ready().is_none()
     }
 
     /// Whether the cluster could continue without this instance, as far as is known now: there is a

@@ -165,11 +165,7 @@ impl Coordinator {
         if let Some(refusal) = shared.refusal().filter(|_| !is_synced) {
             return refusal;
         }
-        let mut reason = shared.waiting_for();
-        if is_synced {
-            let place = "its replica is up to date, but it is not settled yet whether it votes";
-            reason = format!("{place}; {reason}");
-        }
+        let reason = shared.waiting_for();
         Error::Timeout { operation: "joining the cluster".to_owned(), waited, reason }
     }
 

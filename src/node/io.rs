@@ -63,7 +63,7 @@ pub(crate) struct Holding {
 }
 
 /// Why a peer cannot be reached.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Problem {
     /// For people.
     pub(crate) reason: String,
@@ -88,6 +88,8 @@ pub(crate) enum Input {
     Connected { peer: NodeId, version: u16 },
     /// The peer cannot be reached.
     Unreachable { peer: NodeId, problem: Problem },
+    /// No peer was found at this address of the list.
+    SeedUnreachable { address: String, problem: Problem },
     /// A user's request.
     Client(ClientRequest),
     /// All numbered [`DiskOp`]s up to this number are durable.
@@ -346,8 +348,14 @@ pub(crate) struct NodeStatus {
     /// Whether it has been a voter or a settled learner since it started, so that it will not take
     /// a voter's place.
     pub(crate) is_placed: bool,
-    /// Why there is no cluster yet.
+    /// Why there is no cluster yet; on a client, that it has found no member yet.
     pub(crate) bootstrap_problem: Option<String>,
+    /// The addresses of the list where no peer is found, and why, while that is so.
+    pub(crate) seeds: Vec<(String, Problem)>,
+    /// Whether it is a client, without a replica.
+    pub(crate) is_client: bool,
+    /// Whether it is not a member of its cluster yet.
+    pub(crate) joins: bool,
     /// Why nobody can lead the cluster.
     pub(crate) quorum_loss: Option<String>,
     /// The addresses of instances that have no data and wait for a leader to take them in.

@@ -398,11 +398,12 @@ mod tests {
 
     use crate::node::admin::message::{Action, ImageEnd, Latency, Report, SessionReport};
     use crate::node::client_message::{Call, Claim, EventOf, HeldWatch};
-    use crate::node::io::{Availability, Holding, WatchId};
+    use crate::node::io::{Availability, Holding, Problem, WatchId};
     use crate::node::query::{Answer, Query, Read, Refusal, ZnodeContent, ZnodeRead};
     use crate::node::replica::watch_kind::WatchKind;
     use crate::types::acl::{Acl, Id, Permissions};
     use crate::types::membership::Promise;
+    use crate::types::reason::{Reason, ReasonKind};
     use crate::types::watch::{EventKind, EventZnode, WatchEvent, WatcherType};
     use crate::types::znode::Stat;
 
@@ -410,7 +411,9 @@ mod tests {
         let report = Report {
             term: 300,
             stale_by: Some(Duration::from_millis(1500)),
-            unreachable: vec![300],
+            unreachable: vec![(300, Problem { reason: "why".to_owned(), refused: true })],
+            refuses_writes: true,
+            not_ready: Some(Reason::new(ReasonKind::Founding, "why")),
             disk_free: Some(300),
             disk_sync: Some(Latency {
                 count: 300,

@@ -49,6 +49,7 @@ pub(crate) mod message;
 mod observe;
 pub(crate) mod query;
 pub(crate) mod raft;
+mod reason;
 mod receive;
 pub(crate) mod replica;
 mod room;
@@ -263,6 +264,11 @@ impl Node {
             Input::Peer { from, message } => {
                 self.received_from(from);
                 self.take_message(from, message)?;
+            }
+            Input::SeedUnreachable { address, problem } => {
+                if let Some(founding) = &mut self.bootstrap.founding {
+                    founding.unreachable(address, problem);
+                }
             }
             Input::Connected { peer, version } => {
                 self.note_peer(peer, None);

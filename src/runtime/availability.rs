@@ -7,6 +7,8 @@ use crossbeam_channel::{Receiver, Sender, TrySendError, bounded};
 use crate::node::io;
 use crate::sync::wakers::Wakers;
 use crate::types::availability::Availability;
+use crate::types::error::disks_full;
+use crate::types::reason::{Reason, ReasonKind};
 
 /// How many changes a channel holds. A slow reader gets the latest one once there is room.
 const CHANGES: usize = 16;
@@ -98,26 +100,43 @@ impl Availability {
     pub(crate) fn of(
         seen: &io::Availability,
         address: impl Fn(u64) -> String,
-        waiting_for: impl FnOnce() -> String,
+        no_leader: impl FnOnce() -> Reason,
     ) -> Availability {
-        let Some(spare) = spare(seen) else {
-            return Availability::NoQuorum { reason: waiting_for() };
+        if !seen.has_leader {
+            return Availability::NoQuorum { reason: no_leader() };
+        }
+        let named = |nodes: &[u64]| nodes.iter().map(|node| address(*node)).collect();
+        let silent: Vec<String> = named(&seen.silent);
+        let silent_ones = match (silent.len(), seen.voters.len()) {
+            (1, voters) => format!("1 of {voters} voters is unreachable or stores nothing"),
+            (count, voters) => {
+                format!("{count} of {voters} voters are unreachable or store nothing")
+            }
         };
-        if seen.silent.is_empty() {
+        let silent_ones = format!("{silent_ones} ({})", silent.join(", "));
+        let Some(spare) = spare(seen) else {
+            let reason = Reason::new(ReasonKind::VotersMissing, silent_ones);
+            return Availability::NoQuorum { reason };
+        };
+        if seen.refuses_writes {
+            let low: Vec<String> = named(&seen.disk_low);
+            let mut text = disks_full(&low);
+            if !silent.is_empty() {
+                text = format!("{text}; {silent_ones}");
+            }
+            return Availability::WritesRefused {
+                reason: Reason::new(ReasonKind::DisksFull, text),
+            };
+        }
+        if silent.is_empty() {
             return Availability::Healthy { spare };
         }
-        let silent: Vec<String> = seen.silent.iter().map(|node| address(*node)).collect();
         let more = match spare {
             0 => "the loss of one more stops it".to_owned(),
             spare => format!("it survives the loss of {spare} more"),
         };
-        let reason = format!(
-            "{} of {} voters are unreachable or store nothing ({}); {more}",
-            silent.len(),
-            seen.voters.len(),
-            silent.join(", ")
-        );
-        Availability::AtRisk { reason }
+        let text = format!("{silent_ones}; {more}");
+        Availability::AtRisk { reason: Reason::new(ReasonKind::VotersSilent, text) }
     }
 }
 
@@ -126,7 +145,7 @@ mod tests {
     use super::*;
 
     fn at_risk(n: usize) -> Availability {
-        Availability::AtRisk { reason: n.to_string() }
+        Availability::AtRisk { reason: Reason::new(ReasonKind::VotersSilent, n.to_string()) }
     }
 
     #[test]
@@ -147,19 +166,45 @@ mod tests {
     }
 
     fn of(voters: u64, silent: &[u64], has_leader: bool) -> Availability {
-        let voters: Vec<u64> = (1..=voters).collect();
-        let silent = silent.to_vec();
-        let (learners, outgoing) = (vec![], vec![]);
+        with_room(voters, silent, has_leader, &[])
+    }
+
+    fn with_room(voters: u64, silent: &[u64], has_leader: bool, low: &[u64]) -> Availability {
         let seen = io::Availability {
-            voters,
-            learners,
-            outgoing,
-            silent,
+            voters: (1..=voters).collect(),
+            silent: silent.to_vec(),
             has_leader,
             is_reported: true,
+            disk_low: low.to_vec(),
+            refuses_writes: !low.is_empty(),
             ..Default::default()
         };
-        Availability::of(&seen, |node| format!("node-{node}"), || "no leader".to_owned())
+        let no_leader = || Reason::new(ReasonKind::Election, "no leader");
+        Availability::of(&seen, |node| format!("node-{node}"), no_leader)
+    }
+
+    /// While every write was refused, since the disks of most voters were full, a cluster was called healthy.
+    #[test]
+    fn a_cluster_that_refuses_writes_is_not_healthy() {
+        let refuses = with_room(3, &[], true, &[1, 2]);
+        assert!(matches!(refuses, Availability::WritesRefused { .. }), "{refuses}");
+        assert_eq!(
+            refuses.to_string(),
+            "writes are refused: the disks of members are nearly full (node-1, node-2); make room there, or \
+             delete znodes"
+        );
+        let silent = with_room(3, &[3], true, &[1]).to_string();
+        assert!(silent.contains("(node-1)") && silent.ends_with("(node-3)"), "{silent}");
+        let none = with_room(3, &[1, 3], true, &[2]).to_string();
+        assert!(none.starts_with("no quorum: 2 of 3 voters are unreachable"), "{none}");
+        assert_eq!(with_room(3, &[], false, &[2, 3]).to_string(), "no quorum: no leader");
+    }
+
+    /// "It survives the loss of 0 more" was called healthy.
+    #[test]
+    fn a_cluster_without_a_spare_voter_is_working() {
+        assert_eq!(of(1, &[], true).to_string(), "working; no voter may be lost");
+        assert_eq!(of(2, &[], true).to_string(), "working; no voter may be lost");
     }
 
     #[test]
@@ -169,11 +214,14 @@ mod tests {
         let at_risk = of(5, &[2], true).to_string();
         assert_eq!(
             at_risk,
-            "at risk: 1 of 5 voters are unreachable or store nothing (node-2); it survives the loss of 1 more"
+            "at risk: 1 of 5 voters is unreachable or stores nothing (node-2); it survives the loss of 1 more"
         );
         let at_risk = of(3, &[2], true).to_string();
         assert!(at_risk.ends_with("the loss of one more stops it"), "{at_risk}");
-        assert_eq!(of(3, &[1, 2], true).to_string(), "no quorum: no leader");
+        assert_eq!(
+            of(3, &[1, 2], true).to_string(),
+            "no quorum: 2 of 3 voters are unreachable or store nothing (node-1, node-2)"
+        );
         // While a dead voter is being replaced, it still counts among the former voters.
         let (voters, outgoing, silent) = (vec![1, 2, 4], vec![1, 2, 3], vec![3]);
         let joint =

@@ -65,6 +65,9 @@ impl DataDirectory {
     }
 }
 
+/// A start that finds so many directories with former data logs a warning.
+const FORMER_MANY: usize = 4;
+
 /// A node that is ready to run.
 pub(crate) struct Opened {
     pub(crate) store: Box<dyn LogStore>,
@@ -97,6 +100,15 @@ pub(crate) fn start(dir: &Path, address: &str, config: &NodeConfig, now: Now) ->
     let (store, node) = opened.map_err(in_dir)?;
     if directory.damage().is_none() {
         directory.known().former = DiskStore::former(dir).map_err(in_dir)?;
+    }
+    let former = directory.former().len();
+    if former >= FORMER_MANY {
+        tracing::warn!(
+            dir = %dir.display(),
+            former,
+            "many directories with former data are kept: the disk may be bad, and with eight this instance does \
+             not start; see docs/recovery.md"
+        );
     }
     Ok(Opened { store, node, directory })
 }

@@ -4,6 +4,7 @@
 
 use std::io::ErrorKind;
 use std::net::{SocketAddr, TcpListener};
+use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use crate::node::io::Time;
@@ -35,6 +36,26 @@ pub(crate) fn listen(found: &[SocketAddr]) -> Attempt {
             Attempt::Elsewhere(format!("it leads to {ips}, which this host does not have"))
         }
         Err(error) => Attempt::Failed(error.to_string()),
+    }
+}
+
+/// Why a member does not listen yet; nothing if it does.
+#[derive(Debug, Default)]
+pub(crate) struct NotListening(Mutex<Option<String>>);
+
+impl NotListening {
+    /// Sets why this member does not listen yet; `None` if it does.
+    pub(crate) fn set(&self, reason: Option<String>) {
+        let mut current = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(reason) = reason.as_ref().filter(|reason| current.as_ref() != Some(*reason)) {
+            tracing::warn!("{reason}");
+        }
+        *current = reason;
+    }
+
+    /// Why nobody can connect to this member yet.
+    pub(crate) fn reason(&self) -> Option<String> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 }
 

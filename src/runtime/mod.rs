@@ -31,7 +31,6 @@ pub(crate) mod listening;
 pub(crate) mod mailbox;
 pub(crate) mod naming;
 pub(crate) mod node_thread;
-pub(crate) mod obstacles;
 pub(crate) mod offload;
 pub(crate) mod own_thread;
 pub(crate) mod pending;

@@ -87,7 +87,7 @@ pub(crate) fn start(start: Start) -> Result<(Arc<NodeShared>, JoinHandle<()>)> {
     shared.set_wake(transport.wake());
     let node_thread = NodeThread::new(host, clock, start.store, transport.wake());
     let mut node_thread = Box::new(node_thread.map_err(system("the disk threads"))?);
-    shared.obstacles.set_not_listening(start.listening.as_ref().map(Listening::first_reason));
+    shared.not_listening.set(start.listening.as_ref().map(Listening::first_reason));
     (node_thread.naming, node_thread.discovery) = (start.naming, start.discovery);
     node_thread.listening = start.listening;
     let Start { listener, local, remote, seeds, .. } = start;
@@ -115,16 +115,13 @@ impl Handler for NodeThread {
     fn take(&mut self, event: TransportEvent) {
         self.host.input(match event {
             TransportEvent::Received { from, message } => Input::Peer { from, message },
-            TransportEvent::Connected { peer, version } => {
-                self.host.shared().obstacles.seed_found();
-                Input::Connected { peer, version }
-            }
+            TransportEvent::Connected { peer, version } => Input::Connected { peer, version },
             TransportEvent::Unreachable { peer, reason, permanent } => {
                 Input::Unreachable { peer, problem: Problem { reason, refused: permanent } }
             }
             TransportEvent::SeedUnreachable { address, reason, permanent } => {
-                self.host.shared().obstacles.seed_unreachable(address, reason, permanent);
-                return;
+                let problem = Problem { reason, refused: permanent };
+                Input::SeedUnreachable { address, problem }
             }
         });
     }
@@ -296,7 +293,7 @@ impl NodeThread {
                 }
             },
         };
-        self.host.shared().obstacles.set_not_listening(reason);
+        self.host.shared().not_listening.set(reason);
     }
 
     /// A hanging disk reports nothing, so this thread has to check it.

@@ -22,8 +22,8 @@ use crate::runtime::clock::Clock;
 use crate::runtime::directory::DataDirectory;
 use crate::runtime::engine::Engine;
 use crate::runtime::host::Host;
+use crate::runtime::listening::NotListening;
 use crate::runtime::mailbox::{AnswerSink, Recipient, WatchSink};
-use crate::runtime::obstacles::Obstacles;
 use crate::runtime::pending::{Pending, Slot, block_on};
 use crate::runtime::session::SessionShared;
 use crate::runtime::timers::Timer;
@@ -37,6 +37,7 @@ use crate::types::error::{Error, Result};
 use crate::types::membership::{Member, NodeId};
 use crate::types::metrics::Metrics;
 use crate::types::metrics::histogram::Histogram;
+use crate::types::reason::{Reason, ReasonKind};
 use crate::types::session::SessionState;
 use crate::types::znode::SessionId;
 
@@ -123,7 +124,7 @@ pub(crate) struct NodeShared {
     /// The members, as this replica or a client's member knows them.
     pub(crate) members: ArcSwap<Vec<Member>>,
     pub(crate) availability: Readers,
-    pub(crate) obstacles: Obstacles,
+    pub(crate) not_listening: NotListening,
     meter: OnceCell<Meter>,
     /// The connections of gateways that have ended, by reason.
     ended: Mutex<BTreeMap<&'static str, u64>>,
@@ -174,7 +175,7 @@ impl NodeShared {
             own_address: OnceCell::new(),
             members: ArcSwap::from_pointee(members),
             availability: Readers::default(),
-            obstacles: Obstacles::default(),
+            not_listening: NotListening::default(),
             meter: OnceCell::new(),
             ended: Mutex::default(),
             measured: Mutex::default(),
@@ -482,11 +483,53 @@ impl NodeShared {
 
     /// How many more failures the cluster tolerates.
     pub(crate) fn availability(&self) -> Availability {
-        if let Some(reason) = self.stopped() {
-            return Availability::NoQuorum { reason: format!("the node has stopped: {reason}") };
+        if let Some(reason) = self.stop_reason() {
+            return Availability::NoQuorum { reason };
         }
+        let status = self.status();
         let address = |node| self.address(node).unwrap_or_else(|| "a peer".to_owned());
-        Availability::of(&self.status().availability, address, || self.waiting_for())
+        let no_leader = || self.with_host(status.no_leader(|node| self.address(node)), &status);
+        Availability::of(&status.availability, address, no_leader)
+    }
+
+    /// Why this instance is not ready; `None` if it is.
+    pub(crate) fn not_ready(&self) -> Option<Reason> {
+        self.stop_reason().or_else(|| {
+            let status = self.status();
+            let reason = status.not_ready(self.clock.now(), |node| self.address(node))?;
+            Some(self.with_host(reason, &status))
+        })
+    }
+
+    fn stop_reason(&self) -> Option<Reason> {
+        let reason = self.stopped()?;
+        Some(Reason::new(ReasonKind::Stopped, format!("the node has stopped: {reason}")))
+    }
+
+    /// A node's reason, with what only its host knows.
+    fn with_host(&self, mut reason: Reason, status: &NodeStatus) -> Reason {
+        if let Some(not_listening) = self.not_listening.reason() {
+            reason.text = format!("{not_listening}; {}", reason.text);
+        }
+        let Some(directory) = self.directory() else {
+            return reason;
+        };
+        if let Some(damage) = directory.damage() {
+            reason.kind = ReasonKind::Damaged;
+            reason.text.push_str(&format!(
+                "; the data directory {} is damaged ({damage}): nothing in it was changed, and it is \
+                 put aside when a leader has admitted this instance as a new member; see \
+                 docs/recovery.md",
+                directory.path().display()
+            ));
+        }
+        let former = directory.former();
+        if status.leader.is_none() && !former.is_empty() {
+            let former: Vec<String> = former.iter().map(|dir| dir.display().to_string()).collect();
+            let former = format!("; former data of this instance is in {}", former.join(", "));
+            reason.text.push_str(&former);
+        }
+        reason
     }
 
     /// Whether a user has asked the node to leave the cluster.
@@ -539,6 +582,9 @@ impl NodeShared {
             members: self.members.load().len() as u64,
             unreachable_members: unreachable.count() as u64,
             spare_voters: spare(&status.availability).map(|spare| spare as u64),
+            refuses_writes: status.availability.refuses_writes,
+            former_directories: self.directory().map_or(0, |directory| directory.former().len())
+                as u64,
             stale_by: status.fresh_at.map(|fresh| now.saturating_sub(fresh)),
             requests_refused,
             apply,
@@ -554,33 +600,13 @@ impl NodeShared {
 
     /// A peer that refuses this node, if there is one.
     pub(crate) fn refusal(&self) -> Option<Error> {
-        self.obstacles.refusal(&self.status(), |node| self.address(node))
+        self.status().refusal(|node| self.address(node))
     }
 
     /// A description of what this node is waiting for.
     pub(crate) fn waiting_for(&self) -> String {
-        if let Some(reason) = self.stopped() {
-            return format!("the node has stopped: {reason}");
-        }
-        let status = self.status();
-        let mut text = self.obstacles.waiting_for(&status, |node| self.address(node));
-        let Some(directory) = self.directory() else {
-            return text;
-        };
-        if let Some(damage) = directory.damage() {
-            text.push_str(&format!(
-                "; the data directory {} is damaged ({damage}): nothing in it was changed, and it is \
-                 put aside when a leader has admitted this instance as a new member; see \
-                 docs/recovery.md",
-                directory.path().display()
-            ));
-        }
-        let former = directory.former();
-        if status.leader.is_none() && !former.is_empty() {
-            let former: Vec<String> = former.iter().map(|dir| dir.display().to_string()).collect();
-            text.push_str(&format!("; former data of this instance is in {}", former.join(", ")));
-        }
-        text
+        let ready = || self.status().waiting_for(|node| self.address(node));
+        self.not_ready().map_or_else(ready, |reason| reason.text)
     }
 }
 

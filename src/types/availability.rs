@@ -2,6 +2,8 @@
 
 use std::fmt;
 
+use crate::types::reason::Reason;
+
 /// How many more failures a cluster tolerates, as an instance sees it:
 /// [`Coordinator::availability`].
 ///
@@ -27,7 +29,7 @@ use std::fmt;
 #[cfg_attr(feature = "serde", serde(rename_all = "snake_case"))]
 #[non_exhaustive]
 pub enum Availability {
-    /// All voters are reachable.
+    /// All voters are reachable, and writes succeed.
     Healthy {
         /// How many voters may still be lost without losing the quorum: 0 of one or two, 1 of three
         /// or four, 2 of five.
@@ -36,23 +38,31 @@ pub enum Availability {
     /// Writes succeed, but some voters are not reachable.
     AtRisk {
         /// Which voters are not reachable, and what the loss of another one would mean.
-        reason: String,
+        reason: Reason,
+    },
+    /// There is a quorum, and writes are refused with [`Error::DiskLow`](crate::Error::DiskLow). Reads,
+    /// sessions, locks that are held, and deletes work.
+    WritesRefused {
+        /// Whose disks are nearly full.
+        reason: Reason,
     },
     /// Nothing can be written: there is no leader that a majority of the voters follows, or this
     /// instance cannot reach it.
     NoQuorum {
         /// What is missing.
-        reason: String,
+        reason: Reason,
     },
 }
 
 impl fmt::Display for Availability {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
+            Availability::Healthy { spare: 0 } => f.write_str("working; no voter may be lost"),
             Availability::Healthy { spare } => {
                 write!(f, "healthy: the cluster survives the loss of {spare} more")
             }
             Availability::AtRisk { reason } => write!(f, "at risk: {reason}"),
+            Availability::WritesRefused { reason } => write!(f, "writes are refused: {reason}"),
             Availability::NoQuorum { reason } => write!(f, "no quorum: {reason}"),
         }
     }

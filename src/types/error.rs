@@ -320,11 +320,7 @@ pub enum Error {
     /// comes at once, and may come before those to earlier requests of the session.
     ///
     /// See [`Builder::disk_low`](crate::Builder::disk_low).
-    #[error(
-        "writes are refused, since the disks of members are nearly full ({}); make room there, or \
-         delete znodes",
-        members.join(", ")
-    )]
+    #[error("writes are refused, since {}", disks_full(members))]
     DiskLow {
         /// The addresses of these members.
         members: Vec<String>,
@@ -491,6 +487,14 @@ pub enum Error {
         /// The system's error.
         reason: String,
     },
+}
+
+/// Why writes are refused.
+pub(crate) fn disks_full(members: &[String]) -> String {
+    format!(
+        "the disks of members are nearly full ({}); make room there, or delete znodes",
+        members.join(", ")
+    )
 }
 
 /// The same as the message, so that a `main` that returns the error prints a readable text.

@@ -10,6 +10,7 @@ use std::time::Duration;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use crate::types::acl::{Acl, Id, Permissions};
+use crate::types::reason::{Reason, ReasonKind};
 use crate::types::watch::{EventKind, WatcherType};
 use crate::types::znode::{Condition, CreateMode, Created, OpResult, SessionId, Stat, Zxid};
 
@@ -82,6 +83,8 @@ log_forms! {
     Id: IdForm,
     OpResult: OpResultForm,
     Permissions: PermissionsForm,
+    Reason: ReasonForm,
+    ReasonKind: ReasonKindForm,
     SessionId: SessionIdForm,
     Stat: StatForm,
     WatcherType: WatcherTypeForm,
@@ -90,6 +93,33 @@ log_forms! {
 #[derive(Serialize, Deserialize)]
 #[serde(remote = "SessionId")]
 struct SessionIdForm(u64);
+
+#[derive(Serialize, Deserialize)]
+#[serde(remote = "Reason")]
+struct ReasonForm {
+    #[serde(with = "LogForm")]
+    kind: ReasonKind,
+    text: String,
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(remote = "ReasonKind")]
+enum ReasonKindForm {
+    Stopped,
+    Damaged,
+    Founding,
+    Joining,
+    Refused,
+    Unreachable,
+    VotersMissing,
+    Election,
+    NoLeader,
+    NoMember,
+    CatchingUp,
+    Unplaced,
+    VotersSilent,
+    DisksFull,
+}
 
 #[derive(Serialize, Deserialize)]
 #[serde(remote = "CreateMode")]
@@ -269,6 +299,26 @@ mod tests {
                 Condition::Aversion(6),
                 Condition::Usage { znodes: 7, bytes: 8 },
             ],
+        );
+        sample(
+            &mut golden,
+            [
+                ReasonKind::Stopped,
+                ReasonKind::Damaged,
+                ReasonKind::Founding,
+                ReasonKind::Joining,
+                ReasonKind::Refused,
+                ReasonKind::Unreachable,
+                ReasonKind::VotersMissing,
+                ReasonKind::Election,
+                ReasonKind::NoLeader,
+                ReasonKind::NoMember,
+                ReasonKind::CatchingUp,
+                ReasonKind::Unplaced,
+                ReasonKind::VotersSilent,
+                ReasonKind::DisksFull,
+            ]
+            .map(|kind| Reason::new(kind, "why")),
         );
         let acl = Acl::new(Permissions::ALL, Id::new("ip", "10.0.0.1"));
         sample(&mut golden, [Some(vec![acl.clone(), acl]), None]);

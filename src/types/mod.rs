@@ -9,6 +9,7 @@ pub(crate) mod membership;
 pub(crate) mod metrics;
 pub(crate) mod path;
 pub(crate) mod quota;
+pub(crate) mod reason;
 #[cfg(feature = "serde")]
 pub(crate) mod serde_form;
 pub(crate) mod session;

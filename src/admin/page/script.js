@@ -166,13 +166,14 @@ tiles.leader.value.classList.add('small');
 
 function quorum(availability) {
   const [kind, detail] = Object.entries(availability)[0];
-  const name = { healthy: 'Healthy', at_risk: 'At risk', no_quorum: 'None' }[kind] ?? kind;
+  const name = { healthy: detail.spare ? 'Healthy' : 'Working', at_risk: 'At risk', writes_refused: 'No writes', no_quorum: 'None' }[kind] ?? kind;
   const tone = { healthy: 'good', at_risk: 'warn' }[kind] ?? 'bad';
+  const reason = detail.reason?.text;
   const { value, note } = tiles.quorum;
   value.textContent = name;
   value.className = `value ${tone}`;
-  note.textContent = kind === 'healthy' ? `${detail.spare} more may be lost` : detail.reason;
-  return { kind, reason: detail.reason };
+  note.textContent = kind !== 'healthy' ? reason : detail.spare ? `${detail.spare} more may be lost` : 'no voter may be lost';
+  return { kind, reason };
 }
 
 function show(sample) {
@@ -189,6 +190,7 @@ function show(sample) {
   const state = quorum(status.availability);
   if (status.stopped) banner(`This instance has stopped: ${status.stopped}`);
   else if (state.kind === 'no_quorum') banner(`There is no quorum: nothing can be written. ${state.reason}`);
+  else if (state.kind === 'writes_refused') banner(`Writes are refused: ${state.reason}`);
   else if (state.kind === 'at_risk') banner(`At risk: ${state.reason}`, 'warn');
   else banner(null);
 
@@ -218,7 +220,7 @@ function members(all, leader) {
     const leads = member.address === leader;
     element.className = `card member ${mark(member.address)}${leads ? ' leads' : ''}${member.is_silent ? ' silent' : ''}`;
     role.textContent = member.is_silent ? `${member.role}, silent` : leads ? 'leader' : member.role === 'leader' ? 'led last' : member.role;
-    zone.textContent = visible([member.zone && `zone ${member.zone}`, member.state?.unreachable.length ? `cannot reach ${member.state.unreachable.join(', ')}` : '', `id ${member.id}`].filter(Boolean).join('; '));
+    zone.textContent = visible([member.zone && `zone ${member.zone}`, member.state?.unreachable.length ? `cannot reach ${member.state.unreachable.map((other) => other.address).join(', ')}` : '', `id ${member.id}`].filter(Boolean).join('; '));
     const of = figures(member);
     lag.push(of.lag);
     stale.push(of.stale);

@@ -2,7 +2,7 @@
 //! `quorate::recovery`), a member as a process of its own, and the import from ZooKeeper.
 //!
 //! Exit codes: 0 success, 1 failure, 2 wrong usage, 3 no such znode, 4 the cluster cannot be reached or has
-//! no quorum.
+//! no quorum, 5 an election is under way, 6 writes are refused since disks are nearly full.
 
 mod access;
 #[cfg(feature = "gateway")]
@@ -142,6 +142,8 @@ enum Exit {
     Misused = 2,
     NoNode = 3,
     Unavailable = 4,
+    Election = 5,
+    WritesRefused = 6,
 }
 
 fn live(command: live::Command) -> ExitCode {
@@ -149,6 +151,7 @@ fn live(command: live::Command) -> ExitCode {
         complain(&error);
         match error {
             Error::NoNode { .. } => Exit::NoNode,
+            Error::DiskLow { .. } => Exit::WritesRefused,
             Error::Timeout { .. }
             | Error::PeerRefused { .. }
             | Error::SessionExpired { .. }

@@ -7,9 +7,11 @@ use std::time::Duration;
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 
+use crate::node::io::Problem;
 use crate::types::log_form::LogForm;
 use crate::types::membership::{Member, Named, NodeId};
 use crate::types::metrics::histogram::Histogram;
+use crate::types::reason::Reason;
 use crate::types::znode::{SessionId, Zxid};
 
 /// The most sessions in one reply.
@@ -127,8 +129,13 @@ pub(crate) struct Report {
     /// Of the last minute; `None` if there was none. Only a leader has commits.
     pub(crate) commit: Option<Latency>,
     pub(crate) disk_sync: Option<Latency>,
+    /// Whether it refuses writes, since disks are nearly full.
+    pub(crate) refuses_writes: bool,
     /// The other members that it cannot reach.
-    pub(crate) unreachable: Vec<NodeId>,
+    pub(crate) unreachable: Vec<(NodeId, Problem)>,
+    /// Why it is not ready; `None` if it is.
+    #[serde(with = "LogForm")]
+    pub(crate) not_ready: Option<Reason>,
 }
 
 /// What a member knows of a session.

@@ -14,6 +14,7 @@ mod recent;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
+use crate::node::bootstrap::Founding;
 use crate::node::io::{RequestId, Time};
 use crate::node::leader;
 use crate::node::message::PeerMessage;
@@ -21,7 +22,7 @@ use crate::node::query::Answer;
 use crate::node::sessions::audit;
 use crate::node::{Node, raft_leads};
 use crate::types::error::Error;
-use crate::types::membership::NodeId;
+use crate::types::membership::{Member, NodeId};
 use crate::types::znode::SessionId;
 use images::Images;
 use message::{Action, AdminReply, AdminRequest, Report, SESSIONS_LISTED, SessionReport};
@@ -120,6 +121,21 @@ impl Node {
         }
     }
 
+    /// All members, each with whether it votes. An instance that is no member yet knows itself and, while it
+    /// founds a cluster, the peers that it has met.
+    fn known(&self) -> Vec<(Member, bool)> {
+        let (roster, _) = self.machine.roster();
+        if !roster.seats.is_empty() {
+            let of = |member: Member| {
+                let votes = self.is_voter(member.node);
+                (member, votes)
+            };
+            return roster.seats.into_iter().map(|seat| of(seat.member)).collect();
+        }
+        let met = self.bootstrap.founding.iter().flat_map(Founding::met);
+        met.chain([&self.me]).map(|member| (member.clone(), false)).collect()
+    }
+
     fn gather(&mut self, asker: Asker, asked: &AdminRequest) {
         if self.administration.open.len() >= GATHERED_MAX {
             let reason =
@@ -129,14 +145,11 @@ impl Node {
         let is_action = matches!(asked, AdminRequest::Act { .. });
         let targets: Vec<NodeId> = match is_action {
             true => vec![self.raw.raft.leader_id],
-            false => self.others().chain([self.id]).collect(),
+            false => self.known().into_iter().map(|(member, _)| member.node).collect(),
         };
         let mut replies = Vec::new();
         if !is_action {
-            let (roster, _) = self.machine.roster();
-            let seats = roster.seats.into_iter();
-            let members = seats.map(|seat| (self.is_voter(seat.member.node), seat.member));
-            let members = members.map(|(votes, member)| (member, votes)).collect();
+            let members = self.known();
             replies.push((self.id, AdminReply::Members { members }));
         }
         if targets.contains(&self.id) || targets == [0] {
@@ -237,10 +250,12 @@ impl Node {
             disk_low: self.room.is_low,
             commit,
             disk_sync,
+            refuses_writes: self.room.refuses_writes,
             unreachable: {
-                let lost = self.peer_problems.iter().filter(|(_, problem)| problem.is_some());
-                lost.map(|(peer, _)| *peer).collect()
+                let problems = self.peer_problems.iter();
+                problems.filter_map(|(peer, problem)| Some((*peer, problem.clone()?))).collect()
             },
+            not_ready: self.status().not_ready(now, |node| self.named(node).address),
         }
     }
 

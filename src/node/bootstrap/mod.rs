@@ -72,7 +72,7 @@ use std::time::Duration;
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 use self::message::{Announcement, normal, normalised};
-use crate::node::io::{Discovered, Hindrance, Time};
+use crate::node::io::{Discovered, Hindrance, Problem, Time};
 use crate::planted::{Bug, planted};
 use crate::types::membership::{Ballot, Genesis, Member, Named, NodeId, Pledge, Promise};
 
@@ -104,6 +104,8 @@ pub(crate) struct Founding {
     vetoes: BTreeMap<String, u64>,
     /// Why the names of the list forbid founding: see `crate::transport::names`.
     hindrance: Option<Hindrance>,
+    /// The last failures to find a peer at addresses of the list.
+    failures: BTreeMap<String, Problem>,
     /// When the announcement is repeated.
     announce_at: Time,
     now: Time,
@@ -178,6 +180,7 @@ impl Founding {
             peers: BTreeMap::new(),
             vetoes: BTreeMap::new(),
             hindrance: None,
+            failures: BTreeMap::new(),
             announce_at: now + ANNOUNCE_PERIOD,
             now,
             over: false,
@@ -192,6 +195,11 @@ impl Founding {
             tracing::info!(%node, reason, "this instance founds no cluster for now");
         }
         self.hindrance = hindrance;
+    }
+
+    /// No peer was found at this address of the list.
+    pub(crate) fn unreachable(&mut self, address: String, problem: Problem) {
+        self.failures.insert(address, problem);
     }
 
     /// There is a new connection to the peer. Earlier messages may be lost.

@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 
 use crate::node::bootstrap::Founding;
 use crate::node::bootstrap::message::{Announcement, normal};
+use crate::node::io::Problem;
 use crate::types::membership::{Member, Pledge};
 
 impl Founding {
@@ -15,6 +16,20 @@ impl Founding {
         }
         let why = self.in_the_way().unwrap_or_else(|| self.waits_for());
         Some(format!("no cluster yet: {why}"))
+    }
+
+    /// The peers that are connected.
+    pub(crate) fn met(&self) -> impl Iterator<Item = &Member> {
+        self.announcements().map(|announcement| &announcement.member)
+    }
+
+    /// The addresses of the list where no peer was found, and why. The failures of peers that have been found
+    /// since then do not count.
+    pub(crate) fn not_reached(&self) -> impl Iterator<Item = (String, Problem)> {
+        let met: BTreeSet<String> = self.met().map(|member| normal(&member.address)).collect();
+        let failures = self.failures.iter();
+        let left = failures.filter(move |(address, _)| !met.contains(&normal(address)));
+        left.map(|(address, problem)| (address.clone(), problem.clone()))
     }
 
     fn in_the_way(&self) -> Option<String> {

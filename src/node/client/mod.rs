@@ -95,6 +95,8 @@ pub(crate) struct Client {
     choice: Choice,
     /// Whether the members can decide, by the same report.
     availability: Availability,
+    /// The addresses of the list where no member was found, since one was found last, and why.
+    seeds: BTreeMap<String, Problem>,
     attached: Option<Attachment>,
     attachments: u64,
     local: LocalSessions,
@@ -155,6 +157,7 @@ impl Client {
             roster: BTreeMap::new(),
             choice: Choice::new(),
             availability: Availability::default(),
+            seeds: BTreeMap::new(),
             attached: None,
             attachments: 0,
             local: LocalSessions::new(
@@ -238,6 +241,8 @@ impl Client {
             versions: self.linked().map(|(id, of)| (*id, of.version)).collect(),
             availability: self.availability(leader != 0),
             bootstrap_problem: self.missing(),
+            seeds: self.seeds.iter().map(|(at, why)| (at.clone(), why.clone())).collect(),
+            is_client: true,
             // A client takes no voter's place.
             is_placed: true,
             ..NodeStatus::default()
@@ -322,7 +327,12 @@ impl Client {
     fn take(&mut self, input: Input) {
         match input {
             Input::Peer { from, message } => self.take_message(from, message),
+            Input::SeedUnreachable { address, problem } => {
+                self.seeds.insert(address, problem);
+            }
             Input::Connected { peer, version } => {
+                // Errors that still occur are reported again.
+                self.seeds.clear();
                 // Messages of the former connection may be lost.
                 self.lose_member(peer, Time::ZERO);
                 if self.wants(peer) {

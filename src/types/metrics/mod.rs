@@ -97,6 +97,9 @@ pub struct Metrics {
     /// How many more voters may be lost without losing the quorum. `None` if there is no quorum, which
     /// the text shows as -1.
     pub spare_voters: Option<u64>,
+    /// Whether writes are refused, because the disks of too many voters are nearly full: see
+    /// [`Availability::WritesRefused`](crate::Availability::WritesRefused).
+    pub refuses_writes: bool,
     /// An upper bound for the age of this replica's state, as in
     /// [`Status::stale_by`](crate::Status::stale_by).
     #[cfg_attr(feature = "serde", serde(with = "crate::types::serde_form::Millis"))]
@@ -130,6 +133,9 @@ pub struct Metrics {
     /// Whether that is so little that the disk counts as nearly full, see
     /// [`Builder::disk_low`](crate::Builder::disk_low).
     pub disk_low: bool,
+    /// The directories with former data of this instance: see
+    /// [`Status::former_data`](crate::Status::former_data).
+    pub former_directories: u64,
     /// Messages sent to peers. This and the following are 0 in an in-memory cluster.
     pub messages_sent: u64,
     /// Bytes sent to peers.

@@ -57,6 +57,11 @@ pub(crate) const METRICS: &[Metric] = &[
         Gauge(|of| of.spare_voters.map_or(Some(-1), gauge)),
     ),
     (
+        "quorate_refuses_writes",
+        "Whether writes are refused, because the disks of too many voters are nearly full.",
+        Gauge(|of| gauge(of.refuses_writes.into())),
+    ),
+    (
         "quorate_stale_seconds",
         "An upper bound for the age of this replica's state.",
         Seconds(|of| of.stale_by),
@@ -130,6 +135,11 @@ pub(crate) const METRICS: &[Metric] = &[
         "quorate_disk_low",
         "Whether this instance's disk is nearly full.",
         Gauge(|of| replicas_gauge(of, of.disk_low.into())),
+    ),
+    (
+        "quorate_former_directories",
+        "Directories with former data of this instance, which was damaged.",
+        Gauge(|of| replicas_gauge(of, of.former_directories)),
     ),
     (
         "quorate_scrub_errors_total",

@@ -6,11 +6,12 @@ use std::time::{Duration, Instant, SystemTime};
 use clap::Args;
 use quorate::recipes::{self, Contending};
 use quorate::{
-    Availability, Coordinator, Error, Latency, MemberReport, MemberState, Result, Role, Session,
-    SessionInfo,
+    Availability, Coordinator, Error, Latency, MemberReport, MemberState, ReasonKind, Result,
+    Session, SessionInfo,
 };
 use serde_json::json;
 
+use super::leadership::{counts, leader, no_leader};
 use super::{Cluster, Shown, json};
 use crate::Exit;
 use crate::text::line;
@@ -23,21 +24,6 @@ pub(crate) struct Locks {
     path: String,
 }
 
-/// The leader, if a majority of the voters reports. (A leader that has lost its majority does not
-/// know it at once.)
-pub(super) fn leader(members: &[MemberReport]) -> Option<&MemberReport> {
-    let voters = members.iter().filter(|member| member.role != Role::Learner);
-    let silent = voters.clone().filter(|member| member.is_silent).count();
-    let leader = members.iter().find(|member| member.role == Role::Leader);
-    leader.filter(|_| 2 * silent < voters.count())
-}
-
-/// The numbers of voters and of silent voters among these members.
-pub(super) fn counts(members: &[MemberReport]) -> (usize, usize) {
-    let voters = members.iter().filter(|member| member.role != Role::Learner).count();
-    (voters, members.iter().filter(|member| member.is_silent).count())
-}
-
 pub(super) fn status(cluster: &Cluster) -> Result<Exit> {
     let coordinator = cluster.coordinator()?;
     let members = reports(cluster, &coordinator)?;
@@ -47,12 +33,7 @@ pub(super) fn status(cluster: &Cluster) -> Result<Exit> {
     let (voters, silent) = counts(&members);
     let availability = match leader {
         Some(_) => coordinator.availability(),
-        None => Availability::NoQuorum {
-            reason: match members.len() {
-                0 => "no member of the cluster was found".to_owned(),
-                count => format!("no member can lead; {silent} of {count} are silent"),
-            },
-        },
+        None => Availability::NoQuorum { reason: no_leader(&members) },
     };
     let mut text = String::new();
     let _ = writeln!(text, "quorum       {}", line(&availability.to_string()));
@@ -77,8 +58,13 @@ pub(super) fn status(cluster: &Cluster) -> Result<Exit> {
         "znodes": state.map(|state| state.znodes),
         "members": json(&members),
     });
-    let well = leader.is_some() && problem.is_none();
-    let exit = if well { Exit::Well } else { Exit::Unavailable };
+    let exit = match &availability {
+        _ if problem.is_some() => Exit::Unavailable,
+        Availability::NoQuorum { reason } if reason.kind == ReasonKind::Election => Exit::Election,
+        Availability::NoQuorum { .. } => Exit::Unavailable,
+        Availability::WritesRefused { .. } => Exit::WritesRefused,
+        _ => Exit::Well,
+    };
     cluster.print(Shown { exit, ..Shown::new(text, json) })
 }
 

@@ -1,13 +1,15 @@
 //! `doctor`: finds problems of a cluster, and advises what to do.
 
+use std::collections::BTreeSet;
 use std::fmt::Write;
 use std::time::Duration;
 
-use quorate::{MemberReport, MemberState, Result, Role, SessionInfo};
+use quorate::{MemberReport, MemberState, ReasonKind, Result, SessionInfo, Unreachable};
 use serde::Serialize;
 use serde_json::json;
 
-use super::cluster::{bytes, duration, leader, reports, short};
+use super::cluster::{bytes, duration, reports, short};
+use super::leadership::{counts, leader, no_leader, votes, why_silent};
 use super::{Cluster, Shown, json};
 use crate::Exit;
 use crate::text::line;
@@ -19,6 +21,8 @@ const STALE: Duration = Duration::from_secs(5);
 const LOG_BYTES: u64 = 4 << 30;
 const SLOW_DISK: &str =
     "Look at the disk; if the member leads, hand the lead to another: quorate move-leader ADDRESS";
+
+const REFUSED: &str = "Waiting does not help: correct that at one of the two, and start it again. The logs of both have the reason.";
 
 /// A disk is slow if half of its syncs take longer than the first of these times or, if there are
 /// enough syncs, one in a hundred takes longer than the second.
@@ -48,7 +52,7 @@ pub(super) fn run(cluster: &Cluster) -> Result<Exit> {
     if let Err(error) = &sessions {
         findings.push(Finding::new(
             format!("The sessions cannot be listed: {error}."),
-            "Look again when what is above is mended.",
+            "Look again once there is a leader.",
         ));
     }
     let mut text = String::new();
@@ -64,58 +68,35 @@ pub(super) fn run(cluster: &Cluster) -> Result<Exit> {
 
 fn examine(members: &[MemberReport], sessions: &[SessionInfo]) -> Vec<Finding> {
     let mut findings = Vec::new();
-    let voters = members.iter().filter(|member| member.role != Role::Learner);
-    let silent: Vec<&str> =
-        voters.clone().filter(|of| of.is_silent).map(|of| of.address.as_str()).collect();
-    let count = voters.clone().count();
     let leader = leader(members);
-    if leader.is_none() {
-        let advice = match silent.is_empty() {
-            true => "An election may be under way: look again in a few seconds.".to_owned(),
-            false => format!(
-                "Start {}. If their disks are lost for good, see `quorate recover`.",
-                silent.join(" and ")
-            ),
-        };
-        findings.push(Finding::new("There is no leader: nothing can be written.", advice));
-    } else if !silent.is_empty() && count - silent.len() == count / 2 + 1 {
-        findings.push(Finding::new(
-            match silent[..] {
-                [one] => format!(
-                    "Of {count} voters {one} is silent: the loss of one more ends the quorum."
-                ),
-                _ => format!(
-                    "Of {count} voters {} are silent: the loss of one more ends the quorum.",
-                    silent.len()
-                ),
-            },
-            "Start them, or let other instances take their votes.",
-        ));
+    let refuses =
+        leader.and_then(|leader| leader.state.as_ref()).is_some_and(|of| of.refuses_writes);
+    match leader {
+        // The reason covers everybody who is silent or cut off.
+        None => findings.push(without_leader(members)),
+        Some(_) => {
+            examine_silent(members, &mut findings);
+            examine_pairs(members, &mut findings);
+            examine_count(members, &mut findings);
+        }
     }
-    if leader.is_some() && count < 3 {
-        findings.push(Finding::new(
-            format!("The voters are {count}: none may be lost."),
-            "Start more instances, until three vote.",
-        ));
+    if refuses {
+        findings.push(full_disks(members));
     }
     for member in members {
-        match &member.state {
-            None => findings.push(Finding::new(
-                format!("{} ({}) does not report.", member.address, member.role),
-                format!(
-                    "Look at its process and at the network. If it is gone for good: quorate \
-                     remove-member {}",
-                    member.address
-                ),
-            )),
-            Some(state) => {
-                // Without a leader, every replica is out of date.
-                if leader.is_some() {
-                    examine_lag(member, state, &mut findings);
-                }
-                examine_member(member, state, &mut findings);
-            }
+        let Some(state) = &member.state else { continue };
+        // Without a leader, every replica is out of date.
+        if leader.is_some() {
+            examine_lag(member, state, &mut findings);
         }
+        if state.disk_low && !refuses {
+            let free = state.disk_free_bytes.map_or_else(|| "little".to_owned(), bytes);
+            findings.push(Finding::new(
+                format!("The disk of {} is nearly full: it has {free} of room.", member.address),
+                "Make room there: writes are refused once most voters have so little.",
+            ));
+        }
+        examine_member(member, state, &mut findings);
     }
     let mut versions: Vec<u16> =
         members.iter().filter_map(|of| of.state.as_ref()).map(|of| of.version).collect();
@@ -123,7 +104,7 @@ fn examine(members: &[MemberReport], sessions: &[SessionInfo]) -> Vec<Finding> {
     versions.dedup();
     if versions.len() > 1 {
         findings.push(Finding::new(
-            format!("The members take the cluster for one of versions {versions:?}."),
+            format!("The members report different versions of the cluster: {versions:?}."),
             "One of them lags: see above.",
         ));
     }
@@ -136,6 +117,116 @@ fn examine(members: &[MemberReport], sessions: &[SessionInfo]) -> Vec<Finding> {
         ));
     }
     findings
+}
+
+/// Why there is no leader, and what to do about it.
+fn without_leader(members: &[MemberReport]) -> Finding {
+    let reason = no_leader(members);
+    let advice = match reason.kind {
+        ReasonKind::Election => {
+            "Look again in some seconds. Writes wait until then, and do not fail.".to_owned()
+        }
+        ReasonKind::Founding => {
+            "Start the instances that are missing, or correct what differs: the cluster is founded once all of \
+             the list are there."
+                .to_owned()
+        }
+        ReasonKind::Refused => REFUSED.to_owned(),
+        ReasonKind::VotersMissing => {
+            let silent = members.iter().filter(|member| votes(member) && member.is_silent);
+            let silent: Vec<&str> = silent.map(|member| member.address.as_str()).collect();
+            match silent[..] {
+                [] => "Look at the network between the voters.".to_owned(),
+                _ => format!(
+                    "Start {}. If their disks are lost for good, see `quorate recover`.",
+                    silent.join(" and ")
+                ),
+            }
+        }
+        _ => "Look at the logs of the instances, and at their disks and their network.".to_owned(),
+    };
+    Finding::new(format!("There is no leader, so nothing can be written: {reason}."), advice)
+}
+
+/// The members that do not report: one finding each, with the reason that the others have.
+fn examine_silent(members: &[MemberReport], findings: &mut Vec<Finding>) {
+    let (voters, _) = counts(members);
+    let missing = members.iter().filter(|member| votes(member) && member.is_silent).count();
+    let is_last = voters - missing == voters / 2 + 1;
+    for member in members.iter().filter(|member| member.is_silent) {
+        let (address, role) = (&member.address, member.role);
+        let risk = match is_last && votes(member) {
+            true => format!(" Of {voters} voters, the loss of one more ends the quorum."),
+            false => String::new(),
+        };
+        let (is_refused, why) = why_silent(members, member);
+        findings.push(match is_refused {
+            true => Finding::new(
+                format!("{address} ({role}) and the other members refuse each other: {why}.{risk}"),
+                REFUSED,
+            ),
+            false => {
+                let why = if why.is_empty() { "nobody has lost its connection" } else { &why };
+                Finding::new(
+                    format!("{address} ({role}) does not report: {why}.{risk}"),
+                    format!(
+                        "Look at its process, its machine and its network, and start it again. If its disk is \
+                         lost, start it with an empty one: it takes its former place. If it never comes \
+                         back: quorate remove-member {address}"
+                    ),
+                )
+            }
+        });
+    }
+}
+
+/// Pairs of members that report, and do not reach each other: one finding for each pair.
+fn examine_pairs(members: &[MemberReport], findings: &mut Vec<Finding>) {
+    let mut seen = BTreeSet::new();
+    for (member, state) in members.iter().filter_map(|of| Some((of, of.state.as_ref()?))) {
+        for Unreachable { address, reason } in &state.unreachable {
+            let other = members.iter().find(|other| other.address == *address);
+            let pair = [&member.address, address];
+            let pair = (pair.into_iter().min(), pair.into_iter().max());
+            if other.is_none_or(|other| other.is_silent) || !seen.insert(pair) {
+                continue;
+            }
+            let own = &member.address;
+            findings.push(match reason.kind {
+                ReasonKind::Refused => Finding::new(
+                    format!("{own} and {address} refuse each other: {reason}."),
+                    REFUSED,
+                ),
+                _ => Finding::new(
+                    format!("{own} cannot reach {address}: {reason}."),
+                    "Both report, so the network between the two is at fault.",
+                ),
+            });
+        }
+    }
+}
+
+fn examine_count(members: &[MemberReport], findings: &mut Vec<Finding>) {
+    let wrong = match counts(members).0 {
+        1 => "There is one voter, and it must not be lost.",
+        2 => "There are two voters, and neither may be lost.",
+        _ => return,
+    };
+    findings.push(Finding::new(wrong, "Start more instances, until three vote."));
+}
+
+/// That writes are refused.
+fn full_disks(members: &[MemberReport]) -> Finding {
+    let states = members.iter().filter_map(|of| Some((&of.address, of.state.as_ref()?)));
+    let full = states.filter(|(_, state)| state.disk_low).map(|(address, state)| {
+        let free = state.disk_free_bytes.map_or_else(|| "little".to_owned(), bytes);
+        format!("{address}: {free} of room")
+    });
+    let full = full.collect::<Vec<_>>().join(", ");
+    Finding::new(
+        format!("Writes are refused: the disks of members are nearly full ({full})."),
+        "Make room there, or delete znodes: writes are accepted again once most voters have room.",
+    )
 }
 
 fn examine_lag(member: &MemberReport, state: &MemberState, findings: &mut Vec<Finding>) {
@@ -174,13 +265,6 @@ fn examine_member(member: &MemberReport, state: &MemberState, findings: &mut Vec
             SLOW_DISK,
         );
     }
-    if state.disk_low {
-        let free = state.disk_free_bytes.map_or_else(|| "little".to_owned(), bytes);
-        found(
-            format!("The disk of {address} is nearly full: it has {free} of room."),
-            "Make room there: writes are refused once most voters have so little.",
-        );
-    }
     let not_persisted = state.last_index.saturating_sub(state.durable_index);
     if not_persisted > LAG {
         found(
@@ -198,18 +282,12 @@ fn examine_member(member: &MemberReport, state: &MemberState, findings: &mut Vec
             "Its log says why it makes no checkpoint: a full disk, or no file descriptors.",
         );
     }
-    for peer in &state.unreachable {
-        found(
-            format!("{address} cannot reach {peer}."),
-            "If the other one reports, the network between the two is at fault.",
-        );
-    }
 }
 
 #[cfg(test)]
 mod tests {
-    use quorate::CreateMode;
     use quorate::testing::Cluster;
+    use quorate::{CreateMode, Reason, Role};
 
     use super::*;
 
@@ -287,6 +365,37 @@ mod tests {
         };
         assert_eq!(found(hiccup(99)), [""; 0]);
         assert_eq!(found(hiccup(100)).len(), 1);
+    }
+
+    /// A member with another secret, and one that is stopped, were several findings each, with the wrong advice.
+    #[test]
+    fn one_cause_is_one_finding() {
+        let cluster = Cluster::new(3);
+        cluster.node(0).session().sync().expect("it has a quorum");
+        let mut members = cluster.node(0).reports().expect("all report");
+        for state in members.iter_mut().filter_map(|of| of.state.as_mut()) {
+            (state.stale_by, state.disk_sync) = (Some(Duration::ZERO), None);
+        }
+        let at = members.iter().position(|member| member.role == Role::Voter).expect("two follow");
+        let silent = members[at].address.clone();
+        (members[at].is_silent, members[at].state) = (true, None);
+        let mut told = |kind, text: &str| {
+            let reason = Reason { kind, text: text.to_owned() };
+            let other = Unreachable { address: silent.clone(), reason };
+            for state in members.iter_mut().filter_map(|of| of.state.as_mut()) {
+                state.unreachable = vec![other.clone()];
+            }
+            examine(&members, &[])
+        };
+        let [stopped] = &told(ReasonKind::Unreachable, "connection refused")[..] else { panic!() };
+        let risk = "Of 3 voters, the loss of one more ends the quorum.";
+        let expected = format!("{silent} (voter) does not report: connection refused. {risk}");
+        assert_eq!(stopped.wrong, expected);
+        let [refused] = &told(ReasonKind::Refused, "another secret")[..] else { panic!() };
+        let expected = format!(
+            "{silent} (voter) and the other members refuse each other: another secret. {risk}"
+        );
+        assert_eq!((refused.wrong.as_str(), refused.advice.as_str()), (expected.as_str(), REFUSED));
     }
 
     #[test]

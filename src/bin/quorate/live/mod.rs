@@ -3,6 +3,7 @@
 mod bench;
 mod cluster;
 mod doctor;
+mod leadership;
 mod operate;
 mod top;
 mod watching;

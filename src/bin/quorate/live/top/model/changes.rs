@@ -2,9 +2,9 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use quorate::{MemberReport, Role};
+use quorate::MemberReport;
 
-use super::super::super::cluster::{counts, leader};
+use super::super::super::leadership::{counts, leader, votes};
 use super::{Column, Listing, Mark, Now, Row};
 
 /// How many changes are kept.
@@ -98,7 +98,6 @@ impl Changes {
                 (true, false) => self.push(now, format!("{address} reports again"), false),
                 _ => {}
             }
-            let votes = |member: &MemberReport| member.role != Role::Learner;
             match (votes(old), votes(new)) {
                 (false, true) => self.push(now, format!("{address} votes"), false),
                 (true, false) => self.push(now, format!("{address} votes no more"), true),

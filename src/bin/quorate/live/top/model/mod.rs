@@ -22,7 +22,7 @@ use self::history::History;
 pub(super) use self::history::KEPT;
 pub(super) use self::listing::{Column, Listing, Mark, Row};
 use self::tree::Tree;
-use super::super::cluster::leader;
+use super::super::leadership::leader;
 
 /// How old figures may be before they are read again.
 const REFRESH: Duration = Duration::from_secs(1);

@@ -43,7 +43,9 @@ pub(super) fn draw(canvas: &mut Canvas<'_>, model: &Model, now: Now, area: Rect)
                 canvas.put(left, line, 11, &value.to_string(), Style::new());
             }
             if !state.unreachable.is_empty() {
-                let text = format!("it cannot reach {}", state.unreachable.join(", "));
+                let others: Vec<&str> =
+                    state.unreachable.iter().map(|other| other.address.as_str()).collect();
+                let text = format!("it cannot reach {}", others.join(", "));
                 canvas.put(left, facts.len(), 0, &text, canvas.look.of(Mark::Bad));
             }
         }

@@ -13,7 +13,8 @@ use ratatui::style::{Color, Modifier, Style};
 use ratatui::text::Span;
 
 use self::list::draw_list;
-use super::super::cluster::{counts, duration, short};
+use super::super::cluster::{duration, short};
+use super::super::leadership::counts;
 use super::model::{Mark, Model, Now, View};
 use crate::text::line as line_of;
 

@@ -233,7 +233,7 @@ bugs! {
     ListUnordered: "the items of a list are returned in another order";
         ["lists are in order"],
     TakenFromLiving: "a name in a group is taken over from a session that is alive";
-        ["groups: a member can update"],
+        [],
     InstanceStays: "an instance is shown after its session has ended";
         ["I18 instances"],
     VoteLost: "a transaction commits although a participant voted no";

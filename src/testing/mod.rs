@@ -3,6 +3,8 @@
 //! It runs the same engine as in production, without ports and files: [`Cluster::new`] takes
 //! milliseconds, and faults are methods. See [`Cluster`].
 
+#[cfg(test)]
+mod former_run_tests;
 mod nodes;
 #[cfg(test)]
 mod upgrade_tests;

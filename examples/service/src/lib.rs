@@ -96,7 +96,7 @@ impl App {
     }
 
     /// While this instance leads, it counts ticks with a fenced write: two instances never both count.
-    async fn lead(&self, session: &Session) -> Result<ControlFlow<()>> {
+    async fn lead(&self, session: &Session) -> Result<()> {
         let selector = LeaderSelector::new(session, "/service/leader", &self.name)?;
         let limits = Limited::with_codec(session, "/service/limits")?;
         selector
@@ -110,7 +110,7 @@ impl App {
                         let limits = limits.get_async().await.ok().flatten();
                         if let Err(error) = counted {
                             tracing::warn!(%error, "a tick was not counted");
-                            return ControlFlow::Continue(());
+                            return ControlFlow::<()>::Continue(());
                         }
                         let tick_ms = limits.map_or(1000, |limits| limits.value.tick_ms);
                         sleep(Duration::from_millis(tick_ms)).await;
@@ -118,6 +118,7 @@ impl App {
                 }
             })
             .await
+            .map(drop)
     }
 
     /// The HTTP interface for its users.

@@ -106,8 +106,8 @@ impl Peers {
         Err(Error::NotAPeer {
             peers: self.peers.clone(),
             detail: format!(
-                " ({}); if one of them is this host's, name it by Builder::advertise: then this node \
-                 waits for a name that does not resolve yet",
+                " ({}); list this instance too, or set the address where the others reach it with \
+                 Builder::advertise: then this node also waits for a name that does not resolve yet",
                 tried.join("; ")
             ),
         })

@@ -372,14 +372,11 @@ pub enum Error {
         reason: String,
     },
     /// This process is none of the peers.
-    #[error(
-        "none of the peers {peers:?} is an address of this host that can be bound{detail}; list this \
-         instance too, or set the address where the others reach it with Builder::advertise"
-    )]
+    #[error("none of the peers {peers:?} is an address of this host that can be bound{detail}")]
     NotAPeer {
         /// The peers as given.
         peers: Vec<String>,
-        /// What was tried, if anything.
+        /// What was tried, and what to do.
         detail: String,
     },
     /// The members could be reached from outside, without any protection.

@@ -44,7 +44,10 @@ impl Builder {
                 let own = peers.addresses().find(|peer| is_only || *peer == *listen);
                 own.ok_or_else(|| Error::NotAPeer {
                     peers: peers.addresses().map(str::to_owned).collect(),
-                    detail: " (the address to listen on is not one of them)".to_owned(),
+                    detail:
+                        " (the address to listen on is not one of them); list this instance too, \
+                             or set the address where the others reach it with Builder::advertise"
+                            .to_owned(),
                 })?
             }
         };

@@ -54,8 +54,13 @@ pub(super) fn explain_address(error: Error, peers: &Peers) -> Error {
     let Some(member) = members.iter().find(|member| is_taken(&member.address)) else {
         return error;
     };
-    let reason = format!("it is in use by {}", member.user());
-    Error::CannotListen { address: member.address.clone(), reason }
+    let (address, user) = (member.address.clone(), member.user());
+    match error {
+        Error::NotAPeer { peers, .. } => {
+            Error::NotAPeer { peers, detail: format!(" ({address} is in use by {user})") }
+        }
+        _ => Error::CannotListen { address, reason: format!("it is in use by {user}") },
+    }
 }
 
 /// The error of a member that cannot open its directory, with the reason if this process knows it.

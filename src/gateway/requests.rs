@@ -55,6 +55,9 @@ pub(super) enum OneShot {
 /// How many children make no long list.
 const CHILDREN_FEW: u32 = 256;
 
+/// As much as is looked at of a scheme's name.
+const SCHEME_CHARS_MAX: usize = 64;
+
 impl Connection {
     /// Takes a packet after the first. Returns `false` if it cannot be answered.
     pub(super) fn request(&mut self, frame: Bytes) -> bool {
@@ -287,7 +290,9 @@ impl Connection {
 
     fn authenticate(&mut self, xid: i32, body: request::Auth) {
         let Credential(credentials) = body.auth;
+        // A longer one than any scheme's would fill the log.
         let scheme = body.scheme.unwrap_or_default();
+        let scheme: String = scheme.chars().take(SCHEME_CHARS_MAX).collect();
         match (scheme.as_str(), self.certified.clone()) {
             // The session has this id already.
             ("x509", Some(id)) => {

@@ -74,9 +74,10 @@ class Cluster:
     def hosts(self):
         return ",".join(f"127.0.0.1:{port}" for port in self.ports)
 
-    def start(self, member):
+    def start(self, member, before=()):
+        """Starts a member, by the command `before` if there is one."""
         log = open(pathlib.Path(self.folder.name) / f"log{member}", "ab")
-        command = [PROGRAM, "serve", "--peers", ",".join(self.peers), "--listen", self.peers[member],
+        command = [*before, PROGRAM, "serve", "--peers", ",".join(self.peers), "--listen", self.peers[member],
                    "--data-dir", f"{self.folder.name}/{member}",
                    "--zookeeper", f"127.0.0.1:{self.ports[member]}", *self.options[member]]
         self.processes[member] = subprocess.Popen(command, stderr=log, stdout=log)

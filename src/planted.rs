@@ -52,6 +52,8 @@ bugs! {
         ["I14 a start knows what was durable", "I11 one log"],
     TornRecordAccepted: "a record that a crash cut in two is accepted";
         ["I31 no node stops by itself"],
+    PartOfNoTerm: "a crash in the middle of a large write leaves entries of a term that the disk does not know of";
+        [],
     RotAccepted: "a record with a flipped bit is accepted";
         ["I31 no node stops by itself"],
     CompactedTooFar: "the log is truncated beyond its checkpoint";

@@ -324,6 +324,10 @@ impl Node {
                 );
                 self.metrics.scrub_errors += 1;
                 self.persistence.abandon_below(below);
+                if let Some(leading) = &mut self.leading {
+                    // A read that has found the damage has no other answer.
+                    leading.reads.clear();
+                }
             }
             Input::DiskSpace { free, total } => self.take_disk_space(free, total),
             Input::Failed { reason } => return Err(reason),

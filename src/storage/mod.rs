@@ -29,6 +29,8 @@ mod generation;
 mod log_body;
 mod log_file;
 mod log_index;
+mod log_record;
+mod log_scan;
 mod memory;
 mod opening;
 mod provisional;
@@ -89,7 +91,7 @@ pub(crate) enum LogAfter {
 pub(crate) type ChunkSink<'a> = dyn FnMut(&[u8]) -> Result<(), String> + 'a;
 
 /// Receives the result of [`LogStore::read`].
-pub(crate) type ReadDone = Box<dyn FnOnce(Result<Vec<LogEntry>>) + Send>;
+pub(crate) type ReadDone = Box<dyn FnOnce(Result<Vec<LogEntry>, Rot>) + Send>;
 
 /// Receives the damage that [`LogStore::scrub`] has found, if any.
 pub(crate) type ScrubDone = Box<dyn FnOnce(Option<Rot>) + Send>;
@@ -101,6 +103,19 @@ pub(crate) struct Rot {
     pub(crate) what: String,
     /// A log that begins with this entry does not need the piece.
     pub(crate) below: u64,
+}
+
+impl Rot {
+    /// What a piece of the log holds, or that it is damaged. A log that begins with the entry `below` does
+    /// not need the piece.
+    fn found<T: Default>(read: Result<T>, below: u64) -> Result<T, Rot> {
+        match read {
+            // No more files can be opened for now, which shows no damage.
+            Err(StorageError::Again { .. }) => Ok(T::default()),
+            Err(error) => Err(Rot { what: error.to_string(), below }),
+            Ok(read) => Ok(read),
+        }
+    }
 }
 
 /// The durable state of one node: see the module's documentation.
@@ -140,7 +155,8 @@ pub(crate) trait LogStore: Send {
     fn append(&mut self, write: &LogWrite) -> Result<()>;
 
     /// Reads entries from index `from` on, at most so many bytes but at least one entry. `done` gets the
-    /// entries, perhaps on another thread; none if the log does not have the first one.
+    /// entries, perhaps on another thread; none if the log does not have the first one, or cannot be read
+    /// now. Damage that is found does not poison the store.
     fn read(&mut self, from: u64, bytes: u64, done: ReadDone) -> Result<()>;
 
     /// Does work that is not needed at each write. Called when nothing was written for a while.
@@ -238,7 +254,7 @@ pub(crate) fn fuzz(parts: &[&[u8]]) {
     record::fuzz(parts);
     for part in parts {
         log_body::fuzz(part);
-        log_file::fuzz(part);
+        log_record::fuzz(part);
         witness::fuzz(part);
     }
 }

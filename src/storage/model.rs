@@ -7,7 +7,7 @@ use super::rules::refuse;
 use crate::node::stored::{
     Boot, EntryKind, HardState, Identity, LogEntry, LogWrite, SnapshotMeta, Voting,
 };
-use crate::storage::{CheckpointKind, LogAfter, LogStore, Result};
+use crate::storage::{CheckpointKind, LogAfter, LogStore, Result, Rot, StorageError};
 use crate::types::membership::{Ballot, Genesis, Member, Pledge, Promise};
 
 /// One change to a store, as its caller sees it.
@@ -154,7 +154,8 @@ fn read_from(store: &mut dyn LogStore, mut from: u64) -> Result<Vec<LogEntry>> {
     loop {
         let (done, read) = crossbeam_channel::bounded(1);
         store.read(from, 100, Box::new(move |read| done.send(read).unwrap()))?;
-        let read = read.recv().unwrap()?;
+        let read = read.recv().unwrap();
+        let read = read.map_err(|Rot { what, .. }| StorageError::Corrupt { what })?;
         let Some(last) = read.last() else { return Ok(entries) };
         assert_eq!(read[0].index, from);
         from = last.index + 1;

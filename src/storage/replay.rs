@@ -2,7 +2,7 @@
 //!
 //! The store is damaged unless all of this holds:
 //! - The log has no gap after the record that its last checkpoint names. It reaches as far as the
-//!   witness records, and agrees with the witness there. ([`log_file`](super::log_file) has checked
+//!   witness records, and agrees with the witness there. ([`log_scan`](super::log_scan) has checked
 //!   each record.)
 //! - Its entries start no later than right after the checkpoint, and include the hard state's
 //!   commit index.
@@ -17,16 +17,15 @@ use crossbeam_channel::{Receiver, Sender};
 use super::files::io_error;
 use super::generation::{CACHED_BYTES_MAX, Generation};
 use super::log_body::{CheckpointBody, LogBody, size};
-use super::log_file::{
-    LogRecord, RecordKind, RecordPosition, Scan, forget_cached_end, scan, sound_records,
-};
 use super::log_index::{LogIndex, Place, Span};
+use super::log_record::{LogRecord, RecordKind, RecordPosition};
+use super::log_scan::{Needed, Scan, find_needed, forget_cached_end, scan, sound_records};
 use super::record::{Record, corrupt, first_chunk_chain};
 use super::rules::Bounds;
 use super::witness::WitnessRecord;
 use crate::node::log_outline::LogOutline;
 use crate::node::stored::{Boot, HardState, LogEntry};
-use crate::storage::{ChunkSink, Result};
+use crate::storage::{ChunkSink, Result, StorageError};
 
 /// The verified content of a log, and what is needed to continue it.
 #[derive(Debug)]
@@ -46,28 +45,24 @@ pub(super) fn read_log(dir: &Path, id: u64, witness: &WitnessRecord) -> Result<L
     forget_cached_end(dir);
     // The log is read twice, so that only the entries after the last checkpoint are in memory at the
     // same time.
-    let mut checkpoint: Option<CheckpointBody> = None;
-    let scanned = scan(dir, id, |record: &LogRecord<'_>| {
+    let Needed { named, checkpoint, from } = find_needed(dir, id)?;
+    let mut log = ReadLog::new(&checkpoint);
+    let mut last_named = None;
+    let scanned = scan(dir, id, from, |record: &LogRecord<'_>| {
         if record.at.seq == witness.seq && record.at.chain != witness.chain {
             return corrupt(format!("log record {} is not the one that was written", witness.seq));
         }
         if record.kind == RecordKind::Checkpoint {
-            checkpoint = Some(record.decode()?);
+            last_named = Some(record.at);
         }
-        Ok(())
+        log.take(record)
     })?;
-    let Some(checkpoint) = checkpoint else {
-        return corrupt("the log names no checkpoint".to_owned());
-    };
-    let kept_from = checkpoint.kept_from;
-    if scanned.first_seq().is_none_or(|first| first > kept_from) {
-        return corrupt(format!("the log does not reach back to record {kept_from}"));
+    if last_named != Some(named) {
+        return Err(StorageError::Io {
+            what: "reading the log".to_owned(),
+            reason: format!("record {} was there, and is not there now", named.seq),
+        });
     }
-    let mut log = ReadLog::new(&checkpoint);
-    scan(dir, id, |record: &LogRecord<'_>| {
-        // Older records are not needed any more.
-        if record.at.seq >= kept_from { log.take(record) } else { Ok(()) }
-    })?;
     let bounds = log.check_end(scanned.last.seq, witness)?;
     Ok(LogReplay { scan: scanned, checkpoint, log, bounds })
 }

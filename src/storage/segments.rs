@@ -34,9 +34,10 @@ use xxhash_rust::xxh3::xxh3_64;
 
 use super::files::{create_file, entries, io_error, open_file, remove_all, sync_directory};
 use super::generation::Generation;
-use super::log_file::verify_segment;
+use super::log_scan::{LogRead, read_entries, verify_segment};
 use super::record::{check_format, corrupt, u64_at};
 use super::{Result, StorageError};
+use crate::node::stored::LogEntry;
 
 const MAGIC: &[u8; 8] = b"qrlogseg";
 pub(super) const FORMAT: u32 = 1;
@@ -227,11 +228,20 @@ pub(super) fn read_stored(path: &Path) -> io::Result<Vec<u8>> {
 /// Receives whether a segment is sound.
 pub(super) type VerifyDone = Box<dyn FnOnce(Result<()>) + Send>;
 
+/// Receives the entries that were read.
+pub(super) type EntriesDone = Box<dyn FnOnce(Result<Vec<LogEntry>>) + Send>;
+
 /// A request to the thread of the files.
 pub(super) enum Order {
     Make(SegmentId),
     /// Verify a segment that is not written to any more.
     Verify(SegmentId, VerifyDone),
+    /// Read entries of this log.
+    Read {
+        log: u64,
+        read: LogRead,
+        done: EntriesDone,
+    },
     /// Any other work with files, after all earlier orders. Segments that it needs may only be freed by
     /// a later order.
     Work(Box<dyn FnOnce() + Send>),
@@ -365,17 +375,22 @@ impl Worker {
             }
             Order::Verify(segment, done) => {
                 let verified = verify_segment(&self.dir, segment);
-                if !matches!(verified, Ok(()) | Err(StorageError::Again { .. })) {
-                    self.damaged.push(segment.number);
+                if let Err(error) = &verified {
+                    self.note_damage(segment.number, error);
                 }
                 done(verified);
+            }
+            Order::Read { log, read, done } => {
+                done(read_entries(&self.dir, log, &read).map_err(|(number, error)| {
+                    self.note_damage(number, &error);
+                    error
+                }));
             }
             Order::Work(work) => work(),
             Order::Free { number, length } => {
                 let is_sound = !self.damaged.contains(&number);
                 self.damaged.retain(|damaged| *damaged != number);
-                // A damaged segment is not reused: the next start reads old segments too, and must not find
-                // the damage.
+                // A damaged segment is not reused: its part of the disk may fail again.
                 if length == self.length && is_sound {
                     self.spare.push_back(number);
                 } else {
@@ -388,6 +403,13 @@ impl Worker {
                 }
             }
             Order::Dispose(generation) => self.disposed.push_back(generation.abandon()),
+        }
+    }
+
+    fn note_damage(&mut self, number: u64, error: &StorageError) {
+        // No more files can be opened for now, which shows no damage.
+        if !matches!(error, StorageError::Again { .. }) && !self.damaged.contains(&number) {
+            self.damaged.push(number);
         }
     }
 

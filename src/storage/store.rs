@@ -8,13 +8,16 @@
 //! | where | what |
 //! | --- | --- |
 //! | `directory` | the files of the data directory |
-//! | `log_file`, `segments`, `log_body`, `log_index` | the log |
+//! | `log_file`, `segments`, `log_record`, `log_body`, `log_index` | the log |
 //! | `checkpoint`, `generation`, `record` | checkpoints in sled |
-//! | `witness`, `replay` | how both are verified when they are read back |
+//! | `witness`, `log_scan`, `replay` | how both are verified when they are read back |
 //!
 //! Caveats: a panic inside sled poisons this store. But all databases of a process share sled's
 //! thread pool, which may not work for other databases either after a panic. In a process that
 //! aborts on panic, no panic can be caught.
+
+#[cfg(test)]
+mod tests;
 
 use std::path::Path;
 use std::sync::atomic::AtomicU64;
@@ -25,8 +28,10 @@ use super::directory::{Directory, FIRST_GENERATION, FOUNDING_SEQ};
 use super::files::{io_error, sync_directory};
 use super::generation::{Generation, guarded};
 use super::log_body::{CheckpointBody, LogBodyRef};
-use super::log_file::{LogFile, LogRead, RecordKind};
+use super::log_file::LogFile;
 use super::log_index::{LogIndex, Span};
+use super::log_record::RecordKind;
+use super::log_scan::LogRead;
 use super::opening;
 use super::replay::{LogReplay, read_chunks, read_log};
 use super::rules::{Bounds, has_voted, is_voter, refuse};
@@ -218,15 +223,11 @@ impl Live {
         let cold = self.log.next_cold(self.scrubbed);
         let segments = cold.map_or(0, |(_, count)| count);
         let is_new_round = cold.is_none_or(|(number, _)| number <= self.scrubbed);
-        let report = |verified: Result<()>, below: u64| match verified {
-            // No more files can be opened for now, which shows no damage.
-            Ok(()) | Err(StorageError::Again { .. }) => done(None),
-            Err(error) => done(Some(Rot { what: error.to_string(), below })),
-        };
+        let report = |verified: Result<()>, below| done(Rot::found(verified, below).err());
         match cold {
             Some((number, _)) if !is_new_round || self.scrubbed_pieces >= pieces => {
                 (self.scrubbed, self.scrubbed_pieces) = (number, 0);
-                let below = self.index.end_up_to(number).max(self.bounds.first);
+                let below = self.end_of_segment(number);
                 self.log.verify(number, Box::new(move |verified| report(verified, below)));
             }
             _ if pieces > 0 => {
@@ -239,6 +240,11 @@ impl Live {
             _ => {}
         }
         segments + pieces
+    }
+
+    /// The first entry of a log that does not need this segment.
+    fn end_of_segment(&self, number: u64) -> u64 {
+        self.index.end_up_to(number).max(self.bounds.first)
     }
 
     /// Commits the finished checkpoint, and drops the part of the log that it replaces. Returns how many
@@ -374,8 +380,7 @@ impl LogStore for DiskStore {
             let _ = store.directory.remove_leftovers(Some(generation.number()));
             let (paths, options) = (store.directory.generations(), store.options);
             let dir = store.directory.log();
-            let mut log = LogFile::resume(&dir, log_id, options.segment_bytes, scan)?;
-            log.drop_before(checkpoint.kept_from);
+            let log = LogFile::resume(&dir, log_id, options.segment_bytes, scan)?;
             let parts = checkpoint.parts;
             let mut live = Live {
                 checkpoints: SharedCheckpoints::new(paths, options, log_id, generation, parts)?,
@@ -445,7 +450,9 @@ impl LogStore for DiskStore {
                     }
                 }
             }
-            live.log.read(read, done);
+            let last = read.spans.last().map_or(0, |span| span.place.segment);
+            let below = live.end_of_segment(last);
+            live.log.read(read, Box::new(move |entries| done(Rot::found(entries, below))));
             Ok(())
         })
     }

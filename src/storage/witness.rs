@@ -6,8 +6,9 @@
 //! has lost something acknowledged. A log may end after that record: more may be appended before the
 //! witness is written again.
 //!
-//! Two slots of one sector each are written in turn and in place, so a write that a power cut tears
-//! leaves the other one. Each slot, little endian:
+//! Two slots are written in turn and in place, so a write that a power cut tears leaves the record
+//! before. Each slot is a block of 4 KiB, as large as what a disk may write at once, and begins with,
+//! little endian:
 //!
 //! | offset | bytes | meaning                                          |
 //! |--------|-------|--------------------------------------------------|
@@ -20,15 +21,19 @@
 //! | 44     | 24    | hard state: term, vote, commit                   |
 //! | 68     | 436   | zero                                             |
 //! | 504    | 8     | XXH3 of everything before                        |
+//!
+//! The rest of the block is zero. Earlier builds wrote both slots one after the other into the first
+//! block. They are still read there, until the first block is written again.
 
 use std::fs::File;
-use std::io::{self, Read, Seek, SeekFrom, Write};
+use std::io::{self, Read};
 use std::path::Path;
 
 use xxhash_rust::xxh3::xxh3_64;
 
 use super::files::{create_file, io_error, open_file};
 use super::record::{check_format, corrupt, u64_at};
+use super::segments::write_at;
 use crate::node::stored::HardState;
 use crate::storage::Result;
 
@@ -36,6 +41,12 @@ const MAGIC: &[u8; 8] = b"qrwitnes";
 const FORMAT: u32 = 1;
 const SLOT_BYTES: usize = 512;
 const SEALED_BYTES: usize = SLOT_BYTES - 8;
+/// A slot and zeros behind it.
+const BLOCK_BYTES: usize = 4096;
+const FILE_BYTES: usize = 2 * BLOCK_BYTES;
+/// The length of the file in earlier builds, and the place of its second slot.
+const FORMER_BYTES: usize = 2 * SLOT_BYTES;
+const FORMER_SLOT: usize = SLOT_BYTES;
 
 /// The end of the log at one moment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -51,6 +62,8 @@ pub(super) struct WitnessRecord {
 #[derive(Debug)]
 pub(super) struct Witness {
     file: File,
+    /// The place of the block that is written next: the one without the last record.
+    next: usize,
 }
 
 impl Witness {
@@ -59,13 +72,13 @@ impl Witness {
 
     /// Makes the file and syncs it. Its directory is synced by the caller.
     pub(super) fn create(path: &Path, first: &WitnessRecord) -> Result<Witness> {
-        let mut file = create_file(path)?;
-        let slot = encode(first);
+        let file = create_file(path)?;
+        let block = block(first);
         // Both slots hold the first record, since the first write may tear one of them.
-        file.write_all(&[slot, slot].concat())
+        write_at(&file, &[block, block].concat(), 0)
             .and_then(|()| file.sync_all())
             .map_err(io_error("creating the witness"))?;
-        Ok(Witness { file })
+        Ok(Witness { file, next: 0 })
     }
 
     /// Opens the file and reads its last record.
@@ -77,35 +90,46 @@ impl Witness {
             }
             Err(error) => return Err(io_error("opening the witness")(error)),
         };
-        let mut bytes = Vec::with_capacity(2 * SLOT_BYTES);
+        let mut bytes = Vec::with_capacity(FILE_BYTES + 1);
         (&mut file)
-            .take(2 * SLOT_BYTES as u64 + 1)
+            .take(FILE_BYTES as u64 + 1)
             .read_to_end(&mut bytes)
             .map_err(io_error("reading the witness"))?;
-        if bytes.len() != 2 * SLOT_BYTES {
+        // A crash while the file of an earlier build was made longer leaves a length in between.
+        if !(FORMER_BYTES..=FILE_BYTES).contains(&bytes.len()) {
             return corrupt("the witness has a wrong length".to_owned());
         }
-        let (left, right) = bytes.split_at(SLOT_BYTES);
-        let last = match (decode(left)?, decode(right)?) {
-            (Some(left), Some(right)) => {
-                if left.first_chain != right.first_chain {
-                    return corrupt("the witness is of two generations".to_owned());
-                }
-                if left.seq > right.seq { left } else { right }
+        let mut last: Option<(usize, WitnessRecord)> = None;
+        for place in [0, FORMER_SLOT, BLOCK_BYTES] {
+            let Some(slot) = bytes.get(place..place + SLOT_BYTES) else { continue };
+            let Some(record) = decode(slot)? else { continue };
+            if last.is_some_and(|(_, last)| last.first_chain != record.first_chain) {
+                return corrupt("the witness is of two generations".to_owned());
             }
-            (Some(one), None) | (None, Some(one)) => one,
-            (None, None) => return corrupt("the witness is damaged".to_owned()),
+            if last.is_none_or(|(_, last)| last.seq < record.seq) {
+                last = Some((place, record));
+            }
+        }
+        let Some((place, last)) = last else {
+            return corrupt("the witness is damaged".to_owned());
         };
-        Ok((Witness { file }, last))
+        let next = if place < BLOCK_BYTES { BLOCK_BYTES } else { 0 };
+        Ok((Witness { file, next }, last))
     }
 
-    /// Writes a record to its slot, and syncs it.
+    /// Writes a record over the one before the last, and syncs it.
     pub(super) fn write(&mut self, record: &WitnessRecord) -> io::Result<()> {
-        let slot = record.seq % 2 * SLOT_BYTES as u64;
-        self.file.seek(SeekFrom::Start(slot))?;
-        self.file.write_all(&encode(record))?;
-        self.file.sync_data()
+        write_at(&self.file, &block(record), self.next as u64)?;
+        self.file.sync_data()?;
+        self.next = BLOCK_BYTES - self.next;
+        Ok(())
     }
+}
+
+fn block(record: &WitnessRecord) -> [u8; BLOCK_BYTES] {
+    let mut block = [0; BLOCK_BYTES];
+    block[..SLOT_BYTES].copy_from_slice(&encode(record));
+    block
 }
 
 fn encode(record: &WitnessRecord) -> [u8; SLOT_BYTES] {
@@ -203,7 +227,7 @@ mod tests {
         let mut witness = Witness::create(&path, &record(1)).unwrap();
         witness.write(&record(2)).unwrap();
         let sound = std::fs::read(&path).unwrap();
-        for (start, expected) in [(0, 1), (SLOT_BYTES, 2)] {
+        for (start, expected) in [(0, 1), (BLOCK_BYTES, 2)] {
             let mut torn = sound.clone();
             torn[start + 200] ^= 1;
             std::fs::write(&path, &torn).unwrap();
@@ -212,11 +236,62 @@ mod tests {
         }
         let mut torn = sound.clone();
         torn[0] ^= 1;
-        torn[1000] ^= 1;
+        torn[BLOCK_BYTES] ^= 1;
         std::fs::write(&path, &torn).unwrap();
         let error = Witness::open(&path).unwrap_err();
         assert!(matches!(error, StorageError::Corrupt { .. }), "{error}");
-        std::fs::write(&path, &sound[..1023]).unwrap();
-        assert!(Witness::open(&path).is_err());
+        for length in [0, 1023, FILE_BYTES + 1] {
+            let mut bytes = sound.clone();
+            bytes.resize(length, 0);
+            std::fs::write(&path, &bytes).unwrap();
+            assert!(Witness::open(&path).is_err(), "{length} bytes");
+        }
+    }
+
+    /// The slot followed from the record's number. Two records between two pauses are usual, and then it
+    /// was always the same slot: a torn write left the witness of the first record, which witnesses
+    /// nothing.
+    #[test]
+    fn a_torn_write_leaves_the_record_before_it() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join(Witness::FILE);
+        let mut witness = Witness::create(&path, &record(1)).unwrap();
+        for seq in [3, 5, 7, 10, 12, 12, 14] {
+            let before = std::fs::read(&path).unwrap();
+            let (_, last) = Witness::open(&path).unwrap();
+            witness.write(&record(seq)).unwrap();
+            if seq == 7 {
+                // As a start does.
+                witness = Witness::open(&path).unwrap().0;
+            }
+            let after = std::fs::read(&path).unwrap();
+            // The write tears its whole block.
+            let mut torn = after.clone();
+            for (block, old) in torn.chunks_mut(BLOCK_BYTES).zip(before.chunks(BLOCK_BYTES)) {
+                if block != old {
+                    block.fill(0xff);
+                }
+            }
+            std::fs::write(&path, &torn).unwrap();
+            assert_eq!(Witness::open(&path).unwrap().1, last, "while {seq} was written");
+            std::fs::write(&path, &after).unwrap();
+        }
+    }
+
+    #[test]
+    fn a_witness_of_an_earlier_build_is_continued() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join(Witness::FILE);
+        for (former, last) in [([4, 5], 5), ([6, 5], 6)] {
+            let slots = former.map(|seq| encode(&record(seq)));
+            std::fs::write(&path, slots.concat()).unwrap();
+            let (mut witness, found) = Witness::open(&path).unwrap();
+            assert_eq!(found, record(last));
+            for seq in 7..10 {
+                witness.write(&record(seq)).unwrap();
+                assert_eq!(Witness::open(&path).unwrap().1, record(seq));
+            }
+            assert_eq!(std::fs::metadata(&path).unwrap().len(), FILE_BYTES as u64);
+        }
     }
 }

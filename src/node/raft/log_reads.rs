@@ -33,7 +33,10 @@ impl Node {
         for peer in peers {
             let Some(progress) = self.raw.raft.prs().get(peer) else { continue };
             let from = progress.next_idx;
-            if progress.is_paused() || !outline.contains(from) {
+            // Where the disk is damaged, a checkpoint is due that drops the log. Then raft-rs sends the peer a
+            // snapshot.
+            let is_rotten = from < self.persistence.rotten_below;
+            if progress.is_paused() || !outline.contains(from) || is_rotten {
                 continue;
             }
             let unacknowledged = outline.bytes_between(progress.matched + 1, from);

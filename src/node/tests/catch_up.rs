@@ -114,6 +114,22 @@ fn a_member_that_was_away_is_sent_the_log_from_the_disk() {
     assert_eq!(sent_snapshots(&cluster, next), 0);
 }
 
+/// Damage of the log that a read for a peer found stopped the leader, where the scrubber survives the same
+/// damage.
+#[test]
+fn a_peer_is_sent_a_snapshot_where_the_leaders_log_is_damaged() {
+    let (mut cluster, leader, session, follower) = cluster(LogLimits::default());
+    let rotten = cluster.node(leader).last_index() / 2;
+    cluster.hosts.get_mut(&leader).unwrap().disk.rotten_below = rotten;
+    cluster.start(follower);
+    cluster.advance(HEARTBEAT * 20);
+    assert_eq!(cluster.leader(), Some(leader));
+    write(&mut cluster, leader, session, 1);
+    cluster.check_equal();
+    assert_eq!(sent_snapshots(&cluster, leader), 1);
+    assert_eq!(cluster.node(leader).metrics().scrub_errors, 1);
+}
+
 /// The node itself used to complete and check a received state, which takes seconds for a million znodes. In
 /// that time it answered no heartbeat.
 #[test]

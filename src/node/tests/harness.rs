@@ -36,12 +36,15 @@ pub(crate) struct Disk {
     pub(crate) identity: Option<Identity>,
     pub(crate) promise: Promise,
     pub(crate) removed: bool,
+    /// A read of an entry before this one finds damage.
+    pub(crate) rotten_below: u64,
 }
 
 impl Disk {
     fn new(hard_state: HardState, meta: SnapshotMeta, chunks: Vec<Vec<u8>>) -> Disk {
         let (entries, promise) = (Vec::new(), Promise::default());
-        Disk { hard_state, entries, meta, chunks, identity: None, promise, removed: false }
+        let (identity, removed, rotten_below) = (None, false, 0);
+        Disk { hard_state, entries, meta, chunks, identity, promise, removed, rotten_below }
     }
 
     /// The index of the first entry on it; 0: it has none.
@@ -90,6 +93,9 @@ impl Disk {
             }
             // This has no effect, as for a disk that has written nothing new.
             DiskOp::Drop { .. } => Input::Written { number: 0 },
+            DiskOp::Read { from, .. } if from < self.rotten_below => {
+                Input::Rotten { what: "a segment".to_owned(), below: self.rotten_below }
+            }
             DiskOp::Read { from, bytes } => {
                 let mut left = bytes as usize;
                 let from_there = self.entries.iter().skip_while(|entry| entry.index < from);

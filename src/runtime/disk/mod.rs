@@ -24,6 +24,7 @@ use crate::machine::State;
 use crate::machine::snapshot::{ChunkReader, ChunkWriter};
 use crate::node::io::{DiskOp, Input};
 use crate::node::stored::{HardState, LogEntry, LogWrite, SnapshotMeta};
+use crate::planted::{Bug, planted};
 use crate::runtime::watchdog::{Stepper, Steps};
 use crate::storage::{LogAfter, LogStore, Rot, Space, StorageError};
 use crate::types::znode::Zxid;
@@ -246,8 +247,8 @@ impl Writer {
     fn scrub(&mut self) -> Result<(), StorageError> {
         let reports = self.reports.clone();
         let found = move |rot: Option<Rot>| {
-            if let Some(Rot { what, below }) = rot {
-                reports.send(Input::Rotten { what, below });
+            if let Some(rot) = rot {
+                reports.send(rotten(rot));
             }
         };
         let pieces = self.store.scrub(Box::new(found))?;
@@ -423,14 +424,16 @@ fn built(transfer: u64, reader: ChunkReader, zxid: Zxid, hash: u64) -> Input {
     Input::Built { transfer, machine: reader.finish(zxid, hash).map(Box::new) }
 }
 
-/// The input for the node after a read. A read that is not possible now counts as one that found nothing:
-/// the node asks again.
-fn entries_read(from: u64, read: Result<Vec<LogEntry>, StorageError>) -> Input {
+/// The input for the node after a read.
+fn entries_read(from: u64, read: Result<Vec<LogEntry>, Rot>) -> Input {
     match read {
         Ok(entries) => Input::Read { from, entries },
-        Err(StorageError::Again { .. }) => Input::Read { from, entries: Vec::new() },
-        Err(error) => Input::Failed { reason: format!("the disk failed: {error}") },
+        Err(rot) => rotten(rot),
     }
+}
+
+fn rotten(Rot { what, below }: Rot) -> Input {
+    Input::Rotten { what, below }
 }
 
 /// Replaces everything. Reports each call of the store before making it.
@@ -474,21 +477,28 @@ fn append(
             bytes += entry.data.len();
             bytes <= WRITE_BYTES_MAX / 2
         });
-        let rest = write.entries.split_off(fits.count().max(1));
-        let part = LogWrite {
-            // The commit index may be in a later part. It is never before the first entry, since
-            // committed entries are not replaced.
-            hard_state: write.hard_state.map(|hard_state| HardState {
-                commit: hard_state.commit.min(write.entries[write.entries.len() - 1].index),
-                ..hard_state
-            }),
-            entries: std::mem::replace(&mut write.entries, rest),
-        };
+        let first = fits.count().max(1);
+        let part = take_part(&mut write, first);
         step();
         store.append(&part)?;
     }
     step();
     store.append(&write)
+}
+
+/// Takes the first entries of a write, as a write of its own that a crash may come after.
+///
+/// Its hard state has the term of the entries, and so their voters: without it, a node would start with
+/// entries of a term that it does not know of. The commit index may be in a later part. It is never before
+/// the first entry, since committed entries are not replaced.
+pub(crate) fn take_part(write: &mut LogWrite, entries: usize) -> LogWrite {
+    let rest = write.entries.split_off(entries);
+    let entries = std::mem::replace(&mut write.entries, rest);
+    let last = entries.last().map_or(0, |entry| entry.index);
+    let hard_state = write
+        .hard_state
+        .map(|hard_state| HardState { commit: hard_state.commit.min(last), ..hard_state });
+    LogWrite { hard_state: hard_state.filter(|_| !planted(Bug::PartOfNoTerm)), entries }
 }
 
 /// Appends a later write to an earlier one: its entries replace those from its first index on.

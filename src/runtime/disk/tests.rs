@@ -6,6 +6,7 @@ use super::*;
 use crate::machine::command::{Batch, Command, Op, Request};
 use crate::machine::{Dirty, Machine};
 use crate::node::stored::{Boot, EntryKind, Identity, LogEntry};
+use crate::planted::plant;
 use crate::storage::{CheckpointKind, Checkpointer, ChunkSink, MemoryDisk, MemoryStore, ReadDone};
 use crate::types::membership::{Ballot, Promise};
 use crate::types::znode::CreateMode;
@@ -54,6 +55,46 @@ fn a_large_write_is_stored_in_parts_and_whole() {
     let boot = disk.open().load(&mut |_| Ok(())).unwrap();
     assert_eq!(boot.entries, large.entries);
     assert_eq!(Some(boot.hard_state), large.hard_state);
+}
+
+/// Cuts a large write short after each of its parts. Fails if the store has entries of a term that it does
+/// not know of.
+fn cut_between_parts() -> Result<(), String> {
+    let large = large();
+    let mut parts = 0;
+    loop {
+        parts += 1;
+        let (disk, mut store) = founded();
+        let mut steps = 0;
+        let whole = append(&mut store, large.clone(), || {
+            steps += 1;
+            if steps > parts {
+                // The crash: this store can write no more.
+                drop(disk.open());
+            }
+        });
+        let boot = disk.open().load(&mut |_| Ok(())).unwrap();
+        let last = boot.entries.last().unwrap();
+        let HardState { term, vote, commit } = boot.hard_state;
+        if (term, vote, commit) != (last.term, 1, last.index.min(39)) {
+            return Err(format!("{:?} after {parts} parts, with {last:?}", boot.hard_state));
+        }
+        if whole.is_ok() {
+            assert!(parts > 3);
+            return Ok(());
+        }
+    }
+}
+
+/// No check noticed when the first parts of a large write had no hard state: a crash between two parts
+/// then left entries of a term that the store did not know of.
+#[test]
+fn each_part_of_a_large_write_knows_the_term_of_its_entries() {
+    cut_between_parts().unwrap();
+    plant(Some(Bug::PartOfNoTerm));
+    let found = cut_between_parts();
+    plant(None);
+    assert!(found.is_err(), "the planted bug");
 }
 
 #[test]

@@ -1,0 +1,149 @@
+//! What a store does with damage of its own files, and when it writes its witness.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use tempfile::TempDir;
+
+use super::*;
+use crate::node::stored::LogEntry;
+use crate::storage::crash_tests::copy_directory;
+use crate::storage::log_index::Place;
+use crate::storage::model::{Model, Op, apply, entry, found, meta};
+use crate::storage::segments;
+
+/// Short segments, so that a log has several.
+fn open(dir: &Path) -> Result<DiskStore> {
+    DiskStore::open(dir, StoreOptions { segment_bytes: 2 << 10, ..StoreOptions::default() })
+}
+
+fn perform(store: &mut DiskStore, model: &mut Model, op: &Op) {
+    let kind = apply(store, op).unwrap();
+    model.apply(op, kind);
+}
+
+fn append(store: &mut DiskStore, model: &mut Model) {
+    let index = model.last() + 1;
+    let entries = vec![entry(index, 1, b"some data of an entry")];
+    perform(store, model, &Op::Append(LogWrite { hard_state: None, entries }));
+}
+
+/// A checkpoint that keeps the log from this index on.
+fn checkpoint(store: &mut DiskStore, model: &mut Model, from: u64) {
+    let (meta, log) = (meta(model.last()), LogAfter::From(from));
+    let (chunks, between) = (vec![b"delta".to_vec()], None);
+    perform(store, model, &Op::Checkpoint { full: false, chunks, between, meta, log });
+}
+
+/// A store with a log of several segments.
+fn written() -> (TempDir, DiskStore, Model) {
+    let dir = tempfile::tempdir().unwrap();
+    let mut store = open(dir.path()).unwrap();
+    let mut model = found(&mut store).unwrap();
+    (0..100).for_each(|_| append(&mut store, &mut model));
+    (dir, store, model)
+}
+
+fn segment_paths(dir: &Path) -> Vec<PathBuf> {
+    let log = dir.join("log");
+    let numbers = segments::numbers(&log).unwrap();
+    numbers.into_iter().map(|number| segments::path(&log, number)).collect()
+}
+
+fn flip(path: &Path, place: usize) {
+    let mut bytes = fs::read(path).unwrap();
+    bytes[place] ^= 1;
+    fs::write(path, bytes).unwrap();
+}
+
+fn read(store: &mut DiskStore, from: u64) -> Result<Vec<LogEntry>, Rot> {
+    let (done, entries) = crossbeam_channel::bounded(1);
+    store.read(from, 1 << 20, Box::new(move |read| done.send(read).unwrap())).unwrap();
+    entries.recv().unwrap()
+}
+
+/// Segments that are kept to be used again have numbers right before the log's. A start read them as part
+/// of it, and one flipped bit there made it refuse the directory.
+#[test]
+fn damage_before_what_the_checkpoint_keeps_is_no_damage() {
+    let (dir, mut store, mut model) = written();
+    let from = model.last() + 1;
+    checkpoint(&mut store, &mut model, from);
+    append(&mut store, &mut model);
+    drop(store);
+    let all = segment_paths(dir.path());
+    let kept = fs::read(all.last().unwrap()).unwrap();
+    // All of the segments before the last ones, and the beginning of the open one.
+    for (number, path) in all.iter().enumerate() {
+        for place in [10, 700, 1500] {
+            let copy = tempfile::tempdir().unwrap();
+            copy_directory(dir.path(), copy.path());
+            flip(&copy.path().join("log").join(path.file_name().unwrap()), place);
+            match open(copy.path()).and_then(|mut store| Model::of(&mut store)) {
+                Ok(found) => assert_eq!(found, model, "segment {number}, byte {place}"),
+                Err(error) => {
+                    assert!(number + 2 >= all.len(), "segment {number}, byte {place}: {error}");
+                }
+            }
+        }
+    }
+    assert_eq!(fs::read(all.last().unwrap()).unwrap(), kept);
+}
+
+/// A read for a peer that lags used to stop the node, and the next start refused the directory.
+#[test]
+fn rot_that_a_read_finds_is_dropped_by_the_next_checkpoint() {
+    for in_open_segment in [false, true] {
+        let (dir, mut store, mut model) = written();
+        let index = &store.live().unwrap().index;
+        let spans: Vec<Place> = index.spans().map(|span| span.place).collect();
+        let place = spans[if in_open_segment { spans.len() - 1 } else { 1 }];
+        let segment = segments::path(&dir.path().join("log"), place.segment);
+        flip(&segment, place.offset as usize + 40);
+        let rot = (1..=model.last()).find_map(|from| read(&mut store, from).err()).unwrap();
+        assert!(rot.below > 1 && rot.what.contains("sound before"), "{rot:?}");
+        // The store goes on, and entries in other places can be read.
+        append(&mut store, &mut model);
+        assert!(in_open_segment || !read(&mut store, model.last()).unwrap().is_empty());
+        checkpoint(&mut store, &mut model, rot.below);
+        append(&mut store, &mut model);
+        drop(store);
+        let mut store = open(dir.path()).unwrap();
+        assert_eq!(Model::of(&mut store).unwrap(), model, "in the open segment: {in_open_segment}");
+    }
+}
+
+/// Nothing noticed when the witness was only written by a start: damage to the end of the log was then
+/// taken for a crash.
+#[test]
+fn the_witness_follows_the_log() {
+    let witnessed = |dir: &Path| Witness::open(&dir.join("log").join(Witness::FILE)).unwrap().1.seq;
+    let last = |store: &mut DiskStore| store.live().unwrap().log.last().seq;
+    let (dir, mut store, mut model) = written();
+    assert!(witnessed(dir.path()) < last(&mut store));
+    // After a pause.
+    store.idle().unwrap();
+    assert_eq!(witnessed(dir.path()), last(&mut store));
+    // When it is closed.
+    append(&mut store, &mut model);
+    let end = last(&mut store);
+    drop(store);
+    assert_eq!(witnessed(dir.path()), end);
+    // By a start, for what a crash has left.
+    let before = tempfile::tempdir().unwrap();
+    let mut store = open(dir.path()).unwrap();
+    assert_eq!(Model::of(&mut store).unwrap(), model);
+    append(&mut store, &mut model);
+    copy_directory(dir.path(), before.path());
+    assert!(witnessed(before.path()) < last(&mut store));
+    let mut copy = open(before.path()).unwrap();
+    assert_eq!(Model::of(&mut copy).unwrap(), model);
+    assert_eq!(witnessed(before.path()), last(&mut store));
+    drop(store);
+    // After many records without a pause.
+    let mut store = DiskStore::open(dir.path(), StoreOptions::default()).unwrap();
+    Model::of(&mut store).unwrap();
+    let begun = last(&mut store);
+    (0..UNWITNESSED_MAX).for_each(|_| append(&mut store, &mut model));
+    assert!(witnessed(dir.path()) > begun);
+}

@@ -54,6 +54,8 @@ bugs! {
         ["I31 no node stops by itself"],
     PartOfNoTerm: "a crash in the middle of a large write leaves entries of a term that the disk does not know of";
         [],
+    StartTrustsRead: "a start takes what it can read for durable";
+        ["I14 a start knows what was durable", "I13 no acknowledgement before the sync"],
     RotAccepted: "a record with a flipped bit is accepted";
         ["I31 no node stops by itself"],
     CompactedTooFar: "the log is truncated beyond its checkpoint";

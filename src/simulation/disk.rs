@@ -1,8 +1,9 @@
 //! A node's disk: its durable contents and its faults.
 //!
-//! A write is durable when its sync is complete, which is an event of its own. Until then, a crash
-//! loses it, keeps it, or keeps a part of it. The store below is [`MemoryDisk`], which holds only
-//! durable data.
+//! A write is durable when its sync is complete, which is an event of its own. Until then, a power cut
+//! loses it, keeps it, or keeps a part of it. The end of a process leaves it, or a part of it, where the
+//! next start reads it, though it is not durable. So does a failed sync, and then no later sync writes it.
+//! The store below is [`MemoryDisk`], which holds what can be read.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -12,7 +13,8 @@ use crate::machine::{Machine, State};
 use crate::node::stored::{Boot, HardState, Identity, LogWrite, SnapshotMeta, Voting};
 use crate::planted::{Bug, planted};
 use crate::storage::{
-    Checkpointer, ChunkSink, LogAfter, LogStore, MemoryDisk, MemoryStore, ReadDone, StorageError,
+    Checkpointer, ChunkSink, LogAfter, LogStore, MemoryDisk, MemoryStore, ReadDone, SavedLog,
+    StorageError,
 };
 use crate::types::membership::{Genesis, Member, Promise};
 
@@ -23,15 +25,35 @@ pub(crate) struct SimDisk {
     shared: Arc<Mutex<Condition>>,
 }
 
-/// The contents of the disk as the checks need them, and its faults.
-#[derive(Debug, Default)]
-pub(crate) struct Condition {
-    pub(crate) hard_state: HardState,
+/// The contents of a disk as the checks need them.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+struct Contents {
+    hard_state: HardState,
     /// The index of the checkpoint.
     checkpoint: u64,
     /// The index of the first entry of `terms`.
     first: u64,
     terms: VecDeque<u64>,
+}
+
+/// What can be read and is not durable.
+#[derive(Debug)]
+struct Unsynced {
+    /// What can be read.
+    visible: Contents,
+    /// What is durable.
+    durable: SavedLog,
+    /// No later sync writes it: its own sync has failed.
+    lost: bool,
+}
+
+/// What is durable on the disk, and its faults.
+#[derive(Debug, Default)]
+pub(crate) struct Condition {
+    durable: Contents,
+    unsynced: Option<Unsynced>,
+    /// What is written now is not synced.
+    ending: bool,
     /// Whether writes fail because it is full.
     pub(crate) full: bool,
     /// Whether the next sync fails.
@@ -45,23 +67,56 @@ pub(crate) struct Condition {
 }
 
 impl Condition {
+    /// The hard state that is durable.
+    pub(crate) fn hard_state(&self) -> HardState {
+        self.durable.hard_state
+    }
+
     /// The last index that is durable.
     pub(crate) fn last(&self) -> u64 {
-        (self.first + self.terms.len() as u64).saturating_sub(1).max(self.checkpoint)
+        self.durable.last()
     }
 
     /// Whether this entry is durable, itself or as part of the checkpoint.
     pub(crate) fn holds(&self, index: u64, term: u64) -> bool {
+        self.durable.holds(index, term)
+    }
+
+    /// Whether a node that starts from it knows that this entry is committed.
+    pub(crate) fn knows_committed(&self, index: u64) -> bool {
+        let Contents { checkpoint, hard_state, .. } = self.durable;
+        index <= checkpoint || index <= hard_state.commit
+    }
+
+    /// The store has written this, and synced it unless the process ends in the middle.
+    fn change(&mut self, change: impl Fn(&mut Contents)) {
+        let Some(unsynced) = &mut self.unsynced else { return change(&mut self.durable) };
+        change(&mut unsynced.visible);
+        if !self.ending && !unsynced.lost {
+            // The sync has written all that waited in the same file.
+            self.settle();
+        }
+    }
+
+    /// Makes durable what can be read.
+    fn settle(&mut self) {
+        if let Some(unsynced) = self.unsynced.take() {
+            self.durable = unsynced.visible;
+        }
+    }
+}
+
+impl Contents {
+    fn last(&self) -> u64 {
+        (self.first + self.terms.len() as u64).saturating_sub(1).max(self.checkpoint)
+    }
+
+    fn holds(&self, index: u64, term: u64) -> bool {
         if index <= self.checkpoint {
             return true;
         }
         let place = index.checked_sub(self.first).and_then(|place| usize::try_from(place).ok());
         place.and_then(|place| self.terms.get(place)) == Some(&term)
-    }
-
-    /// Whether a node that starts from it knows that this entry is committed.
-    pub(crate) fn knows_committed(&self, index: u64) -> bool {
-        index <= self.checkpoint || index <= self.hard_state.commit
     }
 
     fn append(&mut self, write: &LogWrite) {
@@ -140,7 +195,50 @@ impl SimDisk {
     }
 
     pub(crate) fn open(&self) -> SimStore {
-        SimStore { store: self.disk.open(), shared: Arc::clone(&self.shared) }
+        SimStore { store: self.disk.open(), disk: self.clone() }
+    }
+
+    /// A process ends in the middle of these writes: they can be read afterwards, and are not durable.
+    pub(crate) fn end_process<T>(&self, writes: impl FnOnce() -> T) -> T {
+        self.write_unsynced(false);
+        self.condition().ending = true;
+        let done = writes();
+        let mut condition = self.condition();
+        condition.ending = false;
+        let Condition { durable, unsynced, .. } = &mut *condition;
+        unsynced.take_if(|unsynced| unsynced.visible == *durable);
+        done
+    }
+
+    /// The power is cut: only what is durable can still be read.
+    pub(crate) fn cut_power(&self) {
+        if let Some(unsynced) = self.condition().unsynced.take() {
+            self.disk.go_back(unsynced.durable);
+        }
+    }
+
+    /// From now on, writes can be read and are not durable.
+    fn write_unsynced(&self, lost: bool) {
+        let mut condition = self.condition();
+        let Condition { durable, unsynced, .. } = &mut *condition;
+        if let Some(unsynced) = unsynced {
+            unsynced.lost |= lost;
+        } else if let Some(saved) = self.disk.log() {
+            *unsynced = Some(Unsynced { visible: durable.clone(), durable: saved, lost });
+        }
+    }
+
+    /// What a start does before it believes anything: it reads from the device, where a failed sync has
+    /// left nothing, and makes durable what it reads.
+    fn make_durable(&self) {
+        if planted(Bug::StartTrustsRead) {
+            return;
+        }
+        let lost = self.condition().unsynced.as_ref().is_some_and(|unsynced| unsynced.lost);
+        if lost {
+            self.cut_power();
+        }
+        self.condition().settle();
     }
 
     pub(crate) fn condition(&self) -> MutexGuard<'_, Condition> {
@@ -152,12 +250,12 @@ impl SimDisk {
 #[derive(Debug)]
 pub(crate) struct SimStore {
     store: MemoryStore,
-    shared: Arc<Mutex<Condition>>,
+    disk: SimDisk,
 }
 
 impl SimStore {
     fn condition(&self) -> MutexGuard<'_, Condition> {
-        self.shared.lock().unwrap_or_else(PoisonError::into_inner)
+        self.disk.condition()
     }
 
     fn check(&self, what: &str) -> Result<(), StorageError> {
@@ -208,7 +306,7 @@ impl LogStore for SimStore {
         chunks: &mut dyn Iterator<Item = Vec<u8>>,
     ) -> Result<(), StorageError> {
         self.store.found(identity, hard_state, meta, chunks)?;
-        self.condition().checkpoint(meta, LogAfter::Reset(hard_state));
+        self.condition().change(|contents| contents.checkpoint(meta, LogAfter::Reset(hard_state)));
         Ok(())
     }
 
@@ -229,6 +327,7 @@ impl LogStore for SimStore {
         if self.condition().marked && planted(Bug::MarkBelieved) {
             return Err(StorageError::Corrupt { what: "it was damaged before".to_owned() });
         }
+        self.disk.make_durable();
         let mut boot = self.store.load(sink)?;
         if self.condition().damaged.is_some()
             && let Some(rotten) = boot.entries.last_mut().filter(|entry| !entry.data.is_empty())
@@ -249,10 +348,15 @@ impl LogStore for SimStore {
     }
 
     fn append(&mut self, write: &LogWrite) -> Result<(), StorageError> {
-        self.check("the log")?;
+        let checked = self.check("the log");
+        if matches!(checked, Err(StorageError::Io { .. })) {
+            self.disk.write_unsynced(true);
+        } else if checked.is_err() {
+            return checked;
+        }
         self.store.append(write)?;
-        self.condition().append(write);
-        Ok(())
+        self.condition().change(|contents| contents.append(write));
+        checked
     }
 
     fn checkpointer(&mut self) -> Result<Box<dyn Checkpointer>, StorageError> {
@@ -266,7 +370,7 @@ impl LogStore for SimStore {
     ) -> Result<u64, StorageError> {
         self.check("a checkpoint")?;
         let bytes = self.store.commit_checkpoint(meta, log)?;
-        self.condition().checkpoint(meta, log);
+        self.condition().change(|contents| contents.checkpoint(meta, log));
         Ok(bytes)
     }
 }

@@ -13,9 +13,9 @@ use super::disk::SimDisk;
 use super::random::Random;
 use super::surroundings::LateEvents;
 use crate::node::io::{DiskOp, Input};
-use crate::node::stored::{HardState, LogWrite};
+use crate::node::stored::LogWrite;
 use crate::planted::{Bug, planted};
-use crate::runtime::disk::{WRITE_BYTES_MAX, perform_now};
+use crate::runtime::disk::{WRITE_BYTES_MAX, perform_now, take_part};
 use crate::runtime::host::Host;
 use crate::runtime::shared::Call;
 use crate::storage::LogStore;
@@ -228,7 +228,18 @@ impl Life {
 
     /// Kills the process. Of the writes that were not synced, either all or none survive. If `torn`,
     /// those up to some point survive, and the next one perhaps in part. Returns whether only some did.
-    pub(crate) fn kill(mut self, random: &Random, torn: bool) -> bool {
+    ///
+    /// What survives can be read, and is durable if the power was cut. If only the process has ended, it is
+    /// durable when a start makes it so.
+    pub(crate) fn kill(self, random: &Random, torn: bool, disk: &SimDisk, power: bool) -> bool {
+        if power {
+            disk.cut_power();
+            return self.leave_some(random, torn);
+        }
+        disk.end_process(|| self.leave_some(random, torn))
+    }
+
+    fn leave_some(mut self, random: &Random, torn: bool) -> bool {
         let mut ops: Vec<DiskOp> = std::mem::take(&mut self.syncing);
         ops.extend(std::mem::take(&mut self.waiting));
         let count = ops.len();
@@ -265,13 +276,6 @@ fn part_of(mut write: LogWrite, random: &Random) -> Option<LogWrite> {
         torn.data.truncate(torn.data.len() / 2);
         return Some(write);
     }
-    if write.entries.len() < 2 {
-        return None;
-    }
-    write.entries.truncate(1 + random.index(write.entries.len() - 1));
-    let last = write.entries.last()?.index;
-    write.hard_state = write
-        .hard_state
-        .map(|hard_state| HardState { commit: hard_state.commit.min(last), ..hard_state });
-    Some(write)
+    let entries = write.entries.len();
+    (entries >= 2).then(|| take_part(&mut write, 1 + random.index(entries - 1)))
 }

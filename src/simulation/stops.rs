@@ -6,8 +6,12 @@ use super::faults::Fault;
 use super::world::World;
 use crate::node::REMOVED;
 
+/// How many of the kills are power cuts, which take what no disk has. The others end only the process.
+const POWER_CUT_PERCENT: u64 = 50;
+
 impl World {
-    /// Kills a process. Writes that its disk had not synced are lost, at least in part.
+    /// Kills a process, alone or by a power cut. Writes that its disk had not synced are lost, at least in
+    /// part.
     pub(crate) fn crash(&mut self, place: usize) {
         let Some(life) = self.processes[place].life.take() else {
             return;
@@ -18,7 +22,12 @@ impl World {
         self.kernel.coordinators.borrow_mut()[place] = None;
         self.down_since.insert(self.processes[place].member.node, self.now());
         let torn = self.kernel.plan.rates.of(Fault::TornWrite) > 0 && self.random.percent(50);
-        if life.kill(&self.random, torn) {
+        let power = self.power.percent(POWER_CUT_PERCENT);
+        if power {
+            self.kernel.count_event("power cuts");
+        }
+        let disk = self.processes[place].written_disk();
+        if life.kill(&self.random, torn, disk, power) {
             self.kernel.count_fault(Fault::TornWrite);
         }
         self.settle_fresh(place);

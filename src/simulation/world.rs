@@ -114,6 +114,8 @@ pub(crate) struct World {
     pub(super) identities: Random,
     /// The random source of damage to all disks, or to one for the second time.
     pub(super) damages: Random,
+    /// Which kills are power cuts.
+    pub(super) power: Random,
     /// The list of addresses that every instance is given.
     pub(super) list: Vec<String>,
     /// All disks that ever existed, for the checks.
@@ -170,6 +172,7 @@ impl World {
             versions: random.fork(6),
             clients: ClientInstances::default(),
             damages: Random::new(0),
+            power: Random::new(0),
             kernel: Rc::new(Kernel::new(plan, [random.fork(3), random.fork(10)], verbosity)),
         };
         for (place, (member, disk)) in world.first_disks().into_iter().enumerate() {
@@ -180,6 +183,7 @@ impl World {
         let from = if matches!(kind, Kind::FanOut(_)) { fan_out::CLIENTS_FROM } else { 0 };
         world.add_clients(random.fork(11), from);
         world.damages = random.fork(240);
+        world.power = random.fork(242);
         world
     }
 

@@ -60,6 +60,8 @@ use crate::types::membership::Promise;
 #[cfg(feature = "admin")]
 pub(crate) use self::directory::space;
 pub(crate) use self::files::{create_file, sync_directory};
+#[cfg(any(test, feature = "simulator"))]
+pub(crate) use self::memory::SavedLog;
 pub(crate) use self::memory::{MemoryDisk, MemoryStore};
 pub(crate) use self::provisional::{Begin, Provisional};
 pub(crate) use self::replacement::{Marks, Replacement, copy_store, identity_of};

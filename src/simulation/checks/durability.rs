@@ -30,7 +30,7 @@ pub(crate) fn on_majority(
 /// I14: a node starts with everything that it had made durable: its term, its vote and its log.
 pub(crate) fn recovered(node: &Node, disk: &Condition) -> Result<(), Violation> {
     let (hard_state, last) = node.recovered();
-    let durable = disk.hard_state;
+    let durable = disk.hard_state();
     // A single member stands for election and wins as soon as it starts.
     let alone = hard_state.term == durable.term + 1 && hard_state.vote == node.id();
     let knows =
@@ -59,13 +59,13 @@ pub(crate) fn sending(
             // An acknowledgement to a deposed leader may name entries that the next leader has
             // replaced in the same step. That step is durable, and the entries cannot have been
             // committed.
-            let held = *index <= disk.last() || disk.hard_state.term > *term;
+            let held = *index <= disk.last() || disk.hard_state().term > *term;
             require(held, "I13 no acknowledgement before the sync", || {
                 format!("node {from} acknowledges {index}, and has {} on disk", disk.last())
             })
         }
         RaftBody::VoteResponse { pre: false, reject: false, .. } => {
-            let durable = disk.hard_state;
+            let durable = disk.hard_state();
             let held = durable.term > *term || (durable.term == *term && durable.vote == to);
             require(held, "I13 no vote before the sync", || {
                 format!("node {from} votes for {to} in term {term}, and has {durable:?} on disk")
@@ -73,7 +73,7 @@ pub(crate) fn sending(
         }
         // A candidate has voted for itself.
         RaftBody::Vote { pre: false, .. } => {
-            let durable = disk.hard_state;
+            let durable = disk.hard_state();
             let held = durable.term > *term || (durable.term == *term && durable.vote == from);
             require(held, "I13 no candidate before the sync", || {
                 format!("node {from} stands in term {term}, and has {durable:?} on disk")

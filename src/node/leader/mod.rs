@@ -220,7 +220,7 @@ impl Leading {
         record: &SessionRecord,
         now: Time,
     ) {
-        if self.serves() && !planted(Bug::ResumedNotGranted) {
+        if self.serves() && !planted(Bug::SessionNotGranted) {
             self.grant(session, record, now);
         }
         self.expiring.remove(&session);

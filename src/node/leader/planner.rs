@@ -142,7 +142,7 @@ impl View {
             let caught_up = self.sights.get(node).is_some_and(|sight| sight.caught_up);
             (caught_up || planted(Bug::LearnerPromotedBehind))
                 && self.is_alive(*node)
-                && (!self.leaving.contains(node) || planted(Bug::LeaverPromoted))
+                && !self.leaving.contains(node)
         };
         self.learners.iter().copied().filter(could)
     }
@@ -499,6 +499,15 @@ mod tests {
         plant(Some(Bug::VoterRemovedBelowQuorum));
         assert_eq!(plan(&view, &POLICY), vote(&[(3, Part::Learner)]));
         plant(None);
+    }
+
+    #[test]
+    fn a_learner_that_is_to_leave_gets_no_vote() {
+        // A third voter is wanted.
+        let mut view = view(&[1, 2], &[3]);
+        assert_eq!(plan(&view, &POLICY), vote(&[(3, Part::Voter)]));
+        view.leaving.insert(3);
+        assert_ne!(plan(&view, &POLICY), vote(&[(3, Part::Voter)]));
     }
 
     /// A new leader counts no member as dead that it has not listened for, and none as alive.

@@ -99,14 +99,17 @@ mod tests {
     /// answers to heartbeats from before. No test of the leader noticed.
     #[test]
     fn a_round_confirms_nothing_that_was_asked_after_it_began() {
-        let mut leader = Confirmations::new(1);
-        let asked =
-            |read_index| Asked { from: 2, client: None, boot: 7, read_index, refused: vec![] };
-        leader.ask(asked(1));
-        let first = leader.next_read(Time::ZERO, S).unwrap();
-        leader.ask(asked(2));
-        assert_eq!(leader.confirmed(first), [asked(1)]);
-        let second = leader.next_read(Time::ZERO, S).unwrap();
-        assert_eq!(leader.confirmed(second), [asked(2)]);
+        let claim = || {
+            let mut leader = Confirmations::new(1);
+            let asked =
+                |read_index| Asked { from: 2, client: None, boot: 7, read_index, refused: vec![] };
+            leader.ask(asked(1));
+            let first = leader.next_read(Time::ZERO, S).unwrap();
+            leader.ask(asked(2));
+            assert_eq!(leader.confirmed(first), [asked(1)]);
+            let second = leader.next_read(Time::ZERO, S).unwrap();
+            assert_eq!(leader.confirmed(second), [asked(2)]);
+        };
+        crate::planted::claims(claim, Bug::RoundConfirmsLater);
     }
 }

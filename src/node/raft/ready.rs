@@ -165,9 +165,7 @@ impl Node {
         // The clients get these updates from another member, or from this one after they attach
         // again.
         let reason = "the member was brought up to date by a snapshot";
-        if !planted(Bug::ClientsKeptAtSnapshot) {
-            self.replica.let_all_go(reason, &mut self.effects);
-        }
+        self.replica.let_all_go(reason, &mut self.effects);
         let mut fired = Fired::default();
         self.local.identify(&self.machine);
         let local = &self.local;
@@ -182,7 +180,7 @@ impl Node {
         let number = self.persistence.next_number();
         let mut hard_state = ready.hs().map_or_else(|| hard_state(&self.raw), HardState::from);
         // Entries of the same step, which may be committed, are written after the state.
-        hard_state.commit = unless(Bug::InstallCommitsAhead, position.index, hard_state.commit);
+        hard_state.commit = position.index;
         if_planted(Bug::VoteLostAtInstall, || hard_state.vote = 0);
         let state = self.machine.state();
         self.effects.disk.push(DiskOp::Install { number, hard_state, meta, state });

@@ -74,6 +74,7 @@ impl History {
 mod tests {
     use super::*;
     use crate::machine::command::ChangeKind;
+    use crate::planted::claims;
 
     fn change(zxid: Zxid) -> Change {
         let (kind, path) = (ChangeKind::Created, format!("/{zxid}"));
@@ -127,11 +128,15 @@ mod tests {
 
     #[test]
     fn changes_within_a_snapshot_are_not_known() {
-        let mut history = History::new(0, 100, 1 << 20);
-        history.note(vec![change(1), change(2)]);
-        history.begin_after(9);
-        assert_eq!(after(&history, 1), Err(9));
-        history.note(vec![change(10)]);
-        assert_eq!(after(&history, 9), Ok(vec![10]));
+        let claim = || {
+            let mut history = History::new(0, 100, 1 << 20);
+            history.note(vec![change(1), change(2)]);
+            history.begin_after(9);
+            assert_eq!(after(&history, 1), Err(9));
+            assert_eq!(after(&history, 8), Err(9), "not even the last one");
+            history.note(vec![change(10)]);
+            assert_eq!(after(&history, 9), Ok(vec![10]));
+        };
+        claims(claim, Bug::HistoryBeginsEarly);
     }
 }

@@ -131,7 +131,7 @@ fn is_covered(roots: &Roots<'_>, path: &str) -> bool {
     if ancestors(path).any(|above| roots.contains_key(above)) {
         return true;
     }
-    let below = format!("{path}/");
+    let below = path::join(path, "");
     roots.range(below.as_str()..).next().is_some_and(|(root, _)| root.starts_with(&below))
 }
 
@@ -201,5 +201,11 @@ mod tests {
         assert_eq!((of(1).count(), of(2).count(), of(3).count()), (55, 55, 1));
         // "/", "/3/4", "/5", "/5/new", "/9", "/9/1", and those that are gone.
         assert_eq!(net.visited, 6 + 51, "of {}", new.len());
+        // The parent of what is gone may be above all roots.
+        let roots = Roots::from([("/7", vec![WatchId(1)]), ("/8", vec![WatchId(2)])]);
+        let mut net = Net::new(&old, &new);
+        net.subtrees(&roots, &machine.take_changed(old.zxid()));
+        let of = |id| net.events.iter().filter(move |(of, _)| *of == WatchId(id)).count();
+        assert_eq!((of(1), of(2)), (51, 0));
     }
 }

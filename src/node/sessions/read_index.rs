@@ -249,11 +249,14 @@ mod tests {
     /// The numbers of requests begin again with each start. A confirmation of the former run shows an older state.
     #[test]
     fn a_confirmation_of_a_former_run_confirms_nothing() {
-        let mut requests = ReadIndexRequests::new(7);
-        requests.wait(1);
-        let request = requests.ask(S, vec![]);
-        assert!(requests.confirmed(6, request).is_none());
-        assert_eq!(requests.confirmed(7, request).unwrap().syncs, [1]);
+        let claim = || {
+            let mut requests = ReadIndexRequests::new(7);
+            requests.wait(1);
+            let request = requests.ask(S, vec![]);
+            assert!(requests.confirmed(6, request).is_none());
+            assert_eq!(requests.confirmed(7, request).unwrap().syncs, [1]);
+        };
+        crate::planted::claims(claim, Bug::ConfirmationOfFormerRun);
     }
 
     /// Each new request dropped the oldest one and asked for its syncs again, behind all that

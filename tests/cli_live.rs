@@ -38,7 +38,24 @@ fn znodes_are_read_and_written() {
 
     let stat = cluster.json(&["stat", "/app/config/limit"]);
     assert_eq!((&stat["version"], &stat["data_length"]), (&1.into(), &2.into()));
-    assert!(cluster.well(&["stat", "/app"]).contains("num_children     2\n"));
+    let shown = cluster.well(&["stat", "/app/config/x"]);
+    assert!(
+        shown.contains("num_children     0\n") && shown.contains("ttl              60 min\n"),
+        "{shown}"
+    );
+    for name in ["ctime", "mtime"] {
+        let line = shown.lines().find(|line| line.starts_with(name)).unwrap();
+        assert!(line.contains(" UTC, ") && line.ends_with(" ago"), "{shown}");
+    }
+    assert!(cluster.well(&["stat", "/"]).contains("ctime            with the cluster\n"));
+    assert!(stat["ctime"].as_u64().unwrap() > 1_600_000_000_000, "JSON has milliseconds: {stat}");
+    // Options may stand before the command.
+    let before = cluster.well(&["--json", "--timeout", "20", "stat", "/app/config/limit"]);
+    assert_eq!(serde_json::from_str::<Value>(&before).unwrap(), stat);
+    let mut both = Command::new(env!("CARGO_BIN_EXE_quorate"));
+    both.args(["--peers", &cluster.peers, "--timeout=20", "ls", "/app", "--json"]);
+    assert!(both.output().unwrap().status.success());
+    assert_eq!(cluster.run(&["--no-such-option", "ls"]).0, 2);
     let read = cluster.json(&["get", "/app/config/limit"]);
     assert_eq!((&read["data"]["text"], &read["stat"]), (&"30".into(), &stat));
     let mut set = cluster.command(&["set", "/app/config/limit", "-"]);
@@ -80,10 +97,7 @@ fn an_operator_sees_who_leads_who_lags_and_who_holds() {
     };
     let leader = status["leader"].as_str().unwrap().to_owned();
     let text = cluster.well(&["status"]);
-    assert!(
-        text.contains(&leader) && text.contains("members      3 (3 vote, 0 are silent)"),
-        "{text}"
-    );
+    assert!(text.contains(&leader) && text.contains("members      3 (3 vote, 0 silent)"), "{text}");
     let members = cluster.well(&["members"]);
     let leads = members.lines().find(|line| line.starts_with(&leader)).unwrap();
     assert_eq!(leads.split_whitespace().nth(1), Some("leader"), "{members}");
@@ -100,6 +114,11 @@ fn an_operator_sees_who_leads_who_lags_and_who_holds() {
         assert_eq!(lines[0], "/jobs/nightly (lock)");
         assert!(lines[1].starts_with(&format!("  holds  {}", sessions[0].id())), "{locks}");
         assert!(lines[2].starts_with(&format!("  waits  {}", sessions[1].id())), "{locks}");
+        for (line, member) in lines[1..3].iter().zip(&cluster.members) {
+            assert!(line.contains(&member.address()), "who it is: {locks}");
+        }
+        let held = &cluster.json(&["locks", "--waiting"])[0]["holders"][0]["held_by"];
+        assert_eq!(held.as_str(), Some(cluster.members[0].address().as_str()));
         guard.release().unwrap();
         waiter.join().unwrap().unwrap();
     });
@@ -146,14 +165,56 @@ fn an_operator_moves_the_lead_ends_sessions_and_removes_the_dead() {
     let line = listed.lines().find(|line| line.contains(&session.id().to_string())).unwrap();
     assert!(line.contains(&cluster.members[1].address()) && line.contains(" ago "), "{listed}");
     let id = session.id().to_string();
-    assert_eq!(cluster.well(&["expire", &id]), format!("{id} is over\n"));
+    let stat = cluster.well(&["stat", "/held"]);
+    let owner = format!("ephemeral_owner  {id} ({})\n", cluster.members[1].address());
+    assert!(stat.contains(&owner), "{stat}");
+    let tree = cluster.well(&["tree"]);
+    assert!(
+        tree.contains(&format!("ephemeral of {id} ({})", cluster.members[1].address())),
+        "{tree}"
+    );
+    // All ids begin with nothing; four digits are those of this one, unless the test has bad luck.
+    let (code, _, error) = cluster.run(&["expire", "0x"]);
+    assert!(code == 2 && error.contains("first digits"), "{error}");
+    let digits = id[2..].to_ascii_uppercase();
+    let others = cluster.json(&["sessions"]);
+    let others = others["sessions"].as_array().unwrap().iter();
+    let others: Vec<_> =
+        others.map(|of| of["id"].as_str().unwrap()).filter(|of| **of != *id).collect();
+    let common =
+        |of: &&str| of.chars().zip(id.chars()).take_while(|(one, other)| one == other).count();
+    let unique = others.iter().map(common).max().unwrap_or(2).max(2) - 1;
+    let prefix = format!("0X{}", &digits[..unique]);
+    assert_eq!(cluster.well(&["expire", &prefix]), format!("{id} is over\n"));
     assert_eq!(cluster.run(&["stat", "/held"]).0, 3);
     let (code, _, error) = cluster.run(&["expire", &id]);
     assert!(code == 1 && error.contains("no such session"), "{error}");
+    // More sessions than first digits: two of them begin with the same one.
+    let many: Vec<_> = (0..17).map(|_| cluster.members[0].open_session().unwrap()).collect();
+    for session in &many {
+        session.sync().unwrap();
+    }
+    let digit = |of: &quorate::Session| of.id().to_string().as_bytes()[2];
+    let shared =
+        many.iter().find(|of| many.iter().filter(|one| digit(one) == digit(of)).count() > 1);
+    let shared = shared.unwrap().id().to_string();
+    let (code, _, error) = cluster.run(&["expire", &shared[2..3]]);
+    assert!(code == 1 && error.contains("sessions begin with it: 0x"), "{error}");
+    assert!(error.contains(&format!("({})", cluster.members[0].address())), "{error}");
 
     let file = cluster.data.path().join("backup");
     let backup = cluster.json(&["backup", file.to_str().unwrap()]);
-    assert_eq!(quorate::recovery::verify(&file).unwrap().zxid, backup["zxid"].as_u64().unwrap());
+    let zxid = || quorate::recovery::verify(&file).unwrap().zxid;
+    assert_eq!(zxid(), backup["zxid"].as_u64().unwrap());
+    // It replaced an older backup without a word.
+    let (code, _, error) = cluster.run(&["backup", file.to_str().unwrap()]);
+    assert!(
+        code == 1 && error.contains("the file exists") && error.contains("--overwrite"),
+        "{error}"
+    );
+    cluster.members[0].session().create("/later", b"", quorate::CreateMode::Persistent).unwrap();
+    let later = cluster.json(&["backup", file.to_str().unwrap(), "--overwrite"]);
+    assert!(zxid() == later["zxid"].as_u64().unwrap() && zxid() > backup["zxid"].as_u64().unwrap());
 
     assert!(cluster.well(&["doctor"]).starts_with("nothing is wrong"));
     let living = cluster.members[0].address();
@@ -225,7 +286,7 @@ fn instances_that_wait_for_others_to_found_a_cluster_say_for_whom() {
         assert_eq!(code, 4, "{text}{error}");
         assert!(!text.contains("election"), "{text}");
         if text.contains(&expected) && text.contains(&format!("{not_reached} (")) {
-            assert!(text.contains("members      2 (0 vote, 0 are silent)"), "{text}");
+            assert!(text.contains("members      2 (0 vote, 0 silent)"), "{text}");
             break;
         }
     }
@@ -399,4 +460,45 @@ fn changes_are_printed_as_they_happen() {
         assert!(event["path"].as_str().unwrap().starts_with("/w"), "{event}");
     }
     assert!(watching.wait().unwrap().success());
+}
+
+/// With a thousand locks nobody found the one that others waited for, and takers of queues that were idle filled the
+/// list.
+#[test]
+fn what_most_wait_for_comes_first_and_idle_takers_last() {
+    let cluster = Cluster::new(1);
+    let session = cluster.members[0].session();
+    let guards: Vec<_> =
+        ["/a", "/b", "/c"].map(|path| session.lock(path).unwrap().acquire().unwrap()).into();
+    let others: Vec<_> = (0..4).map(|_| cluster.members[0].open_session().unwrap()).collect();
+    let idle = quorate::recipes::Queue::new(&others[3], "/idle").unwrap();
+    let (mut seen, mut listed) = (<[String; 3]>::default(), <[Vec<Value>; 2]>::default());
+    let locks = [(0, "/c"), (1, "/c"), (2, "/b")].map(|(at, path)| others[at].lock(path).unwrap());
+    std::thread::scope(|scope| {
+        for lock in &locks {
+            scope.spawn(|| lock.acquire().unwrap().release().unwrap());
+        }
+        scope.spawn(|| idle.take().unwrap());
+        let waiters = |of: &Value| of["waiters"].as_array().unwrap().len();
+        let all = || cluster.json(&["locks"]).as_array().unwrap().clone();
+        while all().iter().map(waiters).sum::<usize>() < 4 {}
+        // What fails is reported when nobody waits any more.
+        seen = [&["locks"][..], &["locks", "--takers"], &["locks", "/idle"]]
+            .map(|of| cluster.run(of).1);
+        listed = [all(), cluster.json(&["locks", "--waiting"]).as_array().unwrap().clone()];
+        guards.into_iter().for_each(|guard| guard.release().unwrap());
+        quorate::recipes::Queue::new(&session, "/idle").unwrap().put(b"").unwrap();
+    });
+    let paths = listed.map(|list| {
+        list.iter().map(|of| of["path"].as_str().unwrap().to_owned()).collect::<Vec<_>>()
+    });
+    assert_eq!(paths[0], ["/c", "/b", "/a", "/idle/takers"]);
+    assert_eq!(paths[1], ["/c", "/b"]);
+    let [text, with_takers, of_queue] = seen;
+    assert!(text.starts_with("/c (lock)\n") && !text.contains("/idle"), "{text}");
+    let takers = "\n1 taker waits for items of 1 empty queue (--takers lists them)\n";
+    assert!(text.ends_with(takers), "{text}");
+    assert!(with_takers.contains("/idle/takers (queue of takers)\n  waits  0x"), "{with_takers}");
+    assert!(of_queue.starts_with("/idle/takers (queue of takers)\n"), "{of_queue}");
+    assert!(cluster.well(&["locks", "--waiting"]).starts_with("nobody waits for anything below /"));
 }

@@ -233,6 +233,9 @@ pub struct SessionInfo {
     /// If a client holds it, the member that serves that client. `None` if a member holds it, or
     /// while the client has no member.
     pub served_by: Option<String>,
+    /// Where its holder is, as far as it is known: the host and the port of a client that is connected to a
+    /// member's [gateway](crate::guide::gateway), and of other holders the host, as they have it in scheme `ip`.
+    pub from: Option<String>,
     /// The session's timeout: it expires if it is not renewed for so long.
     #[cfg_attr(feature = "serde", serde(with = "crate::types::serde_form::Millis"))]
     pub timeout: Duration,
@@ -587,6 +590,7 @@ fn page_of(gathered: &Gathered) -> (Vec<SessionInfo>, Option<SessionId>) {
         owner: gathered.address(of.owner),
         owner_id: format!("{:016x}", of.owner),
         served_by: None,
+        from: of.from.clone(),
         timeout: Duration::from_millis(u64::from(of.timeout_ms)),
         age: of.age,
         renewed: of.renewed,
@@ -600,6 +604,7 @@ fn page_of(gathered: &Gathered) -> (Vec<SessionInfo>, Option<SessionId>) {
             if let Some(info) = infos.get_mut(&of.session).filter(|_| of.watches.is_some()) {
                 info.watches = of.watches;
                 info.served_by = gathered.address(from).filter(|_| from != of.owner);
+                info.from.clone_from(&of.from);
             }
         }
     }

@@ -129,7 +129,7 @@ impl Session {
             // The session has these ids from the start, whatever its user does.
             let ids = shared.schemes.own().to_vec();
             session.ids.store(Arc::new(ids.clone()));
-            let introduce = ClientRequest::Introduce { session: session.id, ids };
+            let introduce = ClientRequest::Introduce { session: session.id, ids, from: None };
             shared.send(Some(Asker::Holder(Arc::clone(&session))), introduce);
         }
         let inner = Inner { session, shared, _owner: Arc::clone(owner) };

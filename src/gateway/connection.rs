@@ -4,7 +4,7 @@
 //! change, and after every reply that does not. The zxids of both decide that.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -52,6 +52,8 @@ pub(super) struct Connection {
     pub(super) recipient: Recipient,
     pub(super) shared: Arc<NodeShared>,
     pub(super) from: IpAddr,
+    /// The port that the client has at that address.
+    pub(super) port: u16,
     /// Whether access lists do not apply to it.
     pub(super) skips_acl: bool,
     /// Its id by its certificate.
@@ -103,7 +105,7 @@ impl Connection {
     pub(super) fn new(
         recipient: Recipient,
         shared: Arc<NodeShared>,
-        from: IpAddr,
+        from: SocketAddr,
         settings: &GatewayBuilder,
         authenticator: Authenticator,
         memory: Arc<Memory>,
@@ -112,7 +114,8 @@ impl Connection {
         Connection {
             recipient,
             shared,
-            from,
+            from: from.ip(),
+            port: from.port(),
             skips_acl: settings.skips_acl,
             certified: None,
             session: None,

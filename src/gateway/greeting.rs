@@ -1,5 +1,6 @@
 //! A client's first packet, which opens a session or resumes one.
 
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -57,7 +58,8 @@ impl Connection {
         }
         let ids = self.first_ids();
         session.ids.store(Arc::new(ids.clone()));
-        let introduce = ClientRequest::Introduce { session: id, ids };
+        let from = Some(SocketAddr::new(self.from, self.port).to_string());
+        let introduce = ClientRequest::Introduce { session: id, ids, from };
         self.shared.send(Some(Asker::Holder(session)), introduce);
         Ok(())
     }

@@ -239,7 +239,7 @@ impl Server {
             let most = settings.packet_bytes_max.min(HANDSHAKE_BYTES);
             let memory = Arc::clone(&self.memory);
             let connection =
-                Connection::new(recipient, shared, ip, settings, authenticator, memory, now);
+                Connection::new(recipient, shared, from, settings, authenticator, memory, now);
             let client = Client {
                 stream,
                 address: from,

@@ -167,9 +167,9 @@ pub(crate) enum ClientRequest {
         secret: [u8; 16],
         timeout: Option<Duration>,
     },
-    /// Authenticates the session as these ids, whatever its user's own credentials are. Not
-    /// answered.
-    Introduce { session: SessionId, ids: Vec<Id> },
+    /// Authenticates the session as these ids, whatever its user's own credentials are. `from`: the host and port of
+    /// its user, if that is a client of a gateway; for reports. Not answered.
+    Introduce { session: SessionId, ids: Vec<Id>, from: Option<String> },
     /// Answered with the `Reply` that fits the command.
     Write { request: RequestId, session: SessionId, command: Write },
     /// Answered from this replica, after all earlier requests of the session.

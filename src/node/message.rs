@@ -430,6 +430,7 @@ mod tests {
             ephemerals: 1,
             renewed: Some(Duration::from_secs(1)),
             watches: None,
+            from: Some("host:1".to_owned()),
         };
         let replies = [
             AdminReply::Report(Box::new(report)),

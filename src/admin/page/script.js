@@ -332,13 +332,28 @@ $('pause').addEventListener('click', () => {
 
 // ---- Locks and sessions: read again while they are looked at ----
 
+// Who holds a session: a member, a client of its gateway (whose address has a port), or an instance without a replica.
+function holder({ owner, owner_id: id, served_by: member, from }) {
+  const port = /^(\d+\.){3}\d+:|^\[/;
+  if (owner) return from && port.test(from) ? `${from} through ${owner}` : owner;
+  const client = from ?? 'a client';
+  if (member) return `${client} of ${member}`;
+  return from ?? id;
+}
+
 async function showLocks() {
   const list = $('lock-list');
   try {
-    const found = await read('/locks');
-    const one = (word) => (of) => h('li', {}, h('span', { class: word }, word), h('span', { class: 'mono' }, of.session ?? 'no session'), h('span', { class: 'quiet' }, `${of.kind}, ${time(Math.max(0, Date.now() - of.since))}`), of.label ? h('span', {}) : null, of.label ? h('span', { class: 'quiet' }, of.label) : null);
+    const [all, { sessions }] = await Promise.all([read('/locks'), read('/sessions')]);
+    const holders = new Map(sessions.map((session) => [session.id, holder(session)]));
+    // Takers of an empty queue wait for items, and not for each other.
+    const idle = (of) => of.recipe === 'queue of takers' && !of.holders.length;
+    const found = all.filter((of) => !idle(of)).sort((a, b) => b.waiters.length - a.waiters.length);
+    const takers = all.filter(idle);
+    const one = (word) => (of) => h('li', {}, h('span', { class: word }, word), h('span', { title: of.session ?? 'no session' }, holders.get(of.session) ?? of.session ?? 'no session'), h('span', { class: 'quiet' }, `${of.kind}, ${time(Math.max(0, Date.now() - of.since))}`), of.label ? h('span', {}) : null, of.label ? h('span', { class: 'quiet' }, of.label) : null);
     list.replaceChildren(...found.map((of) => h('article', { class: 'card lock' }, h('h3', {}, h('a', { href: `#/tree${encodeURI(of.path)}` }, of.path)), h('p', { class: 'quiet' }, `${of.recipe}; ${of.waiters.length} wait`), h('ol', {}, ...of.holders.map(one('holds')), ...of.waiters.map(one('waits'))))));
     if (!found.length) list.replaceChildren(h('p', { class: 'quiet' }, 'Nobody holds or waits for anything.'));
+    if (takers.length) list.append(h('p', { class: 'quiet' }, `${count(takers.reduce((sum, of) => sum + of.waiters.length, 0))} wait for items of ${count(takers.length)} empty queues.`));
   } catch (error) {
     list.replaceChildren(h('p', { class: 'bad' }, error.message));
   }
@@ -351,7 +366,7 @@ async function showSessions() {
     const header = [['Session', ''], ['Held by', ''], ['Age', 'number'], ['Timeout', 'number'], ['Renewed', 'number'], ['Ephemerals', 'number'], ['Watches', 'number']];
     const rows = sessions.slice(0, 500).map((session) => h('tr', {},
       h('td', { class: 'mono' }, session.id),
-      h('td', {}, session.owner ?? (session.served_by ? `a client of ${session.served_by}` : session.owner_id)),
+      h('td', {}, holder(session)),
       h('td', { class: 'number' }, time(session.age)),
       h('td', { class: 'number' }, time(session.timeout)),
       h('td', { class: 'number' }, session.renewed === null ? unknown : `${time(session.renewed)} ago`),

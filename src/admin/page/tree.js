@@ -197,7 +197,7 @@ const nodes = {
       bar.append(h('button', { onclick: () => this.create(join(path, '')) }, 'Add a child'));
       if (path !== '/') bar.append(h('button', { class: 'danger', onclick: () => this.remove(path, stat) }, 'Delete'));
     }
-    const day = (ms) => new Date(ms).toLocaleString('sv-SE');
+    const day = (ms) => (ms ? new Date(ms).toLocaleString('sv-SE') : 'with the cluster');
     const pairs = [
       ['version', count(stat.version)], ['length', bytes(stat.data_length)], ['children', count(stat.num_children)],
       ['set', day(stat.mtime)], ['created', day(stat.ctime)],

@@ -165,9 +165,34 @@ fn live(command: live::Command) -> ExitCode {
     ExitCode::from(exit as u8)
 }
 
+/// Moves the options that stand before the command behind it: `quorate --json status`. Whether one of them takes a
+/// value follows from the options of all commands.
+fn command_first(mut arguments: Vec<OsString>, program: &clap::Command) -> Vec<OsString> {
+    let takes_value = |option: &str| {
+        let all = program.get_subcommands().flat_map(clap::Command::get_arguments);
+        let mut of_name = all.filter(|of| of.get_long() == option.strip_prefix("--"));
+        of_name.any(|of| of.get_num_args().is_some_and(|count| count.min_values() > 0))
+    };
+    let mut at = 1;
+    while let Some(option) = arguments.get(at).and_then(|argument| argument.to_str())
+        && option.starts_with('-')
+    {
+        if ["--", "-h", "--help", "-V", "--version"].contains(&option) {
+            return arguments;
+        }
+        at += if takes_value(option) { 2 } else { 1 };
+    }
+    if at < arguments.len() {
+        arguments[1..=at].rotate_right(1);
+    }
+    arguments
+}
+
 /// Parses the command line, with the settings of the file that it names.
 fn arguments() -> Arguments {
-    let all = std::env::args_os().collect();
+    let mut built = Arguments::command();
+    built.build();
+    let all = command_first(std::env::args_os().collect(), &built);
     #[cfg(feature = "gateway")]
     let all = {
         let mut command = Arguments::command();

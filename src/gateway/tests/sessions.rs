@@ -341,3 +341,28 @@ fn schemes_of_the_application_authenticate_clients() {
     assert_eq!(client.receive().header.err, i32::from(ErrorCode::AuthFailed));
     assert!(client.read().is_none(), "the connection is closed");
 }
+
+/// An operator saw only the member of the gateway that a client had come to, and not which client it was.
+#[test]
+fn every_member_reports_where_a_client_is() {
+    let cluster = Cluster::new(3);
+    let gateway = Gateway::serve(&cluster.node(0), "127.0.0.1:0").unwrap();
+    let stream = dial(&gateway);
+    let address = stream.local_addr().unwrap();
+    let mut client = Client::over(stream);
+    let opened = client.greet(0, 0, Bytes::new());
+    client.ask(&Request::Sync(PathOnly { path: Some("/".into()) }));
+    let reported = |at: usize| {
+        let sessions = cluster.node(at).sessions().unwrap();
+        let of = |info: &crate::SessionInfo| info.id.number() == opened.session_id.cast_unsigned();
+        sessions.into_iter().find(of).unwrap()
+    };
+    for at in 0..3 {
+        let info = reported(at);
+        assert_eq!(info.from, Some(address.to_string()), "as member {at} reports");
+        assert_eq!(info.owner, Some(cluster.node(0).address()));
+    }
+    // The replicas know its host. That is left once it is gone, and its session waits for its end.
+    drop(client);
+    while reported(1).from != Some(address.ip().to_string()) {}
+}

@@ -266,6 +266,7 @@ impl Node {
             let leading = self.leading.as_ref().filter(|leading| leading.serves());
             let ends = leading.and_then(|leading| leading.session_ends(session));
             let since = |ends: Time| (self.now.mono + timeout).saturating_sub(ends);
+            let host = record.ids.iter().find(|id| id.scheme == "ip").map(|id| id.id.as_str());
             let is_here = self.local.has(session) || self.replica.clients.serves(session);
             SessionReport {
                 session,
@@ -275,6 +276,7 @@ impl Node {
                 ephemerals: record.ephemerals.size() as u64,
                 renewed: ends.map(since),
                 watches: is_here.then(|| self.replica.watches.count_of(session) as u64),
+                from: self.local.from(session).or(host).map(str::to_owned),
             }
         });
         let first = first.collect();

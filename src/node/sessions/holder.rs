@@ -52,6 +52,8 @@ pub(crate) struct LocalSession {
     pub(super) closing: bool,
     /// The ids of the session, kept until its last watch is over.
     pub(super) ids: Arc<Vec<Id>>,
+    /// The host and port of the client of a gateway that uses it.
+    pub(super) from: Option<String>,
     /// Whether it may have been resumed, used and ended within the entries of an installed
     /// snapshot.
     pub(super) unseen: bool,

@@ -118,7 +118,10 @@ impl LocalSessions {
                 self.open(request, session, holder, timeout, command, effects);
             }
             // No request waits for the answer.
-            ClientRequest::Introduce { session, ids } => {
+            ClientRequest::Introduce { session, ids, from } => {
+                if let Some(held) = self.sessions.get_mut(&session) {
+                    held.from = from;
+                }
                 self.write(RequestId(0), session, Write::Authenticate(ids), effects);
             }
             ClientRequest::Write { request, session, command } => {
@@ -182,6 +185,7 @@ impl LocalSessions {
                 waits: Queue::default(),
                 closing: false,
                 ids: Arc::default(),
+                from: None,
                 unseen: false,
                 ceiling: u64::MAX,
             },
@@ -486,6 +490,11 @@ impl LocalSessions {
 
     pub(crate) fn has(&self, session: SessionId) -> bool {
         self.sessions.contains_key(&session)
+    }
+
+    /// The host and port of the client of a gateway that uses the session.
+    pub(crate) fn from(&self, session: SessionId) -> Option<&str> {
+        self.sessions.get(&session)?.from.as_deref()
     }
 
     pub(crate) fn len(&self) -> usize {

@@ -1,13 +1,10 @@
-//! Views of the cluster: `status`, `members`, `sessions`, `locks`.
+//! Views of the cluster: `status`, `members`; and how figures are shown.
 
 use std::fmt::Write;
-use std::time::{Duration, Instant, SystemTime};
+use std::time::{Duration, Instant};
 
-use clap::Args;
-use quorate::recipes::{self, Contending};
 use quorate::{
     Availability, Coordinator, Error, Latency, MemberReport, MemberState, ReasonKind, Result,
-    Session, SessionInfo,
 };
 use serde_json::json;
 
@@ -15,14 +12,6 @@ use super::leadership::{counts, leader, no_leader};
 use super::{Cluster, Shown, json};
 use crate::Exit;
 use crate::text::line;
-
-/// The locks to list.
-#[derive(Debug, Args)]
-pub(crate) struct Locks {
-    /// Where to look: this znode and all below it.
-    #[arg(default_value = "/")]
-    path: String,
-}
 
 pub(super) fn status(cluster: &Cluster) -> Result<Exit> {
     let coordinator = cluster.coordinator()?;
@@ -39,7 +28,7 @@ pub(super) fn status(cluster: &Cluster) -> Result<Exit> {
     let _ = writeln!(text, "quorum       {}", line(&availability.to_string()));
     let address = leader.map(|leader| leader.address.as_str());
     let _ = writeln!(text, "leader       {}", line(address.unwrap_or("none")));
-    let _ = writeln!(text, "members      {} ({voters} vote, {silent} are silent)", members.len());
+    let _ = writeln!(text, "members      {} ({voters} vote, {silent} silent)", members.len());
     let state = leader.and_then(|leader| leader.state.as_ref());
     if let Some(state) = state {
         let _ = writeln!(text, "term         {}", state.term);
@@ -112,38 +101,6 @@ fn row(member: &MemberReport) -> [String; 12] {
     ]
 }
 
-pub(super) fn sessions(cluster: &Cluster) -> Result<Exit> {
-    let coordinator = cluster.coordinator()?;
-    reports(cluster, &coordinator)?;
-    let sessions = coordinator.sessions()?;
-    let titles = "ID, HELD BY, AGE, TIMEOUT, RENEWED, EPHEMERALS, WATCHES";
-    let rows = sessions.iter().map(|session| {
-        session_row(session, holder(session, &format!("client {}", session.owner_id)))
-    });
-    cluster.print(Shown::new(table(titles, rows), json!({ "sessions": json(&sessions) })))
-}
-
-pub(super) fn session_row(session: &SessionInfo, holder: String) -> [String; 7] {
-    [
-        session.id.to_string(),
-        holder,
-        duration(session.age),
-        duration(session.timeout),
-        or_unknown(session.renewed.map(|ago| format!("{} ago", duration(ago)))),
-        session.ephemerals.to_string(),
-        or_unknown(session.watches.map(|watches| watches.to_string())),
-    ]
-}
-
-/// The member that holds a session, or `client` of a member.
-pub(super) fn holder(session: &SessionInfo, client: &str) -> String {
-    match (&session.owner, &session.served_by) {
-        (Some(member), _) => member.clone(),
-        (None, Some(member)) => format!("{client} of {member}"),
-        (None, None) => session.owner_id.clone(),
-    }
-}
-
 /// A member's role, and whether it is silent.
 pub(super) fn role(member: &MemberReport) -> String {
     match member.is_silent {
@@ -197,35 +154,11 @@ pub(super) fn bytes(count: u64) -> String {
     }
 }
 
-impl Locks {
-    pub(super) fn run(&self, session: &Session) -> Result<Shown> {
-        let found = recipes::contended(session, &self.path)?;
-        let mut text = String::new();
-        for of in &found {
-            let _ = writeln!(text, "{} ({})", line(&of.path), of.recipe);
-            of.holders.iter().for_each(|one| contending(&mut text, "holds", one));
-            of.waiters.iter().for_each(|one| contending(&mut text, "waits", one));
-        }
-        if found.is_empty() {
-            let _ = writeln!(text, "nobody holds or waits for anything below {}", self.path);
-        }
-        Ok(Shown::new(text, json(&found)))
-    }
-}
-
-#[expect(clippy::disallowed_methods, reason = "a program may look at the clock")]
-fn contending(text: &mut String, what: &str, one: &Contending) {
-    let session = one.session.map_or_else(|| "no session".to_owned(), |id| id.to_string());
-    let since = SystemTime::UNIX_EPOCH + Duration::from_millis(one.since);
-    // The clocks of two machines differ a little.
-    let age = SystemTime::now().duration_since(since).unwrap_or_default().as_secs();
-    let label =
-        if one.label.is_empty() { String::new() } else { format!("  {}", line(&one.label)) };
-    let _ = writeln!(text, "  {what}  {session}  {:<11}  for {age} s{label}", one.kind);
-}
-
 /// A table with columns as wide as their widest cells. Commas separate the titles.
-fn table<const N: usize>(titles: &str, rows: impl Iterator<Item = [String; N]>) -> String {
+pub(super) fn table<const N: usize>(
+    titles: &str,
+    rows: impl Iterator<Item = [String; N]>,
+) -> String {
     let titles = titles.split(", ").map(str::to_owned).collect();
     let cells = |row: [String; N]| row.iter().map(|cell| line(cell).into_owned()).collect();
     let rows: Vec<Vec<String>> = std::iter::once(titles).chain(rows.map(cells)).collect();

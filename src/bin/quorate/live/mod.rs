@@ -4,9 +4,12 @@ mod bench;
 mod cluster;
 mod doctor;
 mod leadership;
+mod locks;
 mod operate;
+mod sessions;
 mod top;
 mod watching;
+mod when;
 mod znodes;
 
 use std::io::{self, IsTerminal, Read, Write};
@@ -70,7 +73,7 @@ pub(crate) enum Command {
     /// Writes a backup of the running cluster to a file: see `verify` and `restore`.
     Backup(On<operate::Backup>),
     /// Lists the locks, elections, semaphores, barriers and queues that somebody holds or waits for.
-    Locks(On<cluster::Locks>),
+    Locks(On<locks::Locks>),
     /// Lists the children of a znode.
     Ls(On<znodes::Ls>),
     /// Draws a znode and all below it.
@@ -153,8 +156,16 @@ impl Cluster {
 
     /// Runs a command in a session, and prints its output.
     fn run(&self, command: impl FnOnce(&Session) -> Result<Shown>) -> Result<Exit> {
+        self.run_with(|_, session| command(session))
+    }
+
+    /// The same for a command that shows who holds sessions.
+    fn run_with(
+        &self,
+        command: impl FnOnce(&Coordinator, &Session) -> Result<Shown>,
+    ) -> Result<Exit> {
         let coordinator = self.coordinator()?;
-        let shown = command(&self.session(&coordinator)?)?;
+        let shown = command(&coordinator, &self.session(&coordinator)?)?;
         self.print(shown)
     }
 
@@ -235,7 +246,7 @@ pub(crate) fn run(command: Command) -> Result<Exit> {
     match command {
         Command::Status(cluster) => cluster::status(&cluster),
         Command::Members(cluster) => cluster::members(&cluster),
-        Command::Sessions(cluster) => cluster::sessions(&cluster),
+        Command::Sessions(cluster) => sessions::sessions(&cluster),
         Command::Doctor(cluster) => doctor::run(&cluster),
         Command::Bench(On { what, cluster }) => what.run(&cluster),
         Command::Top(cluster) => top::run(cluster),
@@ -243,11 +254,17 @@ pub(crate) fn run(command: Command) -> Result<Exit> {
         Command::RemoveMember(On { what, cluster }) => what.remove(&cluster),
         Command::Expire(On { what, cluster }) => what.expire(&cluster),
         Command::Backup(On { what, cluster }) => what.run(&cluster),
-        Command::Locks(On { what, cluster }) => cluster.run(|session| what.run(session)),
+        Command::Locks(On { what, cluster }) => {
+            cluster.run_with(|of, session| what.run(of, session))
+        }
         Command::Ls(On { what, cluster }) => cluster.run(|session| what.run(session)),
-        Command::Tree(On { what, cluster }) => cluster.run(|session| what.run(session)),
+        Command::Tree(On { what, cluster }) => {
+            cluster.run_with(|of, session| what.run(of, session))
+        }
         Command::Get(On { what, cluster }) => cluster.run(|session| what.get(session)),
-        Command::Stat(On { what, cluster }) => cluster.run(|session| what.stat(session)),
+        Command::Stat(On { what, cluster }) => {
+            cluster.run_with(|of, session| what.stat(of, session))
+        }
         Command::Set(On { what, cluster }) => cluster.run(|session| what.run(session)),
         Command::Create(On { what, cluster }) => cluster.run(|session| what.run(session)),
         Command::Rm(On { what, cluster }) => cluster.run(|session| what.run(session)),

@@ -6,11 +6,11 @@ use std::time::Duration;
 
 use clap::Args;
 use crossbeam_channel::{RecvTimeoutError, bounded};
-use quorate::{Coordinator, Error, Result, SessionId};
+use quorate::{Coordinator, Error, Result};
 use serde_json::json;
 
 use super::cluster::bytes;
-use super::{Cluster, Shown, is_watched, system};
+use super::{Cluster, Shown, is_watched, sessions, system};
 use crate::Exit;
 use crate::text::line;
 
@@ -27,24 +27,29 @@ pub(crate) struct Member {
 /// A session.
 #[derive(Debug, Args)]
 pub(crate) struct SessionOf {
-    /// Its id, as `quorate sessions` shows it.
-    #[arg(value_parser = session)]
-    session: SessionId,
-}
-
-fn session(text: &str) -> Result<SessionId, String> {
-    serde_json::from_value(text.into()).map_err(|error| error.to_string())
+    /// Its id, as `quorate sessions` shows it, or its first digits, if no other id begins with them.
+    session: String,
 }
 
 /// Where a backup goes.
 #[derive(Debug, Args)]
 pub(crate) struct Backup {
-    /// The file. What it holds is replaced once the backup is complete.
+    /// The file, which does not exist yet.
     file: PathBuf,
+    /// Replaces the file, if it exists, once the backup is complete.
+    #[arg(long)]
+    overwrite: bool,
 }
 
 impl Backup {
     pub(super) fn run(&self, cluster: &Cluster) -> Result<Exit> {
+        if !self.overwrite && self.file.symlink_metadata().is_ok() {
+            return Err(Error::Refused {
+                operation: format!("writing a backup to {}", self.file.display()),
+                reason: "the file exists: give another name, or replace it with --overwrite"
+                    .to_owned(),
+            });
+        }
         let coordinator = cluster.coordinator()?;
         // The session's sync makes sure that the backup has everything written before the command
         // began.
@@ -95,6 +100,10 @@ fn act(
     let coordinator = cluster.coordinator()?;
     coordinator.wait_ready(cluster.wait())?;
     action(&coordinator, &by())?;
+    self::done(cluster, done)
+}
+
+fn done(cluster: &Cluster, done: String) -> Result<Exit> {
     let json = json!({ "done": done });
     cluster.print(Shown::new(format!("{}\n", line(&done)), json))
 }
@@ -117,15 +126,15 @@ impl Member {
 
 impl SessionOf {
     pub(super) fn expire(&self, cluster: &Cluster) -> Result<Exit> {
-        let session = self.session;
-        act(cluster, format!("{session} is over"), |coordinator, by| {
-            coordinator.expire_session(session, by).map_err(|error| match error {
-                Error::SessionExpired { session } => Error::Refused {
-                    operation: format!("expiring the session {session}"),
-                    reason: "there is no such session; `quorate sessions` lists them".to_owned(),
-                },
-                other => other,
-            })
-        })
+        let coordinator = cluster.coordinator()?;
+        coordinator.wait_ready(cluster.wait())?;
+        let session = sessions::find(&coordinator, &self.session)?;
+        match coordinator.expire_session(session, &by()) {
+            // It has ended by itself meanwhile.
+            Ok(()) | Err(Error::SessionExpired { .. }) => {
+                done(cluster, format!("{session} is over"))
+            }
+            Err(error) => Err(error),
+        }
     }
 }

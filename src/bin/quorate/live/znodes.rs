@@ -2,12 +2,17 @@
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use clap::Args;
-use quorate::{Acl, CreateMode, Error, Id, Permissions, Quota, Result, Session, Stat};
+use quorate::{
+    Acl, Coordinator, CreateMode, Error, Id, Permissions, Quota, Result, Session, SessionId, Stat,
+};
 use serde_json::{Value, json};
 
+use super::cluster::duration;
+use super::sessions::Holders;
+use super::when::when;
 use super::{Shown, above, data, join, json, json_data};
 use crate::text::line;
 
@@ -167,11 +172,19 @@ impl Ls {
     }
 }
 
+/// A session, and who holds it.
+fn named(session: SessionId, holders: &Holders) -> String {
+    match holders.get(session) {
+        Some(holder) => format!("{session} ({})", line(holder)),
+        None => session.to_string(),
+    }
+}
+
 /// The note of a listing after the name of a znode.
-fn note(stat: &Stat) -> String {
+fn note(stat: &Stat, holders: Option<&Holders>) -> String {
     let mut note = format!("{} B", stat.data_length);
-    if let Some(owner) = stat.ephemeral_owner {
-        let _ = write!(note, ", ephemeral of {owner}");
+    if let (Some(owner), Some(holders)) = (stat.ephemeral_owner, holders) {
+        let _ = write!(note, ", ephemeral of {}", named(owner, holders));
     }
     if stat.is_container {
         note.push_str(", container");
@@ -183,8 +196,11 @@ fn note(stat: &Stat) -> String {
 }
 
 impl Tree {
-    pub(super) fn run(&self, session: &Session) -> Result<Shown> {
+    pub(super) fn run(&self, coordinator: &Coordinator, session: &Session) -> Result<Shown> {
         let found = walk(session, &self.path)?;
+        let has_ephemerals = found.values().any(|stat| stat.ephemeral_owner.is_some());
+        let holders = has_ephemerals.then(|| Holders::read(coordinator));
+        let note = |stat| note(stat, holders.as_ref());
         let paths: Vec<&Vec<String>> = found.keys().collect();
         let mut text = String::new();
         // For each level of the path, whether the znode is the last child of its parent.
@@ -219,22 +235,28 @@ impl Znode {
         Ok(Shown::data(data.to_vec(), json))
     }
 
-    pub(super) fn stat(&self, session: &Session) -> Result<Shown> {
+    #[expect(clippy::disallowed_methods, reason = "a program may look at the clock")]
+    pub(super) fn stat(&self, coordinator: &Coordinator, session: &Session) -> Result<Shown> {
         let stat = session.exists(&self.path)?;
         let stat = stat.ok_or_else(|| Error::NoNode { path: self.path.clone() })?;
+        let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
         let json = json(stat);
-        Ok(Shown::new(lines(&json), json))
+        // The names of the JSON object; moments, times and sessions as people read them.
+        let mut text = String::new();
+        for (name, value) in json.as_object().into_iter().flatten() {
+            let shown = match name.as_str() {
+                "ctime" => Some(when(stat.ctime, now)),
+                "mtime" => Some(when(stat.mtime, now)),
+                "ttl" => stat.ttl.map(duration),
+                "ephemeral_owner" => {
+                    stat.ephemeral_owner.map(|id| named(id, &Holders::read(coordinator)))
+                }
+                _ => None,
+            };
+            let _ = writeln!(text, "{name:<16} {}", shown.unwrap_or_else(|| value.to_string()));
+        }
+        Ok(Shown::new(text, json))
     }
-}
-
-/// A stat as lines, with the names of the JSON object.
-fn lines(value: &Value) -> String {
-    let mut text = String::new();
-    for (name, value) in value.as_object().into_iter().flatten() {
-        let value = value.as_str().map_or_else(|| value.to_string(), str::to_owned);
-        let _ = writeln!(text, "{name:<16} {}", line(&value));
-    }
-    text
 }
 
 impl Set {

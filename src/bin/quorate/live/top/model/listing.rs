@@ -6,7 +6,8 @@ use std::time::Duration;
 use quorate::recipes::Contending;
 use quorate::{MemberReport, MemberState, SessionInfo};
 
-use super::super::super::cluster::{bytes, duration, holder, or_unknown, role, session_row, short};
+use super::super::super::cluster::{bytes, duration, or_unknown, role, short};
+use super::super::super::sessions::{self, holder};
 use super::{Model, Now};
 
 /// A column of a list.
@@ -111,7 +112,7 @@ impl Model {
         }
         let rows = sessions.into_iter().map(|session| {
             let is_late = session.renewed.is_some_and(|ago| ago > session.timeout * 2 / 3);
-            let cells = session_row(session, holder(session, "client")).to_vec();
+            let cells = sessions::row(session, holder(session)).to_vec();
             let mark = if is_late { Mark::Bad } else { Mark::Plain };
             Row { key: session.id.to_string(), cells, mark }
         });
@@ -127,7 +128,7 @@ impl Model {
             Column::left("HELD BY", 1),
             Column::left("LABEL", 2),
         ];
-        let held = |of: &SessionInfo| (of.id.to_string(), holder(of, "client"));
+        let held = |of: &SessionInfo| (of.id.to_string(), holder(of));
         let holders: BTreeMap<String, String> = self.sessions.value.iter().map(held).collect();
         let row = |what: &str, one: &Contending, mark: Mark| {
             let session = one.session.map(|id| id.to_string());

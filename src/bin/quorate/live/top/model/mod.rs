@@ -23,6 +23,7 @@ pub(super) use self::history::KEPT;
 pub(super) use self::listing::{Column, Listing, Mark, Row};
 use self::tree::Tree;
 use super::super::leadership::leader;
+use super::super::locks::sort;
 
 /// How old figures may be before they are read again.
 const REFRESH: Duration = Duration::from_secs(1);
@@ -215,7 +216,11 @@ impl Model {
             }
             Update::Sessions(read) => self.sessions.take(read, now),
             Update::Locks { found, took } => {
-                self.locks.take(found, now);
+                let sorted = found.map(|mut found| {
+                    sort(&mut found);
+                    found
+                });
+                self.locks.take(sorted, now);
                 self.asked.locks = false;
                 self.asked.locks_from = now.since + REFRESH.max(took * WALK_SHARE);
             }

@@ -62,12 +62,14 @@ pub(in super::super) fn sessions() -> Vec<SessionInfo> {
     cluster.node(0).session().sync().expect("it has a quorum");
     let info = cluster.node(0).sessions().expect("it reports").remove(0);
     let mut held = info.clone();
+    held.from = None;
     (held.id, held.owner) = (session_id(1), Some("10.0.0.1:7400".to_owned()));
     held.renewed = Some(Duration::from_secs(1));
     held.age = Duration::from_secs(300);
     let mut client = info;
     (client.id, client.owner) = (session_id(2), None);
     client.served_by = Some("10.0.0.3:7400".to_owned());
+    client.from = Some("10.0.0.9".to_owned());
     client.timeout = Duration::from_secs(10);
     client.renewed = Some(Duration::from_secs(9));
     client.age = Duration::from_secs(60);

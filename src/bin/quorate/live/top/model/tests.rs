@@ -134,7 +134,7 @@ fn a_selection_stays_with_its_row() {
 fn sessions_are_sorted_by_their_renewal_on_demand() {
     let mut model = model();
     model.act(Action::Show(View::Sessions), at(1));
-    assert_eq!(cells(&model, at(1), 1), ["10.0.0.1:7400", "client of 10.0.0.3:7400"]);
+    assert_eq!(cells(&model, at(1), 1), ["10.0.0.1:7400", "10.0.0.9 of 10.0.0.3:7400"]);
     assert_eq!(model.listing(at(1)).rows[1].mark, Mark::Bad, "it is about to expire");
     model.act(Action::Sort, at(1));
     assert_eq!(cells(&model, at(1), 4), ["9.0 s ago", "1.0 s ago"]);
@@ -153,7 +153,7 @@ fn a_lock_is_shown_with_holder_waiters_and_ages() {
     model.act(Action::Show(View::Locks), at(1));
     assert_eq!(cells(&model, at(0), 0), ["/jobs/nightly (lock)", "  holds", "  waits"]);
     assert_eq!(cells(&model, at(0), 2), ["", "41 s", "3.0 s"]);
-    assert_eq!(cells(&model, at(0), 4), ["", "10.0.0.1:7400", "client of 10.0.0.3:7400"]);
+    assert_eq!(cells(&model, at(0), 4), ["", "10.0.0.1:7400", "10.0.0.9 of 10.0.0.3:7400"]);
     type_filter(&mut model, "10.0.0.3");
     assert_eq!(cells(&model, at(0), 0).len(), 3, "a waiter is shown with the holder");
     type_filter(&mut model, " no such");

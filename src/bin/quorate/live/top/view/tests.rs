@@ -103,9 +103,9 @@ fn sessions_locks_and_changes() {
     assert_eq!(
         shown[3..6],
         [
-            "ID                  HELD BY                  TIMEOUT    RENEWED  EPHEMERALS",
-            "0x0000000000000001  10.0.0.1:7400               10 s  1.0 s ago           0",
-            "0x0000000000000002  client of 10.0.0.3:7400     10 s  9.0 s ago           0",
+            "ID                  HELD BY                    TIMEOUT    RENEWED  EPHEMERALS",
+            "0x0000000000000001  10.0.0.1:7400                 10 s  1.0 s ago           0",
+            "0x0000000000000002  10.0.0.9 of 10.0.0.3:7400     10 s  9.0 s ago           0",
         ]
     );
     let shown = lines(&showing(View::Locks), at(0), (80, 24));
@@ -115,7 +115,7 @@ fn sessions_locks_and_changes() {
             "LOCK     SESSION               FOR  KIND  HELD BY",
             "/jobs/nightly (lock)",
             "  holds  0x0000000000000001   41 s  lock  10.0.0.1:7400",
-            "  waits  0x0000000000000002  3.0 s  lock  client of 10.0.0.3:7400",
+            "  waits  0x0000000000000002  3.0 s  lock  10.0.0.9 of 10.0.0.3:7400",
         ]
     );
     let shown = lines(&showing(View::Log), at(1), (80, 24));

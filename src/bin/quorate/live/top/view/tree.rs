@@ -57,12 +57,16 @@ fn draw_znode(canvas: &mut Canvas<'_>, model: &Model, znode: &Znode, now: Now, a
 }
 
 fn facts(stat: &Stat, now: Now) -> Vec<String> {
-    let ago = |at: u64| duration(now.unix.saturating_sub(Duration::from_millis(at)));
+    // The znodes that a cluster begins with have no moment.
+    let ago = |at: u64| match at {
+        0 => "with the cluster".to_owned(),
+        at => format!("{} ago", duration(now.unix.saturating_sub(Duration::from_millis(at)))),
+    };
     let mut facts = vec![
         format!("version {}, {} children", stat.version, stat.num_children),
         format!("cversion {}, aversion {}", stat.cversion, stat.aversion),
         format!("czxid {}, mzxid {}, pzxid {}", stat.czxid, stat.mzxid, stat.pzxid),
-        format!("created {} ago, set {} ago", ago(stat.ctime), ago(stat.mtime)),
+        format!("created {}, set {}", ago(stat.ctime), ago(stat.mtime)),
     ];
     if let Some(owner) = stat.ephemeral_owner {
         facts.push(format!("ephemeral of {owner}"));

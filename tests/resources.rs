@@ -6,7 +6,6 @@
 #![allow(clippy::disallowed_methods, reason = "a deadline for the threads to come and go")]
 
 #[path = "common/tasks.rs"]
-#[expect(dead_code, reason = "most of it is for other tests")]
 mod tasks;
 
 use std::time::{Duration, Instant};

@@ -57,7 +57,9 @@ class Cluster:
         try:
             for member in range(len(self.peers)):
                 self.start(member)
-            self.wait_for_leader()
+            # A member that has waited alone for a tick refuses clients until it knows the leader.
+            serving = ("leader", "follower", "observer")
+            wait_until("all serve", lambda: all(self.mode(member) in serving for member in range(len(self.peers))))
         except BaseException:
             self.__exit__()
             raise
@@ -94,9 +96,6 @@ class Cluster:
 
     def leader(self):
         return next((of for of in range(len(self.peers)) if self.mode(of) == "leader"), None)
-
-    def wait_for_leader(self):
-        wait_until("there is a leader", lambda: self.leader() is not None)
 
     def log(self, member):
         return (pathlib.Path(self.folder.name) / f"log{member}").read_text()

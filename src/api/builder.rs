@@ -430,7 +430,8 @@ impl Builder {
         names.wait_for(None, address::NAMES_WAIT);
         peers.check(&names)?;
         self.check_secured(peers.outside_loopback(&names))?;
-        let (address, listener) = bound.map_err(|error| earlier::explain_address(error, peers))?;
+        let (address, listener) =
+            bound.map_err(|error| earlier::explain_address(error, peers, &names))?;
         let listened = listener.as_ref().and_then(|listener| listener.local_addr().ok());
         let outside = listened.filter(|address| !address.ip().to_canonical().is_loopback());
         self.check_secured(outside.map(|address| address.to_string()))?;

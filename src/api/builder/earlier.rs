@@ -4,10 +4,13 @@
 //! directory. They stay in use when the member is closed, until the child ends or runs a program of its
 //! own. The system's errors speak of another process, and its user would look for a stranger.
 
+use std::io::ErrorKind;
+use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use crate::runtime::shared::NodeShared;
+use crate::transport::names::LookUps;
 use crate::transport::peers::Peers;
 use crate::types::error::Error;
 
@@ -44,12 +47,18 @@ pub(super) fn note(address: &str, dir: &Path, node: &Arc<NodeShared>) {
 }
 
 /// The error of a member that cannot listen, with the reason if this process knows it.
-pub(super) fn explain_address(error: Error, peers: &Peers) -> Error {
+pub(super) fn explain_address(error: Error, peers: &Peers, names: &LookUps) -> Error {
+    let is_in_use = |address: &str| match names.get(address) {
+        Some(Ok(found)) => TcpListener::bind(found.as_slice())
+            .is_err_and(|error| error.kind() == ErrorKind::AddrInUse),
+        Some(Err(_)) | None => false,
+    };
     let is_taken = |address: &str| match &error {
         Error::NotAPeer { .. } => peers.addresses().any(|peer| peer == address),
         Error::CannotListen { address: taken, .. } => taken == address,
         _ => false,
     };
+    let is_taken = |address: &str| is_taken(address) && is_in_use(address);
     let members = MEMBERS.lock().unwrap_or_else(PoisonError::into_inner);
     let Some(member) = members.iter().find(|member| is_taken(&member.address)) else {
         return error;

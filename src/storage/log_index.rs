@@ -52,12 +52,15 @@ impl Span {
 #[derive(Debug, Default)]
 pub(super) struct LogIndex {
     spans: VecDeque<Span>,
+    /// The next record is not joined to the last span.
+    sealed: bool,
 }
 
 impl LogIndex {
     /// Adds the newest record; one without entries has `first == end`.
     pub(super) fn push(&mut self, span: Span) {
-        if self.spans.back_mut().is_some_and(|last| last.take(&span)) {
+        let sealed = std::mem::take(&mut self.sealed);
+        if !sealed && self.spans.back_mut().is_some_and(|last| last.take(&span)) {
             return;
         }
         if !span.is_empty() {
@@ -71,6 +74,11 @@ impl LogIndex {
             }
         }
         self.spans.push_back(span);
+    }
+
+    /// Lets the next record begin a span, so that the present ones can be dropped without it.
+    pub(super) fn seal(&mut self) {
+        self.sealed = true;
     }
 
     /// The records with the entries from this index on.

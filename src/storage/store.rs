@@ -450,6 +450,8 @@ impl LogStore for DiskStore {
                     }
                 }
             }
+            // A checkpoint drops what this read finds damaged, and must not need it for a later record.
+            live.index.seal();
             let last = read.spans.last().map_or(0, |span| span.place.segment);
             let below = live.end_of_segment(last);
             live.log.read(read, Box::new(move |entries| done(Rot::found(entries, below))));

@@ -34,9 +34,9 @@ pub struct Reason {
 /// The kind of a [`Reason`]. A person has to act, except where it says that it passes.
 ///
 /// ```
-/// let cluster = quorate::testing::Cluster::new(1);
-/// cluster.node(0).session().sync()?;
-/// assert_eq!(cluster.node(0).status().not_ready, None);
+/// let coordinator = quorate::testing::Cluster::new(1).node(0);
+/// coordinator.wait_ready(std::time::Duration::from_secs(10))?;
+/// assert_eq!(coordinator.status().not_ready, None);
 /// # Ok::<(), quorate::Error>(())
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

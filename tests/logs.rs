@@ -7,9 +7,10 @@ mod addresses;
 use std::collections::BTreeMap;
 use std::fmt::{Debug, Write};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, OnceLock};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use once_cell::sync::OnceCell;
 use quorate::testing::Cluster;
 use quorate::{Coordinator, CreateMode, Error};
 use tracing::field::{Field, Visit};
@@ -31,7 +32,7 @@ struct Story {
 
 /// The log of this process, for all its tests.
 fn seen() -> Seen {
-    static SEEN: OnceLock<Seen> = OnceLock::new();
+    static SEEN: OnceCell<Seen> = OnceCell::new();
     let begin = || {
         let seen = Seen::default();
         // Nodes run on threads of their own.

@@ -6,6 +6,7 @@ mod addresses;
 mod tasks;
 
 use std::path::Path;
+use std::thread;
 use std::time::Duration;
 
 use quorate::recipes::{Config, Counter, Group, LeaderLatch, Queue};
@@ -326,13 +327,13 @@ fn a_stale_snapshot_needs_neither_a_session_nor_a_quorum() {
 fn a_first_read_that_waits_ends_with_its_coordinator() {
     let (_cluster, node) = alone(Duration::from_secs(60));
     let session = node.session();
-    let reader = std::thread::spawn({
-        let session = session.clone();
-        move || session.get("/a").map(drop)
+    let (read, blocked) = thread::scope(|threads| {
+        let blocked = threads.spawn(|| session.get("/a").map(drop));
+        let read = session.nonblocking().get("/a");
+        node.close();
+        (read.wait().map(drop), blocked.join().unwrap())
     });
-    let read = session.nonblocking().get("/a");
-    node.close();
-    for read in [read.wait().map(drop), reader.join().unwrap()] {
+    for read in [read, blocked] {
         let over =
             |error: &Error| matches!(error, Error::Stopped { .. } | Error::SessionClosed { .. });
         assert!(read.as_ref().is_err_and(over), "{read:?}");

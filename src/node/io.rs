@@ -327,6 +327,7 @@ pub(crate) struct NodeStatus {
     pub(crate) leader: Option<NodeId>,
     pub(crate) is_leader: bool,
     /// Since when it serves as the leader.
+    #[cfg_attr(not(feature = "gateway"), allow(dead_code, reason = "only gateways show it"))]
     pub(crate) leads_since: Option<Time>,
     pub(crate) term: u64,
     pub(crate) zxid: Zxid,

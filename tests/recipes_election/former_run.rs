@@ -80,6 +80,7 @@ fn a_restarted_member_of_a_group_joins_at_once() {
 }
 
 #[test]
+#[expect(clippy::disallowed_methods, reason = "a thread that ends with its instance")]
 fn a_restarted_instance_has_its_persistent_ephemeral_at_once() {
     let cluster = Cluster::new(3);
     let run = |data: &str| {

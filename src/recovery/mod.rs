@@ -39,6 +39,7 @@ use crate::node::admin::message::{AdminReply, AdminRequest};
 use crate::runtime::offload::offload;
 use crate::runtime::{entropy, expect, own_thread};
 use crate::types::error::{Error, Result};
+use crate::types::moment::utc;
 #[cfg(feature = "serde")]
 use crate::types::serde_form::Millis;
 use crate::types::znode::Zxid;
@@ -295,22 +296,10 @@ fn millis_if_any<S: Serializer>(
 
 /// A time as text: date and time in UTC.
 fn moment(time: SystemTime) -> String {
-    let Ok(since) = time.duration_since(SystemTime::UNIX_EPOCH) else {
-        return "at an unknown time".to_owned();
-    };
-    let seconds = since.as_secs();
-    let (days, rest) = (seconds / 86_400, seconds % 86_400);
-    // Days to a date: Howard Hinnant, "chrono-compatible low-level date algorithms".
-    let days = days + 719_468;
-    let (era, of_era) = (days / 146_097, days % 146_097);
-    let year_of_era = (of_era - of_era / 1_460 + of_era / 36_524 - of_era / 146_096) / 365;
-    let of_year = of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
-    let shifted = (5 * of_year + 2) / 153;
-    let day = of_year - (153 * shifted + 2) / 5 + 1;
-    let month = if shifted < 10 { shifted + 3 } else { shifted - 9 };
-    let year = year_of_era + era * 400 + u64::from(month <= 2);
-    let (hour, minute, second) = (rest / 3_600, rest / 60 % 60, rest % 60);
-    format!("{year:04}-{month:02}-{day:02} {hour:02}:{minute:02}:{second:02} UTC")
+    match time.duration_since(SystemTime::UNIX_EPOCH) {
+        Ok(since) => utc(since),
+        Err(_) => "at an unknown time".to_owned(),
+    }
 }
 
 #[cfg(test)]

@@ -7,6 +7,7 @@ pub(crate) mod error;
 pub(crate) mod log_form;
 pub(crate) mod membership;
 pub(crate) mod metrics;
+pub(crate) mod moment;
 pub(crate) mod path;
 pub(crate) mod quota;
 pub(crate) mod reason;

@@ -173,6 +173,17 @@ fn an_operator_moves_the_lead_ends_sessions_and_removes_the_dead() {
         tree.contains(&format!("ephemeral of {id} ({})", cluster.members[1].address())),
         "{tree}"
     );
+    let tree = cluster.json(&["tree", "/held"]);
+    let stats = [
+        &cluster.json(&["stat", "/held"]),
+        &tree[0]["stat"],
+        &cluster.json(&["get", "/held"])["stat"],
+        &cluster.json(&["set", "/held", "1"]),
+    ];
+    for stat in stats {
+        let held_by = Some(cluster.members[1].address());
+        assert_eq!(stat["held_by"].as_str(), held_by.as_deref(), "{stat}");
+    }
     // All ids begin with nothing; four digits are those of this one, unless the test has bad luck.
     let (code, _, error) = cluster.run(&["expire", "0x"]);
     assert!(code == 2 && error.contains("first digits"), "{error}");

@@ -5,6 +5,8 @@ mod cluster;
 mod doctor;
 mod leadership;
 mod locks;
+#[path = "../../../types/moment.rs"]
+mod moment;
 mod operate;
 mod sessions;
 mod top;
@@ -261,11 +263,11 @@ pub(crate) fn run(command: Command) -> Result<Exit> {
         Command::Tree(On { what, cluster }) => {
             cluster.run_with(|of, session| what.run(of, session))
         }
-        Command::Get(On { what, cluster }) => cluster.run(|session| what.get(session)),
+        Command::Get(On { what, cluster }) => cluster.run_with(|of, session| what.get(of, session)),
         Command::Stat(On { what, cluster }) => {
             cluster.run_with(|of, session| what.stat(of, session))
         }
-        Command::Set(On { what, cluster }) => cluster.run(|session| what.run(session)),
+        Command::Set(On { what, cluster }) => cluster.run_with(|of, session| what.run(of, session)),
         Command::Create(On { what, cluster }) => cluster.run(|session| what.run(session)),
         Command::Rm(On { what, cluster }) => cluster.run(|session| what.run(session)),
         Command::Watch(On { what, cluster }) => what.run(&cluster),

@@ -195,12 +195,28 @@ fn note(stat: &Stat, holders: Option<&Holders>) -> String {
     note
 }
 
+/// The holders of sessions, if these znodes have any.
+fn holders<'a>(
+    of: impl IntoIterator<Item = &'a Stat>,
+    coordinator: &Coordinator,
+) -> Option<Holders> {
+    let has_ephemerals = of.into_iter().any(|stat| stat.ephemeral_owner.is_some());
+    has_ephemerals.then(|| Holders::read(coordinator))
+}
+
+/// The JSON of the library, with `held_by` beside the session.
+fn with_holder(stat: &Stat, holders: Option<&Holders>) -> Value {
+    let mut value = json(stat);
+    value["held_by"] = json(stat.ephemeral_owner.and_then(|session| holders?.get(session)));
+    value
+}
+
 impl Tree {
     pub(super) fn run(&self, coordinator: &Coordinator, session: &Session) -> Result<Shown> {
         let found = walk(session, &self.path)?;
-        let has_ephemerals = found.values().any(|stat| stat.ephemeral_owner.is_some());
-        let holders = has_ephemerals.then(|| Holders::read(coordinator));
-        let note = |stat| note(stat, holders.as_ref());
+        let holders = holders(found.values(), coordinator);
+        let holders = holders.as_ref();
+        let note = |stat| note(stat, holders);
         let paths: Vec<&Vec<String>> = found.keys().collect();
         let mut text = String::new();
         // For each level of the path, whether the znode is the last child of its parent.
@@ -223,15 +239,16 @@ impl Tree {
             let branch = if is_last { "└── " } else { "├── " };
             let _ = writeln!(text, "{branch}{}  ({})", line(name), note(stat));
         }
-        let of = |(names, stat): (&Vec<String>, &Stat)| json!({ "path": format!("/{}", names.join("/")), "stat": json(stat) });
+        let of = |(names, stat): (&Vec<String>, &Stat)| json!({ "path": format!("/{}", names.join("/")), "stat": with_holder(stat, holders) });
         Ok(Shown::new(text, found.iter().map(of).collect()))
     }
 }
 
 impl Znode {
-    pub(super) fn get(&self, session: &Session) -> Result<Shown> {
+    pub(super) fn get(&self, coordinator: &Coordinator, session: &Session) -> Result<Shown> {
         let (data, stat) = session.get(&self.path)?;
-        let json = json!({ "path": self.path, "data": json_data(&data), "stat": json(stat) });
+        let stat = with_holder(&stat, holders([&stat], coordinator).as_ref());
+        let json = json!({ "path": self.path, "data": json_data(&data), "stat": stat });
         Ok(Shown::data(data.to_vec(), json))
     }
 
@@ -240,33 +257,35 @@ impl Znode {
         let stat = session.exists(&self.path)?;
         let stat = stat.ok_or_else(|| Error::NoNode { path: self.path.clone() })?;
         let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
-        let json = json(stat);
+        let holders = holders([&stat], coordinator);
         // The names of the JSON object; moments, times and sessions as people read them.
         let mut text = String::new();
-        for (name, value) in json.as_object().into_iter().flatten() {
+        for (name, value) in json(stat).as_object().into_iter().flatten() {
             let shown = match name.as_str() {
                 "ctime" => Some(when(stat.ctime, now)),
                 "mtime" => Some(when(stat.mtime, now)),
                 "ttl" => stat.ttl.map(duration),
-                "ephemeral_owner" => {
-                    stat.ephemeral_owner.map(|id| named(id, &Holders::read(coordinator)))
-                }
+                "ephemeral_owner" => stat
+                    .ephemeral_owner
+                    .zip(holders.as_ref())
+                    .map(|(id, holders)| named(id, holders)),
                 _ => None,
             };
             let _ = writeln!(text, "{name:<16} {}", shown.unwrap_or_else(|| value.to_string()));
         }
-        Ok(Shown::new(text, json))
+        Ok(Shown::new(text, with_holder(&stat, holders.as_ref())))
     }
 }
 
 impl Set {
-    pub(super) fn run(&self, session: &Session) -> Result<Shown> {
+    pub(super) fn run(&self, coordinator: &Coordinator, session: &Session) -> Result<Shown> {
         let data = data(&self.data)?;
         let stat = match self.version {
             Some(version) => session.set_if(&self.path, data, version)?,
             None => session.set(&self.path, data)?,
         };
-        Ok(Shown::new(format!("version {}\n", stat.version), json(stat)))
+        let json = with_holder(&stat, holders([&stat], coordinator).as_ref());
+        Ok(Shown::new(format!("version {}\n", stat.version), json))
     }
 }
 

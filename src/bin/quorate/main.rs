@@ -29,6 +29,12 @@ use serde::Serialize;
 #[cfg(feature = "gateway")]
 use tracing_subscriber::EnvFilter;
 
+/// It returns to the system what a flood of clients has taken, which glibc keeps: see "Clients that do not read" in
+/// docs/gateway.md.
+#[cfg(all(unix, target_env = "gnu"))]
+#[global_allocator]
+static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
+
 /// Looks into running clusters of quorate, reads and writes their znodes, looks at data directories and
 /// backups, founds new clusters from them, serves ZooKeeper's clients, and copies out of ZooKeeper.
 #[derive(Debug, Parser)]

@@ -142,6 +142,32 @@ fn a_cluster_logs_who_leads_and_each_request_is_a_span() {
     assert!(!story.lines.iter().any(|line| line.contains("/of-nobody-else")), "{:?}", story.lines);
 }
 
+/// A session ended without a word at any level, and an operator looked for its holder in vain.
+#[test]
+fn a_session_that_expires_is_logged_with_its_holder() {
+    let seen = seen();
+    let cluster = Cluster::new(3);
+    let session = cluster.node(1).open_session().unwrap();
+    session.create("/lost", b"", CreateMode::Ephemeral).unwrap();
+    let of = session.id().to_string();
+    let info = cluster.node(1).sessions().unwrap();
+    let owner = info.iter().find(|info| info.id == session.id()).unwrap().clone();
+    session.detach().unwrap();
+    let line = || {
+        let story = seen.0.lock().unwrap();
+        let line = story.lines.iter().find(|line| line.contains(&format!(" session={of} ")));
+        line.cloned()
+    };
+    let advanced = (0..60).find_map(|_| {
+        cluster.advance(Duration::from_secs(1));
+        line()
+    });
+    let line = advanced.expect("it has expired");
+    let held_by = format!(" held_by={} ({})", owner.owner.unwrap(), owner.owner_id);
+    assert!(line.contains("a session expires") && line.contains(&held_by), "{line}");
+    assert!(line.contains("timeout_ms=10000 ephemerals=1"), "{line}");
+}
+
 /// Members are named by an address and 16 hexadecimal digits, and sessions by these digits. Some lines showed
 /// the same ids as decimal numbers, so that a search for one found half of the story.
 #[test]
@@ -186,5 +212,8 @@ fn all_ids_are_hexadecimal() {
     for part in ["the voters have changed", "a change of the members", "an operator's action"] {
         assert!(lines.iter().any(|line| line.contains(part)), "{part}: {lines:?}");
     }
+    let expire = format!("Expire {{ session: {} }}", expired.id());
+    let named = |line: &String| line.contains(&expire) && line.contains(", from 127.0.0.1 by=");
+    assert!(lines.iter().any(named), "{lines:?}");
     assert!(long.is_empty(), "{long:#?}");
 }

@@ -379,16 +379,18 @@ impl Node {
         for session in self.local.tick(patience, now, &mut self.effects) {
             self.end_watches(session);
         }
+        let mut expired = Vec::new();
         if let Some(leading) = &mut self.leading {
             for peer in leading.outgoing.take_stalled(now.saturating_sub(patience * 4)) {
                 self.raw.report_snapshot(peer, SnapshotStatus::Failure);
             }
             if leading.serves() {
-                leading.expire_sessions(&self.machine, now);
+                expired = leading.expire_sessions(&self.machine, now);
                 let last = self.raw.raft.raft_log.last_index();
                 leading.reap(self.raw.store().applied().index, last, &self.machine, now);
             }
         }
+        self.note_expired(&expired);
         self.end_gathered();
         self.send_membership_requests();
         self.tick_closing();

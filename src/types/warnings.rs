@@ -37,10 +37,6 @@ impl<T: Copy + PartialOrd + Add<Duration, Output = T>> Warnings<T> {
     }
 
     /// Returns the number of lines suppressed in an interval that is over, once.
-    #[cfg_attr(
-        not(feature = "gateway"),
-        allow(dead_code, reason = "only a gateway reports it alone")
-    )]
     pub(crate) fn rest(&mut self, now: T) -> Option<u64> {
         let is_over = self.until.is_some_and(|until| until <= now);
         (is_over && self.suppressed > 0).then(|| std::mem::take(&mut self.suppressed))

@@ -208,6 +208,10 @@ impl Node {
             }
             AdminRequest::Act { action, by, again } => {
                 let by: String = by.chars().filter(|c| !c.is_control()).take(NAME_MAX).collect();
+                let held_by = match action {
+                    Action::Expire { session } => self.holder_of(*session),
+                    Action::MoveLeader { .. } | Action::Remove { .. } => None,
+                };
                 let reply = self.act(action);
                 if *again && matches!(reply, AdminReply::Begun | AdminReply::NoLeader) {
                     return reply;
@@ -215,6 +219,7 @@ impl Node {
                 tracing::info!(
                     target: audit::TARGET,
                     ?action,
+                    held_by = held_by.map(tracing::field::display),
                     by,
                     from = %self.named(from),
                     result = ?reply,
@@ -266,7 +271,6 @@ impl Node {
             let leading = self.leading.as_ref().filter(|leading| leading.serves());
             let ends = leading.and_then(|leading| leading.session_ends(session));
             let since = |ends: Time| (self.now.mono + timeout).saturating_sub(ends);
-            let host = record.ids.iter().find(|id| id.scheme == "ip").map(|id| id.id.as_str());
             let is_here = self.local.has(session) || self.replica.clients.serves(session);
             SessionReport {
                 session,
@@ -276,7 +280,7 @@ impl Node {
                 ephemerals: record.ephemerals.size() as u64,
                 renewed: ends.map(since),
                 watches: is_here.then(|| self.replica.watches.count_of(session) as u64),
-                from: self.local.from(session).or(host).map(str::to_owned),
+                from: self.host_of(session, record).map(str::to_owned),
             }
         });
         let first = first.collect();

@@ -10,6 +10,7 @@
 //! acknowledged writes, and requests wait.
 
 pub(crate) mod admission;
+mod expired;
 pub(crate) mod expiry;
 pub(crate) mod log_clock;
 pub(crate) mod members;
@@ -62,6 +63,8 @@ pub(in crate::node) struct Leading {
     expiry: ExpiryTable,
     /// Sessions whose expiry is proposed: no longer renewed.
     expiring: BTreeSet<SessionId>,
+    /// Its log lines about expired sessions.
+    expired: expired::Lines,
     reaper: Reaper,
     pub(in crate::node) members: Observed,
     /// Since when leadership is being handed to the present heir.
@@ -95,6 +98,7 @@ impl Leading {
             confirmations: Confirmations::new(term),
             expiry: ExpiryTable::new(config.heartbeat),
             expiring: BTreeSet::new(),
+            expired: expired::Lines::default(),
             reaper: Reaper::new(config.container_period),
             members: Observed::default(),
             heir_since: Time::ZERO,
@@ -173,10 +177,17 @@ impl Leading {
         self.clock.time_ms()
     }
 
-    pub(in crate::node) fn expire_sessions(&mut self, machine: &Machine, now: Time) {
-        for session in self.expiry.take_expired(now) {
-            self.expire(session, machine, now);
+    /// Expires the sessions that nobody has renewed in time, and returns them.
+    pub(in crate::node) fn expire_sessions(
+        &mut self,
+        machine: &Machine,
+        now: Time,
+    ) -> Vec<SessionId> {
+        let expired = self.expiry.take_expired(now);
+        for session in &expired {
+            self.expire(*session, machine, now);
         }
+        expired
     }
 
     /// When the session expires unless it is renewed.

@@ -13,10 +13,12 @@ use crate::types::znode::SessionId;
 /// The target by which a subscriber selects the lines.
 pub(in crate::node) const TARGET: &str = "quorate::audit";
 
-/// Logs the outcome of a request of a session with these ids.
+/// Logs the outcome of a request of a session with these ids, held by a client at this address if it is one of
+/// the gateway.
 pub(super) fn note(
     session: SessionId,
     ids: &[Id],
+    from: Option<&str>,
     command: &Command,
     result: &Result<Reply, OpError>,
 ) {
@@ -30,27 +32,26 @@ pub(super) fn note(
         Ok(_) => "success".to_owned(),
         Err(error) => format!("failure: {}", error.clone().into_error(session)),
     };
+    let line = |operation: &str, path: &str| {
+        tracing::info!(target: TARGET, %session, from, users, operation, path, result, "audit");
+    };
     match command {
-        Command::Op(op) => line(session, &users, op.name(), op.path(), &result),
+        Command::Op(op) => line(op.name(), op.path()),
         Command::Multi(ops) => {
             for op in ops {
-                line(session, &users, op.name(), op.path(), &result);
+                line(op.name(), op.path());
             }
         }
-        Command::Open { .. } => line(session, &users, "open", "", &result),
-        Command::Resume { .. } => line(session, &users, "resume", "", &result),
-        Command::Close => line(session, &users, "close", "", &result),
+        Command::Open { .. } => line("open", ""),
+        Command::Resume { .. } => line("resume", ""),
+        Command::Close => line("close", ""),
         // The node sends this by itself to acknowledge results.
         Command::Authenticate { ids } if ids.is_empty() => {}
-        Command::Authenticate { .. } => line(session, &users, "add_auth", "", &result),
+        Command::Authenticate { .. } => line("add_auth", ""),
         // These are not requests of sessions.
         Command::Expire { .. }
         | Command::Reap { .. }
         | Command::RaiseVersion { .. }
         | Command::Configure { .. } => {}
     }
-}
-
-fn line(session: SessionId, users: &str, operation: &str, path: &str, result: &str) {
-    tracing::info!(target: TARGET, %session, users, operation, path, result, "audit");
 }

@@ -323,7 +323,7 @@ impl LocalSessions {
         (held.moved_at, held.patience) = (now, self.patience);
         let closed = matches!(write.command, Command::Close);
         if self.audit {
-            audit::note(session, &held.ids, &write.command, result);
+            audit::note(session, &held.ids, held.from.as_deref(), &write.command, result);
         }
         if let Ok(Reply::Ids(ids)) = result {
             held.ids = Arc::new(ids.clone());
@@ -370,7 +370,7 @@ impl LocalSessions {
         };
         (held.moved_at, held.patience) = (now, self.patience);
         if self.audit {
-            audit::note(session, &held.ids, &opening.command, result);
+            audit::note(session, &held.ids, held.from.as_deref(), &opening.command, result);
         }
         match result {
             Ok(reply) => {

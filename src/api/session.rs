@@ -30,7 +30,7 @@ use crate::types::znode::{CreateMode, Created, SessionId, Stat, Zxid};
 ///
 /// It is opened in the background; calls may be made at once. **Its first calls wait until it is open**, reads
 /// too: until the cluster has opened it, and this instance's replica shows that. So no session shows less than
-/// what anybody had been told of before it was asked for, however far behind the replica was: just after a
+/// what had been acknowledged, to anybody, before it was requested, however far behind the replica was: just after a
 /// restart, for example. Opening takes one write, so without a quorum no session opens. From then on, reads are
 /// answered with or without a quorum. ([`Coordinator::stale_snapshot`](crate::Coordinator::stale_snapshot) shows
 /// the replica as it is, whatever its age.)

@@ -171,7 +171,7 @@ impl Coordinator {
     /// without a quorum, at any time. Just after a start, the replica is as old as its last checkpoint, or empty;
     /// [`Status::stale_by`](crate::Status::stale_by) tells what is known of its age. It is for diagnostics, and
     /// for programs that have a use for old data. All calls of a session instead wait until the session is open,
-    /// and show everything that anybody was told of before.
+    /// and show everything that was acknowledged before, to anybody.
     ///
     /// It shows what a new session of this instance may read. Does not block.
     ///

@@ -5,7 +5,7 @@
 //! new ones are refused, or read on their own with [`read_only_mode`](super::GatewayBuilder::read_only_mode).
 //! A shorter loss, such as an election, disconnects nobody.
 //!
-//! There is a quorum while a leader is heard, since a leader that a majority does not answer steps down. A
+//! There is a quorum while messages of a leader arrive, since a leader that a majority does not answer steps down. A
 //! majority whose disks are stuck or full stores no write, but keeps sessions alive: clients stay.
 //!
 //! Source: ZooKeeper, where a server closes its connections when it follows no leader for `syncLimit` ticks.

@@ -72,7 +72,7 @@ struct Closing {
     until: Time,
     /// Whether it has led since it began to close.
     led: bool,
-    /// Whether its sessions were closed when it was last stepped, so that the others are told.
+    /// Whether its sessions were closed when it was last stepped, so that the others know.
     done: bool,
 }
 
@@ -422,7 +422,7 @@ impl Host {
         }
         self.timers.fire(now);
         if self.closing.is_some_and(|closing| !closing.done) && self.sessions.is_empty() {
-            // The others are told at once.
+            // The others receive that at once.
             return now;
         }
         self.timers.next().map_or(effects.wake_at, |at| at.min(effects.wake_at))

@@ -100,7 +100,7 @@ impl SessionShared {
     }
 
     /// Whether the session was opened here. The node publishes its tree before: from then on, it shows all
-    /// that anybody was told of before the session was asked for.
+    /// that was acknowledged before the session was requested.
     pub(crate) fn was_opened(&self) -> bool {
         self.opened.load(Ordering::Acquire)
     }

@@ -2,7 +2,7 @@
 //!
 //! A log is read from the first record that its last checkpoint keeps. Segments before it are only kept to
 //! be used again, and records before it in the same segment are not needed: damage there is no damage of
-//! the log. [`log_file`](super::log_file) says how the end of the log is told from damage.
+//! the log. [`log_file`](super::log_file) says how the end of the log is distinguished from damage.
 
 use std::collections::VecDeque;
 use std::fs;

@@ -139,7 +139,7 @@ fn cheap_credentials_do_not_wait_for_slow_ones() {
     let xids = slow.each_mut().map(|client| client.send(&auth("slow", b"x".to_vec())));
     let mut client = Client::open(&gateway);
     assert_eq!(client.code(&auth("digest", b"alice:secret".to_vec())), ErrorCode::Ok);
-    // What is refused is told.
+    // What is refused gets a reply.
     assert_eq!(client.code(&auth("slow", vec![7; 5_000])), ErrorCode::AuthFailed);
     wait_for_end(&mut client);
     assert_eq!(cluster.node(0).metrics().gateway_connections_ended["auth_failed"], 1);

@@ -35,7 +35,7 @@ impl Replica {
         let mut unacknowledged = self.clients.unacknowledged_bytes();
         for key in waiting {
             let Holding { session, holder } = key;
-            // Only then this replica shows all that anybody was told of before the session was asked for.
+            // Only then this replica shows all that was acknowledged before the session was requested.
             let is_open = self.clients.sessions.get(&key).is_some_and(|held| held.opened);
             if !is_open && !planted(Bug::ClientReadUnopened) {
                 continue;

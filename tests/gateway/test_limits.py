@@ -50,7 +50,7 @@ class Limits(unittest.TestCase):
             cluster.kill(0)
             limited = ["prlimit", "--nofile=160:160"]
             cluster.start(0, limited)
-            cluster.wait_for_leader()
+            wait_until("the member serves", lambda: cluster.leader() == 0)
             self.assertIn("the gateway takes only 80 clients", cluster.log(0))
             clients = [socket.create_connection(("127.0.0.1", port), timeout=PATIENCE) for _ in range(100)]
             # Those that there is no room for are disconnected at once.

@@ -99,9 +99,11 @@ async fn an_instance_that_loses_its_sessions_comes_back_by_itself() {
     service.cluster.advance(Duration::from_secs(60));
     service.until(other, "/leader", |_, body| body != "none" && body != leader).await;
     service.until(other, "/instances", |_, body| body != ALL).await;
-    let limits = service.ask(at, "GET", "/limits", "").await;
-    assert_eq!(limits.0, StatusCode::OK, "its replica still answers: {limits:?}");
-    service.cluster.heal();
+    // Its session is lost, and what a new one reads has to wait until that is open.
+    let limits = service.ask(at, "GET", "/limits", "");
+    let heals = async { service.cluster.heal() };
+    let (limits, ()) = tokio::join!(limits, heals);
+    assert_eq!(limits.0, StatusCode::OK, "{limits:?}");
     service.until(at, "/instances", |_, body| body == ALL).await;
     assert_eq!(service.ask(at, "POST", "/jobs/after", "a job").await.0, StatusCode::ACCEPTED);
     service.until(at, "/results/after", |status, _| status == StatusCode::OK).await;

@@ -7,7 +7,7 @@ mod addresses;
 use std::collections::BTreeMap;
 use std::fmt::{Debug, Write};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use once_cell::sync::OnceCell;
@@ -30,8 +30,9 @@ struct Story {
     long: Vec<String>,
 }
 
-/// The log of this process, for all its tests.
-fn seen() -> Seen {
+/// The log of this process from now on. One test has it at a time: clusters in memory have the same addresses.
+fn seen() -> (Seen, MutexGuard<'static, ()>) {
+    static ONE: Mutex<()> = Mutex::new(());
     static SEEN: OnceCell<Seen> = OnceCell::new();
     let begin = || {
         let seen = Seen::default();
@@ -39,7 +40,14 @@ fn seen() -> Seen {
         tracing::subscriber::set_global_default(seen.clone()).unwrap();
         seen
     };
-    SEEN.get_or_init(begin).clone()
+    let one = ONE.lock().unwrap_or_else(PoisonError::into_inner);
+    let seen = SEEN.get_or_init(begin).clone();
+    let mut story = seen.0.lock().unwrap_or_else(PoisonError::into_inner);
+    // Spans that are open may be closed later.
+    let open = std::mem::take(&mut story.open);
+    *story = Story { open, ..Story::default() };
+    drop(story);
+    (seen, one)
 }
 
 /// Whether a line has a number that is longer than an id in hexadecimal.
@@ -108,7 +116,7 @@ impl Subscriber for Seen {
 
 #[test]
 fn a_cluster_logs_who_leads_and_each_request_is_a_span() {
-    let seen = seen();
+    let (seen, _one) = seen();
     let cluster = Cluster::new(3);
     let session = cluster.node(1).session();
     session.create("/of-nobody-else", b"", CreateMode::Persistent).unwrap();
@@ -145,7 +153,7 @@ fn a_cluster_logs_who_leads_and_each_request_is_a_span() {
 /// A session ended without a word at any level, and an operator looked for its holder in vain.
 #[test]
 fn a_session_that_expires_is_logged_with_its_holder() {
-    let seen = seen();
+    let (seen, _one) = seen();
     let cluster = Cluster::new(3);
     let session = cluster.node(1).open_session().unwrap();
     session.create("/lost", b"", CreateMode::Ephemeral).unwrap();
@@ -173,7 +181,7 @@ fn a_session_that_expires_is_logged_with_its_holder() {
 #[test]
 fn all_ids_are_hexadecimal() {
     const PATIENCE: Duration = Duration::from_secs(60);
-    let seen = seen();
+    let (seen, _one) = seen();
     let dir = tempfile::tempdir().unwrap();
     let all = addresses::addresses(4);
     let join = |address: &String| {

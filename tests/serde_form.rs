@@ -192,6 +192,7 @@ fn an_instance_and_its_cluster() {
     let coordinator = cluster.node(0);
     let session = coordinator.session();
     session.create("/a", b"1", CreateMode::Ephemeral).unwrap();
+    coordinator.wait_ready(Duration::from_secs(60)).unwrap();
     let mut status = coordinator.status();
     status.stale_by = Some(Duration::from_micros(1500));
     status.state_hash = Some(0x2a);

@@ -278,7 +278,9 @@ fn it_answers_without_a_quorum_and_after_the_end() {
     cluster.advance(Duration::from_secs(30));
     assert_eq!([get(&admin, "/health").status, get(&admin, "/ready").status], [503, 503]);
     assert_eq!(get(&admin, "/live").status, 200);
-    assert!(get(&admin, "/status").json()["availability"]["no_quorum"]["reason"]["text"].is_string());
+    assert!(
+        get(&admin, "/status").json()["availability"]["no_quorum"]["reason"]["text"].is_string()
+    );
     let members = get(&admin, "/members").json();
     assert!(members["leader"].is_null() && members["members"].as_array().unwrap().len() == 3);
     assert_eq!(get(&admin, "/metrics").status, 200);

@@ -233,6 +233,7 @@ fn an_instance_and_its_cluster() {
     let sessions = coordinator.sessions().unwrap();
     let form = json!([{
         "id": session.id().to_string(),
+        "from": "10.0.0.1",
         "owner": status.address,
         "owner_id": sessions[0].owner_id,
         "served_by": null,

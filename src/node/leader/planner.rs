@@ -374,7 +374,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::planted::plant;
+    use crate::planted::{claims, plant};
 
     const POLICY: MembershipPolicy =
         MembershipPolicy { max_voters: 5, replace_after: Duration::from_secs(60) };
@@ -487,6 +487,19 @@ mod tests {
         assert_eq!(plan(&view, &POLICY), None);
         view.sights.insert(2, dead_for(60));
         assert_eq!(plan(&view, &POLICY), vote(&[(2, Part::Learner), (4, Part::Voter)]));
+    }
+
+    /// Two instances have one address: one of them is a copy, or the older one has just been replaced.
+    #[test]
+    fn a_member_that_is_alive_keeps_its_place() {
+        let claim = || {
+            let mut view = view(&[1, 2, 3], &[4]);
+            view.roster.seats[3].member.address = "node-3:1".to_owned();
+            assert_eq!(plan(&view, &POLICY), None);
+            view.sights.insert(3, dead_for(1));
+            assert_eq!(plan(&view, &POLICY), vote(&[(3, Part::Learner), (4, Part::Voter)]));
+        };
+        claims(claim, Bug::LivingReplaced);
     }
 
     #[test]

@@ -12,7 +12,8 @@ const LOADED: Duration = Duration::from_secs(60);
 
 /// Seeds that find bugs that are seldom found. They are tried first, to save time. Any change of
 /// what worlds do makes them stale, which costs that time again.
-const FOUND_BY: [(Bug, u64); 51] = [
+const FOUND_BY: [(Bug, u64); 52] = [
+    (Bug::LivingReplaced, 212),
     (Bug::LeaderChangeMissed, 180),
     (Bug::EndedSessionReopens, 85),
     (Bug::MoveFires, 80),

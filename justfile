@@ -117,7 +117,7 @@ trace number *options:
 
 # Plants one bug and prints which seeds find it, for example: just bug FenceUnchecked.
 bug name *options:
-    {{ simulate }} --bug {{ name }} --planted 200 {{ options }}
+    {{ simulate }} --bug {{ name }} --planted 250 {{ options }}
 
 # Measures a cluster on this machine, for example: just bench --bench read.
 bench *options:

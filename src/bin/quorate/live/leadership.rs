@@ -90,8 +90,8 @@ pub(super) fn why_silent(members: &[MemberReport], silent: &MemberReport) -> (bo
     let is_refused = |reason: &&Reason| reason.kind == ReasonKind::Refused;
     let refused = problems.iter().any(is_refused);
     // The others may only have lost the connection.
-    let told = problems.iter().filter(|reason| !refused || is_refused(reason));
-    let texts: BTreeSet<&str> = told.map(|reason| reason.text.as_str()).collect();
+    let shown = problems.iter().filter(|reason| !refused || is_refused(reason));
+    let texts: BTreeSet<&str> = shown.map(|reason| reason.text.as_str()).collect();
     (refused, texts.into_iter().collect::<Vec<_>>().join("; "))
 }
 

@@ -23,6 +23,7 @@
 
 mod checkpoint;
 mod directory;
+mod file_system;
 mod files;
 mod frame;
 mod generation;

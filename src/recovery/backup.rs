@@ -15,7 +15,7 @@
 //! A reader trusts nothing, and allocates memory only for what the file holds.
 
 use std::fs;
-use std::fs::File;
+use std::fs::{File, OpenOptions};
 use std::io::{self, BufReader, BufWriter, Read, Write};
 use std::path::Path;
 
@@ -24,7 +24,6 @@ use xxhash_rust::xxh3::{Xxh3, xxh3_64_with_seed};
 
 use crate::machine::snapshot::{ChunkReader, ChunkWriter};
 use crate::machine::{Machine, State};
-use crate::storage::{create_file, sync_directory};
 use crate::types::version::{VERSION, too_old};
 use crate::types::znode::Zxid;
 
@@ -73,13 +72,13 @@ pub(super) fn write(path: &Path, header: &Header, state: State) -> io::Result<u6
     name.push(".tmp");
     let tmp = path.with_file_name(name);
     let parent = path.parent().filter(|parent| *parent != Path::new(""));
-    let written = create_file(&tmp).map_err(io::Error::other).and_then(|file| {
+    let written = private().open(&tmp).and_then(|file| {
         let mut sink = Sink { inner: BufWriter::new(file), hash: Xxh3::new(), bytes: 0 };
         encode(&mut sink, header, ChunkWriter::full(state))?;
         let bytes = sink.bytes;
         sink.inner.into_inner().map_err(io::IntoInnerError::into_error)?.sync_all()?;
         fs::rename(&tmp, path)?;
-        sync_directory(parent.unwrap_or(Path::new(".")))?;
+        sync_names(parent.unwrap_or(Path::new(".")))?;
         Ok(bytes)
     });
     if written.is_err() {
@@ -87,6 +86,24 @@ pub(super) fn write(path: &Path, header: &Header, state: State) -> io::Result<u6
         let _ = fs::remove_file(&tmp);
     }
     written
+}
+
+/// Options for a new file that only its owner may read.
+fn private() -> OpenOptions {
+    let mut options = File::options();
+    options.write(true).create(true).truncate(true);
+    #[cfg(unix)]
+    std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
+    options
+}
+
+/// Makes the names in a directory durable. Systems other than Unix do that by themselves.
+fn sync_names(directory: &Path) -> io::Result<()> {
+    #[cfg(unix)]
+    File::open(directory)?.sync_all()?;
+    #[cfg(not(unix))]
+    let _ = directory;
+    Ok(())
 }
 
 /// Reads a backup to its end and checks all of it.

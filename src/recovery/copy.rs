@@ -7,7 +7,8 @@ use crate::machine::command::Batch;
 use crate::node::stored::{Boot, EntryKind, Identity};
 use crate::runtime::{entropy, read_state};
 use crate::storage::{
-    ChunkSink, DiskStore, LogStore, Marks, StorageError, StoreOptions, copy_store, identity_of,
+    ChunkSink, DiskStore, FsPath, LogStore, Marks, StorageError, StoreOptions, copy_store,
+    identity_of,
 };
 use crate::types::error::Result;
 use crate::types::version::{VERSION, too_old};
@@ -65,13 +66,14 @@ pub(super) struct Found {
 pub(super) fn read(dir: &Path) -> Result<(Found, Marks)> {
     let copy = Temporary::new()?;
     let in_dir = |error: StorageError| error.into_error(dir.to_owned());
-    let marks = copy_store(dir, copy.path()).map_err(in_dir)?;
-    let found = read_copy(copy.path()).map_err(in_dir)?;
+    let copied = FsPath::system(copy.path());
+    let marks = copy_store(&FsPath::system(dir), &copied).map_err(in_dir)?;
+    let found = read_copy(&copied).map_err(in_dir)?;
     Ok((found, marks))
 }
 
 /// As [`read`], for a copy.
-pub(super) fn read_copy(copy: &Path) -> std::result::Result<Found, StorageError> {
+pub(super) fn read_copy(copy: &FsPath) -> std::result::Result<Found, StorageError> {
     let Some(identity) = identity_of(copy)? else {
         return Err(StorageError::Corrupt { what: "IDENTITY is missing".to_owned() });
     };

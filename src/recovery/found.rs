@@ -10,7 +10,9 @@ use crate::machine::snapshot::ChunkWriter;
 use crate::machine::{Machine, State};
 use crate::node::stored::{HardState, Identity, SnapshotMeta};
 use crate::runtime::entropy;
-use crate::storage::{DiskStore, LogStore, Replacement, StorageError, StoreOptions, identity_of};
+use crate::storage::{
+    DiskStore, FsPath, LogStore, Replacement, StorageError, StoreOptions, identity_of,
+};
 use crate::transport::peers::check_address;
 use crate::types::error::{Error, Result};
 use crate::types::membership::{Genesis, Member, node_id};
@@ -87,10 +89,11 @@ impl Plan {
         if let Some(address) = address {
             check_address(address)?;
         }
-        let mut replacement = Replacement::begin(dir).map_err(in_dir)?;
+        let mut replacement = Replacement::begin(&FsPath::system(dir)).map_err(in_dir)?;
         let copy = Temporary::new()?;
-        replacement.copy_to(copy.path()).map_err(in_dir)?;
-        let found = copy::read_copy(copy.path()).map_err(in_dir)?;
+        let copied = FsPath::system(copy.path());
+        replacement.copy_to(&copied).map_err(in_dir)?;
+        let found = copy::read_copy(&copied).map_err(in_dir)?;
         let marks = replacement.marks().map_err(in_dir)?;
         let now = Inspection::new(dir, &found, marks);
         let before = found.identity;
@@ -103,9 +106,10 @@ impl Plan {
         let zxid = held.machine.zxid();
         let (hard_state, meta, state) = start(&identity, &held.machine);
         let mut chunks = ChunkWriter::full(state);
-        replacement.found(&identity, hard_state, &meta, &mut chunks).map_err(in_dir)?;
+        let options = StoreOptions::default();
+        replacement.found(&identity, hard_state, &meta, &mut chunks, options).map_err(in_dir)?;
         let before = replacement.finish().map_err(in_dir)?;
-        Ok(Founded::new(dir, identity, zxid, Some(before)))
+        Ok(Founded::new(dir, identity, zxid, Some(before.path().to_owned())))
     }
 }
 
@@ -127,7 +131,8 @@ pub fn restore(file: impl AsRef<Path>, dir: impl AsRef<Path>, address: &str) -> 
     let (_, machine, _) = super::read(file)?;
     let in_dir = |error: StorageError| error.into_error(dir.to_owned());
     // Checked before the store is opened, since opening a database writes to it.
-    let owner = if dir.is_dir() { identity_of(dir).map_err(in_dir)? } else { None };
+    let place = FsPath::system(dir);
+    let owner = if dir.is_dir() { identity_of(&place).map_err(in_dir)? } else { None };
     if let Some(owner) = owner {
         return Err(Error::DataDirMismatch {
             dir: dir.to_owned(),
@@ -137,7 +142,7 @@ pub fn restore(file: impl AsRef<Path>, dir: impl AsRef<Path>, address: &str) -> 
             ),
         });
     }
-    let mut store = DiskStore::open(dir, StoreOptions::default()).map_err(in_dir)?;
+    let mut store = DiskStore::open(&place, StoreOptions::default()).map_err(in_dir)?;
     let identity = new_identity(drawn()?, address)?;
     let (hard_state, meta, state) = start(&identity, &machine);
     store.found(&identity, hard_state, &meta, &mut ChunkWriter::full(state)).map_err(in_dir)?;

@@ -25,7 +25,7 @@ use crate::node::io::Now;
 use crate::node::stored::Identity;
 use crate::node::{Node, NodeConfig};
 use crate::storage::{
-    Begin, DiskStore, LogStore, Provisional, Replacement, StorageError, StoreOptions,
+    Begin, DiskStore, FsPath, LogStore, Provisional, Replacement, StorageError, StoreOptions,
 };
 use crate::types::error::{Error, Result};
 use crate::types::membership::Named;
@@ -34,7 +34,8 @@ use crate::types::membership::node_id;
 /// What to report about the data directory of a running instance.
 #[derive(Debug)]
 pub(crate) struct DataDirectory {
-    path: PathBuf,
+    path: FsPath,
+    options: StoreOptions,
     known: Mutex<Known>,
 }
 
@@ -51,7 +52,7 @@ impl DataDirectory {
     }
 
     pub(crate) fn path(&self) -> &Path {
-        &self.path
+        self.path.path()
     }
 
     /// The damage, until the directory was set aside.
@@ -80,31 +81,41 @@ pub(crate) fn start(dir: &Path, address: &str, config: &NodeConfig, now: Now) ->
     PROCESS.get_or_init(std::process::id);
     check_not_forked(dir)?;
     let unused = new_identity(address)?;
-    let has_peers = config.peers.iter().any(|peer| peer != address);
-    let directory = Arc::new(DataDirectory { path: dir.to_owned(), known: Mutex::default() });
-    let opened = match open(dir, &unused, config, now) {
+    let (path, options) = (FsPath::system(dir), StoreOptions::default());
+    start_as(unused, path, options, config, now).map_err(|error| error.into_error(dir.to_owned()))
+}
+
+/// Opens the directory, whose member gets this unused identity if it begins anew, and starts its node.
+pub(crate) fn start_as(
+    unused: Identity,
+    path: FsPath,
+    options: StoreOptions,
+    config: &NodeConfig,
+    now: Now,
+) -> Result<Opened, StorageError> {
+    let has_peers = config.peers.iter().any(|peer| *peer != unused.address);
+    let directory = Arc::new(DataDirectory { path, options, known: Mutex::default() });
+    let (store, node) = match directory.open(&unused, config, now) {
         Err(StorageError::Removed { reason }) => {
             tracing::info!(
-                dir = %dir.display(),
+                dir = %directory.path,
                 reason,
                 "the data directory is put aside, and this instance joins as a new member"
             );
-            rejoin(dir, &unused, config, now)
+            directory.rejoin(&unused, config, now)
         }
         Err(StorageError::Corrupt { what }) if has_peers => {
-            replace(&directory, what, unused, config, now)
+            directory.replace(what, unused, config, now)
         }
         other => other,
-    };
-    let in_dir = |error: StorageError| error.into_error(dir.to_owned());
-    let (store, node) = opened.map_err(in_dir)?;
+    }?;
     if directory.damage().is_none() {
-        directory.known().former = DiskStore::former(dir).map_err(in_dir)?;
+        directory.known().former = directory.list_former()?;
     }
     let former = directory.former().len();
     if former >= FORMER_MANY {
         tracing::warn!(
-            dir = %dir.display(),
+            dir = %directory.path,
             former,
             "many directories with former data are kept: the disk may be bad, and with eight this instance does \
              not start; see docs/recovery.md"
@@ -129,30 +140,6 @@ pub(crate) fn check_not_forked(dir: &Path) -> Result<()> {
     Err(Error::DataDirUnusable { dir: dir.to_owned(), reason })
 }
 
-type Started = std::result::Result<(Box<dyn LogStore>, Node), StorageError>;
-
-/// Opens the directory, which gets the unused identity if it is blank.
-fn open(dir: &Path, unused: &Identity, config: &NodeConfig, now: Now) -> Started {
-    let address = &unused.address;
-    let mut store = DiskStore::open(dir, StoreOptions::default())?;
-    match store.identity().cloned() {
-        Some(identity) if identity.address != *address => {
-            tracing::info!(from = identity.address, to = address, "this instance has moved");
-            store.set_identity(&Identity { address: address.clone(), ..identity })?;
-        }
-        Some(_) => {}
-        None => {
-            let (hard_state, meta, state) = nothing();
-            store.found(unused, hard_state, &meta, &mut ChunkWriter::full(state))?;
-            tracing::info!(node = %Named::of(unused.node), "a new data directory");
-        }
-    }
-    let node = boot(&mut store, config.clone(), now)?;
-    let (replay, znodes) = (node.unapplied(), node.machine().tree().len());
-    tracing::info!(dir = %dir.display(), znodes, replay, "the data directory is open");
-    Ok((Box::new(store), node))
-}
-
 /// An identity that was never used before.
 fn new_identity(address: &str) -> Result<Identity> {
     let (uid, incarnation) = (entropy::number()?.max(1), entropy::number()?);
@@ -160,80 +147,116 @@ fn new_identity(address: &str) -> Result<Identity> {
     Ok(Identity { cluster: 0, node, incarnation, address, uid })
 }
 
-/// Sets aside the directory of a member that was removed.
-fn rejoin(dir: &Path, unused: &Identity, config: &NodeConfig, now: Now) -> Started {
-    let (hard_state, meta, state) = nothing();
-    let chunks = &mut ChunkWriter::full(state);
-    drop(DiskStore::found_replacement(dir, unused.incarnation, hard_state, &meta, chunks)?);
-    open(dir, unused, config, now)
-}
+type Started = std::result::Result<(Box<dyn LogStore>, Node), StorageError>;
 
-/// Starts a new member in place of the one whose directory is damaged.
-fn replace(
-    directory: &Arc<DataDirectory>,
-    what: String,
-    unused: Identity,
-    config: &NodeConfig,
-    now: Now,
-) -> Started {
-    let dir = directory.path();
-    let replacement = Replacement::begin(dir)?;
-    replacement.check_room()?;
-    let mut config = config.clone();
-    let identity = match replacement.before() {
-        Some(before) => {
-            Identity { address: unused.address, ..before.with_incarnation(unused.incarnation) }
-        }
-        None => {
-            // The directory may contain a promise that cannot be read, so this instance may only
-            // join.
-            config.peers.retain(|peer| *peer != unused.address);
-            unused
-        }
-    };
-    if replacement.before().is_some_and(|before| before.cluster == 0) {
-        tracing::error!(
-            dir = %dir.display(),
-            what,
-            "the data directory is damaged: it is put aside. This instance never had a cluster, so \
-             there is no data in it"
-        );
-        drop(put_aside(replacement, dir, &identity)?);
-        return open(dir, &identity, &config, now);
+impl DataDirectory {
+    fn list_former(&self) -> Result<Vec<PathBuf>, StorageError> {
+        let former = DiskStore::former(&self.path)?;
+        Ok(former.iter().map(|former| former.path().to_owned()).collect())
     }
-    tracing::error!(
-        dir = %dir.display(),
-        what,
-        "the data directory is damaged: nothing in it is changed for now. This instance joins as a new \
-         member, and the directory is put aside when a leader of its cluster has admitted it"
-    );
-    *directory.known() = Known { damage: Some(what), former: replacement.former()? };
-    let shared = Arc::clone(directory);
-    let begin: Begin = Box::new(move |identity| {
-        let (mut store, before) = put_aside(replacement, shared.path(), identity)?;
-        store.load(&mut |_| Ok(()))?;
-        tracing::warn!(
-            before = %before.display(),
-            "a leader has admitted this instance as a new member: the damaged data was put aside"
-        );
-        let former = DiskStore::former(shared.path())?;
-        *shared.known() = Known { damage: None, former };
-        Ok(Box::new(store))
-    });
-    let mut store = Provisional::new(identity, begin)?;
-    let node = boot(&mut store, config, now)?;
-    Ok((Box::new(store), node))
-}
 
-/// Sets the existing content aside and creates an empty store. Also returns the directory of the
-/// former content.
-fn put_aside(
-    mut replacement: Replacement,
-    dir: &Path,
-    identity: &Identity,
-) -> std::result::Result<(DiskStore, PathBuf), StorageError> {
-    let (hard_state, meta, state) = nothing();
-    replacement.found(identity, hard_state, &meta, &mut ChunkWriter::full(state))?;
-    let before = replacement.finish()?;
-    Ok((DiskStore::open(dir, StoreOptions::default())?, before))
+    /// Opens the directory, which gets the unused identity if it is blank.
+    fn open(&self, unused: &Identity, config: &NodeConfig, now: Now) -> Started {
+        let address = &unused.address;
+        let mut store = DiskStore::open(&self.path, self.options)?;
+        match store.identity().cloned() {
+            Some(identity) if identity.address != *address => {
+                tracing::info!(from = identity.address, to = address, "this instance has moved");
+                store.set_identity(&Identity { address: address.clone(), ..identity })?;
+            }
+            Some(_) => {}
+            None => {
+                let (hard_state, meta, state) = nothing();
+                store.found(unused, hard_state, &meta, &mut ChunkWriter::full(state))?;
+                tracing::info!(node = %Named::of(unused.node), "a new data directory");
+            }
+        }
+        let node = boot(&mut store, config.clone(), now)?;
+        let (replay, znodes) = (node.unapplied(), node.machine().tree().len());
+        tracing::info!(dir = %self.path, znodes, replay, "the data directory is open");
+        Ok((Box::new(store), node))
+    }
+
+    /// Sets aside the directory of a member that was removed.
+    fn rejoin(&self, unused: &Identity, config: &NodeConfig, now: Now) -> Started {
+        let (hard_state, meta, state) = nothing();
+        drop(DiskStore::found_replacement(
+            &self.path,
+            unused.incarnation,
+            hard_state,
+            &meta,
+            &mut ChunkWriter::full(state),
+            self.options,
+        )?);
+        self.open(unused, config, now)
+    }
+
+    /// Starts a new member in place of the one whose directory is damaged.
+    fn replace(
+        self: &Arc<DataDirectory>,
+        what: String,
+        unused: Identity,
+        config: &NodeConfig,
+        now: Now,
+    ) -> Started {
+        let replacement = Replacement::begin(&self.path)?;
+        replacement.check_room()?;
+        let mut config = config.clone();
+        let identity = match replacement.before() {
+            Some(before) => {
+                Identity { address: unused.address, ..before.with_incarnation(unused.incarnation) }
+            }
+            None => {
+                // The directory may contain a promise that cannot be read, so this instance may only
+                // join.
+                config.peers.retain(|peer| *peer != unused.address);
+                unused
+            }
+        };
+        if replacement.before().is_some_and(|before| before.cluster == 0) {
+            tracing::error!(
+                dir = %self.path,
+                what,
+                "the data directory is damaged: it is put aside. This instance never had a cluster, so \
+                 there is no data in it"
+            );
+            drop(self.put_aside(replacement, &identity)?);
+            return self.open(&identity, &config, now);
+        }
+        tracing::error!(
+            dir = %self.path,
+            what,
+            "the data directory is damaged: nothing in it is changed for now. This instance joins as a new \
+             member, and the directory is put aside when a leader of its cluster has admitted it"
+        );
+        *self.known() = Known { damage: Some(what), former: self.list_former()? };
+        let shared = Arc::clone(self);
+        let begin: Begin = Box::new(move |identity| {
+            let (mut store, before) = shared.put_aside(replacement, identity)?;
+            store.load(&mut |_| Ok(()))?;
+            tracing::warn!(
+                %before,
+                "a leader has admitted this instance as a new member: the damaged data was put aside"
+            );
+            *shared.known() = Known { damage: None, former: shared.list_former()? };
+            Ok(Box::new(store))
+        });
+        let mut store = Provisional::new(identity, begin)?;
+        let node = boot(&mut store, config, now)?;
+        Ok((Box::new(store), node))
+    }
+
+    /// Sets the existing content aside and creates an empty store. Also returns the directory of the
+    /// former content.
+    fn put_aside(
+        &self,
+        mut replacement: Replacement,
+        identity: &Identity,
+    ) -> Result<(DiskStore, FsPath), StorageError> {
+        let (hard_state, meta, state) = nothing();
+        let chunks = &mut ChunkWriter::full(state);
+        replacement.found(identity, hard_state, &meta, chunks, self.options)?;
+        let before = replacement.finish()?;
+        Ok((DiskStore::open(&self.path, self.options)?, before))
+    }
 }

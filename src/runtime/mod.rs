@@ -105,7 +105,7 @@ mod tests {
     use crate::node::io::Time;
     use crate::node::stored::{Identity, SnapshotMeta};
     use crate::node::{CONTAINER_PERIOD, LogLimits, TimeoutBounds};
-    use crate::storage::{DiskStore, LogAfter, StoreOptions};
+    use crate::storage::{DiskStore, FsPath, LogAfter, StoreOptions};
     use crate::types::membership::{Genesis, Member};
     use crate::types::znode::SessionId;
 
@@ -132,7 +132,8 @@ mod tests {
     #[test]
     fn a_directory_of_a_newer_version_is_refused_and_left_alone() {
         let dir = tempfile::tempdir().unwrap();
-        let open = || DiskStore::open(dir.path(), StoreOptions::default()).unwrap();
+        let open =
+            || DiskStore::open(&FsPath::system(dir.path()), StoreOptions::default()).unwrap();
         let now = Now { mono: Time::from_secs(1), wall_ms: 1 };
         let members = vec![Member::new(1, "a:1")];
         let (hard_state, meta, state) = Genesis { cluster: 7, members }.start();

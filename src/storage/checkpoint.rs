@@ -11,7 +11,6 @@
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::directory::{FIRST_GENERATION, GenerationPaths};
-use super::files::remove_all;
 use super::generation::{Generation, guarded};
 use super::log_body::CheckpointPart;
 use super::record::{ChunkId, corrupt, encode, first_chunk_chain};
@@ -102,7 +101,7 @@ impl Checkpoints {
         let Some(pending) = self.pending.take() else { return };
         match pending.target {
             // Best effort, as when the store is opened.
-            Some(target) => drop(remove_all(&target.abandon())),
+            Some(target) => drop(target.abandon().remove_all()),
             None => self.stale.push(pending.part.id),
         }
     }

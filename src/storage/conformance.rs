@@ -7,7 +7,7 @@ use super::model::{
 };
 use crate::node::stored::{HardState, Identity, LogWrite, SnapshotMeta};
 use crate::storage::{
-    CheckpointKind, DiskStore, LogAfter, LogStore, MemoryDisk, StorageError, StoreOptions,
+    CheckpointKind, DiskStore, FsPath, LogAfter, LogStore, MemoryDisk, StorageError, StoreOptions,
 };
 use crate::types::membership::Promise;
 
@@ -19,11 +19,13 @@ fn each(test: impl Fn(&mut Open<'_>)) {
     let disk = MemoryDisk::new();
     test(&mut || Box::new(disk.open()));
     let dir = tempfile::tempdir().unwrap();
-    test(&mut || Box::new(DiskStore::open(dir.path(), StoreOptions::default()).unwrap()));
+    test(&mut || {
+        Box::new(DiskStore::open(&FsPath::system(dir.path()), StoreOptions::default()).unwrap())
+    });
     // Short segments, so that the log often continues in the next one.
     let dir = tempfile::tempdir().unwrap();
     let options = StoreOptions { segment_bytes: 2 << 10, ..StoreOptions::default() };
-    test(&mut || Box::new(DiskStore::open(dir.path(), options).unwrap()));
+    test(&mut || Box::new(DiskStore::open(&FsPath::system(dir.path()), options).unwrap()));
 }
 
 fn reopened(open: &mut Open<'_>) -> Model {
@@ -370,7 +372,7 @@ fn memory_store_shuts_out_its_predecessor() {
 fn sled_store_answers_full_when_deltas_outweigh_the_image() {
     let dir = tempfile::tempdir().unwrap();
     let options = StoreOptions { delta_bytes_min: 200_000, ..StoreOptions::default() };
-    let mut store = DiskStore::open(dir.path(), options).unwrap();
+    let mut store = DiskStore::open(&FsPath::system(dir.path()), options).unwrap();
     found(&mut store).unwrap();
     let mut kinds = Vec::new();
     for _ in 0..6 {
@@ -392,7 +394,7 @@ fn sled_store_bounds_its_file() {
         delta_bytes_min: 1 << 30,
         ..StoreOptions::default()
     };
-    let mut store = DiskStore::open(dir.path(), options).unwrap();
+    let mut store = DiskStore::open(&FsPath::system(dir.path()), options).unwrap();
     let mut model = found(&mut store).unwrap();
     let mut fulls = 0;
     let mut random = Random(5);
@@ -417,7 +419,7 @@ fn sled_store_bounds_its_file() {
         .sum();
     assert!(fulls > 0 || bytes <= 32 << 20, "{bytes} bytes, {fulls} fulls");
     drop(store);
-    let mut store = DiskStore::open(dir.path(), options).unwrap();
+    let mut store = DiskStore::open(&FsPath::system(dir.path()), options).unwrap();
     assert_eq!(Model::of(&mut store).unwrap(), model);
 }
 
@@ -441,7 +443,7 @@ fn scrub(store: &mut DiskStore) -> Vec<Option<crate::storage::Rot>> {
 fn a_damaged_segment_is_found_and_a_checkpoint_drops_it() {
     let dir = tempfile::tempdir().unwrap();
     let options = StoreOptions { segment_bytes: 2 << 10, ..StoreOptions::default() };
-    let mut store = DiskStore::open(dir.path(), options).unwrap();
+    let mut store = DiskStore::open(&FsPath::system(dir.path()), options).unwrap();
     let mut model = found(&mut store).unwrap();
     let first = model.last() + 1;
     for index in first..first + 100 {
@@ -462,13 +464,13 @@ fn a_damaged_segment_is_found_and_a_checkpoint_drops_it() {
     // The next start would find the damage.
     let copy = tempfile::tempdir().unwrap();
     super::crash_tests::copy_directory(dir.path(), copy.path());
-    assert!(DiskStore::open(copy.path(), options).is_err());
+    assert!(DiskStore::open(&FsPath::system(copy.path()), options).is_err());
     let op = checkpoint(false, &[b"delta"], model.last(), LogAfter::From(rot.below));
     let kind = apply(&mut store, &op).unwrap();
     model.apply(&op, kind);
     assert!(scrub(&mut store).iter().all(Option::is_none));
     drop(store);
-    let mut store = DiskStore::open(dir.path(), options).unwrap();
+    let mut store = DiskStore::open(&FsPath::system(dir.path()), options).unwrap();
     assert_eq!(Model::of(&mut store).unwrap(), model);
 }
 
@@ -480,7 +482,7 @@ fn a_damaged_checkpoint_is_found_and_a_full_image_replaces_it() {
     let mut chunk = || -> Vec<u8> { (0..300_000).map(|_| random.below(256) as u8).collect() };
     let chunks: Vec<Vec<u8>> = (0..20).map(|_| chunk()).collect();
     let chunks: Vec<&[u8]> = chunks.iter().map(Vec::as_slice).collect();
-    let mut store = DiskStore::open(dir.path(), StoreOptions::default()).unwrap();
+    let mut store = DiskStore::open(&FsPath::system(dir.path()), StoreOptions::default()).unwrap();
     let mut model = found(&mut store).unwrap();
     let at = model.last() + 1;
     let run = |store: &mut DiskStore, model: &mut Model, op: &Op| {
@@ -508,13 +510,13 @@ fn a_damaged_checkpoint_is_found_and_a_full_image_replaces_it() {
     // The next start would find the damage.
     let copy = tempfile::tempdir().unwrap();
     super::crash_tests::copy_directory(dir.path(), copy.path());
-    let mut opened = DiskStore::open(copy.path(), StoreOptions::default());
+    let mut opened = DiskStore::open(&FsPath::system(copy.path()), StoreOptions::default());
     assert!(opened.is_err() || Model::of(opened.as_mut().unwrap()).is_err());
     let op = checkpoint(false, &chunks, at, LogAfter::From(at));
     assert_eq!(run(&mut store, &mut model, &op), CheckpointKind::Full, "no delta can repair it");
     assert!(scrub(&mut store).iter().all(Option::is_none));
     drop(store);
-    let mut store = DiskStore::open(dir.path(), StoreOptions::default()).unwrap();
+    let mut store = DiskStore::open(&FsPath::system(dir.path()), StoreOptions::default()).unwrap();
     assert_eq!(Model::of(&mut store).unwrap(), model);
 }
 
@@ -529,7 +531,8 @@ fn any_damage_of_a_checkpoint_is_found_and_repaired_while_it_is_open() {
         let chunks = [bytes(60_000), bytes(60_000), bytes(60_000)];
         let noise = bytes(4096);
         let chunks: Vec<&[u8]> = chunks.iter().map(Vec::as_slice).collect();
-        let mut store = DiskStore::open(dir.path(), StoreOptions::default()).unwrap();
+        let mut store =
+            DiskStore::open(&FsPath::system(dir.path()), StoreOptions::default()).unwrap();
         let mut model = found(&mut store).unwrap();
         let at = model.last() + 1;
         for op in
@@ -558,7 +561,8 @@ fn any_damage_of_a_checkpoint_is_found_and_repaired_while_it_is_open() {
         }
         // If no damage was found, it was in data that sled has replaced since.
         drop(store);
-        let mut store = DiskStore::open(dir.path(), StoreOptions::default()).unwrap();
+        let mut store =
+            DiskStore::open(&FsPath::system(dir.path()), StoreOptions::default()).unwrap();
         assert_eq!(Model::of(&mut store).unwrap(), model, "round {round}, at {begin}");
     }
     assert!(count_found > 15, "{count_found} of 30");
@@ -626,7 +630,7 @@ proptest! {
 #[ignore = "measures"]
 fn append_latency() {
     let dir = tempfile::tempdir_in(".").unwrap();
-    let mut store = DiskStore::open(dir.path(), StoreOptions::default()).unwrap();
+    let mut store = DiskStore::open(&FsPath::system(dir.path()), StoreOptions::default()).unwrap();
     let mut model = found(&mut store).unwrap();
     let mut times = Vec::new();
     // For comparison: as many bytes to a file filled with zeros, like the log's segments.
@@ -635,7 +639,7 @@ fn append_latency() {
     for round in 0..3_000 {
         let bytes = [7; 16_500];
         let begun = std::time::Instant::now();
-        super::segments::write_at(&bare, &bytes, round % 200 * 16_500).unwrap();
+        super::file_system::File::write_at(&bare, &bytes, round % 200 * 16_500).unwrap();
         bare.sync_data().unwrap();
         if round >= 200 {
             bare_times.push(begun.elapsed());
@@ -662,7 +666,7 @@ fn append_latency() {
 fn sled_store_replaces_the_image_when_the_state_has_become_small() {
     let dir = tempfile::tempdir().unwrap();
     let options = StoreOptions { delta_bytes_min: 200_000, ..StoreOptions::default() };
-    let mut store = DiskStore::open(dir.path(), options).unwrap();
+    let mut store = DiskStore::open(&FsPath::system(dir.path()), options).unwrap();
     found(&mut store).unwrap();
     let mut begin = |full: bool, bytes: u64| {
         let mut writer = store.checkpointer().unwrap();
@@ -684,7 +688,7 @@ fn sled_store_replaces_the_image_when_the_state_has_become_small() {
 #[cfg(any(target_os = "linux", target_os = "android"))]
 fn sled_store_begins_no_image_that_has_no_room() {
     let dir = tempfile::tempdir().unwrap();
-    let mut store = DiskStore::open(dir.path(), StoreOptions::default()).unwrap();
+    let mut store = DiskStore::open(&FsPath::system(dir.path()), StoreOptions::default()).unwrap();
     found(&mut store).unwrap();
     let mut writer = store.checkpointer().unwrap();
     let refused = writer.begin(true, 1 << 60).unwrap_err();

@@ -34,19 +34,15 @@
 //! `before-*`, and one more for each damage found before this instance could vote again.
 //! [`FORMER_MAX`] bounds their number.
 
-use std::fs::{self, DirEntry, File};
-use std::io::{self, Read, Write};
-use std::path::{Path, PathBuf};
+use std::io::{self, ErrorKind};
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use xxhash_rust::xxh3::xxh3_64;
 
-use super::files::{
-    Names, copy_all, create_directory, create_file, entries, io_error, lock, move_entries,
-    remove_all, sync_directory,
-};
+use super::file_system::{FsPath, Lock};
+use super::files::{create_file, io_error};
 use super::frame::{FRAME_BYTES_MAX, Format};
 use super::generation::Generation;
 use super::record::{corrupt, encode_body};
@@ -104,10 +100,10 @@ const GENERATION_ROOM: u64 = 16 << 20;
 
 /// Where the generations of a directory live.
 #[derive(Clone, Debug)]
-pub(super) struct GenerationPaths(PathBuf);
+pub(super) struct GenerationPaths(FsPath);
 
 impl GenerationPaths {
-    fn path(&self, number: u64) -> PathBuf {
+    fn path(&self, number: u64) -> FsPath {
         self.0.join(format!("{GENERATION}{number:06}"))
     }
 
@@ -115,7 +111,7 @@ impl GenerationPaths {
     /// its creation.
     pub(super) fn have_room_for(&self, bytes: u64) -> Result<()> {
         let needed = bytes.saturating_add(bytes / 4).saturating_add(GENERATION_ROOM);
-        match space(&self.0) {
+        match self.0.space() {
             Some(Space { free, total }) if free < needed.min(total / 4 + bytes) => {
                 Err(StorageError::Again {
                     what: "writing a checkpoint".to_owned(),
@@ -139,40 +135,26 @@ impl GenerationPaths {
     }
 }
 
-/// The room on the file system of a path; `None` if that is not known.
-#[cfg(any(target_os = "linux", target_os = "android"))]
-pub(crate) fn space(path: &Path) -> Option<Space> {
-    let stat = rustix::fs::statvfs(path).ok()?;
-    let bytes = |blocks: u64| blocks.saturating_mul(stat.f_frsize);
-    // Some file systems have no size, and so no limit of their room.
-    (stat.f_blocks > 0).then(|| Space { free: bytes(stat.f_bavail), total: bytes(stat.f_blocks) })
-}
-
-#[cfg(not(any(target_os = "linux", target_os = "android")))]
-pub(crate) fn space(_: &Path) -> Option<Space> {
-    None
-}
-
 /// A locked data directory.
 #[derive(Debug)]
 pub(super) struct Directory {
-    path: PathBuf,
+    path: FsPath,
     owner: Option<Owner>,
     promise: Promise,
     /// Whether the node is known to have been a voter.
     voter: bool,
     /// Unlocks the directory when it is closed, after the rest of the store.
-    _lock: File,
+    _lock: Box<dyn Lock>,
 }
 
 impl Directory {
     /// The room on its file system.
     pub(super) fn space(&self) -> Option<Space> {
-        space(&self.path)
+        self.path.space()
     }
 
     /// Creates the directory if necessary, locks it, and reads its identity.
-    pub(super) fn open(path: &Path) -> Result<Directory> {
+    pub(super) fn open(path: &FsPath) -> Result<Directory> {
         let mut directory = Directory::lock(path)?;
         if let Some(reason) = directory.removed()? {
             return Err(StorageError::Removed { reason });
@@ -192,14 +174,14 @@ impl Directory {
 
     /// As [`Directory::open`], for a directory that may have the marks of damage or removal, and
     /// sets no mark. Only `IDENTITY` has to be sound.
-    pub(super) fn open_marked(path: &Path) -> Result<Directory> {
+    pub(super) fn open_marked(path: &FsPath) -> Result<Directory> {
         let mut directory = Directory::lock(path)?;
         directory.owner = directory.read_frame(&IDENTITY)?;
         Ok(directory)
     }
 
     /// As [`Directory::open_marked`], even if `IDENTITY` cannot be read.
-    pub(super) fn open_any(path: &Path) -> Result<Directory> {
+    pub(super) fn open_any(path: &FsPath) -> Result<Directory> {
         let mut directory = Directory::lock(path)?;
         match directory.read_frame(&IDENTITY) {
             Ok(owner) => directory.owner = owner,
@@ -210,7 +192,7 @@ impl Directory {
     }
 
     /// Locks a directory that is in use as a data directory, and reads nothing yet.
-    pub(super) fn lock_used(path: &Path) -> Result<Directory> {
+    pub(super) fn lock_used(path: &FsPath) -> Result<Directory> {
         if !is_used(path) {
             return Err(StorageError::Io {
                 what: "reading the directory".to_owned(),
@@ -220,32 +202,31 @@ impl Directory {
         Directory::locked(path)
     }
 
-    fn locked(path: &Path) -> Result<Directory> {
-        let (lock, promise) = (lock(&path.join(LOCK))?, Promise::default());
-        let path = path.to_owned();
+    fn locked(path: &FsPath) -> Result<Directory> {
+        let (lock, promise) = (path.join(LOCK).lock()?, Promise::default());
+        let path = path.clone();
         Ok(Directory { path, owner: None, promise, voter: false, _lock: lock })
     }
 
     /// Copies the store, without its marks, to a directory that does not exist yet. Not durably.
-    pub(super) fn copy_to(&self, to: &Path) -> Result<()> {
+    pub(super) fn copy_to(&self, to: &FsPath) -> Result<()> {
         let io = io_error("copying the store");
-        create_directory(to).map_err(io)?;
-        for entry in entries(&self.path).map_err(io)? {
-            let name = entry.file_name();
+        to.create_directory().map_err(io)?;
+        for name in self.path.list().map_err(io)? {
             let wanted = name.to_str().is_some_and(|name| {
                 FRAMES.iter().any(|frame| frame.name == name)
                     || generation_number(name).is_some()
                     || [LOG, REPLACEMENT_DIRECTORY].contains(&name)
             });
             if wanted {
-                copy_all(&entry.path(), &to.join(name)).map_err(io)?;
+                self.path.join(&name).copy_all(&to.join(&name)).map_err(io)?;
             }
         }
         Ok(())
     }
 
-    fn lock(path: &Path) -> Result<Directory> {
-        create_directory(path).map_err(io_error("creating the directory"))?;
+    fn lock(path: &FsPath) -> Result<Directory> {
+        path.create_directory().map_err(io_error("creating the directory"))?;
         // Before the lock file, so that nothing is created in a directory of another program.
         if !is_used(path) {
             refuse_foreign(path)?;
@@ -253,7 +234,7 @@ impl Directory {
         let mut directory = Directory::locked(path)?;
         // A process that ends leaves names that no disk has. They are made durable before anything is
         // done on their word. The files themselves were synced before they got their names.
-        sync_directory(path).map_err(io_error("syncing the directory"))?;
+        path.sync_names().map_err(io_error("syncing the directory"))?;
         if let Some(progress) = directory.read_frame(&REPLACEMENT)? {
             directory.continue_replacement(progress)?;
         }
@@ -287,9 +268,9 @@ impl Directory {
 
     /// Removes the mark of damage, durably: all checks have passed since.
     pub(super) fn clear_quarantined(&self) -> Result<()> {
-        match fs::remove_file(self.path.join(QUARANTINED)) {
-            Ok(()) => sync_directory(&self.path).map_err(io_error("removing a mark")),
-            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        match self.path.join(QUARANTINED).remove_file() {
+            Ok(()) => self.path.sync_names().map_err(io_error("removing a mark")),
+            Err(error) if error.kind() == ErrorKind::NotFound => Ok(()),
             Err(error) => Err(io_error("removing QUARANTINED")(error)),
         }
     }
@@ -310,21 +291,21 @@ impl Directory {
     }
 
     /// The directories with former data.
-    pub(super) fn former(&self) -> Result<Vec<PathBuf>> {
+    pub(super) fn former(&self) -> Result<Vec<FsPath>> {
         former_in(&self.path).map_err(io_error("listing the directory"))
     }
 
     /// The free path for a data directory that will replace this one.
-    pub(super) fn free_replacement_path(&self) -> Result<PathBuf> {
+    pub(super) fn free_replacement_path(&self) -> Result<FsPath> {
         let path = self.path.join(REPLACEMENT_DIRECTORY);
-        remove_all(&path).map_err(io_error("clearing anew/"))?;
+        path.remove_all().map_err(io_error("clearing anew/"))?;
         Ok(path)
     }
 
     /// Replaces this data directory by the one in `anew/`, which must be complete and closed, and
     /// moves the old files to `before-*`. After a crash the next open finds either the old or the
     /// new one.
-    pub(super) fn replace(&mut self) -> Result<PathBuf> {
+    pub(super) fn replace(&mut self) -> Result<FsPath> {
         let progress = ReplacementProgress { before: self.free_former_name()?, cleared: false };
         // From here on the new directory is valid, however long the moves take.
         self.write_frame(&REPLACEMENT, &progress)?;
@@ -356,8 +337,8 @@ impl Directory {
         let (here, new) = (&self.path, self.path.join(REPLACEMENT_DIRECTORY));
         let before = here.join(&progress.before);
         if !progress.cleared {
-            create_directory(&before).map_err(io)?;
-            move_entries(here, &before, |name| {
+            before.create_directory().map_err(io)?;
+            here.move_names(&before, |name| {
                 let stays =
                     [LOCK, LOST_AND_FOUND, REPLACEMENT_DIRECTORY, REPLACEMENT.name].contains(&name);
                 !stays && !name.starts_with(BEFORE)
@@ -367,17 +348,18 @@ impl Directory {
             self.write_frame(&REPLACEMENT, &progress)?;
         }
         if new.exists() {
-            move_entries(&new, here, |name| name != LOCK).map_err(io)?;
+            new.move_names(here, |name| name != LOCK).map_err(io)?;
         }
         let all = drops_former(before.join(VOTER).exists());
-        for older in former_in(here).map_err(io)?.into_iter().filter(|path| *path != before) {
+        let former = former_in(here).map_err(io)?;
+        for older in former.into_iter().filter(|older| older.path() != before.path()) {
             if all || older.join(REMOVED).exists() {
-                remove_all(&older).map_err(io)?;
+                older.remove_all().map_err(io)?;
             }
         }
-        remove_all(&new).map_err(io)?;
-        fs::remove_file(here.join(REPLACEMENT.name)).map_err(io)?;
-        sync_directory(here).map_err(io)
+        new.remove_all().map_err(io)?;
+        here.join(REPLACEMENT.name).remove_file().map_err(io)?;
+        here.sync_names().map_err(io)
     }
 
     fn read_owner(&mut self) -> Result<()> {
@@ -424,7 +406,7 @@ impl Directory {
     }
 
     /// Where the log lives.
-    pub(super) fn log(&self) -> PathBuf {
+    pub(super) fn log(&self) -> FsPath {
         self.path.join(LOG)
     }
 
@@ -463,14 +445,13 @@ impl Directory {
     /// Removes the leftovers of crashes: all generations except `keep`, and files that were not
     /// renamed.
     pub(super) fn remove_leftovers(&self, keep: Option<u64>) -> io::Result<()> {
-        for entry in entries(&self.path)? {
-            let name = entry.file_name();
+        for name in self.path.list()? {
             let Some(name) = name.to_str() else { continue };
             let is_stale = generation_number(name).is_some_and(|number| Some(number) != keep);
             if is_stale || name == REPLACEMENT_DIRECTORY || (name == LOG && keep.is_none()) {
-                remove_all(&entry.path())?;
+                self.path.join(name).remove_all()?;
             } else if is_tmp(name) {
-                fs::remove_file(entry.path())?;
+                self.path.join(name).remove_file()?;
             }
         }
         Ok(())
@@ -496,15 +477,14 @@ impl Directory {
         if promise.is_some_and(|promise| *promise != Promise::default()) {
             return used();
         }
-        for entry in entries(&self.path).map_err(io_error("listing the directory"))? {
-            let name = entry.file_name();
+        for name in self.path.list().map_err(io_error("listing the directory"))? {
             let number = name.to_str().and_then(generation_number);
             if number.is_some_and(|number| number != FIRST_GENERATION) {
                 return used();
             }
             if name == LOG
                 // If the witness cannot be read, founding has not finished.
-                && let Ok((_, last)) = Witness::open(&entry.path().join(Witness::FILE))
+                && let Ok((_, last)) = Witness::open(&self.log().join(Witness::FILE))
                 && last.seq > FOUNDING_SEQ
             {
                 return used();
@@ -519,16 +499,11 @@ impl Directory {
 
     /// The content of a file, up to the length of a frame; `None` if there is no such file.
     fn read_file(&self, name: &str) -> Result<Option<Vec<u8>>> {
-        let mut bytes = Vec::new();
-        match File::open(self.path.join(name)) {
-            Ok(file) => file
-                .take(FRAME_BYTES_MAX)
-                .read_to_end(&mut bytes)
-                .map_err(io_error(&format!("reading {name}")))?,
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
-            Err(error) => return Err(io_error(&format!("opening {name}"))(error)),
-        };
-        Ok(Some(bytes))
+        match self.path.join(name).read_up_to(FRAME_BYTES_MAX) {
+            Ok(bytes) => Ok(Some(bytes)),
+            Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
+            Err(error) => Err(io_error(&format!("reading {name}"))(error)),
+        }
     }
 
     /// Replaces a file by a frame, atomically.
@@ -540,25 +515,24 @@ impl Directory {
     fn write_file(&self, name: &str, bytes: &[u8]) -> Result<()> {
         let failed = |error| io_error(&format!("writing {name}"))(error);
         let created = self.path.join(format!("{name}{TMP}"));
-        let names = Names::of(&self.path).map_err(failed)?;
-        let mut file = create_file(&created)?;
-        file.write_all(bytes)
+        let names = self.path.open_directory().map_err(failed)?;
+        let file = create_file(&created)?;
+        file.write_at(bytes, 0)
             .and_then(|()| file.sync_all())
-            .and_then(|()| fs::rename(&created, self.path.join(name)))
+            .and_then(|()| created.rename(&self.path.join(name)))
             .and_then(|()| names.sync())
             .map_err(failed)
     }
 }
 
 /// Whether a directory has an owner, or had one when its replacement began.
-fn is_used(path: &Path) -> bool {
+fn is_used(path: &FsPath) -> bool {
     [IDENTITY, REPLACEMENT].iter().any(|frame| path.join(frame.name).exists())
 }
 
 /// Fails if a directory without `IDENTITY` holds anything that founding does not write.
-fn refuse_foreign(path: &Path) -> Result<()> {
-    for entry in entries(path).map_err(io_error("listing the directory"))? {
-        let name = entry.file_name();
+fn refuse_foreign(path: &FsPath) -> Result<()> {
+    for name in path.list().map_err(io_error("listing the directory"))? {
         let ours = name.to_str().is_some_and(|name| {
             [LOCK, LOG, REPLACEMENT_DIRECTORY, LOST_AND_FOUND].contains(&name)
                 || MARKS.contains(&name)
@@ -578,12 +552,11 @@ fn refuse_foreign(path: &Path) -> Result<()> {
 }
 
 /// The directories with former data in a data directory.
-pub(super) fn former_in(path: &Path) -> io::Result<Vec<PathBuf>> {
-    let mut found = entries(path)?;
-    found.retain(|entry| entry.file_name().to_str().is_some_and(|name| name.starts_with(BEFORE)));
-    let mut found: Vec<PathBuf> = found.iter().map(DirEntry::path).collect();
+pub(super) fn former_in(path: &FsPath) -> io::Result<Vec<FsPath>> {
+    let mut found = path.list()?;
+    found.retain(|name| name.to_str().is_some_and(|name| name.starts_with(BEFORE)));
     found.sort();
-    Ok(found)
+    Ok(found.into_iter().map(|name| path.join(name)).collect())
 }
 
 fn is_tmp(name: &str) -> bool {
@@ -602,14 +575,21 @@ fn generation_number(name: &str) -> Option<u64> {
 
 /// Writes `ANEW` as a crash leaves it.
 #[cfg(test)]
-pub(super) fn write_replacement_progress(dir: &Path, before: &Path, cleared: bool) {
+pub(super) fn write_replacement_progress(
+    dir: &std::path::Path,
+    before: &std::path::Path,
+    cleared: bool,
+) {
     let before = before.file_name().unwrap().to_str().unwrap().to_owned();
     let progress = ReplacementProgress { before, cleared };
-    fs::write(dir.join(REPLACEMENT.name), REPLACEMENT.seal(&progress).unwrap()).unwrap();
+    std::fs::write(dir.join(REPLACEMENT.name), REPLACEMENT.seal(&progress).unwrap()).unwrap();
 }
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+    use std::path::Path;
+
     use super::*;
     use crate::types::membership::{Ballot, Genesis, Member, Pledge};
 
@@ -627,7 +607,7 @@ mod tests {
     #[test]
     fn golden_directory() {
         let dir = tempfile::tempdir().unwrap();
-        let mut directory = Directory::open(dir.path()).unwrap();
+        let mut directory = Directory::open(&FsPath::system(dir.path())).unwrap();
         directory.take(&identity()).unwrap();
         directory.set_promise(&promise()).unwrap();
         let mut golden = crate::golden::Golden::new("directory");
@@ -643,28 +623,28 @@ mod tests {
     #[test]
     fn a_lost_promise_is_noticed_and_another_format_refused() {
         let dir = tempfile::tempdir().unwrap();
-        Directory::open(dir.path()).unwrap().take(&identity()).unwrap();
+        Directory::open(&FsPath::system(dir.path())).unwrap().take(&identity()).unwrap();
         let other = Format { number: 2, ..IDENTITY }.seal(&7_u64).unwrap();
         let bytes = fs::read(dir.path().join(IDENTITY.name)).unwrap();
         fs::write(dir.path().join(IDENTITY.name), other).unwrap();
-        let error = Directory::open(dir.path()).unwrap_err();
+        let error = Directory::open(&FsPath::system(dir.path())).unwrap_err();
         assert!(matches!(error, StorageError::Version { .. }), "{error}");
         assert!(!dir.path().join(QUARANTINED).exists());
         fs::write(dir.path().join(IDENTITY.name), bytes).unwrap();
         fs::remove_file(dir.path().join(PROMISE.name)).unwrap();
-        let error = Directory::open(dir.path()).unwrap_err();
+        let error = Directory::open(&FsPath::system(dir.path())).unwrap_err();
         assert!(error.to_string().contains("PROMISE is missing"), "{error}");
     }
 
     #[test]
     fn a_promise_outlives_the_identity_beside_it() {
         let dir = tempfile::tempdir().unwrap();
-        let mut directory = Directory::open(dir.path()).unwrap();
+        let mut directory = Directory::open(&FsPath::system(dir.path())).unwrap();
         directory.take(&identity()).unwrap();
         directory.set_promise(&promise()).unwrap();
         drop(directory);
         fs::remove_file(dir.path().join(IDENTITY.name)).unwrap();
-        let error = Directory::open(dir.path()).unwrap_err();
+        let error = Directory::open(&FsPath::system(dir.path())).unwrap_err();
         assert!(matches!(error, StorageError::Corrupt { .. }), "{error}");
     }
 
@@ -672,8 +652,8 @@ mod tests {
     fn directory_is_private_and_locked() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("a/b");
-        let directory = Directory::open(&path).unwrap();
-        assert_eq!(Directory::open(&path).unwrap_err(), StorageError::InUse);
+        let directory = Directory::open(&FsPath::system(&path)).unwrap();
+        assert_eq!(Directory::open(&FsPath::system(&path)).unwrap_err(), StorageError::InUse);
         #[cfg(unix)]
         {
             use std::os::unix::fs::PermissionsExt;
@@ -682,14 +662,14 @@ mod tests {
             assert_eq!(mode(&path.join(LOCK)), 0o600);
         }
         drop(directory);
-        assert!(Directory::open(&path).unwrap().identity().is_none());
+        assert!(Directory::open(&FsPath::system(&path)).unwrap().identity().is_none());
     }
 
     #[test]
     fn directory_of_someone_else_is_left_alone() {
         let dir = tempfile::tempdir().unwrap();
         fs::write(dir.path().join("thesis.txt"), "precious").unwrap();
-        let error = Directory::open(dir.path()).unwrap_err();
+        let error = Directory::open(&FsPath::system(dir.path())).unwrap_err();
         assert!(matches!(error, StorageError::Io { .. }), "{error}");
         assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 1);
     }
@@ -697,20 +677,23 @@ mod tests {
     #[test]
     fn directory_keeps_its_identity_and_refuses_a_damaged_one() {
         let dir = tempfile::tempdir().unwrap();
-        Directory::open(dir.path()).unwrap().take(&identity()).unwrap();
-        let directory = Directory::open(dir.path()).unwrap();
+        Directory::open(&FsPath::system(dir.path())).unwrap().take(&identity()).unwrap();
+        let directory = Directory::open(&FsPath::system(dir.path())).unwrap();
         assert_eq!(directory.identity(), Some(&identity()));
         drop(directory);
         let path = dir.path().join(IDENTITY.name);
         let mut bytes = fs::read(&path).unwrap();
         bytes[13] ^= 1;
         fs::write(&path, &bytes).unwrap();
-        let error = Directory::open(dir.path()).unwrap_err();
+        let error = Directory::open(&FsPath::system(dir.path())).unwrap_err();
         assert!(matches!(error, StorageError::Corrupt { .. }), "{error}");
         // The mark alone does not prevent an open once the damage is repaired.
         assert!(dir.path().join(QUARANTINED).exists());
         bytes[13] ^= 1;
         fs::write(&path, &bytes).unwrap();
-        assert_eq!(Directory::open(dir.path()).unwrap().identity(), Some(&identity()));
+        assert_eq!(
+            Directory::open(&FsPath::system(dir.path())).unwrap().identity(),
+            Some(&identity())
+        );
     }
 }

@@ -12,17 +12,12 @@
 //! - No value is large enough for a blob, a file that sled never syncs.
 //! - Nothing in a generation is valid before a record of the log names it, all parts at once.
 
-use std::any::Any;
-use std::fs::{self, File};
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::path::{Path, PathBuf};
 
-use sled::{Db, IVec, Mode};
-
-use super::files::{create_directory, entries, io_error, open_file, sync_directory, while_locked};
+use super::file_system::{Access, Database, File, FsPath, Pair, panic_text};
+use super::files::io_error;
 use super::record::{ChunkId, Encoded, Reader, corrupt};
-use super::segments::forget_cached;
 use super::{Result, StorageError};
 
 /// Bytes of chunks written between two syncs.
@@ -34,20 +29,15 @@ const DB: &str = "db";
 const CONF: &str = "conf";
 const BLOBS: &str = "blobs";
 
-/// The size of sled's cache. The node itself holds the log and the state in memory.
-const CACHE_BYTES: u64 = 4 << 20;
-/// Fixed, since the largest value that makes no blob depends on it.
-const SEGMENT_BYTES: usize = 8 << 20;
-
 /// An open generation.
 #[derive(Debug)]
 pub(super) struct Generation {
     number: u64,
-    path: PathBuf,
+    path: FsPath,
     /// `None` only while it is being closed.
-    db: Option<Db>,
+    db: Option<Box<dyn Database>>,
     /// A second handle of the database file, to sync it.
-    file: File,
+    file: Box<dyn File>,
     unsynced_bytes: u64,
     /// How many bytes were written or read since the database was opened.
     cached_bytes: u64,
@@ -56,32 +46,30 @@ pub(super) struct Generation {
 }
 
 /// The entries of a generation.
-pub(super) type Parts = Box<dyn Iterator<Item = Result<(IVec, IVec)>>>;
+pub(super) type Parts = Box<dyn Iterator<Item = Pair>>;
 
 impl Generation {
     /// Creates an empty generation, which no record of the log names yet.
-    pub(super) fn create(path: PathBuf, number: u64) -> Result<Generation> {
+    pub(super) fn create(path: FsPath, number: u64) -> Result<Generation> {
         let io = io_error("creating a generation");
-        if path.exists() {
-            // Left over from a crash. If a record named it, it would not be created again.
-            fs::remove_dir_all(&path).map_err(io)?;
-        }
-        create_directory(&path).map_err(io)?;
+        // Left over from a crash. If a record named it, it would not be created again.
+        path.remove_all().map_err(io)?;
+        path.create_directory().map_err(io)?;
         // A failure in a new database is no damage.
-        let db = open_sled(&path).map_err(|error| match error {
+        let db = path.open_database().map_err(|error| match error {
             StorageError::Corrupt { what } => {
                 StorageError::Io { what: "creating a generation".to_owned(), reason: what }
             }
             other => other,
         })?;
-        let file = open_file(&path.join(DB)).map_err(io)?;
+        let file = path.join(DB).open(Access::Write).map_err(io)?;
         let mut generation = Generation::of(number, path, db, file);
         generation.sync_everything()?;
         Ok(generation)
     }
 
     /// Opens an existing generation.
-    pub(super) fn open(path: PathBuf, number: u64) -> Result<Generation> {
+    pub(super) fn open(path: FsPath, number: u64) -> Result<Generation> {
         let io = io_error("opening a generation");
         // If a file is missing, sled creates a new database.
         for name in [DB, CONF] {
@@ -91,15 +79,14 @@ impl Generation {
         }
         remove_torn_snapshots(&path).map_err(io)?;
         // Opened before sled opens the file, so that this handle sees write errors of sled's recovery.
-        let file = open_file(&path.join(DB)).map_err(io)?;
+        let file = path.join(DB).open(Access::Write).map_err(io)?;
         // sled must not build on what only the page cache has: a process that has ended may have left
         // writes there, and a failed sync pages that no later sync writes.
         file.sync_all().map_err(io)?;
-        forget_cached(&file);
-        let db = open_sled(&path)?;
+        file.forget_cached();
+        let db = path.open_database()?;
         let mut generation = Generation::of(number, path, db, file);
-        let mut blobs = fs::read_dir(generation.path.join(BLOBS)).map_err(io)?;
-        if blobs.next().is_some() {
+        if !generation.path.join(BLOBS).list().map_err(io)?.is_empty() {
             return corrupt("there is a blob file, and this store never creates one".to_owned());
         }
         // sled's recovery writes too.
@@ -107,7 +94,7 @@ impl Generation {
         Ok(generation)
     }
 
-    fn of(number: u64, path: PathBuf, db: Db, file: File) -> Generation {
+    fn of(number: u64, path: FsPath, db: Box<dyn Database>, file: Box<dyn File>) -> Generation {
         let (db, unsynced_bytes, cached_bytes, holds_written) = (Some(db), 0, 0, true);
         Generation { number, path, db, file, unsynced_bytes, cached_bytes, holds_written }
     }
@@ -119,8 +106,8 @@ impl Generation {
     /// so a whole checkpoint would stay in memory.
     pub(super) fn reopen(&mut self) -> Result<()> {
         self.shut();
-        forget_cached(&self.file);
-        self.db = Some(open_sled(&self.path)?);
+        self.file.forget_cached();
+        self.db = Some(self.path.open_database()?);
         (self.cached_bytes, self.holds_written) = (0, false);
         // sled's recovery writes too.
         self.sync_everything()
@@ -147,8 +134,13 @@ impl Generation {
     }
 
     /// The length of the database file of a generation that is not open; 0 if that is not known.
-    pub(super) fn bytes_in(path: &Path) -> u64 {
-        fs::metadata(path.join(DB)).map_or(0, |metadata| metadata.len())
+    pub(super) fn bytes_in(path: &FsPath) -> u64 {
+        path.join(DB).open(Access::Read).and_then(|file| file.length()).unwrap_or(0)
+    }
+
+    /// See [`FileSystem::has_one_thread`](super::file_system::FileSystem::has_one_thread).
+    pub(super) fn has_one_thread(&self) -> bool {
+        self.path.has_one_thread()
     }
 
     pub(super) fn number(&self) -> u64 {
@@ -157,14 +149,13 @@ impl Generation {
 
     /// The length of the database file.
     pub(super) fn file_bytes(&self) -> Result<u64> {
-        let metadata = self.file.metadata();
-        Ok(metadata.map_err(io_error("reading the length of the database"))?.len())
+        self.file.length().map_err(io_error("reading the length of the database"))
     }
 
     /// Writes a chunk; durable after the next sync.
     pub(super) fn write(&mut self, record: &Encoded) -> Result<()> {
         for (key, value) in &record.parts {
-            self.db()?.insert(key, value.as_slice()).map_err(sled_error("writing"))?;
+            self.db()?.insert(key, value.as_slice())?;
             let bytes = (key.len() + value.len()) as u64;
             self.unsynced_bytes += bytes;
             self.cached_bytes += bytes;
@@ -180,10 +171,9 @@ impl Generation {
 
     /// Removes all chunks of a part of a checkpoint.
     pub(super) fn remove_group(&mut self, group: u64) -> Result<()> {
-        let keys = self.db()?.scan_prefix(ChunkId::group_prefix(group)).keys();
-        for key in keys {
-            let key = key.map_err(sled_error("reading"))?;
-            self.db()?.remove(&key).map_err(sled_error("removing"))?;
+        for part in self.parts(group, None)? {
+            let (key, _) = part?;
+            self.db()?.remove(&key)?;
             self.unsynced_bytes += key.len() as u64;
             self.sync_if_due()?;
         }
@@ -192,7 +182,7 @@ impl Generation {
 
     /// Makes everything written durable.
     pub(super) fn sync(&mut self) -> Result<()> {
-        self.db()?.flush().map_err(sled_error("flushing"))?;
+        self.db()?.flush()?;
         self.file.sync_data().map_err(io_error("syncing the database"))?;
         self.unsynced_bytes = 0;
         Ok(())
@@ -208,14 +198,16 @@ impl Generation {
 
     /// The chunks of a part of a checkpoint, in order: all, or those from this one on.
     pub(super) fn chunks(&self, group: u64, from: Option<u32>) -> Result<Reader<Parts>> {
+        Ok(Reader::new(self.parts(group, from)?))
+    }
+
+    fn parts(&self, group: u64, from: Option<u32>) -> Result<Parts> {
         let prefix = ChunkId::group_prefix(group);
         let first =
             from.map_or(prefix.to_vec(), |number| ChunkId { group, number }.key(0).to_vec());
-        let parts = self.db()?.range(first..).map(|part| part.map_err(sled_error("reading")));
-        let is_in = move |part: &Result<(IVec, IVec)>| {
-            part.as_ref().map_or(true, |(key, _)| key.starts_with(&prefix))
-        };
-        Ok(Reader::new(Box::new(parts.take_while(is_in))))
+        let is_in =
+            move |part: &Pair| part.as_ref().map_or(true, |(key, _)| key.starts_with(&prefix));
+        Ok(Box::new(self.db()?.range(&first).take_while(is_in)))
     }
 
     /// The ids of all parts of checkpoints that have chunks.
@@ -224,8 +216,11 @@ impl Generation {
         let mut from = ChunkId { group: 0, number: 0 }.key(0);
         let end = ChunkId::end();
         // One look-up for each group, not for each chunk.
-        while let Some(found) = self.db()?.range(&from[..]..&end[..]).next() {
-            let (key, _) = found.map_err(sled_error("reading"))?;
+        while let Some(found) = self.db()?.range(&from).next() {
+            let (key, _) = found?;
+            if *key >= end[..] {
+                break;
+            }
             let (id, _) = ChunkId::parse(&key)?;
             groups.push(id.group);
             match id.group.checked_add(1) {
@@ -237,13 +232,13 @@ impl Generation {
     }
 
     /// Closes a generation that is not valid any more, and returns its directory.
-    pub(super) fn abandon(mut self) -> PathBuf {
+    pub(super) fn abandon(mut self) -> FsPath {
         self.shut();
-        std::mem::take(&mut self.path)
+        self.path.clone()
     }
 
     /// The database file of a generation's directory.
-    pub(super) fn database_in(path: &Path) -> PathBuf {
+    pub(super) fn database_in(path: &FsPath) -> FsPath {
         path.join(DB)
     }
 
@@ -257,16 +252,16 @@ impl Generation {
         self.sync()?;
         let sync = || -> io::Result<()> {
             self.file.sync_all()?;
-            open_file(&self.path.join(CONF))?.sync_all()?;
-            sync_directory(&self.path.join(BLOBS))?;
-            sync_directory(&self.path)
+            self.path.join(CONF).open(Access::Write)?.sync_all()?;
+            self.path.join(BLOBS).sync_names()?;
+            self.path.sync_names()
         };
         sync().map_err(io_error("syncing a generation"))
     }
 
-    fn db(&self) -> Result<&Db> {
+    fn db(&self) -> Result<&dyn Database> {
         match &self.db {
-            Some(db) => Ok(db),
+            Some(db) => Ok(&**db),
             None => Err(StorageError::Poisoned { reason: "the database is closed".to_owned() }),
         }
     }
@@ -279,75 +274,14 @@ impl Drop for Generation {
 }
 
 /// Removes snapshot files that sled had not finished: it would report them as damaged on each open.
-fn remove_torn_snapshots(path: &Path) -> io::Result<()> {
-    for entry in entries(path)? {
-        let name = entry.file_name();
-        let name = name.to_string_lossy();
-        if name.starts_with("snap.") && name.ends_with(".generating") {
-            fs::remove_file(entry.path())?;
+fn remove_torn_snapshots(path: &FsPath) -> io::Result<()> {
+    for name in path.list()? {
+        let text = name.to_string_lossy();
+        if text.starts_with("snap.") && text.ends_with(".generating") {
+            path.join(&name).remove_file()?;
         }
     }
     Ok(())
-}
-
-fn open_sled(path: &Path) -> Result<Db> {
-    let config = sled::Config::new()
-        .path(path)
-        .mode(Mode::LowSpace)
-        .cache_capacity(CACHE_BYTES)
-        .segment_size(SEGMENT_BYTES)
-        .flush_every_ms(None);
-    // Damaged files make sled panic as often as fail.
-    while_locked(|| match catch_unwind(AssertUnwindSafe(|| config.open())) {
-        Ok(Ok(db)) => Some(Ok(db)),
-        // Only sled's text distinguishes this from other errors.
-        Ok(Err(sled::Error::Io(io))) if io.to_string().contains("could not acquire lock") => None,
-        Ok(Err(error)) => Some(Err(open_error(error))),
-        Err(panic) => Some(corrupt(format!("the database: {}", panic_text(&*panic)))),
-    })
-}
-
-/// sled's message once a thread of its pool has panicked.
-const POOL_BROKEN: &str = "IO thread unexpectedly panicked";
-
-/// Why sled did not open a database. sled reports most damage of files as a bug of its own.
-fn open_error(error: sled::Error) -> StorageError {
-    match error {
-        // The pool is shared by all databases of the process: this one may be sound.
-        sled::Error::ReportableBug(what) if what.contains(POOL_BROKEN) => StorageError::Io {
-            what: "opening the database".to_owned(),
-            reason: format!("{what} (in any database of this process: restart it)"),
-        },
-        sled::Error::ReportableBug(what) | sled::Error::Unsupported(what) => {
-            corrupt_error("the database", &what)
-        }
-        other => sled_error("opening")(other),
-    }
-}
-
-/// Converts sled's errors of this operation to errors of the store.
-fn sled_error(what: &str) -> impl Fn(sled::Error) -> StorageError {
-    use io::ErrorKind::{InvalidData, UnexpectedEof};
-    move |error| {
-        let what = format!("{what} the database");
-        match error {
-            // sled's own checks of its files report these kinds.
-            sled::Error::Io(error) if matches!(error.kind(), InvalidData | UnexpectedEof) => {
-                corrupt_error(&what, &error.to_string())
-            }
-            sled::Error::Io(error) => io_error(&what)(error),
-            sled::Error::Corruption { .. } | sled::Error::CollectionNotFound(_) => {
-                corrupt_error(&what, &error.to_string())
-            }
-            sled::Error::Unsupported(_) | sled::Error::ReportableBug(_) => {
-                StorageError::Io { what, reason: error.to_string() }
-            }
-        }
-    }
-}
-
-fn corrupt_error(what: &str, reason: &str) -> StorageError {
-    StorageError::Corrupt { what: format!("{what}: {reason}") }
 }
 
 /// Converts a panic to an error: sled panics as often as it fails.
@@ -358,28 +292,5 @@ pub(super) fn guarded<T>(call: impl FnOnce() -> Result<T>) -> Result<T> {
             what: "a panic in the store".to_owned(),
             reason: panic_text(&*panic),
         }),
-    }
-}
-
-/// The message of a panic.
-fn panic_text(panic: &(dyn Any + Send)) -> String {
-    let text = panic.downcast_ref::<&str>().copied();
-    let text = text.or_else(|| panic.downcast_ref::<String>().map(String::as_str));
-    text.unwrap_or("a panic without a message").to_owned()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// A panic in another coordinator's database was taken for damage of this coordinator's files.
-    #[test]
-    fn a_panic_in_another_database_is_no_damage_here() {
-        let pool =
-            "IO thread unexpectedly panicked. please report this bug on the sled github repo.";
-        let broken = open_error(sled::Error::ReportableBug(pool.to_owned()));
-        assert!(matches!(broken, StorageError::Io { .. }), "{broken}");
-        let other = sled::Error::ReportableBug("failed to serialize a page".to_owned());
-        assert!(matches!(open_error(other), StorageError::Corrupt { .. }));
     }
 }

@@ -34,12 +34,12 @@
 mod tests;
 
 use std::collections::VecDeque;
-use std::fs;
-use std::path::{Path, PathBuf};
 
 use serde::Serialize;
 
-use super::files::{create_directory, io_error, sync_directory};
+use super::file_system::FsPath;
+use super::file_thread::{EntriesDone, FileThread, Order, VerifyDone};
+use super::files::io_error;
 use super::generation::Generation;
 use super::log_index::Place;
 use super::log_record::{
@@ -48,10 +48,7 @@ use super::log_record::{
 };
 use super::log_scan::{LogRead, LogSegment, Scan};
 use super::record::corrupt;
-use super::segments::{
-    EntriesDone, Files, HEADER_BYTES, Order, Segment, SegmentId, VerifyDone, numbers, path,
-    write_at,
-};
+use super::segments::{HEADER_BYTES, Segment, SegmentId, numbers, path};
 use super::witness::WitnessRecord;
 use super::{Result, StorageError};
 use crate::node::stored::HardState;
@@ -64,22 +61,22 @@ const BUFFER_BYTES_MAX: usize = 1 << 20;
 /// An open log.
 #[derive(Debug)]
 pub(super) struct LogFile {
-    dir: PathBuf,
+    dir: FsPath,
     id: u64,
     segments: VecDeque<LogSegment>,
     /// The last one, which is written to.
     segment: Segment,
     offset: usize,
     last: RecordPosition,
-    files: Files,
+    files: FileThread,
     /// The record that is written, so that no append allocates.
     buffer: Vec<u8>,
 }
 
 impl LogFile {
     /// Creates an empty log in a directory without one.
-    pub(super) fn create(dir: &Path, id: u64, segment_bytes: u64) -> Result<LogFile> {
-        create_directory(dir).map_err(io_error("making the log's directory"))?;
+    pub(super) fn create(dir: &FsPath, id: u64, segment_bytes: u64) -> Result<LogFile> {
+        dir.create_directory().map_err(io_error("making the log's directory"))?;
         let first = SegmentId { log: id, number: FIRST_SEGMENT };
         let segment = Segment::create(dir, first, segment_bytes)?;
         let scan = Scan::empty(id, &segment);
@@ -87,7 +84,7 @@ impl LogFile {
     }
 
     /// Opens a log that was read, to continue it.
-    pub(super) fn resume(dir: &Path, id: u64, segment_bytes: u64, scan: Scan) -> Result<LogFile> {
+    pub(super) fn resume(dir: &FsPath, id: u64, segment_bytes: u64, scan: Scan) -> Result<LogFile> {
         let (Some(first), Some(last)) = (scan.segments.front(), scan.segments.back()) else {
             return corrupt("the log has no segment".to_owned());
         };
@@ -95,26 +92,26 @@ impl LogFile {
         // Remove the segments that are not part of the log any more, or not yet.
         for number in numbers(dir).map_err(io)? {
             if !(first.number..=last.number).contains(&number) {
-                fs::remove_file(path(dir, number)).map_err(io)?;
+                path(dir, number).remove_file().map_err(io)?;
             }
         }
-        sync_directory(dir).map_err(io)?;
+        dir.sync_names().map_err(io)?;
         let segment = Segment::open(dir, last.number, last.length)?;
         LogFile::of(dir, id, segment_bytes, segment, scan)
     }
 
     fn of(
-        dir: &Path,
+        dir: &FsPath,
         id: u64,
         segment_bytes: u64,
         segment: Segment,
         scan: Scan,
     ) -> Result<LogFile> {
-        let mut files = Files::start(dir, segment_bytes)?;
+        let mut files = FileThread::start(dir, segment_bytes)?;
         files.order(SegmentId { log: id, number: segment.number + 1 });
         let Scan { segments, offset, last, .. } = scan;
         let buffer = Vec::new();
-        Ok(LogFile { dir: dir.to_owned(), id, segments, segment, offset, last, files, buffer })
+        Ok(LogFile { dir: dir.clone(), id, segments, segment, offset, last, files, buffer })
     }
 
     pub(super) fn id(&self) -> u64 {
@@ -131,7 +128,7 @@ impl LogFile {
         WitnessRecord { first_chain: self.id, seq, chain, last_index, hard_state }
     }
 
-    pub(super) fn dir(&self) -> &Path {
+    pub(super) fn dir(&self) -> &FsPath {
         &self.dir
     }
 
@@ -175,7 +172,7 @@ impl LogFile {
     /// Writes a sealed record and waits for the device.
     fn write(&mut self, record: &[u8], at: RecordPosition) -> Result<()> {
         let io = io_error("appending to the log");
-        write_at(&self.segment.file, record, self.offset as u64).map_err(io)?;
+        self.segment.file.write_at(record, self.offset as u64).map_err(io)?;
         self.segment.file.sync_data().map_err(io)?;
         self.last = at;
         self.offset += record.len();
@@ -239,6 +236,12 @@ impl LogFile {
     /// Verifies a segment on the thread of the files.
     pub(super) fn verify(&self, number: u64, done: VerifyDone) {
         self.files.send(Order::Verify(SegmentId { log: self.id, number }, done));
+    }
+
+    /// See [`FileThread::work_beside`].
+    #[allow(dead_code, reason = "a file system with one thread needs it")]
+    pub(super) fn work_beside(&self) -> bool {
+        self.files.work_beside()
     }
 
     /// Does something on the thread of the files.

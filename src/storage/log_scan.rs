@@ -5,19 +5,15 @@
 //! the log. [`log_file`](super::log_file) says how the end of the log is distinguished from damage.
 
 use std::collections::VecDeque;
-use std::fs;
 use std::io::ErrorKind;
-use std::path::Path;
 
-use super::files::{io_error, sync_directory};
+use super::file_system::FsPath;
+use super::files::io_error;
 use super::log_body::{CheckpointBody, LogBody, size};
 use super::log_index::{Place, Span};
 use super::log_record::{FIRST_SEGMENT, LogRecord, RecordKind, RecordPosition, SegmentReader};
 use super::record::corrupt;
-use super::segments::{
-    HEADER_BYTES, Segment, SegmentId, check_header, forget_cached, numbers, path, read_at,
-    read_stored, write_at,
-};
+use super::segments::{HEADER_BYTES, Segment, SegmentId, check_header, numbers, path, read_stored};
 use super::{Result, StorageError};
 use crate::node::stored::LogEntry;
 
@@ -68,13 +64,13 @@ impl Scan {
     ///
     /// Earlier segments are durable. Each record is appended after the one before was synced; after a
     /// failed sync nothing is appended before the next start, which comes here first.
-    pub(super) fn make_durable(&mut self, dir: &Path) -> Result<()> {
+    pub(super) fn make_durable(&mut self, dir: &FsPath) -> Result<()> {
         let io = io_error("writing back the end of the log");
         for Tail { number, bytes } in std::mem::take(&mut self.tail) {
             let Segment { file, .. } = Segment::open(dir, number, 0)?;
-            write_at(&file, &bytes, 0).and_then(|()| file.sync_all()).map_err(io)?;
+            file.write_at(&bytes, 0).and_then(|()| file.sync_all()).map_err(io)?;
         }
-        sync_directory(dir).map_err(io)
+        dir.sync_names().map_err(io)
     }
 }
 
@@ -90,7 +86,7 @@ pub(super) struct Needed {
 
 /// Finds the last checkpoint that a log names, and what it needs of the log. Reads the log backwards, so
 /// what is not needed is not read.
-pub(super) fn find_needed(dir: &Path, id: u64) -> Result<Needed> {
+pub(super) fn find_needed(dir: &FsPath, id: u64) -> Result<Needed> {
     let io = io_error("reading the log");
     let present = match numbers(dir) {
         Err(error) if error.kind() == ErrorKind::NotFound => {
@@ -100,7 +96,7 @@ pub(super) fn find_needed(dir: &Path, id: u64) -> Result<Needed> {
     };
     let mut named: Option<(RecordPosition, CheckpointBody)> = None;
     for number in present.into_iter().rev() {
-        let bytes = fs::read(path(dir, number)).map_err(io)?;
+        let bytes = path(dir, number).read().map_err(io)?;
         let segment = SegmentId { log: id, number };
         // Another format must not look like damage. Damage is reported if the segment is needed.
         if let Err(error @ StorageError::Version { .. }) = check_header(&bytes, segment) {
@@ -143,7 +139,7 @@ pub(super) fn find_needed(dir: &Path, id: u64) -> Result<Needed> {
 /// # Errors
 /// [`StorageError::Corrupt`] if a record other than the last one is damaged or missing.
 pub(super) fn scan(
-    dir: &Path,
+    dir: &FsPath,
     id: u64,
     from: Place,
     mut sink: impl FnMut(&LogRecord<'_>) -> Result<()>,
@@ -158,7 +154,7 @@ pub(super) fn scan(
     let mut end = (from.offset as usize, true);
     let present = numbers(dir).map_err(io)?;
     for number in present.into_iter().filter(|number| *number >= from.segment) {
-        let mut bytes = fs::read(path(dir, number)).map_err(io)?;
+        let mut bytes = path(dir, number).read().map_err(io)?;
         let segment = SegmentId { log: id, number };
         let mut reader = SegmentReader::new(segment, &bytes);
         if !end.1 {
@@ -218,10 +214,10 @@ fn before_first(id: u64) -> RecordPosition {
 /// from the device: the one with the last record, and at most two that were made after it.
 ///
 /// Best effort: what is read from the cache all the same is written back.
-pub(super) fn forget_cached_end(dir: &Path) {
+pub(super) fn forget_cached_end(dir: &FsPath) {
     for number in numbers(dir).unwrap_or_default().iter().rev().take(3) {
         if let Ok(segment) = Segment::open(dir, *number, 0) {
-            forget_cached(&segment.file);
+            segment.file.forget_cached();
         }
     }
 }
@@ -229,13 +225,13 @@ pub(super) fn forget_cached_end(dir: &Path) {
 /// Passes every sound record of a log that may be damaged to `sink`. The caller has to check that
 /// they follow each other.
 pub(super) fn sound_records(
-    dir: &Path,
+    dir: &FsPath,
     id: u64,
     mut sink: impl FnMut(&LogRecord<'_>),
 ) -> Result<()> {
     let io = io_error("reading the log");
     for number in numbers(dir).map_err(io)? {
-        let bytes = fs::read(path(dir, number)).map_err(io)?;
+        let bytes = path(dir, number).read().map_err(io)?;
         let segment = SegmentId { log: id, number };
         let mut reader = SegmentReader::new(segment, &bytes);
         while let Some(record) = reader.next_sound() {
@@ -246,7 +242,7 @@ pub(super) fn sound_records(
 }
 
 /// Reads a segment up to the record that ends it, and verifies all of it.
-pub(super) fn verify_segment(dir: &Path, segment: SegmentId) -> Result<()> {
+pub(super) fn verify_segment(dir: &FsPath, segment: SegmentId) -> Result<()> {
     let bytes = read_stored(&path(dir, segment.number)).map_err(io_error("reading the log"))?;
     check_header(&bytes, segment)?;
     let mut reader = SegmentReader::new(segment, &bytes);
@@ -275,7 +271,7 @@ pub(super) struct LogRead {
 /// Reads entries back, and verifies their records. Fails with the number of the segment that cannot be
 /// read.
 pub(super) fn read_entries(
-    dir: &Path,
+    dir: &FsPath,
     id: u64,
     read: &LogRead,
 ) -> Result<Vec<LogEntry>, (u64, StorageError)> {
@@ -292,7 +288,7 @@ pub(super) fn read_entries(
 
 /// Reads the entries of one span. Returns whether more can follow.
 fn read_span(
-    dir: &Path,
+    dir: &FsPath,
     id: u64,
     read: &LogRead,
     span: &Span,
@@ -302,7 +298,7 @@ fn read_span(
     let Place { segment: number, offset, bytes } = span.place;
     let segment = Segment::open(dir, number, 0)?;
     let mut records = vec![0; bytes as usize];
-    read_at(&segment.file, &mut records, offset).map_err(io_error("reading the log"))?;
+    segment.file.read_all_at(&mut records, offset).map_err(io_error("reading the log"))?;
     let segment = SegmentId { log: id, number };
     let mut reader = SegmentReader::of_part(segment, offset as usize, &records);
     let mut seq = span.seq;

@@ -24,6 +24,7 @@
 mod checkpoint;
 mod directory;
 mod file_system;
+mod file_thread;
 mod files;
 mod frame;
 mod generation;
@@ -58,9 +59,9 @@ use std::path::PathBuf;
 use crate::node::stored::{Boot, HardState, Identity, LogEntry, LogWrite, SnapshotMeta};
 use crate::types::membership::Promise;
 
+pub(crate) use self::file_system::FsPath;
 #[cfg(feature = "admin")]
-pub(crate) use self::directory::space;
-pub(crate) use self::files::{create_file, sync_directory};
+pub(crate) use self::file_system::space;
 #[cfg(any(test, feature = "simulator"))]
 pub(crate) use self::memory::SavedLog;
 pub(crate) use self::memory::{MemoryDisk, MemoryStore};
@@ -177,6 +178,13 @@ pub(crate) trait LogStore: Send {
     /// The room on the file system of the store; `None` if it is not known.
     fn space(&self) -> Option<Space> {
         None
+    }
+
+    /// Does a piece of the work that a store with threads does beside its calls, if this store has none.
+    /// Returns whether there was any.
+    #[allow(dead_code, reason = "a file system with one thread needs it")]
+    fn work_beside(&mut self) -> bool {
+        false
     }
 
     /// The writer of checkpoints, which may run on another thread beside appends. The store must be

@@ -8,13 +8,13 @@
 //! the directory is free. Until then a second attempt fails with [`StorageError::InUse`], in this
 //! process and in others: two stores must not write to one directory.
 
-use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use crossbeam_channel::{RecvTimeoutError, bounded};
 
+use super::file_system::FsPath;
 use super::{Result, StorageError};
 
 /// How long an open may take, however little there is to read.
@@ -28,18 +28,23 @@ const WARN_EVERY: Duration = Duration::from_secs(10);
 
 /// Runs `open` for this directory on a separate thread, and waits for a limited time. `open` stores
 /// the size of the database in bytes as soon as it is known.
+///
+/// On a file system with one thread, waits for as long as it takes.
 pub(super) fn within<T: Send + 'static>(
     timeout: Duration,
-    dir: &Path,
-    open: impl FnOnce(&Path, &AtomicU64) -> Result<T> + Send + 'static,
+    dir: &FsPath,
+    open: impl FnOnce(&FsPath, &AtomicU64) -> Result<T> + Send + 'static,
 ) -> Result<T> {
     let failed = |reason: String| {
         let what = "opening the store".to_owned();
         Err(StorageError::Io { what, reason })
     };
     let size = Arc::<AtomicU64>::default();
+    if dir.has_one_thread() {
+        return open(dir, &size);
+    }
     let (opened, opening) = bounded(1);
-    let (path, known) = (dir.to_owned(), Arc::clone(&size));
+    let (path, known) = (dir.clone(), Arc::clone(&size));
     let thread = std::thread::Builder::new().name("quorate-open".to_owned()).spawn(move || {
         // If the caller has given up, the store is closed here.
         let _ = opened.send(open(&path, &known));
@@ -67,7 +72,7 @@ pub(super) fn within<T: Send + 'static>(
         }
         if waited >= warned + WARN_EVERY {
             warned = waited;
-            tracing::warn!(dir = %dir.display(), ?waited, ?limit, "opening the store takes long");
+            tracing::warn!(dir = %dir, ?waited, ?limit, "opening the store takes long");
         }
     }
 }
@@ -89,7 +94,9 @@ mod tests {
     #[test]
     fn a_panic_is_an_error() {
         let opened: Result<(), _> =
-            within(OPEN_TIMEOUT, Path::new("here"), |_, _| panic!("in a thread"));
+            within(OPEN_TIMEOUT, &FsPath::system(std::path::Path::new("here")), |_, _| {
+                panic!("in a thread")
+            });
         assert!(opened.unwrap_err().to_string().contains("panicked"));
     }
 
@@ -116,7 +123,7 @@ mod tests {
             address: "127.0.0.1:7400".to_owned(),
             uid: 1,
         };
-        let mut store = DiskStore::open(dir, StoreOptions::default()).unwrap();
+        let mut store = DiskStore::open(&FsPath::system(dir), StoreOptions::default()).unwrap();
         let (hard_state, meta, state) = founding.start();
         store.found(&identity, hard_state, &meta, &mut ChunkWriter::full(state)).unwrap();
         drop(store);
@@ -126,7 +133,9 @@ mod tests {
         let bytes = fs::read(&file).unwrap();
         fs::remove_file(&file).unwrap();
         assert!(Command::new("mkfifo").arg(&file).status().unwrap().success());
-        let open = |timeout| DiskStore::open_within(timeout, dir, StoreOptions::default());
+        let open = |timeout| {
+            DiskStore::open_within(timeout, &FsPath::system(dir), StoreOptions::default())
+        };
         let error = open(Duration::from_millis(100)).unwrap_err();
         let error = error.into_error(dir.to_owned()).to_string();
         assert!(error.contains(&dir.display().to_string()), "{error}");

@@ -130,6 +130,10 @@ impl LogStore for Provisional {
         self.begun.as_mut().map_or(Ok(()), |store| store.idle())
     }
 
+    fn work_beside(&mut self) -> bool {
+        self.begun.as_mut().is_some_and(|store| store.work_beside())
+    }
+
     fn checkpointer(&mut self) -> Result<Box<dyn Checkpointer>> {
         self.begun()?.checkpointer()
     }

@@ -4,9 +4,8 @@
 //! is moved. Then one write makes it valid, and the old files are moved to a `before-*` directory.
 //! `directory` describes the steps.
 
-use std::path::{Path, PathBuf};
-
 use super::directory::{Directory, FORMER_MAX, former_in};
+use super::file_system::FsPath;
 use super::files::io_error;
 use super::rules::refuse;
 use crate::node::stored::{HardState, Identity, SnapshotMeta};
@@ -21,7 +20,7 @@ pub(crate) struct Marks {
 
 /// Copies the store in `dir`, without its marks, to a directory that does not exist yet. `dir` is
 /// locked during the copy, and nothing in it changes.
-pub(crate) fn copy_store(dir: &Path, to: &Path) -> Result<Marks> {
+pub(crate) fn copy_store(dir: &FsPath, to: &FsPath) -> Result<Marks> {
     let directory = Directory::lock_used(dir)?;
     directory.copy_to(to)?;
     marks(&directory)
@@ -32,7 +31,7 @@ fn marks(directory: &Directory) -> Result<Marks> {
 }
 
 /// The identity in a directory, even if everything else is damaged; `None` if it is blank.
-pub(crate) fn identity_of(dir: &Path) -> Result<Option<Identity>> {
+pub(crate) fn identity_of(dir: &FsPath) -> Result<Option<Identity>> {
     Ok(Directory::open_marked(dir)?.identity().cloned())
 }
 
@@ -47,7 +46,7 @@ pub(crate) struct Replacement {
 
 impl Replacement {
     /// Locks `dir`, even if its content is damaged.
-    pub(crate) fn begin(dir: &Path) -> Result<Replacement> {
+    pub(crate) fn begin(dir: &FsPath) -> Result<Replacement> {
         Ok(Replacement { store: None, directory: Directory::open_any(dir)? })
     }
 
@@ -56,14 +55,9 @@ impl Replacement {
         self.directory.identity()
     }
 
-    /// The directories with former data.
-    pub(crate) fn former(&self) -> Result<Vec<PathBuf>> {
-        self.directory.former()
-    }
-
     /// Fails if there are too many former directories that must stay.
     pub(crate) fn check_room(&self) -> Result<()> {
-        let former = self.former()?.len();
+        let former = self.directory.former()?.len();
         if self.directory.was_voter() || former < FORMER_MAX {
             return Ok(());
         }
@@ -84,7 +78,7 @@ impl Replacement {
     }
 
     /// Copies the store, without its marks, to a directory that does not exist yet.
-    pub(crate) fn copy_to(&self, to: &Path) -> Result<()> {
+    pub(crate) fn copy_to(&self, to: &FsPath) -> Result<()> {
         self.directory.copy_to(to)
     }
 
@@ -95,9 +89,9 @@ impl Replacement {
         hard_state: HardState,
         meta: &SnapshotMeta,
         chunks: &mut dyn Iterator<Item = Vec<u8>>,
+        options: StoreOptions,
     ) -> Result<()> {
-        let mut store =
-            DiskStore::open(&self.directory.free_replacement_path()?, StoreOptions::default())?;
+        let mut store = DiskStore::open(&self.directory.free_replacement_path()?, options)?;
         store.found(identity, hard_state, meta, chunks)?;
         self.store = Some(store);
         Ok(())
@@ -105,7 +99,7 @@ impl Replacement {
 
     /// Puts the new store in place, durably. Returns the directory that the old files are in now.
     /// `directory` describes which former directories stay.
-    pub(crate) fn finish(mut self) -> Result<PathBuf> {
+    pub(crate) fn finish(mut self) -> Result<FsPath> {
         if self.store.take().is_none() {
             return refuse("a replacement without a new store".to_owned());
         }
@@ -123,7 +117,7 @@ impl Drop for Replacement {
 
 impl DiskStore {
     /// The directories with former data in a data directory.
-    pub(crate) fn former(dir: &Path) -> Result<Vec<PathBuf>> {
+    pub(crate) fn former(dir: &FsPath) -> Result<Vec<FsPath>> {
         former_in(dir).map_err(io_error("listing the directory"))
     }
 
@@ -132,11 +126,12 @@ impl DiskStore {
     ///
     /// The cluster, the uid and the address stay the same.
     pub(crate) fn found_replacement(
-        dir: &Path,
+        dir: &FsPath,
         incarnation: u64,
         hard_state: HardState,
         meta: &SnapshotMeta,
         chunks: &mut dyn Iterator<Item = Vec<u8>>,
+        options: StoreOptions,
     ) -> Result<DiskStore> {
         let mut replacement = Replacement::begin(dir)?;
         if replacement.marks()? == Marks::default() {
@@ -146,9 +141,9 @@ impl DiskStore {
             return refuse("a replacement of a directory without a readable IDENTITY".to_owned());
         };
         let identity = before.with_incarnation(incarnation);
-        replacement.found(&identity, hard_state, meta, chunks)?;
+        replacement.found(&identity, hard_state, meta, chunks, options)?;
         replacement.finish()?;
-        DiskStore::open(dir, StoreOptions::default())
+        DiskStore::open(dir, options)
     }
 }
 
@@ -167,12 +162,19 @@ mod tests {
     }
 
     fn open(dir: &Path) -> Result<DiskStore> {
-        DiskStore::open(dir, StoreOptions::default())
+        DiskStore::open(&FsPath::system(dir), StoreOptions::default())
     }
 
     fn found_replacement(dir: &Path, incarnation: u64) -> Result<DiskStore> {
         let (hard_state, mut chunks) = (HardState::default(), vec![b"empty".to_vec()].into_iter());
-        DiskStore::found_replacement(dir, incarnation, hard_state, &nothing(), &mut chunks)
+        DiskStore::found_replacement(
+            &FsPath::system(dir),
+            incarnation,
+            hard_state,
+            &nothing(),
+            &mut chunks,
+            StoreOptions::default(),
+        )
     }
 
     /// A member with a log and a promise, as it is before it is removed.
@@ -272,11 +274,13 @@ mod tests {
             to
         };
         let make = |dir: &Path| {
-            let mut replacement = Replacement::begin(dir).unwrap();
+            let mut replacement = Replacement::begin(&FsPath::system(dir)).unwrap();
             let identity = replacement.before().unwrap().with_incarnation(5);
             let mut chunks = vec![b"empty".to_vec()].into_iter();
             let hard_state = HardState::default();
-            replacement.found(&identity, hard_state, &nothing(), &mut chunks).unwrap();
+            replacement
+                .found(&identity, hard_state, &nothing(), &mut chunks, StoreOptions::default())
+                .unwrap();
             // As after a crash: the new directory stays.
             drop(replacement.store.take());
             super::super::crash_tests::copy_directory(&dir.join("anew"), &dir.join("made"));

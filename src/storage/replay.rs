@@ -9,11 +9,11 @@
 //! - The generation that the log names has all chunks of the checkpoint, in order.
 
 use std::panic::resume_unwind;
-use std::path::Path;
 use std::thread;
 
 use crossbeam_channel::{Receiver, Sender};
 
+use super::file_system::FsPath;
 use super::files::io_error;
 use super::generation::{CACHED_BYTES_MAX, Generation};
 use super::log_body::{CheckpointBody, LogBody, size};
@@ -38,7 +38,7 @@ pub(super) struct LogReplay {
 }
 
 /// Reads and verifies a log.
-pub(super) fn read_log(dir: &Path, id: u64, witness: &WitnessRecord) -> Result<LogReplay> {
+pub(super) fn read_log(dir: &FsPath, id: u64, witness: &WitnessRecord) -> Result<LogReplay> {
     if witness.first_chain != id {
         return corrupt("the witness is of another store".to_owned());
     }
@@ -69,7 +69,7 @@ pub(super) fn read_log(dir: &Path, id: u64, witness: &WitnessRecord) -> Result<L
 
 /// Reads as much of a log as is undamaged, without its witness: the last checkpoint that it names,
 /// and the entries after it up to the first gap.
-pub(super) fn salvage_log(dir: &Path, id: u64) -> Result<(CheckpointBody, Boot)> {
+pub(super) fn salvage_log(dir: &FsPath, id: u64) -> Result<(CheckpointBody, Boot)> {
     let mut checkpoint: Option<(RecordPosition, CheckpointBody)> = None;
     sound_records(dir, id, |record| {
         if record.kind == RecordKind::Checkpoint
@@ -122,6 +122,15 @@ pub(super) fn read_chunks(
     checkpoint: &CheckpointBody,
     sink: &mut ChunkSink<'_>,
 ) -> Result<()> {
+    if generation.has_one_thread() {
+        let (sender, records) = crossbeam_channel::unbounded();
+        if let Err(error) = read_records(generation, checkpoint, &sender) {
+            // The receiver exists.
+            let _ = sender.send(Err(error));
+        }
+        drop(sender);
+        return verify_chunks(log, checkpoint, &records, sink);
+    }
     thread::scope(|scope| {
         let (sender, records) = crossbeam_channel::bounded(CHUNKS_AHEAD);
         let reader = thread::Builder::new()

@@ -5,9 +5,8 @@
 //! the checkpoint and the log up to the damage can still be read. The rest is lost, and its size is not
 //! known. Nothing is read from a store whose checkpoint is damaged.
 
-use std::path::Path;
-
 use super::directory::Directory;
+use super::file_system::FsPath;
 use super::opening;
 use super::replay::{read_chunks, salvage_log};
 use crate::node::stored::Boot;
@@ -23,7 +22,7 @@ pub(crate) struct Salvage {
 
 impl DiskStore {
     /// Opens a store whose `PROMISE` may be lost or damaged.
-    pub(crate) fn open_without_promise(dir: &Path) -> Result<DiskStore> {
+    pub(crate) fn open_without_promise(dir: &FsPath) -> Result<DiskStore> {
         opening::within(opening::OPEN_TIMEOUT, dir, |dir, size| {
             let directory = Directory::open_marked(dir)?;
             DiskStore::open_directory(directory, StoreOptions::default(), size)
@@ -31,7 +30,7 @@ impl DiskStore {
     }
 
     /// Reads the undamaged part of a store. Opening changes the directory, so use a copy.
-    pub(crate) fn salvage(dir: &Path) -> Result<Salvage> {
+    pub(crate) fn salvage(dir: &FsPath) -> Result<Salvage> {
         opening::within(opening::OPEN_TIMEOUT, dir, |dir, size| {
             let directory = Directory::open_marked(dir)?;
             let log_id = directory.log_id()?;

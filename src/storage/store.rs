@@ -19,13 +19,13 @@
 #[cfg(test)]
 mod tests;
 
-use std::path::Path;
 use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
 use super::checkpoint::{Finished, SharedCheckpoints, write_first};
 use super::directory::{Directory, FIRST_GENERATION, FOUNDING_SEQ};
-use super::files::{io_error, sync_directory};
+use super::file_system::FsPath;
+use super::files::io_error;
 use super::generation::{Generation, guarded};
 use super::log_body::{CheckpointBody, LogBodyRef};
 use super::log_file::LogFile;
@@ -123,14 +123,14 @@ impl DiskStore {
     ///
     /// Gives up after a minute, and a second more for each MiB of the database. The directory may
     /// then stay in use for as long as the disk hangs: see [`opening`].
-    pub(crate) fn open(dir: &Path, options: StoreOptions) -> Result<DiskStore> {
+    pub(crate) fn open(dir: &FsPath, options: StoreOptions) -> Result<DiskStore> {
         DiskStore::open_within(opening::OPEN_TIMEOUT, dir, options)
     }
 
     /// As [`DiskStore::open`], with another time than a minute.
     pub(super) fn open_within(
         timeout: Duration,
-        dir: &Path,
+        dir: &FsPath,
         options: StoreOptions,
     ) -> Result<DiskStore> {
         opening::within(timeout, dir, move |dir, size| {
@@ -338,7 +338,7 @@ impl LogStore for DiskStore {
             log.append(RecordKind::Checkpoint, &checkpoint)?;
             let record = log.witness_record(bounds.last(), hard_state);
             let witness = Witness::create(&dir.join(Witness::FILE), &record)?;
-            sync_directory(&dir).map_err(io)?;
+            dir.sync_names().map_err(io)?;
             // Before this the directory opens as blank, afterwards as founded.
             store.directory.take(identity)?;
             let parts = checkpoint.parts;
@@ -468,6 +468,13 @@ impl LogStore for DiskStore {
             State::Live(live) => Ok(live.scrub(done)),
             State::Opened(_) | State::Blank => Ok(0),
         })
+    }
+
+    fn work_beside(&mut self) -> bool {
+        match &self.state {
+            State::Live(live) => live.log.work_beside(),
+            State::Opened(_) | State::Blank => false,
+        }
     }
 
     fn checkpointer(&mut self) -> Result<Box<dyn Checkpointer>> {

@@ -25,15 +25,13 @@
 //! The rest of the block is zero. Earlier builds wrote both slots one after the other into the first
 //! block. They are still read there, until the first block is written again.
 
-use std::fs::File;
-use std::io::{self, Read};
-use std::path::Path;
+use std::io;
 
 use xxhash_rust::xxh3::xxh3_64;
 
-use super::files::{create_file, io_error, open_file};
+use super::file_system::{Access, File, FsPath};
+use super::files::{create_file, io_error};
 use super::record::{check_format, corrupt, u64_at};
-use super::segments::write_at;
 use crate::node::stored::HardState;
 use crate::storage::Result;
 
@@ -61,7 +59,7 @@ pub(super) struct WitnessRecord {
 /// The open file of the witness.
 #[derive(Debug)]
 pub(super) struct Witness {
-    file: File,
+    file: Box<dyn File>,
     /// The place of the block that is written next: the one without the last record.
     next: usize,
 }
@@ -71,30 +69,26 @@ impl Witness {
     pub(super) const FILE: &'static str = "witness";
 
     /// Makes the file and syncs it. Its directory is synced by the caller.
-    pub(super) fn create(path: &Path, first: &WitnessRecord) -> Result<Witness> {
+    pub(super) fn create(path: &FsPath, first: &WitnessRecord) -> Result<Witness> {
         let file = create_file(path)?;
         let block = block(first);
         // Both slots hold the first record, since the first write may tear one of them.
-        write_at(&file, &[block, block].concat(), 0)
+        file.write_at(&[block, block].concat(), 0)
             .and_then(|()| file.sync_all())
             .map_err(io_error("creating the witness"))?;
         Ok(Witness { file, next: 0 })
     }
 
     /// Opens the file and reads its last record.
-    pub(super) fn open(path: &Path) -> Result<(Witness, WitnessRecord)> {
-        let mut file = match open_file(path) {
+    pub(super) fn open(path: &FsPath) -> Result<(Witness, WitnessRecord)> {
+        let file = match path.open(Access::Write) {
             Ok(file) => file,
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
                 return corrupt("the witness is missing".to_owned());
             }
             Err(error) => return Err(io_error("opening the witness")(error)),
         };
-        let mut bytes = Vec::with_capacity(FILE_BYTES + 1);
-        (&mut file)
-            .take(FILE_BYTES as u64 + 1)
-            .read_to_end(&mut bytes)
-            .map_err(io_error("reading the witness"))?;
+        let bytes = file.content(FILE_BYTES as u64 + 1).map_err(io_error("reading the witness"))?;
         // A crash while the file of an earlier build was made longer leaves a length in between.
         if !(FORMER_BYTES..=FILE_BYTES).contains(&bytes.len()) {
             return corrupt("the witness has a wrong length".to_owned());
@@ -119,7 +113,7 @@ impl Witness {
 
     /// Writes a record over the one before the last, and syncs it.
     pub(super) fn write(&mut self, record: &WitnessRecord) -> io::Result<()> {
-        write_at(&self.file, &block(record), self.next as u64)?;
+        self.file.write_at(&block(record), self.next as u64)?;
         self.file.sync_data()?;
         self.next = BLOCK_BYTES - self.next;
         Ok(())
@@ -212,10 +206,10 @@ mod tests {
     fn witness_keeps_the_last_record() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join(Witness::FILE);
-        let mut witness = Witness::create(&path, &record(1)).unwrap();
+        let mut witness = Witness::create(&FsPath::system(&path), &record(1)).unwrap();
         for seq in 2..6 {
             witness.write(&record(seq)).unwrap();
-            let (_, last) = Witness::open(&path).unwrap();
+            let (_, last) = Witness::open(&FsPath::system(&path)).unwrap();
             assert_eq!(last, record(seq));
         }
     }
@@ -224,27 +218,27 @@ mod tests {
     fn witness_outlives_one_torn_slot_only() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join(Witness::FILE);
-        let mut witness = Witness::create(&path, &record(1)).unwrap();
+        let mut witness = Witness::create(&FsPath::system(&path), &record(1)).unwrap();
         witness.write(&record(2)).unwrap();
         let sound = std::fs::read(&path).unwrap();
         for (start, expected) in [(0, 1), (BLOCK_BYTES, 2)] {
             let mut torn = sound.clone();
             torn[start + 200] ^= 1;
             std::fs::write(&path, &torn).unwrap();
-            let (_, last) = Witness::open(&path).unwrap();
+            let (_, last) = Witness::open(&FsPath::system(&path)).unwrap();
             assert_eq!(last, record(expected));
         }
         let mut torn = sound.clone();
         torn[0] ^= 1;
         torn[BLOCK_BYTES] ^= 1;
         std::fs::write(&path, &torn).unwrap();
-        let error = Witness::open(&path).unwrap_err();
+        let error = Witness::open(&FsPath::system(&path)).unwrap_err();
         assert!(matches!(error, StorageError::Corrupt { .. }), "{error}");
         for length in [0, 1023, FILE_BYTES + 1] {
             let mut bytes = sound.clone();
             bytes.resize(length, 0);
             std::fs::write(&path, &bytes).unwrap();
-            assert!(Witness::open(&path).is_err(), "{length} bytes");
+            assert!(Witness::open(&FsPath::system(&path)).is_err(), "{length} bytes");
         }
     }
 
@@ -255,14 +249,14 @@ mod tests {
     fn a_torn_write_leaves_the_record_before_it() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join(Witness::FILE);
-        let mut witness = Witness::create(&path, &record(1)).unwrap();
+        let mut witness = Witness::create(&FsPath::system(&path), &record(1)).unwrap();
         for seq in [3, 5, 7, 10, 12, 12, 14] {
             let before = std::fs::read(&path).unwrap();
-            let (_, last) = Witness::open(&path).unwrap();
+            let (_, last) = Witness::open(&FsPath::system(&path)).unwrap();
             witness.write(&record(seq)).unwrap();
             if seq == 7 {
                 // As a start does.
-                witness = Witness::open(&path).unwrap().0;
+                witness = Witness::open(&FsPath::system(&path)).unwrap().0;
             }
             let after = std::fs::read(&path).unwrap();
             // The write tears its whole block.
@@ -273,7 +267,11 @@ mod tests {
                 }
             }
             std::fs::write(&path, &torn).unwrap();
-            assert_eq!(Witness::open(&path).unwrap().1, last, "while {seq} was written");
+            assert_eq!(
+                Witness::open(&FsPath::system(&path)).unwrap().1,
+                last,
+                "while {seq} was written"
+            );
             std::fs::write(&path, &after).unwrap();
         }
     }
@@ -285,11 +283,11 @@ mod tests {
         for (former, last) in [([4, 5], 5), ([6, 5], 6)] {
             let slots = former.map(|seq| encode(&record(seq)));
             std::fs::write(&path, slots.concat()).unwrap();
-            let (mut witness, found) = Witness::open(&path).unwrap();
+            let (mut witness, found) = Witness::open(&FsPath::system(&path)).unwrap();
             assert_eq!(found, record(last));
             for seq in 7..10 {
                 witness.write(&record(seq)).unwrap();
-                assert_eq!(Witness::open(&path).unwrap().1, record(seq));
+                assert_eq!(Witness::open(&FsPath::system(&path)).unwrap().1, record(seq));
             }
             assert_eq!(std::fs::metadata(&path).unwrap().len(), FILE_BYTES as u64);
         }

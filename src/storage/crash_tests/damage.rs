@@ -3,8 +3,8 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use super::super::DiskStore;
 use super::super::model::{Model, Random, found};
+use super::super::{DiskStore, FsPath};
 use super::{Script, Seen, copy_directory, count, open_and_load, open_in_child, options};
 
 const DAMAGE_SEED: u64 = 77;
@@ -69,13 +69,13 @@ fn damage_is_refused_or_harmless() {
     for number in 0..4_u64 {
         let dir = work.path().join(format!("store-{number}"));
         let mut script = Script::new(DAMAGE_SEED + number);
-        let mut store = DiskStore::open(&dir, options()).unwrap();
+        let mut store = DiskStore::open(&FsPath::system(&dir), options()).unwrap();
         found(&mut store).unwrap();
         for step in 0..15 + 12 * number {
             script.perform(&mut store, |_| {});
             if number % 2 == 1 && step % 10 == 9 {
                 drop(store);
-                store = DiskStore::open(&dir, options()).unwrap();
+                store = DiskStore::open(&FsPath::system(&dir), options()).unwrap();
                 assert_eq!(Model::of(&mut store).unwrap(), script.model);
             }
         }

@@ -3,6 +3,7 @@
 use std::thread;
 use std::time::Duration;
 
+use super::super::FsPath;
 use super::super::model::Random;
 use super::{SEED, START, STEPS, Script, Seen, child, count, lines, open_and_load};
 
@@ -73,7 +74,8 @@ fn kill_while_founding_leaves_blank_or_founded() {
         }
         // A blank directory can still be founded.
         if found == Seen::Blank {
-            let mut store = super::DiskStore::open(&path, super::options()).unwrap();
+            let mut store =
+                super::DiskStore::open(&FsPath::system(&path), super::options()).unwrap();
             super::found(&mut store).unwrap();
             drop(store);
             assert_eq!(open_and_load(&path), Seen::Digest(script.digest(0)));

@@ -26,7 +26,7 @@ use std::thread;
 use std::time::Duration;
 
 use super::model::{Model, Op, Random, apply, draw, found};
-use super::{CheckpointKind, DiskStore, LogStore, StoreOptions};
+use super::{CheckpointKind, DiskStore, FsPath, LogStore, StoreOptions};
 
 const ROLE: &str = "QUORATE_CRASH_ROLE";
 const DIR: &str = "QUORATE_CRASH_DIR";
@@ -163,7 +163,7 @@ enum Seen {
 }
 
 fn open_and_load(dir: &Path) -> Seen {
-    let mut store = match DiskStore::open(dir, options()) {
+    let mut store = match DiskStore::open(&FsPath::system(dir), options()) {
         Ok(store) => store,
         Err(error) => return Seen::Error(error.to_string()),
     };
@@ -275,7 +275,7 @@ fn work(dir: &Path) {
         None => print_line(&format!("ack {step}")),
     };
     let mut script = Script::new(number(SEED).unwrap());
-    let mut store = DiskStore::open(dir, options()).unwrap();
+    let mut store = DiskStore::open(&FsPath::system(dir), options()).unwrap();
     if let Some(start) = number(START) {
         script.advance_to(start);
         assert_eq!(Model::of(&mut store).unwrap(), script.model);

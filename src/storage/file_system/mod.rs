@@ -10,7 +10,8 @@
 //! - A change of names is durable once one of its directories was synced. A rename is atomic.
 //! - A sector of 512 bytes is written as a whole, or not.
 
-pub(super) mod system;
+mod path;
+mod system;
 
 use std::ffi::OsString;
 use std::fmt::Debug;
@@ -20,6 +21,10 @@ use std::sync::Arc;
 
 use sled::IVec;
 
+pub(crate) use self::path::FsPath;
+pub(super) use self::system::panic_text;
+#[cfg(feature = "admin")]
+pub(crate) use self::system::space;
 use super::{Result, Space};
 
 /// A file system that parts of a store share.

@@ -12,7 +12,9 @@ use std::time::{Duration, Instant};
 
 use sled::{Db, Mode};
 
-use super::{Access, Database, Directory, File, FileSystem, Lock, NameKind, Pair, SharedFileSystem};
+use super::{
+    Access, Database, Directory, File, FileSystem, Lock, NameKind, Pair, SharedFileSystem,
+};
 use crate::storage::files::io_error;
 use crate::storage::record::corrupt;
 use crate::storage::{Result, Space, StorageError};

@@ -1,17 +1,24 @@
+use std::fs;
+use std::path::{Path, PathBuf};
+
 use super::*;
 use crate::storage::{log_scan, segments};
 
 const ID: u64 = 77;
 const SEGMENT: u64 = 2048;
 
+fn path(dir: &Path, number: u64) -> PathBuf {
+    segments::path(&FsPath::system(dir), number).path().to_owned()
+}
+
 /// What a log holds after its last gap: the sequence numbers and bodies of its writes.
 fn read(dir: &Path) -> Result<(Vec<(u64, String)>, Scan)> {
-    let numbers = numbers(dir).unwrap();
+    let numbers = numbers(&FsPath::system(dir)).unwrap();
     let gap = numbers.windows(2).rposition(|pair| pair[1] != pair[0] + 1);
     let segment = numbers.get(gap.map_or(0, |place| place + 1)).copied().unwrap_or(FIRST_SEGMENT);
     let from = Place { segment, offset: HEADER_BYTES as u64, bytes: 0 };
     let mut found = Vec::new();
-    let scan = log_scan::scan(dir, ID, from, |record| {
+    let scan = log_scan::scan(&FsPath::system(dir), ID, from, |record| {
         found.push((record.at.seq, record.decode::<String>()?));
         Ok(())
     })?;
@@ -24,7 +31,7 @@ fn body(number: usize) -> String {
 
 /// A log with so many records.
 fn written(dir: &Path, count: usize) -> LogFile {
-    let mut log = LogFile::create(dir, ID, SEGMENT).unwrap();
+    let mut log = LogFile::create(&FsPath::system(dir), ID, SEGMENT).unwrap();
     (0..count).for_each(|number| {
         log.append(RecordKind::Write, &body(number)).unwrap();
     });
@@ -41,7 +48,7 @@ fn refused(dir: &Path) -> String {
 #[test]
 fn golden_log() {
     let dir = tempfile::tempdir().unwrap();
-    let mut log = LogFile::create(dir.path(), ID, 1024).unwrap();
+    let mut log = LogFile::create(&FsPath::system(dir.path()), ID, 1024).unwrap();
     log.append(RecordKind::Write, &"one").unwrap();
     log.append(RecordKind::Checkpoint, &"a second record").unwrap();
     let end = log.offset;
@@ -65,7 +72,7 @@ fn log_continues_in_further_segments_and_is_read_back() {
         let bodies: Vec<String> = found.iter().map(|(_, body)| body.clone()).collect();
         assert_eq!(bodies, (0..count).map(body).collect::<Vec<_>>());
         assert_eq!(scan.last, last);
-        log = LogFile::resume(dir.path(), ID, SEGMENT, scan).unwrap();
+        log = LogFile::resume(&FsPath::system(dir.path()), ID, SEGMENT, scan).unwrap();
         log.append(RecordKind::Write, &body(count)).unwrap();
     }
 }
@@ -115,7 +122,7 @@ fn a_segment_that_cannot_be_left_is_made_longer() {
 #[test]
 fn segments_that_are_not_needed_are_reused() {
     let dir = tempfile::tempdir().unwrap();
-    let mut log = LogFile::create(dir.path(), ID, SEGMENT).unwrap();
+    let mut log = LogFile::create(&FsPath::system(dir.path()), ID, SEGMENT).unwrap();
     let mut seq = 0;
     for number in 0..1000 {
         log.append(RecordKind::Write, &body(number)).unwrap();
@@ -124,7 +131,7 @@ fn segments_that_are_not_needed_are_reused() {
     }
     let used: Vec<u64> = log.segments.iter().map(|segment| segment.number).collect();
     drop(log);
-    let present = numbers(dir.path()).unwrap();
+    let present = numbers(&FsPath::system(dir.path())).unwrap();
     assert!(present.len() <= used.len() + SPARE, "{present:?}, {used:?}");
     let (found, scan) = read(dir.path()).unwrap();
     assert_eq!(found.last().unwrap().0, seq);
@@ -153,7 +160,7 @@ fn a_torn_last_record_is_no_part_of_the_log() {
     }
     // The next record replaces the torn one.
     let (_, scan) = read(dir.path()).unwrap();
-    let mut log = LogFile::resume(dir.path(), ID, SEGMENT, scan).unwrap();
+    let mut log = LogFile::resume(&FsPath::system(dir.path()), ID, SEGMENT, scan).unwrap();
     log.append(RecordKind::Write, &"instead").unwrap();
     drop(log);
     assert_eq!(read(dir.path()).unwrap().0[3], (4, "instead".to_owned()));
@@ -226,7 +233,7 @@ fn a_segment_that_was_made_and_not_used_is_no_part_of_the_log() {
         fs::write(path(dir.path(), ahead), bytes).unwrap();
         let (found, scan) = read(dir.path()).unwrap();
         assert_eq!(found, sound);
-        drop(LogFile::resume(dir.path(), ID, SEGMENT, scan).unwrap());
+        drop(LogFile::resume(&FsPath::system(dir.path()), ID, SEGMENT, scan).unwrap());
     }
 }
 
@@ -235,6 +242,6 @@ fn a_log_of_another_store_does_not_fit() {
     let dir = tempfile::tempdir().unwrap();
     drop(written(dir.path(), 3));
     let from = Place { segment: FIRST_SEGMENT, offset: HEADER_BYTES as u64, bytes: 0 };
-    let error = log_scan::scan(dir.path(), ID + 1, from, |_| Ok(())).unwrap_err();
+    let error = log_scan::scan(&FsPath::system(dir.path()), ID + 1, from, |_| Ok(())).unwrap_err();
     assert!(matches!(error, StorageError::Corrupt { .. }), "{error}");
 }

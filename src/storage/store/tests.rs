@@ -14,7 +14,10 @@ use crate::storage::segments;
 
 /// Short segments, so that a log has several.
 fn open(dir: &Path) -> Result<DiskStore> {
-    DiskStore::open(dir, StoreOptions { segment_bytes: 2 << 10, ..StoreOptions::default() })
+    DiskStore::open(
+        &FsPath::system(dir),
+        StoreOptions { segment_bytes: 2 << 10, ..StoreOptions::default() },
+    )
 }
 
 fn perform(store: &mut DiskStore, model: &mut Model, op: &Op) {
@@ -46,8 +49,12 @@ fn written() -> (TempDir, DiskStore, Model) {
 
 fn segment_paths(dir: &Path) -> Vec<PathBuf> {
     let log = dir.join("log");
-    let numbers = segments::numbers(&log).unwrap();
-    numbers.into_iter().map(|number| segments::path(&log, number)).collect()
+    let numbers = segments::numbers(&FsPath::system(&log)).unwrap();
+    numbers
+        .into_iter()
+        .map(|number| segments::path(&FsPath::system(&log), number))
+        .map(|path| path.path().to_owned())
+        .collect()
 }
 
 fn flip(path: &Path, place: usize) {
@@ -98,7 +105,9 @@ fn rot_that_a_read_finds_is_dropped_by_the_next_checkpoint() {
         let index = &store.live().unwrap().index;
         let spans: Vec<Place> = index.spans().map(|span| span.place).collect();
         let place = spans[if in_open_segment { spans.len() - 1 } else { 1 }];
-        let segment = segments::path(&dir.path().join("log"), place.segment);
+        let segment = segments::path(&FsPath::system(dir.path()).join("log"), place.segment)
+            .path()
+            .to_owned();
         flip(&segment, place.offset as usize + 40);
         let rot = (1..=model.last()).find_map(|from| read(&mut store, from).err()).unwrap();
         assert!(rot.below > 1 && rot.what.contains("sound before"), "{rot:?}");
@@ -117,7 +126,10 @@ fn rot_that_a_read_finds_is_dropped_by_the_next_checkpoint() {
 /// taken for a crash.
 #[test]
 fn the_witness_follows_the_log() {
-    let witnessed = |dir: &Path| Witness::open(&dir.join("log").join(Witness::FILE)).unwrap().1.seq;
+    let witnessed = |dir: &Path| {
+        let log = FsPath::system(dir).join("log");
+        Witness::open(&log.join(Witness::FILE)).unwrap().1.seq
+    };
     let last = |store: &mut DiskStore| store.live().unwrap().log.last().seq;
     let (dir, mut store, mut model) = written();
     assert!(witnessed(dir.path()) < last(&mut store));
@@ -141,7 +153,7 @@ fn the_witness_follows_the_log() {
     assert_eq!(witnessed(before.path()), last(&mut store));
     drop(store);
     // After many records without a pause.
-    let mut store = DiskStore::open(dir.path(), StoreOptions::default()).unwrap();
+    let mut store = DiskStore::open(&FsPath::system(dir.path()), StoreOptions::default()).unwrap();
     Model::of(&mut store).unwrap();
     let begun = last(&mut store);
     (0..UNWITNESSED_MAX).for_each(|_| append(&mut store, &mut model));

@@ -1,0 +1,310 @@
+//! Work with files that no append waits for: creating segments ahead, reading, verifying and removing.
+//!
+//! [`FileWork`] does it, one order after the other. In production the thread `quorate-files` drives it. On a
+//! file system with one thread, its owner does the work piece by piece, at times of its own choice.
+
+use std::cell::RefCell;
+use std::collections::VecDeque;
+use std::io;
+use std::thread::JoinHandle;
+
+use crossbeam_channel::{Receiver, Sender, TryRecvError, bounded, unbounded};
+
+use super::file_system::{Access, FsPath};
+use super::files::io_error;
+use super::generation::Generation;
+use super::log_scan::{LogRead, read_entries, verify_segment};
+use super::segments::{Segment, SegmentId, path};
+use super::{Result, StorageError};
+use crate::node::stored::LogEntry;
+
+/// How many unused segments are kept for reuse, besides the one that is created ahead.
+const SPARE_MAX: usize = 4;
+/// By how much a large file is shortened in one step, before it is removed.
+const SHRINK_BYTES: u64 = 4 << 20;
+
+/// Receives whether a segment is sound.
+pub(super) type VerifyDone = Box<dyn FnOnce(Result<()>) + Send>;
+
+/// Receives the entries that were read.
+pub(super) type EntriesDone = Box<dyn FnOnce(Result<Vec<LogEntry>>) + Send>;
+
+/// A piece of work.
+pub(super) enum Order {
+    Make(SegmentId),
+    /// Verify a segment that is not written to any more.
+    Verify(SegmentId, VerifyDone),
+    /// Read entries of this log.
+    Read {
+        log: u64,
+        read: LogRead,
+        done: EntriesDone,
+    },
+    /// Any other work with files, after all earlier orders. Segments that it needs may only be freed by
+    /// a later order.
+    Work(Box<dyn FnOnce() + Send>),
+    /// Close and remove a generation that is not valid any more.
+    Dispose(Generation),
+    /// The oldest segment is not needed any more.
+    Free {
+        number: u64,
+        length: u64,
+    },
+}
+
+/// The owner's end. Dropping it ends the thread, when all orders but removals are done.
+#[derive(Debug)]
+pub(super) struct FileThread {
+    dir: FsPath,
+    length: u64,
+    /// Whether a segment was ordered and was not taken yet.
+    ordered: bool,
+    driver: Driver,
+}
+
+/// Who does the work.
+#[derive(Debug)]
+enum Driver {
+    Thread {
+        orders: Option<Sender<Order>>,
+        made: Receiver<Made>,
+        thread: Option<JoinHandle<()>>,
+    },
+    /// The owner, when it says so.
+    Owner(RefCell<Owned>),
+}
+
+/// The work of an owner without a thread.
+struct Owned {
+    work: FileWork,
+    orders: VecDeque<Order>,
+    made: Option<Made>,
+}
+
+/// A segment that was created ahead.
+type Made = Result<Segment>;
+
+impl FileThread {
+    /// Starts the thread, for segments of this length.
+    pub(super) fn start(dir: &FsPath, length: u64) -> Result<FileThread> {
+        let mut work = FileWork::new(dir, length);
+        let driver = if dir.has_one_thread() {
+            let owned = Owned { work, orders: VecDeque::new(), made: None };
+            Driver::Owner(RefCell::new(owned))
+        } else {
+            let (orders, queue) = unbounded();
+            // One segment is created ahead.
+            let (done, made) = bounded(1);
+            let thread = std::thread::Builder::new()
+                .name("quorate-files".to_owned())
+                .spawn(move || work.run(&queue, &done))
+                .map_err(io_error("starting the thread of the log's files"))?;
+            Driver::Thread { orders: Some(orders), made, thread: Some(thread) }
+        };
+        Ok(FileThread { dir: dir.clone(), length, ordered: false, driver })
+    }
+
+    /// Orders the next segment, for [`FileThread::take`].
+    pub(super) fn order(&mut self, id: SegmentId) {
+        if !self.ordered {
+            self.send(Order::Make(id));
+            self.ordered = true;
+        }
+    }
+
+    /// The next segment, of at least this length. Waits for it if it is not ready.
+    pub(super) fn take(&mut self, id: SegmentId, length: u64) -> Result<Segment> {
+        let ahead = if std::mem::take(&mut self.ordered) { self.await_made() } else { None };
+        match ahead {
+            Some(Ok(segment)) if segment.number == id.number && segment.length >= length => {
+                Ok(segment)
+            }
+            // The thread could not create the segment; a second attempt may succeed.
+            _ => Segment::create(&self.dir, id, length.max(self.length)),
+        }
+    }
+
+    /// The usual length of a segment; a larger record gets a longer one.
+    pub(super) fn length(&self) -> u64 {
+        self.length
+    }
+
+    pub(super) fn send(&self, order: Order) {
+        match &self.driver {
+            // If the thread is gone, `take` creates the segments.
+            Driver::Thread { orders, .. } => drop(orders.as_ref().map(|orders| orders.send(order))),
+            Driver::Owner(owned) => owned.borrow_mut().orders.push_back(order),
+        }
+    }
+
+    /// Does a piece of the work, if the owner is to do it and there is any. Returns whether there was.
+    #[allow(dead_code, reason = "a file system with one thread needs it")]
+    pub(super) fn work_beside(&self) -> bool {
+        match &self.driver {
+            Driver::Thread { .. } => false,
+            Driver::Owner(owned) => owned.borrow_mut().work(),
+        }
+    }
+
+    fn await_made(&self) -> Option<Made> {
+        match &self.driver {
+            Driver::Thread { made, .. } => made.recv().ok(),
+            Driver::Owner(owned) => {
+                let mut owned = owned.borrow_mut();
+                while owned.made.is_none() && owned.work() {}
+                owned.made.take()
+            }
+        }
+    }
+}
+
+impl Drop for FileThread {
+    fn drop(&mut self) {
+        let Driver::Thread { orders, made, thread } = &mut self.driver else { return };
+        drop(orders.take());
+        // The thread may be waiting for its segment to be taken.
+        while made.recv().is_ok() {}
+        if let Some(thread) = thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+impl std::fmt::Debug for Owned {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Owned").field("work", &self.work).finish_non_exhaustive()
+    }
+}
+
+impl Owned {
+    /// Does a piece of work. Returns whether there was any.
+    fn work(&mut self) -> bool {
+        match self.orders.pop_front() {
+            Some(order) => {
+                if let Some(made) = self.work.perform(order) {
+                    self.made = Some(made);
+                }
+                true
+            }
+            None => self.work.remove_some(),
+        }
+    }
+}
+
+/// Creates and removes files.
+#[derive(Debug)]
+struct FileWork {
+    dir: FsPath,
+    length: u64,
+    /// Segments that are not needed any more, oldest first.
+    spare: VecDeque<u64>,
+    /// Segments that were found damaged, and are still part of the log.
+    damaged: Vec<u64>,
+    /// Directories of generations that are being removed.
+    disposed: VecDeque<FsPath>,
+}
+
+impl FileWork {
+    fn new(dir: &FsPath, length: u64) -> FileWork {
+        let (spare, damaged, disposed) = Default::default();
+        FileWork { dir: dir.clone(), length, spare, damaged, disposed }
+    }
+
+    /// Works for as long as orders can come.
+    fn run(&mut self, queue: &Receiver<Order>, done: &Sender<Made>) {
+        loop {
+            let order = if self.disposed.is_empty() {
+                queue.recv().map_err(|_| TryRecvError::Disconnected)
+            } else {
+                queue.try_recv()
+            };
+            match order {
+                Ok(order) => {
+                    if let Some(made) = self.perform(order) {
+                        // If the log is being closed, the segment is not taken.
+                        let _ = done.send(made);
+                    }
+                }
+                Err(TryRecvError::Empty) => {
+                    self.remove_some();
+                }
+                // The next start removes the rest.
+                Err(TryRecvError::Disconnected) => return,
+            }
+        }
+    }
+
+    /// Follows an order. Returns the segment if it is to make one.
+    fn perform(&mut self, order: Order) -> Option<Made> {
+        match order {
+            Order::Make(id) => {
+                return Some(match self.spare.pop_front() {
+                    Some(old) => Segment::reuse(&self.dir, old, id, self.length),
+                    None => Segment::create(&self.dir, id, self.length),
+                });
+            }
+            Order::Verify(segment, done) => {
+                let verified = verify_segment(&self.dir, segment);
+                if let Err(error) = &verified {
+                    self.note_damage(segment.number, error);
+                }
+                done(verified);
+            }
+            Order::Read { log, read, done } => {
+                done(read_entries(&self.dir, log, &read).map_err(|(number, error)| {
+                    self.note_damage(number, &error);
+                    error
+                }));
+            }
+            Order::Work(work) => work(),
+            Order::Free { number, length } => {
+                let is_sound = !self.damaged.contains(&number);
+                self.damaged.retain(|damaged| *damaged != number);
+                // A damaged segment is not reused: its part of the disk may fail again.
+                if length == self.length && is_sound {
+                    self.spare.push_back(number);
+                } else {
+                    self.remove(number);
+                }
+                while self.spare.len() > SPARE_MAX
+                    && let Some(oldest) = self.spare.pop_front()
+                {
+                    self.remove(oldest);
+                }
+            }
+            Order::Dispose(generation) => self.disposed.push_back(generation.abandon()),
+        }
+        None
+    }
+
+    fn note_damage(&mut self, number: u64, error: &StorageError) {
+        // No more files can be opened for now, which shows no damage.
+        if !matches!(error, StorageError::Again { .. }) && !self.damaged.contains(&number) {
+            self.damaged.push(number);
+        }
+    }
+
+    fn remove(&self, number: u64) {
+        // A failure costs only space: the next start removes the file.
+        let _ = path(&self.dir, number).remove_file();
+    }
+
+    /// Removes a file, or shortens a large one by one step: some file systems block all other calls while
+    /// they discard the blocks of a removed file. Returns whether there was one.
+    fn remove_some(&mut self) -> bool {
+        let Some(directory) = self.disposed.front() else { return false };
+        let shrink = || -> io::Result<bool> {
+            let file = Generation::database_in(directory).open(Access::Write)?;
+            let length = file.length()?;
+            file.set_length(length.saturating_sub(SHRINK_BYTES))?;
+            file.sync_data()?;
+            Ok(length <= SHRINK_BYTES)
+        };
+        // A file that cannot be shortened is removed at once. If that fails, the next start removes it.
+        if shrink().unwrap_or(true) {
+            let _ = directory.remove_all();
+            self.disposed.pop_front();
+        }
+        true
+    }
+}

@@ -24,8 +24,8 @@ use crate::node::query::{Query, Read};
 use crate::node::stored::{EntryKind, HardState, Identity, LogEntry, SnapshotMeta, Voting};
 use crate::node::{LogLimits, Node, NodeConfig};
 use crate::runtime::boot;
-use crate::runtime::disk::perform_now;
-use crate::storage::{LogStore, MemoryDisk, MemoryStore};
+use crate::runtime::disk::InlineDisk;
+use crate::storage::{LogStore, MemoryDisk};
 use crate::types::acl::{Acl, Id, Permissions};
 use crate::types::membership::{Genesis, Member, NodeId};
 use crate::types::session::SessionState;
@@ -78,7 +78,8 @@ impl Choices<'_> {
 struct World<'a> {
     choices: Choices<'a>,
     disk: MemoryDisk,
-    store: MemoryStore,
+    /// The disk of the running node.
+    running: InlineDisk,
     node: Node,
     now: Now,
     starts: u64,
@@ -111,11 +112,11 @@ impl<'a> World<'a> {
             .found(&identity, hard_state, &meta, &mut ChunkWriter::full(state))
             .expect("a blank store can be founded");
         let now = Now { mono: Time::from_secs(100), wall_ms: 1_000_000 };
-        let (store, node) = start(&disk, now, 1);
+        let (running, node) = start(&disk, now, 1);
         World {
             choices,
             disk,
-            store,
+            running,
             node,
             now,
             starts: 1,
@@ -232,8 +233,10 @@ impl<'a> World<'a> {
                 | DiskOp::Removed { .. } => {}
             }
             self.peak = self.peak.max(self.durable.1);
-            answers.push(perform_now(&mut self.store, op).expect("a store in memory works"));
+            answers.extend(self.running.perform(op, self.now.mono));
         }
+        let failed = answers.iter().find(|input| matches!(input, Input::Failed { .. }));
+        assert!(failed.is_none(), "a store in memory works: {failed:?}");
         answers
     }
 
@@ -241,7 +244,7 @@ impl<'a> World<'a> {
     fn restart(&mut self) {
         self.queue.clear();
         self.starts += 1;
-        (self.store, self.node) = start(&self.disk, self.now, self.starts);
+        (self.running, self.node) = start(&self.disk, self.now, self.starts);
         let status = self.node.status();
         assert!(status.term >= self.durable.0.term);
         // The only member leads at once, and has appended the first entry of its term.
@@ -585,7 +588,7 @@ impl<'a> World<'a> {
     }
 }
 
-fn start(disk: &MemoryDisk, now: Now, seed: u64) -> (MemoryStore, Node) {
+fn start(disk: &MemoryDisk, now: Now, seed: u64) -> (InlineDisk, Node) {
     let mut store = disk.open();
     // Few entries cause a checkpoint, and few are kept before it.
     let log = LogLimits {
@@ -615,7 +618,7 @@ fn start(disk: &MemoryDisk, now: Now, seed: u64) -> (MemoryStore, Node) {
         disk_low: None,
     };
     let node = boot(&mut store, config, now).expect("the durable state is sound");
-    (store, node)
+    (InlineDisk::new(Box::new(store), now.mono), node)
 }
 
 #[cfg(test)]

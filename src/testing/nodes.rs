@@ -18,12 +18,12 @@ use crate::node::io::{Dial, Input, Now, Problem, Time};
 use crate::node::stored::{HardState, Identity, SnapshotMeta};
 use crate::node::{LogLimits, NodeConfig};
 use crate::runtime::clock::Clock;
-use crate::runtime::disk::perform_now;
+use crate::runtime::disk::InlineDisk;
 use crate::runtime::engine::Engine;
 use crate::runtime::host::Host;
 use crate::runtime::shared::{Call, Limits, NodeShared};
 use crate::runtime::{boot, entropy, own_thread};
-use crate::storage::{LogStore, MemoryDisk, MemoryStore, StorageError};
+use crate::storage::{LogStore, MemoryDisk, StorageError};
 use crate::types::acl::Id;
 use crate::types::error::Result;
 use crate::types::membership::{Genesis, Member};
@@ -54,7 +54,7 @@ struct NodeSlot {
 
 struct Running {
     host: Host,
-    store: Option<MemoryStore>,
+    disk: Option<InlineDisk>,
     calls: Receiver<Call>,
     wake_at: Time,
     /// The nodes with which a client wants to be connected; a member wants all.
@@ -138,7 +138,8 @@ impl Nodes {
             }
             booted => booted?,
         };
-        Ok(self.run_at(node, booted, Some(store)))
+        let disk = InlineDisk::new(Box::new(store), now.mono);
+        Ok(self.run_at(node, booted, Some(disk)))
     }
 
     /// Each start of a client is a new client.
@@ -162,7 +163,7 @@ impl Nodes {
         &mut self,
         node: usize,
         engine: impl Into<Engine>,
-        store: Option<MemoryStore>,
+        disk: Option<InlineDisk>,
     ) -> Arc<NodeShared> {
         let limits = Limits {
             pending_requests_max: self.settings.pending_requests_max,
@@ -184,7 +185,7 @@ impl Nodes {
         shared.cluster.store(CLUSTER, Ordering::Relaxed);
         let calls = host.calls();
         self.slots[node].running =
-            Some(Running { host, store, calls, wake_at: Time::ZERO, dial: Dial::seeking() });
+            Some(Running { host, disk, calls, wake_at: Time::ZERO, dial: Dial::seeking() });
         for other in 0..self.slots.len() {
             self.meet(node, other);
             self.meet(other, node);
@@ -390,11 +391,8 @@ impl Nodes {
         let (work, effects) = running.host.step();
         running.wake_at = running.host.notify(effects);
         for op in work.disk {
-            let Some(store) = &mut running.store else { break };
-            let done = perform_now(store, op);
-            running.host.input(done.unwrap_or_else(|error| Input::Failed {
-                reason: format!("the disk failed: {error}"),
-            }));
+            let Some(disk) = &mut running.disk else { break };
+            disk.perform(op, self.clock.now()).for_each(|input| running.host.input(input));
         }
         let cluster = running.host.engine().cluster();
         if let Some(dial) = work.dial {

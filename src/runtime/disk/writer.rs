@@ -1,0 +1,446 @@
+//! What the disk does next, without threads, channels and clocks: the thread `quorate-disk` drives it, and
+//! so can a simulator.
+//!
+//! The driver submits operations, and asks for the next step. Each step is one call of the store. Between
+//! the decision for a step and its execution, time may pass and more operations may arrive; a crash may
+//! come before, during or after it. What takes time in proportion to a whole state goes to the other state
+//! machine, [`StateWorker`](super::state_worker::StateWorker), as an [`Order`].
+//!
+//! ```text
+//! writer.submit(operation);
+//! match writer.next(now) {
+//!     Next::Perform(step) => writer.perform(),   // now, or later
+//!     Next::Send(order) => worker.take(order),
+//!     Next::Wait(until) => ...                   // for an operation, or that time
+//!     Next::End => ...                           // it was closed, or has failed
+//! }
+//! ```
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use super::change::{Change, ChangeCall, ChangeStep};
+use super::group_commit::{WRITE_BYTES_MAX, merge, next_part, size};
+use super::reports::Reports;
+use super::state_worker::{CheckpointOrder, CheckpointOutcome, Order};
+use crate::machine::{Dirty, State};
+use crate::node::io::{DiskOp, Input, Time};
+use crate::node::stored::{LogWrite, SnapshotMeta};
+use crate::storage::{LogAfter, LogStore, Rot, Space, StorageError};
+
+/// How long there must be nothing to write before the store does its deferred work.
+pub(super) const REST_AFTER: Duration = Duration::from_millis(5);
+
+/// How often the room on the disk is measured.
+pub(super) const SPACE_PERIOD: Duration = Duration::from_secs(1);
+
+/// The duration of a round through all pieces of the log and of the checkpoint, in seconds.
+const SCRUB_ROUND: u64 = 24 * 60 * 60;
+/// The shortest pause between two pieces, of a few MiB each, in seconds.
+const SCRUB_PAUSE: u64 = 4;
+/// The pause before the first piece, and if there is nothing to verify.
+pub(super) const SCRUB_AGAIN: Duration = Duration::from_secs(60);
+
+/// What a driver does next.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Next<Step, Message> {
+    /// Performs this step, now or later. Until then, the answer stays the same.
+    Perform(Step),
+    /// Passes this message to the other state machine.
+    Send(Message),
+    /// Waits for a message, at most until this time.
+    Wait(Option<Time>),
+    /// Ends.
+    End,
+}
+
+/// One call of the store.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Step {
+    /// Appends these bytes, about: several writes, one, or a part of one.
+    Append { bytes: usize },
+    /// Reads up to so many bytes.
+    Read { bytes: u64 },
+    /// Prepares a checkpoint. Writes nothing.
+    Prepare,
+    /// Commits a checkpoint that the other state machine has written.
+    Commit,
+    /// A part of a change that is tried again if it fails.
+    Change(ChangeStep),
+    /// Deferred work of the store.
+    Idle,
+    /// Measures the room on the disk.
+    Space,
+    /// Verifies a piece of the log or of the checkpoint.
+    Scrub,
+}
+
+/// The disk's state machine. It has the store.
+pub(crate) struct Writer {
+    store: Box<dyn LogStore>,
+    reports: Reports,
+    jobs: VecDeque<Job>,
+    /// The step that was decided, and not yet performed.
+    call: Option<Call>,
+    /// The write in progress, or what is left of it.
+    merged: Option<Merged>,
+    /// The change in progress. No other job is done meanwhile.
+    change: Option<Change>,
+    /// The checkpoint that is being written.
+    checkpoint: Option<Checkpoint>,
+    /// How many checkpoints were started.
+    checkpoints: u64,
+    /// To be sent next.
+    order: Option<Order>,
+    /// Whether a checkpoint must have stopped before the change goes on.
+    is_stopping: bool,
+    /// Whether something was written since the store last did its deferred work, and when it does.
+    busy: bool,
+    rest_at: Option<Time>,
+    /// When the room on the disk is measured, and the last result.
+    space_at: Time,
+    space: Option<Space>,
+    /// When the next piece is verified. `None`: a pause of this length begins.
+    scrub_at: Option<Time>,
+    scrub_pause: Duration,
+    is_closing: bool,
+    has_failed: bool,
+}
+
+#[expect(clippy::large_enum_variant, reason = "a box would be one more allocation for each write")]
+enum Job {
+    Op(DiskOp),
+    Outcome(CheckpointOutcome),
+}
+
+/// A call of the store.
+enum Call {
+    /// The number to report if this is the last part.
+    Append(Option<u64>, LogWrite),
+    Read(u64, u64),
+    Prepare(Box<(Checkpoint, State, Dirty)>),
+    Commit(Box<Checkpoint>),
+    Change(ChangeCall),
+    Idle,
+    Space,
+    Scrub,
+}
+
+/// Writes that were merged.
+struct Merged {
+    number: u64,
+    write: LogWrite,
+    /// Whether a part is decided, so that no more is merged.
+    is_begun: bool,
+}
+
+/// A checkpoint that is being written.
+struct Checkpoint {
+    number: u64,
+    meta: SnapshotMeta,
+    keep_from: u64,
+}
+
+impl Writer {
+    /// Results go to `reports`, some from other threads of the store.
+    pub(crate) fn new(store: Box<dyn LogStore>, reports: Reports, now: Time) -> Writer {
+        Writer {
+            store,
+            reports,
+            jobs: VecDeque::new(),
+            call: None,
+            merged: None,
+            change: None,
+            checkpoint: None,
+            checkpoints: 0,
+            order: None,
+            is_stopping: false,
+            busy: false,
+            rest_at: None,
+            space_at: now,
+            space: None,
+            scrub_at: None,
+            scrub_pause: SCRUB_AGAIN,
+            is_closing: false,
+            has_failed: false,
+        }
+    }
+
+    /// Adds an operation, after all earlier ones.
+    pub(crate) fn submit(&mut self, op: DiskOp) {
+        self.jobs.push_back(Job::Op(op));
+    }
+
+    /// A checkpoint that was ordered has ended.
+    pub(crate) fn checkpoint_ended(&mut self, outcome: CheckpointOutcome) {
+        match outcome {
+            CheckpointOutcome::Stopped => self.is_stopping = false,
+            outcome => self.jobs.push_back(Job::Outcome(outcome)),
+        }
+    }
+
+    /// Ends once everything is written. A call that fails is not tried again, and an unfinished checkpoint
+    /// is abandoned.
+    pub(crate) fn close(&mut self) {
+        self.is_closing = true;
+    }
+
+    /// Decides what to do next.
+    pub(crate) fn next(&mut self, now: Time) -> Next<Step, Order> {
+        if self.has_failed {
+            return Next::End;
+        }
+        if let Some(call) = &self.call {
+            return Next::Perform(call.step());
+        }
+        match self.decide(now) {
+            Ok(Next::Perform(call)) => {
+                let step = call.step();
+                self.call = Some(call);
+                Next::Perform(step)
+            }
+            Ok(Next::Send(order)) => Next::Send(order),
+            Ok(Next::Wait(until)) => Next::Wait(until),
+            Ok(Next::End) => Next::End,
+            Err(error) => {
+                self.fail(&error);
+                Next::End
+            }
+        }
+    }
+
+    /// Performs the step that was decided. If it fails for good, the node gets [`Input::Failed`], and
+    /// nothing more is done.
+    pub(crate) fn perform(&mut self) {
+        if let Some(call) = self.call.take()
+            && let Err(error) = self.make(call)
+        {
+            self.fail(&error);
+        }
+    }
+
+    fn fail(&mut self, error: &StorageError) {
+        tracing::error!(%error, "the disk failed");
+        self.reports.send(Input::Failed { reason: format!("the disk failed: {error}") });
+        self.has_failed = true;
+    }
+
+    fn decide(&mut self, now: Time) -> Result<Next<Call, Order>, StorageError> {
+        if let Some(order) = self.order.take() {
+            return Ok(Next::Send(order));
+        }
+        if now >= self.space_at {
+            self.space_at = now + SPACE_PERIOD;
+            return Ok(Next::Perform(Call::Space));
+        }
+        loop {
+            if let Some(merged) = self.merged.take() {
+                return Ok(Next::Perform(self.write(merged)));
+            }
+            if let Some(change) = &mut self.change {
+                if self.is_stopping {
+                    return Ok(Next::Wait(Some(self.space_at)));
+                }
+                return Ok(match change.pauses_until(now, self.is_closing)? {
+                    Some(until) => Next::Wait(Some(until.min(self.space_at))),
+                    None => Next::Perform(Call::Change(change.next_call())),
+                });
+            }
+            let Some(job) = self.jobs.pop_front() else { break };
+            self.rest_at = None;
+            if let Some(next) = self.begin(job)? {
+                return Ok(next);
+            }
+        }
+        if self.is_closing {
+            return Ok(Next::End);
+        }
+        let scrub_at = *self.scrub_at.get_or_insert(now + self.scrub_pause);
+        if now >= scrub_at {
+            return Ok(Next::Perform(Call::Scrub));
+        }
+        let mut until = self.space_at.min(scrub_at);
+        if self.busy {
+            let rest_at = *self.rest_at.get_or_insert(now + REST_AFTER);
+            if now >= rest_at {
+                return Ok(Next::Perform(Call::Idle));
+            }
+            until = until.min(rest_at);
+        }
+        Ok(Next::Wait(Some(until)))
+    }
+
+    /// Begins a job. `None`: it is in progress now, or there is nothing to do for it.
+    fn begin(&mut self, job: Job) -> Result<Option<Next<Call, Order>>, StorageError> {
+        let op = match job {
+            Job::Op(op) => op,
+            Job::Outcome(outcome) => {
+                return Ok(self.checkpoint_to_commit(outcome)?.map(Next::Perform));
+            }
+        };
+        let change = match op {
+            DiskOp::Write { number, write } => {
+                self.merged = Some(Merged { number, write, is_begun: false });
+                return Ok(None);
+            }
+            DiskOp::Read { from, bytes } => {
+                return Ok(Some(Next::Perform(Call::Read(from, bytes))));
+            }
+            DiskOp::Checkpoint { meta, state, dirty, keep_from } => {
+                self.checkpoints += 1;
+                let checkpoint = Checkpoint { number: self.checkpoints, meta, keep_from };
+                let prepared = Box::new((checkpoint, state, dirty));
+                return Ok(Some(Next::Perform(Call::Prepare(prepared))));
+            }
+            DiskOp::Build { transfer, reader, zxid, hash } => {
+                return Ok(Some(Next::Send(Order::Build { transfer, reader, zxid, hash })));
+            }
+            DiskOp::Drop { state } => return Ok(Some(Next::Send(Order::Drop(state)))),
+            DiskOp::Install { number, hard_state, meta, state } => {
+                self.change = Some(Change::install(number, hard_state, meta, state));
+                // The installed state replaces everything, including a checkpoint in progress.
+                let stops = self.checkpoint.take().map(|_| Next::Send(Order::Stop));
+                self.is_stopping = stops.is_some();
+                return Ok(stops);
+            }
+            DiskOp::Identify { number, identity } => Change::identity(number, identity),
+            DiskOp::Promise { number, promise } => Change::promise(number, promise),
+            DiskOp::Removed { number } => Change::removed(number),
+        };
+        self.change = Some(change);
+        Ok(None)
+    }
+
+    /// Commits the checkpoint that has ended, if it is still wanted.
+    fn checkpoint_to_commit(
+        &mut self,
+        outcome: CheckpointOutcome,
+    ) -> Result<Option<Call>, StorageError> {
+        let (number, written) = match outcome {
+            CheckpointOutcome::Written(number) => (number, Ok(())),
+            CheckpointOutcome::Failed(number, error) => (number, Err(error)),
+            CheckpointOutcome::Stopped => return Ok(None),
+        };
+        let wanted = self.checkpoint.take_if(|checkpoint| checkpoint.number == number);
+        let Some(checkpoint) = wanted else { return Ok(None) };
+        written.map(|()| Some(Call::Commit(Box::new(checkpoint))))
+    }
+
+    /// Merges this write with all that wait behind it, and writes the next part of them.
+    fn write(&mut self, mut merged: Merged) -> Call {
+        while !merged.is_begun && size(&merged.write) < WRITE_BYTES_MAX {
+            match self.jobs.pop_front() {
+                Some(Job::Op(DiskOp::Write { number, write })) => {
+                    merged.number = number;
+                    merge(&mut merged.write, write);
+                }
+                // A read only needs entries that were written earlier.
+                Some(Job::Op(DiskOp::Read { from, bytes })) => {
+                    self.merged = Some(merged);
+                    return Call::Read(from, bytes);
+                }
+                Some(other) => {
+                    self.jobs.push_front(other);
+                    break;
+                }
+                None => break,
+            }
+        }
+        merged.is_begun = true;
+        match next_part(&mut merged.write) {
+            Some(part) => {
+                self.merged = Some(merged);
+                Call::Append(None, part)
+            }
+            None => Call::Append(Some(merged.number), merged.write),
+        }
+    }
+
+    fn make(&mut self, call: Call) -> Result<(), StorageError> {
+        match call {
+            Call::Append(number, write) => {
+                self.store.append(&write)?;
+                self.busy = true;
+                if let Some(number) = number {
+                    self.reports.send(Input::Written { number });
+                }
+            }
+            Call::Read(from, bytes) => {
+                let reports = self.reports.clone();
+                let done = move |read| reports.entries_read(from, read);
+                self.store.read(from, bytes, Box::new(done))?;
+            }
+            Call::Prepare(prepared) => {
+                let (checkpoint, state, dirty) = *prepared;
+                let (number, checkpointer) = (checkpoint.number, self.store.checkpointer()?);
+                let order = CheckpointOrder { number, state, dirty, checkpointer };
+                self.order = Some(Order::Checkpoint(Box::new(order)));
+                self.checkpoint = Some(checkpoint);
+            }
+            Call::Commit(checkpoint) => {
+                let Checkpoint { meta, keep_from, .. } = *checkpoint;
+                let bytes = self.store.commit_checkpoint(&meta, LogAfter::From(keep_from))?;
+                self.reports.send(Input::CheckpointDone { index: meta.index, bytes });
+            }
+            Call::Change(call) => {
+                if let Some(mut change) = self.change.take() {
+                    if change.perform(call, &mut *self.store, self.is_closing)? {
+                        self.reports.send(Input::Written { number: change.number() });
+                    } else {
+                        self.change = Some(change);
+                    }
+                }
+            }
+            Call::Idle => {
+                self.store.idle()?;
+                self.busy = false;
+            }
+            Call::Space => self.measure(),
+            Call::Scrub => self.scrub()?,
+        }
+        Ok(())
+    }
+
+    /// Measures the room on the disk, and reports it if it has changed.
+    fn measure(&mut self) {
+        let space = self.store.space();
+        if let Some(Space { free, total }) = space
+            && space != self.space
+        {
+            self.reports.send(Input::DiskSpace { free, total });
+        }
+        self.space = space.or(self.space);
+    }
+
+    /// Verifies the next piece of the log or of the checkpoint, perhaps on another thread.
+    fn scrub(&mut self) -> Result<(), StorageError> {
+        let reports = self.reports.clone();
+        let found = move |rot: Option<Rot>| {
+            if let Some(rot) = rot {
+                reports.rotten(rot);
+            }
+        };
+        let pieces = self.store.scrub(Box::new(found))?;
+        self.scrub_at = None;
+        self.scrub_pause = match SCRUB_ROUND.checked_div(pieces) {
+            Some(pause) => Duration::from_secs(pause.max(SCRUB_PAUSE)),
+            None => SCRUB_AGAIN,
+        };
+        Ok(())
+    }
+}
+
+impl Call {
+    fn step(&self) -> Step {
+        match self {
+            Call::Append(_, write) => Step::Append { bytes: size(write) },
+            Call::Read(_, bytes) => Step::Read { bytes: *bytes },
+            Call::Prepare(_) => Step::Prepare,
+            Call::Commit(_) => Step::Commit,
+            Call::Change(call) => Step::Change(call.step()),
+            Call::Idle => Step::Idle,
+            Call::Space => Step::Space,
+            Call::Scrub => Step::Scrub,
+        }
+    }
+}

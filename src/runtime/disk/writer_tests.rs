@@ -462,6 +462,8 @@ fn a_checkpoint_is_written_after_one_that_was_stopped() {
     world.writer.submit(checkpoint(&mut machine, 100));
     world.run();
     assert_eq!(world.results(), ["written 1", "checkpoint 100"]);
+    // Nothing is written for the first one.
+    assert_eq!(world.times("begin").len(), 2);
 }
 
 #[test]

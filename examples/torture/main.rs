@@ -12,11 +12,15 @@
 //! ```
 //!
 //! Five processes on loopback addresses, with real sockets and real disks, are killed (SIGKILL), paused
-//! (SIGSTOP) and isolated from each other in one or both directions, and a disk gets full. Clients in each
-//! process write and read shared znodes and acquire a lock all the time. At the end the cluster must recover
-//! within a minute, and all replicas must be equal. The clients' operations must be linearizable, and no two
-//! holders of the lock may have overlapped. The checker is the simulator's. Each minute the program prints
-//! the resources of the instances.
+//! (SIGSTOP) and isolated from each other in one or both directions, and a disk gets full. On Linux, with a C
+//! compiler, a preloaded library ([`disk`]) also cuts the power of one or all, so that what was not synced is
+//! lost, in part or entirely, often shortly after the end of a process that left it; and lets syncs, reads
+//! and writes fail.
+//!
+//! Clients in each process write and read shared znodes and acquire a lock all the time. At the end the
+//! cluster must recover within a minute, and all replicas must be equal. The clients' operations must be
+//! linearizable, and no two holders of the lock may have overlapped. The checker is the simulator's. Each
+//! minute the program prints the resources of the instances.
 //!
 //! The instances are this program, started with a role in the environment.
 
@@ -24,20 +28,23 @@
 #![allow(clippy::disallowed_methods, reason = "it runs in real time")]
 
 mod curve;
+mod disk;
+mod faults;
 mod instance;
 mod processes;
 mod proxy;
 mod quota;
 mod record;
 
-use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use curve::Curve;
+use disk::{Failed, Undone};
+use faults::Undo;
 use processes::Process;
-use proxy::{Cut, Proxy};
+use proxy::Proxy;
 use quorate::simulation::linearizability::Verdict;
 use quota::Quota;
 use record::{Record, operations_text};
@@ -48,6 +55,8 @@ type Outcome<T> = Result<T, Box<dyn std::error::Error>>;
 const NODES: usize = 5;
 /// How long a cluster may take to recover.
 const PATIENCE: Duration = Duration::from_secs(60);
+/// After which time an instance that has ended by itself is started again.
+const RESTART: Duration = Duration::from_millis(100);
 
 struct Options {
     length: Duration,
@@ -131,14 +140,6 @@ impl Random {
     }
 }
 
-/// A fault that must be undone later.
-enum Undo {
-    Start(usize),
-    Continue(usize),
-    Heal(Cut),
-    MakeRoom,
-}
-
 struct Torture {
     random: Random,
     processes: Vec<Process>,
@@ -151,6 +152,8 @@ struct Torture {
     curve: Curve,
     /// The faults so far, by name.
     faults: Vec<&'static str>,
+    /// What power cuts have undone.
+    undone: Undone,
 }
 
 /// Checks the operations in a file that an earlier run has written.
@@ -178,9 +181,17 @@ fn run_torture(options: &Options) -> Outcome<()> {
             None
         }
     };
+    let library = match disk::build_library(dir.path()) {
+        Ok(library) => Some(library),
+        Err(reason) => {
+            println!("no power is cut, and no disk fails: {reason}");
+            None
+        }
+    };
     let begun = instance::now();
-    let processes: Result<Vec<Process>, _> =
-        (0..NODES).map(|place| Process::new(dir.path(), &addresses, place, begun)).collect();
+    let processes: Result<Vec<Process>, _> = (0..NODES)
+        .map(|place| Process::new(dir.path(), &addresses, place, begun, library.as_deref()))
+        .collect();
     let mut torture = Torture {
         random: Random(options.seed),
         processes: processes?,
@@ -191,6 +202,7 @@ fn run_torture(options: &Options) -> Outcome<()> {
         lasting: options.lasting,
         curve: Curve::new(),
         faults: Vec::new(),
+        undone: Undone::default(),
     };
     println!("seed {}, {} s", options.seed, options.length.as_secs());
     let result = torture.run(options.length, dir.path());
@@ -216,6 +228,7 @@ impl Torture {
         }
         let end = Instant::now() + length;
         while Instant::now() < end {
+            self.check_directories()?;
             self.inject_fault()?;
             let instances = self.processes.iter().filter_map(Process::started);
             self.curve.print_if_due(self.record.operations(), self.faults.len(), instances);
@@ -237,18 +250,17 @@ impl Torture {
             let next = self.undo.iter().map(|(at, _)| *at).min().map_or(until, |at| at.min(until));
             let mut received = false;
             for place in 0..NODES {
-                for line in self.processes[place].lines() {
-                    received = true;
-                    self.record.add_line(place, self.processes[place].life, &line)?;
-                }
-                // An instance may end only because its disk is full: that stops its node.
+                received |= self.take_lines(place)?;
+                // An instance may end only because its disk is full or fails: that stops its node.
                 if let Some(status) = self.processes[place].ended()? {
-                    if place != NODES - 1 || self.quota.is_none() {
+                    self.take_lines(place)?;
+                    let may_be_full = place == NODES - 1 && self.quota.is_some();
+                    if !may_be_full && !self.processes[place].has_failed_disk()? {
                         return Err(
                             format!("instance {place} has ended by itself: {status}").into()
                         );
                     }
-                    self.undo.push((now + Duration::from_millis(500), Undo::Start(place)));
+                    self.undo.push((now + RESTART, Undo::Start(place)));
                 }
             }
             if now >= until {
@@ -261,94 +273,24 @@ impl Torture {
         }
     }
 
-    fn undo(&mut self, undo: Undo) -> Outcome<()> {
-        match undo {
-            Undo::Start(place) => self.processes[place].start()?,
-            Undo::Continue(place) => drop(self.processes[place].signal("CONT")?),
-            Undo::Heal(cut) => self.proxy.heal(&cut),
-            Undo::MakeRoom => {
-                if let Some(quota) = &self.quota {
-                    quota.empty()?;
-                }
-            }
+    /// Processes what an instance has printed. Returns whether that is anything.
+    fn take_lines(&mut self, place: usize) -> Outcome<bool> {
+        let (life, lines) = (self.processes[place].life, self.processes[place].lines());
+        for line in &lines {
+            self.record.add_line(place, life, line)?;
         }
-        Ok(())
+        Ok(!lines.is_empty())
     }
 
-    fn schedule_undo(&mut self, time: Duration, undo: Undo) {
-        self.undo.push((Instant::now() + time, undo));
-    }
-
-    fn inject_fault(&mut self) -> Outcome<()> {
-        let place = self.random.place();
-        let time = self.random.milliseconds(100, 6_000);
-        let fault = match self.random.below(12) {
-            0..3 => {
-                let all = self.random.below(8) == 0;
-                let mut victims = if all { (0..NODES).collect() } else { BTreeSet::from([place]) };
-                if self.lasting {
-                    victims.remove(&0);
-                }
-                for victim in victims {
-                    if self.processes[victim].kill()? {
-                        for line in self.processes[victim].lines() {
-                            self.record.add_line(victim, self.processes[victim].life, &line)?;
-                        }
-                        self.schedule_undo(time, Undo::Start(victim));
-                    }
-                }
-                if all { "all killed" } else { "killed" }
-            }
-            3..6 => {
-                if !self.processes[place].signal("STOP")? {
-                    return Ok(());
-                }
-                self.schedule_undo(time, Undo::Continue(place));
-                "paused"
-            }
-            6..11 => {
-                let some = |random: &mut Random| match random.below(3) {
-                    0 => BTreeSet::from([place]),
-                    1 => BTreeSet::from([place, random.place()]),
-                    _ => (0..NODES).filter(|other| *other != place).collect(),
-                };
-                let (from, to) = (some(&mut self.random), BTreeSet::from([place]));
-                let (cut, name) = match self.random.below(4) {
-                    0 => (Cut::from(to), "outgoing messages lost"),
-                    1 => (Cut::to(to), "incoming messages lost"),
-                    2 => (Cut::around(from), "cut off"),
-                    _ => (Cut::around(from).delayed(), "held up"),
-                };
-                self.proxy.cut(&cut);
-                self.schedule_undo(time, Undo::Heal(cut));
-                name
-            }
-            _ => {
-                let Some(quota) = &self.quota else { return Ok(()) };
-                quota.fill()?;
-                self.schedule_undo(time, Undo::MakeRoom);
-                "disk full"
-            }
-        };
-        self.faults.push(fault);
-        Ok(())
-    }
-
-    /// Undoes all faults.
-    fn repair(&mut self) -> Outcome<()> {
-        for (_, undo) in std::mem::take(&mut self.undo) {
-            self.undo(undo)?;
-        }
-        for process in &mut self.processes {
-            process.start()?;
-        }
-        Ok(())
+    fn check_directories(&mut self) -> Outcome<()> {
+        self.processes.iter_mut().try_for_each(Process::check_directory)
     }
 
     /// Waits until clients have finished and all replicas are equal.
     fn settle(&mut self) -> Outcome<()> {
         let until = Instant::now() + PATIENCE;
         loop {
+            self.check_directories()?;
             let missing: Vec<usize> =
                 (0..NODES).filter(|place| !self.record.has_finished(*place)).collect();
             for place in &missing {
@@ -392,6 +334,17 @@ impl Torture {
             .map(|same| format!("{} {}", same[0], same.len()))
             .collect();
         println!("faults: {}", faults.join(", "));
+        let failed: Vec<Failed> =
+            self.processes.iter().filter_map(|process| process.failures().ok()).collect();
+        let sum = |one: fn(&Failed) -> u32| failed.iter().map(one).sum::<u32>();
+        println!(
+            "power cuts undid {} pages and {} names; {} syncs and {} reads failed, {} calls found no space",
+            self.undone.pages,
+            self.undone.names,
+            sum(|failed| failed.syncs),
+            sum(|failed| failed.reads),
+            sum(|failed| failed.refused),
+        );
         println!("{}", self.record.summary());
     }
 }

@@ -9,6 +9,7 @@ use std::time::Instant;
 use crossbeam_channel::{Receiver, unbounded};
 
 use crate::Outcome;
+use crate::disk::{Disk, Failed};
 use crate::instance::{ADVERTISED, BEGUN, DIRECTORY, LISTENED, ROLE};
 
 /// The addresses of an instance: the one at which the others reach it, through the proxy, and its
@@ -33,9 +34,9 @@ pub(crate) fn addresses(count: usize) -> Vec<Address> {
     (0..count).map(address).collect()
 }
 
-/// An instance's data directory.
+/// An instance's part of the disk.
 pub(crate) fn directory(root: &Path, place: usize) -> PathBuf {
-    root.join(format!("data-{place}"))
+    root.join(format!("disk-{place}"))
 }
 
 #[derive(Debug)]
@@ -53,6 +54,12 @@ pub(crate) struct Process {
     /// The number of its starts.
     pub(crate) life: u64,
     lines: Option<Receiver<String>>,
+    /// Its disk, if that can lose what was not synced and fail.
+    pub(crate) disk: Option<Disk>,
+    /// What had failed at its start.
+    failed: Failed,
+    /// How many reads had failed when its directory was last not marked as damaged.
+    sound_until: u32,
 }
 
 impl Process {
@@ -61,11 +68,21 @@ impl Process {
         addresses: &[Address],
         place: usize,
         begun: u64,
+        faults: Option<&Path>,
     ) -> Outcome<Process> {
         let peers: Vec<&str> =
             addresses.iter().map(|address| address.advertised.as_str()).collect();
         let mut command = Command::new(std::env::current_exe()?);
-        let directory = directory(root, place);
+        let disk = directory(root, place);
+        let (directory, side) = (disk.join("data"), disk.join("not-synced"));
+        let disk = match faults {
+            Some(library) => {
+                let disk = Disk::new(&directory, &side)?;
+                disk.preload(library, &mut command);
+                Some(disk)
+            }
+            None => None,
+        };
         command
             .env(ROLE, peers.join(","))
             .env(ADVERTISED, &addresses[place].advertised)
@@ -75,7 +92,18 @@ impl Process {
             .stdin(Stdio::piped())
             .stdout(Stdio::piped());
         let log = root.join(format!("log-{place}"));
-        Ok(Process { command, log, directory, running: None, life: 0, lines: None })
+        let failed = Failed::default();
+        Ok(Process {
+            command,
+            log,
+            directory,
+            running: None,
+            life: 0,
+            lines: None,
+            disk,
+            failed,
+            sound_until: 0,
+        })
     }
 
     /// Starts it, unless it runs.
@@ -83,6 +111,7 @@ impl Process {
         if self.running.is_some() {
             return Ok(());
         }
+        self.failed = self.failures()?;
         let log = File::options().create(true).append(true).open(&self.log)?;
         let mut child = self.command.stderr(log).spawn()?;
         let stdout = child.stdout.take().ok_or("no output")?;
@@ -95,6 +124,31 @@ impl Process {
         self.running = Some(Running { child, since: Instant::now(), paused: false });
         self.lines = Some(lines);
         self.life += 1;
+        Ok(())
+    }
+
+    /// How many calls of its disk have failed, in all its lives.
+    pub(crate) fn failures(&self) -> Outcome<Failed> {
+        Ok(self.disk.as_ref().map(Disk::failed).transpose()?.unwrap_or_default())
+    }
+
+    /// Whether its disk has failed since its start.
+    pub(crate) fn has_failed_disk(&self) -> Outcome<bool> {
+        Ok(self.failures()? != self.failed)
+    }
+
+    /// Fails if it has found its directory damaged, and no read has failed since it had found it sound: the
+    /// loss of what was not synced is no damage.
+    pub(crate) fn check_directory(&mut self) -> Outcome<()> {
+        let reads = self.failures()?.reads;
+        match std::fs::read_to_string(self.directory.join("QUARANTINED")) {
+            Err(_) => self.sound_until = reads,
+            Ok(_) if reads > self.sound_until => {}
+            Ok(reason) => {
+                let directory = self.directory.display();
+                return Err(format!("{directory} was found damaged: {}", reason.trim()).into());
+            }
+        }
         Ok(())
     }
 

@@ -11,6 +11,9 @@
 //! - A sector of 512 bytes is written as a whole, or not.
 
 mod path;
+#[cfg(any(test, feature = "simulator"))]
+#[allow(dead_code, reason = "the simulator does not use all of it yet")]
+pub(crate) mod simulated;
 mod system;
 
 use std::ffi::OsString;

@@ -1,0 +1,2 @@
+//! The model of sled.
+

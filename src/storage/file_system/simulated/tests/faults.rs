@@ -1,0 +1,2 @@
+//! The faults of a device and of single calls.
+

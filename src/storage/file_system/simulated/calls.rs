@@ -159,15 +159,16 @@ impl State {
                 Write::Store
             }
         });
-        for page in elsewhere {
-            self.misdirect(page);
+        for (number, page) in elsewhere {
+            self.misdirect((node, number), page);
         }
         Ok(())
     }
 
-    /// Writes a page to the place of another one.
-    fn misdirect(&mut self, page: Page) {
+    /// Writes a page to the place of another one. If that is its own, it was only lost.
+    fn misdirect(&mut self, from: (NodeId, u64), page: Page) {
         if let Some((node, number)) = self.draw_page(|_| true)
+            && (node, number) != from
             && let Ok(content) = self.content(node)
         {
             content.overwrite(number, page);

@@ -251,12 +251,13 @@ impl Content {
         Ok(())
     }
 
-    /// Writes all dirty pages to the device. `write` says what it does with each; returns what it has written
-    /// elsewhere.
-    pub(super) fn sync(&mut self, mut write: impl FnMut() -> Write) -> Vec<Page> {
+    /// Writes all dirty pages to the device. `write` says what it does with each; returns those that it has
+    /// written elsewhere.
+    pub(super) fn sync(&mut self, mut write: impl FnMut() -> Write) -> Vec<(u64, Page)> {
         let mut elsewhere = Vec::new();
         for number in std::mem::take(&mut self.dirty) {
-            elsewhere.extend(self.write_back(number, write()));
+            let page = self.write_back(number, write());
+            elsewhere.extend(page.map(|page| (number, page)));
         }
         self.device_length = self.length;
         self.lengths.clear();

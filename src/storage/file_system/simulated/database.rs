@@ -487,7 +487,12 @@ impl Inner {
     fn start_segment(&mut self, batch: &mut Batch) {
         let size = self.options.segment_bytes;
         let tip = self.tip();
-        let base = self.segments.get(&self.current).map_or(0, |segment| segment.base + size);
+        let base = self.segments.get_mut(&self.current).map_or(0, |left| {
+            if left.live == 0 {
+                left.free_since = Some(tip);
+            }
+            left.base + size
+        });
         // The log must have no gap, so segments are used again in order.
         let oldest = self.segments.iter().min_by_key(|(_, segment)| segment.base);
         let free = oldest

@@ -48,8 +48,8 @@ impl State {
 
     pub(super) fn rename(&mut self, from: &Path, to: &Path) -> io::Result<()> {
         let (from, node) = self.resolve_name(from)?;
-        let node = node.ok_or(ErrorKind::NotFound)?;
         let (to, replaced) = self.resolve_name(to)?;
+        let node = node.ok_or(ErrorKind::NotFound)?;
         let is_directory = self.is_directory(node);
         if is_directory && self.is_within(to.0, node) {
             return Err(ErrorKind::InvalidInput.into());
@@ -57,6 +57,10 @@ impl State {
         match replaced {
             Some(replaced) if replaced == node => return Ok(()),
             Some(replaced) => match (is_directory, self.is_directory(replaced)) {
+                // As Linux does for every target above the source.
+                (_, true) if self.is_within(from.0, replaced) => {
+                    return Err(ErrorKind::DirectoryNotEmpty.into());
+                }
                 (false, true) => return Err(ErrorKind::IsADirectory.into()),
                 (true, false) => return Err(ErrorKind::NotADirectory.into()),
                 (true, true) if !self.is_empty(replaced) => {
@@ -83,6 +87,9 @@ impl State {
 
     pub(super) fn write(&mut self, node: NodeId, bytes: &[u8], offset: u64) -> io::Result<()> {
         self.usage.writes += 1;
+        if bytes.is_empty() {
+            return Ok(());
+        }
         if self.faults.strikes(FaultKind::FailedWrite) {
             let some = self.random.index(bytes.len() + 1);
             self.write_all(node, &bytes[..some], offset)?;

@@ -10,7 +10,8 @@ use crate::storage::file_system::simulated::{
 };
 
 /// Small segments, and values that fit in memory.
-const OPTIONS: DatabaseOptions = DatabaseOptions { segment_bytes: 16 << 10, value_bytes_max: 4 << 10 };
+const OPTIONS: DatabaseOptions =
+    DatabaseOptions { segment_bytes: 16 << 10, value_bytes_max: 4 << 10 };
 
 fn new(seed: u64) -> (Device, ProcessFiles) {
     let device = Device::new(seed);

@@ -45,7 +45,11 @@ fn pages_of_a_failed_sync_are_readable_and_no_later_sync_writes_them() {
 fn pages_of_a_failed_sync_are_gone_when_the_cache_is_dropped() {
     for forget in [true, false] {
         let (device, _files, file) = after_failed_sync();
-        if forget { file.forget_cached() } else { device.drop_caches() }
+        if forget {
+            file.forget_cached()
+        } else {
+            device.drop_caches()
+        }
         assert_eq!(read(&*file), [1; 2 * PAGE]);
         assert_eq!(device.state(), DeviceState::Synced);
     }
@@ -237,9 +241,8 @@ fn a_misdirected_write_lands_on_another_page() {
         // The cache hides it.
         assert_eq!((read(&*victim), read(&*file)[0]), (vec![1; 2 * PAGE], 3));
         device.drop_caches();
-        let pages = |file: &dyn File| -> Vec<u8> {
-            read(file).chunks(PAGE).map(|page| page[0]).collect()
-        };
+        let pages =
+            |file: &dyn File| -> Vec<u8> { read(file).chunks(PAGE).map(|page| page[0]).collect() };
         let (victim, file) = (pages(&*victim), pages(&*file));
         let all = [victim, file].concat();
         assert_eq!(all[2], 2, "{all:?}: the page itself was not written");
@@ -330,7 +333,10 @@ fn no_more_files_can_be_opened_than_there_are_descriptors() {
     assert!(files.open_database(path("/")).is_err());
     assert_eq!(files.kind(path("/new")).unwrap(), None);
     drop(second);
-    assert_eq!(files.list(path("/")).unwrap(), ["file", "blobs"].map(Into::<std::ffi::OsString>::into));
+    assert_eq!(
+        files.list(path("/")).unwrap(),
+        ["file", "blobs"].map(Into::<std::ffi::OsString>::into)
+    );
     device.set_descriptors(None);
     device.inject(Fault::next(FaultKind::NoDescriptor));
     full(files.open(path("/file"), Access::Read).map(drop));

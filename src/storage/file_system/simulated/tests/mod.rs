@@ -3,6 +3,7 @@
 mod agreement;
 mod database;
 mod faults;
+mod history;
 mod power;
 mod processes;
 

@@ -27,8 +27,8 @@ const SECTOR: usize = 512;
 pub(super) struct Call {
     pub(super) kind: u8,
     pub(super) path: PathBuf,
-    offset: usize,
-    data: Vec<u8>,
+    pub(super) offset: usize,
+    pub(super) data: Vec<u8>,
 }
 
 /// A data directory, and the means to record what a child does to it.
@@ -52,6 +52,33 @@ impl Recording {
         fs::create_dir(&root).unwrap();
         let (data, acks) = (root.join("data"), root.join("acks"));
         Some(Recording { _temporary: temporary, work, data, root, acks, recorder })
+    }
+
+    /// Records what happens below a directory elsewhere, which exists.
+    pub(super) fn move_to(&mut self, root: PathBuf) {
+        self.data = root.join("data");
+        self.acks = root.join("acks");
+        self.root = root;
+    }
+
+    /// Lets a child perform operations of a seed. After a number of calls the power of its file system is
+    /// cut, if there is one. Some of what is not synced is written nevertheless, as this number says.
+    pub(super) fn work_until_cut(
+        &self,
+        seed: u64,
+        steps: u64,
+        cut: Option<usize>,
+        stray: u64,
+    ) -> Vec<Call> {
+        let mut command = child("work", &self.data);
+        command.env(SEED, seed.to_string()).env(STEPS, steps.to_string());
+        command.env("RECORD_STRAY", stray.to_string());
+        if let Some(cut) = cut {
+            command.env("RECORD_CUT", cut.to_string());
+        }
+        let (output, calls) = self.record(command);
+        assert_eq!(output.status.success(), cut.is_none(), "seed {seed} cut {cut:?}");
+        calls
     }
 
     /// Removes the data directory.

@@ -13,6 +13,8 @@
 
 mod damage;
 mod disk;
+#[cfg(target_os = "linux")]
+mod judge;
 mod kill;
 mod power;
 mod restart;

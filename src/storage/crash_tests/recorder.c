@@ -6,6 +6,10 @@
  * offset (8), path, data. Kinds: W write, T truncate, S sync, C create, D make
  * directory, R rename (the data is the new path), U unlink, X remove directory.
  *
+ * RECORD_CUT is a number of records after which the power is cut: the file system of RECORD_ROOT is shut down,
+ * so that nothing more reaches its device, and the process ends. Before that, RECORD_STRAY, a number that is not 0, lets the system
+ * write at some moments what nobody has synced: a file, or the journal.
+ *
  * Each call and its record are made under one lock, so that the order in the
  * log is an order in which the calls happened.
  */
@@ -15,11 +19,13 @@
 #include <fcntl.h>
 #include <limits.h>
 #include <pthread.h>
+#include <signal.h>
 #include <stdarg.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/ioctl.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -27,12 +33,60 @@ static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static int log_fd = -1;
 static const char *root;
 
+static long records;
+static uint64_t stray;
+
+/* EXT4_IOC_SHUTDOWN and XFS_IOC_GOINGDOWN, and the flag that nothing is flushed before. */
+#define SHUTDOWN _IOR('X', 125, uint32_t)
+#define NOLOGFLUSH 2
+
 static void *next(const char *name) { return dlsym(RTLD_NEXT, name); }
 
 static int under_root(const char *path) {
     if (!root) root = getenv("RECORD_ROOT");
     size_t length = root ? strlen(root) : 0;
     return length && !strncmp(path, root, length) && (path[length] == '/' || !path[length]);
+}
+
+static uint64_t drawn(uint64_t below) {
+    stray ^= stray << 13;
+    stray ^= stray >> 7;
+    stray ^= stray << 17;
+    return stray % below;
+}
+
+/* What a system does by itself with files that nobody has synced. */
+static void write_stray(const char *path) {
+    int (*open_)(const char *, int, ...) = next("open64");
+    int (*fsync_)(int) = next("fsync");
+    int (*close_)(int) = next("close");
+    ssize_t (*write_)(int, const void *, size_t) = next("write");
+    if (drawn(4) == 0) {
+        int file = open_(path, O_RDONLY | O_CLOEXEC);
+        unsigned all = SYNC_FILE_RANGE_WAIT_BEFORE | SYNC_FILE_RANGE_WRITE | SYNC_FILE_RANGE_WAIT_AFTER;
+        if (file >= 0) sync_file_range(file, 0, drawn(2) ? 0 : 8192, all), close_(file);
+    }
+    if (drawn(12) == 0) {
+        char side[PATH_MAX];
+        snprintf(side, sizeof side, "%s-side", root);
+        int file = open_(side, O_WRONLY | O_CREAT | O_CLOEXEC | O_APPEND, 0600);
+        if (file >= 0) write_(file, "x", 1), fsync_(file), close_(file);
+    }
+}
+
+static void after_record(const char *path) {
+    const char *cut = getenv("RECORD_CUT");
+    const char *seed = getenv("RECORD_STRAY");
+    records++;
+    if (!stray && seed) stray = strtoull(seed, NULL, 10);
+    if (stray && (!cut || records < atol(cut))) write_stray(path);
+    if (cut && records == atol(cut)) {
+        int (*open_)(const char *, int, ...) = next("open64");
+        uint32_t flag = NOLOGFLUSH;
+        int file = open_(root, O_RDONLY | O_CLOEXEC);
+        if (file < 0 || ioctl(file, SHUTDOWN, &flag)) abort();
+        kill(getpid(), SIGKILL);
+    }
 }
 
 static void record(char kind, const char *path, uint64_t offset, const void *data, uint32_t length) {
@@ -53,6 +107,7 @@ static void record(char kind, const char *path, uint64_t offset, const void *dat
     if (length) memcpy(buffer + 17 + path_length, data, length);
     if (write_(log_fd, buffer, total) != (ssize_t)total) abort();
     free(buffer);
+    after_record(path);
     errno = saved;
 }
 

@@ -8,7 +8,7 @@ use super::random::Random;
 
 /// How many states of a page are kept between two syncs: any of them may be on the device after a power
 /// cut.
-const VERSIONS_MAX: usize = 8;
+const VERSIONS_MAX: usize = 32;
 
 /// The content of a file. Pages that were never anything but zeros are not in the map.
 #[derive(Clone, Debug, Default)]
@@ -399,6 +399,18 @@ impl Content {
                 take(*number, page);
             }
         }
+    }
+
+    /// Whether a power cut may leave this length.
+    #[cfg(test)]
+    pub(super) fn may_have_length(&self, length: u64) -> bool {
+        let all = || {
+            let noted = self.lengths.iter().map(|(_, length)| *length);
+            noted.chain([self.length, self.device_length])
+        };
+        let is_between = all().min() <= Some(length) && Some(length) <= all().max();
+        // A file that grows has its new pages one by one.
+        all().any(|noted| noted == length) || is_between && length % PAGE_BYTES as u64 == 0
     }
 
     /// All that a power cut may leave of a page.

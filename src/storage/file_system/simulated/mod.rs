@@ -24,8 +24,9 @@ mod calls;
 mod content;
 mod cut;
 mod database;
-mod database_log;
 mod faults;
+#[cfg(test)]
+mod judged;
 mod names;
 mod page;
 mod process;
@@ -43,6 +44,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 pub(crate) use self::cut::{PowerCut, Survivors};
 pub(crate) use self::database::DatabaseOptions;
 pub(crate) use self::faults::{Fault, FaultKind, Struck};
+#[cfg(test)]
+pub(crate) use self::judged::Image;
 pub(crate) use self::process::ProcessFiles;
 pub(crate) use self::questions::{DeviceState, Unsynced};
 pub(crate) use self::random::Random;

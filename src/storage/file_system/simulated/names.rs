@@ -146,6 +146,13 @@ impl Names {
         self.pending.first().map(|change| change.order)
     }
 
+    /// The places in the order of writing after which the names differ.
+    #[cfg(test)]
+    pub(super) fn moments(&self) -> Vec<u64> {
+        let changes = self.pending.iter().map(|change| change.order);
+        std::iter::once(0).chain(changes).collect()
+    }
+
     pub(super) fn has_pending(&self) -> bool {
         !self.pending.is_empty()
     }

@@ -57,6 +57,52 @@ fn databases_agree() {
     }
 }
 
+#[test]
+fn databases_make_what_is_missing() {
+    let temporary = TempDir::new().unwrap();
+    let device = Device::new(1);
+    let files = device.process();
+    for (files, root) in [(&SystemFiles as &dyn FileSystem, temporary.path()), (&files, path("/"))]
+    {
+        let open = || files.open_database(root).unwrap();
+        let database = open();
+        database.insert(b"key", b"value").unwrap();
+        // Dropping it flushes.
+        drop(database);
+        files.remove_file(&root.join("conf")).unwrap();
+        assert_eq!(pairs(&*open(), &[]), [(b"key".to_vec(), b"value".to_vec())]);
+        for name in files.list(root).unwrap() {
+            if name != "blobs" {
+                files.remove_file(&root.join(name)).unwrap();
+            }
+        }
+        assert_eq!(pairs(&*open(), &[]), []);
+        for name in ["conf", "db", "blobs"] {
+            assert!(files.kind(&root.join(name)).unwrap().is_some(), "{name}");
+        }
+    }
+}
+
+#[test]
+fn databases_refuse_an_unfinished_snapshot() {
+    use crate::storage::StorageError;
+    let temporary = TempDir::new().unwrap();
+    let device = Device::new(1);
+    let files = device.process();
+    for (files, root) in [(&SystemFiles as &dyn FileSystem, temporary.path()), (&files, path("/"))]
+    {
+        let open = || files.open_database(root);
+        open().unwrap().insert(b"key", b"value").unwrap();
+        drop(open().unwrap());
+        let torn = root.join("snap.7FFFFFFFFFFFFFFF.generating");
+        files.open(&torn, Access::Create).unwrap().write_at(b"torn", 0).unwrap();
+        let refused = open();
+        assert!(matches!(refused, Err(StorageError::Corrupt { .. })), "{refused:?}");
+        files.remove_file(&torn).unwrap();
+        assert_eq!(pairs(&*open().unwrap(), &[]), [(b"key".to_vec(), b"value".to_vec())]);
+    }
+}
+
 /// The paths of the calls: a directory in a directory, and files in each.
 const PATHS: [&str; 8] = ["a", "b", "d", "d/a", "d/b", "d/e", "d/e/a", "missing/a"];
 

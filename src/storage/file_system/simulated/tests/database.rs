@@ -131,24 +131,6 @@ fn only_one_can_have_it_open() {
 }
 
 #[test]
-fn what_is_missing_is_made() {
-    let (_, files) = new(1);
-    let database = files.open_database(path("/")).unwrap();
-    insert(&*database, 0..3, 10);
-    drop(database);
-    files.remove_file(path("/conf")).unwrap();
-    let database = files.open_database(path("/")).unwrap();
-    assert_eq!(keys(&*database), [0, 1, 2]);
-    drop(database);
-    for name in files.list(path("/")).unwrap() {
-        if name != "blobs" {
-            files.remove_file(&path("/").join(name)).unwrap();
-        }
-    }
-    assert_eq!(keys(&*files.open_database(path("/")).unwrap()), []);
-}
-
-#[test]
 fn an_unfinished_snapshot_refuses_to_open_until_it_is_removed() {
     let mut refused = 0;
     for after in 0..12 {

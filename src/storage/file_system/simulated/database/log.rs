@@ -20,8 +20,8 @@ use std::ops::Range;
 use sled::IVec;
 use xxhash_rust::xxh3::xxh3_64;
 
-use super::random::mix;
 use crate::storage::file_system::File;
+use crate::storage::file_system::simulated::random::mix;
 
 const MAGIC: &[u8; 8] = b"simsegmt";
 pub(super) const SEGMENT_HEADER_BYTES: u64 = 24;

@@ -12,6 +12,10 @@
 //! - keeps in memory what was written or read, until it is opened again;
 //! - fails for ever after an error.
 
+mod append;
+mod log;
+mod snapshot;
+
 use std::collections::BTreeMap;
 use std::io;
 use std::ops::{Bound, Range};
@@ -19,20 +23,15 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use sled::IVec;
-use xxhash_rust::xxh3::xxh3_64;
 
-use super::database_log::{
-    Found, Kind, Place, Record, Replay, SEGMENT_HEADER_BYTES, decode, replay, segment_header,
-};
-use super::random::mix;
+use self::log::{Found, Kind, Place, Replay, decode, replay};
+use self::snapshot::{read_snapshot, snapshots};
 use crate::storage::file_system::{Access, Database, File, FileSystem, Lock, Pair};
 use crate::storage::files::io_error;
 use crate::storage::record::corrupt;
 use crate::storage::{Result, StorageError};
 
 const CONF: &[u8] = b"simulated database, format 1";
-const SNAPSHOT: &str = "snap.";
-const UNFINISHED: &str = ".generating";
 
 /// How a database is stored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -187,49 +186,6 @@ fn check_conf(files: &dyn FileSystem, path: &Path) -> Result<()> {
     file.write_at(CONF, 0).map_err(io)
 }
 
-/// The names of the snapshots, the oldest first.
-fn snapshots(files: &dyn FileSystem, path: &Path) -> Result<Vec<String>> {
-    let names = files.list(path).map_err(io_error("opening the database"))?;
-    let names = names.into_iter().filter_map(|name| name.into_string().ok());
-    let mut names: Vec<String> = names.filter(|name| name.starts_with(SNAPSHOT)).collect();
-    names.sort();
-    if let Some(name) = names.iter().find(|name| name.ends_with(UNFINISHED)) {
-        return corrupt(format!("the database: snapshot {name} is damaged"));
-    }
-    Ok(names)
-}
-
-type Index = BTreeMap<IVec, Stored>;
-
-/// A snapshot: XXH3 of the rest, the log sequence number up to which it goes, and keys with the places of values.
-fn read_snapshot(files: &dyn FileSystem, path: &Path) -> Result<(u64, Index)> {
-    let io = io_error("opening the database");
-    let file = files.open(path, Access::Read).map_err(io)?;
-    let mut bytes = vec![0; file.length().map_err(io)? as usize];
-    file.read_at(&mut bytes, 0).map_err(io)?;
-    let damaged = || corrupt("the database: the snapshot is damaged".to_owned());
-    let field = |at: usize| {
-        let field = bytes.get(at..at + 8)?;
-        field.try_into().ok().map(u64::from_le_bytes)
-    };
-    let (Some(checksum), Some(lsn)) = (field(0), field(8)) else { return damaged() };
-    if checksum != xxh3_64(&bytes[8..]) {
-        return damaged();
-    }
-    let mut index = Index::new();
-    let mut at = 16;
-    while let (Some(key), Some(lsn), Some(offset), Some(size)) =
-        (field(at), field(at + 8), field(at + 16), field(at + 24))
-    {
-        at += 32;
-        let Some(name) = bytes.get(at..at + key as usize) else { return damaged() };
-        at += key as usize;
-        let place = Some(Place { lsn, offset, bytes: size });
-        index.insert(IVec::from(name), Stored { value: None, place });
-    }
-    Ok((lsn, index))
-}
-
 impl Inner {
     /// Takes what the replay of the file has found.
     fn take(&mut self, found: Replay) -> Result<()> {
@@ -307,31 +263,6 @@ impl Inner {
         }
     }
 
-    fn write_snapshot(&mut self, former: &[String]) -> io::Result<()> {
-        let tip = self.tip();
-        let mut bytes = vec![0; 8];
-        bytes.extend_from_slice(&tip.to_le_bytes());
-        for (key, stored) in &self.index {
-            let Some(place) = stored.place else { continue };
-            for field in [key.len() as u64, place.lsn, place.offset, place.bytes] {
-                bytes.extend_from_slice(&field.to_le_bytes());
-            }
-            bytes.extend_from_slice(key);
-        }
-        let checksum = xxh3_64(&bytes[8..]);
-        bytes[..8].copy_from_slice(&checksum.to_le_bytes());
-        let name = format!("{SNAPSHOT}{tip:016X}");
-        let unfinished = self.path.join(format!("{name}{UNFINISHED}"));
-        let file = self.files.open(&unfinished, Access::Create)?;
-        file.write_at(&bytes, 0)?;
-        file.sync_all()?;
-        self.files.rename(&unfinished, &self.path.join(&name))?;
-        for old in former.iter().filter(|old| **old != name) {
-            self.files.remove_file(&self.path.join(old))?;
-        }
-        Ok(())
-    }
-
     fn check(&self) -> Result<()> {
         self.failed.clone().map_or(Ok(()), Err)
     }
@@ -374,167 +305,6 @@ impl Inner {
         flushed
     }
 
-    fn append_unflushed(&mut self) -> Result<()> {
-        if self.unflushed.is_empty() {
-            return Ok(());
-        }
-        self.flush += 1;
-        self.unflushed_bytes = 0;
-        let mut batch = Batch::default();
-        for (key, value) in std::mem::take(&mut self.unflushed) {
-            self.append(&mut batch, key, value)?;
-        }
-        self.write(&mut batch)
-    }
-
-    fn append(&mut self, batch: &mut Batch, key: IVec, value: Option<IVec>) -> Result<()> {
-        let (kind, value) = match value {
-            None => (Kind::Remove, IVec::default()),
-            Some(value) if value.len() > self.options.value_bytes_max => {
-                (Kind::Blob, self.write_blob(&value)?)
-            }
-            Some(value) => (Kind::Put, value),
-        };
-        let mut record = Record { lsn: 0, flush: self.flush, kind, key, value };
-        if self.segments.is_empty() || self.used + record.bytes() > self.options.segment_bytes {
-            self.write(batch)?;
-            self.next_segment(batch)?;
-            // Records of the oldest segment went before this one.
-            if self.used + record.bytes() > self.options.segment_bytes {
-                self.write(batch)?;
-                self.start_segment(batch);
-            }
-        }
-        record.lsn = self.tip();
-        let place =
-            Place { lsn: record.lsn, offset: self.current + self.used, bytes: record.bytes() };
-        if batch.bytes.is_empty() {
-            batch.offset = place.offset;
-        }
-        record.encode(&mut batch.bytes);
-        self.used += place.bytes;
-        let is_current = match kind {
-            Kind::Remove => match self.removed.get_mut(&record.key) {
-                Some(removed) => {
-                    *removed = Some(place);
-                    true
-                }
-                None => false,
-            },
-            Kind::Put | Kind::Blob => match self.index.get_mut(&record.key) {
-                Some(stored) => {
-                    stored.place = Some(place);
-                    true
-                }
-                None => false,
-            },
-        };
-        if is_current && let Some(segment) = self.segment_of(place) {
-            segment.live += place.bytes;
-        }
-        Ok(())
-    }
-
-    /// Writes what is to be appended to the file.
-    fn write(&mut self, batch: &mut Batch) -> Result<()> {
-        if !batch.bytes.is_empty() {
-            let bytes = std::mem::take(&mut batch.bytes);
-            let written = self.file.write_at(&bytes, batch.offset);
-            written.map_err(io_error("flushing the database"))?;
-        }
-        Ok(())
-    }
-
-    /// Goes on in the next segment, and moves records out of the oldest one.
-    fn next_segment(&mut self, batch: &mut Batch) -> Result<()> {
-        self.start_segment(batch);
-        let oldest = self.segments.iter().min_by_key(|(_, segment)| segment.base);
-        let Some((&oldest, &Segment { base, live, .. })) = oldest else { return Ok(()) };
-        let sparse = live < self.options.segment_bytes / 4 * 3;
-        // Some pages are written again although most of their segment is needed.
-        let is_moved = sparse || mix(self.seed ^ base).is_multiple_of(4);
-        if oldest == self.current || !is_moved || live == 0 {
-            return Ok(());
-        }
-        let range = base..base + self.options.segment_bytes;
-        let keys = self
-            .index
-            .iter()
-            .filter(|(_, stored)| stored.place.is_some_and(|place| range.contains(&place.lsn)));
-        let keys: Vec<IVec> = keys.map(|(key, _)| key.clone()).collect();
-        let removed = self
-            .removed
-            .iter()
-            .filter(|(_, place)| place.is_some_and(|place| range.contains(&place.lsn)));
-        let removed: Vec<IVec> = removed.map(|(key, _)| key.clone()).collect();
-        for key in keys {
-            let value = self.value(&key)?;
-            if let Some(place) = self.index.get(&key).and_then(|stored| stored.place) {
-                self.release(place);
-            }
-            self.append(batch, key, value)?;
-        }
-        for key in removed {
-            if let Some(Some(place)) = self.removed.get(&key).copied() {
-                self.release(place);
-            }
-            self.append(batch, key, None)?;
-        }
-        Ok(())
-    }
-
-    /// Begins a segment: one that is free for long enough, or a new one.
-    fn start_segment(&mut self, batch: &mut Batch) {
-        let size = self.options.segment_bytes;
-        let tip = self.tip();
-        let base = self.segments.get_mut(&self.current).map_or(0, |left| {
-            if left.live == 0 {
-                left.free_since = Some(tip);
-            }
-            left.base + size
-        });
-        // The log must have no gap, so segments are used again in order.
-        let oldest = self.segments.iter().min_by_key(|(_, segment)| segment.base);
-        let free = oldest
-            .filter(|(_, segment)| segment.free_since.is_some_and(|since| since + size <= tip));
-        let offset = match free {
-            Some((offset, _)) => *offset,
-            None => self.segments.last_key_value().map_or(0, |(offset, _)| offset + size),
-        };
-        self.segments.insert(offset, Segment { base, live: 0, free_since: None });
-        (self.current, self.used) = (offset, SEGMENT_HEADER_BYTES);
-        batch.offset = offset;
-        batch.bytes.extend_from_slice(&segment_header(base));
-    }
-
-    /// Writes a large value to a file of its own, which nobody syncs. Returns what the record holds.
-    fn write_blob(&mut self, value: &[u8]) -> Result<IVec> {
-        let io = io_error("flushing the database");
-        let name = self.tip().to_be_bytes();
-        let file = self.files.open(&self.blob(&name), Access::Create).map_err(io)?;
-        let checksum = xxh3_64(value).to_le_bytes();
-        file.write_at(&[&checksum[..], value].concat(), 0).map_err(io)?;
-        Ok(IVec::from(&name))
-    }
-
-    fn blob(&self, name: &[u8]) -> PathBuf {
-        let name: String = name.iter().map(|byte| format!("{byte:02x}")).collect();
-        self.path.join("blobs").join(name)
-    }
-
-    fn read_blob(&self, name: &[u8]) -> Result<IVec> {
-        let io = io_error("reading the database");
-        let file = self.files.open(&self.blob(name), Access::Read).map_err(io)?;
-        let mut bytes = vec![0; file.length().map_err(io)? as usize];
-        file.read_at(&mut bytes, 0).map_err(io)?;
-        match bytes.split_at_checked(8) {
-            Some((checksum, value)) if checksum == xxh3_64(value).to_le_bytes() => {
-                Ok(IVec::from(value))
-            }
-            _ => corrupt("the database: a blob is damaged".to_owned()),
-        }
-    }
-
     /// The value of a key, which stays in memory then.
     fn value(&mut self, key: &IVec) -> Result<Option<IVec>> {
         let Some(stored) = self.index.get(key) else { return Ok(None) };
@@ -567,13 +337,6 @@ impl Inner {
             Err(error) => Some(Err(error)),
         }
     }
-}
-
-/// Bytes to append at a place of the file.
-#[derive(Debug, Default)]
-struct Batch {
-    offset: u64,
-    bytes: Vec<u8>,
 }
 
 impl Drop for Inner {

@@ -16,10 +16,13 @@
 //!                   readiness alone, in most of them with empty disks
 //! --loaded          worlds whose clients write without a pause while disks are slow and members
 //!                   are away; steps, messages and writes take time in proportion to their work
+//! --disks           worlds of one disk: the store's own code, and every fault of a file system and of a
+//!                   device
 //! --jobs J          worker threads, each with a world of its own (1)
 //! --trace           prints all events, also of seeds that do not fail;
 //!                   with --planted, the events that led to a failure
-//! --planted COUNT   plants each of the known bugs, and expects that one of its checks finds it
+//! --planted COUNT   plants each of the known bugs, or those that show in the chosen kind of world, and
+//!                   expects that one of its checks finds it
 //!                   within this many seeds
 //! --each            with --planted, expects that each of its checks finds it
 //! --bug NAME        only this bug
@@ -33,15 +36,19 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use quorate::planted::Bug;
-use quorate::simulation::{FOUND, Kind, Report, Totals, Verbosity, hunt, run, run_once};
+use quorate::simulation::{FOUND, Kind, Report, Totals, Verbosity, hunt, kind_of, run, run_once};
 
 /// How long faults happen by default.
 const MINUTES: u64 = 10;
 const MINUTES_OF_LARGE: u64 = 1;
 
 /// The kinds of worlds other than the default one, and their options.
-const KINDS: [(Kind, &str); 3] =
-    [(Kind::Fleet, "--fleet"), (Kind::Rolled, "--rolled"), (Kind::Loaded, "--loaded")];
+const KINDS: [(Kind, &str); 4] = [
+    (Kind::Fleet, "--fleet"),
+    (Kind::Rolled, "--rolled"),
+    (Kind::Loaded, "--loaded"),
+    (Kind::Disk, "--disks"),
+];
 
 #[derive(Default)]
 struct Options {
@@ -129,7 +136,7 @@ fn parse() -> Result<Options, String> {
     }
     let usual = match options.kind {
         Kind::Fleet | Kind::FanOut(_) | Kind::Loaded => MINUTES_OF_LARGE,
-        Kind::Usual | Kind::Rolled => MINUTES,
+        Kind::Usual | Kind::Rolled | Kind::Disk => MINUTES,
     };
     options.length = Duration::from_secs(60 * minutes.unwrap_or(usual));
     if options.seeds.is_empty() && options.planted.is_none() && !options.checks {
@@ -181,7 +188,10 @@ fn print_checks() {
 /// Runs seeds with every planted bug. Returns whether the checks have found all.
 fn hunt_all(options: &Options, seeds: u64) -> bool {
     let hunted: Vec<Bug> = match options.bugs.is_empty() {
-        true => Bug::ALL.iter().copied().filter(|bug| !bug.checks().is_empty()).collect(),
+        true => {
+            let shows = |bug: &Bug| options.kind == Kind::Usual || kind_of(*bug) == options.kind;
+            Bug::ALL.iter().copied().filter(|bug| !bug.checks().is_empty()).filter(shows).collect()
+        }
         false => options.bugs.clone(),
     };
     let next = AtomicUsize::new(0);

@@ -53,9 +53,51 @@ bugs! {
     TornRecordAccepted: "a record that a crash cut in two is accepted";
         ["I31 no node stops by itself"],
     PartOfNoTerm: "a crash in the middle of a large write leaves entries of a term that the disk does not know of";
-        [],
+        ["I14 a start knows the terms of its entries", "I14 a start knows what was durable"],
     StartTrustsRead: "a start takes what it can read for durable";
-        ["I14 a start knows what was durable", "I13 no acknowledgement before the sync"],
+        ["I14 what is confirmed is on the device"],
+    AppendUnsynced: "a write counts as durable before it is synced";
+        ["I14 what is confirmed is on the device"],
+    SegmentEndUnsynced: "the record that ends a segment is not synced";
+        ["I14 what is confirmed is on the device"],
+    SegmentNameUnsynced: "a new segment has a name that a power cut takes";
+        ["I14 what is confirmed is on the device"],
+    FrameUnsynced: "a file of the directory gets its name before its content is synced";
+        ["I14 what is confirmed is on the device"],
+    FrameNameUnsynced: "a file of the directory has a name that a power cut takes";
+        ["I14 what is confirmed is on the device"],
+    FailedSyncIgnored: "a failed sync counts as a sync";
+        ["I14 what is confirmed is on the device"],
+    CheckpointUnsynced: "what sled has flushed counts as durable";
+        ["I14 what is confirmed is on the device"],
+    FinishedUnsynced: "a checkpoint is committed before its last chunks are written";
+        ["I14 what was written opens"],
+    MovesUnannounced: "files are moved for a replacement that nothing on the disk announces";
+        ["I14 what was written opens"],
+    ReadErrorIsDamage: "a read that fails counts as damage, and the directory is put aside";
+        ["I14 what was written opens"],
+    SpareDamageCounts: "damage to a part of the log that is not needed refuses the directory";
+        ["I14 what was written opens"],
+    ReadUnverified: "entries that are read for a peer are not verified";
+        ["I16 what is read was written"],
+    RotStops: "damage that a read for a peer finds stops the node";
+        ["I31 no node stops by itself"],
+    LimitIsFailure: "a process that has no file descriptors for a moment stops its node";
+        ["I31 no node stops by itself"],
+    ChangeNotRetried: "a change that has failed without an effect is not tried again";
+        ["I31 no node stops by itself"],
+    CheckpointNotRetried: "a checkpoint that has failed without an effect stops the node";
+        ["I31 no node stops by itself"],
+    InstallBesideCheckpoint: "a checkpoint goes on while a state from the leader replaces everything";
+        ["I31 no node stops by itself"],
+    MergeForgetsHardState: "the hard state of a write that joins another one is lost";
+        ["I13 what is confirmed is durable"],
+    MergeKeepsReplaced: "entries that a later write of the same sync replaces are kept";
+        ["I31 no node stops by itself"],
+    WitnessOneSlot: "the witness is written over its only copy";
+        ["I14 the witness keeps the record before"],
+    WitnessStays: "the witness is never written after the start";
+        ["I14 a start knows what was durable"],
     RotAccepted: "a record with a flipped bit is accepted";
         ["I31 no node stops by itself"],
     CompactedTooFar: "the log is truncated beyond its checkpoint";

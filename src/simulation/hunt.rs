@@ -110,20 +110,10 @@ pub struct Hunt {
     pub others: BTreeMap<&'static str, u64>,
 }
 
-/// Plants a bug and runs seeds in this thread until one of its checks has found it, or each of
-/// them.
-///
-/// A check has found the bug if it is the first to fail in a world. Failures of other checks do not
-/// count.
-pub fn hunt(
-    bug: Bug,
-    seeds: Range<u64>,
-    length: Duration,
-    verbosity: Verbosity,
-    each: bool,
-) -> Hunt {
-    // These bugs show only where an operator restarts the instances, or under load.
-    let kind = match bug {
+/// The kind of worlds in which a bug shows: some show only where an operator restarts the instances, under
+/// load, or on a disk.
+pub fn kind_of(bug: Bug) -> Kind {
+    match bug {
         Bug::ReadyBeforePlace
         | Bug::ClosesWithoutHandover
         | Bug::NewcomersUnready
@@ -145,8 +135,46 @@ pub fn hunt(
         | Bug::ElectionMovesClients
         | Bug::SessionsDieWithConnection
         | Bug::ChangeUntold => Kind::FanOut(CLIENTS),
+        Bug::StartTrustsRead
+        | Bug::PartOfNoTerm
+        | Bug::AppendUnsynced
+        | Bug::SegmentEndUnsynced
+        | Bug::SegmentNameUnsynced
+        | Bug::FrameUnsynced
+        | Bug::FrameNameUnsynced
+        | Bug::FailedSyncIgnored
+        | Bug::CheckpointUnsynced
+        | Bug::FinishedUnsynced
+        | Bug::MovesUnannounced
+        | Bug::ReadErrorIsDamage
+        | Bug::SpareDamageCounts
+        | Bug::ReadUnverified
+        | Bug::RotStops
+        | Bug::LimitIsFailure
+        | Bug::ChangeNotRetried
+        | Bug::CheckpointNotRetried
+        | Bug::InstallBesideCheckpoint
+        | Bug::MergeForgetsHardState
+        | Bug::MergeKeepsReplaced
+        | Bug::WitnessOneSlot
+        | Bug::WitnessStays => Kind::Disk,
         _ => Kind::Usual,
-    };
+    }
+}
+
+/// Plants a bug and runs seeds in this thread until one of its checks has found it, or each of
+/// them.
+///
+/// A check has found the bug if it is the first to fail in a world. Failures of other checks do not
+/// count.
+pub fn hunt(
+    bug: Bug,
+    seeds: Range<u64>,
+    length: Duration,
+    verbosity: Verbosity,
+    each: bool,
+) -> Hunt {
+    let kind = kind_of(bug);
     let length = if kind == Kind::Loaded { length.min(LOADED) } else { length };
     let missed = bug.checks().to_vec();
     let mut hunt = Hunt { bug, worlds: 0, found: Vec::new(), missed, others: BTreeMap::new() };

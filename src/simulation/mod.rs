@@ -33,10 +33,11 @@
 //! | `checks` | the invariants, one file for each concern |
 //! | `linearizability` | whether the replies to clients are linearizable, without a look at the log |
 //! | `trace` | the hash of everything that happened, and the last events as text |
+//! | `disk_world`, `disk_threads`, `durable` | worlds of one disk: the store's own code on a simulated file system |
 //! | `hunt` | the search for planted bugs, which tests the checks |
 //! | `surroundings` | planted bugs of disks, of the network, and of the delivery of events |
 //!
-//! Caveats. The disk below a store is not simulated: stores have their own crash tests. Connections
+//! Caveats. In worlds of clusters the store is a model; worlds of one disk run its own code. Connections
 //! are not simulated either: messages go through the real codec, but not through a socket. Threads
 //! are simulated as events, so the simulator does not find races between threads.
 
@@ -48,6 +49,9 @@ mod clock;
 mod costs;
 mod damages;
 mod disk;
+mod disk_threads;
+mod disk_world;
+mod durable;
 mod episodes;
 mod executor;
 mod fan_out;
@@ -87,7 +91,7 @@ use clock::{Nanos, SECOND, nanos};
 use kernel::Phase;
 use world::World;
 
-pub use hunt::{Hunt, hunt};
+pub use hunt::{Hunt, hunt, kind_of};
 pub use seeds::FOUND;
 pub use totals::Totals;
 pub use trace::Verbosity;
@@ -125,6 +129,8 @@ pub enum Kind {
     Rolled,
     /// A few members whose clients write without a pause while disks are slow and members are away.
     Loaded,
+    /// One disk, with the store's own code and every fault of a file system and of a device.
+    Disk,
 }
 
 /// Runs one seed, with faults for this time. A seed that fails runs again, for its timeline.
@@ -156,6 +162,9 @@ fn run_with(
     only: Option<&'static str>,
 ) -> Report {
     let length = u64::try_from(length.as_nanos()).unwrap_or(u64::MAX / 4);
+    if kind == Kind::Disk {
+        return run_disk(seed, verbosity, only);
+    }
     let mut world = World::new(seed, length, verbosity, kind);
     world.kernel.only.set(only);
     if verbosity != Verbosity::None {
@@ -163,7 +172,9 @@ fn run_with(
     }
     let lived = catch_unwind(AssertUnwindSafe(|| match kind {
         Kind::FanOut(_) => fan_out::run_to_end(&mut world),
-        Kind::Usual | Kind::Fleet | Kind::Rolled | Kind::Loaded => run_to_end(&mut world),
+        Kind::Usual | Kind::Fleet | Kind::Rolled | Kind::Loaded | Kind::Disk => {
+            run_to_end(&mut world);
+        }
     }));
     if let Err(panic) = lived {
         let what = panic
@@ -197,6 +208,36 @@ fn run_with(
         failure: violation.map(|violation| violation.to_string()),
         timeline: kernel.trace.timeline(),
         totals,
+    }
+}
+
+/// Runs the world of one disk.
+fn run_disk(seed: u64, verbosity: Verbosity, only: Option<&'static str>) -> Report {
+    let lived = catch_unwind(AssertUnwindSafe(|| disk_world::run(seed)));
+    let outcome = lived.unwrap_or_else(|panic| {
+        let what = panic.downcast_ref::<String>().map_or("no message", String::as_str);
+        let violation = Some(Violation::new("a panic", what));
+        disk_world::Outcome { violation, ..disk_world::Outcome::default() }
+    });
+    let violation =
+        outcome.violation.filter(|violation| only.is_none_or(|only| only == violation.check));
+    let timeline = match verbosity {
+        Verbosity::None => Vec::new(),
+        _ => outcome.story.into_iter().collect(),
+    };
+    Report {
+        seed,
+        trace_hash: outcome.trace ^ outcome.steps,
+        check: violation.as_ref().map(|violation| violation.check),
+        failure: violation.map(|violation| violation.to_string()),
+        timeline,
+        totals: Totals {
+            seeds: 1,
+            virtual_time: Duration::from_nanos(outcome.time),
+            events: outcome.events,
+            steps: outcome.steps,
+            ..Totals::default()
+        },
     }
 }
 

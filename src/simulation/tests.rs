@@ -28,6 +28,18 @@ fn a_planted_bug_is_found() {
     assert_eq!(run(hunt.found[0].seed, MINUTE, Kind::Usual).failure, None, "it is gone again");
 }
 
+#[test]
+fn worlds_of_one_disk_find_nothing() {
+    for seed in 0..40 {
+        let report = run(seed, MINUTE, Kind::Disk);
+        assert_eq!(report.failure, None, "seed {seed}: {:#?}", report.timeline);
+        assert_eq!(
+            report.trace_hash,
+            run_once(seed, MINUTE, Verbosity::None, Kind::Disk).trace_hash
+        );
+    }
+}
+
 /// The names of all checks: the string after the condition of a `require`, and so on.
 fn checks_in(source: &str) -> Vec<String> {
     let mut found = Vec::new();

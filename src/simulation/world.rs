@@ -145,7 +145,8 @@ impl World {
         let random = Random::new(seed);
         let plans = random.fork(1);
         let plan = match kind {
-            Kind::Usual => Plan::draw(&plans, length),
+            // Worlds of one disk have no plan.
+            Kind::Usual | Kind::Disk => Plan::draw(&plans, length),
             Kind::Fleet => Plan::fleet(&plans, length),
             Kind::FanOut(clients) => fan_out::plan(&plans, clients),
             Kind::Rolled => Plan::rolled(&plans, length),

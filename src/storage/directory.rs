@@ -45,10 +45,15 @@ use super::file_system::{FsPath, Lock};
 use super::files::{create_file, io_error};
 use super::frame::{FRAME_BYTES_MAX, Format};
 use super::generation::Generation;
+#[cfg(feature = "simulator")]
+use super::log_scan::find_needed;
 use super::record::{corrupt, encode_body};
 use super::rules::{check_successor, drops_former, refuse};
+#[cfg(feature = "simulator")]
+use super::segments::{numbers, path};
 use super::witness::Witness;
 use crate::node::stored::Identity;
+use crate::planted::{Bug, planted};
 use crate::storage::{Result, Space, StorageError};
 use crate::types::membership::Promise;
 
@@ -159,6 +164,11 @@ impl Directory {
         if let Some(reason) = directory.removed()? {
             return Err(StorageError::Removed { reason });
         }
+        if planted(Bug::MarkBelieved)
+            && let Some(what) = directory.quarantined()?
+        {
+            return corrupt(what);
+        }
         if path.join(CURRENT).exists() {
             return Err(StorageError::Version {
                 what: "a data directory of a build before the first release, which had its log in \
@@ -235,6 +245,7 @@ impl Directory {
         // A process that ends leaves names that no disk has. They are made durable before anything is
         // done on their word. The files themselves were synced before they got their names.
         path.sync_names().map_err(io_error("syncing the directory"))?;
+        path.sync_own_name().map_err(io_error("syncing the names of the directory"))?;
         if let Some(progress) = directory.read_frame(&REPLACEMENT)? {
             directory.continue_replacement(progress)?;
         }
@@ -308,7 +319,9 @@ impl Directory {
     pub(super) fn replace(&mut self) -> Result<FsPath> {
         let progress = ReplacementProgress { before: self.free_former_name()?, cleared: false };
         // From here on the new directory is valid, however long the moves take.
-        self.write_frame(&REPLACEMENT, &progress)?;
+        if !planted(Bug::MovesUnannounced) {
+            self.write_frame(&REPLACEMENT, &progress)?;
+        }
         let before = self.path.join(&progress.before);
         self.continue_replacement(progress)?;
         (self.owner, self.voter) = (None, self.path.join(VOTER).exists());
@@ -425,6 +438,10 @@ impl Directory {
         let owner = self.owner()?;
         check_successor(&owner.identity, identity)?;
         let owner = Owner { identity: identity.clone(), origin: owner.origin.clone() };
+        if planted(Bug::ClusterForgotten) {
+            self.owner = Some(owner);
+            return Ok(());
+        }
         self.write_owner(owner)
     }
 
@@ -518,11 +535,22 @@ impl Directory {
         let names = self.path.open_directory().map_err(failed)?;
         let file = create_file(&created)?;
         file.write_at(bytes, 0)
-            .and_then(|()| file.sync_all())
+            .and_then(|()| if planted(Bug::FrameUnsynced) { Ok(()) } else { file.sync_all() })
             .and_then(|()| created.rename(&self.path.join(name)))
-            .and_then(|()| names.sync())
+            .and_then(|()| if planted(Bug::FrameNameUnsynced) { Ok(()) } else { names.sync() })
             .map_err(failed)
     }
+}
+
+/// The segments of the log in a data directory that are only kept to be used again.
+#[cfg(feature = "simulator")]
+pub(crate) fn spare_segments(dir: &FsPath) -> Option<Vec<FsPath>> {
+    let owner: Owner = IDENTITY.unseal(&dir.join(IDENTITY.name).read().ok()?).ok()?;
+    let log = dir.join(LOG);
+    let needed = find_needed(&log, xxh3_64(&owner.origin)).ok()?;
+    let mut numbers = numbers(&log).ok()?;
+    numbers.retain(|number| *number < needed.from.segment);
+    Some(numbers.into_iter().map(|number| path(&log, number)).collect())
 }
 
 /// Whether a directory has an owner, or had one when its replacement began.

@@ -59,15 +59,21 @@ use std::path::PathBuf;
 use crate::node::stored::{Boot, HardState, Identity, LogEntry, LogWrite, SnapshotMeta};
 use crate::types::membership::Promise;
 
+#[cfg(feature = "simulator")]
+pub(crate) use self::directory::spare_segments;
 pub(crate) use self::file_system::FsPath;
 #[cfg(feature = "admin")]
 pub(crate) use self::file_system::space;
+#[cfg(any(test, feature = "simulator"))]
+pub(crate) use self::file_system::{Access, FileSystem, simulated};
 #[cfg(any(test, feature = "simulator"))]
 pub(crate) use self::memory::SavedLog;
 pub(crate) use self::memory::{MemoryDisk, MemoryStore};
 pub(crate) use self::provisional::{Begin, Provisional};
 pub(crate) use self::replacement::{Marks, Replacement, copy_store, identity_of};
 pub(crate) use self::store::{DiskStore, StoreOptions};
+#[cfg(feature = "simulator")]
+pub(crate) use self::witness::witnessed;
 
 /// The result of a store's call.
 pub(crate) type Result<T, E = StorageError> = std::result::Result<T, E>;
@@ -182,7 +188,7 @@ pub(crate) trait LogStore: Send {
 
     /// Does a piece of the work that a store with threads does beside its calls, if this store has none.
     /// Returns whether there was any.
-    #[allow(dead_code, reason = "a file system with one thread needs it")]
+    #[cfg_attr(not(feature = "simulator"), allow(dead_code, reason = "the simulator needs it"))]
     fn work_beside(&mut self) -> bool {
         false
     }

@@ -33,6 +33,7 @@ use super::file_system::{Access, File, FsPath};
 use super::files::{create_file, io_error};
 use super::record::{check_format, corrupt, u64_at};
 use crate::node::stored::HardState;
+use crate::planted::{Bug, unless};
 use crate::storage::Result;
 
 const MAGIC: &[u8; 8] = b"qrwitnes";
@@ -115,7 +116,7 @@ impl Witness {
     pub(super) fn write(&mut self, record: &WitnessRecord) -> io::Result<()> {
         self.file.write_at(&block(record), self.next as u64)?;
         self.file.sync_data()?;
-        self.next = BLOCK_BYTES - self.next;
+        self.next = unless(Bug::WitnessOneSlot, BLOCK_BYTES - self.next, self.next);
         Ok(())
     }
 }
@@ -163,6 +164,15 @@ fn decode(slot: &[u8]) -> Result<Option<WitnessRecord>> {
         last_index: field(36),
         hard_state: HardState { term: field(44), vote: field(52), commit: field(60) },
     }))
+}
+
+/// The sequence numbers in both slots of a file, as far as they can be read.
+#[cfg(feature = "simulator")]
+pub(crate) fn witnessed(log: &FsPath) -> Vec<u64> {
+    let bytes = log.join(Witness::FILE).read().unwrap_or_default();
+    let slots =
+        [0, BLOCK_BYTES].into_iter().filter_map(|place| bytes.get(place..place + SLOT_BYTES));
+    slots.filter_map(|slot| decode(slot).ok().flatten()).map(|record| record.seq).collect()
 }
 
 /// Reads an arbitrary slot.

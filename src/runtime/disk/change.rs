@@ -6,6 +6,7 @@ use crate::machine::State;
 use crate::machine::snapshot::ChunkWriter;
 use crate::node::io::Time;
 use crate::node::stored::{HardState, Identity, SnapshotMeta};
+use crate::planted::{Bug, unless};
 use crate::storage::{Checkpointer, LogAfter, LogStore, StorageError};
 use crate::types::membership::Promise;
 
@@ -151,7 +152,7 @@ impl Change {
             other => return other,
         };
         self.failures += 1;
-        if is_closing || self.failures > AGAIN_MAX {
+        if is_closing || self.failures > unless(Bug::ChangeNotRetried, AGAIN_MAX, 0) {
             return Err(error);
         }
         if self.failures == 1 {

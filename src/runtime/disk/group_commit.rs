@@ -14,26 +14,26 @@ pub(super) fn size(write: &LogWrite) -> usize {
 
 /// Appends a later write to an earlier one: its entries replace those from its first index on.
 pub(super) fn merge(write: &mut LogWrite, more: LogWrite) {
-    if more.hard_state.is_some() {
+    if more.hard_state.is_some() && !planted(Bug::MergeForgetsHardState) {
         write.hard_state = more.hard_state;
     }
     if let Some(first) = more.entries.first() {
-        write.entries.retain(|entry| entry.index < first.index);
+        write.entries.retain(|entry| entry.index < first.index || planted(Bug::MergeKeepsReplaced));
         write.entries.extend(more.entries);
     }
 }
 
-/// Takes the next part of a large write; `None` if the whole write is small enough. The store wants no
+/// Takes the next part of a write of more than this; `None` if the whole write is small enough. The store wants no
 /// more than a few megabytes between two syncs. After a crash in between, only the first parts are there,
 /// as if fewer entries had arrived.
-pub(super) fn next_part(write: &mut LogWrite) -> Option<LogWrite> {
-    if size(write) <= WRITE_BYTES_MAX || write.entries.len() <= 1 {
+pub(super) fn next_part(write: &mut LogWrite, most: usize) -> Option<LogWrite> {
+    if size(write) <= most || write.entries.len() <= 1 {
         return None;
     }
     let mut bytes = 0;
     let fits = write.entries.iter().take_while(|entry| {
         bytes += entry.data.len();
-        bytes <= WRITE_BYTES_MAX / 2
+        bytes <= most / 2
     });
     let first = fits.count().max(1);
     Some(take_part(write, first))

@@ -5,7 +5,7 @@ use crossbeam_channel::bounded;
 use crossbeam_channel::{Receiver, unbounded};
 
 #[cfg(any(test, feature = "simulator"))]
-use super::group_commit::next_part;
+use super::group_commit::{WRITE_BYTES_MAX, next_part};
 use super::reports::Reports;
 use super::state_worker::StateWorker;
 use super::writer::{Next, Writer};
@@ -55,7 +55,7 @@ impl InlineDisk {
 pub(crate) fn perform_now(store: &mut dyn LogStore, op: DiskOp) -> Result<Input, StorageError> {
     let (number, done) = match op {
         DiskOp::Write { number, mut write } => {
-            while let Some(part) = next_part(&mut write) {
+            while let Some(part) = next_part(&mut write, WRITE_BYTES_MAX) {
                 store.append(&part)?;
             }
             (number, store.append(&write))

@@ -13,8 +13,8 @@
 //! The threads decide nothing. They receive, perform steps and wait as two state machines say: [`Writer`]
 //! and [`StateWorker`](state_worker::StateWorker). [`InlineDisk`] drives the same two without threads.
 
-mod change;
-mod group_commit;
+pub(crate) mod change;
+pub(crate) mod group_commit;
 mod inline;
 pub(crate) mod reports;
 mod state_thread;

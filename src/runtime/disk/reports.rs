@@ -5,6 +5,7 @@ use std::sync::Arc;
 use crate::machine::snapshot::ChunkReader;
 use crate::node::io::Input;
 use crate::node::stored::LogEntry;
+use crate::planted::{Bug, planted};
 use crate::storage::Rot;
 use crate::types::znode::Zxid;
 
@@ -32,6 +33,10 @@ impl Reports {
     }
 
     pub(super) fn rotten(&self, Rot { what, below }: Rot) {
+        if planted(Bug::RotStops) {
+            return self
+                .send(Input::Failed { reason: format!("the disk failed: damaged: {what}") });
+        }
         self.send(Input::Rotten { what, below });
     }
 

@@ -26,6 +26,7 @@ use super::state_worker::{CheckpointOrder, CheckpointOutcome, Order};
 use crate::machine::{Dirty, State};
 use crate::node::io::{DiskOp, Input, Time};
 use crate::node::stored::{LogWrite, SnapshotMeta};
+use crate::planted::{Bug, planted};
 use crate::storage::{LogAfter, LogStore, Rot, Space, StorageError};
 
 /// How long there must be nothing to write before the store does its deferred work.
@@ -105,6 +106,8 @@ pub(crate) struct Writer {
     scrub_pause: Duration,
     is_closing: bool,
     has_failed: bool,
+    /// Writes are merged up to this size, and a larger one is split.
+    write_bytes_max: usize,
 }
 
 #[expect(clippy::large_enum_variant, reason = "a box would be one more allocation for each write")]
@@ -163,6 +166,7 @@ impl Writer {
             scrub_pause: SCRUB_AGAIN,
             is_closing: false,
             has_failed: false,
+            write_bytes_max: WRITE_BYTES_MAX,
         }
     }
 
@@ -183,6 +187,25 @@ impl Writer {
     /// is abandoned.
     pub(crate) fn close(&mut self) {
         self.is_closing = true;
+    }
+
+    /// Splits writes of more bytes than this.
+    #[cfg(feature = "simulator")]
+    pub(crate) fn split_above(&mut self, bytes: usize) {
+        self.write_bytes_max = bytes;
+    }
+
+    /// Whether everything is written, the store's deferred work included.
+    #[cfg(feature = "simulator")]
+    pub(crate) fn is_resting(&self) -> bool {
+        let Writer { busy, jobs, call, merged, change, .. } = self;
+        !busy && jobs.is_empty() && call.is_none() && merged.is_none() && change.is_none()
+    }
+
+    /// See [`LogStore::work_beside`].
+    #[cfg(feature = "simulator")]
+    pub(crate) fn work_beside(&mut self) -> bool {
+        self.store.work_beside()
     }
 
     /// Decides what to do next.
@@ -299,7 +322,8 @@ impl Writer {
             DiskOp::Install { number, hard_state, meta, state } => {
                 self.change = Some(Change::install(number, hard_state, meta, state));
                 // The installed state replaces everything, including a checkpoint in progress.
-                let stops = self.checkpoint.take().map(|_| Next::Send(Order::Stop));
+                let current = self.checkpoint.take_if(|_| !planted(Bug::InstallBesideCheckpoint));
+                let stops = current.map(|_| Next::Send(Order::Stop));
                 self.is_stopping = stops.is_some();
                 return Ok(stops);
             }
@@ -328,7 +352,7 @@ impl Writer {
 
     /// Merges this write with all that wait behind it, and writes the next part of them.
     fn write(&mut self, mut merged: Merged) -> Call {
-        while !merged.is_begun && size(&merged.write) < WRITE_BYTES_MAX {
+        while !merged.is_begun && size(&merged.write) < self.write_bytes_max {
             match self.jobs.pop_front() {
                 Some(Job::Op(DiskOp::Write { number, write })) => {
                     merged.number = number;
@@ -347,7 +371,7 @@ impl Writer {
             }
         }
         merged.is_begun = true;
-        match next_part(&mut merged.write) {
+        match next_part(&mut merged.write, self.write_bytes_max) {
             Some(part) => {
                 self.merged = Some(merged);
                 Call::Append(None, part)

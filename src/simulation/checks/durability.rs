@@ -1,12 +1,15 @@
 //! Nothing is acknowledged before it is durable (I12, I13, I14).
 
 use std::collections::BTreeMap;
+use std::path::Path;
 
 use super::membership::Membership;
 use super::{Violation, require};
 use crate::node::Node;
 use crate::node::message::{PeerMessage, RaftBody};
 use crate::simulation::disk::{Condition, SimDisk};
+use crate::storage::simulated::{Device, Unsynced};
+use crate::storage::{Access, FileSystem};
 use crate::types::membership::NodeId;
 
 /// I12: an entry is on the disks of a majority at the moment at which it first counts as committed.
@@ -41,6 +44,52 @@ pub(crate) fn recovered(node: &Node, disk: &Condition) -> Result<(), Violation> 
             node.id(),
             disk.last()
         )
+    })
+}
+
+/// I14: no power cut takes what a store has confirmed, or what a start goes on with.
+pub(crate) fn is_on_device(device: &Device, below: &Path) -> Result<(), Violation> {
+    let unsynced = device.unsynced(below).into_iter().find(|unsynced| match unsynced {
+        // A segment that is made ahead may fail, and is made again.
+        Unsynced::Dirty { path } => !is_segment(path) || has_records(device, path),
+        // The next start overwrites what a failed sync of the witness has lost.
+        Unsynced::Lost { path } if path.ends_with("witness") => false,
+        Unsynced::Lost { path } => !is_segment(path) || has_records(device, path),
+        // A file that was removed may come back.
+        Unsynced::Name { path } => device.exists(path),
+    });
+    require(unsynced.is_none(), "I14 what is confirmed is on the device", || {
+        format!("{unsynced:?}")
+    })
+}
+
+/// I14: a power cut does not take the data directory itself.
+pub(crate) fn has_its_name(device: &Device, directory: &Path) -> Result<(), Violation> {
+    let name = Unsynced::Name { path: directory.to_owned() };
+    let is_lost = device.unsynced(Path::new("/")).contains(&name);
+    require(!is_lost, "I14 what is confirmed is on the device", || format!("{name:?}"))
+}
+
+fn is_segment(path: &Path) -> bool {
+    path.parent().is_some_and(|parent| parent.ends_with("log")) && !path.ends_with("witness")
+}
+
+/// Whether a segment has a record.
+fn has_records(device: &Device, path: &Path) -> bool {
+    let mut magic = [0; 4];
+    let files = device.process();
+    let file = files.open(path, Access::Read);
+    let read = file.and_then(|file| file.read_at(&mut magic, 512));
+    files.end_process();
+    read.is_ok() && magic == *b"qrec"
+}
+
+/// I14: the witness is written over the older of its two records, so that a torn write leaves one.
+pub(crate) fn is_witnessed(before: &[u64], after: &[u64]) -> Result<(), Violation> {
+    let last = before.iter().max();
+    let is_kept = last.is_none_or(|last| after.contains(last));
+    require(is_kept, "I14 the witness keeps the record before", || {
+        format!("{before:?}, then {after:?}")
     })
 }
 

@@ -12,7 +12,7 @@
 
 mod path;
 #[cfg(any(test, feature = "simulator"))]
-#[allow(dead_code, reason = "the simulator does not use all of it yet")]
+#[cfg_attr(not(test), allow(dead_code, reason = "some of it only tests use"))]
 pub(crate) mod simulated;
 mod system;
 

@@ -26,7 +26,7 @@ impl fmt::Display for FsPath {
 }
 
 impl FsPath {
-    #[allow(dead_code, reason = "a file system with one thread needs it")]
+    #[cfg_attr(not(feature = "simulator"), allow(dead_code, reason = "the simulator needs it"))]
     pub(crate) fn new(files: SharedFileSystem, path: &Path) -> FsPath {
         FsPath { files, path: path.to_owned() }
     }
@@ -137,6 +137,22 @@ impl FsPath {
     /// Makes the names in this directory durable.
     pub(crate) fn sync_names(&self) -> io::Result<()> {
         self.open_directory()?.sync()
+    }
+
+    /// Makes the names on the way to this directory durable: a process that has made them may have ended
+    /// before it could.
+    ///
+    /// A directory that this process may not read was made by somebody else.
+    pub(crate) fn sync_own_name(&self) -> io::Result<()> {
+        for above in self.path.ancestors().skip(1) {
+            let above = if above == Path::new("") { Path::new(".") } else { above };
+            match self.files.open_directory(above) {
+                Ok(directory) => directory.sync()?,
+                Err(error) if error.kind() == ErrorKind::PermissionDenied => return Ok(()),
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(())
     }
 
     /// Creates this directory, which only its owner may enter, and its parents, durably.

@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use tempfile::TempDir;
 
@@ -11,6 +12,7 @@ use crate::storage::crash_tests::copy_directory;
 use crate::storage::log_index::Place;
 use crate::storage::model::{Model, Op, apply, entry, found, meta};
 use crate::storage::segments;
+use crate::storage::simulated::{Device, PowerCut, ProcessFiles};
 
 /// Short segments, so that a log has several.
 fn open(dir: &Path) -> Result<DiskStore> {
@@ -158,4 +160,33 @@ fn the_witness_follows_the_log() {
     let begun = last(&mut store);
     (0..UNWITNESSED_MAX).for_each(|_| append(&mut store, &mut model));
     assert!(witnessed(dir.path()) > begun);
+}
+
+/// The name of the directory itself was not made durable by a start that found it there: a process that had
+/// made it may have ended before it could.
+#[test]
+fn a_directory_that_a_start_has_found_survives_a_power_cut() {
+    for calls in 0..60 {
+        let device = Device::new(calls);
+        let path =
+            |files: &ProcessFiles| FsPath::new(Arc::new(files.clone()), Path::new("/a/data"));
+        let cut = device.process();
+        cut.stop_after(calls);
+        if let Ok(mut store) = DiskStore::open(&path(&cut), StoreOptions::default()) {
+            let _ = found(&mut store);
+        }
+        cut.end_process();
+        let files = device.process();
+        let mut store = DiskStore::open(&path(&files), StoreOptions::default()).unwrap();
+        let mut model = match store.identity() {
+            None => found(&mut store).unwrap(),
+            Some(_) => Model::of(&mut store).unwrap(),
+        };
+        append(&mut store, &mut model);
+        device.cut_power_with(PowerCut::HARD);
+        drop(store);
+        let files = device.process();
+        let mut store = DiskStore::open(&path(&files), StoreOptions::default()).unwrap();
+        assert_eq!(Model::of(&mut store).unwrap(), model, "after {calls} calls");
+    }
 }

@@ -410,7 +410,7 @@ impl Content {
         };
         let is_between = all().min() <= Some(length) && Some(length) <= all().max();
         // A file that grows has its new pages one by one.
-        all().any(|noted| noted == length) || is_between && length % PAGE_BYTES as u64 == 0
+        all().any(|noted| noted == length) || is_between && length.is_multiple_of(PAGE_BYTES as u64)
     }
 
     /// All that a power cut may leave of a page.

@@ -85,10 +85,6 @@ impl Struck {
     pub(crate) fn count(&self, kind: FaultKind) -> u64 {
         self.0[kind as usize]
     }
-
-    pub(crate) fn each(&self) -> impl Iterator<Item = (FaultKind, u64)> {
-        FaultKind::ALL.into_iter().zip(self.0)
-    }
 }
 
 /// The faults of a device.
@@ -105,10 +101,6 @@ impl Faults {
 
     pub(super) fn disarm(&mut self) {
         self.armed = [None; KINDS];
-    }
-
-    pub(super) fn is_armed(&self, kind: FaultKind) -> bool {
-        self.armed[kind as usize].is_some()
     }
 
     /// Whether a fault of this kind strikes a call that it could strike.

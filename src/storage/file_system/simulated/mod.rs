@@ -41,13 +41,17 @@ use std::io;
 use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-pub(crate) use self::cut::{PowerCut, Survivors};
+pub(crate) use self::cut::PowerCut;
+#[cfg(test)]
+pub(crate) use self::cut::Survivors;
 pub(crate) use self::database::DatabaseOptions;
 pub(crate) use self::faults::{Fault, FaultKind, Struck};
 #[cfg(test)]
 pub(crate) use self::judged::Image;
 pub(crate) use self::process::ProcessFiles;
-pub(crate) use self::questions::{DeviceState, Unsynced};
+#[cfg(test)]
+pub(crate) use self::questions::DeviceState;
+pub(crate) use self::questions::Unsynced;
 pub(crate) use self::random::Random;
 use self::state::{Node, Process, State};
 

@@ -44,6 +44,11 @@ impl Device {
         locked(&self.shared).unsynced(below)
     }
 
+    /// Whether processes see anything at this path.
+    pub(crate) fn exists(&self, path: &Path) -> bool {
+        locked(&self.shared).resolve(path).is_ok()
+    }
+
     /// A hash of everything that processes see.
     pub(crate) fn visible_fingerprint(&self) -> u64 {
         locked(&self.shared).fingerprint(false)

@@ -108,10 +108,6 @@ impl State {
         self.order
     }
 
-    pub(super) fn process_of(&self, handle: HandleId) -> io::Result<ProcessId> {
-        self.handle(handle).map(|handle| handle.process)
-    }
-
     /// An open file. The end of its process closes it.
     pub(super) fn handle(&self, handle: HandleId) -> io::Result<Handle> {
         self.handles.get(&handle).copied().ok_or_else(ended)

@@ -34,7 +34,7 @@ impl History {
         assert!(
             self.states.iter().any(|state| state.len() == left.len())
                 // A write may have grown the file by some of its pages.
-                || left.len() % PAGE == 0 && left.len() < longest,
+                || left.len().is_multiple_of(PAGE) && left.len() < longest,
             "{} bytes",
             left.len()
         );

@@ -1,0 +1,274 @@
+//! What a store has said to be durable, and whether it is.
+//!
+//! [`RecordedStore`] writes down each call that a store confirms. The checks compare that with what the next
+//! start reads, with what the node tells others, and with what the device really holds.
+
+use std::collections::VecDeque;
+use std::path::Path;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use super::checks::{Violation, durability};
+use crate::node::stored::{Boot, HardState, Identity, LogWrite, SnapshotMeta};
+use crate::storage::simulated::Device;
+use crate::storage::{
+    Checkpointer, ChunkSink, FsPath, LogAfter, LogStore, ReadDone, Result, ScrubDone, Space,
+    witnessed,
+};
+use crate::types::membership::Promise;
+
+/// Where the data directory of a device is.
+pub(crate) const DATA: &str = "/data";
+
+/// What is durable of one node. A clone is the same.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Durable(Arc<Mutex<Condition>>);
+
+/// See [`Durable`].
+#[derive(Debug, Default)]
+pub(crate) struct Condition {
+    confirmed: Contents,
+    /// What may be durable instead: a call that failed, or that the end of the process has cut short.
+    attempted: Option<Change>,
+    violation: Option<Violation>,
+}
+
+/// The contents of a store as the checks need them.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+struct Contents {
+    hard_state: HardState,
+    /// The index of the checkpoint.
+    checkpoint: u64,
+    /// The index of the first entry of `terms`.
+    first: u64,
+    terms: VecDeque<u64>,
+}
+
+/// How a call changes the contents.
+#[derive(Clone, Debug)]
+enum Change {
+    Nothing,
+    /// A new store.
+    Anew,
+    Append {
+        hard_state: Option<HardState>,
+        first: u64,
+        terms: Vec<u64>,
+    },
+    Checkpoint {
+        index: u64,
+        log: LogAfter,
+    },
+}
+
+impl Durable {
+    pub(crate) fn condition(&self) -> MutexGuard<'_, Condition> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Condition {
+    /// The hard state that is durable.
+    pub(crate) fn hard_state(&self) -> HardState {
+        self.confirmed.hard_state
+    }
+
+    /// The last index that is durable.
+    pub(crate) fn last(&self) -> u64 {
+        self.confirmed.last()
+    }
+
+    /// A start has read this hard state and this last index. Returns whether that is what was durable, or
+    /// what a call that was cut short would have made durable.
+    pub(crate) fn started(&mut self, hard_state: HardState, last: u64) -> bool {
+        let attempted = self.attempted.take();
+        let is = |contents: &Contents| {
+            // What a checkpoint has is committed.
+            let commit = contents.hard_state.commit.max(contents.checkpoint);
+            let known = HardState { commit, ..contents.hard_state };
+            (known, contents.last()) == (hard_state, last)
+        };
+        if is(&self.confirmed) {
+            return true;
+        }
+        if let Some(change) = attempted {
+            self.confirmed.change(change);
+        }
+        is(&self.confirmed)
+    }
+
+    /// A member may have taken the place of this one: its store is empty.
+    pub(crate) fn attempt_nothing(&mut self) {
+        self.attempted = Some(Change::Anew);
+    }
+
+    pub(crate) fn take_violation(&mut self) -> Option<Violation> {
+        self.violation.take()
+    }
+}
+
+impl Contents {
+    fn last(&self) -> u64 {
+        (self.first + self.terms.len() as u64).saturating_sub(1).max(self.checkpoint)
+    }
+
+    fn change(&mut self, change: Change) {
+        match change {
+            Change::Nothing => {}
+            Change::Anew => *self = Contents::default(),
+            Change::Append { hard_state, first, terms } => {
+                if !terms.is_empty() {
+                    if self.terms.is_empty() {
+                        self.first = first;
+                    }
+                    let kept = first.saturating_sub(self.first);
+                    self.terms.truncate(usize::try_from(kept).unwrap_or(usize::MAX));
+                    self.terms.extend(terms);
+                }
+                self.hard_state = hard_state.unwrap_or(self.hard_state);
+            }
+            Change::Checkpoint { index, log } => {
+                self.checkpoint = index;
+                match log {
+                    LogAfter::From(from) => {
+                        while self.first < from && self.terms.pop_front().is_some() {
+                            self.first += 1;
+                        }
+                    }
+                    LogAfter::Reset(hard_state) => {
+                        self.terms.clear();
+                        self.first = index + 1;
+                        self.hard_state = hard_state;
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// The store of one start of a node.
+pub(crate) struct RecordedStore {
+    store: Box<dyn LogStore>,
+    durable: Durable,
+    device: Device,
+}
+
+impl RecordedStore {
+    pub(crate) fn new(store: Box<dyn LogStore>, durable: Durable, device: Device) -> RecordedStore {
+        RecordedStore { store, durable, device }
+    }
+
+    /// Makes a call that changes the contents when it succeeds. Then what is below these names is durable.
+    fn change<T>(
+        &mut self,
+        below: &[&str],
+        change: Change,
+        call: impl FnOnce(&mut dyn LogStore) -> Result<T>,
+    ) -> Result<T> {
+        self.durable.condition().attempted = Some(change);
+        let done = call(&mut *self.store)?;
+        let mut condition = self.durable.condition();
+        if let Some(change) = condition.attempted.take() {
+            condition.confirmed.change(change);
+        }
+        for name in below {
+            let checked = durability::is_on_device(&self.device, &Path::new(DATA).join(name));
+            if let Err(violation) = checked {
+                condition.violation.get_or_insert(violation);
+            }
+        }
+        Ok(done)
+    }
+}
+
+impl LogStore for RecordedStore {
+    fn identity(&self) -> Option<&Identity> {
+        self.store.identity()
+    }
+
+    fn promise(&self) -> &Promise {
+        self.store.promise()
+    }
+
+    fn set_identity(&mut self, identity: &Identity) -> Result<()> {
+        self.change(&["IDENTITY"], Change::Nothing, |store| store.set_identity(identity))
+    }
+
+    fn set_promise(&mut self, promise: &Promise) -> Result<()> {
+        self.change(&["PROMISE"], Change::Nothing, |store| store.set_promise(promise))
+    }
+
+    fn mark_removed(&mut self) -> Result<()> {
+        self.change(&["REMOVED"], Change::Nothing, |store| store.mark_removed())
+    }
+
+    fn found(
+        &mut self,
+        identity: &Identity,
+        hard_state: HardState,
+        meta: &SnapshotMeta,
+        chunks: &mut dyn Iterator<Item = Vec<u8>>,
+    ) -> Result<()> {
+        self.store.found(identity, hard_state, meta, chunks)
+    }
+
+    fn load(&mut self, sink: &mut ChunkSink<'_>) -> Result<Boot> {
+        self.store.load(sink)
+    }
+
+    fn append(&mut self, write: &LogWrite) -> Result<()> {
+        let change = Change::Append {
+            hard_state: write.hard_state,
+            first: write.entries.first().map_or(0, |first| first.index),
+            terms: write.entries.iter().map(|entry| entry.term).collect(),
+        };
+        self.change(&["log"], change, |store| store.append(write))
+    }
+
+    fn read(&mut self, from: u64, bytes: u64, done: ReadDone) -> Result<()> {
+        self.store.read(from, bytes, done)
+    }
+
+    fn idle(&mut self) -> Result<()> {
+        let files = self.device.process();
+        let log = FsPath::new(Arc::new(files.clone()), &Path::new(DATA).join("log"));
+        let before = witnessed(&log);
+        let done = self.store.idle();
+        let after = witnessed(&log);
+        files.end_process();
+        if done.is_ok()
+            && let Err(violation) = durability::is_witnessed(&before, &after)
+        {
+            self.durable.condition().violation.get_or_insert(violation);
+        }
+        done
+    }
+
+    fn scrub(&mut self, done: ScrubDone) -> Result<u64> {
+        self.store.scrub(done)
+    }
+
+    fn space(&self) -> Option<Space> {
+        self.store.space()
+    }
+
+    fn work_beside(&mut self) -> bool {
+        self.store.work_beside()
+    }
+
+    fn checkpointer(&mut self) -> Result<Box<dyn Checkpointer>> {
+        self.store.checkpointer()
+    }
+
+    fn commit_checkpoint(&mut self, meta: &SnapshotMeta, log: LogAfter) -> Result<u64> {
+        let change = Change::Checkpoint { index: meta.index, log };
+        // The last generation is the valid one. Those before it may have the chunks of a checkpoint that was
+        // given up.
+        let files = self.device.process();
+        let names =
+            FsPath::new(Arc::new(files.clone()), Path::new(DATA)).list().unwrap_or_default();
+        files.end_process();
+        let names = names.iter().filter_map(|name| name.to_str());
+        let last = names.filter(|name| name.starts_with("gen-")).max().unwrap_or("gen-");
+        self.change(&["log", last], change, |store| store.commit_checkpoint(meta, log))
+    }
+}

@@ -15,6 +15,7 @@ use xxhash_rust::xxh3::xxh3_64;
 
 use super::checks::{Violation, durability, require};
 use super::clock::{MILLI, Nanos, SECOND};
+use super::disk_spoils::Damage;
 use super::disk_threads::DiskThreads;
 use super::durable::{DATA, Durable, RecordedStore};
 use super::random::Random;
@@ -26,9 +27,7 @@ use crate::node::io::{DiskOp, Input};
 use crate::node::stored::{Boot, EntryKind, HardState, Identity, LogEntry, LogWrite, SnapshotMeta};
 use crate::runtime::read_state;
 use crate::storage::simulated::{Device, Fault, FaultKind, ProcessFiles};
-use crate::storage::{
-    Access, DiskStore, FsPath, LogStore, StorageError, StoreOptions, spare_segments,
-};
+use crate::storage::{DiskStore, FsPath, LogStore, StorageError, StoreOptions};
 use crate::types::version::VERSION;
 use crate::types::znode::SessionId;
 
@@ -74,17 +73,9 @@ impl Log {
     }
 }
 
-/// How the disk is damaged.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Damage {
-    Rotten,
-    RolledBack,
-    BadSector,
-}
-
-struct DiskWorld {
-    random: Random,
-    device: Device,
+pub(super) struct DiskWorld {
+    pub(super) random: Random,
+    pub(super) device: Device,
     options: StoreOptions,
     split_above: usize,
     durable: Durable,
@@ -97,7 +88,7 @@ struct DiskWorld {
     ends: BTreeMap<u64, End>,
     number: u64,
     sessions: u64,
-    damage: Option<Damage>,
+    pub(super) damage: Option<Damage>,
     /// Whether a process has ever started from it.
     is_used: bool,
     /// Whether the disk gave its node a reason to stop.
@@ -108,8 +99,8 @@ struct DiskWorld {
 }
 
 /// A process that runs.
-struct Life {
-    threads: DiskThreads,
+pub(super) struct Life {
+    pub(super) threads: DiskThreads,
     files: ProcessFiles,
     has_failed: bool,
 }
@@ -152,12 +143,12 @@ pub(super) fn run(seed: u64) -> Outcome {
 }
 
 impl DiskWorld {
-    fn count(&mut self, what: &'static str) {
+    pub(super) fn count(&mut self, what: &'static str) {
         *self.outcome.events.entry(what).or_default() += 1;
         self.tell(what);
     }
 
-    fn tell(&mut self, what: impl Into<String>) {
+    pub(super) fn tell(&mut self, what: impl Into<String>) {
         const TOLD: usize = 200;
         if self.outcome.story.len() >= TOLD {
             self.outcome.story.pop_front();
@@ -166,7 +157,7 @@ impl DiskWorld {
         self.outcome.story.push_back(line);
     }
 
-    fn path(&self, files: &ProcessFiles) -> FsPath {
+    pub(super) fn path(&self, files: &ProcessFiles) -> FsPath {
         FsPath::new(Arc::new(files.clone()), Path::new(DATA))
     }
 
@@ -656,139 +647,6 @@ impl DiskWorld {
             self.device.cut_power();
         }
     }
-
-    /// Damages the disk of a process that has ended, in a way that the next start notices if it matters.
-    /// Damage to the last records looks like a write that a crash has torn, unless the witness names them:
-    /// `is_resting` says that it does.
-    fn spoil(&mut self, is_resting: bool) {
-        let files = self.device.process();
-        let found = self.files_of(&files, is_resting);
-        let damage = match self.random.below(3) {
-            0 if is_resting => Damage::RolledBack,
-            1 => Damage::BadSector,
-            _ => Damage::Rotten,
-        };
-        match damage {
-            Damage::RolledBack => self.roll_back(&files),
-            Damage::BadSector => {
-                self.device.inject_below(Fault::next(FaultKind::BadSector), Path::new(DATA));
-            }
-            Damage::Rotten if !found.is_empty() => {
-                let (path, length) = self.random.pick(&found).clone();
-                let (offset, bit) = (self.random.below(length), 1 << self.random.below(8));
-                change(&path, offset, 1, |bytes| bytes.iter_mut().for_each(|byte| *byte ^= bit));
-                self.tell(format!("{path} is damaged at {offset}"));
-            }
-            Damage::Rotten => {}
-        }
-        self.count("disks damaged");
-        files.end_process();
-        self.device.drop_caches();
-        self.damage = Some(damage);
-    }
-
-    /// The files of the data directory and their lengths; those of the log only if they may be damaged.
-    fn files_of(&self, files: &ProcessFiles, with_log: bool) -> Vec<(FsPath, u64)> {
-        let mut left = vec![self.path(files)];
-        let mut found = Vec::new();
-        while let Some(path) = left.pop() {
-            let name = path.path().file_name().unwrap_or_default().to_string_lossy().into_owned();
-            let is_skipped = ["LOCK", "anew"].contains(&name.as_str())
-                || name.starts_with("before-")
-                || (name == "log" && !with_log);
-            if is_skipped {
-                continue;
-            }
-            match path.list() {
-                Ok(mut names) => {
-                    names.sort();
-                    left.extend(names.into_iter().map(|name| path.join(name)));
-                }
-                Err(_) => {
-                    let length = path.open(Access::Read).and_then(|file| file.length());
-                    let length = length.ok().filter(|length| *length > 0);
-                    found.extend(length.map(|length| (path, length)));
-                }
-            }
-        }
-        found
-    }
-
-    fn segments(&self, files: &ProcessFiles) -> Vec<FsPath> {
-        let found = self.files_of(files, true).into_iter().map(|(path, _)| path);
-        let mut segments: Vec<FsPath> = found
-            .filter(|path| {
-                path.path().parent().is_some_and(|parent| parent.ends_with("log"))
-                    && !path.path().ends_with("witness")
-            })
-            .collect();
-        segments.sort_by(|one, other| one.path().cmp(other.path()));
-        segments
-    }
-
-    /// Takes back what was written last to the log.
-    fn roll_back(&mut self, files: &ProcessFiles) {
-        const HEADER: usize = 512;
-        for path in self.segments(files).into_iter().rev() {
-            let bytes = path.read().unwrap_or_default();
-            let end = bytes.iter().rposition(|byte| *byte != 0).filter(|end| *end >= HEADER);
-            let Some(end) = end else { continue };
-            let from = end.saturating_sub(self.random.index(2_000)).max(HEADER);
-            change(&path, from as u64, end + 1 - from, |bytes| bytes.fill(0));
-            return;
-        }
-    }
-
-    /// Damages a part of the log that the store does not need: that is no damage.
-    fn spoil_spare(&mut self, life: &Life) {
-        // What is not durable yet may be lost, and then more is needed.
-        if !life.threads.is_resting() || self.damage.is_some() {
-            return;
-        }
-        self.device.set_descriptors(None);
-        let files = self.device.process();
-        let spare = spare_segments(&self.path(&files)).unwrap_or_default();
-        if !spare.is_empty() {
-            let path = self.random.pick(&spare).clone();
-            let (offset, bit) = (self.random.below(1 << 10), 1 << self.random.below(8));
-            change(&path, offset, 1, |bytes| bytes.iter_mut().for_each(|byte| *byte ^= bit));
-            self.tell(format!("{path} is damaged, and is not needed"));
-        }
-        files.end_process();
-    }
-
-    /// Damages the log of a running process, behind what is written now.
-    fn spoil_running(&mut self) {
-        if self.damage.is_some() {
-            return;
-        }
-        self.device.set_descriptors(None);
-        let files = self.device.process();
-        let mut segments = self.segments(&files);
-        // The last one that is written to, and one that is made ahead.
-        segments.truncate(segments.len().saturating_sub(2));
-        if !segments.is_empty() {
-            let path = self.random.pick(&segments).clone();
-            let (offset, bit) = (self.random.below(1 << 11), 1 << self.random.below(8));
-            change(&path, offset, 1, |bytes| bytes.iter_mut().for_each(|byte| *byte ^= bit));
-            self.damage = Some(Damage::Rotten);
-        }
-        files.end_process();
-    }
-}
-
-/// Changes a part of a file, durably. Without effect if the file is shorter.
-fn change(path: &FsPath, offset: u64, length: usize, change: impl FnOnce(&mut [u8])) {
-    let changed = || -> std::io::Result<()> {
-        let file = path.open(Access::Write)?;
-        let mut bytes = vec![0; length];
-        let read = file.read_at(&mut bytes, offset)?;
-        change(&mut bytes[..read]);
-        file.write_at(&bytes[..read], offset)?;
-        file.sync_data()
-    };
-    // A disk that is full or has no descriptors is not damaged.
-    let _ = changed();
 }
 
 fn last_of(boot: &Boot) -> u64 {

@@ -33,7 +33,7 @@
 //! | `checks` | the invariants, one file for each concern |
 //! | `linearizability` | whether the replies to clients are linearizable, without a look at the log |
 //! | `trace` | the hash of everything that happened, and the last events as text |
-//! | `disk_world`, `disk_threads`, `durable` | worlds of one disk: the store's own code on a simulated file system |
+//! | `disk_world`, `disk_spoils`, `disk_threads`, `durable` | worlds of one disk: the store's own code on a simulated file system |
 //! | `hunt` | the search for planted bugs, which tests the checks |
 //! | `surroundings` | planted bugs of disks, of the network, and of the delivery of events |
 //!
@@ -49,6 +49,7 @@ mod clock;
 mod costs;
 mod damages;
 mod disk;
+mod disk_spoils;
 mod disk_threads;
 mod disk_world;
 mod durable;

@@ -45,11 +45,11 @@ use super::file_system::{FsPath, Lock};
 use super::files::{create_file, io_error};
 use super::frame::{FRAME_BYTES_MAX, Format};
 use super::generation::Generation;
-#[cfg(feature = "simulator")]
+#[cfg(any(test, feature = "simulator"))]
 use super::log_scan::find_needed;
 use super::record::{corrupt, encode_body};
 use super::rules::{check_successor, drops_former, refuse};
-#[cfg(feature = "simulator")]
+#[cfg(any(test, feature = "simulator"))]
 use super::segments::{numbers, path};
 use super::witness::Witness;
 use crate::node::stored::Identity;
@@ -543,7 +543,7 @@ impl Directory {
 }
 
 /// The segments of the log in a data directory that are only kept to be used again.
-#[cfg(feature = "simulator")]
+#[cfg(any(test, feature = "simulator"))]
 pub(crate) fn spare_segments(dir: &FsPath) -> Option<Vec<FsPath>> {
     let owner: Owner = IDENTITY.unseal(&dir.join(IDENTITY.name).read().ok()?).ok()?;
     let log = dir.join(LOG);

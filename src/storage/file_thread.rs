@@ -138,7 +138,10 @@ impl FileThread {
     }
 
     /// Does a piece of the work, if the owner is to do it and there is any. Returns whether there was.
-    #[cfg_attr(not(feature = "simulator"), allow(dead_code, reason = "the simulator needs it"))]
+    #[cfg_attr(
+        not(any(test, feature = "simulator")),
+        allow(dead_code, reason = "the simulator needs it")
+    )]
     pub(super) fn work_beside(&self) -> bool {
         match &self.driver {
             Driver::Thread { .. } => false,

@@ -245,7 +245,10 @@ impl LogFile {
     }
 
     /// See [`FileThread::work_beside`].
-    #[cfg_attr(not(feature = "simulator"), allow(dead_code, reason = "the simulator needs it"))]
+    #[cfg_attr(
+        not(any(test, feature = "simulator")),
+        allow(dead_code, reason = "the simulator needs it")
+    )]
     pub(super) fn work_beside(&self) -> bool {
         self.files.work_beside()
     }

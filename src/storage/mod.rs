@@ -59,7 +59,7 @@ use std::path::PathBuf;
 use crate::node::stored::{Boot, HardState, Identity, LogEntry, LogWrite, SnapshotMeta};
 use crate::types::membership::Promise;
 
-#[cfg(feature = "simulator")]
+#[cfg(any(test, feature = "simulator"))]
 pub(crate) use self::directory::spare_segments;
 pub(crate) use self::file_system::FsPath;
 #[cfg(feature = "admin")]
@@ -72,7 +72,7 @@ pub(crate) use self::memory::{MemoryDisk, MemoryStore};
 pub(crate) use self::provisional::{Begin, Provisional};
 pub(crate) use self::replacement::{Marks, Replacement, copy_store, identity_of};
 pub(crate) use self::store::{DiskStore, StoreOptions};
-#[cfg(feature = "simulator")]
+#[cfg(any(test, feature = "simulator"))]
 pub(crate) use self::witness::witnessed;
 
 /// The result of a store's call.
@@ -188,7 +188,10 @@ pub(crate) trait LogStore: Send {
 
     /// Does a piece of the work that a store with threads does beside its calls, if this store has none.
     /// Returns whether there was any.
-    #[cfg_attr(not(feature = "simulator"), allow(dead_code, reason = "the simulator needs it"))]
+    #[cfg_attr(
+        not(any(test, feature = "simulator")),
+        allow(dead_code, reason = "the simulator needs it")
+    )]
     fn work_beside(&mut self) -> bool {
         false
     }

@@ -167,7 +167,7 @@ fn decode(slot: &[u8]) -> Result<Option<WitnessRecord>> {
 }
 
 /// The sequence numbers in both slots of a file, as far as they can be read.
-#[cfg(feature = "simulator")]
+#[cfg(any(test, feature = "simulator"))]
 pub(crate) fn witnessed(log: &FsPath) -> Vec<u64> {
     let bytes = log.join(Witness::FILE).read().unwrap_or_default();
     let slots =

@@ -190,20 +190,20 @@ impl Writer {
     }
 
     /// Splits writes of more bytes than this.
-    #[cfg(feature = "simulator")]
+    #[cfg(any(test, feature = "simulator"))]
     pub(crate) fn split_above(&mut self, bytes: usize) {
         self.write_bytes_max = bytes;
     }
 
     /// Whether everything is written, the store's deferred work included.
-    #[cfg(feature = "simulator")]
+    #[cfg(any(test, feature = "simulator"))]
     pub(crate) fn is_resting(&self) -> bool {
         let Writer { busy, jobs, call, merged, change, .. } = self;
         !busy && jobs.is_empty() && call.is_none() && merged.is_none() && change.is_none()
     }
 
     /// See [`LogStore::work_beside`].
-    #[cfg(feature = "simulator")]
+    #[cfg(any(test, feature = "simulator"))]
     pub(crate) fn work_beside(&mut self) -> bool {
         self.store.work_beside()
     }

@@ -26,7 +26,10 @@ impl fmt::Display for FsPath {
 }
 
 impl FsPath {
-    #[cfg_attr(not(feature = "simulator"), allow(dead_code, reason = "the simulator needs it"))]
+    #[cfg_attr(
+        not(any(test, feature = "simulator")),
+        allow(dead_code, reason = "the simulator needs it")
+    )]
     pub(crate) fn new(files: SharedFileSystem, path: &Path) -> FsPath {
         FsPath { files, path: path.to_owned() }
     }

@@ -385,11 +385,18 @@ impl Connection {
 
     /// Whether replies or events are held back.
     pub(super) fn holds_back(&self) -> bool {
-        self.next_reply_at().is_some() || !self.events.is_empty()
+        self.next_reply_at().is_some() || (self.sends_events() && !self.events.is_empty())
+    }
+
+    /// Whether its first packet is replied to. Until then, the client takes whatever comes for that reply. It may
+    /// have sent its watches along with that packet, and what they have missed is older than the reply.
+    fn sends_events(&self) -> bool {
+        self.replied > 0
     }
 
     fn send_events(&mut self, up_to: Zxid) {
-        while self.has_room()
+        while self.sends_events()
+            && self.has_room()
             && let Some((_, event)) = self.events.front()
             && event.zxid <= up_to
             && let Some((watch, event)) = self.events.pop_front()

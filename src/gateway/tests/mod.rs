@@ -105,6 +105,12 @@ impl Client {
         password: Bytes,
         read_only: bool,
     ) -> Option<ConnectResponse> {
+        self.say_hello(seen, session_id, password, read_only);
+        self.greeting()
+    }
+
+    /// Sends the first packet.
+    fn say_hello(&mut self, seen: i64, session_id: i64, password: Bytes, read_only: bool) {
         let request = ConnectRequest {
             protocol_version: 0,
             last_zxid_seen: seen,
@@ -116,6 +122,10 @@ impl Client {
         let mut body = BytesMut::new();
         request.write(&mut body);
         self.write(&body);
+    }
+
+    /// The reply to the first packet; `None`: the connection is closed.
+    fn greeting(&mut self) -> Option<ConnectResponse> {
         let mut response = self.read()?;
         Some(ConnectResponse::read(&mut response).expect("a response"))
     }

@@ -366,3 +366,38 @@ fn every_member_reports_where_a_client_is() {
     drop(client);
     while reported(1).from != Some(address.ip().to_string()) {}
 }
+
+/// A client may send its watches along with its first packet. What they have missed came before the reply to
+/// that packet then, and the client took it for the reply.
+#[test]
+fn no_event_comes_before_the_reply_to_the_first_packet() {
+    let cluster = Cluster::new(3);
+    let gateway = Gateway::serve(&cluster.node(0), "127.0.0.1:0").unwrap();
+    let session = cluster.node(2).session();
+    session.create("/lasting", b"", CreateMode::Persistent).unwrap();
+    let mut client = Client::dial(&gateway);
+    let opened = client.greet(0, 0, Bytes::new());
+    let Credential(Some(password)) = opened.password else { panic!("there is a password") };
+    let seen = client.ask(&Request::Exists(read("/lasting", false))).header.zxid;
+    drop(client);
+    for round in 0..10_u8 {
+        session.set("/lasting", [round]).unwrap();
+        let mut client = Client::dial(&gateway);
+        client.say_hello(seen, opened.session_id, password.clone(), false);
+        let xid = client.send(&Request::SetWatches2(SetWatches2 {
+            one_shot: SetWatches {
+                relative_zxid: seen,
+                data: Vec::new(),
+                exist: Vec::new(),
+                child: Vec::new(),
+            },
+            persistent: vec![Some("/lasting".to_owned())],
+            persistent_recursive: Vec::new(),
+        }));
+        let resumed = client.greeting().expect("a reply to the first packet");
+        assert_eq!(resumed.session_id, opened.session_id, "in round {round}");
+        let event = client.receive().event();
+        assert_eq!(event, (EventType::NodeDataChanged, "/lasting".to_owned()));
+        while client.receive().header.xid != xid {}
+    }
+}

@@ -85,7 +85,7 @@ pub(crate) fn start(dir: &Path, address: &str, config: &NodeConfig, now: Now) ->
     start_as(unused, path, options, config, now).map_err(|error| error.into_error(dir.to_owned()))
 }
 
-/// Opens the directory, whose member gets this unused identity if it begins anew, and starts its node.
+/// Opens the directory, whose member gets this unused identity if it has none, and starts its node.
 pub(crate) fn start_as(
     unused: Identity,
     path: FsPath,

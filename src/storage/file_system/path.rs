@@ -145,14 +145,19 @@ impl FsPath {
     /// Makes the names on the way to this directory durable: a process that has made them may have ended
     /// before it could.
     ///
-    /// A directory that this process may not read was made by somebody else.
+    /// A directory that this process may not read, or whose file system cannot sync it, was made by somebody
+    /// else: [`FsPath::create_directory`] would have failed.
     pub(crate) fn sync_own_name(&self) -> io::Result<()> {
+        use ErrorKind::{InvalidInput, PermissionDenied, ReadOnlyFilesystem, Unsupported};
         for above in self.path.ancestors().skip(1) {
             let above = if above == Path::new("") { Path::new(".") } else { above };
-            match self.files.open_directory(above) {
-                Ok(directory) => directory.sync()?,
-                Err(error) if error.kind() == ErrorKind::PermissionDenied => return Ok(()),
-                Err(error) => return Err(error),
+            let synced = self.files.open_directory(above).and_then(|directory| directory.sync());
+            match synced.map_err(|error| (error.kind(), error)) {
+                Ok(()) => {}
+                Err((InvalidInput | PermissionDenied | ReadOnlyFilesystem | Unsupported, _)) => {
+                    return Ok(());
+                }
+                Err((_, error)) => return Err(error),
             }
         }
         Ok(())

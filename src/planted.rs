@@ -489,6 +489,10 @@ bugs! {
         [],
     ConfirmationOfFormerRun: "a restarted node takes confirmations of its former run for its own";
         [],
+    FormerConnectionRead: "a peer's former connection is still read after it has made a new one";
+        [],
+    DialsNoMore: "a peer is not dialled again after its connection was lost";
+        [],
     RemovalOutdated: "a member believes a report of a removal from before it became a member";
         ["I31 no node stops by itself"],
     FullDisksIgnored: "writes go on although the disks of a majority are nearly full";

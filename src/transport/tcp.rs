@@ -80,6 +80,7 @@ mod rate;
 mod renewal;
 mod reports;
 mod seeds;
+mod sockets;
 mod stream;
 #[cfg(test)]
 #[allow(clippy::disallowed_methods, reason = "deadlines of tests")]

@@ -12,12 +12,13 @@
 
 use std::io;
 
-use mio::{Interest, Token};
+use mio::Token;
 
 use super::Counters;
 use super::event_loop::{Context, Timer};
 use super::incoming::Incoming;
 use super::incoming_connection::{Closed, IncomingConnection};
+use super::sockets::Polled;
 use super::writer::Writer;
 use crate::node::message::PeerMessage;
 use crate::types::membership::{Named, NodeId};
@@ -37,8 +38,7 @@ pub(super) struct ClientWriter {
 impl IncomingConnection {
     /// Sends messages to the client over this connection from now on.
     pub(super) fn start_sending(&mut self, context: &mut Context) -> io::Result<()> {
-        let both = Interest::READABLE | Interest::WRITABLE;
-        context.registry.reregister(&mut self.stream.socket, self.token, both)?;
+        self.stream.socket.reregister(self.token, Polled::ForBoth)?;
         let queue_bytes_max = CLIENT_BYTES_MAX.min(context.options.queue_bytes_max);
         self.client_writer = Some(Box::new(ClientWriter {
             writer: Writer::new(queue_bytes_max, true, context.now),

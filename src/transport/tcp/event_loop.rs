@@ -11,7 +11,7 @@ use std::sync::atomic::Ordering::{AcqRel, Release};
 use std::time::{Duration, Instant};
 
 use crossbeam_channel::{Receiver, Sender, unbounded};
-use mio::{Events, Poll, Registry, Token};
+use mio::{Events, Poll, Token};
 
 use super::incoming::Incoming;
 use super::known_peers::KnownPeers;
@@ -19,6 +19,7 @@ use super::outgoing::Outgoing;
 use super::peer::Target;
 #[cfg(feature = "tls")]
 use super::renewal::Renewal;
+use super::sockets::{Ready, Sockets, SystemSockets};
 use super::{Handler, HelperResult, LISTENER, Network, NetworkShared, TcpTransport, WAKER};
 use crate::node::message::PeerMessage;
 use crate::transport::secure::Subjects;
@@ -33,7 +34,7 @@ const PAUSE_MAX: Duration = Duration::from_secs(3600);
 
 /// The state that all parts of the network thread use.
 pub(super) struct Context {
-    pub(super) registry: Registry,
+    pub(super) sockets: Box<dyn Sockets>,
     pub(super) local: LocalPeer,
     pub(super) options: TransportOptions,
     pub(super) shared: Arc<NetworkShared>,
@@ -158,22 +159,26 @@ pub(super) struct EventLoop {
     /// When the handler wants its next turn.
     turn_at: Instant,
     results_rx: Receiver<HelperResult>,
-    context: Context,
-    outgoing: Outgoing,
-    incoming: Incoming,
+    clock: Clock,
+    pub(super) context: Context,
+    pub(super) outgoing: Outgoing,
+    pub(super) incoming: Incoming,
     #[cfg(feature = "tls")]
     renewal: Renewal,
 }
 
 /// The clock for the deadlines of connections.
-fn clock() -> Instant {
+pub(super) type Clock = Box<dyn Fn() -> Instant + Send>;
+
+/// The system's.
+fn system_clock() -> Instant {
     #[expect(clippy::disallowed_methods, reason = "the network's own deadlines")]
     Instant::now()
 }
 
 impl EventLoop {
     pub(super) fn new(
-        TcpTransport { poll, shared }: TcpTransport,
+        transport: TcpTransport,
         listener: Option<std::net::TcpListener>,
         local: LocalPeer,
         peers: Vec<RemotePeer>,
@@ -181,25 +186,48 @@ impl EventLoop {
         options: TransportOptions,
         handler: Box<dyn Handler>,
     ) -> io::Result<EventLoop> {
+        let sockets = Box::new(SystemSockets::new(transport.poll.registry().try_clone()?));
+        let clock = Box::new(system_clock);
+        let mut event_loop = EventLoop::over(sockets, clock, transport, local, options, handler);
+        #[cfg(feature = "tls")]
+        Renewal::start(&mut event_loop.context);
+        if let Some(listener) = listener {
+            event_loop.listen(listener)?;
+        }
+        event_loop.begin(peers, seeds);
+        Ok(event_loop)
+    }
+
+    /// A loop over these sockets, with this clock.
+    pub(super) fn over(
+        sockets: Box<dyn Sockets>,
+        clock: Clock,
+        TcpTransport { poll, shared }: TcpTransport,
+        local: LocalPeer,
+        options: TransportOptions,
+        handler: Box<dyn Handler>,
+    ) -> EventLoop {
         // Helpers -> network thread: the answer to each look-up, and the content of certificate files.
         let (results_tx, results_rx) = unbounded();
+        let now = clock();
         let context = Context {
-            registry: poll.registry().try_clone()?,
+            sockets,
             local,
             known_peers: KnownPeers::new(options.unlisted_max),
             options,
             shared,
             results_tx,
             timers: Timers::default(),
-            now: clock(),
+            now,
             scratch: vec![0; READ_BYTES].into_boxed_slice(),
             dialled: BTreeMap::new(),
             subjects: Subjects::default(),
             events: Vec::new(),
             next_token: WAKER.0,
         };
-        let mut event_loop = EventLoop {
+        EventLoop {
             poll,
+            clock,
             handler: Some(handler),
             turn_at: context.now,
             results_rx,
@@ -208,15 +236,13 @@ impl EventLoop {
             renewal: Renewal::default(),
             incoming: Incoming::default(),
             context,
-        };
-        #[cfg(feature = "tls")]
-        Renewal::start(&mut event_loop.context);
-        if let Some(listener) = listener {
-            event_loop.listen(listener)?;
         }
-        event_loop.set_peers(peers);
-        event_loop.outgoing.set_seeds(&mut event_loop.context, seeds);
-        Ok(event_loop)
+    }
+
+    /// Dials these peers, and looks for others at the addresses of seeds.
+    pub(super) fn begin(&mut self, peers: Vec<RemotePeer>, seeds: Vec<String>) {
+        self.set_peers(peers);
+        self.outgoing.set_seeds(&mut self.context, seeds);
     }
 
     pub(super) fn run(mut self) {
@@ -230,36 +256,7 @@ impl EventLoop {
             }
             #[cfg(test)]
             self.context.shared.turns.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
-            // From here on, no thread need wake this one: it checks the channels before it sleeps.
-            self.context.shared.awake.store(true, Release);
-            self.context.now = clock();
-            for event in &events {
-                match event.token() {
-                    WAKER => {}
-                    LISTENER => self.incoming.listener_ready(),
-                    token => match self.context.dialled.get(&token) {
-                        Some(&target) => self.outgoing.ready(&mut self.context, target, event),
-                        None => {
-                            self.incoming.ready(token, event.is_read_closed() || event.is_error());
-                            if event.is_writable() {
-                                self.incoming.writable(token);
-                            }
-                        }
-                    },
-                }
-            }
-            self.take_helper_results();
-            self.incoming.accept(&mut self.context);
-            self.incoming.read(&mut self.context);
-            self.outgoing.read(&mut self.context);
-            self.dial_welcomed();
-            self.fire_timers();
-            self.dial_welcomed();
-            let continues = self.run_handler();
-            // Try once to send what was queued just before the end, such as the messages by which a
-            // leader hands over.
-            self.flush();
-            if !continues {
+            if !self.turn(events.iter().map(Ready::from)) {
                 break None;
             }
         };
@@ -268,6 +265,41 @@ impl EventLoop {
         if let Some(handler) = handler {
             handler.end(failure);
         }
+    }
+
+    /// Handles what the sockets have reported and what is due, and gives the handler its turn. Returns `false` once
+    /// the handler has ended.
+    pub(super) fn turn(&mut self, ready: impl Iterator<Item = Ready>) -> bool {
+        // From here on, no thread need wake this one: it checks the channels before it sleeps.
+        self.context.shared.awake.store(true, Release);
+        self.context.now = (self.clock)();
+        for ready in ready {
+            match ready.token {
+                WAKER => {}
+                LISTENER => self.incoming.listener_ready(),
+                token => match self.context.dialled.get(&token) {
+                    Some(&target) => self.outgoing.ready(&mut self.context, target, ready),
+                    None => {
+                        self.incoming.ready(token, ready.ends);
+                        if ready.writable {
+                            self.incoming.writable(token);
+                        }
+                    }
+                },
+            }
+        }
+        self.take_helper_results();
+        self.incoming.accept(&mut self.context);
+        self.incoming.read(&mut self.context);
+        self.outgoing.read(&mut self.context);
+        self.dial_welcomed();
+        self.fire_timers();
+        self.dial_welcomed();
+        let continues = self.run_handler();
+        // Try once to send what was queued just before the end, such as the messages by which a
+        // leader hands over.
+        self.flush();
+        continues
     }
 
     /// Gives the handler its turn, if it is due. Returns `false` once the handler has ended.
@@ -281,7 +313,7 @@ impl EventLoop {
         let pause = if is_due { handler.turn(self) } else { Some(Duration::ZERO) };
         self.handler = Some(handler);
         if let Some(pause) = pause.filter(|_| is_due) {
-            let now = clock();
+            let now = (self.clock)();
             self.turn_at = now.checked_add(pause).unwrap_or(now + PAUSE_MAX);
         }
         pause.is_some()
@@ -300,7 +332,7 @@ impl EventLoop {
     }
 
     /// Returns how long to sleep, after announcing that the thread sleeps.
-    fn sleep(&self) -> Option<Duration> {
+    pub(super) fn sleep(&self) -> Option<Duration> {
         if self.incoming.is_busy() || self.outgoing.is_busy() {
             return Some(Duration::ZERO);
         }
@@ -312,7 +344,7 @@ impl EventLoop {
             return Some(Duration::ZERO);
         }
         let timer = self.context.timers.next().unwrap_or(self.turn_at);
-        Some(timer.min(self.turn_at).saturating_duration_since(clock()))
+        Some(timer.min(self.turn_at).saturating_duration_since((self.clock)()))
     }
 
     /// Takes the results that have arrived by now. Later ones wait for the next turn of the loop,
@@ -349,7 +381,7 @@ impl EventLoop {
 
     fn fire_timers(&mut self) {
         // Reading may have taken long.
-        self.context.now = clock();
+        self.context.now = (self.clock)();
         while let Some(timer) = self.context.timers.pop_due(self.context.now) {
             match timer {
                 Timer::Peer(target) => self.outgoing.timer(&mut self.context, target),
@@ -363,6 +395,22 @@ impl EventLoop {
                 Timer::Certificates => self.renewal.read_files(&mut self.context),
             }
         }
+    }
+}
+
+#[cfg(test)]
+impl EventLoop {
+    /// Checks what is true after each turn.
+    pub(super) fn check_bounds(&self) {
+        let Context { options, dialled, .. } = &self.context;
+        assert!(self.incoming.handshaking.len() <= options.handshakes_max);
+        let waiting = self.incoming.handshaking.len() + self.incoming.rivals.len();
+        let connections = self.incoming.connections.len();
+        assert_eq!(connections, self.incoming.by_peer.len() + waiting, "one for each peer");
+        let open = self.outgoing.peers.values().filter_map(|peer| peer.queued_bytes());
+        let open: Vec<usize> = open.collect();
+        assert_eq!(open.len(), dialled.len(), "each connection has a peer");
+        assert!(open.iter().all(|bytes| *bytes <= options.queue_bytes_max), "{open:?}");
     }
 }
 

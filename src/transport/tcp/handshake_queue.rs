@@ -20,6 +20,7 @@ use mio::Token;
 use super::event_loop::{Context, Timer};
 use super::incoming::Incoming;
 use super::incoming_connection::{Closed, ConnectionState, PeerIdentity};
+use crate::planted::{Bug, planted};
 use crate::transport::handshake::{self, Hello, Refusal, RefusalCode};
 use crate::transport::{RemotePeer, TransportEvent};
 use crate::types::membership::{Named, NodeId};
@@ -110,7 +111,9 @@ impl Incoming {
                 "another incarnation of the peer replaces the one that was connected",
             );
         }
-        self.remove(context, former);
+        if !planted(Bug::FormerConnectionRead) {
+            self.remove(context, former);
+        }
         // The former process is alive: it has just made this connection.
         self.refuse_rival(context, node);
     }

@@ -15,14 +15,14 @@ use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::time::{Duration, Instant};
 
-use mio::net::TcpListener;
-use mio::{Interest, Token};
+use mio::Token;
 
+use super::Counters;
 use super::event_loop::{Context, Timer};
 use super::handshake_queue::Rival;
 use super::incoming_connection::{Closed, ConnectionState, IncomingConnection, Turn};
+use super::sockets::{Polled, Socket};
 use super::stream::Stream;
-use super::{Counters, LISTENER};
 use crate::transport::handshake;
 use crate::transport::secure::Side;
 use crate::transport::{RemotePeer, TransportEvent};
@@ -37,8 +37,8 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(500);
 
 #[derive(Debug, Default)]
 pub(super) struct Incoming {
-    /// `None` for a client, and for a member that cannot listen yet.
-    listener: Option<TcpListener>,
+    /// Not for a client, nor for a member that cannot listen yet.
+    listens: bool,
     /// Whether the listener may have connections waiting.
     acceptable: bool,
     pub(super) connections: BTreeMap<Token, IncomingConnection>,
@@ -65,11 +65,14 @@ impl Incoming {
         context: &mut Context,
         listener: std::net::TcpListener,
     ) -> io::Result<()> {
-        listener.set_nonblocking(true)?;
-        let mut listener = TcpListener::from_std(listener);
-        context.registry.register(&mut listener, LISTENER, Interest::READABLE)?;
-        (self.listener, self.acceptable) = (Some(listener), true);
+        context.sockets.listen(listener)?;
+        self.begin();
         Ok(())
+    }
+
+    /// The sockets accept connections from now on.
+    pub(super) fn begin(&mut self) {
+        (self.listens, self.acceptable) = (true, true);
     }
 
     /// The connection that this node has made, if there is one.
@@ -101,7 +104,7 @@ impl Incoming {
     }
 
     pub(super) fn listener_ready(&mut self) {
-        self.acceptable = self.listener.is_some();
+        self.acceptable = self.listens;
     }
 
     /// `ends`: the other end has closed the connection, or it is broken.
@@ -122,11 +125,11 @@ impl Incoming {
     /// Accepts new connections.
     pub(super) fn accept(&mut self, context: &mut Context) {
         for _ in 0..ACCEPTS_PER_TURN {
-            let Some(listener) = self.listener.as_ref().filter(|_| self.acceptable) else {
+            if !self.acceptable {
                 return;
-            };
-            match listener.accept() {
-                Ok((stream, address)) => self.admit(context, stream, address),
+            }
+            match context.sockets.accept() {
+                Ok((socket, address)) => self.admit(context, socket, address),
                 Err(error) => match error.kind() {
                     io::ErrorKind::WouldBlock => self.acceptable = false,
                     // An error of that one connection.
@@ -156,12 +159,7 @@ impl Incoming {
         oldest.filter(|_| same_address.count() >= others_max)
     }
 
-    fn admit(
-        &mut self,
-        context: &mut Context,
-        mut socket: mio::net::TcpStream,
-        address: SocketAddr,
-    ) {
+    fn admit(&mut self, context: &mut Context, mut socket: Box<dyn Socket>, address: SocketAddr) {
         let handshakes_max = context.options.handshakes_max;
         if self.handshaking.len() >= handshakes_max
             && let Some(oldest) = self.handshaking.first().copied()
@@ -187,10 +185,9 @@ impl Incoming {
         }
         let token = context.token();
         // A failure does not matter: without this option small frames arrive later.
-        let _ = socket.set_nodelay(true);
-        let stream = context
-            .registry
-            .register(&mut socket, token, Interest::READABLE)
+        let _ = socket.set_nodelay();
+        let stream = socket
+            .register(token, Polled::ForReading)
             .and_then(|()| Stream::new(socket, &context.options.security, Side::Listens));
         let stream = match stream {
             Ok(stream) => stream,
@@ -308,8 +305,7 @@ impl Incoming {
                 }
             }
         }
-        // An error does not matter: the socket is closed next, which deregisters it in any case.
-        let _ = context.registry.deregister(&mut connection.stream.socket);
+        connection.stream.socket.deregister();
     }
 
     /// A connection is no longer in handshake.

@@ -12,14 +12,13 @@ use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Instant;
 
-use mio::event::Event;
-
 use super::Counters;
 use super::event_loop::Context;
 use super::failure::Failure;
 use super::peer::{DialledPeer, Target};
 use super::queue::Rejected;
 use super::seeds::Seed;
+use super::sockets::Ready;
 use crate::node::message::PeerMessage;
 use crate::transport::RemotePeer;
 use crate::types::membership::{Named, NodeId};
@@ -183,8 +182,8 @@ impl Outgoing {
         !self.unflushed.is_empty() || !self.unread.is_empty()
     }
 
-    pub(super) fn ready(&mut self, context: &mut Context, target: Target, event: &Event) {
-        self.with(context, target, |peer, context| peer.ready(context, event));
+    pub(super) fn ready(&mut self, context: &mut Context, target: Target, ready: Ready) {
+        self.with(context, target, |peer, context| peer.ready(context, ready));
     }
 
     pub(super) fn timer(&mut self, context: &mut Context, target: Target) {

@@ -5,12 +5,13 @@ use std::io;
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
-use mio::{Interest, Token};
+use mio::Token;
 
 use super::Counters;
 use super::event_loop::Context;
 use super::failure::Failure;
 use super::queue::Rejected;
+use super::sockets::Polled;
 use super::stream::Stream;
 use super::writer::Writer;
 use crate::node::message::{MESSAGE_BYTES_MAX, PeerMessage};
@@ -62,9 +63,9 @@ impl OutgoingConnection {
         context: &mut Context,
         address: SocketAddr,
     ) -> io::Result<OutgoingConnection> {
-        let mut socket = mio::net::TcpStream::connect(address)?;
+        let mut socket = context.sockets.connect(address)?;
         let token = context.token();
-        context.registry.register(&mut socket, token, Interest::READABLE | Interest::WRITABLE)?;
+        socket.register(token, Polled::ForBoth)?;
         let stream = Stream::new(socket, &context.options.security, Side::Connects)?;
         let queue_bytes_max = context.options.queue_bytes_max.max(HANDSHAKE_BYTES_MAX);
         Ok(OutgoingConnection {
@@ -86,10 +87,10 @@ impl OutgoingConnection {
         if let Some(error) = self.stream.socket.take_error()? {
             return Err(error);
         }
-        match self.stream.socket.peer_addr() {
+        match self.stream.socket.peer_address() {
             // Where nobody listens on a port of the ephemeral range, a socket can connect to
             // itself. It would also keep the peer from listening there again.
-            Ok(address) if address == self.stream.socket.local_addr()? => {
+            Ok(address) if address == self.stream.socket.local_address()? => {
                 Err(io::ErrorKind::ConnectionRefused.into())
             }
             Ok(_) => Ok(true),
@@ -104,7 +105,7 @@ impl OutgoingConnection {
 
     /// The connection is made: sends the hello.
     pub(super) fn send_hello(&mut self, now: Instant, hello: &Hello) -> Result<(), Failure> {
-        self.stream.socket.set_nodelay(true)?;
+        self.stream.socket.set_nodelay()?;
         self.phase = Phase::Handshaking;
         self.writer.writable = true;
         self.writer

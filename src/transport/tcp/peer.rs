@@ -14,7 +14,6 @@ use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
 use mio::Token;
-use mio::event::Event;
 
 use super::Counters;
 use super::event_loop::{Context, Timer};
@@ -23,7 +22,9 @@ use super::look_up::look_up;
 use super::outgoing_connection::{OutgoingConnection, Phase, Received};
 use super::queue::Rejected;
 use super::reports::Reports;
+use super::sockets::Ready;
 use crate::node::message::PeerMessage;
+use crate::planted::{Bug, planted};
 use crate::security::Security;
 use crate::transport::TransportEvent;
 use crate::transport::handshake::{Answer, Hello, Refusal, RefusalCode, Responder};
@@ -289,8 +290,8 @@ impl DialledPeer {
         Err(Failure::passing(reason))
     }
 
-    pub(super) fn ready(&mut self, context: &mut Context, event: &Event) -> Result<(), Failure> {
-        let Some(connection) = self.link.connection().filter(|open| open.token == event.token())
+    pub(super) fn ready(&mut self, context: &mut Context, ready: Ready) -> Result<(), Failure> {
+        let Some(connection) = self.link.connection().filter(|open| open.token == ready.token)
         else {
             return Ok(());
         };
@@ -300,7 +301,7 @@ impl DialledPeer {
                 Ok(true) => self.send_hello(context)?,
                 Err(error) => return self.connect_elsewhere(context, &describe(&error)),
             }
-        } else if event.is_writable() {
+        } else if ready.writable {
             connection.writer.writable = true;
         }
         self.proceed(context)
@@ -457,6 +458,15 @@ impl DialledPeer {
         Some(connection.send(context, message))
     }
 
+    /// How many bytes wait to be written, if there is a connection.
+    #[cfg(test)]
+    pub(super) fn queued_bytes(&self) -> Option<usize> {
+        match &self.link {
+            Link::Open(connection) => Some(connection.writer.queue.len()),
+            Link::Waiting | Link::Resolving(_) => None,
+        }
+    }
+
     pub(super) fn has_more_to_write(&self) -> bool {
         matches!(&self.link, Link::Open(connection) if connection.has_more_to_write())
     }
@@ -541,6 +551,7 @@ impl DialledPeer {
             // A name may stand for another node later.
             FailureKind::Itself => self.address.parse::<SocketAddr>().is_err().then_some(long),
         };
+        let pause = pause.filter(|_| !planted(Bug::DialsNoMore));
         self.arm(context, pause.map(|pause| context.now + pause));
         if failure.kind == FailureKind::Itself {
             tracing::debug!(address = self.address, "the address is this node's own");
@@ -560,8 +571,7 @@ impl DialledPeer {
     pub(super) fn disconnect(&mut self, context: &mut Context) {
         if let Some(mut connection) = self.release(context) {
             context.dialled.remove(&connection.token);
-            // An error does not matter: the socket is closed next, which deregisters it in any case.
-            let _ = context.registry.deregister(&mut connection.stream.socket);
+            connection.stream.socket.deregister();
         }
     }
 }

@@ -95,6 +95,14 @@ impl WriteQueue {
         self.bytes == 0
     }
 
+    /// How many bytes wait, counted from the chunks.
+    #[cfg(test)]
+    pub(super) fn len(&self) -> usize {
+        let waiting = self.urgent.slices(0).chain(self.usual.slices(0)).map(<[u8]>::len).sum();
+        assert_eq!(waiting, self.bytes, "all bytes are counted");
+        waiting
+    }
+
     /// Appends one frame to the urgent or the usual lane. `write` appends the frame's payload to the
     /// given buffer.
     pub(super) fn push(

@@ -4,8 +4,7 @@
 
 use std::io::{self, IoSlice, Read, Write};
 
-use mio::net::TcpStream;
-
+use super::sockets::Socket;
 use crate::security::Security;
 use crate::transport::frame::FrameReader;
 use crate::transport::secure::{Fault, Protocol, SecureChannel, Side};
@@ -18,7 +17,7 @@ const AHEAD_BYTES: usize = 64 << 10;
 
 #[derive(Debug)]
 pub(super) struct Stream {
-    pub(super) socket: TcpStream,
+    pub(super) socket: Box<dyn Socket>,
     side: Side,
     /// `None` without keys.
     encryption: Option<Box<Encryption>>,
@@ -37,7 +36,11 @@ struct Encryption {
 }
 
 impl Stream {
-    pub(super) fn new(socket: TcpStream, security: &Security, side: Side) -> io::Result<Stream> {
+    pub(super) fn new(
+        socket: Box<dyn Socket>,
+        security: &Security,
+        side: Side,
+    ) -> io::Result<Stream> {
         let mut out = Vec::new();
         let channel = SecureChannel::start(security, side, &mut out)?;
         let encryption = channel
@@ -66,7 +69,7 @@ impl Stream {
             return Ok(bytes);
         };
         let received = secure.channel.receive(arrived, &mut secure.plain, &mut secure.out);
-        let flushed = secure.flush(&mut self.socket);
+        let flushed = secure.flush(&mut *self.socket);
         received?;
         flushed?;
         if !secure.plain.is_empty() {
@@ -86,7 +89,7 @@ impl Stream {
 
     /// Writes the waiting bytes to the socket. Returns whether it took any.
     pub(super) fn flush_pending(&mut self) -> io::Result<bool> {
-        self.encryption.as_mut().map_or(Ok(false), |secure| secure.flush(&mut self.socket))
+        self.encryption.as_mut().map_or(Ok(false), |secure| secure.flush(&mut *self.socket))
     }
 
     /// The other end's handshake has succeeded.
@@ -114,7 +117,7 @@ fn check_protocol(head: &[u8], side: Side) -> Result<(), Fault> {
 
 impl Encryption {
     /// Returns whether the socket took any of the waiting bytes. A full socket is not an error.
-    fn flush(&mut self, socket: &mut TcpStream) -> io::Result<bool> {
+    fn flush(&mut self, socket: &mut dyn Socket) -> io::Result<bool> {
         let before = self.sent;
         while self.sent < self.out.len() {
             match socket.write(&self.out[self.sent..]) {
@@ -136,7 +139,7 @@ impl Encryption {
         Ok(took)
     }
 
-    fn write(&mut self, socket: &mut TcpStream, slices: &[IoSlice<'_>]) -> io::Result<usize> {
+    fn write(&mut self, socket: &mut dyn Socket, slices: &[IoSlice<'_>]) -> io::Result<usize> {
         self.flush(socket)?;
         if self.sent < self.out.len() {
             return Err(io::ErrorKind::WouldBlock.into());
@@ -164,7 +167,7 @@ impl Write for Stream {
     fn write_vectored(&mut self, slices: &[IoSlice<'_>]) -> io::Result<usize> {
         match &mut self.encryption {
             None => self.socket.write_vectored(slices),
-            Some(secure) => secure.write(&mut self.socket, slices),
+            Some(secure) => secure.write(&mut *self.socket, slices),
         }
     }
 

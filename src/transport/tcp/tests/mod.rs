@@ -5,6 +5,7 @@ mod dialling;
 mod duplicates;
 mod keys;
 mod listening;
+mod seeded;
 mod seeds;
 mod unlisted;
 

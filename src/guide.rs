@@ -5,7 +5,7 @@
 //! - To start with: [`sessions`], [`watches`], [`snapshots`], [`transactions`], [`one_write`],
 //!   [`from_async`], the [`recipes`], and [`zookeeper`] for users of ZooKeeper.
 //! - To run it: [`membership`], [`clients`], [`kubernetes`], [`security`], [`acls`], [`quotas`], [`metrics`],
-//!   [`logs`], [`admin`], [`cli`], [`gateway`], [`recovery`], [`upgrades`].
+//!   [`logs`], [`admin`], [`cli`], [`gateway`], [`shared_recipes`], [`recovery`], [`upgrades`].
 //! - To rely on it: [`guarantees`], [`limits`], [`performance`], [`storage`], [`time`], [`versions`], [`serde`],
 //!   [`architecture`].
 
@@ -60,6 +60,8 @@ pages! {
     #[cfg(any(not(doctest), feature = "serde"))]
     serde: "serde.md"
     sessions: "sessions.md"
+    #[cfg(any(not(doctest), feature = "gateway"))]
+    shared_recipes: "shared-recipes.md"
     snapshots: "snapshots.md"
     storage: "storage.md"
     time: "time.md"

@@ -72,13 +72,13 @@ use crate::types::error::Result;
 
 /// A port of this instance for ZooKeeper's own clients: `zkCli`, kazoo, Curator and the others.
 ///
-/// The clients have sessions of the cluster, and see the same znodes as the sessions of the application. A
-/// client that loses this instance continues at another one with its session, its ephemeral znodes and its
+/// The clients have sessions of the cluster, see the same znodes as the sessions of the application, and can take
+/// the same locks. A client that loses this instance continues at another one with its session, its ephemeral znodes and its
 /// watches. Dropping the gateway ends the connections, not the sessions. The drop waits for the gateway's
 /// thread, unless the coordinator was joined by [`Coordinator::join_async`](crate::Coordinator::join_async).
 ///
-/// A lock of Curator or kazoo at the path of a [`Lock`](crate::recipes::Lock) is another lock: the two do not
-/// exclude each other yet. The same holds for semaphores, elections, barriers and queues.
+/// Locks of Curator, kazoo and the Go client at the path of a [`Lock`](crate::recipes::Lock) are the same lock, and
+/// elections are the same election: see [`guide::shared_recipes`](crate::guide::shared_recipes).
 ///
 /// Without [certificates](GatewayBuilder::tls), anybody who reaches the port can open sessions: keep the port
 /// on the loopback interface or in a trusted network, and protect znodes by ACLs. For the differences from a

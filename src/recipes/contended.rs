@@ -4,7 +4,10 @@ use std::collections::VecDeque;
 
 use crate::api::session::Session;
 use crate::recipes::blocking::forever;
-use crate::recipes::contenders::{Contenders, ListedContender};
+use crate::recipes::contenders::{
+    Contenders, Kind, LATCH, LEASE, LOCK, ListedContender, PARTICIPANT, PUTTER, READ, TAKER, WRITE,
+    is_random, parse,
+};
 use crate::recipes::errors::children_or_none;
 use crate::recipes::semaphore;
 use crate::runtime::pending::Pending;
@@ -16,15 +19,18 @@ use crate::types::znode::SessionId;
 const READS_MAX: usize = 256;
 
 /// The recipes that have contenders, and the kinds of these.
-const RECIPES: &[(&str, &[&str])] = &[
-    ("lock", &["lock"]),
-    ("read-write lock", &["read", "write"]),
-    ("semaphore", &["lease"]),
-    ("election", &["candidate"]),
-    ("double barrier", &["participant"]),
-    ("queue of takers", &["take"]),
-    ("queue of putters", &["put"]),
+const RECIPES: &[(&str, &[&Kind])] = &[
+    (READ_WRITE_LOCK, &[&READ, &WRITE]),
+    (ELECTION, &[&LATCH]),
+    ("lock", &[&LOCK]),
+    (SEMAPHORE, &[&LEASE]),
+    ("double barrier", &[&PARTICIPANT]),
+    ("queue of takers", &[&TAKER]),
+    ("queue of putters", &[&PUTTER]),
 ];
+const READ_WRITE_LOCK: &str = "read-write lock";
+const ELECTION: &str = "election";
+const SEMAPHORE: &str = "semaphore";
 
 /// A path at which instances hold something or wait for it: see [`contended`].
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -34,7 +40,8 @@ pub struct Contended {
     /// The path of the recipe.
     pub path: String,
     /// The recipe: `lock`, `read-write lock`, `semaphore`, `election`, `double barrier`, `queue of takers` or
-    /// `queue of putters`.
+    /// `queue of putters`. An election of Curator's `LeaderSelector` or of kazoo is a `lock`, as there, unless a
+    /// candidate is of quorate.
     pub recipe: &'static str,
     /// The holders, in order of arrival. Participants of a double barrier hold nothing.
     pub holders: Vec<Contending>,
@@ -64,7 +71,8 @@ pub struct Contending {
 /// Returns all locks, read-write locks, semaphores, elections, double barriers and queues at a path or below
 /// it that have holders or waiters, ordered by path.
 ///
-/// They are recognized by the names of their znodes. The result is not of one instant: the znodes are read
+/// They are recognized by the names of their znodes, also those of Curator, kazoo and the Go client, whose sessions
+/// come through the gateway. The result is not of one instant: the znodes are read
 /// one after the other, some hundred at a time. Blocks until all are read, which takes about a second for
 /// 100,000 znodes. Subtrees that the session may not read are left out.
 ///
@@ -111,14 +119,17 @@ pub async fn contended_async(session: &Session, path: &str) -> Result<Vec<Conten
             Err(Error::NoAuth { .. }) => continue,
             children => children?,
         };
-        let (contenders, others): (Vec<_>, Vec<_>) =
+        let (mut contenders, others): (Vec<_>, Vec<_>) =
             children.into_iter().partition(|name| is_contender(name));
         to_read.extend(others.iter().map(|name| path::join(&path, name)));
-        for (recipe, kinds) in RECIPES.iter().filter(|_| !contenders.is_empty()) {
-            let listed = Contenders::new(session, &path, kinds)?.sorted(contenders.clone());
-            if !listed.is_empty() {
-                found.extend(read(session, &path, recipe, listed).await?);
+        for (recipe, kinds) in RECIPES {
+            if !contenders.iter().any(|name| is_of(recipe, kinds, name)) {
+                continue;
             }
+            let at = Contenders::new(session, &path, kinds)?;
+            let (own, rest) = contenders.into_iter().partition(|name| is_one(kinds, name));
+            contenders = rest;
+            found.extend(read(session, &path, recipe, at.sorted(own)).await?);
         }
     }
     found.sort_by(|one, other| (&one.path, one.recipe).cmp(&(&other.path, other.recipe)));
@@ -127,16 +138,23 @@ pub async fn contended_async(session: &Session, path: &str) -> Result<Vec<Conten
 
 /// Whether this is the name of a contender, whose znode has no children.
 fn is_contender(name: &str) -> bool {
-    let mut parts = name.rsplit('-');
-    let number = parts.next().is_some_and(|number| {
-        number.len() >= 10 && number.bytes().all(|byte| byte.is_ascii_digit())
-    });
-    let random = parts.next().is_some_and(|random| {
-        random.len() == 16 && random.bytes().all(|byte| byte.is_ascii_hexdigit())
-    });
-    let kinds = RECIPES.iter().flat_map(|(_, kinds)| kinds.iter());
-    let of = |kind: &str| name.strip_prefix(kind).is_some_and(|rest| rest.starts_with('-'));
-    number && random && kinds.into_iter().any(|kind| of(kind))
+    is_random(name) && RECIPES.iter().any(|(_, kinds)| is_one(kinds, name))
+}
+
+fn is_one(kinds: &[&'static Kind], name: &str) -> bool {
+    parse(name, kinds).is_some()
+}
+
+/// Whether the name tells that this is the recipe. kazoo's writers and candidates have the names of its locks,
+/// and the candidates of Curator's selector those of its mutex.
+fn is_of(recipe: &str, kinds: &[&'static Kind], name: &str) -> bool {
+    let is_lock = || is_one(&[&LOCK], name);
+    is_one(kinds, name)
+        && match recipe {
+            READ_WRITE_LOCK => !is_lock(),
+            ELECTION => !is_lock() || name.contains("-candidate"),
+            _ => true,
+        }
 }
 
 /// Reads the znodes of contenders; `None` for those that are gone.
@@ -148,10 +166,10 @@ async fn read(
 ) -> Result<Option<Contended>> {
     let calls = session.nonblocking();
     let holding = match recipe {
-        "read-write lock" if listed.first().is_some_and(|first| first.kind == "read") => {
+        READ_WRITE_LOCK if listed.first().is_some_and(|first| first.kind == "read") => {
             listed.iter().take_while(|contender| contender.kind == "read").count()
         }
-        "semaphore" => match calls.get(path).await {
+        SEMAPHORE => match calls.get(path).await {
             Ok((data, _)) => semaphore::holders_of(&listed, &data),
             Err(Error::NoNode { .. } | Error::NoAuth { .. }) => 0,
             Err(error) => return Err(error),
@@ -204,7 +222,7 @@ mod tests {
         let session = &sessions[0];
         // Znodes that only look like contenders.
         session.create("/lock-x", b"", CreateMode::Persistent).unwrap();
-        session.create("/lock-x/lock-7", b"", CreateMode::Persistent).unwrap();
+        session.create("/lock-x/lock-0000000007", b"", CreateMode::Persistent).unwrap();
         assert_eq!(contended(session, "/").unwrap(), []);
         assert!(matches!(contended(session, "/none"), Err(Error::NoNode { .. })));
 
@@ -216,12 +234,12 @@ mod tests {
         let semaphore = crate::recipes::Semaphore::new(session, "/permits", 3).unwrap();
         let _permits = semaphore.acquire_many(2).unwrap();
         // One waiter waits behind each holder; it exists as soon as its znode does.
-        let waiting = Contenders::new(&sessions[1], "/a/deep/lock", &["lock"]).unwrap();
-        let _second = forever(&sessions[1], waiting.join("lock", b"")).unwrap();
-        let waiting = Contenders::new(&sessions[2], "/rw", &["read", "write"]).unwrap();
-        let _writer = forever(&sessions[2], waiting.join("write", b"")).unwrap();
-        let waiting = Contenders::new(&sessions[2], "/permits", &["lease"]).unwrap();
-        let _many = forever(&sessions[2], waiting.join("lease-2", b"")).unwrap();
+        let waiting = Contenders::new(&sessions[1], "/a/deep/lock", &[&LOCK]).unwrap();
+        let _second = forever(&sessions[1], waiting.join(&LOCK, b"")).unwrap();
+        let waiting = Contenders::new(&sessions[2], "/rw", &[&READ, &WRITE]).unwrap();
+        let _writer = forever(&sessions[2], waiting.join(&WRITE, b"")).unwrap();
+        let waiting = Contenders::new(&sessions[2], "/permits", &[&LEASE]).unwrap();
+        let _many = forever(&sessions[2], waiting.join_as(&LEASE, "-2", b"")).unwrap();
 
         let found = contended(session, "/").unwrap();
         let seen: Vec<_> = found
@@ -238,5 +256,45 @@ mod tests {
         assert_eq!(found[0].waiters[0].session, Some(sessions[1].id()));
         assert_eq!(found[1].holders[0].label, "host-1");
         assert_eq!(contended(session, "/rw").unwrap(), found[3..]);
+    }
+
+    /// A thousand locks of kazoo were held, and the list of locks was empty.
+    #[test]
+    fn contenders_of_other_libraries_are_found() {
+        let cluster = Cluster::new(1);
+        let session = &cluster.node(0).session();
+        let (uuid, hex) =
+            ("_c_41bb8ee8-bb0d-4f29-9c1f-0123456789ab", "646dbb08aa7f4a7ea0f1b2c3d4e5f607");
+        let all = [
+            ("/curator", format!("{uuid}-lock-")),
+            ("/curator", format!("{hex}__lock__")),
+            ("/go", "_c_646dbb08aa7f4a7ea0f1b2c3d4e5f607-lock-".to_owned()),
+            ("/kazoo", format!("{hex}__lock__")),
+            ("/latch", format!("{uuid}-latch-")),
+            ("/latch", format!("{hex}__lock__")),
+            ("/rw", format!("{hex}__rlock__")),
+            ("/rw", format!("{uuid}-__READ__")),
+            ("/rw", format!("{hex}__lock__")),
+        ];
+        for (parent, name) in &all {
+            let path = path::join(parent, name);
+            let mode = CreateMode::EphemeralSequential;
+            session.create_with_parents(&path, b"who", mode).unwrap();
+        }
+        let found = contended(session, "/").unwrap();
+        let seen: Vec<_> = found
+            .iter()
+            .map(|of| (of.path.as_str(), of.recipe, of.holders.len(), of.waiters.len()))
+            .collect();
+        let expected = [
+            ("/curator", "lock", 1, 1),
+            ("/go", "lock", 1, 0),
+            ("/kazoo", "lock", 1, 0),
+            ("/latch", "election", 1, 1),
+            ("/rw", "read-write lock", 2, 1),
+        ];
+        assert_eq!(seen, expected);
+        assert_eq!(found[0].holders[0].label, "who");
+        assert_eq!(found[0].holders[0].session, Some(session.id()));
     }
 }

@@ -5,10 +5,14 @@
 //! example. A waiting contender watches only the one contender that blocks it, so that a release
 //! wakes one waiter.
 //!
-//! A contender's name is `<kind>-<random>-<number>`. The number alone is not unique: a parent's
-//! numbers start from 0 again after it is deleted and created again. The random part makes sure
-//! that no later contender has the same path. (Curator has such a part to find its own znode after
-//! a lost answer. That is not needed here: a create is executed once, whatever messages are lost.)
+//! A contender's name is `<random>-<word>-<number>`, where the word tells what it wants ([`name`]). The number
+//! alone is not unique: a parent's numbers start from 0 again after it is deleted and created again. The random
+//! part makes sure that no later contender has the same path. (Curator has such a part to find its own znode
+//! after a lost answer. That is not needed here: a create is executed once, whatever messages are lost.)
+//!
+//! The contenders of other libraries, whose sessions come through the gateway, are counted like our own. A
+//! sequential child that is none of them is reported: its session may count in another way, and hold at the same
+//! time.
 //!
 //! Another session may still get a znode at that path, by [`Session::take_over`] or by a delete and
 //! a create. So a contender is identified by its path and the zxid that created it, and writes to
@@ -18,34 +22,48 @@
 
 mod contender;
 mod hold;
+mod name;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 pub(super) use self::contender::Contender;
 pub(super) use self::hold::Hold;
+pub use self::name::Naming;
+pub(super) use self::name::{
+    Kind, LATCH, LEASE, LOCK, PARTICIPANT, PUTTER, READ, SELECTOR, TAKER, WRITE, is_random, parse,
+};
 use crate::api::session::Session;
 use crate::api::snapshot::Snapshot;
 use crate::planted::{Bug, planted};
 use crate::recipes::creating::create_ephemeral;
 use crate::recipes::errors::{children_or_none, if_exists};
 use crate::recipes::parents::create_below;
-use crate::recipes::{LockContender, sequence};
+use crate::recipes::{LockContender, delay};
 use crate::runtime::entropy;
 use crate::types::error::{Error, Result};
 use crate::types::path;
 use crate::types::znode::CreateMode;
+
+/// The most children that are examined because their names are unknown. So many are no contenders.
+const UNKNOWN_MAX: usize = 64;
 
 /// The contenders of one path.
 #[derive(Clone, Debug)]
 pub(super) struct Contenders {
     session: Session,
     path: String,
-    kinds: &'static [&'static str],
+    kinds: &'static [&'static Kind],
+    naming: Naming,
+    /// Whether a line in the log says that other znodes are among them.
+    is_logged: Arc<AtomicBool>,
 }
 
 /// A contender as others see it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct ListedContender {
     pub(super) path: String,
-    /// One of the kinds given to [`Contenders::new`].
+    /// The name of one of the kinds given to [`Contenders::new`].
     pub(super) kind: &'static str,
 }
 
@@ -58,23 +76,18 @@ pub(super) fn predecessor(_: &[ListedContender], at: usize) -> Option<usize> {
     at.checked_sub(1)
 }
 
-/// A contender's name, without its number.
-fn name(kind: &str, random: u64) -> String {
-    format!("{kind}-{random:016x}-")
-}
-
 impl Contenders {
     /// Returns the contenders of these kinds at this path.
     pub(super) fn new(
         session: &Session,
         path: &str,
-        kinds: &'static [&'static str],
+        kinds: &'static [&'static Kind],
     ) -> Result<Contenders> {
         path::validate(path)?;
         for kind in kinds {
             // The contenders' paths are longer, but an error should name the path that the caller
             // knows.
-            let longest = path::join(path, &name(kind, 0));
+            let longest = path::join(path, &name::new(kind, Naming::Kazoo, 0, ""));
             path::validate_sequential(&longest).map_err(|error| match error {
                 Error::InvalidPath { reason, .. } => {
                     Error::InvalidPath { path: path.to_owned(), reason }
@@ -82,7 +95,20 @@ impl Contenders {
                 other => other,
             })?;
         }
-        Ok(Contenders { session: session.for_recipe(), path: path.to_owned(), kinds })
+        let (session, path) = (session.for_recipe(), path.to_owned());
+        Ok(Contenders {
+            session,
+            path,
+            kinds,
+            naming: Naming::default(),
+            is_logged: Arc::default(),
+        })
+    }
+
+    /// The same, whose new contenders have other names.
+    pub(super) fn with_naming(mut self, naming: Naming) -> Contenders {
+        self.naming = naming;
+        self
     }
 
     pub(super) fn path(&self) -> &str {
@@ -93,14 +119,20 @@ impl Contenders {
         &self.session
     }
 
-    /// Adds a contender, at the end. `kind` may continue after the kind itself with data of the
-    /// contender, which everybody sees in its name.
-    pub(super) async fn join(&self, kind: &str, data: &[u8]) -> Result<Contender> {
+    /// Adds a contender, at the end.
+    pub(super) async fn join(&self, kind: &Kind, data: &[u8]) -> Result<Contender> {
+        self.join_as(kind, "", data).await
+    }
+
+    /// As [`Contenders::join`], with something in its name that everybody sees.
+    pub(super) async fn join_as(&self, kind: &Kind, shown: &str, data: &[u8]) -> Result<Contender> {
         let create = || async {
-            let name = path::join(&self.path, &name(kind, entropy::number()?));
-            create_ephemeral(&self.session, &name, data, CreateMode::EphemeralSequential).await
+            let name = name::new(kind, self.naming, entropy::number()?, shown);
+            let path = path::join(&self.path, &name);
+            create_ephemeral(&self.session, &path, data, CreateMode::EphemeralSequential).await
         };
-        create_below(&self.session, &self.path, create).await.map(Contender::new)
+        let ephemeral = create_below(&self.session, &self.path, create).await?;
+        Ok(Contender::new(ephemeral, self.naming))
     }
 
     /// Returns all contenders in order, including the effects of the session's earlier calls.
@@ -139,32 +171,50 @@ impl Contenders {
 
     /// Whether any of the children is a contender.
     pub(super) fn any_among(&self, children: Vec<String>) -> bool {
-        children.iter().any(|name| self.parse(name).is_some())
-    }
-
-    /// The place in the order and the kind of a contender, from its name.
-    fn parse<'a>(&self, name: &'a str) -> Option<((usize, &'a str), &'static str)> {
-        let kind = self
-            .kinds
-            .iter()
-            .find(|kind| name.strip_prefix(**kind).is_some_and(|rest| rest.starts_with('-')))?;
-        Some((sequence::number(name.rsplit('-').next()?)?, kind))
+        children.iter().any(|name| name::parse(name, self.kinds).is_some())
     }
 
     /// The contenders among the children, in order.
     pub(super) fn sorted(&self, children: Vec<String>) -> Vec<ListedContender> {
-        let parsed = |name| self.parse(name).map(|(order, kind)| (order, kind, name));
+        let parsed =
+            |name| name::parse(name, self.kinds).map(|(order, kind)| (order, name, kind.name));
         let mut listed: Vec<_> = children.iter().map(String::as_str).filter_map(parsed).collect();
-        listed.sort_by_key(|(order, ..)| *order);
+        // Two have the same number if one session of Curator's has both halves of a read-write lock.
+        listed.sort_by_key(|(order, name, _)| (*order, *name));
         let contender =
-            |(_, kind, name)| ListedContender { path: path::join(&self.path, name), kind };
+            |(_, name, kind)| ListedContender { path: path::join(&self.path, name), kind };
         listed.into_iter().map(contender).collect()
+    }
+
+    /// Looks for children that are no contenders that count ours.
+    ///
+    /// # Errors
+    /// [`Error::UnknownContender`] if one is an ephemeral sequential znode, which some recipe has created. The
+    /// log names others.
+    async fn check(&self, children: &[String]) -> Result<()> {
+        let is_unknown = |name: &&String| name::is_unknown(name, self.kinds, self.naming);
+        for name in children.iter().filter(is_unknown).take(UNKNOWN_MAX) {
+            let path = path::join(&self.path, name);
+            let there = self.session.nonblocking().exists(&path).await?;
+            if there.is_some_and(|stat| stat.ephemeral_owner.is_some()) {
+                return Err(Error::UnknownContender { path });
+            }
+        }
+        let is_other = |name: &&String| {
+            name::parse(name, self.kinds).is_none() && !delay::MARKS.contains(&name.as_str())
+        };
+        if let Some(other) = children.iter().find(is_other)
+            && !self.is_logged.swap(true, Ordering::Relaxed)
+        {
+            tracing::warn!(path = self.path, child = other, "not a contender, and not waited for");
+        }
+        Ok(())
     }
 
     /// Waits until nobody blocks the contender.
     ///
     /// # Errors
-    /// [`Error::NoNode`] if somebody has deleted the contender's znode.
+    /// [`Error::NoNode`] if somebody has deleted the contender's znode; [`Error::UnknownContender`].
     pub(super) async fn wait(&self, contender: &Contender, blocked_by: BlockedBy) -> Result<()> {
         while let Some(before) = self.blocker(contender, blocked_by).await? {
             // The watch is set now and not when the turn comes, when the former holder may be
@@ -182,7 +232,7 @@ impl Contenders {
     /// Adds a contender and waits until nothing blocks it.
     pub(super) async fn acquire(
         &self,
-        kind: &str,
+        kind: &Kind,
         data: &[u8],
         blocked_by: BlockedBy,
     ) -> Result<Hold> {
@@ -194,7 +244,7 @@ impl Contenders {
     /// As [`Contenders::acquire`], if nothing blocks it now.
     pub(super) async fn try_acquire(
         &self,
-        kind: &str,
+        kind: &Kind,
         data: &[u8],
         blocked_by: BlockedBy,
     ) -> Result<Option<Hold>> {
@@ -212,8 +262,13 @@ impl Contenders {
         blocked_by: BlockedBy,
     ) -> Result<Option<String>> {
         // A replica shows its session's own writes before they are answered.
-        let listed =
-            if self.session.reads_at_once() { self.list_now()? } else { self.list().await? };
+        let children = match self.session.reads_at_once() {
+            true => self.session.children(&self.path),
+            false => self.session.nonblocking().children(&self.path).await,
+        };
+        let children = children_or_none(children)?;
+        self.check(&children).await?;
+        let listed = self.sorted(children);
         let path = contender.path();
         match listed.iter().position(|contender| contender.path == path) {
             Some(1) if planted(Bug::LockEarly) || planted(Bug::CloneHoldsApart) => Ok(None),
@@ -225,7 +280,8 @@ impl Contenders {
 
 /// Waits until a contender's znode is deleted or this session is over.
 async fn until_deleted(session: &Session, path: &str) -> Result<()> {
-    // Ephemeral znodes have no children, so this watch reports only the deletion.
+    // Ephemeral znodes have no children, so this watch reports only the deletion. (kazoo's user may have made
+    // one that is not ephemeral.)
     let watching = session.nonblocking().children_and_watch(path).await;
     if let Some((_, watch)) = if_exists(watching)? {
         watch.next().await;

@@ -28,6 +28,8 @@ use crate::types::znode::{Condition, CreateMode, Stat, TTL_MAX};
 
 const HELD: &str = "held";
 const DELAY: &str = "delay";
+/// The names of its znodes.
+pub(super) const MARKS: [&str; 2] = [HELD, DELAY];
 
 /// Creates the mark of a contender that is about to hold.
 pub(super) async fn mark(

@@ -26,15 +26,12 @@ use std::time::Duration;
 use crate::api::session::Session;
 use crate::planted::{Bug, planted};
 use crate::recipes::blocking;
-use crate::recipes::contenders::{Contender, Contenders};
+use crate::recipes::contenders::{Contender, Contenders, PARTICIPANT};
 use crate::recipes::errors::unless_overtaken;
 use crate::recipes::waiting::until_changed;
 use crate::types::error::{Error, Result};
 use crate::types::path;
 use crate::types::znode::{Condition, Zxid};
-
-/// The kind of its contenders.
-const KIND: &str = "participant";
 
 /// A barrier that participants enter together once there are enough of them, and leave together
 /// once all are done.
@@ -95,7 +92,10 @@ impl DoubleBarrier {
             let reason = "at least one is needed: nobody would open it".to_owned();
             return Err(Error::InvalidSetting { setting: "participants", reason });
         }
-        Ok(DoubleBarrier { contenders: Contenders::new(session, path, &[KIND])?, participants })
+        Ok(DoubleBarrier {
+            contenders: Contenders::new(session, path, &[&PARTICIPANT])?,
+            participants,
+        })
     }
 
     /// The double barrier's path.
@@ -144,7 +144,7 @@ impl DoubleBarrier {
     /// ```
     pub async fn enter_async(&self) -> Result<Inside> {
         let session = self.contenders.session();
-        let contender = self.contenders.join(KIND, b"").await?;
+        let contender = self.contenders.join(&PARTICIPANT, b"").await?;
         loop {
             let all = participants(&self.contenders).await?;
             let Some(at) = all.iter().position(|one| one.is(&contender)) else {

@@ -15,16 +15,15 @@ use crate::api::session::Session;
 use crate::api::snapshot::Snapshot;
 use crate::api::watch::Watch;
 use crate::planted::{Bug, planted, strikes, unless};
-use crate::recipes::contenders::{Contenders, Hold, ListedContender, predecessor};
+use crate::recipes::contenders::{
+    Contenders, Hold, Kind, LATCH, ListedContender, Naming, predecessor,
+};
 use crate::recipes::errors::if_exists;
 use crate::recipes::waiting::until_changed;
 use crate::recipes::{LockLost, blocking};
 use crate::types::error::Result;
 use crate::types::watch::{WatchEvent, WatchMode};
 use crate::types::znode::{Condition, SessionId, Zxid};
-
-/// The kind of its contenders.
-const KIND: &str = "candidate";
 
 /// The candidate that this one waits for: the one before it.
 fn blocked_by(listed: &[ListedContender], at: usize) -> Option<usize> {
@@ -66,6 +65,7 @@ fn blocked_by(listed: &[ListedContender], at: usize) -> Option<usize> {
 #[derive(Clone, Debug)]
 pub struct LeaderLatch {
     contenders: Contenders,
+    kind: &'static Kind,
     id: Arc<[u8]>,
 }
 
@@ -112,9 +112,37 @@ impl LeaderLatch {
     /// [`Error::InvalidPath`](crate::Error::InvalidPath);
     /// [`Error::TooLarge`](crate::Error::TooLarge) for an id of more than 1 MiB.
     pub fn new(session: &Session, path: &str, id: impl AsRef<[u8]>) -> Result<LeaderLatch> {
-        let id = id.as_ref();
+        LeaderLatch::of(session, path, id.as_ref(), &[&LATCH])
+    }
+
+    /// The election whose candidates are of this kind, the only one.
+    pub(super) fn of(
+        session: &Session,
+        path: &str,
+        id: &[u8],
+        kinds: &'static [&'static Kind; 1],
+    ) -> Result<LeaderLatch> {
         check_data(path, id.len())?;
-        Ok(LeaderLatch { contenders: Contenders::new(session, path, &[KIND])?, id: id.into() })
+        let contenders = Contenders::new(session, path, kinds)?;
+        Ok(LeaderLatch { contenders, kind: kinds[0], id: id.into() })
+    }
+
+    /// Returns the same election, with another name for the candidates of this handle, so that clients of another
+    /// library count them: see [`Naming`]. By default, Curator's `LeaderLatch` counts them, and those of a
+    /// [`LeaderSelector`](crate::recipes::LeaderSelector) are counted by Curator's `LeaderSelector`.
+    ///
+    /// ```
+    /// use quorate::recipes::{LeaderLatch, Naming};
+    ///
+    /// let session = quorate::testing::Cluster::new(1).node(0).session();
+    /// let latch = LeaderLatch::new(&session, "/leader", "me")?.with_naming(Naming::Kazoo);
+    /// assert!(latch.campaign()?.path().contains("__lock__"));
+    /// # Ok::<(), quorate::Error>(())
+    /// ```
+    #[must_use]
+    pub fn with_naming(mut self, naming: Naming) -> LeaderLatch {
+        self.contenders = self.contenders.with_naming(naming);
+        self
     }
 
     /// The election's path.
@@ -175,7 +203,7 @@ impl LeaderLatch {
     /// # }
     /// ```
     pub async fn try_campaign_async(&self) -> Result<Option<Leadership>> {
-        let hold = self.contenders.try_acquire(KIND, &self.id, blocked_by).await?;
+        let hold = self.contenders.try_acquire(self.kind, &self.id, blocked_by).await?;
         Ok(hold.map(|hold| Leadership { hold }))
     }
 
@@ -193,7 +221,7 @@ impl LeaderLatch {
     /// # }
     /// ```
     pub async fn campaign_async(&self) -> Result<Leadership> {
-        Ok(Leadership { hold: self.contenders.acquire(KIND, &self.id, blocked_by).await? })
+        Ok(Leadership { hold: self.contenders.acquire(self.kind, &self.id, blocked_by).await? })
     }
 
     /// Returns the leader, which is the first candidate, as this replica has it; `None` if there is

@@ -9,15 +9,12 @@ use crossbeam_channel::Receiver;
 
 use crate::api::multi::{Fence, Multi};
 use crate::api::session::Session;
-use crate::recipes::contenders::{Contender, Contenders, Hold, predecessor};
+use crate::recipes::contenders::{Contender, Contenders, Hold, LOCK, Naming, predecessor};
 use crate::recipes::revocation::{self, Revocations};
 use crate::recipes::{blocking, delay};
 use crate::types::error::{Error, Result};
 use crate::types::watch::WatchEvent;
 use crate::types::znode::{SessionId, TTL_MAX};
-
-/// The kind of its contenders.
-const KIND: &str = "lock";
 
 /// A lock with one holder at a time in the whole cluster.
 ///
@@ -72,7 +69,7 @@ impl Session {
 
 impl Lock {
     pub(crate) fn new(session: &Session, path: &str) -> Result<Lock> {
-        Ok(Lock { contenders: Contenders::new(session, path, &[KIND])?, delay: None })
+        Ok(Lock { contenders: Contenders::new(session, path, &[&LOCK])?, delay: None })
     }
 
     pub(super) fn session(&self) -> &Session {
@@ -122,6 +119,26 @@ impl Lock {
         Ok(self)
     }
 
+    /// Returns the same lock, with other names for the contenders of this handle, so that clients of another
+    /// library count them: see [`Naming`]. By default, Curator and the Go client count them.
+    ///
+    /// ```
+    /// use quorate::recipes::Naming;
+    ///
+    /// let session = quorate::testing::Cluster::new(1).node(0).session();
+    /// let lock = session.lock("/lock")?.with_naming(Naming::Kazoo);
+    /// let guard = lock.acquire()?;
+    /// // The names of others count, too.
+    /// assert!(session.lock("/lock")?.try_acquire()?.is_none());
+    /// # drop(guard);
+    /// # Ok::<(), quorate::Error>(())
+    /// ```
+    #[must_use]
+    pub fn with_naming(mut self, naming: Naming) -> Lock {
+        self.contenders = self.contenders.with_naming(naming);
+        self
+    }
+
     /// The lock's path.
     ///
     /// ```
@@ -139,7 +156,9 @@ impl Lock {
     /// # Errors
     /// The errors of a session that is over; [`Error::NoNode`](crate::Error::NoNode) if somebody
     /// deleted this contender's znode, or of `/` if the root of a [chroot](Session::chroot) does
-    /// not exist; [`Error::System`](crate::Error::System).
+    /// not exist; [`Error::UnknownContender`](crate::Error::UnknownContender) if there is a znode of another
+    /// recipe at the path, whose session may not count this one;
+    /// [`Error::System`](crate::Error::System).
     ///
     /// ```
     /// # let session = quorate::testing::Cluster::new(1).node(0).session();
@@ -206,7 +225,7 @@ impl Lock {
     /// # }
     /// ```
     pub async fn try_acquire_async(&self) -> Result<Option<LockGuard>> {
-        let contender = self.contenders.join(KIND, b"").await?;
+        let contender = self.contenders.join(&LOCK, b"").await?;
         match self.contenders.blocker(&contender, predecessor).await? {
             None if delay::is_over(&self.contenders).await? => self.hold(contender).await.map(Some),
             _ => Ok(None),
@@ -228,7 +247,7 @@ impl Lock {
     /// # }
     /// ```
     pub async fn acquire_async(&self) -> Result<LockGuard> {
-        let contender = self.contenders.join(KIND, b"").await?;
+        let contender = self.contenders.join(&LOCK, b"").await?;
         self.contenders.wait(&contender, predecessor).await?;
         delay::wait(&self.contenders).await?;
         self.hold(contender).await

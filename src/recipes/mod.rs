@@ -92,6 +92,7 @@ pub use codec::Json;
 pub use codec::{Codec, Postcard, Raw};
 pub use config::{Config, ConfigUpdate, ConfigWatch, Versioned};
 pub use contended::{Contended, Contending, contended, contended_async};
+pub use contenders::Naming;
 pub use counter::{Counted, Counter};
 pub use discovery::{Chooser, Discovery, InstancesWatch, Strategy};
 pub use double_barrier::{DoubleBarrier, Inside};

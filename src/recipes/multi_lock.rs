@@ -10,7 +10,7 @@ use std::time::Duration;
 use crate::api::multi::{Fence, Multi};
 use crate::api::session::Session;
 use crate::planted::{Bug, unless};
-use crate::recipes::{Lock, LockGuard, LockLost, blocking};
+use crate::recipes::{Lock, LockGuard, LockLost, Naming, blocking};
 use crate::types::error::{Error, Result};
 
 /// Several [`Lock`]s, held all or none.
@@ -64,6 +64,13 @@ impl MultiLock {
             return Err(Error::InvalidSetting { setting: "paths", reason });
         }
         Ok(MultiLock { locks })
+    }
+
+    /// Returns the locks with other names for their contenders: see [`Lock::with_naming`].
+    #[must_use]
+    pub fn with_naming(mut self, naming: Naming) -> MultiLock {
+        self.locks = self.locks.into_iter().map(|lock| lock.with_naming(naming)).collect();
+        self
     }
 
     fn session(&self) -> &Session {

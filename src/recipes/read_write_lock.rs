@@ -8,17 +8,14 @@ use std::time::Duration;
 
 use crate::api::session::Session;
 use crate::planted::{Bug, planted};
-use crate::recipes::contenders::{Contenders, ListedContender, predecessor};
+use crate::recipes::contenders::{Contenders, ListedContender, Naming, READ, WRITE, predecessor};
 use crate::recipes::{LockContender, LockGuard, blocking, revocation};
 use crate::types::error::Result;
-
-const READ: &str = "read";
-const WRITE: &str = "write";
 
 /// The contender that a reader waits for: the nearest writer before it. That writer may itself be
 /// waiting for contenders before it.
 fn blocker_of_reader(listed: &[ListedContender], at: usize) -> Option<usize> {
-    let nearest = (0..at).rev().find(|before| listed[*before].kind == WRITE);
+    let nearest = (0..at).rev().find(|before| listed[*before].kind == WRITE.name);
     nearest.filter(|writer| *writer == 0 || !planted(Bug::ReaderOvertakes))
 }
 
@@ -66,7 +63,17 @@ impl ReadWriteLock {
     /// # Errors
     /// [`Error::InvalidPath`](crate::Error::InvalidPath).
     pub fn new(session: &Session, path: &str) -> Result<ReadWriteLock> {
-        Ok(ReadWriteLock { contenders: Contenders::new(session, path, &[READ, WRITE])? })
+        Ok(ReadWriteLock { contenders: Contenders::new(session, path, &[&READ, &WRITE])? })
+    }
+
+    /// Returns the same lock, with other names for the contenders of this handle: see [`Lock::with_naming`]. By
+    /// default, Curator's `InterProcessReadWriteLock` counts them.
+    ///
+    /// [`Lock::with_naming`]: crate::recipes::Lock::with_naming
+    #[must_use]
+    pub fn with_naming(mut self, naming: Naming) -> ReadWriteLock {
+        self.contenders = self.contenders.with_naming(naming);
+        self
     }
 
     /// The lock's path.
@@ -105,7 +112,7 @@ impl ReadWriteLock {
     /// # }
     /// ```
     pub async fn try_read_async(&self) -> Result<Option<ReadGuard>> {
-        let hold = self.contenders.try_acquire(READ, b"", blocker_of_reader).await?;
+        let hold = self.contenders.try_acquire(&READ, b"", blocker_of_reader).await?;
         Ok(hold.map(|hold| ReadGuard { guard: LockGuard { hold } }))
     }
 
@@ -121,7 +128,7 @@ impl ReadWriteLock {
     /// # }
     /// ```
     pub async fn read_async(&self) -> Result<ReadGuard> {
-        let hold = self.contenders.acquire(READ, b"", blocker_of_reader).await?;
+        let hold = self.contenders.acquire(&READ, b"", blocker_of_reader).await?;
         Ok(ReadGuard { guard: LockGuard { hold } })
     }
 
@@ -153,7 +160,7 @@ impl ReadWriteLock {
     /// # }
     /// ```
     pub async fn try_write_async(&self) -> Result<Option<WriteGuard>> {
-        let hold = self.contenders.try_acquire(WRITE, b"", predecessor).await?;
+        let hold = self.contenders.try_acquire(&WRITE, b"", predecessor).await?;
         Ok(hold.map(|hold| WriteGuard { guard: LockGuard { hold } }))
     }
 
@@ -169,7 +176,7 @@ impl ReadWriteLock {
     /// # }
     /// ```
     pub async fn write_async(&self) -> Result<WriteGuard> {
-        let hold = self.contenders.acquire(WRITE, b"", predecessor).await?;
+        let hold = self.contenders.acquire(&WRITE, b"", predecessor).await?;
         Ok(WriteGuard { guard: LockGuard { hold } })
     }
 
@@ -265,7 +272,7 @@ impl ReadWriteLock {
 
 /// How many of the first contenders hold the lock.
 fn holders(listed: &[ListedContender]) -> usize {
-    match listed.iter().position(|contender| contender.kind == WRITE) {
+    match listed.iter().position(|contender| contender.kind == WRITE.name) {
         Some(0) => 1,
         Some(readers) => readers,
         None => listed.len(),
@@ -391,7 +398,7 @@ impl WriteGuard {
     /// # }
     /// ```
     pub async fn downgrade_async(self) -> Result<ReadGuard> {
-        let hold = self.guard.hold.change(READ).await?;
+        let hold = self.guard.hold.change(&READ).await?;
         Ok(ReadGuard { guard: LockGuard { hold } })
     }
 }
@@ -412,12 +419,12 @@ mod tests {
     #[test]
     fn readers_wait_for_the_nearest_writer_and_writers_for_the_one_before() {
         let session = Cluster::new(1).node(0).session();
-        let contenders = Contenders::new(&session, "/rw", &[READ, WRITE]).unwrap();
+        let contenders = Contenders::new(&session, "/rw", &[&READ, &WRITE]).unwrap();
         let kinds = ["read", "read", "write", "read", "read", "write", "read"];
-        let names = kinds.iter().enumerate().map(|(at, kind)| format!("{kind}-aa-{at:010}"));
+        let names = kinds.iter().enumerate().map(|(at, kind)| format!("aa-{kind}-{at:010}"));
         let listed = contenders.sorted(names.collect());
         let before = |at: usize| match listed[at].kind {
-            READ => blocker_of_reader(&listed, at),
+            "read" => blocker_of_reader(&listed, at),
             _ => predecessor(&listed, at),
         };
         let all: Vec<_> = (0..listed.len()).map(before).collect();

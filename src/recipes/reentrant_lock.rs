@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use crate::api::session::Session;
 use crate::planted::{Bug, if_planted, planted};
-use crate::recipes::{Lock, LockGuard, blocking};
+use crate::recipes::{Lock, LockGuard, Naming, blocking};
 use crate::sync::wakers::{Place, Wakers};
 use crate::types::error::Result;
 
@@ -107,6 +107,13 @@ impl ReentrantLock {
     /// [`Error::InvalidPath`](crate::Error::InvalidPath).
     pub fn new(session: &Session, path: &str) -> Result<ReentrantLock> {
         Ok(ReentrantLock { lock: Lock::new(session, path)?, owner: Arc::default() })
+    }
+
+    /// Returns the lock with other names for its contenders: see [`Lock::with_naming`].
+    #[must_use]
+    pub fn with_naming(mut self, naming: Naming) -> ReentrantLock {
+        self.lock = self.lock.with_naming(naming);
+        self
     }
 
     /// The lock's path.

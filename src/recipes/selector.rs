@@ -10,8 +10,9 @@ use std::task::Poll;
 
 use crate::api::session::Session;
 use crate::planted::{Bug, planted};
+use crate::recipes::contenders::SELECTOR;
 use crate::recipes::errors::is_root_missing;
-use crate::recipes::{LeaderLatch, Leadership, blocking};
+use crate::recipes::{LeaderLatch, Leadership, Naming, blocking};
 use crate::types::error::{Error, Result};
 
 /// Runs a closure whenever this instance leads an election, and resigns when the closure returns.
@@ -55,7 +56,15 @@ impl LeaderSelector {
     /// # Errors
     /// As [`LeaderLatch::new`].
     pub fn new(session: &Session, path: &str, id: impl AsRef<[u8]>) -> Result<LeaderSelector> {
-        Ok(LeaderSelector { latch: LeaderLatch::new(session, path, id)? })
+        Ok(LeaderSelector { latch: LeaderLatch::of(session, path, id.as_ref(), &[&SELECTOR])? })
+    }
+
+    /// Returns the same election, with another name for the candidates of this handle: see
+    /// [`LeaderLatch::with_naming`]. By default, Curator's `LeaderSelector` counts them.
+    #[must_use]
+    pub fn with_naming(mut self, naming: Naming) -> LeaderSelector {
+        self.latch = self.latch.with_naming(naming);
+        self
     }
 
     /// The election, to query its leader and its candidates.

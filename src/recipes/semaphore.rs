@@ -23,7 +23,7 @@ use crate::api::session::Session;
 use crate::api::snapshot::Snapshot;
 use crate::api::watch::Watch;
 use crate::planted::{Bug, planted, unless};
-use crate::recipes::contenders::{Contender, Contenders, ListedContender};
+use crate::recipes::contenders::{Contender, Contenders, LEASE, ListedContender};
 use crate::recipes::errors::if_exists;
 use crate::recipes::parents::Parents;
 use crate::recipes::{LockContender, blocking, revocation};
@@ -32,12 +32,10 @@ use crate::types::path;
 use crate::types::watch::WatchMode;
 use crate::types::znode::CreateMode;
 
-const KIND: &str = "lease";
-
 /// The beginning of a holder's data, which notifies the waiter behind it.
 const HOLDS: &[u8] = b"holds";
 /// The data of a holder that was asked to give its permits back.
-const REVOKED: &[u8] = b"holds, revoke";
+const REVOKED: &[u8] = b"holds, __REVOKE__";
 
 /// A limited number of permits in the whole cluster.
 ///
@@ -95,8 +93,8 @@ enum Turn {
 /// one.
 fn wanted(contender: &ListedContender) -> u64 {
     let name = path::name(&contender.path);
-    let wanted = name.strip_prefix("lease-").and_then(|rest| rest.split_once('-'));
-    wanted.and_then(|(number, _)| number.parse().ok()).unwrap_or(1)
+    let wanted = name.rsplit_once("-lease-").and_then(|(before, _)| before.split_once('-'));
+    wanted.and_then(|(_, number)| number.parse().ok()).unwrap_or(1)
 }
 
 /// How many contenders hold: the first ones whose permits together fit into the total.
@@ -128,7 +126,7 @@ impl Semaphore {
     /// [`Error::InvalidPath`]; [`Error::InvalidSetting`] if the total is 0.
     pub fn new(session: &Session, path: &str, permits: u32) -> Result<Semaphore> {
         check(permits)?;
-        let contenders = Contenders::new(session, path, &[KIND])?;
+        let contenders = Contenders::new(session, path, &[&LEASE])?;
         Ok(Semaphore { contenders, permits, agreed: Arc::default() })
     }
 
@@ -267,7 +265,7 @@ impl Semaphore {
     async fn join(&self, permits: u32) -> Result<Contender> {
         check(permits)?;
         self.agree().await?;
-        self.contenders.join(&format!("{KIND}-{permits}"), b"").await
+        self.contenders.join_as(&LEASE, &format!("-{permits}"), b"").await
     }
 
     async fn hold(&self, contender: Contender, permits: u32, others: bool) -> Result<Permits> {
@@ -498,16 +496,18 @@ mod tests {
     #[test]
     fn the_first_contenders_that_fit_together_hold() {
         let session = Cluster::new(1).node(0).session();
-        let contenders = Contenders::new(&session, "/lease-9-x/permits", &[KIND]).unwrap();
+        let contenders = Contenders::new(&session, "/9-lease-x/permits", &[&LEASE]).unwrap();
         // The sequence numbers give the order, and a name without a number of permits counts one.
-        let names = ["lease-1-aa-0000000003", "lease-2-bb-0000000001", "lease-0000000002", "x-1"];
+        let names =
+            ["aa-1-lease-0000000003", "bb-2-lease-0000000001", "lease-0000000002", "x-0000000001"];
         let listed = contenders.sorted(names.map(str::to_owned).to_vec());
         assert_eq!(listed.iter().map(wanted).collect::<Vec<_>>(), [2, 1, 1]);
         for (permits, holding) in [(0, 0), (1, 0), (2, 1), (3, 2), (4, 3), (u32::MAX, 3)] {
             assert_eq!(holders(&listed, permits), holding, "of {permits}");
         }
         // A contender that would fit does not overtake one that does not.
-        let listed = contenders.sorted(vec!["lease-3-aa-1".to_owned(), "lease-1-aa-2".to_owned()]);
+        let listed = contenders
+            .sorted(["aa-3-lease-0000000001", "aa-1-lease-0000000002"].map(str::to_owned).to_vec());
         assert_eq!(holders(&listed, 2), 0);
     }
 

@@ -91,6 +91,7 @@ impl Root {
             | Error::Unmet { path, .. }
             | Error::Conflict { path, .. }
             | Error::PermitsDiffer { path, .. }
+            | Error::UnknownContender { path }
             | Error::NoAuth { path, .. }
             | Error::InvalidAcl { path, .. }
             | Error::QuotaExceeded { path, .. }

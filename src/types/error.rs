@@ -154,6 +154,17 @@ pub enum Error {
         /// The number in the cluster.
         actual: u32,
     },
+    /// At the path of a lock or an election there is a contender of another recipe or library, which may not count
+    /// the contenders of this one: both could hold at the same time. See
+    /// [`guide::shared_recipes`](crate::guide::shared_recipes).
+    #[error(
+        "{path} is a contender of another recipe, which may not count the contenders of this one; use one \
+         recipe at a path, with names that all its users count (guide::shared_recipes)"
+    )]
+    UnknownContender {
+        /// The contender's znode.
+        path: String,
+    },
     /// This instance is a client, without a replica, and cannot do this: see
     /// [`Builder::client`](crate::Builder::client).
     #[error("{operation} needs a replica, and this instance is a client; ask a member")]
@@ -554,6 +565,7 @@ mod tests {
             Error::TooOld { path: path(), zxid: 3, oldest: 9 },
             Error::NoAuth { path: path(), permission: Permissions::READ },
             Error::PermitsDiffer { path: path(), expected: 1, actual: 2 },
+            Error::UnknownContender { path: path() },
             Error::InvalidData { path: path(), reason: "why".to_owned() },
             Error::Unsupported { what: "it".to_owned(), needs: 3, cluster: 2 },
             Error::DiskLow { members: vec![path(), path()] },

@@ -16,11 +16,17 @@ CLASSPATH = [JARS + "zookeeper.jar", SILENT]
 NETTY = sorted(str(jar) for jar in pathlib.Path(JARS).glob("netty-*.jar"))
 
 
+def command(main, *arguments, classpath=(), options=(), logger=SILENT):
+    known = [jar for jar in CLASSPATH if jar != SILENT]
+    return ["java", "-Xmx128m", "-XX:TieredStopAtLevel=1", *options,
+            "-cp", ":".join([*known, logger, *classpath]), main, *arguments]
+
+
 class Program:
-    def __init__(self, main, *arguments, classpath=(), options=(), logger=SILENT):
-        known = [jar for jar in CLASSPATH if jar != SILENT]
-        command = ["java", "-Xmx128m", "-XX:TieredStopAtLevel=1", *options,
-                   "-cp", ":".join([*known, logger, *classpath]), main, *arguments]
+    def __init__(self, main, *arguments, **options):
+        self.start(command(main, *arguments, **options))
+
+    def start(self, command):
         self.process = subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
         self.lines = queue.SimpleQueue()
@@ -50,15 +56,15 @@ class Program:
 
 
 class Client(Program):
-    """A Java program with named clients.
+    """A program with named clients, by default in Java.
 
     It answers each line with a line that starts with "=", and prints events as other lines.
     """
 
-    def __init__(self, main, **options):
-        super().__init__(main, **options)
+    def start(self, command):
         self.all = []
         self.printed = []
+        super().start(command)
 
     def run(self, command):
         """The answer to a command."""

@@ -8,6 +8,7 @@ mod multi_lock;
 mod read_write_lock;
 mod reentrant_lock;
 mod semaphore;
+mod shared;
 mod taken;
 
 use std::future::Future;

@@ -5,7 +5,7 @@ use std::ops::Deref;
 
 use once_cell::sync::OnceCell;
 
-use super::Hold;
+use super::{Hold, Naming};
 use crate::api::watch::Watch;
 use crate::planted::{Bug, planted};
 use crate::recipes::owned_ephemeral::OwnedEphemeral;
@@ -16,6 +16,7 @@ pub(in crate::recipes) struct Contender {
     pub(in crate::recipes) ephemeral: OwnedEphemeral,
     /// A watch of its own znode, set if it has to wait.
     watch: OnceCell<Watch>,
+    naming: Naming,
 }
 
 impl Deref for Contender {
@@ -27,8 +28,8 @@ impl Deref for Contender {
 }
 
 impl Contender {
-    pub(super) fn new(ephemeral: OwnedEphemeral) -> Contender {
-        Contender { ephemeral, watch: OnceCell::new() }
+    pub(super) fn new(ephemeral: OwnedEphemeral, naming: Naming) -> Contender {
+        Contender { ephemeral, watch: OnceCell::new(), naming }
     }
 
     /// Watches its own znode, if that was not done yet. The znode has no children, so the watch
@@ -44,12 +45,12 @@ impl Contender {
 
     /// Takes the hold when its turn has come. From here on, a loss is reported.
     pub(in crate::recipes) async fn hold(self) -> Result<Hold> {
-        let Contender { ephemeral, watch } = self;
+        let Contender { ephemeral, watch, naming } = self;
         let watch = match watch.into_inner() {
             Some(watch) => ephemeral.follow(ready(Ok(watch))).await?,
             None => ephemeral.watch_end().await?,
         };
         let token = if planted(Bug::TokenFixed) { 1 } else { ephemeral.czxid() };
-        Ok(Hold { ephemeral, watch, token })
+        Ok(Hold { ephemeral, watch, token, naming })
     }
 }

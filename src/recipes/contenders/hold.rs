@@ -6,7 +6,7 @@ use std::ops::Deref;
 use crossbeam_channel::Receiver;
 
 use super::contender::Contender;
-use super::name;
+use super::{Kind, Naming, name};
 use crate::api::watch::Watch;
 use crate::planted::{Bug, planted, strikes};
 use crate::recipes::creating::created_in_multi;
@@ -25,6 +25,7 @@ pub(in crate::recipes) struct Hold {
     pub(super) watch: Watch,
     /// Reported as the fencing token: the zxid that created the contender's first znode.
     pub(in crate::recipes) token: u64,
+    pub(super) naming: Naming,
 }
 
 impl fmt::Debug for Hold {
@@ -70,11 +71,12 @@ impl Hold {
     /// Replaces its contender by one of another kind, in one write, so that nobody comes in
     /// between. The token stays the same. If this fails, or its future is dropped, the hold is
     /// released.
-    pub(in crate::recipes) async fn change(self, kind: &str) -> Result<Hold> {
+    pub(in crate::recipes) async fn change(self, kind: &Kind) -> Result<Hold> {
         let lost = || Error::NoNode { path: self.path().to_owned() };
         let (parent, _) = self.path().rsplit_once('/').ok_or_else(lost)?;
-        let (_, number) = self.path().rsplit_once('-').ok_or_else(lost)?;
-        let path = format!("{parent}/{}{number}", name(kind, entropy::number()?));
+        let number = name::digits(self.path()).ok_or_else(lost)?;
+        let name = name::new(kind, self.naming, entropy::number()?, "");
+        let path = format!("{parent}/{name}{number}");
         let sequential = planted(Bug::DowngradeLetsGo);
         let mode = if sequential { CreateMode::EphemeralSequential } else { CreateMode::Ephemeral };
         let changing = self.leave_in(self.session().multi()).create(&path, b"", mode).submit();
@@ -82,7 +84,7 @@ impl Hold {
         let changed = created_in_multi(self.session(), changing).await;
         let changed = inner(changed).map_err(gone)?;
         self.forget();
-        Ok(Hold { token: self.token, ..Contender::new(changed).hold().await? })
+        Ok(Hold { token: self.token, ..Contender::new(changed, self.naming).hold().await? })
     }
 
     /// Releases the hold and waits for that. Not an error if it was already lost.

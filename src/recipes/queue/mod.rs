@@ -23,7 +23,7 @@ use std::time::Duration;
 
 use crate::api::session::Session;
 use crate::recipes::blocking;
-use crate::recipes::contenders::Contenders;
+use crate::recipes::contenders::{Contenders, PUTTER, TAKER};
 use crate::recipes::errors::inner;
 use crate::types::error::{Error, Result};
 use crate::types::path;
@@ -171,8 +171,8 @@ impl Queue {
             path: path.to_owned(),
             items: below("items"),
             claims: below("claims"),
-            takers: Contenders::new(session, &below("takers"), &[take::TAKER])?,
-            putters: Contenders::new(session, &below("putters"), &[put::PUTTER])?,
+            takers: Contenders::new(session, &below("takers"), &[&TAKER])?,
+            putters: Contenders::new(session, &below("putters"), &[&PUTTER])?,
             max: None,
             time: Arc::default(),
         })

@@ -6,16 +6,13 @@ use std::time::Duration;
 use super::take::until_event;
 use super::{NewItem, Queue, name};
 use crate::planted::{Bug, unless};
-use crate::recipes::contenders::predecessor;
+use crate::recipes::contenders::{PUTTER, predecessor};
 use crate::recipes::errors::inner;
 use crate::recipes::parents::Parents;
 use crate::types::error::{Error, Result};
 use crate::types::path;
 use crate::types::watch::{EventKind, WatchMode};
 use crate::types::znode::{Condition, CreateMode, OpResult, TTL_MAX};
-
-/// The kind of contenders that wait for room.
-pub(super) const PUTTER: &str = "put";
 
 /// The resource in the error of a full queue, which distinguishes it from the error of a quota.
 const ITEMS: &str = "items";
@@ -32,7 +29,7 @@ impl Queue {
             other => return other,
         }
         // Waiters form a queue, and only the first one looks at the items.
-        let contender = self.putters.join(PUTTER, b"").await?;
+        let contender = self.putters.join(&PUTTER, b"").await?;
         self.putters.wait(&contender, predecessor).await?;
         loop {
             let watch = self.session.nonblocking();

@@ -11,7 +11,7 @@ use super::put::InFlight;
 use crate::api::snapshot::Snapshot;
 use crate::api::watch::Watch;
 use crate::planted::{Bug, if_planted, planted};
-use crate::recipes::contenders::{Contender, predecessor};
+use crate::recipes::contenders::{Contender, TAKER, predecessor};
 use crate::recipes::creating::created_in_multi;
 use crate::recipes::errors::{children_or_none, gone, inner};
 use crate::recipes::parents::Parents;
@@ -20,9 +20,6 @@ use crate::types::error::{Error, Result};
 use crate::types::path;
 use crate::types::watch::{EventKind, WatchEvent, WatchMode};
 use crate::types::znode::{Condition, CreateMode, Zxid};
-
-/// The kind of contenders that wait for an item.
-pub(super) const TAKER: &str = "take";
 
 /// The longest time between two reads of the cluster's clock while it seems to stand still, as it
 /// does without a leader.
@@ -186,7 +183,7 @@ impl Queue {
                 }
                 Head::DueAt(_) if !time_known => {
                     // Replies to writes carry the cluster's time; any write would do.
-                    self.learn_time(self.takers.join(TAKER, b"").await?.ctime());
+                    self.learn_time(self.takers.join(&TAKER, b"").await?.ctime());
                     time_known = true;
                 }
                 Head::DueAt(_) | Head::Nothing => return Ok(None),
@@ -205,7 +202,7 @@ impl Queue {
         // that one. It takes the item and leaves the queue of waiters in one write, which wakes the
         // next waiter. If it dies, the end of its session wakes the next waiter, which finds the
         // item.
-        let contender = self.takers.join(TAKER, b"").await?;
+        let contender = self.takers.join(&TAKER, b"").await?;
         self.learn_time(contender.ctime());
         self.takers.wait(&contender, predecessor).await?;
         loop {

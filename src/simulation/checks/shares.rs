@@ -86,10 +86,10 @@ fn wanted_up_to(queue: &[String], own: &str) -> Option<u64> {
 
 /// Whether a writer is queued before this contender, if it is in the queue.
 fn writer_before(queue: &[String], own: &str) -> Option<bool> {
-    let number = |name: &str| name.rsplit('-').next().and_then(|number| number.parse::<u64>().ok());
+    let number = |name: &str| name.rsplit('_').next().and_then(|number| number.parse::<u64>().ok());
     let name = own.rsplit('/').next()?;
     let until = number(queue.iter().find(|other| *other == name)?)?;
-    let mut writers = queue.iter().filter(|other| other.starts_with("write-"));
+    let mut writers = queue.iter().filter(|other| other.contains("__WRIT__"));
     Some(writers.any(|other| number(other).is_some_and(|number| number < until)))
 }
 

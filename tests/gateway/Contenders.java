@@ -1,0 +1,210 @@
+import java.io.BufferedReader;
+import java.io.InputStreamReader;
+import java.nio.file.Files;
+import java.nio.file.Path;
+import java.nio.file.StandardOpenOption;
+import java.util.Map;
+import java.util.UUID;
+import java.util.concurrent.ConcurrentHashMap;
+import java.util.concurrent.CountDownLatch;
+import java.util.concurrent.TimeUnit;
+
+import org.apache.curator.framework.CuratorFramework;
+import org.apache.curator.framework.CuratorFrameworkFactory;
+import org.apache.curator.framework.recipes.leader.LeaderLatch;
+import org.apache.curator.framework.recipes.leader.LeaderSelector;
+import org.apache.curator.framework.recipes.leader.LeaderSelectorListenerAdapter;
+import org.apache.curator.framework.recipes.locks.InterProcessMutex;
+import org.apache.curator.framework.recipes.locks.InterProcessReadWriteLock;
+import org.apache.curator.retry.RetryForever;
+
+/**
+ * Curator's locks and elections, driven by lines as examples/shared_recipes.rs: a name, a command, a path and a
+ * value. Each line is answered by one that starts with "="; lines with "*" say what a name holds.
+ */
+public class Contenders {
+    private static final Map<String, CuratorFramework> clients = new ConcurrentHashMap<>();
+    private static final Map<String, CountDownLatch> ends = new ConcurrentHashMap<>();
+
+    public static void main(String[] arguments) throws Exception {
+        var lines = new BufferedReader(new InputStreamReader(System.in));
+        for (String line; (line = lines.readLine()) != null;) {
+            String[] words = line.split(" ");
+            print("= " + run(words[0], words[1], words.length > 2 ? words[2] : "", words.length > 3 ? words[3] : null));
+        }
+    }
+
+    private static synchronized void print(String line) {
+        System.out.println(line);
+    }
+
+    private static String run(String name, String command, String path, String value) throws Exception {
+        switch (command) {
+            case "open": {
+                var curator = CuratorFrameworkFactory.newClient(path, 10_000, 10_000, new RetryForever(50));
+                curator.start();
+                clients.put(name, curator);
+                return "done";
+            }
+            case "release":
+                ends.get(name).countDown();
+                return "done";
+        }
+        CuratorFramework curator = clients.get(name);
+        if (command.startsWith("try-")) {
+            Held held = attempt(curator, command.substring(4), path);
+            if (held != null) {
+                held.release();
+            }
+            return "" + (held != null);
+        }
+        CountDownLatch end = new CountDownLatch(1);
+        ends.put(name, end);
+        new Thread(() -> {
+            try {
+                if (value != null) {
+                    print("* " + name + " had " + contend(curator, name, command, path, value, end) + " turns");
+                    return;
+                }
+                Held held = acquire(curator, command, path);
+                print("* " + name + " holds");
+                end.await();
+                held.release();
+                print("* " + name + " has released");
+            } catch (Throwable error) {
+                print("* " + name + " " + error);
+            }
+        }).start();
+        return "done";
+    }
+
+    private interface Held {
+        void release() throws Exception;
+
+        /** The path of the znode, if Curator shows it. */
+        default String path() {
+            return "-";
+        }
+    }
+
+    /** Shows the path of its znode. */
+    private static class Mutex extends InterProcessMutex implements Held {
+        Mutex(CuratorFramework curator, String path) {
+            super(curator, path);
+        }
+
+        public String path() {
+            return getLockPath();
+        }
+    }
+
+    private static Held acquire(CuratorFramework curator, String kind, String path) throws Exception {
+        switch (kind) {
+            case "lock": {
+                var mutex = new Mutex(curator, path);
+                mutex.acquire();
+                return mutex;
+            }
+            case "read": {
+                var lock = new InterProcessReadWriteLock(curator, path).readLock();
+                lock.acquire();
+                return lock::release;
+            }
+            case "write": {
+                var lock = new InterProcessReadWriteLock(curator, path).writeLock();
+                lock.acquire();
+                return lock::release;
+            }
+            case "latch": {
+                var latch = new LeaderLatch(curator, path, UUID.randomUUID().toString());
+                latch.start();
+                latch.await();
+                return latch::close;
+            }
+            case "selector": {
+                var leads = new CountDownLatch(1);
+                var end = new CountDownLatch(1);
+                var selector = selector(curator, path, leads, end);
+                selector.start();
+                leads.await();
+                return () -> {
+                    end.countDown();
+                    selector.close();
+                };
+            }
+            default:
+                throw new IllegalArgumentException(kind);
+        }
+    }
+
+    private static LeaderSelector selector(CuratorFramework curator, String path, CountDownLatch leads, CountDownLatch end) {
+        var selector = new LeaderSelector(curator, path, new LeaderSelectorListenerAdapter() {
+            @Override
+            public void takeLeadership(CuratorFramework client) throws Exception {
+                leads.countDown();
+                end.await();
+            }
+        });
+        selector.setId(UUID.randomUUID().toString());
+        return selector;
+    }
+
+    /** Acquires it if it is free. */
+    private static Held attempt(CuratorFramework curator, String kind, String path) throws Exception {
+        switch (kind) {
+            case "lock": {
+                var mutex = new Mutex(curator, path);
+                return mutex.acquire(0, TimeUnit.SECONDS) ? mutex : null;
+            }
+            case "read": {
+                var lock = new InterProcessReadWriteLock(curator, path).readLock();
+                return lock.acquire(0, TimeUnit.SECONDS) ? lock::release : null;
+            }
+            case "write": {
+                var lock = new InterProcessReadWriteLock(curator, path).writeLock();
+                return lock.acquire(0, TimeUnit.SECONDS) ? lock::release : null;
+            }
+            case "latch": {
+                var latch = new LeaderLatch(curator, path, UUID.randomUUID().toString());
+                latch.start();
+                // It is a candidate before it knows whether it leads.
+                while (latch.getParticipants().stream().noneMatch(one -> one.getId().equals(latch.getId()))) {
+                    Thread.onSpinWait();
+                }
+                boolean leads = latch.getLeader().getId().equals(latch.getId());
+                latch.close();
+                return leads ? () -> { } : null;
+            }
+            case "selector": {
+                var end = new CountDownLatch(1);
+                var selector = selector(curator, path, new CountDownLatch(1), end);
+                selector.start();
+                while (selector.getParticipants().stream().noneMatch(one -> one.getId().equals(selector.getId()))) {
+                    Thread.onSpinWait();
+                }
+                boolean leads = selector.getLeader().getId().equals(selector.getId());
+                end.countDown();
+                selector.close();
+                return leads ? () -> { } : null;
+            }
+            default:
+                throw new IllegalArgumentException(kind);
+        }
+    }
+
+    /** Acquires and releases again and again. A file in the folder of the record exists while somebody holds. */
+    private static int contend(CuratorFramework curator, String name, String kind, String path, String record, CountDownLatch end) throws Exception {
+        int turns = 0;
+        while (!end.await(1, TimeUnit.MILLISECONDS)) {
+            Held held = acquire(curator, kind, path);
+            Path holder = Path.of(record, "holder");
+            Files.write(holder, name.getBytes(), StandardOpenOption.CREATE_NEW);
+            Files.write(Path.of(record, "order"), (name + " " + held.path() + "\n").getBytes(), StandardOpenOption.APPEND);
+            Thread.sleep(3);
+            Files.delete(holder);
+            turns++;
+            held.release();
+        }
+        return turns;
+    }
+}

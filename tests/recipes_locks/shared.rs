@@ -1,0 +1,230 @@
+//! Contenders of other libraries at the path of a lock: their names are those that their clients give.
+
+use quorate::recipes::{LeaderLatch, LeaderSelector, Naming, ReadWriteLock, ReentrantLock};
+use quorate::testing::Cluster;
+use quorate::{CreateMode, Created, Error, Session};
+
+use super::{Task, lock};
+
+const UUID: &str = "_c_41bb8ee8-bb0d-4f29-9c1f-0123456789ab-";
+const HEX: &str = "646dbb08aa7f4a7ea0f1b2c3d4e5f607";
+
+/// All forms of the names of a lock's contenders.
+fn locks() -> [String; 6] {
+    [
+        format!("{UUID}lock-"),
+        format!("_c_{HEX}-lock-"),
+        format!("{HEX}-lock-"),
+        format!("{HEX}__lock__"),
+        "lock-".to_owned(),
+        "x-72057594037927936-".to_owned(),
+    ]
+}
+
+/// Creates the contender of a client in another language.
+fn join(session: &Session, parent: &str, name: &str) -> Created {
+    let path = format!("{parent}/{name}");
+    session.create_with_parents(&path, b"", CreateMode::EphemeralSequential).unwrap()
+}
+
+/// The application held a lock that Curator or kazoo held at the same path.
+#[test]
+fn each_client_that_came_first_is_waited_for() {
+    for name in locks() {
+        let cluster = Cluster::new(3);
+        let other = cluster.node(1).session();
+        let theirs = join(&other, "/lock", &name);
+        assert!(lock(&cluster, 0).try_acquire().unwrap().is_none(), "{name} holds");
+        let waiting = lock(&cluster, 0);
+        let mut task = Task::new(async move { waiting.acquire_async().await });
+        assert!(task.settle(&cluster).is_none());
+        // One that comes later is not waited for, whatever comes first in the order of names.
+        let later = join(&other, "/lock", &name);
+        other.delete(&theirs.path).unwrap();
+        let guard = task.settle(&cluster).expect("its turn has come").unwrap();
+        assert!(guard.is_held() && other.exists(&later.path).unwrap().is_some());
+        // Tokens of others are the zxids that created their znodes.
+        assert!(theirs.stat.czxid < guard.fencing_token());
+        assert!(guard.fencing_token() < later.stat.czxid);
+        cluster.node(0).session().sync().unwrap();
+        let paths = lock(&cluster, 0).contenders().unwrap();
+        assert_eq!(paths, [guard.path(), &later.path], "{name}");
+    }
+}
+
+#[test]
+fn a_lost_client_is_waited_for_until_its_session_has_expired() {
+    let cluster = Cluster::new(3);
+    let other = cluster.node(1).session();
+    join(&other, "/lock", &format!("{UUID}lock-"));
+    let waiting = lock(&cluster, 0);
+    let mut task = Task::new(async move { waiting.acquire_async().await });
+    assert!(task.settle(&cluster).is_none());
+    cluster.expire(&other);
+    assert!(task.settle(&cluster).expect("it is free").unwrap().is_held());
+}
+
+#[test]
+fn the_own_name_is_one_that_the_chosen_client_counts() {
+    let end = |path: &str| {
+        path.trim_start_matches(|letter: char| letter == '/' || letter.is_ascii_hexdigit())
+            .to_owned()
+    };
+    for (naming, names) in [
+        (
+            Naming::Curator,
+            ["-lock-", "-lock-", "-__WRIT__", "-__READ__", "-latch-", "-candidate-lock-"],
+        ),
+        (
+            Naming::Kazoo,
+            [
+                "__lock__",
+                "__lock__",
+                "__lock__",
+                "__rlock__",
+                "-candidate__lock__",
+                "-candidate__lock__",
+            ],
+        ),
+    ] {
+        let session = Cluster::new(1).node(0).session();
+        let lock = session.lock("/a").unwrap().with_naming(naming).acquire().unwrap();
+        let reentrant = ReentrantLock::new(&session, "/b").unwrap().with_naming(naming);
+        let reentrant = reentrant.acquire().unwrap();
+        let shared = ReadWriteLock::new(&session, "/c").unwrap().with_naming(naming);
+        let write = shared.write().unwrap();
+        let written = end(write.path());
+        // The reader has the place of the writer, and the names of the same client.
+        let read = write.downgrade().unwrap();
+        let latch = LeaderLatch::new(&session, "/d", "").unwrap().with_naming(naming);
+        let latch = latch.campaign().unwrap();
+        let selector = LeaderSelector::new(&session, "/e", "").unwrap().with_naming(naming);
+        let selector = selector.latch().campaign().unwrap();
+        let paths = [
+            end(lock.path()),
+            end(reentrant.path()),
+            written,
+            end(read.path()),
+            end(latch.path()),
+            end(selector.path()),
+        ];
+        assert_eq!(paths, names.map(|name| format!("{name}0000000000")));
+    }
+}
+
+#[test]
+fn a_contender_of_another_recipe_is_reported_and_others_are_not_waited_for() {
+    let cluster = Cluster::new(3);
+    let (own, other) = (lock(&cluster, 0), cluster.node(1).session());
+    for name in ["n_", "__READ__", "qn-"] {
+        let theirs = join(&other, "/lock", name);
+        let expected = Error::UnknownContender { path: theirs.path.clone() };
+        assert_eq!(own.try_acquire().unwrap_err(), expected);
+        assert_eq!(own.acquire().unwrap_err(), expected);
+        other.delete(&theirs.path).unwrap();
+        cluster.node(0).session().sync().unwrap();
+        assert!(own.contenders().unwrap().is_empty(), "nothing is left behind");
+    }
+    // A waiter is told, too.
+    let guard = own.acquire().unwrap();
+    let waiting = lock(&cluster, 2);
+    let mut task = Task::new(async move { waiting.acquire_async().await });
+    assert!(task.settle(&cluster).is_none());
+    let theirs = join(&other, "/lock", "n_");
+    guard.release().unwrap();
+    let error = task.settle(&cluster).expect("it is told").unwrap_err();
+    assert_eq!(error, Error::UnknownContender { path: theirs.path.clone() });
+    other.delete(&theirs.path).unwrap();
+    // Nobody holds anything by these.
+    for (name, mode) in [
+        ("job-", CreateMode::PersistentSequential),
+        ("config", CreateMode::Persistent),
+        ("host-1", CreateMode::Ephemeral),
+    ] {
+        other.create(&format!("/lock/{name}"), b"", mode).unwrap();
+    }
+    cluster.node(0).session().sync().unwrap();
+    assert!(own.acquire().unwrap().is_held());
+}
+
+#[test]
+fn readers_and_writers_of_all_clients_share_one_order() {
+    for (read, write) in
+        [("__READ__", "__WRIT__"), ("__rlock__", "__lock__"), ("-read-", "-write-")]
+    {
+        let cluster = Cluster::new(3);
+        let (own, other) = (cluster.node(0).session(), cluster.node(1).session());
+        let shared = ReadWriteLock::new(&own, "/rw").unwrap();
+        let reader = join(&other, "/rw", &format!("{HEX}{read}"));
+        let reading = shared.try_read().unwrap().expect("readers share");
+        assert!(shared.try_write().unwrap().is_none(), "{read} reads");
+        other.delete(&reader.path).unwrap();
+        reading.release().unwrap();
+        own.sync().unwrap();
+        let writing = shared.try_write().unwrap().expect("it is free");
+        let writer = join(&other, "/rw", &format!("{HEX}{write}"));
+        writing.release().unwrap();
+        own.sync().unwrap();
+        assert!(shared.try_read().unwrap().is_none(), "{write} writes");
+        assert!(shared.try_write().unwrap().is_none(), "{write} writes");
+        // The attempts have left nothing.
+        own.sync().unwrap();
+        let kinds: Vec<_> = shared.contenders().unwrap().iter().map(|one| one.kind).collect();
+        assert_eq!(kinds, ["write"]);
+        other.delete(&writer.path).unwrap();
+        own.sync().unwrap();
+        assert!(shared.try_read().unwrap().is_some());
+    }
+    // Curator's mutex does not count the two halves of a read-write lock.
+    let session = Cluster::new(1).node(0).session();
+    let mutex = join(&session, "/rw", &format!("{UUID}lock-"));
+    let error = ReadWriteLock::new(&session, "/rw").unwrap().try_read().unwrap_err();
+    assert_eq!(error, Error::UnknownContender { path: mutex.path });
+}
+
+/// A latch led beside the candidates of Curator and kazoo.
+#[test]
+fn candidates_of_all_clients_are_one_election() {
+    let cluster = Cluster::new(3);
+    let (own, other) = (cluster.node(0).session(), cluster.node(1).session());
+    let latch = LeaderLatch::new(&own, "/leader", "rust").unwrap();
+    let selector = LeaderSelector::new(&own, "/leader", "rust").unwrap();
+    for name in [format!("{UUID}latch-"), format!("{HEX}__lock__"), "n_".to_owned()] {
+        let path = format!("/leader/{name}");
+        let theirs = other.create_with_parents(&path, b"java", CreateMode::EphemeralSequential);
+        let theirs = theirs.unwrap().path;
+        own.sync().unwrap();
+        assert!(latch.try_campaign().unwrap().is_none(), "{name} leads");
+        assert_eq!(latch.leader().unwrap().expect("somebody leads").name(), "java");
+        other.delete(&theirs).unwrap();
+        own.sync().unwrap();
+    }
+    // The two of Curator do not count each other.
+    let mutex = join(&other, "/leader", &format!("{UUID}lock-"));
+    own.sync().unwrap();
+    assert!(selector.latch().try_campaign().unwrap().is_none(), "it leads");
+    let error = latch.try_campaign().unwrap_err();
+    assert_eq!(error, Error::UnknownContender { path: mutex.path.clone() });
+    other.delete(&mutex.path).unwrap();
+    own.sync().unwrap();
+    // Those of this library do.
+    let leading = selector.latch().campaign().unwrap();
+    assert!(latch.try_campaign().unwrap().is_none());
+    leading.resign().unwrap();
+    assert!(latch.try_campaign().unwrap().is_some());
+}
+
+#[test]
+fn holders_in_other_languages_are_asked_and_ask_by_the_word_of_curator() {
+    let cluster = Cluster::new(3);
+    let (own, other) = (lock(&cluster, 0), cluster.node(1).session());
+    let theirs = join(&other, "/lock", &format!("{UUID}lock-"));
+    assert_eq!(own.revoke().unwrap(), 1);
+    other.sync().unwrap();
+    assert_eq!(&*other.get(&theirs.path).unwrap().0, b"__REVOKE__");
+    other.delete(&theirs.path).unwrap();
+    let guard = own.acquire().unwrap();
+    other.set(guard.path(), b"__REVOKE__").unwrap();
+    cluster.node(0).session().sync().unwrap();
+    assert!(guard.revocations().unwrap().wait(), "asked before it listened");
+}

@@ -7,12 +7,18 @@
 
 use std::collections::HashMap;
 use std::fs::OpenOptions;
-use std::io::{BufRead, Write};
+use std::io::{self, BufRead, Write};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::time::Duration;
 
-use quorate::recipes::{LeaderLatch, LeaderSelector, Naming, ReadWriteLock};
+use quorate::recipes::{
+    Barrier, Counter, CounterForm, Group, LeaderLatch, LeaderSelector, Naming, ReadWriteLock,
+    SharedSemaphore,
+};
 use quorate::{Coordinator, Gateway, Result, Session};
+
+/// The permits of semaphores.
+const PERMITS: u32 = 2;
 
 /// Something held, and how to give it back.
 struct Held {
@@ -55,8 +61,39 @@ fn acquire(session: &Session, kind: &str, path: &str) -> Result<Held> {
             let latch = LeaderLatch::new(session, path, "rust")?.with_naming(naming);
             held!(latch.campaign()?, is_leading, resign)
         }
-        _ => held!(selector()?.latch().campaign()?, is_leading, resign),
+        "selector" => held!(selector()?.latch().campaign()?, is_leading, resign),
+        _ => {
+            let semaphore = SharedSemaphore::new(session, path, PERMITS, naming)?;
+            held!(semaphore.acquire()?, is_held, release)
+        }
     })
+}
+
+/// The answer to a command that holds nothing; `None` if it is another command.
+fn state(session: &Session, command: &str, path: &str, value: &str) -> Result<Option<String>> {
+    // Others have written through other members.
+    session.sync()?;
+    let count = |form| {
+        let number = value.parse().unwrap_or_default();
+        Counter::new(session, path)?.with_form(form).add(number).map(|added| added.after)
+    };
+    Ok(Some(match command {
+        "add-text" => count(CounterForm::Text)?.to_string(),
+        "add-int" => count(CounterForm::Int)?.to_string(),
+        "add-long" => count(CounterForm::Long)?.to_string(),
+        "set-barrier" => {
+            Barrier::new(session, path)?.set()?;
+            "done".to_owned()
+        }
+        "is-barrier" => Barrier::new(session, path)?.is_set()?.to_string(),
+        "join-group" => {
+            // It stays for as long as the session.
+            std::mem::forget(Group::new(session, path)?.join(value, value)?);
+            "done".to_owned()
+        }
+        "group" => Group::new(session, path)?.members()?.names().join(","),
+        _ => return Ok(None),
+    }))
 }
 
 /// Whether it was free.
@@ -73,7 +110,8 @@ fn attempt(session: &Session, kind: &str, path: &str) -> Result<bool> {
         "latch" => {
             LeaderLatch::new(session, path, "rust")?.with_naming(naming).try_campaign()?.is_some()
         }
-        _ => selector()?.latch().try_campaign()?.is_some(),
+        "selector" => selector()?.latch().try_campaign()?.is_some(),
+        _ => SharedSemaphore::new(session, path, PERMITS, naming)?.try_acquire()?.is_some(),
     })
 }
 
@@ -100,30 +138,70 @@ fn hold(session: &Session, name: &str, command: &str, path: &str, end: &Receiver
     }
 }
 
-/// Acquires and releases again and again, until there is a message. `record` is a folder: a file in it exists
-/// while somebody holds.
-fn contend(
-    session: &Session,
-    name: &str,
-    (command, path): (&str, &str),
-    record: &str,
-    end: &Receiver<()>,
-) -> std::result::Result<u32, Box<dyn std::error::Error>> {
-    let mut turns = 0;
-    while let Err(RecvTimeoutError::Timeout) = end.recv_timeout(Duration::from_millis(1)) {
-        let Held { path, is_held, release } = acquire(session, command, path)?;
-        if is_held() {
-            let holder = format!("{record}/holder");
-            let mut file = OpenOptions::new().write(true).create_new(true).open(&holder)?;
-            file.write_all(name.as_bytes())?;
-            let mut order = OpenOptions::new().append(true).open(format!("{record}/order"))?;
+/// Writes what is held into a folder, which is a record that no cluster keeps: a file `holder` while somebody
+/// holds alone, and a file for each reader.
+struct Record<'a> {
+    folder: &'a str,
+    file: String,
+}
+
+impl Record<'_> {
+    fn begin<'a>(folder: &'a str, name: &str, kind: &str, path: &str) -> io::Result<Record<'a>> {
+        let is_reader = kind.starts_with("read");
+        let file = if is_reader { format!("reader-{name}") } else { "holder".to_owned() };
+        let record = Record { folder, file };
+        let mut file =
+            OpenOptions::new().write(true).create_new(true).open(record.at(&record.file))?;
+        file.write_all(name.as_bytes())?;
+        let others = |other: &str| other.starts_with(if is_reader { "holder" } else { "reader" });
+        for entry in std::fs::read_dir(folder)? {
+            let other = entry?.file_name().to_string_lossy().into_owned();
+            if others(&other) {
+                return Err(io::Error::other(format!("{name} holds beside {other}")));
+            }
+        }
+        if !is_reader {
+            let mut order = OpenOptions::new().append(true).open(record.at("order"))?;
             order.write_all(format!("{name} {path}\n").as_bytes())?;
+        }
+        Ok(record)
+    }
+
+    fn at(&self, file: &str) -> String {
+        format!("{}/{file}", self.folder)
+    }
+
+    fn end(self) -> io::Result<()> {
+        std::fs::remove_file(self.at(&self.file))
+    }
+}
+
+/// Acquires and releases again and again, until there is a message. Returns how often.
+fn contend(
+    coordinator: &Coordinator,
+    name: &str,
+    (kind, path): (&str, &str),
+    folder: &str,
+    end: &Receiver<()>,
+) -> io::Result<u32> {
+    let (mut turns, mut session) = (0, None);
+    while let Err(RecvTimeoutError::Timeout) = end.recv_timeout(Duration::from_millis(1)) {
+        // A session that is over is followed by another one.
+        let Ok(current) = session.take().map_or_else(|| coordinator.open_session(), Ok) else {
+            continue;
+        };
+        let Ok(held) = acquire(&current, kind, path) else { continue };
+        if (held.is_held)() {
+            let record = Record::begin(folder, name, kind, &held.path)?;
             std::thread::sleep(Duration::from_millis(3));
-            std::fs::remove_file(&holder)?;
+            record.end()?;
             turns += 1;
         }
+        let Held { is_held, release, .. } = held;
         drop(is_held);
-        release()?;
+        if release().is_ok() {
+            session = Some(current);
+        }
     }
     Ok(turns)
 }
@@ -136,7 +214,7 @@ fn main() -> std::result::Result<(), Box<dyn std::error::Error>> {
     let coordinator = Coordinator::builder()
         .advertise(listen)
         .data_dir(data)
-        .session_timeout(Duration::from_secs(10))
+        .session_timeout(Duration::from_secs(5))
         .join(peers.split(','))?;
     let _gateway = Gateway::serve(&coordinator, gateway)?;
     coordinator.wait_ready(Duration::from_secs(60))?;
@@ -162,7 +240,7 @@ fn main() -> std::result::Result<(), Box<dyn std::error::Error>> {
         if !sessions.contains_key(&name) {
             sessions.insert(name.clone(), coordinator.open_session()?);
         }
-        let session = sessions[&name].clone();
+        let (session, contending) = (sessions[&name].clone(), coordinator.clone());
         if let Some(kind) = command.strip_prefix("try-") {
             match attempt(&session, kind, &path) {
                 Ok(is_free) => println!("= {is_free}"),
@@ -170,11 +248,22 @@ fn main() -> std::result::Result<(), Box<dyn std::error::Error>> {
             }
             continue;
         }
+        match state(&session, &command, &path, value.as_deref().unwrap_or_default()) {
+            Ok(None) => {}
+            Ok(Some(answer)) => {
+                println!("= {answer}");
+                continue;
+            }
+            Err(error) => {
+                println!("= {error}");
+                continue;
+            }
+        }
         let (end, ended) = channel();
         ends.insert(name.clone(), end);
         std::thread::spawn(move || match value {
             None => hold(&session, &name, &command, &path, &ended),
-            Some(record) => match contend(&session, &name, (&command, &path), &record, &ended) {
+            Some(record) => match contend(&contending, &name, (&command, &path), &record, &ended) {
                 Ok(turns) => println!("* {name} had {turns} turns"),
                 Err(error) => println!("* {name} {error}"),
             },

@@ -478,8 +478,8 @@ fn a_client_reports_the_members_and_how_many_may_fail() {
 #[test]
 fn recipe_reads_can_be_awaited() {
     use quorate::recipes::{
-        Barrier, Cache, Chooser, Config, Counter, Discovery, Group, LeaderLatch, NodeList,
-        Semaphore, Strategy, TwoPhaseCommit,
+        Barrier, Cache, Chooser, Config, Counter, Discovery, Group, LeaderLatch, Naming, NodeList,
+        Semaphore, SharedSemaphore, Strategy, TwoPhaseCommit,
     };
     use std::future::Future;
     use std::pin::pin;
@@ -499,6 +499,7 @@ fn recipe_reads_can_be_awaited() {
     let list = NodeList::new(&session, "/list").unwrap();
     let barrier = Barrier::new(&session, "/barrier").unwrap();
     let semaphore = Semaphore::new(&session, "/semaphore", 2).unwrap();
+    let leases = SharedSemaphore::new(&session, "/leases", 2, Naming::Curator).unwrap();
     let transaction = TwoPhaseCommit::new(&session, "/transaction").unwrap();
     let config = Config::<u32>::new(&session, "/config").unwrap();
     let counter = Counter::new(&session, "/counter").unwrap();
@@ -507,6 +508,8 @@ fn recipe_reads_can_be_awaited() {
     let mut instances = discovery.watch("s").unwrap();
     // No member answers now, and no future blocks.
     cluster.isolate(place);
+    assert!(first(leases.held_async()).is_pending());
+    assert!(first(leases.try_acquire_async()).is_pending());
     assert!(first(latch.leader_async()).is_pending());
     assert!(first(latch.candidates_async()).is_pending());
     assert!(first(latch.observe().next()).is_pending());

@@ -6,8 +6,8 @@ mod addresses;
 use std::time::Duration;
 
 use quorate::recipes::{
-    Barrier, Cache, Config, Counter, DoubleBarrier, Group, LeaderLatch, MultiLock, NewItem, Queue,
-    ReadWriteLock, ReentrantLock, Semaphore, TwoPhaseCommit, Vote,
+    Barrier, Cache, Config, Counter, DoubleBarrier, Group, LeaderLatch, MultiLock, Naming, NewItem,
+    Queue, ReadWriteLock, ReentrantLock, Semaphore, SharedSemaphore, TwoPhaseCommit, Vote,
 };
 use quorate::testing::Cluster;
 use quorate::{Coordinator, CreateMode, Error, Session, TTL_MAX};
@@ -95,6 +95,12 @@ fn locks_can_be_waited_for_for_ever() {
     let semaphore = |session: &Session| Semaphore::new(session, "/semaphore", 1).unwrap();
     let held = semaphore(&one).acquire_many_timeout(1, EVER).unwrap().unwrap();
     let waiting = semaphore(&two);
+    assert!(until(|| waiting.acquire_timeout(EVER).unwrap(), || drop(held)).is_some());
+
+    let leases =
+        |session: &Session| SharedSemaphore::new(session, "/leases", 1, Naming::Curator).unwrap();
+    let held = leases(&one).acquire_timeout(EVER).unwrap().unwrap();
+    let waiting = leases(&two);
     assert!(until(|| waiting.acquire_timeout(EVER).unwrap(), || drop(held)).is_some());
 
     let both = MultiLock::new(&one, ["/first", "/second"]).unwrap();

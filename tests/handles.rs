@@ -9,7 +9,7 @@ use std::time::Duration;
 use quorate::recipes::{
     Barrier, Cache, Config, Counter, Discovery, DoubleBarrier, Group, IdGenerator, Instance,
     LeaderLatch, LeaderSelector, Lock, MultiLock, NodeList, PersistentEphemeral, Queue,
-    ReadWriteLock, ReentrantLock, Registry, Semaphore, TwoPhaseCommit,
+    ReadWriteLock, ReentrantLock, Registry, Semaphore, SharedSemaphore, TwoPhaseCommit,
 };
 use quorate::testing::Cluster;
 use quorate::{CreateMode, Error, EventKind, SessionState, WatchMode};
@@ -210,8 +210,13 @@ fn a_waker_that_panics_harms_no_other_waker() {
 fn futures_may_go_from_thread_to_thread() {
     fn is_send<T>(_: impl Future<Output = T> + Send) {}
 
-    fn of_locks(locks: (&Lock, &ReentrantLock, &ReadWriteLock, &MultiLock, &Semaphore)) {
-        let (lock, reentrant, shared, multi, semaphore) = locks;
+    fn of_locks(
+        locks: (&Lock, &ReentrantLock, &ReadWriteLock, &MultiLock, &Semaphore, &SharedSemaphore),
+    ) {
+        let (lock, reentrant, shared, multi, semaphore, leases) = locks;
+        is_send(leases.try_acquire_async());
+        is_send(async { leases.acquire_async().await?.release_async().await });
+        is_send(leases.held_async());
         is_send(lock.try_acquire_async());
         is_send(lock.acquire_async());
         is_send(lock.contenders_with_sessions_async());

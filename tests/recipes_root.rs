@@ -2,8 +2,8 @@
 
 use quorate::recipes::{
     Barrier, Config, Counter, DoubleBarrier, Group, IdGenerator, Instance, LeaderLatch,
-    LeaderSelector, MultiLock, NodeList, PersistentEphemeral, Queue, ReadWriteLock, ReentrantLock,
-    Registry, Semaphore, TwoPhaseCommit,
+    LeaderSelector, MultiLock, Naming, NodeList, PersistentEphemeral, Queue, ReadWriteLock,
+    ReentrantLock, Registry, Semaphore, SharedSemaphore, TwoPhaseCommit,
 };
 use quorate::testing::Cluster;
 use quorate::{CreateMode, Error, Result, Session};
@@ -18,6 +18,14 @@ fn uses(session: &Session) -> Vec<(&'static str, Result<()>)> {
         ("reentrant", ReentrantLock::new(session, "/re").unwrap().acquire().map(drop)),
         ("write lock", ReadWriteLock::new(session, "/rw").unwrap().write().map(drop)),
         ("semaphore", Semaphore::new(session, "/permits", 2).unwrap().acquire().map(drop)),
+        (
+            "shared semaphore",
+            SharedSemaphore::new(session, "/p", 2, Naming::Curator).unwrap().acquire().map(drop),
+        ),
+        (
+            "shared semaphore, kazoo",
+            SharedSemaphore::new(session, "/k", 2, Naming::Kazoo).unwrap().acquire().map(drop),
+        ),
         ("semaphore, deep", Semaphore::new(session, "/a/p", 2).unwrap().set_permits(3)),
         ("multi-lock", MultiLock::new(session, ["/x", "/y"]).unwrap().acquire().map(drop)),
         ("latch", LeaderLatch::new(session, "/latch", "").unwrap().campaign().map(drop)),
@@ -83,6 +91,12 @@ fn counted_uses() -> Vec<Use> {
         used("write", [2, 2], |s, at| ReadWriteLock::new(s, at)?.write().map(drop)),
         // And its number once.
         used("semaphore", [3, 2], |s, at| Semaphore::new(s, at, 2)?.acquire().map(drop)),
+        Use {
+            paths: 2,
+            ..used("shared semaphore", [4, 4], |s, at| {
+                SharedSemaphore::new(s, at, 2, Naming::Curator)?.acquire().map(drop)
+            })
+        },
         Use {
             paths: 2,
             ..used("multi-lock", [4, 4], |s, at| {

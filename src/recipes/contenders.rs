@@ -211,6 +211,24 @@ impl Contenders {
         Ok(())
     }
 
+    /// # Errors
+    /// [`Error::UnknownContender`] if another library has znodes of its semaphore here: ephemeral ones, whatever
+    /// their names, or the parents of these.
+    pub(super) fn refuse_others(&self, snapshot: &Snapshot) -> Result<()> {
+        let children = snapshot.children(&self.path)?;
+        for name in children.iter().filter(|name| name::parse(name, self.kinds).is_none()) {
+            let path = path::join(&self.path, name);
+            let is_ephemeral = || {
+                let stat = snapshot.exists(&path)?;
+                Ok(stat.is_some_and(|stat| stat.ephemeral_owner.is_some()))
+            };
+            if ["leases", "locks"].contains(&name.as_str()) || is_ephemeral()? {
+                return Err(Error::UnknownContender { path });
+            }
+        }
+        Ok(())
+    }
+
     /// Waits until nobody blocks the contender.
     ///
     /// # Errors

@@ -40,8 +40,9 @@ pub struct Counted {
 /// again, [`TRANSACTION_ATTEMPTS_MAX`](crate::TRANSACTION_ATTEMPTS_MAX) times at most. If the
 /// numbers only have to be unique, [`IdGenerator`](crate::recipes::IdGenerator) is far cheaper.
 ///
-/// The znode's data is the number as eight bytes in big-endian order. Missing parents are created
-/// as containers.
+/// The znode's data is the number as eight bytes in big-endian order, as that of Curator's `DistributedAtomicLong`;
+/// [`Counter::with_form`] has the forms of other counters. Empty data is 0. Missing parents are created as
+/// containers.
 ///
 /// ```
 /// use quorate::{recipes::Counter, testing::Cluster};
@@ -58,6 +59,60 @@ pub struct Counted {
 #[derive(Clone, Debug)]
 pub struct Counter {
     value: AtomicValue,
+    form: CounterForm,
+}
+
+/// How the data of a [`Counter`] shows its number, so that clients in other languages count with it: see
+/// [`Counter::with_form`].
+///
+/// ```
+/// use quorate::recipes::{Counter, CounterForm};
+///
+/// let session = quorate::testing::Cluster::new(1).node(0).session();
+/// let counter = Counter::new(&session, "/visits")?.with_form(CounterForm::Text);
+/// counter.add(7)?;
+/// assert_eq!(&*session.get("/visits")?.0, b"7");
+/// # Ok::<(), quorate::Error>(())
+/// ```
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum CounterForm {
+    /// Eight bytes in big-endian order: Curator's `DistributedAtomicLong`.
+    #[default]
+    Long,
+    /// Four bytes in big-endian order: Curator's `SharedCount` and `DistributedAtomicInteger`, and kazoo's `Counter`
+    /// with `support_curator`.
+    Int,
+    /// Decimal digits: kazoo's `Counter`.
+    Text,
+}
+
+impl CounterForm {
+    fn decode(self, data: &[u8]) -> Result<i64, String> {
+        if data.is_empty() {
+            return Ok(0);
+        }
+        let wrong = |bytes| format!("{} bytes, and a number has {bytes}", data.len());
+        match self {
+            CounterForm::Long => data.try_into().map(i64::from_be_bytes).map_err(|_| wrong(8)),
+            CounterForm::Int => {
+                data.try_into().map(|data| i32::from_be_bytes(data).into()).map_err(|_| wrong(4))
+            }
+            CounterForm::Text => {
+                let text = std::str::from_utf8(data).ok().and_then(|text| text.parse().ok());
+                text.ok_or_else(|| format!("{:?} is no number", String::from_utf8_lossy(data)))
+            }
+        }
+    }
+
+    /// `None` if the form cannot show the number.
+    fn encode(self, number: i64) -> Option<Vec<u8>> {
+        match self {
+            CounterForm::Long => Some(number.to_be_bytes().to_vec()),
+            CounterForm::Int => Some(i32::try_from(number).ok()?.to_be_bytes().to_vec()),
+            CounterForm::Text => Some(number.to_string().into_bytes()),
+        }
+    }
 }
 
 impl Counter {
@@ -66,7 +121,15 @@ impl Counter {
     /// # Errors
     /// [`Error::InvalidPath`].
     pub fn new(session: &Session, path: &str) -> Result<Counter> {
-        Ok(Counter { value: AtomicValue::new(session, path)? })
+        Ok(Counter { value: AtomicValue::new(session, path)?, form: CounterForm::default() })
+    }
+
+    /// Returns the same counter, whose data has another form: see [`CounterForm`]. All that use one counter need the
+    /// same form.
+    #[must_use]
+    pub fn with_form(mut self, form: CounterForm) -> Counter {
+        self.form = form;
+        self
     }
 
     /// The counter's path.
@@ -76,10 +139,7 @@ impl Counter {
 
     fn decode(&self, content: Option<&Content>) -> Result<i64> {
         let Some(content) = content else { return Ok(0) };
-        let bytes = <[u8; 8]>::try_from(&content.data[..]).map_err(|_| {
-            self.value.invalid(format!("{} bytes, and a number has 8", content.data.len()))
-        })?;
-        Ok(i64::from_be_bytes(bytes))
+        self.form.decode(&content.data).map_err(|reason| self.value.invalid(reason))
     }
 
     /// Returns the value as this replica has it; after [`Session::sync`], it is current. Blocks as
@@ -112,7 +172,11 @@ impl Counter {
         let changed = self.value.update(|content| {
             let before = self.decode(content)?;
             let after = change(before)?;
-            let data = after.map(|after| after.to_be_bytes().to_vec());
+            let encode = |after| {
+                let too_large = || self.value.invalid(format!("{after} has no such form"));
+                self.form.encode(after).ok_or_else(too_large)
+            };
+            let data = after.map(encode).transpose()?;
             Ok((data, Counted { before, after: after.unwrap_or(before) }))
         });
         Ok(changed.await?.0)
@@ -212,7 +276,7 @@ mod tests {
         let counter = Counter::new(&session, "/n").unwrap();
         assert_eq!(counter.get(), Ok(0), "before there is one");
         session.create("/n", b"", CreateMode::Persistent).unwrap();
-        for data in [&b""[..], b"1", b"1234567", b"123456789"] {
+        for data in [&b"1"[..], b"1234567", b"123456789"] {
             session.set("/n", data).unwrap();
             let before = session.get("/n").unwrap().1;
             assert!(matches!(counter.get(), Err(Error::InvalidData { .. })), "{data:?}");
@@ -241,6 +305,31 @@ mod tests {
         assert_eq!(counter.set(i64::MIN).unwrap().before, -2);
         let changed = counter.add(i64::MAX).unwrap();
         assert_eq!((changed.before, changed.after), (i64::MIN, -1));
+    }
+
+    #[test]
+    fn each_form_is_that_of_its_client() {
+        let session = Cluster::new(1).node(0).session();
+        // As Java's `ByteBuffer` and Python's `repr` have them.
+        for (form, data) in [
+            (CounterForm::Long, &[0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xfe][..]),
+            (CounterForm::Int, &[0xff, 0xff, 0xff, 0xfe]),
+            (CounterForm::Text, b"-2"),
+        ] {
+            let counter = Counter::new(&session, &format!("/{form:?}")).unwrap().with_form(form);
+            // kazoo creates the znode before the first number.
+            session.create(counter.path(), b"", crate::CreateMode::Persistent).unwrap();
+            assert_eq!(counter.get(), Ok(0));
+            counter.add(-2).unwrap();
+            assert_eq!(&*session.get(counter.path()).unwrap().0, data);
+            assert_eq!(counter.add(5).unwrap().after, 3);
+            session.set(counter.path(), b"a third").unwrap();
+            assert!(matches!(counter.get(), Err(Error::InvalidData { .. })), "{form:?}");
+        }
+        let counter = Counter::new(&session, "/small").unwrap().with_form(CounterForm::Int);
+        counter.set(i64::from(i32::MAX)).unwrap();
+        assert!(matches!(counter.add(1), Err(Error::InvalidData { .. })));
+        assert_eq!(counter.get(), Ok(i64::from(i32::MAX)), "it stays as it was");
     }
 
     #[test]

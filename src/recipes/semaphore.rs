@@ -13,12 +13,14 @@
 //! Sources: Curator, `InterProcessSemaphoreV2`, which uses a lock instead of the first waiter.
 
 mod permits;
+mod shared;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 pub use self::permits::Permits;
+pub use self::shared::SharedSemaphore;
 use crate::api::session::Session;
 use crate::api::snapshot::Snapshot;
 use crate::api::watch::Watch;
@@ -284,6 +286,7 @@ impl Semaphore {
             self.agree().await?;
             snapshot = calls.snapshot_of(self.path()).await?;
         }
+        self.contenders.refuse_others(&snapshot)?;
         let (listed, all) = self.contenders_and_permits(&snapshot)?;
         let own = contender.path();
         let at = listed.iter().position(|contender| contender.path == own);

@@ -4,6 +4,7 @@ import java.nio.file.Files;
 import java.nio.file.Path;
 import java.nio.file.StandardOpenOption;
 import java.util.Map;
+import java.util.TreeSet;
 import java.util.UUID;
 import java.util.concurrent.ConcurrentHashMap;
 import java.util.concurrent.CountDownLatch;
@@ -11,11 +12,16 @@ import java.util.concurrent.TimeUnit;
 
 import org.apache.curator.framework.CuratorFramework;
 import org.apache.curator.framework.CuratorFrameworkFactory;
+import org.apache.curator.framework.recipes.atomic.DistributedAtomicInteger;
+import org.apache.curator.framework.recipes.atomic.DistributedAtomicLong;
+import org.apache.curator.framework.recipes.barriers.DistributedBarrier;
 import org.apache.curator.framework.recipes.leader.LeaderLatch;
 import org.apache.curator.framework.recipes.leader.LeaderSelector;
 import org.apache.curator.framework.recipes.leader.LeaderSelectorListenerAdapter;
 import org.apache.curator.framework.recipes.locks.InterProcessMutex;
 import org.apache.curator.framework.recipes.locks.InterProcessReadWriteLock;
+import org.apache.curator.framework.recipes.locks.InterProcessSemaphoreV2;
+import org.apache.curator.framework.recipes.nodes.GroupMember;
 import org.apache.curator.retry.RetryForever;
 
 /**
@@ -23,7 +29,10 @@ import org.apache.curator.retry.RetryForever;
  * value. Each line is answered by one that starts with "="; lines with "*" say what a name holds.
  */
 public class Contenders {
+    /** The permits of semaphores. */
+    private static final int PERMITS = 2;
     private static final Map<String, CuratorFramework> clients = new ConcurrentHashMap<>();
+    private static GroupMember member;
     private static final Map<String, CountDownLatch> ends = new ConcurrentHashMap<>();
 
     public static void main(String[] arguments) throws Exception {
@@ -41,7 +50,7 @@ public class Contenders {
     private static String run(String name, String command, String path, String value) throws Exception {
         switch (command) {
             case "open": {
-                var curator = CuratorFrameworkFactory.newClient(path, 10_000, 10_000, new RetryForever(50));
+                var curator = CuratorFrameworkFactory.newClient(path, 5_000, 5_000, new RetryForever(50));
                 curator.start();
                 clients.put(name, curator);
                 return "done";
@@ -51,6 +60,27 @@ public class Contenders {
                 return "done";
         }
         CuratorFramework curator = clients.get(name);
+        switch (command) {
+            case "add-int": {
+                var counter = new DistributedAtomicInteger(curator, path, new RetryForever(1));
+                return "" + counter.add(Integer.parseInt(value)).postValue();
+            }
+            case "add-long": {
+                var counter = new DistributedAtomicLong(curator, path, new RetryForever(1));
+                return "" + counter.add(Long.parseLong(value)).postValue();
+            }
+            case "set-barrier":
+                new DistributedBarrier(curator, path).setBarrier();
+                return "done";
+            case "is-barrier":
+                return "" + !new DistributedBarrier(curator, path).waitOnBarrier(0, TimeUnit.SECONDS);
+            case "join-group":
+                member = new GroupMember(curator, path, value, value.getBytes());
+                member.start();
+                return "done";
+            case "group":
+                return String.join(",", new TreeSet<>(member.getCurrentMembers().keySet()));
+        }
         if (command.startsWith("try-")) {
             Held held = attempt(curator, command.substring(4), path);
             if (held != null) {
@@ -119,7 +149,20 @@ public class Contenders {
                 var latch = new LeaderLatch(curator, path, UUID.randomUUID().toString());
                 latch.start();
                 latch.await();
-                return latch::close;
+                return new Held() {
+                    public void release() throws Exception {
+                        latch.close();
+                    }
+
+                    public String path() {
+                        return latch.getOurPath();
+                    }
+                };
+            }
+            case "semaphore": {
+                var semaphore = new InterProcessSemaphoreV2(curator, path, PERMITS);
+                var lease = semaphore.acquire();
+                return () -> semaphore.returnLease(lease);
             }
             case "selector": {
                 var leads = new CountDownLatch(1);
@@ -175,6 +218,12 @@ public class Contenders {
                 latch.close();
                 return leads ? () -> { } : null;
             }
+            case "semaphore": {
+                var semaphore = new InterProcessSemaphoreV2(curator, path, PERMITS);
+                // It needs time for its own lock and lease.
+                var lease = semaphore.acquire(2, TimeUnit.SECONDS);
+                return lease == null ? null : () -> semaphore.returnLease(lease);
+            }
             case "selector": {
                 var end = new CountDownLatch(1);
                 var selector = selector(curator, path, new CountDownLatch(1), end);
@@ -192,18 +241,40 @@ public class Contenders {
         }
     }
 
-    /** Acquires and releases again and again. A file in the folder of the record exists while somebody holds. */
-    private static int contend(CuratorFramework curator, String name, String kind, String path, String record, CountDownLatch end) throws Exception {
+    /**
+     * Acquires and releases again and again. What is held is written into a folder: a file "holder" while somebody
+     * holds alone, and a file for each reader.
+     */
+    private static int contend(CuratorFramework curator, String name, String kind, String path, String folder, CountDownLatch end) throws Exception {
         int turns = 0;
         while (!end.await(1, TimeUnit.MILLISECONDS)) {
-            Held held = acquire(curator, kind, path);
-            Path holder = Path.of(record, "holder");
-            Files.write(holder, name.getBytes(), StandardOpenOption.CREATE_NEW);
-            Files.write(Path.of(record, "order"), (name + " " + held.path() + "\n").getBytes(), StandardOpenOption.APPEND);
+            Held held;
+            try {
+                held = acquire(curator, kind, path);
+            } catch (Exception over) {
+                // Its session has ended.
+                continue;
+            }
+            boolean reads = kind.equals("read");
+            Path file = Path.of(folder, reads ? "reader-" + name : "holder");
+            Files.write(file, name.getBytes(), StandardOpenOption.CREATE_NEW);
+            try (var all = Files.list(Path.of(folder))) {
+                String others = reads ? "holder" : "reader";
+                if (all.anyMatch(other -> other.getFileName().toString().startsWith(others))) {
+                    throw new IllegalStateException(name + " holds beside a " + others);
+                }
+            }
+            if (!reads) {
+                Files.write(Path.of(folder, "order"), (name + " " + held.path() + "\n").getBytes(), StandardOpenOption.APPEND);
+            }
             Thread.sleep(3);
-            Files.delete(holder);
+            Files.delete(file);
             turns++;
-            held.release();
+            try {
+                held.release();
+            } catch (Exception over) {
+                // Curator deletes the znode in the background.
+            }
         }
         return turns;
     }

@@ -2,11 +2,14 @@
 
 import os
 import pathlib
+import socket
 import subprocess
 import tempfile
 import threading
+import time
 
 from kazoo.client import KazooClient
+from kazoo.exceptions import KazooException
 from kazoo.recipe.lock import Lock, ReadLock, WriteLock
 
 from cluster import PATIENCE, ROOT, free_ports, wait_until
@@ -17,11 +20,77 @@ APPLICATION = os.environ.get("APPLICATION", pathlib.Path(os.environ.get("QUORATE
 CURATOR = [JARS + jar + ".jar" for jar in ("curator-recipes", "curator-framework", "curator-client", "guava")]
 
 
+class Proxy:
+    """Passes connections on to a port, and cuts them."""
+
+    def __init__(self, port):
+        self.target, self.connections = port, []
+        self.listener = socket.create_server(("127.0.0.1", 0))
+        self.port = self.listener.getsockname()[1]
+        threading.Thread(target=self.accept, daemon=True).start()
+
+    def accept(self):
+        while True:
+            try:
+                client = self.listener.accept()[0]
+            except OSError:
+                return
+            try:
+                server = socket.create_connection(("127.0.0.1", self.target), timeout=5)
+                server.settimeout(None)
+            except OSError:
+                client.close()
+                continue
+            self.connections.append((client, server))
+            for one, other in (client, server), (server, client):
+                threading.Thread(target=self.pass_on, args=(one, other), daemon=True).start()
+
+    def pass_on(self, one, other):
+        try:
+            while data := one.recv(65536):
+                other.sendall(data)
+        except OSError:
+            pass
+        self.close(one, other)
+
+    @staticmethod
+    def close(*sockets):
+        for each in sockets:
+            try:
+                each.shutdown(socket.SHUT_RDWR)
+            except OSError:
+                pass
+            each.close()
+
+    def cut(self):
+        while self.connections:
+            self.close(*self.connections.pop())
+
+    def end(self):
+        self.close(self.listener)
+        self.cut()
+
+
 class SharedLock(Lock):
     """kazoo's lock with a name that Curator, the Go client and quorate count by default."""
 
     _NODE_NAME = "-lock-"
     _EXCLUDE_NAMES = ["-lock-"]
+
+
+class SharedReadLock(ReadLock):
+    _NODE_NAME = "__READ__"
+    _EXCLUDE_NAMES = ["__WRIT__"]
+
+
+class SharedWriteLock(WriteLock):
+    _NODE_NAME = "__WRIT__"
+    _EXCLUDE_NAMES = ["__WRIT__", "__READ__"]
+
+
+class SharedLatch(Lock):
+    _NODE_NAME = "-latch-"
+    _EXCLUDE_NAMES = ["-latch-"]
 
 
 class Member(Client):
@@ -55,6 +124,10 @@ class Application:
             member.end()
         self.folder.cleanup()
 
+    def kill(self, place):
+        """Kills a member with everything that its application holds."""
+        self.members[place].end()
+
     def start(self, place):
         data = f"{self.folder.name}/{place}"
         self.members[place] = Member(",".join(self.peers), self.peers[place], data, f"127.0.0.1:{self.ports[place]}")
@@ -87,11 +160,11 @@ class Lines:
         self.program.wait_for(f"* {self.name} has released")
 
 
-def curator(folder, hosts):
-    """A program with two clients of Curator, `java` and `java2`."""
+def curator(folder, hosts, *names):
+    """A program with a client of Curator for each name."""
     subprocess.run(["javac", "-cp", ":".join([*CLASSPATH, *CURATOR]), "-d", folder, "Contenders.java"], check=True)
-    program = Client("Contenders", classpath=[folder, *CURATOR])
-    for name in "java", "java2":
+    program = Client("Contenders", classpath=[str(folder), *CURATOR])
+    for name in names:
         assert program.run(f"{name} open {hosts}") == "done"
     return program
 
@@ -101,7 +174,7 @@ class Kazoo:
 
     def __init__(self, hosts, name="python"):
         self.name = name
-        self.client = KazooClient(hosts, timeout=10, connection_retry=-1, command_retry=-1)
+        self.client = KazooClient(hosts, timeout=5, connection_retry=-1, command_retry=-1)
         self.client.start(timeout=PATIENCE)
 
     def end(self):
@@ -115,11 +188,15 @@ class Kazoo:
             "lock": lambda: client.Lock(path, self.name, extra_lock_patterns=["-lock-"]),
             "lock-default": lambda: client.Lock(path, self.name),
             "lock-shared": lambda: SharedLock(client, path, self.name),
+            "read-shared": lambda: SharedReadLock(client, path, self.name),
+            "write-shared": lambda: SharedWriteLock(client, path, self.name),
+            "latch-shared": lambda: SharedLatch(client, path, self.name),
             "read": lambda: ReadLock(client, path, self.name, extra_lock_patterns=["__WRIT__"]),
             "write": lambda: WriteLock(client, path, self.name, extra_lock_patterns=["__WRIT__", "__READ__"]),
             "read-default": lambda: ReadLock(client, path, self.name),
             "write-default": lambda: WriteLock(client, path, self.name),
             "latch": lambda: client.Lock(path, self.name, extra_lock_patterns=["-latch-"]),
+            "semaphore-default": lambda: client.Semaphore(path, self.name, max_leases=2),
             "election-default": lambda: client.Election(path, self.name).lock,
         }[kind]()
 
@@ -143,3 +220,29 @@ class Kazoo:
 
     def release(self):
         self.lock.release()
+
+    def contend(self, kind, path, folder, end):
+        """Acquires and releases again and again, and returns how often. What is held is written into a folder."""
+        turns = 0
+        while not end.wait(0.001):
+            lock = self.recipe(kind, path)
+            try:
+                lock.acquire()
+            except KazooException:
+                # Its session has ended.
+                continue
+            reads = kind.startswith("read")
+            file = folder / (f"reader-{self.name}" if reads else "holder")
+            with open(file, "x") as holder:
+                holder.write(self.name)
+            others = "holder" if reads else "reader"
+            if beside := [other.name for other in folder.iterdir() if other.name.startswith(others)]:
+                raise AssertionError(f"{self.name} holds beside {beside}")
+            if not reads:
+                with open(folder / "order", "a") as order:
+                    order.write(f"{self.name} {path}/{lock.node}\n")
+            time.sleep(0.003)
+            file.unlink()
+            turns += 1
+            lock.release()
+        return turns

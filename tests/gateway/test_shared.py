@@ -4,10 +4,12 @@ Whoever comes first holds, in each order, and the next one follows when it has r
 """
 
 import itertools
+import json
+import subprocess
 import tempfile
 import unittest
 
-from cluster import wait_until
+from cluster import PROGRAM, wait_until
 from contenders import Application, Kazoo, Lines, curator
 
 
@@ -16,7 +18,7 @@ class Shared(unittest.TestCase):
     def setUpClass(cls):
         cls.application = cls.enterClassContext(Application())
         classes = cls.enterClassContext(tempfile.TemporaryDirectory(prefix="quorate-shared-"))
-        program = curator(classes, cls.application.hosts)
+        program = curator(classes, cls.application.hosts, "java")
         cls.addClassCleanup(program.end)
         cls.rust = Lines(cls.application.members[0], "rust", "rust")
         cls.java = Lines(program, "java", "curator")
@@ -78,6 +80,86 @@ class Shared(unittest.TestCase):
         self.exclude("/selector", [(self.rust, "selector"), (self.java, "selector")])
         self.exclude("/selector-all", [(self.rust, "selector"), (self.java, "selector"), (self.python, "lock-shared")])
         self.exclude("/election", [(self.rust, "latch-kazoo"), (self.python, "election-default")])
+
+    def test_permits_are_given_to_so_many_as_there_are(self):
+        for path, kinds in ("/permits", [(self.rust, "semaphore"), (self.java, "semaphore")]), (
+                "/permits-kazoo", [(self.rust, "semaphore-kazoo"), (self.python, "semaphore-default")]):
+            for (one, wants), (other, also) in itertools.permutations(kinds, 2):
+                with self.subTest(path=path, holds=one.language, joins=other.language):
+                    one.begin(wants, path)
+                    one.wait_held()
+                    self.assertEqual(other.attempt(also, path), True)
+                    other.begin(also, path)
+                    other.wait_held()
+                    self.assertEqual(one.attempt(wants, path), False)
+                    self.assertEqual(other.attempt(also, path), False)
+                    one.release()
+                    self.assertEqual(other.attempt(also, path), True)
+                    other.release()
+                    leases = path + "/leases" if path == "/permits" else path
+                    wait_until("nothing is left", lambda: not self.children(leases))
+
+    def test_counters_count_together(self):
+        for form, python in (("text", {}), ("int", {"support_curator": True})):
+            counter = self.python.client.Counter(f"/count/{form}", **python)
+            counter += 5
+            self.assertEqual(self.application.members[0].run(f"rust add-{form} /count/{form} 2"), "7")
+            counter -= 10
+            self.assertEqual(counter.value, -3)
+        self.assertEqual(self.java.program.run("java add-int /count/int 4"), "1")
+        self.assertEqual(self.java.program.run("java add-long /count/long 4"), "4")
+        self.assertEqual(self.application.members[0].run("rust add-long /count/long -5"), "-1")
+        self.assertEqual(self.java.program.run("java add-long /count/long 4"), "3")
+
+    def test_a_barrier_is_one(self):
+        barrier = self.python.client.Barrier("/barrier")
+        for program in self.java.program, self.application.members[0]:
+            name = "java" if program is self.java.program else "rust"
+            self.assertEqual(program.run(f"{name} set-barrier /barrier"), "done")
+            self.assertFalse(barrier.wait(0))
+            self.assertEqual(self.java.program.run("java is-barrier /barrier"), "true")
+            self.assertEqual(self.application.members[0].run("rust is-barrier /barrier"), "true")
+            self.assertTrue(barrier.remove())
+            self.assertEqual(self.java.program.run("java is-barrier /barrier"), "false")
+            self.assertEqual(self.application.members[0].run("rust is-barrier /barrier"), "false")
+
+    def test_members_see_each_other(self):
+        party = self.python.client.Party("/group", "python")
+        party.join()
+        rust = self.application.members[0]
+        self.assertEqual(rust.run("rust join-group /group rust__party__"), "done")
+        self.assertEqual(self.java.program.run("java join-group /group java__party__"), "done")
+        # A member's data is what kazoo lists.
+        self.assertEqual(sorted(party), ["java__party__", "python", "rust__party__"])
+        names = sorted([party.node, "java__party__", "rust__party__"])
+        wait_until("Curator has them", lambda: self.java.program.run("java group /group") == ",".join(names))
+        self.assertEqual(rust.run("rust group /group"), ",".join(names))
+        party.leave()
+        names.remove(party.node)
+        wait_until("Curator has them", lambda: self.java.program.run("java group /group") == ",".join(names))
+        self.assertEqual(rust.run("rust group /group"), ",".join(names))
+
+    def test_operators_see_holders_and_waiters_of_all(self):
+        self.python.begin("lock", "/seen")
+        self.python.wait_held()
+        self.java.begin("lock", "/seen")
+        self.rust.begin("lock", "/seen")
+        wait_until("all are there", lambda: len(self.children("/seen")) == 3)
+        command = [PROGRAM, "--peers", ",".join(self.application.peers), "locks", "/seen", "--json"]
+        [found] = json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
+        self.assertEqual((found["path"], found["recipe"]), ("/seen", "lock"))
+        [holder], waiters = found["holders"], found["waiters"]
+        self.assertEqual(holder["label"], "python")
+        # By the port of its connection to a member's gateway.
+        port = self.python.client._connection._socket.getsockname()[1]
+        self.assertRegex(holder["held_by"], rf"^127\.0\.0\.1:{port} through ")
+        self.assertEqual(len(waiters), 2)
+        gateways = [waiter for waiter in waiters if " through " in waiter["held_by"]]
+        self.assertEqual(len(gateways), 1, waiters)
+        self.python.release()
+        for each in (self.java, self.rust) if waiters[0] in gateways else (self.rust, self.java):
+            each.wait_held()
+            each.release()
 
 
 if __name__ == "__main__":

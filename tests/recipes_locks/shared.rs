@@ -1,6 +1,8 @@
 //! Contenders of other libraries at the path of a lock: their names are those that their clients give.
 
-use quorate::recipes::{LeaderLatch, LeaderSelector, Naming, ReadWriteLock, ReentrantLock};
+use quorate::recipes::{
+    LeaderLatch, LeaderSelector, Naming, ReadWriteLock, ReentrantLock, Semaphore, SharedSemaphore,
+};
 use quorate::testing::Cluster;
 use quorate::{CreateMode, Created, Error, Session};
 
@@ -227,4 +229,93 @@ fn holders_in_other_languages_are_asked_and_ask_by_the_word_of_curator() {
     other.set(guard.path(), b"__REVOKE__").unwrap();
     cluster.node(0).session().sync().unwrap();
     assert!(guard.revocations().unwrap().wait(), "asked before it listened");
+}
+
+fn semaphore(session: &Session, naming: Naming) -> SharedSemaphore {
+    SharedSemaphore::new(session, "/permits", 2, naming).unwrap()
+}
+
+#[test]
+fn leases_of_all_clients_are_no_more_than_there_are() {
+    for (naming, leases, name, mode) in [
+        (
+            Naming::Curator,
+            "/permits/leases",
+            format!("{UUID}lease-"),
+            CreateMode::EphemeralSequential,
+        ),
+        (Naming::Kazoo, "/permits", HEX.to_owned(), CreateMode::Ephemeral),
+    ] {
+        let cluster = Cluster::new(3);
+        let (own, other) = (cluster.node(0).session(), cluster.node(1).session());
+        let own_permit = semaphore(&own, naming).acquire().unwrap();
+        assert!(own_permit.is_held() && own_permit.path().starts_with(leases));
+        let theirs = other.create_with_parents(&format!("{leases}/{name}"), b"", mode).unwrap();
+        own.sync().unwrap();
+        assert_eq!(semaphore(&own, naming).held(), Ok(2));
+        assert!(semaphore(&own, naming).try_acquire().unwrap().is_none());
+        let waiting = semaphore(&own, naming);
+        let mut task = Task::new(async move { waiting.acquire_async().await });
+        assert!(task.settle(&cluster).is_none());
+        // The next one waits behind it.
+        let waiting = semaphore(&cluster.node(2).session(), naming);
+        let mut next = Task::new(async move { waiting.acquire_async().await });
+        assert!(next.settle(&cluster).is_none());
+        // A client in another language is lost, or gives it back.
+        other.delete(&theirs.path).unwrap();
+        let second = task.settle(&cluster).expect("there is one").unwrap();
+        assert!(next.settle(&cluster).is_none());
+        // Whoever gives up leaves nothing behind.
+        drop(next);
+        own_permit.release().unwrap();
+        second.release().unwrap();
+        own.sync().unwrap();
+        assert_eq!(semaphore(&own, naming).held(), Ok(0));
+        let lock = if naming == Naming::Curator { "/permits/locks" } else { "/permits-__lock__" };
+        assert_eq!(own.children(lock).unwrap(), [""; 0]);
+    }
+}
+
+#[test]
+fn a_permit_is_lost_with_its_session_and_given_to_the_next() {
+    let cluster = Cluster::new(3);
+    let session = cluster.node(0).session();
+    let permits = [(); 2].map(|()| semaphore(&session, Naming::Curator).acquire().unwrap());
+    let waiting = semaphore(&cluster.node(1).session(), Naming::Curator);
+    let mut task = Task::new(async move { waiting.acquire_async().await });
+    assert!(task.settle(&cluster).is_none());
+    cluster.expire(&session);
+    let permit = task.settle(&cluster).expect("both are free").unwrap();
+    assert!(permit.is_held() && permits.iter().all(|permit| !permit.is_held()));
+}
+
+/// Whoever has lost its turn creates no lease: the next one has its turn already.
+#[test]
+fn a_waiter_whose_place_was_deleted_gets_nothing() {
+    let cluster = Cluster::new(1);
+    let (own, other) = (cluster.node(0).session(), cluster.node(0).open_session().unwrap());
+    let permits = [(); 2].map(|()| semaphore(&own, Naming::Curator).acquire().unwrap());
+    let waiting = semaphore(&own, Naming::Curator);
+    let mut task = Task::new(async move { waiting.acquire_async().await });
+    assert!(task.settle(&cluster).is_none());
+    let [place] = &other.children("/permits/locks").unwrap()[..] else { panic!("one waits") };
+    other.delete(&format!("/permits/locks/{place}")).unwrap();
+    assert!(matches!(task.settle(&cluster), Some(Err(Error::NoNode { .. }))));
+    assert_eq!(semaphore(&own, Naming::Curator).held(), Ok(permits.len()));
+}
+
+#[test]
+fn semaphores_of_two_forms_do_not_share_a_path() {
+    for (naming, foreign) in [(Naming::Curator, "/permits/le"), (Naming::Kazoo, "/permits/")] {
+        let session = Cluster::new(1).node(0).session();
+        let _permit = semaphore(&session, naming).acquire().unwrap();
+        let error = Semaphore::new(&session, "/permits", 2).unwrap().acquire().unwrap_err();
+        let Error::UnknownContender { path } = error else { panic!("{error}") };
+        assert!(path.starts_with(foreign), "{path}");
+    }
+    let session = Cluster::new(1).node(0).session();
+    let _permit = semaphore(&session, Naming::Kazoo).acquire().unwrap();
+    let differs = SharedSemaphore::new(&session, "/permits", 3, Naming::Kazoo).unwrap().acquire();
+    let (path, expected, actual) = ("/permits".to_owned(), 3, 2);
+    assert_eq!(differs.unwrap_err(), Error::PermitsDiffer { path, expected, actual });
 }

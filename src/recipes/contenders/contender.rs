@@ -28,6 +28,11 @@ impl Deref for Contender {
 }
 
 impl Contender {
+    /// A znode that is no contender, but is held and lost like one.
+    pub(in crate::recipes) fn of(ephemeral: OwnedEphemeral, naming: Naming) -> Contender {
+        Contender::new(ephemeral, naming)
+    }
+
     pub(super) fn new(ephemeral: OwnedEphemeral, naming: Naming) -> Contender {
         Contender { ephemeral, watch: OnceCell::new(), naming }
     }

@@ -1,0 +1,243 @@
+//! A semaphore in the form of Curator's or kazoo's.
+//!
+//! Both have the same algorithm: who wants a lease takes a lock, waits until there are fewer leases than there may
+//! be, creates its own, and releases the lock. A lease is an ephemeral znode, and all children of the leases'
+//! parent count. They differ in their paths:
+//!
+//! | | Curator | kazoo |
+//! | --- | --- | --- |
+//! | the lock | `<path>/locks` | `<path>-__lock__` |
+//! | the leases | `<path>/leases/_c_<uuid>-lease-N` | `<path>/<hex>` |
+//! | the number | given to each program | the data of `<path>` |
+//!
+//! Sources: Curator 5.9, `InterProcessSemaphoreV2`; kazoo 2.11, `Semaphore`.
+
+use std::time::Duration;
+
+use super::{Permits, check, parsed};
+use crate::api::session::Session;
+use crate::recipes::blocking;
+use crate::recipes::contenders::{Contender, Contenders, Hold, LOCK, Naming, predecessor};
+use crate::recipes::creating::created_in_multi;
+use crate::recipes::errors::{children_or_none, if_exists, inner};
+use crate::recipes::parents::Parents;
+use crate::recipes::waiting::{Either, either};
+use crate::runtime::entropy;
+use crate::types::error::{Error, Result};
+use crate::types::path;
+use crate::types::znode::CreateMode;
+
+/// A semaphore that clients of Curator or kazoo use, too: see [`guide::shared_recipes`](crate::guide::shared_recipes).
+///
+/// It gives out one permit at a time. Of those who wait, the first holds a lock and is woken by each release; each
+/// other waits for the one before it. An acquisition costs four writes. A [`Semaphore`](super::Semaphore) is
+/// cheaper, gives out several permits at once, and can change their number, but only instances of quorate use it.
+///
+/// With [`Naming::Kazoo`], the number of permits is stored in the cluster, and whoever expects another one gets
+/// [`Error::PermitsDiffer`]. With [`Naming::Curator`] it is not, and all programs must name the same.
+///
+/// ```
+/// use quorate::recipes::{Naming, SharedSemaphore};
+/// use quorate::testing::Cluster;
+///
+/// let cluster = Cluster::new(3);
+/// let semaphore = |node| {
+///     let session = cluster.node(node).session();
+///     SharedSemaphore::new(&session, "/uploads", 1, Naming::Curator)
+/// };
+/// let permit = semaphore(0)?.acquire()?;
+/// assert!(semaphore(1)?.try_acquire()?.is_none());
+/// permit.release()?;
+/// assert!(semaphore(1)?.acquire()?.is_held());
+/// # Ok::<(), quorate::Error>(())
+/// ```
+#[derive(Clone, Debug)]
+pub struct SharedSemaphore {
+    lock: Contenders,
+    path: String,
+    leases: String,
+    permits: u32,
+    naming: Naming,
+}
+
+impl SharedSemaphore {
+    /// Returns the semaphore at this path, with this number of permits, in the form of Curator or kazoo. Sends
+    /// nothing.
+    ///
+    /// # Errors
+    /// [`Error::InvalidPath`]; [`Error::InvalidSetting`] if the number is 0.
+    pub fn new(
+        session: &Session,
+        path: &str,
+        permits: u32,
+        naming: Naming,
+    ) -> Result<SharedSemaphore> {
+        check(permits)?;
+        path::validate(path)?;
+        let (lock, leases) = match naming {
+            Naming::Curator => (path::join(path, "locks"), path::join(path, "leases")),
+            Naming::Kazoo => (format!("{path}-__lock__"), path.to_owned()),
+        };
+        let lock = Contenders::new(session, &lock, &[&LOCK])?.with_naming(naming);
+        Ok(SharedSemaphore { lock, path: path.to_owned(), leases, permits, naming })
+    }
+
+    /// The semaphore's path.
+    pub fn path(&self) -> &str {
+        &self.path
+    }
+
+    /// Acquires a permit. Blocks until there is one, for as long as the session lives.
+    ///
+    /// # Errors
+    /// [`Error::PermitsDiffer`]; [`Error::UnknownContender`] at the path of the lock; [`Error::NoNode`] if somebody
+    /// deleted a znode of this contender; the errors of a session that is over. These are the errors of all ways to
+    /// acquire a permit.
+    pub fn acquire(&self) -> Result<Permits> {
+        blocking::forever(self.lock.session(), self.acquire_async())
+    }
+
+    /// As [`SharedSemaphore::acquire`], at most for `timeout`. Returns `None` if there is no permit by then; the
+    /// place in the queue is given up.
+    pub fn acquire_timeout(&self, timeout: Duration) -> Result<Option<Permits>> {
+        blocking::within(self.lock.session(), timeout, self.acquire_async())
+    }
+
+    /// Acquires a permit if there is one now and nobody waits; returns `None` otherwise. Blocks for the request
+    /// timeout at most.
+    pub fn try_acquire(&self) -> Result<Option<Permits>> {
+        let taking = self.try_acquire_async();
+        blocking::request(self.lock.session(), "try_acquire", &self.path, taking)
+    }
+
+    /// As [`SharedSemaphore::try_acquire`], without blocking the thread and without a time limit. Dropping the
+    /// future gives up the attempt.
+    ///
+    /// ```
+    /// # async fn example(semaphore: &quorate::recipes::SharedSemaphore) -> quorate::Result<()> {
+    /// let is_free = semaphore.try_acquire_async().await?.is_some();
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub async fn try_acquire_async(&self) -> Result<Option<Permits>> {
+        self.agree().await?;
+        let Some(turn) = self.lock.try_acquire(&LOCK, b"", predecessor).await? else {
+            return Ok(None);
+        };
+        let calls = self.lock.session().nonblocking();
+        let held = children_or_none(calls.children(&self.leases).await)?.len();
+        if !self.has_room(held) {
+            turn.release_async().await?;
+            return Ok(None);
+        }
+        self.lease(turn).await.map(Some)
+    }
+
+    /// As [`SharedSemaphore::acquire`], without blocking the thread. Dropping the future gives up the place in the
+    /// queue.
+    ///
+    /// ```
+    /// # async fn example(semaphore: &quorate::recipes::SharedSemaphore) -> quorate::Result<()> {
+    /// let permit = semaphore.acquire_async().await?;
+    /// // ... the work ...
+    /// permit.release_async().await?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub async fn acquire_async(&self) -> Result<Permits> {
+        self.agree().await?;
+        let turn = self.lock.acquire(&LOCK, b"", predecessor).await?;
+        let calls = self.lock.session().nonblocking();
+        // A replica that is behind may still show leases that were given back, and its watch then reports that. It
+        // shows all leases that exist: they were created under the lock, before this session got it.
+        while let Some((held, watch)) = if_exists(calls.children_and_watch(&self.leases).await)?
+            && !self.has_room(held.len())
+        {
+            if let Either::Other(_) = either(watch.next(), turn.lost_async()).await {
+                return Err(Error::NoNode { path: turn.path().to_owned() });
+            }
+        }
+        self.lease(turn).await
+    }
+
+    fn has_room(&self, held: usize) -> bool {
+        u32::try_from(held).is_ok_and(|held| held < self.permits)
+    }
+
+    /// Creates a lease, if the lock is still held.
+    async fn lease(&self, turn: Hold) -> Result<Permits> {
+        let session = self.lock.session();
+        let random = entropy::number()?;
+        let (name, mode) = match self.naming {
+            Naming::Curator => (format!("{random:016x}-lease-"), CreateMode::EphemeralSequential),
+            Naming::Kazoo => (format!("{random:016x}"), CreateMode::Ephemeral),
+        };
+        let path = path::join(&self.leases, &name);
+        let mut parents = Parents::of(session, &self.leases);
+        let lease = loop {
+            parents.make().await?;
+            let creating = turn.multi().create(&path, b"", mode).submit();
+            match created_in_multi(session, creating).await {
+                Err(Error::Multi { index: 0, .. }) => {
+                    return Err(Error::NoNode { path: turn.path().to_owned() });
+                }
+                Err(Error::Multi { error, .. }) if matches!(*error, Error::NoNode { .. }) => {}
+                created => break inner(created)?,
+            }
+        };
+        turn.release_async().await?;
+        Ok(Permits { hold: Contender::of(lease, self.naming).hold().await?, permits: 1 })
+    }
+
+    /// With kazoo, the number is stored, by whoever comes first.
+    async fn agree(&self) -> Result<()> {
+        if self.naming != Naming::Kazoo {
+            return Ok(());
+        }
+        let (session, total) = (self.lock.session(), self.permits.to_string());
+        let calls = session.nonblocking();
+        let mut parents = Parents::of(session, path::parent(&self.path).unwrap_or("/"));
+        loop {
+            let written = match if_exists(calls.get(&self.path).await)? {
+                Some((data, _)) => match parsed(&data) {
+                    Some(actual) if actual != self.permits => {
+                        let (path, expected) = (self.path.clone(), self.permits);
+                        return Err(Error::PermitsDiffer { path, expected, actual });
+                    }
+                    // kazoo creates the znode before it sets the number, and ignores other data.
+                    _ => return Ok(()),
+                },
+                None => {
+                    parents.make().await?;
+                    calls.create(&self.path, &total, CreateMode::Persistent).await.map(drop)
+                }
+            };
+            match written {
+                // A parent is missing, or another one came first: look again.
+                Err(Error::NoNode { .. } | Error::NodeExists { .. }) | Ok(()) => {}
+                Err(error) => return Err(error),
+            }
+        }
+    }
+
+    /// Returns how many permits are held, as this replica has it. Blocks as [`Session::get`].
+    ///
+    /// # Errors
+    /// The errors of a session that is over.
+    pub fn held(&self) -> Result<usize> {
+        Ok(children_or_none(self.lock.session().children(&self.leases))?.len())
+    }
+
+    /// As [`SharedSemaphore::held`], without blocking the thread.
+    ///
+    /// ```
+    /// # async fn example(semaphore: &quorate::recipes::SharedSemaphore) -> quorate::Result<()> {
+    /// println!("{} permits are held", semaphore.held_async().await?);
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub async fn held_async(&self) -> Result<usize> {
+        let children = self.lock.session().nonblocking().children(&self.leases).await;
+        Ok(children_or_none(children)?.len())
+    }
+}

@@ -1,0 +1,120 @@
+"""Rust, Curator and kazoo contend for the same paths while members are killed and connections are cut.
+
+A folder outside of the cluster is the record: whoever holds alone creates a file there, which must not exist.
+"""
+
+import concurrent.futures
+import pathlib
+import random
+import re
+import tempfile
+import threading
+import time
+import unittest
+
+from cluster import wait_until
+from contenders import Application, Kazoo, Proxy, curator
+
+SECONDS = 25
+# For each path: what Rust and Curator do there, and what kazoo does.
+ROWS = {
+    "/lock": ([("lock", "lock-shared")]),
+    "/rw": ([("write", "write-shared"), ("read", "read-shared")]),
+    "/leader": ([("latch", "latch-shared")]),
+}
+
+
+class Contention(unittest.TestCase):
+    def setUp(self):
+        self.folder = pathlib.Path(self.enterContext(tempfile.TemporaryDirectory(prefix="quorate-shared-")))
+        self.application = self.enterContext(Application())
+        self.proxies = [Proxy(port) for port in self.application.ports]
+        for proxy in self.proxies:
+            self.addCleanup(proxy.end)
+        hosts = ",".join(f"127.0.0.1:{proxy.port}" for proxy in self.proxies)
+        self.contending = [(kind, path) for path, kinds in ROWS.items() for kind in kinds]
+        names = [f"java-{kind}" for (kind, _), _ in self.contending]
+        self.java = curator(self.folder, hosts, *names)
+        self.addCleanup(self.java.end)
+        self.kazoos = [(Kazoo(hosts, f"python-{kind}"), kind, path) for (_, kind), path in self.contending]
+        for kazoo, _, _ in self.kazoos:
+            self.addCleanup(kazoo.end)
+        for path in ROWS:
+            self.record(path).mkdir()
+            (self.record(path) / "order").touch()
+
+    def record(self, path):
+        return self.folder / path[1:]
+
+    def begin(self, place, run):
+        """Starts the application's contenders at a member."""
+        for (kind, _), path in self.contending:
+            name = f"rust{place}-{run}-{kind}"
+            self.assertEqual(self.application.members[place].run(f"{name} {kind} {path} {self.record(path)}"), "done")
+
+    def kill(self, place):
+        self.application.kill(place)
+        errors = [line for line in self.application.members[place].all if " had " not in line and line.startswith("* rust")]
+        self.assertEqual(errors, [])
+        # Whoever has died holds nothing, but in the cluster, until its sessions have expired.
+        for path in ROWS:
+            for file in self.record(path).iterdir():
+                if file.name != "order" and file.read_text().startswith(f"rust{place}-"):
+                    file.unlink()
+
+    def end(self, program, names):
+        """Ends contenders, and returns their turns."""
+        turns = {}
+        for name in names:
+            self.assertEqual(program.run(f"{name} release"), "done")
+        for name in names:
+            line = program.next(lambda line: line.startswith(f"* {name} "))
+            self.assertRegex(line, r" had \d+ turns$")
+            turns[name] = int(line.split()[-2])
+        return turns
+
+    def test_one_holds_at_a_time_and_nobody_is_forgotten(self):
+        seed = random.randrange(1 << 32)
+        print("seed", seed)
+        chosen = random.Random(seed)
+        stop, runs = threading.Event(), [0, 0, 0]
+        with concurrent.futures.ThreadPoolExecutor(len(self.kazoos)) as pool:
+            kazoos = {kazoo.name: pool.submit(kazoo.contend, kind, path, self.record(path), stop)
+                      for kazoo, kind, path in self.kazoos}
+            for (kind, _), path in self.contending:
+                self.assertEqual(self.java.run(f"java-{kind} {kind} {path} {self.record(path)}"), "done")
+            for place in range(3):
+                self.begin(place, 0)
+            until = time.monotonic() + SECONDS
+            while time.monotonic() < until:
+                # The time between faults is what is tested here, and no condition.
+                time.sleep(chosen.uniform(0.5, 1.5))
+                chosen.choice(self.proxies).cut()
+                if chosen.random() < 0.3:
+                    place = chosen.randrange(3)
+                    self.kill(place)
+                    runs[place] += 1
+                    self.application.start(place)
+                    self.application.members[place].wait_for("* ready")
+                    self.begin(place, runs[place])
+            stop.set()
+            turns = {name: future.result(60) for name, future in kazoos.items()}
+            turns |= self.end(self.java, [f"java-{kind}" for (kind, _), _ in self.contending])
+            for place, run in enumerate(runs):
+                names = [f"rust{place}-{run}-{kind}" for (kind, _), _ in self.contending]
+                turns |= self.end(self.application.members[place], names)
+        print(turns, "members were killed", sum(runs), "times")
+        # The contenders of members that were just started may not have had their turn yet.
+        waited = [name for name in turns if not name.startswith("rust") or "-0-" in name]
+        self.assertTrue(all(turns[name] for name in waited), turns)
+        for path in ROWS:
+            text = (self.record(path) / "order").read_text()
+            # Whoever was killed may not have finished its line.
+            numbers = [int(number) for number in re.findall(r"(\d{10})\n", text)]
+            self.assertEqual(numbers, sorted(set(numbers)), f"nobody is overtaken at {path}")
+            client = self.kazoos[0][0].client
+            wait_until("nothing is left", lambda: not client.exists(path) or not client.get_children(path))
+
+
+if __name__ == "__main__":
+    unittest.main()

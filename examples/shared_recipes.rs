@@ -12,8 +12,8 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::time::Duration;
 
 use quorate::recipes::{
-    Barrier, Counter, CounterForm, Group, LeaderLatch, LeaderSelector, Naming, ReadWriteLock,
-    SharedSemaphore,
+    Barrier, Counter, CounterForm, Discovery, Group, Instance, LeaderLatch, LeaderSelector, Naming,
+    ReadWriteLock, Registry, SharedSemaphore,
 };
 use quorate::{Coordinator, Gateway, Result, Session};
 
@@ -86,6 +86,19 @@ fn state(session: &Session, command: &str, path: &str, value: &str) -> Result<Op
             "done".to_owned()
         }
         "is-barrier" => Barrier::new(session, path)?.is_set()?.to_string(),
+        "register" => {
+            let instance = Instance::new(value, "10.0.0.7", 80).with("zone", "a");
+            let registry = Registry::new(session, path)?.in_json();
+            std::mem::forget(registry.register("billing", &instance)?);
+            "done".to_owned()
+        }
+        "services" => {
+            let found = Discovery::new(session, path)?.instances("billing")?;
+            let shown = found.iter().map(|one| {
+                format!("{} {}:{} {}", one.id, one.address, one.port, one.metadata["zone"])
+            });
+            shown.collect::<Vec<_>>().join(",")
+        }
         "join-group" => {
             // It stays for as long as the session.
             std::mem::forget(Group::new(session, path)?.join(value, value)?);

@@ -5,11 +5,16 @@
 //!
 //! Source: Curator, `ServiceDiscovery`.
 
+#[cfg(feature = "json")]
+mod json;
+
 use std::collections::BTreeMap;
 
 use crossbeam_channel::Receiver;
 use serde::{Deserialize, Serialize};
 
+#[cfg(feature = "json")]
+use self::json::InJson;
 use crate::api::session::Session;
 use crate::api::watch::Watch;
 use crate::planted::{Bug, unless};
@@ -92,7 +97,7 @@ impl Form {
         let data = match self {
             Form::Postcard => Postcard::encode(&Record::Instance(instance.clone())),
             #[cfg(feature = "json")]
-            Form::Json => Json::encode(&InJson(instance.clone())),
+            Form::Json => Json::encode(&InJson::new(path, instance)),
         };
         data.map_err(|reason| Error::InvalidData { path: path.to_owned(), reason })
     }
@@ -102,17 +107,11 @@ impl Form {
 pub(super) fn decode(data: &[u8]) -> Result<Instance, String> {
     #[cfg(feature = "json")]
     if let Some(b'{') = data.trim_ascii_start().first() {
-        return Json::decode(data).map(|InJson(instance)| instance);
+        return Json::decode(data).and_then(InJson::instance);
     }
     let Record::Instance(instance) = Postcard::decode(data)?;
     Ok(instance)
 }
-
-/// An instance as a JSON object, which may have further fields.
-#[cfg(feature = "json")]
-#[derive(Serialize, Deserialize)]
-#[serde(transparent)]
-struct InJson(#[serde(with = "InstanceForm")] Instance);
 
 /// Returns the path of the child with this name, for example that of a service.
 pub(super) fn name_in(parent: &str, name: &str) -> Result<String> {
@@ -167,11 +166,13 @@ impl Registry {
         Ok(Registry { session: session.for_recipe(), path: path.to_owned(), form: Form::Postcard })
     }
 
-    /// Returns the same registry, which writes instances as JSON objects, for people and for readers in
-    /// other languages. With the feature `json`.
+    /// Returns the same registry, which writes instances as the JSON objects of Curator's service discovery, for
+    /// people and for readers in other languages. With the feature `json`.
     ///
     /// [`Discovery`](crate::recipes::Discovery) reads both forms if its build has the feature `json`, too;
-    /// a build without it skips JSON instances. Other programs may register an instance by writing a JSON
+    /// a build without it skips JSON instances. Curator's `ServiceDiscovery` at the same path sees the instances
+    /// registered here, with the metadata as their payload, a `Map`; and `Discovery` sees its own, unless they are
+    /// not enabled or have no address or port. Other programs may register an instance by writing a JSON
     /// object with `id`, `address`, `port` and, if they like, `metadata`.
     ///
     /// ```
@@ -181,7 +182,7 @@ impl Registry {
     /// let registry = Registry::new(&session, "/services")?.in_json();
     /// let registration = registry.register("billing", &Instance::new("a", "10.0.0.7", 8080))?;
     /// let (data, _) = session.get(registration.path())?;
-    /// assert_eq!(&data[..], br#"{"id":"a","address":"10.0.0.7","port":8080,"metadata":{}}"#);
+    /// assert_eq!(&data[..], br#"{"name":"billing","id":"a","address":"10.0.0.7","port":8080,"sslPort":null,"payload":null,"registrationTimeUTC":0,"serviceType":"DYNAMIC","uriSpec":null,"enabled":true}"#);
     /// # Ok::<(), quorate::Error>(())
     /// ```
     #[cfg(feature = "json")]
@@ -393,9 +394,21 @@ mod tests {
         for form in [Form::Postcard, Form::Json] {
             assert_eq!(decode(&form.encode("/s/one", &instance).unwrap()), Ok(instance.clone()));
         }
+        // Of Curator: by its serializer, and as Jackson writes a payload of a class.
+        let curators = br#"{"name":"s","id":"one","address":"10.0.0.7","port":null,"sslPort":65535,"payload":{"@class":"com.example.Data","zone":"a","weight":3},"registrationTimeUTC":1700000000000,"serviceType":"DYNAMIC","uriSpec":{"parts":[{"value":"scheme","variable":true}]}}"#;
+        assert_eq!(decode(curators), Ok(instance.clone().with("weight", "3")));
+        let text = br#"{"id":"one","address":"host","port":1,"payload":"eu","enabled":true}"#;
+        assert_eq!(decode(text), Ok(Instance::new("one", "host", 1).with("payload", "eu")));
         let by_hand = br#" { "id": "one", "address": "host", "port": 1, "since": "today" }"#;
         assert_eq!(decode(by_hand), Ok(Instance::new("one", "host", 1)));
-        for wrong in ["{", "{}", "[]", r#"{"id":"one","address":"host","port":65536}"#] {
+        for wrong in [
+            "{",
+            "{}",
+            "[]",
+            r#"{"id":"one","address":"host","port":65536}"#,
+            r#"{"id":"one","address":"host","port":null}"#,
+            r#"{"id":"one","address":"host","port":1,"enabled":false}"#,
+        ] {
             assert!(decode(wrong.as_bytes()).is_err(), "{wrong}");
         }
     }

@@ -9,6 +9,7 @@ import java.util.UUID;
 import java.util.concurrent.ConcurrentHashMap;
 import java.util.concurrent.CountDownLatch;
 import java.util.concurrent.TimeUnit;
+import java.util.stream.Collectors;
 
 import org.apache.curator.framework.CuratorFramework;
 import org.apache.curator.framework.CuratorFrameworkFactory;
@@ -23,6 +24,9 @@ import org.apache.curator.framework.recipes.locks.InterProcessReadWriteLock;
 import org.apache.curator.framework.recipes.locks.InterProcessSemaphoreV2;
 import org.apache.curator.framework.recipes.nodes.GroupMember;
 import org.apache.curator.retry.RetryForever;
+import org.apache.curator.x.discovery.ServiceDiscovery;
+import org.apache.curator.x.discovery.ServiceDiscoveryBuilder;
+import org.apache.curator.x.discovery.ServiceInstance;
 
 /**
  * Curator's locks and elections, driven by lines as examples/shared_recipes.rs: a name, a command, a path and a
@@ -33,6 +37,7 @@ public class Contenders {
     private static final int PERMITS = 2;
     private static final Map<String, CuratorFramework> clients = new ConcurrentHashMap<>();
     private static GroupMember member;
+    private static ServiceDiscovery<Map> discovery;
     private static final Map<String, CountDownLatch> ends = new ConcurrentHashMap<>();
 
     public static void main(String[] arguments) throws Exception {
@@ -74,6 +79,14 @@ public class Contenders {
                 return "done";
             case "is-barrier":
                 return "" + !new DistributedBarrier(curator, path).waitOnBarrier(0, TimeUnit.SECONDS);
+            case "register":
+                discovery(curator, path).registerService(ServiceInstance.<Map>builder().name("billing").id(value)
+                        .address("10.0.0.8").port(81).payload(Map.of("zone", "b")).build());
+                return "done";
+            case "services":
+                return discovery(curator, path).queryForInstances("billing").stream()
+                        .map(one -> one.getId() + " " + one.getAddress() + ":" + one.getPort() + " " + one.getPayload().get("zone"))
+                        .sorted().collect(Collectors.joining(","));
             case "join-group":
                 member = new GroupMember(curator, path, value, value.getBytes());
                 member.start();
@@ -106,6 +119,14 @@ public class Contenders {
             }
         }).start();
         return "done";
+    }
+
+    private static ServiceDiscovery<Map> discovery(CuratorFramework curator, String path) throws Exception {
+        if (discovery == null) {
+            discovery = ServiceDiscoveryBuilder.builder(Map.class).client(curator).basePath(path).build();
+            discovery.start();
+        }
+        return discovery;
     }
 
     private interface Held {

@@ -17,7 +17,9 @@ from java import CLASSPATH, JARS, Client, Program
 
 APPLICATION = os.environ.get("APPLICATION", pathlib.Path(os.environ.get("QUORATE", ROOT / "target/debug/quorate")).parent
                              / "examples/shared_recipes")
-CURATOR = [JARS + jar + ".jar" for jar in ("curator-recipes", "curator-framework", "curator-client", "guava")]
+CURATOR = [JARS + jar + ".jar" for jar in (
+    "curator-x-discovery", "curator-recipes", "curator-framework", "curator-client", "guava",
+    "jackson-annotations", "jackson-core", "jackson-databind")]
 
 
 class Proxy:

@@ -139,6 +139,13 @@ class Shared(unittest.TestCase):
         wait_until("Curator has them", lambda: self.java.program.run("java group /group") == ",".join(names))
         self.assertEqual(rust.run("rust group /group"), ",".join(names))
 
+    def test_services_are_found_in_both_languages(self):
+        self.assertEqual(self.application.members[0].run("rust register /services a"), "done")
+        self.assertEqual(self.java.program.run("java register /services b"), "done")
+        both = "a 10.0.0.7:80 a,b 10.0.0.8:81 b"
+        self.assertEqual(self.java.program.run("java services /services"), both)
+        self.assertEqual(self.application.members[1].run("rust services /services"), both)
+
     def test_operators_see_holders_and_waiters_of_all(self):
         self.python.begin("lock", "/seen")
         self.python.wait_held()
